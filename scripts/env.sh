@@ -1,0 +1,16 @@
+# shellcheck shell=bash
+# Source me: puts this tree's programs and its Python package on the paths.
+#   . scripts/env.sh
+DEFT_TREE=$(cd "$(dirname "${BASH_SOURCE[0]:-$0}")/.." && pwd)
+case ":$PATH:" in
+  *":$DEFT_TREE/build/bin:"*) ;;
+  *) PATH="$DEFT_TREE/build/bin:$DEFT_TREE/.venv/bin:$PATH" ;;
+esac
+case ":${PYTHONPATH:-}:" in
+  *":$DEFT_TREE/build/python:"*) ;;
+  *) PYTHONPATH="$DEFT_TREE/build/python${PYTHONPATH:+:$PYTHONPATH}" ;;
+esac
+export PATH PYTHONPATH
+# ccache shares its results between build folders and clones: paths below the tree count as relative.
+export CCACHE_BASEDIR="$DEFT_TREE" CCACHE_NOHASHDIR=1
+unset DEFT_TREE  # not an option of Deft: an unknown DEFT_* variable is an error
