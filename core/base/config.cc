@@ -1,0 +1,361 @@
+#include "core/base/config.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <numeric>
+#include <optional>
+
+extern char** environ;
+
+namespace deft {
+namespace {
+
+constexpr std::string_view kPrefix = "DEFT_";
+
+const OptionSpec* find_option(std::string_view name) {
+  for (const auto& spec : option_table())
+    if (spec.name == name) return &spec;
+  return nullptr;
+}
+
+std::string replaced(std::string_view text, char from, char to) {
+  std::string out(text);
+  std::replace(out.begin(), out.end(), from, to);
+  return out;
+}
+
+std::string lower(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
+  return out;
+}
+
+std::string upper(std::string_view text) {
+  std::string out(text);
+  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
+  return out;
+}
+
+std::string_view trimmed(std::string_view text) {
+  const auto first = text.find_first_not_of(" \t\r");
+  if (first == std::string_view::npos) return {};
+  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
+}
+
+// Levenshtein distance, for suggestions.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
+}
+
+std::vector<std::string_view> split_choices(std::string_view choices) {
+  std::vector<std::string_view> out;
+  while (!choices.empty()) {
+    const auto bar = choices.find('|');
+    out.push_back(choices.substr(0, bar));
+    choices = bar == std::string_view::npos ? std::string_view{} : choices.substr(bar + 1);
+  }
+  return out;
+}
+
+std::string_view closest(std::string_view word, const std::vector<std::string_view>& candidates) {
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const auto candidate : candidates) {
+    const auto d = distance(word, candidate);
+    if (d < best_distance) best = candidate, best_distance = d;
+  }
+  return best;
+}
+
+std::vector<std::string_view> option_names() {
+  std::vector<std::string_view> names;
+  for (const auto& spec : option_table()) names.push_back(spec.name);
+  return names;
+}
+
+struct Unit {
+  std::string_view suffix;
+  double factor;
+};
+
+// A number with one of `units` behind it; nothing where it is no such thing.
+std::optional<double> parse_number(std::string_view text, std::span<const Unit> units) {
+  double value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || !std::isfinite(value)) return std::nullopt;
+  const std::string suffix = lower(trimmed({end, static_cast<std::size_t>(text.data() + text.size() - end)}));
+  if (suffix.empty()) return value;
+  for (const auto& unit : units)
+    if (unit.suffix == suffix) return value * unit.factor;
+  return std::nullopt;
+}
+
+constexpr Unit kByteUnits[] = {{"b", 1},           {"k", 1024.0},        {"kb", 1024.0},       {"m", 1048576.0},
+                               {"mb", 1048576.0},  {"g", 1073741824.0},  {"gb", 1073741824.0}, {"kib", 1024.0},
+                               {"mib", 1048576.0}, {"gib", 1073741824.0}};
+constexpr Unit kSecondUnits[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}};
+
+std::optional<double> parse_bool(std::string_view text) {
+  const std::string word = lower(text);
+  if (word == "1" || word == "on" || word == "true" || word == "yes") return 1;
+  if (word == "0" || word == "off" || word == "false" || word == "no") return 0;
+  return std::nullopt;
+}
+
+std::string_view expectation(OptionType type) {
+  switch (type) {
+    case OptionType::kInteger: return "a whole number";
+    case OptionType::kBool: return "on or off";
+    case OptionType::kBytes: return "a size, for instance 4MB";
+    case OptionType::kSeconds: return "a duration, for instance 30s";
+    default: return "a text";
+  }
+}
+
+std::optional<double> parse_value(const OptionSpec& spec, std::string_view text) {
+  switch (spec.type) {
+    case OptionType::kString: return 0;
+    case OptionType::kBool: return parse_bool(text);
+    case OptionType::kBytes: return parse_number(text, kByteUnits);
+    case OptionType::kSeconds: return parse_number(text, kSecondUnits);
+    case OptionType::kInteger: {
+      const auto value = parse_number(text, {});
+      return value && *value == std::floor(*value) ? value : std::nullopt;
+    }
+    case OptionType::kChoice: {
+      const auto choices = split_choices(spec.choices);
+      const auto it = std::find(choices.begin(), choices.end(), text);
+      return it == choices.end() ? std::nullopt : std::optional<double>(it - choices.begin());
+    }
+  }
+  return std::nullopt;
+}
+
+std::string plain_number(double value) {
+  char buffer[32];
+  std::snprintf(buffer, sizeof buffer, "%.10g", value);
+  return buffer;
+}
+
+tl::unexpected<Error> unknown_option(std::string_view shown, std::string_view suggestion) {
+  return fail(
+      ErrorKind::kInvalid, "unknown option " + std::string(shown),
+      suggestion.empty() ? "see deftd --help for all options" : "did you mean " + std::string(suggestion) + "?");
+}
+
+bool reads(const OptionSpec& spec, Audience audience) {
+  return (static_cast<unsigned>(spec.audience) & static_cast<unsigned>(audience)) != 0;
+}
+
+}  // namespace
+
+Result<void> Config::assign(std::string_view name, std::string_view text, ConfigSource source, std::string_view where) {
+  const OptionSpec* spec = find_option(name);
+  auto& value = values_[std::string(name)];
+  if (source < value.source) return {};
+  text = trimmed(text);
+  double number = 0;
+  if (!text.empty()) {
+    const auto parsed = parse_value(*spec, text);
+    if (!parsed && spec->type == OptionType::kChoice) {
+      const auto near = closest(text, split_choices(spec->choices));
+      return fail(ErrorKind::kInvalid,
+                  std::string(where) + ": '" + std::string(text) + "' is none of " + replaced(spec->choices, '|', ' '),
+                  near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+    }
+    if (!parsed)
+      return fail(ErrorKind::kInvalid,
+                  std::string(where) + ": '" + std::string(text) + "' is not " + std::string(expectation(spec->type)));
+    number = *parsed;
+    const bool ranged =
+        spec->type == OptionType::kInteger || spec->type == OptionType::kBytes || spec->type == OptionType::kSeconds;
+    if (ranged && text != spec->default_value && (number < spec->minimum || number > spec->maximum))
+      return fail(ErrorKind::kInvalid, std::string(where) + ": " + std::string(text) + " is out of range",
+                  "between " + plain_number(spec->minimum) + " and " + plain_number(spec->maximum));
+  }
+  value = {std::string(text), number, source};
+  return {};
+}
+
+Result<void> Config::read_file(const std::string& path) {
+  std::ifstream in(path);
+  if (!in) return fail(ErrorKind::kInvalid, "cannot read the flag file " + path, "check the path and its permissions");
+  std::string line;
+  for (int number = 1; std::getline(in, line); ++number) {
+    const std::string_view text = trimmed(std::string_view(line).substr(0, line.find('#')));
+    if (text.empty()) continue;
+    const std::string where = path + ":" + std::to_string(number);
+    const auto equals = text.find('=');
+    if (equals == std::string_view::npos)
+      return fail(ErrorKind::kInvalid, where + ": '" + std::string(text) + "' is no `name = value`");
+    const std::string name = replaced(trimmed(text.substr(0, equals)), '-', '_');
+    if (!find_option(name))
+      return tl::unexpected(unknown_option(name, closest(name, option_names())).value().in(where));
+    if (auto ok = assign(name, text.substr(equals + 1), ConfigSource::kFile, where + ": " + name); !ok) return ok;
+  }
+  return {};
+}
+
+namespace {
+
+struct Assignment {
+  std::string name, text, where;
+};
+
+Result<std::vector<Assignment>> parse_flags(std::span<const std::string> arguments) {
+  std::vector<Assignment> out;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    std::string_view argument = arguments[i];
+    if (argument.substr(0, 2) != "--")
+      return fail(ErrorKind::kInvalid, "unexpected argument '" + std::string(argument) + "'", "flags begin with --");
+    argument.remove_prefix(2);
+    const auto equals = argument.find('=');
+    std::string name = replaced(argument.substr(0, equals), '-', '_');
+    const std::string shown = "--" + std::string(argument.substr(0, equals));
+    const OptionSpec* spec = find_option(name);
+    if (!spec && name.starts_with("no_")) {
+      const OptionSpec* negated = find_option(name.substr(3));
+      if (negated && negated->type == OptionType::kBool) {
+        out.push_back({name.substr(3), "off", shown});
+        continue;
+      }
+    }
+    if (!spec) {
+      const auto near = closest(name, option_names());
+      return unknown_option(shown, near.empty() ? std::string() : "--" + replaced(near, '_', '-'));
+    }
+    if (equals != std::string_view::npos) {
+      out.push_back({name, std::string(argument.substr(equals + 1)), shown});
+    } else if (spec->type == OptionType::kBool) {
+      out.push_back({name, "on", shown});
+    } else if (i + 1 < arguments.size()) {
+      out.push_back({name, arguments[++i], shown});
+    } else {
+      return fail(ErrorKind::kInvalid, shown + " needs a value");
+    }
+  }
+  return out;
+}
+
+Result<std::vector<Assignment>> parse_variables(std::span<const std::string> environment) {
+  std::vector<Assignment> out;
+  for (const auto& entry : environment) {
+    if (!entry.starts_with(kPrefix)) continue;
+    const auto equals = entry.find('=');
+    const std::string variable = entry.substr(0, equals);
+    const std::string name = lower(std::string_view(variable).substr(kPrefix.size()));
+    if (!find_option(name)) {
+      const auto near = closest(name, option_names());
+      return unknown_option(variable, near.empty() ? std::string() : std::string(kPrefix) + upper(near));
+    }
+    out.push_back({name, equals == std::string::npos ? std::string() : entry.substr(equals + 1), variable});
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<Config> Config::load(std::span<const std::string> arguments, std::span<const std::string> environment,
+                            Audience audience) {
+  Config config;
+  for (const auto& spec : option_table())
+    if (auto ok = config.assign(spec.name, spec.default_value, ConfigSource::kDefault, spec.name); !ok)
+      return tl::unexpected(ok.error());
+  auto variables = parse_variables(environment);
+  if (!variables) return tl::unexpected(variables.error());
+  auto flags = parse_flags(arguments);
+  if (!flags) return tl::unexpected(flags.error());
+  for (const auto& a : *variables)
+    if (auto ok = config.assign(a.name, a.text, ConfigSource::kVariable, a.where); !ok)
+      return tl::unexpected(ok.error());
+  for (const auto& a : *flags) {
+    if (!reads(*find_option(a.name), audience))
+      return fail(ErrorKind::kInvalid, a.where + " is not read here", "give it to the program that reads it");
+    if (auto ok = config.assign(a.name, a.text, ConfigSource::kFlag, a.where); !ok) return tl::unexpected(ok.error());
+  }
+  if (config.is_set("flag_file"))
+    if (auto ok = config.read_file(config.text("flag_file")); !ok) return tl::unexpected(ok.error());
+  return config;
+}
+
+Result<Config> Config::from_environment(Audience audience) {
+  std::vector<std::string> variables;
+  for (char** entry = environ; *entry; ++entry) variables.emplace_back(*entry);
+  return load({}, variables, audience);
+}
+
+const Config::Value& Config::at(std::string_view name) const {
+  const auto it = values_.find(name);
+  if (it == values_.end()) {
+    std::fprintf(stderr, "deft: option %.*s is not in the table\n", static_cast<int>(name.size()), name.data());
+    std::abort();
+  }
+  return it->second;
+}
+
+const std::string& Config::text(std::string_view name) const { return at(name).text; }
+std::int64_t Config::integer(std::string_view name) const { return static_cast<std::int64_t>(at(name).number); }
+bool Config::boolean(std::string_view name) const { return at(name).number != 0; }
+std::uint64_t Config::bytes(std::string_view name) const { return static_cast<std::uint64_t>(at(name).number); }
+TimeUs Config::seconds_us(std::string_view name) const { return static_cast<TimeUs>(at(name).number * 1e6); }
+bool Config::is_set(std::string_view name) const { return !at(name).text.empty(); }
+ConfigSource Config::source(std::string_view name) const { return at(name).source; }
+
+std::string Config::effective() const {
+  static constexpr std::string_view kNames[] = {"default", "file", "variable", "flag"};
+  std::string out;
+  for (const auto& spec : option_table()) {
+    const Value& value = at(spec.name);
+    if (value.source == ConfigSource::kDefault) continue;
+    if (!out.empty()) out += ' ';
+    out += std::string(spec.name) + "=" + value.text + " (" +
+           std::string(kNames[static_cast<std::size_t>(value.source)]) + ")";
+  }
+  return out.empty() ? "all defaults" : out;
+}
+
+std::string describe_options(Audience audience) {
+  std::string out;
+  for (const auto& spec : option_table()) {
+    if (!reads(spec, audience)) continue;
+    out += "  --" + replaced(spec.name, '_', '-') + "  (" + std::string(kPrefix) + upper(spec.name) + ", default " +
+           (spec.default_value.empty() ? std::string("unset") : std::string(spec.default_value)) + ")\n      " +
+           std::string(spec.help) + "\n";
+    if (!spec.choices.empty()) out += "      One of: " + replaced(spec.choices, '|', ' ') + "\n";
+  }
+  return out;
+}
+
+std::string options_as_markdown() {
+  std::string out = "| variable | flag | default | read by | meaning |\n|---|---|---|---|---|\n";
+  for (const auto& spec : option_table()) {
+    std::string readers;
+    if (reads(spec, Audience::kDaemon)) readers += "daemon ";
+    if (reads(spec, Audience::kWorker)) readers += "worker ";
+    if (reads(spec, Audience::kLauncher)) readers += "launcher ";
+    if (!readers.empty()) readers.pop_back();
+    out += "| `" + std::string(kPrefix) + upper(spec.name) + "` | `--" + replaced(spec.name, '_', '-') + "` | " +
+           (spec.default_value.empty() ? std::string("-") : "`" + std::string(spec.default_value) + "`") + " | " +
+           readers + " | " + std::string(spec.help) +
+           (spec.choices.empty() ? std::string() : " One of: " + replaced(spec.choices, '|', ' ') + ".") + " |\n";
+  }
+  return out;
+}
+
+}  // namespace deft

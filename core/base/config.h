@@ -1,0 +1,88 @@
+// Deft's configuration: one table of options, read from flags, DEFT_* variables and a flag file.
+//
+// Each option is named once, in option_table.cc. From that row come the flag (`--bucket-bytes`), the variable
+// (`DEFT_BUCKET_BYTES`), the line of a flag file (`bucket_bytes = 4MB`), the checks, `--help` and the table in
+// docs/configuration.md. A flag wins over a variable, a variable over the file, the file over the default.
+//
+//   auto config = Config::load(args, environment, Audience::kDaemon);
+//   config->seconds_us("timeout");
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace deft {
+
+enum class OptionType : std::uint8_t {
+  kString,
+  kInteger,
+  kBool,     // on/off, true/false, yes/no, 1/0
+  kBytes,    // 4194304, 4MB, 512KB, 1GB (powers of 1024)
+  kSeconds,  // 30, 30s, 500ms, 2m
+  kChoice,   // one of `choices`, separated by |
+};
+
+// Who reads an option. A daemon's flag given to a worker as a variable is no error: variables are shared.
+enum class Audience : std::uint8_t { kDaemon = 1, kWorker = 2, kLauncher = 4, kAll = 7 };
+
+struct OptionSpec {
+  std::string_view name;  // snake_case
+  OptionType type;
+  std::string_view default_value;  // as a user would write it; empty: unset
+  std::string_view choices;        // for kChoice
+  double minimum;                  // of numbers, in the option's base unit (bytes, seconds)
+  double maximum;
+  Audience audience;
+  std::string_view help;  // one sentence
+};
+
+// Every option of Deft, in the order in which the documentation lists them.
+std::span<const OptionSpec> option_table();
+
+enum class ConfigSource : std::uint8_t { kDefault, kFile, kVariable, kFlag };
+
+class Config {
+ public:
+  // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`, `--no-http`);
+  // `environment` holds NAME=value strings. Everything is checked: an unknown flag, file key or DEFT_* variable and a
+  // value out of range are errors that suggest what was meant.
+  static Result<Config> load(std::span<const std::string> arguments, std::span<const std::string> environment,
+                             Audience audience);
+  static Result<Config> from_environment(Audience audience);  // this process's variables alone
+
+  // Values by option name; a name that is not in the table ends the process (our own fault).
+  [[nodiscard]] const std::string& text(std::string_view name) const;
+  [[nodiscard]] std::int64_t integer(std::string_view name) const;
+  [[nodiscard]] bool boolean(std::string_view name) const;
+  [[nodiscard]] std::uint64_t bytes(std::string_view name) const;
+  [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // in microseconds
+  [[nodiscard]] bool is_set(std::string_view name) const;        // anything but an empty value
+  [[nodiscard]] ConfigSource source(std::string_view name) const;
+
+  // "policy=knapsack (variable) timeout=3s (flag)": what differs from the defaults, for the log's first line.
+  [[nodiscard]] std::string effective() const;
+
+ private:
+  struct Value {
+    std::string text;
+    double number = 0;
+    ConfigSource source = ConfigSource::kDefault;
+  };
+  Result<void> assign(std::string_view name, std::string_view text, ConfigSource source, std::string_view where);
+  Result<void> read_file(const std::string& path);
+  [[nodiscard]] const Value& at(std::string_view name) const;
+  std::map<std::string, Value, std::less<>> values_;
+};
+
+// What `--help` prints, and the rows of docs/configuration.md.
+std::string describe_options(Audience audience);
+std::string options_as_markdown();
+
+}  // namespace deft

@@ -1,0 +1,13 @@
+// The options that belong to a job rather than to a process: a worker that sets one sends it to its daemon, and the
+// daemons of a job compare them.
+#pragma once
+
+#include <array>
+#include <string_view>
+
+namespace deft {
+
+inline constexpr std::array<std::string_view, 8> kJobOptions = {
+    "policy", "bucketing", "links", "bucket_bytes", "partition_bytes", "credit_bytes", "timeout", "stall_timeout"};
+
+}  // namespace deft

@@ -1,0 +1,69 @@
+#include <array>
+
+#include "core/base/config.h"
+
+namespace deft {
+namespace {
+
+constexpr double kNoLimit = 1e18;
+constexpr double kGiB = 1024.0 * 1024 * 1024;
+
+using enum OptionType;
+using enum Audience;
+
+// clang-format off
+constexpr std::array kOptions = {
+    OptionSpec{"policy", kChoice, "fifo", "fifo|p3|bytescheduler|prophet|usbyte", 0, 0, kAll,
+               "Scheduling policy: which part goes when, on which link."},
+    OptionSpec{"bucketing", kString, "", "", 0, 0, kAll,
+               "How gradients are cut into buckets: uniform:BYTES or ddp; empty: the policy's own."},
+    OptionSpec{"bucket_bytes", kBytes, "2MB", "", 4096, 4 * kGiB, kAll,
+               "Largest bucket of the policies that fuse tensors."},
+    OptionSpec{"partition_bytes", kBytes, "1MB", "", 4096, 4 * kGiB, kAll,
+               "Largest part of a bucket that goes to a link at once."},
+    OptionSpec{"credit_bytes", kBytes, "4MB", "", 4096, 64 * kGiB, kAll,
+               "Most bytes that bytescheduler keeps in flight on a link; fewer on slow links."},
+    OptionSpec{"links", kString, "auto", "", 0, 0, kAll,
+               "Links between nodes: gloo:eth0,gloo:eth1, patterns as NCCL's (gloo:eth, gloo:=eth0, gloo:^lo), or auto."},
+    OptionSpec{"overlap_forward", kChoice, "auto", "auto|on|off", 0, 0, kWorker,
+               "Let a layer's forward start as soon as that layer is updated; auto: where the policy gains from it and it is safe."},
+    OptionSpec{"job", kString, "default", "", 0, 0, kAll,
+               "Name that keeps this training run apart from others on the same daemons."},
+    OptionSpec{"rank", kInteger, "", "", 0, 1 << 20, kAll,
+               "This worker's rank; empty: from the launcher (torchrun, mpirun, srun)."},
+    OptionSpec{"world_size", kInteger, "", "", 1, 1 << 20, kAll,
+               "Number of workers; empty: from the launcher."},
+    OptionSpec{"local_rank", kInteger, "", "", 0, 4096, kAll,
+               "This worker's rank on its node; empty: from the launcher."},
+    OptionSpec{"local_size", kInteger, "", "", 1, 4096, kAll,
+               "Number of workers on this node; empty: from the launcher."},
+    OptionSpec{"leader", kString, "", "", 0, 0, kAll,
+               "Control address (host:port) of the daemon on rank 0's node; empty: MASTER_ADDR with the daemon's port."},
+    OptionSpec{"socket", kString, "", "", 0, 0, kAll,
+               "The daemon's unix socket; empty: /run/deft/deftd.sock for root, else $XDG_RUNTIME_DIR/deftd.sock."},
+    OptionSpec{"listen", kString, "127.0.0.1:29610", "", 0, 0, kAll,
+               "Address and port on which the daemon takes control messages from other nodes."},
+    OptionSpec{"secret_file", kString, "", "", 0, 0, kDaemon,
+               "File with the key that all daemons of a job share (deft keygen); empty: control messages are not guarded."},
+    OptionSpec{"timeout", kSeconds, "30s", "", 0.1, 86400, kAll,
+               "Within this time whatever is lost becomes an error on every worker; all other deadlines follow from it."},
+    OptionSpec{"stall_timeout", kSeconds, "30m", "", 0.1, 864000, kAll,
+               "A worker that lives but does not hand in its gradients for this long ends the job; it is reported long before."},
+    OptionSpec{"memory_limit", kBytes, "0", "", 0, kNoLimit, kDaemon,
+               "Shared memory that the daemon gives to all workers together; 0: half of the machine's memory."},
+    OptionSpec{"spin", kSeconds, "0", "", 0, 1, kAll,
+               "How long to spin before sleeping while waiting for the other side; 0 where cores are scarce."},
+    OptionSpec{"ready_fd", kInteger, "", "", 0, 1 << 20, kDaemon,
+               "Descriptor to which the daemon writes one line once it is usable, for launchers."},
+    OptionSpec{"log_level", kChoice, "info", "error|warning|info|debug", 0, 0, kAll,
+               "What is logged."},
+    OptionSpec{"flag_file", kString, "", "", 0, 0, kAll,
+               "File with one `name = value` a line."},
+};
+// clang-format on
+
+}  // namespace
+
+std::span<const OptionSpec> option_table() { return kOptions; }
+
+}  // namespace deft

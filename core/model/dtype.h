@@ -1,0 +1,54 @@
+// Element types and reductions that Deft carries, with the numbers that stand for them on every wire.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+
+namespace deft::model {
+
+enum class DType : std::uint8_t {
+  kFloat32 = 1,
+  kFloat64 = 2,
+  kFloat16 = 3,
+  kBFloat16 = 4,
+  kInt32 = 5,
+  kInt64 = 6,
+  kUInt8 = 7,
+  kInt8 = 8,
+};
+
+enum class ReduceOp : std::uint8_t { kSum = 1, kMin = 2, kMax = 3 };
+
+// Bytes of one element; 0 for a number that names no type (wire values are checked with this).
+constexpr std::size_t dtype_bytes(DType type) {
+  switch (type) {
+    case DType::kFloat32:
+    case DType::kInt32: return 4;
+    case DType::kFloat64:
+    case DType::kInt64: return 8;
+    case DType::kFloat16:
+    case DType::kBFloat16: return 2;
+    case DType::kUInt8:
+    case DType::kInt8: return 1;
+  }
+  return 0;
+}
+
+constexpr std::string_view to_string(DType type) {
+  switch (type) {
+    case DType::kFloat32: return "float32";
+    case DType::kFloat64: return "float64";
+    case DType::kFloat16: return "float16";
+    case DType::kBFloat16: return "bfloat16";
+    case DType::kInt32: return "int32";
+    case DType::kInt64: return "int64";
+    case DType::kUInt8: return "uint8";
+    case DType::kInt8: return "int8";
+  }
+  return "unknown";
+}
+
+constexpr bool is_known(ReduceOp op) { return op >= ReduceOp::kSum && op <= ReduceOp::kMax; }
+
+}  // namespace deft::model

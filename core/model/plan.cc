@@ -1,0 +1,127 @@
+#include "core/model/plan.h"
+
+#include <algorithm>
+#include <tuple>
+
+namespace deft::model {
+namespace {
+
+// FNV-1a over the values' bytes, lowest first, whatever the machine.
+class Hasher {
+ public:
+  void add(std::uint64_t value) {
+    for (int i = 0; i < 8; ++i) state_ = (state_ ^ (value >> (8 * i) & 0xff)) * 0x100000001b3;
+  }
+  [[nodiscard]] std::uint64_t value() const { return state_; }
+
+ private:
+  std::uint64_t state_ = 0xcbf29ce484222325;
+};
+
+tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorKind::kInvalid, "the plan is wrong: " + what); }
+
+Result<void> check_generations(const Plan& plan) {
+  if (plan.period_steps == 0) return wrong("its period has no steps");
+  if (plan.generations.empty()) return wrong("it has no generations");
+  std::uint64_t next_step = 0;
+  std::uint64_t applied = 0;
+  for (std::size_t i = 0; i < plan.generations.size(); ++i) {
+    const auto& generation = plan.generations[i];
+    const std::string name = "generation " + std::to_string(i);
+    if (generation.first_step != next_step) return wrong(name + " does not begin where the one before it ends");
+    if (generation.last_step < generation.first_step) return wrong(name + " merges no step");
+    if (generation.apply_step <= generation.last_step) return wrong(name + " is applied before its last step has run");
+    if (i > 0 && generation.apply_step <= applied) return wrong(name + " is not applied after the one before it");
+    next_step = std::uint64_t{generation.last_step} + 1;
+    applied = generation.apply_step;
+  }
+  if (next_step != plan.period_steps) return wrong("its generations do not cover its period");
+  if (applied >= std::uint64_t{plan.generations.front().apply_step} + plan.period_steps)
+    return wrong("its last generation is not applied before the next cycle's first");
+  return {};
+}
+
+struct Range {
+  std::size_t generation;
+  BucketIndex bucket;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+};
+
+}  // namespace
+
+double Plan::updates_per_step() const {
+  return static_cast<double>(generations.size()) / static_cast<double>(period_steps);
+}
+
+std::uint32_t Plan::max_staleness() const {
+  std::uint32_t most = 0;
+  for (const auto& generation : generations) most = std::max(most, generation.staleness());
+  return most;
+}
+
+std::uint32_t Plan::max_merged() const {
+  std::uint32_t most = 0;
+  for (const auto& generation : generations) most = std::max(most, generation.merged());
+  return most;
+}
+
+std::size_t Plan::parts() const {
+  std::size_t count = 0;
+  for (const auto& link : links) count += link.size();
+  return count;
+}
+
+std::uint64_t Plan::hash() const {
+  Hasher hasher;
+  hasher.add(period_steps);
+  hasher.add(generations.size());
+  for (const auto& generation : generations) {
+    hasher.add(generation.first_step);
+    hasher.add(generation.last_step);
+    hasher.add(generation.apply_step);
+  }
+  hasher.add(links.size());
+  for (const auto& link : links) {
+    hasher.add(link.size());
+    for (const auto& part : link) {
+      hasher.add(part.bucket);
+      hasher.add(part.generation);
+      hasher.add(part.offset);
+      hasher.add(part.bytes);
+    }
+  }
+  return hasher.value();
+}
+
+Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_bytes, std::size_t links) {
+  if (auto ok = check_generations(plan); !ok) return ok;
+  if (plan.links.size() != links)
+    return wrong("it is for " + std::to_string(plan.links.size()) + " links, and there are " + std::to_string(links));
+  std::vector<Range> ranges;
+  ranges.reserve(plan.parts());
+  for (const auto& link : plan.links)
+    for (const auto& part : link) {
+      if (part.bucket >= bucket_bytes.size()) return wrong("it names bucket " + std::to_string(part.bucket));
+      if (part.generation >= plan.generations.size())
+        return wrong("it names generation " + std::to_string(part.generation));
+      ranges.push_back({part.generation, part.bucket, part.offset, part.bytes});
+    }
+  std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
+    return std::tie(a.generation, a.bucket, a.offset) < std::tie(b.generation, b.bucket, b.offset);
+  });
+  auto range = ranges.begin();
+  for (std::size_t g = 0; g < plan.generations.size(); ++g)
+    for (BucketIndex b = 0; b < bucket_bytes.size(); ++b) {
+      std::uint64_t covered = 0;
+      for (; range != ranges.end() && range->generation == g && range->bucket == b; ++range) {
+        const bool fits = range->offset == covered && range->bytes > 0 && range->bytes <= bucket_bytes[b] - covered;
+        if (!fits) return wrong("the parts of bucket " + std::to_string(b) + " overlap or leave a gap");
+        covered += range->bytes;
+      }
+      if (covered != bucket_bytes[b]) return wrong("it does not send all of bucket " + std::to_string(b));
+    }
+  return {};
+}
+
+}  // namespace deft::model

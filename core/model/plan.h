@@ -1,0 +1,63 @@
+// A plan: a policy's decisions for a cycle of steps that repeats for ever.
+//
+// Cycle c covers the steps start + c * period_steps and on, and the generations c * generations.size() and on. Every
+// step is merged into exactly one generation. A generation is applied, bucket by bucket, before the forward of each
+// bucket in step `apply_step`; forward waits for a bucket that is late, so a wrong estimate costs time and never the
+// result. Each link sends its parts in the order of its list, the list of cycle 0, then of cycle 1, and so on; a part
+// waits until its bucket is ready in the last step that its generation merges. All steps here count from the beginning
+// of a cycle.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/model/buckets.h"
+
+namespace deft::model {
+
+struct PlanGeneration {
+  std::uint32_t first_step = 0;  // merges the steps first_step to last_step
+  std::uint32_t last_step = 0;   // below period_steps
+  std::uint32_t apply_step = 0;  // above last_step; may lie in a later cycle
+
+  // Steps that ran between the newest merged step and the one that sees the update: 0 where it is applied at once.
+  [[nodiscard]] std::uint32_t staleness() const { return apply_step - last_step - 1; }
+  [[nodiscard]] std::uint32_t merged() const { return last_step - first_step + 1; }
+  bool operator==(const PlanGeneration&) const = default;
+};
+
+struct PlanPart {
+  BucketIndex bucket = 0;        // numbered as in the arena: bucket 0 is the first that backward produces
+  std::uint32_t generation = 0;  // of the cycle
+  std::uint64_t offset = 0;      // in the bucket
+  std::uint64_t bytes = 0;
+  bool operator==(const PlanPart&) const = default;
+};
+
+struct Plan {
+  std::uint32_t period_steps = 1;
+  std::vector<PlanGeneration>
+      generations;  // of one cycle, in order; together they merge the steps 0 to period_steps - 1
+  std::vector<std::vector<PlanPart>> links;  // for each link the parts of one cycle, in the order in which they start
+
+  // What the planner expects in the steady state. Not part of the hash: it decides nothing.
+  double step_us = 0;
+  double compute_us = 0;
+
+  [[nodiscard]] double updates_per_step() const;
+  [[nodiscard]] std::uint32_t max_staleness() const;
+  [[nodiscard]] std::uint32_t max_merged() const;
+  [[nodiscard]] std::size_t parts() const;
+  // Of everything that the nodes must agree on; the same on every machine.
+  [[nodiscard]] std::uint64_t hash() const;
+  bool operator==(const Plan&) const = default;
+};
+
+// Checks a plan for buckets of these sizes: steps merged once, applied after they ran and in order, and every byte of
+// every bucket in every generation sent exactly once.
+Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_bytes, std::size_t links);
+
+}  // namespace deft::model

@@ -1,0 +1,151 @@
+#include "core/model/profile.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <unordered_set>
+
+#include "core/model/tensors.h"
+
+namespace deft::model {
+namespace {
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+tl::unexpected<Error> at(const std::string& place, const std::string& what, std::string fix = {}) {
+  return fail(ErrorKind::kInvalid, place + ": " + what, std::move(fix));
+}
+
+Result<void> check_number(const std::string& place, double value, double maximum, std::string_view unit) {
+  if (!std::isfinite(value)) return at(place, number(value) + " is no finite number");
+  if (value < 0) return at(place, number(value) + " is negative");
+  if (value > maximum)
+    return at(place, number(value) + " is absurdly large",
+              "the largest accepted is " + number(maximum) + std::string(unit));
+  return {};
+}
+
+Result<void> check_positive(const std::string& place, double value, double maximum, std::string_view unit) {
+  if (auto ok = check_number(place, value, maximum, unit); !ok) return ok;
+  if (value < 1e-9) return at(place, number(value) + " is not above zero");
+  return {};
+}
+
+Result<void> check_bucket(const ProfileBucket& bucket, const std::string& place) {
+  if (bucket.name.empty()) return at(place + ".name", "missing");
+  if (bucket.bytes == 0) return at(place + ".bytes", "a bucket of zero bytes", "leave empty buckets out");
+  if (bucket.bytes > kMaxArenaBytes) return at(place + ".bytes", std::to_string(bucket.bytes) + " is more than 4 TiB");
+  if (auto ok = check_number(place + ".forward_us", bucket.forward_us, kMaxProfileUs, " us"); !ok) return ok;
+  if (auto ok = check_number(place + ".backward_us", bucket.backward_us, kMaxProfileUs, " us"); !ok) return ok;
+  if (bucket.comm_us) return check_number(place + ".comm_us", *bucket.comm_us, kMaxProfileUs, " us");
+  return {};
+}
+
+Result<void> check_link(const ProfileLink& link, const std::string& place) {
+  if (link.name.empty()) return at(place + ".name", "missing");
+  if (auto ok = check_number(place + ".latency_us", link.latency_us, kMaxProfileUs, " us"); !ok) return ok;
+  if (link.relative_time && link.bytes_per_us)
+    return at(place, "has both relative_time and bytes_per_us", "keep the one that is known");
+  if (link.relative_time) return check_positive(place + ".relative_time", *link.relative_time, 1e6, "");
+  if (link.bytes_per_us) return check_positive(place + ".bytes_per_us", *link.bytes_per_us, kMaxBytesPerUs, "");
+  return at(place, "has neither relative_time nor bytes_per_us", "give one of them");
+}
+
+template <typename Entry>
+Result<void> check_names(const std::vector<Entry>& entries, const std::string& list) {
+  std::unordered_set<std::string_view> seen;
+  for (std::size_t i = 0; i < entries.size(); ++i)
+    if (!seen.insert(entries[i].name).second)
+      return at(list + "[" + std::to_string(i) + "].name", "'" + entries[i].name + "' is there twice");
+  return {};
+}
+
+// A link that knows only its ratio to the reference link needs every bucket's time on that link.
+Result<void> check_costs(const Profile& profile) {
+  const auto relative = std::find_if(profile.links.begin(), profile.links.end(),
+                                     [](const ProfileLink& link) { return link.relative_time.has_value(); });
+  if (relative == profile.links.end()) return {};
+  for (std::size_t i = 0; i < profile.buckets.size(); ++i)
+    if (!profile.buckets[i].comm_us)
+      return at("buckets[" + std::to_string(i) + "].comm_us",
+                "missing, and link '" + relative->name + "' has only a relative_time", "give comm_us or bytes_per_us");
+  return {};
+}
+
+}  // namespace
+
+Result<void> check_profile(const Profile& profile) {
+  if (profile.buckets.empty()) return at("buckets", "there are none", "a profile needs at least one bucket");
+  if (profile.links.empty()) return at("links", "there are none", "a profile needs at least one link");
+  if (profile.buckets.size() > kMaxProfileBuckets) return at("buckets", "there are more than 100000");
+  if (profile.links.size() > kMaxProfileLinks) return at("links", "there are more than 64");
+  std::uint64_t total = 0;
+  for (std::size_t i = 0; i < profile.buckets.size(); ++i) {
+    const std::string place = "buckets[" + std::to_string(i) + "]";
+    if (auto ok = check_bucket(profile.buckets[i], place); !ok) return ok;
+    total += profile.buckets[i].bytes;
+    if (total > kMaxArenaBytes) return at(place + ".bytes", "the buckets are more than 4 TiB together");
+  }
+  for (std::size_t i = 0; i < profile.links.size(); ++i)
+    if (auto ok = check_link(profile.links[i], "links[" + std::to_string(i) + "]"); !ok) return ok;
+  if (auto ok = check_names(profile.buckets, "buckets"); !ok) return ok;
+  if (auto ok = check_names(profile.links, "links"); !ok) return ok;
+  if (profile.compute_us() <= 0) return at("buckets", "all forward and backward times are zero");
+  return check_costs(profile);
+}
+
+PartCost Profile::cost(std::size_t bucket, std::size_t link) const {
+  const ProfileBucket& b = buckets[bucket];
+  const ProfileLink& l = links[link];
+  if (l.bytes_per_us) return {l.latency_us, 1.0 / *l.bytes_per_us};
+  const double whole_us = b.comm_us.value_or(0) * l.relative_time.value_or(1);
+  const double fixed_us = std::min(l.latency_us, whole_us);
+  return {fixed_us, (whole_us - fixed_us) / static_cast<double>(b.bytes)};
+}
+
+double Profile::forward_us() const {
+  double sum = 0;
+  for (const auto& bucket : buckets) sum += bucket.forward_us;
+  return sum;
+}
+
+double Profile::backward_us() const {
+  double sum = 0;
+  for (const auto& bucket : buckets) sum += bucket.backward_us;
+  return sum;
+}
+
+LinkModel Profile::link_model(std::size_t link) const {
+  const ProfileLink& l = links[link];
+  if (l.bytes_per_us) return {l.name, l.latency_us, *l.bytes_per_us};
+  double bytes = 0;
+  double us = 0;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    bytes += static_cast<double>(buckets[i].bytes);
+    us += cost(i, link).us_per_byte * static_cast<double>(buckets[i].bytes);
+  }
+  return {l.name, l.latency_us, us * kMaxBytesPerUs > bytes ? bytes / us : kMaxBytesPerUs};
+}
+
+Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names) {
+  Profile out = profile;
+  out.links.clear();
+  for (const auto& name : names) {
+    const auto it = std::find_if(profile.links.begin(), profile.links.end(),
+                                 [&](const ProfileLink& link) { return link.name == name; });
+    if (it == profile.links.end()) {
+      std::string known;
+      for (const auto& link : profile.links) known += (known.empty() ? "" : ", ") + link.name;
+      return fail(ErrorKind::kInvalid, "the profile has no link '" + name + "'", "it has " + known);
+    }
+    out.links.push_back(*it);
+  }
+  if (auto ok = check_profile(out); !ok) return tl::unexpected(ok.error().in("links"));
+  return out;
+}
+
+}  // namespace deft::model

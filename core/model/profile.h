@@ -1,0 +1,88 @@
+// What the planner and the simulator know about a model and its network: the times of each bucket, the cost of each
+// link.
+//
+//   auto profile = read_profile("vgg19.json");            // or parse_profile(text); every value is checked
+//   if (!profile) return tl::unexpected(profile.error());  // "buckets[3].forward_us: -2 is negative"
+//   profile->comm_us(3, 1, 4096);                          // bucket 3's first 4096 bytes on link 1
+//
+// The JSON form is that of the message deft.Profile (proto/profile.proto): snake_case or camelCase names, 64-bit
+// numbers as numbers or as strings. Buckets stand in forward order: the first is the input side and the last to be
+// ready.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/model/buckets.h"
+
+namespace deft::model {
+
+inline constexpr std::size_t kMaxProfileBuckets = 100'000;
+inline constexpr std::size_t kMaxProfileLinks = 64;
+inline constexpr std::size_t kMaxProfileText = std::size_t{64} << 20;
+inline constexpr double kMaxProfileUs = 1e12;  // eleven days: a time above it is a mistake
+inline constexpr double kMaxBytesPerUs = 1e9;
+
+struct ProfileBucket {
+  std::string name;
+  std::uint64_t bytes = 0;
+  double forward_us = 0;
+  double backward_us = 0;
+  std::optional<double> comm_us;  // the whole bucket on the reference link; absent: the links' own models give it
+};
+
+struct ProfileLink {
+  std::string name;
+  double latency_us = 0;                // of each part
+  std::optional<double> relative_time;  // times slower than the reference link; or
+  std::optional<double> bytes_per_us;   // all-reduce throughput beyond the latency
+};
+
+// The time of a part: fixed_us + bytes * us_per_byte.
+struct PartCost {
+  double fixed_us = 0;
+  double us_per_byte = 0;
+
+  [[nodiscard]] double us(std::uint64_t bytes) const { return fixed_us + static_cast<double>(bytes) * us_per_byte; }
+};
+
+struct Profile {
+  std::string model;
+  std::string source;
+  std::vector<ProfileBucket> buckets;  // in forward order
+  std::vector<ProfileLink> links;
+
+  // What parts of `bucket` cost on `link`. A whole bucket costs exactly comm_us * relative_time where both are given; a
+  // part then pays the link's latency (or the whole time, where that is less) and its share of the rest.
+  [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link) const;
+  [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link, std::uint64_t bytes) const {
+    return cost(bucket, link).us(bytes);
+  }
+  [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link) const {
+    return comm_us(bucket, link, buckets[bucket].bytes);
+  }
+  [[nodiscard]] double forward_us() const;  // of all buckets
+  [[nodiscard]] double backward_us() const;
+  [[nodiscard]] double compute_us() const { return forward_us() + backward_us(); }
+
+  // The cost of `link` over all buckets in the form that needs no profile.
+  [[nodiscard]] LinkModel link_model(std::size_t link) const;
+};
+
+// Everything that parse_profile checks, for profiles that were made in other ways.
+Result<void> check_profile(const Profile& profile);
+
+// Reads the JSON form. An unknown, repeated or missing field and a value that cannot be are errors that name the place.
+Result<Profile> parse_profile(std::string_view json);
+Result<Profile> read_profile(const std::string& path);
+std::string to_json(const Profile& profile);
+
+// The same profile with the named links only, in the order of `names`; an unknown or repeated name is an error.
+Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names);
+
+}  // namespace deft::model

@@ -1,0 +1,252 @@
+// The JSON form of a profile. A streaming reader, so that an error in the middle of a number still knows its field, a
+// repeated field is seen, and nesting costs no stack.
+#include <array>
+#include <charconv>
+#include <fstream>
+#include <iterator>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+#include "core/model/profile.h"
+
+namespace deft::model {
+namespace {
+
+using Json = nlohmann::json;
+
+// Where the reader is. Entries are the objects in `buckets` and `links`.
+enum class Level : std::uint8_t { kOutside, kRoot, kList, kEntry, kDone };
+
+struct Field {
+  std::string_view name;
+  std::string_view camel;  // the spelling of protobuf's JSON
+  bool required;
+};
+
+constexpr std::array<Field, 4> kRootFields{
+    {{"model", "model", false}, {"source", "source", false}, {"buckets", "buckets", true}, {"links", "links", true}}};
+constexpr std::array<Field, 5> kBucketFields{{{"name", "name", true},
+                                              {"bytes", "bytes", true},
+                                              {"forward_us", "forwardUs", true},
+                                              {"backward_us", "backwardUs", true},
+                                              {"comm_us", "commUs", false}}};
+constexpr std::array<Field, 4> kLinkFields{{{"name", "name", true},
+                                            {"latency_us", "latencyUs", true},
+                                            {"relative_time", "relativeTime", false},
+                                            {"bytes_per_us", "bytesPerUs", false}}};
+
+class Reader final : public nlohmann::json_sax<Json> {
+ public:
+  Profile profile;
+  std::string error;
+
+  bool null() override { return refuse("null is no value"); }
+  bool boolean(bool) override { return refuse("true or false is no value here"); }
+  bool binary(binary_t&) override { return refuse("binary is no value here"); }
+  bool number_integer(std::int64_t value) override {
+    if (value < 0 && field_name() == "bytes") return refuse(std::to_string(value) + " is negative");
+    return number(static_cast<double>(value));
+  }
+  bool number_unsigned(std::uint64_t value) override {
+    return field_name() == "bytes" && level_ == Level::kEntry ? bytes(value) : number(static_cast<double>(value));
+  }
+  bool number_float(double value, const string_t& text) override {
+    if (field_name() == "bytes" && level_ == Level::kEntry) return refuse(text + " is no whole number of bytes");
+    return number(value);
+  }
+  bool string(string_t& value) override;
+  bool start_object(std::size_t) override;
+  bool key(string_t& name) override;
+  bool end_object() override;
+  bool start_array(std::size_t) override;
+  bool end_array() override;
+  bool parse_error(std::size_t position, const std::string& token, const Json::exception& problem) override;
+
+ private:
+  [[nodiscard]] std::span<const Field> fields() const {
+    if (level_ == Level::kRoot || level_ == Level::kList) return kRootFields;
+    if (in_buckets_) return kBucketFields;
+    return kLinkFields;
+  }
+  [[nodiscard]] std::string_view field_name() const { return field_ < 0 ? std::string_view{} : fields()[field_].name; }
+  [[nodiscard]] std::string place() const;
+  [[nodiscard]] std::size_t index() const { return in_buckets_ ? profile.buckets.size() : profile.links.size(); }
+  bool refuse(const std::string& what) {
+    const std::string where = place();
+    if (error.empty()) error = where.empty() ? what : where + ": " + what;
+    return false;
+  }
+  bool number(double value);
+  bool bytes(std::uint64_t value);
+  bool leave(unsigned seen);
+
+  Level level_ = Level::kOutside;
+  bool in_buckets_ = false;
+  int field_ = -1;  // of fields(), or none yet
+  unsigned root_seen_ = 0;
+  unsigned entry_seen_ = 0;
+};
+
+std::string Reader::place() const {
+  if (level_ == Level::kOutside || level_ == Level::kDone) return {};
+  const std::string field(field_name());
+  if (level_ == Level::kRoot) return field;
+  std::string path = (in_buckets_ ? "buckets[" : "links[");
+  const bool inside = level_ == Level::kEntry;
+  path += std::to_string(inside ? index() - 1 : index()) + "]";
+  return inside && !field.empty() ? path + "." + field : path;
+}
+
+bool Reader::number(double value) {
+  if (level_ != Level::kEntry) return refuse("a number is no value here");
+  const std::string_view name = field_name();
+  if (in_buckets_) {
+    ProfileBucket& bucket = profile.buckets.back();
+    if (name == "forward_us") return bucket.forward_us = value, true;
+    if (name == "backward_us") return bucket.backward_us = value, true;
+    if (name == "comm_us") return bucket.comm_us = value, true;
+  } else {
+    ProfileLink& link = profile.links.back();
+    if (name == "latency_us") return link.latency_us = value, true;
+    if (name == "relative_time") return link.relative_time = value, true;
+    if (name == "bytes_per_us") return link.bytes_per_us = value, true;
+  }
+  if (name == "bytes") return refuse("no whole number of bytes");
+  return refuse("a number where a text belongs");
+}
+
+bool Reader::bytes(std::uint64_t value) {
+  profile.buckets.back().bytes = value;
+  return true;
+}
+
+bool Reader::string(string_t& value) {
+  if (level_ == Level::kRoot && field_name() == "model") return profile.model = value, true;
+  if (level_ == Level::kRoot && field_name() == "source") return profile.source = value, true;
+  if (level_ != Level::kEntry) return refuse("a text is no value here");
+  if (field_name() == "name")
+    return (in_buckets_ ? profile.buckets.back().name : profile.links.back().name) = value, true;
+  if (field_name() != "bytes") return refuse("a text where a number belongs");
+  std::uint64_t count = 0;
+  const char* end = value.data() + value.size();
+  const auto [stop, problem] = std::from_chars(value.data(), end, count);
+  if (problem != std::errc{} || stop != end || value.empty())
+    return refuse("'" + value + "' is no whole number of bytes");
+  return bytes(count);
+}
+
+bool Reader::start_object(std::size_t) {
+  if (level_ == Level::kOutside) return level_ = Level::kRoot, true;
+  if (level_ != Level::kList) return refuse("an object is no value here");
+  if (index() >= (in_buckets_ ? kMaxProfileBuckets : kMaxProfileLinks)) return refuse("too many entries");
+  in_buckets_ ? void(profile.buckets.emplace_back()) : void(profile.links.emplace_back());
+  level_ = Level::kEntry;
+  entry_seen_ = 0;
+  field_ = -1;
+  return true;
+}
+
+bool Reader::key(string_t& name) {
+  field_ = -1;
+  const auto known = fields();
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (name != known[i].name && name != known[i].camel) continue;
+    field_ = static_cast<int>(i);
+    unsigned& seen = level_ == Level::kRoot ? root_seen_ : entry_seen_;
+    if (seen >> i & 1U) return refuse("is there twice");
+    seen |= 1U << i;
+    return true;
+  }
+  const std::string where = place();
+  if (error.empty()) error = (where.empty() ? "" : where + ".") + name.substr(0, 80) + ": unknown field";
+  return false;
+}
+
+// At the end of an object: what it must have and has not.
+bool Reader::leave(unsigned seen) {
+  const auto known = fields();
+  for (std::size_t i = 0; i < known.size(); ++i) {
+    if (!known[i].required || (seen >> i & 1U)) continue;
+    field_ = static_cast<int>(i);
+    return refuse("missing");
+  }
+  return true;
+}
+
+bool Reader::end_object() {
+  if (!leave(level_ == Level::kRoot ? root_seen_ : entry_seen_)) return false;
+  level_ = level_ == Level::kRoot ? Level::kDone : Level::kList;
+  field_ = -1;
+  return true;
+}
+
+bool Reader::start_array(std::size_t) {
+  if (level_ != Level::kRoot || (field_name() != "buckets" && field_name() != "links"))
+    return refuse("a list is no value here");
+  in_buckets_ = field_name() == "buckets";
+  level_ = Level::kList;
+  return true;
+}
+
+bool Reader::end_array() {
+  level_ = Level::kRoot;
+  field_ = -1;
+  return true;
+}
+
+bool Reader::parse_error(std::size_t position, const std::string& token, const Json::exception& problem) {
+  const bool range = problem.id == 406;  // a number that no double holds
+  return refuse(range ? token.substr(0, 40) + " is no finite number"
+                      : "not valid JSON at byte " + std::to_string(position));
+}
+
+}  // namespace
+
+Result<Profile> parse_profile(std::string_view json) {
+  if (json.size() > kMaxProfileText) return fail(ErrorKind::kInvalid, "the profile is larger than 64 MiB");
+  Reader reader;
+  if (!Json::sax_parse(json.begin(), json.end(), &reader))
+    return fail(ErrorKind::kInvalid, reader.error.empty() ? "not valid JSON" : reader.error);
+  if (auto ok = check_profile(reader.profile); !ok) return tl::unexpected(ok.error());
+  return std::move(reader.profile);
+}
+
+Result<Profile> read_profile(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return fail(ErrorKind::kInvalid, "cannot read the profile " + path, "check the path and its permissions");
+  std::string text;
+  char block[1 << 16];
+  while (in.read(block, sizeof block) || in.gcount() > 0) {
+    text.append(block, static_cast<std::size_t>(in.gcount()));
+    if (text.size() > kMaxProfileText) break;  // parse_profile refuses it; a device file must not fill the memory
+  }
+  if (in.bad() || (text.empty() && !in.eof()))
+    return fail(ErrorKind::kInvalid, "cannot read the profile " + path, "is it a file?");
+  auto profile = parse_profile(text);
+  if (!profile) return tl::unexpected(profile.error().in(path));
+  return profile;
+}
+
+std::string to_json(const Profile& profile) {
+  nlohmann::ordered_json out;
+  out["model"] = profile.model;
+  out["source"] = profile.source;
+  out["buckets"] = nlohmann::ordered_json::array();
+  for (const auto& bucket : profile.buckets) {
+    nlohmann::ordered_json entry{{"name", bucket.name}, {"bytes", bucket.bytes}};
+    entry["forward_us"] = bucket.forward_us;
+    entry["backward_us"] = bucket.backward_us;
+    if (bucket.comm_us) entry["comm_us"] = *bucket.comm_us;
+    out["buckets"].push_back(std::move(entry));
+  }
+  out["links"] = nlohmann::ordered_json::array();
+  for (const auto& link : profile.links) {
+    nlohmann::ordered_json entry{{"name", link.name}, {"latency_us", link.latency_us}};
+    if (link.relative_time) entry["relative_time"] = *link.relative_time;
+    if (link.bytes_per_us) entry["bytes_per_us"] = *link.bytes_per_us;
+    out["links"].push_back(std::move(entry));
+  }
+  return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+}  // namespace deft::model

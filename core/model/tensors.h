@@ -1,0 +1,63 @@
+// The tensors of a group (one optimizer's gradients) and their places in the arena.
+//
+// The arena holds `slots` equal areas, one for each generation that can be under way. In a slot the tensors lie in the
+// order in which they were declared, which is the order in which backward produces them, one region for each dtype in
+// the order of the dtypes' first appearance. Both sides compute the layout with this code, so it never travels.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/model/dtype.h"
+
+namespace deft::model {
+
+inline constexpr std::uint64_t kTensorAlignBytes = 64;    // a cache line, and what SIMD likes
+inline constexpr std::uint64_t kRegionAlignBytes = 4096;  // regions and slots begin on a page
+inline constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 42;
+inline constexpr std::size_t kMaxTensors = 1 << 20;
+inline constexpr std::size_t kMaxDims = 8;
+
+struct TensorSpec {
+  std::string name;
+  DType dtype = DType::kFloat32;
+  std::vector<std::uint64_t> shape;    // empty: a scalar, one element
+  std::uint32_t forward_position = 0;  // 0 = the layer that forward needs first
+
+  [[nodiscard]] std::uint64_t elements() const;
+  [[nodiscard]] std::uint64_t bytes() const { return elements() * dtype_bytes(dtype); }
+  [[nodiscard]] std::string describe() const;  // "fc1.weight float32 [1024, 3136]"
+  bool operator==(const TensorSpec&) const = default;
+};
+
+struct TensorPlace {
+  std::uint64_t offset = 0;  // bytes from the beginning of a slot
+  std::uint64_t bytes = 0;   // without padding
+};
+
+struct Region {  // all tensors of one dtype
+  DType dtype = DType::kFloat32;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;  // padding between tensors included; it is zero on all workers and is reduced along
+};
+
+struct ArenaLayout {
+  std::vector<TensorPlace> tensors;  // as declared
+  std::vector<Region> regions;
+  std::uint64_t slot_bytes = 0;  // distance between slots
+  std::uint32_t slots = 1;
+
+  [[nodiscard]] std::uint64_t total_bytes() const { return slot_bytes * slots; }
+};
+
+// Checks the declaration (names given and unique, sizes sane) and lays it out; an error names the tensor.
+Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t slots);
+
+// The first difference between two declarations, for people: "tensor 3 is a on rank 0 and b on rank 2"; empty: equal.
+std::string first_difference(std::span<const TensorSpec> mine, std::string_view my_name,
+                             std::span<const TensorSpec> other, std::string_view other_name);
+
+}  // namespace deft::model
