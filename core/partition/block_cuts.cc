@@ -1,0 +1,160 @@
+#include "core/partition/block_cuts.h"
+
+#include <algorithm>
+#include <cmath>
+#include <functional>
+#include <queue>
+
+namespace deft::partition {
+namespace {
+
+using Cuts = std::vector<std::uint64_t>;
+using model::Profile;
+
+constexpr double kCapacityShare = 0.95;             // a little slack, so that jitter pushes nothing out of its stage
+constexpr std::uint64_t kLeastPieceBytes = 65'536;  // below this a piece is all latency
+constexpr std::uint64_t kAlignBytes = 64;
+
+// The bucket that backward produces as the i-th.
+std::size_t produced(const Profile& profile, std::size_t i) { return profile.buckets.size() - 1 - i; }
+
+std::size_t fastest_link(const Profile& profile) {
+  std::size_t best = 0;
+  const auto time_us = [&](std::size_t link) {
+    double sum = 0;
+    for (std::size_t i = 0; i < profile.buckets.size(); ++i) sum += profile.comm_us(i, link);
+    return sum;
+  };
+  for (std::size_t link = 1; link < profile.links.size(); ++link)
+    if (time_us(link) < time_us(best)) best = link;
+  return best;
+}
+
+// When each bucket is ready, from the beginning of backward, in the order of production.
+std::vector<double> ready_times(const Profile& profile) {
+  std::vector<double> times;
+  double at_us = 0;
+  for (std::size_t i = 0; i < profile.buckets.size(); ++i)
+    times.push_back(at_us += profile.buckets[produced(profile, i)].backward_us);
+  return times;
+}
+
+std::uint64_t total_bytes(const Profile& profile) {
+  std::uint64_t bytes = 0;
+  for (const auto& bucket : profile.buckets) bytes += bucket.bytes;
+  return bytes;
+}
+
+// What one transfer on `link` takes for the slice [begin, end) of the arena, at its dearest.
+double slice_cost_us(const Profile& profile, std::size_t link, std::uint64_t begin, std::uint64_t end) {
+  double fixed_us = 0;
+  double us = 0;
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < profile.buckets.size() && at < end; ++i) {
+    const std::size_t bucket = produced(profile, i);
+    const std::uint64_t bytes = profile.buckets[bucket].bytes;
+    const std::uint64_t first = std::max(begin, at);
+    const std::uint64_t last = std::min(end, at + bytes);
+    at += bytes;
+    if (first >= last) continue;
+    const auto cost = profile.cost(bucket, link);
+    fixed_us = std::max(fixed_us, cost.fixed_us);
+    us += static_cast<double>(last - first) * cost.us_per_byte;
+  }
+  return fixed_us + us;
+}
+
+// Pieces of equal size, as many as it takes on the slowest link; what no cutting can help stays whole.
+std::uint64_t pieces_needed(const Profile& profile, std::uint64_t begin, std::uint64_t end, double capacity_us) {
+  std::uint64_t pieces = 1;
+  for (std::size_t link = 0; link < profile.links.size(); ++link) {
+    const double whole_us = slice_cost_us(profile, link, begin, end);
+    const double latency_us = profile.links[link].latency_us;
+    if (whole_us <= capacity_us || latency_us >= capacity_us) continue;
+    const double count = std::ceil(std::max(0.0, whole_us - latency_us) / (capacity_us - latency_us));
+    const std::uint64_t most = std::max<std::uint64_t>(1, (end - begin) / kLeastPieceBytes);
+    pieces = std::max(pieces, static_cast<std::uint64_t>(std::min(count, static_cast<double>(most))));
+  }
+  return pieces;
+}
+
+}  // namespace
+
+Cuts mgwfbp_cuts(const Profile& profile) {
+  const std::size_t link = fastest_link(profile);
+  const auto ready_us = ready_times(profile);
+  Cuts cuts{0};
+  double free_us = 0;  // when the link is done with the buckets before the current one
+  double variable_us = 0;
+  double fixed_us = 0;
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < ready_us.size(); ++i) {
+    const std::size_t bucket = produced(profile, i);
+    const auto cost = profile.cost(bucket, link);
+    if (i > 0) {
+      const double start_us = std::max(free_us, ready_us[i - 1]);
+      const double end_us = start_us + fixed_us + variable_us;
+      const double wait_us = ready_us[i] - start_us;  // what merging would delay the current bucket by
+      const bool merges = ready_us[i] < end_us && wait_us < profile.links[link].latency_us;
+      if (!merges) cuts.push_back(at), free_us = end_us, variable_us = fixed_us = 0;
+    }
+    fixed_us = std::max(fixed_us, cost.fixed_us);
+    variable_us += cost.us_per_byte * static_cast<double>(profile.buckets[bucket].bytes);
+    at += profile.buckets[bucket].bytes;
+  }
+  return cuts;
+}
+
+Cuts usbyte_cuts(const Profile& profile, std::uint64_t unit_bytes) {
+  const std::size_t link = fastest_link(profile);
+  const auto ready_us = ready_times(profile);
+  Cuts cuts;
+  std::vector<std::uint64_t> begin(ready_us.size(), 0);  // of what is left of each bucket
+  std::vector<std::uint64_t> end(ready_us.size(), 0);
+  std::uint64_t at = 0;
+  for (std::size_t i = 0; i < ready_us.size(); ++i) {
+    begin[i] = at;
+    end[i] = at += profile.buckets[produced(profile, i)].bytes;
+  }
+  std::priority_queue<std::size_t> ready;  // the last produced is the first needed
+  double now_us = 0;
+  std::size_t arrived = 0;
+  while (arrived < ready_us.size() || !ready.empty()) {
+    if (ready.empty()) now_us = std::max(now_us, ready_us[arrived]);
+    while (arrived < ready_us.size() && ready_us[arrived] <= now_us) ready.push(arrived++);
+    const std::size_t i = ready.top();
+    const auto cost = profile.cost(produced(profile, i), link);
+    std::uint64_t bytes = end[i] - begin[i];
+    if (arrived < ready_us.size()) {
+      const double room_us = ready_us[arrived] - now_us - cost.fixed_us;
+      const double unit_us = std::max(1e-9, cost.us_per_byte * static_cast<double>(unit_bytes));
+      const double units = std::clamp(std::ceil(room_us / unit_us), 1.0, 1e6);
+      bytes = std::min(bytes, static_cast<std::uint64_t>(units) * unit_bytes);
+    }
+    cuts.push_back(begin[i]);
+    now_us += cost.us(bytes);
+    begin[i] += bytes;
+    if (begin[i] == end[i]) ready.pop();
+  }
+  std::sort(cuts.begin(), cuts.end());
+  return cuts;
+}
+
+Cuts deft_cuts(const Profile& profile) {
+  // Gradients travel during forward, or during the backward of the buckets that come after the first produced one.
+  const double backward_us = profile.backward_us() - profile.buckets.back().backward_us;
+  const double capacity_us = kCapacityShare * std::min(profile.forward_us(), backward_us);
+  const Cuts blocks = usbyte_cuts(profile, kDeftUnitBytes);
+  const std::uint64_t total = total_bytes(profile);
+  Cuts cuts;
+  for (std::size_t i = 0; i < blocks.size(); ++i) {
+    const std::uint64_t end = i + 1 < blocks.size() ? blocks[i + 1] : total;
+    const std::uint64_t pieces = pieces_needed(profile, blocks[i], end, capacity_us);
+    const std::uint64_t even = (end - blocks[i] + pieces - 1) / pieces;
+    const std::uint64_t size = (even + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    for (std::uint64_t at = blocks[i]; at < end; at += size) cuts.push_back(at);
+  }
+  return cuts;
+}
+
+}  // namespace deft::partition

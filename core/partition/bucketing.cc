@@ -1,0 +1,170 @@
+#include "core/partition/bucketing.h"
+
+#include <algorithm>
+#include <charconv>
+#include <functional>
+#include <string>
+
+#include "core/partition/rebucket.h"
+
+namespace deft::partition {
+namespace {
+
+using model::ArenaLayout;
+using model::Bucket;
+using model::Region;
+using model::TensorSpec;
+
+constexpr std::uint64_t kMinBucketBytes = 64;
+constexpr std::size_t kMaxBuckets = 1 << 20;
+constexpr std::uint64_t kDdpFirstBytes = 1 << 20;  // DDP's own first bucket is small, to start early
+constexpr std::uint64_t kDdpBytes = 25 << 20;
+
+// The tensors of one region, in the order of the arena.
+struct RegionView {
+  const Region* region;
+  std::vector<std::uint32_t> tensors;  // indices as declared
+};
+
+// Where buckets of a region begin, as offsets in the slot; the first is the region's own offset.
+using Cuts = std::vector<std::uint64_t>;
+
+struct Input {
+  std::span<const TensorSpec> tensors;
+  const ArenaLayout& layout;
+  const Request& request;
+};
+
+std::vector<RegionView> view_regions(const Input& input) {
+  std::vector<RegionView> views;
+  for (const Region& region : input.layout.regions) {
+    views.push_back({&region, {}});
+    for (std::uint32_t i = 0; i < input.tensors.size(); ++i)
+      if (input.tensors[i].dtype == region.dtype) views.back().tensors.push_back(i);
+  }
+  return views;
+}
+
+Cuts cut_uniform(const Region& region, std::uint64_t limit) {
+  const std::uint64_t unit_limit = limit / kMinBucketBytes;
+  const std::uint64_t units = (region.bytes + kMinBucketBytes - 1) / kMinBucketBytes;
+  const std::uint64_t count = (units + unit_limit - 1) / unit_limit;
+  const std::uint64_t bucket = (units + count - 1) / count * kMinBucketBytes;  // all alike: no sliver at the end
+  Cuts cuts;
+  for (std::uint64_t at = 0; at < region.bytes; at += bucket) cuts.push_back(region.offset + at);
+  return cuts;
+}
+
+// As DDP does it: whole tensors until the bucket is full.
+Cuts cut_ddp(const Input& input, const RegionView& view) {
+  Cuts cuts{view.region->offset};
+  std::uint64_t bytes = 0;
+  for (const auto tensor : view.tensors) {
+    const auto& place = input.layout.tensors[tensor];
+    if (bytes >= (cuts.size() == 1 ? kDdpFirstBytes : kDdpBytes)) cuts.push_back(place.offset), bytes = 0;
+    bytes += place.bytes;
+  }
+  return cuts;
+}
+
+bool adjacent(const TensorSpec& a, const TensorSpec& b) {
+  return std::max(a.forward_position, b.forward_position) - std::min(a.forward_position, b.forward_position) <= 1;
+}
+
+// A bucket a tensor, so that each has its own urgency. Small neighbours share one up to `limit`, and a small tensor of
+// the same layer (a bias) goes with its large neighbour: a message of its own would cost more than it is worth.
+Cuts cut_by_tensor(const Input& input, const RegionView& view, std::uint64_t limit) {
+  const std::uint64_t small = limit / 8;
+  Cuts cuts;
+  std::uint64_t bytes = 0;    // in the current bucket
+  std::uint64_t largest = 0;  // of its tensors
+  for (std::size_t i = 0; i < view.tensors.size(); ++i) {
+    const auto& place = input.layout.tensors[view.tensors[i]];
+    const std::uint64_t main = std::max(largest, place.bytes);
+    const bool beside_large = i > 0 && main > limit / 2 && bytes + place.bytes - main <= small &&
+                              adjacent(input.tensors[view.tensors[i - 1]], input.tensors[view.tensors[i]]);
+    const bool joins = i > 0 && (bytes + place.bytes <= limit || beside_large);
+    if (!joins) cuts.push_back(i == 0 ? view.region->offset : place.offset), bytes = largest = 0;
+    bytes += place.bytes;
+    largest = std::max(largest, place.bytes);
+  }
+  return cuts;
+}
+
+Bucket make_bucket(const Input& input, const RegionView& view, std::uint64_t begin, std::uint64_t end,
+                   std::size_t index) {
+  Bucket bucket{{}, begin, end - begin, view.region->dtype, 0, 0, 0};
+  const auto ends_after = [&](std::uint64_t offset, std::uint32_t tensor) {
+    return offset < input.layout.tensors[tensor].offset + input.layout.tensors[tensor].bytes;
+  };
+  auto it = std::upper_bound(view.tensors.begin(), view.tensors.end(), begin, ends_after);
+  // Only padding is behind the last tensor; it belongs to that tensor's bucket.
+  if (it == view.tensors.end()) --it;
+  bucket.first_tensor = *it;
+  bucket.forward_position = input.tensors[*it].forward_position;
+  bucket.name = "b" + std::to_string(index) + ":" + input.tensors[*it].name;
+  do {
+    bucket.forward_position = std::min(bucket.forward_position, input.tensors[*it].forward_position);
+    ++bucket.tensor_count;
+    ++it;
+  } while (it != view.tensors.end() && input.layout.tensors[*it].offset < end);
+  return bucket;
+}
+
+using Cutter = std::function<Cuts(const RegionView&)>;
+
+Result<Cutter> choose_cutter(const Input& input, std::string_view name) {
+  if (name.starts_with("uniform")) {
+    const auto bytes = uniform_bytes(name);
+    if (!bytes) return tl::unexpected(bytes.error());
+    return [limit = *bytes](const RegionView& view) { return cut_uniform(*view.region, limit); };
+  }
+  if (name == "ddp") return [&input](const RegionView& view) { return cut_ddp(input, view); };
+  if (name == "tensor")
+    return [&input](const RegionView& view) { return cut_by_tensor(input, view, input.request.partition_bytes); };
+  return fail(ErrorKind::kInvalid, "unknown bucketing '" + std::string(name) + "'", "one of uniform:BYTES ddp tensor");
+}
+
+}  // namespace
+
+Result<std::uint64_t> uniform_bytes(std::string_view bucketing) {
+  constexpr std::string_view kUniform = "uniform:";
+  std::uint64_t bytes = 0;
+  const char* const last = bucketing.data() + bucketing.size();
+  const auto [end, error] =
+      std::from_chars(bucketing.data() + std::min(kUniform.size(), bucketing.size()), last, bytes);
+  if (!bucketing.starts_with(kUniform) || error != std::errc{} || end != last || bytes < kMinBucketBytes)
+    return fail(ErrorKind::kInvalid, "bucketing '" + std::string(bucketing) + "' names no usable size",
+                "give a whole number of bytes, at least " + std::to_string(kMinBucketBytes));
+  return bytes;
+}
+
+std::string default_bucketing(std::string_view policy, std::uint64_t bucket_bytes) {
+  for (const std::string_view by_priority : {"p3", "bytescheduler", "prophet", "usbyte"})
+    if (policy == by_priority) return "tensor";
+  return "uniform:" + std::to_string(bucket_bytes);
+}
+
+Result<std::vector<Bucket>> cut_buckets(std::span<const TensorSpec> tensors, const ArenaLayout& layout,
+                                        const Request& request) {
+  const std::string name = request.bucketing.empty() ? default_bucketing(request.policy, request.bucket_bytes)
+                                                     : std::string(request.bucketing);
+  const Input input{tensors, layout, request};
+  const auto cutter = choose_cutter(input, name);
+  if (!cutter) return tl::unexpected(cutter.error());
+  std::vector<Bucket> buckets;
+  for (const RegionView& view : view_regions(input)) {
+    const Cuts cuts = (*cutter)(view);
+    if (buckets.size() + cuts.size() > kMaxBuckets)
+      return fail(ErrorKind::kInvalid, "bucketing '" + name + "' gives more than 1048576 buckets",
+                  "use larger buckets");
+    const std::uint64_t region_end = view.region->offset + view.region->bytes;
+    for (std::size_t i = 0; i < cuts.size(); ++i) {
+      const std::uint64_t end = i + 1 < cuts.size() ? cuts[i + 1] : region_end;
+      buckets.push_back(make_bucket(input, view, cuts[i], end, buckets.size()));
+    }
+  }
+  return buckets;
+}
+
+}  // namespace deft::partition
