@@ -1,0 +1,100 @@
+#include "core/sched/block_scheduler.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "core/sched/parts.h"
+
+namespace deft::sched {
+namespace {
+
+constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+std::uint64_t round_up(std::uint64_t bytes) {
+  return (bytes + kPartAlignBytes - 1) / kPartAlignBytes * kPartAlignBytes;
+}
+
+}  // namespace
+
+BlockScheduler::BlockScheduler(const Setup& setup, Rules rules)
+    : rules_(std::move(rules)), buckets_(setup.buckets), board_(setup.links, {.bytes = kNoLimit}), forecast_(setup) {
+  rules_.unit_bytes = round_up(std::max<std::uint64_t>(1, rules_.unit_bytes));
+}
+
+void BlockScheduler::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
+  forecast_.ready(bucket, step, now_us);
+  queue_.emplace(Task{step, rules_.ranks.at(bucket), arrivals_++, bucket}, 0);
+  updates_.push_back({bucket, step, step, step, step + 1});
+}
+
+std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t bytes,
+                                         std::vector<double>& free_at_us) const {
+  if (board_.count() == 1) return bytes;
+  // The common end: with the links that take part it is (bytes + sum of begin * rate) / sum of rate. Links join in the
+  // order in which they could begin, as long as they begin before the end.
+  std::vector<std::pair<double, model::LinkIndex>> begins;
+  for (model::LinkIndex i = 0; i < board_.count(); ++i) begins.emplace_back(free_at_us[i] + board_.cost_us(i, 0), i);
+  std::sort(begins.begin(), begins.end());
+  const auto rate = [&](model::LinkIndex i) { return board_.bytes_per_us(i); };
+  double sum = static_cast<double>(bytes);
+  double rates = 0;
+  double end_us = std::numeric_limits<double>::infinity();
+  for (const auto& [begin_us, i] : begins) {
+    if (begin_us >= end_us) break;
+    sum += begin_us * rate(i);
+    rates += rate(i);
+    end_us = sum / rates;
+  }
+  const double own_us = end_us - free_at_us[link] - board_.cost_us(link, 0);
+  for (auto& free_us : free_at_us) free_us = std::max(free_us, end_us);  // for the tasks behind
+  const double own = std::ceil(std::max(0.0, own_us) * rate(link));
+  // The first to begin always has a share, though rounding may leave nothing of it.
+  const double least = begins.front().second == link ? 1 : 0;
+  return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
+}
+
+std::uint64_t BlockScheduler::fitting(const Task& task, model::LinkIndex link, TimeUs now_us) const {
+  const auto next_us =
+      forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.rank});
+  if (!next_us) return kNoLimit;
+  const double room_us = *next_us - static_cast<double>(now_us) - board_.cost_us(link, 0);
+  if (room_us <= 0) return rules_.unit_bytes;
+  const double bytes = std::min(1e15, room_us * board_.bytes_per_us(link));
+  if (rules_.whole_units) {
+    const double units = std::ceil(bytes / static_cast<double>(rules_.unit_bytes));
+    return static_cast<std::uint64_t>(std::max(1.0, units)) * rules_.unit_bytes;
+  }
+  const auto whole = static_cast<std::uint64_t>(bytes) / kPartAlignBytes * kPartAlignBytes;
+  return std::max(whole, rules_.unit_bytes);
+}
+
+bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches) {
+  std::vector<double> free_at_us;
+  for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
+  for (auto it = queue_.begin(); it != queue_.end(); ++it) {
+    const auto& [task, sent] = *it;
+    const std::uint64_t rest = buckets_[task.bucket].bytes - sent;
+    const std::uint64_t share = fair_share(link, rest, free_at_us);
+    if (share == 0) continue;  // other links are done with it before this one could begin
+    // A sliver is not worth a transfer of its own.
+    const std::uint64_t least = std::min(rest, rules_.unit_bytes);
+    const std::uint64_t bytes = std::min(rest, std::min(std::max(share, least), fitting(task, link, now_us)));
+    const Launch launch{launches_++, link, task.bucket, task.generation, sent, bytes};
+    board_.launch(launch, now_us);
+    launches.push_back(launch);
+    it->second += bytes;
+    if (it->second == buckets_[task.bucket].bytes) queue_.erase(it);
+    return true;
+  }
+  return false;
+}
+
+std::vector<Launch> BlockScheduler::take_launches(TimeUs now_us) {
+  std::vector<Launch> launches;
+  for (model::LinkIndex link = 0; link < board_.count() && !queue_.empty(); ++link)
+    if (board_.is_idle(link)) launch_on(link, now_us, launches);
+  return launches;
+}
+
+}  // namespace deft::sched

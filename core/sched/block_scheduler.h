@@ -1,0 +1,64 @@
+// The common part of the policies that cut blocks to measure: as much of the most urgent ready bucket as fits before the
+// next bucket becomes ready, and all of it where nothing more is to come. Blocks are not interrupted.
+//
+// With several links a bucket is shared so that all links end together; each takes its share when it becomes idle.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <utility>
+#include <vector>
+
+#include "core/sched/link_board.h"
+#include "core/sched/ready_forecast.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+
+class BlockScheduler final : public Scheduler {
+ public:
+  struct Rules {
+    std::vector<std::uint32_t> ranks;  // of each bucket: lower goes first
+    std::uint64_t unit_bytes;          // the least that goes where the gap is too short
+    bool any_bucket_ends_gap;          // otherwise only one that is more urgent than what would be sent
+    bool whole_units;                  // round up to units, a little beyond the gap; otherwise stay within it
+  };
+  BlockScheduler(const Setup& setup, Rules rules);
+
+  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us) override {
+    if (stage == Stage::kBackward) forecast_.backward_began(step, now_us);
+  }
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;
+  void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
+  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
+    board_.measured(link, measured);
+  }
+  std::vector<Launch> take_launches(TimeUs now_us) override;
+  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
+
+ private:
+  struct Task {  // ordered by generation, then rank, then readiness
+    std::uint64_t generation;
+    std::uint32_t rank;
+    std::uint64_t arrival;
+    model::BucketIndex bucket;
+    auto operator<=>(const Task&) const = default;
+  };
+  // What `link` should take of `bytes` so that all links end together, each beginning when it is free.
+  [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
+                                         std::vector<double>& free_at_us) const;
+  // The largest block that the forecast allows on an idle link.
+  [[nodiscard]] std::uint64_t fitting(const Task& task, model::LinkIndex link, TimeUs now_us) const;
+  bool launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches);
+
+  Rules rules_;
+  std::vector<model::Bucket> buckets_;
+  LinkBoard board_;
+  ReadyForecast forecast_;
+  std::map<Task, std::uint64_t> queue_;  // to the bytes that are sent already
+  std::uint64_t arrivals_ = 0;
+  std::uint64_t launches_ = 0;
+  std::vector<Update> updates_;
+};
+
+}  // namespace deft::sched

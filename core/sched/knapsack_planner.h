@@ -1,0 +1,23 @@
+// The planner of the `knapsack` policy: searches the cyclic plan that wastes least.
+//
+// Candidates are rhythms of U updates in P steps, up to the rate that the links can carry, each built by build_cycle and
+// then run exactly by evaluate. The order of merit: waiting first (any within the tolerance are alike), then the rate of
+// updates (within 1 % alike), then staleness, then the number of parts (each costs a latency), then a short cycle. Where
+// the limits forbid every plan without waiting, the plan with the shortest step wins.
+#pragma once
+
+#include "core/base/status.h"
+#include "core/model/plan.h"
+#include "core/model/profile.h"
+#include "core/sched/plan_limits.h"
+
+namespace deft::sched {
+
+// A plan for the profile's buckets and links, numbered as the scheduler does (bucket 0 = the profile's last). Errors: a
+// profile that check_profile refuses, limits that make no sense.
+Result<model::Plan> plan_knapsack(const model::Profile& profile, const PlanLimits& limits);
+
+// The updates a step that the links can carry at most: min(1, compute / the time that a generation needs).
+double update_rate_limit(const model::Profile& profile);
+
+}  // namespace deft::sched

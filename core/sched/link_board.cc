@@ -1,0 +1,71 @@
+#include "core/sched/link_board.h"
+
+#include <algorithm>
+#include <cmath>
+#include <stdexcept>
+
+namespace deft::sched {
+
+bool is_sane(const model::LinkModel& link) {
+  return std::isfinite(link.latency_us) && link.latency_us >= 0 && std::isfinite(link.bytes_per_us) &&
+         link.bytes_per_us > 0;
+}
+
+LinkBoard::LinkBoard(const std::vector<model::LinkModel>& links, Window window) : window_(window) {
+  links_.resize(links.size());
+  for (std::size_t i = 0; i < links.size(); ++i) links_[i].model = links[i];
+}
+
+double LinkBoard::cost_us(model::LinkIndex link, std::uint64_t bytes) const {
+  const auto& model = links_[link].model;
+  return model.latency_us + static_cast<double>(bytes) / model.bytes_per_us;
+}
+
+double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
+  const State& state = links_[link];
+  const auto now = static_cast<double>(now_us);
+  if (state.queue.empty()) return now;
+  const double head = state.queue.front().cost_us;
+  return std::max(now, static_cast<double>(state.head_began_us) + head) + (state.queued_us - head);
+}
+
+std::uint64_t LinkBoard::window_bytes(model::LinkIndex link) const {
+  if (window_.time_us <= 0) return window_.bytes;
+  const double carried = bytes_per_us(link) * window_.time_us;
+  if (carried >= static_cast<double>(window_.bytes)) return window_.bytes;
+  return std::min(window_.bytes, std::max(window_.least_bytes, static_cast<std::uint64_t>(carried)));
+}
+
+bool LinkBoard::has_room(model::LinkIndex link, std::uint64_t bytes, std::uint64_t planned_bytes) const {
+  const State& state = links_[link];
+  const std::uint64_t before = state.bytes + planned_bytes;
+  const std::uint64_t window = window_bytes(link);
+  return before == 0 || (before < window && bytes <= window - before);
+}
+
+void LinkBoard::launch(const Launch& launch, TimeUs now_us) {
+  State& state = links_[launch.link];
+  const double cost = cost_us(launch.link, launch.bytes);
+  if (state.queue.empty()) state.head_began_us = now_us, state.queued_us = 0;
+  state.queue.push_back({launch.id, launch.bytes, cost});
+  state.queued_us += cost;
+  state.bytes += launch.bytes;
+}
+
+void LinkBoard::finish(const Launch& launch, TimeUs now_us) {
+  State& state = links_.at(launch.link);
+  const auto it =
+      std::find_if(state.queue.begin(), state.queue.end(), [&](const Flight& f) { return f.id == launch.id; });
+  if (it == state.queue.end()) throw std::logic_error("part_finished: this launch is not on its way");
+  if (it == state.queue.begin()) state.head_began_us = now_us;
+  state.queued_us -= it->cost_us;
+  state.bytes -= it->bytes;
+  state.queue.erase(it);
+}
+
+void LinkBoard::measured(model::LinkIndex link, const model::LinkModel& model) {
+  if (!is_sane(model)) return;  // an estimate that makes no sense is no news
+  links_.at(link).model = model;
+}
+
+}  // namespace deft::sched

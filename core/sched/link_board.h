@@ -1,0 +1,69 @@
+// What each link is expected to cost and what is on its way: the books that policies keep to spread parts over links.
+//
+//   LinkBoard board(links, {.bytes = credit});
+//   if (board.has_room(link, bytes)) board.launch(launch, now_us);
+//   board.finish(launch, now_us);
+//
+// A link runs its launches one after the other. The expected times come from the link's model; every real finish
+// corrects them, so that errors do not add up.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/model/buckets.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+
+// At most `bytes`; on a slow link at most what it carries in `time_us` (0: any), but not below `least_bytes`.
+struct Window {
+  std::uint64_t bytes = 0;
+  double time_us = 0;
+  std::uint64_t least_bytes = 0;
+};
+
+class LinkBoard {
+ public:
+  // `window`: the credit of each link, bytes on their way at once. What is larger goes alone.
+  LinkBoard(const std::vector<model::LinkModel>& links, Window window);
+
+  [[nodiscard]] model::LinkIndex count() const { return static_cast<model::LinkIndex>(links_.size()); }
+  [[nodiscard]] double cost_us(model::LinkIndex link, std::uint64_t bytes) const;
+  [[nodiscard]] double bytes_per_us(model::LinkIndex link) const { return links_[link].model.bytes_per_us; }
+  [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;  // when all on its way is done
+  // `planned_bytes`: what the caller is about to launch there before.
+  [[nodiscard]] bool has_room(model::LinkIndex link, std::uint64_t bytes, std::uint64_t planned_bytes = 0) const;
+  [[nodiscard]] bool is_idle(model::LinkIndex link) const { return links_[link].queue.empty(); }
+  [[nodiscard]] std::uint64_t bytes_in_flight(model::LinkIndex link) const { return links_[link].bytes; }
+
+  void launch(const Launch& launch, TimeUs now_us);
+  void finish(const Launch& launch, TimeUs now_us);
+  void measured(model::LinkIndex link, const model::LinkModel& model);
+
+ private:
+  struct Flight {
+    std::uint64_t id;
+    std::uint64_t bytes;
+    double cost_us;
+  };
+  struct State {
+    model::LinkModel model;
+    std::deque<Flight> queue;
+    std::uint64_t bytes = 0;
+    double queued_us = 0;      // cost of all in the queue
+    TimeUs head_began_us = 0;  // when the first of the queue began
+  };
+  [[nodiscard]] std::uint64_t window_bytes(model::LinkIndex link) const;
+
+  std::vector<State> links_;
+  Window window_;
+};
+
+// Finite, with a positive throughput and no negative latency.
+bool is_sane(const model::LinkModel& link);
+
+}  // namespace deft::sched

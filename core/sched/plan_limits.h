@@ -1,0 +1,18 @@
+// What the user allows a plan to do, and the slack it keeps.
+#pragma once
+
+#include <cstdint>
+
+namespace deft::sched {
+
+struct PlanLimits {
+  std::uint32_t max_staleness_steps = 16;  // model::PlanGeneration::staleness; 0: synchronous, one update a step
+  std::uint32_t max_merged_steps = 16;     // steps in one generation
+  std::uint32_t max_generations = 8;       // under way at once: slots of the arena
+  double jitter_margin = 0.02;             // share of the links' time that stays free
+  double bubble_tolerance = 0.005;         // waiting that is as good as none, as a share of compute
+  double rate_tolerance = 0.02;            // updates that may be given up for less staleness and fewer parts
+  double capacity = 1.0;  // compute time that communication may count on; above 1 it buys updates with waiting
+};
+
+}  // namespace deft::sched

@@ -1,0 +1,93 @@
+// The scheduler: a pure state machine. Events go in; launches come out. It does no I/O, reads no clock and starts no
+// thread. The daemon's engine (on the leader) drives it with real events and the simulator with virtual ones.
+//
+//   auto scheduler = make_scheduler(setup);
+//   (*scheduler)->bucket_ready(bucket, step, now_us);
+//   for (const Launch& launch : (*scheduler)->take_launches(now_us)) links[launch.link].push(launch);
+//   ...
+//   (*scheduler)->part_finished(launch, now_us);   // then take_launches again
+//
+// The order of the launches of one link is the order in which every node starts them (invariant 2). Each bucket of each
+// generation is covered exactly once by the launches' byte ranges (invariant 1).
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/model/buckets.h"
+#include "core/model/profile.h"
+#include "core/sched/plan_limits.h"
+
+namespace deft::sched {
+
+enum class Stage : std::uint8_t { kForward = 1, kBackward = 2 };
+
+// One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket.
+struct Launch {
+  std::uint64_t id = 0;  // counts up from 0
+  model::LinkIndex link = 0;
+  model::BucketIndex bucket = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// When a generation of a bucket is applied: before the forward of `apply_step`, and after its launches have finished.
+// Steps, not times, so that all replicas stay equal (invariant 3). The driver waits for both.
+struct Update {
+  model::BucketIndex bucket = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t first_step = 0;  // the gradients of first_step..last_step are summed in this generation
+  std::uint64_t last_step = 0;
+  std::uint64_t apply_step = 0;  // synchronous policies: last_step + 1
+};
+
+struct Setup {
+  std::string policy = "fifo";
+  std::vector<model::Bucket> buckets;
+  std::vector<model::LinkModel> links;
+  std::uint64_t partition_bytes = 1 << 20;  // largest launch of the policies that cut equal parts
+  std::uint64_t credit_bytes = 4 << 20;     // bytescheduler: bytes in flight on each link
+  // What planning policies need, of exactly these buckets and links. It counts buckets in forward order, the other way
+  // round: its bucket i is buckets[buckets.size() - 1 - i].
+  std::shared_ptr<const model::Profile> profile;
+  PlanLimits limits;  // of the knapsack policies
+};
+
+class Scheduler {
+ public:
+  virtual ~Scheduler() = default;
+
+  // A stage of a step began. Policies that plan by stages use it; the others ignore it.
+  virtual void stage_began(Stage stage, std::uint64_t step, TimeUs now_us) = 0;
+
+  // The gradients of `bucket` in `step` are in the arena of all local workers. Once for each bucket and step.
+  virtual void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) = 0;
+
+  // A launch that take_launches gave is done.
+  virtual void part_finished(const Launch& launch, TimeUs now_us) = 0;
+
+  // A better estimate of a link's cost, from what it really did.
+  virtual void link_measured(model::LinkIndex link, const model::LinkModel& measured) = 0;
+
+  // All launches that are due now, in order; each is given once.
+  virtual std::vector<Launch> take_launches(TimeUs now_us) = 0;
+
+  // All update points decided since the last call, each given once. Those that apply before the forward of a step have
+  // been given by the time stage_began(kForward, that step) returns. Each gradient of each bucket is in exactly one.
+  virtual std::vector<Update> take_updates() = 0;
+};
+
+// The policies that make_scheduler knows, in the order in which tables list them.
+std::span<const std::string_view> policy_names();
+
+// A scheduler for `setup.policy`; an unknown policy or an impossible setup is an error that names it.
+Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup);
+
+}  // namespace deft::sched
