@@ -1,0 +1,43 @@
+// Virtual time: what happens next. Events of the same time come in the order in which they were added.
+#pragma once
+
+#include <cstdint>
+#include <queue>
+#include <tuple>
+#include <vector>
+
+namespace deft::sim {
+
+struct Event {
+  enum class Kind : std::uint8_t { kComputeDone, kSendDone };
+  double at_us;
+  std::uint64_t number;
+  Kind kind;
+  std::uint32_t lane;     // of its kind
+  std::uint64_t version;  // a send that was timed anew leaves its old event behind
+};
+
+class EventQueue {
+ public:
+  void add(double at_us, Event::Kind kind, std::uint32_t lane, std::uint64_t version = 0) {
+    queue_.push({at_us, ++added_, kind, lane, version});
+  }
+  [[nodiscard]] bool empty() const { return queue_.empty(); }
+  [[nodiscard]] std::uint64_t added() const { return added_; }
+  Event take() {
+    const Event event = queue_.top();
+    queue_.pop();
+    return event;
+  }
+
+ private:
+  struct Later {
+    bool operator()(const Event& a, const Event& b) const {
+      return std::tie(a.at_us, a.number) > std::tie(b.at_us, b.number);
+    }
+  };
+  std::priority_queue<Event, std::vector<Event>, Later> queue_;
+  std::uint64_t added_ = 0;
+};
+
+}  // namespace deft::sim

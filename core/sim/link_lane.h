@@ -1,0 +1,58 @@
+// The links: each runs its launches one after the other. Links that are busy at once may slow one another down.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "core/model/profile.h"
+#include "core/sched/scheduler.h"
+#include "core/sim/event_queue.h"
+
+namespace deft::sim {
+
+// A launch in the queue of its link, and the gradients it needs: all nodes must have finished backward of its bucket in
+// the steps below `needs_gradients`.
+struct QueuedLaunch {
+  sched::Launch launch;
+  std::uint64_t needs_gradients;
+};
+
+class LinkLanes {
+ public:
+  LinkLanes(const model::Profile& profile, double contention, EventQueue& events);
+
+  using MayStart = std::function<bool(const QueuedLaunch&)>;
+
+  void push(const QueuedLaunch& queued) { lanes_[queued.launch.link].queue.push_back(queued); }
+  // Starts the first launch of each idle link that may start.
+  void start_ready(double now_us, const MayStart& may_start);
+  void start_ready(std::uint32_t link, double now_us, const MayStart& may_start);
+  // The event of a send came: the launch that is done, or nothing where the event is out of date.
+  std::optional<sched::Launch> finish(const Event& event);
+  [[nodiscard]] double started_us(std::uint32_t link) const { return lanes_[link].started_us; }
+
+ private:
+  struct Lane {
+    std::deque<QueuedLaunch> queue;
+    bool busy = false;
+    double started_us = 0;
+    double left_us = 0;   // of the running launch, at full speed
+    double since_us = 0;  // when left_us was right
+    std::uint64_t version = 0;
+  };
+  [[nodiscard]] double slowness() const { return 1 + contention_ * (active_ > 1 ? active_ - 1 : 0); }
+  // The number of busy links changes by `change`: work done so far is booked at the old speed, the rest timed anew.
+  void change_active(int change, double now_us);
+  void schedule(std::uint32_t link, double now_us);
+
+  const model::Profile& profile_;
+  double contention_;
+  EventQueue& events_;
+  std::vector<Lane> lanes_;
+  int active_ = 0;
+};
+
+}  // namespace deft::sim

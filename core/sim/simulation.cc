@@ -1,0 +1,260 @@
+#include "core/sim/simulation.h"
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <utility>
+
+#include "core/sim/compute_lane.h"
+#include "core/sim/event_queue.h"
+#include "core/sim/link_lane.h"
+#include "core/sim/steady_state.h"
+#include "core/sim/update_book.h"
+
+namespace deft::sim {
+namespace {
+
+using model::BucketIndex;
+using sched::Launch;
+using sched::Stage;
+using sched::Update;
+
+constexpr std::uint64_t kMaxSteps = 10'000'000;
+
+Result<void> check(const Options& options) {
+  const auto finite_from = [](double value, double minimum) { return std::isfinite(value) && value >= minimum; };
+  if (options.steps == 0 || options.steps > kMaxSteps)
+    return fail(ErrorKind::kInvalid, "steps is " + std::to_string(options.steps), "give 1 to 10000000");
+  if (options.warmup_steps >= options.steps)
+    return fail(ErrorKind::kInvalid, "the warm-up of " + std::to_string(options.warmup_steps) +
+                                         " steps leaves nothing of " + std::to_string(options.steps) + " to measure");
+  if (!finite_from(options.contention, 0)) return fail(ErrorKind::kInvalid, "contention must be 0 or more");
+  if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
+  for (const Node& node : options.nodes)
+    if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
+      return fail(ErrorKind::kInvalid, "a node's slowdown must be at least 0.001 and its jitter 0 or more");
+  return {};
+}
+
+// The leader, and one of each sort of the others: exact nodes of the same speed do the same at the same time.
+std::vector<Node> distinct_nodes(const std::vector<Node>& nodes) {
+  std::vector<Node> distinct{nodes.front()};
+  std::map<double, bool> seen;
+  if (nodes.front().jitter == 0) seen[nodes.front().slowdown] = true;
+  for (std::size_t i = 1; i < nodes.size(); ++i)
+    if (nodes[i].jitter > 0 || !std::exchange(seen[nodes[i].slowdown], true)) distinct.push_back(nodes[i]);
+  return distinct;
+}
+
+std::vector<std::uint64_t> scheduler_bucket_bytes(const model::Profile& profile) {
+  std::vector<std::uint64_t> bytes;
+  for (auto it = profile.buckets.rbegin(); it != profile.buckets.rend(); ++it) bytes.push_back(it->bytes);
+  return bytes;
+}
+
+class Simulation {
+ public:
+  Simulation(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options)
+      : scheduler_(scheduler),
+        profile_(profile),
+        options_(options),
+        links_(profile, options.contention, events_),
+        book_(scheduler_bucket_bytes(profile)),
+        steady_(options.steps),
+        backward_end_us_(profile.buckets.size(), 0) {
+    const auto nodes = distinct_nodes(options.nodes);
+    for (std::size_t i = 0; i < nodes.size(); ++i) nodes_.emplace_back(profile, nodes[i], options.seed + i);
+    fastest_forward_.resize(profile.buckets.size());
+    waiting_.resize(profile.buckets.size());
+  }
+
+  Result<Outcome> run() {
+    stage_began(0);
+    for (std::uint32_t node = 0; node < nodes_.size(); ++node) try_start(node);
+    while (!events_.empty() && !error_) {
+      const Event event = events_.take();
+      now_us_ = event.at_us;
+      event.kind == Event::Kind::kComputeDone ? compute_done(event.lane) : send_done(event);
+      if (events_.added() > options_.max_events) keep(too_many_events());
+    }
+    if (!error_) check_finished();
+    if (error_) return tl::unexpected(*error_);
+    for (std::uint32_t bucket = 0; bucket < profile_.buckets.size(); ++bucket)
+      mark(bucket, book_.apply_rest(mirrored(bucket)));
+    steady_.measure(options_.warmup_steps, profile_.buckets.size(), outcome_);
+    outcome_.events = events_.added();
+    return std::move(outcome_);
+  }
+
+ private:
+  static constexpr std::uint32_t kLeader = 0;
+
+  // The scheduler counts buckets from the other side than the profile and the lanes.
+  [[nodiscard]] std::uint32_t mirrored(std::uint32_t bucket) const {
+    return static_cast<std::uint32_t>(profile_.buckets.size()) - 1 - bucket;
+  }
+  [[nodiscard]] TimeUs clock() const { return std::llround(now_us_); }
+
+  [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
+    const std::uint32_t bucket = mirrored(queued.launch.bucket);
+    return std::all_of(nodes_.begin(), nodes_.end(),
+                       [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+  }
+
+  void start_links() {
+    links_.start_ready(now_us_, [this](const QueuedLaunch& queued) { return may_start(queued); });
+  }
+
+  [[nodiscard]] Result<void> too_many_events() const {
+    return fail(ErrorKind::kExhausted,
+                "more than " + std::to_string(options_.max_events) + " events by step " +
+                    std::to_string(nodes_[kLeader].step()),
+                "use larger parts or fewer steps");
+  }
+
+  void keep(const Result<void>& result) {
+    if (!result && !error_) error_ = result.error().in("simulate");
+  }
+
+  // Takes what the scheduler has decided.
+  void pump() {
+    for (const Update& update : scheduler_.take_updates()) {
+      keep(book_.decided(update, fastest_forward_[mirrored(update.bucket)]));
+      steady_.decided(update);
+    }
+    bool any = false;
+    for (const Launch& launch : scheduler_.take_launches(clock())) {
+      links_.push({launch, nodes_[kLeader].gradients(mirrored(launch.bucket))});
+      any = true;
+    }
+    if (any) start_links();
+  }
+
+  void stage_began(std::uint32_t node) {
+    if (node != kLeader) return;
+    const ComputeLane& lane = nodes_[node];
+    if (lane.stage() == Stage::kForward) steady_.step_began(lane.step(), now_us_, lane.computed_us(), sent_bytes_);
+    if (lane.step() == options_.steps) return;
+    scheduler_.stage_began(lane.stage(), lane.step(), clock());
+    pump();
+    for (const auto other : std::exchange(waiting_for_leader_, {})) try_start(other);
+  }
+
+  void try_start(std::uint32_t node) {
+    ComputeLane& lane = nodes_[node];
+    if (lane.is_running() || lane.step() == options_.steps) return;
+    if (lane.stage() == Stage::kForward) {
+      const std::uint32_t bucket = lane.bucket();
+      // What is due before a step is certain only once the leader has come to it.
+      if (lane.step() > nodes_[kLeader].step()) {
+        waiting_for_leader_.push_back(node);
+        return;
+      }
+      if (!book_.may_begin(mirrored(bucket), lane.step())) {
+        waiting_[bucket].push_back(node);
+        return;
+      }
+      fastest_forward_[bucket] = std::max(fastest_forward_[bucket], lane.step() + 1);
+      if (node == kLeader) mark(bucket, book_.apply(mirrored(bucket), lane.step()));
+    }
+    events_.add(lane.start(now_us_), Event::Kind::kComputeDone, node);
+  }
+
+  void compute_done(std::uint32_t node) {
+    ComputeLane& lane = nodes_[node];
+    const auto [stage, step, bucket] = std::tuple(lane.stage(), lane.step(), lane.bucket());
+    if (options_.record && node == kLeader)
+      outcome_.timeline.compute.push_back({stage, step, bucket, lane.started_us(), now_us_});
+    lane.finish();
+    if (stage == Stage::kBackward) {
+      if (node == kLeader) {
+        backward_end_us_[bucket] = now_us_;
+        scheduler_.bucket_ready(mirrored(bucket), step, clock());
+        pump();
+      } else {
+        start_links();
+      }
+    }
+    if (lane.stage() != stage) stage_began(node);
+    try_start(node);
+  }
+
+  void send_done(const Event& event) {
+    const double started_us = links_.started_us(event.lane);
+    const auto launch = links_.finish(event);
+    if (!launch) return;
+    sent_bytes_ += launch->bytes;
+    const std::uint32_t bucket = mirrored(launch->bucket);
+    if (options_.record)
+      outcome_.timeline.sends.push_back(
+          {launch->link, bucket, launch->generation, launch->offset, launch->bytes, started_us, now_us_});
+    const auto complete = book_.sent(*launch, now_us_);
+    if (!complete) return keep(tl::unexpected(complete.error()));
+    scheduler_.part_finished(*launch, clock());
+    pump();
+    start_links();
+    if (*complete)
+      for (const auto node : std::exchange(waiting_[bucket], {})) try_start(node);
+  }
+
+  void mark(std::uint32_t bucket, const std::vector<UpdateBook::Applied>& applied) {
+    if (!options_.record) return;
+    for (const auto& [update, complete_us] : applied)
+      outcome_.timeline.updates.push_back({bucket, update.generation, update.first_step, update.last_step,
+                                           std::max(complete_us, backward_end_us_[bucket])});
+  }
+
+  void check_finished() {
+    for (const ComputeLane& lane : nodes_) {
+      if (lane.step() == options_.steps) continue;
+      error_ = Error{ErrorKind::kInternal,
+                     "step " + std::to_string(lane.step()) + " stalls: its forward waits for " +
+                         book_.describe_wait(mirrored(lane.bucket()), lane.step()),
+                     {},
+                     "simulate"};
+      return;
+    }
+  }
+
+  sched::Scheduler& scheduler_;
+  const model::Profile& profile_;
+  const Options& options_;
+  EventQueue events_;
+  LinkLanes links_;
+  UpdateBook book_;
+  SteadyState steady_;
+  std::vector<ComputeLane> nodes_;
+  std::vector<std::uint64_t> fastest_forward_;       // of each bucket: steps whose forward has begun on some node
+  std::vector<std::vector<std::uint32_t>> waiting_;  // nodes whose forward waits for the bucket
+  std::vector<std::uint32_t> waiting_for_leader_;
+  std::vector<double> backward_end_us_;  // of each bucket on the leader
+  double now_us_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+  std::optional<Error> error_;
+  Outcome outcome_;
+};
+
+}  // namespace
+
+Result<Outcome> simulate(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options) {
+  if (auto ok = check(options); !ok) return tl::unexpected(ok.error());
+  if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
+  return Simulation(scheduler, profile, options).run();
+}
+
+sched::Setup setup_for(const model::Profile& profile, std::string_view policy) {
+  sched::Setup setup;
+  setup.policy = policy;
+  std::uint64_t offset = 0;
+  const auto count = static_cast<std::uint32_t>(profile.buckets.size());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    const auto& bucket = profile.buckets[count - 1 - i];
+    setup.buckets.push_back({bucket.name, offset, bucket.bytes, model::DType::kInt8, count - 1 - i, i, 1});
+    offset += bucket.bytes;
+  }
+  for (std::size_t link = 0; link < profile.links.size(); ++link) setup.links.push_back(profile.link_model(link));
+  setup.profile = std::make_shared<model::Profile>(profile);
+  return setup;
+}
+
+}  // namespace deft::sim

@@ -1,0 +1,90 @@
+// The simulator: drives a Scheduler exactly as the daemon's engine does, by a virtual clock.
+//
+//   auto setup = setup_for(profile, "bytescheduler");
+//   auto scheduler = sched::make_scheduler(setup);
+//   auto outcome = simulate(**scheduler, profile, {.steps = 200});
+//   outcome->step_us;
+//
+// Compute runs bucket by bucket: forward in forward order, each bucket waiting for its updates, then backward the other
+// way round. A link takes one launch at a time, in the order of the scheduler, as soon as all nodes have the gradients.
+// No node begins a step before the leader, who knows which updates are due.
+// Nodes that are alike and keep time exactly are one: thousands cost as much as one.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/model/profile.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sim {
+
+struct Node {
+  double slowdown = 1;  // its compute takes this many times the profile's
+  double jitter = 0;    // relative standard deviation of each bucket's forward and backward
+};
+
+struct Options {
+  std::uint64_t steps = 200;
+  std::uint64_t warmup_steps = 50;         // not measured; less than steps
+  double contention = 0;                   // with n links busy at once each is 1 + contention * (n - 1) times slower
+  std::vector<Node> nodes = {{}};          // the first is the leader, whose events the scheduler sees
+  std::uint64_t seed = 1;                  // of the jitter
+  bool record = false;                     // keep the timeline
+  std::uint64_t max_events = 400'000'000;  // an error where more would be needed: some minutes
+};
+
+// The timeline. Buckets are numbered in forward order, as in the profile; times are virtual microseconds.
+struct ComputeSpan {
+  sched::Stage stage;
+  std::uint64_t step;
+  std::uint32_t bucket;
+  double start_us;
+  double end_us;
+};
+struct SendSpan {
+  std::uint32_t link;
+  std::uint32_t bucket;
+  std::uint64_t generation;
+  std::uint64_t offset;
+  std::uint64_t bytes;
+  double start_us;
+  double end_us;
+};
+struct UpdateMark {
+  std::uint32_t bucket;
+  std::uint64_t generation;
+  std::uint64_t first_step;
+  std::uint64_t last_step;
+  double at_us;  // once the data is there and the backward before `apply_step` has used the old weights
+};
+struct Timeline {  // of the leader
+  std::vector<ComputeSpan> compute;
+  std::vector<SendSpan> sends;
+  std::vector<UpdateMark> updates;
+};
+
+// The steady state, measured over whole periods behind the warm-up.
+struct Outcome {
+  double step_us = 0;
+  double compute_us = 0;
+  double bubble_us = 0;                   // time in which the leader's compute waits
+  double updates_per_step = 0;            // mean over the buckets
+  std::uint64_t max_staleness_steps = 0;  // steps between the newest gradient of an update and the one that sees it
+  std::uint64_t max_merged_steps = 0;
+  std::uint64_t period_steps = 0;  // after which the pattern of updates repeats; 0: it does not
+  double bytes_per_step = 0;
+  std::uint64_t events = 0;
+  Timeline timeline;  // empty unless Options::record
+};
+
+// An error is a fault of the scheduler (a stall, bytes sent twice, an update that comes too late) or of the options.
+Result<Outcome> simulate(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options);
+
+// What a scheduler needs for the profile's buckets and links.
+sched::Setup setup_for(const model::Profile& profile, std::string_view policy);
+
+}  // namespace deft::sim
