@@ -1,0 +1,34 @@
+// A unix socket's path as the kernel wants it.
+#pragma once
+
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cstring>
+#include <string>
+
+#include "core/base/status.h"
+
+namespace deft::ipc {
+
+class UnixAddress {
+ public:
+  // kInvalid where the path is empty or too long for the kernel.
+  static Result<UnixAddress> of(const std::string& path) {
+    UnixAddress out;
+    if (path.empty() || path.size() >= sizeof out.address_.sun_path)
+      return fail(ErrorKind::kInvalid,
+                  "the socket path '" + path + "' has " + std::to_string(path.size()) + " characters",
+                  "set DEFT_SOCKET to a path of 1 to " + std::to_string(sizeof out.address_.sun_path - 1));
+    out.address_.sun_family = AF_UNIX;
+    std::memcpy(out.address_.sun_path, path.c_str(), path.size() + 1);
+    return out;
+  }
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+  [[nodiscard]] socklen_t bytes() const { return sizeof address_; }
+
+ private:
+  sockaddr_un address_{};
+};
+
+}  // namespace deft::ipc

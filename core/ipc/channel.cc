@@ -1,0 +1,138 @@
+#include "core/ipc/channel.h"
+
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <climits>
+#include <cstring>
+
+#include "core/ipc/address.h"
+#include "core/ipc/messages.h"
+
+namespace deft::ipc {
+namespace {
+
+constexpr std::size_t kMaxDescriptors = 4;
+
+tl::unexpected<Error> failed(ErrorKind kind, const std::string& what, int error, const char* fix = "") {
+  return fail(kind, what + ": " + std::strerror(error), fix);
+}
+
+tl::unexpected<Error> not_connected(const std::string& path, int error) {
+  const std::string what = "no deftd answers on " + path + ": " + std::strerror(error);
+  if (error == ENOENT || error == ECONNREFUSED)
+    return fail(ErrorKind::kUnavailable, what, "start deftd or use deftrun; DEFT_SOCKET names another socket");
+  if (error == EACCES || error == EPERM)
+    return fail(ErrorKind::kUnavailable, what, "this user may not use that daemon; join the group of the socket");
+  return fail(ErrorKind::kUnavailable, what, "check DEFT_SOCKET");
+}
+
+void take_descriptors(msghdr& message, Packet& packet) {
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    const std::size_t count = (c->cmsg_len - CMSG_LEN(0)) / sizeof(int);
+    for (std::size_t i = 0; i < count; ++i) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + i * sizeof fd, sizeof fd);
+      packet.descriptors.emplace_back(fd);
+    }
+  }
+}
+
+}  // namespace
+
+Result<Channel> Channel::connect(const std::string& path) {
+  auto address = UnixAddress::of(path);
+  if (!address) return tl::unexpected(address.error());
+  shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  if (!socket.valid()) return failed(ErrorKind::kExhausted, "cannot make a socket", errno, "ulimit -n");
+  int result = 0;
+  do {
+    result = ::connect(socket.get(), address->get(), address->bytes());
+  } while (result != 0 && errno == EINTR);
+  if (result != 0) return not_connected(path, errno);
+  return Channel(std::move(socket));
+}
+
+Result<void> Channel::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  if (descriptors.size() > kMaxDescriptors || bytes.empty() || bytes.size() > kMaxMessageBytes)
+    return fail(ErrorKind::kInvalid, "a message of " + std::to_string(bytes.size()) + " bytes cannot be sent",
+                "shorten the name that it carries");
+  iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (!descriptors.empty()) {
+    message.msg_control = control.data();
+    message.msg_controllen = CMSG_SPACE(descriptors.size_bytes());
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(descriptors.size_bytes());
+    std::memcpy(CMSG_DATA(c), descriptors.data(), descriptors.size_bytes());
+  }
+  ssize_t sent = 0;
+  do {
+    sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
+  } while (sent < 0 && errno == EINTR);
+  if (sent >= 0) return {};
+  if (errno == EAGAIN || errno == EWOULDBLOCK)
+    return fail(ErrorKind::kExhausted, "the other side of the socket does not read its messages");
+  if (errno == EPIPE || errno == ECONNRESET || errno == ENOTCONN)
+    return fail(ErrorKind::kLost, "the other side of the socket is gone");
+  return failed(ErrorKind::kExhausted, "cannot send a message", errno);
+}
+
+Result<Packet> Channel::receive(TimeUs deadline_us) {
+  while (true) {
+    auto packet = try_receive();
+    if (!packet) return tl::unexpected(packet.error());
+    if (*packet) return std::move(**packet);
+    const TimeUs left_us = deadline_us - MonotonicClock::now();
+    if (left_us <= 0) return fail(ErrorKind::kTimeout, "no answer came over the socket");
+    pollfd entry{socket_.get(), POLLIN, 0};
+    if (poll(&entry, 1, static_cast<int>(std::min<TimeUs>((left_us + 999) / 1000, INT_MAX))) < 0 && errno != EINTR)
+      return failed(ErrorKind::kInternal, "cannot wait for the socket", errno);
+  }
+}
+
+Result<std::optional<Packet>> Channel::try_receive() {
+  Packet packet;
+  packet.bytes.resize(kMaxMessageBytes);
+  iovec piece{packet.bytes.data(), packet.bytes.size()};
+  alignas(cmsghdr) std::array<char, CMSG_SPACE(kMaxDescriptors * sizeof(int))> control{};
+  msghdr message{};
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket_.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+    // A peer that ends with our messages unread is reported once as a reset, before its own last messages.
+  } while (got < 0 && (errno == EINTR || errno == ECONNRESET));
+  if (got < 0 && (errno == EAGAIN || errno == EWOULDBLOCK)) return std::optional<Packet>{};
+  if (got < 0) return failed(ErrorKind::kInternal, "cannot receive a message", errno);
+  take_descriptors(message, packet);
+  if (message.msg_flags & MSG_TRUNC) return fail(ErrorKind::kViolation, "a message longer than any of Deft's");
+  if (message.msg_flags & MSG_CTRUNC)
+    return fail(ErrorKind::kExhausted, "descriptors that came with a message were lost",
+                "raise the limit on open files (ulimit -n)");
+  packet.bytes.resize(static_cast<std::size_t>(got));
+  return std::optional<Packet>(std::move(packet));
+}
+
+Result<PeerIdentity> Channel::peer() const {
+  ucred credentials{};
+  socklen_t bytes = sizeof credentials;
+  if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
+    return failed(ErrorKind::kInternal, "the kernel does not say who is at the other end", errno);
+  return PeerIdentity{credentials.pid, credentials.uid, credentials.gid};
+}
+
+}  // namespace deft::ipc

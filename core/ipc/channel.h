@@ -1,0 +1,84 @@
+// A unix SOCK_SEQPACKET socket that carries the messages of messages.h, for both sides.
+//
+//   worker:  auto channel = Channel::connect(path);  channel->send(bytes);  auto packet = channel->receive(deadline_us);
+//   daemon:  auto listener = Listener::bind(path);    auto channel = listener->accept();   channel->try_receive();
+//
+// Every descriptor is CLOEXEC, every send is MSG_NOSIGNAL, a truncated control message is an error.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/shm/segment.h"
+
+namespace deft::ipc {
+
+struct Packet {
+  std::vector<std::byte> bytes;  // empty: the peer closed its end
+  std::vector<shm::Descriptor> descriptors;
+};
+
+struct PeerIdentity {  // from the kernel
+  pid_t pid = 0;
+  uid_t uid = 0;
+  gid_t gid = 0;
+};
+
+class Channel {
+ public:
+  Channel() = default;
+  explicit Channel(shm::Descriptor socket) : socket_(std::move(socket)) {}
+
+  // kUnavailable with the path and what to do where no daemon listens.
+  static Result<Channel> connect(const std::string& path);
+
+  // Sends one packet. A peer that is gone: kLost. Blocks while the peer's queue is full when the socket blocks; a
+  // non-blocking socket gives kExhausted.
+  Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
+
+  // The next packet, or kTimeout. An empty packet: end of file.
+  Result<Packet> receive(TimeUs deadline_us);
+
+  // The next packet if there is one (for non-blocking sockets).
+  Result<std::optional<Packet>> try_receive();
+
+  [[nodiscard]] Result<PeerIdentity> peer() const;
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
+  [[nodiscard]] bool open() const { return socket_.valid(); }
+  void close() { socket_.reset(); }
+
+ private:
+  shm::Descriptor socket_;
+};
+
+class Listener {
+ public:
+  // Binds `path` with mode 0660. A live daemon on it is an error that says so; a dead one's file is replaced.
+  // The file is removed when the listener goes.
+  static Result<Listener> bind(const std::string& path);
+  Listener(Listener&&) noexcept = default;
+  Listener& operator=(Listener&&) noexcept = default;
+  ~Listener();
+
+  Result<std::optional<Channel>> accept();  // non-blocking; so are the channels it gives
+  [[nodiscard]] int descriptor() const { return socket_.get(); }
+
+ private:
+  Listener(shm::Descriptor socket, std::string path, shm::Descriptor lock)
+      : socket_(std::move(socket)), path_(std::move(path)), lock_(std::move(lock)) {}
+  shm::Descriptor socket_;
+  std::string path_;
+  shm::Descriptor lock_;  // held for the daemon's life: tells a live daemon's socket file from a dead one's
+};
+
+// The socket path for `configured` (the option `socket`): the default where it is empty.
+std::string socket_path(const std::string& configured);
+
+}  // namespace deft::ipc

@@ -1,0 +1,113 @@
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+#include "core/ipc/address.h"
+#include "core/ipc/channel.h"
+
+namespace deft::ipc {
+namespace {
+
+constexpr mode_t kSocketMode = 0660;
+
+std::string lock_path(const std::string& path) { return path + ".lock"; }
+
+tl::unexpected<Error> failed(const std::string& what, const std::string& path, int error) {
+  const bool full = error == EMFILE || error == ENFILE || error == ENOSPC;
+  return fail(full ? ErrorKind::kExhausted : ErrorKind::kInvalid, what + " " + path + ": " + std::strerror(error),
+              full ? "" : "check the option socket and the permissions of its folder");
+}
+
+std::string owner_of(int lock) {
+  char text[32] = {};
+  const ssize_t got = pread(lock, text, sizeof text - 1, 0);
+  return got > 0 ? " (pid " + std::string(text, static_cast<std::size_t>(got)) + ")" : "";
+}
+
+bool same_file(int fd, const std::string& path) {
+  struct stat open_file {
+  }, named{};
+  return fstat(fd, &open_file) == 0 && stat(path.c_str(), &named) == 0 && open_file.st_ino == named.st_ino &&
+         open_file.st_dev == named.st_dev;
+}
+
+// Takes the lock beside the socket. Its owner removes the file at its end, so the file that was locked must still be
+// the one of that name.
+Result<shm::Descriptor> take_lock(const std::string& socket) {
+  const std::string path = lock_path(socket);
+  while (true) {
+    shm::Descriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    if (!lock.valid()) return failed("cannot make the lock", path, errno);
+    if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
+      return fail(ErrorKind::kUnavailable, "another deftd" + owner_of(lock.get()) + " already serves " + socket,
+                  "use that one, stop it, or set the option socket to another path");
+    if (!same_file(lock.get(), path)) continue;
+    const std::string pid = std::to_string(getpid());
+    if (ftruncate(lock.get(), 0) != 0 || pwrite(lock.get(), pid.data(), pid.size(), 0) < 0)
+      return failed("cannot write the lock", path, errno);
+    return lock;
+  }
+}
+
+// The file of a daemon that died: nobody holds its lock any more.
+Result<void> remove_stale(const std::string& path) {
+  struct stat info {};
+  if (lstat(path.c_str(), &info) != 0) return {};
+  if (!S_ISSOCK(info.st_mode))
+    return fail(ErrorKind::kInvalid, path + " exists and is no socket", "set the option socket to another path");
+  if (unlink(path.c_str()) != 0) return failed("cannot replace the socket", path, errno);
+  return {};
+}
+
+}  // namespace
+
+Result<Listener> Listener::bind(const std::string& path) {
+  auto address = UnixAddress::of(path);
+  if (!address) return tl::unexpected(address.error());
+  if (const auto slash = path.rfind('/'); slash != std::string::npos && slash > 0)
+    mkdir(path.substr(0, slash).c_str(), 0755);  // usually exists; where this fails, the lock says why
+  auto lock = take_lock(path);
+  if (!lock) return tl::unexpected(lock.error());
+  if (auto ok = remove_stale(path); !ok) return tl::unexpected(ok.error());
+  shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!socket.valid()) return failed("cannot make the socket", path, errno);
+  fchmod(socket.get(), kSocketMode);  // the file is never wider than this, not even before chmod
+  if (::bind(socket.get(), address->get(), address->bytes()) != 0) return failed("cannot bind", path, errno);
+  Listener listener(std::move(socket), path, std::move(*lock));
+  if (chmod(path.c_str(), kSocketMode) != 0 || listen(listener.descriptor(), SOMAXCONN) != 0)
+    return failed("cannot listen on", path, errno);
+  return listener;
+}
+
+Listener::~Listener() {
+  if (!lock_.valid()) return;  // moved from
+  unlink(path_.c_str());
+  unlink(lock_path(path_).c_str());
+}
+
+Result<std::optional<Channel>> Listener::accept() {
+  while (true) {
+    shm::Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (socket.valid()) return std::optional<Channel>(Channel(std::move(socket)));
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<Channel>{};
+    if (errno == EINTR || errno == ECONNABORTED) continue;
+    return fail(ErrorKind::kExhausted, std::string("cannot accept a worker: ") + std::strerror(errno),
+                "raise the limit on open files (ulimit -n)");
+  }
+}
+
+std::string socket_path(const std::string& configured) {
+  if (!configured.empty()) return configured;
+  if (geteuid() == 0) return "/run/deft/deftd.sock";
+  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
+  if (runtime != nullptr && *runtime != '\0') return std::string(runtime) + "/deftd.sock";
+  return "/tmp/deftd-" + std::to_string(geteuid()) + ".sock";
+}
+
+}  // namespace deft::ipc

@@ -1,0 +1,138 @@
+// The messages of the unix socket between a worker (libdeft) and its daemon.
+//
+// The socket is SOCK_SEQPACKET: one message a packet, at most kMaxMessageBytes, beginning with a Header. Numbers are in
+// the machine's order; both sides run on one machine. Descriptors travel as SCM_RIGHTS of the message that names them.
+// The daemon takes identity (pid, uid) from the kernel only, and checks every length and number.
+//
+//   worker                                   daemon
+//   HELLO (version, job, rank, world, ...) ->
+//                                         <- WELCOME + 3 descriptors: control segment, daemon's doorbell, worker's doorbell
+//                                            (once all workers of the job have come and all links are open), or ERROR
+//   DECLARE, DECLARE_TENSOR...            ->
+//                                         <- DECLARED + arena descriptor (once all ranks declared the same), or ERROR
+//   HEAP (bytes)                          ->
+//                                         <- HEAP_MADE + descriptor, or ERROR
+//   OPERATION (collective on a heap)      ->    OP_DONE comes over the completion ring
+//   STATUS                                ->  (also without HELLO: `deft status`)
+//                                         <- TEXT... (JSON in pieces, the last one with `last`)
+//   GOODBYE                               ->    clean end; an end-of-file without it is a death
+//                                         <- ERROR at any time: the job failed; every later call fails with its text
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <type_traits>
+
+namespace deft::ipc {
+
+inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
+inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::size_t kMaxMessageBytes = 65536;
+inline constexpr std::size_t kMaxNameBytes = 1024;
+inline constexpr std::size_t kMaxTextBytes = 4096;
+
+enum class MessageKind : std::uint32_t {
+  kHello = 1,
+  kWelcome = 2,
+  kDeclare = 3,
+  kDeclareTensor = 4,
+  kDeclared = 5,
+  kHeap = 6,
+  kHeapMade = 7,
+  kOperation = 8,
+  kGoodbye = 9,
+  kError = 10,
+  kStatus = 11,
+  kText = 12,
+  kFreeHeap = 13,
+};
+
+// Then `bytes - sizeof(fixed part)` bytes of text follow in the messages that carry any.
+struct Header {
+  std::uint32_t magic = kProtocolMagic;
+  MessageKind kind{};
+  std::uint32_t bytes = 0;  // of the whole message
+  std::uint32_t version = kProtocolVersion;
+};
+
+struct Hello {  // followed by: job, leader (host:port), settings, library version, each as 0-terminated text
+  // settings: one `name=value` a line for each option of the job that this worker set (policy, links, timeout, ...)
+  Header header;
+  std::uint32_t rank = 0, world = 0, local_rank = 0, local_size = 0;
+};
+
+struct Welcome {  // followed by world x uint32: the node of each rank
+  Header header;
+  std::uint64_t daemon_epoch = 0;
+  std::uint32_t node = 0, nodes = 0;
+  std::uint32_t world = 0, spin_us = 0;
+  std::uint64_t timeout_us = 0;
+};
+
+struct Declare {  // followed by the group's name; then `tensors` messages DECLARE_TENSOR
+  Header header;
+  std::uint32_t group = 0;  // counts up from 0 in each worker
+  std::uint32_t tensors = 0;
+  std::uint32_t slots = 0;
+  std::uint32_t reduce_op = 0;  // model::ReduceOp
+};
+
+struct DeclareTensor {  // followed by the tensor's name
+  Header header;
+  std::uint32_t group = 0;
+  std::uint32_t index = 0;
+  std::uint32_t forward_position = 0;
+  std::uint32_t dtype = 0;
+  std::uint32_t dims = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t shape[8] = {};
+};
+
+struct Declared {
+  Header header;
+  std::uint32_t group = 0, buckets = 0;
+  std::uint64_t arena_bytes = 0;
+};
+
+struct Heap {  // HEAP and HEAP_MADE; FREE_HEAP gives it back
+  Header header;
+  std::uint32_t heap = 0;  // chosen by the worker, never a number that one of its operations has
+  std::uint32_t unused = 0;
+  std::uint64_t bytes = 0;
+};
+
+enum class Collective : std::uint32_t { kAllReduce = 1, kBroadcast = 2, kAllGather = 3, kBarrier = 4 };
+
+struct Operation {  // followed by the name that matches it across ranks
+  Header header;
+  std::uint64_t operation = 0;  // the worker's handle, returned in OP_DONE
+  Collective collective{};
+  std::uint32_t heap = 0;
+  std::uint64_t offset = 0;    // of the buffer in the heap
+  std::uint64_t count = 0;     // elements: of the buffer; for all-gather, of this rank's own block
+  std::uint64_t capacity = 0;  // all-gather: elements that the buffer holds
+  std::uint32_t dtype = 0;
+  std::uint32_t reduce_op = 0;
+  std::uint32_t root = 0;  // rank
+  std::uint32_t unused = 0;
+};
+
+struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
+  Header header;
+  std::uint32_t error_kind = 0;  // deft::ErrorKind
+  std::uint32_t unused = 0;
+  std::uint64_t operation = 0;  // not 0: only this operation (or HEAP: both count alike) failed, the job goes on
+};
+
+struct Text {  // followed by a piece of text
+  Header header;
+  std::uint32_t last = 0;
+  std::uint32_t unused = 0;
+};
+
+static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 48 && sizeof(Declare) == 32);
+static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(Heap) == 32);
+static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
+static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);
+
+}  // namespace deft::ipc

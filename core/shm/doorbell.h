@@ -1,0 +1,39 @@
+// A doorbell: an eventfd that one side rings and the other side polls.
+//
+//   auto bell = Doorbell::create();            // then pass bell->descriptor() to the other side
+//   auto bell = Doorbell::adopt(descriptor);   // a received one
+//   bell->ring();                              // never blocks
+//   poll(bell->descriptor()); bell->drain();   // wait() does both
+#pragma once
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/shm/segment.h"
+
+namespace deft::shm {
+
+class Doorbell {
+ public:
+  Doorbell() = default;
+  static Result<Doorbell> create();
+
+  // Takes a received descriptor and makes it non-blocking; kViolation where it is no eventfd.
+  static Result<Doorbell> adopt(Descriptor descriptor);
+
+  // Any thread. A peer that has filled the counter is awake anyhow, so nothing can fail.
+  void ring() const;
+
+  // Forgets all rings so far.
+  void drain() const;
+
+  // Waits until it rings, and drains it. False: `deadline_us` (MonotonicClock) has passed.
+  [[nodiscard]] bool wait(TimeUs deadline_us) const;
+
+  [[nodiscard]] int descriptor() const { return descriptor_.get(); }
+
+ private:
+  explicit Doorbell(Descriptor descriptor) : descriptor_(std::move(descriptor)) {}
+  Descriptor descriptor_;
+};
+
+}  // namespace deft::shm

@@ -1,0 +1,122 @@
+#include "core/shm/segment.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <boost/interprocess/exceptions.hpp>
+#include <cerrno>
+#include <cstring>
+#include <limits>
+
+#include "core/shm/memory.h"
+
+namespace deft::shm {
+namespace {
+
+namespace bi = boost::interprocess;
+
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW;
+
+// What Boost maps: a descriptor that somebody else owns.
+class Mappable {
+ public:
+  explicit Mappable(int fd) : fd_(fd) {}
+  [[nodiscard]] bi::mapping_handle_t get_mapping_handle() const {
+    return bi::ipcdetail::mapping_handle_from_file_handle(fd_);
+  }
+  [[nodiscard]] bi::mode_t get_mode() const { return bi::read_write; }
+
+ private:
+  int fd_;
+};
+
+std::string named(const std::string& label, std::uint64_t bytes) {
+  return "the segment " + label + " of " + std::to_string(bytes) + " bytes";
+}
+
+tl::unexpected<Error> failed(const std::string& what, int error) {
+  const bool full = error == ENOSPC || error == ENOMEM || error == EMFILE || error == ENFILE || error == EFBIG;
+  const char* fix = error == EMFILE || error == ENFILE ? "raise the limit on open files (ulimit -n)"
+                    : full                             ? "give the machine or the container more memory"
+                                                       : "";
+  return fail(full ? ErrorKind::kExhausted : ErrorKind::kInternal, what + ": " + std::strerror(error), fix);
+}
+
+Result<bi::mapped_region> map_region(int fd, std::uint64_t bytes) {
+  try {
+    return bi::mapped_region(Mappable(fd), bi::read_write, 0, bytes);
+  } catch (const bi::interprocess_exception& e) {
+    return failed("cannot map " + std::to_string(bytes) + " bytes of shared memory", e.get_native_error());
+  }
+}
+
+// The kernel allocates what it is asked for until nothing is left, and a file size limit is a signal: ask first.
+Result<void> check_room(const std::string& label, std::uint64_t bytes) {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
+    return fail(ErrorKind::kExhausted,
+                named(label, bytes) + " is beyond the limit on file sizes of " + std::to_string(limit.rlim_cur),
+                "raise it (ulimit -f)");
+  const std::uint64_t available = available_memory();
+  if (bytes > available)
+    return fail(ErrorKind::kExhausted,
+                named(label, bytes) + " does not fit into the " + std::to_string(available) + " bytes that are free",
+                "give the machine or the container more memory");
+  return {};
+}
+
+}  // namespace
+
+Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
+  if (this != &other) {
+    reset();
+    fd_ = other.release();
+  }
+  return *this;
+}
+
+void Descriptor::reset() {
+  if (fd_ >= 0) ::close(fd_);
+  fd_ = -1;
+}
+
+Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
+  if (bytes == 0) return fail(ErrorKind::kInvalid, "the segment " + label + " would be empty");
+  const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+  if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - page)
+    return fail(ErrorKind::kExhausted, named(label, bytes) + " is larger than any file");
+  bytes = (bytes + page - 1) / page * page;
+  if (auto room = check_room(label, bytes); !room) return tl::unexpected(room.error());
+  Descriptor descriptor(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!descriptor.valid()) return failed("cannot make " + named(label, bytes), errno);
+  int error = 0;
+  do {
+    error = posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes));
+  } while (error == EINTR);
+  if (error != 0) return failed("cannot allocate " + named(label, bytes), error);
+  if (fcntl(descriptor.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
+    return failed("cannot seal " + named(label, bytes), errno);
+  auto region = map_region(descriptor.get(), bytes);
+  if (!region) return tl::unexpected(region.error());
+  return Segment(std::move(descriptor), std::move(*region));
+}
+
+Result<Segment> Segment::map(Descriptor descriptor, std::uint64_t bytes) {
+  if (!descriptor.valid() || bytes == 0) return fail(ErrorKind::kViolation, "no shared memory was passed");
+  const int seals = fcntl(descriptor.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSeals) != kSeals)
+    return fail(ErrorKind::kViolation, "shared memory was passed whose size is not sealed");
+  struct stat info {};
+  if (fstat(descriptor.get(), &info) != 0) return failed("cannot look at passed shared memory", errno);
+  if (static_cast<std::uint64_t>(info.st_size) < bytes)
+    return fail(ErrorKind::kViolation, "shared memory of " + std::to_string(info.st_size) + " bytes was passed where " +
+                                           std::to_string(bytes) + " were due");
+  auto region = map_region(descriptor.get(), bytes);
+  if (!region) return tl::unexpected(region.error());
+  return Segment(std::move(descriptor), std::move(*region));
+}
+
+}  // namespace deft::shm
