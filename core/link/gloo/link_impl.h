@@ -1,0 +1,43 @@
+// The gloo link: collectives over the mesh, and one place where their failures become errors.
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+
+#include "core/link/gloo/all_reduce.h"
+#include "core/link/gloo/mesh.h"
+#include "core/link/link.h"
+
+namespace deft::link::gloo_backend {
+
+class LinkImpl final : public Link {
+ public:
+  LinkImpl(std::string name, std::unique_ptr<Mesh> mesh);
+  ~LinkImpl() override;
+
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
+  Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
+  void abort(std::string_view reason) override;
+
+ private:
+  template <typename Operation>
+  Result<void> run(Operation operation);
+  void exchange_blocks(std::byte* data, std::span<const std::size_t> bytes, std::uint64_t kind);
+  void part();
+  Error failure(const std::string& cause);
+
+  const std::string name_;
+  std::unique_ptr<Mesh> mesh_;
+  std::unique_ptr<AllReduce> all_reduce_;  // none when the node is alone
+  std::uint64_t transfers_ = 0;
+  std::uint32_t current_peer_ = 0;
+
+  std::mutex mutex_;
+  std::optional<Error> failed_;  // guarded by mutex_
+};
+
+}  // namespace deft::link::gloo_backend

@@ -1,0 +1,49 @@
+// A full mesh of gloo's TCP pairs over one NIC: connects by a deadline, can be poisoned from any thread, and never
+// leaves a thread or a socket behind.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/link/link.h"
+
+namespace gloo::transport {
+class Context;
+class Device;
+class Pair;
+class UnboundBuffer;
+}  // namespace gloo::transport
+
+namespace deft::link::gloo_backend {
+
+class Mesh {
+ public:
+  // Meets the other nodes in the group's store and connects to each of them.
+  static Result<std::unique_ptr<Mesh>> connect(const LinkSpec& spec, const Group& group);
+  ~Mesh();
+  Mesh(const Mesh&) = delete;
+  Mesh& operator=(const Mesh&) = delete;
+
+  [[nodiscard]] std::uint32_t node() const { return node_; }
+  [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
+  [[nodiscard]] gloo::transport::Pair& pair(std::uint32_t peer);
+  [[nodiscard]] std::unique_ptr<gloo::transport::UnboundBuffer> unbound(std::byte* data, std::size_t bytes);
+
+  // Makes every wait on this mesh throw, now and later. Any thread. Afterwards gloo touches no buffer any more.
+  void poison();
+
+ private:
+  Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
+  Result<void> create(const std::string& address);
+  Result<void> publish(const Group& group);
+  Result<void> connect_pairs(const LinkSpec& spec, const Group& group);
+
+  const std::uint32_t node_;
+  const std::uint32_t nodes_;
+  std::shared_ptr<gloo::transport::Device> device_;
+  std::shared_ptr<gloo::transport::Context> context_;
+};
+
+}  // namespace deft::link::gloo_backend

@@ -1,0 +1,83 @@
+// A link: one way to run collectives between nodes (gloo on a NIC, later MPI, parameter servers).
+//
+// A link belongs to one job and is used by one executor thread, one operation at a time, in the same order on all
+// nodes.
+//
+//   auto specs = resolve_links("gloo:eth0,gloo:eth1", remote_peers);       // names to NICs and addresses
+//   auto link = open_link(specs->front(), group);                          // blocks, with a deadline
+//   (*link)->all_reduce(data, count, dtype, op);                           // in place
+//   (*link)->abort("job failed: ...");                                     // from any thread: the running operation
+//   fails
+//
+// Operations have no deadline of their own: a peer may be slow for minutes (a checkpoint, a debugger). The engine
+// watches the time and calls abort() when a node is lost or a deadline of the job has passed.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/model/dtype.h"
+
+namespace deft::link {
+
+// One link as this node knows it, after names and patterns are resolved.
+struct LinkSpec {
+  std::string backend;    // "gloo"
+  std::string interface;  // "eth0"
+  std::string address;    // the interface's address that peers connect to
+  [[nodiscard]] std::string name() const { return backend + ":" + interface; }
+};
+
+// Key-value store shared by the nodes of a job, for rendezvous. Thread-safe; blocks.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
+  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys.
+  virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
+};
+
+// The nodes that a link joins.
+struct Group {
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+  std::string prefix;  // of store keys; different for each link of each job
+  std::shared_ptr<Store> store;
+  TimeUs connect_deadline_us = 0;  // MonotonicClock
+};
+
+class Link {
+ public:
+  virtual ~Link() = default;
+  [[nodiscard]] virtual const std::string& name() const = 0;
+
+  // In place, over `count` elements; blocks. Bit-identical results on all nodes.
+  virtual Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) = 0;
+
+  // `root`'s bytes to all nodes, in place.
+  virtual Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) = 0;
+
+  // `data` holds the blocks of all nodes one behind the other, of bytes[node] each; this node's own block is in place.
+  virtual Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) = 0;
+
+  // Makes the running and all later operations fail with `reason`, promptly. Any thread; more than once is harmless.
+  virtual void abort(std::string_view reason) = 0;
+};
+
+// Resolves DEFT_LINKS: `auto` or a comma-separated list of backend:pattern. A pattern is a NIC's name, a prefix
+// (`eth`), an exact name (`=eth0`) or exclusions (`^lo,docker` stand for all usable NICs but these). `auto`: all usable
+// NICs, and loopback only where there is nothing else and `loopback_allowed` (all peers on this machine). An error
+// names the NIC and lists the ones that exist.
+Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed);
+
+// Opens the link to all peers; a timeout names the nodes that did not come.
+Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group);
+
+}  // namespace deft::link

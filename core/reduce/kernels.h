@@ -1,0 +1,29 @@
+// The reduction kernels of each instruction set, and how one is picked. Internal to core/reduce, and to its tests,
+// which compare the sets with one another.
+#pragma once
+
+#include <cstddef>
+
+#include "core/model/dtype.h"
+
+namespace deft::reduce {
+
+// Reduces `inputs` (at least two) element by element into `out`. Buffers may have any alignment.
+using Kernel = void (*)(std::byte* out, const std::byte* const* inputs, std::size_t input_count, std::size_t count);
+
+// The kernels of one instruction set. A function pointer for each dtype and operation, indexed by their wire numbers.
+struct KernelTable {
+  static constexpr std::size_t kDTypes = 9;
+  static constexpr std::size_t kOps = 4;
+  Kernel kernels[kDTypes][kOps] = {};
+
+  [[nodiscard]] Kernel at(model::DType dtype, model::ReduceOp op) const {
+    return kernels[static_cast<std::size_t>(dtype)][static_cast<std::size_t>(op)];
+  }
+};
+
+const KernelTable& portable_kernels();  // what the build's baseline allows
+const KernelTable* avx2_kernels();      // null where this processor (or build) has no AVX2 and F16C
+const KernelTable& best_kernels();      // the fastest that runs here
+
+}  // namespace deft::reduce

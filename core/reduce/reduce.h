@@ -1,0 +1,18 @@
+// Element-wise reduction of several workers' buffers, in place, with SIMD.
+//
+// float16 and bfloat16 accumulate in float32 and are rounded once (to nearest even). The result depends only on the
+// order of the inputs, never on alignment, length or the instruction set.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/model/dtype.h"
+
+namespace deft::reduce {
+
+// out[i] = op over all inputs[j][i], for `count` elements. `out` may be one of the inputs. Any thread.
+void reduce(std::byte* out, std::span<const std::byte* const> inputs, std::size_t count, model::DType dtype,
+            model::ReduceOp op);
+
+}  // namespace deft::reduce
