@@ -1,0 +1,288 @@
+// The C interface (deft.h) over Session, Group and Operation. No exception leaves it.
+#include <algorithm>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <unordered_map>
+
+#include "core/client/collectives.h"
+#include "core/client/deft.h"
+#include "core/client/gradients.h"
+#include "core/client/options.h"
+#include "core/client/placement.h"
+
+namespace client = deft::client;
+using deft::Error;
+using deft::ErrorKind;
+using deft::Result;
+
+struct deft_session;
+
+struct deft_group {
+  std::unique_ptr<client::Group> group;
+};
+
+struct deft_operation {
+  deft_session* session;
+  std::unique_ptr<client::Operation> operation;
+};
+
+struct deft_session {
+  explicit deft_session(std::unique_ptr<client::Session> opened) : session(std::move(opened)), heaps(*session) {}
+  std::unique_ptr<client::Session> session;
+  client::Heaps heaps;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<deft_group>> groups;
+  std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
+};
+
+namespace {
+
+int report(const Error& error, deft_error* out) {
+  const int kind = static_cast<int>(error.kind);
+  if (out == nullptr) return kind;
+  out->kind = kind;
+  const std::string text = error.message();
+  const std::size_t bytes = std::min(text.size(), sizeof out->message - 1);
+  std::memcpy(out->message, text.data(), bytes);
+  out->message[bytes] = '\0';
+  return kind;
+}
+
+int report(const Result<void>& result, deft_error* out) { return result ? DEFT_OK : report(result.error(), out); }
+
+// 1, 0, or below 0: the convention of deft_test and deft_poll.
+int report(const Result<bool>& result, deft_error* out) {
+  return result ? static_cast<int>(*result) : -report(result.error(), out);
+}
+
+// Runs `body`, which returns a DEFT_E* number; what it throws becomes an error.
+template <typename Body>
+int guarded(deft_error* error, Body body) {
+  if (error != nullptr) *error = {};
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return report(Error{ErrorKind::kExhausted, "this process is out of memory", "", ""}, error);
+  } catch (const std::exception& e) {
+    return report(Error{ErrorKind::kInternal, e.what(), "", "libdeft"}, error);
+  }
+}
+
+int missing(const char* what, deft_error* error) {
+  return report(Error{ErrorKind::kInvalid, std::string(what) + " is NULL", "", ""}, error);
+}
+
+Result<deft::model::TensorSpec> spec_of(const deft_tensor& tensor, std::size_t index) {
+  const bool known = tensor.name != nullptr && tensor.dtype >= 0 && tensor.dtype <= 255 && tensor.dims >= 0 &&
+                     tensor.dims <= static_cast<int>(deft::model::kMaxDims) &&
+                     (tensor.dims == 0 || tensor.shape != nullptr);
+  if (!known)
+    return deft::fail(ErrorKind::kInvalid, "tensor " + std::to_string(index) + " has no name, type or shape",
+                      "a shape has 0 to 8 dimensions");
+  deft::model::TensorSpec spec;
+  spec.name = tensor.name;
+  spec.dtype = static_cast<deft::model::DType>(tensor.dtype);
+  spec.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+  spec.forward_position = tensor.forward_position;
+  return spec;
+}
+
+int start(deft_session* session, const client::Request& request, deft_operation** out, deft_error* error) {
+  auto started = client::Operation::start(*session->session, session->heaps, request);
+  if (!started) return report(started.error(), error);
+  auto operation = std::make_unique<deft_operation>(deft_operation{session, std::move(*started)});
+  *out = operation.get();
+  const std::lock_guard lock(session->mutex);
+  session->operations.emplace(operation.get(), std::move(operation));
+  return DEFT_OK;
+}
+
+std::unique_ptr<deft_operation> take(deft_operation* operation) {
+  deft_session& session = *operation->session;
+  const std::lock_guard lock(session.mutex);
+  auto node = session.operations.extract(operation);
+  return node ? std::move(node.mapped()) : nullptr;
+}
+
+client::Request request_of(const char* name, deft::ipc::Collective collective, const void* input, int dtype) {
+  client::Request request;
+  request.name = name;
+  request.collective = collective;
+  request.input = input;
+  request.dtype = static_cast<std::uint32_t>(dtype);
+  request.reduce_op = DEFT_SUM;
+  return request;
+}
+
+}  // namespace
+
+extern "C" {
+
+int deft_interface_version(void) { return DEFT_INTERFACE_VERSION; }
+
+const char* deft_version(void) { return client::kVersion; }
+
+const char* deft_option(const char* name, deft_error* error) {
+  const char* value = nullptr;
+  guarded(error, [&] {
+    if (name == nullptr) return missing("the option's name", error);
+    auto found = client::option_value(name);
+    if (!found) return report(found.error(), error);
+    value = *found;
+    return int{DEFT_OK};
+  });
+  return value;
+}
+
+int deft_open(const char* const* options, deft_session** session, deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr) return missing("session", error);
+    std::vector<std::string> given;
+    for (; options != nullptr && *options != nullptr; ++options) given.emplace_back(*options);
+    auto config = client::open_options(given);
+    if (!config) return report(config.error(), error);
+    auto placement = client::find_placement(*config, [](const char* name) { return std::getenv(name); });
+    if (!placement) return report(placement.error(), error);
+    auto opened = client::Session::open(*config, *placement);
+    if (!opened) return report(opened.error(), error);
+    *session = new deft_session(std::move(*opened));
+    return int{DEFT_OK};
+  });
+}
+
+void deft_close(deft_session* session) {
+  // A forked child leaves its parent's session alone: locks may be held by threads that it does not have.
+  if (session == nullptr || session->session->in_fork()) return;
+  guarded(nullptr, [&] {
+    session->session->end();
+    delete session;
+    return int{DEFT_OK};
+  });
+}
+
+deft_world deft_get_world(const deft_session* session) {
+  const auto& world = session->session->world();
+  return {static_cast<int>(world.rank),       static_cast<int>(world.size), static_cast<int>(world.local_rank),
+          static_cast<int>(world.local_size), static_cast<int>(world.node), static_cast<int>(world.nodes)};
+}
+
+int deft_node_of(const deft_session* session, int rank) {
+  const auto& nodes = session->session->world().node_of;
+  return rank >= 0 && static_cast<std::size_t>(rank) < nodes.size() ? static_cast<int>(nodes[rank]) : -1;
+}
+
+int deft_declare(deft_session* session, const char* name, const deft_tensor* tensors, size_t count, unsigned slots,
+                 int reduce_op, deft_group** group, deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr || name == nullptr || (tensors == nullptr && count > 0) || group == nullptr)
+      return missing("session, name, tensors or group", error);
+    std::vector<deft::model::TensorSpec> specs;
+    for (std::size_t i = 0; i < count; ++i) {
+      auto spec = spec_of(tensors[i], i);
+      if (!spec) return report(spec.error().in(std::string("declare '") + name + "'"), error);
+      specs.push_back(std::move(*spec));
+    }
+    const auto op = static_cast<deft::model::ReduceOp>(reduce_op >= 0 && reduce_op <= 255 ? reduce_op : 0);
+    auto declared = client::Group::declare(*session->session, name, specs, slots, op);
+    if (!declared) return report(declared.error(), error);
+    auto owned = std::make_unique<deft_group>(deft_group{std::move(*declared)});
+    *group = owned.get();
+    const std::lock_guard lock(session->mutex);
+    session->groups.push_back(std::move(owned));
+    return int{DEFT_OK};
+  });
+}
+
+void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot) { return group->group->data(tensor, slot); }
+
+size_t deft_tensor_bytes(const deft_group* group, size_t tensor) { return group->group->bytes(tensor); }
+
+int deft_ready(deft_group* group, size_t first, size_t count, uint64_t step, unsigned slot, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->ready(first, count, step, slot), error); });
+}
+
+int deft_wait(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->wait(first, count, step), error); });
+}
+
+int deft_test(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->test(first, count, step), error); });
+}
+
+int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error) {
+  return guarded(error, [&] {
+    if (stage != DEFT_FORWARD && stage != DEFT_BACKWARD)
+      return report(Error{ErrorKind::kInvalid, "unknown stage " + std::to_string(stage), "", ""}, error);
+    deft::shm::Record record;
+    record.kind = deft::shm::RecordKind::kStage;
+    record.generation = step;
+    record.stage = static_cast<std::uint32_t>(stage);
+    record.time_us = deft::MonotonicClock::now();
+    if (auto ok = session->session->submit(record); !ok) return report(ok, error);
+    return report(session->session->look(), error);  // a job that failed is noticed between waits, too
+  });
+}
+
+int deft_allreduce(deft_session* session, const char* name, const void* input, size_t count, int dtype, int reduce_op,
+                   deft_operation** operation, deft_error* error) {
+  return guarded(error, [&] {
+    if (name == nullptr || (input == nullptr && count > 0)) return missing("name or input", error);
+    auto request = request_of(name, deft::ipc::Collective::kAllReduce, input, dtype);
+    request.counts = {count};
+    request.reduce_op = static_cast<std::uint32_t>(reduce_op);
+    return start(session, request, operation, error);
+  });
+}
+
+int deft_broadcast(deft_session* session, const char* name, const void* input, size_t count, int dtype, int root,
+                   deft_operation** operation, deft_error* error) {
+  return guarded(error, [&] {
+    const bool is_root = static_cast<int>(session->session->world().rank) == root;
+    if (name == nullptr || (input == nullptr && count > 0 && is_root)) return missing("name or input", error);
+    auto request = request_of(name, deft::ipc::Collective::kBroadcast, is_root ? input : nullptr, dtype);
+    request.counts = {count};
+    request.root = root;
+    return start(session, request, operation, error);
+  });
+}
+
+int deft_allgather(deft_session* session, const char* name, const void* input, const size_t* counts, int dtype,
+                   deft_operation** operation, deft_error* error) {
+  return guarded(error, [&] {
+    if (name == nullptr || counts == nullptr) return missing("name or counts", error);
+    const auto& world = session->session->world();
+    if (input == nullptr && counts[world.rank] > 0) return missing("input", error);
+    auto request = request_of(name, deft::ipc::Collective::kAllGather, input, dtype);
+    request.counts.assign(counts, counts + world.size);
+    return start(session, request, operation, error);
+  });
+}
+
+int deft_barrier(deft_session* session, const char* name, deft_error* error) {
+  return guarded(error, [&] {
+    if (name == nullptr) return missing("name", error);
+    auto request = request_of(name, deft::ipc::Collective::kBarrier, nullptr, DEFT_UINT8);
+    request.counts = {0};
+    auto operation = client::Operation::start(*session->session, session->heaps, request);
+    if (!operation) return report(operation.error(), error);
+    return report((*operation)->finish(nullptr), error);
+  });
+}
+
+int deft_poll(deft_operation* operation, deft_error* error) {
+  return guarded(error, [&] { return report(operation->operation->poll(), error); });
+}
+
+int deft_finish(deft_operation* operation, void* output, deft_error* error) {
+  return guarded(error, [&] {
+    auto owned = take(operation);
+    if (owned == nullptr) return report(Error{ErrorKind::kInvalid, "the operation was finished before", "", ""}, error);
+    return report(owned->operation->finish(output), error);
+  });
+}
+
+}  // extern "C"

@@ -1,0 +1,126 @@
+#include "core/client/attach.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "core/base/job_options.h"
+#include "core/ipc/wire.h"
+
+namespace deft::client {
+namespace {
+
+// The daemon may spend one timeout on gathering the workers and one on opening the links. Its error, which names who is
+// missing, must come before ours, which only says that it is silent.
+constexpr TimeUs patience_us(TimeUs timeout_us) {
+  return 2 * timeout_us + std::clamp<TimeUs>(timeout_us / 2, 500'000, 5'000'000);
+}
+
+constexpr std::size_t kWelcomeDescriptors = 3;
+
+std::string who(const Placement& placement) {
+  return "rank " + std::to_string(placement.rank) + " of " + std::to_string(placement.size) + " (" + placement.source +
+         ")";
+}
+
+// What this worker was told about the job, for the daemon to follow.
+std::string job_settings(const Config& config) {
+  std::string lines;
+  for (const auto name : kJobOptions)
+    if (config.source(name) != ConfigSource::kDefault) lines += std::string(name) + "=" + config.text(name) + "\n";
+  return lines;
+}
+
+Result<ipc::Packet> wait_for_welcome(ipc::Channel& channel, const std::string& path, TimeUs timeout_us) {
+  auto packet = channel.receive(MonotonicClock::now() + patience_us(timeout_us));
+  if (!packet && packet.error().kind == ErrorKind::kTimeout)
+    return fail(ErrorKind::kTimeout, "the deftd on " + path + " took the connection but did not answer in time",
+                "see its log; raise DEFT_TIMEOUT if workers start far apart");
+  if (!packet) return packet;
+  if (packet->bytes.empty())
+    return fail(ErrorKind::kLost, "the deftd on " + path + " closed the connection", "see its log");
+  auto header = ipc::decode_header(packet->bytes);
+  if (!header) return tl::unexpected(header.error());
+  if (header->kind != ipc::MessageKind::kError) return packet;
+  auto refusal = read_error(packet->bytes);
+  return tl::unexpected(refusal ? refusal->error : refusal.error());
+}
+
+Result<World> read_world(const ipc::Decoded<ipc::Welcome>& welcome, const Placement& placement) {
+  const auto& fixed = welcome.fixed;
+  if (fixed.world != placement.size || welcome.tail.size() != fixed.world * sizeof(std::uint32_t))
+    return fail(ErrorKind::kMismatch, "the daemon welcomes to a job of " + std::to_string(fixed.world) +
+                                          " workers, this one has " + std::to_string(placement.size));
+  World world{placement.rank, placement.size, placement.local_rank, placement.local_size, fixed.node, fixed.nodes, {}};
+  world.node_of.resize(fixed.world);
+  std::memcpy(world.node_of.data(), welcome.tail.data(), welcome.tail.size());
+  for (const auto node : world.node_of)
+    if (node >= fixed.nodes) return fail(ErrorKind::kViolation, "the daemon's table of nodes makes no sense");
+  if (world.node_of[world.rank] != fixed.node)
+    return fail(ErrorKind::kViolation, "the daemon's table of nodes contradicts itself");
+  return world;
+}
+
+Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const Placement& placement) {
+  auto welcome = ipc::decode<ipc::Welcome>(packet.bytes, ipc::MessageKind::kWelcome, 0);
+  if (!welcome) return tl::unexpected(welcome.error());
+  auto world = read_world(*welcome, placement);
+  if (!world) return tl::unexpected(world.error());
+  if (packet.descriptors.size() != kWelcomeDescriptors)
+    return fail(ErrorKind::kViolation,
+                "the daemon passed " + std::to_string(packet.descriptors.size()) + " descriptors instead of 3");
+  auto segment = shm::Segment::map(std::move(packet.descriptors[0]), shm::kControlSegmentBytes);
+  if (!segment) return tl::unexpected(segment.error());
+  auto view = shm::ControlSegment::open(*segment);
+  if (!view) return tl::unexpected(view.error());
+  if (view->header().daemon_epoch != welcome->fixed.daemon_epoch)
+    return fail(ErrorKind::kViolation, "the shared memory is not of the daemon that passed it");
+  auto daemon_bell = shm::Doorbell::adopt(std::move(packet.descriptors[1]));
+  if (!daemon_bell) return tl::unexpected(daemon_bell.error());
+  auto own_bell = shm::Doorbell::adopt(std::move(packet.descriptors[2]));
+  if (!own_bell) return tl::unexpected(own_bell.error());
+  return Attachment{std::move(channel),
+                    std::move(*segment),
+                    *view,
+                    std::move(*daemon_bell),
+                    std::move(*own_bell),
+                    std::move(*world),
+                    static_cast<TimeUs>(welcome->fixed.timeout_us),
+                    welcome->fixed.spin_us};
+}
+
+}  // namespace
+
+Result<Attachment> attach(const Config& config, const Placement& placement) {
+  const std::string path = ipc::socket_path(config.text("socket"));
+  const std::string where = "attach " + who(placement);
+  auto channel = ipc::Channel::connect(path);
+  if (!channel) return tl::unexpected(channel.error().in(where));
+  ipc::Hello hello;
+  hello.rank = placement.rank;
+  hello.world = placement.size;
+  hello.local_rank = placement.local_rank;
+  hello.local_size = placement.local_size;
+  const auto bytes = ipc::encode(hello, ipc::MessageKind::kHello,
+                                 {config.text("job"), placement.leader, job_settings(config), kVersion});
+  if (auto sent = channel->send(bytes); !sent && sent.error().kind != ErrorKind::kLost)
+    return tl::unexpected(sent.error().in(where));  // a daemon that refused at once has said why; read that
+  auto packet = wait_for_welcome(*channel, path, config.seconds_us("timeout"));
+  if (!packet) return tl::unexpected(packet.error().in(where));
+  auto attachment = take_welcome(std::move(*channel), std::move(*packet), placement);
+  if (!attachment) return tl::unexpected(attachment.error().in(where));
+  return attachment;
+}
+
+Result<RemoteError> read_error(std::span<const std::byte> bytes) {
+  auto message = ipc::decode<ipc::ErrorMessage>(bytes, ipc::MessageKind::kError, 3);
+  if (!message) return tl::unexpected(message.error());
+  const auto number = message->fixed.error_kind;
+  const bool known =
+      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
+  return RemoteError{{known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal, message->texts[0],
+                      message->texts[1], message->texts[2]},
+                     message->fixed.operation};
+}
+
+}  // namespace deft::client

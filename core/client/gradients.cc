@@ -1,0 +1,142 @@
+#include "core/client/gradients.h"
+
+#include <algorithm>
+
+#include "core/ipc/wire.h"
+
+namespace deft::client {
+namespace {
+
+Result<void> check_name(const std::string& name, const std::string& of) {
+  if (!name.empty() && name.size() <= ipc::kMaxNameBytes) return {};
+  return fail(ErrorKind::kInvalid, "the name of " + of + " has " + std::to_string(name.size()) + " bytes",
+              "give it 1 to " + std::to_string(ipc::kMaxNameBytes));
+}
+
+Result<void> check_names(const std::string& group, const std::vector<model::TensorSpec>& tensors) {
+  if (auto ok = check_name(group, "a group"); !ok) return ok;
+  for (std::size_t i = 0; i < tensors.size(); ++i)
+    if (auto ok = check_name(tensors[i].name, "tensor " + std::to_string(i)); !ok) return ok;
+  return {};
+}
+
+}  // namespace
+
+Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout)
+    : session_(session),
+      name_(std::move(name)),
+      tensors_(std::move(tensors)),
+      layout_(std::move(layout)),
+      progress_(std::make_shared<Progress>(tensors_.size())),
+      next_step_(tensors_.size()) {}
+
+Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::string& name,
+                                              const std::vector<model::TensorSpec>& tensors, std::uint32_t slots,
+                                              model::ReduceOp op) {
+  const std::string where = "declare '" + name + "'";
+  auto layout = model::lay_out(tensors, slots);
+  if (!layout) return tl::unexpected(layout.error().in(where));
+  if (auto ok = check_names(name, tensors); !ok) return tl::unexpected(ok.error().in(where));
+  if (!model::is_known(op)) return tl::unexpected(fail(ErrorKind::kInvalid, "unknown reduction").value().in(where));
+  if (auto ok = session.usable(); !ok) return tl::unexpected(ok.error());
+  std::unique_ptr<Group> group(new Group(session, name, tensors, std::move(*layout)));
+  const auto turn = session.declaring();
+  group->number_ = session.add_group(group->progress_);
+  if (auto ok = group->send_declaration(slots, op); !ok) return tl::unexpected(ok.error().in(where));
+  if (auto ok = group->map_arena(); !ok) return tl::unexpected(ok.error().in(where));
+  return group;
+}
+
+Result<void> Group::send_declaration(std::uint32_t slots, model::ReduceOp op) {
+  ipc::Declare declare;
+  declare.group = number_;
+  declare.tensors = static_cast<std::uint32_t>(tensors_.size());
+  declare.slots = slots;
+  declare.reduce_op = static_cast<std::uint32_t>(op);
+  if (auto sent = session_.send(ipc::encode(declare, ipc::MessageKind::kDeclare, {name_})); !sent) return sent;
+  for (std::size_t i = 0; i < tensors_.size(); ++i) {
+    ipc::DeclareTensor tensor;
+    tensor.group = number_;
+    tensor.index = static_cast<std::uint32_t>(i);
+    tensor.forward_position = tensors_[i].forward_position;
+    tensor.dtype = static_cast<std::uint32_t>(tensors_[i].dtype);
+    tensor.dims = static_cast<std::uint32_t>(tensors_[i].shape.size());
+    std::copy(tensors_[i].shape.begin(), tensors_[i].shape.end(), tensor.shape);
+    auto sent = session_.send(ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name}));
+    if (!sent) return sent;
+  }
+  return {};
+}
+
+Result<void> Group::map_arena() {
+  auto packet = session_.answer(ipc::MessageKind::kDeclared, number_);
+  if (!packet) return tl::unexpected(packet.error());
+  auto declared = ipc::decode<ipc::Declared>(packet->bytes, ipc::MessageKind::kDeclared, 0);
+  if (!declared) return tl::unexpected(declared.error());
+  if (declared->fixed.arena_bytes != layout_.total_bytes() || packet->descriptors.size() != 1)
+    return fail(ErrorKind::kViolation, "the daemon laid out an arena of " +
+                                           std::to_string(declared->fixed.arena_bytes) + " bytes, this worker one of " +
+                                           std::to_string(layout_.total_bytes()));
+  auto arena = shm::Segment::map(std::move(packet->descriptors[0]), layout_.total_bytes());
+  if (!arena) return tl::unexpected(arena.error());
+  arena_ = std::move(*arena);
+  return {};
+}
+
+std::byte* Group::data(std::size_t tensor, std::uint32_t slot) const {
+  if (tensor >= tensors_.size() || slot >= layout_.slots) return nullptr;
+  return arena_.data() + slot * layout_.slot_bytes + layout_.tensors[tensor].offset;
+}
+
+std::size_t Group::bytes(std::size_t tensor) const {
+  return tensor < tensors_.size() ? layout_.tensors[tensor].bytes : 0;
+}
+
+Result<void> Group::check_range(std::size_t first, std::size_t count) const {
+  if (count > 0 && first < tensors_.size() && count <= tensors_.size() - first) return {};
+  return fail(ErrorKind::kInvalid, "group '" + name_ + "' has " + std::to_string(tensors_.size()) +
+                                       " tensors, not those from " + std::to_string(first) + " on, " +
+                                       std::to_string(count) + " of them");
+}
+
+Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t step, std::uint32_t slot) {
+  if (auto ok = check_range(first, count); !ok) return ok;
+  if (slot >= layout_.slots)
+    return fail(ErrorKind::kInvalid, "group '" + name_ + "' has " + std::to_string(layout_.slots) +
+                                         " slots, not slot " + std::to_string(slot));
+  {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t i = first; i < first + count; ++i)
+      if (next_step_[i] != step)
+        return fail(ErrorKind::kInvalid,
+                    "tensor '" + tensors_[i].name + "' was handed over for step " + std::to_string(step) +
+                        " where step " + std::to_string(next_step_[i]) + " was due",
+                    "hand each tensor over once a step");
+    std::fill_n(next_step_.begin() + static_cast<std::ptrdiff_t>(first), count, step + 1);
+  }
+  shm::Record record;
+  record.kind = shm::RecordKind::kReady;
+  record.slot = static_cast<std::uint16_t>(slot);
+  record.group = number_;
+  record.tensor = static_cast<std::uint32_t>(first);
+  record.count = static_cast<std::uint32_t>(count);
+  record.generation = step;
+  record.time_us = MonotonicClock::now();
+  return session_.submit(record);
+}
+
+Result<void> Group::wait(std::size_t first, std::size_t count, std::uint64_t step) {
+  if (auto ok = check_range(first, count); !ok) return ok;
+  if (auto ok = session_.usable(); !ok) return ok;
+  if (progress_->finished(first, count, step)) return {};
+  return session_.wait([&] { return progress_->finished(first, count, step); });
+}
+
+Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t step) {
+  if (auto ok = check_range(first, count); !ok) return tl::unexpected(ok.error());
+  if (progress_->finished(first, count, step)) return true;
+  if (auto ok = session_.look(); !ok) return tl::unexpected(ok.error());
+  return progress_->finished(first, count, step);
+}
+
+}  // namespace deft::client

@@ -1,0 +1,48 @@
+// A group: the tensors of one optimizer, in an arena that the daemon shares with this worker.
+//
+//   auto group = Group::declare(session, "sgd", tensors, 1, model::ReduceOp::kSum);   // all ranks declare the same
+//   (*group)->ready(3, 1, step, 0);  (*group)->wait(3, 1, step);
+#pragma once
+
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "core/client/session.h"
+#include "core/model/tensors.h"
+
+namespace deft::client {
+
+class Group {
+ public:
+  static Result<std::unique_ptr<Group>> declare(Session& session, const std::string& name,
+                                                const std::vector<model::TensorSpec>& tensors, std::uint32_t slots,
+                                                model::ReduceOp op);
+
+  [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
+  [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
+
+  // Hands over tensors [first, first + count); kInvalid where the step is not the next one of each.
+  Result<void> ready(std::size_t first, std::size_t count, std::uint64_t step, std::uint32_t slot);
+  Result<void> wait(std::size_t first, std::size_t count, std::uint64_t step);
+  Result<bool> test(std::size_t first, std::size_t count, std::uint64_t step);
+
+ private:
+  Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout);
+  Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
+  Result<void> map_arena();
+  [[nodiscard]] Result<void> check_range(std::size_t first, std::size_t count) const;
+
+  Session& session_;
+  std::string name_;
+  std::vector<model::TensorSpec> tensors_;
+  model::ArenaLayout layout_;
+  std::shared_ptr<Progress> progress_;
+  std::uint32_t number_ = 0;
+  shm::Segment arena_;
+  std::mutex mutex_;
+  std::vector<std::uint64_t> next_step_;  // of each tensor: what ready() expects
+};
+
+}  // namespace deft::client

@@ -1,0 +1,50 @@
+#include "core/client/options.h"
+
+#include <algorithm>
+#include <mutex>
+#include <set>
+
+extern char** environ;
+
+namespace deft::client {
+namespace {
+
+std::mutex mutex;
+
+std::vector<std::string>& given_options() {
+  static auto* options = new std::vector<std::string>;  // outlives all static destructors
+  return *options;
+}
+
+Result<Config> load(const std::vector<std::string>& options) {
+  std::vector<std::string> flags, variables;
+  for (const auto& option : options) {
+    if (option.find('=') == std::string::npos)
+      return fail(ErrorKind::kInvalid, "the option '" + option + "' is no name=value");
+    flags.push_back("--" + option);
+  }
+  for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
+  return Config::load(flags, variables, Audience::kWorker);
+}
+
+}  // namespace
+
+Result<Config> open_options(const std::vector<std::string>& options) {
+  const std::lock_guard lock(mutex);
+  auto config = load(options);
+  if (config) given_options() = options;
+  return config;
+}
+
+Result<const char*> option_value(const std::string& name) {
+  static auto* texts = new std::set<std::string>;
+  const auto table = option_table();
+  if (std::none_of(table.begin(), table.end(), [&](const OptionSpec& spec) { return spec.name == name; }))
+    return fail(ErrorKind::kInvalid, "there is no option '" + name + "'", "docs/configuration.md lists them all");
+  const std::lock_guard lock(mutex);
+  auto config = load(given_options());
+  if (!config) return tl::unexpected(config.error());
+  return texts->insert(config->text(name)).first->c_str();
+}
+
+}  // namespace deft::client

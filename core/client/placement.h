@@ -1,0 +1,32 @@
+// Which worker this process is, and where the job's leader listens: read from what launchers leave in the environment.
+//
+//   auto placement = find_placement(config, [](const char* name) { return std::getenv(name); });
+//
+// The first of these that says anything decides: Deft's own options (DEFT_RANK, ...), torchrun (RANK, ...), Open MPI
+// (OMPI_COMM_WORLD_RANK, ...), Slurm (SLURM_PROCID, ...). Where none does, the process is a single worker.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/base/config.h"
+#include "core/base/status.h"
+
+namespace deft::client {
+
+struct Placement {
+  std::uint32_t rank = 0;
+  std::uint32_t size = 1;
+  std::uint32_t local_rank = 0;
+  std::uint32_t local_size = 1;
+  std::string leader;              // host:port of the daemon on rank 0's node
+  std::string source = "nothing";  // who said so, for errors
+};
+
+using Environment = std::function<const char*(const char*)>;
+
+// kInvalid where the numbers contradict each other; the error names the variables.
+Result<Placement> find_placement(const Config& config, const Environment& environment);
+
+}  // namespace deft::client
