@@ -1,0 +1,178 @@
+#include "daemon/executor.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "core/reduce/reduce.h"
+
+namespace deft::daemon {
+
+// What the thread and the reactor share; callbacks that are still posted when the executor goes find `aborted` set.
+struct Executor::Shared {
+  std::mutex mutex;
+  std::condition_variable condition;
+  std::deque<Transfer> queue;
+  bool aborted = false;
+  bool finished = false;
+  std::string reason;
+  link::Link* link = nullptr;  // while it may be aborted
+};
+
+Executor::Executor(Reactor& reactor, std::string name, std::uint32_t node, Open open, OnOpen on_open, OnDone on_done)
+    : reactor_(reactor),
+      name_(std::move(name)),
+      node_(node),
+      open_(std::move(open)),
+      on_open_(std::move(on_open)),
+      on_done_(std::move(on_done)),
+      shared_(std::make_shared<Shared>()),
+      thread_([this] { run(); }) {
+  pthread_setname_np(thread_.native_handle(), ("link " + name_).substr(0, 15).c_str());
+}
+
+Executor::~Executor() {
+  abort("the link is closed");
+  thread_.join();
+}
+
+void Executor::push(Transfer transfer) {
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->queue.push_back(std::move(transfer));
+  }
+  shared_->condition.notify_one();
+}
+
+void Executor::abort(const std::string& reason) {
+  const std::lock_guard lock(shared_->mutex);
+  if (shared_->aborted) return;
+  shared_->aborted = true;
+  shared_->reason = reason;
+  shared_->queue.clear();
+  if (shared_->link != nullptr) shared_->link->abort(reason);
+  shared_->condition.notify_one();
+}
+
+bool Executor::finished() {
+  const std::lock_guard lock(shared_->mutex);
+  return shared_->finished;
+}
+
+void Executor::post(std::function<void()> callback) {
+  reactor_.post([shared = shared_, callback = std::move(callback)] {
+    {
+      const std::lock_guard lock(shared->mutex);
+      if (shared->aborted) return;
+    }
+    callback();
+  });
+}
+
+bool Executor::open_link() {
+  auto opened = open_();
+  Result<void> result;
+  if (opened) {
+    link_ = std::move(*opened);
+    const std::lock_guard lock(shared_->mutex);
+    shared_->link = link_.get();
+    if (shared_->aborted && link_) link_->abort(shared_->reason);
+  } else {
+    result = tl::unexpected(opened.error().in("open link " + name_));
+  }
+  const bool ok = result.has_value();
+  post([this, result] { on_open_(result); });
+  return ok;
+}
+
+void Executor::run() {
+  bool running = open_link();
+  while (running) {
+    Transfer transfer;
+    {
+      std::unique_lock lock(shared_->mutex);
+      shared_->condition.wait(lock, [this] { return shared_->aborted || !shared_->queue.empty(); });
+      if (shared_->aborted) break;
+      transfer = std::move(shared_->queue.front());
+      shared_->queue.pop_front();
+    }
+    TransferDone done = execute(transfer);
+    transfer.keep.clear();
+    post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
+  }
+  {
+    const std::lock_guard lock(shared_->mutex);
+    shared_->link = nullptr;
+  }
+  link_.reset();
+  const std::lock_guard lock(shared_->mutex);
+  shared_->finished = true;
+}
+
+TransferDone Executor::execute(const Transfer& transfer) {
+  TransferDone done;
+  done.token = transfer.token;
+  done.start_us = MonotonicClock::now();
+  switch (transfer.collective) {
+    case ipc::Collective::kAllReduce: done.result = run_all_reduce(transfer, done); break;
+    case ipc::Collective::kBroadcast: done.result = run_broadcast(transfer, done); break;
+    case ipc::Collective::kAllGather: done.result = run_all_gather(transfer, done); break;
+    case ipc::Collective::kBarrier: break;
+  }
+  if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
+  done.end_us = MonotonicClock::now();
+  return done;
+}
+
+Result<void> Executor::run_all_reduce(const Transfer& transfer, TransferDone& done) {
+  std::byte* const sum = transfer.buffers.front();
+  done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
+  if (transfer.buffers.size() > 1)
+    reduce::reduce(sum, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
+                   transfer.op);
+  if (link_) {
+    const TimeUs began = MonotonicClock::now();
+    if (auto ok = link_->all_reduce(sum, transfer.count, transfer.dtype, transfer.op); !ok) return ok;
+    done.link_us = MonotonicClock::now() - began;
+  }
+  for (std::size_t i = 1; i < transfer.buffers.size(); ++i) std::memcpy(transfer.buffers[i], sum, done.bytes);
+  return {};
+}
+
+Result<void> Executor::run_broadcast(const Transfer& transfer, TransferDone& done) {
+  const std::size_t source = transfer.root_node == node_ ? transfer.root_local : 0;
+  done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
+  if (link_) {
+    const TimeUs began = MonotonicClock::now();
+    if (auto ok = link_->broadcast(transfer.buffers[source], done.bytes, transfer.root_node); !ok) return ok;
+    done.link_us = MonotonicClock::now() - began;
+  }
+  for (std::size_t i = 0; i < transfer.buffers.size(); ++i)
+    if (i != source) std::memcpy(transfer.buffers[i], transfer.buffers[source], done.bytes);
+  return {};
+}
+
+// Every worker's buffer has room for all blocks, in the order of nodes and, within a node, of ranks.
+Result<void> Executor::run_all_gather(const Transfer& transfer, TransferDone& done) {
+  std::byte* const all = transfer.buffers.front();
+  std::size_t total = 0, own = 0;
+  for (std::size_t i = 0; i < transfer.node_bytes.size(); ++i) {
+    if (i < node_) own += transfer.node_bytes[i];
+    total += transfer.node_bytes[i];
+  }
+  for (std::size_t i = 0; i < transfer.buffers.size(); ++i) {
+    if (i > 0) std::memcpy(all + own, transfer.buffers[i] + own, transfer.local_bytes[i]);
+    own += transfer.local_bytes[i];
+  }
+  done.bytes = total;
+  if (link_) {
+    const TimeUs began = MonotonicClock::now();
+    if (auto ok = link_->all_gather(all, transfer.node_bytes); !ok) return ok;
+    done.link_us = MonotonicClock::now() - began;
+  }
+  for (std::size_t i = 1; i < transfer.buffers.size(); ++i) std::memcpy(transfer.buffers[i], all, total);
+  return {};
+}
+
+}  // namespace deft::daemon

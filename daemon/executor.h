@@ -1,0 +1,88 @@
+// A link's executor: one thread that opens the link and runs its transfers, one after the other, in the order given.
+//
+// A transfer reduces the buffers of this node's workers into the first one, runs the collective between nodes on it, and
+// copies the result to the others. On a job of one node there is no link and the executor does the local part alone.
+// Results are posted to the reactor. The destructor aborts the link and waits for the thread.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/ipc/messages.h"
+#include "core/link/link.h"
+#include "core/model/dtype.h"
+#include "core/shm/segment.h"
+#include "daemon/reactor.h"
+
+namespace deft::daemon {
+
+struct Transfer {
+  std::uint64_t token = 0;  // the caller's, returned in TransferDone
+  ipc::Collective collective = ipc::Collective::kAllReduce;
+  std::vector<std::byte*> buffers;                        // of the local workers, by local index
+  std::vector<std::shared_ptr<const shm::Segment>> keep;  // mapped until the transfer is done, whatever happens
+  std::size_t count = 0;                                  // elements (all-reduce, broadcast)
+  model::DType dtype = model::DType::kFloat32;
+  model::ReduceOp op = model::ReduceOp::kSum;
+  std::uint32_t root_node = 0;
+  std::size_t root_local = 0;            // local index of the root, on its node
+  std::vector<std::size_t> node_bytes;   // all-gather: block of each node
+  std::vector<std::size_t> local_bytes;  // all-gather: block of each local worker
+};
+
+struct TransferDone {
+  std::uint64_t token = 0;
+  Result<void> result;
+  TimeUs start_us = 0;  // of the local sum
+  TimeUs link_us = 0;   // time spent in the link
+  TimeUs end_us = 0;
+  std::size_t bytes = 0;  // that crossed the link
+};
+
+class Executor {
+ public:
+  using Open = std::function<Result<std::unique_ptr<link::Link>>()>;  // runs on the thread; a null link: one node
+  using OnOpen = std::function<void(Result<void>)>;                   // on the reactor
+  using OnDone = std::function<void(TransferDone)>;                   // on the reactor
+
+  Executor(Reactor& reactor, std::string name, std::uint32_t node, Open open, OnOpen on_open, OnDone on_done);
+  ~Executor();
+  Executor(const Executor&) = delete;
+  Executor& operator=(const Executor&) = delete;
+
+  void push(Transfer transfer);
+  void abort(const std::string& reason);  // the running and all queued transfers fail; nothing is posted afterwards
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool finished();  // after abort: the thread has ended, so that the destructor does not wait
+
+ private:
+  struct Shared;
+  void run();
+  bool open_link();
+  Result<void> run_all_reduce(const Transfer& transfer, TransferDone& done);
+  Result<void> run_broadcast(const Transfer& transfer, TransferDone& done);
+  Result<void> run_all_gather(const Transfer& transfer, TransferDone& done);
+  TransferDone execute(const Transfer& transfer);
+  void post(std::function<void()> callback);
+
+  Reactor& reactor_;
+  const std::string name_;
+  const std::uint32_t node_;
+  Open open_;
+  OnOpen on_open_;
+  OnDone on_done_;
+  std::unique_ptr<link::Link> link_;  // set by the thread before it takes transfers
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace deft::daemon

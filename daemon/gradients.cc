@@ -1,0 +1,195 @@
+#include "daemon/gradients.h"
+
+#include <algorithm>
+
+namespace deft::daemon {
+
+using model::BucketIndex;
+
+Gradients::Gradients(std::vector<model::TensorSpec> specs, model::ArenaLayout layout, std::size_t workers)
+    : specs_(std::move(specs)),
+      layout_(std::move(layout)),
+      workers_(workers),
+      next_(workers, std::vector<std::uint64_t>(specs_.size(), 0)),
+      complete_(specs_.size(), 0),
+      remaining_(specs_.size()) {
+  extents_.reserve(specs_.size());
+  for (const auto& place : layout_.tensors)
+    extents_.push_back((place.bytes + model::kTensorAlignBytes - 1) / model::kTensorAlignBytes *
+                       model::kTensorAlignBytes);
+}
+
+Result<void> Gradients::set_buckets(std::vector<model::Bucket> buckets) {
+  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
+  for (const auto& bucket : buckets) {
+    const std::size_t element = model::dtype_bytes(bucket.dtype);
+    if (element == 0 || bucket.bytes == 0 || bucket.bytes % element != 0 || bucket.offset % element != 0)
+      return fail(ErrorKind::kViolation, "bucket '" + bucket.name + "' is no whole number of elements");
+    ranges.emplace_back(bucket.offset, bucket.bytes);
+  }
+  std::sort(ranges.begin(), ranges.end());
+  std::size_t next = 0;
+  for (const auto& region : layout_.regions) {
+    std::uint64_t at = region.offset;
+    for (; next < ranges.size() && ranges[next].first == at && at < region.offset + region.bytes; ++next)
+      at += ranges[next].second;
+    if (at != region.offset + region.bytes)
+      return fail(ErrorKind::kViolation, "the buckets do not cover the arena at byte " + std::to_string(at));
+  }
+  if (next != ranges.size()) return fail(ErrorKind::kViolation, "a bucket lies outside the arena");
+  buckets_ = std::move(buckets);
+  map_tensors();
+  return {};
+}
+
+void Gradients::map_tensors() {
+  bucket_tensors_.assign(buckets_.size(), {});
+  tensor_buckets_.assign(specs_.size(), {});
+  std::vector<std::uint32_t> order(specs_.size());
+  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  const auto offset = [this](std::uint32_t t) { return layout_.tensors[t].offset; };
+  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return offset(a) < offset(b); });
+  for (BucketIndex b = 0; b < buckets_.size(); ++b) {
+    const auto& bucket = buckets_[b];
+    auto it = std::partition_point(order.begin(), order.end(),
+                                   [&](std::uint32_t t) { return offset(t) + extents_[t] <= bucket.offset; });
+    for (; it != order.end() && offset(*it) < bucket.offset + bucket.bytes; ++it) {
+      bucket_tensors_[b].push_back(*it);
+      tensor_buckets_[*it].push_back(b);
+    }
+  }
+}
+
+Gradients::CommTask& Gradients::enqueue(BucketIndex bucket, std::uint64_t generation, TimeUs now_us) {
+  const auto [it, added] = tasks_.try_emplace(TaskKey{generation, bucket});
+  if (added) {
+    it->second.first_us = now_us;
+    it->second.missing = static_cast<std::uint32_t>(bucket_tensors_[bucket].size() * workers_);
+  }
+  return it->second;
+}
+
+Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const {
+  if (next_[worker][tensor] != generation)
+    return fail(ErrorKind::kViolation, "tensor '" + specs_[tensor].name + "' was handed in for step " +
+                                           std::to_string(generation) + " where step " +
+                                           std::to_string(next_[worker][tensor]) + " was due");
+  if (generation >= complete_[tensor] + layout_.slots)
+    return fail(ErrorKind::kViolation,
+                "tensor '" + specs_[tensor].name + "' was handed in for step " + std::to_string(generation) +
+                    " while step " + std::to_string(complete_[tensor]) + " is still being reduced",
+                "wait for a tensor before handing it in again");
+  return {};
+}
+
+Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, std::uint32_t first, std::uint32_t count,
+                                                         std::uint64_t generation, std::uint32_t slot, TimeUs now_us) {
+  if (count == 0 || first >= specs_.size() || count > specs_.size() - first)
+    return fail(ErrorKind::kViolation, "tensors " + std::to_string(first) + " + " + std::to_string(count) +
+                                           " were handed in, of " + std::to_string(specs_.size()));
+  if (buckets_.empty()) return fail(ErrorKind::kViolation, "tensors were handed in before all ranks had declared them");
+  if (slot != slot_of(generation)) return fail(ErrorKind::kViolation, "a tensor was handed in in the wrong slot");
+  std::vector<BucketIndex> ready;
+  for (std::uint32_t tensor = first; tensor < first + count; ++tensor) {
+    if (auto ok = check_ready(worker, tensor, generation); !ok) return tl::unexpected(ok.error());
+    ++next_[worker][tensor];
+    remaining_[tensor].try_emplace(generation, extents_[tensor]);
+    for (const BucketIndex bucket : tensor_buckets_[tensor]) {
+      CommTask& t = enqueue(bucket, generation, now_us);
+      if (--t.missing > 0) continue;
+      t.ready_us = std::max<TimeUs>(now_us, 1);
+      ready.push_back(bucket);
+    }
+  }
+  return ready;
+}
+
+bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
+  const auto it = tasks_.find({generation, bucket});
+  return it != tasks_.end() && it->second.ready_us != 0;
+}
+
+Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, std::uint64_t offset, std::uint64_t bytes,
+                              TimeUs now_us) {
+  if (bucket >= buckets_.size() || bytes == 0 || offset > buckets_[bucket].bytes ||
+      bytes > buckets_[bucket].bytes - offset)
+    return fail(ErrorKind::kViolation, "the leader ordered a part that does not exist");
+  const std::size_t element = model::dtype_bytes(buckets_[bucket].dtype);
+  if (offset % element != 0 || bytes % element != 0)
+    return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
+  CommTask& t = enqueue(bucket, generation, now_us);
+  if (t.ordered_bytes + bytes > buckets_[bucket].bytes)
+    return fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[bucket].name + "' twice");
+  t.ordered_bytes += bytes;
+  return {};
+}
+
+Result<std::vector<TensorRange>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
+                                                          std::uint64_t offset, std::uint64_t bytes) {
+  const auto it = tasks_.find({generation, bucket});
+  if (it == tasks_.end() || it->second.finished_bytes + bytes > buckets_[bucket].bytes)
+    return fail(ErrorKind::kInternal, "a part of bucket " + std::to_string(bucket) + " finished twice");
+  it->second.finished_bytes += bytes;
+  if (it->second.finished_bytes == buckets_[bucket].bytes) tasks_.erase(it);
+  const std::uint64_t begin = buckets_[bucket].offset + offset, end = begin + bytes;
+  std::vector<TensorRange> ended;
+  for (const std::uint32_t tensor : bucket_tensors_[bucket]) {
+    const std::uint64_t from = std::max(begin, layout_.tensors[tensor].offset);
+    const std::uint64_t to = std::min(end, layout_.tensors[tensor].offset + extents_[tensor]);
+    if (from >= to) continue;
+    const auto left = remaining_[tensor].find(generation);
+    if (left == remaining_[tensor].end() || left->second < to - from)
+      return fail(ErrorKind::kInternal, "bytes of tensor '" + specs_[tensor].name + "' were reduced twice");
+    left->second -= to - from;
+    if (left->second > 0) continue;
+    remaining_[tensor].erase(left);
+    ++complete_[tensor];
+    if (!ended.empty() && ended.back().first + ended.back().count == tensor) {
+      ++ended.back().count;
+    } else {
+      ended.push_back({tensor, 1});
+    }
+  }
+  finished_generations_ =
+      tasks_.empty() ? generation + 1 : std::max(finished_generations_, tasks_.begin()->first.first);
+  return ended;
+}
+
+void Gradients::collect_workers(Owed& owed) const {
+  owed.workers.clear();
+  bool named = false;
+  for (std::size_t worker = 0; worker < workers_; ++worker) {
+    for (const std::uint32_t tensor : bucket_tensors_[owed.bucket]) {
+      if (next_[worker][tensor] > owed.generation) continue;
+      if (!named) owed.tensor = tensor, named = true;
+      owed.workers.push_back(worker);
+      break;
+    }
+  }
+}
+
+Owed Gradients::missing(BucketIndex bucket, std::uint64_t generation) const {
+  Owed owed{bucket, generation, 0, {}, 0};
+  collect_workers(owed);
+  return owed;
+}
+
+std::vector<Owed> Gradients::owed(TimeUs before_us) const {
+  std::vector<Owed> out;
+  for (const auto& [key, task] : tasks_) {
+    if (task.ready_us != 0 || task.first_us > before_us) continue;
+    Owed owed = missing(key.second, key.first);
+    owed.since_us = task.first_us;
+    out.push_back(std::move(owed));
+  }
+  return out;
+}
+
+std::optional<Owed> Gradients::unordered(TimeUs before_us) const {
+  for (const auto& [key, task] : tasks_)
+    if (task.ready_us != 0 && task.ordered_bytes == 0 && task.ready_us <= before_us)
+      return Owed{key.second, key.first, task.ready_us, {}, bucket_tensors_[key.second].front()};
+  return std::nullopt;
+}
+
+}  // namespace deft::daemon

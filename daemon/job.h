@@ -1,0 +1,192 @@
+// One job on one node: its local workers, its links, its gradients and collectives, and how it ends.
+//
+// Life: workers attach -> all local ones are here -> the node joins at the leader -> links open -> running -> ended.
+// The job that holds rank 0 also owns the Leader. Messages of control.proto are the only way between a node and its
+// leader, also on the leader's own node, where they go through the reactor. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "daemon/executor.h"
+#include "daemon/gradients.h"
+#include "daemon/leader.h"
+#include "daemon/session.h"
+#include "daemon/settings.h"
+#include "daemon/store.h"
+
+namespace deft::daemon {
+
+class Job;
+
+struct JobContext {  // the daemon's parts that jobs share
+  Reactor& reactor;
+  ControlPlane& control;
+  const Config& config;
+  std::string host;
+  std::uint64_t daemon_epoch = 0;
+  std::function<std::uint64_t()> make_incarnation;
+  std::function<void(Job&)> on_ended;  // the job and its executors can be put away
+};
+
+class Job : public std::enable_shared_from_this<Job> {
+ public:
+  // `first` is the worker whose HELLO made the job; the job belongs to its user.
+  Job(JobContext& context, const Session& first, JobSettings settings);
+  ~Job();
+
+  // A worker of this job. An error refuses this worker; where a new job disagrees with itself, the job fails too.
+  Result<void> attach(Session& session);
+  void declare(Session& session, Declaration declaration);
+  void request(Session& session, OperationRequest request);
+  void record(Session& session, const shm::Record& record);
+  void session_ended(Session& session, bool clean, const Error& reason);
+
+  [[nodiscard]] bool accepts(const Peer& from, const proto::Envelope& envelope) const;
+  void receive(const Peer& from, const proto::Envelope& envelope);
+
+  void fail_job(const Error& error);  // decided here: tells the leader, who tells all
+  [[nodiscard]] const std::string& name() const { return name_; }
+  [[nodiscard]] bool ended() const { return state_ == State::kEnded; }
+  [[nodiscard]] bool joinable() const { return state_ == State::kAttaching; }
+  [[nodiscard]] bool leaving() const { return !left_.empty(); }
+  [[nodiscard]] bool executors_finished();
+  [[nodiscard]] nlohmann::json status() const;
+
+ private:
+  enum class State : std::uint8_t { kAttaching, kJoining, kConnecting, kRunning, kEnded };
+
+  struct Worker {
+    Session* session = nullptr;  // null: not here yet, or gone
+    std::uint32_t rank = 0;
+    pid_t pid = 0;
+    bool left = false;  // ended cleanly
+  };
+
+  struct Group {
+    std::vector<std::optional<Declaration>> declared;  // by local index
+    std::unique_ptr<Gradients> gradients;
+    std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
+    bool agreed = false;
+  };
+
+  struct SubCommTask {  // the next things to start on a link, in the leader's order
+    std::uint64_t number = 0;
+    bool is_operation = false;
+    std::string operation;
+    std::uint32_t group = 0;
+    model::BucketIndex bucket = 0;
+    std::uint64_t generation = 0, offset = 0, bytes = 0;
+  };
+
+  struct LinkQueue {
+    std::unique_ptr<Executor> executor;
+    std::deque<SubCommTask> waiting;
+    std::map<std::uint64_t, SubCommTask> running;
+    bool open = false;
+    std::uint64_t parts = 0, bytes = 0;
+    TimeUs busy_us = 0;
+  };
+
+  struct Operation {
+    std::vector<std::optional<OperationRequest>> requests;  // by local index
+    std::vector<std::uint64_t> counts;                      // from OperationStart
+    bool started = false;
+    TimeUs since_us = 0;
+  };
+
+  struct Suspicion {
+    Error error;
+    TimeUs since_us = 0;
+  };
+
+  // job.cc: life
+  void on_deadline();
+  void join();
+  void send_join();
+  void on_joined(const proto::Joined& joined);
+  void open_links();
+  Executor::Open opener(std::size_t link) const;
+  void on_link_open(std::size_t link, Result<void> result);
+  void on_begin();
+  void end(const Error& error, bool clean);
+  void to_leader(proto::Envelope envelope);
+  void send_from_leader(const Peer& node, proto::Envelope envelope);
+  [[nodiscard]] std::size_t index_of(const Session& session) const;
+  [[nodiscard]] Result<void> check_attach(const Attachment& a) const;
+  [[nodiscard]] std::string leader_name() const;
+
+  // job_gradients.cc: groups and launches
+  void send_declaration(std::uint32_t id, const Declaration& declaration);
+  void on_declare_agreed(const proto::DeclareAgreed& agreed);
+  Result<std::vector<model::Bucket>> buckets_of(const proto::DeclareAgreed& agreed, const Gradients& gradients) const;
+  void on_ready(std::size_t worker, Session& session, const shm::Record& record);
+  void on_launch_order(const proto::LaunchOrder& order);
+  bool take_number(std::uint64_t number);
+  void pump(std::size_t link);
+  [[nodiscard]] bool can_start(const SubCommTask& launch) const;
+  [[nodiscard]] Transfer gradient_transfer(const SubCommTask& launch) const;
+  void on_done(std::size_t link, TransferDone done);
+  void finish_part(const SubCommTask& launch);
+
+  // job_operations.cc: collectives
+  void on_operation_start(const proto::OperationStart& start);
+  void on_operation_failed(const proto::OperationFailed& failed);
+  [[nodiscard]] Transfer operation_transfer(const SubCommTask& launch) const;
+  void finish_operation(const std::string& name);
+
+  // job_watch.cc: who is late, who is lost
+  void tick();
+  void watch_leader(TimeUs now_us);
+  void watch_gradients(TimeUs now_us);
+  void watch_declarations();
+  void watch_operations(TimeUs now_us);
+  void report_owed(const Gradients& gradients, const Owed& owed, TimeUs now_us);
+  void report_stall(std::uint32_t rank, const std::string& what, std::uint64_t step, TimeUs age_us);
+  void on_stalled(const proto::Stalled& stalled);
+  void on_waiting(const proto::Waiting& waiting);
+  void on_failure(const proto::Failure& failure);
+  void on_leave(const proto::Leave& leave);
+  void suspect(const Error& error);
+  void send_failure(const Error& error, bool suspected);
+  [[nodiscard]] bool all_left() const;
+  [[nodiscard]] bool idle() const;
+
+  JobContext& context_;
+  const std::string name_;
+  const uid_t uid_;
+  const JobSettings settings_;
+  const std::uint32_t world_;
+  const std::string leader_address_;
+  State state_ = State::kAttaching;
+  std::vector<Worker> workers_;  // by local rank
+  std::unique_ptr<Leader> leader_;
+  Peer leader_peer_;  // empty: this node leads
+  std::uint64_t incarnation_ = 0;
+  std::vector<link::LinkSpec> link_specs_;
+  std::vector<proto::Node> nodes_;
+  std::vector<std::uint32_t> node_of_rank_;
+  std::uint32_t node_ = 0;
+  std::shared_ptr<StoreClient> store_;
+  std::vector<LinkQueue> links_;
+  std::map<std::uint32_t, Group> groups_;
+  std::map<std::string, Operation> operations_;
+  std::uint64_t next_number_ = 0;
+  std::set<std::uint32_t> left_;  // ranks of the whole job that ended cleanly
+  TimeUs leader_seen_us_ = 0;
+  TimeUs attached_us_ = 0;  // the first worker came
+  TimeUs all_left_us_ = 0;
+  std::optional<Suspicion> suspicion_;
+  std::map<std::string, TimeUs> reported_;        // stalls, by text, and when they were last told
+  std::map<std::string, nlohmann::json> stalls_;  // for the status
+  Reactor::TimerId join_timer_ = 0, tick_timer_ = 0, deadline_timer_ = 0;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,239 @@
+// Groups of gradients on a node: agreeing on them, and running the leader's launches.
+#include <glog/logging.h>
+
+#include <algorithm>
+
+#include "daemon/job.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::size_t kStartedAhead = 2;  // transfers given to an executor, so that it never waits for the reactor
+
+}  // namespace
+
+void Job::declare(Session& session, Declaration declaration) {
+  if (state_ != State::kRunning) return;
+  const std::size_t index = index_of(session);
+  Group& group = groups_[declaration.group];
+  group.declared.resize(workers_.size());
+  const std::uint32_t id = declaration.group;
+  group.declared[index] = std::move(declaration);
+  const Declaration* first = nullptr;
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    if (!group.declared[i]) continue;
+    if (first == nullptr) {
+      first = &*group.declared[i];
+      continue;
+    }
+    const Declaration& other = *group.declared[i];
+    const std::string a = "rank " + std::to_string(workers_[0].rank), b = "rank " + std::to_string(workers_[i].rank);
+    std::string text = model::first_difference(first->tensors, a, other.tensors, b);
+    if (text.empty() && (first->name != other.name || first->slots != other.slots || first->op != other.op))
+      text = "group " + std::to_string(id) + " is '" + first->name + "' on " + a + " and '" + other.name +
+             "', with other slots or another reduction, on " + b;
+    if (!text.empty())
+      return fail_job(
+          {ErrorKind::kMismatch, text, "all ranks must train the same model, declared in the same order", {}});
+  }
+  for (const auto& declared : group.declared)
+    if (!declared) return;
+  auto layout = model::lay_out(first->tensors, first->slots);
+  if (!layout) return fail_job(layout.error().in("group '" + first->name + "'"));
+  group.gradients = std::make_unique<Gradients>(first->tensors, std::move(*layout), workers_.size());
+  send_declaration(id, *first);
+}
+
+void Job::send_declaration(std::uint32_t id, const Declaration& declaration) {
+  proto::Envelope envelope;
+  auto* const message = envelope.mutable_declare();
+  message->set_group(id);
+  message->set_name(declaration.name);
+  message->set_slots(declaration.slots);
+  message->set_reduce_op(static_cast<std::uint32_t>(declaration.op));
+  for (const auto& spec : declaration.tensors) {
+    auto* const tensor = message->add_tensors();
+    tensor->set_name(spec.name);
+    tensor->set_dtype(static_cast<std::uint32_t>(spec.dtype));
+    tensor->set_forward_position(spec.forward_position);
+    for (const auto extent : spec.shape) tensor->add_shape(extent);
+  }
+  to_leader(std::move(envelope));
+}
+
+Result<std::vector<model::Bucket>> Job::buckets_of(const proto::DeclareAgreed& agreed,
+                                                   const Gradients& gradients) const {
+  if (group_hash(gradients.specs(), agreed) != agreed.hash())
+    return fail(ErrorKind::kMismatch, "the leader's plan has another hash than this node computes",
+                "install the same version of Deft on all nodes");
+  std::vector<model::Bucket> buckets;
+  for (const auto& message : agreed.buckets()) {
+    model::Bucket bucket;
+    bucket.name = "b" + std::to_string(buckets.size());
+    bucket.offset = message.offset();
+    bucket.bytes = message.bytes();
+    for (const auto& region : gradients.layout().regions)
+      if (bucket.offset >= region.offset && bucket.offset < region.offset + region.bytes) bucket.dtype = region.dtype;
+    buckets.push_back(std::move(bucket));
+  }
+  return buckets;
+}
+
+void Job::on_declare_agreed(const proto::DeclareAgreed& agreed) {
+  const auto it = groups_.find(agreed.group());
+  if (it == groups_.end() || !it->second.gradients || it->second.agreed) return;
+  Group& group = it->second;
+  auto buckets = buckets_of(agreed, *group.gradients);
+  if (!buckets) return fail_job(buckets.error().in("on " + context_.host));
+  if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return fail_job(ok.error());
+  group.agreed = true;
+  group.arenas.resize(workers_.size());
+  for (std::size_t i = 0; i < workers_.size(); ++i) {
+    Session* const session = workers_[i].session;
+    if (session == nullptr) continue;
+    if (auto ok = session->grant_arena(agreed.group(), group.gradients->layout().total_bytes(),
+                                       static_cast<std::uint32_t>(group.gradients->buckets().size()));
+        !ok)
+      return fail_job(ok.error().in("the arena of " + session->describe() + " on " + context_.host));
+    group.arenas[i] = session->arena(agreed.group());
+  }
+}
+
+void Job::record(Session& session, const shm::Record& record) {
+  if (state_ != State::kRunning) return;
+  const std::size_t worker = index_of(session);
+  switch (record.kind) {
+    case shm::RecordKind::kReady: return on_ready(worker, session, record);
+    case shm::RecordKind::kStage:
+      if (leader_ && workers_[worker].rank == 0 && (record.stage == 1 || record.stage == 2))
+        leader_->stage_began(static_cast<sched::Stage>(record.stage), record.generation);
+      return;
+    default:
+      session.send_error({ErrorKind::kViolation, "a record of an unknown kind", "", {}});
+      session.close({ErrorKind::kViolation, session.describe() + " wrote a record of an unknown kind", "", {}});
+  }
+}
+
+void Job::on_ready(std::size_t worker, Session& session, const shm::Record& record) {
+  const auto it = groups_.find(record.group);
+  const auto ready = it == groups_.end() || !it->second.agreed
+                         ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
+                         : it->second.gradients->notify_ready(worker, record.tensor, record.count, record.generation,
+                                                              record.slot, MonotonicClock::now());
+  if (!ready) {
+    session.send_error(ready.error());
+    session.close(ready.error().in(session.describe()));
+    return;
+  }
+  if (ready->empty()) return;
+  if (leader_)
+    for (const auto bucket : *ready) leader_->bucket_ready(record.group, bucket, record.generation);
+  for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
+}
+
+bool Job::take_number(std::uint64_t number) {
+  if (number == next_number_) {
+    ++next_number_;
+    return true;
+  }
+  fail_job({ErrorKind::kInternal,
+            "launch " + std::to_string(number) + " came where " + std::to_string(next_number_) + " was due",
+            "",
+            {}});
+  return false;
+}
+
+void Job::on_launch_order(const proto::LaunchOrder& order) {
+  if (state_ != State::kRunning) return;
+  std::uint64_t number = order.first();
+  const TimeUs now = MonotonicClock::now();
+  for (const auto& message : order.launches()) {
+    if (!take_number(number)) return;
+    const auto it = groups_.find(message.group());
+    auto ok = it == groups_.end() || !it->second.agreed || message.link() >= links_.size()
+                  ? fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link")
+                  : it->second.gradients->start(message.bucket(), message.generation(), message.offset(),
+                                                message.bytes(), now);
+    if (!ok) return fail_job(ok.error());
+    links_[message.link()].waiting.push_back({number++,
+                                              false,
+                                              {},
+                                              message.group(),
+                                              message.bucket(),
+                                              message.generation(),
+                                              message.offset(),
+                                              message.bytes()});
+  }
+  for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
+}
+
+bool Job::can_start(const SubCommTask& launch) const {
+  return launch.is_operation || groups_.at(launch.group).gradients->is_ready(launch.bucket, launch.generation);
+}
+
+// Work-conserving within the leader's order: the next launch starts as soon as its gradients are here.
+void Job::pump(std::size_t index) {
+  LinkQueue& link = links_[index];
+  while (!link.waiting.empty() && link.running.size() < kStartedAhead && can_start(link.waiting.front())) {
+    SubCommTask launch = std::move(link.waiting.front());
+    link.waiting.pop_front();
+    Transfer transfer = launch.is_operation ? operation_transfer(launch) : gradient_transfer(launch);
+    transfer.token = launch.number;
+    link.running.emplace(launch.number, std::move(launch));
+    link.executor->push(std::move(transfer));
+  }
+}
+
+Transfer Job::gradient_transfer(const SubCommTask& launch) const {
+  const Group& group = groups_.at(launch.group);
+  const Gradients& gradients = *group.gradients;
+  const model::Bucket& bucket = gradients.buckets()[launch.bucket];
+  const std::uint64_t at =
+      gradients.slot_of(launch.generation) * gradients.layout().slot_bytes + bucket.offset + launch.offset;
+  Transfer transfer;
+  transfer.dtype = bucket.dtype;
+  transfer.op = group.declared.front()->op;
+  transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
+  for (const auto& arena : group.arenas) {
+    transfer.buffers.push_back(arena->data() + at);
+    transfer.keep.push_back(arena);
+  }
+  return transfer;
+}
+
+void Job::on_done(std::size_t index, TransferDone done) {
+  if (state_ != State::kRunning) return;
+  LinkQueue& link = links_[index];
+  const auto it = link.running.find(done.token);
+  if (it == link.running.end()) return;
+  if (!done.result) return suspect(done.result.error());
+  const SubCommTask launch = std::move(it->second);
+  link.running.erase(it);
+  ++link.parts;
+  link.bytes += done.bytes;
+  link.busy_us += done.end_us - done.start_us;
+  pump(index);
+  if (launch.is_operation) return finish_operation(launch.operation);
+  finish_part(launch);
+  if (leader_ && state_ == State::kRunning)
+    leader_->launch_finished(launch.number, links_.size() > 1 || nodes_.size() > 1 ? done.link_us : 0);
+}
+
+void Job::finish_part(const SubCommTask& launch) {
+  const auto ended =
+      groups_.at(launch.group).gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes);
+  if (!ended) return fail_job(ended.error());
+  for (const auto& range : *ended) {
+    shm::Record record;
+    record.kind = shm::RecordKind::kFinish;
+    record.group = launch.group;
+    record.tensor = range.first;
+    record.count = range.count;
+    record.generation = launch.generation;
+    record.time_us = MonotonicClock::now();
+    for (auto& worker : workers_)
+      if (worker.session != nullptr) worker.session->complete(record);
+  }
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,102 @@
+// deftd: the daemon, one a node.
+#include <glog/logging.h>
+#include <signal.h>
+#include <sys/epoll.h>
+#include <sys/signalfd.h>
+#include <systemd/sd-daemon.h>
+#include <unistd.h>
+
+#include <cstdio>
+#include <string>
+#include <vector>
+
+#include "daemon/server.h"
+#include "daemon/version.h"
+
+namespace {
+
+using namespace deft;
+using namespace deft::daemon;
+
+constexpr int kFailed = 1, kUsage = 2;
+
+int complain(const Error& error, int code) {
+  std::fprintf(stderr, "deftd: %s\n", error.message().c_str());
+  return code;
+}
+
+void start_logging(const Config& config) {
+  const std::string& level = config.text("log_level");
+  FLAGS_logtostderr = true;
+  FLAGS_minloglevel = level == "error"     ? google::GLOG_ERROR
+                      : level == "warning" ? google::GLOG_WARNING
+                                           : google::GLOG_INFO;
+  FLAGS_v = level == "debug" ? 1 : 0;
+  google::InitGoogleLogging("deftd");
+}
+
+// SIGTERM and SIGINT drain; the reactor reads them as data, so that no code runs inside a signal handler.
+shm::Descriptor take_signals() {
+  sigset_t signals;
+  sigemptyset(&signals);
+  for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
+  sigprocmask(SIG_BLOCK, &signals, nullptr);
+  signal(SIGPIPE, SIG_IGN);
+  return shm::Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+}
+
+void tell_usable(const Config& config) {
+  sd_notify(0, "READY=1");
+  if (!config.is_set("ready_fd")) return;
+  const int fd = static_cast<int>(config.integer("ready_fd"));
+  [[maybe_unused]] const auto written = write(fd, "ready\n", 6);
+  close(fd);
+}
+
+void feed_watchdog(Reactor& reactor) {
+  std::uint64_t limit_us = 0;
+  if (sd_watchdog_enabled(0, &limit_us) <= 0) return;
+  sd_notify(0, "WATCHDOG=1");
+  reactor.after(static_cast<TimeUs>(limit_us / 2), [&reactor] { feed_watchdog(reactor); });
+}
+
+int serve(const Config& config) {
+  Reactor reactor;
+  reactor.set_spin(config.seconds_us("spin"));
+  auto server = Server::open(reactor, config);
+  if (!server) return complain(server.error(), kFailed);
+  const shm::Descriptor signals = take_signals();
+  const auto watched = reactor.watch(signals.get(), EPOLLIN, [&](std::uint32_t) {
+    signalfd_siginfo info;
+    while (read(signals.get(), &info, sizeof info) == sizeof info) {
+      sd_notify(0, "STOPPING=1");
+      (*server)->shut_down();
+    }
+  });
+  if (!watched) return complain(watched.error(), kFailed);
+  LOG(INFO) << "deftd " << kVersion << " is ready on " << ipc::socket_path(config.text("socket")) << " and "
+            << config.text("listen") << "; settings: " << config.effective();
+  tell_usable(config);
+  feed_watchdog(reactor);
+  reactor.run();
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  std::vector<std::string> arguments(argv + 1, argv + argc);
+  for (const auto& argument : arguments) {
+    if (argument == "--version") return std::printf("deftd %s\n", kVersion), 0;
+    if (argument == "--help" || argument == "-h")
+      return std::printf("deftd [--flag=value ...]: Deft's daemon, one a node.\n\n%s",
+                         describe_options(Audience::kDaemon).c_str()),
+             0;
+  }
+  std::vector<std::string> environment;
+  for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
+  const auto config = Config::load(arguments, environment, Audience::kDaemon);
+  if (!config) return complain(config.error(), kUsage);
+  start_logging(*config);
+  return serve(*config);
+}

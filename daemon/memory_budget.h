@@ -1,0 +1,48 @@
+// The shared memory that the daemon gives out, and its limit.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/shm/segment.h"
+
+namespace deft::daemon {
+
+class MemoryBudget {
+ public:
+  explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
+
+  // A new segment; the budget gets its bytes back when the last owner lets go, on whatever thread. The budget must
+  // outlive its segments.
+  Result<std::shared_ptr<shm::Segment>> allocate(const std::string& label, std::uint64_t bytes) {
+    const std::uint64_t before = used_.fetch_add(bytes);
+    if (before + bytes > limit_bytes_ || before + bytes < before) {
+      used_ -= bytes;
+      return fail(ErrorKind::kExhausted,
+                  "the daemon's shared memory is full: " + std::to_string(bytes) + " bytes asked for, " +
+                      std::to_string(before) + " of " + std::to_string(limit_bytes_) + " in use",
+                  "raise DEFT_MEMORY_LIMIT of deftd, or train a smaller model");
+    }
+    auto segment = shm::Segment::create(label, bytes);
+    if (!segment) {
+      used_ -= bytes;
+      return tl::unexpected(segment.error());
+    }
+    return std::shared_ptr<shm::Segment>(new shm::Segment(std::move(*segment)), [this, bytes](shm::Segment* s) {
+      delete s;
+      used_ -= bytes;
+    });
+  }
+
+  [[nodiscard]] std::uint64_t used_bytes() const { return used_; }
+  [[nodiscard]] std::uint64_t limit_bytes() const { return limit_bytes_; }
+
+ private:
+  const std::uint64_t limit_bytes_;
+  std::atomic<std::uint64_t> used_{0};
+};
+
+}  // namespace deft::daemon

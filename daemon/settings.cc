@@ -1,0 +1,46 @@
+#include "daemon/settings.h"
+
+#include <algorithm>
+#include <sstream>
+#include <vector>
+
+#include "core/base/job_options.h"
+
+namespace deft::daemon {
+
+std::map<std::string, std::string> JobSettings::agreed() const {
+  return {{"policy", policy},
+          {"bucketing", bucketing},
+          {"bucket_bytes", std::to_string(bucket_bytes)},
+          {"partition_bytes", std::to_string(partition_bytes)},
+          {"credit_bytes", std::to_string(credit_bytes)}};
+}
+
+TimeUs JobSettings::heartbeat_us() const { return std::clamp<TimeUs>(timeout_us / 12, 20'000, 1'000'000); }
+
+Result<JobSettings> job_settings(const Config& daemon, const std::string& worker_settings) {
+  std::vector<std::string> flags;
+  for (const auto name : kJobOptions) flags.push_back("--" + std::string(name) + "=" + daemon.text(name));
+  std::istringstream lines(worker_settings);
+  for (std::string line; std::getline(lines, line);) {
+    if (line.empty()) continue;
+    const std::string name = line.substr(0, line.find('='));
+    if (std::find(std::begin(kJobOptions), std::end(kJobOptions), name) == std::end(kJobOptions))
+      return fail(ErrorKind::kInvalid, "'" + name + "' is no setting of a job");
+    flags.push_back("--" + line);
+  }
+  auto config = Config::load(flags, {}, Audience::kAll);
+  if (!config) return tl::unexpected(config.error().in("the job's settings"));
+  JobSettings settings;
+  settings.policy = config->text("policy");
+  settings.bucketing = config->text("bucketing");
+  settings.links = config->text("links");
+  settings.bucket_bytes = config->bytes("bucket_bytes");
+  settings.partition_bytes = config->bytes("partition_bytes");
+  settings.credit_bytes = config->bytes("credit_bytes");
+  settings.timeout_us = config->seconds_us("timeout");
+  settings.stall_timeout_us = config->seconds_us("stall_timeout");
+  return settings;
+}
+
+}  // namespace deft::daemon

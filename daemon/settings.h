@@ -1,0 +1,30 @@
+// A job's settings: the daemon's configuration, with what the workers set for themselves on top.
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "core/base/config.h"
+
+namespace deft::daemon {
+
+struct JobSettings {
+  std::string policy, bucketing, links;
+  std::uint64_t bucket_bytes = 0, partition_bytes = 0, credit_bytes = 0;
+  TimeUs timeout_us = 0, stall_timeout_us = 0;
+
+  // What all nodes of a job must agree on, by option name.
+  [[nodiscard]] std::map<std::string, std::string> agreed() const;
+
+  // How long a worker may owe something before it is reported.
+  [[nodiscard]] TimeUs stall_warning_us() const { return timeout_us / 3; }
+  // Between heartbeats, and between looks at what is late.
+  [[nodiscard]] TimeUs heartbeat_us() const;
+  // Without a sign of life for this long, a node is lost.
+  [[nodiscard]] TimeUs silence_us() const { return timeout_us / 2; }
+};
+
+// `worker_settings`: `name=value` lines from HELLO. An unknown name or a bad value is an error that names it.
+Result<JobSettings> job_settings(const Config& daemon, const std::string& worker_settings);
+
+}  // namespace deft::daemon
