@@ -1,0 +1,132 @@
+"""Finds and loads libdeft and declares the functions of deft.h."""
+
+import ctypes
+import pathlib
+from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+
+INTERFACE_VERSION = 1  # of deft.h: the functions used here exist from this version on
+
+
+class Error(ctypes.Structure):
+    _fields_ = [("kind", c_int), ("message", c_char * 2040)]
+
+
+class TensorSpec(ctypes.Structure):
+    _fields_ = [
+        ("name", c_char_p),
+        ("dtype", c_int),
+        ("dims", c_int),
+        ("shape", POINTER(c_uint64)),
+        ("forward_position", c_uint32),
+    ]
+
+
+class World(ctypes.Structure):
+    _fields_ = [(name, c_int) for name in ("rank", "size", "local_rank", "local_size", "node", "nodes")]
+
+
+class DeftError(RuntimeError):
+    """What libdeft reports. `kind` is one of the DEFT_E* numbers of deft.h."""
+
+    def __init__(self, kind: int, message: str):
+        super().__init__(message)
+        self.kind = kind
+
+
+_E = POINTER(Error)
+_FUNCTIONS = {
+    "deft_interface_version": (c_int, []),
+    "deft_version": (c_char_p, []),
+    "deft_option": (c_char_p, [c_char_p, _E]),
+    "deft_open": (c_int, [POINTER(c_char_p), POINTER(c_void_p), _E]),
+    "deft_close": (None, [c_void_p]),
+    "deft_get_world": (World, [c_void_p]),
+    "deft_node_of": (c_int, [c_void_p, c_int]),
+    "deft_declare": (
+        c_int,
+        [c_void_p, c_char_p, POINTER(TensorSpec), c_size_t, c_uint, c_int, POINTER(c_void_p), _E],
+    ),
+    "deft_tensor_data": (c_void_p, [c_void_p, c_size_t, c_uint]),
+    "deft_tensor_bytes": (c_size_t, [c_void_p, c_size_t]),
+    "deft_ready": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, c_uint, _E]),
+    "deft_wait": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
+    "deft_test": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
+    "deft_stage": (c_int, [c_void_p, c_int, c_uint64, _E]),
+    "deft_allreduce": (
+        c_int,
+        [c_void_p, c_char_p, c_void_p, c_size_t, c_int, c_int, POINTER(c_void_p), _E],
+    ),
+    "deft_broadcast": (
+        c_int,
+        [c_void_p, c_char_p, c_void_p, c_size_t, c_int, c_int, POINTER(c_void_p), _E],
+    ),
+    "deft_allgather": (
+        c_int,
+        [c_void_p, c_char_p, c_void_p, POINTER(c_size_t), c_int, POINTER(c_void_p), _E],
+    ),
+    "deft_barrier": (c_int, [c_void_p, c_char_p, _E]),
+    "deft_poll": (c_int, [c_void_p, _E]),
+    "deft_finish": (c_int, [c_void_p, c_void_p, _E]),
+}
+
+
+def _candidates() -> list[str]:
+    here = pathlib.Path(__file__).absolute().parent
+    beside = here / "libdeft.so"
+    in_tree = pathlib.Path(__file__).resolve().parents[3] / "build" / "lib" / "libdeft.so"
+    return [str(path) for path in (beside, in_tree) if path.exists()] + ["libdeft.so.0"]
+
+
+def _load() -> ctypes.CDLL:
+    problems = []
+    for path in _candidates():
+        try:
+            library = ctypes.CDLL(path)
+        except OSError as error:
+            problems.append(f"{path}: {error}")
+            continue
+        found = library.deft_interface_version()
+        if found >= INTERFACE_VERSION:
+            return library
+        problems.append(f"{path}: has interface version {found}, this package needs {INTERFACE_VERSION}")
+    raise ImportError(
+        "deft cannot load libdeft.so (" + "; ".join(problems) + "). Build it (cmake --build build --target python) and "
+        "put build/python on PYTHONPATH, or install Deft's wheel."
+    )
+
+
+def _bind(library: ctypes.CDLL) -> ctypes.CDLL:
+    for name, (result, arguments) in _FUNCTIONS.items():
+        function = getattr(library, name)
+        function.restype = result
+        function.argtypes = arguments
+    return library
+
+
+lib = _bind(_load())
+
+
+def raise_error(error: Error) -> None:
+    raise DeftError(error.kind, error.message.decode(errors="replace"))
+
+
+def call(function, *arguments) -> int:
+    """Calls a function whose last parameter is the error; raises what it reports, returns its (>= 0) result else."""
+    error = Error()
+    code = function(*arguments, byref(error))
+    if error.kind != 0:
+        raise_error(error)
+    return code
+
+
+def version() -> str:
+    return lib.deft_version().decode()
+
+
+def option(name: str) -> str:
+    """The effective value of a configuration option, for instance option("policy")."""
+    error = Error()
+    value = lib.deft_option(name.encode(), byref(error))
+    if value is None:
+        raise_error(error)
+    return value.decode()

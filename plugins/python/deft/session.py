@@ -1,0 +1,189 @@
+"""Sessions, groups of gradients and collectives. Addresses are plain integers; frameworks wrap them as they like."""
+
+import atexit
+import ctypes
+import sys
+import weakref
+from collections.abc import Sequence
+from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
+from typing import NamedTuple, Self
+
+from deft import _native
+from deft._native import call, lib
+
+FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
+SUM, MIN, MAX = 1, 2, 3
+FORWARD, BACKWARD = 1, 2
+
+_EINVALID = 1
+
+
+class Tensor(NamedTuple):
+    """One tensor of a group; forward_position 0 is the one that forward needs first."""
+
+    name: str
+    dtype: int
+    shape: Sequence[int]
+    forward_position: int = 0
+
+
+class Group:
+    """The tensors of one optimizer, in the shared arena. Made by Session.declare."""
+
+    def __init__(self, session: "Session", handle: c_void_p, size: int):
+        self._session = session
+        self._handle = handle
+        self._size = size
+
+    def __len__(self) -> int:
+        return self._size
+
+    def _open(self) -> c_void_p:
+        self._session._open()
+        return self._handle
+
+    def data(self, tensor: int, slot: int = 0) -> int:
+        """The address of a tensor in the arena; it is valid until the session is closed."""
+        address = lib.deft_tensor_data(self._open(), tensor, slot)
+        if address is None:
+            raise IndexError(f"this group has no tensor {tensor} or no slot {slot}")
+        return address
+
+    def bytes(self, tensor: int) -> int:
+        if not 0 <= tensor < self._size:
+            raise IndexError(f"this group has no tensor {tensor}")
+        return lib.deft_tensor_bytes(self._open(), tensor)
+
+    def ready(self, first: int, count: int, step: int, slot: int = 0) -> None:
+        """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned."""
+        call(lib.deft_ready, self._open(), first, count, step, slot)
+
+    def wait(self, first: int, count: int, step: int) -> None:
+        """Waits until the arena holds these tensors of `step`, reduced over all workers."""
+        call(lib.deft_wait, self._open(), first, count, step)
+
+    def test(self, first: int, count: int, step: int) -> bool:
+        return call(lib.deft_test, self._open(), first, count, step) == 1
+
+
+class Operation:
+    """A collective under way. finish() ends it, once."""
+
+    def __init__(self, session: "Session", handle: c_void_p):
+        self._session = session
+        self._handle = handle
+
+    def _open(self) -> c_void_p:
+        self._session._open()
+        if self._handle is None:
+            raise _native.DeftError(_EINVALID, "the operation was finished before")
+        return self._handle
+
+    def poll(self) -> bool:
+        return call(lib.deft_poll, self._open()) == 1
+
+    def finish(self, address: int | None = None) -> None:
+        """Waits and writes the result to `address` (None: drop it)."""
+        handle = self._open()
+        self._handle = None
+        call(lib.deft_finish, handle, address)
+
+
+class Session:
+    """This worker's session with the daemon of its node. Made by open()."""
+
+    def __init__(self, handle: c_void_p):
+        self._handle = handle
+        world = lib.deft_get_world(handle)
+        self.rank, self.size = world.rank, world.size
+        self.local_rank, self.local_size = world.local_rank, world.local_size
+        self.node, self.nodes = world.node, world.nodes
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
+
+    def _open(self) -> c_void_p:
+        if self._handle is None:
+            raise _native.DeftError(_EINVALID, "the session was closed")
+        return self._handle
+
+    def close(self) -> None:
+        """Ends the session; addresses in its arenas are invalid afterwards. A second time does nothing."""
+        handle, self._handle = self._handle, None
+        if handle is not None:
+            lib.deft_close(handle)
+
+    def node_of(self, rank: int) -> int:
+        node = lib.deft_node_of(self._open(), rank)
+        if node < 0:
+            raise IndexError(f"there is no rank {rank}")
+        return node
+
+    def declare(self, name: str, tensors: Sequence[Tensor], slots: int = 1, op: int = SUM) -> Group:
+        """Declares tensors in the order in which backward produces them. Every rank declares the same."""
+        specs = (_native.TensorSpec * len(tensors))()
+        for spec, tensor in zip(specs, tensors, strict=True):
+            spec.name = tensor.name.encode()
+            spec.dtype = tensor.dtype
+            spec.dims = len(tensor.shape)
+            spec.shape = (c_uint64 * len(tensor.shape))(*tensor.shape)
+            spec.forward_position = tensor.forward_position
+        handle = c_void_p()
+        call(lib.deft_declare, self._open(), name.encode(), specs, len(tensors), slots, op, byref(handle))
+        return Group(self, handle, len(tensors))
+
+    def stage(self, stage: int, step: int) -> None:
+        """A stage (FORWARD or BACKWARD) of `step` begins."""
+        call(lib.deft_stage, self._open(), stage, step)
+
+    def allreduce(self, name: str, address: int, count: int, dtype: int, op: int = SUM) -> Operation:
+        return self._start(lib.deft_allreduce, name, address, count, dtype, op)
+
+    def broadcast(self, name: str, address: int, count: int, dtype: int, root: int = 0) -> Operation:
+        return self._start(lib.deft_broadcast, name, address, count, dtype, root)
+
+    def allgather(self, name: str, address: int, counts: Sequence[int], dtype: int) -> Operation:
+        """Each rank gives counts[rank] elements; the result holds all of them in the order of ranks."""
+        if len(counts) != self.size:
+            raise ValueError(f"allgather '{name}' needs {self.size} counts, one a rank, not {len(counts)}")
+        return self._start(lib.deft_allgather, name, address, (c_size_t * len(counts))(*counts), dtype)
+
+    def barrier(self, name: str = "barrier") -> None:
+        call(lib.deft_barrier, self._open(), name.encode())
+
+    def _start(self, function, name: str, *arguments) -> Operation:
+        handle = c_void_p()
+        call(function, self._open(), name.encode(), *arguments, byref(handle))
+        return Operation(self, handle)
+
+
+_sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    # A worker that ends by an error says no goodbye: so the daemon tells the others that it died.
+    if getattr(sys, "last_type", None) is not None:
+        return
+    for session in list(_sessions):
+        session.close()
+
+
+def open(**options: object) -> Session:
+    """Attaches to this node's daemon and blocks until all workers of the job have come.
+
+    `options` win over the DEFT_* variables, for instance open(job="a", timeout="3s")."""
+    texts = [f"{name}={_text(value)}".encode() for name, value in options.items()]
+    given = (c_char_p * (len(texts) + 1))(*texts, None)
+    handle = c_void_p()
+    call(lib.deft_open, ctypes.cast(given, ctypes.POINTER(c_char_p)), byref(handle))
+    session = Session(handle)
+    _sessions.add(session)
+    return session
+
+
+def _text(value: object) -> str:
+    return ("on" if value else "off") if isinstance(value, bool) else str(value)

@@ -1,0 +1,283 @@
+"""Collectives on tensors: allreduce, allgather, broadcast, barrier; each at once or with a handle.
+
+    handle = allreduce_async(tensor, name="loss")
+    ...
+    mean = synchronize(handle)
+
+The `_` variants write into their argument. Names match tensors across ranks; without one, calls of a kind match in the
+order in which they are made. Functions named here without `_` and `_async` can be differentiated (autograd.py).
+"""
+
+import itertools
+import math
+
+import deft
+
+import torch
+
+from .compression import Compression
+from .dtypes import HALVES, TO_DEFT, as_bytes, in_memory, reducible
+from .world import rank, session, size
+
+
+class ReduceOp:
+    """How the values of the ranks become one."""
+
+    def __init__(self, name, wire):
+        self.name = name
+        self.wire = wire  # what the daemon computes; None: not offered
+
+    def __repr__(self):
+        return f"deft.torch.{self.name}"
+
+
+Average = ReduceOp("Average", deft.SUM)
+Sum = ReduceOp("Sum", deft.SUM)
+Min = ReduceOp("Min", deft.MIN)
+Max = ReduceOp("Max", deft.MAX)
+Adasum = ReduceOp("Adasum", None)
+Product = ReduceOp("Product", None)
+
+_unnamed = {kind: itertools.count() for kind in ("allreduce", "allgather", "broadcast", "barrier")}
+
+
+class Handle:
+    """A collective under way. `finish` waits and gives the result; it runs once."""
+
+    def __init__(self, poll, finish):
+        self._poll = poll
+        self._finish = finish
+        self._result = None
+
+    def poll(self):
+        return self._finish is None or self._poll()
+
+    def wait(self):
+        if self._finish is not None:
+            finish, self._finish, self._poll = self._finish, None, None
+            self._result = finish()
+        return self._result
+
+
+def synchronize(handle):
+    """Waits for an asynchronous collective and gives its result."""
+    return handle.wait()
+
+
+def poll(handle):
+    """Whether synchronize() would return at once."""
+    return handle.poll()
+
+
+def wire_name(kind, name):
+    return f"{kind}.{name}" if name is not None else f"{kind}.noname.{next(_unnamed[kind])}"
+
+
+def choose_op(average, op):
+    """Horovod's two ways to say it: op=, or the older average=True or False."""
+    if average is not None:
+        if op is not None:
+            raise ValueError("give either op or average, not both")
+        return Average if average else Sum
+    op = Average if op is None else op
+    if not isinstance(op, ReduceOp):
+        raise ValueError(f"op is {op!r}; give one of deft.torch.Average, Sum, Min, Max")
+    if op.wire is None:
+        raise ValueError(f"{op!r} is not offered; use deft.torch.Average, Sum, Min or Max")
+    return op
+
+
+def _scale(tensor, factor):
+    """tensor * factor in place; integers are rounded towards zero."""
+    if factor == 1:
+        return tensor
+    if tensor.dtype.is_floating_point:
+        return tensor.mul_(factor)
+    return tensor.copy_((tensor.double() * factor).trunc_())
+
+
+def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=Compression.none):
+    """Begins; the handle's result is `output`, or a new tensor like `tensor` if that is None."""
+    wire, context = compression.compress(tensor.detach())
+    wire = in_memory(wire)
+    dtype = reducible(wire.dtype, f"tensor {name!r}" if name else "the tensor to reduce")
+    if op is Average:
+        if wire.dtype in HALVES:  # the sum itself may not fit
+            prescale /= size()
+        else:
+            postscale /= size()
+    if prescale != 1:
+        wire = _scale(wire.clone(), prescale)
+    name = wire_name("allreduce", name)
+    if wire.numel() == 0:
+        result = tensor.detach().clone() if output is None else output
+        return Handle(lambda: True, lambda: result)
+    operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire)
+
+    def finish():
+        reduced = torch.empty_like(wire)
+        operation.finish(reduced.data_ptr())
+        reduced = compression.decompress(_scale(reduced, postscale), context)
+        if output is None:
+            return reduced.to(tensor.device)
+        with torch.no_grad():
+            return output.copy_(reduced)
+
+    return Handle(operation.poll, finish)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    return _start_allreduce(tensor, None, name, choose_op(average, op), prescale_factor, postscale_factor)
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    return _start_allreduce(tensor, tensor, name, choose_op(average, op), prescale_factor, postscale_factor)
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor).wait()
+
+
+def allreduce_plain(tensor, name, op, prescale_factor, postscale_factor, compression):
+    return _start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, compression).wait()
+
+
+class _Together:
+    """Several handles as one."""
+
+    def __init__(self, handles):
+        self.handles = handles
+
+    def poll(self):
+        return all(handle.poll() for handle in self.handles)
+
+    def wait(self):
+        return [handle.wait() for handle in self.handles]
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
+    started = [
+        allreduce_async(tensor, average, one, op, prescale_factor, postscale_factor)
+        for tensor, one in zip(tensors, names)
+    ]
+    together = _Together(started)
+    return Handle(together.poll, together.wait)
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
+    started = [
+        allreduce_async_(tensor, average, one, op, prescale_factor, postscale_factor)
+        for tensor, one in zip(tensors, names)
+    ]
+    together = _Together(started)
+    return Handle(together.poll, together.wait)
+
+
+def grouped_allreduce(
+    tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0, postscale_factor=1.0
+):
+    op = choose_op(average, op)
+    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
+    started = [
+        _start_allreduce(tensor, None, one, op, prescale_factor, postscale_factor, compression)
+        for tensor, one in zip(tensors, names)
+    ]
+    return [handle.wait() for handle in started]
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor).wait()
+
+
+class _Gather:
+    """An allgather in two rounds: how much each rank gives, then the data."""
+
+    def __init__(self, tensor, name):
+        self.tensor = in_memory(tensor if tensor.dim() else tensor.reshape(1))
+        self.device = tensor.device
+        self.name = wire_name("allgather", name)
+        row = math.prod(self.tensor.shape[1:])
+        self.mine = torch.tensor([len(self.tensor), row, self.tensor.element_size(), self.tensor.dim()])
+        self.sizes = session().allgather(
+            self.name + ".sizes", self.mine.data_ptr(), [self.mine.numel()] * size(), deft.INT64
+        )
+        self.data = None
+        self.rows = None
+
+    def poll(self):
+        if self.data is None:
+            if not self.sizes.poll():
+                return False
+            self._begin_data()
+        return self.data.poll()
+
+    def finish(self):
+        if self.data is None:
+            self._begin_data()
+        result = self.tensor.new_empty((sum(self.rows), *self.tensor.shape[1:]))
+        self.data.finish(result.data_ptr())
+        return result.to(self.device)
+
+    def _begin_data(self):
+        table = torch.empty(size(), self.mine.numel(), dtype=torch.int64)
+        self.sizes.finish(table.data_ptr())
+        for other, given in enumerate(table.tolist()):
+            if given[1:] != self.mine.tolist()[1:]:
+                raise ValueError(
+                    f"{self.name}: rank {other} gives rows of {given[1]} elements of {given[2]} bytes in {given[3]} "
+                    f"dimensions, rank {rank()} gives rows of {self.mine[1]} elements of {self.mine[2]} bytes in "
+                    f"{self.mine[3]}; only the first dimension may differ"
+                )
+        self.rows = table[:, 0].tolist()
+        row_bytes = int(self.mine[1] * self.mine[2])
+        counts = [rows * row_bytes for rows in self.rows]
+        self.data = session().allgather(self.name, self.tensor.data_ptr(), counts, deft.UINT8)
+
+
+def allgather_async(tensor, name=None):
+    gather = _Gather(tensor, name)
+    return Handle(gather.poll, gather.finish)
+
+
+def _start_broadcast(tensor, output, root_rank, name):
+    if not 0 <= root_rank < size():
+        raise ValueError(f"root_rank is {root_rank}; the job has ranks 0 to {size() - 1}")
+    wire = in_memory(tensor)
+    name = wire_name("broadcast", name)
+    if wire.numel() == 0:
+        result = tensor.detach().clone() if output is None else output
+        return Handle(lambda: True, lambda: result)
+    dtype = TO_DEFT.get(wire.dtype)
+    flat = wire if dtype is not None else as_bytes(wire)
+    operation = session().broadcast(
+        name, flat.data_ptr(), flat.numel(), deft.UINT8 if dtype is None else dtype, root_rank
+    )
+
+    def finish():
+        received = torch.empty_like(wire, memory_format=torch.contiguous_format)
+        operation.finish(received.data_ptr())
+        if output is None:
+            return received.to(tensor.device)
+        with torch.no_grad():
+            return output.copy_(received)
+
+    return Handle(operation.poll, finish)
+
+
+def broadcast_async(tensor, root_rank, name=None):
+    return _start_broadcast(tensor, None, root_rank, name)
+
+
+def broadcast_async_(tensor, root_rank, name=None):
+    return _start_broadcast(tensor, tensor, root_rank, name)
+
+
+def broadcast_(tensor, root_rank, name=None):
+    return broadcast_async_(tensor, root_rank, name).wait()
+
+
+def barrier(name=None):
+    """Returns once every rank has called it."""
+    session().barrier(wire_name("barrier", name))

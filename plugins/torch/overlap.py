@@ -1,0 +1,246 @@
+"""Updates that overlap with the next forward.
+
+step() only notes what to do; each module's parameters are updated right before that module first uses them, by the
+user's own optimizer: its param_groups are replaced by the ready parameters for one call of its real step(), with the
+hyper-parameters of the moment at which the user called step(). So the result has the bits of the plain loop.
+
+Small neighbours in forward order are updated together, since a call of step() costs some tens of microseconds.
+"""
+
+import deft
+
+import torch
+
+from .arena import runs_of
+from .compiling import untraced
+
+_BATCH_BYTES = 64 << 10
+
+
+class _Batch:
+    """Parameters that are updated together."""
+
+    def __init__(self, gradients, group_of):
+        self.gradients = gradients
+        self.runs = runs_of(gradient.place for gradient in gradients)
+        self.by_group = {}
+        for gradient in gradients:
+            self.by_group.setdefault(group_of[gradient.param], []).append(gradient.param)
+        self.pending = False
+
+
+class Updates:
+    """The deferred updates of one optimizer. `sites`: (module, parameters) in forward's order."""
+
+    def __init__(self, optimizer, exchange, sites, roots):
+        self._optimizer = optimizer
+        self._exchange = exchange
+        self._apply_step = _bare_step(optimizer)
+        self._hooks = []
+        self._batches = []
+        self._groups = None  # hyper-parameters at step()
+        self._step = None
+        self._left = 0  # batches not yet applied
+        self._late = set()  # updated at the begin of this backward: no forward may have used them
+        self.applying = False
+        self._build(sites, roots)
+        exchange.before_backward = self._before_backward
+
+    def defer(self):
+        """The user's step(): notes the hyper-parameters and lets go of the gradients."""
+        self.flush()
+        self._refuse_late()
+        self._refuse_changes()
+        self._groups = [
+            {key: _copied(value) for key, value in group.items() if key != "params"} for group in self._real_groups()
+        ]
+        self._step = self._exchange.hand_on()
+        for batch in self._batches:
+            batch.pending = True
+        self._left = len(self._batches)
+        self._late.clear()
+        if self._without_site is not None:
+            self.apply(self._without_site)
+
+    def flush(self):
+        """Applies everything that is deferred."""
+        if self._left and not self.applying:
+            for batch in self._batches:
+                self.apply(batch)
+
+    def remove(self):
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self._exchange.before_backward = lambda: None
+
+    # ---- when
+
+    def _build(self, sites, roots):
+        group_of = {param: number for number, group in enumerate(self._real_groups()) for param in group["params"]}
+        gradient_of = {gradient.param: gradient for gradient in self._exchange.gradients}
+        waiting, modules, bytes_waiting = [], [], 0
+        for module, params in sites:
+            waiting += [gradient_of.pop(param) for param in params]
+            modules.append(module)
+            bytes_waiting += sum(param.numel() * param.element_size() for param in params)
+            if bytes_waiting >= _BATCH_BYTES:
+                self._add(_Batch(waiting, group_of), modules)
+                waiting, modules, bytes_waiting = [], [], 0
+        if waiting:
+            self._add(_Batch(waiting, group_of), modules)
+        self._without_site = _Batch(list(gradient_of.values()), group_of) if gradient_of else None
+        if self._without_site is not None:
+            self._batches.append(self._without_site)
+        self._guard_state(roots)
+
+    def _add(self, batch, modules):
+        self._batches.append(batch)
+        for module in modules:
+            self._hooks.append(module.register_forward_pre_hook(_BeforeForward(self, batch)))
+
+    def _guard_state(self, roots):
+        """model.state_dict(), of the whole or of a part, sees the updated parameters."""
+        guard = _BeforeState(self)
+        for module in {module for root in roots for module in root.modules()}:
+            if any(True for _ in module.parameters()):
+                self._hooks.append(module.register_state_dict_pre_hook(guard))
+
+    def _before_backward(self):
+        """What no module asked for in this forward is updated now, before its place in the arena is written again."""
+        if self._left:
+            late = [gradient for batch in self._batches if batch.pending for gradient in batch.gradients]
+            for gradient in late:
+                if gradient.param.grad is not None:
+                    _refuse_use(gradient)
+            self._late = {gradient.param for gradient in late}
+            self.flush()
+        elif self._late:
+            self._late.clear()
+
+    def _refuse_late(self):
+        """A parameter that was updated when this backward began must not have got a gradient from it."""
+        if not self._late:
+            return
+        for gradient in self._exchange.produced():
+            if gradient.param in self._late:
+                _refuse_use(gradient)
+
+    def _refuse_changes(self):
+        name = self._exchange.changed()
+        if name is not None:
+            raise RuntimeError(
+                f"the gradient of {name} was changed between backward() and step() while it was being averaged "
+                "(clipping or unscaling, for instance): call optimizer.synchronize() before, or set "
+                "DEFT_OVERLAP_FORWARD=off"
+            )
+
+    # ---- how
+
+    def apply(self, batch):
+        if not batch.pending:
+            return
+        self._exchange.arena.wait_for(batch.runs, self._step)
+        for gradient in batch.gradients:
+            if gradient.param.requires_grad:
+                gradient.take(self._exchange.rescale)
+                if gradient.direct:
+                    gradient.param.grad = gradient.view
+        self._call_step([{**self._groups[number], "params": params} for number, params in batch.by_group.items()])
+        for gradient in batch.gradients:
+            gradient.param.grad = None
+        batch.pending = False
+        self._left -= 1
+
+    def _real_groups(self):
+        return self._optimizer.__dict__["param_groups"]  # without the look at the averages that others get
+
+    def _call_step(self, groups):
+        optimizer = self._optimizer
+        real, optimizer.param_groups = self._real_groups(), groups
+        self.applying = True
+        try:
+            with torch.inference_mode(False), _without_autocast():
+                self._apply_step(optimizer)
+        finally:
+            self.applying = False
+            optimizer.param_groups = real
+
+
+class _BeforeForward:
+    """A forward pre-hook. Copies and pickles of a module get one that does nothing."""
+
+    def __init__(self, updates=None, batch=None):
+        self._updates = updates
+        self._batch = batch
+
+    def __call__(self, _module, _arguments):
+        if self._batch is not None and self._batch.pending:
+            self._update()
+
+    @untraced
+    def _update(self):
+        if self._updates.applying:
+            return
+        if torch.is_grad_enabled():
+            self._updates.apply(self._batch)
+        else:
+            self._updates.flush()  # an evaluation may take other ways through the model
+
+    def __reduce__(self):
+        if self._updates is not None:
+            self._updates.flush()
+        return (_BeforeForward, ())
+
+
+class _BeforeState:
+    """A state_dict pre-hook, and as harmless in copies."""
+
+    def __init__(self, updates=None):
+        self._updates = updates
+
+    def __call__(self, *_arguments):
+        if self._updates is not None:
+            self._updates.flush()
+
+    def __reduce__(self):
+        if self._updates is not None:
+            self._updates.flush()
+        return (_BeforeState, ())
+
+
+def _refuse_use(gradient):
+    raise RuntimeError(
+        f"parameter {gradient.name} was used in a forward outside of the module that used it when training began, and "
+        "so before its last update; call optimizer.flush() before such a forward, or set DEFT_OVERLAP_FORWARD=off"
+    )
+
+
+def _bare_step(optimizer):
+    """The real step() without the user's step hooks, which run once a step and not once a batch."""
+    step = type(optimizer).deft_base.step
+    return step.__wrapped__ if getattr(step, "hooked", False) else step
+
+
+def _copied(value):
+    return value.clone() if isinstance(value, torch.Tensor) else value
+
+
+def _without_autocast():
+    return torch.autocast("cpu", enabled=False) if torch.is_autocast_enabled("cpu") else _NOTHING
+
+
+class _Nothing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        return False
+
+
+_NOTHING = _Nothing()
+
+
+def policy_gains():
+    """Whether the policy sends in the order in which forward needs the tensors."""
+    return deft.option("policy") in ("p3", "bytescheduler", "prophet", "usbyte")

@@ -1,0 +1,155 @@
+"""The same start on every rank: parameters, optimizer state and Python objects from one rank to all.
+
+Tensors travel in flat chunks of bytes, so a model of a thousand small tensors costs a few messages.
+"""
+
+import collections.abc
+import io
+import pickle
+
+import torch
+
+from .collectives import allgather_async, broadcast_async, broadcast_async_, wire_name
+from .dtypes import as_bytes, in_memory
+from .world import flush_all, rank, size
+
+_CHUNK_BYTES = 32 << 20
+
+
+def broadcast_object(obj, root_rank=0, name=None):
+    """`obj` of rank `root_rank` on every rank; anything that pickle can carry."""
+    name = wire_name("broadcast", name) + ".object"
+    data = torch.empty(0, dtype=torch.uint8)
+    if rank() == root_rank:
+        data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    length = broadcast_async(torch.tensor([data.numel()]), root_rank, name + ".size").wait().item()
+    if rank() != root_rank:
+        data = torch.empty(length, dtype=torch.uint8)
+    data = broadcast_async(data, root_rank, name).wait()
+    return obj if rank() == root_rank else pickle.loads(data.numpy().tobytes())
+
+
+def allgather_object(obj, name=None):
+    """The objects of all ranks, as a list in the order of ranks."""
+    name = wire_name("allgather", name) + ".object"
+    data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
+    lengths = allgather_async(torch.tensor([data.numel()]), name + ".size").wait().tolist()
+    pieces = allgather_async(data, name).wait().split(lengths)
+    return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
+
+
+def broadcast_parameters(params, root_rank=0):
+    """Gives every rank the tensors of rank `root_rank`: `params` is a state_dict() or named_parameters()."""
+    flush_all()
+    pairs = _named_tensors(params)
+    if size() > 1:
+        mine = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in pairs]
+        _compare(mine, broadcast_object(mine, root_rank), root_rank)
+    _broadcast_tensors([tensor for _, tensor in pairs], root_rank)
+
+
+def broadcast_optimizer_state(optimizer, root_rank=0):
+    """Gives every rank the optimizer state and hyper-parameters of rank `root_rank`."""
+    if isinstance(optimizer, torch.optim.LBFGS):
+        raise ValueError("broadcast_optimizer_state cannot carry torch.optim.LBFGS; broadcast the parameters only")
+    tensors = []
+    skeleton = _Dismantler.dismantle(optimizer.state_dict(), tensors) if rank() == root_rank else None
+    shapes = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
+    skeleton, shapes = broadcast_object((skeleton, shapes), root_rank)
+    if rank() != root_rank:
+        tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in shapes]
+    _broadcast_tensors(tensors, root_rank)
+    if rank() != root_rank:
+        optimizer.load_state_dict(_Assembler.assemble(skeleton, tensors))
+
+
+def _named_tensors(params):
+    if isinstance(params, collections.abc.Mapping):
+        pairs = list(params.items())
+    else:
+        pairs = list(params)
+        if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+            raise ValueError("broadcast_parameters wants model.state_dict() or model.named_parameters()")
+    return [(str(name), value.data) for name, value in pairs if isinstance(value, torch.Tensor)]
+
+
+def _compare(mine, roots, root_rank):
+    if mine == roots:
+        return
+    for own, other in zip(mine, roots):
+        if own != other:
+            raise ValueError(
+                f"broadcast_parameters: rank {rank()} has {_describe(own)} where rank {root_rank} has "
+                f"{_describe(other)}; build the same model on every rank"
+            )
+    raise ValueError(
+        f"broadcast_parameters: rank {rank()} has {len(mine)} tensors and rank {root_rank} has {len(roots)}; "
+        "build the same model on every rank"
+    )
+
+
+def _describe(entry):
+    name, dtype, shape = entry
+    return f"{name} {dtype.removeprefix('torch.')} {list(shape)}"
+
+
+def _broadcast_tensors(tensors, root_rank):
+    chunk, chunk_bytes = [], 0
+    for tensor in tensors:
+        if tensor.numel() == 0:
+            continue
+        tensor_bytes = tensor.numel() * tensor.element_size()
+        if tensor_bytes >= _CHUNK_BYTES:
+            broadcast_async_(tensor, root_rank).wait()
+            continue
+        chunk.append(tensor)
+        chunk_bytes += tensor_bytes
+        if chunk_bytes >= _CHUNK_BYTES:
+            _broadcast_chunk(chunk, root_rank)
+            chunk, chunk_bytes = [], 0
+    if chunk:
+        _broadcast_chunk(chunk, root_rank)
+
+
+def _broadcast_chunk(tensors, root_rank):
+    flat = torch.cat([as_bytes(in_memory(tensor)) for tensor in tensors])
+    flat = broadcast_async(flat, root_rank).wait()
+    if rank() == root_rank:
+        return
+    offset = 0
+    for tensor in tensors:
+        end = offset + tensor.numel() * tensor.element_size()
+        piece = flat[offset:end].clone()  # aligned for its dtype
+        tensor.copy_(piece.view(tensor.dtype).reshape(tensor.shape))
+        offset = end
+
+
+class _Dismantler(pickle.Pickler):
+    """Pickles an object without the contents of its tensors, which go into a list."""
+
+    @classmethod
+    def dismantle(cls, obj, tensors):
+        out = io.BytesIO()
+        pickler = cls(out)
+        pickler.tensors = tensors
+        pickler.dump(obj)
+        return out.getvalue()
+
+    def persistent_id(self, obj):
+        if not isinstance(obj, torch.Tensor):
+            return None
+        self.tensors.append(obj.detach())
+        return len(self.tensors) - 1
+
+
+class _Assembler(pickle.Unpickler):
+    """The reverse: puts the tensors of a list back into their places."""
+
+    @classmethod
+    def assemble(cls, data, tensors):
+        unpickler = cls(io.BytesIO(data))
+        unpickler.tensors = tensors
+        return unpickler.load()
+
+    def persistent_load(self, index):
+        return self.tensors[index]

@@ -1,0 +1,139 @@
+"""Where in the forward pass each parameter is first used.
+
+During one training forward, every torch function called inside a module's forward is watched for parameters among its
+arguments. The site of a parameter is the module in whose forward it was first used: mostly its owner, but the attention
+module for the output projection of torch.nn.MultiheadAttention, and whichever module comes first for tied weights.
+A parameter that was seen in no module has no site. A compiled module is one site for all its parameters.
+"""
+
+import torch
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.overrides import TorchFunctionMode
+
+from .compiling import is_compiled, untraced
+
+_METADATA = {
+    getattr(torch.Tensor, name).__get__
+    for name in (
+        "device",
+        "dtype",
+        "shape",
+        "layout",
+        "ndim",
+        "requires_grad",
+        "is_sparse",
+        "is_cuda",
+        "is_leaf",
+        "grad",
+    )
+} | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.stride}
+
+
+class Sites:
+    """Watches forwards from its making until stop().
+
+    `wanted` maps id(parameter) to the parameter. `found` then gives (module, parameters) in the order in which forward
+    enters the modules.
+    `roots` are the outermost modules that own any of them. Without `deep` only the first root is looked for.
+    """
+
+    def __init__(self, wanted, deep):
+        self.roots = []
+        self.done = False
+        self._wanted = wanted
+        self._deep = deep
+        self._stack = []
+        self._site = {}  # id(parameter) -> module
+        self._entered = {}  # module -> its number in the order of first entry
+        self._mode = None
+        self._stopping = False
+        self._hooks = [register_module_forward_pre_hook(self._enter)]
+        if deep:
+            self._hooks.append(register_module_forward_hook(self._leave, always_call=True))
+
+    @property
+    def found(self):
+        by_module = {}
+        for key, module in self._site.items():
+            by_module.setdefault(module, []).append(self._wanted[key])
+        return sorted(by_module.items(), key=lambda site: self._entered[site[0]])
+
+    def stop(self):
+        """Ends the watch; within a forward, at the end of that."""
+        self._stopping = True
+        if not self._stack:
+            self._remove()
+
+    def _remove(self):
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        self.done = True
+
+    @untraced
+    def _enter(self, module, _arguments):
+        if not self._stack and not self._note_root(module):
+            return  # not ours, and neither is what it calls
+        if not self._deep:
+            self._remove()
+            return
+        self._stack.append(module)
+        self._entered.setdefault(module, len(self._entered))
+        if is_compiled(module):
+            self._opaque(module)
+        elif len(self._stack) == 1 and torch.is_grad_enabled():
+            self._mode = _UseMode(self._use)
+            self._mode.__enter__()
+
+    @untraced
+    def _leave(self, module, _arguments, _output):
+        if not self._stack or self._stack[-1] is not module:
+            return
+        self._stack.pop()
+        if not self._stack:
+            self._end_mode()
+            if self._stopping:
+                self._remove()
+
+    def _note_root(self, module):
+        if module in self.roots:
+            return True
+        if not any(id(param) in self._wanted for param in module.parameters()):
+            return False
+        self.roots.append(module)
+        return True
+
+    def _opaque(self, module):
+        """What happens inside is not ours to watch: the module as a whole is the site."""
+        for param in module.parameters():
+            if id(param) in self._wanted:
+                self._site.setdefault(id(param), module)
+        self._end_mode()
+        self._stack.clear()
+        self._remove()
+
+    def _end_mode(self):
+        if self._mode is not None:
+            self._mode.__exit__(None, None, None)
+            self._mode = None
+
+    def _use(self, value):
+        if isinstance(value, torch.Tensor):
+            if id(value) in self._wanted and id(value) not in self._site:
+                self._site[id(value)] = self._stack[-1]
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                self._use(item)
+
+
+class _UseMode(TorchFunctionMode):
+    def __init__(self, use):
+        super().__init__()
+        self._use = use
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        kwargs = kwargs or {}
+        if func not in _METADATA:
+            self._use(args)
+            self._use(tuple(kwargs.values()))
+        return func(*args, **kwargs)

@@ -1,0 +1,177 @@
+"""This process's place in the job: one session a process, opened by init() and closed by shutdown(), or by the base
+package at exit (which says no goodbye after an uncaught exception, so that the other ranks hear of it at once).
+
+A forked child (a DataLoader worker) keeps the numbers - rank(), size() - but not the session: collectives belong to the
+process that called init().
+"""
+
+import atexit
+import itertools
+import logging
+import os
+import sys
+import threading
+import weakref
+from typing import NamedTuple
+
+import deft
+
+
+class World(NamedTuple):
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    node: int
+    nodes: int
+
+
+_lock = threading.Lock()
+_session = None
+_world = None
+_owner = None  # pid of the process that opened the session
+_optimizers = itertools.count()
+_inherited = []  # sessions of the parent process: kept, so that no destructor closes them
+_dependents = weakref.WeakSet()  # distributed optimizers: see depend()
+log = logging.getLogger("deft.torch")
+
+
+def init(**options):
+    """Attaches to this node's daemon and waits for the whole job; a second call does nothing.
+
+    `options` are Deft's options by name (policy="bytescheduler", timeout="5s") and win over DEFT_* variables.
+    """
+    global _session, _world, _owner, _optimizers
+    with _lock:
+        if _session is not None:
+            return
+        session = deft.open(**options)
+        _session = session
+        _optimizers = itertools.count()
+        _world = World(session.rank, session.size, session.local_rank, session.local_size, session.node, session.nodes)
+        _owner = os.getpid()
+        _prepare_log()
+
+
+def shutdown():
+    """Applies updates under way and leaves the job; without init() it does nothing."""
+    global _session, _world
+    if _session is None or _owner != os.getpid():
+        return
+    for dependent in list(_dependents):
+        dependent.settle()
+        dependent.release()
+    _dependents.clear()
+    with _lock:
+        session, _session, _world = _session, None, None
+    if session is not None:
+        session.close()
+
+
+def is_initialized():
+    return _world is not None
+
+
+def session():
+    """The open session; the error says what is missing."""
+    if _session is None:
+        if _world is not None:
+            raise RuntimeError(
+                "this process was forked from a worker of Deft (a DataLoader worker, for instance): "
+                "only the process that called deft.torch.init() can communicate"
+            )
+        raise ValueError("Deft has not been initialized: call deft.torch.init() first")
+    return _session
+
+
+def world():
+    if _world is None:
+        raise ValueError("Deft has not been initialized: call deft.torch.init() first")
+    return _world
+
+
+def rank():
+    """This worker's number in the job, from 0."""
+    return world().rank
+
+
+def size():
+    """How many workers the job has."""
+    return world().size
+
+
+def local_rank():
+    """This worker's number on its node, from 0."""
+    return world().local_rank
+
+
+def local_size():
+    """How many workers of the job this node has."""
+    return world().local_size
+
+
+def cross_rank():
+    """The number of this node, from 0."""
+    return world().node
+
+
+def cross_size():
+    """How many nodes the job has."""
+    return world().nodes
+
+
+def is_homogeneous():
+    """Whether every node has as many workers as this one."""
+    counts = {}
+    for other in range(size()):
+        node = session().node_of(other)
+        counts[node] = counts.get(node, 0) + 1
+    return len(set(counts.values())) == 1
+
+
+def number_optimizer():
+    """Numbers the distributed optimizers of this session, from 0; the same on all ranks."""
+    return next(_optimizers)
+
+
+def depend(dependent):
+    """Has dependent.settle() and dependent.release() called before the session ends, and flush() by flush_all()."""
+    _dependents.add(dependent)
+
+
+def flush_all():
+    """Applies the updates that optimizers with forward overlap still hold back."""
+    for dependent in list(_dependents):
+        dependent.flush()
+
+
+def _prepare_log():
+    level = deft.option("log_level").upper()
+    log.setLevel(logging.getLevelName(level))
+    if not log.handlers and not logging.getLogger().handlers:
+        handler = logging.StreamHandler(sys.stderr)
+        handler.setFormatter(logging.Formatter(f"deft.torch rank {_world.rank}: %(levelname)s: %(message)s"))
+        log.addHandler(handler)
+        log.propagate = False
+
+
+def _at_exit():
+    """Before the base package leaves the job: the other ranks still count on what this one has handed over."""
+    if _session is None or _owner != os.getpid() or getattr(sys, "last_type", None) is not None:
+        return
+    try:
+        for dependent in list(_dependents):
+            dependent.settle()
+    except deft.DeftError as error:
+        log.error("updates under way are lost: %s", error)
+
+
+def _after_fork():
+    global _session
+    if _session is not None:
+        _inherited.append(_session)
+        _session = None
+
+
+atexit.register(_at_exit)  # exit handlers run in reverse order: this one before the base package's
+os.register_at_fork(after_in_child=_after_fork)
