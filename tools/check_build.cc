@@ -1,0 +1,115 @@
+#include <zmq.h>
+
+#include <boost/version.hpp>
+#include <cstdio>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+
+#include "core/ipc/messages.h"
+#include "core/shm/layout.h"
+#include "tools/command.h"
+#include "tools/installed.h"
+
+namespace deft::tools {
+namespace {
+
+using nlohmann::json;
+
+json feature(std::string_view name, bool here, std::string_view why) {
+  return {{"name", name}, {"here", here}, {"why", why}};
+}
+
+json links() {
+  return json::array({
+      feature("gloo", true, "host memory, any NIC with an IP address"),
+      feature("mpi", false, "this version of Deft has no MPI link; workers may still be started by mpirun"),
+      feature("ps", false, "this version of Deft has no parameter-server link"),
+      feature("nccl", false, "this version of Deft has no NCCL link; CUDA gradients go over gloo"),
+  });
+}
+
+json policies() {
+  json names = json::array();
+  for (const auto& spec : option_table()) {
+    if (spec.name != "policy") continue;
+    std::string_view left = spec.choices;
+    while (!left.empty()) {
+      const auto bar = left.find('|');
+      names.push_back(left.substr(0, bar));
+      left = bar == std::string_view::npos ? std::string_view{} : left.substr(bar + 1);
+    }
+  }
+  return names;
+}
+
+json plugins() {
+  const auto package = python_package();
+  const auto torch = package / "torch" / "__init__.py";
+  const bool base = !package.empty();
+  const bool has_torch = base && std::filesystem::exists(torch);
+  return json::array({
+      feature("python (deft)", base, base ? package.string() : "no folder deft beside this program: run scripts/build"),
+      feature("pytorch (deft.torch)", has_torch, has_torch ? torch.parent_path().string() : "not built"),
+      feature("tensorflow", false, "this version of Deft has no TensorFlow plugin"),
+      feature("mxnet", false, "this version of Deft has no MXNet plugin"),
+  });
+}
+
+std::string zmq_text() {
+  int major = 0, minor = 0, patch = 0;
+  zmq_version(&major, &minor, &patch);
+  return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(patch);
+}
+
+json describe_build() {
+  return {
+      {"version", DEFT_VERSION},
+      {"compiler", DEFT_COMPILER},
+      {"build_type", DEFT_BUILD_TYPE},
+      {"sanitizer", DEFT_SANITIZER},
+      {"protocol", ipc::kProtocolVersion},
+      {"ring_layout", shm::kLayoutVersion},
+      {"boost", BOOST_LIB_VERSION},
+      {"zeromq", zmq_text()},
+      {"links", links()},
+      {"policies", policies()},
+      {"plugins", plugins()},
+      {"features",
+       json::array({feature("curve", zmq_has("curve") == 1, "encrypted control messages (option secret_file)")})},
+  };
+}
+
+void print_features(const char* title, const json& features) {
+  std::printf("%s\n", title);
+  for (const auto& item : features)
+    std::printf("  [%c] %-22s %s\n", item["here"].get<bool>() ? 'X' : ' ', item["name"].get<std::string>().c_str(),
+                item["why"].get<std::string>().c_str());
+}
+
+void print_build(const json& build) {
+  std::printf("deft %s, %s, %s%s\n", DEFT_VERSION, DEFT_COMPILER, DEFT_BUILD_TYPE,
+              *DEFT_SANITIZER == '\0' ? "" : ", sanitizer " DEFT_SANITIZER);
+  std::printf("protocol %u, ring layout %u, boost %s, zeromq %s\n\n", ipc::kProtocolVersion, shm::kLayoutVersion,
+              BOOST_LIB_VERSION, build["zeromq"].get<std::string>().c_str());
+  print_features("links", build["links"]);
+  std::printf("policies\n");
+  for (const auto& policy : build["policies"]) std::printf("  [X] %s\n", policy.get<std::string>().c_str());
+  print_features("plugins", build["plugins"]);
+  print_features("features", build["features"]);
+}
+
+}  // namespace
+
+Result<int> run_check_build(Arguments given) {
+  std::vector<std::string> arguments(given.begin(), given.end());
+  const bool as_json = take_flag(arguments, "--json");
+  if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
+  const json build = describe_build();
+  if (as_json)
+    std::puts(build.dump(2).c_str());
+  else
+    print_build(build);
+  return kExitOk;
+}
+
+}  // namespace deft::tools

@@ -1,0 +1,146 @@
+#include "tools/daemon_status.h"
+
+#include <cstdio>
+#include <vector>
+
+#include "core/ipc/channel.h"
+#include "core/ipc/wire.h"
+
+namespace deft::tools {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::size_t kMaxStatusBytes = 64U << 20;
+
+struct StatusRequest {
+  ipc::Header header;
+};
+
+// Appends a TEXT message's piece; true when it was the last one.
+Result<bool> append_piece(const ipc::Packet& packet, std::string& out) {
+  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
+  auto text = ipc::decode<ipc::Text>(packet.bytes, ipc::MessageKind::kText, 0);
+  if (!text) return tl::unexpected(text.error());
+  const auto* piece = reinterpret_cast<const char*>(text->tail.data());
+  std::string_view words(piece, text->tail.size());
+  while (!words.empty() && words.back() == '\0') words.remove_suffix(1);
+  out.append(words);
+  if (out.size() > kMaxStatusBytes) return fail(ErrorKind::kViolation, "the daemon's status does not end");
+  return text->fixed.last != 0;
+}
+
+std::string bytes_text(double bytes) {
+  static constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
+  int unit = 0;
+  for (; bytes >= 1024 && unit < 4; ++unit) bytes /= 1024;
+  char text[32];
+  std::snprintf(text, sizeof text, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, kUnits[unit]);
+  return text;
+}
+
+// Columns as wide as their widest cell.
+std::string table(const std::vector<std::vector<std::string>>& rows) {
+  std::vector<std::size_t> widths;
+  for (const auto& row : rows)
+    for (std::size_t i = 0; i < row.size(); ++i) {
+      if (i >= widths.size()) widths.push_back(0);
+      widths[i] = std::max(widths[i], row[i].size());
+    }
+  std::string out;
+  for (const auto& row : rows) {
+    std::string line = "   ";
+    for (std::size_t i = 0; i < row.size(); ++i) line += " " + row[i] + std::string(widths[i] - row[i].size() + 1, ' ');
+    out += line.substr(0, line.find_last_not_of(' ') + 1) + "\n";
+  }
+  return out;
+}
+
+// A field as text; "-" where this daemon does not tell it.
+std::string cell(const json& object, const char* key) {
+  const auto found = object.find(key);
+  if (found == object.end() || found->is_null()) return "-";
+  return found->is_string() ? found->get<std::string>() : found->dump();
+}
+
+double number(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_number() ? found->get<double>() : 0;
+}
+
+json list(const json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_array() ? *found : json::array();
+}
+
+std::string workers_table(const json& job) {
+  std::vector<std::vector<std::string>> rows{{"rank", "pid", "state"}};
+  for (const auto& worker : list(job, "workers"))
+    rows.push_back({cell(worker, "rank"), cell(worker, "pid"), worker.value("attached", false) ? "attached" : "gone"});
+  return rows.size() > 1 ? table(rows) : "";
+}
+
+std::string links_table(const json& job) {
+  std::vector<std::vector<std::string>> rows{{"link", "state", "parts", "reduced", "busy", "waiting"}};
+  for (const auto& link : list(job, "links")) {
+    char busy[32];
+    std::snprintf(busy, sizeof busy, "%.1f s", number(link, "busy_us") / 1e6);
+    rows.push_back({cell(link, "name"), link.value("open", false) ? "open" : "closed", cell(link, "parts"),
+                    bytes_text(number(link, "bytes")), busy, cell(link, "waiting")});
+  }
+  return rows.size() > 1 ? table(rows) : "";
+}
+
+std::string groups_table(const json& job) {
+  std::vector<std::vector<std::string>> rows{{"group", "tensors", "buckets", "size", "steps done"}};
+  for (const auto& group : list(job, "groups"))
+    rows.push_back({cell(group, "id"), cell(group, "tensors"), cell(group, "buckets"),
+                    bytes_text(number(group, "bytes")), cell(group, "step")});
+  return rows.size() > 1 ? table(rows) : "";
+}
+
+std::string describe_job(const json& job) {
+  std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
+                    ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
+                    (job.value("leads", false) ? " (leads)" : "") + "\n";
+  out += workers_table(job) + links_table(job) + groups_table(job);
+  for (const auto& stall : list(job, "stalls")) {
+    char age[32];
+    std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);
+    out += "    stalled: rank " + cell(stall, "rank") + " owes '" + cell(stall, "owes") + "' of step " +
+           cell(stall, "step") + "; others have waited " + age + "\n";
+  }
+  return out;
+}
+
+}  // namespace
+
+Result<json> query_daemon(const std::string& path, TimeUs patience_us) {
+  auto channel = ipc::Channel::connect(path);
+  if (!channel) return tl::unexpected(channel.error());
+  if (auto sent = channel->send(ipc::encode(StatusRequest{}, ipc::MessageKind::kStatus)); !sent)
+    return tl::unexpected(sent.error());
+  const TimeUs deadline = MonotonicClock::now() + patience_us;
+  std::string text;
+  for (bool last = false; !last;) {
+    auto packet = channel->receive(deadline);
+    if (!packet) return tl::unexpected(packet.error().in("the status of the daemon at " + path));
+    auto piece = append_piece(*packet, text);
+    if (!piece) return tl::unexpected(piece.error());
+    last = *piece;
+  }
+  auto parsed = json::parse(text, nullptr, false);
+  if (!parsed.is_object())
+    return fail(ErrorKind::kViolation, "the daemon at " + path + " answered with no JSON object");
+  return parsed;
+}
+
+std::string describe_status(const json& status, const std::string& path) {
+  std::string out = "deftd " + cell(status, "version") + ", pid " + cell(status, "pid") + ", at " + path + "\n";
+  const json jobs = list(status, "jobs");
+  if (jobs.empty()) out += "no job\n";
+  for (const auto& job : jobs) out += describe_job(job);
+  return out;
+}
+
+}  // namespace deft::tools

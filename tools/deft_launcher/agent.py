@@ -1,0 +1,259 @@
+"""A node's agent: starts its daemon and its workers, reports what becomes of them, and leaves nothing behind.
+
+It speaks the lines of wire.py on its standard input and output, so it works alike as a child and behind ssh. When its
+input ends, for whatever reason, it ends all that it started.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import selectors
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from deft_launcher import arguments, wire
+from deft_launcher.child import Child
+
+PORT_TRIES = 5
+DAEMON_GRACE = 5.0
+WATCH_SECONDS = 0.05
+
+
+def free_port(address: str) -> int:
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+def own_address(peer: str) -> str:
+    """This machine's address on the way to `peer`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((peer, 9))
+        return probe.getsockname()[0]
+
+
+class Agent:
+    def __init__(self) -> None:
+        self.input = wire.Lines(0)
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(self.input, selectors.EVENT_READ, None)
+        self.workers: list[Child] = []
+        self.daemon: Child | None = None
+        self.folder: Path | None = None
+        self.plan: dict = {}
+        self.socket = ""
+        self.going = False  # the end has begun
+
+    def tell(self, event: str, **fields) -> None:
+        data = wire.encode({"event": event, **fields})
+        try:
+            while data:
+                data = data[os.write(1, data) :]
+        except OSError:
+            self.going = True  # nobody listens any more
+
+    # --- the daemon
+
+    def environment(self, **more: str) -> dict[str, str]:
+        result = {**os.environ, **self.plan["environment"]}
+        result.update({"DEFT_" + name.upper(): value for name, value in self.plan["options"].items()})
+        result.update(more)
+        return result
+
+    def running_daemon(self) -> dict | None:
+        """The status of the daemon that already serves this node's socket."""
+        if self.plan["private"]:
+            return None
+        asked = subprocess.run(
+            [arguments.program("deft"), "status", "--json"], env=self.environment(), capture_output=True, text=True
+        )
+        return json.loads(asked.stdout) if asked.returncode == 0 else None
+
+    def prepare(self, plan: dict) -> None:
+        self.plan = plan
+        folder = plan.get("folder")
+        if folder and Path(folder).is_dir():
+            os.chdir(folder)
+        status = self.running_daemon()
+        if status is not None:
+            self.socket = status["socket"]
+            self.tell("ready", listen=status["listen"], private=False)
+            return
+        self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
+        self.socket = str(self.folder / "deftd.sock")
+        address = plan["address"] or (own_address(plan["peer"]) if plan["peer"] else "127.0.0.1")
+        for attempt in range(1, PORT_TRIES + 1):
+            listen = f"{address}:{free_port(address)}"
+            if self.start_daemon(listen):
+                self.tell("ready", listen=listen, private=True, folder=str(self.folder))
+                return
+            taken = any("in use" in line for line in self.daemon.tail)
+            if not taken or attempt == PORT_TRIES:
+                status = self.daemon.process.wait()
+                raise RuntimeError(f"deftd {wire.exit_text(status)}: " + " | ".join(self.daemon.tail[-3:]))
+
+    def start_daemon(self, listen: str) -> bool:
+        """True once it says that it is usable; False when it ended instead."""
+        ready, ready_end = os.pipe()
+        words = [arguments.program("deftd"), f"--socket={self.socket}", f"--listen={listen}", f"--ready-fd={ready_end}"]
+        self.daemon = Child(words, self.environment(), None, pass_fds=(ready_end,))
+        os.close(ready_end)
+        deadline = time.monotonic() + self.plan["start_timeout"]
+        with selectors.DefaultSelector() as waiting:
+            waiting.register(ready, selectors.EVENT_READ)
+            for output in self.daemon.outputs:
+                waiting.register(output, selectors.EVENT_READ)
+            usable = False
+            while not usable and time.monotonic() < deadline:
+                for key, _ in waiting.select(0.2):
+                    if key.fileobj == ready:
+                        usable = os.read(ready, 1) != b""
+                        waiting.unregister(ready)
+                    else:
+                        self.pass_on(self.daemon, key.fileobj)
+                        if key.fileobj.closed:
+                            waiting.unregister(key.fileobj)
+                if not usable and self.daemon.process.poll() is not None:
+                    break
+        os.close(ready)
+        if usable:
+            self.watch(self.daemon)
+        elif self.daemon.process.poll() is None:
+            raise RuntimeError(f"deftd was not usable within {self.plan['start_timeout']:.0f} s")
+        else:
+            for output in self.daemon.outputs:
+                self.pass_on(self.daemon, output)
+        return usable
+
+    # --- the workers
+
+    def start(self, leader: str) -> None:
+        first, count = self.plan["first_rank"], self.plan["workers"]
+        for local in range(count):
+            environment = self.environment(
+                DEFT_RANK=str(first + local),
+                DEFT_WORLD_SIZE=str(self.plan["world"]),
+                DEFT_LOCAL_RANK=str(local),
+                DEFT_LOCAL_SIZE=str(count),
+                DEFT_SOCKET=self.socket,
+                DEFT_LEADER=leader,
+            )
+            environment.setdefault("PYTHONUNBUFFERED", "1")
+            share = max(1, (os.cpu_count() or 1) // self.plan["workers_on_machine"])
+            environment.setdefault("OMP_NUM_THREADS", str(share))
+            self.add_package(environment)
+            try:
+                worker = Child(self.plan["command"], environment, first + local)
+            except OSError as error:
+                raise RuntimeError(f"cannot run {self.plan['command'][0]}: {error.strerror}") from None
+            self.workers.append(worker)
+            self.watch(worker)
+
+    @staticmethod
+    def add_package(environment: dict[str, str]) -> None:
+        here = Path(__file__).resolve().parents[1]
+        for folder in (here / "python", here.parents[1] / "python", here.parent / "build" / "python"):
+            if (folder / "deft" / "__init__.py").exists():
+                old = environment.get("PYTHONPATH", "")
+                environment["PYTHONPATH"] = f"{folder}:{old}" if old else str(folder)
+                return
+
+    # --- what happens
+
+    def watch(self, child: Child) -> None:
+        for output in child.outputs:
+            if not output.closed:
+                self.selector.register(output, selectors.EVENT_READ, child)
+
+    def pass_on(self, child: Child, output: wire.Lines) -> None:
+        for text in child.read(output):
+            if child.rank is None:
+                self.tell("log", text=text)
+            else:
+                self.tell("output", rank=child.rank, error=output is child.outputs[1], text=text)
+
+    def reap(self) -> None:
+        """Reports the children that ended, after all that they wrote."""
+        for child in [*self.workers, *([self.daemon] if self.daemon else [])]:
+            if child.reported or child.process.poll() is None:
+                continue
+            for output in child.outputs:
+                self.pass_on(child, output)
+            child.reported = True
+            status = child.process.returncode
+            if child.rank is not None:
+                self.tell("exit", rank=child.rank, status=status, tail=child.tail)
+            elif not self.going:
+                self.tell("failed", what=f"its deftd {wire.exit_text(status)}", tail=child.tail)
+
+    def handle(self, message: dict) -> None:
+        action = message.get("do")
+        if action == "prepare":
+            self.prepare(message)
+        elif action == "start":
+            self.start(message["leader"])
+        elif action == "signal":
+            for worker in self.workers:
+                worker.send(message["number"])
+        elif action == "stop":
+            self.going = True
+
+    def run(self) -> None:
+        while not self.going:
+            for key, _ in self.selector.select(WATCH_SECONDS):
+                if key.data is not None:
+                    self.pass_on(key.data, key.fileobj)
+                    if key.fileobj.closed:
+                        self.selector.unregister(key.fileobj)
+                    continue
+                for line in self.input.read():
+                    self.handle(wire.decode(line))
+                if self.input.closed:
+                    self.going = True
+            self.reap()
+
+    def end(self) -> None:
+        """Ends the workers, then the daemon: asks, waits, kills; then removes the folder."""
+        grace = float(self.plan.get("grace", DAEMON_GRACE))
+        self.end_children(self.workers, grace)
+        if self.daemon:
+            self.end_children([self.daemon], DAEMON_GRACE)
+        if self.folder:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def end_children(self, children: list[Child], grace: float) -> None:
+        for child in children:
+            child.send(signal.SIGTERM)
+        deadline = time.monotonic() + grace
+        while any(child.process.poll() is None for child in children) and time.monotonic() < deadline:
+            for child in children:
+                for output in child.outputs:
+                    self.pass_on(child, output)
+            time.sleep(0.02)
+        for child in children:
+            child.send(signal.SIGKILL)  # also what a worker that has ended left behind
+            child.process.wait()
+        self.reap()
+
+
+def main() -> int:
+    for number in (signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)  # the launcher decides
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    agent = Agent()
+    try:
+        agent.run()
+    except Exception as error:
+        agent.tell("failed", what=str(error) or repr(error), tail=[])
+        agent.going = True
+    finally:
+        agent.end()
+    return 0

@@ -1,0 +1,146 @@
+"""deftrun's command line: its own flags, and every option of Deft as a flag."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import shutil
+import subprocess
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from deft_launcher import hosts
+from deft_launcher.hosts import Node, UsageError
+
+OURS = {"rank", "world_size", "local_rank", "local_size", "leader", "ready_fd", "listen"}  # deftrun sets them
+FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
+
+USAGE = "deftrun -np N [-H host:slots,...] [--hostfile F] [--nodes K] [-x VAR] [--OPTION VALUE ...] COMMAND ..."
+EPILOG = """Every option of Deft (deft options) is a flag too: --policy bytescheduler, --links gloo:eth0, ...
+Workers get OMP_NUM_THREADS so that they share the machine's cores, where it is not set.
+Exit status: the first failing worker's, 128 + N where signal N killed it, 1 where Deft failed, 2 for wrong usage."""
+
+
+@dataclass
+class Run:
+    command: list[str]
+    nodes: list[Node]
+    options: dict[str, str] = field(default_factory=dict)  # of Deft, by name
+    forwarded: dict[str, str] = field(default_factory=dict)  # variables for other hosts
+    start_timeout: float = 60
+    grace: float = 5
+    verbose: bool = False
+
+    @property
+    def world(self) -> int:
+        return sum(node.workers for node in self.nodes)
+
+
+def program(name: str) -> str:
+    """A program of this installation: beside deftrun, in the tree's build folder, or on the PATH."""
+    here = Path(__file__).resolve().parent.parent
+    for folder in (here, here.parent.parent / "bin", here.parent / "build" / "bin"):
+        if os.access(folder / name, os.X_OK) and (folder / name).is_file():
+            return str(folder / name)
+    found = shutil.which(name)
+    if not found:
+        raise UsageError(f"the program {name} is neither beside deftrun nor on the PATH: run scripts/build")
+    return found
+
+
+def option_names() -> list[str]:
+    listed = subprocess.run([program("deft"), "options", "--json"], capture_output=True, text=True)
+    if listed.returncode != 0:
+        raise UsageError(f"deft options failed: {listed.stderr.strip()}")
+    return [option["name"] for option in json.loads(listed.stdout)]
+
+
+def make_parser(names: list[str]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="deftrun",
+        usage=USAGE,
+        description="Starts a training run: daemons where none run, and N workers; ends them all together.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
+    )
+    parser.add_argument("-np", type=positive, metavar="N", help="number of workers; without it all slots of the hosts")
+    parser.add_argument("-H", "--hosts", metavar="HOSTS", help="host:slots,... (ssh must work without a password)")
+    parser.add_argument("--hostfile", metavar="FILE", help="the same, one `host slots=N` a line")
+    parser.add_argument("--nodes", type=positive, metavar="K", help="emulate K nodes on this machine")
+    parser.add_argument("--network-interfaces", metavar="NICS", help="eth0,eth1: short for --links gloo:eth0,gloo:eth1")
+    parser.add_argument("--start-timeout", type=float, default=60, metavar="SECONDS", help="for all daemons (60)")
+    parser.add_argument("--grace", type=float, default=5, metavar="SECONDS", help="between TERM and KILL (5)")
+    parser.add_argument("-x", action="append", default=[], metavar="VAR[=VALUE]", help="variable for all workers")
+    parser.add_argument("-v", "--verbose", action="store_true", help="show the daemons' logs and the placement")
+    parser.add_argument("--version", action="store_true", help="print the version")
+    options = parser.add_argument_group("options of Deft (deft options tells what they mean)")
+    for name in names:
+        if name not in OURS:
+            options.add_argument(
+                "--" + name.replace("_", "-"), dest="deft_" + name, metavar="V", help=argparse.SUPPRESS
+            )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="what each worker runs")
+    return parser
+
+
+def positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is not 1 or more")
+    return value
+
+
+def place(given: argparse.Namespace) -> list[Node]:
+    named = given.hosts or given.hostfile
+    if given.hosts and given.hostfile:
+        raise UsageError("give -H or --hostfile, not both")
+    if given.nodes and named:
+        raise UsageError("--nodes emulates nodes on this machine: leave -H and --hostfile out")
+    if named:
+        table = hosts.parse_hosts(given.hosts) if given.hosts else hosts.read_hostfile(given.hostfile)
+        return hosts.spread_over_hosts(given.np, table)
+    if given.np is None:
+        raise UsageError("say how many workers: -np N")
+    if given.nodes:
+        return hosts.emulate(given.np, given.nodes)
+    return [Node(0, "localhost", 0, given.np)]
+
+
+def deft_options(given: argparse.Namespace) -> dict[str, str]:
+    found = {name[5:]: value for name, value in vars(given).items() if name.startswith("deft_") and value is not None}
+    if given.network_interfaces:
+        if "links" in found:
+            raise UsageError("give --links or --network-interfaces, not both")
+        found["links"] = ",".join("gloo:" + nic.strip() for nic in given.network_interfaces.split(","))
+    return found
+
+
+def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
+    """Variables that -x sets for all, and those that other hosts get from this environment besides."""
+    explicit: dict[str, str] = {}
+    for item in given.x:
+        name, equals, value = item.partition("=")
+        if not equals and name not in os.environ:
+            raise UsageError(f"-x {name}: this variable is not set here: give -x {name}=VALUE")
+        explicit[name] = value if equals else os.environ[name]
+    inherited = {n: v for n, v in os.environ.items() if n in FORWARDED or n.startswith("DEFT_")}
+    return explicit, inherited
+
+
+def parse(words: list[str]) -> Run | None:
+    """What to run; None when only a question was answered."""
+    parser = make_parser(option_names())
+    given = parser.parse_args(words)
+    if given.version:
+        print(subprocess.run([program("deft"), "--version"], capture_output=True, text=True).stdout.strip())
+        return None
+    command = given.command[1:] if given.command[:1] == ["--"] else given.command
+    if not command:
+        raise UsageError("no command to run is given")
+    explicit, inherited = forwarded(given)
+    run = Run(command, place(given), deft_options(given), {**inherited, **explicit})
+    run.start_timeout, run.grace, run.verbose = given.start_timeout, given.grace, given.verbose
+    os.environ.update(explicit)
+    return run

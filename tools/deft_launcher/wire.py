@@ -1,0 +1,73 @@
+"""The JSON lines between the launcher and its agents.
+
+Launcher to agent (its standard input; the end of it means: stop everything and go):
+    {"do": "prepare", ...}  start a daemon where none runs     {"do": "start", "leader": ...}  start the workers
+    {"do": "signal", "number": N}  to the workers               {"do": "stop", "grace": S}  end workers and daemon
+Agent to launcher (its standard output):
+    {"event": "ready", "listen": ...}  {"event": "output", "rank": R, "error": bool, "text": ...}
+    {"event": "exit", "rank": R, "status": S}  {"event": "failed", "what": ...}  {"event": "log", "text": ...}
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+
+
+class Lines:
+    """Cuts what a descriptor gives into lines; never blocks."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self.closed = False
+        self._rest = b""
+        os.set_blocking(descriptor, False)
+
+    def fileno(self) -> int:
+        return self.descriptor
+
+    def read(self) -> list[bytes]:
+        """All whole lines that have come; at the end also the last one without an end of line."""
+        lines: list[bytes] = []
+        while not self.closed:
+            try:
+                piece = os.read(self.descriptor, 1 << 16)
+            except BlockingIOError:
+                break
+            except OSError:
+                piece = b""
+            *whole, self._rest = (self._rest + piece).split(b"\n")
+            lines += whole
+            self.closed = not piece
+        if self.closed and self._rest:
+            lines.append(self._rest)
+            self._rest = b""
+        return lines
+
+
+def encode(message: dict) -> bytes:
+    return json.dumps(message).encode() + b"\n"
+
+
+def decode(line: bytes) -> dict:
+    """A message; lines that are none (a banner of a login shell) give {}."""
+    try:
+        message = json.loads(line)
+    except ValueError:
+        return {}
+    return message if isinstance(message, dict) else {}
+
+
+def exit_text(status: int) -> str:
+    """What a process's return code, as subprocess gives it, means."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"
+
+
+def shell_status(status: int) -> int:
+    return 128 - status if status < 0 else status

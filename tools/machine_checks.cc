@@ -1,0 +1,132 @@
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+#include <thread>
+
+#include "core/shm/segment.h"
+#include "tools/findings.h"
+
+namespace deft::tools {
+namespace {
+
+constexpr double kMiB = 1024.0 * 1024;
+constexpr double kGiB = 1024 * kMiB;
+constexpr std::uint64_t kProbeBytes = 1U << 20;
+constexpr rlim_t kFewFiles = 1024;
+constexpr double kLittleMemory = 1 * kGiB;
+
+std::string gib(double bytes) {
+  char text[32];
+  std::snprintf(text, sizeof text, bytes < kGiB ? "%.0f MB" : "%.1f GB", bytes < kGiB ? bytes / kMiB : bytes / kGiB);
+  return text;
+}
+
+std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : gib(static_cast<double>(limit)); }
+
+// Bytes of a field of /proc/meminfo.
+double meminfo(const std::string& field) {
+  std::ifstream in("/proc/meminfo");
+  std::string name, unit;
+  double value = 0;
+  while (in >> name >> value) {
+    std::getline(in, unit);
+    if (name == field + ":") return value * 1024;
+  }
+  return 0;
+}
+
+// What the container leaves; a very large number where nothing limits it.
+double container_memory() {
+  double limit = 0, used = 0;
+  std::ifstream limits("/sys/fs/cgroup/memory.max"), usage("/sys/fs/cgroup/memory.current");
+  if (!(limits >> limit)) return 1e18;
+  usage >> used;
+  return std::max(0.0, limit - used);
+}
+
+// Whether a child may make the namespaces that the lab emulates nodes with: 0, or errno.
+int try_namespaces() {
+  const pid_t child = fork();
+  if (child < 0) return errno;
+  if (child == 0) _exit(unshare(CLONE_NEWUSER | CLONE_NEWNET | CLONE_NEWNS) == 0 ? 0 : errno);
+  int status = 0;
+  while (waitpid(child, &status, 0) < 0 && errno == EINTR) continue;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : EINTR;
+}
+
+}  // namespace
+
+Finding check_shared_memory() {
+  auto segment = shm::Segment::create("deft-doctor", kProbeBytes);
+  if (segment) return {Health::kOk, "shared memory", "sealed memfds work (no /dev/shm needed)", ""};
+  return {
+      Health::kFail, "shared memory", segment.error().what,
+      segment.error().fix.empty() ? "Deft needs memfd_create with seals: Linux 3.17 or newer" : segment.error().fix};
+}
+
+Finding check_pidfd() {
+  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
+  if (fd >= 0) {
+    close(fd);
+    return {Health::kOk, "pidfd", "the death of a worker is seen at once", ""};
+  }
+  return {Health::kWarn, "pidfd", std::string("pidfd_open: ") + std::strerror(errno),
+          "a dead worker is then seen by its socket alone; Linux 5.3 or newer has pidfds"};
+}
+
+Finding check_memory(const Config& config) {
+  const double free_bytes = std::min(meminfo("MemAvailable"), container_memory());
+  const auto wanted = static_cast<double>(config.bytes("memory_limit"));
+  const std::string text = gib(free_bytes) + " available, option memory_limit " +
+                           (wanted > 0 ? gib(wanted) : std::string("half of the machine's memory"));
+  if (wanted > free_bytes)
+    return {Health::kWarn, "memory", text, "lower memory_limit or give the machine or container more memory"};
+  if (free_bytes < kLittleMemory)
+    return {Health::kWarn, "memory", text, "arenas need the gradients' size for each worker and slot"};
+  return {Health::kOk, "memory", text, ""};
+}
+
+Finding check_memlock() {
+  rlimit limit{};
+  getrlimit(RLIMIT_MEMLOCK, &limit);
+  const std::string text = "locked memory: " + limit_text(limit.rlim_cur);
+  if (limit.rlim_cur == RLIM_INFINITY || geteuid() == 0) return {Health::kOk, "memlock", text, ""};
+  return {Health::kWarn, "memlock", text,
+          "only NICs and GPUs that pin memory need more: `ulimit -l unlimited`, or LimitMEMLOCK=infinity in the unit"};
+}
+
+Finding check_open_files() {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const std::string text = std::to_string(limit.rlim_cur) + " open files";
+  if (limit.rlim_cur >= kFewFiles) return {Health::kOk, "open files", text, ""};
+  return {Health::kWarn, "open files", text, "a daemon needs about 10 for each worker: `ulimit -n 65536`"};
+}
+
+Finding check_cores(const Config& config) {
+  const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
+  const std::string text = std::to_string(cores) + " cores, option spin " + config.text("spin");
+  if (cores < 4 && config.seconds_us("spin") > 0)
+    return {Health::kWarn, "cores", text, "spinning takes the cores from the workers here: set DEFT_SPIN=0"};
+  return {Health::kOk, "cores", text, ""};
+}
+
+Finding check_namespaces() {
+  const int error = try_namespaces();
+  if (error == 0) return {Health::kOk, "namespaces", "the lab (bench/compare) can emulate nodes and NICs", ""};
+  return {
+      Health::kWarn, "namespaces", std::string("unshare: ") + std::strerror(error),
+      "only bench/compare and the quick start want them, and use plain loopback instead; "
+      "sysctl kernel.unprivileged_userns_clone=1 (Debian), kernel.apparmor_restrict_unprivileged_userns=0 (Ubuntu)"};
+}
+
+}  // namespace deft::tools

@@ -1,0 +1,79 @@
+// deft: the command line. Each command is a function of command.h.
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "tools/command.h"
+#include "tools/simulate.h"
+
+namespace deft::tools {
+namespace {
+
+struct Command {
+  std::string_view name;
+  std::string_view arguments;
+  std::string_view summary;
+  Result<int> (*run)(Arguments);
+  bool own_help = false;
+};
+
+Result<int> simulate(Arguments arguments) { return run_simulate(arguments); }
+
+constexpr std::array kCommands = {
+    Command{"status", "[--json] [--socket PATH]", "what this node's daemon does: jobs, workers, links", run_status},
+    Command{"doctor", "[--json] [any option]", "checks this machine and says what to mend", run_doctor},
+    Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},
+    Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", simulate, true},
+    Command{"options", "[--markdown|--json]", "every option: flag, variable, default, meaning", run_options},
+    Command{"keygen", "", "makes a key that the daemons of a job share (option secret_file)", run_keygen},
+};
+
+void print_usage(std::FILE* out) {
+  std::fputs("usage: deft COMMAND [ARGUMENTS]\n\n", out);
+  for (const auto& command : kCommands)
+    std::fprintf(out, "  %-12.*s %-26.*s %.*s\n", static_cast<int>(command.name.size()), command.name.data(),
+                 static_cast<int>(command.arguments.size()), command.arguments.data(),
+                 static_cast<int>(command.summary.size()), command.summary.data());
+  std::fputs("\ndeft --version, deft --help. Exit status: 0 well, 1 failed, 2 wrong usage.\n", out);
+}
+
+int report(std::string_view command, const Error& error) {
+  std::fprintf(stderr, "deft %.*s: %s\n", static_cast<int>(command.size()), command.data(), error.message().c_str());
+  return error.kind == ErrorKind::kInvalid ? kExitUsage : kExitFailed;
+}
+
+int run(const std::vector<std::string>& arguments) {
+  if (arguments.empty()) {
+    print_usage(stderr);
+    return kExitUsage;
+  }
+  const std::string& name = arguments.front();
+  if (name == "--version") {
+    std::puts("deft " DEFT_VERSION);
+    return kExitOk;
+  }
+  const auto* command =
+      std::find_if(kCommands.begin(), kCommands.end(), [&](const Command& c) { return c.name == name; });
+  const bool known = command != kCommands.end();
+  const bool help =
+      name == "--help" || name == "-h" || name == "help" ||
+      (known && !command->own_help && arguments.size() > 1 && (arguments[1] == "--help" || arguments[1] == "-h"));
+  if (help) {
+    print_usage(stdout);
+    return kExitOk;
+  }
+  if (!known) {
+    std::fprintf(stderr, "deft: unknown command '%s' (see deft --help)\n", name.c_str());
+    return kExitUsage;
+  }
+  const auto status = command->run(Arguments(arguments).subspan(1));
+  return status ? *status : report(name, status.error());
+}
+
+}  // namespace
+}  // namespace deft::tools
+
+int main(int argc, char** argv) { return deft::tools::run(std::vector<std::string>(argv + 1, argv + argc)); }

@@ -1,0 +1,31 @@
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+#include "tools/command.h"
+
+namespace deft::tools {
+namespace {
+
+std::string options_as_json() {
+  auto out = nlohmann::json::array();
+  for (const auto& spec : option_table())
+    out.push_back(
+        {{"name", spec.name}, {"default", spec.default_value}, {"choices", spec.choices}, {"help", spec.help}});
+  return out.dump(2) + "\n";
+}
+
+}  // namespace
+
+Result<int> run_options(Arguments given) {
+  std::vector<std::string> arguments(given.begin(), given.end());
+  const bool markdown = take_flag(arguments, "--markdown");
+  const bool as_json = take_flag(arguments, "--json");
+  if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
+  const std::string text = as_json    ? options_as_json()
+                           : markdown ? options_as_markdown()
+                                      : describe_options(Audience::kAll);
+  std::fputs(text.c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace deft::tools

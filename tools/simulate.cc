@@ -1,0 +1,107 @@
+#include "tools/simulate.h"
+
+#include <chrono>
+#include <fstream>
+#include <iostream>
+
+#include "core/partition/rebucket.h"
+#include "tools/simulate_options.h"
+#include "tools/simulate_output.h"
+#include "tools/simulate_svg.h"
+
+namespace deft::tools {
+namespace {
+
+std::vector<sim::Node> make_nodes(const SimulateOptions& options) {
+  std::vector<sim::Node> nodes(options.nodes, sim::Node{1, options.jitter});
+  nodes.back().slowdown = options.straggler;
+  return nodes;
+}
+
+Result<model::Profile> load_profile(const SimulateOptions& options) {
+  auto profile = model::read_profile(options.profile_path);
+  if (profile && !options.links.empty()) profile = model::with_links(*profile, options.links);
+  return profile;
+}
+
+// MG-WFBP decides nothing but its buckets.
+std::string_view bucketing_for(const SimulateOptions& options, std::string_view policy) {
+  return options.bucketing.empty() && policy == "mgwfbp" ? policy : std::string_view(options.bucketing);
+}
+
+Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profile& given, std::string_view policy) {
+  auto profile = partition::rebucket(given, bucketing_for(options, policy));
+  if (!profile) return tl::unexpected(profile.error());
+  auto setup = sim::setup_for(*profile, policy);
+  setup.partition_bytes = options.partition_bytes;
+  setup.credit_bytes = options.credit_bytes;
+  const auto begin = std::chrono::steady_clock::now();
+  const auto scheduler = sched::make_scheduler(setup);
+  if (!scheduler) return tl::unexpected(scheduler.error().in(policy));
+  const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
+  const sim::Options run{options.steps,      options.warmup_steps(),
+                         options.contention, make_nodes(options),
+                         options.seed,       !options.events_path.empty() || !options.svg_path.empty()};
+  auto outcome = sim::simulate(**scheduler, *profile, run);
+  if (!outcome) return tl::unexpected(outcome.error().in(policy));
+  return PolicyRun{std::string(policy), solve.count(), std::move(*profile), std::move(*outcome)};
+}
+
+Result<std::vector<PolicyRun>> run_all(const SimulateOptions& options, const model::Profile& profile) {
+  std::vector<std::string> policies;
+  if (options.policy == "all") {
+    for (const auto name : sched::policy_names()) policies.emplace_back(name);
+  } else {
+    policies.push_back(options.policy);
+  }
+  std::vector<PolicyRun> runs;
+  for (const auto& policy : policies) {
+    auto run = run_policy(options, profile, policy);
+    if (!run) return tl::unexpected(run.error());
+    runs.push_back(std::move(*run));
+  }
+  return runs;
+}
+
+template <typename Write>
+Result<void> write_file(const std::string& path, const Write& write) {
+  if (path.empty()) return {};
+  std::ofstream out(path);
+  if (out) write(out);
+  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + path, "check the path and its permissions");
+  return {};
+}
+
+Result<void> simulate(const SimulateOptions& options) {
+  const auto profile = load_profile(options);
+  if (!profile) return tl::unexpected(profile.error());
+  const auto runs = run_all(options, *profile);
+  if (!runs) return tl::unexpected(runs.error());
+  auto written = write_file(options.events_path, [&](std::ostream& out) {
+    for (const auto& run : *runs) write_events(out, run);
+  });
+  if (written) written = write_file(options.svg_path, [&](std::ostream& out) { draw_timelines(out, *profile, *runs); });
+  if (!written) return written;
+  options.json ? print_json(std::cout, *runs) : print_table(std::cout, *profile, *runs);
+  return {};
+}
+
+int complain(const Error& error, int status) {
+  std::cerr << "deft simulate: " << error.message() << '\n';
+  return status;
+}
+
+}  // namespace
+
+int run_simulate(std::span<const std::string> arguments) {
+  const auto options = parse_simulate_options(arguments);
+  if (!options) return complain(options.error(), 2);
+  if (options->help) {
+    std::cout << simulate_usage();
+    return 0;
+  }
+  const auto done = simulate(*options);
+  return done ? 0 : complain(done.error(), 1);
+}
+
+}  // namespace deft::tools

@@ -1,0 +1,138 @@
+#include "tools/simulate_options.h"
+
+#include <array>
+#include <charconv>
+#include <cmath>
+#include <functional>
+
+namespace deft::tools {
+namespace {
+
+using Setter = std::function<bool(SimulateOptions&, const std::string&)>;
+
+struct Flag {
+  std::string_view name;
+  std::string_view value;  // empty: a switch
+  std::string_view help;
+  Setter set;
+};
+
+template <typename T>
+bool parse(const std::string& text, T minimum, T& out) {
+  T value{};
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc{} || end != text.data() + text.size() || !(value >= minimum)) return false;
+  if constexpr (std::is_floating_point_v<T>)
+    if (!std::isfinite(value)) return false;
+  out = value;
+  return true;
+}
+
+template <typename T>
+Setter number(T SimulateOptions::*member, T minimum) {
+  return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.*member); };
+}
+
+Setter text(std::string SimulateOptions::*member) {
+  return [=](SimulateOptions& o, const std::string& value) { return !(o.*member = value).empty(); };
+}
+
+bool set_links(SimulateOptions& options, const std::string& list) {
+  options.links.clear();
+  for (std::size_t at = 0; at <= list.size();) {
+    const std::size_t comma = std::min(list.find(',', at), list.size());
+    if (comma == at) return false;
+    options.links.push_back(list.substr(at, comma - at));
+    at = comma + 1;
+  }
+  return true;
+}
+
+const std::vector<Flag>& flags() {
+  using O = SimulateOptions;
+  static const std::vector<Flag> kFlags = {
+      {"--policy", "NAME|all", "the policy to run (default: all)", text(&O::policy)},
+      {"--links", "a,b", "only these links of the profile", set_links},
+      {"--bucketing", "NAME",
+       "profile, uniform:BYTES, ddp, mgwfbp, usbyte or deft (default: profile; for mgwfbp: mgwfbp)",
+       text(&O::bucketing)},
+      {"--steps", "N", "steps to run (default: 200)", number<std::uint64_t>(&O::steps, 2)},
+      {"--warmup", "N", "steps that are not measured (default: a quarter)", number<std::uint64_t>(&O::warmup, 1)},
+      {"--json", "", "print the result as JSON", [](O& o, const std::string&) { return o.json = true; }},
+      {"--events", "FILE", "write every computation, transfer and update, one JSON object a line",
+       text(&O::events_path)},
+      {"--svg", "FILE", "draw the timeline", text(&O::svg_path)},
+      {"--partition-bytes", "N", "largest part (default: 4000000)", number<std::uint64_t>(&O::partition_bytes, 64)},
+      {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
+       number<std::uint64_t>(&O::credit_bytes, 1)},
+      {"--contention", "X", "with n busy links each is 1 + X * (n - 1) times slower (default: 0)",
+       number<double>(&O::contention, 0)},
+      {"--nodes", "N", "number of nodes (default: 1)", number<std::uint64_t>(&O::nodes, 1)},
+      {"--jitter", "X", "relative standard deviation of compute times (default: 0)", number<double>(&O::jitter, 0)},
+      {"--straggler", "X", "the last node computes X times slower (default: 1)", number<double>(&O::straggler, 0.001)},
+      {"--seed", "N", "of the jitter (default: 1)", number<std::uint64_t>(&O::seed, 0)},
+      {"--help", "", "print this text", [](O& o, const std::string&) { return o.help = true; }},
+  };
+  return kFlags;
+}
+
+const Flag* find_flag(std::string_view name) {
+  for (const Flag& flag : flags())
+    if (flag.name == name) return &flag;
+  return nullptr;
+}
+
+Result<void> check(const SimulateOptions& options) {
+  if (options.help) return {};
+  if (options.profile_path.empty()) return fail(ErrorKind::kInvalid, "no profile is given", "deft simulate --help");
+  if (options.warmup_steps() >= options.steps)
+    return fail(ErrorKind::kInvalid, "--warmup leaves no steps to measure", "give more --steps");
+  constexpr std::uint64_t kMaxSteps = 10'000'000;
+  constexpr std::uint64_t kMaxNodes = 1'000'000;
+  if (options.steps > kMaxSteps) return fail(ErrorKind::kInvalid, "--steps is above 10000000");
+  if (options.nodes > kMaxNodes) return fail(ErrorKind::kInvalid, "--nodes is above 1000000");
+  if (options.straggler != 1 && options.nodes < 2)
+    return fail(ErrorKind::kInvalid, "--straggler needs a second node", "give --nodes 2 or more");
+  return {};
+}
+
+}  // namespace
+
+Result<SimulateOptions> parse_simulate_options(std::span<const std::string> arguments) {
+  SimulateOptions options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (!argument.starts_with("-")) {
+      if (!options.profile_path.empty())
+        return fail(ErrorKind::kInvalid, "'" + argument + "' is a second profile", "give one");
+      options.profile_path = argument;
+      continue;
+    }
+    const std::size_t equals = std::min(argument.find('='), argument.size());
+    const Flag* flag = find_flag(std::string_view(argument).substr(0, equals));
+    if (!flag) return fail(ErrorKind::kInvalid, "unknown flag " + argument, "deft simulate --help lists all");
+    const bool has_value = equals < argument.size();
+    if ((flag->value.empty() && has_value) || (!flag->value.empty() && !has_value && i + 1 == arguments.size()))
+      return fail(ErrorKind::kInvalid,
+                  std::string(flag->name) + (flag->value.empty() ? " takes no value" : " needs a value"));
+    std::string value;
+    if (!flag->value.empty()) value = has_value ? argument.substr(equals + 1) : arguments[++i];
+    if (!flag->set(options, value))
+      return fail(ErrorKind::kInvalid, std::string(flag->name) + ": '" + value + "' cannot be used",
+                  std::string(flag->help));
+  }
+  if (auto ok = check(options); !ok) return tl::unexpected(ok.error());
+  return options;
+}
+
+std::string simulate_usage() {
+  std::string out = "Usage: deft simulate PROFILE.json [--policy NAME|all] [flags]\n\n";
+  for (const Flag& flag : flags()) {
+    std::string left = "  " + std::string(flag.name) + (flag.value.empty() ? "" : " ") + std::string(flag.value);
+    left.resize(std::max<std::size_t>(left.size() + 1, 26), ' ');
+    out += left + std::string(flag.help) + "\n";
+  }
+  return out;
+}
+
+}  // namespace deft::tools

@@ -1,0 +1,39 @@
+// The command line of `deft simulate`.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/status.h"
+
+namespace deft::tools {
+
+struct SimulateOptions {
+  std::string profile_path;
+  std::string policy = "all";
+  std::vector<std::string> links;  // empty: all of the profile
+  std::string bucketing;           // empty: as the profile has it, but mgwfbp, whose decision it is, merges
+  std::uint64_t steps = 200;
+  std::uint64_t warmup = 0;  // 0: a quarter of the steps
+  std::string events_path;
+  std::string svg_path;
+  bool json = false;
+  bool help = false;
+  double contention = 0;
+  std::uint64_t nodes = 1;
+  double jitter = 0;
+  double straggler = 1;
+  std::uint64_t seed = 1;
+  std::uint64_t partition_bytes = 4'000'000;  // ByteScheduler's defaults, in bytes of float32
+  std::uint64_t credit_bytes = 16'000'000;
+
+  [[nodiscard]] std::uint64_t warmup_steps() const { return warmup ? warmup : steps / 4; }
+};
+
+Result<SimulateOptions> parse_simulate_options(std::span<const std::string> arguments);
+std::string simulate_usage();
+
+}  // namespace deft::tools

@@ -1,0 +1,84 @@
+#include "tools/simulate_output.h"
+
+#include <algorithm>
+#include <cinttypes>
+#include <cstdio>
+#include <nlohmann/json.hpp>
+
+namespace deft::tools {
+namespace {
+
+template <typename... T>
+std::string format(const char* pattern, T... values) {
+  char line[512];
+  std::snprintf(line, sizeof line, pattern, values...);
+  return line;
+}
+
+std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
+
+void write_compute(std::ostream& out, const std::string& policy, const std::vector<std::string>& buckets,
+                   const sim::ComputeSpan& span) {
+  out << policy << R"("kind":"compute","stage":)"
+      << (span.stage == sched::Stage::kForward ? R"("forward")" : R"("backward")") << R"(,"step":)" << span.step
+      << R"(,"bucket":)" << buckets[span.bucket]
+      << format(R"(,"start_us":%.3f,"end_us":%.3f})", span.start_us, span.end_us) << '\n';
+}
+
+void write_update(std::ostream& out, const std::string& policy, const std::vector<std::string>& buckets,
+                  const sim::UpdateMark& mark) {
+  out << policy << R"("kind":"update","bucket":)" << buckets[mark.bucket] << R"(,"generation":)" << mark.generation
+      << R"(,"steps":[)";
+  for (auto step = mark.first_step; step <= mark.last_step; ++step) out << (step > mark.first_step ? "," : "") << step;
+  out << format(R"(],"at_us":%.3f})", mark.at_us) << '\n';
+}
+
+}  // namespace
+
+void print_table(std::ostream& out, const model::Profile& profile, const std::vector<PolicyRun>& runs) {
+  out << profile.model << ": compute " << format("%.1f ms", profile.compute_us() / 1e3) << ", "
+      << profile.buckets.size() << " buckets, links";
+  for (const auto& link : profile.links) out << " " << link.name;
+  out << "\n\n"
+      << "policy             step ms  bubble ms  speedup  updates/step  staleness  merged  period  MB/step  solve ms\n";
+  for (const auto& run : runs) {
+    const auto& o = run.outcome;
+    out << format("%-16s %9.2f  %9.2f  %6.2fx  %12.3f  %9" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "  %7.1f  %8.2f\n",
+                  run.policy.c_str(), o.step_us / 1e3, o.bubble_us / 1e3,
+                  runs.front().outcome.step_us / std::max(1e-9, o.step_us), o.updates_per_step, o.max_staleness_steps,
+                  o.max_merged_steps, o.period_steps, o.bytes_per_step / 1e6, run.solve_us / 1e3);
+  }
+  out << "\nspeedup: over " << runs.front().policy << "; staleness and merged: most, in steps; steady state\n";
+}
+
+void print_json(std::ostream& out, const std::vector<PolicyRun>& runs) {
+  auto list = nlohmann::ordered_json::array();
+  for (const auto& run : runs)
+    list.push_back({{"policy", run.policy},
+                    {"step_us", run.outcome.step_us},
+                    {"compute_us", run.outcome.compute_us},
+                    {"bubble_us", run.outcome.bubble_us},
+                    {"updates_per_step", run.outcome.updates_per_step},
+                    {"max_staleness_steps", run.outcome.max_staleness_steps},
+                    {"period_steps", run.outcome.period_steps},
+                    {"solve_us", run.solve_us},
+                    {"bytes_per_step", run.outcome.bytes_per_step}});
+  out << list.dump(2) << '\n';
+}
+
+void write_events(std::ostream& out, const PolicyRun& run) {
+  std::vector<std::string> buckets;
+  std::vector<std::string> links;
+  for (const auto& bucket : run.profile.buckets) buckets.push_back(quoted(bucket.name));
+  for (const auto& link : run.profile.links) links.push_back(quoted(link.name));
+  const std::string policy = R"({"policy":)" + quoted(run.policy) + ",";
+  const auto& timeline = run.outcome.timeline;
+  for (const auto& span : timeline.compute) write_compute(out, policy, buckets, span);
+  for (const auto& send : timeline.sends)
+    out << policy << R"("kind":"send","link":)" << links[send.link] << R"(,"bucket":)" << buckets[send.bucket]
+        << R"(,"offset":)" << send.offset << R"(,"bytes":)" << send.bytes << R"(,"generation":)" << send.generation
+        << format(R"(,"start_us":%.3f,"end_us":%.3f})", send.start_us, send.end_us) << '\n';
+  for (const auto& mark : timeline.updates) write_update(out, policy, buckets, mark);
+}
+
+}  // namespace deft::tools

@@ -1,0 +1,23 @@
+#include <algorithm>
+#include <cstdio>
+
+#include "core/ipc/channel.h"
+#include "tools/command.h"
+#include "tools/daemon_status.h"
+
+namespace deft::tools {
+
+Result<int> run_status(Arguments given) {
+  std::vector<std::string> arguments(given.begin(), given.end());
+  const bool as_json = take_flag(arguments, "--json");
+  auto config = load_config(arguments);
+  if (!config) return tl::unexpected(config.error());
+  const std::string path = ipc::socket_path(config->text("socket"));
+  auto status = query_daemon(path, std::min<TimeUs>(config->seconds_us("timeout"), 10'000'000));
+  if (!status) return tl::unexpected(status.error());
+  const std::string text = as_json ? status->dump(2) + "\n" : describe_status(*status, path);
+  std::fputs(text.c_str(), stdout);
+  return kExitOk;
+}
+
+}  // namespace deft::tools
