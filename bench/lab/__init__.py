@@ -1,0 +1,1 @@
+"""The lab: real training in emulated nodes on one machine. `bench/compare` is its command."""

@@ -1,0 +1,238 @@
+"""Trains one model under several schemes in the lab, in turn and several times round, and says what each costs."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+from lab import rates, report
+from lab.job import Job, JobFailed, Training
+from lab.netns import Nodes
+from lab.progress import Progress
+from lab.report import Outcome, Results
+from lab.schemes import Scheme, parse
+
+FIRST_WARMUP, WARMUP = 3, 1  # steps that are trained but not timed, in the first round and in later ones
+DDP_MARGIN = 1.08  # after the first round, DDP's bucket sizes that are this much slower than its best are dropped
+TRAIN_SAMPLES = 60000
+
+
+class Comparison:
+    def __init__(
+        self, arguments: argparse.Namespace, schemes: list[Scheme], lab: Nodes, progress: Progress, logs: Path
+    ):
+        self._arguments, self._schemes, self._lab, self._progress, self._logs = arguments, schemes, lab, progress, logs
+        build = Path(arguments.build).resolve()
+        self._training = Training(
+            arguments.model,
+            arguments.data,
+            arguments.batch,
+            arguments.workers,
+            arguments.learning_rate,
+            arguments.seed,
+            build,
+        )
+        self._jobs: dict[Scheme, Job] = {}
+        self._outcomes: dict[Scheme, Outcome] = {}
+        self._rates: list[str] | None = None
+        self._coverage: float | None = None
+        self.failures: list[str] = []
+
+    def run(self) -> Results:
+        self._prepare()
+        try:
+            self._shape()
+            for scheme in self._schemes:
+                for variant in scheme.variants():
+                    self._start(variant)
+            for number in range(self._arguments.rounds):
+                self._round(number)
+                if number == 0:
+                    self._drop_slow_ddp()
+            self._judge()
+        finally:
+            for job in self._jobs.values():
+                job.stop()
+        return self._results()
+
+    def _prepare(self) -> None:
+        """What all workers need is loaded once, before they are forked."""
+        self._progress.stage("loading torch and Fashion-MNIST")
+        from lab import worker
+
+        for part in ("train", "t10k"):
+            worker.load(part, self._arguments.data)
+
+    # Shaping
+
+    def _shape(self) -> None:
+        arguments = self._arguments
+        if not self._lab.emulated:
+            return
+        if arguments.rate:
+            self._rates = rates.parse(arguments.rate, arguments.nics)
+        elif arguments.nodes > 1:
+            self._coverage = arguments.coverage or 1.0
+            self._rates = self._rates_for_coverage()
+        if self._rates:
+            self._lab.shape(self._rates)
+            if arguments.nodes > 1:
+                shares = " ".join(f"{share:.3f}" for share in rates.achieved(self._lab, self._rates))
+                self._progress.event(f"NICs at {', '.join(self._rates)}; a plain TCP transfer gets {shares} of it")
+
+    def _rates_for_coverage(self) -> list[str]:
+        """Measures compute on all nodes at the same time."""
+        self._progress.stage("measuring compute")
+        job = Job(self._lab, parse("compute", self._arguments.nics), self._training, 0, self._logs)
+        try:
+            job.start()
+            block = job.run(FIRST_WARMUP, max(10, min(20, self._arguments.steps)))
+        finally:
+            job.stop()
+        compute_ms = report.percentile(block.step_ms, 0.5)
+        nodes, nics = self._arguments.nodes, self._arguments.nics
+        count = job.gradient_bytes
+        self._progress.event(
+            f"compute: {compute_ms:.0f} ms a step; coverage {self._coverage:g}: {count / 1e6:.1f} MB of gradients in "
+            f"{self._coverage * compute_ms:.0f} ms over {nics} NICs"
+        )
+        return rates.for_coverage(self._coverage, compute_ms / 1e3, count, nodes, nics)
+
+    # Rounds
+
+    def _start(self, scheme: Scheme) -> None:
+        self._progress.stage(f"starting {_label(scheme)}")
+        job = Job(self._lab, scheme, self._training, len(self._jobs) + 1, self._logs)
+        self._jobs[scheme] = job
+        self._attempt(scheme, job.start)
+        if scheme in self._jobs:
+            self._outcomes[scheme] = Outcome(scheme)
+
+    def _attempt(self, scheme: Scheme, action):
+        """Runs `action`; a scheme that fails is dropped, the others go on."""
+        try:
+            return action()
+        except JobFailed as failure:
+            self.failures.append(str(failure))
+            self._progress.event(f"FAILED {failure}")
+            self._jobs.pop(scheme).stop()
+            self._outcomes.pop(scheme, None)
+            return None
+
+    def _steps(self) -> int:
+        arguments = self._arguments
+        if arguments.epochs is None:
+            return arguments.steps
+        world = arguments.nodes * arguments.workers
+        return max(1, round(arguments.epochs * TRAIN_SAMPLES / (arguments.batch * world) / arguments.rounds))
+
+    def _round(self, number: int) -> None:
+        steps = self._steps()
+        warmup = WARMUP if number else FIRST_WARMUP
+        for scheme, job in list(self._jobs.items()):
+            where = f"round {number + 1}/{self._arguments.rounds}, {_label(scheme)}"
+            self._lab.shape(None if scheme.free else self._rates)
+            self._progress.tick(f"{where}: starting")
+
+            def on_step(step: int, where: str = where) -> None:
+                self._progress.tick(f"{where}: step {step}/{steps}")
+
+            block = self._attempt(scheme, lambda job=job, on_step=on_step: job.run(warmup, steps, on_step))
+            if block:
+                self._outcomes[scheme].blocks.append(block)
+                loss = statistics.fmean(block.losses[-10:])
+                self._progress.event(f"{where}: {report.percentile(block.step_ms, 0.5):.1f} ms a step, loss {loss:.4f}")
+
+    def _drop_slow_ddp(self) -> None:
+        for scheme in self._schemes:
+            rivals = [variant for variant in scheme.variants() if variant in self._outcomes]
+            best = min((self._outcomes[variant].step_ms() for variant in rivals), default=0)
+            for variant in rivals:
+                if self._outcomes[variant].step_ms() > DDP_MARGIN * best:
+                    self._jobs.pop(variant).stop()
+                    del self._outcomes[variant]
+
+    def _judge(self) -> None:
+        measure = self._arguments.accuracy or self._arguments.epochs is not None
+        self._lab.shape(None)
+        self._keep_best_ddp()
+        for scheme, job in list(self._jobs.items()):
+            self._progress.stage(f"checking {_label(scheme)}" + (": test accuracy" if measure else ""))
+            hashes = self._attempt(scheme, job.hashes)
+            accuracy = self._attempt(scheme, job.accuracy) if measure and hashes else None
+            if hashes:
+                self._outcomes[scheme].hashes, self._outcomes[scheme].accuracy = hashes, accuracy
+                if scheme.kind != "compute" and len(set(hashes)) > 1:
+                    self.failures.append(
+                        f"{scheme.text}: the workers' parameters differ: {', '.join(h[:12] for h in hashes)}"
+                    )
+        self._progress.done()
+
+    def _keep_best_ddp(self) -> None:
+        for scheme in self._schemes:
+            rivals = [variant for variant in scheme.variants() if variant in self._outcomes]
+            for variant in sorted(rivals, key=lambda v: self._outcomes[v].step_ms())[1:]:
+                self._jobs.pop(variant).stop()
+                del self._outcomes[variant]
+
+    def _results(self) -> Results:
+        outcomes = list(self._outcomes.values())
+        compute = next((o.step_ms() for o in outcomes if o.scheme.kind == "compute"), None)
+        return Results(outcomes, self._rates, self._coverage, compute)
+
+
+def _label(scheme: Scheme) -> str:
+    return (
+        scheme.text if scheme.bucket_mib is None or ":" in scheme.text else f"{scheme.text} ({scheme.bucket_mib:g} MiB)"
+    )
+
+
+def lab_shell(lab: Nodes, argv: list[str]) -> int:
+    """Runs a command with the script `on` in its PATH: `on NODE COMMAND...`."""
+    folder = lab.folder(0).parent / "bin"
+    folder.mkdir(exist_ok=True)
+    cases = "\n".join(f'  {node}) exec {" ".join(lab.prefix(node))} "$@" ;;' for node in range(lab.nodes))
+    script = folder / "on"
+    script.write_text(
+        f'#!/bin/sh\nnode=$1\nshift\ncase "$node" in\n{cases}\n  *) echo "on: no node $node" >&2; exit 2 ;;\nesac\n'
+    )
+    script.chmod(0o755)
+    argv = argv or [os.environ.get("SHELL", "/bin/sh")]
+    return subprocess.call(argv, env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"})
+
+
+def describe(arguments: argparse.Namespace, lab: Nodes) -> str:
+    text = f"{arguments.nodes} nodes x {arguments.workers} worker(s) x {arguments.nics} NIC(s)"
+    text += f", model {arguments.model}, batch {arguments.batch}"
+    cores = " | ".join(",".join(map(str, share)) for share in lab.cores)
+    return f"{text}; cores {cores}" + (
+        " (shared: fewer cores than nodes, so times say little)" if lab.cores_shared else ""
+    )
+
+
+def run(arguments: argparse.Namespace, schemes: list[Scheme], lab: Nodes) -> int:
+    progress = Progress()
+    progress.event(describe(arguments, lab))
+    with tempfile.TemporaryDirectory(prefix="deft-lab-") as folder:
+        logs = Path(arguments.logs or folder)
+        logs.mkdir(parents=True, exist_ok=True)
+        comparison = Comparison(arguments, schemes, lab, progress, logs)
+        try:
+            results = comparison.run()
+        except JobFailed as failure:
+            print(f"bench/compare: {failure}", file=sys.stderr)
+            return 1
+    if results.outcomes:
+        print(report.table(results), flush=True)
+    if arguments.json:
+        results.write_json(arguments.json)
+    if arguments.plot and results.outcomes:
+        report.write_plot(results, arguments.plot, describe(arguments, lab).split(";")[0])
+    for failure in comparison.failures:
+        print(f"\n{failure}", file=sys.stderr)
+    return 1 if comparison.failures else 0

@@ -1,0 +1,230 @@
+"""One scheme's processes on all nodes: workers, and for Deft a daemon a node. They live through all rounds, so that
+start-up is paid once, and sleep while other schemes run."""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import selectors
+import subprocess
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lab.netns import Child, Nodes
+from lab.schemes import Scheme
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+START_DEADLINE_S = 120
+SILENCE_DEADLINE_S = 180  # no step of any kind takes this long
+
+
+class JobFailed(RuntimeError):
+    """A scheme could not be run; the text ends with what its processes printed last."""
+
+
+@dataclass(frozen=True)
+class Training:
+    """What is trained, the same for all schemes."""
+
+    model: str
+    data: str | None
+    batch: int
+    workers: int  # a node
+    learning_rate: float
+    seed: int
+    build: Path
+
+
+@dataclass
+class Block:
+    """What one run of some steps gave."""
+
+    step_ms: list[float]  # of all ranks
+    losses: list[float]  # a step, averaged over the ranks
+    updates: float  # of the parameters, in all steps
+    worker_cpu_ms: float  # a node and step
+    daemon_cpu_ms: float
+
+
+class Job:
+    def __init__(self, lab: Nodes, scheme: Scheme, training: Training, number: int, logs: Path):
+        self.scheme, self._lab, self._training = scheme, lab, training
+        self._port = 29610 + number  # jobs live side by side
+        self._number, self._logs = number, logs
+        self._daemons: list[subprocess.Popen] = []
+        self._workers: list[Child] = []
+        self._buffers: dict[int, bytes] = {}
+        self.world = lab.nodes * training.workers
+        self.gradient_bytes = 0
+
+    # Starting and ending
+
+    def start(self) -> None:
+        """Starts everything; returns when all workers are ready to train."""
+        if self.scheme.is_deft:
+            self._start_daemons()
+        for rank in range(self.world):
+            self._start_worker(rank)
+        answers = self._answers(START_DEADLINE_S)
+        self.gradient_bytes = answers[0]["ready"]
+
+    def _start_daemons(self) -> None:
+        daemon = self._training.build / "bin" / "deftd"
+        if not daemon.exists():
+            raise JobFailed(f"{daemon} is not built: run cmake -G Ninja -B build && ninja -C build")
+        for node in range(self._lab.nodes):
+            argv = [
+                str(daemon),
+                "--socket",
+                self._socket(node),
+                "--listen",
+                self._control(node),
+                "--links",
+                self._links(),
+            ]
+            with open(self._log(f"daemon{node}"), "wb") as log:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                environment = {**os.environ, **self._option_environment()}
+                self._daemons.append(self._lab.start(node, argv, env=environment, **streams))
+        deadline = time.monotonic() + START_DEADLINE_S
+        while not all(os.path.exists(self._socket(node)) for node in range(self._lab.nodes)):
+            dead = next((node for node, process in enumerate(self._daemons) if process.poll() is not None), None)
+            if dead is not None or time.monotonic() > deadline:
+                raise self._failure("the daemon did not start", f"daemon{dead or 0}")
+            time.sleep(0.01)
+
+    def _start_worker(self, rank: int) -> None:
+        from lab import worker  # imports torch, which every worker then has from the start
+
+        setting = self._setting(rank)
+        node, log = rank // self._training.workers, self._log(f"worker{rank}")
+        environment = self._worker_environment(rank)
+        self._workers.append(self._lab.fork(node, functools.partial(worker.serve, setting), environment, log))
+
+    def _log(self, name: str) -> Path:
+        return self._logs / f"{self._number}-{self.scheme.text.replace('/', '_')}-{name}.log"
+
+    def _setting(self, rank: int) -> dict:
+        training, kind = self._training, "deft" if self.scheme.is_deft else self.scheme.kind
+        setting = {"kind": kind, "model": training.model, "data": training.data, "batch": training.batch, "rank": rank}
+        setting |= {"world": self.world, "learning_rate": training.learning_rate, "seed": training.seed}
+        setting |= {"packages": str(training.build / "python")}
+        return setting | {"store": self._control(0), "bucket_mib": self.scheme.bucket_mib}
+
+    def _worker_environment(self, rank: int) -> dict[str, str]:
+        node, local = divmod(rank, self._training.workers)
+        environment = {}
+        if self.scheme.kind == "ddp":
+            environment["GLOO_SOCKET_IFNAME"] = ",".join(self._lab.interfaces(self.scheme.nics))
+        if self.scheme.is_deft:
+            environment |= {
+                "DEFT_SOCKET": self._socket(node),
+                "DEFT_LEADER": self._control(0), "DEFT_RANK": str(rank), "DEFT_WORLD_SIZE": str(self.world),
+                "DEFT_LOCAL_RANK": str(local), "DEFT_LOCAL_SIZE": str(self._training.workers),
+                "DEFT_POLICY": self.scheme.kind, "DEFT_LINKS": self._links(),
+            }  # fmt: skip
+        return environment | self._option_environment()
+
+    def _option_environment(self) -> dict[str, str]:
+        return {f"DEFT_{name.upper()}": value for name, value in self.scheme.options}
+
+    def _socket(self, node: int) -> str:
+        return str(self._lab.folder(node) / f"deftd{self._number}.sock")
+
+    def _control(self, node: int) -> str:
+        return f"{self._lab.address(node)}:{self._port}"
+
+    def _links(self) -> str:
+        return ",".join(f"gloo:{name}" for name in self._lab.interfaces(self.scheme.nics))
+
+    def stop(self) -> None:
+        """Ends the workers in peace, then the daemons; what does not end is killed."""
+        for worker in self._workers:
+            if worker.poll() is None:
+                try:
+                    worker.stdin.write(b'{"stop": true}\n')
+                    worker.stdin.close()
+                except BrokenPipeError:
+                    pass
+        self._end(self._workers, patience_s=5)
+        for daemon in self._daemons:
+            if daemon.poll() is None:
+                daemon.terminate()
+        self._end(self._daemons, patience_s=5)
+
+    @staticmethod
+    def _end(processes: list[subprocess.Popen], patience_s: float) -> None:
+        deadline = time.monotonic() + patience_s
+        for process in processes:
+            try:
+                process.wait(max(0, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+    # Training
+
+    def run(self, warmup: int, steps: int, on_step: Callable[[int], None] = lambda _: None) -> Block:
+        before = self._daemon_cpu_ms()
+        answers = self._ask({"run": {"warmup": warmup, "steps": steps}}, on_step)
+        daemon = (self._daemon_cpu_ms() - before) / (steps + warmup) / self._lab.nodes
+        worker = sum(answer["cpu_ms"] for answer in answers) / steps / self._lab.nodes
+        losses = [sum(step) / self.world for step in zip(*(answer["losses"] for answer in answers), strict=True)]
+        step_ms = [value for answer in answers for value in answer["step_ms"]]
+        return Block(step_ms, losses, answers[0]["updates"], worker, daemon)
+
+    def accuracy(self) -> float:
+        answers = self._ask({"evaluate": True})
+        return sum(answer["correct"] for answer in answers) / sum(answer["seen"] for answer in answers)
+
+    def hashes(self) -> list[str]:
+        return [answer["sha256"] for answer in self._ask({"hash": True})]
+
+    def _daemon_cpu_ms(self) -> float:
+        # The clock of another process's CPU time has a number that follows from its id (clock_getcpuclockid).
+        return sum(
+            1e3 * time.clock_gettime((~daemon.pid << 3) | 2) for daemon in self._daemons if daemon.poll() is None
+        )
+
+    def _ask(self, command: dict, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
+        for rank, worker in enumerate(self._workers):
+            try:
+                worker.stdin.write(json.dumps(command).encode() + b"\n")
+                worker.stdin.flush()
+            except BrokenPipeError:
+                raise self._failure(f"worker {rank} has ended", f"worker{rank}") from None
+        return self._answers(SILENCE_DEADLINE_S, on_step)
+
+    def _answers(self, patience_s: float, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
+        """One answer of every worker, in the order of ranks; `patience_s` without a word from anyone is a failure."""
+        answers: list[dict | None] = [None] * self.world
+        with selectors.DefaultSelector() as selector:
+            for rank, worker in enumerate(self._workers):
+                selector.register(worker.stdout, selectors.EVENT_READ, rank)
+            while None in answers:
+                ready = selector.select(patience_s)
+                if not ready:
+                    silent = answers.index(None)
+                    raise self._failure(f"worker {silent} has been silent for {patience_s} s", f"worker{silent}")
+                for key, _ in ready:
+                    for message in self._read(key.data):
+                        if "step" in message:
+                            on_step(message["step"])
+                        else:
+                            answers[key.data] = message
+        return answers
+
+    def _read(self, rank: int) -> list[dict]:
+        received = os.read(self._workers[rank].stdout.fileno(), 1 << 16)
+        if not received:
+            raise self._failure(f"worker {rank} has ended", f"worker{rank}")
+        *lines, self._buffers[rank] = (self._buffers.get(rank, b"") + received).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def _failure(self, what: str, name: str) -> JobFailed:
+        time.sleep(0.2)  # lets the others say what they know
+        text = self._log(name).read_text(errors="replace").strip().splitlines()[-12:]
+        return JobFailed(f"{self.scheme.text}: {what}. Its last lines:\n" + "\n".join(f"    {line}" for line in text))

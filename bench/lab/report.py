@@ -1,0 +1,184 @@
+"""What came out: statistics, the table, JSON and the plot."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import dataclass, field
+
+from lab.job import Block
+from lab.schemes import Scheme
+
+
+def percentile(values: list[float], share: float) -> float:
+    """With linear interpolation between neighbours."""
+    ordered = sorted(values)
+    position = share * (len(ordered) - 1)
+    low = int(position)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+@dataclass
+class Outcome:
+    """All rounds of one scheme (for DDP: of one bucket size)."""
+
+    scheme: Scheme
+    blocks: list[Block] = field(default_factory=list)
+    accuracy: float | None = None
+    hashes: list[str] = field(default_factory=list)
+
+    def step_ms(self, share: float = 0.5) -> float:
+        return percentile([value for block in self.blocks for value in block.step_ms], share)
+
+    @property
+    def worker_cpu_ms(self) -> float:
+        return statistics.fmean(block.worker_cpu_ms for block in self.blocks)
+
+    @property
+    def daemon_cpu_ms(self) -> float:
+        return statistics.fmean(block.daemon_cpu_ms for block in self.blocks)
+
+    @property
+    def loss(self) -> float:
+        """The mean over the last ten steps."""
+        return statistics.fmean(self.blocks[-1].losses[-10:])
+
+    @property
+    def updates_per_step(self) -> float:
+        return sum(block.updates for block in self.blocks) / sum(len(block.losses) for block in self.blocks)
+
+
+@dataclass
+class Results:
+    outcomes: list[Outcome]  # in the order in which the schemes were named
+    rates: list[str] | None
+    coverage: float | None
+    compute_ms: float | None
+
+    def ddp_ms(self) -> float | None:
+        """The baseline: `ddp`, or else the best DDP with all NICs."""
+        plain = [o.step_ms() for o in self.outcomes if o.scheme.text == "ddp"]
+        full = max((o.scheme.nics for o in self.outcomes), default=0)
+        others = [
+            o.step_ms() for o in self.outcomes if o.scheme.kind == "ddp" and o.scheme.nics == full and not o.scheme.free
+        ]
+        return min(plain or others, default=None)
+
+    def records(self) -> list[dict]:
+        return [self._record(outcome) for outcome in self.outcomes]
+
+    def _record(self, outcome: Outcome) -> dict:
+        free = outcome.scheme.free or self.rates is None
+        ddp = self.ddp_ms()
+        return {
+            "scheme": outcome.scheme.text,
+            "rate": "none" if free else ",".join(self.rates[: outcome.scheme.nics]),
+            "coverage": None if free else self.coverage,
+            "step_ms_p10": round(outcome.step_ms(0.1), 2),
+            "step_ms_p50": round(outcome.step_ms(), 2),
+            "step_ms_p90": round(outcome.step_ms(0.9), 2),
+            "speedup_vs_ddp": round(ddp / outcome.step_ms(), 4) if ddp else None,
+            "updates_per_step": round(outcome.updates_per_step, 4),
+            "cpu_ms_per_step": round(outcome.worker_cpu_ms + outcome.daemon_cpu_ms, 2),
+            "loss": round(outcome.loss, 6),
+            "accuracy": outcome.accuracy,
+            "params_sha256": outcome.hashes,
+        }
+
+    def write_json(self, path: str) -> None:
+        with open(path, "w") as file:
+            json.dump(self.records(), file, indent=1)
+            file.write("\n")
+
+
+_HEADER = (
+    "scheme",
+    "step ms",
+    "p10-p90",
+    "/ compute",
+    "/ ddp",
+    "speedup",
+    "CPU ms worker+daemon",
+    "loss",
+    "accuracy",
+    "replicas",
+)
+
+
+def table(results: Results) -> str:
+    rows = [_HEADER, *(_row(results, outcome) for outcome in results.outcomes)]
+    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    lines = [
+        "  ".join(
+            cell.ljust(width) if column == 0 else cell.rjust(width)
+            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in rows
+    ]
+    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *_free_lines(results)])
+
+
+def _row(results: Results, outcome: Outcome) -> tuple[str, ...]:
+    step, ddp = outcome.step_ms(), results.ddp_ms()
+    name = outcome.scheme.text
+    if outcome.scheme.kind == "ddp" and outcome.scheme.bucket_mib and ":" not in name:
+        name += f" ({outcome.scheme.bucket_mib:g} MiB)"
+    return (
+        name,
+        f"{step:.1f}",
+        f"{outcome.step_ms(0.1):.0f}-{outcome.step_ms(0.9):.0f}",
+        f"{step / results.compute_ms:.3f}" if results.compute_ms else "-",
+        f"{step / ddp:.3f}" if ddp else "-",
+        f"{ddp / step:.2f}x" if ddp else "-",
+        f"{outcome.worker_cpu_ms:.0f}+{outcome.daemon_cpu_ms:.0f}",
+        f"{outcome.loss:.4f}",
+        "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f}%",
+        _replicas(outcome),
+    )
+
+
+def _replicas(outcome: Outcome) -> str:
+    if outcome.scheme.kind == "compute":
+        return "apart"
+    return "equal" if len(set(outcome.hashes)) == 1 else "DIFFER"
+
+
+def _free_lines(results: Results) -> list[str]:
+    """Where the network is free, a step should cost no more than compute and the transport's own CPU time."""
+    lines = []
+    for outcome in results.outcomes:
+        if results.compute_ms and outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None):
+            added = outcome.step_ms() - results.compute_ms
+            beyond = 100 * (added - outcome.daemon_cpu_ms) / results.compute_ms
+            lines.append(
+                f"{outcome.scheme.text}, network free: {added:+.1f} ms a step; the transport's CPU (the daemon) is "
+                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {beyond:+.1f} % of compute"
+            )
+    return ["", *lines] if lines else []
+
+
+def write_plot(results: Results, path: str, title: str) -> None:
+    """Step time a scheme, with the span from p10 to p90 and the line that compute alone would reach."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    outcomes = results.outcomes
+    middle = [o.step_ms() for o in outcomes]
+    span = [[m - o.step_ms(0.1) for m, o in zip(middle, outcomes, strict=True)],
+            [o.step_ms(0.9) - m for m, o in zip(middle, outcomes, strict=True)]]  # fmt: skip
+    colors = {"compute": "#9a9a9a", "ddp": "#d08a3c"}
+    figure, axes = pyplot.subplots(figsize=(1.6 + 1.1 * len(outcomes), 4.2), layout="constrained")
+    bars = axes.bar([o.scheme.text for o in outcomes], middle, yerr=span, capsize=3,
+                    color=[colors.get(o.scheme.kind, "#3c78b4") for o in outcomes])  # fmt: skip
+    axes.bar_label(bars, [f"{m:.0f}" for m in middle], label_type="center", color="white")
+    if results.compute_ms:
+        axes.axhline(results.compute_ms, color="#606060", linewidth=1, linestyle="--", label="compute alone")
+        axes.legend(frameon=False)
+    axes.set_ylabel("step time, ms (p50, p10 to p90)")
+    axes.set_title(title, fontsize=10)
+    axes.tick_params(axis="x", labelrotation=30)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=140)

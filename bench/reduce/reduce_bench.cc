@@ -1,0 +1,74 @@
+// How near the local reduction comes to the memory's speed.
+//
+// `of_memory` is its traffic (every input read once, the result written once) over the best that this run saw of
+// memcpy and of memcmp, with buffers that no cache holds. Aim: 0.7 or more.
+#include <benchmark/benchmark.h>
+
+#include <algorithm>
+#include <cstring>
+#include <ctime>
+#include <string>
+#include <vector>
+
+#include "core/reduce/reduce.h"
+
+namespace deft::reduce {
+namespace {
+
+constexpr std::size_t kBytes = 64 << 20;
+
+// The processor time of this thread: other load on the machine does not count.
+double now() {
+  timespec t{};
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
+}
+
+template <typename Work>
+double seconds(Work work) {
+  const double start = now();
+  work();
+  return now() - start;
+}
+
+// Bytes a second, read and written together: the best so far, tried again at every call.
+double memory_speed() {
+  static std::vector<std::byte> a(kBytes, std::byte{1});
+  static std::vector<std::byte> b(kBytes, std::byte{1});
+  static double best = 0;
+  for (int i = 0; i < 3; ++i) {
+    const double copy = seconds([] { benchmark::DoNotOptimize(std::memcpy(b.data(), a.data(), kBytes)); });
+    const double read = seconds([] { benchmark::DoNotOptimize(std::memcmp(b.data(), a.data(), kBytes)); });
+    best = std::max(best, 2 * kBytes / std::min(copy, read));
+  }
+  return best;
+}
+
+void local_reduce(benchmark::State& state) {
+  const auto dtype = static_cast<model::DType>(state.range(0));
+  const auto count = static_cast<std::size_t>(state.range(1));
+  std::vector<std::vector<std::byte>> buffers(count, std::vector<std::byte>(kBytes));
+  std::vector<const std::byte*> inputs;
+  for (const auto& buffer : buffers) inputs.push_back(buffer.data());
+  double best = 1e9;
+  for (auto _ : state) {
+    best =
+        std::min(best, seconds([&] {
+                   reduce(buffers[0].data(), inputs, kBytes / model::dtype_bytes(dtype), dtype, model::ReduceOp::kSum);
+                 }));
+  }
+  const double traffic = static_cast<double>(count + 1) * kBytes;
+  state.SetLabel(std::string(model::to_string(dtype)));
+  state.counters["GB/s"] = traffic / best / 1e9;
+  state.counters["of_memory"] = traffic / best / memory_speed();
+}
+BENCHMARK(local_reduce)
+    ->ArgNames({"dtype", "inputs"})
+    ->ArgsProduct({{1, 2, 3, 4, 5, 8}, {2, 4, 8}})
+    ->Unit(benchmark::kMillisecond)
+    ->Iterations(5);
+
+}  // namespace
+}  // namespace deft::reduce
+
+BENCHMARK_MAIN();
