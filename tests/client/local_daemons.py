@@ -1,0 +1,109 @@
+"""Daemons on loopback, one an emulated node, and worker programs that attach to them."""
+
+import contextlib
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+DAEMON = BUILD / "bin" / "deftd"
+WORKER = Path(__file__).with_name("worker.py")
+
+
+def free_address() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"127.0.0.1:{probe.getsockname()[1]}"
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not re.match(r"DEFT_(?!TEST_)", name)}
+
+
+class Daemons:
+    def __init__(self, folder: Path, nodes: int, **options: object):
+        self.folder, self.nodes, self.jobs = folder, nodes, 0
+        self.variables = {"DEFT_TIMEOUT": "20s", "DEFT_LINKS": "gloo:lo"}
+        self.variables |= {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
+        self.addresses = [free_address() for _ in range(nodes)]
+        self.processes = [self._start(node) for node in range(nodes)]
+
+    def _start(self, node: int) -> subprocess.Popen:
+        read_end, write_end = os.pipe()
+        words = [DAEMON, "--socket", self.socket(node), "--listen", self.addresses[node], f"--ready_fd={write_end}"]
+        environment = clean_environment() | self.variables
+        with (self.folder / f"daemon{node}.log").open("w") as log:
+            process = subprocess.Popen(words, env=environment, stdout=log, stderr=log, pass_fds=[write_end])
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            assert ready.readline() == "ready\n", self.log(node)
+        return process
+
+    def socket(self, node: int) -> str:
+        return str(self.folder / f"node{node}.sock")
+
+    def log(self, node: int) -> str:
+        return (self.folder / f"daemon{node}.log").read_text()
+
+    def start_workers(self, scenario: str, workers: int = 2, **variables: str) -> list[subprocess.Popen]:
+        self.jobs += 1
+        each = workers // self.nodes
+        started = []
+        for rank in range(workers):
+            environment = clean_environment() | {
+                "DEFT_SOCKET": self.socket(rank // each),
+                "DEFT_LEADER": self.addresses[0],
+                "DEFT_JOB": f"job{self.jobs}",
+                "DEFT_TIMEOUT": self.variables["DEFT_TIMEOUT"],
+                "RANK": str(rank),
+                "WORLD_SIZE": str(workers),
+                "LOCAL_RANK": str(rank % each),
+                "LOCAL_WORLD_SIZE": str(each),
+                "PYTHONPATH": str(BUILD / "python"),
+                "OMP_NUM_THREADS": "1",
+                **variables,
+            }
+            words = [sys.executable, str(WORKER), scenario]
+            pipe = subprocess.PIPE
+            started.append(
+                subprocess.Popen(words, env=environment, stdin=pipe, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+            )
+        return started
+
+    def run(self, scenario: str, workers: int = 2, **variables: str) -> list[str]:
+        """Runs scenarios of worker.py in every worker; gives what each printed. All must end well."""
+        results = finish(self.start_workers(scenario, workers, **variables))
+        logs = "\n".join(self.log(node) for node in range(self.nodes))
+        for rank, (status, output) in enumerate(results):
+            assert status == 0, f"rank {rank} ended with {status}:\n{output}\n{logs}"
+        return [output for _, output in results]
+
+    def close(self) -> None:
+        for process in self.processes:
+            process.send_signal(signal.SIGTERM)
+        for node, process in enumerate(self.processes):
+            try:
+                status = process.wait(timeout=15)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                status = process.wait()
+            assert status in (0, -signal.SIGKILL), f"daemon {node} ended with {status}:\n{self.log(node)}"
+
+
+def finish(workers: list[subprocess.Popen], seconds: float = 60) -> list[tuple[int, str]]:
+    results = []
+    try:
+        for worker in workers:
+            output, _ = worker.communicate(timeout=seconds)
+            results.append((worker.returncode, output))
+    finally:
+        for worker in workers:
+            with contextlib.suppress(ProcessLookupError):
+                worker.kill()
+            worker.wait()
+    return results

@@ -1,0 +1,83 @@
+// A daemon that does what a test tells it, on a thread of its own: the other end of libdeft's socket and rings.
+//
+//   ScriptedDaemon daemon([](Worker& worker) { worker.welcome(); worker.expect_declaration(); ... });
+//   auto session = daemon.open();
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <optional>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "core/client/deft.h"
+#include "core/ipc/channel.h"
+#include "core/ipc/wire.h"
+#include "core/shm/control_segment.h"
+#include "core/shm/doorbell.h"
+#include "core/shm/ring.h"
+#include "tests/ipc/scratch.h"
+
+namespace deft::test {
+
+inline constexpr TimeUs kPatienceUs = 10'000'000;
+
+// The daemon's end of one worker.
+class Worker {
+ public:
+  explicit Worker(ipc::Channel channel) : channel_(std::move(channel)) {}
+
+  ipc::Packet receive();  // the next message; empty: the worker has gone
+  void send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
+  void send_error(ErrorKind kind, const std::string& what, std::uint64_t operation = 0);
+  void close() { channel_.close(); }
+
+  // Answers HELLO: a world of `node_of.size()` workers.
+  void welcome(std::vector<std::uint32_t> node_of = {0}, std::uint32_t spin_us = 0);
+  // Takes DECLARE and its tensors and passes an arena, which arena() then shows.
+  void grant_arena(std::uint64_t bytes);
+  std::byte* arena() { return arena_->data(); }
+  // Answers HEAP; then heap() shows the last one.
+  void grant_heap();
+  std::byte* heap() { return heap_->data(); }
+  ipc::Decoded<ipc::Operation> expect_operation();  // grants a heap first where one is asked for
+
+  shm::Record pop();  // the next record; waits
+  void push(const shm::Record& record);
+  void finish(std::uint32_t tensor, std::uint32_t count, std::uint64_t step, std::uint32_t group = 0);
+  void operation_done(std::uint64_t operation, std::int32_t code = 0);
+  shm::ControlSegment& rings() { return *view_; }
+  void ring() { worker_bell_->ring(); }
+
+ private:
+  ipc::Channel channel_;
+  std::optional<shm::Segment> control_, arena_, heap_;
+  std::optional<shm::ControlSegment> view_;
+  std::optional<shm::Doorbell> own_bell_, worker_bell_;
+  std::optional<shm::Consumer> submissions_;
+  std::optional<shm::Producer> completions_;
+};
+
+class ScriptedDaemon {
+ public:
+  explicit ScriptedDaemon(std::function<void(Worker&)> script);
+  ~ScriptedDaemon();  // waits for the script's end
+
+  // deft_open as rank `rank` of `size` on one node. `error` where it fails.
+  deft_session* open(deft_error* error = nullptr, int rank = 0, int size = 1, const char* timeout = "2s");
+  [[nodiscard]] std::string path() const { return scratch_.file("deftd.sock"); }
+
+ private:
+  Scratch scratch_;
+  std::optional<ipc::Listener> listener_;
+  std::thread thread_;
+};
+
+// A group of `count` float32 tensors of 16 elements each, named t0, t1, ...; declares them as "group".
+deft_group* declare(deft_session* session, std::size_t count, deft_error* error = nullptr);
+inline constexpr std::uint64_t kTensorBytes = 64;
+std::uint64_t arena_bytes(std::size_t count);
+
+}  // namespace deft::test

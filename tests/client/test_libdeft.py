@@ -1,0 +1,94 @@
+"""libdeft and the Python package against real daemons: results, mismatches, losses."""
+
+import signal
+import time
+
+import pytest
+from local_daemons import DAEMON, Daemons, finish
+
+SHAPES = [(1, 1), (1, 2), (2, 2), (2, 4)]  # nodes, workers
+COLLECTIVES = "allreduce,large_allreduce,broadcast,allgather,nothing,barrier,many_at_once"
+GRADIENTS = "gradients,two_groups,threads"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def built():
+    assert DAEMON.exists(), f"{DAEMON} is missing: build the targets deftd and python first"
+
+
+@pytest.fixture
+def daemons(tmp_path):
+    running = []
+
+    def start(nodes=1, **options):
+        running.append(Daemons(tmp_path, nodes, **options))
+        return running[-1]
+
+    yield start
+    for one in running:
+        one.close()
+
+
+@pytest.mark.parametrize("scenarios", [COLLECTIVES, GRADIENTS], ids=["collectives", "gradients"])
+@pytest.mark.parametrize(("nodes", "workers"), SHAPES)
+def test_results(daemons, nodes, workers, scenarios):
+    daemons(nodes).run(scenarios, workers)
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+def test_gradients_under_each_policy(daemons, policy):
+    daemons(2, policy=policy, partition_bytes="64KB", bucket_bytes="128KB").run("gradients", 2)
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_mismatches_name_both(daemons, nodes):
+    daemons(nodes).run("mismatched_collectives,mismatched_declaration", 2)
+
+
+def test_full_memory_fails_only_what_asked_for_it(daemons):
+    daemons(1, memory_limit="32MB").run("full_memory", 2)
+
+
+def test_forked_children_do_not_disturb(daemons):
+    daemons(1).run("closes_while_forked", 2)
+
+
+def started(workers):
+    for worker in workers:
+        assert worker.stdout.readline() == "running\n", worker.communicate()
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
+def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers):
+    running = daemons(nodes)
+    processes = running.start_workers("last_one_dies", workers)
+    started(processes)
+    processes[-1].kill()
+    results = finish(processes)
+    for status, output in results[:-1]:
+        assert status == 0, output
+        assert f"rank {workers - 1}" in output, output
+    running.run("allreduce", workers)  # the daemons serve the next job
+
+
+def test_a_killed_daemon_is_told_to_all(daemons):
+    running = daemons(2, timeout="3s")
+    processes = running.start_workers("last_one_dies", 4)
+    started(processes)
+    running.processes[1].send_signal(signal.SIGKILL)
+    began = time.monotonic()
+    for worker in processes[:3]:
+        output, _ = worker.communicate(timeout=30)
+        assert worker.returncode == 0, output
+        assert "gone" in output or "127.0.0.1" in output or "node" in output, output
+    assert time.monotonic() - began < 10
+    processes[3].kill()
+    processes[3].wait()
+
+
+def test_a_wrong_world_is_refused_on_all_sides(daemons):
+    running = daemons(1)
+    processes = running.start_workers("allreduce", 2, LOCAL_WORLD_SIZE="1", LOCAL_RANK="0")
+    results = finish(processes)
+    assert all(status != 0 for status, _ in results), results
+    assert all("DeftError" in output for _, output in results), results

@@ -1,0 +1,273 @@
+"""A worker: worker.py SCENARIO,... in one session. Fails by an exception; prints what the test wants to know."""
+
+import ctypes
+import random
+import sys
+import threading
+import time
+
+import deft
+import numpy as np
+
+FLOATS = {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}
+INTEGERS = {deft.INT32: np.int32, deft.INT64: np.int64, deft.UINT8: np.uint8, deft.INT8: np.int8}
+TYPES = FLOATS | INTEGERS | {deft.BFLOAT16: np.uint16}  # bfloat16 as its bits
+
+
+def to_wire(values, dtype):
+    """Small whole numbers as `dtype`, exactly."""
+    if dtype == deft.BFLOAT16:
+        return (np.asarray(values, np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    return np.asarray(values).astype(TYPES[dtype])
+
+
+def from_wire(array, dtype):
+    if dtype == deft.BFLOAT16:
+        return (array.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return array.astype(np.float64)
+
+
+def view(address, count, dtype):
+    kind = np.dtype(TYPES[dtype])
+    return np.frombuffer((ctypes.c_char * (count * kind.itemsize)).from_address(address), kind)
+
+
+def numbers(rank, count, seed=0):
+    """Whole numbers 0 to 10, other ones on each rank, known to all."""
+    return np.random.default_rng([seed, rank, count]).integers(0, 11, count)
+
+
+def reduced(op, session, count, seed=0):
+    every = np.stack([numbers(rank, count, seed) for rank in range(session.size)])
+    return {deft.SUM: every.sum(0), deft.MIN: every.min(0), deft.MAX: every.max(0)}[op]
+
+
+def allreduce(session):
+    for dtype in TYPES:
+        for op in (deft.SUM, deft.MIN, deft.MAX):
+            for count in (1, 7, 1009, 65537):
+                data = to_wire(numbers(session.rank, count), dtype)
+                session.allreduce(f"{dtype}.{op}", data.ctypes.data, count, dtype, op).finish(data.ctypes.data)
+                assert (from_wire(data, dtype) == reduced(op, session, count)).all(), (dtype, op, count)
+
+
+def large_allreduce(session):
+    count = 3_000_017
+    data = to_wire(numbers(session.rank, count), deft.FLOAT32)
+    session.allreduce("large", data.ctypes.data, count, deft.FLOAT32).finish(data.ctypes.data)
+    assert (data == reduced(deft.SUM, session, count)).all()
+
+
+def broadcast(session):
+    for root in range(session.size):
+        for dtype in TYPES:
+            for count in (1, 1009):
+                data = to_wire(numbers(session.rank, count), dtype)
+                session.broadcast("b", data.ctypes.data, count, dtype, root).finish(data.ctypes.data)
+                assert (data == to_wire(numbers(root, count), dtype)).all(), (root, dtype, count)
+
+
+def allgather(session):
+    for counts in ([1] * session.size, list(range(session.size)), [0] * (session.size - 1) + [1009]):
+        for dtype in (deft.FLOAT32, deft.UINT8, deft.INT64, deft.BFLOAT16):
+            mine = to_wire(numbers(session.rank, counts[session.rank]), dtype)
+            everything = np.zeros(sum(counts), TYPES[dtype])
+            address = everything.ctypes.data
+            session.allgather("g", mine.ctypes.data, counts, dtype).finish(address)
+            expected = [to_wire(numbers(rank, counts[rank]), dtype) for rank in range(session.size)]
+            assert (everything == np.concatenate(expected)).all(), (counts, dtype)
+
+
+def nothing(session):
+    """Collectives over no elements end, too."""
+    session.allreduce("none", 0, 0, deft.FLOAT32).finish()
+    session.allgather("none", 0, [0] * session.size, deft.FLOAT32).finish()
+    session.broadcast("none", 0, 0, deft.FLOAT32).finish()
+
+
+def barrier(session):
+    for i in range(5):
+        if session.rank == i % session.size:
+            time.sleep(0.05)
+        entered = time.monotonic_ns()
+        session.barrier(f"b{i}")
+        left = time.monotonic_ns()
+        late = np.array([entered], np.int64)
+        session.allreduce("late", late.ctypes.data, 1, deft.INT64, deft.MAX).finish(late.ctypes.data)
+        assert left >= late[0], "somebody left before the last one came"
+
+
+def many_at_once(session):
+    """All under way together, asked for in another order on each rank."""
+    data = [to_wire(numbers(session.rank, 1 + i * 37 % 5000, i), deft.FLOAT32) for i in range(300)]
+    order = list(range(300))
+    random.Random(session.rank).shuffle(order)
+    operations = {}
+    for i in order:
+        operations[i] = session.allreduce(f"m{i}", data[i].ctypes.data, len(data[i]), deft.FLOAT32)
+    for i, operation in operations.items():
+        operation.finish(data[i].ctypes.data)
+        assert (data[i] == reduced(deft.SUM, session, len(data[i]), i)).all(), i
+
+
+def gradients(session):
+    """All types in one group, odd sizes, two slots, and another order of readiness on each rank and in each step."""
+    shuffled = random.Random(session.rank)
+    specs = []
+    for i, count in enumerate([1, 7, 1009, 3, 65537, 300_007, 2, 64, 1, 13]):
+        dtype = list(TYPES)[i % len(TYPES)]
+        specs.append(deft.Tensor(f"layer{i}", dtype, (count,), 9 - i))
+    group = session.declare("model", specs, slots=2)
+    for step in range(6):
+        slot = step % 2
+        session.stage(deft.BACKWARD, step)
+        order = list(range(len(specs)))
+        shuffled.shuffle(order)
+        for i in order:
+            count = specs[i].shape[0]
+            view(group.data(i, slot), count, specs[i].dtype)[:] = to_wire(
+                numbers(session.rank, count, step), specs[i].dtype
+            )
+            group.ready(i, 1, step, slot)
+        session.stage(deft.FORWARD, step + 1)
+        for i, spec in enumerate(specs):
+            group.wait(i, 1, step)
+            assert group.test(i, 1, step)
+            got = from_wire(view(group.data(i, slot), spec.shape[0], spec.dtype), spec.dtype)
+            assert (got == reduced(deft.SUM, session, spec.shape[0], step)).all(), (step, spec)
+
+
+def two_groups(session):
+    weight = [deft.Tensor("w", deft.FLOAT32, (1000,))]
+    groups = [session.declare(f"g{op}", weight, op=op) for op in (deft.SUM, deft.MAX)]
+    for step in range(3):
+        for group in groups:
+            view(group.data(0), 1000, deft.FLOAT32)[:] = numbers(session.rank, 1000, step)
+            group.ready(0, 1, step)
+        for group, op in zip(groups, (deft.SUM, deft.MAX), strict=True):
+            group.wait(0, 1, step)
+            assert (view(group.data(0), 1000, deft.FLOAT32) == reduced(op, session, 1000, step)).all()
+
+
+def threads(session):
+    """Gradients and collectives from several threads at a time."""
+    group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (501,)) for i in range(4)])
+    failures = []
+
+    def train(tensor):
+        for step in range(20):
+            view(group.data(tensor), 501, deft.FLOAT32)[:] = numbers(session.rank, 501, step)
+            group.ready(tensor, 1, step)
+            group.wait(tensor, 1, step)
+            if not (view(group.data(tensor), 501, deft.FLOAT32) == reduced(deft.SUM, session, 501, step)).all():
+                failures.append((tensor, step))
+
+    def collect():
+        for i in range(20):
+            data = to_wire(numbers(session.rank, 99, i), deft.INT64)
+            session.allreduce("metric", data.ctypes.data, 99, deft.INT64).finish(data.ctypes.data)
+            if not (data == reduced(deft.SUM, session, 99, i)).all():
+                failures.append(("metric", i))
+
+    everyone = [threading.Thread(target=train, args=(i,)) for i in range(4)] + [threading.Thread(target=collect)]
+    for thread in everyone:
+        thread.start()
+    for thread in everyone:
+        thread.join()
+    assert not failures, failures
+
+
+def expect_error(kind, *words):
+    class Expected:
+        def __enter__(self):
+            return self
+
+        def __exit__(self, error_type, error, _):
+            assert error_type is deft.DeftError, f"no error: {error!r}"
+            assert error.kind == kind, (error.kind, str(error))
+            for word in words:
+                assert word in str(error), f"'{word}' is not in: {error}"
+            return True
+
+    return Expected()
+
+
+MISMATCH, LOST, EXHAUSTED = 2, 4, 5
+
+
+def mismatched_collectives(session):
+    """Each fails alone and names both; the session goes on."""
+    rank, data = session.rank, np.ones(100, np.float64)
+    with expect_error(MISMATCH, "rank 0", "rank 1"):
+        session.allreduce("count", data.ctypes.data, 10 + rank, deft.FLOAT32).finish()
+    with expect_error(MISMATCH, "float32", "float64"):
+        session.allreduce("type", data.ctypes.data, 10, (deft.FLOAT32, deft.FLOAT64)[rank]).finish()
+    with expect_error(MISMATCH, "rank 0", "rank 1"):
+        session.allreduce("op", data.ctypes.data, 10, deft.FLOAT32, (deft.SUM, deft.MAX)[rank]).finish()
+    with expect_error(MISMATCH, "rank 0", "rank 1"):
+        session.broadcast("root", data.ctypes.data, 10, deft.FLOAT32, rank).finish()
+    with expect_error(MISMATCH, "rank 0", "rank 1"):
+        if rank:
+            session.broadcast("kind", data.ctypes.data, 10, deft.FLOAT32).finish()
+        else:
+            session.allreduce("kind", data.ctypes.data, 10, deft.FLOAT32).finish()
+    allreduce(session)
+
+
+def mismatched_declaration(session):
+    with expect_error(MISMATCH, "w", "[3]", "[4]"):
+        session.declare("model", [deft.Tensor("w", deft.FLOAT32, (3 + session.rank,))])
+
+
+def full_memory(session):
+    """More than the daemon may give fails alone."""
+    data = np.ones(16 << 20, np.float32)
+    with expect_error(EXHAUSTED, "memory"):
+        session.allreduce("large", data.ctypes.data, data.size, deft.FLOAT32).finish()
+    allgather(session)
+
+
+def last_one_dies(session):
+    """Signs that it runs; then everybody is in mid-collective when the test kills the last rank."""
+    group = session.declare("model", [deft.Tensor("w", deft.FLOAT32, (100,))])
+    session.barrier("b")
+    print("running", flush=True)
+    if session.rank == session.size - 1:
+        time.sleep(60)
+    group.ready(0, 1, 0)
+    began = time.monotonic()
+    try:
+        group.wait(0, 1, 0)
+    except deft.DeftError as error:
+        assert error.kind == LOST, error
+        print(f"{time.monotonic() - began:.1f} {error}")
+        with expect_error(LOST):
+            session.barrier("c")
+        return
+    raise AssertionError("the wait ended well")
+
+
+def closes_while_forked(session):
+    """A data loader (a fork) lives and dies without disturbing."""
+    import os
+
+    child = os.fork()
+    if child == 0:
+        try:
+            session.barrier("child")
+        except deft.DeftError:
+            session.close()
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    allreduce(session)
+
+
+def main():
+    session = deft.open()
+    for scenario in sys.argv[1].split(","):
+        globals()[scenario](session)
+    session.close()
+
+
+main()

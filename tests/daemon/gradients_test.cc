@@ -1,0 +1,152 @@
+// A node's account of gradients: conservation and order, whatever arrives when, and every misuse refused.
+#include "daemon/gradients.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <random>
+
+#include "core/partition/bucketing.h"
+
+namespace deft::daemon {
+namespace {
+
+using model::BucketIndex;
+
+Gradients make(const std::vector<model::TensorSpec>& specs, std::size_t workers, std::uint64_t bucket_bytes = 1 << 20,
+               std::uint32_t slots = 1) {
+  const auto layout = model::lay_out(specs, slots).value();
+  const std::string bucketing = "uniform:" + std::to_string(bucket_bytes);
+  auto buckets = partition::cut_buckets(specs, layout, {bucketing, "fifo", bucket_bytes}).value();
+  Gradients gradients(specs, layout, workers);
+  EXPECT_TRUE(gradients.set_buckets(std::move(buckets)));
+  return gradients;
+}
+
+std::vector<model::TensorSpec> three() {
+  return {{"a", model::DType::kFloat32, {7}, 2},
+          {"b", model::DType::kFloat16, {33}, 1},
+          {"c", model::DType::kFloat32, {1000}, 0}};
+}
+
+TEST(Gradients, BucketIsReadyWhenEveryWorkerHandedInEveryTensor) {
+  auto g = make(three(), 2);
+  EXPECT_TRUE(g.notify_ready(0, 0, 3, 0, 0, 1)->empty());
+  EXPECT_TRUE(g.notify_ready(1, 0, 1, 0, 0, 2)->empty());
+  const auto ready = g.notify_ready(1, 1, 2, 0, 0, 3);
+  ASSERT_TRUE(ready);
+  EXPECT_EQ(ready->size(), g.buckets().size());
+  for (BucketIndex b = 0; b < g.buckets().size(); ++b) EXPECT_TRUE(g.is_ready(b, 0));
+}
+
+TEST(Gradients, RefusesATensorThatDoesNotExist) {
+  auto g = make(three(), 1);
+  for (const auto& [first, count] :
+       std::vector<std::pair<std::uint32_t, std::uint32_t>>{{3, 1}, {0, 4}, {0, 0}, {1, 0xffffffffu}, {0xffffffffu, 2}})
+    EXPECT_EQ(g.notify_ready(0, first, count, 0, 0, 1).error().kind, ErrorKind::kViolation);
+}
+
+TEST(Gradients, RefusesATensorThatComesTwiceTooEarlyOrInTheWrongSlot) {
+  auto g = make(three(), 1);
+  EXPECT_FALSE(g.notify_ready(0, 0, 1, 1, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, 0, 1, 0, 1, 1));
+  EXPECT_TRUE(g.notify_ready(0, 0, 1, 0, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, 0, 1, 0, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, 0, 1, 1, 0, 1)) << "step 0 is not reduced yet";
+}
+
+TEST(Gradients, RefusesBucketsThatLeaveAGapOrOverlap) {
+  const auto specs = three();
+  const auto layout = model::lay_out(specs, 1).value();
+  auto buckets = partition::cut_buckets(specs, layout, {"uniform:64", "fifo", 64}).value();
+  ASSERT_GT(buckets.size(), 2u);
+  auto gap = buckets;
+  gap.erase(gap.begin() + 1);
+  EXPECT_FALSE(Gradients(specs, layout, 1).set_buckets(gap));
+  auto twice = buckets;
+  twice.push_back(buckets[0]);
+  EXPECT_FALSE(Gradients(specs, layout, 1).set_buckets(twice));
+}
+
+TEST(Gradients, RefusesLaunchesThatCoverBytesTwiceOrCutElements) {
+  auto g = make(three(), 1);
+  const auto bytes = g.buckets()[0].bytes;
+  EXPECT_FALSE(g.start(0, 0, 0, bytes + 4, 1));
+  EXPECT_FALSE(g.start(0, 0, 2, 4, 1));
+  EXPECT_FALSE(g.start(99, 0, 0, 4, 1));
+  EXPECT_TRUE(g.start(0, 0, 0, bytes, 1));
+  EXPECT_FALSE(g.start(0, 0, 0, 4, 1));
+}
+
+TEST(Gradients, NamesTheWorkerAndTheTensorThatAreOwed) {
+  auto g = make(three(), 2);
+  ASSERT_TRUE(g.notify_ready(0, 0, 3, 0, 0, 100));
+  ASSERT_TRUE(g.notify_ready(1, 0, 1, 0, 0, 150));
+  EXPECT_TRUE(g.owed(99).empty());
+  const auto owed = g.owed(200);
+  ASSERT_FALSE(owed.empty());
+  for (const auto& o : owed) {
+    EXPECT_EQ(o.workers, std::vector<std::size_t>{1});
+    EXPECT_NE(o.tensor, 0u);
+    EXPECT_EQ(o.since_us, 100);
+  }
+}
+
+std::vector<model::TensorSpec> random_specs() {
+  const auto count = *rc::gen::inRange(1, 12);
+  std::vector<model::TensorSpec> specs;
+  for (int i = 0; i < count; ++i)
+    specs.push_back({"t" + std::to_string(i),
+                     *rc::gen::element(model::DType::kFloat32, model::DType::kFloat16, model::DType::kFloat64),
+                     {*rc::gen::inRange<std::uint64_t>(1, 5000)},
+                     static_cast<std::uint32_t>(count - i)});
+  return specs;
+}
+
+// Every byte is reduced once and every tensor ends once, for random models, workers, buckets, parts and orders.
+RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
+  const auto specs = random_specs();
+  const auto workers = *rc::gen::inRange<std::size_t>(1, 4);
+  const auto slots = *rc::gen::inRange<std::uint32_t>(1, 3);
+  auto g = make(specs, workers, *rc::gen::element<std::uint64_t>(64, 512, 4096, 1 << 16), slots);
+  std::mt19937 random(*rc::gen::arbitrary<std::uint32_t>());
+  for (std::uint64_t generation = 0; generation < 3; ++generation) {
+    std::vector<std::pair<std::size_t, std::uint32_t>> arrivals;
+    for (std::size_t w = 0; w < workers; ++w)
+      for (std::uint32_t t = 0; t < specs.size(); ++t) arrivals.emplace_back(w, t);
+    std::shuffle(arrivals.begin(), arrivals.end(), random);
+    std::vector<BucketIndex> ready;
+    for (const auto& [worker, tensor] : arrivals) {
+      const auto now_ready =
+          g.notify_ready(worker, tensor, 1, generation, static_cast<std::uint32_t>(g.slot_of(generation)), 1);
+      RC_ASSERT(now_ready.has_value());
+      ready.insert(ready.end(), now_ready->begin(), now_ready->end());
+    }
+    RC_ASSERT(ready.size() == g.buckets().size());
+    std::vector<std::tuple<BucketIndex, std::uint64_t, std::uint64_t>> parts;
+    for (BucketIndex b = 0; b < g.buckets().size(); ++b) {
+      const auto element = model::dtype_bytes(g.buckets()[b].dtype);
+      for (std::uint64_t at = 0; at < g.buckets()[b].bytes;) {
+        const auto left = (g.buckets()[b].bytes - at) / element;
+        const auto bytes = (1 + random() % left) * element;
+        parts.emplace_back(b, at, bytes);
+        at += bytes;
+      }
+    }
+    std::shuffle(parts.begin(), parts.end(), random);
+    std::vector<int> ended(specs.size(), 0);
+    for (const auto& [bucket, offset, bytes] : parts) {
+      RC_ASSERT(g.start(bucket, generation, offset, bytes, 1).has_value());
+      const auto ranges = g.notify_finish(bucket, generation, offset, bytes);
+      RC_ASSERT(ranges.has_value());
+      for (const auto& range : *ranges)
+        for (std::uint32_t t = range.first; t < range.first + range.count; ++t) ++ended[t];
+    }
+    for (const int times : ended) RC_ASSERT(times == 1);
+    RC_ASSERT(g.idle());
+  }
+}
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,219 @@
+// The leader's decisions, driven by messages alone: who is missing, who disagrees, who is lost.
+#include "daemon/leader.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::daemon {
+namespace {
+
+JobSettings settings(TimeUs timeout_us = 60'000'000) {
+  JobSettings s;
+  s.policy = "fifo";
+  s.bucket_bytes = 1 << 20;
+  s.partition_bytes = 1 << 20;
+  s.credit_bytes = 4 << 20;
+  s.timeout_us = timeout_us;
+  s.stall_timeout_us = 600'000'000;
+  return s;
+}
+
+struct World {
+  explicit World(std::uint32_t size, JobSettings s = settings())
+      : leader(reactor, "job", 7, std::move(s), size,
+               [this](const Peer& to, proto::Envelope envelope) { sent.emplace_back(to, std::move(envelope)); }) {}
+
+  void join(const Peer& from, std::vector<std::uint32_t> ranks, std::uint32_t world,
+            std::map<std::string, std::string> with = {}, const std::string& version = "1") {
+    proto::Envelope envelope;
+    auto* const message = envelope.mutable_join();
+    message->set_host("host" + from);
+    message->set_deft_version(version);
+    message->set_world(world);
+    message->add_links()->set_name("gloo:eth0");
+    for (const auto rank : ranks) message->add_ranks(rank);
+    for (const auto& [name, value] : with) (*message->mutable_settings())[name] = value;
+    leader.receive(from, envelope);
+  }
+
+  std::string failure_for(const Peer& to) const {
+    for (const auto& [peer, envelope] : sent)
+      if (peer == to && envelope.has_failure()) return envelope.failure().what();
+    return "";
+  }
+
+  template <typename Has>
+  std::size_t count(Has has) const {
+    std::size_t n = 0;
+    for (const auto& [peer, envelope] : sent) n += has(envelope) ? 1 : 0;
+    return n;
+  }
+
+  void run_for(TimeUs us) {
+    reactor.after(us, [this] { reactor.stop(); });
+    reactor.run();
+  }
+
+  Reactor reactor;
+  std::vector<std::pair<Peer, proto::Envelope>> sent;
+  Leader leader;
+};
+
+TEST(Leader, NumbersTheNodesByTheirSmallestRankWhenAllHaveCome) {
+  World world(4);
+  world.join("b", {2, 3}, 4);
+  EXPECT_TRUE(world.sent.empty());
+  world.join("", {0, 1}, 4);
+  ASSERT_EQ(world.sent.size(), 2u);
+  for (const auto& [peer, envelope] : world.sent) {
+    ASSERT_TRUE(envelope.has_joined());
+    EXPECT_EQ(envelope.joined().node(), peer.empty() ? 0u : 1u);
+    EXPECT_EQ(envelope.joined().nodes(1).host(), "hostb");
+  }
+}
+
+TEST(Leader, ListsTheMissingRanksAtTheDeadline) {
+  World world(4, settings(30'000));
+  world.join("", {0}, 4);
+  world.join("b", {3}, 4);
+  world.run_for(60'000);
+  EXPECT_NE(world.failure_for("b").find("rank 1-2 of 4 is missing"), std::string::npos) << world.failure_for("b");
+  EXPECT_NE(world.failure_for("").find("hostb (rank 3)"), std::string::npos);
+}
+
+TEST(Leader, TellsEverySideOfAWrongWorldSize) {
+  World world(4);
+  world.join("", {0, 1}, 4);
+  world.join("b", {2, 3}, 8);
+  for (const Peer& side : {Peer(""), Peer("b")})
+    EXPECT_NE(world.failure_for(side).find("hostb (rank 2-3) was started with a world size of 8"), std::string::npos);
+}
+
+TEST(Leader, TellsEverySideOfTwoWorkersOfOneRank) {
+  World world(3);
+  world.join("", {0, 1}, 3);
+  world.join("b", {1}, 3);
+  for (const Peer& side : {Peer(""), Peer("b")})
+    EXPECT_NE(world.failure_for(side).find("two workers have rank 1"), std::string::npos);
+}
+
+TEST(Leader, NamesTheSettingAndTheVersionInWhichNodesDiffer) {
+  World policies(2);
+  policies.join("", {0}, 2, {{"policy", "fifo"}});
+  policies.join("b", {1}, 2, {{"policy", "p3"}});
+  EXPECT_NE(policies.failure_for("b").find("differ in 'policy': 'fifo' on host (rank 0), 'p3' on hostb"),
+            std::string::npos)
+      << policies.failure_for("b");
+  World versions(2);
+  versions.join("", {0}, 2);
+  versions.join("b", {1}, 2, {}, "2");
+  EXPECT_NE(versions.failure_for("").find("runs deftd 1"), std::string::npos);
+}
+
+struct Running : World {
+  explicit Running(TimeUs timeout_us = 60'000'000) : World(2, settings(timeout_us)) {
+    join("", {0}, 2);
+    join("b", {1}, 2);
+    for (const Peer& peer : {Peer(""), Peer("b")}) {
+      proto::Envelope envelope;
+      envelope.mutable_links_open();
+      leader.receive(peer, envelope);
+    }
+    EXPECT_EQ(count([](const auto& e) { return e.has_begin(); }), 2u);
+    sent.clear();
+  }
+
+  void declare(const Peer& from, const std::string& tensor, std::uint64_t extent) {
+    proto::Envelope envelope;
+    auto* const message = envelope.mutable_declare();
+    message->set_name("sgd");
+    message->set_slots(1);
+    message->set_reduce_op(1);
+    auto* const t = message->add_tensors();
+    t->set_name(tensor);
+    t->set_dtype(1);
+    t->add_shape(extent);
+    leader.receive(from, envelope);
+  }
+
+  void ask(const Peer& from, std::uint32_t rank, std::uint64_t count) {
+    proto::Envelope envelope;
+    auto* const ready = envelope.mutable_operation_ready();
+    ready->set_name("loss");
+    auto* const spec = ready->add_specs();
+    spec->set_rank(rank);
+    spec->set_collective(1);
+    spec->set_dtype(1);
+    spec->set_reduce_op(1);
+    spec->set_count(count);
+    leader.receive(from, envelope);
+  }
+};
+
+TEST(Leader, NamesTheTensorInWhichRanksDiffer) {
+  Running world;
+  world.declare("", "fc.weight", 10);
+  world.declare("b", "fc.weight", 12);
+  EXPECT_NE(
+      world.failure_for("b").find("tensor 0 is fc.weight float32 [10] on rank 0 and fc.weight float32 [12] on rank 1"),
+      std::string::npos)
+      << world.failure_for("b");
+}
+
+TEST(Leader, OrdersReadyBucketsForAllNodesAlike) {
+  Running world;
+  world.declare("", "fc.weight", 10);
+  world.declare("b", "fc.weight", 10);
+  ASSERT_EQ(world.count([](const auto& e) { return e.has_declare_agreed(); }), 2u);
+  world.sent.clear();
+  world.leader.bucket_ready(0, 0, 0);
+  ASSERT_EQ(world.sent.size(), 2u);
+  EXPECT_EQ(world.sent[0].second.SerializeAsString(), world.sent[1].second.SerializeAsString());
+  EXPECT_EQ(world.sent[0].second.launch_order().first(), 0u);
+  EXPECT_EQ(world.sent[0].second.launch_order().launches(0).bytes(), 64u);
+}
+
+TEST(Leader, StartsACollectiveWhenAllAskedAlikeAndFailsOnlyItWhenTheyDiffer) {
+  Running world;
+  world.ask("b", 1, 5);
+  EXPECT_TRUE(world.sent.empty());
+  world.ask("", 0, 5);
+  EXPECT_EQ(world.count([](const auto& e) { return e.has_operation_start(); }), 2u);
+  world.sent.clear();
+  world.ask("b", 1, 5);
+  world.ask("", 0, 6);
+  ASSERT_EQ(world.count([](const auto& e) { return e.has_operation_failed(); }), 2u);
+  EXPECT_NE(world.sent[0].second.operation_failed().what().find("allreduce of 6 float32 (sum) on rank 0"),
+            std::string::npos)
+      << world.sent[0].second.operation_failed().what();
+  EXPECT_EQ(world.failure_for("b"), "");
+}
+
+TEST(Leader, NamesTheNodeThatFellSilent) {
+  Running world(400'000);
+  world.run_for(500'000);
+  EXPECT_NE(world.failure_for("").find("node 1: hostb (rank 1) was lost"), std::string::npos) << world.failure_for("");
+}
+
+TEST(Leader, ALinkErrorIsBlamedOnTheNodeThatNoLongerAnswers) {
+  Running world(800'000);
+  proto::Envelope envelope;
+  envelope.mutable_failure()->set_what("connection reset");
+  envelope.mutable_failure()->set_kind(static_cast<std::uint32_t>(ErrorKind::kLost));
+  envelope.mutable_failure()->set_suspected(true);
+  world.leader.receive("", envelope);
+  EXPECT_EQ(world.failure_for(""), "") << "it asks first";
+  world.run_for(350'000);
+  EXPECT_NE(world.failure_for("").find("node 1: hostb (rank 1) was lost"), std::string::npos);
+}
+
+TEST(Leader, IgnoresStrangersAndMalformedJoins) {
+  Running world;
+  proto::Envelope failure;
+  failure.mutable_failure()->set_what("ha");
+  world.leader.receive("stranger", failure);
+  world.join("stranger", {}, 2);
+  EXPECT_TRUE(world.sent.empty());
+}
+
+}  // namespace
+}  // namespace deft::daemon

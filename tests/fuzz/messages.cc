@@ -1,0 +1,58 @@
+// Every message of the socket, from any bytes: what decodes lies within the packet.
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <span>
+#include <vector>
+
+#include "core/ipc/wire.h"
+
+namespace {
+
+using namespace deft::ipc;
+
+template <typename Message>
+void check(std::span<const std::byte> bytes, MessageKind kind, std::size_t texts) {
+  const auto message = decode<Message>(bytes, kind, texts);
+  if (!message) return;
+  std::size_t total = sizeof(Message) + message->tail.size();
+  for (const auto& text : message->texts) total += text.size() + 1;
+  if (message->texts.size() != texts || total != bytes.size()) std::abort();
+  if (!message->tail.empty() && message->tail.data() + message->tail.size() != bytes.data() + bytes.size())
+    std::abort();
+}
+
+void check_all(std::span<const std::byte> bytes) {
+  static_cast<void>(decode_header(bytes));
+  check<Hello>(bytes, MessageKind::kHello, 4);
+  check<Welcome>(bytes, MessageKind::kWelcome, 0);
+  check<Declare>(bytes, MessageKind::kDeclare, 1);
+  check<DeclareTensor>(bytes, MessageKind::kDeclareTensor, 1);
+  check<Declared>(bytes, MessageKind::kDeclared, 0);
+  check<Heap>(bytes, MessageKind::kHeap, 0);
+  check<Heap>(bytes, MessageKind::kHeapMade, 0);
+  check<Heap>(bytes, MessageKind::kFreeHeap, 0);
+  check<Operation>(bytes, MessageKind::kOperation, 1);
+  check<ErrorMessage>(bytes, MessageKind::kError, 3);
+  check<Text>(bytes, MessageKind::kText, 1);
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t bytes) {
+  // A copy of exactly this size, so that a read beyond it is found.
+  std::vector<std::byte> packet(bytes);
+  if (bytes > 0) std::memcpy(packet.data(), data, bytes);
+  check_all(packet);
+  if (bytes < sizeof(Header)) return 0;
+  // With a header that is right but for its kind, the fuzzer comes to the rest at once.
+  Header header;
+  std::memcpy(&header, packet.data(), sizeof header);
+  header.magic = kProtocolMagic;
+  header.version = kProtocolVersion;
+  header.bytes = static_cast<std::uint32_t>(bytes);
+  header.kind = static_cast<MessageKind>(static_cast<std::uint32_t>(header.kind) % 16);
+  std::memcpy(packet.data(), &header, sizeof header);
+  check_all(packet);
+  return 0;
+}

@@ -1,0 +1,165 @@
+#include "tests/fuzz_session/hostile_worker.h"
+
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <array>
+#include <cstring>
+
+#include "core/ipc/wire.h"
+
+namespace deft::fuzz {
+namespace {
+
+constexpr TimeUs kPatienceUs = 200'000;
+
+}  // namespace
+
+void Bytes::copy_to(void* target, std::size_t bytes) {
+  const std::size_t here = std::min(bytes, data_.size());
+  if (here > 0) std::memcpy(target, data_.data(), here);
+  data_ = data_.subspan(here);
+}
+
+HostileWorker::HostileWorker(const std::string& path, std::span<const std::uint8_t> data) : data_(data) {
+  if (auto channel = ipc::Channel::connect(path)) channel_ = std::move(*channel);
+}
+
+HostileWorker::~HostileWorker() {
+  if (control_ != nullptr) munmap(control_, shm::kControlSegmentBytes);
+}
+
+bool HostileWorker::act() {
+  if (data_.empty() || !channel_.open()) return false;
+  switch (data_.take<std::uint8_t>() % 8) {
+    case 0: send_rubbish(); break;
+    case 1: say_hello(); break;
+    case 2: declare(); break;
+    case 3: ask_for_heap(); break;
+    case 4: ask_for_operation(); break;
+    case 5: push_record(); break;
+    case 6: scribble(); break;
+    default: send_message(ipc::Heap{}, ipc::MessageKind::kStatus); break;
+  }
+  return true;
+}
+
+void HostileWorker::send(const void* bytes, std::size_t count) {
+  if (!channel_.send({static_cast<const std::byte*>(bytes), count})) channel_.close();
+}
+
+template <typename Message>
+void HostileWorker::send_message(Message message, ipc::MessageKind kind) {
+  const auto packet = ipc::encode(message, kind, {"tensor"});
+  send(packet.data(), packet.size());
+}
+
+// A packet that is right in its header and nowhere else.
+void HostileWorker::send_rubbish() {
+  std::array<std::byte, 256> packet{};
+  const std::size_t bytes = std::max<std::size_t>(data_.take<std::uint8_t>(), sizeof(ipc::Header));
+  const ipc::Header header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 16),
+                           static_cast<std::uint32_t>(bytes), ipc::kProtocolVersion};
+  data_.copy_to(packet.data() + sizeof header, bytes - sizeof header);
+  std::memcpy(packet.data(), &header, sizeof header);
+  send(packet.data(), bytes);
+}
+
+// Mostly the only worker of a job of its own, so that the job runs.
+void HostileWorker::say_hello() {
+  ipc::Hello hello;
+  const auto shape = data_.take<std::uint8_t>();
+  hello.world = shape < 224 ? 1 : data_.take<std::uint32_t>();
+  hello.rank = shape < 240 ? 0 : data_.take<std::uint32_t>();
+  hello.local_size = shape < 224 ? 1 : data_.take<std::uint32_t>();
+  hello.local_rank = shape < 250 ? 0 : data_.take<std::uint32_t>();
+  static std::uint64_t jobs = 0;  // an ended job's name is taken for a moment longer
+  const std::string job = "fuzz-" + std::to_string(++jobs);
+  const auto packet = ipc::encode(hello, ipc::MessageKind::kHello, {job, "127.0.0.1:1", "", "0.1.0"});
+  send(packet.data(), packet.size());
+  if (shape < 224) wait_for_welcome();
+}
+
+void HostileWorker::wait_for_welcome() {
+  if (control_ != nullptr || !channel_.open()) return;
+  auto packet = channel_.receive(MonotonicClock::now() + kPatienceUs);
+  if (!packet || packet->descriptors.size() != 3) return;
+  void* mapped =
+      mmap(nullptr, shm::kControlSegmentBytes, PROT_READ | PROT_WRITE, MAP_SHARED, packet->descriptors[0].get(), 0);
+  if (mapped != MAP_FAILED) control_ = static_cast<std::byte*>(mapped);
+  if (auto bell = shm::Doorbell::adopt(std::move(packet->descriptors[1]))) daemon_bell_ = std::move(*bell);
+}
+
+void HostileWorker::declare() {
+  const auto shape = data_.take<std::uint8_t>();
+  ipc::Declare group;
+  group.group = shape < 200 ? groups_++ : data_.take<std::uint32_t>();
+  group.tensors = shape < 230 ? 1 + shape % 4 : data_.take<std::uint32_t>();
+  group.slots = shape < 240 ? 1 : data_.take<std::uint32_t>();
+  group.reduce_op = 1;
+  send_message(group, ipc::MessageKind::kDeclare);
+  for (std::uint32_t i = 0; i < 1U + shape % 4; ++i) {
+    ipc::DeclareTensor tensor;
+    tensor.group = group.group;
+    tensor.index = i;
+    tensor.dtype = data_.take<std::uint8_t>() % 10;
+    tensor.dims = data_.take<std::uint8_t>() % 10;
+    for (auto& extent : tensor.shape) extent = data_.take<std::uint8_t>();
+    if (shape >= 245) tensor.shape[0] = data_.take<std::uint64_t>();
+    send_message(tensor, ipc::MessageKind::kDeclareTensor);
+  }
+}
+
+void HostileWorker::ask_for_heap() {
+  ipc::Heap heap;
+  heap.heap = data_.take<std::uint8_t>() % 4;
+  heap.bytes = data_.take<std::uint8_t>() < 200 ? data_.take<std::uint16_t>() : data_.take<std::uint64_t>();
+  const bool free = data_.take<std::uint8_t>() % 4 == 0;
+  send_message(heap, free ? ipc::MessageKind::kFreeHeap : ipc::MessageKind::kHeap);
+}
+
+void HostileWorker::ask_for_operation() {
+  ipc::Operation call;
+  call.operation = data_.take<std::uint8_t>();
+  call.collective = static_cast<ipc::Collective>(data_.take<std::uint8_t>() % 6);
+  call.heap = data_.take<std::uint8_t>() % 4;
+  const bool wild = data_.take<std::uint8_t>() > 200;
+  call.offset = wild ? data_.take<std::uint64_t>() : data_.take<std::uint8_t>();
+  call.count = wild ? data_.take<std::uint64_t>() : data_.take<std::uint8_t>();
+  call.capacity = wild ? data_.take<std::uint64_t>() : call.count;
+  call.dtype = data_.take<std::uint8_t>() % 10;
+  call.reduce_op = data_.take<std::uint8_t>() % 5;
+  call.root = wild ? data_.take<std::uint32_t>() : 0;
+  send_message(call, ipc::MessageKind::kOperation);
+}
+
+void HostileWorker::push_record() {
+  if (control_ == nullptr) return;
+  auto& ring = *reinterpret_cast<shm::RingControl*>(control_ + shm::kSubmissionOffset);
+  auto* records = reinterpret_cast<shm::Record*>(control_ + shm::kSubmissionOffset + sizeof(shm::RingControl));
+  const std::uint64_t tail = ring.tail.load();
+  shm::Record& record = records[tail % shm::kRingCapacity];
+  const auto shape = data_.take<std::uint8_t>();
+  if (shape >= 200) {
+    data_.copy_to(&record, sizeof record);
+  } else {
+    record = shm::Record{};
+    record.kind = static_cast<shm::RecordKind>(1 + shape % 3);
+    record.count = data_.take<std::uint8_t>() % 5;
+    record.tensor = data_.take<std::uint8_t>() % 4;
+    record.generation = data_.take<std::uint8_t>() % 4;
+    record.stage = data_.take<std::uint8_t>() % 3;
+  }
+  ring.tail.store(tail + 1);
+  daemon_bell_.ring();
+}
+
+void HostileWorker::scribble() {
+  if (control_ == nullptr) return;
+  const std::size_t at = data_.take<std::uint32_t>() % (shm::kControlSegmentBytes / sizeof(std::uint64_t));
+  auto* word = reinterpret_cast<std::atomic<std::uint64_t>*>(control_ + at * sizeof(std::uint64_t));
+  word->store(data_.take<std::uint64_t>());
+  daemon_bell_.ring();
+}
+
+}  // namespace deft::fuzz

@@ -1,0 +1,62 @@
+// A worker that follows no rule: it turns bytes into messages, ring records and scribbles on its control segment.
+//
+//   HostileWorker worker(path, data);
+//   while (worker.act()) {}          // until the data is used up, or the daemon has dropped it
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "core/ipc/channel.h"
+#include "core/ipc/messages.h"
+#include "core/shm/doorbell.h"
+#include "core/shm/layout.h"
+
+namespace deft::fuzz {
+
+// What libFuzzer gave, taken from the front; zeros when it is used up.
+class Bytes {
+ public:
+  explicit Bytes(std::span<const std::uint8_t> data) : data_(data) {}
+  template <typename T>
+  T take() {
+    T value{};
+    copy_to(&value, sizeof value);
+    return value;
+  }
+  void copy_to(void* target, std::size_t bytes);
+  [[nodiscard]] bool empty() const { return data_.empty(); }
+
+ private:
+  std::span<const std::uint8_t> data_;
+};
+
+class HostileWorker {
+ public:
+  HostileWorker(const std::string& path, std::span<const std::uint8_t> data);
+  ~HostileWorker();
+  bool act();  // one thing; false: the end
+
+ private:
+  void send_rubbish();
+  void say_hello();
+  void declare();
+  void ask_for_heap();
+  void ask_for_operation();
+  void push_record();
+  void scribble();
+  void wait_for_welcome();
+  void send(const void* bytes, std::size_t count);
+  template <typename Message>
+  void send_message(Message message, ipc::MessageKind kind);
+
+  Bytes data_;
+  ipc::Channel channel_;
+  std::byte* control_ = nullptr;  // the control segment, mapped as a hostile client would
+  shm::Doorbell daemon_bell_;
+  std::uint32_t groups_ = 0;
+};
+
+}  // namespace deft::fuzz

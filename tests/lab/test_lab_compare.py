@@ -1,0 +1,94 @@
+import json
+import os
+from pathlib import Path
+
+import pytest
+from lab_commands import ROOT, run_compare
+
+pytestmark = pytest.mark.usefixtures("fashion_mnist")
+QUICK = ("--model", "mlp", "--steps", "3", "--rounds", "2", "--batch", "32")
+BUILT = (ROOT / "build/bin/deftd").exists() and (ROOT / "build/python/deft/torch").exists()
+
+
+def compared(tmp_path, *argv, **more):
+    out = tmp_path / "out.json"
+    done = run_compare(*QUICK, "--json", out, *argv, **more)
+    return done, {record["scheme"]: record for record in json.loads(out.read_text())} if out.exists() else {}
+
+
+def test_ddp_keeps_replicas_equal_and_compute_does_not(emulated, tmp_path):
+    plot = tmp_path / "plot.png"
+    schemes = "compute,ddp,ddp:5@1,ddp:5@free"
+    done, records = compared(tmp_path, "--schemes", schemes, "--coverage", "0.5", "--accuracy", "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    assert list(records) == schemes.split(",")
+    assert len(set(records["compute"]["params_sha256"])) == 2
+    for scheme in ("ddp", "ddp:5@1", "ddp:5@free"):
+        assert len(records[scheme]["params_sha256"]) == 2
+        assert len(set(records[scheme]["params_sha256"])) == 1
+    # The same samples in the same order: every way of averaging trains the same model.
+    assert records["ddp:5@1"]["loss"] == pytest.approx(records["ddp"]["loss"], abs=1e-4)
+    assert records["ddp"]["speedup_vs_ddp"] == 1
+    assert records["ddp"]["updates_per_step"] == 1
+    assert 0.1 < records["ddp"]["accuracy"] < 1
+    assert records["ddp"]["cpu_ms_per_step"] > 0
+    assert "round 2/2" in done.stderr
+    assert plot.stat().st_size > 2000
+
+
+@pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
+@pytest.mark.parametrize(
+    "nodes", [["--nodes", "2"], ["--nodes", "2", "--workers", "2"], ["--nodes", "2", "--loopback"]]
+)
+def test_deft_trains_what_ddp_trains(tmp_path, nodes):
+    schemes = "ddp:5,fifo,bytescheduler:partition_bytes=64KB@1,fifo@free"
+    done, records = compared(tmp_path, "--schemes", schemes, "--rate", "200mbit", *nodes)
+    assert done.returncode == 0, done.stderr
+    assert list(records) == schemes.split(",")
+    for record in records.values():
+        assert len(set(record["params_sha256"])) == 1
+        assert record["loss"] == pytest.approx(records["ddp:5"]["loss"], abs=1e-3)
+        assert record["updates_per_step"] == 1
+
+
+def test_without_namespaces_it_says_so_and_trains_over_loopback(tmp_path):
+    # A PATH without unshare is a system without namespaces.
+    programs = tmp_path / "bin"
+    programs.mkdir()
+    for name in ("taskset", "env"):
+        (programs / name).symlink_to(f"/usr/bin/{name}")
+    environment = {**os.environ, "PATH": str(programs)}
+    done, records = compared(tmp_path, "--schemes", "compute,ddp:5", env=environment)
+    if Path("/sbin/unshare").exists():
+        pytest.skip("unshare lies in /sbin here")
+    assert done.returncode == 0, done.stderr
+    assert "No emulated nodes: the program unshare is missing" in done.stderr
+    assert "loopback" in done.stderr
+    assert records["ddp:5"]["rate"] == "none"
+
+
+def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
+    done, records = compared(tmp_path, "--schemes", "compute,fifo", "--build", tmp_path / "nowhere", "--loopback")
+    assert done.returncode == 1
+    assert list(records) == ["compute"]
+    assert "nowhere/bin/deftd is not built" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("argv", "named"),
+    [
+        (["--nodes", "0"], "--nodes"),
+        (["--coverage", "-1"], "--coverage"),
+        (["--coverage", "1", "--nodes", "1"], "two nodes"),
+        (["--rate", "fast"], "fast"),
+        (["--schemes", "fifo@5"], "@5"),
+        (["--model", "vgg"], "vgg"),
+        (["--plot", "x.doc"], "x.doc"),
+        (["--json", "/no/such/folder/x.json"], "/no/such/folder"),
+        (["--data", "/no/such/folder"], "dataset-fashion-mnist"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_anything_starts(argv, named):
+    done = run_compare(*argv, timeout=30)
+    assert done.returncode == 2
+    assert named in done.stderr

@@ -1,0 +1,116 @@
+import os
+import pwd
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import pytest
+from lab.netns import PAYLOAD_SHARE
+from lab.rates import bits_per_second
+from lab_commands import COMPARE, ROOT, processes_with, run_compare
+
+pytestmark = pytest.mark.usefixtures("emulated", "fashion_mnist")
+
+
+def lab_shell(script, *options, **more):
+    return run_compare(*options, "--lab-shell", "sh", "-c", script, **more)
+
+
+def test_nodes_reach_each_other_on_every_nic_and_nothing_else():
+    script = "on 0 ping -qc1 -W2 10.77.0.2 && on 1 ping -qc1 -W2 10.77.1.1 && ! on 0 ip route get 192.0.2.1"
+    done = lab_shell(script)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_node_sees_its_own_nics_and_cores():
+    done = lab_shell("on 1 ip -br addr; on 0 nproc; on 1 taskset -cp $$", "--nics", "3")
+    assert [line.split()[0].split("@")[0] for line in done.stdout.splitlines()[:4]] == ["lo", "eth0", "eth1", "eth2"]
+    assert int(done.stdout.splitlines()[4]) == max(1, len(os.sched_getaffinity(0)) // 2)
+
+
+def test_the_exit_status_is_the_commands():
+    assert lab_shell("exit 7").returncode == 7
+
+
+@pytest.mark.parametrize("rate", ["60mbit", "400mbit"])
+def test_a_nic_keeps_to_its_rate_both_ways(rate):
+    probe = f"{sys.executable} -I bench/lab/probe.py"
+    size = 3_000_000 if rate == "60mbit" else 20_000_000
+    script = "".join(
+        f"on {to} {probe} receive 10.77.0.{to + 1} & sleep 0.5; on {by} {probe} send 10.77.0.{to + 1} {size}; wait; "
+        for by, to in ((0, 1), (1, 0))
+    )
+    wanted = bits_per_second(rate) * PAYLOAD_SHARE
+    best = [0.0, 0.0]
+    for _ in range(4):  # on a busy machine a transfer may starve; none may ever be too fast
+        done = lab_shell(script, "--rate", rate)
+        got = [8 * float(line) for line in done.stdout.splitlines() if line != "listening"]
+        assert len(got) == 2, done.stderr
+        assert max(got) < 1.07 * wanted
+        best = [max(pair) for pair in zip(best, got)]
+        if min(best) > 0.9 * wanted:
+            return
+    pytest.fail(f"{best} of {wanted} bit/s")
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_when_the_lab_is_killed(number):
+    mark = f"LAB_TEST_MARK={os.getpid()}.{number}"
+    command = [sys.executable, COMPARE, "--lab-shell", "sh", "-c", "on 0 sleep 100 & on 1 sleep 100 & echo up; wait"]
+    environment = {**os.environ, **dict([mark.split("=")])}
+    lab = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment, cwd=ROOT)
+    try:
+        assert lab.stdout.readline() == b"up\n"
+        assert len(processes_with(mark)) >= 3
+        lab.send_signal(number)
+        lab.wait(10)
+        deadline = time.monotonic() + 10
+        while (left := processes_with(mark)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert left == []
+    finally:
+        lab.stdout.close()
+        lab.kill()
+
+
+def test_the_machine_keeps_no_namespace_and_no_interface():
+    def networks():
+        names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout
+        return names, sorted(os.listdir("/sys/class/net"))
+
+    before = networks()
+    assert lab_shell("on 0 true").returncode == 0
+    assert networks() == before
+
+
+USER_SCRIPT = """
+import os, sys
+sys.path.insert(0, "bench")
+from lab import netns
+if not netns.inside():
+    print(os.getuid(), flush=True)
+    sys.exit(netns.enter([sys.executable, *sys.argv]))
+with netns.Lab(nodes=2, nics=2) as lab:
+    lab.shape(["100mbit", "50mbit"])
+    sys.exit(lab.start(1, ["ping", "-qc1", "-W2", lab.address(0, 1)]).wait())
+"""
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can become an ordinary user")
+def test_an_ordinary_user_gets_the_same_lab():
+    nobody = pwd.getpwnam("nobody")
+    script = Path(tempfile.gettempdir()) / f"lab-user-{os.getpid()}.py"  # pytest's own folders are root's alone
+    script.write_text(USER_SCRIPT)
+    script.chmod(0o644)
+    become = ["setpriv", f"--reuid={nobody.pw_uid}", f"--regid={nobody.pw_gid}", "--clear-groups"]
+    try:
+        done = subprocess.run([*become, "/usr/bin/python3", script], capture_output=True, text=True, cwd=ROOT)
+    finally:
+        script.unlink()
+    if "No module named" in done.stderr or "ermission denied" in done.stderr.splitlines()[:1]:
+        pytest.skip("another user may not read this checkout")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"{nobody.pw_uid}\n")

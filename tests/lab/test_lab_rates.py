@@ -1,0 +1,33 @@
+import pytest
+from lab import rates
+from lab.netns import PAYLOAD_SHARE, core_shares
+
+
+def test_rates_are_read_as_tc_writes_them():
+    assert rates.bits_per_second("200mbit") == 200e6
+    assert rates.bits_per_second("1.5Gbit") == 1.5e9
+    assert rates.parse("200mbit,50mbit", 2) == ["200mbit", "50mbit"]
+    assert rates.parse("10mbit", 3) == ["10mbit"] * 3
+    assert rates.parse("none", 2) is None
+
+
+@pytest.mark.parametrize("text", ["fast", "200", "-5mbit", "0mbit", "10mbit,20mbit,30mbit", "10mbit,"])
+def test_a_rate_that_cannot_be_is_refused(text):
+    with pytest.raises(ValueError):
+        rates.parse(text, 2)
+
+
+@pytest.mark.parametrize(("nodes", "nics", "coverage"), [(2, 2, 1.0), (4, 1, 0.5), (3, 3, 2.0)])
+def test_coverage_is_the_time_of_a_ring_over_all_nics(nodes, nics, coverage):
+    compute_s, gradient_bytes = 0.35, 17_534_248
+    shaped = rates.for_coverage(coverage, compute_s, gradient_bytes, nodes, nics)
+    assert len(shaped) == nics
+    payload = sum(rates.bits_per_second(rate) for rate in shaped) * PAYLOAD_SHARE / 8
+    ring_bytes = 2 * (nodes - 1) / nodes * gradient_bytes
+    assert ring_bytes / payload == pytest.approx(coverage * compute_s, rel=1e-3)
+
+
+def test_each_node_keeps_to_its_own_cores():
+    assert core_shares(2, [0, 1]) == [[0], [1]]
+    assert core_shares(2, [0, 2, 4, 6, 8]) == [[0, 2], [4, 6]]
+    assert core_shares(4, [3, 5]) == [[3], [5], [3], [5]]

@@ -1,0 +1,71 @@
+import json
+
+import pytest
+from lab.job import Block
+from lab.report import Outcome, Results, percentile, table, write_plot
+from lab.schemes import parse
+
+FIELDS = ["scheme", "rate", "coverage", "step_ms_p10", "step_ms_p50", "step_ms_p90", "speedup_vs_ddp"]
+FIELDS += ["updates_per_step", "cpu_ms_per_step", "loss", "accuracy", "params_sha256"]
+
+
+def outcome(text, step_ms, hashes=("a", "a"), daemon=0.0):
+    made = Outcome(parse(text, 2), hashes=list(hashes), accuracy=0.5)
+    for shift in (0, 1):
+        made.blocks.append(Block([step_ms + shift] * 4, [2.0, 1.0], 2.0, 100.0, daemon))
+    return made
+
+
+@pytest.fixture
+def results():
+    outcomes = [
+        outcome("compute", 100, "ab"),
+        outcome("ddp", 200),
+        outcome("fifo@1", 150, daemon=7),
+        outcome("fifo@free", 110, daemon=7),
+    ]
+    return Results(outcomes, ["100kbit", "200kbit"], 1.0, 100.5)
+
+
+def test_percentiles_lie_between_the_values():
+    assert percentile([3, 1, 2], 0.5) == 2
+    assert percentile([1, 2], 0.5) == 1.5
+    assert percentile([5], 0.9) == 5
+    assert percentile(list(range(101)), 0.9) == 90
+
+
+def test_records_have_the_fields_that_scripts_rely_on(results, tmp_path):
+    results.write_json(str(tmp_path / "out.json"))
+    records = json.loads((tmp_path / "out.json").read_text())
+    assert [list(record) for record in records] == [FIELDS] * 4
+    compute, ddp, one_nic, free = records
+    assert compute["params_sha256"] == ["a", "b"]
+    assert ddp["rate"] == "100kbit,200kbit"
+    assert one_nic["rate"] == "100kbit"
+    assert one_nic["step_ms_p50"] == 150.5
+    assert one_nic["speedup_vs_ddp"] == pytest.approx(200.5 / 150.5, abs=1e-4)
+    assert one_nic["updates_per_step"] == 1
+    assert one_nic["cpu_ms_per_step"] == 107
+    assert (free["rate"], free["coverage"]) == ("none", None)
+
+
+def test_without_ddp_there_is_no_speedup():
+    assert Results([outcome("fifo", 10)], None, None, None).records()[0]["speedup_vs_ddp"] is None
+
+
+def test_the_table_says_when_replicas_differ(results):
+    assert "DIFFER" not in table(results)
+    results.outcomes[2].hashes = ["a", "b"]
+    assert "DIFFER" in table(results)
+
+
+def test_a_free_network_is_judged_by_the_transports_cpu_time(results):
+    last = table(results).splitlines()[-1]
+    assert last.startswith("fifo@free, network free: +10.0 ms a step")
+    assert "+3.0 %" in last
+
+
+@pytest.mark.parametrize("name", ["plot.png", "plot.svg"])
+def test_the_plot_is_written(results, tmp_path, name):
+    write_plot(results, str(tmp_path / name), "title")
+    assert (tmp_path / name).stat().st_size > 2000

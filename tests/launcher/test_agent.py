@@ -1,0 +1,83 @@
+"""The agent's own promises that a whole run cannot show at will."""
+
+import socket
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))
+
+from deft_launcher import agent, hosts  # noqa: E402
+
+PLAN = {
+    "environment": {},
+    "options": {"links": "gloo:lo"},
+    "private": True,
+    "address": "127.0.0.1",
+    "peer": "",
+    "start_timeout": 20,
+    "grace": 1,
+}
+
+
+@pytest.fixture
+def quiet_agent(monkeypatch, tmp_path):
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    monkeypatch.setattr(agent.tempfile, "tempdir", None)
+    monkeypatch.setattr(agent.wire.Lines, "__init__", keep_input_blocking(agent.wire.Lines.__init__))
+    made = agent.Agent()
+    events = []
+    made.tell = lambda event, **fields: events.append((event, fields))
+    yield made, events
+    made.going = True
+    made.end()
+    assert list(tmp_path.iterdir()) == []
+
+
+def keep_input_blocking(original):
+    def init(self, descriptor):
+        if descriptor == 0:  # the test's own input is not the agent's to change
+            descriptor = socket.socketpair()[0].detach()
+        original(self, descriptor)
+
+    return init
+
+
+def test_a_port_in_use_makes_it_try_another(quiet_agent, monkeypatch):
+    made, events = quiet_agent
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        ports = iter([taken.getsockname()[1], agent.free_port("127.0.0.1")])
+        monkeypatch.setattr(agent, "free_port", lambda address: next(ports))
+        made.prepare(PLAN)
+    ready = dict(events)["ready"]
+    assert not ready["listen"].endswith(f":{taken}")
+    assert next(ports, None) is None
+
+
+def test_ports_that_stay_in_use_are_an_error(quiet_agent, monkeypatch):
+    made, events = quiet_agent
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        monkeypatch.setattr(agent, "free_port", lambda address: port)
+        with pytest.raises(RuntimeError, match=f"in use|{port}"):
+            made.prepare(PLAN)
+    assert "ready" not in dict(events)
+
+
+def test_ranks_fill_the_hosts_in_order():
+    nodes = hosts.spread_over_hosts(5, {"a": 2, "b": 4})
+    assert [(n.host, n.first_rank, n.workers) for n in nodes] == [("a", 0, 2), ("b", 2, 3)]
+
+
+def test_hosts_without_work_are_left_out():
+    assert [n.host for n in hosts.spread_over_hosts(2, {"a": 2, "b": 4})] == ["a"]
+
+
+def test_a_host_named_twice_has_both_slots():
+    assert hosts.parse_hosts("a:2,b,a:3") == {"a": 5, "b": 1}

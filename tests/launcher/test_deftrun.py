@@ -1,0 +1,348 @@
+"""deftrun: placement, output, the first failure, signals, and nothing left behind."""
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "build/bin"
+SHOW = 'echo "r=$DEFT_RANK w=$DEFT_WORLD_SIZE lr=$DEFT_LOCAL_RANK ls=$DEFT_LOCAL_SIZE s=$DEFT_SOCKET l=$DEFT_LEADER"'
+
+
+@pytest.fixture(autouse=True)
+def own_temp(tmp_path, monkeypatch):
+    """Every run has a temporary folder of its own, which must be empty afterwards."""
+    folder = tmp_path / "t"
+    folder.mkdir()
+    monkeypatch.setenv("TMPDIR", str(folder))
+    for name in list(os.environ):
+        if name.startswith("DEFT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "none.sock"))  # no daemon of this machine is used by chance
+    yield folder
+    assert list(folder.iterdir()) == []
+    assert processes_naming(str(folder)) == []
+
+
+def processes_naming(text: str) -> list[str]:
+    """Command lines of live processes that name `text`, and of those in whose environment it stands."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            words = (entry / "cmdline").read_bytes()
+        except OSError:
+            continue
+        if text.encode() in words:
+            found.append(words.replace(b"\0", b" ").decode())
+    return found
+
+
+def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, BIN / "deftrun", *words], capture_output=True, text=True, timeout=90, **options
+    )
+
+
+def start(*words: str) -> subprocess.Popen:
+    return subprocess.Popen(
+        [sys.executable, BIN / "deftrun", *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def gone(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_until(condition, seconds: float = 10) -> bool:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def rows(result: subprocess.CompletedProcess) -> list[dict[str, str]]:
+    found = [dict(item.split("=", 1) for item in line.split()[1:]) for line in result.stdout.splitlines()]
+    return sorted(found, key=lambda row: int(row["r"]))
+
+
+def last_block(result: subprocess.CompletedProcess) -> str:
+    return result.stderr[result.stderr.rindex("deftrun: ") :]
+
+
+# --- placement
+
+
+def test_workers_of_one_node_know_their_places():
+    result = deftrun("-np", "3", "sh", "-c", SHOW)
+    assert result.returncode == 0, result.stderr
+    found = rows(result)
+    assert [(r["r"], r["w"], r["lr"], r["ls"]) for r in found] == [(str(i), "3", str(i), "3") for i in range(3)]
+    assert len({r["s"] for r in found}) == 1
+
+
+def test_emulated_nodes_have_daemons_of_their_own():
+    result = deftrun("-np", "5", "--nodes", "2", "sh", "-c", SHOW)
+    assert result.returncode == 0, result.stderr
+    found = rows(result)
+    assert [(r["lr"], r["ls"]) for r in found] == [("0", "3"), ("1", "3"), ("2", "3"), ("0", "2"), ("1", "2")]
+    assert len({r["s"] for r in found}) == 2
+    assert {r["l"].rpartition(":")[0] for r in found} == {"127.0.0.1"}
+
+
+def test_output_carries_the_rank_and_keeps_its_stream():
+    result = deftrun("-np", "2", "sh", "-c", "echo out $DEFT_RANK; echo err $DEFT_RANK >&2; printf 'no end'")
+    assert sorted(result.stdout.splitlines()) == ["[0] no end", "[0] out 0", "[1] no end", "[1] out 1"]
+    assert sorted(result.stderr.splitlines()) == ["[0] err 0", "[1] err 1"]
+
+
+def test_much_output_arrives_whole():
+    result = deftrun("-np", "2", "sh", "-c", "seq 1 20000")
+    lines = result.stdout.splitlines()
+    for rank in (0, 1):
+        assert [line for line in lines if line.startswith(f"[{rank}]")] == [f"[{rank}] {i}" for i in range(1, 20001)]
+
+
+def test_options_and_variables_reach_the_workers():
+    script = "echo $DEFT_POLICY $DEFT_LINKS $DEFT_BUCKET_BYTES $COLOUR"
+    words = ["--policy", "bytescheduler", "--network-interfaces", "lo", "--bucket-bytes=1MB", "-x", "COLOUR=red"]
+    result = deftrun("-np", "1", *words, "sh", "-c", script)
+    assert result.stdout == "[0] bytescheduler gloo:lo 1MB red\n", result.stderr
+
+
+def test_jobs_have_names_of_their_own():
+    names = {deftrun("-np", "1", "sh", "-c", "echo $DEFT_JOB").stdout for _ in range(2)}
+    assert len(names) == 2
+    assert deftrun("-np", "1", "--job", "mine", "sh", "-c", "echo $DEFT_JOB").stdout == "[0] mine\n"
+
+
+def test_the_workers_reach_their_daemon():
+    result = deftrun("-np", "2", "--nodes", "2", str(BIN / "deft"), "status", "--json")
+    assert result.returncode == 0, result.stderr
+    assert result.stdout.count('"jobs": []') == 2
+
+
+def test_a_running_daemon_is_used(tmp_path):
+    path = tmp_path / "shared.sock"
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    daemon = subprocess.Popen(
+        [BIN / "deftd", f"--socket={path}", f"--listen=127.0.0.1:{port}", "--links=gloo:lo"], stderr=subprocess.DEVNULL
+    )
+    try:
+        assert wait_until(path.exists)
+        result = deftrun("-np", "1", "--socket", str(path), "sh", "-c", SHOW)
+        assert result.returncode == 0, result.stderr
+        assert rows(result)[0]["s"] == str(path)
+        assert rows(result)[0]["l"] == f"127.0.0.1:{port}"
+        assert daemon.poll() is None
+    finally:
+        daemon.terminate()
+        daemon.wait()
+
+
+# --- failures
+
+
+def test_the_first_failure_ends_all_and_its_cause_is_last():
+    script = 'if [ $DEFT_RANK = 1 ]; then echo "no such layer" >&2; exit 3; fi; exec sleep 60'
+    began = time.monotonic()
+    result = deftrun("-np", "3", "--nodes", "2", "sh", "-c", script)
+    assert time.monotonic() - began < 30
+    assert result.returncode == 3
+    assert last_block(result).startswith("deftrun: rank 1 on node 0 (127.0.0.1) exited with status 3")
+    assert result.stderr.rstrip().endswith("no such layer")
+
+
+def test_a_killed_worker_gives_its_signal():
+    result = deftrun("-np", "2", "sh", "-c", "[ $DEFT_RANK = 1 ] && kill -9 $$; exec sleep 60")
+    assert result.returncode == 137
+    assert "rank 1 on node 0 (localhost) was killed by SIGKILL" in last_block(result)
+
+
+def test_a_worker_that_ignores_term_is_killed_after_the_grace():
+    script = "trap '' TERM; if [ $DEFT_RANK = 0 ]; then sleep 1; exit 5; fi; while :; do sleep 0.1; done"
+    began = time.monotonic()
+    result = deftrun("-np", "2", "--grace", "1", "sh", "-c", script)
+    assert result.returncode == 5
+    assert time.monotonic() - began < 30
+
+
+def test_what_a_worker_left_running_is_ended(tmp_path):
+    note = tmp_path / "pid"
+    result = deftrun("-np", "1", "sh", "-c", f"sleep 600 >/dev/null 2>&1 & echo $! >{note}")
+    assert result.returncode == 0
+    assert wait_until(lambda: gone(int(note.read_text())))
+
+
+def test_a_command_that_does_not_exist_is_named():
+    result = deftrun("-np", "2", "/no/such/program")
+    assert result.returncode == 1
+    assert "cannot run /no/such/program: No such file or directory" in last_block(result)
+
+
+def test_a_dead_daemon_ends_the_run_and_is_named():
+    pid = f"$({BIN}/deft status --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')"
+    script = f"if [ $DEFT_RANK = 1 ]; then kill -9 {pid}; fi; exec sleep 60"
+    result = deftrun("-np", "2", "--nodes", "2", "sh", "-c", script)
+    assert result.returncode == 1
+    assert "node 1 (127.0.0.2): its deftd was killed by SIGKILL" in last_block(result)
+
+
+def test_a_policy_that_does_not_exist_is_refused_with_a_suggestion():
+    result = deftrun("-np", "2", "--policy", "fifoo", "true")
+    assert result.returncode != 0
+    assert "DEFT_POLICY: 'fifoo' is none of" in last_block(result)
+    assert "did you mean fifo?" in last_block(result)
+
+
+def test_a_nic_that_does_not_exist_is_named():
+    python = "import deft; deft.open()"
+    result = deftrun("-np", "2", "--nodes", "2", "--links", "gloo:nic9", sys.executable, "-c", python)
+    assert result.returncode != 0
+    assert "nic9" in last_block(result)
+
+
+# --- signals
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_an_ending_signal_is_passed_on(number):
+    trap = "trap 'echo told; exit 0' INT TERM HUP; echo up; while :; do sleep 0.05; done"
+    run = start("-np", "2", "--nodes", "2", "sh", "-c", trap)
+    up = [run.stdout.readline() for _ in range(2)]
+    assert sorted(up) == ["[0] up\n", "[1] up\n"]
+    run.send_signal(number)
+    out, errors = run.communicate(timeout=60)
+    assert run.returncode == 128 + number
+    assert sorted(out.splitlines()) == ["[0] told", "[1] told"]
+    assert errors.rstrip().endswith(f"deftrun: ended by {signal.Signals(number).name}")
+
+
+def test_a_user_signal_is_passed_on_and_ends_nothing():
+    run = start("-np", "1", "sh", "-c", "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done")
+    assert run.stdout.readline() == "[0] up\n"
+    run.send_signal(signal.SIGUSR1)
+    out, errors = run.communicate(timeout=60)
+    assert (run.returncode, out) == (0, "[0] got it\n"), errors
+
+
+def test_a_killed_launcher_leaves_nothing(own_temp):
+    run = start("-np", "2", "--nodes", "2", "sh", "-c", "echo $$; exec sleep 600")
+    workers = [int(run.stdout.readline().split()[1]) for _ in range(2)]
+    run.kill()
+    run.communicate()
+    assert wait_until(lambda: all(gone(pid) for pid in workers), 20)
+    assert wait_until(lambda: not list(own_temp.iterdir()) and not processes_naming(str(own_temp)), 20)
+
+
+def test_a_killed_agent_is_a_lost_node():
+    run = start("-np", "2", "--nodes", "2", "sh", "-c", "echo $DEFT_RANK $PPID; exec sleep 600")
+    agents = dict(run.stdout.readline().split()[1:] for _ in range(2))
+    os.kill(int(agents["1"]), signal.SIGKILL)
+    _, errors = run.communicate(timeout=60)
+    assert run.returncode == 1
+    assert "deftrun: node 1 (127.0.0.2) is lost" in errors
+
+
+# --- other hosts
+
+
+@pytest.fixture
+def fake_ssh(tmp_path, monkeypatch):
+    """An `ssh` that runs the command here; hosts named `missing` do not resolve."""
+    folder = tmp_path / "bin"
+    folder.mkdir()
+    script = folder / "ssh"
+    script.write_text(
+        "#!/bin/sh\n"
+        f'echo "$@" >>{tmp_path}/ssh.log\n'
+        'while [ "${1#-}" != "$1" ]; do shift 2; done\n'
+        "host=$1; shift\n"
+        '[ "$host" = missing ] && { echo "ssh: Could not resolve hostname missing" >&2; exit 255; }\n'
+        'unset COLOUR; exec sh -c "$*"\n'
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+    return tmp_path / "ssh.log"
+
+
+def test_workers_start_on_other_hosts(fake_ssh, monkeypatch):
+    monkeypatch.setenv("COLOUR", "green")
+    script = SHOW + "\necho colour=$COLOUR >&2"
+    result = deftrun("-np", "3", "-H", "127.0.0.2:2,127.0.0.3:2", "-x", "COLOUR", "sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+    assert [(r["r"], r["lr"], r["ls"]) for r in rows(result)] == [("0", "0", "2"), ("1", "1", "2"), ("2", "0", "1")]
+    assert sorted(result.stderr.splitlines()) == [f"[{i}] colour=green" for i in range(3)]
+    assert "BatchMode=yes" in fake_ssh.read_text()
+
+
+def test_a_host_that_is_missing_is_named(fake_ssh):
+    result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "60")
+    assert result.returncode == 1
+    assert "node 1 (missing) is lost" in last_block(result)
+    assert result.stderr.rstrip().endswith("ssh: Could not resolve hostname missing")
+
+
+def test_a_hostfile_is_read(fake_ssh, tmp_path):
+    file = tmp_path / "hosts"
+    file.write_text("# two machines\n127.0.0.2 slots=1\n127.0.0.3:1  # the other\n")
+    result = deftrun("--hostfile", str(file), "sh", "-c", SHOW)
+    assert [(r["r"], r["w"]) for r in rows(result)] == [("0", "2"), ("1", "2")], result.stderr
+
+
+def test_hosts_that_do_not_answer_are_named_at_the_deadline(tmp_path, monkeypatch):
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin/ssh").write_text("#!/bin/sh\nexec sleep 600\n")
+    (tmp_path / "bin/ssh").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    result = deftrun("-H", "silent1:1,silent2:1", "--start-timeout", "1", "--grace", "0", "true")
+    assert result.returncode == 1
+    assert "not ready within 1 s (--start-timeout): node 0 (silent1), node 1 (silent2)" in last_block(result)
+
+
+# --- wrong usage
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["-np", "2"], "no command to run"),
+        (["true"], "how many workers: -np N"),
+        (["-np", "9", "-H", "localhost:2", "true"], "the hosts have 2 slots"),
+        (["-np", "1", "--nodes", "2", "true"], "more nodes than workers"),
+        (["-np", "2", "-H", "a:x", "true"], "'a:x' is no host:slots"),
+        (["-np", "2", "--nodes", "2", "-H", "localhost:2", "true"], "leave -H and --hostfile out"),
+        (["--hostfile", "/no/such/file", "true"], "cannot read /no/such/file"),
+        (["-np", "2", "-x", "NO_SUCH_VARIABLE", "true"], "not set here"),
+        (["-np", "0", "true"], "not 1 or more"),
+        (["-np", "1", "--no-such-option", "true"], "no-such-option"),
+        (["-np", "1", "--rank", "0", "true"], "rank"),
+    ],
+)
+def test_wrong_usage_is_told(words, says):
+    result = deftrun(*words)
+    assert result.returncode == 2
+    assert says in result.stderr
+
+
+def test_version_and_help():
+    assert re.fullmatch(r"deft \d+\.\d+\.\d+\n", deftrun("--version").stdout)
+    assert "-np" in deftrun("--help").stdout

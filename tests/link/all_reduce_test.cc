@@ -1,0 +1,173 @@
+#include <cmath>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "core/reduce/reduce.h"
+#include "tests/link/backends.h"
+
+namespace deft::link::testing {
+namespace {
+
+using model::DType;
+using model::ReduceOp;
+
+constexpr DType kDTypes[] = {DType::kFloat32, DType::kFloat64, DType::kFloat16, DType::kBFloat16,
+                             DType::kInt32,   DType::kInt64,   DType::kUInt8,   DType::kInt8};
+
+struct Shape {
+  std::size_t count;
+  DType dtype = DType::kFloat32;
+  ReduceOp op = ReduceOp::kSum;
+};
+
+// What `node` contributes. Finite in every floating type: which of two NaNs a sum gives is the compiler's choice, and
+// reduce_test has NaNs.
+Bytes random_bytes(std::size_t bytes, std::uint32_t node, std::uint64_t seed) {
+  constexpr std::uint64_t kFinite = 0xbfff'bfff'bfff'bfff;
+  std::mt19937_64 random(seed * 1009 + node);
+  Bytes data(bytes);
+  std::size_t i = 0;
+  for (; i + 8 <= bytes; i += 8) {
+    const std::uint64_t word = random() & kFinite;
+    std::memcpy(&data[i], &word, 8);
+  }
+  for (; i < bytes; ++i) data[i] = static_cast<std::byte>(random() & 0xbf);
+  return data;
+}
+
+// The reduction in the order of the nodes, by the local reduction, which has its own tests against an oracle.
+Bytes expected(std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
+  const std::size_t bytes = shape.count * model::dtype_bytes(shape.dtype);
+  std::vector<Bytes> inputs;
+  std::vector<const std::byte*> pointers;
+  for (std::uint32_t node = 0; node < nodes; ++node) inputs.push_back(random_bytes(bytes, node, seed));
+  for (const Bytes& input : inputs) pointers.push_back(input.data());
+  Bytes result(bytes);
+  reduce::reduce(result.data(), pointers, shape.count, shape.dtype, shape.op);
+  return result;
+}
+
+class AllReduce : public ::testing::TestWithParam<Backend> {
+ protected:
+  static void run(Link& link, std::uint32_t node, std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
+    Bytes data = random_bytes(shape.count * model::dtype_bytes(shape.dtype), node, seed);
+    ASSERT_OK(link.all_reduce(data.data(), shape.count, shape.dtype, shape.op));
+    ASSERT_TRUE(data == expected(nodes, shape, seed))
+        << shape.count << " x " << to_string(shape.dtype) << " on " << nodes << " nodes, node " << node;
+  }
+};
+INSTANTIATE_TEST_SUITE_P(Links, AllReduce, ::testing::ValuesIn(backends()), name_of);
+
+TEST_P(AllReduce, GivesTheBitsOfTheReductionInNodeOrderForEveryTypeAndOperation) {
+  for (const std::uint32_t nodes : {2U, 3U, 4U}) {
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      std::uint64_t seed = 0;
+      for (const DType dtype : kDTypes) {
+        for (const ReduceOp op : {ReduceOp::kSum, ReduceOp::kMin, ReduceOp::kMax}) {
+          for (const std::size_t count : {std::size_t{5}, std::size_t{40'009}}) {
+            run(link, node, nodes, {count, dtype, op}, ++seed);
+          }
+        }
+      }
+    });
+  }
+}
+
+TEST_P(AllReduce, WorksForEverySizeFromOneElement) {
+  for (const std::uint32_t nodes : {2U, 3U, 4U}) {
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      for (std::size_t count = 1; count <= 40; ++count) run(link, node, nodes, {count, DType::kInt8}, count);
+      for (const std::size_t count : {1009, 5461, 5462, 8191, 16384, 16385, 65536, 65537, 262143, 1'000'003}) {
+        run(link, node, nodes, {count}, count);
+      }
+    });
+  }
+}
+
+TEST_P(AllReduce, Carries64MegabytesInOneOperation) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
+    std::vector<float> data(16 << 20);
+    for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 4096 + node);
+    ASSERT_OK(link.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kFloat32, ReduceOp::kSum));
+    std::size_t wrong = 0;
+    for (std::size_t i = 0; i < data.size(); ++i) wrong += data[i] != static_cast<float>(2 * (i % 4096) + 1) ? 1 : 0;
+    EXPECT_EQ(wrong, 0U);
+  });
+}
+
+TEST_P(AllReduce, RunsManyOperationsOfMixedSizesWithNodesOfUnequalSpeed) {
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      std::mt19937_64 sizes(7);
+      std::mt19937_64 naps(node);
+      for (std::uint64_t i = 0; i < 150; ++i) {
+        const std::size_t count = std::size_t{1} << (sizes() % 17);
+        if (naps() % 16 == 0) std::this_thread::sleep_for(std::chrono::microseconds(naps() % 2000));
+        run(link, node, nodes, {count + sizes() % count, kDTypes[sizes() % 8]}, i);
+      }
+    });
+  }
+}
+
+TEST_P(AllReduce, GivesTheSameBitsHoweverTheDataIsCutIntoParts) {
+  constexpr std::size_t kCount = 200'003;
+  on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+    const Shape shape{kCount, DType::kBFloat16};
+    const Bytes whole = expected(3, shape, 1);
+    for (const std::size_t part : {std::size_t{777}, std::size_t{50'000}}) {
+      Bytes data = random_bytes(kCount * 2, node, 1);
+      for (std::size_t first = 0; first < kCount; first += part) {
+        const std::size_t count = std::min(part, kCount - first);
+        ASSERT_OK(link.all_reduce(data.data() + first * 2, count, shape.dtype, shape.op));
+      }
+      ASSERT_TRUE(data == whole);
+    }
+  });
+}
+
+TEST_P(AllReduce, TouchesNothingBesideItsElements) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    for (const std::size_t count : {std::size_t{3}, std::size_t{100'003}}) {
+      Bytes data(count + 128, std::byte{1});
+      ASSERT_OK(link.all_reduce(data.data() + 64, count, DType::kInt8, ReduceOp::kSum));
+      for (std::size_t i = 0; i < data.size(); ++i) {
+        ASSERT_EQ(data[i], std::byte{static_cast<unsigned char>(i >= 64 && i < 64 + count ? 2 : 1)}) << i;
+      }
+    }
+  });
+}
+
+TEST_P(AllReduce, SeveralLinksWorkAtOnce) {
+  std::vector<std::thread> links;
+  for (std::uint64_t which = 0; which < 3; ++which) {
+    links.emplace_back([&, which] {
+      on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
+        for (std::uint64_t i = 0; i < 20; ++i) run(link, node, 2, {30'011 + 1000 * which}, i * 3 + which);
+      });
+    });
+  }
+  for (std::thread& link : links) link.join();
+}
+
+TEST_P(AllReduce, OfNothingOrOnOneNodeIsDoneAtOnce) {
+  on_nodes(GetParam(), 1, [&](std::uint32_t, Link& link) {
+    float value = 3;
+    ASSERT_OK(link.all_reduce(reinterpret_cast<std::byte*>(&value), 1, DType::kFloat32, ReduceOp::kSum));
+    EXPECT_EQ(value, 3);
+  });
+  on_nodes(GetParam(), 2,
+           [&](std::uint32_t, Link& link) { ASSERT_OK(link.all_reduce(nullptr, 0, DType::kFloat32, ReduceOp::kSum)); });
+}
+
+TEST_P(AllReduce, RefusesATypeThatDoesNotExist) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    std::byte data{};
+    const auto result = link.all_reduce(&data, 1, static_cast<DType>(99), ReduceOp::kSum);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kInvalid);
+  });
+}
+
+}  // namespace
+}  // namespace deft::link::testing

@@ -1,0 +1,60 @@
+#include "tests/link/backends.h"
+
+#include <atomic>
+#include <filesystem>
+#include <thread>
+
+namespace deft::link::testing {
+
+std::vector<Backend> backends() { return {{"gloo"}}; }
+
+std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
+
+LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
+  return {backend.name, "lo", "127.0.0." + std::to_string(node + 1)};
+}
+
+TimeUs seconds_from_now(double seconds) { return MonotonicClock::now() + static_cast<TimeUs>(seconds * 1e6); }
+
+Group make_group(std::uint32_t nodes, std::shared_ptr<Store> store) {
+  static std::atomic<int> next{0};
+  Group group;
+  group.nodes = nodes;
+  group.prefix = "job/" + std::to_string(next++);
+  group.store = std::move(store);
+  group.connect_deadline_us = seconds_from_now(20);
+  return group;
+}
+
+std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uint32_t node) {
+  group.node = node;
+  auto link = open_link(spec_for(backend, node), group);
+  EXPECT_TRUE(link) << link.error().message();
+  return link ? *std::move(link) : nullptr;
+}
+
+void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body) {
+  const Group group = make_group(nodes, std::make_shared<MemoryStore>());
+  std::vector<std::thread> running;
+  for (std::uint32_t node = 0; node < nodes; ++node) {
+    running.emplace_back([&, node] {
+      const auto link = open_or_fail(backend, group, node);
+      if (link) body(node, *link);
+    });
+  }
+  for (std::thread& thread : running) thread.join();
+}
+
+namespace {
+
+std::size_t entries_of(const char* directory) {
+  const std::filesystem::directory_iterator entries(directory);
+  return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
+}
+
+}  // namespace
+
+std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
+std::size_t threads() { return entries_of("/proc/self/task"); }
+
+}  // namespace deft::link::testing

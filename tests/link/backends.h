@@ -1,0 +1,49 @@
+// The conformance suite runs every test over every backend, with nodes as threads on loopback addresses.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <functional>
+#include <memory>
+#include <ostream>
+#include <string>
+#include <vector>
+
+#include "core/link/link.h"
+#include "tests/link/stores.h"
+
+namespace deft::link::testing {
+
+struct Backend {
+  std::string name;
+};
+inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
+
+std::vector<Backend> backends();
+std::string name_of(const ::testing::TestParamInfo<Backend>& info);
+
+// The link of `node` in this machine.
+LinkSpec spec_for(const Backend& backend, std::uint32_t node);
+
+TimeUs seconds_from_now(double seconds);
+
+// A store, and a key prefix that no other test uses.
+Group make_group(std::uint32_t nodes, std::shared_ptr<Store> store);
+
+// Opens the link of `node` in `group`; null (and a failed test) when that fails.
+std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uint32_t node);
+
+// Runs `body` on each node of a new link, each in its own thread; returns when all are done and all links closed.
+void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body);
+
+// Open descriptors and threads of this process, to find leaks.
+std::size_t open_descriptors();
+std::size_t threads();
+
+}  // namespace deft::link::testing
+
+#define ASSERT_OK(expression)                                    \
+  do {                                                           \
+    const auto result_of_it = (expression);                      \
+    ASSERT_TRUE(result_of_it) << result_of_it.error().message(); \
+  } while (false)

@@ -1,0 +1,207 @@
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <thread>
+
+#include "tests/link/backends.h"
+
+namespace deft::link::testing {
+namespace {
+
+using model::DType;
+using model::ReduceOp;
+using std::chrono::milliseconds;
+
+constexpr TimeUs kPromptly = 1'000'000;  // generous: the machine may be busy
+
+Result<void> sum(Link& link, Bytes& data) {
+  return link.all_reduce(data.data(), data.size() / 4, DType::kFloat32, ReduceOp::kSum);
+}
+
+class Lifecycle : public ::testing::TestWithParam<Backend> {};
+INSTANTIATE_TEST_SUITE_P(Links, Lifecycle, ::testing::ValuesIn(backends()), name_of);
+
+TEST_P(Lifecycle, OpeningEndsAtTheDeadlineAndNamesTheNodesThatDidNotCome) {
+  Group group = make_group(4, std::make_shared<MemoryStore>());
+  group.connect_deadline_us = seconds_from_now(0.3);
+  std::vector<std::thread> present;
+  for (const std::uint32_t node : {0U, 2U}) {
+    present.emplace_back([&, node] {
+      Group own = group;
+      own.node = node;
+      const auto link = open_link(spec_for(GetParam(), node), own);
+      ASSERT_FALSE(link);
+      EXPECT_EQ(link.error().kind, ErrorKind::kTimeout);
+      EXPECT_NE(link.error().message().find("2 nodes of 4 did not come before the deadline: 1, 3"), std::string::npos)
+          << link.error().message();
+      EXPECT_NE(link.error().message().find("gloo:lo"), std::string::npos) << link.error().message();
+    });
+  }
+  for (std::thread& thread : present) thread.join();
+  EXPECT_LT(MonotonicClock::now(), group.connect_deadline_us + kPromptly);
+}
+
+TEST_P(Lifecycle, OpeningEndsAtTheDeadlineWhenANodeCameAndDied) {
+  for (const std::uint32_t dead : {0U, 1U}) {  // once the one that connects, once the one that accepts
+    Group group = make_group(2, std::make_shared<MemoryStore>());
+    group.node = dead;
+    group.connect_deadline_us = seconds_from_now(0.1);
+    ASSERT_FALSE(open_link(spec_for(GetParam(), dead), group));
+    group.node = 1 - dead;
+    group.connect_deadline_us = seconds_from_now(0.4);
+    const auto link = open_link(spec_for(GetParam(), group.node), group);
+    ASSERT_FALSE(link);
+    EXPECT_NE(link.error().message().find("node " + std::to_string(dead)), std::string::npos) << link.error().message();
+    EXPECT_LT(MonotonicClock::now(), group.connect_deadline_us + kPromptly);
+  }
+}
+
+TEST_P(Lifecycle, ANodeThatPublishesNonsenseIsRefused) {
+  for (const std::size_t size : {0, 3, 4, 9, 100}) {
+    Group group = make_group(2, std::make_shared<MemoryStore>());
+    ASSERT_OK(group.store->set(group.prefix + "/gloo/1", Bytes(size, std::byte{0x7F})));
+    const auto link = open_link(spec_for(GetParam(), 0), group);
+    ASSERT_FALSE(link);
+    EXPECT_EQ(link.error().kind, ErrorKind::kViolation) << link.error().message();
+  }
+}
+
+TEST_P(Lifecycle, AnAddressThatIsNotOursIsSaid) {
+  LinkSpec spec = spec_for(GetParam(), 0);
+  spec.address = "198.51.100.7";
+  const auto link = open_link(spec, make_group(2, std::make_shared<MemoryStore>()));
+  ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().kind, ErrorKind::kUnavailable);
+  EXPECT_NE(link.error().message().find(spec.address), std::string::npos) << link.error().message();
+}
+
+TEST_P(Lifecycle, AnUnknownBackendIsSaid) {
+  const auto link = open_link({"quantum", "lo", "127.0.0.1"}, make_group(2, std::make_shared<MemoryStore>()));
+  ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().kind, ErrorKind::kUnavailable);
+}
+
+// Each way in which node 0 can be blocked by a node that does not take part.
+enum class Blocked { kSmall, kLarge, kBroadcast, kAllGather };
+
+Result<void> block(Link& link, Blocked how) {
+  Bytes data(how == Blocked::kSmall ? 400 : 8 << 20);
+  const std::size_t blocks[] = {data.size() / 4, data.size() / 4, data.size() / 2};
+  switch (how) {
+    case Blocked::kBroadcast: return link.broadcast(data.data(), data.size(), 1);
+    case Blocked::kAllGather: return link.all_gather(data.data(), blocks);
+    default: return sum(link, data);
+  }
+}
+
+TEST_P(Lifecycle, AbortEndsABlockedOperationPromptlyWithItsReason) {
+  for (const Blocked how : {Blocked::kSmall, Blocked::kLarge, Blocked::kBroadcast, Blocked::kAllGather}) {
+    on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+      if (node == 1) return std::this_thread::sleep_for(milliseconds(300));  // takes no part, and is not gone
+      std::atomic<TimeUs> aborted_at{0};
+      std::thread aborter([&] {
+        if (node != 0) return;
+        std::this_thread::sleep_for(milliseconds(60));
+        aborted_at = MonotonicClock::now();
+        link.abort("job failed: node 1 is gone");
+      });
+      const auto result = block(link, how);
+      const TimeUs ended = MonotonicClock::now();
+      aborter.join();
+      ASSERT_FALSE(result);
+      EXPECT_EQ(result.error().kind, ErrorKind::kLost);
+      if (node != 0) return;
+      EXPECT_NE(result.error().message().find("job failed: node 1 is gone"), std::string::npos);
+      EXPECT_GE(ended, aborted_at.load());
+      EXPECT_LT(ended - aborted_at, kPromptly);
+      const auto later = block(link, how);
+      ASSERT_FALSE(later);
+      EXPECT_EQ(later.error().message(), result.error().message());
+    });
+  }
+}
+
+TEST_P(Lifecycle, AbortOfAnIdleLinkFailsTheNextOperationOfAllNodes) {
+  on_nodes(GetParam(), 2, [](std::uint32_t node, Link& link) {
+    if (node == 0) {
+      link.abort("first");
+      link.abort("second");
+    }
+    Bytes data(4096);
+    const auto result = sum(link, data);
+    ASSERT_FALSE(result);
+    const std::string expected = node == 0 ? "first" : "node 0";
+    EXPECT_NE(result.error().message().find(expected), std::string::npos) << result.error().message();
+  });
+}
+
+TEST_P(Lifecycle, AbortAtAnyMomentOfRunningOperationsIsSafe) {
+  for (int round = 0; round < 12; ++round) {
+    on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+      std::thread aborter([&] {
+        if (node == 2) return;  // it learns from the others
+        std::this_thread::sleep_for(std::chrono::microseconds(700 * (round + 1)));
+        link.abort("stop");
+      });
+      while (true) {
+        Bytes data(round % 2 == 0 ? 2 << 20 : 2000);  // freed as soon as the operation has failed
+        if (!sum(link, data)) break;
+      }
+      aborter.join();
+    });
+  }
+}
+
+TEST_P(Lifecycle, APeerThatClosesIsAnErrorThatNamesIt) {
+  on_nodes(GetParam(), 2, [](std::uint32_t node, Link& link) {
+    if (node == 1) return;  // closes its link
+    Bytes data(8 << 20);
+    const auto result = sum(link, data);
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kLost);
+    EXPECT_NE(result.error().message().find("node 1"), std::string::npos) << result.error().message();
+  });
+}
+
+TEST_P(Lifecycle, ClosingRightAfterTheLastOperationLosesNothingOfIt) {
+  for (int round = 0; round < 40; ++round) {
+    on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+      Bytes data(round % 2 == 0 ? 4 : 1 << 20);
+      ASSERT_OK(sum(link, data));
+    });
+  }
+}
+
+TEST_P(Lifecycle, NothingIsLeftBehindAfterClosingOrAborting) {
+  const std::size_t descriptors_before = open_descriptors();
+  const std::size_t threads_before = threads();
+  for (int round = 0; round < 6; ++round) {
+    on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+      Bytes data(100'000);
+      const bool aborts = round % 2 == 1;  // which may cut off a slower node's end of the operation
+      EXPECT_TRUE(sum(link, data) || aborts);
+      if (aborts && node == 0) link.abort("enough");
+    });
+  }
+  EXPECT_EQ(open_descriptors(), descriptors_before);
+  EXPECT_EQ(threads(), threads_before);
+}
+
+TEST_P(Lifecycle, ALinkOpensAgainUnderAnotherPrefixWithTheSameStore) {
+  const auto store = std::make_shared<MemoryStore>();
+  for (int round = 0; round < 3; ++round) {
+    const Group group = make_group(2, store);
+    std::vector<std::thread> nodes;
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      nodes.emplace_back([&, node] {
+        const auto link = open_or_fail(GetParam(), group, node);
+        Bytes data(64);
+        ASSERT_OK(sum(*link, data));
+      });
+    }
+    for (std::thread& node : nodes) node.join();
+  }
+}
+
+}  // namespace
+}  // namespace deft::link::testing

@@ -1,0 +1,117 @@
+// The knapsack policies as the simulator runs them.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "core/partition/rebucket.h"
+#include "core/sched/knapsack_planner.h"
+#include "core/sched/plan_follower.h"
+#include "core/sim/simulation.h"
+#include "tests/plan/random_profile.h"
+
+namespace deft::sched {
+namespace {
+
+model::Profile vgg19() { return model::read_profile(DEFT_PROFILES "/vgg19_deft_table2.json").value(); }
+
+Result<sim::Outcome> run(const model::Profile& profile, std::string_view policy, bool given = true,
+                         const sim::Options& options = {}) {
+  auto setup = sim::setup_for(profile, policy);
+  if (!given) setup.profile.reset();
+  const auto scheduler = make_scheduler(setup);
+  if (!scheduler) return tl::unexpected(scheduler.error());
+  return sim::simulate(**scheduler, profile, options);
+}
+
+TEST(KnapsackPolicy, vgg19TakesTheComputeTimeOnTwoLinks) {
+  const auto outcome = run(vgg19(), "knapsack");
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_LE(outcome->step_us, 131'500);
+  EXPECT_GE(outcome->updates_per_step, 0.93 * update_rate_limit(vgg19()));
+}
+
+TEST(KnapsackPaperPolicy, vgg19TakesTheComputeTimeWithItsOwnBuckets) {
+  const auto profile = partition::rebucket(vgg19(), "deft");
+  ASSERT_TRUE(profile) << profile.error().message();
+  const auto outcome = run(*profile, "knapsack-paper");
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_LE(outcome->step_us, 131'500);
+  EXPECT_GT(outcome->updates_per_step, 0.5);
+}
+
+TEST(KnapsackPaperPolicy, sendsWhatNoKnapsackHolds) {
+  const auto outcome = run(model::with_links(vgg19(), {"gloo"}).value(), "knapsack-paper");  // a bucket of 295 ms
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_GT(outcome->updates_per_step, 0.1);
+}
+
+TEST(KnapsackPaperPolicy, asksForAProfile) {
+  const auto outcome = run(vgg19(), "knapsack-paper", false);
+  ASSERT_FALSE(outcome);
+  EXPECT_NE(outcome.error().message().find("profile"), std::string::npos);
+}
+
+RC_GTEST_PROP(KnapsackPolicy, SimulatedStepsTakeTheComputeTimeAndThePlansRate, ()) {
+  const auto profile = any_profile({.most_buckets = 20});
+  const auto plan = plan_knapsack(profile, {});
+  RC_ASSERT(plan.has_value());
+  const auto outcome = run(profile, "knapsack");
+  if (!outcome) RC_FAIL(outcome.error().message());
+  RC_ASSERT(outcome->step_us <= 1.03 * profile.compute_us());
+  RC_ASSERT(std::abs(outcome->updates_per_step / plan->updates_per_step() - 1) < 0.02);
+  RC_ASSERT(outcome->max_staleness_steps <= plan->max_staleness());
+}
+
+RC_GTEST_PROP(KnapsackPaperPolicy, RunsEveryProfile, ()) {
+  const auto outcome = run(any_profile({.most_buckets = 12}), "knapsack-paper");
+  if (!outcome) RC_FAIL(outcome.error().message());
+  RC_ASSERT(outcome->updates_per_step > 0.0);
+}
+
+// Without a profile the policy begins synchronously, measures, and is soon as fast as with one.
+RC_GTEST_PROP(KnapsackPolicy, MeasuresWhatItIsNotGiven, ()) {
+  auto profile = any_profile({.most_buckets = 12, .most_links = 2});
+  for (std::size_t l = 0; l < profile.links.size(); ++l) {
+    const auto model = profile.link_model(l);
+    profile.links[l] = {model.name, model.latency_us, {}, model.bytes_per_us};
+  }
+  const auto outcome = run(profile, "knapsack", false, {.steps = 500, .warmup_steps = 200});
+  if (!outcome) RC_FAIL(outcome.error().message());
+  RC_ASSERT(outcome->step_us <= 1.05 * profile.compute_us());
+}
+
+// An ended plan and the one after it: every step in one update, in order, and on each link the older parts first.
+TEST(PlanFollower, handsOverAtTheEndOfACycle) {
+  const model::Plan first{2, {{0, 1, 5}}, {{{0, 0, 0, 8}}}, 0, 0};
+  const model::Plan second{1, {{0, 0, 1}}, {{{0, 0, 0, 8}}}, 0, 0};
+  PlanFollower old_plan(first, 1, 0, 0);
+  std::vector<Update> updates;
+  for (std::uint64_t step = 0; step < 3; ++step) old_plan.reach(step, updates);
+  const auto end = old_plan.end();
+  EXPECT_EQ(end.step, 4U);
+  EXPECT_EQ(end.generation, 2U);
+  PlanFollower new_plan(second, 1, end.step, end.generation, end.apply);
+  for (std::uint64_t step = 3; step < 6; ++step) {
+    old_plan.reach(step, updates);
+    new_plan.reach(step, updates);
+  }
+  ASSERT_EQ(updates.size(), 4U);
+  std::uint64_t next_step = 0;
+  std::uint64_t applied = 0;
+  for (std::size_t i = 0; i < updates.size(); ++i) {
+    EXPECT_EQ(updates[i].generation, i);
+    EXPECT_EQ(updates[i].first_step, next_step);
+    EXPECT_GE(updates[i].apply_step, applied);
+    EXPECT_GT(updates[i].apply_step, updates[i].last_step);
+    next_step = updates[i].last_step + 1;
+    applied = updates[i].apply_step;
+  }
+  EXPECT_FALSE(old_plan.done());
+  for (std::uint64_t step = 0; step < 4; ++step) old_plan.ready(0, step);
+  std::vector<Launch> launches;
+  old_plan.take(launches);
+  EXPECT_EQ(launches.size(), 2U);
+  EXPECT_TRUE(old_plan.done());
+}
+
+}  // namespace
+}  // namespace deft::sched

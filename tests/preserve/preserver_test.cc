@@ -1,0 +1,118 @@
+#include "core/preserve/preserver.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "core/sched/knapsack_planner.h"
+
+namespace deft::preserve {
+namespace {
+
+model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
+  model::Plan plan;
+  plan.period_steps = generations.back().last_step + 1;
+  plan.generations = std::move(generations);
+  return plan;
+}
+
+const Walk kWalk{
+    .state = 0.2, .target = 0, .learning_rate = 0.01, .gradient_mean = 0.4, .gradient_deviation = 40, .batch = 256};
+
+TEST(Preserver, theOriginalSequenceIsAcceptedWithRatioOne) {
+  const auto judgement = judge(plan_of({{0, 0, 1}}), kWalk);
+  EXPECT_DOUBLE_EQ(judgement.ratio, 1);
+  EXPECT_DOUBLE_EQ(judgement.noise, 1);
+  EXPECT_TRUE(judgement.accepted);
+}
+
+TEST(Preserver, meansOfMergedStepsLearnLessThanTheirSums) {
+  const auto plan = plan_of({{0, 3, 4}});
+  EXPECT_LT(judge(plan, kWalk, Merging::kMean).ratio, 0.99);
+  EXPECT_GT(judge(plan, kWalk, Merging::kSum).ratio, judge(plan, kWalk, Merging::kMean).ratio);
+}
+
+TEST(Preserver, moreMergingIsNeverBetterNearTheTarget) {
+  const Walk near{
+      .state = 0.02, .target = 0, .learning_rate = 0.02, .gradient_mean = 0.4, .gradient_deviation = 10, .batch = 64};
+  double before = 1 + 1e-9;
+  for (std::uint32_t k = 1; k <= 8; k *= 2) {
+    std::vector<model::PlanGeneration> generations;
+    for (std::uint32_t first = 0; first < 8; first += k) generations.push_back({first, first + k - 1, first + k});
+    const double ratio = judge(plan_of(generations), near).ratio;
+    EXPECT_LE(ratio, before) << k;
+    before = ratio;
+  }
+  EXPECT_LT(before, 0.99);
+}
+
+TEST(Preserver, countsTheUpdatesThatAStaleGradientMisses) {
+  EXPECT_EQ(staleness_in_updates(plan_of({{0, 0, 1}})), 0U);
+  EXPECT_EQ(staleness_in_updates(plan_of({{0, 0, 2}})), 1U);
+  EXPECT_EQ(staleness_in_updates(plan_of({{0, 0, 4}})), 3U);
+  EXPECT_EQ(staleness_in_updates(plan_of({{0, 1, 4}})), 1U);  // two steps late, an update every two steps
+  EXPECT_EQ(staleness_in_updates(plan_of({{0, 1, 3}, {2, 3, 5}})), 0U);
+}
+
+TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
+  const Walk steep{
+      .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
+  EXPECT_TRUE(std::isinf(judge(plan_of({{0, 0, 5}}), steep).noise));
+  const Planner planner = [](const Request& request) -> Result<model::Plan> {
+    return plan_of({{0, 0, 1 + std::min(4U, request.max_staleness_steps)}});
+  };
+  const auto preserved = preserve(planner, steep);
+  ASSERT_TRUE(preserved);
+  EXPECT_TRUE(preserved->judgement.accepted);
+  EXPECT_EQ(preserved->request.capacity, 1);  // waiting would not help
+  EXPECT_LT(preserved->plan.max_staleness(), 4U);
+}
+
+TEST(Preserver, givesUpAfterTenMoreAttemptsAndSaysSo) {
+  unsigned calls = 0;
+  const Planner stubborn = [&](const Request&) -> Result<model::Plan> { return ++calls, plan_of({{0, 7, 8}}); };
+  const auto preserved = preserve(stubborn, kWalk, {}, Merging::kMean);
+  ASSERT_TRUE(preserved);
+  EXPECT_FALSE(preserved->judgement.accepted);
+  EXPECT_EQ(preserved->attempts, 11U);
+  EXPECT_EQ(calls, 11U);
+}
+
+// With the real planner: a coverage that forces merging, and a walk that does not bear it, buys updates with waiting.
+TEST(Preserver, moreCapacityBuysMoreUpdates) {
+  auto profile = model::read_profile(std::string(DEFT_PROFILES) + "/vgg19_deft_table2.json");
+  ASSERT_TRUE(profile);
+  profile = model::with_links(*profile, {"nccl"});
+  const auto planner = [&](const Request& request) {
+    sched::PlanLimits limits;
+    limits.capacity = request.capacity;
+    limits.max_staleness_steps = request.max_staleness_steps;
+    return sched::plan_knapsack(*profile, limits);
+  };
+  const auto first = planner({});
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(judge(*first, kWalk, Merging::kMean).accepted);
+  const auto preserved = preserve(planner, kWalk, {}, Merging::kMean);
+  ASSERT_TRUE(preserved);
+  EXPECT_TRUE(preserved->judgement.accepted) << preserved->judgement.ratio;
+  EXPECT_GT(preserved->plan.updates_per_step(), first->updates_per_step());
+  EXPECT_GT(preserved->plan.step_us, first->step_us);
+}
+
+TEST(Preserver, namesWhatItCannotJudge) {
+  const Planner planner = [](const Request&) -> Result<model::Plan> { return plan_of({{0, 0, 1}}); };
+  const auto says = [&](Walk walk) { return preserve(planner, walk).error().message(); };
+  EXPECT_NE(says({}).find("not above its target"), std::string::npos);
+  Walk walk = kWalk;
+  walk.batch = 0;
+  EXPECT_NE(says(walk).find("batch"), std::string::npos);
+  walk = kWalk;
+  walk.state = NAN;
+  EXPECT_NE(says(walk).find("no finite number"), std::string::npos);
+  walk = kWalk;
+  walk.gradient_mean = -1;
+  EXPECT_NE(says(walk).find("statistics"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace deft::preserve

@@ -1,0 +1,166 @@
+"""Emulated nodes for process tests: real deftd processes on loopback addresses, real worker processes.
+
+    with Cluster(nodes=2) as cluster:
+        workers = cluster.start(SCRIPT, per_node=1)
+        cluster.finish(workers)              # all exit 0, or the test fails with their output
+
+A worker script runs with `session`, `rank`, `size`, `np` and `floats(group, tensor)` ready.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+
+PROLOGUE = """
+import ctypes, os, sys, time
+import numpy as np
+import deft
+def vector(group, tensor, dtype=np.float32, slot=0):
+    raw = (ctypes.c_char * group.bytes(tensor)).from_address(group.data(tensor, slot))
+    return np.frombuffer(raw, dtype=dtype)
+def pointer(array):
+    return array.ctypes.data
+def say(text):
+    print(text, flush=True)
+session = deft.open()
+rank, size = session.rank, session.size
+"""
+
+
+def free_port(address: str) -> int:
+    with socket.socket() as probe:
+        probe.bind((address, 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    def __init__(self, nodes: int = 1, timeout: str = "3s", **options: str):
+        self.nodes = nodes
+        self.options = {"timeout": timeout, "links": "gloo:lo", **options}
+        self.folder = tempfile.TemporaryDirectory(prefix="deft-test-")
+        self.listen = [f"127.0.0.{node + 1}:{free_port(f'127.0.0.{node + 1}')}" for node in range(nodes)]
+        self.daemons: list[subprocess.Popen] = []
+        self.workers: list[subprocess.Popen] = []
+
+    def __enter__(self) -> "Cluster":
+        for node in range(self.nodes):
+            self.daemons.append(self.start_daemon(node))
+        return self
+
+    def __exit__(self, *_) -> None:
+        for process in [*self.workers, *self.daemons]:
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.kill()
+            process.wait()
+        self.folder.cleanup()
+
+    def socket(self, node: int) -> str:
+        return f"{self.folder.name}/node{node}.sock"
+
+    def log(self, node: int) -> str:
+        return Path(f"{self.folder.name}/node{node}.log").read_text()
+
+    def start_daemon(self, node: int, **options: str) -> subprocess.Popen:
+        reader, writer = os.pipe()
+        flags = {"socket": self.socket(node), "listen": self.listen[node], "ready_fd": str(writer), **self.options}
+        flags |= options
+        with open(f"{self.folder.name}/node{node}.log", "a") as log:
+            process = subprocess.Popen(
+                [BUILD / "bin/deftd", *(f"--{name}={value}" for name, value in flags.items())],
+                stderr=log,
+                stdout=log,
+                pass_fds=[writer],
+                env=clean_environment(),
+            )
+        os.close(writer)
+        with os.fdopen(reader) as ready:
+            if ready.readline() != "ready\n":
+                process.wait()
+                raise RuntimeError(f"deftd did not start:\n{self.log(node)}")
+        return process
+
+    def environment(self, rank: int, per_node: int, **variables: str) -> dict[str, str]:
+        node = rank // per_node
+        return (
+            clean_environment()
+            | {
+                "PYTHONPATH": str(BUILD / "python"),
+                "DEFT_SOCKET": self.socket(node),
+                "DEFT_LEADER": self.listen[0],
+                "DEFT_RANK": str(rank),
+                "DEFT_WORLD_SIZE": str(per_node * self.nodes),
+                "DEFT_LOCAL_RANK": str(rank % per_node),
+                "DEFT_LOCAL_SIZE": str(per_node),
+                "OPENBLAS_NUM_THREADS": "1",
+            }
+            | variables
+        )
+
+    def start_one(self, script: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
+        process = subprocess.Popen(
+            [sys.executable, "-c", PROLOGUE + script],
+            env=self.environment(rank, per_node, **variables),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        self.workers.append(process)
+        return process
+
+    def start(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
+        return [self.start_one(script, rank, per_node, **variables) for rank in range(per_node * self.nodes)]
+
+    def finish(self, workers: list[subprocess.Popen], seconds: float = 60) -> list[str]:
+        outputs, failures = [], []
+        for rank, worker in enumerate(workers):
+            out, err = worker.communicate(timeout=seconds)
+            outputs.append(out)
+            if worker.returncode != 0:
+                failures.append(f"rank {rank} exited with {worker.returncode}:\n{out}{err}")
+        logs = "\n".join(f"-- node {node}\n{self.log(node)}" for node in range(self.nodes))
+        assert not failures, "\n".join(failures) + "\n" + logs
+        return outputs
+
+    def status(self, node: int = 0) -> dict:
+        result = subprocess.run(
+            [BUILD / "bin/deft", "status", "--json", "--socket", self.socket(node)],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=clean_environment(),
+        )
+        return json.loads(result.stdout)
+
+
+def clean_environment() -> dict[str, str]:
+    return {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(("DEFT_", "OMPI_", "SLURM_")) and name not in ("RANK", "WORLD_SIZE", "LOCAL_RANK")
+    }
+
+
+def wait_until(condition, seconds: float = 10, what: str = "the condition") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            raise AssertionError(f"{what} did not hold within {seconds} s")
+        time.sleep(0.01)
+
+
+def wait_for_line(worker: subprocess.Popen, text: str) -> str:
+    """Reads the worker's output up to a line that holds `text`."""
+    for line in worker.stdout:
+        if text in line:
+            return line
+    raise AssertionError(f"the worker ended without printing '{text}':\n{worker.stderr.read()}")

@@ -1,0 +1,207 @@
+"""Deaths and stalls: every other worker raises an error that names what was lost, in time, and nothing stays behind."""
+
+import os
+import signal
+import time
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, wait_for_line, wait_until
+
+TIMEOUT_S = 3.0
+MARGIN_S = 1.5  # starting an interpreter's exception path on a busy machine
+
+TRAIN = """
+group = session.declare("sgd", [deft.Tensor("fc.weight", deft.FLOAT32, (1 << 20,), 0),
+                                deft.Tensor("fc.bias", deft.FLOAT32, (1000,), 1)])
+steps = int(os.environ.get("STEPS", 10**9))
+for step in range(steps):
+    try:
+        group.ready(0, 2, step)
+        group.wait(0, 2, step)
+    except deft.DeftError as error:
+        say(f"ERROR {time.monotonic()} {error}")
+        raise SystemExit(7)
+    if step == 5:
+        say("training")
+session.close()
+say("done")
+"""
+
+
+def error_after(worker, moment: float) -> str:
+    line = wait_for_line(worker, "ERROR")
+    _, seconds, text = line.split(" ", 2)
+    late = float(seconds) - moment
+    assert late < TIMEOUT_S + MARGIN_S, f"the error came after {late:.1f} s: {text}"
+    assert worker.wait(10) == 7
+    return text
+
+
+def start_training(cluster, per_node=1, **variables):
+    workers = cluster.start(TRAIN, per_node, **variables)
+    for worker in workers:
+        wait_for_line(worker, "training")
+    return workers
+
+
+def descriptors(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
+
+
+def threads(pid: int) -> int:
+    return len(os.listdir(f"/proc/{pid}/task"))
+
+
+def assert_clean(cluster, node: int, before: int) -> None:
+    pid = cluster.daemons[node].pid
+    wait_until(lambda: cluster.status(node)["memory_bytes"] == 0, what="shared memory given back")
+    wait_until(lambda: cluster.status(node)["jobs"] == [], what="no job left")
+    wait_until(lambda: descriptors(pid) <= before, what=f"descriptors given back ({before})")
+    assert "deft-" not in Path(f"/proc/{pid}/maps").read_text()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+@pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1), (2, 2)])
+def test_a_killed_worker_is_named_and_the_daemons_serve_the_next_job(nodes, per_node, policy):
+    with Cluster(nodes) as cluster:
+        before = [descriptors(daemon.pid) for daemon in cluster.daemons]
+        workers = start_training(cluster, per_node, DEFT_POLICY=policy)
+        victim = workers.pop()
+        moment = time.monotonic()
+        victim.kill()
+        for worker in workers:
+            text = error_after(worker, moment)
+            assert f"rank {len(workers)} (pid {victim.pid}) died" in text
+        for node in range(nodes):
+            assert_clean(cluster, node, before[node])
+        cluster.finish(cluster.start(TRAIN, per_node, STEPS="10", DEFT_POLICY=policy))
+
+
+def test_a_killed_daemon_is_noticed_on_its_own_node_and_named_on_the_others():
+    with Cluster(3) as cluster:
+        before = descriptors(cluster.daemons[0].pid)
+        workers = start_training(cluster)
+        moment = time.monotonic()
+        cluster.daemons[1].kill()
+        assert "daemon" in error_after(workers[1], moment)
+        for rank in (0, 2):
+            assert "node 1" in error_after(workers[rank], moment)
+        assert_clean(cluster, 0, before)
+        cluster.daemons[1].wait()
+        cluster.daemons[1] = cluster.start_daemon(1)  # its old socket file needs no cleaning up
+        cluster.finish(cluster.start(TRAIN, STEPS="10"))
+
+
+def test_a_killed_leader_node_is_named_by_all_others():
+    with Cluster(3) as cluster:
+        workers = start_training(cluster)
+        moment = time.monotonic()
+        cluster.daemons[0].kill()
+        workers[0].kill()
+        for rank in (1, 2):
+            assert "node 0" in error_after(workers[rank], moment)
+
+
+def test_a_killed_node_is_named():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster, per_node=2)
+        moment = time.monotonic()
+        for process in (cluster.daemons[1], workers[2], workers[3]):
+            process.kill()
+        for rank in (0, 1):
+            assert "node 1" in error_after(workers[rank], moment)
+
+
+def test_a_stopped_daemon_is_lost_as_a_dead_one():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster)
+        moment = time.monotonic()
+        cluster.daemons[1].send_signal(signal.SIGSTOP)
+        assert "node 1" in error_after(workers[0], moment)
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stopped_worker_is_reported_with_what_it_owes_and_goes_on_when_continued(victim):
+    with Cluster(2) as cluster:
+        workers = start_training(cluster, STEPS="400")
+        workers[victim].send_signal(signal.SIGSTOP)
+        wait_until(lambda: cluster.status(0)["jobs"][0]["stalls"], seconds=10, what="the stall in the status")
+        stall = cluster.status(0)["jobs"][0]["stalls"][0]
+        assert stall["rank"] == victim and stall["owes"].startswith("fc.")
+        time.sleep(TIMEOUT_S)  # longer than any deadline: a living worker is never given up for lost
+        assert all(worker.poll() is None for worker in workers)
+        for node in range(2):
+            assert f"rank {victim} has not handed in 'fc." in cluster.log(node)
+        workers[victim].send_signal(signal.SIGCONT)
+        for output in cluster.finish(workers):
+            assert "done" in output
+
+
+def test_a_stall_beyond_its_own_limit_ends_the_job_and_names_the_worker():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster, DEFT_STALL_TIMEOUT="4s")
+        workers[1].send_signal(signal.SIGSTOP)
+        text = wait_for_line(workers[0], "ERROR")
+        assert "rank 1 (pid" in text and "has not handed in 'fc." in text
+
+
+@pytest.mark.parametrize("short", [0, 1])
+def test_a_rank_that_ends_early_is_named(short):
+    with Cluster(2) as cluster:
+        workers = [cluster.start_one(TRAIN, rank, STEPS="20" if rank == short else "30") for rank in (0, 1)]
+        text = wait_for_line(workers[1 - short], "ERROR")
+        assert f"rank {short}" in text and "has ended" in text
+        assert workers[short].wait(20) == 0
+
+
+def test_a_worker_that_exits_by_an_exception_ends_the_others():
+    script = TRAIN.replace("if step == 5:", "if step == 20 and rank == 1: raise ValueError('no')\n    if step == 5:")
+    with Cluster(2) as cluster:
+        workers = cluster.start(script)
+        text = wait_for_line(workers[0], "ERROR")
+        assert "rank 1" in text
+
+
+def test_a_stopping_daemon_waits_for_its_jobs():
+    with Cluster(1, timeout="20s") as cluster:
+        workers = start_training(cluster, STEPS="300")
+        cluster.daemons[0].terminate()
+        for output in cluster.finish(workers):
+            assert "done" in output
+        assert cluster.daemons[0].wait(10) == 0
+        assert not os.path.exists(cluster.socket(0))
+
+
+SCRIBBLE = """
+import random, re
+group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1000,), 0)])
+group.ready(0, 1, 0)
+group.wait(0, 1, 0)
+maps = [line for line in open("/proc/self/maps") if "deft-rings" in line]
+begin, end = (int(x, 16) for x in maps[0].split()[0].split("-"))
+noise = random.Random(int(os.environ["SEED"]))
+say("scribbling")
+for _ in range(200):
+    length = noise.choice([1, 8, 64, 4096])
+    at = noise.randrange(begin, end - length)
+    ctypes.memmove(at, noise.randbytes(length), length)
+    try:
+        session.stage(deft.FORWARD, 1)  # rings the daemon's bell
+    except deft.DeftError:
+        break
+os._exit(0)
+"""
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_worker_that_scribbles_over_its_rings_harms_nobody_else(seed):
+    with Cluster(1) as cluster:
+        before = descriptors(cluster.daemons[0].pid)
+        hostile = cluster.start_one(SCRIBBLE, 0, DEFT_JOB="hostile", SEED=str(seed))
+        honest = cluster.start_one(TRAIN, 0, DEFT_JOB="honest", STEPS="200")
+        hostile.communicate(timeout=20)
+        out, err = honest.communicate(timeout=30)
+        assert "done" in out, err
+        assert cluster.daemons[0].poll() is None
+        assert_clean(cluster, 0, before)

@@ -1,0 +1,115 @@
+"""Sums through real daemons: every policy, layout of workers, dtype, odd size and order of readiness."""
+
+import pytest
+from cluster import Cluster
+
+LAYOUTS = [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]
+
+SUMS = """
+import hashlib, random
+DTYPES = [deft.FLOAT32, deft.FLOAT64, deft.FLOAT16, deft.BFLOAT16]
+SIZES = [1, 7, 1009, 16384, 40009]  # one element, primes, a whole part, several parts
+tensors = [deft.Tensor(f"t{d}.{n}", d, (n,), i * len(SIZES) + j)
+           for i, d in enumerate(DTYPES) for j, n in enumerate(SIZES)]
+group = session.declare("mixed", tensors)
+
+def store(index, values):  # float32 values into the tensor's own type; bfloat16 by its upper half
+    dtype = tensors[index].dtype
+    if dtype == deft.BFLOAT16:
+        vector(group, index, np.uint16)[:] = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
+    else:
+        vector(group, index, numpy_type(dtype))[:] = values
+
+def load(index):
+    dtype = tensors[index].dtype
+    if dtype == deft.BFLOAT16:
+        return (vector(group, index, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    return vector(group, index, numpy_type(dtype)).astype(np.float64)
+
+def numpy_type(dtype):
+    return {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}[dtype]
+
+digest = hashlib.sha256()
+for step in range(4):
+    # Small whole numbers are exact in every type, so the sum must be exact too, in whatever order it is made.
+    parts = {r: [np.random.default_rng((step, r, i)).integers(-8, 9, t.shape[0]).astype(np.float32)
+                 for i, t in enumerate(tensors)] for r in range(size)}
+    order = list(range(len(tensors)))
+    random.Random(1000 * step + rank).shuffle(order)  # another order on every rank
+    for index in order:
+        store(index, parts[rank][index])
+        group.ready(index, 1, step)
+    for index in range(len(tensors)):
+        group.wait(index, 1, step)
+        expected = sum(parts[r][index].astype(np.float64) for r in range(size))
+        assert (load(index) == expected).all(), (tensors[index].name, step)
+    # Fractions round; all ranks must then hold the very same bits.
+step += 1
+for index, t in enumerate(tensors):
+    store(index, np.random.default_rng((rank, index)).standard_normal(t.shape[0]).astype(np.float32))
+    group.ready(index, 1, step)
+group.wait(0, len(tensors), step)
+for index, t in enumerate(tensors):
+    digest.update(np.ascontiguousarray(load(index)).tobytes())
+    exact = sum(np.random.default_rng((r, index)).standard_normal(t.shape[0]) for r in range(size))
+    tolerance = {deft.FLOAT32: 1e-5, deft.FLOAT64: 1e-5, deft.FLOAT16: 2e-2, deft.BFLOAT16: 2e-1}[t.dtype]
+    assert np.abs(load(index) - exact).max() < tolerance, (t.name, np.abs(load(index) - exact).max())
+say(digest.hexdigest())
+session.close()
+"""
+
+
+@pytest.mark.parametrize("policy", ["fifo", "p3", "bytescheduler", "prophet", "usbyte"])
+@pytest.mark.parametrize("nodes, per_node", LAYOUTS)
+def test_every_rank_gets_the_exact_sum(policy, nodes, per_node):
+    with Cluster(nodes, timeout="20s", bucket_bytes="64KB", partition_bytes="16KB", credit_bytes="32KB") as cluster:
+        outputs = cluster.finish(cluster.start(SUMS, per_node, DEFT_POLICY=policy))
+    assert len(set(outputs)) == 1, "the ranks hold different bits"
+
+
+COLLECTIVES = """
+for dtype, kind in [(deft.FLOAT32, np.float32), (deft.FLOAT64, np.float64), (deft.FLOAT16, np.float16),
+                    (deft.INT32, np.int32), (deft.INT64, np.int64), (deft.UINT8, np.uint8), (deft.INT8, np.int8)]:
+    for n in (1, 13, 70001):
+        mine = ((np.arange(n) + rank) % 7).astype(kind)
+        rows = np.stack([((np.arange(n) + r) % 7).astype(kind) for r in range(size)])
+        wanted = [(deft.SUM, rows.sum(0, dtype=kind)), (deft.MIN, rows.min(0)), (deft.MAX, rows.max(0))]
+        handles = [(session.allreduce(f"{op}", pointer(mine), n, dtype, op), want) for op, want in wanted]
+        if rank % 2:
+            handles.reverse()
+        for handle, want in handles:
+            out = np.empty(n, kind)
+            handle.finish(pointer(out))
+            assert (out == want).all(), (dtype, n)
+        for root in range(size):
+            out = np.empty(n, kind)
+            session.broadcast("b", pointer(mine), n, dtype, root).finish(pointer(out))
+            assert (out == rows[root]).all()
+        counts = [r * 3 + 1 for r in range(size)]
+        block = np.full(counts[rank], rank, kind)
+        out = np.empty(sum(counts), kind)
+        session.allgather("g", pointer(block), counts, dtype).finish(pointer(out))
+        assert (out == np.repeat(np.arange(size), counts).astype(kind)).all()
+session.barrier("end")
+session.close()
+"""
+
+
+@pytest.mark.parametrize("nodes, per_node", [(1, 1), (1, 3), (2, 2), (3, 1)])
+def test_collectives_of_all_types(nodes, per_node):
+    with Cluster(nodes, timeout="20s") as cluster:
+        cluster.finish(cluster.start(COLLECTIVES, per_node))
+
+
+def test_several_jobs_at_once_are_kept_apart():
+    script = """
+for step in range(50):
+    x = np.full(1000, float(os.environ["JOB_VALUE"]), np.float32)
+    session.allreduce("x", pointer(x), 1000, deft.FLOAT32, deft.SUM).finish(pointer(x))
+    assert (x == 2 * float(os.environ["JOB_VALUE"])).all()
+session.close()
+"""
+    with Cluster(2, timeout="20s") as cluster:
+        jobs = [cluster.start(script, DEFT_JOB=f"job{i}", JOB_VALUE=str(i + 1)) for i in range(3)]
+        for workers in jobs:
+            cluster.finish(workers)

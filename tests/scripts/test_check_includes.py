@@ -1,0 +1,75 @@
+"""A wrong include is caught, and the tree has none."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def run(root: Path) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [sys.executable, ROOT / "scripts/check_includes", root], capture_output=True, text=True, check=False
+    )
+
+
+def write(root: Path, path: str, text: str) -> None:
+    file = root / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text(text)
+
+
+def test_the_tree_holds_the_rules():
+    result = run(ROOT)
+    assert result.returncode == 0, result.stdout
+
+
+def test_right_includes_pass(tmp_path):
+    write(tmp_path, "core/model/dtype.h", "#include <cstdint>\n")
+    write(tmp_path, "core/sched/fifo.cc", '#include "core/model/dtype.h"\n#include <vector>\n')
+    write(tmp_path, "core/link/gloo/link_impl.cc", "#include <gloo/allreduce.h>\n")
+    write(tmp_path, "daemon/main.cc", '#include <glog/logging.h>\n#include "core/sched/fifo.h"\n')
+    assert run(tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("path", "include", "says"),
+    [
+        ("core/sched/fifo.cc", '"core/shm/ring.h"', "core/sched sees only core/base, core/model"),
+        ("core/sched/fifo.cc", '"daemon/engine.h"', "core/sched sees only"),
+        ("core/base/config.cc", '"core/model/dtype.h"', "core/base sees only itself"),
+        ("core/model/tensors.cc", '"core/sched/scheduler.h"', "core/model sees only core/base"),
+        ("plugins/torch/hooks.cc", '"core/ipc/channel.h"', "plugins sees only core/client"),
+        ("core/client/session.cc", "<glog/logging.h>", "only daemon"),
+        ("core/ipc/channel.cc", "<zmq.hpp>", "only daemon, tools"),
+        ("core/shm/segment.cc", "<gloo/allreduce.h>", "only core/link/gloo"),
+        ("core/client/api.cc", "<google/protobuf/message.h>", "only daemon"),
+        ("core/base/config.cc", '"proto/control.pb.h"', "core/base sees only itself"),
+        ("tools/main.cc", '"daemon/engine.h"', "tools sees only"),
+        ("daemon/main.cc", '"core/client/deft.h"', "daemon sees only"),
+        ("core/sched/fifo.cc", '"../shm/ring.h"', "from the root of the tree"),
+        ("core/novel/thing.cc", "<vector>", "stands in no rule"),
+    ],
+)
+def test_a_wrong_include_is_caught(tmp_path, path, include, says):
+    write(tmp_path, path, f"// why\n  #  include {include}\n")
+    result = run(tmp_path)
+    assert result.returncode == 1
+    assert path in result.stdout
+    assert says in result.stdout
+
+
+def test_an_include_in_a_comment_is_none(tmp_path):
+    write(tmp_path, "core/sched/fifo.cc", '// #include "core/shm/ring.h"\n/*\n#include "core/shm/ring.h"\n*/\n')
+    assert run(tmp_path).returncode == 0
+
+
+def test_a_circle_is_caught(tmp_path):
+    write(tmp_path, "core/model/a.h", '#include "core/model/b.h"\n')
+    write(tmp_path, "core/model/b.h", '#include "core/model/c.h"\n')
+    write(tmp_path, "core/model/c.h", '#include "core/model/a.h"\n')
+    result = run(tmp_path)
+    assert result.returncode == 1
+    assert "a circle of includes: core/model/a.h -> core/model/b.h -> core/model/c.h -> core/model/a.h" in result.stdout

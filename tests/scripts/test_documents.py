@@ -1,0 +1,59 @@
+"""The documents say what the sources say."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+HEADINGS = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
+
+
+def sources() -> str:
+    """All sources as one text, in which adjoining string literals are joined."""
+    text = (ROOT / "bench/compare").read_text()
+    for folder in ("core", "daemon", "tools", "plugins", "bench"):
+        for suffix in ("*.cc", "*.h", "*.py"):
+            text += "".join(path.read_text() for path in sorted((ROOT / folder).rglob(suffix)))
+    return re.sub(r'"\s*\n\s*f?"', "", text)
+
+
+@pytest.fixture(scope="module")
+def code() -> str:
+    return sources()
+
+
+@pytest.mark.parametrize("heading", HEADINGS)
+def test_the_errors_that_are_explained_exist(heading, code):
+    pieces = [piece.strip(" ,;:") for piece in heading.split("…")]
+    missing = [piece for piece in pieces if piece and piece not in code]
+    assert missing == []
+
+
+def test_there_are_headings():
+    assert len(HEADINGS) > 30
+
+
+def documents() -> list[Path]:
+    return [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_links_lead_somewhere(document):
+    for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
+        if not target.startswith(("http://", "https://", "mailto:")):
+            assert (document.parent / target).exists(), target
+
+
+def test_the_architecture_names_every_folder():
+    text = (ROOT / "docs/architecture.md").read_text()
+    folders = {f"core/{path.name}" for path in (ROOT / "core").iterdir() if (path / "CMakeLists.txt").exists()}
+    assert {folder for folder in folders if folder not in text} == set()
+
+
+def test_commands_in_the_readme_exist():
+    text = (ROOT / "README.md").read_text()
+    for command in set(re.findall(r"^\s*(scripts/\w+|bench/\w+)", text, re.MULTILINE)):
+        assert (ROOT / command).is_file(), command
+        assert subprocess.run([ROOT / command, "--help"], capture_output=True, timeout=60).returncode == 0, command

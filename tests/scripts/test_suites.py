@@ -1,0 +1,79 @@
+"""scripts/test counts what really ran: a program that dies, hangs or writes nothing is a failure, never a silence."""
+
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def suites():
+    spec = importlib.util.spec_from_file_location("suites", ROOT / "scripts/suites.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules["suites"] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def ctest_file(folder: Path, rows: str) -> None:
+    (folder / "cases").mkdir()
+    (folder / "ctest.xml").write_text(f"<testsuite>{rows}</testsuite>")
+
+
+def case_file(folder: Path, program: str, rows: str) -> None:
+    text = f'<testsuites><testsuite name="S">{rows}</testsuite></testsuites>'
+    (folder / "cases" / f"{program}.xml").write_text(text)
+
+
+PASSED = '<testcase name="one" classname="S" status="run" result="completed"/>'
+FAILED = '<testcase name="two" classname="S" status="run" result="completed"><failure message="x"/></testcase>'
+SKIPPED = '<testcase name="three" classname="S" status="run" result="skipped"><skipped message="no NIC"/></testcase>'
+
+
+def test_cases_are_counted_one_by_one(suites, tmp_path):
+    ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
+    case_file(tmp_path, "ring_test", PASSED + FAILED + SKIPPED)
+    tally = suites.count_ctest("unit", tmp_path, 8)
+    assert tally.passed == 1
+    assert tally.failed == ["unit S.two"]
+    assert tally.skipped == ["unit S.three: no NIC"]
+    assert str(tally) == "1 passed, 1 failed, 1 skipped"
+
+
+def test_a_program_that_died_is_a_failure(suites, tmp_path):
+    ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/><testcase name="other" status="run"/>')
+    tally = suites.count_ctest("asan", tmp_path, 8)
+    assert tally.failed == ["asan ring_test (died or ran out of time)"]
+    assert tally.passed == 1
+
+
+def test_a_program_that_died_after_passing_cases_is_a_failure(suites, tmp_path):
+    ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
+    case_file(tmp_path, "ring_test", PASSED)
+    tally = suites.count_ctest("asan", tmp_path, 8)
+    assert tally.failed == ["asan ring_test (died or ran out of time)"]
+
+
+def test_no_results_is_a_failure(suites, tmp_path):
+    assert suites.count_ctest("unit", tmp_path, 1).failed
+
+
+def test_output_and_status_of_a_command_are_kept(suites, tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "RESULTS", tmp_path)
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    status, log = suites.run("noisy", ["sh", "-c", "echo said; exit 7"])
+    assert status == 7
+    assert log.read_text() == "said\n"
+
+
+def test_a_command_that_hangs_is_ended_with_its_children(suites, tmp_path, monkeypatch):
+    monkeypatch.setattr(suites, "RESULTS", tmp_path)
+    monkeypatch.setattr(suites, "ROOT", tmp_path)
+    monkeypatch.setattr(suites, "HEARTBEAT_SECONDS", 0.2)
+    status, log = suites.run("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], timeout=0.3)
+    assert status == 124
+    child = Path(f"/proc/{log.read_text().split()[0]}/stat")
+    assert not child.exists() or child.read_text().split()[2] == "Z"

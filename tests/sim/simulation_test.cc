@@ -1,0 +1,117 @@
+// The simulator against numbers that are known: by hand, and from the papers' table.
+#include "core/sim/simulation.h"
+
+#include <gmock/gmock.h>
+
+#include "tests/sim/run.h"
+
+namespace deft::sim {
+namespace {
+
+constexpr double kComputeUs = 130'285;  // of Table II
+
+TEST(Vgg19, FifoOnOneLinkIsWfbpOfThePapers) {
+  const auto outcome = run(vgg19({"nccl"}), "fifo");
+  // By hand: forward, and backward until bucket 6 is ready, and then all transfers one after the other.
+  EXPECT_NEAR(outcome.step_us, 37'166 + 162 + 247'725, 1);
+  EXPECT_NEAR(outcome.compute_us, kComputeUs, 0.5);
+  EXPECT_NEAR(outcome.bubble_us, outcome.step_us - kComputeUs, 0.5);
+  EXPECT_EQ(outcome.updates_per_step, 1);
+  EXPECT_EQ(outcome.max_staleness_steps, 0u);
+  EXPECT_EQ(outcome.period_steps, 1u);
+}
+
+TEST(Vgg19, PrioritySchemesOnOneLinkAreWithinThePapersRange) {
+  for (const auto policy : {"bytescheduler", "usbyte", "prophet"}) {
+    const double step_us = run(vgg19({"nccl"}), policy).step_us;
+    EXPECT_GE(step_us, 245'000) << policy;
+    EXPECT_LE(step_us, 265'000) << policy;
+  }
+}
+
+TEST(Vgg19, MgWfbpSavesTheLatenciesOfTheBucketsThatWaitAnyway) {
+  const double fifo_us = run(vgg19({"nccl"}), "fifo").step_us;
+  EXPECT_LE(run(vgg19({"nccl"}), "mgwfbp").step_us, fifo_us + 0.5);
+}
+
+TEST(Vgg19, SecondLinkIsSharedBySynchronousSchemes) {
+  const double capacity_us = 247'725 / (1 + 1 / 1.65);  // both links busy all the time
+  for (const auto policy : {"bytescheduler", "usbyte", "prophet"}) {
+    const double step_us = run(vgg19({"nccl", "gloo"}), policy).step_us;
+    EXPECT_GE(step_us, capacity_us * 0.999) << policy;
+    EXPECT_LE(step_us, capacity_us * 1.04) << policy;
+  }
+}
+
+TEST(Simulation, ForwardStartsAsSoonAsTheFirstBucketIsUpdated) {
+  // Backward 30 + 10; bucket 1 (100 bytes) goes from 30 on, bucket 0 (20) interrupts it at 40 for 20.
+  const auto profile = small({{20, 5, 10}, {100, 5, 30}});
+  const auto outcome = run(profile, "bytescheduler", {}, {64, 64});
+  // One part of 64 bytes runs from 30 to 94, then bucket 0 until 114, then the rest until 150; forward 5 after it.
+  EXPECT_DOUBLE_EQ(outcome.step_us, 155);
+}
+
+TEST(Simulation, AllHiddenCommunicationLeavesNoBubble) {
+  const auto outcome = run(small({{1, 100, 100}, {64, 100, 100}}), "bytescheduler");
+  EXPECT_NEAR(outcome.bubble_us, 1, 1e-9);  // the last bucket itself
+}
+
+TEST(Simulation, ContentionSlowsLinksThatAreBusyAtOnce) {
+  const auto profile = small({{6400, 0, 0}, {6400, 0, 1}}, {1, 1});
+  const Sizes whole{6400, 6400};
+  EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {}, whole).step_us, 6401);
+  EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.contention = 0.25}, whole).step_us, 8001);
+}
+
+TEST(Simulation, AllNodesWaitForTheSlowest) {
+  const auto profile = small({{64, 10, 20}, {64, 10, 20}}, {1000});
+  const double alone_us = run(profile, "fifo").step_us;
+  const double with_straggler_us = run(profile, "fifo", {.nodes = {{1, 0}, {1, 0}, {2, 0}}}).step_us;
+  EXPECT_NEAR(with_straggler_us, alone_us + 60, 0.1);
+}
+
+TEST(Simulation, ThousandsOfAlikeNodesCostNoMoreThanOne) {
+  const auto profile = vgg19({"nccl"});
+  const auto one = run(profile, "bytescheduler");
+  const auto many = run(profile, "bytescheduler", {.nodes = std::vector<Node>(5000)});
+  EXPECT_EQ(one.events, many.events);
+  EXPECT_EQ(one.step_us, many.step_us);
+}
+
+TEST(Simulation, JitterIsRepeatableAndMakesThePackOfNodesSlower) {
+  const auto profile = vgg19({"nccl"});
+  Options options{.nodes = std::vector<Node>(8, Node{1, 0.1})};
+  const double first_us = run(profile, "fifo", options).step_us;
+  EXPECT_EQ(first_us, run(profile, "fifo", options).step_us);
+  options.seed = 99;
+  EXPECT_NE(first_us, run(profile, "fifo", options).step_us);
+  EXPECT_GT(first_us, run(profile, "fifo").step_us);
+}
+
+TEST(Simulation, TheTimelineAddsUpToTheStep) {
+  const auto profile = vgg19({"nccl", "gloo"});
+  const auto outcome = run(profile, "usbyte", {.steps = 40, .warmup_steps = 10, .record = true});
+  std::vector<double> forward_begins;
+  for (const auto& span : outcome.timeline.compute)
+    if (span.bucket == 0 && span.stage == sched::Stage::kForward) forward_begins.push_back(span.start_us);
+  ASSERT_EQ(forward_begins.size(), 40u);
+  EXPECT_NEAR((forward_begins[39] - forward_begins[19]) / 20, outcome.step_us, 1);
+}
+
+TEST(Options, WhatCannotBeSimulatedIsAnErrorThatNamesIt) {
+  const auto profile = vgg19({"nccl"});
+  const auto message = [&](const auto& options) {
+    const auto outcome = try_run(profile, "fifo", options);
+    return outcome ? std::string("no error") : outcome.error().message();
+  };
+  EXPECT_THAT(message(Options{.steps = 0}), testing::HasSubstr("steps"));
+  EXPECT_THAT(message(Options{.steps = 5, .warmup_steps = 5}), testing::HasSubstr("warm-up"));
+  EXPECT_THAT(message(Options{.contention = -1}), testing::HasSubstr("contention"));
+  EXPECT_THAT(message(Options{.contention = std::nan("")}), testing::HasSubstr("contention"));
+  EXPECT_THAT(message(Options{.nodes = {}}), testing::HasSubstr("nodes"));
+  EXPECT_THAT(message(Options{.nodes = {{0, 0}}}), testing::HasSubstr("slowdown"));
+  EXPECT_THAT(message(Options{.max_events = 1000}), testing::HasSubstr("1000 events"));
+}
+
+}  // namespace
+}  // namespace deft::sim

@@ -1,0 +1,172 @@
+// `deft simulate` as a user calls it: what it prints, the files it writes, and what it says to wrong input.
+#include "tools/simulate.h"
+
+#include <gmock/gmock.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <sstream>
+
+namespace deft::tools {
+namespace {
+
+using testing::HasSubstr;
+using Json = nlohmann::json;
+
+const std::string kVgg = DEFT_TEST_DATA "/vgg19_deft_table2.json";
+
+struct Answer {
+  int status;
+  std::string out;
+  std::string complaint;
+};
+
+Answer simulate(const std::vector<std::string>& arguments) {
+  testing::internal::CaptureStdout();
+  testing::internal::CaptureStderr();
+  const int status = run_simulate(arguments);
+  return {status, testing::internal::GetCapturedStdout(), testing::internal::GetCapturedStderr()};
+}
+
+class TemporaryFile {
+ public:
+  explicit TemporaryFile(const std::string& text = {})
+      : path_(std::filesystem::temp_directory_path() / ("deft-simulate-" + std::to_string(getpid()))) {
+    std::ofstream(path_) << text;
+  }
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+  [[nodiscard]] std::string path() const { return path_.string(); }
+  [[nodiscard]] std::string text() const {
+    std::stringstream all;
+    all << std::ifstream(path_).rdbuf();
+    return all.str();
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+TEST(Simulate, JsonHasTheFixedFieldsOfEveryPolicy) {
+  const auto answer = simulate({kVgg, "--policy", "all", "--links=nccl", "--steps", "40", "--json"});
+  ASSERT_EQ(answer.status, 0) << answer.complaint;
+  const Json list = Json::parse(answer.out);
+  ASSERT_GE(list.size(), 6u);
+  EXPECT_EQ(list[0]["policy"], "fifo");
+  EXPECT_NEAR(list[0]["step_us"].get<double>(), 285'053, 1);
+  for (const auto& row : list)
+    for (const auto field : {"step_us", "compute_us", "bubble_us", "updates_per_step", "max_staleness_steps",
+                             "period_steps", "solve_us", "bytes_per_step"})
+      EXPECT_TRUE(row.at(field).is_number()) << field;
+}
+
+TEST(Simulate, TheTableNamesPolicyAndTimes) {
+  const auto answer = simulate({kVgg, "--policy=usbyte", "--links=nccl"});
+  EXPECT_EQ(answer.status, 0);
+  EXPECT_THAT(answer.out, HasSubstr("usbyte"));
+  EXPECT_THAT(answer.out, HasSubstr("248.24"));
+}
+
+TEST(Simulate, EventsAreOneObjectALineOfThreeKinds) {
+  const TemporaryFile events;
+  ASSERT_EQ(simulate({kVgg, "--policy", "bytescheduler", "--steps", "4", "--events", events.path()}).status, 0);
+  std::istringstream lines(events.text());
+  std::map<std::string, int> kinds;
+  std::map<std::string, std::uint64_t> bytes;  // of generation 0
+  for (std::string line; std::getline(lines, line);) {
+    const Json event = Json::parse(line);
+    EXPECT_EQ(event.at("policy"), "bytescheduler");
+    ++kinds[event.at("kind")];
+    if (event["kind"] == "send" && event.at("generation") == 0)
+      bytes[event.at("bucket")] += event.at("bytes").get<std::uint64_t>();
+    if (event["kind"] == "update") {
+      EXPECT_EQ(event.at("steps"), Json::array({event.at("generation")}));
+    }
+  }
+  EXPECT_EQ(kinds["compute"], 4 * 12);
+  EXPECT_EQ(kinds["update"], 4 * 6);
+  EXPECT_EQ(bytes["bucket4"], 414'371'120u);
+}
+
+TEST(Simulate, ThePictureIsAnSvgWithEachPolicy) {
+  const TemporaryFile picture;
+  ASSERT_EQ(simulate({kVgg, "--steps", "20", "--svg", picture.path()}).status, 0);
+  EXPECT_THAT(picture.text(), testing::StartsWith("<svg "));
+  EXPECT_THAT(picture.text(), HasSubstr(">usbyte<"));
+  EXPECT_THAT(picture.text(), testing::EndsWith("</svg>\n"));
+}
+
+TEST(Simulate, ANameThatIsMarkupStaysText) {
+  const TemporaryFile profile(R"({"model": "<script>", "buckets": [{"name": "a\"&<b>", "bytes": 64, "forward_us": 1,
+      "backward_us": 1}], "links": [{"name": "<l>", "latency_us": 0, "bytes_per_us": 1}]})");
+  const std::string picture = profile.path() + ".svg";
+  ASSERT_EQ(simulate({profile.path(), "--steps", "9", "--policy", "fifo", "--svg", picture}).status, 0);
+  std::stringstream text;
+  text << std::ifstream(picture).rdbuf();
+  std::filesystem::remove(picture);
+  EXPECT_THAT(text.str(), testing::Not(HasSubstr("<script>")));
+  EXPECT_THAT(text.str(), HasSubstr("&lt;script&gt;"));
+}
+
+TEST(Simulate, WrongUsageIsStatusTwoAndNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{}, "no profile"},
+      {{kVgg, "--polcy", "fifo"}, "--polcy"},
+      {{kVgg, "--steps"}, "--steps needs a value"},
+      {{kVgg, "--steps", "-3"}, "'-3'"},
+      {{kVgg, "--steps", "1e9"}, "'1e9'"},
+      {{kVgg, "--json=yes"}, "--json takes no value"},
+      {{kVgg, "--jitter", "nan"}, "'nan'"},
+      {{kVgg, "--links", "a,,b"}, "'a,,b'"},
+      {{kVgg, "--straggler", "2"}, "second node"},
+      {{kVgg, "other.json"}, "other.json"},
+  };
+  for (const auto& [arguments, words] : cases) {
+    const auto answer = simulate(arguments);
+    EXPECT_EQ(answer.status, 2) << words;
+    EXPECT_THAT(answer.complaint, HasSubstr(words));
+  }
+}
+
+TEST(Simulate, WhatCannotBeDoneIsStatusOneAndNamed) {
+  const std::vector<std::pair<std::vector<std::string>, std::string>> cases = {
+      {{"/nowhere.json"}, "/nowhere.json"},
+      {{kVgg, "--policy", "fife"}, "fife"},
+      {{kVgg, "--links", "nccl,ib"}, "ib"},
+      {{kVgg, "--bucketing", "best"}, "best"},
+      {{kVgg, "--bucketing", "uniform:0"}, "uniform:0"},
+      {{kVgg, "--policy", "fifo", "--svg", "/nowhere/x.svg"}, "/nowhere/x.svg"},
+  };
+  for (const auto& [arguments, words] : cases) {
+    const auto answer = simulate(arguments);
+    EXPECT_EQ(answer.status, 1) << words;
+    EXPECT_THAT(answer.complaint, HasSubstr(words));
+    EXPECT_EQ(answer.out, "");
+  }
+}
+
+TEST(Simulate, ABadProfileIsAnErrorThatNamesThePlace) {
+  const auto with = [](const std::string& bucket, const std::string& link) {
+    return R"({"model": "m", "buckets": [)" + bucket + R"(], "links": [)" + link + "]}";
+  };
+  const std::string link = R"({"name": "l", "latency_us": 1, "bytes_per_us": 1})";
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {with("", link), "buckets"},
+      {with(R"({"name": "a", "bytes": 0, "forward_us": 1, "backward_us": 1})", link), "bytes"},
+      {with(R"({"name": "a", "bytes": 9, "forward_us": -1, "backward_us": 1})", link), "forward_us"},
+      {with(R"({"name": "a", "bytes": 9, "forward_us": 1})", link), "backward_us"},
+      {with(R"({"name": "a", "bytes": 9, "forward_us": 1, "backward_us": 1e300})", link), "backward_us"},
+      {with(R"({"name": "a", "bytes": 9, "forward_us": 1, "backward_us": 1})", ""), "links"},
+      {"{", ""},
+  };
+  for (const auto& [text, place] : cases) {
+    const TemporaryFile profile(text);
+    const auto answer = simulate({profile.path()});
+    EXPECT_EQ(answer.status, 1) << text;
+    EXPECT_THAT(answer.complaint, HasSubstr(place)) << text;
+  }
+}
+
+}  // namespace
+}  // namespace deft::tools

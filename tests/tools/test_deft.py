@@ -1,0 +1,263 @@
+"""The command `deft`: what it prints and how it ends."""
+
+import json
+import os
+import re
+import socket
+import stat
+import struct
+import subprocess
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "build/bin"
+VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+
+@pytest.fixture(autouse=True)
+def no_daemon(tmp_path, monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("DEFT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "deftd.sock"))
+    return tmp_path / "deftd.sock"
+
+
+@pytest.fixture
+def daemon(no_daemon):
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    process = subprocess.Popen([BIN / "deftd", f"--listen=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 10
+    while not no_daemon.exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    yield process
+    process.terminate()
+    assert process.wait(timeout=10) == 0
+
+
+def deft(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([BIN / "deft", *words], capture_output=True, text=True, timeout=60)
+
+
+def finding(name: str, *words: str) -> dict:
+    return next(row for row in json.loads(deft("doctor", "--json", *words).stdout) if row["check"] == name)
+
+
+# --- status
+
+
+def test_status_without_a_daemon_names_the_socket(no_daemon):
+    result = deft("status")
+    assert result.returncode == 1
+    assert str(no_daemon) in result.stderr
+    assert "deftrun" in result.stderr
+
+
+def test_status_of_an_idle_daemon(daemon):
+    result = deft("status")
+    assert result.returncode == 0
+    assert result.stdout.startswith(f"deftd {VERSION}, pid {daemon.pid}, at ")
+    assert "no job" in result.stdout
+
+
+def test_status_as_json(daemon):
+    status = json.loads(deft("status", "--json").stdout)
+    assert status["pid"] == daemon.pid
+    assert status["jobs"] == []
+
+
+def fake_daemon(path: Path, packets: list[bytes]) -> None:
+    """Answers one client's first message with these packets."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    listener.bind(str(path))
+    listener.listen()
+
+    def serve() -> None:
+        client, _ = listener.accept()
+        client.recv(8192)
+        for packet in packets:
+            client.send(packet)
+        client.close()
+        listener.close()
+
+    threading.Thread(target=serve, daemon=True).start()
+
+
+def text_packet(text: str, last: bool, version: int = 1) -> bytes:
+    body = text.encode() + b"\0"
+    return struct.pack("<IIIIII", 0x54464544, 12, 24 + len(body), version, int(last), 0) + body
+
+
+def test_a_long_status_comes_in_pieces(no_daemon):
+    job = {
+        "name": "mnist",
+        "state": "running",
+        "policy": "fifo",
+        "world": 2,
+        "node": 0,
+        "nodes": 2,
+        "leads": True,
+        "workers": [{"rank": 0, "pid": 41, "attached": True}, {"rank": 1, "pid": 42, "attached": False}],
+        "links": [{"name": "gloo:eth0", "open": True, "parts": 7, "bytes": 3 << 20, "busy_us": 1500000, "waiting": 2}],
+        "groups": [{"id": 0, "tensors": 12, "buckets": 3, "bytes": 17500000, "step": 9}],
+        "stalls": [{"rank": 1, "owes": "layer4.conv2", "step": 9, "age_ms": 61000}],
+    }
+    text = json.dumps({"version": "9.9", "pid": 1, "jobs": [job]})
+    fake_daemon(no_daemon, [text_packet(text[:100], False), text_packet(text[100:], True)])
+    out = deft("status").stdout
+    assert "job mnist: running, policy fifo, world 2, node 0 of 2 (leads)" in out
+    assert re.search(r"1 +42 +gone", out)
+    assert re.search(r"gloo:eth0 +open +7 +3.0 MB +1.5 s +2", out)
+    assert "stalled: rank 1 owes 'layer4.conv2' of step 9; others have waited 61.0 s" in out
+
+
+@pytest.mark.parametrize(
+    ("packets", "says"),
+    [
+        ([], "closed the connection"),
+        ([text_packet("{", True)], "no JSON object"),
+        ([text_packet("{}", True, version=99)], "protocol version 99, this one 1"),
+        ([b"rubbish that is no message"], "not Deft's"),
+    ],
+)
+def test_a_bad_answer_is_an_error(no_daemon, packets, says):
+    fake_daemon(no_daemon, packets)
+    result = deft("status")
+    assert result.returncode == 1
+    assert says in result.stderr
+
+
+# --- doctor
+
+
+def test_doctor_tells_each_check_in_a_line():
+    result = deft("doctor")
+    assert result.returncode == 0, result.stdout
+    subjects = {line[6:19].strip() for line in result.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))}
+    wanted = {"version", "daemon", "NICs", "links", "shared memory", "pidfd", "memory", "memlock", "python"}
+    assert wanted <= subjects
+
+
+def test_doctor_finds_the_daemon(daemon):
+    assert finding("daemon")["health"] == "ok"
+
+
+def test_doctor_warns_without_a_daemon():
+    found = finding("daemon")
+    assert found["health"] == "warn"
+    assert "deftrun" in found["fix"]
+
+
+def test_doctor_fails_on_a_daemon_of_another_version(no_daemon):
+    fake_daemon(no_daemon, [text_packet(json.dumps({"version": "0.0.1", "jobs": []}), True)])
+    found = finding("daemon")
+    assert found["health"] == "fail"
+    assert "0.0.1" in found["found"]
+    assert VERSION in found["found"]
+
+
+def test_doctor_fails_on_a_nic_that_does_not_exist():
+    result = deft("doctor", "--links", "gloo:nic9")
+    assert result.returncode == 1
+    found = finding("links", "--links", "gloo:nic9")
+    assert found["health"] == "fail"
+    assert "nic9" in found["found"] + found["fix"]
+
+
+def test_doctor_names_what_links_resolve_to():
+    assert "gloo:lo (127.0.0.1)" in finding("links", "--links", "gloo:lo")["found"]
+
+
+def test_doctor_checks_the_secret(tmp_path):
+    key = tmp_path / "key"
+    key.write_text("short")
+    assert finding("secret", "--secret-file", str(key))["health"] == "fail"
+    key.write_text(deft("keygen").stdout)
+    key.chmod(0o644)
+    assert finding("secret", "--secret-file", str(key))["health"] == "warn"
+    key.chmod(0o600)
+    assert finding("secret", "--secret-file", str(key))["health"] == "ok"
+
+
+def test_doctor_imports_the_python_package():
+    found = finding("python")
+    assert found["health"] == "ok", found
+    assert VERSION in found["found"]
+
+
+# --- the rest
+
+
+def test_check_build_names_links_policies_and_plugins():
+    build = json.loads(deft("check-build", "--json").stdout)
+    assert {link["name"]: link["here"] for link in build["links"]} == {
+        "gloo": True,
+        "mpi": False,
+        "ps": False,
+        "nccl": False,
+    }
+    assert all(link["why"] for link in build["links"])
+    assert {"fifo", "bytescheduler"} <= set(build["policies"])
+    assert next(p for p in build["plugins"] if "torch" in p["name"])["here"]
+    assert "[X] gloo" in deft("check-build").stdout
+
+
+def test_keygen_makes_a_new_key_each_time():
+    keys = {deft("keygen").stdout for _ in range(2)}
+    assert len(keys) == 2
+    assert all(len(key.strip()) == 40 for key in keys)
+
+
+def test_the_documented_options_are_the_real_ones():
+    text = (ROOT / "docs/configuration.md").read_text()
+    table = re.search(r"<!-- options: begin -->\n(.*)<!-- options: end -->", text, re.DOTALL)[1]
+    assert table == deft("options", "--markdown").stdout, "write the table anew: deft options --markdown"
+
+
+def test_options_as_json_and_text():
+    names = {option["name"] for option in json.loads(deft("options", "--json").stdout)}
+    assert {"policy", "links", "timeout"} <= names
+    assert "--policy  (DEFT_POLICY, default fifo)" in deft("options").stdout
+
+
+def test_version():
+    assert deft("--version").stdout == f"deft {VERSION}\n"
+    shown = subprocess.run([BIN / "deftd", "--version"], capture_output=True, text=True).stdout
+    assert shown == f"deftd {VERSION}\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "status", "says"),
+    [
+        ([], 2, "usage: deft COMMAND"),
+        (["--help"], 0, ""),
+        (["status", "--help"], 0, ""),
+        (["nothing"], 2, "unknown command 'nothing'"),
+        (["status", "--jason"], 2, "unknown option --jason"),
+        (["status", "--socket", "x" * 200], 2, "200 characters"),
+        (["keygen", "now"], 2, "unexpected argument 'now'"),
+        (["doctor", "--timeout=soon"], 2, "'soon' is not a duration"),
+        (["simulate"], 2, ""),
+    ],
+)
+def test_exit_statuses(words, status, says):
+    result = deft(*words)
+    assert result.returncode == status
+    assert says in result.stderr
+
+
+def test_a_mistyped_variable_is_an_error_with_a_suggestion(monkeypatch):
+    monkeypatch.setenv("DEFT_POLICIE", "fifo")
+    result = deft("doctor")
+    assert result.returncode == 2
+    assert "did you mean DEFT_POLICY?" in result.stderr
+
+
+def test_the_socket_is_for_owner_and_group_alone(daemon, no_daemon):
+    assert stat.S_IMODE(no_daemon.stat().st_mode) == 0o660

@@ -1,0 +1,80 @@
+"""`cmake --install` gives a tree that works by itself, and the files of deploy/ are sound."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def prefix(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("installed")
+    words = ["cmake", "--install", ROOT / "build", "--prefix", folder]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return folder
+
+
+def run(*words, **environment) -> subprocess.CompletedProcess:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DEFT_", "PYTHONPATH"))}
+    return subprocess.run(words, capture_output=True, text=True, timeout=60, env={**clean, **environment})
+
+
+def test_the_installed_programs_run(prefix):
+    for program in ("deft", "deftd", "deftrun"):
+        result = (
+            run(sys.executable, prefix / "bin" / program, "--version")
+            if program == "deftrun"
+            else run(prefix / "bin" / program, "--version")
+        )
+        assert result.returncode == 0, result.stderr
+
+
+def test_the_installed_launcher_runs_workers_with_the_installed_package(prefix, tmp_path):
+    python = "import deft; print(deft.__file__); s = deft.open(); print(s.rank, s.size); s.close()"
+    words = [sys.executable, prefix / "bin/deftrun", "-np", "2", "--nodes", "2", sys.executable, "-c", python]
+    result = run(*words, TMPDIR=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    lines = sorted(result.stdout.splitlines())
+    where = prefix / "lib/deft/python/deft/__init__.py"
+    assert lines == sorted(["[0] 0 2", f"[0] {where}", "[1] 1 2", f"[1] {where}"])
+
+
+def test_the_package_does_not_need_the_tree(prefix):
+    links = [path for path in prefix.rglob("*") if path.is_symlink() and ROOT in path.resolve().parents]
+    assert links == []
+
+
+def test_the_unit_is_sound(prefix, tmp_path):
+    if not shutil.which("systemd-analyze"):
+        pytest.skip("systemd-analyze is not installed")
+    unit = prefix / "lib/systemd/system/deftd.service"
+    text = unit.read_text()
+    for line in ("Type=notify", "WatchdogSec=30", "RuntimeDirectory=deft", "LimitMEMLOCK=infinity", "Group=deft"):
+        assert line in text.splitlines()
+    here = tmp_path / "deftd.service"  # the unit names the prefix that was configured
+    here.write_text(re.sub(r"ExecStart=\S+/bin/deftd", f"ExecStart={prefix}/bin/deftd", text))
+    checked = run("systemd-analyze", "verify", "--man=no", here)
+    complaints = [line for line in checked.stderr.splitlines() if "deftd.service" in line]
+    assert complaints == []
+
+
+def test_the_example_configuration_is_accepted_line_by_line(prefix, tmp_path):
+    lines = (prefix / "etc/deft/deftd.conf").read_text().splitlines()
+    options = [line[2:] for line in lines if line.startswith("# ") and " = " in line and "`" not in line]
+    assert len(options) >= 4
+    file = tmp_path / "all.conf"
+    file.write_text("\n".join(options))
+    result = run(prefix / "bin/deft", "status", f"--flag-file={file}", DEFT_SOCKET=str(tmp_path / "none"))
+    assert result.returncode == 1, result.stderr  # no daemon there; a wrong option would be 2
+
+
+@pytest.mark.parametrize("script", ["deploy/slurm.sbatch", "scripts/setup", "scripts/build", "scripts/quickstart"])
+def test_the_scripts_are_sound_shell(script):
+    assert run("bash", "-n", ROOT / script).stderr == ""

@@ -1,0 +1,201 @@
+"""Real daemons and real workers for the plugin's tests.
+
+One daemon an emulated node, over loopback; workers are forked from one server process that has torch loaded already, so
+a job costs milliseconds to start and its workers share nothing.
+"""
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+import traceback
+from multiprocessing import forkserver
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+PACKAGE = BUILD / "python"
+DAEMON = BUILD / "bin" / "deftd"
+JOB_SECONDS = 100
+
+_context = multiprocessing.get_context("forkserver")
+_context.set_forkserver_preload(["pytest", "torch._dynamo", "deft.torch", "small_models"])
+
+
+def start_worker_server():
+    """Starts the process from which workers are forked, with the environment of this moment."""
+    forkserver.ensure_running()
+
+
+class WorkerFailed(AssertionError):
+    """A worker raised; the text holds what every worker printed. `errors[rank]` is the error's text or None."""
+
+    def __init__(self, text, errors):
+        super().__init__(text)
+        self.errors = errors
+
+
+def free_port():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+class Cluster:
+    """`nodes` daemons. run() starts a job on them and gives each rank's result."""
+
+    def __init__(self, folder, nodes, **options):
+        self.folder = Path(folder)
+        self.nodes = nodes
+        self.environment = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
+        self.environment.setdefault("DEFT_TIMEOUT", "30s")
+        self.environment["DEFT_LINKS"] = "gloo:lo"
+        self.jobs = 0
+        self.daemons = []
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
+        for node, address in enumerate(self.addresses):
+            self._start_daemon(node, address)
+
+    def _start_daemon(self, node, address):
+        read_end, write_end = os.pipe()
+        log = (self.folder / f"daemon{node}.log").open("w")
+        self.daemons.append(
+            subprocess.Popen(
+                [DAEMON, "--socket", self.socket(node), "--listen", address, f"--ready_fd={write_end}"],
+                env={**os.environ, **self.environment},
+                stdout=log,
+                stderr=log,
+                pass_fds=[write_end],
+            )
+        )
+        os.close(write_end)
+        with os.fdopen(read_end) as ready:
+            assert ready.readline() == "ready\n", (self.folder / f"daemon{node}.log").read_text()
+
+    def socket(self, node):
+        return str(self.folder / f"node{node}.sock")
+
+    def variables(self, rank, workers, job):
+        """What a launcher gives to this rank."""
+        each = workers // self.nodes
+        return {
+            **self.environment,
+            "DEFT_SOCKET": self.socket(rank // each),
+            "DEFT_LEADER": self.addresses[0],
+            "DEFT_RANK": str(rank),
+            "DEFT_WORLD_SIZE": str(workers),
+            "DEFT_LOCAL_RANK": str(rank % each),
+            "DEFT_LOCAL_SIZE": str(each),
+            "DEFT_JOB": job,
+        }
+
+    def run(self, function, *arguments, workers=2, **options):
+        """Calls function(*arguments) in `workers` workers after init(); gives the results in the order of ranks."""
+        job = self._new_job()
+        started = []
+        extra = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
+        for rank in range(workers):
+            receive, send = _context.Pipe(duplex=False)
+            log = self.folder / f"{job}.rank{rank}.log"
+            variables = {**self.variables(rank, workers, job), **extra}
+            process = _context.Process(target=_work, args=(function, arguments, variables, str(log), send))
+            process.start()
+            send.close()
+            started.append((process, receive, log))
+        return self._collect(job, started)
+
+    def _collect(self, job, started):
+        deadline = time.monotonic() + JOB_SECONDS
+        outcomes = []
+        for process, receive, _ in started:
+            outcome = (False, "no answer within the time of the test")
+            with contextlib.suppress(EOFError):
+                if receive.poll(max(0.0, deadline - time.monotonic())):
+                    outcome = pickle.loads(receive.recv_bytes())
+                    process.join(5)
+            if process.is_alive():
+                process.kill()
+            process.join()
+            outcomes.append(outcome)
+        if all(good for good, _ in outcomes):
+            return [result for _, result in outcomes]
+        errors = [None if good else text for good, text in outcomes]
+        logs = [f"--- rank {rank}\n{log.read_text()}" for rank, (_, _, log) in enumerate(started)]
+        for node in range(self.nodes):
+            said = (self.folder / f"daemon{node}.log").read_text().splitlines()
+            logs += [f"--- daemon {node}", *[line for line in said if f"[{job}]" in line]]
+        raise WorkerFailed("\n".join([str(errors), *logs]), errors)
+
+    def run_script(self, path, *arguments, workers=2, seconds=JOB_SECONDS):
+        """Runs a script in fresh interpreters, as a launcher does; gives (status, output) of each rank."""
+        job = self._new_job()
+        processes = [
+            subprocess.Popen(
+                [sys.executable, str(path), *arguments],
+                env={**os.environ, **self.variables(rank, workers, job), "PYTHONPATH": str(PACKAGE)},
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+            )
+            for rank in range(workers)
+        ]
+        results = []
+        try:
+            for process in processes:
+                output, _ = process.communicate(timeout=seconds)
+                results.append((process.returncode, output))
+        finally:
+            for process in processes:
+                if process.poll() is None:
+                    process.kill()
+                    process.wait()
+        return results
+
+    def _new_job(self):
+        self.jobs += 1
+        return f"job{self.jobs}"
+
+    def close(self):
+        """Ends the daemons; each must end by itself."""
+        for daemon in self.daemons:
+            daemon.send_signal(signal.SIGTERM)
+        try:
+            for node, daemon in enumerate(self.daemons):
+                status = daemon.wait(timeout=15)
+                log = (self.folder / f"daemon{node}.log").read_text()
+                assert status == 0, f"daemon {node} ended with {status}:\n{log}"
+        finally:
+            for daemon in self.daemons:
+                if daemon.poll() is None:
+                    daemon.kill()
+                    daemon.wait()
+
+
+def _work(function, arguments, variables, log, answer):
+    """A worker's life."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for name in [name for name in os.environ if re.fullmatch(r"DEFT_(?!TEST_).*", name)]:
+        del os.environ[name]
+    os.environ.update(variables)
+    import deft.torch as hvd
+    import torch
+
+    torch.set_num_threads(1)
+    try:
+        hvd.init()
+        result = function(*arguments)
+        hvd.shutdown()
+        answer.send_bytes(pickle.dumps((True, result)))
+    except BaseException as error:
+        traceback.print_exc()
+        answer.send_bytes(pickle.dumps((False, f"{type(error).__name__}: {error}")))
+        sys.stderr.flush()
+        os._exit(1)  # without goodbye, as an uncaught exception ends a script

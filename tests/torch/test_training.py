@@ -1,0 +1,87 @@
+"""Every policy and placement trains as one process on the whole batch does, and with the same bits on every rank."""
+
+import deft.torch as hvd
+import pytest
+import torch
+from small_models import (
+    OPTIMIZERS,
+    assert_close,
+    assert_same_everywhere,
+    batches,
+    loss_of,
+    make,
+    own_share,
+    parameters,
+    train_alone,
+)
+
+STEPS = 6
+
+
+def distributed(optimizer_name, dtype=torch.float32, **options):
+    model = make(dtype=dtype)
+    if hvd.rank() != 0:
+        for param in model.parameters():
+            param.data.zero_()
+    optimizer = OPTIMIZERS[optimizer_name](model.parameters())
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters(), **options)
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    hvd.broadcast_optimizer_state(optimizer, root_rank=0)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2, 0.5)
+    for x, y in batches(STEPS, dtype):
+        optimizer.zero_grad()
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.step()
+        scheduler.step()
+    return parameters(model), optimizer._deft.updates is not None
+
+
+def train_everything():
+    """All optimizers in turn; under a policy that gains from it, with and without forward overlap."""
+    import deft
+
+    gains = deft.option("policy") != "fifo"
+    for name in OPTIMIZERS:
+        # The adaptive ones divide rounding errors by gradients near zero: only float64 leaves them small.
+        dtype, tolerance = (torch.float32, 1e-5) if name == "sgd" else (torch.float64, 1e-7)
+        expected = train_alone(name, STEPS, dtype)
+        state, overlapped = distributed(name, dtype)
+        assert overlapped == gains
+        assert_same_everywhere(state)
+        assert_close(state, expected, 10 * tolerance, tolerance)
+        plain, overlapped = distributed(name, dtype, overlap_forward="off")
+        assert not overlapped
+        for key, value in plain.items():
+            assert torch.equal(value, state[key]), f"{name}: {key} has other bits with and without forward overlap"
+    return True
+
+
+@pytest.mark.parametrize(
+    ("policy", "workers", "nodes"),
+    [(policy, *placed) for policy in ("fifo", "bytescheduler") for placed in ((2, 1), (2, 2), (4, 2), (4, 4))]
+    + [(policy, 4, 2) for policy in ("p3", "prophet", "usbyte")],
+)
+def test_trains_as_one_process_on_the_whole_batch(start, workers, nodes, policy):
+    cluster = start(nodes, policy=policy)
+    assert all(cluster.run(train_everything, workers=workers))
+
+
+def train_dtypes():
+    for dtype, rtol, atol in ((torch.float64, 1e-9, 1e-9), (torch.bfloat16, 0.1, 0.05), (torch.float16, 0.05, 0.01)):
+        expected = train_alone("sgd", STEPS, dtype)
+        state, _ = distributed("sgd", dtype)
+        assert_same_everywhere(state)
+        assert_close(state, expected, rtol, atol)
+    expected = train_alone("sgd", STEPS)
+    state, _ = distributed("sgd", compression=hvd.Compression.fp16)
+    assert_same_everywhere(state)
+    assert_close(state, expected, 0.02, 0.005)
+    state, _ = distributed("sgd", gradient_predivide_factor=1.5)
+    assert_same_everywhere(state)
+    assert_close(state, expected)
+    return True
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+def test_dtypes_compression_and_predivision(start, policy):
+    assert all(start(2, policy=policy, partition_bytes="4KB").run(train_dtypes))
