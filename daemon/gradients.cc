@@ -60,13 +60,21 @@ void Gradients::map_tensors() {
   }
 }
 
-Gradients::CommTask& Gradients::enqueue(BucketIndex bucket, std::uint64_t generation, TimeUs now_us) {
+Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step,
+                                                TimeUs now_us) {
   const auto [it, added] = tasks_.try_emplace(TaskKey{generation, bucket});
+  CommTask& task = it->second;
   if (added) {
-    it->second.first_us = now_us;
-    it->second.missing = static_cast<std::uint32_t>(bucket_tensors_[bucket].size() * workers_);
+    task.first_us = now_us;
+    task.last_step = last_step;
+    task.missing = static_cast<std::uint32_t>(bucket_tensors_[bucket].size() * workers_);
   }
-  return it->second;
+  if (task.last_step != last_step)
+    return fail(ErrorKind::kMismatch,
+                "generation " + std::to_string(generation) + " ends with step " + std::to_string(task.last_step) +
+                    " on one worker and with step " + std::to_string(last_step) + " on another",
+                "flush on all ranks between the same steps");
+  return &task;
 }
 
 Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const {
@@ -82,8 +90,10 @@ Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, st
   return {};
 }
 
-Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, std::uint32_t first, std::uint32_t count,
-                                                         std::uint64_t generation, std::uint32_t slot, TimeUs now_us) {
+Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, TensorRange tensors,
+                                                         std::uint64_t generation, std::uint64_t last_step,
+                                                         std::uint32_t slot, TimeUs now_us) {
+  const auto [first, count] = tensors;
   if (count == 0 || first >= specs_.size() || count > specs_.size() - first)
     return fail(ErrorKind::kViolation, "tensors " + std::to_string(first) + " + " + std::to_string(count) +
                                            " were handed in, of " + std::to_string(specs_.size()));
@@ -95,9 +105,10 @@ Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, std
     ++next_[worker][tensor];
     remaining_[tensor].try_emplace(generation, extents_[tensor]);
     for (const BucketIndex bucket : tensor_buckets_[tensor]) {
-      CommTask& t = enqueue(bucket, generation, now_us);
-      if (--t.missing > 0) continue;
-      t.ready_us = std::max<TimeUs>(now_us, 1);
+      const auto task = enqueue(bucket, generation, last_step, now_us);
+      if (!task) return tl::unexpected(task.error());
+      if (--(*task)->missing > 0) continue;
+      (*task)->ready_us = std::max<TimeUs>(now_us, 1);
       ready.push_back(bucket);
     }
   }
@@ -109,18 +120,19 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
   return it != tasks_.end() && it->second.ready_us != 0;
 }
 
-Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, std::uint64_t offset, std::uint64_t bytes,
-                              TimeUs now_us) {
+Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step,
+                              std::uint64_t offset, std::uint64_t bytes, TimeUs now_us) {
   if (bucket >= buckets_.size() || bytes == 0 || offset > buckets_[bucket].bytes ||
       bytes > buckets_[bucket].bytes - offset)
     return fail(ErrorKind::kViolation, "the leader ordered a part that does not exist");
   const std::size_t element = model::dtype_bytes(buckets_[bucket].dtype);
   if (offset % element != 0 || bytes % element != 0)
     return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
-  CommTask& t = enqueue(bucket, generation, now_us);
-  if (t.ordered_bytes + bytes > buckets_[bucket].bytes)
+  const auto task = enqueue(bucket, generation, last_step, now_us);
+  if (!task) return tl::unexpected(task.error());
+  if ((*task)->ordered_bytes + bytes > buckets_[bucket].bytes)
     return fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[bucket].name + "' twice");
-  t.ordered_bytes += bytes;
+  (*task)->ordered_bytes += bytes;
   return {};
 }
 

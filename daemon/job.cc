@@ -204,6 +204,7 @@ void Job::receive(const Peer& from, const proto::Envelope& envelope) {
       return;
     case proto::Envelope::kBegin: return on_begin();
     case proto::Envelope::kDeclareAgreed: return on_declare_agreed(envelope.declare_agreed());
+    case proto::Envelope::kPlanOrder: return on_plan_order(envelope.plan_order());
     case proto::Envelope::kLaunchOrder: return on_launch_order(envelope.launch_order());
     case proto::Envelope::kOperationStart: return on_operation_start(envelope.operation_start());
     case proto::Envelope::kOperationFailed: return on_operation_failed(envelope.operation_failed());

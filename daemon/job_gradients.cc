@@ -3,11 +3,14 @@
 
 #include <algorithm>
 
+#include "core/model/calendar.h"
 #include "daemon/job.h"
+#include "daemon/plan_messages.h"
 
 namespace deft::daemon {
 namespace {
 
+constexpr std::uint64_t kLongestWaitUs = 86'400'000'000;  // what a worker says of itself is not believed beyond this
 constexpr std::size_t kStartedAhead = 2;  // transfers given to an executor, so that it never waits for the reactor
 
 }  // namespace
@@ -106,8 +109,10 @@ void Job::record(Session& session, const shm::Record& record) {
     case shm::RecordKind::kReady: return on_ready(worker, session, record);
     case shm::RecordKind::kStage:
       if (leader_ && workers_[worker].rank == 0 && (record.stage == 1 || record.stage == 2))
-        leader_->stage_began(static_cast<sched::Stage>(record.stage), record.generation);
+        leader_->stage_began(static_cast<sched::Stage>(record.stage), record.generation,
+                             static_cast<TimeUs>(std::min<std::uint64_t>(record.offset, kLongestWaitUs)));
       return;
+    case shm::RecordKind::kFlush: return on_flush(session, worker, record);
     default:
       session.send_error({ErrorKind::kViolation, "a record of an unknown kind", "", {}});
       session.close({ErrorKind::kViolation, session.describe() + " wrote a record of an unknown kind", "", {}});
@@ -118,8 +123,8 @@ void Job::on_ready(std::size_t worker, Session& session, const shm::Record& reco
   const auto it = groups_.find(record.group);
   const auto ready = it == groups_.end() || !it->second.agreed
                          ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
-                         : it->second.gradients->notify_ready(worker, record.tensor, record.count, record.generation,
-                                                              record.slot, MonotonicClock::now());
+                         : it->second.gradients->notify_ready(worker, {record.tensor, record.count}, record.generation,
+                                                              record.offset, record.slot, MonotonicClock::now());
   if (!ready) {
     session.send_error(ready.error());
     session.close(ready.error().in(session.describe()));
@@ -129,6 +134,45 @@ void Job::on_ready(std::size_t worker, Session& session, const shm::Record& reco
   if (leader_)
     for (const auto bucket : *ready) leader_->bucket_ready(record.group, bucket, record.generation);
   for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
+}
+
+// Workers end a generation before its plan does. Only the leader must know; nodes compare what their own workers say with
+// the leader's launches.
+void Job::on_flush(Session& session, std::size_t worker, const shm::Record& record) {
+  const auto it = groups_.find(record.group);
+  const auto taken = it == groups_.end() || !it->second.agreed
+                         ? fail(ErrorKind::kViolation, "an undeclared group was flushed")
+                     : leader_ && workers_[worker].rank == 0 ? leader_->flushed(record.group, record.generation)
+                                                             : Result<void>{};
+  if (taken) return;
+  session.send_error(taken.error());
+  session.close(taken.error().in(session.describe()));
+}
+
+Result<void> Job::check_plan_order(const proto::PlanOrder& order) const {
+  const auto it = groups_.find(order.group());
+  if (it == groups_.end() || !it->second.agreed)
+    return fail(ErrorKind::kViolation, "the leader sent a plan for an unknown group");
+  const auto plan = plan_of(order.plan());
+  if (!plan) return tl::unexpected(plan.error());
+  std::vector<std::uint64_t> bytes;
+  for (const auto& bucket : it->second.gradients->buckets()) bytes.push_back(bucket.bytes);
+  if (auto ok = model::check_plan(*plan, bytes, links_.size()); !ok) return ok;
+  const std::uint32_t slots = it->second.gradients->layout().slots;
+  if (const auto needed = model::slots_needed(model::cycle_of(*plan)); needed > slots)
+    return fail(ErrorKind::kViolation, "the leader's plan needs " + std::to_string(needed) +
+                                           " slots of the arena, of " + std::to_string(slots));
+  return {};
+}
+
+void Job::on_plan_order(const proto::PlanOrder& order) {
+  if (state_ != State::kRunning) return;
+  if (auto ok = check_plan_order(order); !ok) return fail_job(ok.error().in("on " + context_.host));
+  LOG(INFO) << "[" << name_ << "] follows plan " << order.plan().epoch() << " of group " << order.group()
+            << " from step " << order.plan().activation_step() << " on";
+  for (const auto& record : plan_records(order.group(), order.plan()))
+    for (auto& worker : workers_)
+      if (worker.session != nullptr) worker.session->complete(record);
 }
 
 bool Job::take_number(std::uint64_t number) {
@@ -152,8 +196,8 @@ void Job::on_launch_order(const proto::LaunchOrder& order) {
     const auto it = groups_.find(message.group());
     auto ok = it == groups_.end() || !it->second.agreed || message.link() >= links_.size()
                   ? fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link")
-                  : it->second.gradients->start(message.bucket(), message.generation(), message.offset(),
-                                                message.bytes(), now);
+                  : it->second.gradients->start(message.bucket(), message.generation(), message.last_step(),
+                                                message.offset(), message.bytes(), now);
     if (!ok) return fail_job(ok.error());
     links_[message.link()].waiting.push_back({number++,
                                               false,

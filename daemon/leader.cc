@@ -186,8 +186,8 @@ void Leader::begin_connecting() {
     envelope.mutable_joined()->set_node(static_cast<std::uint32_t>(i));
     send_(members_[i].peer, envelope);
   }
-  for (const auto& link : members_.front().join.links()) links_.push_back({link.name(), 200, 1000});
-  if (members_.size() == 1) links_ = {{"local", 1, 1000}};
+  for (const auto& link : members_.front().join.links()) links_.emplace_back(model::LinkModel{link.name(), 200, 1000});
+  if (members_.size() == 1) links_ = {sched::LinkMeter({"local", 1, 1000})};
   tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
 }
 
@@ -264,14 +264,23 @@ void Leader::fail_job(const Error& error) {
 
 nlohmann::json Leader::status() const {
   nlohmann::json links = nlohmann::json::array();
-  for (const auto& link : links_)
+  for (const auto& meter : links_) {
+    const auto& link = meter.model();
     links.push_back({{"name", link.name}, {"latency_us", link.latency_us}, {"bytes_per_us", link.bytes_per_us}});
+  }
+  nlohmann::json plans = nlohmann::json::array();
+  for (const auto& [id, group] : groups_)
+    for (const auto& plan : group.plans) plans.push_back(plan);
   nlohmann::json nodes = nlohmann::json::array();
   for (const auto& member : members_)
     nodes.push_back({{"host", member.join.host()},
                      {"ranks", ranks_of(member.join)},
                      {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
-  return {{"nodes", nodes}, {"links", links}, {"launches", next_number_}, {"outstanding", outstanding_.size()}};
+  return {{"nodes", nodes},
+          {"links", links},
+          {"launches", next_number_},
+          {"outstanding", outstanding_.size()},
+          {"plans", plans}};
 }
 
 }  // namespace deft::daemon

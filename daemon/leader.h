@@ -14,7 +14,9 @@
 #include <string>
 #include <vector>
 
+#include "core/model/calendar.h"
 #include "core/model/tensors.h"
+#include "core/sched/link_meter.h"
 #include "core/sched/scheduler.h"
 #include "daemon/control_plane.h"
 #include "daemon/settings.h"
@@ -34,7 +36,8 @@ class Leader {
 
   // From the leader's own node.
   void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
-  void stage_began(sched::Stage stage, std::uint64_t step);
+  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us);
+  Result<void> flushed(std::uint32_t group, std::uint64_t step);
   void launch_finished(std::uint64_t number, TimeUs link_us);
 
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
@@ -57,6 +60,10 @@ class Leader {
   struct Group {
     std::vector<std::optional<proto::Declare>> declared;  // by node
     std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
+    model::Calendar calendar;                             // what the plans and rank 0's flushes make of it
+    std::uint64_t newest = 0;                             // generation of which a bucket was ready
+    std::uint64_t epoch = 0;                              // plans so far
+    nlohmann::json plans = nlohmann::json::array();       // the newest ones, for the status
   };
 
   struct Outstanding {
@@ -94,10 +101,15 @@ class Leader {
   std::optional<std::string> difference(const Group& group) const;
   Result<proto::DeclareAgreed> agree(std::uint32_t id, Group& group);
   void pump(std::uint32_t group);
+  void order_launches(std::uint32_t group);
   void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us);
   void on_operation_ready(std::size_t node, const proto::OperationReady& ready);
   void start_operation(const std::string& name, const Operation& operation);
   [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;
+
+  // leader_plans.cc: changes of plan
+  [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
+  void order_plan(std::uint32_t group);
 
   Reactor& reactor_;
   const std::string job_;
@@ -109,7 +121,7 @@ class Leader {
   std::vector<Member> members_;  // by node, once gathered
   StoreTable store_;
   std::map<std::uint32_t, Group> groups_;
-  std::vector<model::LinkModel> links_;
+  std::vector<sched::LinkMeter> links_;
   std::map<std::uint64_t, Outstanding> outstanding_;
   std::uint64_t next_number_ = 0;  // of launches and collectives, in the order in which nodes start them
   std::uint32_t next_link_ = 0;    // for collectives, in turn

@@ -88,34 +88,42 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   sched::Setup setup;
   setup.policy = settings_.policy;
   setup.buckets = std::move(*buckets);
-  setup.links = links_;
+  for (const auto& link : links_) setup.links.push_back(link.model());
   setup.partition_bytes = settings_.partition_bytes;
   setup.credit_bytes = settings_.credit_bytes;
+  setup.limits = limits_of(*group.declared.front());
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   group.scheduler = std::move(*scheduler);
   return agreed;
 }
 
-void Leader::bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) {
+void Leader::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
   if (state_ != State::kRunning) return;
-  groups_.at(group).scheduler->bucket_ready(bucket, generation, MonotonicClock::now());
-  pump(group);
+  Group& group = groups_.at(id);
+  group.newest = std::max(group.newest, generation);
+  group.scheduler->bucket_ready(bucket, group.calendar.at(generation).last_step, MonotonicClock::now());
+  pump(id);
 }
 
-void Leader::stage_began(sched::Stage stage, std::uint64_t step) {
+void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) {
   if (state_ != State::kRunning) return;
   for (auto& [id, group] : groups_) {
     if (!group.scheduler) continue;
-    group.scheduler->stage_began(stage, step, MonotonicClock::now());
+    group.scheduler->stage_began(stage, step, MonotonicClock::now(), waited_us);
     pump(id);
   }
 }
 
 void Leader::pump(std::uint32_t id) {
-  sched::Scheduler& scheduler = *groups_.at(id).scheduler;
-  scheduler.take_updates();  // workers know by themselves when synchronous policies update
-  const auto launches = scheduler.take_launches(MonotonicClock::now());
+  groups_.at(id).scheduler->take_updates();  // workers know by the calendar when they update
+  order_plan(id);
+  order_launches(id);
+}
+
+void Leader::order_launches(std::uint32_t id) {
+  Group& group = groups_.at(id);
+  const auto launches = group.scheduler->take_launches(MonotonicClock::now());
   if (launches.empty()) return;
   proto::Envelope envelope;
   auto* const order = envelope.mutable_launch_order();
@@ -127,6 +135,7 @@ void Leader::pump(std::uint32_t id) {
     message->set_group(id);
     message->set_bucket(launch.bucket);
     message->set_generation(launch.generation);
+    message->set_last_step(group.calendar.at(launch.generation).last_step);
     message->set_offset(launch.offset);
     message->set_bytes(launch.bytes);
   }
@@ -143,15 +152,11 @@ void Leader::launch_finished(std::uint64_t number, TimeUs link_us) {
   pump(done.group);
 }
 
-// A part's time includes waiting for slower nodes, so the estimate follows the fast parts and forgets slowly.
 void Leader::measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us) {
-  constexpr std::uint64_t kTellingBytes = 256 << 10;  // below this latency dominates
-  if (link_us <= 0 || bytes < kTellingBytes || link >= links_.size()) return;
-  auto& model = links_[link];
-  const double measured = static_cast<double>(bytes) / static_cast<double>(link_us);
-  model.bytes_per_us += (measured - model.bytes_per_us) * (measured > model.bytes_per_us ? 0.3 : 0.1);
+  if (link >= links_.size()) return;
+  links_[link].add(bytes, static_cast<double>(link_us));
   for (auto& [id, group] : groups_)
-    if (group.scheduler) group.scheduler->link_measured(link, model);
+    if (group.scheduler) group.scheduler->link_measured(link, links_[link].model());
 }
 
 void Leader::on_operation_ready(std::size_t node, const proto::OperationReady& ready) {

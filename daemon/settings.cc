@@ -13,7 +13,9 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"bucketing", bucketing},
           {"bucket_bytes", std::to_string(bucket_bytes)},
           {"partition_bytes", std::to_string(partition_bytes)},
-          {"credit_bytes", std::to_string(credit_bytes)}};
+          {"credit_bytes", std::to_string(credit_bytes)},
+          {"max_staleness_steps", std::to_string(max_staleness_steps)},
+          {"max_merged_steps", std::to_string(max_merged_steps)}};
 }
 
 TimeUs JobSettings::heartbeat_us() const { return std::clamp<TimeUs>(timeout_us / 12, 20'000, 1'000'000); }
@@ -38,6 +40,8 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.bucket_bytes = config->bytes("bucket_bytes");
   settings.partition_bytes = config->bytes("partition_bytes");
   settings.credit_bytes = config->bytes("credit_bytes");
+  settings.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
+  settings.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
   settings.timeout_us = config->seconds_us("timeout");
   settings.stall_timeout_us = config->seconds_us("stall_timeout");
   return settings;

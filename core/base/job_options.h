@@ -7,7 +7,15 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 8> kJobOptions = {
-    "policy", "bucketing", "links", "bucket_bytes", "partition_bytes", "credit_bytes", "timeout", "stall_timeout"};
+inline constexpr std::array<std::string_view, 10> kJobOptions = {"policy",
+                                                                 "bucketing",
+                                                                 "links",
+                                                                 "bucket_bytes",
+                                                                 "partition_bytes",
+                                                                 "credit_bytes",
+                                                                 "max_staleness_steps",
+                                                                 "max_merged_steps",
+                                                                 "timeout",
+                                                                 "stall_timeout"};
 
 }  // namespace deft

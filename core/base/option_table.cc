@@ -13,7 +13,7 @@ using enum Audience;
 
 // clang-format off
 constexpr std::array kOptions = {
-    OptionSpec{"policy", kChoice, "fifo", "fifo|p3|bytescheduler|prophet|usbyte", 0, 0, kAll,
+    OptionSpec{"policy", kChoice, "fifo", "fifo|p3|bytescheduler|prophet|usbyte|knapsack", 0, 0, kAll,
                "Scheduling policy: which part goes when, on which link."},
     OptionSpec{"bucketing", kString, "", "", 0, 0, kAll,
                "How gradients are cut into buckets: uniform:BYTES or ddp; empty: the policy's own."},
@@ -23,6 +23,12 @@ constexpr std::array kOptions = {
                "Largest part of a bucket that goes to a link at once."},
     OptionSpec{"credit_bytes", kBytes, "4MB", "", 4096, 64 * kGiB, kAll,
                "Most bytes that bytescheduler keeps in flight on a link; fewer on slow links."},
+    OptionSpec{"max_staleness_steps", kInteger, "16", "", 0, 1024, kAll,
+               "knapsack: most steps by which an update may come late; 0: every step is updated before the next."},
+    OptionSpec{"max_merged_steps", kInteger, "16", "", 1, 1024, kAll,
+               "knapsack: most steps whose gradients one update may merge."},
+    OptionSpec{"slots", kInteger, "4", "", 1, 8, kWorker,
+               "knapsack: generations of gradients that a worker's arena holds at a time; each takes the gradients' memory once."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll,
                "Links between nodes: gloo:eth0,gloo:eth1, patterns as NCCL's (gloo:eth, gloo:=eth0, gloo:^lo), or auto."},
     OptionSpec{"overlap_forward", kChoice, "auto", "auto|on|off", 0, 0, kWorker,

@@ -201,16 +201,31 @@ void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot) { return
 
 size_t deft_tensor_bytes(const deft_group* group, size_t tensor) { return group->group->bytes(tensor); }
 
-int deft_ready(deft_group* group, size_t first, size_t count, uint64_t step, unsigned slot, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->ready(first, count, step, slot), error); });
+int deft_ready(deft_group* group, size_t first, size_t count, uint64_t generation, unsigned slot, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->ready(first, count, generation, slot), error); });
 }
 
-int deft_wait(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->wait(first, count, step), error); });
+int deft_wait(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->wait(first, count, generation), error); });
 }
 
-int deft_test(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->test(first, count, step), error); });
+int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->test(first, count, generation), error); });
+}
+
+deft_generation deft_generation_of_step(const deft_group* group, uint64_t step) {
+  const auto dated = group->group->generations().of_step(step);
+  return {dated.generation, dated.first_step, dated.last_step, dated.apply_step,
+          group->group->slot_of(dated.generation)};
+}
+
+deft_generation deft_generation_at(const deft_group* group, uint64_t generation) {
+  const auto dated = group->group->generations().at(generation);
+  return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group->group->slot_of(generation)};
+}
+
+int deft_flush(deft_group* group, uint64_t step, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->flush(step), error); });
 }
 
 int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error) {
@@ -221,6 +236,7 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
     record.kind = deft::shm::RecordKind::kStage;
     record.generation = step;
     record.stage = static_cast<std::uint32_t>(stage);
+    record.offset = static_cast<std::uint64_t>(session->session->take_waited_us());
     record.time_us = deft::MonotonicClock::now();
     if (auto ok = session->session->submit(record); !ok) return report(ok, error);
     return report(session->session->look(), error);  // a job that failed is noticed between waits, too

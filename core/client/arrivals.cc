@@ -113,6 +113,8 @@ void Session::dispatch(Arrivals arrivals) {
 void Session::dispatch(const shm::Record& record) {
   switch (record.kind) {
     case shm::RecordKind::kFinish: return finish_tensors(record);
+    case shm::RecordKind::kPlan:
+    case shm::RecordKind::kPlanGeneration: return take_plan(record);
     case shm::RecordKind::kOpDone: return finish_operation(record);
     case shm::RecordKind::kFailed:
       failure_text_due_us_ = MonotonicClock::now() + kTextDueUs;
@@ -123,10 +125,15 @@ void Session::dispatch(const shm::Record& record) {
 }
 
 void Session::finish_tensors(const shm::Record& record) {
-  if (record.group >= groups_.size() || record.tensor > groups_[record.group]->tensors() ||
-      record.count > groups_[record.group]->tensors() - record.tensor)
+  const std::size_t tensors = record.group < groups_.size() ? groups_[record.group].progress->tensors() : 0;
+  if (record.tensor > tensors || record.count > tensors - record.tensor)
     return fail_job(violation("the end of tensors that were not declared"));
-  groups_[record.group]->finish(record.tensor, record.count, record.generation);
+  groups_[record.group].progress->finish(record.tensor, record.count, record.generation);
+}
+
+void Session::take_plan(const shm::Record& record) {
+  if (record.group >= groups_.size()) return fail_job(violation("a plan for tensors that were not declared"));
+  if (auto ok = groups_[record.group].generations->receive(record); !ok) fail_job(ok.error());
 }
 
 void Session::finish_operation(const shm::Record& record) {

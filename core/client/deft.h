@@ -7,7 +7,7 @@
  *   deft_declare(s, "sgd", tensors, n, 1, DEFT_SUM, &g, &e); // collective: all ranks declare the same
  *   float* grad = deft_tensor_data(g, 3, 0);                 // tensor 3 in slot 0 of the shared arena
  *   ... write the gradient ...
- *   deft_ready(g, 3, 1, step, 0, &e);                        // asynchronous
+ *   deft_ready(g, 3, 1, step, 0, &e);                        // asynchronous; with one slot, steps are generations
  *   deft_wait(g, 3, 1, step, &e);                            // the arena now holds the sum over all workers
  *   deft_close(s);
  *
@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 1
+#define DEFT_INTERFACE_VERSION 2
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -98,13 +98,29 @@ DEFT_API int deft_declare(deft_session* session, const char* name, const deft_te
 DEFT_API void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot); /* NULL: out of range */
 DEFT_API size_t deft_tensor_bytes(const deft_group* group, size_t tensor);
 
-/* Tensors [first, first + count) hold their gradients of `step`: hand them over. They must not be written again until
- * deft_wait has returned. Each tensor once a step; steps count up from 0 by 1 in each group. */
-DEFT_API int deft_ready(deft_group* group, size_t first, size_t count, uint64_t step, unsigned slot, deft_error* error);
-/* Waits until the arena holds the reduced values of these tensors of `step`. */
-DEFT_API int deft_wait(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error);
+/* Tensors [first, first + count) hold their gradients of `generation` in `slot`: hand them over. They must not be written
+ * again until deft_wait has returned. Each tensor once a generation; generations count up from 0 by 1 in each group, and
+ * have the slots in turn. Under synchronous policies, and with one slot, a generation is a step. */
+DEFT_API int deft_ready(deft_group* group, size_t first, size_t count, uint64_t generation, unsigned slot,
+                        deft_error* error);
+/* Waits until the arena holds the reduced values of these tensors of `generation`. */
+DEFT_API int deft_wait(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error);
 /* 1: reduced; 0: not yet; below 0: failed, -DEFT_E*. */
-DEFT_API int deft_test(deft_group* group, size_t first, size_t count, uint64_t step, deft_error* error);
+DEFT_API int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error);
+
+/* What one update applies: the gradients of first_step to last_step, summed in `slot`, before the forward of apply_step.
+ * Policies that delay updates change these dates by plans that all workers follow from the same step on: ask for a step
+ * once all generations with an apply_step up to it were waited for. */
+typedef struct {
+  uint64_t generation, first_step, last_step, apply_step;
+  unsigned slot;
+} deft_generation;
+DEFT_API deft_generation deft_generation_of_step(const deft_group* group, uint64_t step);
+DEFT_API deft_generation deft_generation_at(const deft_group* group, uint64_t generation);
+
+/* Ends the generation under way before `step`, the next one of this worker, so that everything older is applied before its
+ * forward. All workers do it at the same step. The caller then hands over what the generation has so far. */
+DEFT_API int deft_flush(deft_group* group, uint64_t step, deft_error* error);
 
 /* A stage of a step begins (DEFT_FORWARD, DEFT_BACKWARD), for the profiler and for policies. */
 DEFT_API int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error);

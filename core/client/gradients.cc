@@ -28,7 +28,8 @@ Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> 
       tensors_(std::move(tensors)),
       layout_(std::move(layout)),
       progress_(std::make_shared<Progress>(tensors_.size())),
-      next_step_(tensors_.size()) {}
+      generations_(std::make_shared<Generations>(layout_.slots)),
+      next_(tensors_.size()) {}
 
 Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::string& name,
                                               const std::vector<model::TensorSpec>& tensors, std::uint32_t slots,
@@ -41,7 +42,7 @@ Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::strin
   if (auto ok = session.usable(); !ok) return tl::unexpected(ok.error());
   std::unique_ptr<Group> group(new Group(session, name, tensors, std::move(*layout)));
   const auto turn = session.declaring();
-  group->number_ = session.add_group(group->progress_);
+  group->number_ = session.add_group(group->progress_, group->generations_);
   if (auto ok = group->send_declaration(slots, op); !ok) return tl::unexpected(ok.error().in(where));
   if (auto ok = group->map_arena(); !ok) return tl::unexpected(ok.error().in(where));
   return group;
@@ -99,7 +100,7 @@ Result<void> Group::check_range(std::size_t first, std::size_t count) const {
                                        std::to_string(count) + " of them");
 }
 
-Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t step, std::uint32_t slot) {
+Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot) {
   if (auto ok = check_range(first, count); !ok) return ok;
   if (slot >= layout_.slots)
     return fail(ErrorKind::kInvalid, "group '" + name_ + "' has " + std::to_string(layout_.slots) +
@@ -107,12 +108,12 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t st
   {
     const std::lock_guard lock(mutex_);
     for (std::size_t i = first; i < first + count; ++i)
-      if (next_step_[i] != step)
+      if (next_[i] != generation)
         return fail(ErrorKind::kInvalid,
-                    "tensor '" + tensors_[i].name + "' was handed over for step " + std::to_string(step) +
-                        " where step " + std::to_string(next_step_[i]) + " was due",
+                    "tensor '" + tensors_[i].name + "' was handed over for step " + std::to_string(generation) +
+                        " where step " + std::to_string(next_[i]) + " was due",
                     "hand each tensor over once a step");
-    std::fill_n(next_step_.begin() + static_cast<std::ptrdiff_t>(first), count, step + 1);
+    std::fill_n(next_.begin() + static_cast<std::ptrdiff_t>(first), count, generation + 1);
   }
   shm::Record record;
   record.kind = shm::RecordKind::kReady;
@@ -120,23 +121,35 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t st
   record.group = number_;
   record.tensor = static_cast<std::uint32_t>(first);
   record.count = static_cast<std::uint32_t>(count);
-  record.generation = step;
+  record.generation = generation;
+  record.offset = generations_->at(generation).last_step;
   record.time_us = MonotonicClock::now();
   return session_.submit(record);
 }
 
-Result<void> Group::wait(std::size_t first, std::size_t count, std::uint64_t step) {
+Result<void> Group::wait(std::size_t first, std::size_t count, std::uint64_t generation) {
   if (auto ok = check_range(first, count); !ok) return ok;
   if (auto ok = session_.usable(); !ok) return ok;
-  if (progress_->finished(first, count, step)) return {};
-  return session_.wait([&] { return progress_->finished(first, count, step); });
+  if (progress_->finished(first, count, generation)) return {};
+  return session_.wait_counted([&] { return progress_->finished(first, count, generation); });
 }
 
-Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t step) {
+Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t generation) {
   if (auto ok = check_range(first, count); !ok) return tl::unexpected(ok.error());
-  if (progress_->finished(first, count, step)) return true;
+  if (progress_->finished(first, count, generation)) return true;
   if (auto ok = session_.look(); !ok) return tl::unexpected(ok.error());
-  return progress_->finished(first, count, step);
+  return progress_->finished(first, count, generation);
+}
+
+Result<void> Group::flush(std::uint64_t step) {
+  if (auto ok = session_.usable(); !ok) return ok;
+  generations_->cut(step);
+  shm::Record record;
+  record.kind = shm::RecordKind::kFlush;
+  record.group = number_;
+  record.generation = step;
+  record.time_us = MonotonicClock::now();
+  return session_.submit(record);
 }
 
 }  // namespace deft::client

@@ -23,10 +23,17 @@ class Group {
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
 
-  // Hands over tensors [first, first + count); kInvalid where the step is not the next one of each.
-  Result<void> ready(std::size_t first, std::size_t count, std::uint64_t step, std::uint32_t slot);
-  Result<void> wait(std::size_t first, std::size_t count, std::uint64_t step);
-  Result<bool> test(std::size_t first, std::size_t count, std::uint64_t step);
+  // Hands over tensors [first, first + count); kInvalid where the generation is not the next one of each.
+  Result<void> ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot);
+  Result<void> wait(std::size_t first, std::size_t count, std::uint64_t generation);
+  Result<bool> test(std::size_t first, std::size_t count, std::uint64_t generation);
+
+  [[nodiscard]] const Generations& generations() const { return *generations_; }
+  [[nodiscard]] std::uint32_t slot_of(std::uint64_t generation) const {
+    return static_cast<std::uint32_t>(generation % layout_.slots);
+  }
+  // Ends the generation under way before `step` and lets the cycle begin anew there.
+  Result<void> flush(std::uint64_t step);
 
  private:
   Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout);
@@ -39,10 +46,11 @@ class Group {
   std::vector<model::TensorSpec> tensors_;
   model::ArenaLayout layout_;
   std::shared_ptr<Progress> progress_;
+  std::shared_ptr<Generations> generations_;
   std::uint32_t number_ = 0;
   shm::Segment arena_;
   std::mutex mutex_;
-  std::vector<std::uint64_t> next_step_;  // of each tensor: what ready() expects
+  std::vector<std::uint64_t> next_;  // of each tensor: the generation that ready() expects
 };
 
 }  // namespace deft::client

@@ -116,9 +116,16 @@ Result<void> Session::look() {
   return failure_ ? failure() : Result<void>{};
 }
 
-std::uint32_t Session::add_group(std::shared_ptr<Progress> progress) {
+Result<void> Session::wait_counted(const std::function<bool()>& done) {
+  const TimeUs began_us = MonotonicClock::now();
+  auto waited = wait(done);
+  waited_us_.fetch_add(MonotonicClock::now() - began_us, std::memory_order_relaxed);
+  return waited;
+}
+
+std::uint32_t Session::add_group(std::shared_ptr<Progress> progress, std::shared_ptr<Generations> generations) {
   const Lock lock(mutex_);
-  groups_.push_back(std::move(progress));
+  groups_.push_back({std::move(progress), std::move(generations)});
   return static_cast<std::uint32_t>(groups_.size() - 1);
 }
 

@@ -22,12 +22,13 @@
 
 #include "core/client/attach.h"
 #include "core/client/fork_guard.h"
+#include "core/client/generations.h"
 #include "core/ipc/messages.h"
 #include "core/shm/ring.h"
 
 namespace deft::client {
 
-// The newest finished step of each tensor of a group. Written by the thread that looks at the ring, read by all.
+// The newest finished generation of each tensor of a group. Written by the thread that looks at the ring, read by all.
 class Progress {
  public:
   explicit Progress(std::size_t tensors) : next_(tensors) {}
@@ -68,8 +69,13 @@ class Session {
   // Declarations follow each other: the holder is the only one to declare.
   std::unique_lock<std::mutex> declaring() { return std::unique_lock(declare_mutex_); }
 
-  // The next group's number, and where its completions go. Under declaring().
-  std::uint32_t add_group(std::shared_ptr<Progress> progress);
+  // The next group's number, and where its completions and plans go. Under declaring().
+  std::uint32_t add_group(std::shared_ptr<Progress> progress, std::shared_ptr<Generations> generations);
+
+  // How long this worker has waited in wait_counted() since the last call.
+  TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
+  // As wait(); the time counts as waiting for updates.
+  Result<void> wait_counted(const std::function<bool()>& done);
 
   // Waits for the answer of `kind` to what was asked with `number` (a group, an expected heap).
   Result<ipc::Packet> answer(ipc::MessageKind kind, std::uint32_t number);
@@ -113,6 +119,7 @@ class Session {
   void dispatch(const shm::Record& record);
   void dispatch(ipc::Packet packet);
   void finish_tensors(const shm::Record& record);
+  void take_plan(const shm::Record& record);
   void finish_operation(const shm::Record& record);
   void give_up_on_texts();
   void fail_job(Error error);
@@ -136,7 +143,12 @@ class Session {
   std::atomic<bool> failed_{false};
   TimeUs failure_text_due_us_ = 0;  // the ring said that the job failed; the socket must say why by then
   bool texts_due_ = false;          // there is such a deadline, here or in outcomes_
-  std::vector<std::shared_ptr<Progress>> groups_;
+  struct GroupState {
+    std::shared_ptr<Progress> progress;
+    std::shared_ptr<Generations> generations;
+  };
+  std::vector<GroupState> groups_;
+  std::atomic<TimeUs> waited_us_{0};
   std::unordered_map<std::uint64_t, Outcome> outcomes_;
   std::map<std::pair<ipc::MessageKind, std::uint32_t>, ipc::Packet> answers_;
 };

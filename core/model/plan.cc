@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/model/calendar.h"
+
 namespace deft::model {
 namespace {
 
@@ -19,27 +21,6 @@ class Hasher {
 };
 
 tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorKind::kInvalid, "the plan is wrong: " + what); }
-
-Result<void> check_generations(const Plan& plan) {
-  if (plan.period_steps == 0) return wrong("its period has no steps");
-  if (plan.generations.empty()) return wrong("it has no generations");
-  std::uint64_t next_step = 0;
-  std::uint64_t applied = 0;
-  for (std::size_t i = 0; i < plan.generations.size(); ++i) {
-    const auto& generation = plan.generations[i];
-    const std::string name = "generation " + std::to_string(i);
-    if (generation.first_step != next_step) return wrong(name + " does not begin where the one before it ends");
-    if (generation.last_step < generation.first_step) return wrong(name + " merges no step");
-    if (generation.apply_step <= generation.last_step) return wrong(name + " is applied before its last step has run");
-    if (i > 0 && generation.apply_step <= applied) return wrong(name + " is not applied after the one before it");
-    next_step = std::uint64_t{generation.last_step} + 1;
-    applied = generation.apply_step;
-  }
-  if (next_step != plan.period_steps) return wrong("its generations do not cover its period");
-  if (applied >= std::uint64_t{plan.generations.front().apply_step} + plan.period_steps)
-    return wrong("its last generation is not applied before the next cycle's first");
-  return {};
-}
 
 struct Range {
   std::size_t generation;
@@ -95,7 +76,7 @@ std::uint64_t Plan::hash() const {
 }
 
 Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_bytes, std::size_t links) {
-  if (auto ok = check_generations(plan); !ok) return ok;
+  if (auto ok = check_cycle(cycle_of(plan)); !ok) return ok;
   if (plan.links.size() != links)
     return wrong("it is for " + std::to_string(plan.links.size()) + " links, and there are " + std::to_string(links));
   std::vector<Range> ranges;

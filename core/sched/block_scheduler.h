@@ -25,7 +25,7 @@ class BlockScheduler final : public Scheduler {
   };
   BlockScheduler(const Setup& setup, Rules rules);
 
-  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us) override {
+  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs) override {
     if (stage == Stage::kBackward) forecast_.backward_began(step, now_us);
   }
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;

@@ -1,9 +1,13 @@
 // Our policy: follows a cyclic plan (knapsack_planner.h). Where no profile is given, it begins synchronously, measures,
 // and plans when it has seen enough; later it plans again when what it measures has moved away from the plan.
+#include <algorithm>
 #include <cmath>
-#include <deque>
+#include <iterator>
+#include <list>
+#include <string>
 #include <utility>
 
+#include "core/model/calendar.h"
 #include "core/sched/knapsack_planner.h"
 #include "core/sched/plan_follower.h"
 #include "core/sched/policies.h"
@@ -12,7 +16,7 @@
 namespace deft::sched {
 namespace {
 
-constexpr std::uint64_t kLookEvery = 32;  // steps between comparisons of the plan with what is measured
+constexpr std::uint64_t kLookEvery = 16;  // steps between comparisons of the plan with what is measured
 constexpr double kMoved = 0.15;           // a change of a time or a throughput that is worth a new plan
 
 // One update a step, all of it on the wire at once: what runs until there is something to plan with.
@@ -29,22 +33,32 @@ model::Profile unknown_times(const Setup& setup) {
 
 bool moved(double now, double then) { return std::abs(now - then) > kMoved * then; }
 
-bool moved(const model::Profile& now, const model::Profile& then) {
-  if (moved(now.compute_us(), then.compute_us()) || moved(now.forward_us(), then.forward_us())) return true;
-  for (std::size_t l = 0; l < now.links.size(); ++l)
-    if (moved(now.link_model(l).bytes_per_us, then.link_model(l).bytes_per_us)) return true;
-  return false;
+// What has moved away from the profile that the plan was made for; empty: nothing that matters.
+std::string describe_move(const model::Profile& now, const model::Profile& then) {
+  const auto text = [](const std::string& what, double before, double after) {
+    return what + " went from " + std::to_string(std::llround(before)) + " to " + std::to_string(std::llround(after));
+  };
+  if (moved(now.compute_us(), then.compute_us()))
+    return text("a step's compute time (us)", then.compute_us(), now.compute_us());
+  if (moved(now.forward_us(), then.forward_us()))
+    return text("the forward time (us)", then.forward_us(), now.forward_us());
+  for (std::size_t l = 0; l < now.links.size(); ++l) {
+    const double before = then.link_model(l).bytes_per_us * 8, after = now.link_model(l).bytes_per_us * 8;
+    if (moved(after, before)) return text("link " + std::to_string(l) + "'s throughput (Mbit/s)", before, after);
+  }
+  return "";
 }
 
 class Knapsack final : public Scheduler {
  public:
   Knapsack(const Setup& setup, model::Plan plan)
       : setup_(setup), links_(setup.links), meter_(setup.buckets), measures_(!setup.profile) {
-    followers_.emplace_back(std::move(plan), setup.buckets.size(), 0, 0);
+    calendar_.follow(0, model::cycle_of(plan));
+    followers_.emplace_back(std::move(plan), setup.buckets.size(), calendar_, 0);
   }
 
-  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us) override {
-    if (measures_) meter_.stage_began(stage, step, now_us);
+  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
+    if (measures_) meter_.stage_began(stage, step, now_us, waited_us);
     reach(step);
   }
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
@@ -67,35 +81,65 @@ class Knapsack final : public Scheduler {
   }
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
+  // The plan in force begins anew at `step`, before whatever plan follows.
+  void flushed(std::uint64_t step, TimeUs) override {
+    const auto after = std::find_if(followers_.begin(), followers_.end(),
+                                    [step](const PlanFollower& follower) { return follower.first_step() >= step; });
+    if (after == followers_.begin() || (after != followers_.end() && after->first_step() == step)) return;
+    calendar_.cut(step);
+    followers_.emplace(after, std::prev(after)->plan(), setup_.buckets.size(), calendar_, step);
+  }
+
+  std::optional<PlanSwitch> take_switch() override { return std::exchange(switch_, std::nullopt); }
+
  private:
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
     if (measures_ && step >= look_at_ && followers_.size() == 1) look(step);
-    for (auto& follower : followers_) follower.reach(step, updates_);
+    for (auto update = calendar_.at(decided_); update.first_step <= step; update = calendar_.at(decided_)) {
+      ++decided_;
+      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
+        updates_.push_back({b, update.generation, update.first_step, update.last_step, update.apply_step});
+    }
   }
 
-  // Plans anew if that is worth it. The new plan begins where the cycle that is under way ends.
+  // Plans anew if that is worth it.
   void look(std::uint64_t step) {
     look_at_ = step + (planned_on_ ? kLookEvery : 1);
     auto measured = meter_.profile(links_);
-    if (!measured || (planned_on_ && !moved(*measured, *planned_on_))) return;
+    if (!measured || (planned_on_ && describe_move(*measured, *planned_on_).empty())) return;
     auto plan = plan_knapsack(*measured, setup_.limits);
     if (!plan) return;  // what was measured makes no sense yet; the old plan is still good
-    const auto end = followers_.back().end();
-    followers_.emplace_back(std::move(*plan), setup_.buckets.size(), end.step, end.generation, end.apply);
+    const std::uint64_t begin = next_begin(step);
+    calendar_.follow(begin, model::cycle_of(*plan));
+    switch_ = {begin, *plan, *measured, planned_on_ ? describe_move(*measured, *planned_on_) : "the first profile"};
+    followers_.emplace_back(std::move(*plan), setup_.buckets.size(), calendar_, begin);
     planned_on_ = std::move(measured);
-    look_at_ = end.step + kLookEvery;
+    look_at_ = begin + kLookEvery;
+  }
+
+  // The end of a cycle that no worker has come to before it hears of the next plan (PlanSwitch): the generation of step
+  // `step` + 1, of which nothing can have been launched, is applied by then, wherever flushes move it.
+  [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const {
+    const PlanFollower& current = followers_.back();
+    const auto cycle = model::cycle_of(current.plan());
+    const std::uint64_t least = step + 1 + 2 * (std::uint64_t{cycle.period_steps} + model::longest_delay(cycle));
+    const std::uint64_t cycles = (least - current.first_step() + cycle.period_steps - 1) / cycle.period_steps;
+    return current.first_step() + cycles * cycle.period_steps;
   }
 
   Setup setup_;
   std::vector<model::LinkModel> links_;
   StepMeter meter_;
   bool measures_;
-  std::deque<PlanFollower> followers_;  // the plan that runs, and behind it the one that is about to
+  model::Calendar calendar_;
+  std::list<PlanFollower> followers_;  // the plan that runs, and behind it the one that is about to
   std::optional<model::Profile> planned_on_;
+  std::optional<PlanSwitch> switch_;
   std::uint64_t look_at_ = StepMeter::kSteps;
   std::uint64_t reached_ = 0;
+  std::uint64_t decided_ = 0;  // generations whose updates were given
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };
@@ -104,7 +148,7 @@ class Knapsack final : public Scheduler {
 
 Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
   PlanLimits limits = setup.limits;
-  if (!setup.profile) limits.max_staleness_steps = 0;
+  if (!setup.profile) limits.max_staleness_steps = 0;  // synchronous until there is one
   auto plan = plan_knapsack(setup.profile ? *setup.profile : unknown_times(setup), limits);
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));
   return std::make_unique<Knapsack>(setup, std::move(*plan));

@@ -57,7 +57,7 @@ class KnapsackPaper final : public Scheduler {
     }
   }
 
-  void stage_began(Stage stage, std::uint64_t step, TimeUs) override {
+  void stage_began(Stage stage, std::uint64_t step, TimeUs, TimeUs) override {
     if (stage == Stage::kForward)
       forward();
     else

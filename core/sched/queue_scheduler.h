@@ -18,7 +18,7 @@ namespace deft::sched {
 
 class QueueScheduler : public Scheduler {
  public:
-  void stage_began(Stage, std::uint64_t, TimeUs) override {}
+  void stage_began(Stage, std::uint64_t, TimeUs, TimeUs) override {}
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;
   void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {

@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -21,6 +22,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/model/buckets.h"
+#include "core/model/plan.h"
 #include "core/model/profile.h"
 #include "core/sched/plan_limits.h"
 
@@ -48,6 +50,15 @@ struct Update {
   std::uint64_t apply_step = 0;  // synchronous policies: last_step + 1
 };
 
+// From `step` on another plan decides. Chosen so far ahead that every worker hears of it before: between the decision and
+// that step a generation is applied of which nothing was launched before the decision.
+struct PlanSwitch {
+  std::uint64_t step = 0;
+  model::Plan plan;
+  model::Profile profile;  // what it was made for
+  std::string reason;
+};
+
 struct Setup {
   std::string policy = "fifo";
   std::vector<model::Bucket> buckets;
@@ -64,8 +75,9 @@ class Scheduler {
  public:
   virtual ~Scheduler() = default;
 
-  // A stage of a step began. Policies that plan by stages use it; the others ignore it.
-  virtual void stage_began(Stage stage, std::uint64_t step, TimeUs now_us) = 0;
+  // A stage of a step began. `waited_us`: how long the worker has waited for updates since the stage before this one.
+  // Policies that plan by stages use it; the others ignore it.
+  virtual void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) = 0;
 
   // The gradients of `bucket` in `step` are in the arena of all local workers. Once for each bucket and step.
   virtual void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) = 0;
@@ -82,6 +94,14 @@ class Scheduler {
   // All update points decided since the last call, each given once. Those that apply before the forward of a step have
   // been given by the time stage_began(kForward, that step) returns. Each gradient of each bucket is in exactly one.
   virtual std::vector<Update> take_updates() = 0;
+
+  // All workers end the generation under way with step `step` - 1 and apply all updates before the forward of `step`.
+  // Known before anything of `step` is. Synchronous policies do that in every step.
+  virtual void flushed(std::uint64_t step, TimeUs now_us) { static_cast<void>(step), static_cast<void>(now_us); }
+
+  // A change of plan that workers must hear of, given once, before the launches that it allows. Policies without plans
+  // of several steps have none.
+  virtual std::optional<PlanSwitch> take_switch() { return std::nullopt; }
 };
 
 // The policies that make_scheduler knows, in the order in which tables list them.

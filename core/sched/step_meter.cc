@@ -4,14 +4,20 @@
 
 namespace deft::sched {
 
-void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us) {
+void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  const auto lasted = [&](TimeUs since_us) {
+    return std::max(0.0, static_cast<double>(now_us - since_us - waited_us));
+  };
   if (stage == Stage::kForward) {
+    between_us_ = backward_ended_ && step == step_ + 1 ? lasted(*backward_ended_) : -1;
     step_ = step;
     forward_began_ = now_us;
     backward_began_.reset();
+    backward_ended_.reset();
     return;
   }
   if (step != step_ || !forward_began_) return;
+  forward_us_ = lasted(*forward_began_);
   backward_began_ = now_us;
   std::fill(newest_.begin(), newest_.end(), std::nullopt);
   missing_ = newest_.size();
@@ -24,7 +30,7 @@ void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, Time
 }
 
 void StepMeter::close_step() {
-  Step seen{static_cast<double>(*backward_began_ - *forward_began_), {}};
+  Step seen{between_us_, forward_us_, {}};
   TimeUs before = *backward_began_;
   for (const auto& at : newest_) {  // buckets may be ready out of order; the later one then took no time of its own
     const TimeUs now = std::max(before, *at);
@@ -38,25 +44,35 @@ void StepMeter::close_step() {
   ++closed_;
   forward_began_.reset();
   backward_began_.reset();
+  backward_ended_ = before;
+}
+
+// Of what is known of it; 0 where nothing is.
+double StepMeter::median(double (*value)(const Step&, std::size_t), std::size_t index) const {
+  std::vector<double> seen;
+  for (const Step& step : steps_)
+    if (const double us = value(step, index); us >= 0) seen.push_back(us);
+  if (seen.empty()) return 0;
+  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
+  std::nth_element(seen.begin(), middle, seen.end());
+  return *middle;
 }
 
 std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkModel> links) const {
   if (steps_.size() < kSteps) return std::nullopt;
   std::vector<double> backward(buckets_.size());
   double backward_us = 0;
-  std::vector<double> seen(kSteps);
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    for (std::size_t s = 0; s < kSteps; ++s) seen[s] = steps_[s].backward_us[b];
-    std::nth_element(seen.begin(), seen.begin() + kSteps / 2, seen.end());
-    backward[b] = std::max(1.0, seen[kSteps / 2]);
+    backward[b] = std::max(1.0, median([](const Step& step, std::size_t i) { return step.backward_us[i]; }, b));
     backward_us += backward[b];
   }
-  double forward_us = backward_us;  // forward takes no longer than backward; what is above that is waiting
-  for (const auto& step : steps_) forward_us = std::min(forward_us, step.forward_us);
+  const double forward_us = median([](const Step& step, std::size_t) { return step.forward_us; }, 0);
+  const double between_us = median([](const Step& step, std::size_t) { return step.between_us; }, 0);
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes, forward_us * backward[b] / backward_us,
                                backward[b], std::nullopt});
+  profile.buckets.front().forward_us += between_us;
   for (std::size_t l = 0; l < links.size(); ++l)
     profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});
   if (!model::check_profile(profile)) return std::nullopt;

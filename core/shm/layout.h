@@ -3,8 +3,8 @@
 // The daemon creates one sealed memfd a worker and passes its descriptor over the unix socket:
 //
 //   offset 0                 SegmentHeader        written by the daemon before the descriptor is passed, then read only
-//   header.submission_offset RingControl + records   worker -> daemon: READY, STAGE, and FINISHED of worker-run links
-//   header.completion_offset RingControl + records   daemon -> worker: START, FINISH, OP_DONE, FAILED
+//   header.submission_offset RingControl + records   worker -> daemon: READY, STAGE, FLUSH, and RAN of worker-run links
+//   header.completion_offset RingControl + records   daemon -> worker: START, FINISH, PLAN, OP_DONE, FAILED
 //
 // Each ring has one producer and one consumer and a capacity that is a power of two. Positions count records from 0 and
 // never wrap; record i lies at index i % capacity.
@@ -28,21 +28,29 @@
 namespace deft::shm {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3147455354464544;  // "DEFTSEG1"
-inline constexpr std::uint32_t kLayoutVersion = 1;
+inline constexpr std::uint32_t kLayoutVersion = 2;
 inline constexpr std::uint32_t kRingCapacity = 4096;  // records
 inline constexpr std::size_t kCacheLineBytes = 64;
 
 enum class RecordKind : std::uint16_t {
   kNone = 0,
   // worker -> daemon
-  kReady = 1,  // tensors [tensor, tensor + count) of `group` hold the gradients of `generation` in `slot`
-  kStage = 2,  // `stage` (1 forward, 2 backward) of step `generation` began at time_us
+  kReady =
+      1,  // tensors [tensor, tensor + count) of `group` hold the gradients of `generation` in `slot`, the newest of
+          // them those of step `offset`
+  kStage =
+      2,  // `stage` (1 forward, 2 backward) of step `generation` began at time_us; since the stage before, the worker
+          // has waited for `offset` us
   kRan = 3,    // a worker-run link finished launch `operation` with `code` (0 = ok)
+  kFlush = 4,  // the generation of `group` under way ends before step `generation`
   // daemon -> worker
   kFinish = 16,  // tensors [tensor, tensor + count) of `generation` are reduced in the arena
   kOpDone = 17,  // the collective `operation` is done, with `code` (0 = ok)
   kStart = 18,   // run launch `operation`: `bytes` at `offset` of the group's slot, on worker-run link `code`
   kFailed = 19,  // the job failed; the text comes over the socket
+  kPlan = 20,    // plan `operation` of `group` begins with step `generation`; its cycle has `bytes` steps, and `count`
+                 // generations, which follow
+  kPlanGeneration = 21,  // merges the steps `generation` to `operation` of the cycle, is applied before step `offset`
 };
 
 // One record. Fields that a kind does not name are zero.
@@ -52,7 +60,7 @@ struct Record {
   std::uint32_t group = 0;
   std::uint32_t tensor = 0;
   std::uint32_t count = 0;
-  std::uint64_t generation = 0;  // the step, for synchronous policies
+  std::uint64_t generation = 0;
   std::uint64_t operation = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;

@@ -135,7 +135,10 @@ class Simulation {
     const ComputeLane& lane = nodes_[node];
     if (lane.stage() == Stage::kForward) steady_.step_began(lane.step(), now_us_, lane.computed_us(), sent_bytes_);
     if (lane.step() == options_.steps) return;
-    scheduler_.stage_began(lane.stage(), lane.step(), clock());
+    const double busy_us = lane.computed_us() - std::exchange(computed_us_, lane.computed_us());
+    const double elapsed_us = now_us_ - std::exchange(stage_began_us_, now_us_);
+    const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
+    scheduler_.stage_began(lane.stage(), lane.step(), clock(), waited_us);
     pump();
     for (const auto other : std::exchange(waiting_for_leader_, {})) try_start(other);
   }
@@ -229,6 +232,8 @@ class Simulation {
   std::vector<std::uint32_t> waiting_for_leader_;
   std::vector<double> backward_end_us_;  // of each bucket on the leader
   double now_us_ = 0;
+  double stage_began_us_ = 0;  // on the leader, and what it had computed then
+  double computed_us_ = 0;
   std::uint64_t sent_bytes_ = 0;
   std::optional<Error> error_;
   Outcome outcome_;

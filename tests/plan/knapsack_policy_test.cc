@@ -79,38 +79,27 @@ RC_GTEST_PROP(KnapsackPolicy, MeasuresWhatItIsNotGiven, ()) {
   RC_ASSERT(outcome->step_us <= 1.05 * profile.compute_us());
 }
 
-// An ended plan and the one after it: every step in one update, in order, and on each link the older parts first.
-TEST(PlanFollower, handsOverAtTheEndOfACycle) {
+// An ended plan, a flush in the new one, and what follows: every part once, and on each link the older ones first.
+TEST(PlanFollower, handsOverWhereTheCalendarSaysSo) {
   const model::Plan first{2, {{0, 1, 5}}, {{{0, 0, 0, 8}}}, 0, 0};
-  const model::Plan second{1, {{0, 0, 1}}, {{{0, 0, 0, 8}}}, 0, 0};
-  PlanFollower old_plan(first, 1, 0, 0);
-  std::vector<Update> updates;
-  for (std::uint64_t step = 0; step < 3; ++step) old_plan.reach(step, updates);
-  const auto end = old_plan.end();
-  EXPECT_EQ(end.step, 4U);
-  EXPECT_EQ(end.generation, 2U);
-  PlanFollower new_plan(second, 1, end.step, end.generation, end.apply);
-  for (std::uint64_t step = 3; step < 6; ++step) {
-    old_plan.reach(step, updates);
-    new_plan.reach(step, updates);
-  }
-  ASSERT_EQ(updates.size(), 4U);
-  std::uint64_t next_step = 0;
-  std::uint64_t applied = 0;
-  for (std::size_t i = 0; i < updates.size(); ++i) {
-    EXPECT_EQ(updates[i].generation, i);
-    EXPECT_EQ(updates[i].first_step, next_step);
-    EXPECT_GE(updates[i].apply_step, applied);
-    EXPECT_GT(updates[i].apply_step, updates[i].last_step);
-    next_step = updates[i].last_step + 1;
-    applied = updates[i].apply_step;
-  }
+  const model::Plan second{2, {{0, 0, 1}, {1, 1, 2}}, {{{0, 0, 0, 8}, {0, 1, 0, 8}}}, 0, 0};
+  model::Calendar calendar;
+  calendar.follow(0, model::cycle_of(first));
+  PlanFollower old_plan(first, 1, calendar, 0);
   EXPECT_FALSE(old_plan.done());
-  for (std::uint64_t step = 0; step < 4; ++step) old_plan.ready(0, step);
+  calendar.follow(4, model::cycle_of(second));
+  PlanFollower new_plan(second, 1, calendar, 4);
+  calendar.cut(7);  // in mid-cycle: the second generation of that cycle never begins
   std::vector<Launch> launches;
+  for (std::uint64_t step = 0; step < 4; ++step) old_plan.ready(0, step);
   old_plan.take(launches);
-  EXPECT_EQ(launches.size(), 2U);
+  ASSERT_EQ(launches.size(), 2U);
   EXPECT_TRUE(old_plan.done());
+  for (std::uint64_t step = 4; step < 9; ++step) new_plan.ready(0, step);
+  new_plan.take(launches);
+  ASSERT_EQ(launches.size(), 5U);
+  EXPECT_TRUE(new_plan.done());
+  for (std::size_t i = 0; i < launches.size(); ++i) EXPECT_EQ(launches[i].generation, i);
 }
 
 }  // namespace

@@ -46,9 +46,9 @@ class Play {
   explicit Play(const Setup& setup) : setup_(setup), scheduler_(*make_scheduler(setup)), flights_(setup.links.size()) {}
 
   void step(std::uint64_t step) {
-    scheduler_->stage_began(Stage::kForward, step, now_);
+    scheduler_->stage_began(Stage::kForward, step, now_, 0);
     collect();
-    scheduler_->stage_began(Stage::kBackward, step, now_);
+    scheduler_->stage_began(Stage::kBackward, step, now_, 0);
     collect();
     std::vector<BucketIndex> waiting(setup_.buckets.size());
     std::iota(waiting.begin(), waiting.end(), 0);

@@ -15,7 +15,7 @@ class Fake : public sched::Scheduler {
   explicit Fake(const model::Profile& profile) {
     for (auto it = profile.buckets.rbegin(); it != profile.buckets.rend(); ++it) bytes_.push_back(it->bytes);
   }
-  void stage_began(sched::Stage, std::uint64_t, TimeUs) override {}
+  void stage_began(sched::Stage, std::uint64_t, TimeUs, TimeUs) override {}
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override { ready(bucket, step); }
   void part_finished(const Launch&, TimeUs) override {}
   void link_measured(model::LinkIndex, const model::LinkModel&) override {}

@@ -1,0 +1,119 @@
+#include "core/model/calendar.h"
+
+#include <algorithm>
+#include <limits>
+
+namespace deft::model {
+namespace {
+
+tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorKind::kInvalid, "the plan is wrong: " + what); }
+
+}  // namespace
+
+UpdateCycle cycle_of(const Plan& plan) { return {plan.period_steps, plan.generations}; }
+
+Result<void> check_cycle(const UpdateCycle& cycle) {
+  if (cycle.period_steps == 0) return wrong("its period has no steps");
+  if (cycle.generations.empty()) return wrong("it has no generations");
+  std::uint64_t next_step = 0;
+  std::uint64_t applied = 0;
+  for (std::size_t i = 0; i < cycle.generations.size(); ++i) {
+    const auto& generation = cycle.generations[i];
+    const std::string name = "generation " + std::to_string(i);
+    if (generation.first_step != next_step) return wrong(name + " does not begin where the one before it ends");
+    if (generation.last_step < generation.first_step) return wrong(name + " merges no step");
+    if (generation.apply_step <= generation.last_step) return wrong(name + " is applied before its last step has run");
+    if (i > 0 && generation.apply_step <= applied) return wrong(name + " is not applied after the one before it");
+    next_step = std::uint64_t{generation.last_step} + 1;
+    applied = generation.apply_step;
+  }
+  if (next_step != cycle.period_steps) return wrong("its generations do not cover its period");
+  if (applied >= std::uint64_t{cycle.generations.front().apply_step} + cycle.period_steps)
+    return wrong("its last generation is not applied before the next cycle's first");
+  return {};
+}
+
+std::uint32_t slots_needed(const UpdateCycle& cycle) {
+  const std::size_t count = cycle.generations.size();
+  std::uint32_t most = 1;
+  for (std::size_t g = 0; g < count; ++g) {
+    std::uint32_t open = 1;
+    while (true) {  // the generations that begin before this one is applied
+      const std::size_t next = g + open;
+      const std::uint64_t begins =
+          std::uint64_t{cycle.generations[next % count].first_step} + std::uint64_t{next / count} * cycle.period_steps;
+      if (begins >= cycle.generations[g].apply_step) break;
+      ++open;
+    }
+    most = std::max(most, open);
+  }
+  return most;
+}
+
+std::uint32_t longest_delay(const UpdateCycle& cycle) {
+  std::uint32_t longest = 0;
+  for (const auto& generation : cycle.generations)
+    longest = std::max(longest, generation.apply_step - generation.first_step);
+  return longest;
+}
+
+std::uint64_t Calendar::end_of(std::size_t stretch) const {
+  return stretch + 1 < stretches_.size() ? stretches_[stretch + 1].first_step
+                                         : std::numeric_limits<std::uint64_t>::max();
+}
+
+Dated Calendar::dated(std::size_t stretch, std::uint64_t index) const {
+  const Stretch& s = stretches_[stretch];
+  const std::uint64_t count = s.cycle.generations.size();
+  const PlanGeneration& planned = s.cycle.generations[index % count];
+  const std::uint64_t begin = s.first_step + index / count * s.cycle.period_steps;
+  const std::uint64_t end = end_of(stretch);
+  return {s.first_generation + index, begin + planned.first_step, std::min(begin + planned.last_step, end - 1),
+          std::min(begin + planned.apply_step, end)};
+}
+
+std::size_t Calendar::stretch_of_step(std::uint64_t step) const {
+  const auto after = std::upper_bound(stretches_.begin(), stretches_.end(), step,
+                                      [](std::uint64_t at, const Stretch& s) { return at < s.first_step; });
+  return after == stretches_.begin() ? 0 : static_cast<std::size_t>(after - stretches_.begin()) - 1;
+}
+
+Dated Calendar::of_step(std::uint64_t step) const {
+  const std::size_t at = stretch_of_step(step);
+  const Stretch& s = stretches_[at];
+  const std::uint64_t since = step - std::min(step, s.first_step);
+  const auto in_cycle = static_cast<std::uint32_t>(since % s.cycle.period_steps);
+  std::uint64_t index = since / s.cycle.period_steps * s.cycle.generations.size();
+  while (s.cycle.generations[index % s.cycle.generations.size()].last_step < in_cycle) ++index;
+  return dated(at, index);
+}
+
+Dated Calendar::at(std::uint64_t generation) const {
+  std::size_t stretch = stretches_.size() - 1;
+  while (stretch > 0 && stretches_[stretch].first_generation > generation) --stretch;
+  const std::uint64_t first = stretches_[stretch].first_generation;
+  return dated(stretch, generation - std::min(generation, first));
+}
+
+std::uint64_t Calendar::end_of_stretch(std::uint64_t step) const { return end_of(stretch_of_step(step)); }
+
+void Calendar::number_from(std::size_t stretch) {
+  for (std::size_t i = std::max<std::size_t>(stretch, 1); i < stretches_.size(); ++i)
+    stretches_[i].first_generation = of_step(stretches_[i].first_step - 1).generation + 1;
+  if (stretches_.size() > kRemembered) stretches_.erase(stretches_.begin());
+}
+
+void Calendar::follow(std::uint64_t step, UpdateCycle cycle) {
+  cut(step);
+  stretches_[stretch_of_step(step)].cycle = std::move(cycle);
+  number_from(stretch_of_step(step) + 1);
+}
+
+void Calendar::cut(std::uint64_t step) {
+  const std::size_t at = stretch_of_step(step);
+  if (stretches_[at].first_step >= step) return;  // it begins there already
+  stretches_.insert(stretches_.begin() + static_cast<std::ptrdiff_t>(at) + 1, {step, 0, stretches_[at].cycle});
+  number_from(at + 1);
+}
+
+}  // namespace deft::model

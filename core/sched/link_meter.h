@@ -1,0 +1,43 @@
+// Estimates what a link costs from what its parts took.
+//
+//   LinkMeter meter({"gloo:eth0", 200, 1000});   // the guess to begin with
+//   meter.add(part_bytes, part_us);
+//   const model::LinkModel now = meter.model();
+//
+// A part's time includes waiting for slower nodes and whatever disturbed it, so of the newest parts the quicker ones
+// count: the upper third of the throughputs. Small parts tell the latency.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/model/profile.h"
+
+namespace deft::sched {
+
+class LinkMeter {
+ public:
+  explicit LinkMeter(model::LinkModel guess) : model_(std::move(guess)) {}
+
+  void add(std::uint64_t bytes, double us);
+  [[nodiscard]] const model::LinkModel& model() const { return model_; }
+
+ private:
+  struct Sample {
+    std::uint64_t bytes;
+    double us;
+  };
+  static constexpr std::size_t kSamples = 24;  // remembered: a change shows within some steps
+  static constexpr std::size_t kLeast = 4;     // before the guess is given up
+
+  void add_to(std::vector<Sample>& samples, std::size_t& count, Sample sample) const;
+
+  model::LinkModel model_;
+  std::vector<Sample> large_;  // rings: parts whose bytes dominate
+  std::vector<Sample> small_;  // parts whose latency does
+  std::size_t large_count_ = 0;
+  std::size_t small_count_ = 0;
+};
+
+}  // namespace deft::sched

@@ -1,0 +1,72 @@
+// The leader's changes of plan: telling all nodes from which step on which plan decides, and why.
+#include <glog/logging.h>
+
+#include <algorithm>
+
+#include "daemon/leader.h"
+#include "daemon/plan_messages.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::size_t kPlansShown = 8;
+
+nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change) {
+  const model::Plan& plan = change.plan;
+  nlohmann::json links = nlohmann::json::array();
+  for (std::size_t l = 0; l < plan.links.size(); ++l)
+    links.push_back({{"parts", plan.links[l].size()}, {"bytes_per_us", change.profile.link_model(l).bytes_per_us}});
+  return {{"group", group},
+          {"epoch", epoch},
+          {"from_step", change.step},
+          {"period_steps", plan.period_steps},
+          {"updates_per_step", plan.updates_per_step()},
+          {"max_staleness_steps", plan.max_staleness()},
+          {"max_merged_steps", plan.max_merged()},
+          {"step_us", plan.step_us},
+          {"compute_us", plan.compute_us},
+          {"links", links},
+          {"reason", change.reason}};
+}
+
+}  // namespace
+
+// A group with one slot has nowhere to put a second generation: its updates cannot be delayed.
+sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
+  sched::PlanLimits limits;
+  limits.max_staleness_steps = declare.slots() < 2 ? 0 : settings_.max_staleness_steps;
+  limits.max_merged_steps = settings_.max_merged_steps;
+  limits.max_generations = std::max<std::uint32_t>(2, declare.slots());
+  return limits;
+}
+
+void Leader::order_plan(std::uint32_t id) {
+  Group& group = groups_.at(id);
+  const auto change = group.scheduler->take_switch();
+  if (!change) return;
+  group.calendar.follow(change->step, model::cycle_of(change->plan));
+  group.plans.push_back(summary(id, ++group.epoch, *change));
+  if (group.plans.size() > kPlansShown) group.plans.erase(group.plans.begin());
+  LOG(INFO) << "[" << job_ << "] plan " << group.epoch << " from step " << change->step << " on, because of "
+            << change->reason << ": " << group.plans.back().dump();
+  proto::Envelope envelope;
+  auto* const order = envelope.mutable_plan_order();
+  order->set_group(id);
+  *order->mutable_plan() = plan_message(change->plan, group.epoch, change->step);
+  order->set_reason(change->reason);
+  broadcast(envelope);
+}
+
+Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
+  if (state_ != State::kRunning) return {};
+  Group& group = groups_.at(id);
+  const std::uint64_t ahead = group.declared.front()->slots() + 1;
+  if (step == 0 || group.calendar.of_step(step - 1).generation > group.newest + ahead)
+    return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");
+  group.calendar.cut(step);
+  group.scheduler->flushed(step, MonotonicClock::now());
+  pump(id);
+  return {};
+}
+
+}  // namespace deft::daemon
