@@ -12,6 +12,7 @@ findings are declared for all, and from then on each hook hands its gradient ove
 import enum
 import sys
 import weakref
+from typing import NamedTuple
 
 import deft
 
@@ -22,11 +23,11 @@ from .replicate import broadcast_object
 from .sparse import exchange_sparse
 from .world import session
 
-_current_task = torch._C._current_graph_task_id
+current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 _PYTHON_BACKWARD = torch.autograd.function.BackwardCFunction.apply.__code__
 
-_FREE, _HANDED, _AVERAGED = 0, 1, 2
+_FREE, HANDED, _AVERAGED = 0, 1, 2
 _AFTER_WAIT = bytes([_FREE, _AVERAGED, _AVERAGED]) + bytes(253)
 
 
@@ -35,6 +36,15 @@ class Phase(enum.Enum):
     OPEN = 1  # some are handed over
     HANDED = 2  # all are handed over
     AVERAGED = 3  # all are back
+
+
+class Due(NamedTuple):
+    """An average to be applied: the generation to wait for, where it lies, and what it is multiplied by."""
+
+    number: int
+    views: list
+    factor: float
+    merged: int  # steps
 
 
 class Exchange:
@@ -53,6 +63,7 @@ class Exchange:
         self.sparse_as_dense = sparse_as_dense
         self.sparse = []
         self.arena = None
+        self.slots = 1
         self._takers = []  # gradients that need work after the wait
         self._withheld = set()  # had none when the generation was completed, and p.grad shows none until the wait
         self.step = 0
@@ -86,17 +97,20 @@ class Exchange:
         if self.arena is None:
             self._declare()
         for gradient in self._unfired():
-            if not self.blocking and gradient.param.grad is None:
-                self._withheld.add(gradient)
-            gradient.put(self.scale, expose=self.blocking)
-            self.arena.ready(gradient.place, 1, self.step)
+            self._hand_in(gradient)
         for gradient in self._observed:  # only in the first generation: they had a gradient, if no hook for it
             if not gradient.sparse:
-                self._marks[gradient.place] = _HANDED
+                self._marks[gradient.place] = HANDED
         self._observed = []
         self.phase = Phase.HANDED
         if not self.blocking:
             self.versions = self._versions_now()
+
+    def _hand_in(self, gradient):
+        if not self.blocking and gradient.param.grad is None:
+            self._withheld.add(gradient)
+        gradient.put(self.scale, expose=self.blocking)
+        self.arena.ready(gradient.place, 1, self.step)
 
     def wait(self):
         """Waits for a complete generation."""
@@ -115,14 +129,14 @@ class Exchange:
         self.versions = self._versions_now() if self.watches else None
 
     def hand_on(self):
-        """Leaves a complete generation to whoever waits for it later; gives its step. p.grad lets go of the arena."""
-        step = self.step
+        """Leaves a complete generation to whoever waits for it later. p.grad lets go of the arena."""
+        due = Due(self.step, self.arena.views[0], self.rescale, 1)
         self._withheld.clear()
         self._next_generation()
         for gradient in self.gradients:
             gradient.param.grad = None
         self.used()
-        return step
+        return due
 
     def used(self):
         """The optimizer has applied or dropped the averages: the next backward begins a new generation."""
@@ -146,7 +160,7 @@ class Exchange:
 
     def produced(self):
         """The gradients that backward made in this generation, complete or not."""
-        return [gradient for gradient in self.gradients if self._marks[gradient.place] == _HANDED]
+        return [gradient for gradient in self.gradients if self._marks[gradient.place] == HANDED]
 
     def tell_forward(self):
         """The first forward of a generation begins."""
@@ -188,7 +202,7 @@ class Exchange:
         if passes == 1 and gradient not in self._observed:
             self._observed.append(gradient)
             gradient.sparse = gradient.param.grad.is_sparse and not self.sparse_as_dense
-        if passes == self.passes and self._task != _current_task():
+        if passes == self.passes and self._task != current_task():
             self._begin_backward()
 
     def _declare(self):
@@ -206,9 +220,12 @@ class Exchange:
             session(),
             self.name,
             [(g.name, g.wire_dtype, g.param.shape, g.position) for g in self.gradients],
+            self.slots,
         )
-        for place, (gradient, view) in enumerate(zip(self.gradients, self.arena.views)):
-            gradient.place, gradient.view = place, view
+        for place, gradient in enumerate(self.gradients):
+            gradient.place = place
+            gradient.views = [views[place] for views in self.arena.views]
+            gradient.view = gradient.views[0]
         self._takers = [g for g in self.gradients if self.rescale != 1.0 or not g.direct]
         self._reset_marks()
         self._install_hooks()
@@ -234,7 +251,7 @@ class Exchange:
                 return
             if marks[place]:
                 exchange._check_again(gradient_of())
-            if exchange._task != _current_task():
+            if exchange._task != current_task():
                 exchange._begin_backward()
             grad = param.grad
             if plain and grad is not view and not grad.is_sparse and not grad.requires_grad:
@@ -242,7 +259,7 @@ class Exchange:
                 param.grad = view
             else:
                 gradient_of().put(scale)
-            marks[place] = _HANDED
+            marks[place] = HANDED
             ready(place, 1, exchange.step)
 
         return hand_over
@@ -275,7 +292,7 @@ class Exchange:
 
         def note(_param):
             exchange = exchange_of()
-            if exchange is not None and exchange.passes == 1 and exchange._task != _current_task():
+            if exchange is not None and exchange.passes == 1 and exchange._task != current_task():
                 exchange._begin_backward()
 
         return note
@@ -284,7 +301,7 @@ class Exchange:
         """The first gradient of a backward that hands over: what it does, it must do once."""
         if self.phase is Phase.HANDED:
             self.wait()
-        self._task = _current_task()
+        self._task = current_task()
         if self.phase is not Phase.OPEN:
             self.before_backward()
             if self.reports_stages:
@@ -296,7 +313,7 @@ class Exchange:
         """At the end of a backward: completes the generation, unless this was one nested in another (checkpointing)."""
         if self.phase is not Phase.OPEN:
             return
-        if self._marks.count(_HANDED) != len(self._marks) and _is_nested():
+        if self._inner_backward():
             return
         self._task = -1
         if self.blocking or any(gradient.param.grad is not None for gradient in self._unfired()):
@@ -304,12 +321,15 @@ class Exchange:
         else:
             self.complete()
 
+    def _inner_backward(self):
+        return self._marks.count(HANDED) != len(self._marks) and _is_nested()
+
     def _check_again(self, gradient):
         """A gradient appears that was handed over before, and no step() has used it: an error, unless it began anew."""
         mark = self._marks[gradient.place]
         grad = gradient.param.grad
         kept = gradient.view if gradient.direct else None
-        if mark == _HANDED or grad is kept or kept is None:
+        if mark == HANDED or grad is kept or kept is None:
             self._refuse(gradient)
 
     def _refuse(self, gradient):
@@ -323,9 +343,9 @@ class Exchange:
 
     def _unfired(self):
         """The gradients that no hook has handed over in this generation."""
-        if self._marks.count(_HANDED) == len(self._marks):
+        if self._marks.count(HANDED) == len(self._marks):
             return []
-        return [gradient for gradient, mark in zip(self.gradients, self._marks) if mark != _HANDED]
+        return [gradient for gradient, mark in zip(self.gradients, self._marks) if mark != HANDED]
 
     def _next_generation(self):
         self.step += 1

@@ -24,7 +24,8 @@ class Gradient:
         compress = compression.wire_dtype is not None and param.dtype in (torch.float32, torch.float64)
         self.wire_dtype = compression.wire_dtype if compress else param.dtype
         self.place = None  # in the arena
-        self.view = None
+        self.view = None  # in the first slot
+        self.views = ()  # in each slot
         self.direct = not compress and param.device.type == "cpu"
         self.sparse = False
 
@@ -37,33 +38,45 @@ class Gradient:
             if scale != 1.0:
                 grad.mul_(scale)
         else:
-            self._copy(grad, scale)
+            self.copy(grad, scale, self.view)
         if self.direct and (grad is not None or (expose and self.param.requires_grad)):
             self.param.grad = self.view
 
-    def _copy(self, grad, scale):
+    def copy(self, grad, scale, view):
+        """Writes `grad`, scaled, to `view`, a part of the arena."""
         grad = grad.detach()
         if grad.is_sparse:
             grad = grad.to_dense()
         if grad.device.type != "cpu":
-            self.view.copy_(grad.to(self.wire_dtype) if scale == 1.0 else grad.mul(scale).to(self.wire_dtype))
+            view.copy_(grad.to(self.wire_dtype) if scale == 1.0 else grad.mul(scale).to(self.wire_dtype))
         elif scale == 1.0:
-            self.view.copy_(grad)
+            view.copy_(grad)
         else:
-            torch.mul(grad, scale, out=self.view)
+            torch.mul(grad, scale, out=view)
 
-    def take(self, scale):
-        """Brings p.grad to the reduced values, times `scale`."""
+    def add(self, grad, scale, view):
+        """Adds `grad`, scaled, to what is in `view`."""
+        grad = grad.detach()
+        if grad.is_sparse:
+            grad = grad.to_dense()
+        view.add_(grad.to(view.device, view.dtype), alpha=scale)
+
+    def take(self, scale, view=None):
+        """Brings p.grad to the reduced values, times `scale`; they lie in `view`, or where p.grad was put."""
+        if view is None:
+            view = self.view
+        elif self.direct:
+            self.param.grad = view
         if scale != 1.0:
-            self.view.mul_(scale)
+            view.mul_(scale)
         if self.direct:
             return
         param = self.param
         if param.grad is not None and not param.grad.is_sparse:
             with torch.no_grad():
-                param.grad.copy_(self.view)
+                param.grad.copy_(view)
         elif param.requires_grad:
-            param.grad = self.view.to(param.device, param.dtype, copy=True)
+            param.grad = view.to(param.device, param.dtype, copy=True)
 
     def take_late(self, scale):
         """The same where p.grad was none, and a further backward may have begun: what that has made is added to."""
@@ -79,6 +92,6 @@ class Gradient:
 
     def release(self):
         """Lets go of the arena's memory."""
-        if self.param.grad is self.view and self.view is not None:
-            self.param.grad = self.view.clone()
-        self.view = None
+        if self.param.grad is not None and any(self.param.grad is view for view in self.views):
+            self.param.grad = self.param.grad.clone()
+        self.view, self.views = None, ()

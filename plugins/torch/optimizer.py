@@ -5,7 +5,6 @@ so isinstance, param_groups, state, LR schedulers and checkpoints see what they 
 """
 
 import contextlib
-import sys
 import weakref
 
 import deft
@@ -13,18 +12,17 @@ import deft
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
-from .autograd import allreduce
 from .collectives import Average, ReduceOp, Sum
-from .compiling import untraced
 from .compression import Compression
-from .exchange import Exchange, Phase
+from .delayed import DelayedExchange, slots_wanted
+from .delayed_step import DelayedDistribution
+from .distribution import Distribution
+from .exchange import Exchange
 from .gradient import Gradient
-from .overlap import Updates, policy_gains
-from .sites import Sites
-from .world import depend, log, number_optimizer, rank, size
+from .overlap import policy_gains
+from .world import log, number_optimizer, rank, size
 
 _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the Distribution whose hooks it has
-_WATCHED_STEPS = {"auto": 2, "on": 1}
 
 
 def DistributedOptimizer(
@@ -38,6 +36,7 @@ def DistributedOptimizer(
     groups=None,
     sparse_as_dense=False,
     overlap_forward=None,
+    scale_merged_lr=False,
 ):
     """Makes `optimizer` average its gradients over all ranks, and gives it back.
 
@@ -49,6 +48,8 @@ def DistributedOptimizer(
     sparse_as_dense: sum sparse gradients as dense ones; otherwise their rows are gathered.
     overlap_forward: "auto", "on" or "off" (True, False): let a layer's forward start when that layer is updated; the
     default is the option overlap_forward.
+    scale_merged_lr: where a policy merges the gradients of k steps into one update, make it with k times the learning
+    rate.
     """
     base = type(optimizer)
     if hasattr(base, "deft_base"):
@@ -70,12 +71,19 @@ def DistributedOptimizer(
     if not gradients:
         raise ValueError("the optimizer has no parameter that requires a gradient")
     _retire_earlier(gradients)
-    scale, rescale = _scales(op, gradient_predivide_factor)
     number = number_optimizer()
-    exchange = Exchange(f"optimizer.{number}", gradients, scale, rescale, backward_passes_per_step, sparse_as_dense)
+    name, scales, slots = f"optimizer.{number}", _scales(op, gradient_predivide_factor), slots_wanted()
+    if slots > 1:
+        exchange = DelayedExchange(name, gradients, *scales, backward_passes_per_step, slots)
+    else:
+        exchange = Exchange(name, gradients, *scales, backward_passes_per_step, sparse_as_dense)
     exchange.reports_stages = number == 0
     optimizer.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "deft_base": base})
-    optimizer._deft = Distribution(optimizer, exchange, _overlap_mode(overlap_forward, optimizer))
+    mode = _overlap_mode(overlap_forward, optimizer)
+    if slots > 1:
+        optimizer._deft = DelayedDistribution(optimizer, exchange, mode, scale_merged_lr)
+    else:
+        optimizer._deft = Distribution(optimizer, exchange, mode)
     for gradient in gradients:
         _owners[gradient.param] = weakref.ref(optimizer._deft)
     _keep_scheduler_informed(optimizer)
@@ -161,213 +169,23 @@ def _keep_scheduler_informed(optimizer):
     optimizer.step = step
 
 
-class Distribution:
-    """What DistributedOptimizer adds to one optimizer: the exchange, and deferred updates where they are safe."""
-
-    def __init__(self, optimizer, exchange, mode):
-        self._optimizer = optimizer
-        self.exchange = exchange
-        self.mode = mode
-        self.updates = None
-        self.immediate = False  # inside skip_synchronize()
-        self._retired = None  # the parameter that a newer optimizer has taken
-        self._steps = 0
-        self._stage_hooks = []
-        known = {id(g.param) for g in exchange.gradients}
-        self._unhooked = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in known]
-        exchange.watches = mode != "off"
-        exchange.before_backward = self._first_backward
-        wanted = {id(g.param): g.param for g in exchange.gradients}
-        self._sites = Sites(wanted, deep=mode != "off")
-        depend(self)
-
-    # ---- at step()
-
-    def may_defer(self):
-        """Whether this step()'s updates can wait for the next forward."""
-        optimizer = self._optimizer
-        return (
-            self.updates is not None
-            and not self.immediate
-            and self.exchange.phase is not Phase.AVERAGED  # synchronize() was called: the user works with the averages
-            and not optimizer._optimizer_step_pre_hooks
-            and not optimizer._optimizer_step_post_hooks
-            and getattr(optimizer, "grad_scale", None) is None
-        )
-
-    def defer(self):
-        self.exchange.complete()
-        self.check_gradients()
-        self.updates.defer()
-
-    def before_step(self):
-        """All gradients averaged, all earlier updates applied."""
-        self.flush()
-        self.exchange.synchronize()
-        self.check_gradients()
-        if self.mode == "auto" and self.updates is None:
-            changed = self.exchange.changed()
-            if changed is not None:
-                self._stay(f"gradients are changed between backward() and step() (first seen: {changed})")
-
-    def after_step(self):
-        self.exchange.used()
-        self._steps += 1
-        if self.mode != "off" and self.updates is None and self._steps >= _WATCHED_STEPS[self.mode]:
-            self._activate()
-
-    def retire(self, name):
-        """A newer optimizer takes a parameter of this one."""
-        if self._retired is None:
-            self.settle()
-            self.release()
-            self._retired = name
-
-    def check_in_use(self):
-        if self._retired is not None:
-            raise RuntimeError(
-                f"parameter {self._retired} was given to a newer DistributedOptimizer; this one is out of use"
-            )
-
-    def check_gradients(self):
-        for param in self._unhooked:
-            if param.grad is not None:
-                raise RuntimeError(
-                    f"a parameter of shape {list(param.shape)} has a gradient, but did not require one when the "
-                    "optimizer was made distributed; set requires_grad before deft.torch.DistributedOptimizer, or wrap "
-                    "a new optimizer"
-                )
-
-    # ---- forward overlap
-
-    def _first_backward(self):
-        self._sites.stop()
-        self.exchange.before_backward = lambda: None
-
-    def _activate(self):
-        if self.exchange.sparse:
-            return self._stay("gradients are sparse")
-        if not self._sites.done or not self._sites.found:
-            return self._stay("no module's forward was seen to use the parameters")
-        self.updates = Updates(self._optimizer, self.exchange, self._sites.found, self._sites.roots)
-        self.exchange.blocking = False
-        self.exchange.watches = False
-        return None
-
-    def _stay(self, why):
-        if rank() == 0:
-            log.warning("updates do not overlap with forward: %s", why)
-        self.mode = "off"
-        self.exchange.watches = False
-
-    def tell_stages(self):
-        """Once the model is known, its forward reports the stage."""
-        if self._stage_hooks or not self.exchange.reports_stages or not self._sites.done:
-            return
-        self._stage_hooks = [
-            module.register_forward_pre_hook(_StageHook(self.exchange)) for module in self._sites.roots
-        ]
-
-    @contextlib.contextmanager
-    def blocking(self):
-        """Every backward in here ends with the averages in p.grad."""
-        before, self.exchange.blocking = self.exchange.blocking, True
-        try:
-            yield
-        finally:
-            self.exchange.blocking = before
-
-    def flush(self):
-        if self.updates is not None:
-            self.updates.flush()
-
-    def settle(self):
-        """Before this rank leaves: waits for all that it has handed over, since the others wait for the same."""
-        self.flush()
-        if self.exchange.phase is Phase.HANDED:
-            self.exchange.wait()
-
-    def show_averages(self):
-        """Where updates are deferred, a complete generation may not have arrived yet."""
-        if self.exchange.phase is Phase.HANDED and not self.exchange.blocking:
-            self.exchange.wait()
-
-    def add_unhooked(self, params):
-        self._unhooked += params
-
-    def release(self):
-        """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
-        self._sites.stop()
-        for hook in self._stage_hooks:
-            hook.remove()
-        self._stage_hooks = []
-        if self.updates is not None:
-            self.updates.remove()
-        self.exchange.release()
-
-    def __del__(self):
-        if not sys.is_finalizing():
-            self.release()
-
-
-class _StageHook:
-    """A forward pre-hook; a copy or pickle of its module gets one that does nothing."""
-
-    def __init__(self, exchange=None):
-        self._exchange = exchange
-
-    def __call__(self, _module, _arguments):
-        if self._exchange is not None and not self._exchange.forward_told and torch.is_grad_enabled():
-            self._tell()
-
-    @untraced
-    def _tell(self):
-        self._exchange.tell_forward()
-
-    def __reduce__(self):
-        return (_StageHook, ())
-
-
 class _Distributed:
     """Comes before the user's class in the class of a distributed optimizer."""
 
     def step(self, closure=None, *args, **kwargs):
         d = self._deft
         d.check_in_use()
+        base = super().step
         if closure is not None:
-            return self._step_with(closure, *args, **kwargs)
-        if d.may_defer():
-            d.defer()
-            return None
-        d.before_step()
-        result = super().step(*args, **kwargs)
-        d.after_step()
-        d.tell_stages()
-        return result
+            return d.step_with(lambda evaluate: base(evaluate, *args, **kwargs), closure)
+        return d.step(lambda: base(*args, **kwargs))
 
     step.hooked = True  # torch wraps step() for profiling and hooks once: that of the user's class
-
-    def _step_with(self, closure, *args, **kwargs):
-        """The optimizer may decide by the loss, so it sees the average on every rank."""
-        d = self._deft
-
-        def evaluate():
-            loss = closure()
-            d.exchange.synchronize()
-            value = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
-            return allreduce(value, op=Average, name=f"{d.exchange.name}.loss")
-
-        d.flush()
-        with d.blocking():
-            result = super().step(evaluate, *args, **kwargs)
-        d.exchange.used()
-        return result
 
     def synchronize(self):
         """Waits until every p.grad holds its average: for clipping and the like before step()."""
         self._deft.check_in_use()
-        self._deft.flush()
-        self._deft.exchange.synchronize()
+        self._deft.synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self):
@@ -379,8 +197,12 @@ class _Distributed:
             self._deft.immediate = False
 
     def flush(self):
-        """Applies the updates that wait for the next forward; without forward overlap there are none."""
-        self._deft.flush()
+        """Applies the updates that wait for the next forward, if there are any.
+
+        Where updates are delayed, those of all steps so far, whatever the plan says: call it on all ranks between the
+        same steps, before checkpoints and evaluations and at the end.
+        """
+        self._deft.flush_all()
 
     def set_backward_passes_per_step(self, passes):
         self._deft.exchange.set_passes(passes)
@@ -391,6 +213,7 @@ class _Distributed:
 
     def state_dict(self):
         self._deft.flush()
+        self._deft.note_saving()
         return super().state_dict()
 
     def load_state_dict(self, state_dict):

@@ -35,26 +35,26 @@ class Updates:
     def __init__(self, optimizer, exchange, sites, roots):
         self._optimizer = optimizer
         self._exchange = exchange
-        self._apply_step = _bare_step(optimizer)
+        self._apply_step = bare_step(optimizer)
         self._hooks = []
         self._batches = []
         self._groups = None  # hyper-parameters at step()
-        self._step = None
+        self._due = None  # what to wait for, and where it lies
         self._left = 0  # batches not yet applied
         self._late = set()  # updated at the begin of this backward: no forward may have used them
         self.applying = False
         self._build(sites, roots)
         exchange.before_backward = self._before_backward
 
-    def defer(self):
-        """The user's step(): notes the hyper-parameters and lets go of the gradients."""
-        self.flush()
-        self._refuse_late()
-        self._refuse_changes()
+    def defer(self, due, lr_factor=1):
+        """The user's step(): notes what is to be applied and the hyper-parameters of this moment."""
         self._groups = [
             {key: _copied(value) for key, value in group.items() if key != "params"} for group in self._real_groups()
         ]
-        self._step = self._exchange.hand_on()
+        if lr_factor != 1:
+            for group in self._groups:
+                group["lr"] = group["lr"] * lr_factor
+        self._due = due
         for batch in self._batches:
             batch.pending = True
         self._left = len(self._batches)
@@ -118,7 +118,12 @@ class Updates:
         elif self._late:
             self._late.clear()
 
-    def _refuse_late(self):
+    def check_step(self):
+        """Before the gradients of a step are let go."""
+        self.refuse_late()
+        self._refuse_changes()
+
+    def refuse_late(self):
         """A parameter that was updated when this backward began must not have got a gradient from it."""
         if not self._late:
             return
@@ -140,12 +145,11 @@ class Updates:
     def apply(self, batch):
         if not batch.pending:
             return
-        self._exchange.arena.wait_for(batch.runs, self._step)
+        due = self._due
+        self._exchange.arena.wait_for(batch.runs, due.number)
         for gradient in batch.gradients:
             if gradient.param.requires_grad:
-                gradient.take(self._exchange.rescale)
-                if gradient.direct:
-                    gradient.param.grad = gradient.view
+                gradient.take(due.factor, due.views[gradient.place])
         self._call_step([{**self._groups[number], "params": params} for number, params in batch.by_group.items()])
         for gradient in batch.gradients:
             gradient.param.grad = None
@@ -216,7 +220,7 @@ def _refuse_use(gradient):
     )
 
 
-def _bare_step(optimizer):
+def bare_step(optimizer):
     """The real step() without the user's step hooks, which run once a step and not once a batch."""
     step = type(optimizer).deft_base.step
     return step.__wrapped__ if getattr(step, "hooked", False) else step
@@ -243,4 +247,4 @@ _NOTHING = _Nothing()
 
 def policy_gains():
     """Whether the policy sends in the order in which forward needs the tensors."""
-    return deft.option("policy") in ("p3", "bytescheduler", "prophet", "usbyte")
+    return deft.option("policy") in ("p3", "bytescheduler", "prophet", "usbyte", "knapsack")

@@ -27,6 +27,20 @@ class Tensor(NamedTuple):
     forward_position: int = 0
 
 
+class Generation(NamedTuple):
+    """What one update applies: the gradients of first_step to last_step, before the forward of apply_step."""
+
+    number: int
+    first_step: int
+    last_step: int
+    apply_step: int
+    slot: int
+
+    @property
+    def merged(self) -> int:
+        return self.last_step - self.first_step + 1
+
+
 class Group:
     """The tensors of one optimizer, in the shared arena. Made by Session.declare."""
 
@@ -55,7 +69,9 @@ class Group:
         return lib.deft_tensor_bytes(self._open(), tensor)
 
     def ready(self, first: int, count: int, step: int, slot: int = 0) -> None:
-        """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned."""
+        """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned.
+
+        Where updates are delayed (several slots), `step` is the number of a generation, here and below."""
         call(lib.deft_ready, self._open(), first, count, step, slot)
 
     def wait(self, first: int, count: int, step: int) -> None:
@@ -64,6 +80,19 @@ class Group:
 
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self._open(), first, count, step) == 1
+
+    def generation_of(self, step: int) -> Generation:
+        """The generation that merges the gradients of `step`; known once all that is due before it was waited for."""
+        found = lib.deft_generation_of_step(self._open(), step)
+        return Generation(found.number, found.first_step, found.last_step, found.apply_step, found.slot)
+
+    def generation(self, number: int) -> Generation:
+        found = lib.deft_generation_at(self._open(), number)
+        return Generation(found.number, found.first_step, found.last_step, found.apply_step, found.slot)
+
+    def flush(self, step: int) -> None:
+        """Ends the generation under way before `step`, on all ranks alike; then hand over what it has so far."""
+        call(lib.deft_flush, self._open(), step)
 
 
 class Operation:
