@@ -135,6 +135,7 @@ void Job::join() {
     auto specs = link::resolve_links(settings_.links, is_loopback(host_of(leader_address_)));
     if (!specs) return fail_job(specs.error().in("links '" + settings_.links + "' on " + context_.host));
     link_specs_ = std::move(*specs);
+    LOG(INFO) << "[" << name_ << "] DEFT_LINKS=" << settings_.links << " is " << link::describe(link_specs_);
   }
   const bool leads = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.rank == 0; });
   if (leads) {
@@ -164,7 +165,7 @@ void Job::send_join() {
     auto* const link = message->add_links();
     link->set_name(spec.name());
     link->set_address(spec.address);
-    backends += (backends.empty() ? "" : " ") + spec.backend;
+    backends += (backends.empty() ? "" : " ") + spec.common();
   }
   (*message->mutable_settings())["links (their kinds)"] = backends;
   to_leader(std::move(envelope));
@@ -252,9 +253,12 @@ void Job::open_links() {
 
 Executor::Open Job::opener(std::size_t link) const {
   if (nodes_.size() == 1) return [] { return Result<std::unique_ptr<link::Link>>(); };
-  const link::Group group{node_, static_cast<std::uint32_t>(nodes_.size()),
-                          name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link), store_,
-                          MonotonicClock::now() + settings_.timeout_us};
+  const link::Group group{node_,
+                          static_cast<std::uint32_t>(nodes_.size()),
+                          name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link),
+                          store_,
+                          MonotonicClock::now() + settings_.timeout_us,
+                          settings_.silence_us()};
   return [spec = link_specs_[link], group] { return link::open_link(spec, group); };
 }
 

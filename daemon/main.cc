@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "daemon/parameter_server.h"
 #include "daemon/server.h"
 #include "daemon/version.h"
 
@@ -82,6 +83,12 @@ int serve(const Config& config) {
   return 0;
 }
 
+int serve_as_server(const Config& config) {
+  const shm::Descriptor signals = take_signals();
+  const auto served = serve_parameters(config, signals.get(), [&config] { tell_usable(config); });
+  return served ? 0 : complain(served.error(), kFailed);
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
@@ -98,5 +105,5 @@ int main(int argc, char** argv) {
   const auto config = Config::load(arguments, environment, Audience::kDaemon);
   if (!config) return complain(config.error(), kUsage);
   start_logging(*config);
-  return serve(*config);
+  return config->text("role") == "server" ? serve_as_server(*config) : serve(*config);
 }

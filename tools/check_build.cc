@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "core/ipc/messages.h"
+#include "core/link/backends.h"
 #include "core/shm/layout.h"
 #include "tools/command.h"
 #include "tools/installed.h"
@@ -20,12 +21,9 @@ json feature(std::string_view name, bool here, std::string_view why) {
 }
 
 json links() {
-  return json::array({
-      feature("gloo", true, "host memory, any NIC with an IP address"),
-      feature("mpi", false, "this version of Deft has no MPI link; workers may still be started by mpirun"),
-      feature("ps", false, "this version of Deft has no parameter-server link"),
-      feature("nccl", false, "this version of Deft has no NCCL link; CUDA gradients go over gloo"),
-  });
+  json all = json::array();
+  for (const auto& backend : link::backends()) all.push_back(feature(backend.name, backend.built, backend.summary));
+  return all;
 }
 
 json policies() {

@@ -1,13 +1,21 @@
+#include <netdb.h>
+#include <poll.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <memory>
 
 #include "core/ipc/channel.h"
+#include "core/link/backends.h"
 #include "core/link/nics.h"
+#include "core/link/servers.h"
 #include "tools/daemon_status.h"
 #include "tools/findings.h"
 #include "tools/installed.h"
@@ -43,9 +51,59 @@ Finding resolved_finding(const std::string& grammar) {
   const auto links = link::resolve_links(grammar, true);
   const std::string option = "DEFT_LINKS=" + grammar;
   if (!links) return {Health::kFail, "links", option + ": " + links.error().what, links.error().fix};
-  std::string text;
-  for (const auto& link : *links) text += " " + link.name() + " (" + link.address + ")";
-  return {Health::kOk, "links", option + " is" + text, ""};
+  return {Health::kOk, "links", option + " is " + link::describe(*links), ""};
+}
+
+// Those of this build, and why the others are not.
+Finding backends_finding() {
+  std::string here, missing;
+  for (const auto& backend : link::backends()) {
+    std::string& text = backend.built ? here : missing;
+    text += (text.empty() ? "" : ", ") + std::string(backend.name);
+  }
+  return {Health::kOk, "backends", here + "; not in this build: " + missing + " (deft check-build says why)", ""};
+}
+
+// Whether a TCP connection to host:port is accepted within the patience.
+bool answers(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  std::string host = address.substr(0, colon);
+  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
+  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (fd < 0) return false;
+  pollfd waiting{fd, POLLOUT, 0};
+  int error = connect(fd, found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  if (error == EINPROGRESS && poll(&waiting, 1, static_cast<int>(kPatienceUs / 1000)) == 1) {
+    socklen_t size = sizeof error;
+    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+  }
+  close(fd);
+  return error == 0;
+}
+
+// The parameter servers that DEFT_LINKS names, if any.
+std::vector<Finding> server_findings(const std::string& grammar) {
+  std::vector<Finding> findings;
+  const auto links = link::resolve_links(grammar, true);
+  if (!links) return findings;
+  for (const auto& spec : *links) {
+    if (spec.backend != "ps") continue;
+    const auto servers = link::split_servers(spec.interface);
+    for (const std::string& server : *servers) {
+      if (answers(server)) {
+        findings.push_back({Health::kOk, "server", server + " takes connections", ""});
+      } else {
+        findings.push_back({Health::kFail, "server", "no parameter server answers at " + server,
+                            "start it there (deftd --role server --listen " + server + "), or correct DEFT_LINKS"});
+      }
+    }
+  }
+  return findings;
 }
 
 struct Spoken {
@@ -84,7 +142,9 @@ Finding check_daemon(const Config& config) {
 }
 
 std::vector<Finding> check_links(const Config& config) {
-  return {list_finding(link::list_nics()), resolved_finding(config.text("links"))};
+  std::vector<Finding> all{list_finding(link::list_nics()), backends_finding(), resolved_finding(config.text("links"))};
+  for (auto& finding : server_findings(config.text("links"))) all.push_back(std::move(finding));
+  return all;
 }
 
 Finding check_secret(const Config& config) {

@@ -63,7 +63,7 @@ T value_or_exit(Result<T> result) {
 
 Connect connect_deft() {
   return [store = std::make_shared<PollingStore>()](std::uint32_t node) -> AllReduceFunction {
-    const Group group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000};
+    const Group group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
     const LinkSpec spec{"gloo", "lo", "127.0.0." + std::to_string(node + 1)};
     return [link = std::shared_ptr<Link>(value_or_exit(open_link(spec, group)))](float* data, std::size_t count) {
       const auto done =

@@ -1,4 +1,4 @@
-// A link: one way to run collectives between nodes (gloo on a NIC, later MPI, parameter servers).
+// A link: one way to run collectives between nodes (gloo on a NIC, parameter servers).
 //
 // A link belongs to one job and is used by one executor thread, one operation at a time, in the same order on all
 // nodes.
@@ -30,9 +30,11 @@ namespace deft::link {
 // One link as this node knows it, after names and patterns are resolved.
 struct LinkSpec {
   std::string backend;    // "gloo"
-  std::string interface;  // "eth0"
-  std::string address;    // the interface's address that peers connect to
-  [[nodiscard]] std::string name() const { return backend + ":" + interface; }
+  std::string interface;  // "eth0"; of ps the servers, "host:port+host:port"; empty where the backend chooses itself
+  std::string address;    // the interface's address that peers connect to; empty where there is none
+  [[nodiscard]] std::string name() const { return interface.empty() ? backend : backend + ":" + interface; }
+  // What must be the same on all nodes: NICs may differ, servers may not.
+  [[nodiscard]] std::string common() const { return backend == "ps" ? name() : backend; }
 };
 
 // Key-value store shared by the nodes of a job, for rendezvous. Thread-safe; blocks.
@@ -51,6 +53,7 @@ struct Group {
   std::string prefix;  // of store keys; different for each link of each job
   std::shared_ptr<Store> store;
   TimeUs connect_deadline_us = 0;  // MonotonicClock
+  TimeUs silence_us = 10'000'000;  // a server that gives no sign of life for this long is lost
 };
 
 class Link {
@@ -71,11 +74,17 @@ class Link {
   virtual void abort(std::string_view reason) = 0;
 };
 
-// Resolves DEFT_LINKS: `auto` or a comma-separated list of backend:pattern. A pattern is a NIC's name, a prefix
-// (`eth`), an exact name (`=eth0`) or exclusions (`^lo,docker` stand for all usable NICs but these). `auto`: all usable
-// NICs, and loopback only where there is nothing else and `loopback_allowed` (all peers on this machine). An error
-// names the NIC and lists the ones that exist.
+// Resolves DEFT_LINKS: a comma-separated list of backend:place.
+//   gloo:PATTERN         on NICs: a NIC's name, a prefix (`eth`), an exact name (`=eth0`) or exclusions (`^lo,docker` stand for
+//                        all usable NICs but these); more names may follow without the backend (`gloo:eth0,eth1`)
+//   gloo:auto, gloo      all usable NICs, and loopback only where there is nothing else and `loopback_allowed` (all peers
+//                        are on this machine); `auto` alone means the same
+//   ps:HOST:PORT+HOST:PORT   through these parameter servers together
+// An error names the NIC and lists the ones that exist.
 Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed);
+
+// "gloo:eth0 (10.0.0.1), ps:10.0.0.9:29610": what the names were resolved to, for people.
+std::string describe(std::span<const LinkSpec> specs);
 
 // Opens the link to all peers; a timeout names the nodes that did not come.
 Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group);

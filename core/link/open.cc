@@ -1,7 +1,9 @@
 #include <string>
 
+#include "core/link/backends.h"
 #include "core/link/gloo/factory.h"
 #include "core/link/link.h"
+#include "core/link/ps/factory.h"
 
 namespace deft::link {
 
@@ -10,8 +12,10 @@ Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group
     return fail(ErrorKind::kInvalid, "a link needs a group with a store that this node belongs to");
   }
   if (spec.backend == "gloo") return gloo_backend::open(spec, group);
-  return fail(ErrorKind::kUnavailable, "the link backend '" + spec.backend + "' is not part of this build",
-              "backends of this build: gloo");
+  if (spec.backend == "ps") return ps_backend::open(spec, group);
+  auto known = check_backend(spec.backend);
+  if (known) known = fail(ErrorKind::kInternal, "the link backend '" + spec.backend + "' cannot be opened");
+  return tl::unexpected(known.error());
 }
 
 }  // namespace deft::link

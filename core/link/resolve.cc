@@ -1,23 +1,24 @@
-// From DEFT_LINKS to NICs.
+// From DEFT_LINKS to NICs and servers.
 #include <algorithm>
 #include <array>
 #include <numeric>
 
+#include "core/link/backends.h"
 #include "core/link/nics.h"
+#include "core/link/servers.h"
 
 namespace deft::link {
 namespace {
 
-constexpr std::array<std::string_view, 1> kBackends = {"gloo"};
-constexpr std::array<std::string_view, 3> kPlannedBackends = {"nccl", "mpi", "ps"};
 // Bridges of container and machine managers: they exist on every node, with the same address, and lead nowhere.
 constexpr std::array<std::string_view, 5> kLocalBridges = {"docker", "virbr", "podman", "cni", "lxcbr"};
 
 constexpr std::string_view kSyntaxFix = "write for instance gloo:eth0,gloo:eth1 or auto";
 
-// One entry of the list: `names` has several only in an exclusion (`^lo,docker`) or in `gloo:eth0,eth1`.
+// One entry of the list: `names` has several only in an exclusion (`^lo,docker`) or in `gloo:eth0,eth1`. An exclusion of
+// nothing stands for all usable NICs (`gloo:auto`).
 struct Entry {
-  std::string_view backend;
+  const Backend* backend = nullptr;
   std::vector<std::string_view> names;
   bool excludes = false;
 };
@@ -63,36 +64,67 @@ bool matches(std::string_view pattern, const Nic& nic) {
   return pattern.starts_with('=') ? nic.name == pattern.substr(1) : nic.name.starts_with(pattern);
 }
 
-Result<void> check_backend(std::string_view backend, std::string_view item) {
-  if (std::ranges::find(kBackends, backend) != kBackends.end()) return {};
-  if (std::ranges::find(kPlannedBackends, backend) != kPlannedBackends.end()) {
-    return fail(ErrorKind::kUnavailable, "links of the backend '" + std::string(backend) + "' are not in this build",
-                std::string(kSyntaxFix));
+tl::unexpected<Error> no_nic_named() {
+  return fail(ErrorKind::kInvalid, "a link without a NIC's name", std::string(kSyntaxFix));
+}
+
+Result<void> add_nic(Entry& entry, std::string_view pattern) {
+  if (pattern.empty() || pattern == "=" || pattern.starts_with('^')) return no_nic_named();
+  entry.names.push_back(pattern);
+  return {};
+}
+
+// `place`: what stands behind the backend's colon.
+Result<Entry> new_entry(const Backend& backend, std::string_view place, bool has_colon) {
+  Entry entry{.backend = &backend, .names = {}, .excludes = false};
+  switch (backend.place) {
+    case Place::kNone:
+      if (has_colon) {
+        return fail(ErrorKind::kInvalid,
+                    "the link '" + std::string(backend.name) + "' takes no NIC: " + std::string(backend.name) +
+                        " chooses by its own options",
+                    "write " + std::string(backend.name) + " alone");
+      }
+      return entry;
+    case Place::kServers: entry.names.push_back(place); return entry;
+    case Place::kNics: break;
   }
-  return fail(ErrorKind::kInvalid, "'" + std::string(item) + "' names no link backend that exists (gloo)",
-              std::string(kSyntaxFix));
+  entry.excludes = !has_colon || place == "auto" || place.starts_with('^');
+  if (!has_colon || place == "auto") return entry;
+  if (entry.excludes) place.remove_prefix(1);
+  if (auto added = add_nic(entry, place); !added) return tl::unexpected(added.error());
+  return entry;
+}
+
+// An item without a colon is a backend's name, or one more NIC of the entry before it.
+Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
+  const std::size_t colon = item.find(':');
+  const bool has_colon = colon != std::string_view::npos;
+  const std::string_view word = trim(item.substr(0, colon));
+  const bool continues = !has_colon && find_backend(word) == nullptr;
+  if (continues) {
+    if (entries.empty()) {
+      return fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend", std::string(kSyntaxFix));
+    }
+    if (entries.back().backend->place != Place::kNics || entries.back().names.empty()) {
+      return item.empty() ? no_nic_named()
+                          : fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend",
+                                 std::string(kSyntaxFix));
+    }
+    return add_nic(entries.back(), item);
+  }
+  if (auto known = check_backend(word); !known) return known;
+  auto entry = new_entry(*find_backend(word), has_colon ? trim(item.substr(colon + 1)) : "", has_colon);
+  if (!entry) return tl::unexpected(entry.error());
+  entries.push_back(*std::move(entry));
+  return {};
 }
 
 Result<std::vector<Entry>> parse(std::string_view grammar) {
   std::vector<Entry> entries;
   while (true) {
     const std::size_t comma = grammar.find(',');
-    std::string_view item = trim(grammar.substr(0, comma));
-    const std::size_t colon = item.find(':');
-    if (colon != std::string_view::npos) {
-      const std::string_view backend = item.substr(0, colon);
-      if (auto known = check_backend(backend, item); !known) return tl::unexpected(known.error());
-      entries.push_back({.backend = backend, .names = {}, .excludes = false});
-      item = trim(item.substr(colon + 1));
-      entries.back().excludes = item.starts_with('^');
-      if (entries.back().excludes) item.remove_prefix(1);
-    } else if (entries.empty()) {
-      return fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend", std::string(kSyntaxFix));
-    }
-    if (item.empty() || item == "=" || item.starts_with('^')) {
-      return fail(ErrorKind::kInvalid, "a link without a NIC's name", std::string(kSyntaxFix));
-    }
-    entries.back().names.push_back(item);
+    if (auto taken = take_item(entries, trim(grammar.substr(0, comma))); !taken) return tl::unexpected(taken.error());
     if (comma == std::string_view::npos) return entries;
     grammar.remove_prefix(comma + 1);
   }
@@ -158,13 +190,50 @@ Result<std::vector<const Nic*>> named(std::string_view pattern, bool loopback_al
   return chosen;
 }
 
-Result<void> append(std::vector<LinkSpec>& specs, std::string_view backend, std::span<const Nic* const> nics) {
-  for (const Nic* nic : nics) {
-    LinkSpec spec{std::string(backend), nic->name, nic->address};
-    if (std::ranges::find(specs, spec.name(), &LinkSpec::name) != specs.end()) {
-      return fail(ErrorKind::kInvalid, "the link " + spec.name() + " is given twice", "name each NIC once");
+Result<void> append(std::vector<LinkSpec>& specs, LinkSpec spec) {
+  if (std::ranges::find(specs, spec.name(), &LinkSpec::name) != specs.end()) {
+    return fail(ErrorKind::kInvalid, "the link " + spec.name() + " is given twice", "name each link once");
+  }
+  specs.push_back(std::move(spec));
+  return {};
+}
+
+Result<void> append_servers(std::vector<LinkSpec>& specs, std::string_view text, bool loopback_allowed) {
+  const auto servers = split_servers(text);
+  if (!servers) return tl::unexpected(servers.error());
+  for (const std::string& server : *servers) {
+    if (is_loopback_address(server) && !loopback_allowed) {
+      return fail(ErrorKind::kInvalid,
+                  "the parameter server " + server +
+                      " is this machine's loopback, which other "
+                      "machines cannot reach",
+                  "give its address in a network that all nodes reach");
     }
-    specs.push_back(std::move(spec));
+  }
+  return append(specs, LinkSpec{"ps", std::string(text), ""});
+}
+
+// The NICs that an entry of the list stands for.
+Result<std::vector<const Nic*>> nics_of(const Entry& entry, bool loopback_allowed, std::span<const Nic> nics) {
+  if (entry.excludes) return usable_but(entry.names, loopback_allowed, nics);
+  std::vector<const Nic*> all;
+  for (const std::string_view pattern : entry.names) {
+    auto chosen = named(pattern, loopback_allowed, nics);
+    if (!chosen) return chosen;
+    all.insert(all.end(), chosen->begin(), chosen->end());
+  }
+  return all;
+}
+
+Result<void> append_entry(std::vector<LinkSpec>& specs, const Entry& entry, bool loopback_allowed,
+                          std::span<const Nic> nics) {
+  const std::string backend(entry.backend->name);
+  if (entry.backend->place == Place::kNone) return append(specs, LinkSpec{backend, "", ""});
+  if (entry.backend->place == Place::kServers) return append_servers(specs, entry.names.front(), loopback_allowed);
+  auto chosen = nics_of(entry, loopback_allowed, nics);
+  if (!chosen) return tl::unexpected(chosen.error());
+  for (const Nic* nic : *chosen) {
+    if (auto added = append(specs, LinkSpec{backend, nic->name, nic->address}); !added) return added;
   }
   return {};
 }
@@ -173,25 +242,11 @@ Result<void> append(std::vector<LinkSpec>& specs, std::string_view backend, std:
 
 Result<std::vector<LinkSpec>> choose_links(std::string_view grammar, bool loopback_allowed, std::span<const Nic> nics) {
   grammar = trim(grammar);
-  std::vector<Entry> entries = {{.backend = "gloo", .names = {}, .excludes = true}};
-  if (grammar != "auto") {
-    auto parsed = parse(grammar);
-    if (!parsed) return tl::unexpected(parsed.error());
-    entries = *std::move(parsed);
-  }
+  auto entries = parse(grammar == "auto" ? "gloo:auto" : grammar);
+  if (!entries) return tl::unexpected(entries.error());
   std::vector<LinkSpec> specs;
-  for (const Entry& entry : entries) {
-    if (entry.excludes) {
-      auto chosen = usable_but(entry.names, loopback_allowed, nics);
-      if (!chosen) return tl::unexpected(chosen.error());
-      if (auto added = append(specs, entry.backend, *chosen); !added) return tl::unexpected(added.error());
-      continue;
-    }
-    for (const std::string_view pattern : entry.names) {
-      auto chosen = named(pattern, loopback_allowed, nics);
-      if (!chosen) return tl::unexpected(chosen.error());
-      if (auto added = append(specs, entry.backend, *chosen); !added) return tl::unexpected(added.error());
-    }
+  for (const Entry& entry : *entries) {
+    if (auto added = append_entry(specs, entry, loopback_allowed, nics); !added) return tl::unexpected(added.error());
   }
   return specs;
 }
@@ -200,6 +255,15 @@ Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopb
   auto specs = choose_links(grammar, loopback_allowed, list_nics());
   if (!specs) return tl::unexpected(specs.error().in("DEFT_LINKS=" + std::string(grammar)));
   return specs;
+}
+
+std::string describe(std::span<const LinkSpec> specs) {
+  std::string text;
+  for (const LinkSpec& spec : specs) {
+    text += (text.empty() ? "" : ", ") + spec.name();
+    if (!spec.address.empty()) text += " (" + spec.address + ")";
+  }
+  return text;
 }
 
 }  // namespace deft::link

@@ -4,13 +4,16 @@
 #include <filesystem>
 #include <thread>
 
+#include "tests/link/server_process.h"
+
 namespace deft::link::testing {
 
-std::vector<Backend> backends() { return {{"gloo"}}; }
+std::vector<Backend> backends() { return {{"gloo"}, {"ps"}}; }
 
 std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
 
 LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
+  if (backend.name == "ps") return {backend.name, shared_servers(), ""};
   return {backend.name, "lo", "127.0.0." + std::to_string(node + 1)};
 }
 

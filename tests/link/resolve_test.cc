@@ -1,6 +1,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/link/backends.h"
 #include "core/link/nics.h"
 
 namespace deft::link {
@@ -26,7 +27,9 @@ std::vector<std::string> names(std::string_view grammar, bool loopback_allowed =
   const auto specs = choose_links(grammar, loopback_allowed, nics);
   if (!specs) return {"error: " + specs.error().message()};
   std::vector<std::string> all;
-  for (const LinkSpec& spec : *specs) all.push_back(spec.interface + " " + spec.address);
+  for (const LinkSpec& spec : *specs) {
+    all.push_back(spec.backend == "gloo" ? spec.interface + " " + spec.address : spec.name());
+  }
   return all;
 }
 
@@ -91,11 +94,59 @@ TEST(Resolve, ANicGivenTwiceIsRefused) {
 
 TEST(Resolve, WrongGrammarIsSaidWithAnExample) {
   EXPECT_THAT(error("eth0"), HasSubstr("the link 'eth0' has no backend"));
-  EXPECT_THAT(error("glue:eth0"), HasSubstr("'glue:eth0' names no link backend that exists"));
-  EXPECT_THAT(error("nccl:eth0"), HasSubstr("backend 'nccl'"));
-  for (const char* grammar : {"", ",", "gloo:", "gloo:eth0,", "gloo:=", "gloo:^", "gloo:^=", "gloo:eth0,^eth1"}) {
+  EXPECT_THAT(error("glue:eth0"), HasSubstr("there is no link backend 'glue'; there are: gloo, ps"));
+  for (const char* grammar : {"", ",", "gloo:", "gloo:eth0,", "gloo:=", "gloo:^", "gloo:^=", "gloo:eth0,^eth1",
+                              "gloo:auto,eth0", "ps:10.0.0.9:29610,eth0"}) {
     EXPECT_THAT(error(grammar), HasSubstr("gloo:eth0,gloo:eth1 or auto")) << grammar;
   }
+}
+
+TEST(Resolve, AutoOfABackendIsAllUsableNics) {
+  for (const char* grammar : {"gloo:auto", "gloo", " gloo : auto "})
+    EXPECT_EQ(names(grammar), names("auto")) << grammar;
+  EXPECT_THAT(names("gloo:auto", true, std::span(kNode.data(), 1)), ElementsAre("lo 127.0.0.1"));
+}
+
+TEST(Resolve, ABackendThatIsNotInThisBuildIsSaidWithThoseThatAre) {
+  for (const Backend& backend : backends()) {
+    const std::string message = error(std::string(backend.name) + ":eth0");
+    EXPECT_TRUE(!backend.built || backend.place != Place::kNics || message.empty()) << message;
+    if (!backend.built) {
+      EXPECT_THAT(message, HasSubstr("the link backend '" + std::string(backend.name) + "' is not in this build"));
+      EXPECT_THAT(message, HasSubstr("use another one: gloo, ps"));
+    }
+  }
+}
+
+TEST(Resolve, ServersMakeOneLinkAndMixWithNics) {
+  EXPECT_THAT(names("ps:10.0.0.9:29610"), ElementsAre("ps:10.0.0.9:29610"));
+  EXPECT_THAT(names("gloo:eth0,ps:a:1+[fd00::9]:2,gloo:eth1"),
+              ElementsAre("eth0 10.0.0.1", "ps:a:1+[fd00::9]:2", "eth1 10.0.1.1"));
+  EXPECT_THAT(names("ps:a:1,ps:b:1"), ElementsAre("ps:a:1", "ps:b:1"));
+}
+
+TEST(Resolve, BadServersAreNamed) {
+  for (const char* grammar : {"ps", "ps:", "ps:host", "ps:host:", "ps::1", "ps:host:0", "ps:host:65536", "ps:host:1x",
+                              "ps:a:1+", "ps:fd00::9:1"}) {
+    EXPECT_THAT(error(grammar), HasSubstr("is no address of a parameter server")) << grammar;
+  }
+  EXPECT_THAT(error("ps:a:1+b:1+a:1"), HasSubstr("the parameter server a:1 is given twice"));
+  EXPECT_THAT(error("ps:a:1,ps:a:1"), HasSubstr("the link ps:a:1 is given twice"));
+}
+
+TEST(Resolve, AServerOnLoopbackNeedsAllPeersOnThisMachine) {
+  for (const char* grammar : {"ps:127.0.0.1:1", "ps:a:1+localhost:2", "ps:[::1]:2"}) {
+    EXPECT_THAT(error(grammar), HasSubstr("which other machines cannot reach")) << grammar;
+    EXPECT_EQ(error(grammar, true), "") << grammar;
+  }
+}
+
+TEST(Resolve, WhatMustBeTheSameOnAllNodesAreBackendsAndServers) {
+  const auto specs = choose_links("gloo:eth0,ps:a:1", false, kNode);
+  ASSERT_TRUE(specs);
+  EXPECT_EQ((*specs)[0].common(), "gloo");
+  EXPECT_EQ((*specs)[1].common(), "ps:a:1");
+  EXPECT_EQ(describe(*specs), "gloo:eth0 (10.0.0.1), ps:a:1");
 }
 
 TEST(Resolve, FindsTheLoopbackOfThisMachine) {

@@ -174,6 +174,23 @@ def test_doctor_names_what_links_resolve_to():
     assert "gloo:lo (127.0.0.1)" in finding("links", "--links", "gloo:lo")["found"]
 
 
+def test_doctor_says_which_backends_this_build_has_and_refuses_the_others():
+    assert finding("backends")["found"].startswith("gloo, ps; not in this build: ")
+    found = finding("links", "--links", "nccl:eth0")
+    assert found["health"] == "fail"
+    assert "the link backend 'nccl' is not in this build" in found["found"]
+
+
+def test_doctor_asks_the_parameter_servers():
+    found = finding("server", "--links", "ps:127.0.0.1:1")
+    assert found["health"] == "fail"
+    assert "no parameter server answers at 127.0.0.1:1" in found["found"]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        assert finding("server", "--links", f"ps:127.0.0.1:{listener.getsockname()[1]}")["health"] == "ok"
+
+
 def test_doctor_checks_the_secret(tmp_path):
     key = tmp_path / "key"
     key.write_text("short")
@@ -198,8 +215,8 @@ def test_check_build_names_links_policies_and_plugins():
     build = json.loads(deft("check-build", "--json").stdout)
     assert {link["name"]: link["here"] for link in build["links"]} == {
         "gloo": True,
+        "ps": True,
         "mpi": False,
-        "ps": False,
         "nccl": False,
     }
     assert all(link["why"] for link in build["links"])

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "core/link/gloo/signals.h"
+#include "core/link/rendezvous.h"
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -29,8 +30,6 @@ namespace {
 constexpr std::chrono::hours kForever{100};
 
 using Bytes = std::vector<std::byte>;
-
-std::string key_of(const Group& group, std::uint32_t node) { return group.prefix + "/gloo/" + std::to_string(node); }
 
 // What a node publishes: for each peer, the length and the bytes of the address of its pair.
 Bytes encode(const std::vector<std::vector<char>>& addresses) {
@@ -60,36 +59,6 @@ std::vector<char> decode(const Bytes& value, std::uint32_t index) {
     }
     offset += length;
   }
-}
-
-std::string plural(std::size_t n) { return n == 1 ? "1 node" : std::to_string(n) + " nodes"; }
-
-// The nodes whose keys are not in the store, as "1, 3"; empty if all are there.
-std::string absent_nodes(const Group& group, std::size_t& count) {
-  std::string absent;
-  count = 0;
-  for (std::uint32_t node = 0; node < group.nodes; ++node) {
-    const std::string key = key_of(group, node);
-    if (node == group.node || group.store->get({&key, 1}, MonotonicClock::now())) continue;
-    absent += (absent.empty() ? "" : ", ") + std::to_string(node);
-    ++count;
-  }
-  return absent;
-}
-
-Result<std::vector<Bytes>> await_peers(const Group& group) {
-  std::vector<std::string> keys;
-  for (std::uint32_t node = 0; node < group.nodes; ++node) keys.push_back(key_of(group, node));
-  auto values = group.store->get(keys, group.connect_deadline_us);
-  if (values && values->size() == keys.size()) return *std::move(values);
-  if (values) return fail(ErrorKind::kInternal, "the store gave back another number of values than keys");
-  if (values.error().kind != ErrorKind::kTimeout) return tl::unexpected(values.error());
-  std::size_t count = 0;
-  const std::string absent = absent_nodes(group, count);
-  if (absent.empty()) return tl::unexpected(values.error());
-  return fail(ErrorKind::kTimeout,
-              plural(count) + " of " + std::to_string(group.nodes) + " did not come before the deadline: " + absent,
-              "see the daemon's log on these nodes");
 }
 
 // Filled in here: gloo would ask the resolver.
@@ -168,7 +137,6 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const Group& g
   std::unique_ptr<Mesh> mesh(new Mesh(group.node, group.nodes));
   if (group.nodes == 1) return mesh;
   if (auto created = mesh->create(spec.address); !created) return tl::unexpected(created.error());
-  if (auto published = mesh->publish(group); !published) return tl::unexpected(published.error());
   if (auto connected = mesh->connect_pairs(spec, group); !connected) return tl::unexpected(connected.error());
   return mesh;
 }
@@ -198,16 +166,12 @@ Result<void> Mesh::create(const std::string& address) {
   return {};
 }
 
-Result<void> Mesh::publish(const Group& group) {
+Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
   std::vector<std::vector<char>> addresses(nodes_);
   for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
     if (peer != node_) addresses[peer] = pair(peer).address().bytes();
   }
-  return group.store->set(key_of(group, node_), encode(addresses));
-}
-
-Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
-  auto values = await_peers(group);
+  auto values = meet(group, "gloo", encode(addresses));
   if (!values) return tl::unexpected(values.error());
   Deadline deadline(group.connect_deadline_us, [this] { poison(); });
   for (std::uint32_t peer = 0; peer < nodes_; ++peer) {

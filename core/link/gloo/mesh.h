@@ -37,7 +37,6 @@ class Mesh {
  private:
   Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
   Result<void> create(const std::string& address);
-  Result<void> publish(const Group& group);
   Result<void> connect_pairs(const LinkSpec& spec, const Group& group);
 
   const std::uint32_t node_;

@@ -1,0 +1,35 @@
+// The link backends that Deft knows, and whether this build and this machine have them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "core/base/status.h"
+
+namespace deft::link {
+
+// What stands behind the colon in DEFT_LINKS.
+enum class Place : std::uint8_t {
+  kNics,     // gloo:eth0
+  kServers,  // ps:host:port
+  kNone,     // mpi: it chooses by its own options
+};
+
+struct Backend {
+  std::string_view name;
+  Place place;
+  bool built;                // in this build
+  std::string_view summary;  // what it is, or why it is missing
+};
+
+std::span<const Backend> backends();
+
+// Null for a name that Deft does not know.
+const Backend* find_backend(std::string_view name);
+
+// An error where links of this backend cannot be opened: unknown, or not in this build.
+Result<void> check_backend(std::string_view name);
+
+}  // namespace deft::link

@@ -1,0 +1,103 @@
+#include "core/link/ps/connection.h"
+
+#include <algorithm>
+
+namespace deft::link::ps_backend {
+namespace {
+
+constexpr std::int64_t kMaxMessageBytes = 1 << 20;
+constexpr int kReconnectMs = 50;
+constexpr int kReconnectMaxMs = 500;
+
+void keep(void* /*data*/, void* /*hint*/) {}
+
+}  // namespace
+
+Connection::Connection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us)
+    : address_(std::move(address)),
+      dealer_(context, zmq::socket_type::dealer),
+      monitor_(context, zmq::socket_type::pair) {
+  const std::string endpoint = "inproc://server-" + std::to_string(index);
+  const int silence_ms = static_cast<int>(std::max<TimeUs>(silence_us / 1000, 100));
+  dealer_.set(zmq::sockopt::linger, 0);
+  dealer_.set(zmq::sockopt::sndhwm, 0);
+  dealer_.set(zmq::sockopt::rcvhwm, 0);
+  dealer_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+  dealer_.set(zmq::sockopt::reconnect_ivl, kReconnectMs);
+  dealer_.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
+  dealer_.set(zmq::sockopt::heartbeat_ivl, std::max(silence_ms / 4, 25));
+  dealer_.set(zmq::sockopt::heartbeat_timeout, silence_ms);
+  if (zmq_socket_monitor(dealer_.handle(), endpoint.c_str(), ZMQ_EVENT_DISCONNECTED) != 0) throw zmq::error_t();
+  monitor_.connect(endpoint);
+  dealer_.connect("tcp://" + address_);
+}
+
+void Connection::hello(const Header& header, const std::string& channel) {
+  dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
+  dealer_.send(zmq::buffer(channel), zmq::send_flags::none);
+}
+
+void Connection::push(const Header& header, std::byte* data, std::size_t bytes) {
+  dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
+  zmq::message_t payload;
+  if (bytes > 0) payload.rebuild(data, bytes, keep, nullptr);
+  dealer_.send(payload, zmq::send_flags::none);
+  ++unanswered_;
+}
+
+std::optional<Connection::Message> Connection::receive() {
+  zmq::message_t first, payload;
+  while (dealer_.recv(first, zmq::recv_flags::dontwait)) {
+    int frames = 1;
+    for (zmq::message_t frame; dealer_.get(zmq::sockopt::rcvmore); ++frames) {
+      if (!dealer_.recv(frame, zmq::recv_flags::none)) break;
+      payload = std::move(frame);
+    }
+    const auto header = header_of(first);
+    if (frames != 2 || !header) {
+      ended_ = Error{ErrorKind::kViolation,
+                     address_ + " is no parameter server: it sent what cannot be read",
+                     "correct the address in DEFT_LINKS",
+                     {}};
+      return std::nullopt;
+    }
+    answered_ = true;
+    if (header->kind == Kind::kResult && !ended_) {
+      if (unanswered_ > 0) --unanswered_;
+      return Message{*header, std::move(payload)};
+    }
+    on_notice(*header, payload);
+  }
+  return std::nullopt;
+}
+
+void Connection::on_notice(const Header& header, const zmq::message_t& payload) {
+  const auto* bytes = payload.data<std::uint8_t>();
+  switch (header.kind) {
+    case Kind::kPresent: present_.assign(bytes, bytes + payload.size()); return;
+    case Kind::kWelcome: welcome_ = true; return;
+    case Kind::kFailed:
+      if (!ended_) ended_ = Error{static_cast<ErrorKind>(header.error), payload.to_string(), {}, "server " + address_};
+      return;
+    default: return;
+  }
+}
+
+std::vector<std::uint32_t> Connection::absent() const {
+  std::vector<std::uint32_t> nodes;
+  for (std::uint32_t node = 0; node < present_.size(); ++node)
+    if (present_[node] == 0) nodes.push_back(node);
+  return nodes;
+}
+
+// What the server sent before it went is taken first: receive() must have been called after the event.
+void Connection::check_alive() {
+  zmq::message_t frame;
+  bool disconnected = false;
+  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) disconnected = true;
+  if (!disconnected || !answered_ || ended_) return;
+  ended_ =
+      Error{ErrorKind::kLost, "the parameter server " + address_ + " was lost", "see its log, and start it again", {}};
+}
+
+}  // namespace deft::link::ps_backend

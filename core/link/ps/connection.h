@@ -1,0 +1,58 @@
+// A link's connection to one parameter server. One thread at a time.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <optional>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/link/ps/wire.h"
+
+namespace deft::link::ps_backend {
+
+class Connection {
+ public:
+  // Begins to connect; ZeroMQ goes on trying.
+  Connection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us);
+
+  [[nodiscard]] const std::string& address() const { return address_; }
+  void hello(const Header& header, const std::string& channel);
+
+  // The bytes are not copied: they must stay until the answer has come or the connection is closed.
+  void push(const Header& header, std::byte* data, std::size_t bytes);
+
+  // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
+  struct Message {
+    Header header;
+    zmq::message_t payload;
+  };
+  std::optional<Message> receive();
+
+  [[nodiscard]] bool answered() const { return answered_; }
+  [[nodiscard]] bool welcome() const { return welcome_; }
+  [[nodiscard]] std::vector<std::uint32_t> absent() const;                    // nodes that this server has not seen yet
+  [[nodiscard]] const std::optional<Error>& ended() const { return ended_; }  // why nothing more will come
+  void check_alive();                                                         // ended() is set when the server is gone
+
+  [[nodiscard]] zmq::pollitem_t messages() { return {dealer_.handle(), 0, ZMQ_POLLIN, 0}; }
+  [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
+  [[nodiscard]] std::size_t unanswered() const { return unanswered_; }
+
+ private:
+  void on_notice(const Header& header, const zmq::message_t& payload);
+
+  const std::string address_;
+  zmq::socket_t dealer_;
+  zmq::socket_t monitor_;
+  bool answered_ = false;
+  bool welcome_ = false;
+  std::size_t unanswered_ = 0;
+  std::vector<std::uint8_t> present_;
+  std::optional<Error> ended_;
+};
+
+}  // namespace deft::link::ps_backend

@@ -1,0 +1,233 @@
+#include "core/link/ps/exchange.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/link/rendezvous.h"
+#include "core/link/servers.h"
+
+namespace deft::link::ps_backend {
+namespace {
+
+constexpr TimeUs kLongUs = 3'600'000'000;
+
+std::string listed(const std::vector<std::uint32_t>& nodes) {
+  std::string text;
+  for (const std::uint32_t node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
+  return text;
+}
+
+// Nodes that name other servers would wait for each other in vain.
+Result<void> check_same_servers(const LinkSpec& spec, const Group& group) {
+  const auto* own = reinterpret_cast<const std::byte*>(spec.interface.data());
+  const auto values = meet(group, "ps", {own, spec.interface.size()});
+  if (!values) return tl::unexpected(values.error());
+  for (std::uint32_t node = 0; node < values->size(); ++node) {
+    const std::string other(reinterpret_cast<const char*>((*values)[node].data()), (*values)[node].size());
+    if (other == spec.interface) continue;
+    if (!split_servers(other)) {
+      return fail(ErrorKind::kViolation, "node " + std::to_string(node) + " published bad addresses of its servers");
+    }
+    return fail(
+        ErrorKind::kMismatch,
+        "node " + std::to_string(node) + " uses the parameter servers " + other + ", this one " + spec.interface,
+        "give all nodes the same DEFT_LINKS");
+  }
+  return {};
+}
+
+}  // namespace
+
+Exchange::Exchange(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd)
+    : node_(node), nodes_(nodes), spread_(servers), wake_fd_(wake_fd) {}
+
+Exchange::~Exchange() {
+  close();
+  ::close(wake_fd_);
+}
+
+// Blocks until ZeroMQ holds none of our memory any more; what was not sent yet is dropped.
+void Exchange::close() {
+  lanes_.clear();
+  context_.reset();
+}
+
+Result<std::unique_ptr<Exchange>> Exchange::connect(const LinkSpec& spec, const Group& group) {
+  const auto servers = split_servers(spec.interface);
+  if (!servers) return tl::unexpected(servers.error());
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    return fail(ErrorKind::kExhausted, std::string("eventfd: ") + std::strerror(errno),
+                "raise the limit on open files (ulimit -n)");
+  }
+  std::unique_ptr<Exchange> exchange(new Exchange(group.node, group.nodes, servers->size(), wake_fd));
+  if (group.nodes == 1) return exchange;
+  if (auto opened = exchange->open(*servers, group); !opened) return tl::unexpected(opened.error());
+  if (auto same = check_same_servers(spec, group); !same) return tl::unexpected(same.error());
+  if (auto welcome = exchange->await_welcome(group); !welcome) return tl::unexpected(welcome.error());
+  return exchange;
+}
+
+Result<void> Exchange::open(const std::vector<std::string>& servers, const Group& group) {
+  try {
+    context_ = std::make_unique<zmq::context_t>(1);
+    Header header;
+    header.kind = Kind::kHello;
+    header.node = node_;
+    header.nodes = nodes_;
+    for (const std::string& server : servers) {
+      Lane lane;
+      lane.connection =
+          std::make_unique<Connection>(*context_, server, static_cast<std::uint32_t>(lanes_.size()), group.silence_us);
+      lane.connection->hello(header, group.prefix);
+      lanes_.push_back(std::move(lane));
+    }
+  } catch (const zmq::error_t& error) {
+    return fail(ErrorKind::kInvalid, std::string("cannot connect to the parameter servers: ") + error.what(),
+                "correct the addresses in DEFT_LINKS");
+  }
+  return {};
+}
+
+Error Exchange::not_welcome(const Connection& connection) const {
+  if (!connection.answered()) {
+    return {ErrorKind::kTimeout,
+            "the parameter server " + connection.address() + " does not answer",
+            "start it there (deftd --role server --listen " + connection.address() + "), or correct DEFT_LINKS",
+            {}};
+  }
+  return {ErrorKind::kTimeout,
+          "node " + listed(connection.absent()) + " did not reach the parameter server " + connection.address() +
+              " in time",
+          "check that a firewall lets TCP through from there",
+          {}};
+}
+
+Result<void> Exchange::await_welcome(const Group& group) {
+  while (true) {
+    const Connection* missing = nullptr;
+    for (Lane& lane : lanes_) {
+      Connection& connection = *lane.connection;
+      while (connection.receive()) continue;  // no result can be due
+      connection.check_alive();
+      if (connection.ended()) return tl::unexpected(*connection.ended());
+      if (!connection.welcome() && missing == nullptr) missing = &connection;
+    }
+    if (missing == nullptr) return {};
+    const TimeUs left = group.connect_deadline_us - MonotonicClock::now();
+    if (left <= 0) return tl::unexpected(not_welcome(*missing));
+    wait(left);
+  }
+}
+
+void Exchange::wait(TimeUs timeout_us) {
+  std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
+  for (Lane& lane : lanes_) {
+    items.push_back(lane.connection->messages());
+    items.push_back(lane.connection->events());
+  }
+  // An interrupted wait is a short one.
+  zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout_us + 999) / 1000));
+}
+
+void Exchange::abort() {
+  aborted_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
+  close_if_aborted();
+}
+
+// After an abort somebody closes the connections: whoever has them, or else the abort itself.
+void Exchange::close_if_aborted() {
+  if (!aborted_ || !in_use_.try_lock()) return;
+  close();
+  in_use_.unlock();
+}
+
+Result<void> Exchange::round(std::byte* data, std::span<const Segment> segments, const Header& shape) {
+  Result<void> result;
+  {
+    const std::lock_guard lock(in_use_);
+    try {
+      result = aborted_ ? fail(ErrorKind::kLost, "aborted") : run(data, segments, shape);
+    } catch (const zmq::error_t& error) {
+      result = fail(ErrorKind::kLost, std::string("ZeroMQ: ") + error.what());
+    }
+    if (!result) close();
+  }
+  close_if_aborted();
+  return result;
+}
+
+Result<void> Exchange::run(std::byte* data, std::span<const Segment> segments, const Header& shape) {
+  for (Lane& lane : lanes_) {
+    lane.segments.clear();
+    lane.sent = lane.received = 0;
+  }
+  for (std::uint32_t i = 0; i < segments.size(); ++i) lanes_[segments[i].server].segments.push_back(i);
+  Header header = shape;
+  header.kind = Kind::kPush;
+  header.node = node_;
+  header.nodes = nodes_;
+  header.round = rounds_++;
+  while (true) {
+    bool complete = true;
+    for (Lane& lane : lanes_) {
+      push_what_fits(lane, data, segments, header);
+      if (auto ok = look_after(lane, data, segments); !ok) return ok;
+      complete = complete && lane.received == lane.segments.size();
+    }
+    if (complete) return {};
+    if (aborted_) return fail(ErrorKind::kLost, "aborted");
+    const bool can_push = std::ranges::any_of(lanes_, [](const Lane& lane) {
+      return lane.sent < lane.segments.size() && lane.sent - lane.received < kWindow;
+    });
+    if (!can_push) wait(kLongUs);
+  }
+}
+
+// The earliest segments first: the order of the operations is the leader's, and urgent parts are ahead in it.
+void Exchange::push_what_fits(Lane& lane, std::byte* data, std::span<const Segment> segments, const Header& shape) {
+  while (lane.sent < lane.segments.size() && lane.sent - lane.received < kWindow) {
+    const Segment& segment = segments[lane.segments[lane.sent]];
+    Header header = shape;
+    header.segment = lane.segments[lane.sent++];
+    header.bytes = segment.bytes;
+    header.owner = segment.owner;
+    const bool brings = segment.owner == kNoOwner || segment.owner == node_;
+    lane.connection->push(header, data + segment.offset, brings ? segment.bytes : 0);
+  }
+}
+
+Result<void> Exchange::take_results(Lane& lane, std::byte* data, std::span<const Segment> segments) {
+  while (auto message = lane.connection->receive()) {
+    const bool due = lane.received < lane.sent;
+    const std::uint32_t index = due ? lane.segments[lane.received] : 0;
+    const std::size_t bytes = !due || segments[index].owner == node_ ? 0 : segments[index].bytes;
+    if (!due || message->header.round + 1 != rounds_ || message->header.segment != index ||
+        message->payload.size() != bytes) {
+      return fail(ErrorKind::kViolation,
+                  "the parameter server " + lane.connection->address() + " gave back what was not asked for",
+                  "install the same version of Deft on all nodes");
+    }
+    if (bytes > 0) std::memcpy(data + segments[index].offset, message->payload.data(), bytes);
+    ++lane.received;
+  }
+  return {};
+}
+
+// What has come, and whether more will.
+Result<void> Exchange::look_after(Lane& lane, std::byte* data, std::span<const Segment> segments) {
+  if (auto ok = take_results(lane, data, segments); !ok) return ok;
+  lane.connection->check_alive();
+  if (!lane.connection->ended()) return {};
+  if (auto ok = take_results(lane, data, segments); !ok) return ok;  // came before the server's end did
+  if (lane.received == lane.segments.size()) return {};
+  return tl::unexpected(*lane.connection->ended());
+}
+
+}  // namespace deft::link::ps_backend

@@ -1,0 +1,212 @@
+#include "core/link/ps/server.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+namespace deft::link::ps_backend {
+namespace {
+
+constexpr char kMonitorEndpoint[] = "inproc://deft-ps-connections";
+constexpr std::int64_t kMaxMessageBytes = 1 << 20;
+constexpr TimeUs kTurnUs = 1'000'000;
+// ZeroMQ says that a connection ended, but not whose, and may say it a moment before a send to it fails.
+constexpr std::array<TimeUs, 3> kChecksAfterUs = {5'000, 50'000, 500'000};
+constexpr int kMessagesAtOnce = 64;  // between looks at what else has happened
+
+}  // namespace
+
+Server::Server(Options options) : options_(std::move(options)), router_(context_, zmq::socket_type::router) {}
+
+Server::~Server() {
+  router_.close();
+  monitor_.close();
+}
+
+Result<std::unique_ptr<Server>> Server::open(Options options) {
+  std::unique_ptr<Server> server(new Server(std::move(options)));
+  if (auto ok = server->listen(); !ok) return tl::unexpected(ok.error());
+  return server;
+}
+
+Result<void> Server::listen() {
+  try {
+    router_.set(zmq::sockopt::linger, 0);
+    router_.set(zmq::sockopt::sndhwm, 0);
+    router_.set(zmq::sockopt::rcvhwm, 0);
+    router_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    router_.set(zmq::sockopt::router_mandatory, true);
+    if (zmq_socket_monitor(router_.handle(), kMonitorEndpoint, ZMQ_EVENT_DISCONNECTED) != 0) throw zmq::error_t();
+    monitor_ = zmq::socket_t(context_, zmq::socket_type::pair);
+    monitor_.connect(kMonitorEndpoint);
+    router_.bind("tcp://" + options_.listen);
+    address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
+    return {};
+  } catch (const zmq::error_t& error) {
+    const bool taken = error.num() == EADDRINUSE;
+    return fail(taken ? ErrorKind::kExhausted : ErrorKind::kInvalid,
+                "a parameter server cannot listen on " + options_.listen + ": " + error.what(),
+                taken ? "another program holds this port: stop it, or choose another DEFT_LISTEN"
+                      : "DEFT_LISTEN is host:port with an address of this machine");
+  }
+}
+
+void Server::log(const std::string& line) const {
+  if (options_.log) options_.log(line);
+}
+
+void Server::run(int stop_fd) {
+  while (!done_) {
+    wait(stop_fd);
+    watch_connections();
+    for (int i = 0; i < kMessagesAtOnce && receive_one(); ++i) continue;
+    const TimeUs now = MonotonicClock::now();
+    if (!checks_.empty() && now >= checks_.front()) find_the_gone();
+    put_away_the_gone();
+    if (options_.on_turn) options_.on_turn();
+    if (stopping_ && (channels_.empty() || now >= stop_at_us_)) done_ = true;
+  }
+}
+
+void Server::wait(int stop_fd) {
+  std::array<zmq::pollitem_t, 3> items{
+      {{router_.handle(), 0, ZMQ_POLLIN, 0}, {monitor_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_fd, ZMQ_POLLIN, 0}}};
+  TimeUs timeout = kTurnUs;
+  const TimeUs now = MonotonicClock::now();
+  if (!checks_.empty()) timeout = std::clamp<TimeUs>(checks_.front() - now, 0, timeout);
+  if (stopping_) timeout = std::clamp<TimeUs>(stop_at_us_ - now, 0, timeout);
+  // An interrupted wait is a short one.
+  zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout + 999) / 1000));
+  if ((items[2].revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
+}
+
+void Server::on_stop(int stop_fd) {
+  std::array<char, 512> told{};  // an eventfd's number or signalfd's records
+  if (read(stop_fd, told.data(), told.size()) <= 0) return;
+  if (stopping_) done_ = true;
+  stopping_ = true;
+  stop_at_us_ = MonotonicClock::now() + options_.grace_us;
+  log(channels_.empty() ? "shutting down" : "shutting down when the links that are open have closed");
+}
+
+bool Server::receive_one() {
+  zmq::message_t identity, first, payload;
+  if (!router_.recv(identity, zmq::recv_flags::dontwait)) return false;
+  int frames = 1;
+  while (router_.get(zmq::sockopt::rcvmore)) {
+    zmq::message_t frame;
+    if (!router_.recv(frame, zmq::recv_flags::none)) break;
+    (frames++ == 1 ? first : payload) = std::move(frame);
+  }
+  if (frames == 3) on_message(identity.to_string(), first, std::move(payload));
+  return true;
+}
+
+void Server::on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload) {
+  const auto header = header_of(first);
+  if (!header) return;  // somebody who speaks another language
+  if (header->version != kVersion) {
+    return refuse(peer, {ErrorKind::kMismatch,
+                         "the parameter server speaks version " + std::to_string(kVersion) + ", the link version " +
+                             std::to_string(header->version),
+                         "install the same version of Deft on all nodes",
+                         {}});
+  }
+  const auto member = members_.find(peer);
+  if (header->kind == Kind::kHello && member == members_.end()) return on_hello(peer, *header, payload);
+  if (header->kind != Kind::kPush || member == members_.end()) return;
+  channels_.at(member->second.channel)->push(member->second.node, *header, std::move(payload));
+}
+
+void Server::on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload) {
+  const std::string name = payload.to_string();
+  if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || name.empty() ||
+      name.size() > kMaxChannelName || stopping_) {
+    return refuse(peer, {stopping_ ? ErrorKind::kUnavailable : ErrorKind::kViolation,
+                         stopping_ ? "the parameter server is shutting down" : "a hello that cannot be",
+                         "",
+                         {}});
+  }
+  auto& channel = channels_[name];
+  const bool added = channel == nullptr;
+  if (added) {
+    channel = std::make_unique<Channel>(header.nodes,
+                                        [this, name](std::uint32_t node, const Header& message, zmq::message_t& bytes) {
+                                          send_to_member(name, node, message, bytes);
+                                        });
+  }
+  members_[peer] = {name, header.node};
+  const auto before = peers_.find({name, header.node});
+  const std::string replaced = before == peers_.end() ? std::string() : before->second;
+  if (replaced.empty()) peers_[{name, header.node}] = peer;
+  if (auto joined = channel->join(header.node, header.nodes); !joined) {
+    members_.erase(peer);
+    if (replaced.empty()) peers_.erase({name, header.node});
+    if (added) channels_.erase(name);
+    return refuse(peer, joined.error());
+  }
+  if (added) log("the link " + name + " of " + std::to_string(header.nodes) + " nodes begins");
+}
+
+void Server::refuse(const std::string& peer, const Error& error) {
+  const std::string text = error.message();
+  zmq::message_t payload(text.data(), text.size());
+  send(peer, failed_header(error), payload);
+}
+
+bool Server::send(const std::string& peer, const Header& header, zmq::message_t& payload) {
+  try {
+    router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+    router_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+    router_.send(payload, zmq::send_flags::dontwait);
+    return true;
+  } catch (const zmq::error_t&) {
+    return false;  // it has gone
+  }
+}
+
+void Server::send_to_member(const std::string& channel, std::uint32_t node, const Header& header,
+                            zmq::message_t& payload) {
+  const auto peer = peers_.find({channel, node});
+  if (peer != peers_.end() && !send(peer->second, header, payload)) gone_.push_back(peer->second);
+}
+
+void Server::watch_connections() {
+  zmq::message_t frame;
+  bool any = false;
+  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) any = true;
+  if (!any) return;
+  checks_.clear();
+  for (const TimeUs after : kChecksAfterUs) checks_.push_back(MonotonicClock::now() + after);
+}
+
+void Server::find_the_gone() {
+  checks_.erase(checks_.begin());
+  const Header ping;
+  for (const auto& [peer, member] : members_) {
+    zmq::message_t nothing;
+    if (!send(peer, ping, nothing)) gone_.push_back(peer);
+  }
+}
+
+// Not while a channel is sending: that a node has gone makes it send again.
+void Server::put_away_the_gone() {
+  while (!gone_.empty()) {
+    const std::string peer = gone_.back();
+    gone_.pop_back();
+    const auto it = members_.find(peer);
+    if (it == members_.end()) continue;
+    const Member member = it->second;
+    members_.erase(it);
+    peers_.erase({member.channel, member.node});
+    Channel& channel = *channels_.at(member.channel);
+    channel.leave(member.node);
+    if (!channel.empty()) continue;
+    log("the link " + member.channel + " has ended after " + std::to_string(channel.bytes()) + " bytes");
+    channels_.erase(member.channel);
+  }
+}
+
+}  // namespace deft::link::ps_backend

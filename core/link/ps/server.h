@@ -1,0 +1,75 @@
+// A parameter server: sums what the nodes of each ps link push, and gives the sums back. `deftd --role server` runs one.
+//
+//   auto server = Server::open({.listen = "10.0.0.9:29610", .log = ...});
+//   (*server)->run(stop_fd);      // until stop_fd is readable and the jobs that use it have ended
+//
+// One thread; it keeps what the nodes of running rounds have pushed (at most kWindow segments a link and server) and
+// nothing else. Links of different jobs do not see each other. It takes messages from whoever reaches its address.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/link/ps/channel.h"
+
+namespace deft::link::ps_backend {
+
+class Server {
+ public:
+  struct Options {
+    std::string listen;                           // host:port; port * is any free one
+    std::function<void(const std::string&)> log;  // a line when a link's nodes come or go; may be empty
+    std::function<void()> on_turn;                // at least once a second; may be empty
+    TimeUs grace_us = 0;  // how long run() goes on for links that are open when it is told to stop
+  };
+  static Result<std::unique_ptr<Server>> open(Options options);
+  ~Server();
+
+  // Returns when `stop_fd` has become readable and no link is open, or the grace has passed, or it became so twice.
+  void run(int stop_fd);
+
+  [[nodiscard]] const std::string& address() const { return address_; }  // with the port that it got
+
+ private:
+  struct Member {
+    std::string channel;
+    std::uint32_t node = 0;
+  };
+  explicit Server(Options options);
+  Result<void> listen();
+  bool receive_one();
+  void on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload);
+  void on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload);
+  bool send(const std::string& peer, const Header& header, zmq::message_t& payload);
+  void send_to_member(const std::string& channel, std::uint32_t node, const Header& header, zmq::message_t& payload);
+  void refuse(const std::string& peer, const Error& error);
+  void watch_connections();
+  void find_the_gone();
+  void put_away_the_gone();
+  void wait(int stop_fd);
+  void on_stop(int stop_fd);
+  void log(const std::string& line) const;
+
+  Options options_;
+  zmq::context_t context_{1};
+  zmq::socket_t router_;
+  zmq::socket_t monitor_;
+  std::string address_;
+  std::map<std::string, Member> members_;                               // by ZeroMQ's identity of the connection
+  std::map<std::pair<std::string, std::uint32_t>, std::string> peers_;  // identity by channel and node
+  std::map<std::string, std::unique_ptr<Channel>> channels_;
+  std::vector<std::string> gone_;
+  std::vector<TimeUs> checks_;  // when to look for connections that have ended
+  bool stopping_ = false;
+  bool done_ = false;
+  TimeUs stop_at_us_ = 0;
+};
+
+}  // namespace deft::link::ps_backend

@@ -1,0 +1,73 @@
+// The messages between a ps link and its servers, over ZeroMQ (DEALER on the link's side, ROUTER on the server's). Each is
+// a Header and a payload frame.
+//
+// From the link of `node` of `nodes`:
+//   kHello    the first one of a connection; payload: the channel's name, which all links of the group share
+//   kPush     segment `segment` of round `round`; payload: its elements, or nothing where another node's are asked for
+// From the server:
+//   kPresent  payload: a byte for each node, 1 where its link has said hello
+//   kWelcome  all have: pushes may begin
+//   kResult   the answer to a push, in the order of the pushes; payload: the reduced elements, the owner's, or (for the owner
+//             itself) nothing
+//   kFailed   `error` is the kind, payload: the text; the channel is of no use any more
+//   kPing     nothing: shows the server that the connection stands
+//
+// A round is one operation of the link. Every node pushes each segment of it once, in rising order, and a result is for the
+// very round and segment that was pushed, so nobody can be given another round's. A segment without an owner is reduced
+// over all nodes; one with an owner goes from it to all others.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <optional>
+#include <type_traits>
+#include <zmq.hpp>
+
+namespace deft::link::ps_backend {
+
+inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
+inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
+inline constexpr std::uint32_t kMaxNodes = 4096;
+inline constexpr std::size_t kMaxSegmentBytes = 256 << 10;
+inline constexpr std::size_t kMaxChannelName = 512;
+inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
+
+enum class Kind : std::uint16_t {
+  kHello = 1,
+  kPush = 2,
+  kPresent = 3,
+  kWelcome = 4,
+  kResult = 5,
+  kFailed = 6,
+  kPing = 7,
+};
+
+struct Header {
+  std::uint32_t magic = kMagic;
+  std::uint16_t version = kVersion;
+  Kind kind = Kind::kPing;
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 0;
+  std::uint64_t round = 0;
+  std::uint64_t bytes = 0;  // of the segment's elements
+  std::uint64_t total = 0;  // of the whole operation
+  std::uint32_t segment = 0;
+  std::uint32_t owner = kNoOwner;
+  std::uint8_t dtype = 0;
+  std::uint8_t op = 0;
+  std::uint8_t error = 0;
+  std::uint8_t unused[5] = {};
+};
+static_assert(sizeof(Header) == 56 && std::is_trivially_copyable_v<Header>);
+
+// The header in a frame; nothing if the frame is none. The version is the caller's to check.
+inline std::optional<Header> header_of(const zmq::message_t& frame) {
+  Header header;
+  if (frame.size() != sizeof header) return std::nullopt;
+  std::memcpy(&header, frame.data(), sizeof header);
+  if (header.magic != kMagic) return std::nullopt;
+  return header;
+}
+
+}  // namespace deft::link::ps_backend

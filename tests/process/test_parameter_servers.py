@@ -1,0 +1,135 @@
+"""Training through parameter servers: real deftd --role server processes, alone and mixed with gloo."""
+
+import os
+import signal
+import time
+
+import pytest
+from cluster import Cluster, free_port, wait_for_line, wait_until
+
+SUMS = """
+import hashlib
+group = session.declare("sgd", [deft.Tensor("a", deft.FLOAT32, (300001,), 0), deft.Tensor("b", deft.FLOAT32, (7,), 1),
+                                deft.Tensor("c", deft.BFLOAT16, (100003,), 2)])
+steps = int(os.environ.get("STEPS", 6))
+digest = hashlib.sha256()
+for step in range(steps):
+    values = np.random.default_rng((step, rank)).standard_normal(400011).astype(np.float32)
+    try:
+        vector(group, 0)[:] = values[:300001]
+        vector(group, 1)[:] = values[300001:300008]
+        vector(group, 2, np.uint16)[:] = (values[300008:].view(np.uint32) >> 16).astype(np.uint16)
+        group.ready(0, 3, step)
+        group.wait(0, 3, step)
+    except deft.DeftError as error:
+        say(f"ERROR {time.monotonic()} {error}")
+        raise SystemExit(7)
+    exact = sum(np.random.default_rng((step, r)).standard_normal(400011).astype(np.float32) for r in range(size))
+    assert np.abs(vector(group, 0) - exact[:300001]).max() < 1e-5
+    for index, dtype in ((0, np.float32), (1, np.float32), (2, np.uint16)):
+        digest.update(vector(group, index, dtype).tobytes())
+    if step == 3:
+        say("training")
+session.close()
+say(digest.hexdigest())
+"""
+
+
+class Servers:
+    """Parameter servers beside a cluster's daemons."""
+
+    def __init__(self, cluster: Cluster, count: int):
+        self.addresses = [f"127.0.0.{100 + i}:{free_port(f'127.0.0.{100 + i}')}" for i in range(count)]
+        cluster.listen += self.addresses
+        self.processes = [cluster.start_daemon(cluster.nodes + i, role="server", links="auto") for i in range(count)]
+        cluster.daemons += self.processes
+        self.link = "ps:" + "+".join(self.addresses)
+
+
+def descriptors(process) -> int:
+    return len(os.listdir(f"/proc/{process.pid}/fd"))
+
+
+@pytest.mark.parametrize("nodes, per_node, count", [(2, 1, 1), (2, 2, 2), (3, 1, 2)])
+def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
+    with Cluster(nodes) as cluster:
+        servers = Servers(cluster, count)
+        before = [descriptors(server) for server in servers.processes]
+        digests = {
+            links: {cluster_output.split()[-1] for cluster_output in run(cluster, per_node, links)}
+            for links in ("gloo:lo", servers.link, f"gloo:lo,{servers.link}")
+        }
+        assert all(len(digest) == 1 for digest in digests.values()), digests
+        assert len(set.union(*digests.values())) == 1, digests
+        for server, count_before in zip(servers.processes, before, strict=True):
+            wait_until(lambda s=server, c=count_before: descriptors(s) <= c, what="the server's descriptors given back")
+
+
+def run(cluster: Cluster, per_node: int, links: str) -> list[str]:
+    return cluster.finish(cluster.start(SUMS, per_node, DEFT_LINKS=links, DEFT_POLICY="bytescheduler"))
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_server_is_named_on_every_worker_by_the_deadline(kill):
+    with Cluster(2) as cluster:
+        servers = Servers(cluster, 2)
+        workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="1000000")
+        for worker in workers:
+            wait_for_line(worker, "training")
+        moment = time.monotonic()
+        servers.processes[1].send_signal(kill)
+        for worker in workers:
+            _, seconds, text = wait_for_line(worker, "ERROR").split(" ", 2)
+            assert float(seconds) - moment < 3 + 1.5, text
+            assert f"the parameter server {servers.addresses[1]} was lost" in text
+            assert worker.wait(10) == 7
+
+
+def test_a_lost_node_is_named_and_the_servers_serve_the_next_job():
+    with Cluster(3) as cluster:
+        servers = Servers(cluster, 2)
+        before = [descriptors(server) for server in servers.processes]
+        workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="1000000")
+        for worker in workers:
+            wait_for_line(worker, "training")
+        cluster.daemons[2].kill()
+        for worker in workers[:2]:
+            assert "node 2" in wait_for_line(worker, "ERROR")
+        cluster.daemons[2].wait()
+        cluster.daemons[2] = cluster.start_daemon(2)
+        for server, count_before in zip(servers.processes, before, strict=True):
+            wait_until(lambda s=server, c=count_before: descriptors(s) <= c, what="the server's descriptors given back")
+        assert len({output.split()[-1] for output in run(cluster, 1, servers.link)}) == 1
+
+
+def test_a_server_that_is_not_there_is_named():
+    with Cluster(2) as cluster:
+        missing = f"127.0.0.99:{free_port('127.0.0.99')}"
+        workers = cluster.start(SUMS, DEFT_LINKS="ps:" + missing)
+        for worker in workers:
+            out, err = worker.communicate(timeout=20)
+            assert worker.returncode != 0
+            assert f"the parameter server {missing} does not answer" in out + err
+
+
+def test_nodes_with_different_servers_are_told():
+    with Cluster(2) as cluster:
+        servers = Servers(cluster, 2)
+        workers = [
+            cluster.start_one(SUMS, rank, DEFT_LINKS="ps:" + address) for rank, address in enumerate(servers.addresses)
+        ]
+        for worker in workers:
+            out, err = worker.communicate(timeout=20)
+            assert worker.returncode != 0
+            assert all("ps:" + address in out + err for address in servers.addresses)
+
+
+def test_a_server_that_is_told_to_stop_lets_the_job_end():
+    with Cluster(2, timeout="20s") as cluster:
+        servers = Servers(cluster, 1)
+        workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="60")
+        for worker in workers:
+            wait_for_line(worker, "training")
+        servers.processes[0].terminate()
+        cluster.finish(workers)
+        assert servers.processes[0].wait(10) == 0
