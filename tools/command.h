@@ -26,6 +26,7 @@ Result<int> run_doctor(Arguments arguments);
 Result<int> run_check_build(Arguments arguments);
 Result<int> run_keygen(Arguments arguments);
 Result<int> run_options(Arguments arguments);
+Result<int> run_probe(Arguments arguments);
 
 // Takes `flag` out of `arguments`; true when it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);

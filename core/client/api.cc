@@ -8,11 +8,11 @@
 #include <new>
 #include <unordered_map>
 
+#include "core/base/placement.h"
 #include "core/client/collectives.h"
 #include "core/client/deft.h"
 #include "core/client/gradients.h"
 #include "core/client/options.h"
-#include "core/client/placement.h"
 
 namespace client = deft::client;
 using deft::Error;
@@ -145,7 +145,7 @@ int deft_open(const char* const* options, deft_session** session, deft_error* er
     for (; options != nullptr && *options != nullptr; ++options) given.emplace_back(*options);
     auto config = client::open_options(given);
     if (!config) return report(config.error(), error);
-    auto placement = client::find_placement(*config, [](const char* name) { return std::getenv(name); });
+    auto placement = find_placement(*config, [](const char* name) { return std::getenv(name); });
     if (!placement) return report(placement.error(), error);
     auto opened = client::Session::open(*config, *placement);
     if (!opened) return report(opened.error(), error);

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "core/base/config.h"
+#include "core/base/placement.h"
 #include "core/base/status.h"
-#include "core/client/placement.h"
 #include "core/ipc/channel.h"
 #include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"

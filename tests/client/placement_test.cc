@@ -1,10 +1,10 @@
-#include "core/client/placement.h"
+#include "core/base/placement.h"
 
 #include <gtest/gtest.h>
 
 #include <map>
 
-namespace deft::client {
+namespace deft {
 namespace {
 
 using Variables = std::map<std::string, std::string>;
@@ -97,4 +97,4 @@ TEST(Placement, ContradictionsNameTheirSource) {
 }
 
 }  // namespace
-}  // namespace deft::client
+}  // namespace deft

@@ -13,7 +13,7 @@
 #include "core/base/config.h"
 #include "core/base/status.h"
 
-namespace deft::client {
+namespace deft {
 
 struct Placement {
   std::uint32_t rank = 0;
@@ -29,4 +29,4 @@ using Environment = std::function<const char*(const char*)>;
 // kInvalid where the numbers contradict each other; the error names the variables.
 Result<Placement> find_placement(const Config& config, const Environment& environment);
 
-}  // namespace deft::client
+}  // namespace deft

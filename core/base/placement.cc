@@ -1,10 +1,10 @@
-#include "core/client/placement.h"
+#include "core/base/placement.h"
 
 #include <charconv>
 #include <optional>
 #include <string_view>
 
-namespace deft::client {
+namespace deft {
 namespace {
 
 // The variables of one launcher.
@@ -163,4 +163,4 @@ Result<Placement> find_placement(const Config& config, const Environment& enviro
   return placement;
 }
 
-}  // namespace deft::client
+}  // namespace deft

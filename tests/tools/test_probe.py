@@ -1,0 +1,176 @@
+"""deft probe: what it measures between real processes, and what it says when somebody is missing or disagrees."""
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BIN = ROOT / "build/bin"
+
+
+@pytest.fixture(autouse=True)
+def no_options(monkeypatch):
+    for name in list(os.environ):
+        if name.startswith("DEFT_"):
+            monkeypatch.delenv(name)
+
+
+def free_port() -> int:
+    """A port whose neighbour is free too: rank 0's store takes that one."""
+    while True:
+        with socket.socket() as first, socket.socket() as second:
+            first.bind(("127.0.0.1", 0))
+            port = first.getsockname()[1]
+            try:
+                second.bind(("127.0.0.1", port + 1))
+            except (OSError, OverflowError):
+                continue
+            return port
+
+
+def start(rank: int, size: int, leader: str, *words: str, seconds: str = "0.1", **variables: str) -> subprocess.Popen:
+    environment = os.environ | {
+        "DEFT_RANK": str(rank),
+        "DEFT_WORLD_SIZE": str(size),
+        "DEFT_LOCAL_RANK": "0",
+        "DEFT_LOCAL_SIZE": "1",
+        "DEFT_LEADER": leader,
+        "DEFT_LINKS": "gloo:lo",
+        **variables,
+    }
+    return subprocess.Popen(
+        [BIN / "deft", "probe", "--seconds", seconds, *words],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def finish(processes: list[subprocess.Popen]) -> list[tuple[int, str, str]]:
+    results = []
+    for process in processes:
+        out, err = process.communicate(timeout=60)
+        results.append((process.returncode, out, err))
+    return results
+
+
+def test_deftrun_probes_two_emulated_nodes():
+    result = subprocess.run(
+        [sys.executable, BIN / "deftrun", "-np", "2", "--nodes", "2", BIN / "deft", "probe", "--seconds", "0.2"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.returncode == 0, result.stderr
+    assert re.search(r"gloo:lo +0 - 1 +\d+ \+- \d+ +[\d.]+ \+- [\d.]+", result.stdout)
+
+
+def test_every_pair_and_all_together_are_measured_on_every_link(tmp_path):
+    leader = f"127.0.0.1:{free_port()}"
+    file = tmp_path / "probe.json"
+    ranks = [start(rank, 3, leader, "--json", f"--output={file}") for rank in range(3)]
+    results = finish(ranks)
+    assert [status for status, _, _ in results] == [0, 0, 0], results
+    assert results[1][1] == results[2][1] == ""
+    report = json.loads(results[0][1])
+    assert json.loads(file.read_text()) == report
+    assert [node["rank"] for node in report["nodes"]] == [0, 1, 2]
+    assert [row["nodes"] for row in report["measured"]] == [[0, 1], [0, 2], [1, 2], [0, 1, 2]]
+    for row in report["measured"]:
+        assert row["link"] == "gloo:lo"
+        assert row["latency_us"] >= 0 and row["latency_error_us"] > 0
+        assert row["bytes_per_us"] > 0 and row["bytes_per_us_error"] > 0
+        sizes = [sample["bytes"] for sample in row["samples"]]
+        assert len(sizes) >= 3 and sizes == sorted(sizes)
+    assert len(report["profile_links"]) == 1
+
+
+def test_the_planner_takes_what_was_measured(tmp_path):
+    leader = f"127.0.0.1:{free_port()}"
+    results = finish([start(rank, 2, leader, "--json") for rank in range(2)])
+    links = json.loads(results[0][1])["profile_links"]
+    bucket = {"name": "b", "bytes": 1 << 20, "forward_us": 1000, "backward_us": 2000}
+    profile = tmp_path / "profile.json"
+    profile.write_text(json.dumps({"model": "m", "source": "test", "buckets": [bucket], "links": links}))
+    simulated = subprocess.run(
+        [BIN / "deft", "simulate", profile, "--policy", "fifo", "--json"], capture_output=True, text=True
+    )
+    assert simulated.returncode == 0, simulated.stderr
+
+
+def test_only_one_process_a_node_measures():
+    leader = f"127.0.0.1:{free_port()}"
+    ranks = [start(rank, 4, leader, "--json", DEFT_LOCAL_RANK=str(rank % 2), DEFT_LOCAL_SIZE="2") for rank in range(4)]
+    results = finish(ranks)
+    assert [status for status, _, _ in results] == [0] * 4, results
+    assert [node["rank"] for node in json.loads(results[0][1])["nodes"]] == [0, 2]
+
+
+def test_a_process_alone_is_told_how_to_start():
+    result = subprocess.run([BIN / "deft", "probe"], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert "deftrun -np 2 --nodes 2 deft probe" in result.stderr
+
+
+def test_who_does_not_come_is_named_by_the_deadline():
+    leader = f"127.0.0.1:{free_port()}"
+    began = time.monotonic()
+    (status, _, err), (other, _, other_err) = finish([start(rank, 3, leader, "--timeout=1s") for rank in (0, 2)])
+    assert status == other == 1
+    assert "rank 1 of deft probe did not come in time" in err and "rank 1" in other_err
+    assert time.monotonic() - began < 10
+
+
+def test_a_missing_rank_0_is_said():
+    (result,) = finish([start(1, 2, f"127.0.0.1:{free_port()}", "--timeout=1s")])
+    assert result[0] == 1
+    assert "rank 0 does not answer" in result[2]
+
+
+def test_nodes_with_different_links_are_told():
+    leader = f"127.0.0.1:{free_port()}"
+    ranks = [
+        start(0, 2, leader, "--timeout=2s"),
+        start(1, 2, leader, "--timeout=2s", DEFT_LINKS="gloo:lo,ps:127.0.0.1:9"),
+    ]
+    for status, _, err in finish(ranks):
+        assert status == 1
+        assert "the nodes differ in their links: gloo:lo on" in err and "ps:127.0.0.1:9" in err
+
+
+def test_a_link_that_cannot_be_opened_is_a_row_of_its_own():
+    leader = f"127.0.0.1:{free_port()}"
+    links = "gloo:lo,ps:127.0.0.1:9"
+    results = finish([start(rank, 2, leader, "--timeout=1s", DEFT_LINKS=links) for rank in range(2)])
+    assert results[0][0] == 1
+    assert re.search(r"gloo:lo +0 - 1 +\d+ \+- ", results[0][1])
+    assert "the parameter server 127.0.0.1:9 does not answer" in results[0][1]
+
+
+def test_a_process_killed_in_the_middle_ends_the_others():
+    leader = f"127.0.0.1:{free_port()}"
+    ranks = [start(rank, 2, leader, "--timeout=1s", seconds="20") for rank in range(2)]
+    time.sleep(1)
+    ranks[1].send_signal(signal.SIGKILL)
+    status, out, err = finish(ranks)[0]
+    assert status == 1
+    assert "node 1" in out + err
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [(["--seconds", "soon"], "is not a number of seconds"), (["--port"], "--port needs a value"), (["x"], "x")],
+)
+def test_wrong_usage(words, says):
+    result = subprocess.run([BIN / "deft", "probe", *words], capture_output=True, text=True)
+    assert result.returncode == 2
+    assert says in result.stderr

@@ -1,0 +1,291 @@
+// deft probe: what every link costs between every two nodes, and between all of them.
+//
+// One process a node takes part (local rank 0; the others end at once). They meet in rank 0's store, and then run the same
+// list of measurements one after the other, so that none disturbs another: link by link, pair by pair.
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+
+#include "core/base/placement.h"
+#include "tools/command.h"
+#include "tools/probe_measure.h"
+#include "tools/probe_report.h"
+#include "tools/probe_store.h"
+
+namespace deft::tools {
+namespace {
+
+constexpr TimeUs kPartingUs = 2'000'000;
+
+struct ProbeOptions {
+  bool json = false;
+  std::string output;  // a file for the JSON
+  std::string port;
+  double seconds = 0.5;
+};
+
+// Takes `flag VALUE` or `flag=VALUE` out of the arguments.
+Result<std::string> take_value(std::vector<std::string>& arguments, const std::string& flag, std::string otherwise) {
+  for (auto it = arguments.begin(); it != arguments.end(); ++it) {
+    if (it->starts_with(flag + "=")) {
+      otherwise = it->substr(flag.size() + 1);
+      arguments.erase(it);
+      return otherwise;
+    }
+    if (*it != flag) continue;
+    if (it + 1 == arguments.end()) return fail(ErrorKind::kInvalid, flag + " needs a value", "see deft --help");
+    otherwise = *(it + 1);
+    arguments.erase(it, it + 2);
+    return otherwise;
+  }
+  return otherwise;
+}
+
+Result<ProbeOptions> parse(std::vector<std::string>& arguments) {
+  ProbeOptions options;
+  options.json = take_flag(arguments, "--json");
+  auto output = take_value(arguments, "--output", "");
+  auto port = take_value(arguments, "--port", "");
+  auto seconds = take_value(arguments, "--seconds", "0.5");
+  for (const auto* value : {&output, &port, &seconds})
+    if (!*value) return tl::unexpected(value->error());
+  options.output = *output;
+  options.port = *port;
+  char* end = nullptr;
+  options.seconds = std::strtod(seconds->c_str(), &end);
+  if (*end != '\0' || !(options.seconds > 0) || options.seconds > 3600)
+    return fail(ErrorKind::kInvalid, "--seconds " + *seconds + " is not a number of seconds", "give 0.5, for instance");
+  return options;
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown host)";
+}
+
+// Rank 0's store listens beside its daemon.
+Result<std::string> store_address(const std::string& leader, const std::string& port) {
+  const auto colon = leader.rfind(':');
+  const std::string text = port.empty() ? leader.substr(colon + 1) : port;
+  const int number = std::atoi(text.c_str()) + (port.empty() ? 1 : 0);
+  if (colon == std::string::npos || number < 1 || number > 65535)
+    return fail(ErrorKind::kInvalid, "no port beside the leader '" + leader + "'", "give all processes one: --port N");
+  return leader.substr(0, colon + 1) + std::to_string(number);
+}
+
+// The processes that measure, and what they measure.
+class Probe {
+ public:
+  Probe(const Config& config, const ProbeOptions& options, Placement placement, std::shared_ptr<ProbeStore> store)
+      : timeout_us_(config.seconds_us("timeout")),
+        options_(options),
+        placement_(std::move(placement)),
+        store_(std::move(store)) {}
+
+  Result<void> meet(std::vector<link::LinkSpec> specs);
+  Result<void> measure();
+  Result<std::vector<ProbeRow>> collect();
+  void part();
+  [[nodiscard]] const std::vector<ProbeNode>& nodes() const { return nodes_; }
+
+ private:
+  struct Item {
+    std::size_t link;
+    std::vector<std::uint32_t> nodes;
+  };
+  Result<void> check_links() const;
+  [[nodiscard]] std::vector<Item> items() const;
+  ProbeRow measure(const Item& item, std::size_t index, std::uint32_t place);
+  [[nodiscard]] TimeUs patience_us() const { return 3 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7); }
+
+  const TimeUs timeout_us_;
+  const ProbeOptions options_;
+  const Placement placement_;
+  std::shared_ptr<ProbeStore> store_;
+  std::vector<link::LinkSpec> specs_;
+  std::vector<ProbeNode> nodes_;
+  std::uint32_t node_ = 0;  // this process among nodes_
+};
+
+std::string key_of(const char* what, std::size_t index) { return what + ("/" + std::to_string(index)); }
+
+// All ranks say who they are; those of local rank 0 are the nodes.
+Result<void> Probe::meet(std::vector<link::LinkSpec> specs) {
+  specs_ = std::move(specs);
+  ProbeNode own{placement_.rank, host_name(), {}, {}, {}};
+  for (const auto& spec : specs_) {
+    own.links.push_back(spec.name());
+    own.addresses.push_back(spec.address);
+    own.common.push_back(spec.common());
+  }
+  const bool measures = placement_.local_rank == 0;
+  if (auto ok = store_->set_text(key_of("rank", placement_.rank), measures ? to_json(own).dump() : ""); !ok) return ok;
+  if (!measures) return {};
+  const TimeUs deadline = MonotonicClock::now() + timeout_us_;
+  for (std::uint32_t rank = 0; rank < placement_.size; ++rank) {
+    auto text = store_->get_text(key_of("rank", rank), deadline);
+    if (!text && text.error().kind == ErrorKind::kTimeout)
+      return fail(ErrorKind::kTimeout, "rank " + std::to_string(rank) + " of deft probe did not come in time",
+                  "start it on every node: deftrun does, and srun or mpirun");
+    if (!text) return tl::unexpected(text.error());
+    if (text->empty()) continue;
+    auto node = node_from(*text);
+    if (!node) return tl::unexpected(node.error());
+    if (rank == placement_.rank) node_ = static_cast<std::uint32_t>(nodes_.size());
+    nodes_.push_back(*std::move(node));
+  }
+  return check_links();
+}
+
+Result<void> Probe::check_links() const {
+  for (std::size_t i = 1; i < nodes_.size(); ++i) {
+    if (nodes_[i].common == nodes_[0].common) continue;
+    const auto listed = [](const ProbeNode& node) {
+      std::string text;
+      for (const auto& name : node.links) text += (text.empty() ? "" : ",") + name;
+      return text + " on " + node.host + " (rank " + std::to_string(node.rank) + ")";
+    };
+    return fail(ErrorKind::kMismatch,
+                "the nodes differ in their links: " + listed(nodes_[0]) + ", " + listed(nodes_[i]),
+                "give all nodes the same DEFT_LINKS");
+  }
+  if (nodes_.size() > 1) return {};
+  return fail(ErrorKind::kInvalid, "deft probe needs two nodes or more, and there is one",
+              "start it on every node, for instance: deftrun -np 2 --nodes 2 deft probe");
+}
+
+std::vector<Probe::Item> Probe::items() const {
+  std::vector<Item> all;
+  const auto count = static_cast<std::uint32_t>(nodes_.size());
+  for (std::size_t link = 0; link < specs_.size(); ++link) {
+    for (std::uint32_t a = 0; a < count; ++a)
+      for (std::uint32_t b = a + 1; b < count; ++b) all.push_back({link, {a, b}});
+    if (count == 2) continue;
+    all.push_back({link, {}});
+    for (std::uint32_t node = 0; node < count; ++node) all.back().nodes.push_back(node);
+  }
+  return all;
+}
+
+ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place) {
+  ProbeRow row;
+  row.link = item.link;
+  row.nodes = item.nodes;
+  const TimeUs now = MonotonicClock::now();
+  const link::Group group{
+      place,          static_cast<std::uint32_t>(item.nodes.size()), key_of("link", index), store_, now + timeout_us_,
+      timeout_us_ / 2};
+  auto opened = link::open_link(specs_[item.link], group);
+  if (!opened) {
+    row.error = opened.error().message();
+    return row;
+  }
+  const ProbeLimits limits{options_.seconds, now + 2 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7),
+                           16U << 20};
+  auto samples = measure_link(**opened, limits);
+  auto fit = samples ? model::fit_link(*samples) : tl::unexpected(samples.error());
+  if (!fit) {
+    row.error = fit.error().message();
+    return row;
+  }
+  row.samples = *std::move(samples);
+  row.fit = *fit;
+  return row;
+}
+
+Result<void> Probe::measure() {
+  const auto all = items();
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    const auto mine = std::find(all[i].nodes.begin(), all[i].nodes.end(), node_);
+    const auto place = static_cast<std::uint32_t>(mine - all[i].nodes.begin());
+    if (mine != all[i].nodes.end()) {
+      const ProbeRow row = measure(all[i], i, place);
+      if (place == 0)
+        if (auto ok = store_->set_text(key_of("row", i), to_json(row).dump()); !ok) return ok;
+    }
+    const auto done = store_->get_text(key_of("row", i), MonotonicClock::now() + patience_us());
+    if (!done && done.error().kind == ErrorKind::kTimeout)
+      return fail(ErrorKind::kTimeout, "node " + std::to_string(all[i].nodes.front()) + " did not end its measurement",
+                  "look at its output");
+    if (!done) return tl::unexpected(done.error());
+  }
+  return {};
+}
+
+Result<std::vector<ProbeRow>> Probe::collect() {
+  std::vector<ProbeRow> rows;
+  const std::size_t count = items().size();
+  for (std::size_t i = 0; i < count; ++i) {
+    auto text = store_->get_text(key_of("row", i), MonotonicClock::now() + timeout_us_);
+    if (!text) return tl::unexpected(text.error());
+    auto row = row_from(*text);
+    if (!row) return tl::unexpected(row.error());
+    rows.push_back(*std::move(row));
+  }
+  return rows;
+}
+
+// Rank 0 goes last: the others still ask its store.
+void Probe::part() {
+  [[maybe_unused]] const auto said = store_->set_text(key_of("bye", placement_.rank), "bye");
+  if (placement_.rank != 0) return;
+  const TimeUs deadline = MonotonicClock::now() + kPartingUs;
+  for (std::uint32_t rank = 0; rank < placement_.size; ++rank)
+    [[maybe_unused]] const auto heard = store_->get_text(key_of("bye", rank), deadline);
+}
+
+Result<int> report(const Probe& probe, const std::vector<ProbeRow>& rows, const ProbeOptions& options) {
+  const std::string json = report_json(probe.nodes(), rows).dump(2) + "\n";
+  std::fputs((options.json ? json : report_table(probe.nodes(), rows)).c_str(), stdout);
+  if (!options.output.empty()) {
+    std::ofstream out(options.output);
+    out << json;
+    if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options.output, "check the path");
+  }
+  const bool failed = std::any_of(rows.begin(), rows.end(), [](const ProbeRow& row) { return !row.error.empty(); });
+  return failed ? kExitFailed : kExitOk;
+}
+
+bool is_here(const std::string& leader) {
+  return leader.starts_with("127.") || leader.starts_with("localhost:") || leader.starts_with("[::1]:");
+}
+
+}  // namespace
+
+Result<int> run_probe(Arguments given) {
+  std::vector<std::string> arguments(given.begin(), given.end());
+  const auto options = parse(arguments);
+  if (!options) return tl::unexpected(options.error());
+  const auto config = load_config(arguments);
+  if (!config) return tl::unexpected(config.error());
+  auto placement = find_placement(*config, [](const char* name) -> const char* { return std::getenv(name); });
+  if (!placement) return tl::unexpected(placement.error());
+  if (placement->size < 2)
+    return fail(ErrorKind::kInvalid, "deft probe measures between nodes, and this is one process",
+                "start it on every node, for instance: deftrun -np 2 --nodes 2 deft probe");
+  auto specs = link::resolve_links(config->text("links"), is_here(placement->leader));
+  if (!specs) return tl::unexpected(specs.error());
+  const auto address = store_address(placement->leader, options->port);
+  if (!address) return tl::unexpected(address.error());
+  const bool first = placement->rank == 0;
+  auto store = ProbeStore::open(*address, first, config->seconds_us("timeout"));
+  if (!store) return tl::unexpected(store.error());
+  const bool measures = placement->local_rank == 0;
+  Probe probe(*config, *options, *std::move(placement), *std::move(store));
+  auto done = probe.meet(*std::move(specs));
+  const bool alone = !done && done.error().kind == ErrorKind::kTimeout;
+  if (done && measures) done = probe.measure();
+  Result<int> status = kExitOk;
+  if (!done) status = tl::unexpected(done.error());
+  if (done && first) {
+    const auto rows = probe.collect();
+    status = rows ? report(probe, *rows, *options) : tl::unexpected(rows.error());
+  }
+  if (!alone || first) probe.part();
+  return status;
+}
+
+}  // namespace deft::tools

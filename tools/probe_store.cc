@@ -1,0 +1,152 @@
+#include "tools/probe_store.h"
+
+#include <algorithm>
+#include <array>
+#include <chrono>
+
+namespace deft::tools {
+namespace {
+
+constexpr std::chrono::milliseconds kAskAgain{10};
+constexpr TimeUs kAnswerUs = 2'000'000;  // rank 0 answers at once while it lives, whatever is asked
+constexpr char kStopEndpoint[] = "inproc://stop";
+constexpr std::string_view kPresent = "present";
+
+}  // namespace
+
+Result<std::shared_ptr<ProbeStore>> ProbeStore::open(const std::string& address, bool serves, TimeUs patience_us) {
+  std::shared_ptr<ProbeStore> store(new ProbeStore(address, patience_us));
+  if (serves) {
+    if (auto ok = store->listen(); !ok) return tl::unexpected(ok.error());
+  }
+  try {
+    store->connect();
+  } catch (const zmq::error_t& error) {
+    return fail(ErrorKind::kInvalid, "cannot connect to " + address + ": " + error.what(), "DEFT_LEADER is host:port");
+  }
+  return store;
+}
+
+ProbeStore::~ProbeStore() {
+  if (thread_.joinable()) {
+    stop_.send(zmq::message_t(), zmq::send_flags::none);
+    thread_.join();
+  }
+}
+
+Result<void> ProbeStore::listen() {
+  try {
+    server_ = zmq::socket_t(context_, zmq::socket_type::router);
+    server_.set(zmq::sockopt::linger, 0);
+    server_.bind("tcp://" + address_);
+    stop_ear_ = zmq::socket_t(context_, zmq::socket_type::pair);
+    stop_ear_.bind(kStopEndpoint);
+    stop_ = zmq::socket_t(context_, zmq::socket_type::pair);
+    stop_.connect(kStopEndpoint);
+  } catch (const zmq::error_t& error) {
+    return fail(ErrorKind::kExhausted, "rank 0 cannot listen on " + address_ + ": " + error.what(),
+                "give all processes another port: --port N");
+  }
+  thread_ = std::thread([this] { serve(); });
+  return {};
+}
+
+void ProbeStore::serve() {
+  while (true) {
+    std::array<zmq::pollitem_t, 2> items{
+        {{server_.handle(), 0, ZMQ_POLLIN, 0}, {stop_ear_.handle(), 0, ZMQ_POLLIN, 0}}};
+    zmq_poll(items.data(), static_cast<int>(items.size()), -1);
+    if ((items[1].revents & ZMQ_POLLIN) != 0) return;
+    while (answer_one()) continue;
+  }
+}
+
+// A question is: who asks, its number, a word, a key, a value. The answer: the number, whether there is a value, the value.
+bool ProbeStore::answer_one() {
+  std::vector<zmq::message_t> frames(1);
+  if (!server_.recv(frames[0], zmq::recv_flags::dontwait)) return false;
+  while (server_.get(zmq::sockopt::rcvmore)) {
+    if (!server_.recv(frames.emplace_back(), zmq::recv_flags::none)) return true;
+  }
+  if (frames.size() != 5) return true;
+  const std::string key = frames[3].to_string();
+  if (frames[2].to_string() == "set") values_[key] = frames[4].to_string();
+  const auto found = values_.find(key);
+  const bool here = found != values_.end();
+  server_.send(frames[0], zmq::send_flags::sndmore);
+  server_.send(frames[1], zmq::send_flags::sndmore);
+  server_.send(here ? zmq::buffer(kPresent) : zmq::const_buffer(), zmq::send_flags::sndmore);
+  server_.send(here ? zmq::buffer(found->second) : zmq::const_buffer(), zmq::send_flags::none);
+  return true;
+}
+
+void ProbeStore::connect() {
+  client_ = zmq::socket_t(context_, zmq::socket_type::dealer);
+  client_.set(zmq::sockopt::linger, 500);
+  client_.set(zmq::sockopt::reconnect_ivl, 50);
+  client_.connect("tcp://" + address_);
+}
+
+// One question and its answer: the value's frame, empty and without data where there is none.
+Result<zmq::message_t> ProbeStore::ask(const std::string& word, const std::string& key,
+                                       std::span<const std::byte> value, TimeUs deadline_us) {
+  deadline_us = std::max(deadline_us, MonotonicClock::now() + kAnswerUs);
+  const std::string number = std::to_string(++questions_);
+  client_.send(zmq::buffer(number), zmq::send_flags::sndmore);
+  client_.send(zmq::buffer(word), zmq::send_flags::sndmore);
+  client_.send(zmq::buffer(key), zmq::send_flags::sndmore);
+  client_.send(zmq::const_buffer(value.data(), value.size()), zmq::send_flags::none);
+  while (true) {
+    const TimeUs left = deadline_us - MonotonicClock::now();
+    client_.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::clamp<TimeUs>(left / 1000, 1, 3'600'000)));
+    zmq::message_t answered, here, found;
+    if (!client_.recv(answered)) {
+      return fail(ErrorKind::kTimeout, "rank 0 does not answer at " + address_,
+                  "start it too; DEFT_LEADER must be the same on all nodes, and this port must be open (--port N)");
+    }
+    if (!client_.recv(here) || !client_.recv(found)) return fail(ErrorKind::kViolation, "half an answer");
+    if (answered.to_string() != number) continue;  // to a question that was given up
+    if (here.empty()) return fail(ErrorKind::kUnavailable, "there is no " + key);
+    return found;
+  }
+}
+
+Result<void> ProbeStore::set(const std::string& key, std::span<const std::byte> value) {
+  const std::lock_guard lock(mutex_);
+  const auto answer = ask("set", key, value, MonotonicClock::now() + patience_us_);
+  if (!answer) return tl::unexpected(answer.error());
+  return {};
+}
+
+Result<std::vector<std::vector<std::byte>>> ProbeStore::get(std::span<const std::string> keys, TimeUs deadline_us) {
+  std::vector<std::vector<std::byte>> values;
+  while (values.size() < keys.size()) {
+    {
+      const std::lock_guard lock(mutex_);
+      const auto answer = ask("get", keys[values.size()], {}, deadline_us);
+      if (answer) {
+        const auto* bytes = answer->data<std::byte>();
+        values.emplace_back(bytes, bytes + answer->size());
+        continue;
+      }
+      if (answer.error().kind != ErrorKind::kUnavailable) return tl::unexpected(answer.error());
+    }
+    if (MonotonicClock::now() >= deadline_us) {
+      return fail(ErrorKind::kTimeout, "nobody has set " + keys[values.size()] + " in time");
+    }
+    std::this_thread::sleep_for(kAskAgain);
+  }
+  return values;
+}
+
+Result<void> ProbeStore::set_text(const std::string& key, const std::string& value) {
+  return set(key, {reinterpret_cast<const std::byte*>(value.data()), value.size()});
+}
+
+Result<std::string> ProbeStore::get_text(const std::string& key, TimeUs deadline_us) {
+  const auto values = get({&key, 1}, deadline_us);
+  if (!values) return tl::unexpected(values.error());
+  return std::string(reinterpret_cast<const char*>(values->front().data()), values->front().size());
+}
+
+}  // namespace deft::tools

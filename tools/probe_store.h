@@ -1,0 +1,56 @@
+// The store in which the processes of `deft probe` find each other: rank 0 holds it, all read and write it over ZeroMQ.
+//
+//   auto store = ProbeStore::open("10.0.0.1:29611", rank == 0, timeout_us);   // rank 0 also serves
+//   store->set("key", bytes);
+//   auto values = store->get(keys, deadline_us);                  // asks again until all are there
+#pragma once
+
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+#include <zmq.hpp>
+
+#include "core/link/link.h"
+
+namespace deft::tools {
+
+class ProbeStore final : public link::Store {
+ public:
+  // Errors: the address is in use or not of this machine.
+  // `patience_us`: how long rank 0 may take to come.
+  static Result<std::shared_ptr<ProbeStore>> open(const std::string& address, bool serves, TimeUs patience_us);
+  ~ProbeStore() override;
+
+  Result<void> set(const std::string& key, std::span<const std::byte> value) override;
+  Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
+
+  Result<void> set_text(const std::string& key, const std::string& value);
+  Result<std::string> get_text(const std::string& key, TimeUs deadline_us);
+
+ private:
+  ProbeStore(std::string address, TimeUs patience_us) : address_(std::move(address)), patience_us_(patience_us) {}
+  Result<void> listen();
+  void serve();
+  bool answer_one();
+  Result<zmq::message_t> ask(const std::string& word, const std::string& key, std::span<const std::byte> value,
+                             TimeUs deadline_us);
+  void connect();
+
+  const std::string address_;
+  const TimeUs patience_us_;
+  zmq::context_t context_;
+  std::mutex mutex_;  // of the client's side
+  zmq::socket_t client_;
+  std::uint64_t questions_ = 0;
+  // Rank 0: the thread's own.
+  zmq::socket_t server_;
+  zmq::socket_t stop_;  // the thread ends when it hears from it
+  zmq::socket_t stop_ear_;
+  std::map<std::string, std::string> values_;
+  std::thread thread_;
+};
+
+}  // namespace deft::tools
