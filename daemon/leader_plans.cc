@@ -36,6 +36,7 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
   sched::PlanLimits limits;
   limits.max_staleness_steps = declare.slots() < 2 ? 0 : settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
+  limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
   limits.max_generations = std::max<std::uint32_t>(2, declare.slots());
   return limits;
 }

@@ -15,7 +15,8 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"partition_bytes", std::to_string(partition_bytes)},
           {"credit_bytes", std::to_string(credit_bytes)},
           {"max_staleness_steps", std::to_string(max_staleness_steps)},
-          {"max_merged_steps", std::to_string(max_merged_steps)}};
+          {"max_merged_steps", std::to_string(max_merged_steps)},
+          {"fresh_wait_percent", std::to_string(fresh_wait_percent)}};
 }
 
 TimeUs JobSettings::heartbeat_us() const { return std::clamp<TimeUs>(timeout_us / 12, 20'000, 1'000'000); }
@@ -42,6 +43,7 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.credit_bytes = config->bytes("credit_bytes");
   settings.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   settings.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
+  settings.fresh_wait_percent = static_cast<std::uint32_t>(config->integer("fresh_wait_percent"));
   settings.timeout_us = config->seconds_us("timeout");
   settings.stall_timeout_us = config->seconds_us("stall_timeout");
   return settings;

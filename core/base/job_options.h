@@ -7,7 +7,7 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 10> kJobOptions = {"policy",
+inline constexpr std::array<std::string_view, 11> kJobOptions = {"policy",
                                                                  "bucketing",
                                                                  "links",
                                                                  "bucket_bytes",
@@ -15,6 +15,7 @@ inline constexpr std::array<std::string_view, 10> kJobOptions = {"policy",
                                                                  "credit_bytes",
                                                                  "max_staleness_steps",
                                                                  "max_merged_steps",
+                                                                 "fresh_wait_percent",
                                                                  "timeout",
                                                                  "stall_timeout"};
 

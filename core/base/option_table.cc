@@ -27,6 +27,8 @@ constexpr std::array kOptions = {
                "knapsack: most steps by which an update may come late; 0: every step is updated before the next."},
     OptionSpec{"max_merged_steps", kInteger, "16", "", 1, 1024, kAll,
                "knapsack: most steps whose gradients one update may merge."},
+    OptionSpec{"fresh_wait_percent", kInteger, "5", "", 0, 100, kAll,
+               "knapsack: waiting, in percent of compute, that is accepted to make every update with the newest gradients; 0: none."},
     OptionSpec{"slots", kInteger, "4", "", 1, 8, kWorker,
                "knapsack: generations of gradients that a worker's arena holds at a time; each takes the gradients' memory once."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll,

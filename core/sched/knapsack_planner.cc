@@ -146,8 +146,18 @@ Result<void> check(const PlanLimits& limits) {
   if (limits.max_generations < 2) return refuse("max_generations is below 2");
   if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
   if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
+  if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
   if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
   return {};
+}
+
+// The plan of fresh updates, where it waits no longer than is accepted for them.
+std::optional<model::Plan> fresh_plan(const PlanProblem& problem, PlanLimits limits) {
+  if (limits.fresh_tolerance <= 0 || limits.max_staleness_steps == 0) return std::nullopt;
+  limits.max_staleness_steps = 0;
+  auto plan = Search(problem, limits).run();
+  if (!plan || plan->step_us > (1 + limits.fresh_tolerance) * problem.compute_us()) return std::nullopt;
+  return plan;
 }
 
 }  // namespace
@@ -156,7 +166,8 @@ Result<model::Plan> plan_knapsack(const model::Profile& profile, const PlanLimit
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
   const PlanProblem problem(profile);
-  auto plan = Search(problem, limits).run();
+  auto plan = fresh_plan(problem, limits);
+  if (!plan) plan = Search(problem, limits).run();
   if (!plan) return fail(ErrorKind::kInternal, "no plan was found");
   return std::move(*plan);
 }

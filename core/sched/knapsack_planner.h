@@ -4,6 +4,10 @@
 // then run exactly by evaluate. The order of merit: waiting first (any within the tolerance are alike), then the rate of
 // updates (within 1 % alike), then staleness, then the number of parts (each costs a latency), then a short cycle. Where
 // the limits forbid every plan without waiting, the plan with the shortest step wins.
+//
+// Staleness is not free: with momentum beta, gradients that are one update old are stable only up to an effective learning
+// rate, eta / (1 - beta), of one over the curvature, where fresh ones allow 2 (1 + beta) / (1 - beta) times as much. So a
+// plan of fresh updates in every step comes first where it waits no longer than fresh_tolerance.
 #pragma once
 
 #include "core/base/status.h"
