@@ -1,0 +1,130 @@
+// The knapsack policy as the daemon drives it: plans that change, and flushes between any two steps.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <map>
+
+#include "core/model/calendar.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+namespace {
+
+Setup small_setup(std::size_t buckets, std::size_t links) {
+  Setup setup;
+  setup.policy = "knapsack";
+  std::uint64_t offset = 0;
+  for (std::uint32_t b = 0; b < buckets; ++b) {
+    const auto bytes = *rc::gen::inRange<std::uint64_t>(1, 2000) * 64;
+    setup.buckets.push_back({"b", offset, bytes, model::DType::kFloat32, b, b, 1});
+    offset += bytes;
+  }
+  for (std::size_t l = 0; l < links; ++l) setup.links.push_back({"link", 10, 100});
+  setup.limits.max_generations = 4;
+  return setup;
+}
+
+// Runs steps of random length over a scheduler and keeps the workers' calendar beside it.
+class Driver {
+ public:
+  explicit Driver(const Setup& setup) : setup_(setup), scheduler_(make_scheduler(setup).value()) {}
+
+  void step() {
+    const auto backward_us = *rc::gen::inRange<TimeUs>(500, 5000);
+    scheduler_->stage_began(Stage::kForward, step_, now_, 0);
+    take();
+    now_ += backward_us / 2;
+    scheduler_->stage_began(Stage::kBackward, step_, now_, 0);
+    for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) {
+      now_ += backward_us / static_cast<TimeUs>(setup_.buckets.size());
+      ready_[b] = step_ + 1;
+      if (calendar_.of_step(step_).last_step == step_) scheduler_->bucket_ready(b, step_, now_);
+      take();
+    }
+    ++step_;
+  }
+
+  // As the daemon does it: the flush first, then what was gathered.
+  void flush() {
+    const auto under_way = calendar_.of_step(step_ - 1);
+    calendar_.cut(step_);
+    scheduler_->flushed(step_, now_);
+    if (under_way.last_step >= step_)
+      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) scheduler_->bucket_ready(b, step_ - 1, now_);
+    take();
+    check_complete();
+  }
+
+  void change_links(double bytes_per_us) {
+    for (model::LinkIndex l = 0; l < setup_.links.size(); ++l) scheduler_->link_measured(l, {"link", 10, bytes_per_us});
+  }
+
+  // Every byte of every generation so far was launched once.
+  void check_complete() const {
+    for (std::uint64_t g = 0; calendar_.at(g).last_step < step_; ++g)
+      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) {
+        const auto sent = sent_.find({g, b});
+        RC_ASSERT(sent != sent_.end());
+        RC_ASSERT(sent->second == setup_.buckets[b].bytes);
+      }
+  }
+  [[nodiscard]] unsigned switches() const { return switches_; }
+
+ private:
+  void take() {
+    scheduler_->take_updates();
+    if (const auto change = scheduler_->take_switch()) {
+      RC_ASSERT(change->step > step_);
+      // A worker that waits for what is due before that step has waited for something launched after this.
+      const auto next = calendar_.of_step(step_ + 1);
+      RC_ASSERT(next.apply_step < change->step);
+      RC_ASSERT(!sent_.contains({next.generation, 0}));
+      calendar_.follow(change->step, model::cycle_of(change->plan));
+      ++switches_;
+    }
+    std::map<model::LinkIndex, std::uint64_t> newest;
+    for (const auto& launch : scheduler_->take_launches(now_)) {
+      RC_ASSERT(calendar_.at(launch.generation).last_step < ready_[launch.bucket]);
+      RC_ASSERT(launch.generation >= newest[launch.link]);
+      newest[launch.link] = launch.generation;
+      sent_[{launch.generation, launch.bucket}] += launch.bytes;
+    }
+  }
+
+  Setup setup_;
+  std::unique_ptr<Scheduler> scheduler_;
+  model::Calendar calendar_;
+  std::map<model::BucketIndex, std::uint64_t> ready_;
+  std::map<std::pair<std::uint64_t, model::BucketIndex>, std::uint64_t> sent_;
+  std::uint64_t step_ = 0;
+  TimeUs now_ = 0;
+  unsigned switches_ = 0;
+};
+
+RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
+  const auto buckets = *rc::gen::inRange<std::size_t>(1, 8);
+  Driver driver(small_setup(buckets, *rc::gen::inRange<std::size_t>(1, 3)));
+  const auto steps = *rc::gen::inRange(1, 120);
+  const auto flush_every = *rc::gen::inRange(1, 40);
+  for (int step = 0; step < steps; ++step) {
+    driver.step();
+    if (step % 30 == 29) driver.change_links(*rc::gen::element(20.0, 100.0, 400.0));
+    if (*rc::gen::inRange(0, flush_every) == 0) driver.flush();
+  }
+  driver.flush();
+}
+
+// After eight measured steps there is a plan, and another one when the links have become four times slower.
+TEST(PlanSwitch, comesWithTheFirstProfileAndWithAChangedLink) {
+  rc::check([] {
+    Driver driver(small_setup(4, 2));
+    for (int step = 0; step < 20; ++step) driver.step();
+    RC_ASSERT(driver.switches() == 1U);
+    driver.change_links(10);
+    for (int step = 0; step < 60; ++step) driver.step();
+    RC_ASSERT(driver.switches() >= 2U);
+  });
+}
+
+}  // namespace
+}  // namespace deft::sched

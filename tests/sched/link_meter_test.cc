@@ -1,0 +1,47 @@
+#include "core/sched/link_meter.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::sched {
+namespace {
+
+TEST(LinkMeter, believesTheGuessUntilPartsAreSeen) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  meter.add(1 << 20, 50'000);
+  EXPECT_DOUBLE_EQ(meter.model().bytes_per_us, 1000);
+}
+
+TEST(LinkMeter, findsThroughputAndLatency) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  for (int i = 0; i < 30; ++i) {
+    meter.add(4096, 300 + 4096 / 20.0);
+    meter.add(1 << 20, 300 + (1 << 20) / 20.0);
+  }
+  EXPECT_NEAR(meter.model().bytes_per_us, 20, 0.5);
+  EXPECT_NEAR(meter.model().latency_us, 300 + 4096 / 20.0, 1);
+}
+
+// A slower node, or a disturbance, makes some parts look slow; the link is no slower for that.
+TEST(LinkMeter, isNotMisledByPartsThatWaited) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  for (int i = 0; i < 60; ++i) meter.add(1 << 20, (1 << 20) / 20.0 * (i % 2 == 0 ? 1 : 3));
+  EXPECT_NEAR(meter.model().bytes_per_us, 20, 1);
+}
+
+TEST(LinkMeter, followsALinkThatChanges) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  for (int i = 0; i < 40; ++i) meter.add(1 << 20, (1 << 20) / 80.0);
+  EXPECT_NEAR(meter.model().bytes_per_us, 80, 2);
+  for (int i = 0; i < 40; ++i) meter.add(1 << 20, (1 << 20) / 10.0);
+  EXPECT_NEAR(meter.model().bytes_per_us, 10, 0.5);
+}
+
+TEST(LinkMeter, ignoresWhatMakesNoSense) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  for (int i = 0; i < 10; ++i) meter.add(1 << 20, 0);
+  for (int i = 0; i < 10; ++i) meter.add(1 << 20, -5);
+  EXPECT_DOUBLE_EQ(meter.model().bytes_per_us, 1000);
+}
+
+}  // namespace
+}  // namespace deft::sched
