@@ -99,11 +99,28 @@ std::string groups_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
+// The leader's plans: since when, what they promise, and why they were made.
+std::string plans_text(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  std::string out;
+  for (const auto& plan : list(*leader, "plans")) {
+    char numbers[160];
+    std::snprintf(numbers, sizeof numbers,
+                  "%.2f updates a step, at most %.0f steps late, %.0f merged; %.1f ms a step for %.1f ms of compute",
+                  number(plan, "updates_per_step"), number(plan, "max_staleness_steps"),
+                  number(plan, "max_merged_steps"), number(plan, "step_us") / 1e3, number(plan, "compute_us") / 1e3);
+    out += "    plan " + cell(plan, "epoch") + " of group " + cell(plan, "group") + ", from step " +
+           cell(plan, "from_step") + ": " + numbers + "\n        because of " + cell(plan, "reason") + "\n";
+  }
+  return out;
+}
+
 std::string describe_job(const json& job) {
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
                     ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
                     (job.value("leads", false) ? " (leads)" : "") + "\n";
-  out += workers_table(job) + links_table(job) + groups_table(job);
+  out += workers_table(job) + links_table(job) + groups_table(job) + plans_text(job);
   for (const auto& stall : list(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

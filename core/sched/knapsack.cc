@@ -17,7 +17,8 @@ namespace deft::sched {
 namespace {
 
 constexpr std::uint64_t kLookEvery = 16;  // steps between comparisons of the plan with what is measured
-constexpr double kMoved = 0.15;           // a change of a time or a throughput that is worth a new plan
+constexpr double kMoved = 0.2;            // a change of a time or a throughput that is worth a new plan,
+constexpr unsigned kConfirmed = 2;        // if it is seen so many times in a row
 
 // One update a step, all of it on the wire at once: what runs until there is something to plan with.
 model::Profile unknown_times(const Setup& setup) {
@@ -40,7 +41,7 @@ std::string describe_move(const model::Profile& now, const model::Profile& then)
   };
   if (moved(now.compute_us(), then.compute_us()))
     return text("a step's compute time (us)", then.compute_us(), now.compute_us());
-  if (moved(now.forward_us(), then.forward_us()))
+  if (std::abs(now.forward_us() - then.forward_us()) > kMoved * then.compute_us())  // its share matters, not itself
     return text("the forward time (us)", then.forward_us(), now.forward_us());
   for (std::size_t l = 0; l < now.links.size(); ++l) {
     const double before = then.link_model(l).bytes_per_us * 8, after = now.link_model(l).bytes_per_us * 8;
@@ -108,14 +109,23 @@ class Knapsack final : public Scheduler {
   void look(std::uint64_t step) {
     look_at_ = step + (planned_on_ ? kLookEvery : 1);
     auto measured = meter_.profile(links_);
-    if (!measured || (planned_on_ && describe_move(*measured, *planned_on_).empty())) return;
+    if (!measured) return;
+    const std::string reason = planned_on_ ? describe_move(*measured, *planned_on_) : "the first profile";
+    moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
+    if (reason.empty() || (planned_on_ && moves_seen_ < kConfirmed)) return;
     auto plan = plan_knapsack(*measured, setup_.limits);
     if (!plan) return;  // what was measured makes no sense yet; the old plan is still good
+    planned_on_ = measured;
+    moves_seen_ = 0;
+    if (plan->hash() != followers_.back().plan().hash())
+      change_to(std::move(*plan), step, std::move(*measured), reason);
+  }
+
+  void change_to(model::Plan plan, std::uint64_t step, model::Profile profile, const std::string& reason) {
     const std::uint64_t begin = next_begin(step);
-    calendar_.follow(begin, model::cycle_of(*plan));
-    switch_ = {begin, *plan, *measured, planned_on_ ? describe_move(*measured, *planned_on_) : "the first profile"};
-    followers_.emplace_back(std::move(*plan), setup_.buckets.size(), calendar_, begin);
-    planned_on_ = std::move(measured);
+    calendar_.follow(begin, model::cycle_of(plan));
+    switch_ = {begin, plan, std::move(profile), reason};
+    followers_.emplace_back(std::move(plan), setup_.buckets.size(), calendar_, begin);
     look_at_ = begin + kLookEvery;
   }
 
@@ -137,6 +147,7 @@ class Knapsack final : public Scheduler {
   std::list<PlanFollower> followers_;  // the plan that runs, and behind it the one that is about to
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
+  unsigned moves_seen_ = 0;  // in a row
   std::uint64_t look_at_ = StepMeter::kSteps;
   std::uint64_t reached_ = 0;
   std::uint64_t decided_ = 0;  // generations whose updates were given
