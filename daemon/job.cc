@@ -357,10 +357,13 @@ nlohmann::json Job::status() const {
                              {"waiting", link.waiting.size()}});
   for (const auto& [id, group] : groups_) {
     if (!group.gradients) continue;
+    nlohmann::json bucket_bytes = nlohmann::json::array();  // in the order of the arena
+    for (const auto& bucket : group.gradients->buckets()) bucket_bytes.push_back(bucket.bytes);
     json["groups"].push_back({{"id", id},
                               {"tensors", group.gradients->specs().size()},
                               {"bytes", group.gradients->layout().slot_bytes},
                               {"buckets", group.gradients->buckets().size()},
+                              {"bucket_bytes", std::move(bucket_bytes)},
                               {"step", group.gradients->finished_generations()}});
   }
   for (const auto& [key, stall] : stalls_) json["stalls"].push_back(stall);

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import os
+import subprocess
 from pathlib import Path
 
-from lab import data, rates
+from lab import catalogue, events, rates
+from lab.catalogue import MODELS
 from lab.job import REPOSITORY
-from lab.schemes import Scheme, parse_list
+from lab.schemes import Scheme, check_policies, parse_list
 
 
 def parser() -> argparse.ArgumentParser:
@@ -36,11 +39,13 @@ def parser() -> argparse.ArgumentParser:
         metavar="C",
         help="shape the NICs so that all together need C x the measured compute time a step (default 1)",
     )
-    add("--model", default="cnn", help="cnn (4.38 M parameters) or mlp (tiny) (default cnn)")
+    models = "; ".join(f"{name}: {model.summary}" for name, model in MODELS.items())
+    add("--model", default="cnn", help=f"{models} (default cnn)")
     add(
         "--schemes",
         default="compute,ddp,fifo,bytescheduler",
-        help="compute, ddp, ddp:25 (MiB), any DEFT_POLICY, with :option=value, @K (first K NICs), @free (not shaped)",
+        help="compute, ddp, ddp:25 (MiB), ddp-nosync-K, ddp-fp16, ddp-powersgd, any DEFT_POLICY, NAME-accumulate-K, "
+        "with :option=value, @K (first K NICs), @free (not shaped)",
     )
     add("--steps", type=int, default=20, metavar="N", help="timed steps a scheme and round (default 20)")
     add("--rounds", type=int, default=3, metavar="R", help="how often all schemes take their turn (default 3)")
@@ -51,10 +56,34 @@ def parser() -> argparse.ArgumentParser:
         help="train this many epochs in all, instead of --steps, and measure accuracy",
     )
     add("--accuracy", action="store_true", help="measure test accuracy at the end")
-    add("--batch", type=int, default=128, help="samples a worker and step (default 128)")
-    add("--learning-rate", type=float, default=0.05, help="of SGD with momentum 0.9 (default 0.05)")
+    add(
+        "--time-to-accuracy",
+        metavar="X",
+        help="with --epochs: also measure test accuracy after each round, and say when it reached X (0.85 or 85%%)",
+    )
+    add(
+        "--verify",
+        action="store_true",
+        help="compare the simulator's forecast for the measured layers and links with each scheme's step time",
+    )
+    add(
+        "--nic-event",
+        action="append",
+        default=[],
+        metavar="E",
+        help="change a NIC in mid-run: 'eth1@step 50: 50mbit' (all nodes) or 'node1/eth1@step 50: 50mbit'; repeatable",
+    )
+    add(
+        "--straggler",
+        action="append",
+        default=[],
+        metavar="S",
+        help="'node1@step 30: 0.5': from that step on this node gets half of its cores; repeatable",
+    )
+    add("--batch", type=int, help="samples a worker and step (default: the model's, 32 to 128)")
+    add("--learning-rate", type=float, help="default: the model's, 0.02 or 0.05 (SGD, momentum 0.9) or 0.001 (Adam)")
     add("--seed", type=int, default=1)
-    add("--data", metavar="DIR", help="folder with the Fashion-MNIST files")
+    add("--data", metavar="DIR", help="folder with the Fashion-MNIST files, or with text files for gpt and words")
     add(
         "--build",
         metavar="DIR",
@@ -75,14 +104,17 @@ def parser() -> argparse.ArgumentParser:
 
 
 def check(arguments: argparse.Namespace) -> list[Scheme]:
-    """The schemes; ValueError for whatever cannot work."""
+    """The schemes; ValueError for whatever cannot work. What the model decides is filled in."""
+    if arguments.model not in MODELS:
+        raise ValueError(f"--model {arguments.model}: there are {', '.join(MODELS)}")
+    model = MODELS[arguments.model]
+    arguments.batch = model.batch if arguments.batch is None else arguments.batch
+    arguments.learning_rate = model.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     for name, least in (("nodes", 1), ("nics", 1), ("workers", 1), ("steps", 1), ("rounds", 1), ("batch", 1)):
         if getattr(arguments, name) < least:
             raise ValueError(f"--{name} is {getattr(arguments, name)}: at least {least}")
     if arguments.nodes > 254 or arguments.nics > 254:
         raise ValueError("--nodes and --nics go up to 254")
-    if arguments.model not in ("cnn", "mlp"):
-        raise ValueError(f"--model {arguments.model}: there are cnn and mlp")
     for name in ("coverage", "epochs"):
         value = getattr(arguments, name)
         if value is not None and not (math.isfinite(value) and value > 0):
@@ -96,5 +128,52 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     for name in filter(None, (arguments.json, arguments.plot)):
         if not os.access(Path(name).resolve().parent, os.W_OK):
             raise ValueError(f"cannot write {name}: its folder does not exist or is read-only")
-    data.find(arguments.data)
-    return parse_list(arguments.schemes, arguments.nics)
+    _check_events(arguments)
+    catalogue.find_data(arguments.model, arguments.data)
+    schemes = parse_list(arguments.schemes, arguments.nics)
+    _check_measurements(arguments, schemes)
+    policies = known_policies(Path(arguments.build))
+    if policies is not None:
+        check_policies(schemes, policies)
+    return schemes
+
+
+def _check_events(arguments: argparse.Namespace) -> None:
+    """What changes in mid-run, read."""
+    nodes, nics = arguments.nodes, arguments.nics
+    arguments.nic_event = [events.parse_nic_event(text, nodes, nics) for text in arguments.nic_event]
+    arguments.straggler = [events.parse_straggler(text, nodes) for text in arguments.straggler]
+    for event in [*arguments.nic_event, *arguments.straggler]:
+        if event.step < 1 or (arguments.epochs is None and event.step >= arguments.steps):
+            raise ValueError(f"step {event.step} ({event}) is in no round: each counts its steps from 1 and ends with "
+                             f"--steps, {arguments.steps}")  # fmt: skip
+
+
+def _check_measurements(arguments: argparse.Namespace, schemes: list[Scheme]) -> None:
+    if arguments.time_to_accuracy is not None:
+        text = arguments.time_to_accuracy.strip()
+        try:
+            wanted = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            wanted = 0.0
+        if not 0 < wanted < 1:
+            raise ValueError(f"--time-to-accuracy {text}: it is between 0 and 1, or between 0% and 100%")
+        if arguments.epochs is None:
+            raise ValueError("--time-to-accuracy needs --epochs")
+        arguments.time_to_accuracy = wanted
+    if arguments.verify:
+        if not any(scheme.kind == "compute" for scheme in schemes):
+            raise ValueError("--verify needs the scheme compute, in whose steps the layers are measured")
+        if arguments.nic_event or arguments.straggler:
+            raise ValueError("--verify compares steady states: leave out --nic-event and --straggler")
+        if arguments.nodes < 2:
+            raise ValueError("--verify needs at least two nodes: one sends nothing")
+
+
+def known_policies(build: Path) -> list[str] | None:
+    """What Deft's table of options knows; None where nothing is built, which each scheme says for itself later."""
+    program = build / "bin" / "deft"
+    if not program.exists():
+        return None
+    options = json.loads(subprocess.run([program, "options", "--json"], check=True, capture_output=True).stdout)
+    return next(option["choices"] for option in options if option["name"] == "policy").split("|")

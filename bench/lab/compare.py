@@ -10,16 +10,18 @@ import sys
 import tempfile
 from pathlib import Path
 
-from lab import rates, report
-from lab.job import Job, JobFailed, Training
+from lab import forecast, links, rates, report
+from lab.catalogue import MODELS
+from lab.events import Events
+from lab.job import Block, Job, JobFailed, Score, Training
 from lab.netns import Nodes
 from lab.progress import Progress
 from lab.report import Outcome, Results
 from lab.schemes import Scheme, parse
 
 FIRST_WARMUP, WARMUP = 3, 1  # steps that are trained but not timed, in the first round and in later ones
+LAYER_STEPS = 6  # of `compute` in each round, for --verify
 DDP_MARGIN = 1.08  # after the first round, DDP's bucket sizes that are this much slower than its best are dropped
-TRAIN_SAMPLES = 60000
 
 
 class Comparison:
@@ -41,6 +43,7 @@ class Comparison:
         self._outcomes: dict[Scheme, Outcome] = {}
         self._rates: list[str] | None = None
         self._coverage: float | None = None
+        self._layers: list[dict] = []  # measured steps of `compute`
         self.failures: list[str] = []
 
     def run(self) -> Results:
@@ -62,11 +65,11 @@ class Comparison:
 
     def _prepare(self) -> None:
         """What all workers need is loaded once, before they are forked."""
-        self._progress.stage("loading torch and Fashion-MNIST")
-        from lab import worker
+        self._progress.stage("loading torch and the data")
+        from lab import worker  # noqa: F401
+        from lab.datasets import open_dataset
 
-        for part in ("train", "t10k"):
-            worker.load(part, self._arguments.data)
+        self._samples = open_dataset(MODELS[self._arguments.model].dataset, self._arguments.data).samples
 
     # Shaping
 
@@ -106,7 +109,7 @@ class Comparison:
     # Rounds
 
     def _start(self, scheme: Scheme) -> None:
-        self._progress.stage(f"starting {_label(scheme)}")
+        self._progress.stage(f"starting {scheme.label}")
         job = Job(self._lab, scheme, self._training, len(self._jobs) + 1, self._logs)
         self._jobs[scheme] = job
         self._attempt(scheme, job.start)
@@ -129,24 +132,52 @@ class Comparison:
         if arguments.epochs is None:
             return arguments.steps
         world = arguments.nodes * arguments.workers
-        return max(1, round(arguments.epochs * TRAIN_SAMPLES / (arguments.batch * world) / arguments.rounds))
+        return max(1, round(arguments.epochs * self._samples / (arguments.batch * world) / arguments.rounds))
 
     def _round(self, number: int) -> None:
-        steps = self._steps()
         warmup = WARMUP if number else FIRST_WARMUP
         for scheme, job in list(self._jobs.items()):
-            where = f"round {number + 1}/{self._arguments.rounds}, {_label(scheme)}"
+            where = f"round {number + 1}/{self._arguments.rounds}, {scheme.label}"
             self._lab.shape(None if scheme.free else self._rates)
             self._progress.tick(f"{where}: starting")
-
-            def on_step(step: int, where: str = where) -> None:
-                self._progress.tick(f"{where}: step {step}/{steps}")
-
-            block = self._attempt(scheme, lambda job=job, on_step=on_step: job.run(warmup, steps, on_step))
+            block = self._attempt(scheme, lambda job=job, where=where: self._turn(job, where, warmup))
             if block:
-                self._outcomes[scheme].blocks.append(block)
+                outcome = self._outcomes[scheme]
+                outcome.blocks.append(block)
                 loss = statistics.fmean(block.losses[-10:])
                 self._progress.event(f"{where}: {report.percentile(block.step_ms, 0.5):.1f} ms a step, loss {loss:.4f}")
+                self._look_closer(scheme, job)
+
+    def _turn(self, job: Job, where: str, warmup: int) -> Block:
+        """One scheme's steps of one round, with what is to happen in them."""
+        steps = self._steps()
+        due = [] if job.scheme.free else self._arguments.nic_event
+        events = Events(self._lab, job, [*due, *self._arguments.straggler], self._logs)
+
+        def on_step(step: int) -> None:
+            for event in events.reached(step):
+                self._progress.event(f"{where}: step {step}: {event}")
+            self._progress.tick(f"{where}: step {step}/{steps}")
+
+        try:
+            block = job.run(warmup, steps, on_step)
+        finally:
+            events.end()
+        for event in events.still_due():
+            self.failures.append(f"{where}: step {event.step} never came, and so not: {event}")
+        return block
+
+    def _look_closer(self, scheme: Scheme, job: Job) -> None:
+        """What is measured between rounds and belongs to no step's time."""
+        arguments, outcome = self._arguments, self._outcomes[scheme]
+        if arguments.verify and scheme.kind == "compute":
+            self._layers += self._attempt(scheme, lambda: job.layers(LAYER_STEPS)) or []
+        if arguments.time_to_accuracy is not None:
+            self._lab.shape(None)
+            self._progress.tick(f"{scheme.label}: test accuracy")
+            score = self._attempt(scheme, job.score)
+            if score:
+                outcome.scores.append((sum(block.wall_s for block in outcome.blocks), score))
 
     def _drop_slow_ddp(self) -> None:
         for scheme in self._schemes:
@@ -158,20 +189,59 @@ class Comparison:
                     del self._outcomes[variant]
 
     def _judge(self) -> None:
-        measure = self._arguments.accuracy or self._arguments.epochs is not None
-        self._lab.shape(None)
         self._keep_best_ddp()
+        if self._arguments.verify:
+            self._verify()
+        self._lab.shape(None)
         for scheme, job in list(self._jobs.items()):
-            self._progress.stage(f"checking {_label(scheme)}" + (": test accuracy" if measure else ""))
-            hashes = self._attempt(scheme, job.hashes)
-            accuracy = self._attempt(scheme, job.accuracy) if measure and hashes else None
+            outcome, hashes = self._outcomes[scheme], self._attempt(scheme, job.hashes)
             if hashes:
-                self._outcomes[scheme].hashes, self._outcomes[scheme].accuracy = hashes, accuracy
+                outcome.hashes = hashes
+                score = self._final_score(scheme, job)
+                if score:
+                    outcome.accuracy, outcome.test_loss = score.accuracy, score.loss
                 if scheme.kind != "compute" and len(set(hashes)) > 1:
                     self.failures.append(
                         f"{scheme.text}: the workers' parameters differ: {', '.join(h[:12] for h in hashes)}"
                     )
         self._progress.done()
+
+    def _final_score(self, scheme: Scheme, job: Job) -> Score | None:
+        arguments, outcome = self._arguments, self._outcomes[scheme]
+        if outcome.scores:  # of the last round
+            return outcome.scores[-1][1]
+        if not arguments.accuracy and arguments.epochs is None:
+            return None
+        self._progress.stage(f"checking {scheme.label}: test accuracy")
+        return self._attempt(scheme, job.score)
+
+    def _verify(self) -> None:
+        """The simulator's forecast of each scheme of Deft, beside what was measured."""
+        try:
+            simulator = forecast.Simulator(Path(self._arguments.build).resolve() / "bin" / "deft")
+            layers = forecast.medians(self._layers)
+            found = {free: self._measured_links(free) for free in {s.free for s in self._outcomes if s.is_deft}}
+            for scheme, outcome in self._outcomes.items():
+                if scheme.is_deft:
+                    cut, own = self._jobs[scheme].bucket_bytes(), found[scheme.free][: scheme.nics]
+                    measured = forecast.profile(self._arguments.model, layers, cut, own, scheme.passes)
+                    outcome.forecast = simulator.forecast(scheme, measured, outcome.daemon_cpu_ms)
+                elif scheme.kind == "compute":
+                    outcome.forecast = forecast.Forecast(layers.step_us / 1e3, layers.step_us / 1e3)
+        except (JobFailed, forecast.CannotForecast) as failure:
+            self.failures.append(f"--verify: {failure}")
+            self._progress.event(f"FAILED --verify: {failure}")
+
+    def _measured_links(self, free: bool) -> list[links.Link]:
+        limits = None if free else self._rates
+        self._progress.stage("measuring an all-reduce on each NIC")
+        self._lab.shape(limits)
+        found = links.measure(self._lab, self._training, limits, len(self._jobs) + 100, self._logs)
+        text = "; ".join(
+            f"{link.name} {link.bytes_per_us:.1f} MB/s and {link.latency_us:.0f} us a part" for link in found
+        )
+        self._progress.event(f"all-reduce{', NICs not shaped' if free else ''}: {text}")
+        return found
 
     def _keep_best_ddp(self) -> None:
         for scheme in self._schemes:
@@ -183,13 +253,7 @@ class Comparison:
     def _results(self) -> Results:
         outcomes = list(self._outcomes.values())
         compute = next((o.step_ms() for o in outcomes if o.scheme.kind == "compute"), None)
-        return Results(outcomes, self._rates, self._coverage, compute)
-
-
-def _label(scheme: Scheme) -> str:
-    return (
-        scheme.text if scheme.bucket_mib is None or ":" in scheme.text else f"{scheme.text} ({scheme.bucket_mib:g} MiB)"
-    )
+        return Results(outcomes, self._rates, self._coverage, compute, self._arguments.time_to_accuracy)
 
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:
@@ -216,6 +280,9 @@ def describe(arguments: argparse.Namespace, lab: Nodes) -> str:
 
 
 def run(arguments: argparse.Namespace, schemes: list[Scheme], lab: Nodes) -> int:
+    if arguments.nic_event and not lab.emulated:
+        print("bench/compare: --nic-event needs emulated nodes: loopback is not shaped", file=sys.stderr)
+        return 2
     progress = Progress()
     progress.event(describe(arguments, lab))
     with tempfile.TemporaryDirectory(prefix="deft-lab-") as folder:

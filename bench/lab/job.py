@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.governor import cpu_seconds
 from lab.netns import Child, Nodes
 from lab.schemes import Scheme
 
@@ -47,10 +48,23 @@ class Block:
     updates: float  # of the parameters, in all steps
     worker_cpu_ms: float  # a node and step
     daemon_cpu_ms: float
+    wall_s: float = 0  # of all steps, those of the warm-up too
+
+
+@dataclass(frozen=True)
+class Score:
+    """What the model makes of the held-out samples."""
+
+    accuracy: float
+    loss: float
 
 
 class Job:
-    def __init__(self, lab: Nodes, scheme: Scheme, training: Training, number: int, logs: Path):
+    def __init__(
+        self, lab: Nodes, scheme: Scheme, training: Training, number: int, logs: Path, role: str | None = None
+    ):
+        """`role`: what the workers do, where that is not to train as the scheme says."""
+        self._role = role or ("deft" if scheme.is_deft else scheme.kind)
         self.scheme, self._lab, self._training = scheme, lab, training
         self._port = 29610 + number  # jobs live side by side
         self._number, self._logs = number, logs
@@ -108,11 +122,18 @@ class Job:
         return self._logs / f"{self._number}-{self.scheme.text.replace('/', '_')}-{name}.log"
 
     def _setting(self, rank: int) -> dict:
-        training, kind = self._training, "deft" if self.scheme.is_deft else self.scheme.kind
-        setting = {"kind": kind, "model": training.model, "data": training.data, "batch": training.batch, "rank": rank}
+        training = self._training
+        setting = {
+            "kind": self._role,
+            "model": training.model,
+            "data": training.data,
+            "batch": training.batch,
+            "rank": rank,
+        }
         setting |= {"world": self.world, "learning_rate": training.learning_rate, "seed": training.seed}
-        setting |= {"packages": str(training.build / "python")}
-        return setting | {"store": self._control(0), "bucket_mib": self.scheme.bucket_mib}
+        setting |= {"packages": str(training.build / "python"), "passes": self.scheme.passes}
+        setting |= {"bucket_mib": self.scheme.bucket_mib, "hook": self.scheme.hook, "options": self.scheme.options}
+        return setting | {"store": self._control(0)}
 
     def _worker_environment(self, rank: int) -> dict[str, str]:
         node, local = divmod(rank, self._training.workers)
@@ -129,6 +150,8 @@ class Job:
         return environment | self._option_environment()
 
     def _option_environment(self) -> dict[str, str]:
+        if not self.scheme.is_deft:
+            return {}
         return {f"DEFT_{name.upper()}": value for name, value in self.scheme.options}
 
     def _socket(self, node: int) -> str:
@@ -138,7 +161,9 @@ class Job:
         return f"{self._lab.address(node)}:{self._port}"
 
     def _links(self) -> str:
-        return ",".join(f"gloo:{name}" for name in self._lab.interfaces(self.scheme.nics))
+        return dict(self.scheme.options).get("links") or ",".join(
+            f"gloo:{name}" for name in self._lab.interfaces(self.scheme.nics)
+        )
 
     def stop(self) -> None:
         """Ends the workers in peace, then the daemons; what does not end is killed."""
@@ -165,29 +190,57 @@ class Job:
                 process.kill()
                 process.wait()
 
+    def processes(self, node: int) -> list[int]:
+        """The ids of this node's worker and daemon processes."""
+        each = self._training.workers
+        workers = self._workers[node * each : (node + 1) * each]
+        return [process.pid for process in [*workers, *self._daemons[node : node + 1]]]
+
     # Training
 
     def run(self, warmup: int, steps: int, on_step: Callable[[int], None] = lambda _: None) -> Block:
+        """Trains `warmup` steps and `steps` timed ones; both are raised to whole updates."""
+        warmup, steps = (self.scheme.whole_updates(count) for count in (warmup, steps))
         before = self._daemon_cpu_ms()
         answers = self._ask({"run": {"warmup": warmup, "steps": steps}}, on_step)
         daemon = (self._daemon_cpu_ms() - before) / (steps + warmup) / self._lab.nodes
         worker = sum(answer["cpu_ms"] for answer in answers) / steps / self._lab.nodes
         losses = [sum(step) / self.world for step in zip(*(answer["losses"] for answer in answers), strict=True)]
         step_ms = [value for answer in answers for value in answer["step_ms"]]
-        return Block(step_ms, losses, answers[0]["updates"], worker, daemon)
+        wall_s = max(answer["wall_s"] for answer in answers)
+        return Block(step_ms, losses, answers[0]["updates"], worker, daemon, wall_s)
 
-    def accuracy(self) -> float:
+    def score(self) -> Score:
         answers = self._ask({"evaluate": True})
-        return sum(answer["correct"] for answer in answers) / sum(answer["seen"] for answer in answers)
+        correct, seen, loss = (sum(answer[name] for answer in answers) for name in ("correct", "seen", "loss_sum"))
+        return Score(correct / seen, loss / seen)
+
+    def layers(self, steps: int) -> list[dict]:
+        """Where the time of some steps of a worker that trains alone goes (lab/layer_times.py), of all workers."""
+        return [step for answer in self._ask({"layers": {"steps": steps}}) for step in answer["layers"]]
+
+    def link_times(self, part_bytes: int) -> dict[str, list[float]]:
+        """What lab/links.py's workers measure. Who comes last knows the time without the wait for the others."""
+        answers = self._ask({"links": {"part_bytes": part_bytes}})
+        return {
+            count: [min(taken) for taken in zip(*(answer["links"][count] for answer in answers), strict=True)]
+            for count in answers[0]["links"]
+        }
+
+    def bucket_bytes(self) -> list[int]:
+        """The buckets into which Deft has cut the gradients, in the order of the arena."""
+        command = [self._training.build / "bin" / "deft", "status", "--json", "--socket", self._socket(0)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        if done.returncode:
+            raise JobFailed(f"{self.scheme.text}: deft status: {done.stderr.strip()}")
+        groups = [group for job in json.loads(done.stdout)["jobs"] for group in job["groups"]]
+        return max(groups, key=lambda group: group["bytes"])["bucket_bytes"]
 
     def hashes(self) -> list[str]:
         return [answer["sha256"] for answer in self._ask({"hash": True})]
 
     def _daemon_cpu_ms(self) -> float:
-        # The clock of another process's CPU time has a number that follows from its id (clock_getcpuclockid).
-        return sum(
-            1e3 * time.clock_gettime((~daemon.pid << 3) | 2) for daemon in self._daemons if daemon.poll() is None
-        )
+        return sum(1e3 * cpu_seconds(daemon.pid) for daemon in self._daemons if daemon.poll() is None)
 
     def _ask(self, command: dict, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
         for rank, worker in enumerate(self._workers):

@@ -3,6 +3,7 @@
     sys.exit(netns.enter([sys.executable, *sys.argv]))  # outside: runs the same inside
     with netns.Lab(nodes=2, nics=2) as lab:             # inside
         lab.shape(["200mbit", "50mbit"])                # one rate a NIC, both ways; None: unshaped
+        lab.change(1, "20mbit", node=0)                 # one NIC of one node, while it is used
         lab.start(0, ["deftd", ...])                    # a process of node 0, on node 0's cores
         lab.address(1, nic=0)                           # 10.77.0.2
 
@@ -237,6 +238,9 @@ class Loopback(Nodes):
     def shape(self, rates: list[str] | None) -> None:
         """Nothing can be shaped here."""
 
+    def change(self, nic: int, rate: str | None, node: int | None = None) -> None:
+        """Nor changed."""
+
 
 class Lab(Nodes):
     """Nodes with NICs of their own; only inside what `enter` has started."""
@@ -249,7 +253,7 @@ class Lab(Nodes):
         super().__init__(nodes, nics, cores)
         shutil.rmtree(self._folder)
         self._folder = Path("/run")
-        self._shaped = False
+        self._limits: dict[tuple[int, int], str | None] = {}  # of node and NIC; what is not here has none
         _run("ip", "link", "set", "lo", "up")
         for nic in range(nics):
             _run("ip", "link", "add", f"br{nic}", "type", "bridge")
@@ -284,18 +288,22 @@ class Lab(Nodes):
 
     def shape(self, rates: list[str] | None) -> None:
         """Limits NIC j of every node to rates[j] (as tc reads it), each way; None takes all limits off."""
-        if rates is None and not self._shaped:
-            return
-        for node in range(self.nodes):
-            for nic in range(self.nics):
-                outer, inner = self._ends(node, nic)
-                for where, device in ([], outer), (["-n", f"node{node}"], inner):
-                    if rates is None:
-                        _run("tc", *where, "qdisc", "del", "dev", device, "root")
-                    else:
-                        _run("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rates[nic],
-                             "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
-        self._shaped = rates is not None
+        for nic in range(self.nics):
+            self.change(nic, rates[nic] if rates else None)
+
+    def change(self, nic: int, rate: str | None, node: int | None = None) -> None:
+        """Limits one NIC of one node or of all, while traffic flows: what is queued stays queued."""
+        for each in range(self.nodes) if node is None else [node]:
+            if self._limits.get((each, nic)) == rate:
+                continue
+            outer, inner = self._ends(each, nic)
+            for where, device in ([], outer), (["-n", f"node{each}"], inner):
+                if rate is None:
+                    _run("tc", *where, "qdisc", "del", "dev", device, "root")
+                else:
+                    _run("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
+                         "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
+            self._limits[each, nic] = rate
 
     def _become(self, node: int, environment: dict[str, str], log: Path) -> None:
         super()._become(node, environment, log)

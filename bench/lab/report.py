@@ -6,7 +6,8 @@ import json
 import statistics
 from dataclasses import dataclass, field
 
-from lab.job import Block
+from lab.forecast import Forecast
+from lab.job import Block, Score
 from lab.schemes import Scheme
 
 
@@ -25,11 +26,26 @@ class Outcome:
 
     scheme: Scheme
     blocks: list[Block] = field(default_factory=list)
-    accuracy: float | None = None
+    accuracy: float | None = None  # on held-out samples
+    test_loss: float | None = None
+    scores: list[tuple[float, Score]] = field(default_factory=list)  # after each round, with the seconds trained so far
+    forecast: Forecast | None = None
     hashes: list[str] = field(default_factory=list)
 
     def step_ms(self, share: float = 0.5) -> float:
         return percentile([value for block in self.blocks for value in block.step_ms], share)
+
+    def seconds_to(self, accuracy: float) -> float | None:
+        """The seconds of training until this accuracy, on the line between the evaluations around it; None: never."""
+        before = (0.0, 0.0)
+        for seconds, score in self.scores:
+            if score.accuracy >= accuracy:
+                if before[0] == 0.0:
+                    return seconds  # it was reached somewhere before the first evaluation
+                share = (accuracy - before[1]) / (score.accuracy - before[1])
+                return before[0] + share * (seconds - before[0])
+            before = (seconds, score.accuracy)
+        return None
 
     @property
     def worker_cpu_ms(self) -> float:
@@ -55,13 +71,14 @@ class Results:
     rates: list[str] | None
     coverage: float | None
     compute_ms: float | None
+    wanted_accuracy: float | None = None  # of the time to it
 
     def ddp_ms(self) -> float | None:
         """The baseline: `ddp`, or else the best DDP with all NICs."""
         plain = [o.step_ms() for o in self.outcomes if o.scheme.text == "ddp"]
         full = max((o.scheme.nics for o in self.outcomes), default=0)
         others = [
-            o.step_ms() for o in self.outcomes if o.scheme.kind == "ddp" and o.scheme.nics == full and not o.scheme.free
+            o.step_ms() for o in self.outcomes if o.scheme.is_plain_ddp and o.scheme.nics == full and not o.scheme.free
         ]
         return min(plain or others, default=None)
 
@@ -84,7 +101,19 @@ class Results:
             "loss": round(outcome.loss, 6),
             "accuracy": outcome.accuracy,
             "params_sha256": outcome.hashes,
+            **self._more(outcome),
         }
+
+    def _more(self, outcome: Outcome) -> dict:
+        """Fields that are there where they were asked for."""
+        more: dict = {} if outcome.test_loss is None else {"test_loss": round(outcome.test_loss, 6)}
+        if self.wanted_accuracy is not None:
+            seconds = outcome.seconds_to(self.wanted_accuracy)
+            more["time_to_accuracy_s"] = None if seconds is None else round(seconds, 2)
+        if outcome.forecast:
+            more["forecast_ms"] = round(outcome.forecast.step_ms, 2)
+            more["forecast_network_ms"] = round(outcome.forecast.network_ms, 2)
+        return more
 
     def write_json(self, path: str) -> None:
         with open(path, "w") as file:
@@ -99,41 +128,50 @@ _HEADER = (
     "/ compute",
     "/ ddp",
     "speedup",
+    "updates",
     "CPU ms worker+daemon",
     "loss",
+    "test loss",
     "accuracy",
+    "s to accuracy",
     "replicas",
 )
 
 
 def table(results: Results) -> str:
+    """One row a scheme; columns that were not asked for are left out."""
     rows = [_HEADER, *(_row(results, outcome) for outcome in results.outcomes)]
-    widths = [max(len(row[column]) for row in rows) for column in range(len(_HEADER))]
+    return "\n".join([*_aligned(rows), *_forecast_lines(results), *_free_lines(results)])
+
+
+def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
+    columns = [column for column in zip(*rows, strict=True) if set(column[1:]) != {""}]
+    widths = [max(map(len, column)) for column in columns]
     lines = [
         "  ".join(
-            cell.ljust(width) if column == 0 else cell.rjust(width)
-            for column, (cell, width) in enumerate(zip(row, widths, strict=True))
+            cell.ljust(width) if place == 0 else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths, strict=True))
         )
-        for row in rows
+        for row in zip(*columns, strict=True)
     ]
-    return "\n".join([lines[0], "-" * len(lines[0]), *lines[1:], *_free_lines(results)])
+    return [lines[0], "-" * len(lines[0]), *lines[1:]]
 
 
 def _row(results: Results, outcome: Outcome) -> tuple[str, ...]:
     step, ddp = outcome.step_ms(), results.ddp_ms()
-    name = outcome.scheme.text
-    if outcome.scheme.kind == "ddp" and outcome.scheme.bucket_mib and ":" not in name:
-        name += f" ({outcome.scheme.bucket_mib:g} MiB)"
     return (
-        name,
+        outcome.scheme.label,
         f"{step:.1f}",
         f"{outcome.step_ms(0.1):.0f}-{outcome.step_ms(0.9):.0f}",
         f"{step / results.compute_ms:.3f}" if results.compute_ms else "-",
         f"{step / ddp:.3f}" if ddp else "-",
         f"{ddp / step:.2f}x" if ddp else "-",
+        f"{outcome.updates_per_step:.3g}",
         f"{outcome.worker_cpu_ms:.0f}+{outcome.daemon_cpu_ms:.0f}",
         f"{outcome.loss:.4f}",
+        "" if outcome.test_loss is None else f"{outcome.test_loss:.4f}",
         "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f}%",
+        _time_to_accuracy(results, outcome),
         _replicas(outcome),
     )
 
@@ -142,6 +180,28 @@ def _replicas(outcome: Outcome) -> str:
     if outcome.scheme.kind == "compute":
         return "apart"
     return "equal" if len(set(outcome.hashes)) == 1 else "DIFFER"
+
+
+def _time_to_accuracy(results: Results, outcome: Outcome) -> str:
+    if results.wanted_accuracy is None:
+        return ""
+    seconds = outcome.seconds_to(results.wanted_accuracy)
+    if seconds is None:
+        return "not reached"
+    return f"{'up to ' if seconds == outcome.scores[0][0] else ''}{seconds:.1f}"
+
+
+def _forecast_lines(results: Results) -> list[str]:
+    """The simulator's step time beside the measured one."""
+    rows = [("forecast", "network alone ms", "with daemon's CPU ms", "measured ms", "difference")]
+    for outcome in results.outcomes:
+        if outcome.forecast:
+            measured, said = outcome.step_ms(), outcome.forecast
+            difference = f"{100 * (said.step_ms / measured - 1):+.1f} %"
+            rows.append(
+                (outcome.scheme.label, f"{said.network_ms:.1f}", f"{said.step_ms:.1f}", f"{measured:.1f}", difference)
+            )
+    return ["", *_aligned(rows)] if len(rows) > 1 else []
 
 
 def _free_lines(results: Results) -> list[str]:

@@ -1,10 +1,14 @@
 """Schemes: what bench/compare compares, and how they are written.
 
-compute             every worker trains alone, at the same time, on the same cores: no communication
-ddp, ddp:25         PyTorch DDP over gloo, at its best of 1, 5 and 25 MiB buckets or with the given one
-fifo, NAME          Deft with DEFT_POLICY=NAME; fifo:bucket_bytes=5MB also sets DEFT_BUCKET_BYTES
-...@K               only the first K NICs
-...@free            the NICs are not shaped while this scheme runs
+compute               every worker trains alone, at the same time, on the same cores: no communication
+ddp, ddp:25           PyTorch DDP over gloo, at its best of 1, 5 and 25 MiB buckets or with the given one
+ddp-nosync-K          DDP that adds up K steps' gradients (no_sync) and then communicates and updates once
+ddp-fp16              DDP with torch's hook that sends half precision
+ddp-powersgd          DDP with torch's PowerSGD hook; ddp-powersgd:rank=2:start=10 sets its rank and first step
+fifo, NAME            Deft with DEFT_POLICY=NAME; fifo:bucket_bytes=5MB also sets DEFT_BUCKET_BYTES
+NAME-accumulate-K     the same with backward_passes_per_step=K
+...@K                 only the first K NICs
+...@free              the NICs are not shaped while this scheme runs
 """
 
 from __future__ import annotations
@@ -13,6 +17,10 @@ import re
 from dataclasses import dataclass, field, replace
 
 DDP_BUCKETS_MIB = (1.0, 5.0, 25.0)
+DDP_HOOKS = ("fp16", "powersgd")
+# PowerSGD may not begin before DDP has rebuilt its buckets, in the second step. From there on, so that all timed steps
+# are compressed. Rank 4 sends about a hundredth of a large layer.
+POWERSGD = {"rank": 4, "start": 2}
 
 
 @dataclass(frozen=True)
@@ -23,26 +31,59 @@ class Scheme:
     free: bool = False
     bucket_mib: float | None = None  # of DDP
     options: tuple[tuple[str, str], ...] = field(default=())
+    passes: int = 1  # steps whose gradients are added up before they are communicated
+    hook: str = ""  # of DDP's communication
+    tries_buckets: bool = False  # one of the bucket sizes among which DDP's best is sought
 
     @property
     def is_deft(self) -> bool:
         return self.kind not in ("compute", "ddp")
 
+    @property
+    def is_plain_ddp(self) -> bool:
+        """The baseline: every step's gradients, as they are."""
+        return self.kind == "ddp" and self.passes == 1 and not self.hook
+
+    @property
+    def label(self) -> str:
+        return f"{self.text} ({self.bucket_mib:g} MiB)" if self.tries_buckets else self.text
+
     def variants(self) -> list[Scheme]:
         """DDP without a bucket size stands for several, of which the best counts."""
         if self.kind != "ddp" or self.bucket_mib is not None:
             return [self]
-        return [replace(self, bucket_mib=size) for size in DDP_BUCKETS_MIB]
+        return [replace(self, bucket_mib=size, tries_buckets=True) for size in DDP_BUCKETS_MIB]
+
+    def whole_updates(self, steps: int) -> int:
+        """The next number of steps after which no gradient waits for its update."""
+        return -(-steps // self.passes) * self.passes
 
 
 def parse(text: str, nics: int) -> Scheme:
     name, *modifiers = re.split(r"(?=[:@])", text.strip())
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise ValueError(f"scheme '{text}': '{name}' is no name of a scheme (compute, ddp, fifo, bytescheduler, ...)")
-    scheme = Scheme(text.strip(), name, nics)
+    scheme = _named(text.strip(), name, nics)
     for modifier in modifiers:
         scheme = _modified(scheme, modifier, nics)
     return scheme
+
+
+def _named(text: str, name: str, nics: int) -> Scheme:
+    """compute, ddp-nosync-4, bytescheduler-accumulate-2 and so on, without what follows the name."""
+    many = re.fullmatch(r"(ddp)-nosync-(\d+)|([a-z][a-z0-9_-]*)-accumulate-(\d+)", name)
+    if many:
+        kind, passes = many[1] or many[3], int(many[2] or many[4])
+        if kind == "compute" or (kind == "ddp" and not many[1]):
+            raise ValueError(f"scheme '{text}': for DDP it is ddp-nosync-K, for a policy of Deft NAME-accumulate-K")
+        if passes < 1:
+            raise ValueError(f"scheme '{text}': K steps are added up, and K is 1 or more")
+        return Scheme(text, kind, nics, passes=passes)
+    if name.startswith("ddp-"):
+        if name[4:] not in DDP_HOOKS:
+            raise ValueError(f"scheme '{text}': DDP comes as ddp, ddp-nosync-K, ddp-{', ddp-'.join(DDP_HOOKS)}")
+        return Scheme(text, "ddp", nics, hook=name[4:])
+    return Scheme(text, name, nics)
 
 
 def _modified(scheme: Scheme, modifier: str, nics: int) -> Scheme:
@@ -56,13 +97,23 @@ def _modified(scheme: Scheme, modifier: str, nics: int) -> Scheme:
             )
         return replace(scheme, nics=int(value))
     if scheme.kind == "ddp":
-        if not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) <= 0:
-            raise ValueError(f"scheme '{scheme.text}': '{value}' is no bucket size in MiB, as in ddp:25")
-        return replace(scheme, bucket_mib=float(value))
+        return _modified_ddp(scheme, value)
     name, equals, setting = value.partition("=")
     if scheme.kind == "compute" or not equals or not re.fullmatch(r"[a-z_]+", name):
         raise ValueError(f"scheme '{scheme.text}': '{modifier}' is no option of it, as in fifo:bucket_bytes=5MB")
     return replace(scheme, options=(*scheme.options, (name, setting)))
+
+
+def _modified_ddp(scheme: Scheme, value: str) -> Scheme:
+    name, equals, setting = value.partition("=")
+    if equals and scheme.hook == "powersgd":
+        least = POWERSGD["start"] if name == "start" else 1
+        if name not in POWERSGD or not setting.isdigit() or int(setting) < least:
+            raise ValueError(f"scheme '{scheme.text}': PowerSGD takes rank=R (1 or more) and start=STEP (2 or more)")
+        return replace(scheme, options=(*scheme.options, (name, setting)))
+    if not re.fullmatch(r"\d+(\.\d+)?", value) or float(value) <= 0:
+        raise ValueError(f"scheme '{scheme.text}': '{value}' is no bucket size in MiB, as in ddp:25")
+    return replace(scheme, bucket_mib=float(value))
 
 
 def parse_list(text: str, nics: int) -> list[Scheme]:
@@ -73,3 +124,12 @@ def parse_list(text: str, nics: int) -> list[Scheme]:
     if len(set(names)) < len(names):
         raise ValueError(f"--schemes names {next(n for n in names if names.count(n) > 1)} twice")
     return schemes
+
+
+def check_policies(schemes: list[Scheme], policies: list[str]) -> None:
+    """Refuses what Deft's table of options does not know."""
+    for scheme in schemes:
+        if scheme.is_deft and scheme.kind not in policies:
+            raise ValueError(
+                f"scheme '{scheme.text}': Deft has no policy '{scheme.kind}'; it has {', '.join(policies)}"
+            )

@@ -24,3 +24,13 @@ def fashion_mnist():
         return data.find()
     except data.MissingData as missing:
         pytest.skip(str(missing))
+
+
+@pytest.fixture(scope="session")
+def fortunes():
+    from lab import data, texts
+
+    try:
+        return texts.find()
+    except data.MissingData as missing:
+        pytest.skip(str(missing))

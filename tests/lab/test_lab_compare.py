@@ -51,6 +51,59 @@ def test_deft_trains_what_ddp_trains(tmp_path, nodes):
         assert record["updates_per_step"] == 1
 
 
+def test_every_way_of_sending_less_keeps_replicas_equal_and_counts_its_updates(emulated, tmp_path):
+    schemes = "ddp-nosync-2:5,ddp-fp16:5,ddp-powersgd:5"
+    if BUILT:
+        schemes += ",bytescheduler-accumulate-2,fifo-accumulate-3@1"
+    done, records = compared(tmp_path, "--schemes", schemes, "--rate", "200mbit")
+    assert done.returncode == 0, done.stderr
+    assert list(records) == schemes.split(",")
+    updates = {"ddp-nosync-2:5": 1 / 2, "bytescheduler-accumulate-2": 1 / 2, "fifo-accumulate-3@1": 1 / 3}
+    for scheme, record in records.items():
+        assert len(set(record["params_sha256"])) == 1
+        assert record["updates_per_step"] == pytest.approx(updates.get(scheme, 1), abs=1e-3)
+    if BUILT:  # the same samples, added up in the same way
+        ours, theirs = records["bytescheduler-accumulate-2"], records["ddp-nosync-2:5"]
+        assert ours["loss"] == pytest.approx(theirs["loss"], abs=1e-3)
+
+
+@pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
+def test_replicas_stay_equal_when_a_nic_and_a_node_slow_down_in_mid_run(emulated, tmp_path):
+    events = ["--nic-event", "eth1@step 2: 5mbit", "--nic-event", "node1/eth0@step 1: 50mbit"]
+    events += ["--straggler", "node1@step 1: 0.5"]
+    done, records = compared(tmp_path, "--schemes", "fifo,bytescheduler", "--rate", "200mbit", *events)
+    assert done.returncode == 0, done.stderr
+    for scheme in ("fifo", "bytescheduler"):
+        assert len(set(records[scheme]["params_sha256"])) == 1
+        for round_number in (1, 2):
+            for what in (
+                "step 2: eth1 at 5mbit",
+                "step 1: node1/eth0 at 50mbit",
+                "step 1: node1 gets 0.5 of its cores",
+            ):
+                assert f"round {round_number}/2, {scheme}: {what}" in done.stderr
+    assert records["fifo"]["loss"] == pytest.approx(records["bytescheduler"]["loss"], abs=1e-3)
+
+
+@pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
+def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
+    schemes = "compute,ddp:5,fifo,bytescheduler@1"
+    more = ["--verify", "--epochs", "0.01", "--time-to-accuracy", "11%"]
+    done, records = compared(tmp_path, "--schemes", schemes, "--coverage", "1", *more)
+    assert done.returncode == 0, done.stderr
+    assert "forecast_ms" not in records["ddp:5"]
+    for scheme in ("compute", "fifo", "bytescheduler@1"):
+        assert records[scheme]["forecast_ms"] >= records[scheme]["forecast_network_ms"] > 0
+    assert records["fifo"]["forecast_network_ms"] > records["compute"]["forecast_ms"]
+    for record in records.values():
+        assert 0 < record["test_loss"] < 5
+        assert record["time_to_accuracy_s"] is None or record["time_to_accuracy_s"] > 0
+    assert records["fifo"]["time_to_accuracy_s"] > 0
+    assert "all-reduce: eth0 " in done.stderr
+    assert "s to accuracy" in done.stdout
+    assert "with daemon's CPU ms" in done.stdout
+
+
 def test_without_namespaces_it_says_so_and_trains_over_loopback(tmp_path):
     # A PATH without unshare is a system without namespaces.
     programs = tmp_path / "bin"
@@ -82,7 +135,15 @@ def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
         (["--coverage", "1", "--nodes", "1"], "two nodes"),
         (["--rate", "fast"], "fast"),
         (["--schemes", "fifo@5"], "@5"),
-        (["--model", "vgg"], "vgg"),
+        (["--model", "alexnet"], "there are cnn, vgg"),
+        (["--model", "gpt", "--data", "/no/such/folder"], "fortunes"),
+        (["--nic-event", "eth5@step 3: 10mbit"], "eth5"),
+        (["--nic-event", "eth0@step 20: 10mbit", "--steps", "20"], "in no round"),
+        (["--straggler", "node1@step 3: 2"], "share"),
+        (["--time-to-accuracy", "0.5"], "--epochs"),
+        (["--time-to-accuracy", "120%", "--epochs", "1"], "between"),
+        (["--verify", "--schemes", "ddp,fifo"], "compute"),
+        (["--verify", "--straggler", "node1@step 3: 0.5"], "steady"),
         (["--plot", "x.doc"], "x.doc"),
         (["--json", "/no/such/folder/x.json"], "/no/such/folder"),
         (["--data", "/no/such/folder"], "dataset-fashion-mnist"),

@@ -1,5 +1,5 @@
 import pytest
-from lab.schemes import parse, parse_list
+from lab.schemes import check_policies, parse, parse_list
 
 
 def test_a_plain_name_uses_all_nics():
@@ -20,9 +20,45 @@ def test_ddp_stands_for_its_bucket_sizes_unless_one_is_given():
     assert [variant.bucket_mib for variant in parse("ddp:2.5", 2).variants()] == [2.5]
 
 
+def test_gradients_may_be_added_up_by_ddp_and_by_any_policy():
+    plain = parse("ddp-nosync-4@1", 2)
+    assert (plain.kind, plain.passes, plain.nics, plain.is_plain_ddp) == ("ddp", 4, 1, False)
+    assert [variant.bucket_mib for variant in plain.variants()] == [1, 5, 25]
+    ours = parse("knapsack-paper-accumulate-3:bucket_bytes=5MB@free", 2)
+    assert (ours.kind, ours.passes, ours.free) == ("knapsack-paper", 3, True)
+    assert ours.options == (("bucket_bytes", "5MB"),)
+    assert [ours.whole_updates(steps) for steps in (1, 3, 20)] == [3, 3, 21]
+
+
+def test_ddps_hooks_take_a_bucket_size_and_powersgd_its_own_options():
+    assert parse("ddp-fp16:25", 1).hook == "fp16"
+    scheme = parse("ddp-powersgd:rank=2:5:start=10", 1)
+    assert (scheme.hook, scheme.bucket_mib) == ("powersgd", 5)
+    assert dict(scheme.options) == {"rank": "2", "start": "10"}
+    assert not scheme.is_plain_ddp
+
+
+def test_a_variant_shows_its_bucket_size():
+    assert [variant.label for variant in parse("ddp-fp16", 2).variants()][1] == "ddp-fp16 (5 MiB)"
+    assert parse("ddp:25", 2).variants()[0].label == "ddp:25"
+
+
+def test_a_policy_that_the_table_of_options_lacks_is_named():
+    check_policies(parse_list("compute,ddp,ddp-fp16,fifo-accumulate-2", 1), ["fifo"])
+    with pytest.raises(ValueError, match="no policy 'fife'; it has fifo, p3"):
+        check_policies(parse_list("compute,fife@1", 1), ["fifo", "p3"])
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
+        ("ddp-nosync-0", "1 or more"),
+        ("ddp-accumulate-2", "ddp-nosync-K"),
+        ("compute-accumulate-2", "NAME-accumulate-K"),
+        ("ddp-int8", "ddp-fp16"),
+        ("ddp-powersgd:rank=0", "rank=R"),
+        ("ddp-powersgd:start=1", "start=STEP"),
+        ("ddp-fp16:rank=2", "rank=2"),
         ("fifo@3", "@3"),
         ("fifo@0", "@0"),
         ("fifo@", "@"),

@@ -1,0 +1,101 @@
+"""What an all-reduce costs on each NIC as it is shaped: latency of a part, and bytes a microsecond beyond it.
+
+Measured through Deft's own daemons while no one trains: 16 parts of some 10 ms each, then the same bytes in 4 parts, so
+the difference in time is what 12 more parts cost. Parts follow each other as they do in training.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from lab import rates
+from lab.job import Job, Training
+from lab.netns import PAYLOAD_SHARE, Nodes
+from lab.schemes import Scheme
+
+_PARTS = (16, 4)
+_REPEATS = 5
+_PART_S = 0.01
+_LEAST_PART, _MOST_PART = 64 << 10, 1 << 20
+
+
+@dataclass(frozen=True)
+class Link:
+    name: str
+    latency_us: float
+    bytes_per_us: float
+
+
+def measure(lab: Nodes, training: Training, limits: list[str] | None, number: int, logs: Path) -> list[Link]:
+    """All NICs, one after the other; `number` is the first of as many jobs as there are NICs."""
+    return [
+        _measure_one(lab, training, name, _part_bytes(limits[nic] if limits else None), number + nic, logs)
+        for nic, name in enumerate(lab.interfaces())
+    ]
+
+
+def _part_bytes(limit: str | None) -> int:
+    if limit is None:
+        return _MOST_PART
+    carried = rates.bits_per_second(limit) / 8 * PAYLOAD_SHARE * _PART_S
+    return int(min(_MOST_PART, max(_LEAST_PART, carried))) // 4096 * 4096
+
+
+def _measure_one(lab: Nodes, training: Training, name: str, part_bytes: int, number: int, logs: Path) -> Link:
+    # fifo sends each bucket in one launch on its one link; with parts this small no tensors share a bucket.
+    options = (("bucketing", "tensor"), ("partition_bytes", "4096"), ("links", f"gloo:{name}"))
+    job = Job(lab, Scheme(f"link {name}", "fifo", 1, options=options), training, number, logs, role="links")
+    try:
+        job.start()
+        times = job.link_times(part_bytes)
+    finally:
+        job.stop()
+    return fitted(name, part_bytes, *(statistics.median(times[str(count)]) for count in _PARTS))
+
+
+def fitted(name: str, part_bytes: int, many_us: float, few_us: float) -> Link:
+    """The line through both times; a latency that would be negative is none."""
+    many, few = _PARTS
+    latency_us = max(0.0, (many_us - few_us) / (many - few))
+    return Link(name, latency_us, many * part_bytes / max(1.0, few_us - few * latency_us))
+
+
+def as_profile(link: Link) -> dict:
+    return asdict(link)
+
+
+class Probe:
+    """In a worker: all-reduces through Deft's session, in the place of a trainer."""
+
+    gradient_bytes = 0
+
+    def __init__(self, setting: dict, _told: Callable[[dict], None]):
+        sys.path.insert(0, setting["packages"])
+        import deft
+
+        self._deft = deft
+        self._session = deft.open()
+
+    def times(self, part_bytes: int) -> dict[str, list[float]]:
+        """Microseconds of each repetition, by the number of parts."""
+        return {str(count): self._repeat(count, part_bytes * _PARTS[0] // count) for count in _PARTS}
+
+    def _repeat(self, count: int, tensor_bytes: int) -> list[float]:
+        tensors = [self._deft.Tensor(f"t{i}", self._deft.FLOAT32, (tensor_bytes // 4,), i) for i in range(count)]
+        group = self._session.declare(f"links.{count}", tensors)
+        taken = []
+        for step in range(_REPEATS + 1):
+            self._session.barrier()
+            began = time.perf_counter()
+            group.ready(0, count, step=step)
+            group.wait(0, count, step=step)
+            taken.append(1e6 * (time.perf_counter() - began))
+        return taken[1:]
+
+    def close(self) -> None:
+        self._session.close()

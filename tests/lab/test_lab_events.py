@@ -1,0 +1,125 @@
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from lab import events, governor
+from lab.events import NicEvent, Straggler, parse_nic_event, parse_straggler
+from lab_commands import ROOT
+
+
+def test_events_are_read_as_they_are_written():
+    assert parse_nic_event("eth1@step 50: 50mbit", 2, 2) == NicEvent(50, 1, None, "50mbit")
+    assert parse_nic_event(" node1/eth0 @ step 5 : 1gbit ", 2, 2) == NicEvent(5, 0, 1, "1gbit")
+    assert parse_straggler("node1@step 30: 0.5", 2) == Straggler(30, 1, 0.5)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["eth1@50: 50mbit", "eth2@step 5: 50mbit", "node2/eth0@step 5: 50mbit", "node1@step 5: 50mbit", "eth0@step 5: x"],
+)
+def test_a_nic_event_that_cannot_be_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_nic_event(text, 2, 2)
+
+
+@pytest.mark.parametrize(
+    "text", ["node1@step 5: 1", "node1@step 5: 0", "node1@step 5: x", "node2@step 5: 0.5", "eth1@step 5: 0.5"]
+)
+def test_a_straggler_that_cannot_be_is_refused(text):
+    with pytest.raises(ValueError):
+        parse_straggler(text, 2)
+
+
+def test_each_event_happens_once_when_its_step_is_reached(tmp_path):
+    class Lab:
+        changed = []
+
+        def change(self, *what):
+            self.changed.append(what)
+
+    due = [NicEvent(7, 1, None, "5mbit"), NicEvent(3, 0, 1, "9mbit")]
+    running = events.Events(Lab(), None, due, tmp_path)
+    assert [len(running.reached(step)) for step in range(1, 9)] == [0, 0, 1, 0, 0, 0, 1, 0]
+    assert running.still_due() == []
+    assert Lab.changed == [(0, "9mbit", 1), (1, "5mbit", None)]
+
+
+BUSY = "print('up', flush=True)\nwhile True: pass"
+
+
+def test_the_governor_gives_no_more_than_the_share_and_its_end_frees_the_process():
+    busy = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
+    script = f"from lab.governor import govern; govern([{busy.pid}], 0.25)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    try:
+        assert busy.stdout.readline() == b"up\n"
+        governing = subprocess.Popen([sys.executable, "-c", script], env=environment)
+        while state(busy.pid) != "T":  # until the governor has begun
+            assert governing.poll() is None
+            time.sleep(0.001)
+        began, before = time.monotonic(), governor.cpu_seconds(busy.pid)
+        while governor.cpu_seconds(busy.pid) < before + 0.5:  # it goes on
+            assert governing.poll() is None
+            time.sleep(0.01)
+        used, elapsed = governor.cpu_seconds(busy.pid) - before, time.monotonic() - began
+        governing.kill()
+        governing.wait()
+        # What a late check lets through is paid back later.
+        assert used < 0.25 * elapsed + 0.1
+        os.kill(busy.pid, signal.SIGCONT)
+        while state(busy.pid) == "T":
+            time.sleep(0.001)
+    finally:
+        busy.kill()
+        busy.wait()
+        busy.stdout.close()
+
+
+def state(process):
+    with open(f"/proc/{process}/stat") as file:
+        return file.read().rpartition(")")[2].split()[0]
+
+
+def test_an_ended_process_has_used_no_cpu():
+    done = subprocess.Popen([sys.executable, "-c", ""])
+    done.wait()
+    assert governor.cpu_seconds(done.pid) == 0
+
+
+CHANGES = """
+import subprocess, sys
+sys.path.insert(0, "bench")
+from lab import netns
+if not netns.inside():
+    sys.exit(netns.enter([sys.executable, *sys.argv]))
+def rates():
+    out = []
+    for node in (0, 1):
+        for nic in (0, 1):
+            for where, device in (["-n", f"node{node}"], f"eth{nic}"), ([], f"n{node}e{nic}"):
+                shown = subprocess.check_output(["tc", *where, "qdisc", "show", "dev", device], text=True).split()
+                out.append(shown[shown.index("rate") + 1] if "rate" in shown else "-")
+    print(" ".join(out), flush=True)
+with netns.Lab(nodes=2, nics=2) as lab:
+    lab.change(1, "20Mbit", node=0); rates()
+    lab.shape(["100Mbit", "50Mbit"]); rates()
+    lab.change(0, "10Mbit"); rates()
+    lab.shape(["100Mbit", "50Mbit"]); rates()
+    lab.shape(None); rates()
+"""
+
+
+def test_a_changed_nic_is_restored_by_the_next_shaping(emulated, tmp_path):
+    script = tmp_path / "changes.py"
+    script.write_text(CHANGES)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.splitlines() == [
+        "- - 20Mbit 20Mbit - - - -",
+        "100Mbit 100Mbit 50Mbit 50Mbit 100Mbit 100Mbit 50Mbit 50Mbit",
+        "10Mbit 10Mbit 50Mbit 50Mbit 10Mbit 10Mbit 50Mbit 50Mbit",
+        "100Mbit 100Mbit 50Mbit 50Mbit 100Mbit 100Mbit 50Mbit 50Mbit",
+        "- - - - - - - -",
+    ], done.stderr

@@ -1,0 +1,110 @@
+"""What --verify makes of its measurements."""
+
+import json
+
+import pytest
+from lab import forecast, links
+from lab.forecast import Layers, Tensor
+from lab.schemes import parse
+from lab_commands import ROOT
+
+DEFT = ROOT / "build/bin/deft"
+LINK = links.Link("eth0", 100.0, 10.0)
+# Two layers: forward needs `first` at once and `last` after 30 us; backward makes last's gradient first.
+LAYERS = Layers([Tensor("last", 1024, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
+
+
+def spans(profile):
+    return [(bucket["bytes"], bucket["forward_us"], bucket["backward_us"]) for bucket in profile["buckets"]]
+
+
+def test_a_profile_adds_up_to_the_measured_step():
+    profile = forecast.profile("m", LAYERS, [1024, 512], [LINK])
+    # The rest of backward and the samples come before the first forward; the update goes with the bytes.
+    assert spans(profile) == [
+        (512, pytest.approx(30 + 7 + 10 + 8 / 3), 50),
+        (1024, pytest.approx(20 + 16 / 3), 40),
+    ]
+    assert sum(f + b for _, f, b in spans(profile)) == pytest.approx(LAYERS.step_us)
+    assert profile["links"] == [{"name": "eth0", "latency_us": 100.0, "bytes_per_us": 10.0}]
+
+
+def test_slices_of_a_tensor_are_ready_and_needed_together():
+    profile = forecast.profile("m", LAYERS, [512, 512, 512], [LINK])
+    first, late, early = spans(profile)
+    assert (early[2], late[2], first[2]) == (40, 0, 50)
+    assert late[1] == pytest.approx(8 / 3)  # its share of the update: the layer's forward waits for both slices
+    assert early[1] == pytest.approx(20 + 8 / 3)
+
+
+def test_of_several_passes_only_the_last_sends_and_the_first_waits():
+    single, double = (forecast.profile("m", LAYERS, [1024, 512], [LINK], passes) for passes in (1, 2))
+    more = sum(f + b for _, f, b in spans(double)) - sum(f + b for _, f, b in spans(single))
+    assert more == pytest.approx(LAYERS.step_us - LAYERS.update_us)
+    assert spans(double)[0] == spans(single)[0]
+
+
+def test_buckets_that_are_not_of_these_tensors_are_refused():
+    with pytest.raises(forecast.CannotForecast, match="byte 1536"):
+        forecast.profile("m", LAYERS, [1536, 512], [LINK])
+
+
+def test_medians_are_taken_of_each_time():
+    def step(add):
+        tensors = [{"name": "w", "bytes": 4, "needed_us": 1 + add, "ready_us": 2 + add}]
+        return {"tensors": tensors, "before_us": 3 + add, "forward_us": 4, "backward_us": 5, "update_us": 6}
+
+    assert forecast.medians([step(0), step(10), step(1)]) == Layers([Tensor("w", 4, 2, 3)], 4, 5, 4, 6)
+
+
+def test_overlap_is_the_share_of_transfers_that_meet_compute():
+    def compute(step, start, end):
+        return {"kind": "compute", "step": step, "start_us": start, "end_us": end}
+
+    def send(start, end):
+        return {"kind": "send", "start_us": start, "end_us": end}
+
+    events = [compute(0, 0, 5), compute(30, 100, 110), compute(30, 110, 120), compute(31, 140, 160)]
+    events += [send(0, 50), send(100, 105), send(115, 145), send(150, 155), {"kind": "update"}]
+    # Counted from step 20 on: 5 of 5, 5 + 5 of 30, 5 of 5.
+    assert forecast.overlap(events) == pytest.approx(20 / 40)
+    assert forecast.overlap([compute(30, 0, 1)]) == 0
+
+
+def test_a_links_line_goes_through_both_times():
+    part = 100_000
+    exact = [count * 50.0 + 16 * part / 25.0 for count in (16, 4)]
+    assert links.fitted("eth0", part, *exact) == links.Link("eth0", pytest.approx(50), pytest.approx(25))
+    assert links.fitted("eth0", part, 1000.0, 1010.0).latency_us == 0
+
+
+@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
+    simulator = forecast.Simulator(DEFT)
+    tensors = [Tensor("last", 1_048_576, 30_000, 40_000), Tensor("first", 1_048_576, 0, 90_000)]
+    layers = Layers(tensors, 50_000, 100_000, 0, 0)
+    measured = forecast.profile("m", layers, [1_048_576, 1_048_576], [LINK])
+    bound = simulator.forecast(parse("fifo", 1), measured, 0)
+    # The last bucket is ready at 40 ms of backward, each takes 105; then come 10 of backward's rest and forward's 50.
+    assert bound.step_ms == bound.network_ms == pytest.approx(40 + 2 * 105 + 60, rel=0.002)
+    free = measured | {"links": [{"name": "eth0", "latency_us": 1, "bytes_per_us": 1e6}]}
+    assert simulator.forecast(parse("fifo", 1), free, 0).step_ms == pytest.approx(150, rel=0.01)
+    parts = [
+        simulator.forecast(parse(f"bytescheduler:partition_bytes={size}", 1), measured, 0).step_ms
+        for size in ("1MB", "16KB")
+    ]
+    assert parts[1] != parts[0]
+    doubled = forecast.profile("m", layers, [1_048_576, 1_048_576], [LINK], 2)
+    accumulated = simulator.forecast(parse("fifo-accumulate-2", 1), doubled, 0).step_ms
+    assert accumulated == pytest.approx((bound.step_ms + 150) / 2, rel=0.002)
+    # Half of what is sent meets compute or more; what the daemon uses then is compute's loss.
+    with_daemon = simulator.forecast(parse("fifo", 1), measured, 20)
+    assert with_daemon.network_ms == bound.step_ms
+    assert bound.step_ms < with_daemon.step_ms < bound.step_ms + 20
+
+
+@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+def test_a_profile_that_the_simulator_refuses_is_an_error_that_says_why():
+    measured = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 0, 0)])
+    with pytest.raises(forecast.CannotForecast, match="bytes_per_us"):
+        forecast.Simulator(DEFT).forecast(parse("fifo", 1), json.loads(json.dumps(measured)), 0)

@@ -1,0 +1,28 @@
+import pytest
+
+torch = pytest.importorskip("torch")
+from lab.layer_times import Watch  # noqa: E402
+
+
+def test_tensors_are_needed_in_the_order_of_forward_and_ready_in_that_of_backward():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 4, bias=False))
+    watch = Watch(model)
+    for _ in range(2):
+        model.zero_grad()
+        watch.begin()
+        watch.forward()
+        loss = model(torch.randn(8, 64)).sum()
+        watch.backward()
+        loss.backward()
+        watch.update()
+        step = watch.end()
+    names = [tensor["name"] for tensor in step["tensors"]]
+    assert names[0] == "2.weight"
+    assert sorted(names) == ["0.bias", "0.weight", "2.weight"]
+    by_name = {tensor["name"]: tensor for tensor in step["tensors"]}
+    assert by_name["0.weight"]["bytes"] == 64 * 64 * 4
+    assert 0 < by_name["0.weight"]["needed_us"] <= by_name["2.weight"]["needed_us"] < step["forward_us"]
+    ready = [tensor["ready_us"] for tensor in step["tensors"]]
+    assert ready[0] > 0 and ready == sorted(ready) and ready[-1] < step["backward_us"]
+    watch.remove()
+    assert not any(module._forward_pre_hooks for module in model.modules())
