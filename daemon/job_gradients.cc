@@ -6,6 +6,7 @@
 #include "core/model/calendar.h"
 #include "daemon/job.h"
 #include "daemon/plan_messages.h"
+#include "proto/plan_message.h"
 
 namespace deft::daemon {
 namespace {
@@ -153,13 +154,12 @@ Result<void> Job::check_plan_order(const proto::PlanOrder& order) const {
   const auto it = groups_.find(order.group());
   if (it == groups_.end() || !it->second.agreed)
     return fail(ErrorKind::kViolation, "the leader sent a plan for an unknown group");
-  const auto plan = plan_of(order.plan());
-  if (!plan) return tl::unexpected(plan.error());
   std::vector<std::uint64_t> bytes;
   for (const auto& bucket : it->second.gradients->buckets()) bytes.push_back(bucket.bytes);
-  if (auto ok = model::check_plan(*plan, bytes, links_.size()); !ok) return ok;
+  const auto dated = messages::from_message(order.plan(), bytes, links_.size());
+  if (!dated) return tl::unexpected(dated.error());
   const std::uint32_t slots = it->second.gradients->layout().slots;
-  if (const auto needed = model::slots_needed(model::cycle_of(*plan)); needed > slots)
+  if (const auto needed = model::slots_needed(model::cycle_of(dated->plan)); needed > slots)
     return fail(ErrorKind::kViolation, "the leader's plan needs " + std::to_string(needed) +
                                            " slots of the arena, of " + std::to_string(slots));
   return {};

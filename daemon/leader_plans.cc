@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "daemon/leader.h"
-#include "daemon/plan_messages.h"
+#include "proto/plan_message.h"
 
 namespace deft::daemon {
 namespace {
@@ -53,7 +53,7 @@ void Leader::order_plan(std::uint32_t id) {
   proto::Envelope envelope;
   auto* const order = envelope.mutable_plan_order();
   order->set_group(id);
-  *order->mutable_plan() = plan_message(change->plan, group.epoch, change->step);
+  *order->mutable_plan() = messages::to_message(messages::DatedPlan{group.epoch, change->step, change->plan});
   order->set_reason(change->reason);
   broadcast(envelope);
 }

@@ -6,30 +6,47 @@
 namespace deft::model {
 namespace {
 
-tl::unexpected<Error> wrong(const std::string& what) { return fail(ErrorKind::kInvalid, "the plan is wrong: " + what); }
+tl::unexpected<Error> at(const std::string& place, const std::string& what) {
+  return fail(ErrorKind::kInvalid, "plan." + place + ": " + what);
+}
+
+Result<void> check_generation(const PlanGeneration& generation, std::uint64_t next_step, const std::string& place) {
+  if (generation.first_step != next_step)
+    return at(place + ".first_step",
+              std::to_string(generation.first_step) + ", the next step to merge is " + std::to_string(next_step));
+  if (generation.last_step < generation.first_step) return at(place + ".last_step", "before its first step");
+  if (generation.apply_step <= generation.last_step) return at(place + ".apply_step", "before its last step has run");
+  if (generation.staleness() > kMaxPlanSteps)
+    return at(place + ".apply_step", std::to_string(generation.apply_step) + " is absurdly large");
+  return {};
+}
 
 }  // namespace
 
 UpdateCycle cycle_of(const Plan& plan) { return {plan.period_steps, plan.generations}; }
 
 Result<void> check_cycle(const UpdateCycle& cycle) {
-  if (cycle.period_steps == 0) return wrong("its period has no steps");
-  if (cycle.generations.empty()) return wrong("it has no generations");
+  if (cycle.period_steps == 0) return at("period_steps", "0, a cycle has at least one step");
+  if (cycle.period_steps > kMaxPlanSteps)
+    return at("period_steps", std::to_string(cycle.period_steps) + " is absurdly large");
+  if (cycle.generations.empty()) return at("generations", "there are none");
   std::uint64_t next_step = 0;
   std::uint64_t applied = 0;
   for (std::size_t i = 0; i < cycle.generations.size(); ++i) {
     const auto& generation = cycle.generations[i];
-    const std::string name = "generation " + std::to_string(i);
-    if (generation.first_step != next_step) return wrong(name + " does not begin where the one before it ends");
-    if (generation.last_step < generation.first_step) return wrong(name + " merges no step");
-    if (generation.apply_step <= generation.last_step) return wrong(name + " is applied before its last step has run");
-    if (i > 0 && generation.apply_step <= applied) return wrong(name + " is not applied after the one before it");
+    const std::string place = "generations[" + std::to_string(i) + "]";
+    if (auto ok = check_generation(generation, next_step, place); !ok) return ok;
+    if (i > 0 && generation.apply_step <= applied)
+      return at(place + ".apply_step", "not after that of the generation before it");
     next_step = std::uint64_t{generation.last_step} + 1;
     applied = generation.apply_step;
   }
-  if (next_step != cycle.period_steps) return wrong("its generations do not cover its period");
+  if (next_step != cycle.period_steps)
+    return at("period_steps", std::to_string(cycle.period_steps) + ", and the generations merge the steps below " +
+                                  std::to_string(next_step));
   if (applied >= std::uint64_t{cycle.generations.front().apply_step} + cycle.period_steps)
-    return wrong("its last generation is not applied before the next cycle's first");
+    return at("generations[" + std::to_string(cycle.generations.size() - 1) + "].apply_step",
+              "not before the next cycle's first");
   return {};
 }
 

@@ -18,6 +18,8 @@
 
 namespace deft::model {
 
+inline constexpr std::uint32_t kMaxPlanSteps = 1 << 16;  // of a cycle, and of staleness
+
 struct PlanGeneration {
   std::uint32_t first_step = 0;  // merges the steps first_step to last_step
   std::uint32_t last_step = 0;   // below period_steps
@@ -57,7 +59,7 @@ struct Plan {
 };
 
 // Checks a plan for buckets of these sizes: steps merged once, applied after they ran and in order, and every byte of
-// every bucket in every generation sent exactly once.
+// every bucket in every generation sent exactly once. An error names the field: "plan.generations[1].apply_step: ...".
 Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_bytes, std::size_t links);
 
 }  // namespace deft::model

@@ -9,8 +9,6 @@
 namespace deft::sched {
 namespace {
 
-constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-
 std::uint64_t round_up(std::uint64_t bytes) {
   return (bytes + kPartAlignBytes - 1) / kPartAlignBytes * kPartAlignBytes;
 }
@@ -18,14 +16,13 @@ std::uint64_t round_up(std::uint64_t bytes) {
 }  // namespace
 
 BlockScheduler::BlockScheduler(const Setup& setup, Rules rules)
-    : rules_(std::move(rules)), buckets_(setup.buckets), board_(setup.links, {.bytes = kNoLimit}), forecast_(setup) {
+    : SynchronousScheduler(setup, {.bytes = kNoLimit}), rules_(std::move(rules)), forecast_(setup) {
   rules_.unit_bytes = round_up(std::max<std::uint64_t>(1, rules_.unit_bytes));
 }
 
 void BlockScheduler::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
   forecast_.ready(bucket, step, now_us);
-  queue_.emplace(Task{step, rules_.ranks.at(bucket), arrivals_++, bucket}, 0);
-  updates_.push_back({bucket, step, step, step, step + 1});
+  enqueue(bucket, step, rules_.ranks.at(bucket));
 }
 
 std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t bytes,
@@ -54,9 +51,9 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
 }
 
-std::uint64_t BlockScheduler::fitting(const Task& task, model::LinkIndex link, TimeUs now_us) const {
+std::uint64_t BlockScheduler::fitting(const Ready& task, model::LinkIndex link, TimeUs now_us) const {
   const auto next_us =
-      forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.rank});
+      forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.urgency});
   if (!next_us) return kNoLimit;
   const double room_us = *next_us - static_cast<double>(now_us) - board_.cost_us(link, 0);
   if (room_us <= 0) return rules_.unit_bytes;
@@ -73,18 +70,17 @@ bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector
   std::vector<double> free_at_us;
   for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
-    const auto& [task, sent] = *it;
-    const std::uint64_t rest = buckets_[task.bucket].bytes - sent;
-    const std::uint64_t share = fair_share(link, rest, free_at_us);
+    Ready& task = *it;
+    const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
     if (share == 0) continue;  // other links are done with it before this one could begin
     // A sliver is not worth a transfer of its own.
-    const std::uint64_t least = std::min(rest, rules_.unit_bytes);
-    const std::uint64_t bytes = std::min(rest, std::min(std::max(share, least), fitting(task, link, now_us)));
-    const Launch launch{launches_++, link, task.bucket, task.generation, sent, bytes};
-    board_.launch(launch, now_us);
+    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
+    const std::uint64_t bytes = std::min(task.rest(), std::min(std::max(share, least), fitting(task, link, now_us)));
+    Launch launch{0, link, task.bucket, task.generation, task.sent, bytes};
+    send(launch, now_us);
     launches.push_back(launch);
-    it->second += bytes;
-    if (it->second == buckets_[task.bucket].bytes) queue_.erase(it);
+    task.sent += bytes;
+    if (task.rest() == 0) queue_.erase(it);
     return true;
   }
   return false;

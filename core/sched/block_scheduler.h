@@ -5,17 +5,14 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <utility>
 #include <vector>
 
-#include "core/sched/link_board.h"
 #include "core/sched/ready_forecast.h"
-#include "core/sched/scheduler.h"
+#include "core/sched/synchronous_scheduler.h"
 
 namespace deft::sched {
 
-class BlockScheduler final : public Scheduler {
+class BlockScheduler final : public SynchronousScheduler {
  public:
   struct Rules {
     std::vector<std::uint32_t> ranks;  // of each bucket: lower goes first
@@ -29,36 +26,18 @@ class BlockScheduler final : public Scheduler {
     if (stage == Stage::kBackward) forecast_.backward_began(step, now_us);
   }
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;
-  void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
-  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
-    board_.measured(link, measured);
-  }
   std::vector<Launch> take_launches(TimeUs now_us) override;
-  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
  private:
-  struct Task {  // ordered by generation, then rank, then readiness
-    std::uint64_t generation;
-    std::uint32_t rank;
-    std::uint64_t arrival;
-    model::BucketIndex bucket;
-    auto operator<=>(const Task&) const = default;
-  };
   // What `link` should take of `bytes` so that all links end together, each beginning when it is free.
   [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
                                          std::vector<double>& free_at_us) const;
   // The largest block that the forecast allows on an idle link.
-  [[nodiscard]] std::uint64_t fitting(const Task& task, model::LinkIndex link, TimeUs now_us) const;
+  [[nodiscard]] std::uint64_t fitting(const Ready& task, model::LinkIndex link, TimeUs now_us) const;
   bool launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches);
 
   Rules rules_;
-  std::vector<model::Bucket> buckets_;
-  LinkBoard board_;
   ReadyForecast forecast_;
-  std::map<Task, std::uint64_t> queue_;  // to the bytes that are sent already
-  std::uint64_t arrivals_ = 0;
-  std::uint64_t launches_ = 0;
-  std::vector<Update> updates_;
 };
 
 }  // namespace deft::sched

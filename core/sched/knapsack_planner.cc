@@ -16,15 +16,16 @@ namespace {
 
 constexpr double kWaitingAccepted = 1.03;    // of compute, where none within the tolerance is found
 constexpr double kRounding = 1e-6;           // of compute: not waiting but arithmetic
-constexpr std::uint32_t kLongestCycle = 32;  // steps
+constexpr std::uint32_t kLongestCycle = 64;  // steps: every rate has one within 2 % below it
 constexpr double kRateGrid = 0.006;          // rhythms closer than this are one: the shortest cycle stands for them
 constexpr double kPartsOfACycle = 40'000;    // generations * buckets: bounds the time of one candidate
 constexpr double kEffort = 400'000;          // generations * buckets of all candidates: bounds the search
 constexpr std::size_t kPatience = 10;  // rhythms that fail one after the other before the search takes long strides
 constexpr double kStride = 0.9;
 constexpr std::uint32_t kShortCycle = 6;  // steps: rhythms so simple are never strode over
+constexpr std::uint32_t kPlainCycle = 3;  // steps: rhythms so plain are tried with parts of every size
 // Of compute, the longest part: two that tell whether a rhythm is worth more, two more, and two for synchronous plans,
-// where every part that is on its way when something more urgent becomes ready is waited for.
+// where every part that is on its way when something more urgent becomes ready is waited for, and for plain cycles.
 constexpr std::array kPartShares = {0.04, 0.5, 0.15, 8.0, 0.015, 0.005};
 constexpr std::size_t kTelling = 2;
 constexpr std::size_t kUsual = 4;
@@ -111,8 +112,11 @@ int Search::attempt(Rhythm rhythm, std::size_t share) {
 int Search::attempt_all(Rhythm rhythm) {
   int least = 2;
   const bool synchronous = limits_.max_staleness_steps == 0;
-  for (std::size_t i = 0; i < (synchronous ? kPartShares.size() : kUsual); ++i)
-    if (i < kTelling || least == 0 || synchronous) least = std::min(least, attempt(rhythm, i));
+  const bool plain = rhythm.steps <= kPlainCycle;
+  for (std::size_t i = 0; i < kPartShares.size(); ++i) {
+    const bool promising = i < kTelling || (least == 0 && i < kUsual);
+    if (promising || synchronous || (plain && least > 0)) least = std::min(least, attempt(rhythm, i));
+  }
   return least;
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <optional>
 
 namespace deft::sched {
 namespace {
@@ -10,6 +11,34 @@ namespace {
 constexpr double kSlack = 1e-9;         // of a capacity, for sums that differ in their last digits
 constexpr std::size_t kDeepest = 4096;  // items: the search goes this deep and no deeper
 constexpr double kNoBound = std::numeric_limits<double>::infinity();
+
+// What a sequence of items can be worth at most from each one on: all of them together, or a link's time full of the
+// densest.
+class SuffixBounds {
+ public:
+  template <typename ItemAt>
+  SuffixBounds(std::size_t count, std::size_t links, const ItemAt& item_at)
+      : value_(count + 1, 0), density_(links, std::vector<double>(count + 1, 0)) {
+    for (std::size_t i = count; i-- > 0;) {
+      const KnapsackItem& item = item_at(i);
+      value_[i] = value_[i + 1] + item.value;
+      for (std::size_t l = 0; l < links; ++l) {
+        const double cost = item.cost_us[l];
+        density_[l][i] = std::max(density_[l][i + 1], cost > 0 ? item.value / cost : kNoBound);
+      }
+    }
+  }
+  [[nodiscard]] double value(std::size_t first) const { return value_[first]; }
+  [[nodiscard]] double fill(std::size_t first, std::size_t link, double room_us) const {
+    if (room_us < 0) return 0;
+    const double density = density_[link][first];
+    return density == kNoBound ? kNoBound : room_us * density;
+  }
+
+ private:
+  std::vector<double> value_;
+  std::vector<std::vector<double>> density_;  // [link][first] the most value a microsecond
+};
 
 // Depth-first over the items from the last to be ready to the first. In that order the items of one link end with the
 // deadline when packed tight, so item j fits behind those chosen before it iff their sum plus its own cost is at most
@@ -30,7 +59,10 @@ class BranchAndBound {
       if (items[a].release_us != items[b].release_us) return items[a].release_us > items[b].release_us;
       return items[a].value > items[b].value;
     });
-    prepare_bounds();
+    bounds_.emplace(
+        items.size(), deadline_us.size(), [&](std::size_t d) -> auto& { return item(d); });
+    rest_release_.assign(items.size() + 1, kNoBound);
+    for (std::size_t d = items.size(); d-- > 0;) rest_release_[d] = std::min(rest_release_[d + 1], item(d).release_us);
     best_.link = path_;
   }
 
@@ -43,7 +75,6 @@ class BranchAndBound {
 
  private:
   [[nodiscard]] const KnapsackItem& item(std::size_t depth) const { return items_[order_[depth]]; }
-  void prepare_bounds();
   [[nodiscard]] double bound(std::size_t depth) const;
   [[nodiscard]] bool fits(std::size_t depth, std::size_t link) const;
   void visit(std::size_t depth);
@@ -54,31 +85,15 @@ class BranchAndBound {
   std::uint64_t effort_;
   double accepted_;
   std::vector<std::size_t> order_;
-  std::vector<double> used_;                  // of each link
-  std::vector<int> path_;                     // the links chosen so far, by item
-  std::vector<double> rest_value_;            // of the items from a depth on
-  std::vector<double> rest_release_;          // the smallest of those
-  std::vector<std::vector<double>> density_;  // [link][depth] the most value a microsecond of those
+  std::vector<double> used_;            // of each link
+  std::vector<int> path_;               // the links chosen so far, by item
+  std::optional<SuffixBounds> bounds_;  // of the items by depth
+  std::vector<double> rest_release_;    // the smallest of the items from a depth on
   double value_ = 0;
   std::uint64_t nodes_ = 0;
   bool stopped_ = false;
   Packing best_;
 };
-
-void BranchAndBound::prepare_bounds() {
-  const std::size_t n = items_.size();
-  rest_value_.assign(n + 1, 0);
-  rest_release_.assign(n + 1, kNoBound);
-  density_.assign(deadline_.size(), std::vector<double>(n + 1, 0));
-  for (std::size_t d = n; d-- > 0;) {
-    rest_value_[d] = rest_value_[d + 1] + item(d).value;
-    rest_release_[d] = std::min(rest_release_[d + 1], item(d).release_us);
-    for (std::size_t l = 0; l < deadline_.size(); ++l) {
-      const double cost = item(d).cost_us[l];
-      density_[l][d] = std::max(density_[l][d + 1], cost > 0 ? item(d).value / cost : kNoBound);
-    }
-  }
-}
 
 // Most that the items from `depth` on can still add: all of them, or every link full of the densest.
 double BranchAndBound::bound(std::size_t depth) const {
@@ -86,9 +101,9 @@ double BranchAndBound::bound(std::size_t depth) const {
   double fill = 0;
   for (std::size_t l = 0; l < deadline_.size(); ++l) {
     const double room = deadline_[l] - rest_release_[depth] - used_[l];
-    if (room >= 0) fill += density_[l][depth] == kNoBound ? kNoBound : room * density_[l][depth];
+    fill += bounds_->fill(depth, l, room);
   }
-  return std::min(rest_value_[depth], fill * (1 + kSlack));
+  return std::min(bounds_->value(depth), fill * (1 + kSlack));
 }
 
 bool BranchAndBound::fits(std::size_t depth, std::size_t link) const {
@@ -172,10 +187,19 @@ Packing recursive_knapsack(std::span<const KnapsackItem> items, std::span<const 
                            std::vector<double> capacity_us, const Packer& pack) {
   Packing best;
   best.link.assign(items.size(), Packing::kNone);
+  const SuffixBounds bounds(
+      items.size(), capacity_us.size(), [&](std::size_t i) -> auto& { return items[i]; });
+  // What all from `first` on can be worth. It only falls as `first` goes on.
+  const auto bound = [&](std::size_t first) {
+    double fill = 0;
+    for (std::size_t l = 0; l < capacity_us.size(); ++l) fill += bounds.fill(first, l, capacity_us[l]);
+    return std::min(bounds.value(first), fill) * (1 + 2 * kSlack);
+  };
   for (std::size_t first = 0; first < items.size(); ++first) {
     if (first > 0)
       for (auto& capacity : capacity_us) capacity -= backward_us[first];
     if (std::all_of(capacity_us.begin(), capacity_us.end(), [](double c) { return c <= 0; })) break;
+    if (bound(first) <= best.value) break;
     Packing here = pack(items.subspan(first), capacity_us);
     if (here.value <= best.value) continue;
     best.value = here.value;

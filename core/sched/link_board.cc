@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <stdexcept>
 
 namespace deft::sched {
@@ -14,11 +15,6 @@ bool is_sane(const model::LinkModel& link) {
 LinkBoard::LinkBoard(const std::vector<model::LinkModel>& links, Window window) : window_(window) {
   links_.resize(links.size());
   for (std::size_t i = 0; i < links.size(); ++i) links_[i].model = links[i];
-}
-
-double LinkBoard::cost_us(model::LinkIndex link, std::uint64_t bytes) const {
-  const auto& model = links_[link].model;
-  return model.latency_us + static_cast<double>(bytes) / model.bytes_per_us;
 }
 
 double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
@@ -36,11 +32,11 @@ std::uint64_t LinkBoard::window_bytes(model::LinkIndex link) const {
   return std::min(window_.bytes, std::max(window_.least_bytes, static_cast<std::uint64_t>(carried)));
 }
 
-bool LinkBoard::has_room(model::LinkIndex link, std::uint64_t bytes, std::uint64_t planned_bytes) const {
-  const State& state = links_[link];
-  const std::uint64_t before = state.bytes + planned_bytes;
+std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned_bytes) const {
+  const std::uint64_t before = links_[link].bytes + planned_bytes;
+  if (before == 0) return std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t window = window_bytes(link);
-  return before == 0 || (before < window && bytes <= window - before);
+  return before < window ? window - before : 0;
 }
 
 void LinkBoard::launch(const Launch& launch, TimeUs now_us) {

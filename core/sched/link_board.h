@@ -1,7 +1,7 @@
 // What each link is expected to cost and what is on its way: the books that policies keep to spread parts over links.
 //
 //   LinkBoard board(links, {.bytes = credit});
-//   if (board.has_room(link, bytes)) board.launch(launch, now_us);
+//   if (bytes <= board.room_bytes(link)) board.launch(launch, now_us);
 //   board.finish(launch, now_us);
 //
 // A link runs its launches one after the other. The expected times come from the link's model; every real finish
@@ -32,13 +32,15 @@ class LinkBoard {
   LinkBoard(const std::vector<model::LinkModel>& links, Window window);
 
   [[nodiscard]] model::LinkIndex count() const { return static_cast<model::LinkIndex>(links_.size()); }
-  [[nodiscard]] double cost_us(model::LinkIndex link, std::uint64_t bytes) const;
+  [[nodiscard]] double cost_us(model::LinkIndex link, std::uint64_t bytes) const {
+    const model::LinkModel& model = links_[link].model;
+    return model.latency_us + static_cast<double>(bytes) / model.bytes_per_us;
+  }
   [[nodiscard]] double bytes_per_us(model::LinkIndex link) const { return links_[link].model.bytes_per_us; }
   [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;  // when all on its way is done
-  // `planned_bytes`: what the caller is about to launch there before.
-  [[nodiscard]] bool has_room(model::LinkIndex link, std::uint64_t bytes, std::uint64_t planned_bytes = 0) const;
+  // The largest launch that `link` has room for; `planned_bytes`: what the caller is about to launch there before.
+  [[nodiscard]] std::uint64_t room_bytes(model::LinkIndex link, std::uint64_t planned_bytes = 0) const;
   [[nodiscard]] bool is_idle(model::LinkIndex link) const { return links_[link].queue.empty(); }
-  [[nodiscard]] std::uint64_t bytes_in_flight(model::LinkIndex link) const { return links_[link].bytes; }
 
   void launch(const Launch& launch, TimeUs now_us);
   void finish(const Launch& launch, TimeUs now_us);

@@ -1,7 +1,7 @@
 #include "core/sched/queue_scheduler.h"
 
 #include <algorithm>
-#include <iterator>
+#include <utility>
 
 #include "core/sched/parts.h"
 
@@ -17,15 +17,11 @@ constexpr std::uint64_t kLeastPartBytes = 256 << 10;
 }  // namespace
 
 QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
-    : rules_(rules),
-      buckets_(setup.buckets),
-      board_(setup.links, {rules.window_bytes, 2 * rules.part_us, 2 * kLeastPartBytes}) {}
+    : SynchronousScheduler(setup, {rules.window_bytes, 2 * rules.part_us, 2 * kLeastPartBytes}), rules_(rules) {}
 
-void QueueScheduler::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) {
-  const model::Bucket& b = buckets_.at(bucket);
-  const Task task{step, rules_.by_priority ? b.forward_position : 0, arrivals_++, bucket};
-  queue_.emplace(task, Progress{0, even_part_bytes(b.bytes, part_limit())});
-  updates_.push_back({bucket, step, step, step, step + 1});
+void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs) {
+  const model::Bucket& b = bucket(index);
+  enqueue(index, step, rules_.by_priority ? b.forward_position : 0, even_part_bytes(b.bytes, part_limit()));
 }
 
 std::uint64_t QueueScheduler::part_limit() const {
@@ -37,65 +33,78 @@ std::uint64_t QueueScheduler::part_limit() const {
   return std::min(rules_.part_bytes, std::max(kLeastPartBytes, static_cast<std::uint64_t>(carried)));
 }
 
-bool QueueScheduler::any_room(const std::vector<std::uint64_t>& planned_bytes) const {
+std::uint64_t QueueScheduler::most_room() const {
+  std::uint64_t most = 0;
   for (model::LinkIndex link = 0; link < board_.count(); ++link)
-    if (board_.has_room(link, 1, planned_bytes[link])) return true;
-  return false;
+    most = std::max(most, board_.room_bytes(link, draft_.planned_bytes[link]));
+  return most;
 }
 
-model::LinkIndex QueueScheduler::earliest_finish(const Draft& draft, std::uint64_t bytes) const {
+// Cheap beside looking at the parts one by one: most calls come when the windows are all but full.
+bool QueueScheduler::any_fits(std::size_t position) const {
+  const std::uint64_t room = most_room();
+  if (room == 0) return false;
+  const std::size_t end = std::min(queue_.size(), position + static_cast<std::size_t>(draft_.looks));
+  return std::any_of(
+      queue_.begin() + static_cast<std::ptrdiff_t>(position), queue_.begin() + static_cast<std::ptrdiff_t>(end),
+      [&](const Ready& task) { return task.rest() > 0 && std::min(task.part_bytes, task.rest()) <= room; });
+}
+
+model::LinkIndex QueueScheduler::give_to_earliest(std::uint64_t bytes) {
   model::LinkIndex best = 0;
-  double best_finish = draft.free_at_us[0] + board_.cost_us(0, bytes);
+  double best_finish = draft_.free_at_us[0] + board_.cost_us(0, bytes);
   for (model::LinkIndex link = 1; link < board_.count(); ++link) {
-    const double finish = draft.free_at_us[link] + board_.cost_us(link, bytes);
+    const double finish = draft_.free_at_us[link] + board_.cost_us(link, bytes);
     if (finish < best_finish) best = link, best_finish = finish;
   }
+  draft_.free_at_us[best] = best_finish;
   return best;
 }
 
-void QueueScheduler::append(const Launch& launch, Draft& draft) const {
-  draft.planned_bytes[launch.link] += launch.bytes;
-  if (rules_.join_parts && !draft.launches.empty()) {
-    Launch& last = draft.launches.back();
+void QueueScheduler::append(const Launch& launch) {
+  draft_.planned_bytes[launch.link] += launch.bytes;
+  if (rules_.join_parts && !draft_.launches.empty()) {
+    Launch& last = draft_.launches.back();
     if (last.bucket == launch.bucket && last.generation == launch.generation && last.link == launch.link &&
         last.offset + last.bytes == launch.offset) {
       last.bytes += launch.bytes;
       return;
     }
   }
-  draft.launches.push_back(launch);
+  draft_.launches.push_back(launch);
 }
 
-bool QueueScheduler::place(const Task& task, Progress& progress, Draft& draft) const {
-  const std::uint64_t total = buckets_[task.bucket].bytes;
+bool QueueScheduler::place(std::size_t position) {
+  Ready& task = queue_[position];
   // The parts of a bucket are alike, so what goes now is always its next part, whichever of them found the room.
-  for (std::uint64_t seen = progress.sent; seen < total && draft.looks > 0; --draft.looks) {
-    const std::uint64_t bytes = std::min(progress.part_bytes, total - seen);
-    const auto link = earliest_finish(draft, bytes);
+  for (std::uint64_t seen = task.sent; seen < task.bytes && draft_.looks > 0; --draft_.looks) {
+    const std::uint64_t bytes = std::min(task.part_bytes, task.bytes - seen);
+    const auto link = give_to_earliest(bytes);
     seen += bytes;
-    draft.free_at_us[link] += board_.cost_us(link, bytes);
-    const std::uint64_t next = std::min(progress.part_bytes, total - progress.sent);
-    if (!board_.has_room(link, next, draft.planned_bytes[link])) continue;
-    append({0, link, task.bucket, task.generation, progress.sent, next}, draft);
-    progress.sent += next;
-    if (!any_room(draft.planned_bytes)) draft.looks = 1;  // the loop's own step makes it 0
+    const std::uint64_t next = std::min(task.part_bytes, task.rest());
+    if (next > board_.room_bytes(link, draft_.planned_bytes[link])) continue;
+    append({0, link, task.bucket, task.generation, task.sent, next});
+    task.sent += next;
+    if (!any_fits(position)) draft_.looks = 1;  // the loop's own step makes it 0
   }
-  return progress.sent == total;
+  return task.rest() == 0;
 }
 
 std::vector<Launch> QueueScheduler::take_launches(TimeUs now_us) {
-  if (queue_.empty()) return {};
-  Draft draft{{}, std::vector<std::uint64_t>(board_.count(), 0), {}, kLookAhead};
-  if (!any_room(draft.planned_bytes)) return {};
+  draft_.looks = kLookAhead;
+  draft_.planned_bytes.assign(board_.count(), 0);
+  if (!any_fits(0)) return {};
+  draft_.free_at_us.clear();
   for (model::LinkIndex link = 0; link < board_.count(); ++link)
-    draft.free_at_us.push_back(board_.free_at_us(link, now_us));
-  for (auto it = queue_.begin(); it != queue_.end() && draft.looks > 0;)
-    it = place(it->first, it->second, draft) ? queue_.erase(it) : std::next(it);
-  for (Launch& launch : draft.launches) {
-    launch.id = launches_++;
-    board_.launch(launch, now_us);
+    draft_.free_at_us.push_back(board_.free_at_us(link, now_us));
+  for (std::size_t position = 0; position < queue_.size() && draft_.looks > 0;) {
+    if (place(position))
+      queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(position));
+    else
+      ++position;
   }
-  return std::move(draft.launches);
+  for (Launch& launch : draft_.launches) send(launch, now_us);
+  return std::exchange(draft_.launches, {});
 }
 
 }  // namespace deft::sched

@@ -1,31 +1,22 @@
 // The common part of the synchronous policies that send ready buckets in some order, a part at a time.
 //
-// A policy says in which order buckets go and how large a launch may be; this class keeps the queue, spreads parts over
-// the links by earliest finish and holds back what is beyond a link's window, so that a more urgent bucket that becomes
-// ready later still overtakes at the next part.
+// A policy says in which order buckets go and how large a launch may be; this class spreads parts over the links by
+// earliest finish and holds back what is beyond a link's window, so that a more urgent bucket that becomes ready later
+// still overtakes at the next part.
 #pragma once
 
-#include <compare>
 #include <cstdint>
-#include <map>
-#include <utility>
 #include <vector>
 
-#include "core/sched/link_board.h"
-#include "core/sched/scheduler.h"
+#include "core/sched/synchronous_scheduler.h"
 
 namespace deft::sched {
 
-class QueueScheduler : public Scheduler {
+class QueueScheduler : public SynchronousScheduler {
  public:
   void stage_began(Stage, std::uint64_t, TimeUs, TimeUs) override {}
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;
-  void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
-  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
-    board_.measured(link, measured);
-  }
   std::vector<Launch> take_launches(TimeUs now_us) override;
-  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
  protected:
   struct Rules {
@@ -38,41 +29,27 @@ class QueueScheduler : public Scheduler {
   QueueScheduler(const Setup& setup, const Rules& rules);
 
  private:
-  // A ready bucket of which [sent, bytes) is still to go. Ordered by generation, then urgency, then readiness.
-  struct Task {
-    std::uint64_t generation;
-    std::uint32_t urgency;
-    std::uint64_t arrival;
-    model::BucketIndex bucket;
-    auto operator<=>(const Task&) const = default;
-  };
-  struct Progress {
-    std::uint64_t sent = 0;
-    std::uint64_t part_bytes = 0;
-  };
-  // The launches that one call of take_launches is putting together.
+  // What one call of take_launches is putting together.
   struct Draft {
     std::vector<double> free_at_us;            // of each link, with all that was placed on it
     std::vector<std::uint64_t> planned_bytes;  // of each link, in `launches`
     std::vector<Launch> launches;
     int looks;  // how many more parts may be considered
   };
-  // Whether any link could still take a part besides what is drafted.
-  [[nodiscard]] bool any_room(const std::vector<std::uint64_t>& planned_bytes) const;
+  // The largest part that any link could still take besides what is drafted.
+  [[nodiscard]] std::uint64_t most_room() const;
+  // Whether one of the parts that may still be considered, from the task at `position` on, has that much room.
+  [[nodiscard]] bool any_fits(std::size_t position) const;
   [[nodiscard]] std::uint64_t part_limit() const;
-  [[nodiscard]] model::LinkIndex earliest_finish(const Draft& draft, std::uint64_t bytes) const;
-  // Decides for each part that is left of `task` on which link it finishes first, and drafts those for which that link
-  // has room now. True when all of the task has been launched.
-  bool place(const Task& task, Progress& progress, Draft& draft) const;
-  void append(const Launch& launch, Draft& draft) const;
+  // The link on which a part of `bytes` finishes first, with all before it; it then counts as taken by that part.
+  model::LinkIndex give_to_earliest(std::uint64_t bytes);
+  // Decides for each part that is left of the task at `position` on which link it finishes first, and drafts those for
+  // which that link has room now. True when all of the task has been launched.
+  bool place(std::size_t position);
+  void append(const Launch& launch);
 
   Rules rules_;
-  std::vector<model::Bucket> buckets_;
-  LinkBoard board_;
-  std::map<Task, Progress> queue_;
-  std::uint64_t arrivals_ = 0;
-  std::uint64_t launches_ = 0;
-  std::vector<Update> updates_;
+  Draft draft_;  // kept between calls for its memory alone
 };
 
 }  // namespace deft::sched

@@ -1,6 +1,6 @@
 #include "core/sched/knapsack_planner.h"
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
 
 #include <algorithm>
@@ -136,14 +136,33 @@ TEST(PlanCheck, namesWhatIsWrong) {
     const auto ok = model::check_plan(plan, bytes, 1);
     return ok ? std::string("fine") : ok.error().message();
   };
-  EXPECT_NE(says([](auto& p) { p.links[0].pop_back(); }).find("does not send all of bucket 1"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.links[0][3].offset = 0; }).find("overlap"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.links[0][0].bucket = 9; }).find("bucket 9"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.links[0][0].generation = 2; }).find("generation 2"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.generations[0].apply_step = 0; }).find("before its last step"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.generations[1].apply_step = 2; }).find("generation 1"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.period_steps = 3; }).find("period"), std::string::npos);
-  EXPECT_NE(says([](auto& p) { p.links.push_back({}); }).find("2 links"), std::string::npos);
+  using testing::StartsWith;
+  EXPECT_THAT(says([](auto&) {}), "fine");
+  EXPECT_THAT(says([](auto& p) { p.links[0].pop_back(); }), "plan.links: generation 1 does not send all of bucket 1");
+  EXPECT_THAT(says([](auto& p) { p.links[0][3].offset = 0; }),
+              StartsWith("plan.links[0].parts[3].offset: 0, the parts of"));
+  EXPECT_THAT(says([](auto& p) { p.links[0][2].offset = 2; }),
+              StartsWith("plan.links[0].parts[2].offset: 2, the parts of"));
+  EXPECT_THAT(says([](auto& p) { p.links[0][1].bytes = 9; }),
+              StartsWith("plan.links[0].parts[1].bytes: the part ends"));
+  EXPECT_THAT(says([](auto& p) { p.links[0][1].bytes = 0; }),
+              StartsWith("plan.links[0].parts[1].bytes: a part of zero"));
+  EXPECT_THAT(says([](auto& p) { p.links[0][0].bucket = 9; }), StartsWith("plan.links[0].parts[0].bucket: 9"));
+  EXPECT_THAT(says([](auto& p) { p.links[0][0].generation = 2; }), StartsWith("plan.links[0].parts[0].generation: 2"));
+  EXPECT_THAT(says([](auto& p) { p.generations[0].first_step = 1; }), StartsWith("plan.generations[0].first_step: 1"));
+  EXPECT_THAT(says([](auto& p) { p.generations[1].last_step = 0; }), StartsWith("plan.generations[1].last_step"));
+  EXPECT_THAT(says([](auto& p) { p.generations[0].apply_step = 0; }),
+              StartsWith("plan.generations[0].apply_step: before"));
+  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 2; }),
+              StartsWith("plan.generations[1].apply_step: not"));
+  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 4; }),
+              StartsWith("plan.generations[1].apply_step: not"));
+  EXPECT_THAT(says([](auto& p) { p.generations[1].apply_step = 1 << 30; }),
+              StartsWith("plan.generations[1].apply_step: 10"));
+  EXPECT_THAT(says([](auto& p) { p.generations.clear(); }), StartsWith("plan.generations: there are none"));
+  EXPECT_THAT(says([](auto& p) { p.period_steps = 0; }), StartsWith("plan.period_steps: 0"));
+  EXPECT_THAT(says([](auto& p) { p.period_steps = 3; }), StartsWith("plan.period_steps: 3"));
+  EXPECT_THAT(says([](auto& p) { p.links.push_back({}); }), StartsWith("plan.links: the plan is for 2 links"));
 }
 
 }  // namespace

@@ -1,0 +1,61 @@
+// What all synchronous policies share: the gradients of each step are a generation of their own, which is applied before
+// the next forward. Buckets that are ready wait in one queue, the most urgent first; a LinkBoard keeps what is on its way.
+//
+// A policy derives from this class, calls enqueue when a bucket becomes ready, and in take_launches takes from queue_
+// what should go now: send() numbers a launch and books it.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <limits>
+#include <utility>
+#include <vector>
+
+#include "core/sched/link_board.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+
+class SynchronousScheduler : public Scheduler {
+ public:
+  void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
+  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
+    board_.measured(link, measured);
+  }
+  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
+
+ protected:
+  static constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
+
+  // A ready bucket of which [sent, bytes) is still to go.
+  struct Ready {
+    std::uint64_t generation;
+    std::uint32_t urgency;  // lower goes first
+    model::BucketIndex bucket;
+    std::uint64_t bytes;
+    std::uint64_t part_bytes;  // the policy cuts parts of this size; the last may be smaller
+    std::uint64_t sent = 0;
+
+    [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
+  };
+
+  SynchronousScheduler(const Setup& setup, Window window) : board_(setup.links, window), buckets_(setup.buckets) {}
+
+  // Puts `bucket` into the queue: by generation, then urgency, then in the order of the calls.
+  void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t urgency,
+               std::uint64_t part_bytes = kNoLimit);
+  // Gives the launch its number and books it.
+  void send(Launch& launch, TimeUs now_us);
+
+  [[nodiscard]] const model::Bucket& bucket(model::BucketIndex index) const { return buckets_.at(index); }
+
+  LinkBoard board_;
+  std::deque<Ready> queue_;
+
+ private:
+  std::vector<model::Bucket> buckets_;
+  std::uint64_t launches_ = 0;
+  std::vector<Update> updates_;
+};
+
+}  // namespace deft::sched

@@ -1,0 +1,96 @@
+#include "proto/plan_message.h"
+
+#include <google/protobuf/util/json_util.h>
+
+#include <cmath>
+#include <cstdio>
+
+namespace deft::messages {
+namespace {
+
+std::string hex(std::uint64_t value) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%016llx", static_cast<unsigned long long>(value));
+  return text;
+}
+
+Result<void> check_time(const char* field, double us) {
+  if (std::isfinite(us) && us >= 0 && us <= 1e15) return {};
+  return fail(ErrorKind::kInvalid, std::string("plan.") + field + ": " + std::to_string(us) + " is no time");
+}
+
+Result<void> check(const model::Plan& plan, std::uint64_t hash, std::span<const std::uint64_t> bucket_bytes,
+                   std::size_t links) {
+  if (auto ok = check_time("step_us", plan.step_us); !ok) return ok;
+  if (auto ok = check_time("compute_us", plan.compute_us); !ok) return ok;
+  if (auto ok = model::check_plan(plan, bucket_bytes, links); !ok) return ok;
+  if (plan.hash() == hash) return {};
+  return fail(ErrorKind::kMismatch,
+              "plan.hash: the sender says " + hex(hash) + ", and here the plan's hash is " + hex(plan.hash()),
+              "install the same version of Deft on all nodes");
+}
+
+}  // namespace
+
+deft::Plan to_message(const DatedPlan& dated) {
+  deft::Plan message;
+  message.set_epoch(dated.epoch);
+  message.set_activation_step(dated.activation_step);
+  message.set_period_steps(dated.plan.period_steps);
+  for (const auto& generation : dated.plan.generations) {
+    deft::PlanGeneration& to = *message.add_generations();
+    to.set_first_step(generation.first_step);
+    to.set_last_step(generation.last_step);
+    to.set_apply_step(generation.apply_step);
+  }
+  for (const auto& link : dated.plan.links) {
+    deft::PlanLink& to = *message.add_links();
+    for (const auto& part : link) {
+      deft::PlanPart& added = *to.add_parts();
+      added.set_bucket(part.bucket);
+      added.set_generation(part.generation);
+      added.set_offset(part.offset);
+      added.set_bytes(part.bytes);
+    }
+  }
+  message.set_hash(dated.plan.hash());
+  message.set_step_us(dated.plan.step_us);
+  message.set_compute_us(dated.plan.compute_us);
+  return message;
+}
+
+Result<DatedPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
+                               std::size_t links) {
+  DatedPlan dated{message.epoch(), message.activation_step(), {}};
+  model::Plan& plan = dated.plan;
+  plan.period_steps = message.period_steps();
+  for (const auto& from : message.generations())
+    plan.generations.push_back({from.first_step(), from.last_step(), from.apply_step()});
+  for (const auto& from : message.links()) {
+    auto& parts = plan.links.emplace_back();
+    for (const auto& part : from.parts())
+      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes()});
+  }
+  plan.step_us = message.step_us();
+  plan.compute_us = message.compute_us();
+  if (auto ok = check(plan, message.hash(), bucket_bytes, links); !ok) return tl::unexpected(ok.error());
+  return dated;
+}
+
+std::string to_json(const DatedPlan& dated) {
+  google::protobuf::util::JsonPrintOptions options;
+  options.always_print_primitive_fields = true;
+  options.preserve_proto_field_names = true;
+  std::string text;
+  const auto ok = google::protobuf::util::MessageToJsonString(to_message(dated), &text, options);
+  return ok.ok() ? text : std::string();  // it fails only for messages that hold an Any
+}
+
+Result<DatedPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes, std::size_t links) {
+  deft::Plan message;
+  const auto ok = google::protobuf::util::JsonStringToMessage({json.data(), json.size()}, &message);
+  if (!ok.ok()) return fail(ErrorKind::kInvalid, "plan: " + std::string(ok.message()));
+  return from_message(message, bucket_bytes, links);
+}
+
+}  // namespace deft::messages

@@ -1,0 +1,67 @@
+// Feeds the readers of plan and profile messages with whatever libFuzzer makes up, as the first byte says: the wire form,
+// or the JSON form of a plan. What is accepted must survive being written and read again.
+#include <cstdint>
+#include <cstdlib>
+#include <string>
+
+#include "proto/plan_message.h"
+#include "proto/profile_message.h"
+
+namespace {
+
+using namespace deft;  // NOLINT(google-build-using-namespace): the messages and their conversions
+
+const std::vector<std::uint64_t> kBucketBytes{8, 64};
+constexpr std::size_t kLinks = 1;
+
+void require(bool holds) {
+  if (!holds) std::abort();
+}
+
+// No fuzzer guesses a hash: the right one lets it reach what is behind that check.
+std::uint64_t hash_of(const deft::Plan& message) {
+  model::Plan plan;
+  plan.period_steps = message.period_steps();
+  for (const auto& g : message.generations())
+    plan.generations.push_back({g.first_step(), g.last_step(), g.apply_step()});
+  for (const auto& link : message.links()) {
+    auto& parts = plan.links.emplace_back();
+    for (const auto& part : link.parts())
+      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes()});
+  }
+  return plan.hash();
+}
+
+void check_plan(const Result<messages::DatedPlan>& dated) {
+  if (!dated) return require(!dated.error().what.empty());
+  const auto again = messages::from_message(messages::to_message(*dated), kBucketBytes, kLinks);
+  require(again.has_value() && *again == *dated);
+  const auto text = messages::parse_plan(messages::to_json(*dated), kBucketBytes, kLinks);
+  require(text.has_value() && *text == *dated);
+}
+
+void check_profile(const deft::Profile& message) {
+  const auto profile = messages::from_message(message);
+  if (!profile) return require(!profile.error().what.empty());
+  const auto again = messages::from_message(messages::to_message(*profile));
+  require(again.has_value() && model::to_json(*again) == model::to_json(*profile));
+}
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size == 0) return 0;
+  const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
+  if (data[0] == 'j') {
+    check_plan(messages::parse_plan(bytes, kBucketBytes, kLinks));
+  } else if (data[0] == 'p') {
+    deft::Plan message;
+    if (!message.ParseFromString(bytes)) return 0;
+    message.set_hash(hash_of(message));
+    check_plan(messages::from_message(message, kBucketBytes, kLinks));
+  } else {
+    deft::Profile message;
+    if (message.ParseFromString(bytes)) check_profile(message);
+  }
+  return 0;
+}

@@ -1,0 +1,154 @@
+// Plain data through its protobuf message and back: nothing is lost, and what is wrong is refused by its field's name.
+#include <gmock/gmock.h>
+#include <rapidcheck/gtest.h>
+
+#include <limits>
+
+#include "core/sched/knapsack_planner.h"
+#include "proto/plan_message.h"
+#include "proto/profile_message.h"
+#include "tests/plan/random_profile.h"
+
+namespace deft::messages {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+template <typename Message>
+Message over_the_wire(const Message& message) {
+  Message out;
+  RC_ASSERT(out.ParseFromString(message.SerializeAsString()));
+  return out;
+}
+
+std::vector<std::uint64_t> bucket_bytes(const model::Profile& profile) {
+  std::vector<std::uint64_t> out;
+  for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket) out.push_back(bucket->bytes);
+  return out;
+}
+
+RC_GTEST_PROP(ProfileMessage, LosesNothing, ()) {
+  const auto profile = any_profile({.most_buckets = 20});
+  const auto again = from_message(over_the_wire(to_message(profile)));
+  if (!again) RC_FAIL(again.error().message());
+  RC_ASSERT(model::to_json(*again) == model::to_json(profile));
+}
+
+// Any one number of a message replaced by one that cannot be.
+RC_GTEST_PROP(ProfileMessage, NamesTheFieldAtFault, ()) {
+  auto message = to_message(any_profile({.most_buckets = 6}));
+  const auto bad =
+      *rc::gen::element(-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e300);
+  const auto b = *rc::gen::inRange(0, message.buckets_size());
+  const auto l = *rc::gen::inRange(0, message.links_size());
+  std::string place;
+  switch (*rc::gen::inRange(0, 7)) {
+    case 0:
+      message.mutable_buckets(b)->set_forward_us(bad), place = "buckets[" + std::to_string(b) + "].forward_us";
+      break;
+    case 1:
+      message.mutable_buckets(b)->set_backward_us(bad), place = "buckets[" + std::to_string(b) + "].backward_us";
+      break;
+    case 2: message.mutable_buckets(b)->set_comm_us(bad), place = "buckets[" + std::to_string(b) + "].comm_us"; break;
+    case 3: message.mutable_buckets(b)->set_bytes(0), place = "buckets[" + std::to_string(b) + "].bytes"; break;
+    case 4: message.mutable_links(l)->set_latency_us(bad), place = "links[" + std::to_string(l) + "].latency_us"; break;
+    case 5:
+      message.mutable_links(l)->set_bytes_per_us(bad), place = "links[" + std::to_string(l) + "].bytes_per_us";
+      break;
+    default: message.mutable_links(l)->clear_speed(), place = "links[" + std::to_string(l) + "]"; break;
+  }
+  const auto profile = from_message(message);
+  RC_ASSERT(!profile.has_value());
+  RC_ASSERT(profile.error().message().find(place + ": ") != std::string::npos);
+}
+
+TEST(ProfileMessage, AnEmptyOneHasNoBuckets) {
+  EXPECT_THAT(from_message(deft::Profile()).error().message(), HasSubstr("buckets: there are none"));
+}
+
+DatedPlan any_dated(const model::Profile& profile) {
+  const auto plan = sched::plan_knapsack(profile, {});
+  RC_ASSERT(plan.has_value());
+  const auto any = [] { return *rc::gen::arbitrary<std::uint64_t>(); };
+  return {any(), any(), *plan};
+}
+
+RC_GTEST_PROP(PlanMessage, LosesNothing, ()) {
+  const auto profile = any_profile({.most_buckets = 12});
+  const auto dated = any_dated(profile);
+  const auto again = from_message(over_the_wire(to_message(dated)), bucket_bytes(profile), profile.links.size());
+  if (!again) RC_FAIL(again.error().message());
+  RC_ASSERT(*again == dated);
+}
+
+RC_GTEST_PROP(PlanMessage, ItsJsonLosesNothing, ()) {
+  const auto profile = any_profile({.most_buckets = 6});
+  const auto dated = any_dated(profile);
+  const auto again = parse_plan(to_json(dated), bucket_bytes(profile), profile.links.size());
+  if (!again) RC_FAIL(again.error().message());
+  RC_ASSERT(*again == dated);
+}
+
+// Whatever is changed in a plan, it is refused: as no plan at all or as another than its hash says.
+RC_GTEST_PROP(PlanMessage, AChangedPlanIsRefused, ()) {
+  const auto profile = any_profile({.most_buckets = 6});
+  auto message = to_message(any_dated(profile));
+  const auto delta = *rc::gen::inRange(1U, 1000U);
+  const auto g = *rc::gen::inRange(0, message.generations_size());
+  auto& generation = *message.mutable_generations(g);
+  auto& link = *message.mutable_links(*rc::gen::suchThat(rc::gen::inRange(0, message.links_size()),
+                                                         [&](int l) { return message.links(l).parts_size() > 0; }));
+  auto& part = *link.mutable_parts(*rc::gen::inRange(0, link.parts_size()));
+  switch (*rc::gen::inRange(0, 10)) {
+    case 0: message.set_period_steps(message.period_steps() + delta); break;
+    case 1: generation.set_first_step(generation.first_step() + delta); break;
+    case 2: generation.set_last_step(generation.last_step() + delta); break;
+    case 3: generation.set_apply_step(generation.apply_step() + delta); break;
+    case 4: part.set_bucket(part.bucket() + delta); break;
+    case 5: part.set_generation(part.generation() + delta); break;
+    case 6: part.set_offset(part.offset() + delta); break;
+    case 7: part.set_bytes(part.bytes() + delta); break;
+    case 8: link.mutable_parts()->RemoveLast(); break;
+    default: message.set_hash(message.hash() ^ delta); break;
+  }
+  RC_ASSERT(!from_message(message, bucket_bytes(profile), profile.links.size()).has_value());
+}
+
+TEST(PlanMessage, NamesTheFieldAtFault) {
+  const std::vector<std::uint64_t> bytes{8, 8};
+  const DatedPlan good{
+      3, 100, {2, {{0, 0, 2}, {1, 1, 3}}, {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 8}, {1, 1, 0, 8}}}, 5, 4}};
+  const auto says = [&](auto change) {
+    auto message = to_message(good);
+    change(message);
+    const auto dated = from_message(message, bytes, 1);
+    return dated ? std::string("fine") : dated.error().message();
+  };
+  EXPECT_EQ(says([](auto&) {}), "fine");
+  EXPECT_THAT(says([](auto& m) { m.mutable_links(0)->mutable_parts(2)->set_bucket(7); }),
+              StartsWith("plan.links[0].parts[2].bucket: 7"));
+  EXPECT_THAT(says([](auto& m) { m.mutable_generations(1)->set_apply_step(1); }),
+              StartsWith("plan.generations[1].apply_step: "));
+  EXPECT_THAT(says([](auto& m) { m.set_step_us(-1); }), StartsWith("plan.step_us: -1"));
+  EXPECT_THAT(says([](auto& m) { m.set_compute_us(std::numeric_limits<double>::quiet_NaN()); }),
+              StartsWith("plan.compute_us: "));
+  EXPECT_THAT(says([](auto& m) { m.set_hash(1); }), HasSubstr("plan.hash: the sender says 0000000000000001"));
+  EXPECT_THAT(says([](auto& m) { m.Clear(); }), StartsWith("plan.period_steps: 0"));
+}
+
+TEST(PlanMessage, NamesTheFieldAtFaultInJson) {
+  const std::vector<std::uint64_t> bytes{8};
+  const auto says = [&](const std::string& text) {
+    const auto dated = parse_plan(text, bytes, 1);
+    return dated ? std::string("fine") : dated.error().message();
+  };
+  EXPECT_THAT(says("{"), StartsWith("plan: "));
+  EXPECT_THAT(says(R"({"period_steps": "many"})"), HasSubstr("period_steps"));
+  EXPECT_THAT(says(R"({"generations": [{"first_step": -1}]})"), HasSubstr("first_step"));
+  EXPECT_THAT(says(R"({"speed": 1})"), HasSubstr("speed"));
+  EXPECT_THAT(says(R"({"period_steps": 1, "generations": [{"apply_step": 1}]})"), HasSubstr("links: "));
+}
+
+}  // namespace
+}  // namespace deft::messages
