@@ -114,8 +114,9 @@ Result<void> Exchange::await_welcome(const Group& group) {
       Connection& connection = *lane.connection;
       while (connection.receive()) continue;  // no result can be due
       connection.check_alive();
+      if (connection.welcome()) continue;  // a failure since then is the first operation's
       if (connection.ended()) return tl::unexpected(*connection.ended());
-      if (!connection.welcome() && missing == nullptr) missing = &connection;
+      if (missing == nullptr) missing = &connection;
     }
     if (missing == nullptr) return {};
     const TimeUs left = group.connect_deadline_us - MonotonicClock::now();

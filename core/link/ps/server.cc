@@ -63,7 +63,10 @@ void Server::run(int stop_fd) {
     watch_connections();
     for (int i = 0; i < kMessagesAtOnce && receive_one(); ++i) continue;
     const TimeUs now = MonotonicClock::now();
-    if (!checks_.empty() && now >= checks_.front()) find_the_gone();
+    if (!checks_.empty() && now >= checks_.front()) {
+      checks_.erase(checks_.begin());
+      find_the_gone({});
+    }
     put_away_the_gone();
     if (options_.on_turn) options_.on_turn();
     if (stopping_ && (channels_.empty() || now >= stop_at_us_)) done_ = true;
@@ -129,6 +132,8 @@ void Server::on_hello(const std::string& peer, const Header& header, const zmq::
                          "",
                          {}});
   }
+  find_the_gone(name);  // a node that has died must not be counted as one that came
+  put_away_the_gone();
   auto& channel = channels_[name];
   const bool added = channel == nullptr;
   if (added) {
@@ -182,10 +187,11 @@ void Server::watch_connections() {
   for (const TimeUs after : kChecksAfterUs) checks_.push_back(MonotonicClock::now() + after);
 }
 
-void Server::find_the_gone() {
-  checks_.erase(checks_.begin());
+// Of one channel, or of all where none is named.
+void Server::find_the_gone(const std::string& channel) {
   const Header ping;
   for (const auto& [peer, member] : members_) {
+    if (!channel.empty() && member.channel != channel) continue;
     zmq::message_t nothing;
     if (!send(peer, ping, nothing)) gone_.push_back(peer);
   }

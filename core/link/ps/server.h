@@ -51,7 +51,7 @@ class Server {
   void send_to_member(const std::string& channel, std::uint32_t node, const Header& header, zmq::message_t& payload);
   void refuse(const std::string& peer, const Error& error);
   void watch_connections();
-  void find_the_gone();
+  void find_the_gone(const std::string& channel);
   void put_away_the_gone();
   void wait(int stop_fd);
   void on_stop(int stop_fd);
