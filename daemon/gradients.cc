@@ -60,21 +60,26 @@ void Gradients::map_tensors() {
   }
 }
 
-Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step,
-                                                TimeUs now_us) {
+Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_t generation,
+                                                const GenerationDates& dates, TimeUs now_us) {
   const auto [it, added] = tasks_.try_emplace(TaskKey{generation, bucket});
   CommTask& task = it->second;
   if (added) {
     task.first_us = now_us;
-    task.last_step = last_step;
+    task.dates = dates;
     task.missing = static_cast<std::uint32_t>(bucket_tensors_[bucket].size() * workers_);
   }
-  if (task.last_step != last_step)
-    return fail(ErrorKind::kMismatch,
-                "generation " + std::to_string(generation) + " ends with step " + std::to_string(task.last_step) +
-                    " on one worker and with step " + std::to_string(last_step) + " on another",
-                "flush on all ranks between the same steps");
-  return &task;
+  if (task.dates == dates) return &task;
+  const bool ends_alike = task.dates.last_step == dates.last_step;
+  const auto text = [ends_alike](const GenerationDates& d) {
+    if (ends_alike) return "before step " + std::to_string(d.cycle_step);
+    return "with step " + std::to_string(d.last_step);
+  };
+  return fail(ErrorKind::kMismatch,
+              "generation " + std::to_string(generation) +
+                  (ends_alike ? " comes after a flush or a new plan " : " ends ") + text(task.dates) +
+                  " on one worker and " + text(dates) + " on another",
+              "flush on all ranks between the same steps");
 }
 
 Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const {
@@ -91,7 +96,7 @@ Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, st
 }
 
 Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, TensorRange tensors,
-                                                         std::uint64_t generation, std::uint64_t last_step,
+                                                         std::uint64_t generation, const GenerationDates& dates,
                                                          std::uint32_t slot, TimeUs now_us) {
   const auto [first, count] = tensors;
   if (count == 0 || first >= specs_.size() || count > specs_.size() - first)
@@ -105,7 +110,7 @@ Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, Ten
     ++next_[worker][tensor];
     remaining_[tensor].try_emplace(generation, extents_[tensor]);
     for (const BucketIndex bucket : tensor_buckets_[tensor]) {
-      const auto task = enqueue(bucket, generation, last_step, now_us);
+      const auto task = enqueue(bucket, generation, dates, now_us);
       if (!task) return tl::unexpected(task.error());
       if (--(*task)->missing > 0) continue;
       (*task)->ready_us = std::max<TimeUs>(now_us, 1);
@@ -120,7 +125,7 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
   return it != tasks_.end() && it->second.ready_us != 0;
 }
 
-Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step,
+Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                               std::uint64_t offset, std::uint64_t bytes, TimeUs now_us) {
   if (bucket >= buckets_.size() || bytes == 0 || offset > buckets_[bucket].bytes ||
       bytes > buckets_[bucket].bytes - offset)
@@ -128,7 +133,7 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, std:
   const std::size_t element = model::dtype_bytes(buckets_[bucket].dtype);
   if (offset % element != 0 || bytes % element != 0)
     return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
-  const auto task = enqueue(bucket, generation, last_step, now_us);
+  const auto task = enqueue(bucket, generation, dates, now_us);
   if (!task) return tl::unexpected(task.error());
   if ((*task)->ordered_bytes + bytes > buckets_[bucket].bytes)
     return fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[bucket].name + "' twice");

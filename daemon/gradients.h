@@ -7,7 +7,7 @@
 //
 //   Gradients gradients(specs, layout, workers);
 //   gradients.set_buckets(buckets);
-//   auto ready = gradients.notify_ready(worker, {first, count}, generation, last_step, slot, now_us);  // buckets ready now
+//   auto ready = gradients.notify_ready(worker, {first, count}, generation, dates, slot, now_us);  // buckets ready now
 //   auto ended = gradients.notify_finish(bucket, generation, offset, bytes);                // tensors that are complete now
 #pragma once
 
@@ -30,6 +30,13 @@ struct TensorRange {
   std::uint32_t count = 0;
 };
 
+// What must be the same for a generation on all workers, or they apply it at different steps. See model::Dated.
+struct GenerationDates {
+  std::uint64_t last_step = 0;
+  std::uint64_t cycle_step = 0;
+  bool operator==(const GenerationDates&) const = default;
+};
+
 // A bucket of a generation that some workers owe, for stall reports.
 struct Owed {
   model::BucketIndex bucket = 0;
@@ -46,19 +53,19 @@ class Gradients {
   // Checks that the buckets cover every region exactly once; they may be set once.
   Result<void> set_buckets(std::vector<model::Bucket> buckets);
 
-  // Worker `worker` hands in `tensors` of `generation`, which ends with `last_step`, in `slot`. Gives the buckets that are
-  // ready now. kViolation for a tensor that does not exist, comes twice, too early or in the wrong slot; kMismatch where
-  // workers end the generation with different steps.
+  // Worker `worker` hands in `tensors` of `generation` in `slot`. Gives the buckets that are ready now. kViolation for
+  // a tensor that does not exist, comes twice, too early or in the wrong slot; kMismatch where workers date the generation
+  // differently, as they do when not all of them have flushed.
   Result<std::vector<model::BucketIndex>> notify_ready(std::size_t worker, TensorRange tensors,
-                                                       std::uint64_t generation, std::uint64_t last_step,
+                                                       std::uint64_t generation, const GenerationDates& dates,
                                                        std::uint32_t slot, TimeUs now_us);
 
   [[nodiscard]] bool is_ready(model::BucketIndex bucket, std::uint64_t generation) const;
 
-  // The leader ordered this part of the bucket, in a generation that ends with `last_step` for it. kViolation for one that
-  // cannot be, kMismatch as above.
-  Result<void> start(model::BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step, std::uint64_t offset,
-                     std::uint64_t bytes, TimeUs now_us);
+  // The leader ordered this part of the bucket, of a generation that it dates so. kViolation for one that cannot be,
+  // kMismatch as above.
+  Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
+                     std::uint64_t offset, std::uint64_t bytes, TimeUs now_us);
 
   // Bytes [offset, offset + bytes) of the bucket are reduced. Gives the tensors that are complete now.
   Result<std::vector<TensorRange>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
@@ -84,13 +91,13 @@ class Gradients {
     TimeUs first_us = 0;
     TimeUs ready_us = 0;        // 0: not ready
     std::uint32_t missing = 0;  // (worker, tensor) pairs still owed
-    std::uint64_t last_step = 0;
+    GenerationDates dates;
     std::uint64_t ordered_bytes = 0;
     std::uint64_t finished_bytes = 0;
   };
   using TaskKey = std::pair<std::uint64_t, model::BucketIndex>;  // generation first: in the order of age
 
-  Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, std::uint64_t last_step,
+  Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                             TimeUs now_us);
   [[nodiscard]] Result<void> check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const;
   void map_tensors();

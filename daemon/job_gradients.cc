@@ -122,10 +122,11 @@ void Job::record(Session& session, const shm::Record& record) {
 
 void Job::on_ready(std::size_t worker, Session& session, const shm::Record& record) {
   const auto it = groups_.find(record.group);
-  const auto ready = it == groups_.end() || !it->second.agreed
-                         ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
-                         : it->second.gradients->notify_ready(worker, {record.tensor, record.count}, record.generation,
-                                                              record.offset, record.slot, MonotonicClock::now());
+  const auto ready =
+      it == groups_.end() || !it->second.agreed
+          ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
+          : it->second.gradients->notify_ready(worker, {record.tensor, record.count}, record.generation,
+                                               {record.offset, record.operation}, record.slot, MonotonicClock::now());
   if (!ready) {
     session.send_error(ready.error());
     session.close(ready.error().in(session.describe()));
@@ -196,8 +197,9 @@ void Job::on_launch_order(const proto::LaunchOrder& order) {
     const auto it = groups_.find(message.group());
     auto ok = it == groups_.end() || !it->second.agreed || message.link() >= links_.size()
                   ? fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link")
-                  : it->second.gradients->start(message.bucket(), message.generation(), message.last_step(),
-                                                message.offset(), message.bytes(), now);
+                  : it->second.gradients->start(message.bucket(), message.generation(),
+                                                {message.last_step(), message.cycle_step()}, message.offset(),
+                                                message.bytes(), now);
     if (!ok) return fail_job(ok.error());
     links_[message.link()].waiting.push_back({number++,
                                               false,

@@ -20,6 +20,7 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
           {"epoch", epoch},
           {"from_step", change.step},
           {"period_steps", plan.period_steps},
+          {"cycle", model::to_text(model::cycle_of(plan))},  // as the option plan takes it
           {"updates_per_step", plan.updates_per_step()},
           {"max_staleness_steps", plan.max_staleness()},
           {"max_merged_steps", plan.max_merged()},

@@ -92,6 +92,7 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   setup.partition_bytes = settings_.partition_bytes;
   setup.credit_bytes = settings_.credit_bytes;
   setup.limits = limits_of(*group.declared.front());
+  setup.pinned = settings_.plan;
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   group.scheduler = std::move(*scheduler);
@@ -135,7 +136,9 @@ void Leader::order_launches(std::uint32_t id) {
     message->set_group(id);
     message->set_bucket(launch.bucket);
     message->set_generation(launch.generation);
-    message->set_last_step(group.calendar.at(launch.generation).last_step);
+    const model::Dated when = group.calendar.at(launch.generation);
+    message->set_last_step(when.last_step);
+    message->set_cycle_step(when.cycle_step);
     message->set_offset(launch.offset);
     message->set_bytes(launch.bytes);
   }

@@ -16,10 +16,25 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"credit_bytes", std::to_string(credit_bytes)},
           {"max_staleness_steps", std::to_string(max_staleness_steps)},
           {"max_merged_steps", std::to_string(max_merged_steps)},
-          {"fresh_wait_percent", std::to_string(fresh_wait_percent)}};
+          {"fresh_wait_percent", std::to_string(fresh_wait_percent)},
+          {"plan", plan ? model::to_text(*plan) : ""}};
 }
 
 TimeUs JobSettings::heartbeat_us() const { return std::clamp<TimeUs>(timeout_us / 12, 20'000, 1'000'000); }
+
+namespace {
+
+Result<std::optional<model::UpdateCycle>> plan_setting(const Config& config) {
+  if (!config.is_set("plan")) return std::nullopt;
+  if (config.text("policy") != "knapsack")
+    return fail(ErrorKind::kInvalid, "the option plan is for the policy knapsack, not for " + config.text("policy"),
+                "set DEFT_POLICY=knapsack, or unset DEFT_PLAN");
+  auto cycle = model::parse_cycle(config.text("plan"));
+  if (!cycle) return tl::unexpected(cycle.error().in("option plan"));
+  return *cycle;
+}
+
+}  // namespace
 
 Result<JobSettings> job_settings(const Config& daemon, const std::string& worker_settings) {
   std::vector<std::string> flags;
@@ -34,7 +49,10 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   }
   auto config = Config::load(flags, {}, Audience::kAll);
   if (!config) return tl::unexpected(config.error().in("the job's settings"));
+  auto plan = plan_setting(*config);
+  if (!plan) return tl::unexpected(plan.error());
   JobSettings settings;
+  settings.plan = std::move(*plan);
   settings.policy = config->text("policy");
   settings.bucketing = config->text("bucketing");
   settings.links = config->text("links");

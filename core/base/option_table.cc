@@ -29,6 +29,8 @@ constexpr std::array kOptions = {
                "knapsack: most steps whose gradients one update may merge."},
     OptionSpec{"fresh_wait_percent", kInteger, "5", "", 0, 100, kAll,
                "knapsack: waiting, in percent of compute, that is accepted to make every update with the newest gradients; 0: none."},
+    OptionSpec{"plan", kString, "", "", 0, 0, kAll,
+               "knapsack: the cycle of updates to follow from step 1 on, first-last@apply of each (0-1@4,2@5), for runs that repeat exactly; empty: from measurements."},
     OptionSpec{"slots", kInteger, "4", "", 1, 8, kWorker,
                "knapsack: generations of gradients that a worker's arena holds at a time; each takes the gradients' memory once."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll,

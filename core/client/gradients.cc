@@ -122,7 +122,9 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
   record.tensor = static_cast<std::uint32_t>(first);
   record.count = static_cast<std::uint32_t>(count);
   record.generation = generation;
-  record.offset = generations_->at(generation).last_step;
+  const model::Dated when = generations_->at(generation);
+  record.offset = when.last_step;
+  record.operation = when.cycle_step;
   record.time_us = MonotonicClock::now();
   return session_.submit(record);
 }

@@ -1,7 +1,9 @@
 #include "core/model/calendar.h"
 
 #include <algorithm>
+#include <charconv>
 #include <limits>
+#include <optional>
 
 namespace deft::model {
 namespace {
@@ -21,7 +23,63 @@ Result<void> check_generation(const PlanGeneration& generation, std::uint64_t ne
   return {};
 }
 
+constexpr std::uint32_t kMaxSteps = 1 << 20;  // of a cycle that a user writes
+
+// A number from the front of `text`, which it is taken off.
+std::optional<std::uint32_t> take_number(std::string_view& text) {
+  std::uint32_t value = 0;
+  const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (problem != std::errc{} || value > kMaxSteps) return std::nullopt;
+  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
+  return value;
+}
+
+bool take(std::string_view& text, char expected) {
+  if (text.empty() || text.front() != expected) return false;
+  text.remove_prefix(1);
+  return true;
+}
+
+std::optional<PlanGeneration> parse_generation(std::string_view text) {
+  const auto first = take_number(text);
+  if (!first) return std::nullopt;
+  const auto last = take(text, '-') ? take_number(text) : first;
+  if (!last || !take(text, '@')) return std::nullopt;
+  const auto apply = take_number(text);
+  if (!apply || !text.empty()) return std::nullopt;
+  return PlanGeneration{*first, *last, *apply};
+}
+
 }  // namespace
+
+Result<UpdateCycle> parse_cycle(std::string_view text) {
+  UpdateCycle cycle{0, {}};
+  const std::string whole(text);
+  while (true) {
+    const auto comma = text.find(',');
+    const auto generation = parse_generation(text.substr(0, comma));
+    if (!generation)
+      return fail(ErrorKind::kInvalid,
+                  "'" + std::string(text.substr(0, comma)) + "' in '" + whole + "' is no generation",
+                  "write first-last@apply, for instance 0-1@4,2@5");
+    cycle.generations.push_back(*generation);
+    if (comma == std::string_view::npos) break;
+    text.remove_prefix(comma + 1);
+  }
+  cycle.period_steps = cycle.generations.back().last_step + 1;
+  if (auto ok = check_cycle(cycle); !ok) return tl::unexpected(ok.error().in("'" + whole + "'"));
+  return cycle;
+}
+
+std::string to_text(const UpdateCycle& cycle) {
+  std::string text;
+  for (const auto& generation : cycle.generations) {
+    text += (text.empty() ? "" : ",") + std::to_string(generation.first_step);
+    if (generation.merged() > 1) text += "-" + std::to_string(generation.last_step);
+    text += "@" + std::to_string(generation.apply_step);
+  }
+  return text;
+}
 
 UpdateCycle cycle_of(const Plan& plan) { return {plan.period_steps, plan.generations}; }
 
@@ -86,7 +144,7 @@ Dated Calendar::dated(std::size_t stretch, std::uint64_t index) const {
   const std::uint64_t begin = s.first_step + index / count * s.cycle.period_steps;
   const std::uint64_t end = end_of(stretch);
   return {s.first_generation + index, begin + planned.first_step, std::min(begin + planned.last_step, end - 1),
-          std::min(begin + planned.apply_step, end)};
+          std::min(begin + planned.apply_step, end), s.first_step};
 }
 
 std::size_t Calendar::stretch_of_step(std::uint64_t step) const {

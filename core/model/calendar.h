@@ -12,6 +12,8 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/status.h"
@@ -30,6 +32,11 @@ UpdateCycle cycle_of(const Plan& plan);
 // As check_plan checks them.
 Result<void> check_cycle(const UpdateCycle& cycle);
 
+// As users write them: the generations of one cycle, `first-last@apply` each, `first@apply` where it is one step.
+// "0-1@4,2@5": steps 0 and 1 are merged and applied before step 4, step 2 before step 5; step 3 begins the next cycle.
+Result<UpdateCycle> parse_cycle(std::string_view text);
+std::string to_text(const UpdateCycle& cycle);
+
 // Generations of `cycle` that are gathered, sent or waiting to be applied at the same time: slots that the arena needs.
 std::uint32_t slots_needed(const UpdateCycle& cycle);
 
@@ -41,6 +48,7 @@ struct Dated {
   std::uint64_t first_step = 0;  // merges the steps first_step to last_step
   std::uint64_t last_step = 0;
   std::uint64_t apply_step = 0;  // applied before the forward of this step
+  std::uint64_t cycle_step = 0;  // where the cycles that it belongs to began: the newest flush or plan before it
   bool operator==(const Dated&) const = default;
 };
 

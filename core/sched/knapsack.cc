@@ -1,5 +1,6 @@
 // Our policy: follows a cyclic plan (knapsack_planner.h). Where no profile is given, it begins synchronously, measures,
-// and plans when it has seen enough; later it plans again when what it measures has moved away from the plan.
+// and plans when it has seen enough; later it plans again when what it measures has moved away from the plan. A plan that
+// the user gives begins with step 1 (workers hear of it before the first update) and stays.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -9,6 +10,7 @@
 
 #include "core/model/calendar.h"
 #include "core/sched/knapsack_planner.h"
+#include "core/sched/pinned_plan.h"
 #include "core/sched/plan_follower.h"
 #include "core/sched/policies.h"
 #include "core/sched/step_meter.h"
@@ -56,6 +58,11 @@ class Knapsack final : public Scheduler {
       : setup_(setup), links_(setup.links), meter_(setup.buckets), measures_(!setup.profile) {
     calendar_.follow(0, model::cycle_of(plan));
     followers_.emplace_back(std::move(plan), setup.buckets.size(), calendar_, 0);
+  }
+
+  void pin(const model::Plan& plan) {
+    measures_ = false;
+    change_to(plan, 1, unknown_times(setup_), "the option plan");
   }
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
@@ -118,13 +125,12 @@ class Knapsack final : public Scheduler {
     planned_on_ = measured;
     moves_seen_ = 0;
     if (plan->hash() != followers_.back().plan().hash())
-      change_to(std::move(*plan), step, std::move(*measured), reason);
+      change_to(std::move(*plan), next_begin(step), std::move(*measured), reason);
   }
 
-  void change_to(model::Plan plan, std::uint64_t step, model::Profile profile, const std::string& reason) {
-    const std::uint64_t begin = next_begin(step);
+  void change_to(model::Plan plan, std::uint64_t begin, model::Profile profile, std::string reason) {
     calendar_.follow(begin, model::cycle_of(plan));
-    switch_ = {begin, plan, std::move(profile), reason};
+    switch_ = {begin, plan, std::move(profile), std::move(reason)};
     followers_.emplace_back(std::move(plan), setup_.buckets.size(), calendar_, begin);
     look_at_ = begin + kLookEvery;
   }
@@ -159,10 +165,16 @@ class Knapsack final : public Scheduler {
 
 Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
   PlanLimits limits = setup.limits;
-  if (!setup.profile) limits.max_staleness_steps = 0;  // synchronous until there is one
+  if (!setup.profile || setup.pinned) limits.max_staleness_steps = 0;  // synchronous until there is a plan
   auto plan = plan_knapsack(setup.profile ? *setup.profile : unknown_times(setup), limits);
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));
-  return std::make_unique<Knapsack>(setup, std::move(*plan));
+  auto policy = std::make_unique<Knapsack>(setup, std::move(*plan));
+  if (setup.pinned) {
+    auto pinned = pinned_plan(setup);
+    if (!pinned) return tl::unexpected(pinned.error());
+    policy->pin(*pinned);
+  }
+  return policy;
 }
 
 }  // namespace deft::sched

@@ -22,6 +22,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/model/buckets.h"
+#include "core/model/calendar.h"
 #include "core/model/plan.h"
 #include "core/model/profile.h"
 #include "core/sched/plan_limits.h"
@@ -69,6 +70,7 @@ struct Setup {
   // round: its bucket i is buckets[buckets.size() - 1 - i].
   std::shared_ptr<const model::Profile> profile;
   PlanLimits limits;  // of the knapsack policies
+  std::optional<model::UpdateCycle> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
 };
 
 class Scheduler {

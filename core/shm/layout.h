@@ -28,7 +28,7 @@
 namespace deft::shm {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3147455354464544;  // "DEFTSEG1"
-inline constexpr std::uint32_t kLayoutVersion = 2;
+inline constexpr std::uint32_t kLayoutVersion = 3;
 inline constexpr std::uint32_t kRingCapacity = 4096;  // records
 inline constexpr std::size_t kCacheLineBytes = 64;
 
@@ -37,7 +37,7 @@ enum class RecordKind : std::uint16_t {
   // worker -> daemon
   kReady =
       1,  // tensors [tensor, tensor + count) of `group` hold the gradients of `generation` in `slot`, the newest of
-          // them those of step `offset`
+          // them those of step `offset`; the newest flush or plan before them began with step `operation`
   kStage =
       2,  // `stage` (1 forward, 2 backward) of step `generation` began at time_us; since the stage before, the worker
           // has waited for `offset` us

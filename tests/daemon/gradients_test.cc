@@ -32,9 +32,9 @@ std::vector<model::TensorSpec> three() {
 
 TEST(Gradients, BucketIsReadyWhenEveryWorkerHandedInEveryTensor) {
   auto g = make(three(), 2);
-  EXPECT_TRUE(g.notify_ready(0, {0, 3}, 0, 0, 0, 1)->empty());
-  EXPECT_TRUE(g.notify_ready(1, {0, 1}, 0, 0, 0, 2)->empty());
-  const auto ready = g.notify_ready(1, {1, 2}, 0, 0, 0, 3);
+  EXPECT_TRUE(g.notify_ready(0, {0, 3}, 0, {0}, 0, 1)->empty());
+  EXPECT_TRUE(g.notify_ready(1, {0, 1}, 0, {0}, 0, 2)->empty());
+  const auto ready = g.notify_ready(1, {1, 2}, 0, {0}, 0, 3);
   ASSERT_TRUE(ready);
   EXPECT_EQ(ready->size(), g.buckets().size());
   for (BucketIndex b = 0; b < g.buckets().size(); ++b) EXPECT_TRUE(g.is_ready(b, 0));
@@ -44,16 +44,16 @@ TEST(Gradients, RefusesATensorThatDoesNotExist) {
   auto g = make(three(), 1);
   for (const auto& [first, count] :
        std::vector<std::pair<std::uint32_t, std::uint32_t>>{{3, 1}, {0, 4}, {0, 0}, {1, 0xffffffffu}, {0xffffffffu, 2}})
-    EXPECT_EQ(g.notify_ready(0, {first, count}, 0, 0, 0, 1).error().kind, ErrorKind::kViolation);
+    EXPECT_EQ(g.notify_ready(0, {first, count}, 0, {0}, 0, 1).error().kind, ErrorKind::kViolation);
 }
 
 TEST(Gradients, RefusesATensorThatComesTwiceTooEarlyOrInTheWrongSlot) {
   auto g = make(three(), 1);
-  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 1, 1, 0, 1));
-  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 0, 0, 1, 1));
-  EXPECT_TRUE(g.notify_ready(0, {0, 1}, 0, 0, 0, 1));
-  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 0, 0, 0, 1));
-  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 1, 1, 0, 1)) << "step 0 is not reduced yet";
+  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 1, {1}, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 0, {0}, 1, 1));
+  EXPECT_TRUE(g.notify_ready(0, {0, 1}, 0, {0}, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 0, {0}, 0, 1));
+  EXPECT_FALSE(g.notify_ready(0, {0, 1}, 1, {1}, 0, 1)) << "step 0 is not reduced yet";
 }
 
 TEST(Gradients, RefusesBucketsThatLeaveAGapOrOverlap) {
@@ -72,28 +72,39 @@ TEST(Gradients, RefusesBucketsThatLeaveAGapOrOverlap) {
 TEST(Gradients, RefusesLaunchesThatCoverBytesTwiceOrCutElements) {
   auto g = make(three(), 1);
   const auto bytes = g.buckets()[0].bytes;
-  EXPECT_FALSE(g.start(0, 0, 0, 0, bytes + 4, 1));
-  EXPECT_FALSE(g.start(0, 0, 0, 2, 4, 1));
-  EXPECT_FALSE(g.start(99, 0, 0, 0, 4, 1));
-  EXPECT_TRUE(g.start(0, 0, 0, 0, bytes, 1));
-  EXPECT_FALSE(g.start(0, 0, 0, 0, 4, 1));
+  EXPECT_FALSE(g.start(0, 0, {0}, 0, bytes + 4, 1));
+  EXPECT_FALSE(g.start(0, 0, {0}, 2, 4, 1));
+  EXPECT_FALSE(g.start(99, 0, {0}, 0, 4, 1));
+  EXPECT_TRUE(g.start(0, 0, {0}, 0, bytes, 1));
+  EXPECT_FALSE(g.start(0, 0, {0}, 0, 4, 1));
 }
 
 TEST(Gradients, NoticesWorkersThatEndAGenerationWithDifferentSteps) {
   auto g = make(three(), 2);
-  ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, 4, 0, 1));
-  const auto other = g.notify_ready(1, {0, 3}, 0, 3, 0, 1);
+  ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, {4}, 0, 1));
+  const auto other = g.notify_ready(1, {0, 3}, 0, {3}, 0, 1);
   ASSERT_FALSE(other);
   EXPECT_EQ(other.error().kind, ErrorKind::kMismatch);
   EXPECT_NE(other.error().message().find("ends with step 4 on one worker and with step 3 on another"),
             std::string::npos);
-  EXPECT_EQ(g.start(0, 0, 5, 0, 4, 1).error().kind, ErrorKind::kMismatch);
+  EXPECT_EQ(g.start(0, 0, {5}, 0, 4, 1).error().kind, ErrorKind::kMismatch);
+}
+
+TEST(Gradients, NoticesAFlushOnOneWorkerWhereGenerationsEndAlike) {
+  auto g = make(three(), 2);
+  ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, {4, 4}, 0, 1));
+  const auto other = g.notify_ready(1, {0, 3}, 0, {4, 1}, 0, 1);
+  ASSERT_FALSE(other);
+  EXPECT_EQ(other.error().kind, ErrorKind::kMismatch);
+  EXPECT_NE(other.error().message().find("a new plan before step 4 on one worker and before step 1 on another"),
+            std::string::npos)
+      << other.error().message();
 }
 
 TEST(Gradients, NamesTheWorkerAndTheTensorThatAreOwed) {
   auto g = make(three(), 2);
-  ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, 0, 0, 100));
-  ASSERT_TRUE(g.notify_ready(1, {0, 1}, 0, 0, 0, 150));
+  ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, {0}, 0, 100));
+  ASSERT_TRUE(g.notify_ready(1, {0, 1}, 0, {0}, 0, 150));
   EXPECT_TRUE(g.owed(99).empty());
   const auto owed = g.owed(200);
   ASSERT_FALSE(owed.empty());
@@ -129,7 +140,7 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
     std::shuffle(arrivals.begin(), arrivals.end(), random);
     std::vector<BucketIndex> ready;
     for (const auto& [worker, tensor] : arrivals) {
-      const auto now_ready = g.notify_ready(worker, {tensor, 1}, generation, generation,
+      const auto now_ready = g.notify_ready(worker, {tensor, 1}, generation, {generation, 0},
                                             static_cast<std::uint32_t>(g.slot_of(generation)), 1);
       RC_ASSERT(now_ready.has_value());
       ready.insert(ready.end(), now_ready->begin(), now_ready->end());
@@ -148,7 +159,7 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
     std::shuffle(parts.begin(), parts.end(), random);
     std::vector<int> ended(specs.size(), 0);
     for (const auto& [bucket, offset, bytes] : parts) {
-      RC_ASSERT(g.start(bucket, generation, generation, offset, bytes, 1).has_value());
+      RC_ASSERT(g.start(bucket, generation, {generation}, offset, bytes, 1).has_value());
       const auto ranges = g.notify_finish(bucket, generation, offset, bytes);
       RC_ASSERT(ranges.has_value());
       for (const auto& range : *ranges)

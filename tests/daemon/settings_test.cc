@@ -26,6 +26,20 @@ TEST(JobSettings, AnUnknownPolicyIsNamedWithASuggestion) {
       << settings.error().message();
 }
 
+TEST(JobSettings, APlanIsReadAndMustFitThePolicy) {
+  const auto settings = job_settings(daemon_config(), "policy=knapsack\nplan=0-1@3\n");
+  ASSERT_TRUE(settings) << settings.error().message();
+  ASSERT_TRUE(settings->plan);
+  EXPECT_EQ(settings->plan->period_steps, 2u);
+  EXPECT_EQ(settings->agreed().at("plan"), "0-1@3");
+  const auto wrong = job_settings(daemon_config(), "policy=knapsack\nplan=0-1@1\n");
+  ASSERT_FALSE(wrong);
+  EXPECT_NE(wrong.error().message().find("option plan"), std::string::npos) << wrong.error().message();
+  const auto other = job_settings(daemon_config(), "policy=fifo\nplan=0-1@3\n");
+  ASSERT_FALSE(other);
+  EXPECT_NE(other.error().message().find("not for fifo"), std::string::npos) << other.error().message();
+}
+
 TEST(JobSettings, AWorkerCannotSetWhatIsTheDaemons) {
   const auto settings = job_settings(daemon_config(), "memory_limit=1TB\n");
   ASSERT_FALSE(settings);

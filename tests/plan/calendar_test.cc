@@ -92,6 +92,34 @@ RC_GTEST_PROP(Calendar, TheOrderOfNewsDoesNotMatter, ()) {
   for (std::uint64_t step = 0; step < 100; ++step) RC_ASSERT(early.of_step(step) == in_time.of_step(step));
 }
 
+RC_GTEST_PROP(UpdateCycle, ReadsWhatItWrites, ()) {
+  const UpdateCycle cycle = any_cycle();
+  const auto read = parse_cycle(to_text(cycle));
+  if (!read) RC_FAIL(read.error().message());
+  RC_ASSERT(read->period_steps == cycle.period_steps);
+  RC_ASSERT(read->generations == cycle.generations);
+}
+
+TEST(UpdateCycle, isReadAsUsersWriteIt) {
+  const auto cycle = parse_cycle("0-1@4,2@5");
+  ASSERT_TRUE(cycle) << cycle.error().message();
+  EXPECT_EQ(cycle->period_steps, 3U);
+  EXPECT_EQ(cycle->generations, (std::vector<PlanGeneration>{{0, 1, 4}, {2, 2, 5}}));
+}
+
+TEST(UpdateCycle, namesWhatItCannotRead) {
+  for (const char* text : {"", "0", "0@", "@1", "0-@1", "0@1,", ",0@1", "0@1 ", " 0@1", "0@1;1@2", "-1@1", "0-1-2@3",
+                           "0@4294967296", "0-1@4,x"}) {
+    const auto cycle = parse_cycle(text);
+    ASSERT_FALSE(cycle) << text;
+    EXPECT_NE(cycle.error().message().find("is no generation"), std::string::npos) << cycle.error().message();
+  }
+  const auto gap = parse_cycle("0@1,2@3");
+  ASSERT_FALSE(gap);
+  EXPECT_NE(gap.error().message().find("generation 1 does not begin where the one before it ends"), std::string::npos)
+      << gap.error().message();
+}
+
 TEST(Calendar, countsSlots) {
   EXPECT_EQ(slots_needed({}), 1U);                // synchronous
   EXPECT_EQ(slots_needed({1, {{0, 0, 2}}}), 2U);  // one step late

@@ -79,6 +79,34 @@ RC_GTEST_PROP(KnapsackPolicy, MeasuresWhatItIsNotGiven, ()) {
   RC_ASSERT(outcome->step_us <= 1.05 * profile.compute_us());
 }
 
+Result<sim::Outcome> run_pinned(const char* cycle, const PlanLimits& limits = {}) {
+  const auto profile = vgg19();
+  auto setup = sim::setup_for(profile, "knapsack");
+  setup.profile.reset();
+  setup.limits = limits;
+  setup.pinned = model::parse_cycle(cycle).value();
+  const auto scheduler = make_scheduler(setup);
+  if (!scheduler) return tl::unexpected(scheduler.error());
+  return sim::simulate(**scheduler, profile, {.steps = 120, .warmup_steps = 30});
+}
+
+TEST(PinnedPlan, decidesWhateverIsMeasured) {
+  const auto outcome = run_pinned("0-1@4,2@5");
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_DOUBLE_EQ(outcome->updates_per_step, 2.0 / 3);
+  EXPECT_EQ(outcome->max_staleness_steps, 2U);
+}
+
+TEST(PinnedPlan, staysWithinTheLimits) {
+  const auto refused = [](const char* cycle, const PlanLimits& limits) {
+    const auto outcome = run_pinned(cycle, limits);
+    return outcome ? "accepted" : outcome.error().message();
+  };
+  EXPECT_NE(refused("0@4", {.max_generations = 3}).find("needs an arena of 4 slots, of 3"), std::string::npos);
+  EXPECT_NE(refused("0@4", {.max_staleness_steps = 2}).find("3 steps late, and the limit is 2"), std::string::npos);
+  EXPECT_NE(refused("0-3@4", {.max_merged_steps = 3}).find("merges 4 steps, and the limit is 3"), std::string::npos);
+}
+
 // An ended plan, a flush in the new one, and what follows: every part once, and on each link the older ones first.
 TEST(PlanFollower, handsOverWhereTheCalendarSaysSo) {
   const model::Plan first{2, {{0, 1, 5}}, {{{0, 0, 0, 8}}}, 0, 0};

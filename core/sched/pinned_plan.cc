@@ -1,0 +1,50 @@
+#include "core/sched/pinned_plan.h"
+
+#include <string>
+
+#include "core/sched/parts.h"
+
+namespace deft::sched {
+namespace {
+
+tl::unexpected<Error> beyond(const model::UpdateCycle& cycle, const std::string& what, const std::string& fix) {
+  return fail(ErrorKind::kInvalid, "the plan '" + model::to_text(cycle) + "' " + what, fix);
+}
+
+Result<void> check_limits(const model::Plan& plan, const PlanLimits& limits) {
+  const auto cycle = model::cycle_of(plan);
+  if (auto ok = model::check_cycle(cycle); !ok) return ok;
+  if (const auto needed = model::slots_needed(cycle); needed > limits.max_generations)
+    return beyond(
+        cycle, "needs an arena of " + std::to_string(needed) + " slots, of " + std::to_string(limits.max_generations),
+        "set DEFT_SLOTS=" + std::to_string(needed) + " on all workers, or delay less");
+  if (plan.max_staleness() > limits.max_staleness_steps)
+    return beyond(cycle,
+                  "applies updates " + std::to_string(plan.max_staleness()) + " steps late, and the limit is " +
+                      std::to_string(limits.max_staleness_steps),
+                  "raise DEFT_MAX_STALENESS_STEPS (and DEFT_SLOTS above 1), or delay less");
+  if (plan.max_merged() > limits.max_merged_steps)
+    return beyond(cycle,
+                  "merges " + std::to_string(plan.max_merged()) + " steps, and the limit is " +
+                      std::to_string(limits.max_merged_steps),
+                  "raise DEFT_MAX_MERGED_STEPS, or merge less");
+  return {};
+}
+
+}  // namespace
+
+Result<model::Plan> pinned_plan(const Setup& setup) {
+  model::Plan plan{setup.pinned->period_steps, setup.pinned->generations, {}, 0, 0};
+  plan.links.resize(setup.links.size());
+  if (auto ok = check_limits(plan, setup.limits); !ok) return tl::unexpected(ok.error());
+  std::size_t turn = 0;
+  for (std::uint32_t g = 0; g < plan.generations.size(); ++g)
+    for (model::BucketIndex b = 0; b < setup.buckets.size(); ++b) {
+      const std::uint64_t bytes = setup.buckets[b].bytes, part = even_part_bytes(bytes, setup.partition_bytes);
+      for (std::uint64_t at = 0; at < bytes; at += part)
+        plan.links[turn++ % plan.links.size()].push_back({b, g, at, std::min(part, bytes - at)});
+    }
+  return plan;
+}
+
+}  // namespace deft::sched

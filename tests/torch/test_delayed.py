@@ -1,0 +1,427 @@
+"""Delayed and merged updates: what they give is compared with one process that follows the same calendar."""
+
+import copy
+import logging
+import time
+import warnings
+
+import deft.torch as hvd
+import pytest
+import torch
+from delayed_reference import Run, follow
+from launching import WorkerFailed
+from small_models import assert_close, assert_same_everywhere, digest, overlaps
+from torch.optim import lr_scheduler
+
+DOUBLE = {"rtol": 1e-9, "atol": 1e-11}
+
+
+def delayed(start, nodes, function, *arguments, workers=2, **options):
+    return start(nodes, policy="knapsack").run(function, *arguments, workers=workers, **options)
+
+
+# ---- the same bits on all ranks, with and without forward overlap, and what one process gets
+
+
+def follow_a_plan(options, flushes, tolerance):
+    run = Run(**options)
+    for step in range(14):
+        run.step()
+        if step + 1 in flushes:
+            run.optimizer.flush()
+    state = run.state()
+    assert_same_everywhere(state)
+    calendar = run.calendar()
+    if hvd.rank() == 0:
+        assert_close(state, run.expected(), **tolerance)
+    return digest(state), overlaps(run.optimizer), [tuple(generation) for generation in calendar]
+
+
+CASES = {
+    "one step late": ("0@2", 2, 2, {}, (), DOUBLE),
+    "three steps late": ("0@4", 4, 2, {"optimizer": "adamw"}, (5,), DOUBLE),
+    "two merged": ("0-1@3", 2, 1, {"optimizer": "rmsprop"}, (4, 9), DOUBLE),
+    "three merged, flushed in mid-cycle": ("0-2@5", 4, 2, {"optimizer": "adamw"}, (6, 7, 11), DOUBLE),
+    "uneven": ("0-1@4,2@5", 2, 2, {"passes": 2}, (3,), DOUBLE),
+    "fp16": (
+        "0-1@4",
+        2,
+        2,
+        {"dtype": torch.float32, "compression": hvd.Compression.fp16},
+        (8,),
+        {"rtol": 0, "atol": 0.02},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pinned_plan_gives_the_same_bits_in_every_run(start, case):
+    plan, workers, nodes, options, flushes, tolerance = CASES[case]
+    seen = []
+    for overlap in ("off", "on"):
+        results = delayed(
+            start,
+            nodes,
+            follow_a_plan,
+            options,
+            flushes,
+            tolerance,
+            workers=workers,
+            plan=plan,
+            overlap_forward=overlap,
+        )
+        assert all(overlapped == (overlap == "on") for _, overlapped, _ in results)
+        seen += [(bits, calendar) for bits, _, calendar in results]
+    assert seen.count(seen[0]) == len(seen)
+    _, calendar = seen[0]
+    assert max(generation[2] - generation[1] + 1 for generation in calendar) == (
+        3 if "three merged" in case else 2 if "-" in plan else 1
+    )
+    assert any(generation[3] > generation[2] + 1 for generation in calendar)
+
+
+def change_plans():
+    run = Run("adamw")
+    for step in range(60):
+        run.step()
+        time.sleep(0.004 if step > 25 else 0)
+        if step in (3, 24, 41):
+            run.optimizer.flush()
+    state = run.state()
+    assert_same_everywhere(state)
+    if hvd.rank() == 0:
+        assert_close(state, run.expected(), rtol=1e-6, atol=1e-8)
+    return digest(state)
+
+
+def test_plans_change_in_the_middle_of_a_run(start):
+    cluster = start(2, policy="knapsack")
+    bits = cluster.run(change_plans, workers=4)
+    assert len(set(bits)) == 1
+    log = (cluster.folder / "daemon0.log").read_text()
+    assert f"[job{cluster.jobs}] plan 2 from step" in log, log
+
+
+# ---- limits that leave nothing to delay
+
+
+def keep_up(steps):
+    run = Run(dtype=torch.float64)
+    run.step(steps)
+    before = [parameter.detach().clone() for parameter in run.model.parameters()]
+    run.optimizer.flush()
+    if not overlaps(run.optimizer):
+        assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters()))  # nothing was pending
+    state = run.state()
+    assert_same_everywhere(state)
+    arena = run.optimizer._deft.exchange.arena
+    calendar = [tuple(arena.group.generation_of(step))[:4] for step in range(steps)]
+    assert calendar == [(step, step, step, step + 1) for step in range(steps)]
+    if hvd.rank() == 0:
+        calendar = run.calendar()
+        assert_close(state, follow(calendar, "sgd", torch.float64, 1, None, lambda _model: None), **DOUBLE)
+    return digest(state)
+
+
+@pytest.mark.parametrize("limit", [{"max_staleness_steps": 0}, {"slots": 1}])
+def test_without_staleness_or_slots_every_step_is_updated_at_once(start, limit):
+    bits = delayed(start, 2, keep_up, 24, **limit) + start(2, policy="fifo").run(keep_up, 24)
+    assert len(set(bits)) == 1
+
+
+def test_a_run_may_end_before_there_is_a_plan(start):
+    assert len(set(delayed(start, 2, keep_up, 5))) == 1
+
+
+# ---- steps without an update
+
+
+def steps_that_change_nothing():
+    run = Run("adamw")
+    run.step()
+    changed = []
+    for _ in range(12):
+        weights = [parameter.detach().clone() for parameter in run.model.parameters()]
+        counts = [float(state["step"]) for state in run.optimizer.state.values()]
+        run.backward()
+        run.optimizer.step()
+        same = all(torch.equal(a, b) for a, b in zip(weights, run.model.parameters()))
+        counted = [float(state["step"]) for state in run.optimizer.state.values()]
+        assert same == (counted == counts)
+        assert all(parameter.grad is None for parameter in run.model.parameters())
+        changed.append(not same)
+    return changed
+
+
+def test_steps_without_an_update_touch_neither_weights_nor_state(start):
+    for changed in delayed(start, 1, steps_that_change_nothing, plan="0-2@4", overlap_forward="off"):
+        assert changed == [step in (4, 7, 10) for step in range(1, 13)]  # the steps 1 to 3 are applied before 5
+
+
+# ---- learning rates
+
+
+def made_before(schedule):
+    run = Run()
+    plain = torch.optim.SGD(run.model.parameters(), lr=0.1, momentum=0.9, nesterov=True, weight_decay=1e-3)
+    run.scheduler = schedule(plain)
+    run.optimizer = hvd.DistributedOptimizer(plain, run.model.named_parameters())
+    run.schedule = schedule
+    return run
+
+
+def jump(update):
+    return 0.01 if update in (2, 3) else 10.0 if update == 5 else 1.0
+
+
+SCHEDULES = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.5),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 7),
+    "jump": lambda optimizer: lr_scheduler.LambdaLR(optimizer, jump),
+    "sequential": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.8)],
+        milestones=[3],
+    ),
+}
+
+
+def schedule_updates(name, wrapped_before):
+    run = Run(schedule=SCHEDULES[name]) if wrapped_before else made_before(SCHEDULES[name])
+    rates = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for _ in range(14):
+            run.step()
+            rates.append(run.optimizer.param_groups[0]["lr"])
+    calendar = run.calendar()
+    applied = [sum(g.apply_step <= step + 1 for g in set(calendar)) for step in range(14)]
+    expected = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1)
+    scheduler = SCHEDULES[name](expected)
+    wanted = [0.1 * 0.1 if name == "sequential" else 0.1]
+    for _ in range(applied[-1]):
+        expected.step()
+        scheduler.step()
+        wanted.append(expected.param_groups[0]["lr"])
+    assert rates == [wanted[count] for count in applied]
+    state = run.state(flush=False)
+    assert_same_everywhere(state)
+    if hvd.rank() == 0:
+        assert_close(state, run.expected(), **DOUBLE)
+    return True
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+@pytest.mark.parametrize("wrapped_before", [True, False])
+def test_schedulers_count_applied_updates(start, name, wrapped_before):
+    assert all(delayed(start, 2, schedule_updates, name, wrapped_before, plan="0-1@4", overlap_forward="on"))
+
+
+def linear_scaling():
+    run = Run("sgd", scale_merged_lr=True)
+    run.step(9)
+    state = run.state()
+    assert_same_everywhere(state)
+    plain = Run("sgd")
+    plain.step(9)
+    assert digest(plain.state()) != digest(state)
+    return [generation.merged for generation in run.calendar()]
+
+
+def test_merged_steps_may_take_a_larger_learning_rate(start):
+    for merged in delayed(start, 1, linear_scaling, plan="0-1@3"):
+        assert 2 in merged
+
+
+# ---- clipping and looking at the averages
+
+
+def clip_and_compare():
+    def clip(model):
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
+
+    run = Run()
+    for step in range(13):
+        run.backward()
+        run.optimizer.synchronize()
+        due = any(generation.apply_step == step + 1 for generation in run.calendar())
+        assert all((parameter.grad is not None) == due for parameter in run.model.parameters())
+        clip(run.model)
+        with run.optimizer.skip_synchronize():
+            run.optimizer.step()
+    state = run.state(flush=False)
+    assert_same_everywhere(state)
+    if hvd.rank() == 0:
+        assert_close(state, run.expected(clip), **DOUBLE)
+    return digest(state)
+
+
+def test_clipping_after_synchronize_clips_the_averages(start):
+    results = delayed(start, 2, clip_and_compare, plan="0-1@4")
+    assert len(set(results)) == 1
+
+
+def clip_too_early():
+    run = Run()
+    for _ in range(6):
+        run.backward()
+        torch.nn.utils.clip_grad_norm_(run.model.parameters(), 1e-3)
+        run.optimizer.step()
+
+
+def zero_in_between():
+    run = Run()
+    run.step(3)
+    run.backward()
+    run.optimizer.zero_grad()
+
+
+def second_backward():
+    run = Run()
+    run.step(3)
+    run.backward()
+    run.model.gain.sum().backward()
+
+
+def two_losses():
+    run = Run()
+    run.step(3)
+    run.model.gain.sum().backward()
+    run.model.last.bias.sum().backward()
+
+
+def step_with_a_closure():
+    run = Run()
+    run.step(3)
+    run.optimizer.step(lambda: torch.zeros(()))
+
+
+def flush_in_mid_step():
+    run = Run()
+    run.step(3)
+    run.backward()
+    run.optimizer.flush()
+
+
+@pytest.mark.parametrize(
+    ("function", "message"),
+    [
+        (clip_too_early, "was changed between backward\\(\\) and step\\(\\).*optimizer.synchronize\\(\\)"),
+        (zero_in_between, "zero_grad\\(\\) between backward\\(\\) and step\\(\\) would drop"),
+        (second_backward, "more than backward_passes_per_step times.*gain"),
+        (two_losses, "a second backward\\(\\) before step\\(\\)"),
+        (step_with_a_closure, "step\\(closure\\)"),
+        (flush_in_mid_step, "flush\\(\\) between backward\\(\\) and step\\(\\)"),
+    ],
+)
+def test_what_delayed_updates_do_not_allow_is_an_error(start, function, message):
+    with pytest.raises(WorkerFailed, match=message):
+        delayed(start, 1, function, workers=1, plan="0@2")
+
+
+# ---- flushes
+
+
+def flush_alone():
+    run = Run()
+    run.step(4)
+    if hvd.rank() == 0:
+        run.optimizer.flush()
+    run.step(6)
+
+
+@pytest.mark.parametrize("plan", ["0@2", "0-2@5"])
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_a_flush_on_one_rank_alone_is_an_error_on_all(start, plan, nodes):
+    with pytest.raises(WorkerFailed) as failed:
+        delayed(start, nodes, flush_alone, plan=plan, timeout="5s")
+    assert all("flush on all ranks" in (text or "") for text in failed.value.errors), failed.value.errors
+
+
+def save_and_resume(stop, steps):
+    """A run, and the same in two parts with a checkpoint between them; both flush there."""
+    whole = Run("adamw", schedule=SCHEDULES["step"])
+    whole.step(stop)
+    whole.optimizer.flush()
+    saved = copy.deepcopy([part.state_dict() for part in (whole.model, whole.optimizer, whole.scheduler)])
+    whole.step(steps)
+    return saved, digest(whole.state())
+
+
+def resume(saved, stop, steps):
+    run = Run("adamw", schedule=SCHEDULES["step"])
+    for part, state in zip((run.model, run.optimizer, run.scheduler), copy.deepcopy(saved)):
+        part.load_state_dict(state)  # what a test passes to workers lies in memory that they share
+    run.steps = stop
+    run.step(steps)
+    return digest(run.state())
+
+
+def test_a_run_resumes_from_a_checkpoint_with_the_same_bits(start):
+    options = {"max_staleness_steps": 0}
+    (saved, bits), *_ = delayed(start, 2, save_and_resume, 5, 7, **options)
+    assert set(delayed(start, 2, resume, saved, 5, 7, **options)) == {bits}
+
+
+def test_a_checkpoint_in_mid_cycle_is_as_good_as_one_process_that_follows_the_calendars(start):
+    assert all(delayed(start, 2, resume_in_mid_cycle, plan="0-2@5"))
+
+
+def resume_in_mid_cycle():
+    whole = Run("adamw")
+    whole.step(6)  # the cycle of the steps 4 to 6 is under way
+    whole.optimizer.flush()
+    assert not whole.optimizer._deft.exchange.pending()
+    saved = copy.deepcopy([part.state_dict() for part in (whole.model, whole.optimizer)])
+    second = Run("adamw")
+    for part, state in zip((second.model, second.optimizer), saved):
+        part.load_state_dict(state)
+    second.steps = 6
+    for run in (whole, second):
+        run.step(1)
+        run.optimizer.flush()
+    assert digest(whole.state()) == digest(second.state())
+    assert_same_everywhere(second.state())
+    return True
+
+
+def save_while_pending():
+    messages = []
+    handler = logging.Handler()
+    handler.emit = lambda record: messages.append(record.getMessage())
+    logging.getLogger("deft.torch").addHandler(handler)
+    run = Run()
+    run.step(5)
+    run.optimizer.state_dict()
+    run.optimizer.flush()
+    count = len(messages)
+    run.optimizer.state_dict()
+    assert len(messages) == count
+    return [text for text in messages if "wait for their update" in text]
+
+
+def test_a_checkpoint_with_pending_gradients_is_warned_of(start):
+    for warned in delayed(start, 1, save_while_pending, plan="0@3"):
+        assert len(warned) == 1
+
+
+# ---- what is no number
+
+
+def nan_on_one_rank():
+    run = Run(dtype=torch.float32)
+    run.step(4)
+    run.optimizer.flush()
+    parameter = run.model.last.bias
+    hook = parameter.register_hook(lambda grad: grad * float("nan") if hvd.rank() == 1 else grad)
+    run.step(1)
+    hook.remove()
+    run.step(6)
+    state = run.state()
+    assert_same_everywhere(state)
+    return bool(torch.isnan(state["last.bias"]).all())
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_nan_on_one_rank_is_nan_on_all(start, overlap):
+    assert all(delayed(start, 2, nan_on_one_rank, plan="0-1@4", overlap_forward=overlap))
