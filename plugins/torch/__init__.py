@@ -50,6 +50,7 @@ from .collectives import (
 from .compression import Compression
 from .optimizer import DistributedOptimizer
 from .replicate import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .scaling import GradScaler
 from .world import (
     cross_rank,
     cross_size,
@@ -69,6 +70,7 @@ __all__ = [
     "Compression",
     "DeftError",
     "DistributedOptimizer",
+    "GradScaler",
     "Max",
     "Min",
     "Product",

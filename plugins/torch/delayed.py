@@ -14,6 +14,7 @@ import weakref
 import deft
 
 from .exchange import HANDED, Due, Exchange, Phase, current_task
+from .scaling import Scales, scale_under_way
 
 
 class DelayedExchange(Exchange):
@@ -27,6 +28,8 @@ class DelayedExchange(Exchange):
         self._views = None  # where it gathers
         self._applied = 0  # generations applied so far, or dropped
         self.shown = None  # the Due whose average p.grad shows
+        self.scales = Scales()
+        self._factor = scale  # of the gradients of this backward
 
     # ---- what the optimizer calls
 
@@ -45,6 +48,7 @@ class DelayedExchange(Exchange):
         self._next_generation()
         self.used()
         self.shown = None
+        self._factor = self.scale
         for gradient in self.gradients:
             gradient.param.grad = None
         return self._take_due()
@@ -52,6 +56,10 @@ class DelayedExchange(Exchange):
     def due_after_this(self):
         """What turn() is going to give."""
         return self._due(self.step + 1)
+
+    def note_scale(self, scaler, scale):
+        """A GradScaler has multiplied the losses of this step, on some rank at least."""
+        self.scales.note(self.arena.group.generation_of(self.step).number, scaler, scale)
 
     def applied(self, due):
         """An average of due_after_this() was applied before turn()."""
@@ -82,6 +90,8 @@ class DelayedExchange(Exchange):
                 "steps already; call optimizer.synchronize() before it, or use a synchronous DEFT_POLICY"
             )
         if self.phase is Phase.AVERAGED:
+            if self.shown is not None:
+                self.scales.drop(self.shown.number)
             self.turn()
         self.used()
 
@@ -133,6 +143,7 @@ class DelayedExchange(Exchange):
         if self.phase is Phase.IDLE:
             self._open_generation()
         super()._begin_backward()
+        self._factor = self.scale / scale_under_way()
 
     def _end_backward(self):
         if self.phase is Phase.OPEN and not self._inner_backward():
@@ -153,9 +164,9 @@ class DelayedExchange(Exchange):
             if first:
                 view.zero_()
         elif first:
-            gradient.copy(gradient.param.grad, self.scale, view)
+            gradient.copy(gradient.param.grad, self._factor, view)
         else:
-            gradient.add(gradient.param.grad, self.scale, view)
+            gradient.add(gradient.param.grad, self._factor, view)
 
     def _hook(self, gradient):
         place, marks = gradient.place, self._marks

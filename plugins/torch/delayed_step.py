@@ -9,6 +9,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 from .distribution import Distribution
 from .exchange import Phase
 from .overlap import bare_step
+from .scaling import has_infinities, refuse_torch_scalers
 from .world import log
 
 
@@ -25,6 +26,7 @@ class DelayedDistribution(Distribution):
         self._warned = False
         self._apply = functools.partial(bare_step(optimizer), optimizer)
         _let_schedulers_count_updates()
+        refuse_torch_scalers()
 
     def step(self, update):
         exchange = self.exchange
@@ -58,6 +60,12 @@ class DelayedDistribution(Distribution):
         self.flush()
         for due in self.exchange.end_generation():
             self._make(due, self._apply)
+
+    def scaled_by(self, scaler, scale):
+        """The losses of this step were multiplied by `scale`: updates with infinities are skipped, and it is told."""
+        if self.exchange.phase is not Phase.AVERAGED:
+            self._complete()
+        self.exchange.note_scale(scaler, scale)
 
     def settle(self):
         self.flush()
@@ -103,7 +111,7 @@ class DelayedDistribution(Distribution):
             return None
         for earlier in due[:-1]:
             self._make(earlier, self._apply)
-        if self.may_defer():
+        if self.may_defer() and due[-1].number not in self.exchange.scales:
             self.updates_made += 1
             self.updates.defer(due[-1], self._lr_factor(due[-1]))
             return None
@@ -128,6 +136,11 @@ class DelayedDistribution(Distribution):
         return result
 
     def _made(self, due, update):
+        if due.number in self.exchange.scales:
+            infinite = has_infinities(gradient.param.grad for gradient in self.exchange.gradients)
+            self.exchange.scales.take(due.number, infinite)
+            if infinite:
+                return None
         self.updates_made += 1
         with self._scaled_lr(self._lr_factor(due)):
             return update()
@@ -170,7 +183,8 @@ def _counting(step):
     def counted(scheduler, *args, **kwargs):
         distribution = getattr(getattr(scheduler, "optimizer", None), "_deft", None)
         if isinstance(distribution, DelayedDistribution):
-            if _seen.get(scheduler) == distribution.updates_made:
+            begins = getattr(scheduler, "_step_count", 1) == 0  # its constructor calls step(), too
+            if not begins and _seen.get(scheduler, 0) == distribution.updates_made:
                 return None
             _seen[scheduler] = distribution.updates_made
         return step(scheduler, *args, **kwargs)

@@ -1,0 +1,179 @@
+"""GradScaler for every optimizer of Deft.
+
+torch's own works where an update is made with the step's gradients. Delayed updates merge steps whose scales may
+differ, so here each gradient is divided by its own step's scale on its way into the arena, and infinities are looked
+for in the averages, which have the same bits on all ranks: all skip the same updates and all lower the scale.
+"""
+
+import functools
+import weakref
+
+import torch
+
+_TorchScaler = getattr(torch.amp, "GradScaler", None) or torch.cuda.amp.GradScaler
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+_scale_under_way = None  # of the loss whose backward runs
+
+
+def scale_under_way():
+    """By what the loss of the running backward was multiplied; 1 where no GradScaler of Deft did."""
+    return 1.0 if _scale_under_way is None else _scale_under_way
+
+
+def _forget_scale():
+    global _scale_under_way
+    _scale_under_way = None
+
+
+class GradScaler(_TorchScaler):
+    """torch.amp.GradScaler, which also works with delayed updates. The scale grows by applied updates."""
+
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self._outcomes = []  # (scale, infinite) of the delayed updates since the last update()
+        self._stepped = {}  # id of a delayed optimizer -> what was called since the last update()
+        self._known_scale = None
+
+    def get_scale(self):
+        if self._known_scale is None:
+            self._known_scale = super().get_scale()
+        return self._known_scale
+
+    def scale(self, outputs):
+        scaled = super().scale(outputs)
+        if self.is_enabled():
+            self._watch(scaled)
+        return scaled
+
+    def _watch(self, scaled):
+        if isinstance(scaled, torch.Tensor):
+            if scaled.requires_grad:
+                scale = self.get_scale()
+                scaled.register_hook(lambda _grad: _note_backward(scale))
+            return
+        for tensor in scaled:
+            self._watch(tensor)
+
+    def unscale_(self, optimizer):
+        distribution = self._delayed(optimizer)
+        if distribution is None:
+            return super().unscale_(optimizer)
+        self._call_once(optimizer, "unscale_")
+        distribution.scaled_by(self, self.get_scale())
+        return distribution.synchronize()
+
+    def step(self, optimizer, *args, **kwargs):
+        distribution = self._delayed(optimizer)
+        if distribution is None:
+            return super().step(optimizer, *args, **kwargs)
+        if "closure" in kwargs:
+            raise RuntimeError("GradScaler.step() takes no closure")
+        self._call_once(optimizer, "step")
+        distribution.scaled_by(self, self.get_scale())
+        return optimizer.step(*args, **kwargs)
+
+    def update(self, new_scale=None):
+        outcomes, self._outcomes = self._outcomes, []
+        delayed, self._stepped = bool(self._stepped), {}
+        if not (delayed or outcomes) or new_scale is not None or not self.is_enabled():
+            super().update(new_scale)
+        else:
+            self._update_by(outcomes)
+        self._known_scale = None
+
+    def _update_by(self, outcomes):
+        """An overflow of a step whose scale was lowered since says nothing about the present one."""
+        present = self.get_scale()
+        telling = [infinite for scale, infinite in outcomes if not infinite or scale <= present]
+        states = self._per_optimizer_states
+        if telling:
+            found = torch.full((), float(any(telling)), dtype=torch.float32, device=self._device_of_scale())
+            states["delayed"]["found_inf_per_device"] = {found.device: found}
+        if any(state["found_inf_per_device"] for state in states.values()):
+            super().update()
+        else:
+            states.clear()
+
+    def load_state_dict(self, state_dict):
+        super().load_state_dict(state_dict)
+        self._known_scale = None
+
+    def note(self, scale, infinite):
+        """An update whose gradients had been scaled by at most `scale` was applied, or skipped for infinities."""
+        self._outcomes.append((scale, infinite))
+
+    def _delayed(self, optimizer):
+        return _delayed(optimizer) if self.is_enabled() else None
+
+    def _call_once(self, optimizer, call):
+        called = self._stepped.setdefault(id(optimizer), [])
+        if call in called or "step" in called:
+            raise RuntimeError(f"{call}() was called after {called[-1]}() on this optimizer since the last update()")
+        called.append(call)
+
+    def _device_of_scale(self):
+        return "cpu" if self._scale is None else self._scale.device
+
+
+def _note_backward(scale):
+    global _scale_under_way
+    _scale_under_way = scale
+    _queue_callback(_forget_scale)
+
+
+def _delayed(optimizer):
+    distribution = getattr(optimizer, "_deft", None)
+    return distribution if hasattr(distribution, "scaled_by") else None
+
+
+def refuse_torch_scalers():
+    """torch's own GradScaler gives an error for an optimizer whose updates are delayed."""
+    for name in ("step", "unscale_"):
+        method = getattr(_TorchScaler, name)
+        if not hasattr(method, "deft_checks"):
+            setattr(_TorchScaler, name, _checked(method))
+
+
+def _checked(method):
+    @functools.wraps(method)
+    def checked(scaler, optimizer, *args, **kwargs):
+        if scaler.is_enabled() and not isinstance(scaler, GradScaler) and _delayed(optimizer) is not None:
+            raise RuntimeError(
+                "updates are delayed, and torch's GradScaler cannot unscale gradients that are merged with those of "
+                "other steps: use deft.torch.GradScaler, which takes the same arguments, or a synchronous DEFT_POLICY"
+            )
+        return method(scaler, optimizer, *args, **kwargs)
+
+    checked.deft_checks = True
+    return checked
+
+
+class Scales:
+    """Which generations of an optimizer have gradients that were scaled, by whom, and by how much at most."""
+
+    def __init__(self):
+        self._of = {}
+
+    def __contains__(self, number):
+        return number in self._of
+
+    def note(self, number, scaler, scale):
+        _, before = self._of.get(number, (None, 0.0))
+        self._of[number] = (weakref.ref(scaler), max(scale, before))
+
+    def take(self, number, infinite):
+        """The generation was applied, or was not because it is `infinite`."""
+        reference, scale = self._of.pop(number)
+        scaler = reference()
+        if scaler is not None:
+            scaler.note(scale, infinite)
+
+    def drop(self, number):
+        self._of.pop(number, None)
+
+
+def has_infinities(grads):
+    """Whether any element of these tensors is infinite or no number."""
+    largest = [torch.linalg.vector_norm(grad.detach(), float("inf")) for grad in grads if grad is not None]
+    return not all(bool(torch.isfinite(norm)) for norm in largest)
