@@ -191,4 +191,5 @@ class DelayedExchange(Exchange):
 
 def slots_wanted():
     """Generations that the arena is to hold: 1 where updates are not delayed."""
-    return int(deft.option("slots")) if deft.option("policy") == "knapsack" else 1
+    delays = deft.option("policy") == "knapsack" and int(deft.option("max_staleness_steps")) > 0
+    return int(deft.option("slots")) if delays else 1

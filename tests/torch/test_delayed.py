@@ -123,7 +123,7 @@ def keep_up(steps):
     return digest(state)
 
 
-@pytest.mark.parametrize("limit", [{"max_staleness_steps": 0}, {"slots": 1}])
+@pytest.mark.parametrize("limit", [{"max_staleness_steps": 0}, {"slots": 1}, {"plan": "0@1"}])
 def test_without_staleness_or_slots_every_step_is_updated_at_once(start, limit):
     bits = delayed(start, 2, keep_up, 24, **limit) + start(2, policy="fifo").run(keep_up, 24)
     assert len(set(bits)) == 1
@@ -286,6 +286,7 @@ def second_backward():
 def two_losses():
     run = Run()
     run.step(3)
+    run.optimizer.flush()
     run.model.gain.sum().backward()
     run.model.last.bias.sum().backward()
 

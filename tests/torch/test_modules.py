@@ -29,6 +29,7 @@ from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
 POLICIES = ["fifo", "bytescheduler"]
+ALL = [*POLICIES, "knapsack 0@1"]  # the ways of delayed updates, without a delay
 
 
 def train(model, forward=None, optimizer_name="sgd", **options):
@@ -78,7 +79,7 @@ def train_compiled():
         else:
             model[2].compile(backend="eager")
         optimizer = train(model, forward)
-        assert overlaps(optimizer) == (deft.option("policy") == "bytescheduler"), how
+        assert overlaps(optimizer) == (deft.option("policy") != "fifo"), how
         finish(model, expected)
     return True
 
@@ -110,12 +111,12 @@ def train_checkpointed(reentrant):
     model = make(Checkpointed)
     model.unused = nn.Parameter(torch.zeros(3))  # the generation is completed by the outermost backward
     optimizer = train(model)
-    assert overlaps(optimizer) == (deft.option("policy") == "bytescheduler")
+    assert overlaps(optimizer) == (deft.option("policy") != "fifo")
     alone = train_alone("sgd", STEPS, schedule=False)
     return finish(model, alone)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("reentrant", [True, False])
 def test_activation_checkpointing(start, policy, reentrant):
     assert all(start(2, policy=policy).run(train_checkpointed, reentrant))
@@ -291,7 +292,7 @@ def train_with_a_second_optimizer():
     return all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_a_model_can_go_to_a_new_optimizer(start, policy):
     assert all(start(2, policy=policy).run(train_with_a_second_optimizer))
 
@@ -312,7 +313,7 @@ def drop_models():
     return not any(reference() is not None for reference in alive)
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_models_are_freed_with_their_optimizers(start, policy):
     assert all(start(2, policy=policy).run(drop_models))
 

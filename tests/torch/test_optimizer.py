@@ -28,6 +28,7 @@ from torch.nn import functional
 
 STEPS = 6
 POLICIES = ["fifo", "bytescheduler"]
+ALL = [*POLICIES, "knapsack 0@1"]  # the ways of delayed updates, without a delay
 
 
 # ---- accumulation, zeroing
@@ -50,7 +51,7 @@ def accumulate(set_to_none):
     return check(model, optimizer, parameters(expected_model))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("set_to_none", [True, False])
 def test_accumulates_over_backward_passes(start, policy, set_to_none):
     assert all(start(2, policy=policy).run(accumulate, set_to_none))
@@ -73,7 +74,7 @@ def zeroed_by(how):
     return check(model, optimizer, train_alone("sgd", STEPS, schedule=False))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("how", ["to zero", "by the model", "twice", "after"])
 def test_gradients_can_be_zeroed_in_any_way(start, policy, how):
     assert all(start(2, policy=policy).run(zeroed_by, how))
@@ -221,10 +222,10 @@ def train_autocast():
     assert_same_everywhere(parameters(model))
     for name, value in parameters(alone).items():
         assert torch.equal(value, parameters(model)[name]), name
-    return overlaps(optimizer) == (deft.option("policy") == "bytescheduler")
+    return overlaps(optimizer) == (deft.option("policy") != "fifo")
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_autocast_gives_the_bits_of_the_plain_loop(start, policy):
     assert all(start(2, policy=policy).run(train_autocast))
 
@@ -295,7 +296,7 @@ def checkpoint_and_resume():
     return True
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_resumes_from_a_checkpoint_with_the_same_bits(start, policy):
     assert all(start(2, policy=policy).run(checkpoint_and_resume))
 
@@ -322,7 +323,7 @@ def copies():
     return True
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_models_and_optimizers_can_be_copied(start, policy):
     assert all(start(2, policy=policy).run(copies))
 

@@ -19,6 +19,7 @@ from torch.nn import functional
 
 STEPS = 6
 POLICIES = ["fifo", "bytescheduler"]
+ALL = [*POLICIES, "knapsack 0@1"]  # the ways of delayed updates, without a delay
 
 
 # ---- parameters without gradients
@@ -81,7 +82,7 @@ def uneven():
     return check(model, optimizer, parameters(alone))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_a_rank_without_a_batch_takes_part_in_step(start, policy):
     assert all(start(2, policy=policy).run(uneven))
 
@@ -153,7 +154,7 @@ def groups_and_frozen():
     return True
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_parameter_groups_schedulers_and_frozen_parameters(start, policy):
     assert all(start(2, policy=policy).run(groups_and_frozen))
 
@@ -193,7 +194,7 @@ def adversaries(passes):
     return True
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_several_optimizers(start, policy):
     assert all(start(2, policy=policy).run(adversaries, 2))
 
@@ -223,7 +224,7 @@ def mixed_dtypes():
     return True
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 def test_several_dtypes_in_one_optimizer(start, policy):
     assert all(start(2, policy=policy).run(mixed_dtypes))
 
@@ -258,7 +259,7 @@ def train_words(sparse_as_dense):
     return check(model, optimizer, parameters(alone))
 
 
-@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("policy", ALL)
 @pytest.mark.parametrize("sparse_as_dense", [True, False])
 def test_sparse_gradients(start, policy, sparse_as_dense):
     assert all(start(2, policy=policy).run(train_words, sparse_as_dense))
