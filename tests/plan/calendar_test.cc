@@ -116,7 +116,8 @@ TEST(UpdateCycle, namesWhatItCannotRead) {
   }
   const auto gap = parse_cycle("0@1,2@3");
   ASSERT_FALSE(gap);
-  EXPECT_NE(gap.error().message().find("generation 1 does not begin where the one before it ends"), std::string::npos)
+  EXPECT_NE(gap.error().message().find("plan.generations[1].first_step: 2, the next step to merge is 1"),
+            std::string::npos)
       << gap.error().message();
 }
 

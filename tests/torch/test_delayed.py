@@ -80,7 +80,7 @@ def test_a_pinned_plan_gives_the_same_bits_in_every_run(start, case):
     assert any(generation[3] > generation[2] + 1 for generation in calendar)
 
 
-def change_plans():
+def follow_measured_plans():
     run = Run("adamw")
     for step in range(60):
         run.step()
@@ -94,12 +94,12 @@ def change_plans():
     return digest(state)
 
 
-def test_plans_change_in_the_middle_of_a_run(start):
-    cluster = start(2, policy="knapsack")
-    bits = cluster.run(change_plans, workers=4)
+def test_a_measured_plan_follows_in_the_middle_of_a_run(start):
+    cluster = start(2, policy="knapsack", fresh_wait_percent=0)
+    bits = cluster.run(follow_measured_plans, workers=4)
     assert len(set(bits)) == 1
     log = (cluster.folder / "daemon0.log").read_text()
-    assert f"[job{cluster.jobs}] plan 2 from step" in log, log
+    assert f"[job{cluster.jobs}] plan 1 from step" in log, log
 
 
 # ---- limits that leave nothing to delay
