@@ -18,6 +18,9 @@ Result<void> check_limits(const model::Plan& plan, const PlanLimits& limits) {
     return beyond(
         cycle, "needs an arena of " + std::to_string(needed) + " slots, of " + std::to_string(limits.max_generations),
         "set DEFT_SLOTS=" + std::to_string(needed) + " on all workers, or delay less");
+  if (limits.max_staleness_steps == 0 && plan.max_merged() > 1)
+    return beyond(cycle, "merges steps, and every step is to be updated before the next",
+                  "raise DEFT_MAX_STALENESS_STEPS and DEFT_SLOTS above 0 and 1, or merge none");
   if (plan.max_staleness() > limits.max_staleness_steps)
     return beyond(cycle,
                   "applies updates " + std::to_string(plan.max_staleness()) + " steps late, and the limit is " +

@@ -12,7 +12,7 @@ struct PlanLimits {
   double jitter_margin = 0.02;             // share of the links' time that stays free
   double bubble_tolerance = 0.005;         // waiting that is as good as none, as a share of compute
   double rate_tolerance = 0.02;            // updates that may be given up for less staleness and fewer parts
-  double fresh_tolerance = 0;  // waiting, as a share of compute, that is worth an update in every step without staleness
+  double fresh_tolerance = 0;              // waiting, as a share of compute, worth an update a step without staleness
   double capacity = 1.0;  // compute time that communication may count on; above 1 it buys updates with waiting
 };
 

@@ -104,6 +104,7 @@ TEST(PinnedPlan, staysWithinTheLimits) {
   };
   EXPECT_NE(refused("0@4", {.max_generations = 3}).find("needs an arena of 4 slots, of 3"), std::string::npos);
   EXPECT_NE(refused("0@4", {.max_staleness_steps = 2}).find("3 steps late, and the limit is 2"), std::string::npos);
+  EXPECT_NE(refused("0-1@2", {.max_staleness_steps = 0}).find("updated before the next"), std::string::npos);
   EXPECT_NE(refused("0-3@4", {.max_merged_steps = 3}).find("merges 4 steps, and the limit is 3"), std::string::npos);
 }
 

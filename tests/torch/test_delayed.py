@@ -2,6 +2,7 @@
 
 import copy
 import logging
+import re
 import time
 import warnings
 
@@ -131,6 +132,23 @@ def test_without_staleness_or_slots_every_step_is_updated_at_once(start, limit):
 
 def test_a_run_may_end_before_there_is_a_plan(start):
     assert len(set(delayed(start, 2, keep_up, 5))) == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"plan": "0-1@1"}, r"option plan: .*'0-1@1'"),
+        ({"plan": "twice"}, "'twice' in 'twice' is no generation"),
+        ({"plan": "0@6"}, "needs an arena of 6 slots, of 4.*DEFT_SLOTS=6"),
+        ({"plan": "0@2", "slots": 1}, "1 steps late, and the limit is 0"),
+        ({"plan": "0-1@2", "max_staleness_steps": 0}, "merges steps, and every step is to be updated"),
+        ({"plan": "0@2", "policy": "fifo"}, "the option plan is for the policy knapsack, not for fifo"),
+    ],
+)
+def test_a_plan_that_cannot_be_is_refused(start, options, message):
+    with pytest.raises(WorkerFailed) as failed:
+        delayed(start, 1, keep_up, 3, timeout="5s", **options)
+    assert all(re.search(message, text or "") for text in failed.value.errors), failed.value.errors
 
 
 # ---- steps without an update

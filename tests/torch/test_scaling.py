@@ -154,6 +154,29 @@ def test_a_flush_skips_infinities_too(start):
     assert set(delayed(start, 2, flush_scaled, plan="0-2@6")) == {(64.0, 32.0)}
 
 
+def overflow_while_another_rank_has_no_batch():
+    run = Run(dtype=torch.float32)
+    scaler = hvd.GradScaler("cpu", init_scale=64.0)
+    train_scaled(run, scaler, 4)
+    run.optimizer.flush()  # what follows is a generation that only rank 0 has a gradient for
+    if hvd.rank() == 0:
+        scaler.scale(loss_of(run.model, *data_of(4, 1, run.dtype)[0]) * 1e30 * 1e30).backward()
+    scaler.step(run.optimizer)
+    scaler.update()
+    run.steps += 1
+    train_scaled(run, scaler, 4)
+    state = run.state()
+    assert_same_everywhere(state)
+    assert all(bool(torch.isfinite(value).all()) for value in state.values())
+    return scaler.get_scale()
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_a_rank_without_a_batch_skips_what_the_others_skip(start, overlap):
+    job = (start, 2, overflow_while_another_rank_has_no_batch)
+    assert set(delayed(*job, plan="0@3", overlap_forward=overlap)) == {32.0}
+
+
 def two_optimizers():
     """One takes its gradients from a scaled loss, the other from a plain one, between the same updates."""
     scaled, plain = Run("adamw"), Run("adamw")
