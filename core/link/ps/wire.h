@@ -29,7 +29,7 @@ inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
 inline constexpr std::uint16_t kVersion = 1;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
-inline constexpr std::size_t kMaxSegmentBytes = 256 << 10;
+inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxChannelName = 512;
 inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
 
