@@ -57,7 +57,7 @@ class Cluster:
         self.folder = Path(folder)
         self.nodes = nodes
         policy, _, plan = options.get("policy", "").partition(" ")
-        options = {**options, "policy": policy, "plan": plan} if plan else options
+        options = {"max_staleness_steps": 16, **options, "policy": policy, "plan": plan} if plan else options
         self.environment = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
         self.environment.setdefault("DEFT_TIMEOUT", "30s")
         self.environment["DEFT_LINKS"] = "gloo:lo"

@@ -18,7 +18,7 @@ DOUBLE = {"rtol": 1e-9, "atol": 1e-11}
 
 
 def delayed(start, nodes, function, *arguments, workers=2, **options):
-    return start(nodes, policy="knapsack").run(function, *arguments, workers=workers, **options)
+    return start(nodes, policy="knapsack", max_staleness_steps=16).run(function, *arguments, workers=workers, **options)
 
 
 # ---- the same bits on all ranks, with and without forward overlap, and what one process gets
@@ -96,7 +96,7 @@ def follow_measured_plans():
 
 
 def test_a_measured_plan_follows_in_the_middle_of_a_run(start):
-    cluster = start(2, policy="knapsack", fresh_wait_percent=0)
+    cluster = start(2, policy="knapsack", max_staleness_steps=16, fresh_wait_percent=0)
     bits = cluster.run(follow_measured_plans, workers=4)
     assert len(set(bits)) == 1
     log = (cluster.folder / "daemon0.log").read_text()

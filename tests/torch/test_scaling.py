@@ -12,7 +12,7 @@ DOUBLE = {"rtol": 1e-9, "atol": 1e-11}
 
 
 def delayed(start, nodes, function, *arguments, **options):
-    return start(nodes, policy="knapsack").run(function, *arguments, **options)
+    return start(nodes, policy="knapsack", max_staleness_steps=16).run(function, *arguments, **options)
 
 
 def train_scaled(run, scaler, steps, broken=(), clip=None, factor=1e30):
