@@ -41,6 +41,8 @@ class DelayedExchange(Exchange):
     def complete(self):
         if self.phase is Phase.AVERAGED:
             return
+        if self.phase is Phase.IDLE:  # step() without a backward
+            self._open_generation()
         super().complete()
 
     def turn(self):
@@ -128,6 +130,10 @@ class DelayedExchange(Exchange):
         self._applied += len(due)
         return due
 
+    def _declare(self):
+        super()._declare()
+        self._open_generation()
+
     def _open_generation(self):
         if self.arena is None:
             return  # the first backward only watches
@@ -151,8 +157,6 @@ class DelayedExchange(Exchange):
             self.complete()
 
     def _hand_in(self, gradient):
-        if self._now is None or self._now.last_step < self.step:
-            self._open_generation()
         self._gather(gradient)
         if self._now.last_step == self.step:
             self.arena.ready(gradient.place, 1, self._now.number, self._now.slot)

@@ -341,6 +341,28 @@ def test_what_delayed_updates_do_not_allow_is_an_error(start, function, message)
 # ---- flushes
 
 
+def step_without_a_batch(skipped):
+    run = Run("sgd")
+    for step in range(12):
+        if step in skipped and hvd.rank() == 1:
+            run.optimizer.zero_grad()
+            run.steps += 1
+        else:
+            run.backward()
+        run.optimizer.step()
+        if step == 5:
+            run.optimizer.flush()
+    state = run.state()
+    assert_same_everywhere(state)
+    return digest(state)
+
+
+@pytest.mark.parametrize("skipped", [(6,), (0,), (4, 5, 9)], ids=["after a flush", "first", "some"])
+def test_a_rank_without_a_batch_takes_part_with_zeros(start, skipped):
+    bits = delayed(start, 2, step_without_a_batch, skipped, plan="0-2@4")
+    assert len(set(bits)) == 1
+
+
 def flush_alone():
     run = Run()
     run.step(4)
