@@ -49,7 +49,8 @@ std::optional<Connection::Message> Connection::receive() {
   zmq::message_t first, payload;
   while (dealer_.recv(first, zmq::recv_flags::dontwait)) {
     int frames = 1;
-    for (zmq::message_t frame; dealer_.get(zmq::sockopt::rcvmore); ++frames) {
+    for (; dealer_.get(zmq::sockopt::rcvmore); ++frames) {
+      zmq::message_t frame;
       if (!dealer_.recv(frame, zmq::recv_flags::none)) break;
       payload = std::move(frame);
     }
