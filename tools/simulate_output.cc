@@ -5,6 +5,8 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 
+#include "core/model/events.h"
+
 namespace deft::tools {
 namespace {
 
@@ -13,24 +15,6 @@ std::string format(const char* pattern, T... values) {
   char line[512];
   std::snprintf(line, sizeof line, pattern, values...);
   return line;
-}
-
-std::string quoted(const std::string& text) { return nlohmann::json(text).dump(); }
-
-void write_compute(std::ostream& out, const std::string& policy, const std::vector<std::string>& buckets,
-                   const sim::ComputeSpan& span) {
-  out << policy << R"("kind":"compute","stage":)"
-      << (span.stage == sched::Stage::kForward ? R"("forward")" : R"("backward")") << R"(,"step":)" << span.step
-      << R"(,"bucket":)" << buckets[span.bucket]
-      << format(R"(,"start_us":%.3f,"end_us":%.3f})", span.start_us, span.end_us) << '\n';
-}
-
-void write_update(std::ostream& out, const std::string& policy, const std::vector<std::string>& buckets,
-                  const sim::UpdateMark& mark) {
-  out << policy << R"("kind":"update","bucket":)" << buckets[mark.bucket] << R"(,"generation":)" << mark.generation
-      << R"(,"steps":[)";
-  for (auto step = mark.first_step; step <= mark.last_step; ++step) out << (step > mark.first_step ? "," : "") << step;
-  out << format(R"(],"at_us":%.3f})", mark.at_us) << '\n';
 }
 
 }  // namespace
@@ -69,16 +53,10 @@ void print_json(std::ostream& out, const std::vector<PolicyRun>& runs) {
 void write_events(std::ostream& out, const PolicyRun& run) {
   std::vector<std::string> buckets;
   std::vector<std::string> links;
-  for (const auto& bucket : run.profile.buckets) buckets.push_back(quoted(bucket.name));
-  for (const auto& link : run.profile.links) links.push_back(quoted(link.name));
-  const std::string policy = R"({"policy":)" + quoted(run.policy) + ",";
-  const auto& timeline = run.outcome.timeline;
-  for (const auto& span : timeline.compute) write_compute(out, policy, buckets, span);
-  for (const auto& send : timeline.sends)
-    out << policy << R"("kind":"send","link":)" << links[send.link] << R"(,"bucket":)" << buckets[send.bucket]
-        << R"(,"offset":)" << send.offset << R"(,"bytes":)" << send.bytes << R"(,"generation":)" << send.generation
-        << format(R"(,"start_us":%.3f,"end_us":%.3f})", send.start_us, send.end_us) << '\n';
-  for (const auto& mark : timeline.updates) write_update(out, policy, buckets, mark);
+  for (const auto& bucket : run.profile.buckets) buckets.push_back(bucket.name);
+  for (const auto& link : run.profile.links) links.push_back(link.name);
+  for (const auto& event : model::events_of(run.outcome.timeline, run.policy, buckets, links))
+    out << model::event_line(event) << '\n';
 }
 
 }  // namespace deft::tools

@@ -231,7 +231,7 @@ class Panel {
   }
 
   void draw_sends() {
-    std::vector<std::vector<sim::SendSpan>> lanes(profile_.links.size());
+    std::vector<std::vector<model::SendSpan>> lanes(profile_.links.size());
     for (const auto& send : run_.outcome.timeline.sends) {
       if (!window_.shows(send.start_us, send.end_us)) continue;
       auto& lane = lanes[send.link];
@@ -247,7 +247,7 @@ class Panel {
       for (const auto& send : lanes[link]) draw_send(send, lane_y(link));
   }
 
-  void draw_send(const sim::SendSpan& send, double y) {
+  void draw_send(const model::SendSpan& send, double y) {
     const std::string label =
         label_of(send.bucket) + format("\u00b7g%llu", static_cast<unsigned long long>(send.generation));
     out_ += block(window_, send.start_us, send.end_us, y, colour_of(send.bucket), "", "");

@@ -16,7 +16,7 @@ struct Policy {
 
 constexpr std::array kPolicies = {
     Policy{"fifo", make_fifo},
-    Policy{"mgwfbp", make_fifo},  // its decision is its bucketing
+    Policy{"mgwfbp", make_mgwfbp},
     Policy{"p3", make_p3},
     Policy{"bytescheduler", make_bytescheduler},
     Policy{"prophet", make_prophet},

@@ -23,13 +23,14 @@
 #include "core/base/status.h"
 #include "core/model/buckets.h"
 #include "core/model/calendar.h"
+#include "core/model/events.h"
 #include "core/model/plan.h"
 #include "core/model/profile.h"
 #include "core/sched/plan_limits.h"
 
 namespace deft::sched {
 
-enum class Stage : std::uint8_t { kForward = 1, kBackward = 2 };
+using model::Stage;
 
 // One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket.
 struct Launch {

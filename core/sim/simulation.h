@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/model/events.h"
 #include "core/model/profile.h"
 #include "core/sched/scheduler.h"
 
@@ -37,36 +38,6 @@ struct Options {
   std::uint64_t max_events = 400'000'000;  // an error where more would be needed: some minutes
 };
 
-// The timeline. Buckets are numbered in forward order, as in the profile; times are virtual microseconds.
-struct ComputeSpan {
-  sched::Stage stage;
-  std::uint64_t step;
-  std::uint32_t bucket;
-  double start_us;
-  double end_us;
-};
-struct SendSpan {
-  std::uint32_t link;
-  std::uint32_t bucket;
-  std::uint64_t generation;
-  std::uint64_t offset;
-  std::uint64_t bytes;
-  double start_us;
-  double end_us;
-};
-struct UpdateMark {
-  std::uint32_t bucket;
-  std::uint64_t generation;
-  std::uint64_t first_step;
-  std::uint64_t last_step;
-  double at_us;  // once the data is there and the backward before `apply_step` has used the old weights
-};
-struct Timeline {  // of the leader
-  std::vector<ComputeSpan> compute;
-  std::vector<SendSpan> sends;
-  std::vector<UpdateMark> updates;
-};
-
 // The steady state, measured over whole periods behind the warm-up.
 struct Outcome {
   double step_us = 0;
@@ -78,7 +49,7 @@ struct Outcome {
   std::uint64_t period_steps = 0;  // after which the pattern of updates repeats; 0: it does not
   double bytes_per_step = 0;
   std::uint64_t events = 0;
-  Timeline timeline;  // empty unless Options::record
+  model::Timeline timeline;  // of the leader; empty unless Options::record
 };
 
 // An error is a fault of the scheduler (a stall, bytes sent twice, an update that comes too late) or of the options.

@@ -61,7 +61,7 @@ struct Pass {  // of one bucket through one step
 
 class Judge {
  public:
-  Judge(const model::Profile& profile, const Timeline& timeline) : profile_(profile), timeline_(timeline) {
+  Judge(const model::Profile& profile, const model::Timeline& timeline) : profile_(profile), timeline_(timeline) {
     for (const auto& span : timeline.compute) {
       auto& pass = passes_[{span.bucket, span.step}];
       (span.stage == sched::Stage::kForward ? pass.forward_us : pass.backward_end_us) =
@@ -90,7 +90,7 @@ class Judge {
   }
 
   void every_byte_of_an_update_is_sent_once_before_it() const {
-    std::map<std::pair<std::uint32_t, std::uint64_t>, std::map<std::uint64_t, const SendSpan*>> parts;
+    std::map<std::pair<std::uint32_t, std::uint64_t>, std::map<std::uint64_t, const model::SendSpan*>> parts;
     for (const auto& send : timeline_.sends)
       RC_ASSERT((parts[{send.bucket, send.generation}].emplace(send.offset, &send).second));
     for (const auto& mark : timeline_.updates) {
@@ -134,9 +134,9 @@ class Judge {
 
  private:
   const model::Profile& profile_;
-  const Timeline& timeline_;
+  const model::Timeline& timeline_;
   std::map<std::pair<std::uint32_t, std::uint64_t>, Pass> passes_;
-  std::map<std::pair<std::uint32_t, std::uint64_t>, const UpdateMark*> merges_;
+  std::map<std::pair<std::uint32_t, std::uint64_t>, const model::UpdateMark*> merges_;
 };
 
 bool is_synchronous(std::string_view policy) { return !policy.starts_with("knapsack"); }
