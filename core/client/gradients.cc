@@ -133,7 +133,7 @@ Result<void> Group::wait(std::size_t first, std::size_t count, std::uint64_t gen
   if (auto ok = check_range(first, count); !ok) return ok;
   if (auto ok = session_.usable(); !ok) return ok;
   if (progress_->finished(first, count, generation)) return {};
-  return session_.wait_counted([&] { return progress_->finished(first, count, generation); });
+  return session_.wait([&] { return progress_->finished(first, count, generation); }, true);
 }
 
 Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t generation) {

@@ -92,8 +92,9 @@ Result<void> Session::send(std::span<const std::byte> bytes) {
   return wait([] { return false; });  // the end of the socket, or the error before it, is about to be read
 }
 
-Result<void> Session::wait(const std::function<bool()>& done) {
+Result<void> Session::wait(const std::function<bool()>& done, bool counts) {
   if (auto ok = usable(); !ok) return ok;
+  const TimeUs began_us = counts ? MonotonicClock::now() : 0;
   Lock lock(mutex_);
   ++inside_;
   bool holds = done();
@@ -104,6 +105,7 @@ Result<void> Session::wait(const std::function<bool()>& done) {
       look_once(lock, true);
     holds = done();
   }
+  if (counts) waited_us_ += MonotonicClock::now() - began_us;
   --inside_;
   if (failure_) changed_.notify_all();  // a session that is being closed waits for us
   return holds ? Result<void>{} : failure();
@@ -114,13 +116,6 @@ Result<void> Session::look() {
   Lock lock(mutex_);
   if (!looking_) look_once(lock, false);
   return failure_ ? failure() : Result<void>{};
-}
-
-Result<void> Session::wait_counted(const std::function<bool()>& done) {
-  const TimeUs began_us = MonotonicClock::now();
-  auto waited = wait(done);
-  waited_us_.fetch_add(MonotonicClock::now() - began_us, std::memory_order_relaxed);
-  return waited;
 }
 
 std::uint32_t Session::add_group(std::shared_ptr<Progress> progress, std::shared_ptr<Generations> generations) {

@@ -18,6 +18,7 @@
 #include <optional>
 #include <span>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "core/client/attach.h"
@@ -56,8 +57,9 @@ class Session {
   // Sends a message of messages.h.
   Result<void> send(std::span<const std::byte> bytes);
 
-  // Waits until `done` holds, which is asked under the session's lock; the error of a job that failed meanwhile.
-  Result<void> wait(const std::function<bool()>& done);
+  // Waits until `done` holds, which is asked under the session's lock; the error of a job that failed meanwhile. `counts`:
+  // the time counts as waiting for updates.
+  Result<void> wait(const std::function<bool()>& done, bool counts = false);
 
   // Takes in what has come, without waiting.
   Result<void> look();
@@ -72,10 +74,11 @@ class Session {
   // The next group's number, and where its completions and plans go. Under declaring().
   std::uint32_t add_group(std::shared_ptr<Progress> progress, std::shared_ptr<Generations> generations);
 
-  // How long this worker has waited in wait_counted() since the last call.
-  TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
-  // As wait(); the time counts as waiting for updates.
-  Result<void> wait_counted(const std::function<bool()>& done);
+  // How long this worker has waited for updates since the last call.
+  TimeUs take_waited_us() {
+    const Lock lock(mutex_);
+    return std::exchange(waited_us_, 0);
+  }
 
   // Waits for the answer of `kind` to what was asked with `number` (a group, an expected heap).
   Result<ipc::Packet> answer(ipc::MessageKind kind, std::uint32_t number);
@@ -148,7 +151,7 @@ class Session {
     std::shared_ptr<Generations> generations;
   };
   std::vector<GroupState> groups_;
-  std::atomic<TimeUs> waited_us_{0};
+  TimeUs waited_us_ = 0;
   std::unordered_map<std::uint64_t, Outcome> outcomes_;
   std::map<std::pair<ipc::MessageKind, std::uint32_t>, ipc::Packet> answers_;
 };
