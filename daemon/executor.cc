@@ -87,57 +87,95 @@ bool Executor::open_link() {
 }
 
 void Executor::run() {
-  bool running = open_link();
-  while (running) {
-    Transfer transfer;
-    {
-      std::unique_lock lock(shared_->mutex);
-      shared_->condition.wait(lock, [this] { return shared_->aborted || !shared_->queue.empty(); });
-      if (shared_->aborted) break;
-      transfer = std::move(shared_->queue.front());
-      shared_->queue.pop_front();
+  if (open_link()) {
+    while (true) {
+      auto transfer = next();
+      if (transfer) {
+        start(*std::move(transfer));
+      } else if (!flights_.empty()) {
+        finish_oldest();
+      } else {
+        break;
+      }
     }
-    TransferDone done = execute(transfer);
-    transfer.keep.clear();
-    post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
   }
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->link = nullptr;
   }
   link_.reset();
+  flights_.clear();  // not before: the link may have been using their memory
   const std::lock_guard lock(shared_->mutex);
   shared_->finished = true;
 }
 
-TransferDone Executor::execute(const Transfer& transfer) {
-  TransferDone done;
-  done.token = transfer.token;
-  done.start_us = MonotonicClock::now();
-  switch (transfer.collective) {
-    case ipc::Collective::kAllReduce: done.result = run_all_reduce(transfer, done); break;
-    case ipc::Collective::kBroadcast: done.result = run_broadcast(transfer, done); break;
-    case ipc::Collective::kAllGather: done.result = run_all_gather(transfer, done); break;
-    case ipc::Collective::kBarrier: break;
+// The next transfer, where it can start beside those under way: only all-reduces share the link. Waits for one where none
+// is under way, and gives none then when the executor was aborted.
+std::optional<Transfer> Executor::next() {
+  std::unique_lock lock(shared_->mutex);
+  auto& queue = shared_->queue;
+  if (flights_.empty()) {
+    shared_->condition.wait(lock, [&] { return shared_->aborted || !queue.empty(); });
+  } else if (queue.empty() || queue.front().collective != ipc::Collective::kAllReduce || !link_ ||
+             flights_.size() >= link_->depth()) {
+    return std::nullopt;
   }
-  if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
-  done.end_us = MonotonicClock::now();
-  return done;
+  if (shared_->aborted) return std::nullopt;
+  Transfer transfer = std::move(queue.front());
+  queue.pop_front();
+  return transfer;
 }
 
-Result<void> Executor::run_all_reduce(const Transfer& transfer, TransferDone& done) {
+// All-reduces up to where the link's peers would have to be waited for, other collectives altogether.
+void Executor::start(Transfer transfer) {
+  Flight& flight = flights_.emplace_back();
+  flight.transfer = std::move(transfer);
+  flight.began_us = MonotonicClock::now();
+  TransferDone& done = flight.done;
+  done.token = flight.transfer.token;
+  switch (flight.transfer.collective) {
+    case ipc::Collective::kAllReduce: done.result = start_all_reduce(flight); break;
+    case ipc::Collective::kBroadcast: done.result = run_broadcast(flight.transfer, done); break;
+    case ipc::Collective::kAllGather: done.result = run_all_gather(flight.transfer, done); break;
+    case ipc::Collective::kBarrier: break;
+  }
+}
+
+void Executor::finish_oldest() {
+  Flight flight = std::move(flights_.front());
+  flights_.pop_front();
+  const Transfer& transfer = flight.transfer;
+  TransferDone& done = flight.done;
+  if (flight.link_began_us != 0) {
+    done.result = link_->finish_all_reduce();
+    const TimeUs now = MonotonicClock::now();
+    done.overlapped = flight.link_began_us < link_free_us_;
+    done.link_us = now - std::max(flight.link_began_us, link_free_us_);
+    link_free_us_ = now;
+  }
+  if (done.result && transfer.collective == ipc::Collective::kAllReduce)
+    for (std::size_t i = 1; i < transfer.buffers.size(); ++i)
+      std::memcpy(transfer.buffers[i], transfer.buffers.front(), done.bytes);
+  if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
+  const TimeUs now = MonotonicClock::now();
+  done.busy_us = now - std::max(flight.began_us, free_us_);
+  free_us_ = now;
+  flight.transfer.keep.clear();
+  post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
+}
+
+Result<void> Executor::start_all_reduce(Flight& flight) {
+  const Transfer& transfer = flight.transfer;
   std::byte* const sum = transfer.buffers.front();
-  done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
+  flight.done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
   if (transfer.buffers.size() > 1)
     reduce::reduce(sum, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
                    transfer.op);
-  if (link_) {
-    const TimeUs began = MonotonicClock::now();
-    if (auto ok = link_->all_reduce(sum, transfer.count, transfer.dtype, transfer.op); !ok) return ok;
-    done.link_us = MonotonicClock::now() - began;
-  }
-  for (std::size_t i = 1; i < transfer.buffers.size(); ++i) std::memcpy(transfer.buffers[i], sum, done.bytes);
-  return {};
+  if (!link_) return {};
+  flight.link_began_us = MonotonicClock::now();
+  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op);
+  if (!started) flight.link_began_us = 0;
+  return started;
 }
 
 Result<void> Executor::run_broadcast(const Transfer& transfer, TransferDone& done) {

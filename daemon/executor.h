@@ -1,8 +1,9 @@
-// A link's executor: one thread that opens the link and runs its transfers, one after the other, in the order given.
+// A link's executor: one thread that opens the link and runs its transfers in the order given.
 //
 // A transfer reduces the buffers of this node's workers into the first one, runs the collective between nodes on it, and
-// copies the result to the others. On a job of one node there is no link and the executor does the local part alone.
-// Results are posted to the reactor. The destructor aborts the link and waits for the thread.
+// copies the result to the others. Where the link can have several all-reduces under way, the next ones are started before
+// the oldest one is waited for. On a job of one node there is no link and the executor does the local part alone. Results
+// are posted to the reactor, in order. The destructor aborts the link and waits for the thread.
 #pragma once
 
 #include <condition_variable>
@@ -12,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,10 +44,10 @@ struct Transfer {
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
-  TimeUs start_us = 0;  // of the local sum
-  TimeUs link_us = 0;   // time spent in the link
-  TimeUs end_us = 0;
-  std::size_t bytes = 0;  // that crossed the link
+  TimeUs busy_us = 0;       // of the local sum, the link and the local copies; not what the transfer before took
+  TimeUs link_us = 0;       // in the link, from when the one before it had ended there
+  bool overlapped = false;  // it began while that one was under way
+  std::size_t bytes = 0;    // that crossed the link
 };
 
 class Executor {
@@ -66,12 +68,21 @@ class Executor {
 
  private:
   struct Shared;
+  struct Flight {  // a transfer that was started
+    Transfer transfer;
+    TransferDone done;
+    TimeUs began_us = 0;       // its local sum
+    TimeUs link_began_us = 0;  // 0: nothing of it is under way in the link
+  };
+
   void run();
   bool open_link();
-  Result<void> run_all_reduce(const Transfer& transfer, TransferDone& done);
+  std::optional<Transfer> next();
+  void start(Transfer transfer);
+  void finish_oldest();
+  Result<void> start_all_reduce(Flight& flight);
   Result<void> run_broadcast(const Transfer& transfer, TransferDone& done);
   Result<void> run_all_gather(const Transfer& transfer, TransferDone& done);
-  TransferDone execute(const Transfer& transfer);
   void post(std::function<void()> callback);
 
   Reactor& reactor_;
@@ -81,6 +92,9 @@ class Executor {
   OnOpen on_open_;
   OnDone on_done_;
   std::unique_ptr<link::Link> link_;  // set by the thread before it takes transfers
+  std::deque<Flight> flights_;        // the thread's, as is what follows
+  TimeUs link_free_us_ = 0;           // when the last transfer ended in the link
+  TimeUs free_us_ = 0;                // and altogether
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

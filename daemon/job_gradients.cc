@@ -12,7 +12,7 @@ namespace deft::daemon {
 namespace {
 
 constexpr std::uint64_t kLongestWaitUs = 86'400'000'000;  // what a worker says of itself is not believed beyond this
-constexpr std::size_t kStartedAhead = 2;  // transfers given to an executor, so that it never waits for the reactor
+constexpr std::size_t kStartedAhead = 5;  // transfers given to an executor, so that it never waits for the reactor
 
 }  // namespace
 
@@ -257,12 +257,11 @@ void Job::on_done(std::size_t index, TransferDone done) {
   link.running.erase(it);
   ++link.parts;
   link.bytes += done.bytes;
-  link.busy_us += done.end_us - done.start_us;
+  link.busy_us += done.busy_us;
   pump(index);
   if (launch.is_operation) return finish_operation(launch.operation);
   finish_part(launch);
-  if (leader_ && state_ == State::kRunning)
-    leader_->launch_finished(launch.number, links_.size() > 1 || nodes_.size() > 1 ? done.link_us : 0);
+  if (leader_ && state_ == State::kRunning) leader_->launch_finished(launch.number, done.link_us, done.overlapped);
 }
 
 void Job::finish_part(const SubCommTask& launch) {

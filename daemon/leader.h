@@ -38,7 +38,7 @@ class Leader {
   void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
   void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us);
   Result<void> flushed(std::uint32_t group, std::uint64_t step);
-  void launch_finished(std::uint64_t number, TimeUs link_us);
+  void launch_finished(std::uint64_t number, TimeUs link_us, bool overlapped);  // as TransferDone has them
 
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] bool gathering() const { return state_ == State::kGathering; }
@@ -102,7 +102,7 @@ class Leader {
   Result<proto::DeclareAgreed> agree(std::uint32_t id, Group& group);
   void pump(std::uint32_t group);
   void order_launches(std::uint32_t group);
-  void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us);
+  void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped);
   void on_operation_ready(std::size_t node, const proto::OperationReady& ready);
   void start_operation(const std::string& name, const Operation& operation);
   [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;

@@ -145,19 +145,19 @@ void Leader::order_launches(std::uint32_t id) {
   broadcast(envelope);
 }
 
-void Leader::launch_finished(std::uint64_t number, TimeUs link_us) {
+void Leader::launch_finished(std::uint64_t number, TimeUs link_us, bool overlapped) {
   const auto it = outstanding_.find(number);
   if (it == outstanding_.end() || state_ != State::kRunning) return;
   const Outstanding done = it->second;
   outstanding_.erase(it);
-  measure(done.launch.link, done.launch.bytes, link_us);
+  measure(done.launch.link, done.launch.bytes, link_us, overlapped);
   groups_.at(done.group).scheduler->part_finished(done.launch, MonotonicClock::now());
   pump(done.group);
 }
 
-void Leader::measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us) {
+void Leader::measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped) {
   if (link >= links_.size()) return;
-  links_[link].add(bytes, static_cast<double>(link_us));
+  links_[link].add(bytes, static_cast<double>(link_us), overlapped);
   for (auto& [id, group] : groups_)
     if (group.scheduler) group.scheduler->link_measured(link, links_[link].model());
 }

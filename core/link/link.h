@@ -1,13 +1,17 @@
 // A link: one way to run collectives between nodes (gloo on a NIC, parameter servers).
 //
-// A link belongs to one job and is used by one executor thread, one operation at a time, in the same order on all
-// nodes.
+// A link belongs to one job and is used by one executor thread, which starts operations in the same order on all nodes.
 //
 //   auto specs = resolve_links("gloo:eth0,gloo:eth1", remote_peers);       // names to NICs and addresses
 //   auto link = open_link(specs->front(), group);                          // blocks, with a deadline
 //   (*link)->all_reduce(data, count, dtype, op);                           // in place
-//   (*link)->abort("job failed: ...");                                     // from any thread: the running operation
-//   fails
+//   (*link)->abort("job failed: ...");                                     // from any thread: what is under way fails
+//
+// or with the next one on its way while the last one's results still come:
+//
+//   (*link)->start_all_reduce(first, count, dtype, op);
+//   (*link)->start_all_reduce(second, count, dtype, op);                   // where depth() is 2 or more
+//   (*link)->finish_all_reduce();                                          // of the first
 //
 // Operations have no deadline of their own: a peer may be slow for minutes (a checkpoint, a debugger). The engine
 // watches the time and calls abort() when a node is lost or a deadline of the job has passed.
@@ -64,14 +68,32 @@ class Link {
   // In place, over `count` elements; blocks. Bit-identical results on all nodes.
   virtual Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) = 0;
 
+  // The same in two halves. start_all_reduce begins an operation behind those under way, and returns without waiting for
+  // peers; finish_all_reduce waits for the oldest one. At most depth() may be under way, and no other collective
+  // meanwhile. When to start and to finish is each node's own affair; only the order of the starts is the same on all.
+  // After an error of either, nothing is under way any more and no data is touched; only a refusal (kInvalid) of
+  // start_all_reduce leaves everything as it was.
+  //
+  // By default start_all_reduce does it all and finish_all_reduce gives the result.
+  [[nodiscard]] virtual std::size_t depth() const { return 1; }
+  virtual Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+    ended_ = all_reduce(data, count, dtype, op);
+    const bool refused = !ended_ && ended_.error().kind == ErrorKind::kInvalid;
+    return refused ? ended_ : Result<void>{};
+  }
+  virtual Result<void> finish_all_reduce() { return ended_; }
+
   // `root`'s bytes to all nodes, in place.
   virtual Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) = 0;
 
   // `data` holds the blocks of all nodes one behind the other, of bytes[node] each; this node's own block is in place.
   virtual Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) = 0;
 
-  // Makes the running and all later operations fail with `reason`, promptly. Any thread; more than once is harmless.
+  // Makes what is under way and all later operations fail with `reason`, promptly. Any thread; more than once is harmless.
   virtual void abort(std::string_view reason) = 0;
+
+ private:
+  Result<void> ended_;  // of the operation that start_all_reduce has run
 };
 
 // Resolves DEFT_LINKS: a comma-separated list of backend:place.

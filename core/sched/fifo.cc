@@ -17,10 +17,10 @@ class Fifo final : public QueueScheduler {
   static Rules rules(const Setup& setup) {
     const std::uint64_t part =
         setup.links.size() == 1 ? std::numeric_limits<std::uint64_t>::max() : setup.partition_bytes;
-    // A second launch waits behind the one that runs, so that the link never idles while the next order travels.
+    // Two launches wait behind the one that runs, so that the link always has the next one while the order after it travels.
     std::uint64_t largest = 0;
     for (const auto& bucket : setup.buckets) largest = std::max(largest, std::min(bucket.bytes, part));
-    return {part, std::max(2 * largest, setup.credit_bytes), false, true};
+    return {part, std::max(3 * largest, setup.credit_bytes), false, true};
   }
 };
 

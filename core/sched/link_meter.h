@@ -5,7 +5,8 @@
 //   const model::LinkModel now = meter.model();
 //
 // A part's time includes waiting for slower nodes and whatever disturbed it, so of the newest parts the quicker ones
-// count: the upper third of the throughputs. Small parts tell the latency.
+// count: the upper third of the throughputs. Small parts tell the latency. Parts that were under way together share the wire in any
+// proportion: they count as one, mostly the newest of them, and show no latency.
 #pragma once
 
 #include <cstdint>
@@ -20,13 +21,15 @@ class LinkMeter {
  public:
   explicit LinkMeter(model::LinkModel guess) : model_(std::move(guess)) {}
 
-  void add(std::uint64_t bytes, double us);
+  // `us`: from its start, or from the end of the part before it where that is later and they overlapped.
+  void add(std::uint64_t bytes, double us, bool overlapped = false);
   [[nodiscard]] const model::LinkModel& model() const { return model_; }
 
  private:
   struct Sample {
-    std::uint64_t bytes;
+    double bytes;
     double us;
+    bool overlapped = false;
   };
   static constexpr std::size_t kSamples = 24;  // remembered: a change shows within some steps
   static constexpr std::size_t kLeast = 4;     // before the guess is given up
@@ -34,6 +37,7 @@ class LinkMeter {
   void add_to(std::vector<Sample>& samples, std::size_t& count, Sample sample) const;
 
   model::LinkModel model_;
+  Sample run_{0, 0};           // the last part, with those it overlapped
   std::vector<Sample> large_;  // rings: parts whose bytes dominate
   std::vector<Sample> small_;  // parts whose latency does
   std::size_t large_count_ = 0;

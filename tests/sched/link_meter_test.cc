@@ -28,6 +28,18 @@ TEST(LinkMeter, isNotMisledByPartsThatWaited) {
   EXPECT_NEAR(meter.model().bytes_per_us, 20, 1);
 }
 
+// With several parts under way one ends late, because it shared the wire, and the next one right after it.
+TEST(LinkMeter, isNotMisledByPartsThatOverlap) {
+  LinkMeter meter({"gloo:eth0", 200, 1000});
+  for (int i = 0; i < 6; ++i) meter.add(4096, 300 + 4096 / 20.0);
+  for (int i = 0; i < 60; ++i) {
+    meter.add(1 << 20, (1 << 20) / 20.0 * (i % 2 == 0 ? 1.7 : 0.3), true);
+    meter.add(4096, 10, true);
+  }
+  EXPECT_NEAR(meter.model().bytes_per_us, 20, 3);
+  EXPECT_NEAR(meter.model().latency_us, 505, 1);
+}
+
 TEST(LinkMeter, followsALinkThatChanges) {
   LinkMeter meter({"gloo:eth0", 200, 1000});
   for (int i = 0; i < 40; ++i) meter.add(1 << 20, (1 << 20) / 80.0);

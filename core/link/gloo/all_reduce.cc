@@ -16,6 +16,12 @@ constexpr std::size_t kScratchBytes = 64 << 20;   // of all peers together: with
 constexpr std::size_t kExchangeBytes = 64 << 10;  // what a node sends at most when everyone gets everything
 constexpr std::size_t kGranuleBytes = 64;         // slices begin on cache lines of the part
 
+// What is small enough to be sent whole to everyone.
+std::size_t whole_bytes_for(std::uint32_t nodes) {
+  return std::clamp(kExchangeBytes / std::max(1U, nodes - 1) / kGranuleBytes * kGranuleBytes, kGranuleBytes,
+                    kExchangeBytes);
+}
+
 constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 std::size_t slot_bytes_for(std::uint32_t nodes, std::uint64_t window) {
@@ -29,7 +35,8 @@ int directed(std::uint64_t number, std::uint32_t receiver, std::uint32_t sender)
   return static_cast<int>(number << 1 | (receiver < sender ? 0U : 1U));
 }
 
-constexpr std::uint64_t kScratchNumber = 0;
+constexpr std::uint64_t kRoundsNumber = 0;
+constexpr std::uint64_t kExchangesNumber = 1;
 
 // The number of the results of one operation. Nodes that disagree about the operation get different numbers: then
 // nothing is delivered to the wrong place, and both sides wait until they are aborted.
@@ -39,165 +46,197 @@ std::uint64_t result_number(std::uint64_t operation, std::size_t count, model::D
     hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
     hash ^= hash >> 29;
   }
-  return (hash >> 35) + kScratchNumber + 1;
+  return (hash >> 35) + kExchangesNumber + 1;
 }
 
 }  // namespace
 
 // Visits the peers beginning with the next node, so that not all nodes send to the same one at once.
 template <typename Visit>
-void AllReduce::each_peer(Visit visit) {
+void AllReduce::each_peer(Visit visit) const {
   for (std::uint32_t step = 1; step < mesh_.nodes(); ++step) {
-    current_peer_ = (mesh_.node() + step) % mesh_.nodes();
-    visit(peers_[current_peer_]);
+    const std::uint32_t peer = (mesh_.node() + step) % mesh_.nodes();
+    naming_peer(peer, [&] { visit(peer); });
   }
 }
 
 AllReduce::AllReduce(Mesh& mesh)
-    : mesh_(mesh), slot_bytes_(slot_bytes_for(mesh.nodes(), kWindow)), peers_(mesh.nodes()) {
-  each_peer([this](Peer& peer) {
-    peer.scratch.resize(kWindow * slot_bytes_);
-    peer.scratch_receive = mesh_.pair(current_peer_)
-                               .createRecvBuffer(directed(kScratchNumber, mesh_.node(), current_peer_),
-                                                 peer.scratch.data(), peer.scratch.size());
+    : mesh_(mesh),
+      slot_bytes_(slot_bytes_for(mesh.nodes(), kWindow)),
+      whole_bytes_(whole_bytes_for(mesh.nodes())),
+      inboxes_(mesh.nodes()) {
+  each_peer([this](std::uint32_t peer) {
+    Inbox& inbox = inboxes_[peer];
+    inbox.scratch.resize(kWindow * slot_bytes_);
+    inbox.small.resize(kExchangeSlots * whole_bytes_);
+    auto& pair = mesh_.pair(peer);
+    inbox.rounds =
+        pair.createRecvBuffer(directed(kRoundsNumber, mesh_.node(), peer), inbox.scratch.data(), inbox.scratch.size());
+    inbox.exchanges =
+        pair.createRecvBuffer(directed(kExchangesNumber, mesh_.node(), peer), inbox.small.data(), inbox.small.size());
   });
 }
 
 AllReduce::~AllReduce() = default;
 
-void AllReduce::run(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  work_ = Work{.data = data, .count = count, .element = model::dtype_bytes(dtype), .dtype = dtype, .op = op};
-  const std::size_t bytes = count * work_.element;
-  try {
-    if (bytes * (mesh_.nodes() - 1) <= kExchangeBytes && bytes <= slot_bytes_) {
-      exchange();
-    } else {
-      scatter_and_gather();
-    }
-  } catch (...) {
-    mesh_.poison();  // first of all: gloo keeps plain pointers to what release() destroys
-    release();
-    throw;
+void AllReduce::start(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  Operation& operation = operations_.emplace_back();
+  operation.data = data;
+  operation.count = count;
+  operation.element = model::dtype_bytes(dtype);
+  operation.dtype = dtype;
+  operation.op = op;
+  operation.peers.resize(mesh_.nodes());
+  cut(operation);
+  if (count == 0) return;
+  connect(operation, result_number(started_++, count, dtype, op));
+  if (operation.whole) {
+    operation.first_round = started_whole_++;
+    return send_whole(operation);
   }
-  release();
-  ++operations_;
+  operation.first_round = started_rounds_;
+  started_rounds_ += operation.rounds;
+  fill_window();
 }
 
-void AllReduce::exchange() {
-  const std::size_t bytes = work_.count * work_.element;
-  work_.slice = work_.segment = work_.count;
-  each_peer([&](Peer& peer) {
-    register_segments(peer);
-    peer.segment_send->send(0, bytes, slot_offset(0));
-    ++peer.segments_unsent;
-  });
-  each_peer([](Peer& peer) { peer.scratch_receive->waitRecv(); });
-  await_sends();
-  reduce_round({0, work_.count}, 0);
-  ++rounds_before_;
-}
-
-void AllReduce::scatter_and_gather() {
-  const std::size_t granule = kGranuleBytes / work_.element;
-  work_.slice = ceil_div(ceil_div(work_.count, mesh_.nodes()), granule) * granule;
-  const std::size_t rounds = ceil_div(work_.slice, slot_bytes_ / work_.element);
-  work_.segment = ceil_div(ceil_div(work_.slice, rounds), granule) * granule;
-  register_results();
-  // Two rounds ahead: the third slot may still be in use by a peer that has not finished the operation before.
-  for (std::uint64_t round = 0; round < std::min<std::size_t>(rounds, kWindow - 1); ++round) send_segments(round);
-  for (std::uint64_t round = 0; round < rounds; ++round) {
-    const Range mine = segment_of(mesh_.node(), round);
-    if (mine.count > 0) {
-      each_peer([](Peer& peer) { peer.scratch_receive->waitRecv(); });
-      reduce_round(mine, round);
-      send_results(round);
-    }
-    if (round + kWindow - 1 < rounds) {
-      receive_results(round);
-      send_segments(round + kWindow - 1);
-    }
+void AllReduce::cut(Operation& operation) const {
+  operation.whole = operation.count * operation.element <= whole_bytes_;
+  if (operation.whole) {
+    operation.slice = operation.segment = operation.count;
+    return;
   }
-  const std::uint64_t received = rounds > kWindow - 1 ? rounds - (kWindow - 1) : 0;
-  for (std::uint64_t round = received; round < rounds; ++round) receive_results(round);
-  await_sends();
-  rounds_before_ += rounds;
+  const std::size_t granule = kGranuleBytes / operation.element;
+  operation.slice = ceil_div(ceil_div(operation.count, mesh_.nodes()), granule) * granule;
+  operation.rounds = ceil_div(operation.slice, slot_bytes_ / operation.element);
+  operation.segment = ceil_div(ceil_div(operation.slice, operation.rounds), granule) * granule;
 }
 
-// From where the parts of the caller's memory go into the peer's scratch.
-void AllReduce::register_segments(Peer& peer) {
-  peer.segment_send = mesh_.pair(current_peer_)
-                          .createSendBuffer(directed(kScratchNumber, current_peer_, mesh_.node()), work_.data,
-                                            work_.count * work_.element);
-}
-
-// Where the results of each peer's slice will go, and from where ours are sent.
-void AllReduce::register_results() {
-  const std::uint64_t number = result_number(operations_, work_.count, work_.dtype, work_.op);
-  const std::size_t bytes = work_.count * work_.element;
-  each_peer([&](Peer& peer) {
-    auto& pair = mesh_.pair(current_peer_);
-    peer.result_receive = pair.createRecvBuffer(directed(number, mesh_.node(), current_peer_), work_.data, bytes);
-    peer.result_send = pair.createSendBuffer(directed(number, current_peer_, mesh_.node()), work_.data, bytes);
-    register_segments(peer);
+// From where the segments go, where the results of each peer's slice will go, and from where ours are sent.
+void AllReduce::connect(Operation& operation, std::uint64_t number) {
+  const std::size_t bytes = operation.count * operation.element;
+  each_peer([&](std::uint32_t node) {
+    auto& pair = mesh_.pair(node);
+    Peer& peer = operation.peers[node];
+    const std::uint64_t inbox = operation.whole ? kExchangesNumber : kRoundsNumber;
+    if (!operation.whole) {
+      peer.result_receive = pair.createRecvBuffer(directed(number, mesh_.node(), node), operation.data, bytes);
+      peer.result_send = pair.createSendBuffer(directed(number, node, mesh_.node()), operation.data, bytes);
+    }
+    peer.segment_send = pair.createSendBuffer(directed(inbox, node, mesh_.node()), operation.data, bytes);
   });
 }
 
-void AllReduce::send_segments(std::uint64_t round) {
-  each_peer([&](Peer& peer) {
-    const Range range = segment_of(current_peer_, round);
+// Into slots of which the peers are done with what was there before: to start this one, the one kDepth before it was
+// finished here, so every peer had started that, hence finished the one kDepth before that.
+void AllReduce::send_whole(Operation& operation) {
+  const std::size_t bytes = operation.count * operation.element;
+  each_peer([&](std::uint32_t node) {
+    operation.peers[node].segment_send->send(0, bytes, slot_of(operation, 0));
+    ++operation.peers[node].segments_unsent;
+  });
+}
+
+// Sends the segments of as many rounds as have a free slot, of the operations in their order.
+void AllReduce::fill_window() {
+  for (Operation& operation : operations_) {
+    for (; operation.sent < operation.rounds; ++operation.sent) {
+      if (operation.first_round + operation.sent >= acknowledged_ + kWindow) return;
+      send_segments(operation, operation.sent);
+    }
+  }
+}
+
+void AllReduce::finish() {
+  Operation& operation = operations_.front();
+  if (operation.whole) {
+    finish_whole(operation);
+  } else {
+    finish_rounds(operation);
+  }
+  operations_.pop_front();
+}
+
+void AllReduce::finish_whole(Operation& operation) {
+  if (operation.count == 0) return;
+  each_peer([&](std::uint32_t node) { inboxes_[node].exchanges->waitRecv(); });
+  await_sends(operation);
+  reduce(operation, {0, operation.count}, slot_of(operation, 0));
+}
+
+// Results are waited for one round behind the reduction, so that the peers' next segments are on their way meanwhile.
+void AllReduce::finish_rounds(Operation& operation) {
+  for (std::uint64_t round = 0; round <= operation.rounds; ++round) {
+    if (round < operation.rounds) {
+      const Range mine = segment_of(operation, mesh_.node(), round);
+      if (mine.count > 0) {
+        each_peer([&](std::uint32_t node) { inboxes_[node].rounds->waitRecv(); });
+        reduce(operation, mine, slot_of(operation, round));
+        send_results(operation, round);
+      }
+    }
+    if (round == 0) continue;
+    receive_results(operation, round - 1);
+    ++acknowledged_;
+    fill_window();
+  }
+  await_sends(operation);
+}
+
+void AllReduce::send_segments(Operation& operation, std::uint64_t round) {
+  each_peer([&](std::uint32_t node) {
+    const Range range = segment_of(operation, node, round);
     if (range.count == 0) return;
-    peer.segment_send->send(range.first * work_.element, range.count * work_.element, slot_offset(round));
+    Peer& peer = operation.peers[node];
+    peer.segment_send->send(range.first * operation.element, range.count * operation.element,
+                            slot_of(operation, round));
     ++peer.segments_unsent;
   });
 }
 
-void AllReduce::send_results(std::uint64_t round) {
-  const Range range = segment_of(mesh_.node(), round);
-  const std::size_t offset = range.first * work_.element;
-  each_peer([&](Peer& peer) {
-    peer.result_send->send(offset, range.count * work_.element, offset);
+void AllReduce::send_results(Operation& operation, std::uint64_t round) {
+  const Range range = segment_of(operation, mesh_.node(), round);
+  const std::size_t offset = range.first * operation.element;
+  each_peer([&](std::uint32_t node) {
+    Peer& peer = operation.peers[node];
+    peer.result_send->send(offset, range.count * operation.element, offset);
     ++peer.results_unsent;
   });
 }
 
-void AllReduce::receive_results(std::uint64_t round) {
-  each_peer([&](Peer& peer) {
-    if (segment_of(current_peer_, round).count > 0) peer.result_receive->waitRecv();
+void AllReduce::receive_results(Operation& operation, std::uint64_t round) {
+  each_peer([&](std::uint32_t node) {
+    if (segment_of(operation, node, round).count > 0) operation.peers[node].result_receive->waitRecv();
   });
 }
 
-void AllReduce::await_sends() {
-  each_peer([](Peer& peer) {
+void AllReduce::await_sends(Operation& operation) {
+  each_peer([&](std::uint32_t node) {
+    Peer& peer = operation.peers[node];
     for (; peer.segments_unsent > 0; --peer.segments_unsent) peer.segment_send->waitSend();
     for (; peer.results_unsent > 0; --peer.results_unsent) peer.result_send->waitSend();
   });
 }
 
-// Reduces this node's elements `range` with what the peers sent for them in `round`.
-void AllReduce::reduce_round(Range range, std::uint64_t round) {
-  std::byte* const mine = work_.data + range.first * work_.element;
+// Reduces elements `range` with what the peers sent for them into `slot`.
+void AllReduce::reduce(const Operation& operation, Range range, std::size_t slot) {
+  std::byte* const mine = operation.data + range.first * operation.element;
   inputs_.assign(mesh_.nodes(), mine);
-  each_peer([&](Peer& peer) { inputs_[current_peer_] = peer.scratch.data() + slot_offset(round); });
-  reduce::reduce(mine, inputs_, range.count, work_.dtype, work_.op);
+  each_peer([&](std::uint32_t node) {
+    Inbox& inbox = inboxes_[node];
+    inputs_[node] = (operation.whole ? inbox.small : inbox.scratch).data() + slot;
+  });
+  reduce::reduce(mine, inputs_, range.count, operation.dtype, operation.op);
 }
 
-void AllReduce::release() {
-  for (Peer& peer : peers_) {
-    peer.segment_send.reset();
-    peer.result_send.reset();
-    peer.result_receive.reset();
-    peer.segments_unsent = peer.results_unsent = 0;
-  }
+AllReduce::Range AllReduce::segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round) const {
+  const std::size_t slice_end = std::min((owner + 1) * operation.slice, operation.count);
+  const std::size_t first = std::min(owner * operation.slice + round * operation.segment, slice_end);
+  return {first, std::min(operation.segment, slice_end - first)};
 }
 
-AllReduce::Range AllReduce::segment_of(std::uint32_t owner, std::uint64_t round) const {
-  const std::size_t slice_end = std::min((owner + 1) * work_.slice, work_.count);
-  const std::size_t first = std::min(owner * work_.slice + round * work_.segment, slice_end);
-  return {first, std::min(work_.segment, slice_end - first)};
-}
-
-std::size_t AllReduce::slot_offset(std::uint64_t round) const {
-  return (rounds_before_ + round) % kWindow * slot_bytes_;
+std::size_t AllReduce::slot_of(const Operation& operation, std::uint64_t round) const {
+  if (operation.whole) return operation.first_round % kExchangeSlots * whole_bytes_;
+  return (operation.first_round + round) % kWindow * slot_bytes_;
 }
 
 }  // namespace deft::link::gloo_backend

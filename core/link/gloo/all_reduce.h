@@ -1,4 +1,5 @@
-// All-reduce over a mesh: a direct reduce-scatter and all-gather, without a handshake for any message.
+// All-reduces over a mesh: a direct reduce-scatter and all-gather, without a handshake for any message, and with the next
+// operations on their way while the results of the last one still come.
 //
 // The elements are cut into one slice a node. In round k every node sends the k-th segment of each slice to the slice's
 // owner, which reduces the segments of all nodes in one pass, in the order of the nodes, and sends the result back to
@@ -6,13 +7,15 @@
 // 16-bit types are rounded once; and the bits of the result depend neither on the size of a part nor on who owns a
 // slice. What is small is sent whole to everyone, and everyone reduces: one latency.
 //
-// Segments arrive in a scratch of kWindow slots for each peer, which is registered for good. A slot is free again when
-// its owner's result of an earlier round has arrived, so results are the only acknowledgements. Results go straight
-// into the caller's memory, which is registered before the first segment leaves, hence before any result can come.
+// The rounds of all operations make one sequence. Segments arrive in a scratch of kWindow slots for each peer, which is
+// registered for good. A slot is free again when its owner's result of that round has arrived, so results are the only
+// acknowledgements. Results go straight into the caller's memory, which is registered before the first segment leaves,
+// hence before any result can come.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <vector>
 
@@ -28,68 +31,85 @@ class Mesh;
 
 class AllReduce {
  public:
+  static constexpr std::size_t kDepth = 3;  // operations under way
+
   explicit AllReduce(Mesh& mesh);
   ~AllReduce();
 
-  // Throws what gloo throws. After that the mesh is poisoned, and `data` is not touched any more.
-  void run(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op);
-
-  // The peer that the running operation waits for, or waited for when it failed.
-  [[nodiscard]] std::uint32_t current_peer() const { return current_peer_; }
+  // finish() is for the oldest of those that were started and not finished; there may be kDepth of them. Where gloo throws,
+  // these throw a PeerFailure. After that the mesh must be poisoned; then no data is touched any more.
+  void start(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op);
+  void finish();
+  [[nodiscard]] bool idle() const { return operations_.empty(); }
 
  private:
-  static constexpr std::uint64_t kWindow = 3;
+  static constexpr std::uint64_t kWindow = 4;
+  static constexpr std::uint64_t kExchangeSlots = 2 * kDepth;
   using BufferPtr = std::unique_ptr<gloo::transport::Buffer>;
 
-  // What one peer sends to and gets from us.
+  // Where the segments of one peer arrive.
+  struct Inbox {
+    std::vector<std::byte> scratch;  // kWindow slots for rounds
+    std::vector<std::byte> small;    // kExchangeSlots for operations that are sent whole
+    BufferPtr rounds;
+    BufferPtr exchanges;
+  };
+
+  // What an operation sends to and gets from one peer.
   struct Peer {
-    std::vector<std::byte> scratch;  // kWindow slots
-    BufferPtr scratch_receive;
-    BufferPtr segment_send;    // from the caller's memory into the peer's scratch
+    BufferPtr segment_send;    // from the caller's memory into the peer's inbox
     BufferPtr result_send;     // from the caller's memory into the same place there
     BufferPtr result_receive;  // into the caller's memory
     int segments_unsent = 0;   // sends that were not waited for yet
     int results_unsent = 0;
   };
 
-  // The running operation.
-  struct Work {
+  struct Operation {
     std::byte* data = nullptr;
     std::size_t count = 0;
     std::size_t element = 1;  // bytes
     model::DType dtype{};
     model::ReduceOp op{};
-    std::size_t slice = 0;    // elements of each slice but the last ones
-    std::size_t segment = 0;  // elements of each segment but a slice's last one
+    bool whole = false;             // sent whole to everyone
+    std::size_t slice = 0;          // elements of each slice but the last ones
+    std::size_t segment = 0;        // elements of each segment but a slice's last one
+    std::uint64_t rounds = 0;       // none where it is sent whole
+    std::uint64_t sent = 0;         // rounds whose segments have gone
+    std::uint64_t first_round = 0;  // in the sequence of all; of what is sent whole, its number among those
+    std::vector<Peer> peers;        // by node; this node's own is unused
   };
   struct Range {
     std::size_t first = 0;  // elements
     std::size_t count = 0;
   };
 
-  void exchange();
-  void scatter_and_gather();
-  void register_segments(Peer& peer);
-  void register_results();
-  void send_segments(std::uint64_t round);
-  void send_results(std::uint64_t round);
-  void receive_results(std::uint64_t round);
-  void reduce_round(Range range, std::uint64_t round);
-  void await_sends();
-  void release();
-  [[nodiscard]] Range segment_of(std::uint32_t owner, std::uint64_t round) const;
-  [[nodiscard]] std::size_t slot_offset(std::uint64_t round) const;
+  void cut(Operation& operation) const;
+  void connect(Operation& operation, std::uint64_t number);
+  void send_whole(Operation& operation);
+  void finish_whole(Operation& operation);
+  void finish_rounds(Operation& operation);
+  void fill_window();
+  void send_segments(Operation& operation, std::uint64_t round);
+  void send_results(Operation& operation, std::uint64_t round);
+  void receive_results(Operation& operation, std::uint64_t round);
+  void await_sends(Operation& operation);
+  void reduce(const Operation& operation, Range range, std::size_t slot);
+  [[nodiscard]] Range segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round) const;
+  [[nodiscard]] std::size_t slot_of(const Operation& operation, std::uint64_t round) const;
   template <typename Visit>
-  void each_peer(Visit visit);
+  void each_peer(Visit visit) const;
 
   Mesh& mesh_;
   const std::size_t slot_bytes_;
-  std::vector<Peer> peers_;  // by node; this node's own is unused
+  const std::size_t whole_bytes_;  // what is sent whole, at most
+  std::vector<Inbox> inboxes_;     // by node; this node's own is unused
   std::vector<const std::byte*> inputs_;
-  Work work_;
-  std::uint64_t rounds_before_ = 0;  // of all operations so far; the same on all nodes
-  std::uint64_t operations_ = 0;
-  std::uint32_t current_peer_ = 0;
+
+  std::deque<Operation> operations_;  // under way
+  std::uint64_t started_ = 0;         // the same on all nodes, as is what follows
+  std::uint64_t started_whole_ = 0;
+  std::uint64_t started_rounds_ = 0;
+  std::uint64_t acknowledged_ = 0;  // rounds whose results have all come
 };
 
 }  // namespace deft::link::gloo_backend

@@ -42,7 +42,12 @@ LinkImpl::LinkImpl(std::string name, std::unique_ptr<Mesh> mesh) : name_(std::mo
 
 LinkImpl::~LinkImpl() {
   const std::lock_guard lock(mutex_);
-  if (mesh_->nodes() > 1 && !failed_) part();
+  if (mesh_->nodes() == 1 || failed_) return;
+  if (all_reduce_->idle()) {
+    part();
+  } else {
+    mesh_->poison();  // gloo must not touch the data of what was not finished
+  }
 }
 
 // Waits a moment until the peers have got what this node sent last: gloo fails a receive when the connection ends, even if
@@ -88,34 +93,36 @@ Result<void> LinkImpl::run(Operation operation) {
   try {
     operation();
     return {};
-  } catch (const std::exception& e) {
+  } catch (const PeerFailure& e) {
+    Error error = failure(e.peer, plain(e.what()));
     mesh_->poison();  // the peers learn at once, and gloo stops looking for buffers that are gone
-    return tl::unexpected(failure(plain(e.what())));
+    return tl::unexpected(std::move(error));
   }
 }
 
-Error LinkImpl::failure(const std::string& cause) {
+Error LinkImpl::failure(std::uint32_t peer, const std::string& cause) {
   const std::lock_guard lock(mutex_);
   if (!failed_) {
-    failed_ = Error{ErrorKind::kLost, "the connection to node " + std::to_string(current_peer_) + " failed: " + cause,
-                    "see the log of node " + std::to_string(current_peer_), name_};
+    failed_ = Error{ErrorKind::kLost, "the connection to node " + std::to_string(peer) + " failed: " + cause,
+                    "see the log of node " + std::to_string(peer), name_};
   }
   return *failed_;
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  if (auto ok = start_all_reduce(data, count, dtype, op); !ok) return ok;
+  return finish_all_reduce();
+}
+
+Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
   if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   }
-  if (count == 0) return {};
-  return run([&] {
-    try {
-      all_reduce_->run(data, count, dtype, op);
-    } catch (...) {
-      current_peer_ = all_reduce_->current_peer();
-      throw;
-    }
-  });
+  return run([&] { all_reduce_->start(data, count, dtype, op); });
+}
+
+Result<void> LinkImpl::finish_all_reduce() {
+  return run([&] { all_reduce_->finish(); });
 }
 
 Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
@@ -154,18 +161,20 @@ void LinkImpl::exchange_blocks(std::byte* data, std::span<const std::size_t> byt
   for (std::uint32_t node = 0; node < mesh_->nodes(); block += bytes[node], ++node) {
     if (node == mesh_->node()) mine = block;
     if (node == mesh_->node() || bytes[node] == 0) continue;
-    current_peer_ = node;
-    receives.push_back({node, mesh_->unbound(block, bytes[node])});
-    receives.back().buffer->recv(static_cast<int>(node), tag);
+    naming_peer(node, [&] {
+      receives.push_back({node, mesh_->unbound(block, bytes[node])});
+      receives.back().buffer->recv(static_cast<int>(node), tag);
+    });
   }
   for (std::uint32_t node = 0; node < mesh_->nodes() && bytes[mesh_->node()] > 0; ++node) {
     if (node == mesh_->node()) continue;
-    current_peer_ = node;
-    sends.push_back({node, mesh_->unbound(mine, bytes[mesh_->node()])});
-    sends.back().buffer->send(static_cast<int>(node), tag);
+    naming_peer(node, [&] {
+      sends.push_back({node, mesh_->unbound(mine, bytes[mesh_->node()])});
+      sends.back().buffer->send(static_cast<int>(node), tag);
+    });
   }
-  for (Wait& wait : receives) current_peer_ = wait.peer, wait.buffer->waitRecv();
-  for (Wait& wait : sends) current_peer_ = wait.peer, wait.buffer->waitSend();
+  for (Wait& wait : receives) naming_peer(wait.peer, [&] { wait.buffer->waitRecv(); });
+  for (Wait& wait : sends) naming_peer(wait.peer, [&] { wait.buffer->waitSend(); });
 }
 
 void LinkImpl::abort(std::string_view reason) {

@@ -19,6 +19,9 @@ class LinkImpl final : public Link {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  [[nodiscard]] std::size_t depth() const override { return AllReduce::kDepth; }
+  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  Result<void> finish_all_reduce() override;
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
   void abort(std::string_view reason) override;
@@ -28,13 +31,12 @@ class LinkImpl final : public Link {
   Result<void> run(Operation operation);
   void exchange_blocks(std::byte* data, std::span<const std::size_t> bytes, std::uint64_t kind);
   void part();
-  Error failure(const std::string& cause);
+  Error failure(std::uint32_t peer, const std::string& cause);
 
   const std::string name_;
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<AllReduce> all_reduce_;  // none when the node is alone
   std::uint64_t transfers_ = 0;
-  std::uint32_t current_peer_ = 0;
 
   std::mutex mutex_;
   std::optional<Error> failed_;  // guarded by mutex_

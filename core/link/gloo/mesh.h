@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <stdexcept>
 #include <string>
 
 #include "core/base/status.h"
@@ -17,6 +18,22 @@ class UnboundBuffer;
 }  // namespace gloo::transport
 
 namespace deft::link::gloo_backend {
+
+// What gloo threw when it dealt with one peer.
+struct PeerFailure : std::runtime_error {
+  PeerFailure(std::uint32_t peer_node, const std::string& cause) : std::runtime_error(cause), peer(peer_node) {}
+  std::uint32_t peer;
+};
+
+// Calls `deal`; what it throws becomes a failure of this peer.
+template <typename Deal>
+void naming_peer(std::uint32_t peer, Deal deal) {
+  try {
+    deal();
+  } catch (const std::exception& e) {
+    throw PeerFailure(peer, e.what());
+  }
+}
 
 class Mesh {
  public:
