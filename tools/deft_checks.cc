@@ -14,6 +14,7 @@
 
 #include "core/ipc/channel.h"
 #include "core/link/backends.h"
+#include "core/link/mpi/factory.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"
 #include "tools/daemon_status.h"
@@ -62,6 +63,13 @@ Finding backends_finding() {
     text += (text.empty() ? "" : ", ") + std::string(backend.name);
   }
   return {Health::kOk, "backends", here + "; not in this build: " + missing + " (deft check-build says why)", ""};
+}
+
+// Whether MPI links, where this build has them, find their library.
+Finding mpi_finding() {
+  const auto version = link::mpi_backend::library_version();
+  if (!version) return {Health::kWarn, "MPI", version.error().what, version.error().fix};
+  return {Health::kOk, "MPI", *version, ""};
 }
 
 // Whether a TCP connection to host:port is accepted within the patience.
@@ -143,6 +151,7 @@ Finding check_daemon(const Config& config) {
 
 std::vector<Finding> check_links(const Config& config) {
   std::vector<Finding> all{list_finding(link::list_nics()), backends_finding(), resolved_finding(config.text("links"))};
+  if (link::find_backend("mpi")->built) all.push_back(mpi_finding());
   for (auto& finding : server_findings(config.text("links"))) all.push_back(std::move(finding));
   return all;
 }

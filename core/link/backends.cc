@@ -9,7 +9,11 @@ namespace {
 constexpr std::array kBackends = {
     Backend{"gloo", Place::kNics, true, "host memory, any NIC with an IP address"},
     Backend{"ps", Place::kServers, true, "parameter servers: deftd --role server"},
-    Backend{"mpi", Place::kNone, false, "this version of Deft has no MPI link; workers may still be started by mpirun"},
+#ifdef DEFT_MPI_MISSING
+    Backend{"mpi", Place::kNicOrNone, false, DEFT_MPI_MISSING},
+#else
+    Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ..."},
+#endif
     Backend{"nccl", Place::kNics, false, "this version of Deft has no NCCL link; CUDA gradients go over gloo"},
 };
 

@@ -12,9 +12,9 @@ namespace deft::link {
 
 // What stands behind the colon in DEFT_LINKS.
 enum class Place : std::uint8_t {
-  kNics,     // gloo:eth0
-  kServers,  // ps:host:port
-  kNone,     // mpi: it chooses by its own options
+  kNics,       // gloo:eth0
+  kServers,    // ps:host:port
+  kNicOrNone,  // mpi:eth0, or mpi: it chooses by its own options
 };
 
 struct Backend {

@@ -1,4 +1,4 @@
-// A link: one way to run collectives between nodes (gloo on a NIC, parameter servers).
+// A link: one way to run collectives between nodes (gloo on a NIC, MPI, parameter servers).
 //
 // A link belongs to one job and is used by one executor thread, which starts operations in the same order on all nodes.
 //
@@ -102,6 +102,7 @@ class Link {
 //   gloo:auto, gloo      all usable NICs, and loopback only where there is nothing else and `loopback_allowed` (all peers
 //                        are on this machine); `auto` alone means the same
 //   ps:HOST:PORT+HOST:PORT   through these parameter servers together
+//   mpi:PATTERN          Open MPI over TCP on NICs, as with gloo; `mpi` alone lets it choose by its own parameters
 // An error names the NIC and lists the ones that exist.
 Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed);
 

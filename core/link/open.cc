@@ -3,6 +3,7 @@
 #include "core/link/backends.h"
 #include "core/link/gloo/factory.h"
 #include "core/link/link.h"
+#include "core/link/mpi/factory.h"
 #include "core/link/ps/factory.h"
 
 namespace deft::link {
@@ -13,6 +14,10 @@ Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group
   }
   if (spec.backend == "gloo") return gloo_backend::open(spec, group);
   if (spec.backend == "ps") return ps_backend::open(spec, group);
+  if (spec.backend == "mpi") {
+    if (auto built = check_backend("mpi"); !built) return tl::unexpected(built.error());
+    return mpi_backend::open(spec, group);
+  }
   auto known = check_backend(spec.backend);
   if (known) known = fail(ErrorKind::kInternal, "the link backend '" + spec.backend + "' cannot be opened");
   return tl::unexpected(known.error());

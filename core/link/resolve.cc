@@ -78,14 +78,9 @@ Result<void> add_nic(Entry& entry, std::string_view pattern) {
 Result<Entry> new_entry(const Backend& backend, std::string_view place, bool has_colon) {
   Entry entry{.backend = &backend, .names = {}, .excludes = false};
   switch (backend.place) {
-    case Place::kNone:
-      if (has_colon) {
-        return fail(ErrorKind::kInvalid,
-                    "the link '" + std::string(backend.name) + "' takes no NIC: " + std::string(backend.name) +
-                        " chooses by its own options",
-                    "write " + std::string(backend.name) + " alone");
-      }
-      return entry;
+    case Place::kNicOrNone:
+      if (!has_colon) return entry;
+      break;
     case Place::kServers: entry.names.push_back(place); return entry;
     case Place::kNics: break;
   }
@@ -106,7 +101,7 @@ Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
     if (entries.empty()) {
       return fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend", std::string(kSyntaxFix));
     }
-    if (entries.back().backend->place != Place::kNics || entries.back().names.empty()) {
+    if (entries.back().backend->place == Place::kServers || entries.back().names.empty()) {
       return item.empty() ? no_nic_named()
                           : fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend",
                                  std::string(kSyntaxFix));
@@ -228,7 +223,8 @@ Result<std::vector<const Nic*>> nics_of(const Entry& entry, bool loopback_allowe
 Result<void> append_entry(std::vector<LinkSpec>& specs, const Entry& entry, bool loopback_allowed,
                           std::span<const Nic> nics) {
   const std::string backend(entry.backend->name);
-  if (entry.backend->place == Place::kNone) return append(specs, LinkSpec{backend, "", ""});
+  const bool chooses_itself = entry.backend->place == Place::kNicOrNone && entry.names.empty() && !entry.excludes;
+  if (chooses_itself) return append(specs, LinkSpec{backend, "", ""});
   if (entry.backend->place == Place::kServers) return append_servers(specs, entry.names.front(), loopback_allowed);
   auto chosen = nics_of(entry, loopback_allowed, nics);
   if (!chosen) return tl::unexpected(chosen.error());

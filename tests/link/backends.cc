@@ -4,11 +4,16 @@
 #include <filesystem>
 #include <thread>
 
+#include "core/link/backends.h"
 #include "tests/link/server_process.h"
 
 namespace deft::link::testing {
 
-std::vector<Backend> backends() { return {{"gloo"}, {"ps"}}; }
+std::vector<Backend> backends() {
+  std::vector<Backend> all = {{"gloo"}, {"ps"}};
+  if (find_backend("mpi")->built) all.push_back({"mpi"});
+  return all;
+}
 
 std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
 

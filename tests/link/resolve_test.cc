@@ -118,6 +118,17 @@ TEST(Resolve, ABackendThatIsNotInThisBuildIsSaidWithThoseThatAre) {
   }
 }
 
+TEST(Resolve, AnMpiLinkHasANicOrChoosesByItself) {
+  if (!find_backend("mpi")->built) GTEST_SKIP() << find_backend("mpi")->summary;
+  EXPECT_THAT(names("mpi"), ElementsAre("mpi"));
+  EXPECT_THAT(names("gloo:eth0,mpi"), ElementsAre("eth0 10.0.0.1", "mpi"));
+  EXPECT_THAT(names("gloo:=eth0,mpi:=eth1"), ElementsAre("eth0 10.0.0.1", "mpi:eth1"));
+  EXPECT_THAT(names("mpi:=eth0,=eth1"), ElementsAre("mpi:eth0", "mpi:eth1"));
+  EXPECT_THAT(names("mpi:^eth,docker"), ElementsAre("mpi:ib0"));
+  EXPECT_THAT(error("mpi:eth7"), HasSubstr("no network interface 'eth7'"));
+  EXPECT_THAT(error("mpi,eth0"), HasSubstr("the link 'eth0' has no backend"));
+}
+
 TEST(Resolve, ServersMakeOneLinkAndMixWithNics) {
   EXPECT_THAT(names("ps:10.0.0.9:29610"), ElementsAre("ps:10.0.0.9:29610"));
   EXPECT_THAT(names("gloo:eth0,ps:a:1+[fd00::9]:2,gloo:eth1"),

@@ -70,13 +70,13 @@ class Cluster:
     def log(self, node: int) -> str:
         return Path(f"{self.folder.name}/node{node}.log").read_text()
 
-    def start_daemon(self, node: int, **options: str) -> subprocess.Popen:
+    def start_daemon(self, node: int, program: Path = BUILD / "bin/deftd", **options: str) -> subprocess.Popen:
         reader, writer = os.pipe()
         flags = {"socket": self.socket(node), "listen": self.listen[node], "ready_fd": str(writer), **self.options}
         flags |= options
         with open(f"{self.folder.name}/node{node}.log", "a") as log:
             process = subprocess.Popen(
-                [BUILD / "bin/deftd", *(f"--{name}={value}" for name, value in flags.items())],
+                [program, *(f"--{name}={value}" for name, value in flags.items())],
                 stderr=log,
                 stdout=log,
                 pass_fds=[writer],

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import socket
 import stat
 import struct
@@ -15,6 +16,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
+HAS_MPI = (BIN / "deft-mpi").exists()
 VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
@@ -175,7 +177,8 @@ def test_doctor_names_what_links_resolve_to():
 
 
 def test_doctor_says_which_backends_this_build_has_and_refuses_the_others():
-    assert finding("backends")["found"].startswith("gloo, ps; not in this build: ")
+    here = "gloo, ps, mpi" if HAS_MPI else "gloo, ps"
+    assert finding("backends")["found"].startswith(f"{here}; not in this build: ")
     found = finding("links", "--links", "nccl:eth0")
     assert found["health"] == "fail"
     assert "the link backend 'nccl' is not in this build" in found["found"]
@@ -208,6 +211,17 @@ def test_doctor_imports_the_python_package():
     assert VERSION in found["found"]
 
 
+@pytest.mark.skipif(not HAS_MPI, reason="this build has no MPI links")
+def test_doctor_says_which_mpi_it_finds_and_why_it_cannot_use_it(tmp_path):
+    found = finding("MPI")
+    assert found["health"] == "ok" and found["found"].startswith("Open MPI v"), found
+    alone = tmp_path / "deft"
+    shutil.copy(BIN / "deft", alone)
+    rows = json.loads(subprocess.run([alone, "doctor", "--json"], capture_output=True, text=True).stdout)
+    found = next(row for row in rows if row["check"] == "MPI")
+    assert found["health"] == "warn" and f"there is no program deft-mpi in {tmp_path}" in found["found"], found
+
+
 # --- the rest
 
 
@@ -216,7 +230,7 @@ def test_check_build_names_links_policies_and_plugins():
     assert {link["name"]: link["here"] for link in build["links"]} == {
         "gloo": True,
         "ps": True,
-        "mpi": False,
+        "mpi": HAS_MPI,
         "nccl": False,
     }
     assert all(link["why"] for link in build["links"])

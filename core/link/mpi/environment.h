@@ -1,0 +1,16 @@
+// The environment of deft-mpi: the daemon's, without what belongs to the daemon's own place in an MPI job.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+namespace deft::link::mpi_backend {
+
+// `variables` ("NAME=value") as deft-mpi gets them. What an mpirun or srun told the daemon about itself goes; the user's
+// parameters (OMPI_MCA_...) stay. `interface`: the NIC to use; empty where MPI chooses by its own parameters.
+std::vector<std::string> helper_environment(std::span<const std::string> variables, const std::string& interface);
+
+std::vector<std::string> own_environment();
+
+}  // namespace deft::link::mpi_backend
