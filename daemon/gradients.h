@@ -83,6 +83,9 @@ class Gradients {
   [[nodiscard]] const std::vector<model::TensorSpec>& specs() const { return specs_; }
   [[nodiscard]] const model::ArenaLayout& layout() const { return layout_; }
   [[nodiscard]] const std::vector<model::Bucket>& buckets() const { return buckets_; }
+  [[nodiscard]] const std::vector<model::BucketIndex>& buckets_of(std::uint32_t tensor) const {
+    return tensor_buckets_[tensor];
+  }
   [[nodiscard]] std::uint64_t finished_generations() const { return finished_generations_; }
   [[nodiscard]] std::uint64_t slot_of(std::uint64_t generation) const { return generation % layout_.slots; }
 

@@ -130,7 +130,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_ready(std::size_t worker, Session& session, const shm::Record& record);
   void on_flush(Session& session, std::size_t worker, const shm::Record& record);
   void on_plan_order(const proto::PlanOrder& order);
-  Result<void> check_plan_order(const proto::PlanOrder& order) const;
+  Result<std::vector<shm::Record>> checked_plan(const proto::PlanOrder& order) const;
   void on_launch_order(const proto::LaunchOrder& order);
   bool take_number(std::uint64_t number);
   void pump(std::size_t link);

@@ -151,27 +151,29 @@ void Job::on_flush(Session& session, std::size_t worker, const shm::Record& reco
   session.close(taken.error().in(session.describe()));
 }
 
-Result<void> Job::check_plan_order(const proto::PlanOrder& order) const {
+Result<std::vector<shm::Record>> Job::checked_plan(const proto::PlanOrder& order) const {
   const auto it = groups_.find(order.group());
   if (it == groups_.end() || !it->second.agreed)
     return fail(ErrorKind::kViolation, "the leader sent a plan for an unknown group");
+  const Gradients& gradients = *it->second.gradients;
   std::vector<std::uint64_t> bytes;
-  for (const auto& bucket : it->second.gradients->buckets()) bytes.push_back(bucket.bytes);
+  for (const auto& bucket : gradients.buckets()) bytes.push_back(bucket.bytes);
   const auto dated = messages::from_message(order.plan(), bytes, links_.size());
   if (!dated) return tl::unexpected(dated.error());
-  const std::uint32_t slots = it->second.gradients->layout().slots;
-  if (const auto needed = model::slots_needed(model::cycle_of(dated->plan)); needed > slots)
+  const std::uint32_t slots = gradients.layout().slots;
+  if (const auto needed = model::slots_needed(model::cycles_of(dated->plan)); needed > slots)
     return fail(ErrorKind::kViolation, "the leader's plan needs " + std::to_string(needed) +
                                            " slots of the arena, of " + std::to_string(slots));
-  return {};
+  return plan_records(order.group(), *dated, gradients);
 }
 
 void Job::on_plan_order(const proto::PlanOrder& order) {
   if (state_ != State::kRunning) return;
-  if (auto ok = check_plan_order(order); !ok) return fail_job(ok.error().in("on " + context_.host));
+  const auto records = checked_plan(order);
+  if (!records) return fail_job(records.error().in("on " + context_.host));
   LOG(INFO) << "[" << name_ << "] follows plan " << order.plan().epoch() << " of group " << order.group()
             << " from step " << order.plan().activation_step() << " on";
-  for (const auto& record : plan_records(order.group(), order.plan()))
+  for (const auto& record : *records)
     for (auto& worker : workers_)
       if (worker.session != nullptr) worker.session->complete(record);
 }

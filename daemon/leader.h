@@ -60,10 +60,10 @@ class Leader {
   struct Group {
     std::vector<std::optional<proto::Declare>> declared;  // by node
     std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
-    model::Calendar calendar;                             // what the plans and rank 0's flushes make of it
-    std::uint64_t newest = 0;                             // generation of which a bucket was ready
-    std::uint64_t epoch = 0;                              // plans so far
-    nlohmann::json plans = nlohmann::json::array();       // the newest ones, for the status
+    std::vector<model::Calendar> calendars;          // of the buckets: what plans and rank 0's flushes make of them
+    std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
+    std::uint64_t epoch = 0;                         // plans so far
+    nlohmann::json plans = nlohmann::json::array();  // the newest ones, for the status
   };
 
   struct Outstanding {

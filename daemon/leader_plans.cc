@@ -20,8 +20,9 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
           {"epoch", epoch},
           {"from_step", change.step},
           {"period_steps", plan.period_steps},
-          {"cycle", model::to_text(model::cycle_of(plan))},  // as the option plan takes it
+          {"cycle", model::to_text(model::cycles_of(plan))},  // as the option plan takes it
           {"updates_per_step", plan.updates_per_step()},
+          {"late_share", plan.late_share()},
           {"max_staleness_steps", plan.max_staleness()},
           {"max_merged_steps", plan.max_merged()},
           {"step_us", plan.step_us},
@@ -37,6 +38,7 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
   sched::PlanLimits limits;
   limits.max_staleness_steps = declare.slots() < 2 ? 0 : settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
+  limits.late_share = settings_.max_late_percent / 100.0;
   limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
   limits.max_generations = std::max<std::uint32_t>(2, declare.slots());
   return limits;
@@ -46,7 +48,7 @@ void Leader::order_plan(std::uint32_t id) {
   Group& group = groups_.at(id);
   const auto change = group.scheduler->take_switch();
   if (!change) return;
-  group.calendar.follow(change->step, model::cycle_of(change->plan));
+  model::follow(group.calendars, change->step, model::cycles_of(change->plan));
   group.plans.push_back(summary(id, ++group.epoch, *change));
   if (group.plans.size() > kPlansShown) group.plans.erase(group.plans.begin());
   LOG(INFO) << "[" << job_ << "] plan " << group.epoch << " from step " << change->step << " on, because of "
@@ -63,9 +65,10 @@ Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
   if (state_ != State::kRunning) return {};
   Group& group = groups_.at(id);
   const std::uint64_t ahead = group.declared.front()->slots() + 1;
-  if (step == 0 || group.calendar.of_step(step - 1).generation > group.newest + ahead)
+  if (step == 0 || group.calendars.empty() ||
+      group.calendars.front().of_step(step - 1).generation > group.newest + ahead)
     return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");
-  group.calendar.cut(step);
+  model::cut(group.calendars, step);
   group.scheduler->flushed(step, MonotonicClock::now());
   pump(id);
   return {};

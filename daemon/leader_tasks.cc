@@ -85,6 +85,7 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   agreed.set_hash(group_hash(specs, agreed));
   LOG(INFO) << "[" << job_ << "] group '" << group.declared.front()->name() << "': " << specs.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << buckets->size() << " buckets, policy " << settings_.policy;
+  group.calendars.resize(buckets->size());
   sched::Setup setup;
   setup.policy = settings_.policy;
   setup.buckets = std::move(*buckets);
@@ -102,8 +103,8 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
 void Leader::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
   if (state_ != State::kRunning) return;
   Group& group = groups_.at(id);
-  group.newest = std::max(group.newest, generation);
-  group.scheduler->bucket_ready(bucket, group.calendar.at(generation).last_step, MonotonicClock::now());
+  if (bucket == 0) group.newest = std::max(group.newest, generation);
+  group.scheduler->bucket_ready(bucket, group.calendars[bucket].at(generation).last_step, MonotonicClock::now());
   pump(id);
 }
 
@@ -136,7 +137,7 @@ void Leader::order_launches(std::uint32_t id) {
     message->set_group(id);
     message->set_bucket(launch.bucket);
     message->set_generation(launch.generation);
-    const model::Dated when = group.calendar.at(launch.generation);
+    const model::Dated when = group.calendars[launch.bucket].at(launch.generation);
     message->set_last_step(when.last_step);
     message->set_cycle_step(when.cycle_step);
     message->set_offset(launch.offset);

@@ -17,6 +17,7 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"max_staleness_steps", std::to_string(max_staleness_steps)},
           {"max_merged_steps", std::to_string(max_merged_steps)},
           {"fresh_wait_percent", std::to_string(fresh_wait_percent)},
+          {"max_late_percent", std::to_string(max_late_percent)},
           {"plan", plan ? model::to_text(*plan) : ""}};
 }
 
@@ -24,14 +25,14 @@ TimeUs JobSettings::heartbeat_us() const { return std::clamp<TimeUs>(timeout_us 
 
 namespace {
 
-Result<std::optional<model::UpdateCycle>> plan_setting(const Config& config) {
+Result<std::optional<model::UpdateCycles>> plan_setting(const Config& config) {
   if (!config.is_set("plan")) return std::nullopt;
   if (config.text("policy") != "knapsack")
     return fail(ErrorKind::kInvalid, "the option plan is for the policy knapsack, not for " + config.text("policy"),
                 "set DEFT_POLICY=knapsack, or unset DEFT_PLAN");
-  auto cycle = model::parse_cycle(config.text("plan"));
-  if (!cycle) return tl::unexpected(cycle.error().in("option plan"));
-  return *cycle;
+  auto cycles = model::parse_cycles(config.text("plan"));
+  if (!cycles) return tl::unexpected(cycles.error().in("option plan"));
+  return *cycles;
 }
 
 }  // namespace
@@ -61,6 +62,7 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.credit_bytes = config->bytes("credit_bytes");
   settings.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   settings.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
+  settings.max_late_percent = static_cast<std::uint32_t>(config->integer("max_late_percent"));
   settings.fresh_wait_percent = static_cast<std::uint32_t>(config->integer("fresh_wait_percent"));
   settings.timeout_us = config->seconds_us("timeout");
   settings.stall_timeout_us = config->seconds_us("stall_timeout");

@@ -30,6 +30,23 @@ Result<void> check(const model::Plan& plan, std::uint64_t hash, std::span<const 
               "install the same version of Deft on all nodes");
 }
 
+using Generations = google::protobuf::RepeatedPtrField<deft::PlanGeneration>;
+
+void write(const std::vector<model::PlanGeneration>& generations, Generations& message) {
+  for (const auto& generation : generations) {
+    deft::PlanGeneration& to = *message.Add();
+    to.set_first_step(generation.first_step);
+    to.set_last_step(generation.last_step);
+    to.set_apply_step(generation.apply_step);
+  }
+}
+
+std::vector<model::PlanGeneration> read(const Generations& message) {
+  std::vector<model::PlanGeneration> generations;
+  for (const auto& from : message) generations.push_back({from.first_step(), from.last_step(), from.apply_step()});
+  return generations;
+}
+
 }  // namespace
 
 deft::Plan to_message(const DatedPlan& dated) {
@@ -37,11 +54,11 @@ deft::Plan to_message(const DatedPlan& dated) {
   message.set_epoch(dated.epoch);
   message.set_activation_step(dated.activation_step);
   message.set_period_steps(dated.plan.period_steps);
-  for (const auto& generation : dated.plan.generations) {
-    deft::PlanGeneration& to = *message.add_generations();
-    to.set_first_step(generation.first_step);
-    to.set_last_step(generation.last_step);
-    to.set_apply_step(generation.apply_step);
+  write(dated.plan.generations, *message.mutable_generations());
+  for (const auto& [bucket, generations] : dated.plan.own_generations) {
+    deft::PlanOwn& own = *message.add_own_generations();
+    own.set_bucket(bucket);
+    write(generations, *own.mutable_generations());
   }
   for (const auto& link : dated.plan.links) {
     deft::PlanLink& to = *message.add_links();
@@ -51,6 +68,7 @@ deft::Plan to_message(const DatedPlan& dated) {
       added.set_generation(part.generation);
       added.set_offset(part.offset);
       added.set_bytes(part.bytes);
+      added.set_cycles_back(part.cycles_back);
     }
   }
   message.set_hash(dated.plan.hash());
@@ -64,12 +82,14 @@ Result<DatedPlan> from_message(const deft::Plan& message, std::span<const std::u
   DatedPlan dated{message.epoch(), message.activation_step(), {}};
   model::Plan& plan = dated.plan;
   plan.period_steps = message.period_steps();
-  for (const auto& from : message.generations())
-    plan.generations.push_back({from.first_step(), from.last_step(), from.apply_step()});
+  plan.generations = read(message.generations());
+  for (const auto& own : message.own_generations())
+    if (!plan.own_generations.emplace(own.bucket(), read(own.generations())).second)
+      return fail(ErrorKind::kInvalid, "plan.own_generations: bucket " + std::to_string(own.bucket()) + " comes twice");
   for (const auto& from : message.links()) {
     auto& parts = plan.links.emplace_back();
     for (const auto& part : from.parts())
-      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes()});
+      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes(), part.cycles_back()});
   }
   plan.step_us = message.step_us();
   plan.compute_us = message.compute_us();

@@ -7,7 +7,7 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 12> kJobOptions = {"policy",
+inline constexpr std::array<std::string_view, 13> kJobOptions = {"policy",
                                                                  "bucketing",
                                                                  "links",
                                                                  "bucket_bytes",
@@ -16,6 +16,7 @@ inline constexpr std::array<std::string_view, 12> kJobOptions = {"policy",
                                                                  "max_staleness_steps",
                                                                  "max_merged_steps",
                                                                  "fresh_wait_percent",
+                                                                 "max_late_percent",
                                                                  "plan",
                                                                  "timeout",
                                                                  "stall_timeout"};

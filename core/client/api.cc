@@ -118,6 +118,10 @@ client::Request request_of(const char* name, deft::ipc::Collective collective, c
   return request;
 }
 
+deft_generation described(const deft::client::Group& group, const deft::model::Dated& dated) {
+  return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group.slot_of(dated.generation)};
+}
+
 }  // namespace
 
 extern "C" {
@@ -214,14 +218,21 @@ int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation
 }
 
 deft_generation deft_generation_of_step(const deft_group* group, uint64_t step) {
-  const auto dated = group->group->generations().of_step(step);
-  return {dated.generation, dated.first_step, dated.last_step, dated.apply_step,
-          group->group->slot_of(dated.generation)};
+  return described(*group->group, group->group->generations().of_step(0, step));
 }
 
 deft_generation deft_generation_at(const deft_group* group, uint64_t generation) {
-  const auto dated = group->group->generations().at(generation);
-  return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group->group->slot_of(generation)};
+  return described(*group->group, group->group->generations().at(0, generation));
+}
+
+void deft_generations_of_step(const deft_group* group, uint64_t step, deft_generation* out) {
+  group->group->generations().each_of_step(
+      step, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*group->group, dated); });
+}
+
+void deft_generations_at(const deft_group* group, const uint64_t* generations, deft_generation* out) {
+  group->group->generations().each_at(
+      generations, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*group->group, dated); });
 }
 
 int deft_flush(deft_group* group, uint64_t step, deft_error* error) {

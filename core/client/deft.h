@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 2
+#define DEFT_INTERFACE_VERSION 3
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -117,6 +117,11 @@ typedef struct {
 } deft_generation;
 DEFT_API deft_generation deft_generation_of_step(const deft_group* group, uint64_t step);
 DEFT_API deft_generation deft_generation_at(const deft_group* group, uint64_t generation);
+
+/* A plan may date tensors differently. The two functions above tell of the group's first tensor, these of all of them:
+ * `out` holds one for each tensor, and so does `generations`. */
+DEFT_API void deft_generations_of_step(const deft_group* group, uint64_t step, deft_generation* out);
+DEFT_API void deft_generations_at(const deft_group* group, const uint64_t* generations, deft_generation* out);
 
 /* Ends the generation under way before `step`, the next one of this worker, so that everything older is applied before its
  * forward. All workers do it at the same step. The caller then hands over what the generation has so far. */

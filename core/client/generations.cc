@@ -3,7 +3,7 @@
 namespace deft::client {
 namespace {
 
-constexpr std::uint32_t kMaxGenerations = 4096;  // of a cycle
+constexpr std::int32_t kMaxGenerations = 4096;  // of a cycle
 
 tl::unexpected<Error> senseless(const std::string& what) {
   return fail(ErrorKind::kViolation, "the daemon on this node announced a plan " + what,
@@ -12,31 +12,32 @@ tl::unexpected<Error> senseless(const std::string& what) {
 
 }  // namespace
 
-model::Dated Generations::of_step(std::uint64_t step) const {
+model::Dated Generations::of_step(std::size_t tensor, std::uint64_t step) const {
   const std::lock_guard lock(mutex_);
-  return calendar_.of_step(step);
+  return calendars_[tensor].of_step(step);
 }
 
-model::Dated Generations::at(std::uint64_t generation) const {
+model::Dated Generations::at(std::size_t tensor, std::uint64_t generation) const {
   const std::lock_guard lock(mutex_);
-  return calendar_.at(generation);
+  return calendars_[tensor].at(generation);
 }
 
 void Generations::cut(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  calendar_.cut(step);
-}
-
-std::uint64_t Generations::epoch() const {
-  const std::lock_guard lock(mutex_);
-  return epoch_;
+  model::cut(calendars_, step);
 }
 
 Result<void> Generations::receive(const shm::Record& record) {
   const std::lock_guard lock(mutex_);
   if (record.kind == shm::RecordKind::kPlan) {
-    if (announced_ || record.count == 0 || record.count > kMaxGenerations) return senseless("out of turn");
-    announced_ = {record.generation, record.operation, record.count, {static_cast<std::uint32_t>(record.bytes), {}}};
+    if (announced_ || record.code <= 0 || record.code > kMaxGenerations) return senseless("out of turn");
+    if (record.tensor >= calendars_.size() || record.count > calendars_.size() - record.tensor)
+      return senseless("for tensors that do not exist");
+    announced_ = {record.generation,
+                  record.tensor,
+                  record.count,
+                  static_cast<std::uint32_t>(record.code),
+                  {static_cast<std::uint32_t>(record.bytes), {}}};
     return {};
   }
   if (!announced_) return senseless("without a beginning");
@@ -46,8 +47,9 @@ Result<void> Generations::receive(const shm::Record& record) {
   if (--announced_->missing > 0) return {};
   if (auto ok = model::check_cycle(announced_->cycle); !ok) return ok;
   if (model::slots_needed(announced_->cycle) > slots_) return senseless("that needs more slots than the arena has");
-  calendar_.follow(announced_->step, std::move(announced_->cycle));
-  epoch_ = announced_->epoch;
+  const auto cycle = std::make_shared<const model::UpdateCycle>(std::move(announced_->cycle));
+  for (std::size_t t = announced_->first; t < announced_->first + announced_->count; ++t)
+    calendars_[t].follow(announced_->step, cycle);
   announced_.reset();
   return {};
 }

@@ -1,5 +1,5 @@
-// What a worker knows of a group's generations: the calendar, kept up to date by the plans that its daemon announces and
-// by the worker's own flushes.
+// What a worker knows of a group's generations: a calendar for each tensor, kept up to date by the plans that its daemon
+// announces and by the worker's own flushes.
 //
 // A plan is announced before the last FINISH without which no worker can come to the plan's first step, and the ring
 // keeps the order, so whoever has waited for all updates that are due before a step knows that step's generation.
@@ -8,6 +8,7 @@
 
 #include <mutex>
 #include <optional>
+#include <vector>
 
 #include "core/model/calendar.h"
 #include "core/shm/layout.h"
@@ -16,29 +17,40 @@ namespace deft::client {
 
 class Generations {
  public:
-  explicit Generations(std::uint32_t slots) : slots_(slots) {}
+  Generations(std::size_t tensors, std::uint32_t slots) : calendars_(tensors), slots_(slots) {}
 
-  [[nodiscard]] model::Dated of_step(std::uint64_t step) const;
-  [[nodiscard]] model::Dated at(std::uint64_t generation) const;
+  // Of tensors that exist.
+  [[nodiscard]] model::Dated of_step(std::size_t tensor, std::uint64_t step) const;
+  [[nodiscard]] model::Dated at(std::size_t tensor, std::uint64_t generation) const;
+  // The same for all tensors; `visit(tensor, dated)` is called for each, in order.
+  template <typename Visit>
+  void each_of_step(std::uint64_t step, Visit visit) const {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t t = 0; t < calendars_.size(); ++t) visit(t, calendars_[t].of_step(step));
+  }
+  template <typename Visit>
+  void each_at(const std::uint64_t* generations, Visit visit) const {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t t = 0; t < calendars_.size(); ++t) visit(t, calendars_[t].at(generations[t]));
+  }
   // The generation under way ends before `step`, and the cycle begins anew.
   void cut(std::uint64_t step);
 
   // Takes a PLAN or PLAN_GENERATION record; an error for one that makes no sense.
   Result<void> receive(const shm::Record& record);
-  [[nodiscard]] std::uint64_t epoch() const;  // plans so far
 
  private:
   struct Announced {
     std::uint64_t step = 0;
-    std::uint64_t epoch = 0;
-    std::uint32_t missing = 0;
+    std::size_t first = 0;  // tensors [first, first + count)
+    std::size_t count = 0;
+    std::uint32_t missing = 0;  // generations
     model::UpdateCycle cycle;
   };
 
   mutable std::mutex mutex_;
-  model::Calendar calendar_;
+  std::vector<model::Calendar> calendars_;  // of the tensors
   std::uint32_t slots_;
-  std::uint64_t epoch_ = 0;
   std::optional<Announced> announced_;  // a plan whose generations are still coming
 };
 

@@ -28,7 +28,7 @@ Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> 
       tensors_(std::move(tensors)),
       layout_(std::move(layout)),
       progress_(std::make_shared<Progress>(tensors_.size())),
-      generations_(std::make_shared<Generations>(layout_.slots)),
+      generations_(std::make_shared<Generations>(tensors_.size(), layout_.slots)),
       next_(tensors_.size()) {}
 
 Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::string& name,
@@ -115,14 +115,24 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
                     "hand each tensor over once a step");
     std::fill_n(next_.begin() + static_cast<std::ptrdiff_t>(first), count, generation + 1);
   }
+  for (std::size_t at = first, end = first + count; at < end;) {  // those with the same dates together
+    const model::Dated when = generations_->at(at, generation);
+    std::size_t next = at + 1;
+    while (next < end && generations_->at(next, generation) == when) ++next;
+    if (auto ok = submit_ready(at, next - at, when, slot); !ok) return ok;
+    at = next;
+  }
+  return {};
+}
+
+Result<void> Group::submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot) {
   shm::Record record;
   record.kind = shm::RecordKind::kReady;
   record.slot = static_cast<std::uint16_t>(slot);
   record.group = number_;
   record.tensor = static_cast<std::uint32_t>(first);
   record.count = static_cast<std::uint32_t>(count);
-  record.generation = generation;
-  const model::Dated when = generations_->at(generation);
+  record.generation = when.generation;
   record.offset = when.last_step;
   record.operation = when.cycle_step;
   record.time_us = MonotonicClock::now();

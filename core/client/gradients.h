@@ -39,6 +39,7 @@ class Group {
   Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout);
   Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
   Result<void> map_arena();
+  Result<void> submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot);
   [[nodiscard]] Result<void> check_range(std::size_t first, std::size_t count) const;
 
   Session& session_;

@@ -20,6 +20,7 @@ struct Bucket {
   std::uint32_t forward_position = 0;  // the smallest of its tensors': lower = needed earlier by the next forward
   std::uint32_t first_tensor = 0;  // the tensors that overlap it: this many of its dtype, as declared, from this one on
   std::uint32_t tensor_count = 0;
+  bool joined = false;  // it begins in the middle of a tensor, whose beginning is in the bucket before
 };
 
 // What a link costs: an all-reduce of n bytes takes latency_us + n / bytes_per_us.

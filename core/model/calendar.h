@@ -1,8 +1,8 @@
 // Which generation the gradients of a step belong to, and in which step that is applied: what workers, daemons and the
-// scheduler must all say alike.
+// scheduler must all say alike. Each bucket has a calendar of its own, and so has each tensor in it.
 //
 //   Calendar calendar;                        // from step 0 on one update a step, applied at once
-//   calendar.follow(40, cycle_of(plan));      // from step 40 on a plan's cycle
+//   calendar.follow(40, cycle);                // from step 40 on a plan's cycle
 //   calendar.cut(57);                         // a flush between the steps 56 and 57
 //   const Dated now = calendar.of_step(58);
 //
@@ -12,36 +12,13 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
-#include <string_view>
+#include <memory>
+#include <span>
 #include <vector>
 
-#include "core/base/status.h"
-#include "core/model/plan.h"
+#include "core/model/update_cycle.h"
 
 namespace deft::model {
-
-// The part of a plan that workers need: when generations begin, end and are applied.
-struct UpdateCycle {
-  std::uint32_t period_steps = 1;
-  std::vector<PlanGeneration> generations = {{0, 0, 1}};  // synchronous, unless said otherwise
-};
-
-UpdateCycle cycle_of(const Plan& plan);
-
-// As check_plan checks them.
-Result<void> check_cycle(const UpdateCycle& cycle);
-
-// As users write them: the generations of one cycle, `first-last@apply` each, `first@apply` where it is one step.
-// "0-1@4,2@5": steps 0 and 1 are merged and applied before step 4, step 2 before step 5; step 3 begins the next cycle.
-Result<UpdateCycle> parse_cycle(std::string_view text);
-std::string to_text(const UpdateCycle& cycle);
-
-// Generations of `cycle` that are gathered, sent or waiting to be applied at the same time: slots that the arena needs.
-std::uint32_t slots_needed(const UpdateCycle& cycle);
-
-// Most steps between a gradient and the forward that sees it.
-std::uint32_t longest_delay(const UpdateCycle& cycle);
 
 struct Dated {
   std::uint64_t generation = 0;
@@ -54,10 +31,10 @@ struct Dated {
 
 class Calendar {
  public:
-  Calendar() : stretches_{{}} {}
+  Calendar() : stretches_{{0, 0, std::make_shared<const UpdateCycle>()}} {}
 
   // From `step` on `cycle` is in force. For `step` itself the newest call counts.
-  void follow(std::uint64_t step, UpdateCycle cycle);
+  void follow(std::uint64_t step, std::shared_ptr<const UpdateCycle> cycle);
   // The cycle in force begins anew at `step`.
   void cut(std::uint64_t step);
 
@@ -70,7 +47,7 @@ class Calendar {
   struct Stretch {
     std::uint64_t first_step = 0;
     std::uint64_t first_generation = 0;
-    UpdateCycle cycle;
+    std::shared_ptr<const UpdateCycle> cycle;  // of all buckets that have the same
   };
   static constexpr std::size_t kRemembered = 64;  // stretches; older steps are no longer asked for
 
@@ -81,5 +58,9 @@ class Calendar {
 
   std::vector<Stretch> stretches_;  // by first_step
 };
+
+// The calendars of a group's buckets: all change at the same steps.
+void follow(std::span<Calendar> calendars, std::uint64_t step, const UpdateCycles& cycles);
+void cut(std::span<Calendar> calendars, std::uint64_t step);
 
 }  // namespace deft::model

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/model/calendar.h"
+#include "core/model/update_cycle.h"
 
 namespace deft::model {
 namespace {
@@ -13,6 +13,14 @@ class Hasher {
  public:
   void add(std::uint64_t value) {
     for (int i = 0; i < 8; ++i) state_ = (state_ ^ (value >> (8 * i) & 0xff)) * 0x100000001b3;
+  }
+  void add(const std::vector<PlanGeneration>& generations) {
+    add(generations.size());
+    for (const auto& generation : generations) {
+      add(generation.first_step);
+      add(generation.last_step);
+      add(generation.apply_step);
+    }
   }
   [[nodiscard]] std::uint64_t value() const { return state_; }
 
@@ -31,9 +39,12 @@ Result<void> check_part(const PlanPart& part, const Plan& plan, std::span<const 
   if (part.bucket >= bucket_bytes.size())
     return at(place + ".bucket",
               std::to_string(part.bucket) + ", and there are " + std::to_string(bucket_bytes.size()) + " buckets");
-  if (part.generation >= plan.generations.size())
+  const std::size_t generations = plan.generations_of(part.bucket).size();
+  if (part.generation >= generations)
     return at(place + ".generation",
-              std::to_string(part.generation) + ", and the cycle has " + std::to_string(plan.generations.size()));
+              std::to_string(part.generation) + ", and the cycle has " + std::to_string(generations));
+  if (part.cycles_back > kMaxCyclesBack)
+    return at(place + ".cycles_back", std::to_string(part.cycles_back) + " is absurdly large");
   if (part.bytes == 0) return at(place + ".bytes", "a part of zero bytes");
   const std::uint64_t bytes = bucket_bytes[part.bucket];
   if (part.offset >= bytes || part.bytes > bytes - part.offset)
@@ -42,20 +53,20 @@ Result<void> check_part(const PlanPart& part, const Plan& plan, std::span<const 
 }
 
 struct Range {
-  std::size_t generation;
   BucketIndex bucket;
+  std::size_t generation;
   std::uint64_t offset;
   std::uint64_t bytes;
   std::size_t link;
   std::size_t part;
 };
 
-// Every byte of every bucket in every generation once; `ranges` sorted by generation, bucket and offset.
+// Every byte of every bucket in every generation once; `ranges` sorted by bucket, generation and offset.
 Result<void> check_coverage(std::span<const Range> ranges, std::span<const std::uint64_t> bucket_bytes,
-                            std::size_t generations) {
+                            const Plan& plan) {
   auto range = ranges.begin();
-  for (std::size_t g = 0; g < generations; ++g)
-    for (BucketIndex b = 0; b < bucket_bytes.size(); ++b) {
+  for (BucketIndex b = 0; b < bucket_bytes.size(); ++b)
+    for (std::size_t g = 0; g < plan.generations_of(b).size(); ++g) {
       std::uint64_t covered = 0;
       for (; range != ranges.end() && range->generation == g && range->bucket == b; ++range) {
         if (range->offset != covered)
@@ -70,22 +81,66 @@ Result<void> check_coverage(std::span<const Range> ranges, std::span<const std::
   return {};
 }
 
+Result<void> check_cycles(const Plan& plan, std::size_t buckets) {
+  if (auto ok = check_cycle({plan.period_steps, plan.generations}); !ok) return ok;
+  for (const auto& [bucket, generations] : plan.own_generations) {
+    if (bucket >= buckets)
+      return at("own_generations",
+                "of bucket " + std::to_string(bucket) + ", and there are " + std::to_string(buckets) + " buckets");
+    auto ok = check_cycle({plan.period_steps, generations});
+    if (!ok) return tl::unexpected(ok.error().in("bucket " + std::to_string(bucket)));
+  }
+  return {};
+}
+
+template <typename Value>
+std::uint32_t most_of(const Plan& plan, Value value) {
+  std::uint32_t most = 0;
+  for (const auto& generation : plan.generations) most = std::max(most, value(generation));
+  for (const auto& [bucket, generations] : plan.own_generations)
+    for (const auto& generation : generations) most = std::max(most, value(generation));
+  return most;
+}
+
+// The bytes of each bucket, from the parts that send it.
+std::map<BucketIndex, double> bytes_of_buckets(const Plan& plan) {
+  std::map<BucketIndex, double> bytes;
+  for (const auto& link : plan.links)
+    for (const auto& part : link) bytes[part.bucket] += static_cast<double>(part.bytes);
+  for (auto& [bucket, sum] : bytes) sum /= static_cast<double>(plan.generations_of(bucket).size());
+  return bytes;
+}
+
+bool is_fresh(const PlanGeneration& generation) { return generation.merged() == 1 && generation.staleness() == 0; }
+
 }  // namespace
 
 double Plan::updates_per_step() const {
-  return static_cast<double>(generations.size()) / static_cast<double>(period_steps);
+  const auto rate = [this](const auto& of) { return static_cast<double>(of.size()) / period_steps; };
+  if (own_generations.empty()) return rate(generations);
+  double sum = 0, all = 0;
+  for (const auto& [bucket, bytes] : bytes_of_buckets(*this)) {
+    sum += bytes * rate(generations_of(bucket));
+    all += bytes;
+  }
+  return all > 0 ? sum / all : rate(generations);
 }
 
 std::uint32_t Plan::max_staleness() const {
-  std::uint32_t most = 0;
-  for (const auto& generation : generations) most = std::max(most, generation.staleness());
-  return most;
+  return most_of(*this, [](const PlanGeneration& generation) { return generation.staleness(); });
 }
 
 std::uint32_t Plan::max_merged() const {
-  std::uint32_t most = 0;
-  for (const auto& generation : generations) most = std::max(most, generation.merged());
-  return most;
+  return most_of(*this, [](const PlanGeneration& generation) { return generation.merged(); });
+}
+
+double Plan::late_share() const {
+  double late = 0, all = 0;
+  for (const auto& [bucket, bytes] : bytes_of_buckets(*this)) {
+    all += bytes;
+    if (!std::ranges::all_of(generations_of(bucket), is_fresh)) late += bytes;
+  }
+  return all > 0 ? late / all : 0;
 }
 
 std::size_t Plan::parts() const {
@@ -97,11 +152,11 @@ std::size_t Plan::parts() const {
 std::uint64_t Plan::hash() const {
   Hasher hasher;
   hasher.add(period_steps);
-  hasher.add(generations.size());
-  for (const auto& generation : generations) {
-    hasher.add(generation.first_step);
-    hasher.add(generation.last_step);
-    hasher.add(generation.apply_step);
+  hasher.add(generations);
+  hasher.add(own_generations.size());
+  for (const auto& [bucket, own] : own_generations) {
+    hasher.add(bucket);
+    hasher.add(own);
   }
   hasher.add(links.size());
   for (const auto& link : links) {
@@ -111,13 +166,14 @@ std::uint64_t Plan::hash() const {
       hasher.add(part.generation);
       hasher.add(part.offset);
       hasher.add(part.bytes);
+      hasher.add(part.cycles_back);
     }
   }
   return hasher.value();
 }
 
 Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_bytes, std::size_t links) {
-  if (auto ok = check_cycle(cycle_of(plan)); !ok) return ok;
+  if (auto ok = check_cycles(plan, bucket_bytes.size()); !ok) return ok;
   if (plan.links.size() != links)
     return at("links", "the plan is for " + std::to_string(plan.links.size()) + " links, and there are " +
                            std::to_string(links));
@@ -127,12 +183,12 @@ Result<void> check_plan(const Plan& plan, std::span<const std::uint64_t> bucket_
     for (std::size_t i = 0; i < plan.links[l].size(); ++i) {
       const auto& part = plan.links[l][i];
       if (auto ok = check_part(part, plan, bucket_bytes, of("links", l) + "." + of("parts", i)); !ok) return ok;
-      ranges.push_back({part.generation, part.bucket, part.offset, part.bytes, l, i});
+      ranges.push_back({part.bucket, part.generation, part.offset, part.bytes, l, i});
     }
   std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) {
-    return std::tie(a.generation, a.bucket, a.offset) < std::tie(b.generation, b.bucket, b.offset);
+    return std::tie(a.bucket, a.generation, a.offset) < std::tie(b.bucket, b.generation, b.offset);
   });
-  return check_coverage(ranges, bucket_bytes, plan.generations.size());
+  return check_coverage(ranges, bucket_bytes, plan);
 }
 
 }  // namespace deft::model

@@ -1,14 +1,16 @@
 // A plan: a policy's decisions for a cycle of steps that repeats for ever.
 //
-// Cycle c covers the steps start + c * period_steps and on, and the generations c * generations.size() and on. Every
-// step is merged into exactly one generation. A generation is applied, bucket by bucket, before the forward of each
-// bucket in step `apply_step`; forward waits for a bucket that is late, so a wrong estimate costs time and never the
-// result. Each link sends its parts in the order of its list, the list of cycle 0, then of cycle 1, and so on; a part
-// waits until its bucket is ready in the last step that its generation merges. All steps here count from the beginning
-// of a cycle.
+// Cycle c covers the steps start + c * period_steps and on, and for each bucket as many generations as it has in a cycle.
+// Every step of a bucket is merged into exactly one generation. A generation is applied before the bucket's forward in
+// step `apply_step`; forward waits for a bucket that is late, so a wrong estimate costs time and never the result. Each
+// link sends its parts in the order of its list, the list of cycle 0, then of cycle 1, and so on; a part waits until its
+// bucket is ready in the last step that its generation merges. In cycle c a part of `cycles_back` k is one of cycle
+// c - k: what is late goes when the more urgent parts of later steps leave room. All steps count from the beginning of a
+// cycle.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <span>
 #include <string>
 #include <vector>
@@ -18,7 +20,8 @@
 
 namespace deft::model {
 
-inline constexpr std::uint32_t kMaxPlanSteps = 1 << 16;  // of a cycle, and of staleness
+inline constexpr std::uint32_t kMaxPlanSteps = 1 << 16;   // of a cycle, and of staleness
+inline constexpr std::uint32_t kMaxCyclesBack = 1 << 10;  // of a part
 
 struct PlanGeneration {
   std::uint32_t first_step = 0;  // merges the steps first_step to last_step
@@ -33,25 +36,33 @@ struct PlanGeneration {
 
 struct PlanPart {
   BucketIndex bucket = 0;        // numbered as in the arena: bucket 0 is the first that backward produces
-  std::uint32_t generation = 0;  // of the cycle
+  std::uint32_t generation = 0;  // of its cycle
   std::uint64_t offset = 0;      // in the bucket
   std::uint64_t bytes = 0;
+  std::uint32_t cycles_back = 0;
   bool operator==(const PlanPart&) const = default;
 };
 
 struct Plan {
   std::uint32_t period_steps = 1;
-  std::vector<PlanGeneration>
-      generations;  // of one cycle, in order; together they merge the steps 0 to period_steps - 1
+  // Of one cycle, in order; together they merge the steps 0 to period_steps - 1. Of all buckets but own_generations'.
+  std::vector<PlanGeneration> generations;
   std::vector<std::vector<PlanPart>> links;  // for each link the parts of one cycle, in the order in which they start
 
   // What the planner expects in the steady state. Not part of the hash: it decides nothing.
   double step_us = 0;
   double compute_us = 0;
 
-  [[nodiscard]] double updates_per_step() const;
+  std::map<BucketIndex, std::vector<PlanGeneration>> own_generations = {};  // of the buckets that have other ones
+
+  [[nodiscard]] const std::vector<PlanGeneration>& generations_of(BucketIndex bucket) const {
+    const auto own = own_generations.find(bucket);
+    return own == own_generations.end() ? generations : own->second;
+  }
+  [[nodiscard]] double updates_per_step() const;  // a mean over the bytes of all buckets
   [[nodiscard]] std::uint32_t max_staleness() const;
   [[nodiscard]] std::uint32_t max_merged() const;
+  [[nodiscard]] double late_share() const;  // of all bytes, those of buckets that are merged or late
   [[nodiscard]] std::size_t parts() const;
   // Of everything that the nodes must agree on; the same on every machine.
   [[nodiscard]] std::uint64_t hash() const;

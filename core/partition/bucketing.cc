@@ -93,7 +93,7 @@ Cuts cut_by_tensor(const Input& input, const RegionView& view, std::uint64_t lim
 
 Bucket make_bucket(const Input& input, const RegionView& view, std::uint64_t begin, std::uint64_t end,
                    std::size_t index) {
-  Bucket bucket{{}, begin, end - begin, view.region->dtype, 0, 0, 0};
+  Bucket bucket{{}, begin, end - begin, view.region->dtype, 0, 0, 0, false};
   const auto ends_after = [&](std::uint64_t offset, std::uint32_t tensor) {
     return offset < input.layout.tensors[tensor].offset + input.layout.tensors[tensor].bytes;
   };
@@ -101,6 +101,7 @@ Bucket make_bucket(const Input& input, const RegionView& view, std::uint64_t beg
   // Only padding is behind the last tensor; it belongs to that tensor's bucket.
   if (it == view.tensors.end()) --it;
   bucket.first_tensor = *it;
+  bucket.joined = begin > input.layout.tensors[*it].offset;
   bucket.forward_position = input.tensors[*it].forward_position;
   bucket.name = "b" + std::to_string(index) + ":" + input.tensors[*it].name;
   do {

@@ -2,9 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
-#include <queue>
 
-#include "core/sched/parts.h"
+#include "core/sched/link_time.h"
 
 namespace deft::sched {
 namespace {
@@ -12,95 +11,41 @@ namespace {
 constexpr std::uint32_t kCycles = 3;  // that are run at least, and
 constexpr std::uint32_t kSteps = 16;  // so many steps: by then the backlog repeats
 constexpr double kRounding = 1e-7;    // of compute: not late but arithmetic
-constexpr double kFixedShare = 6;     // a part lasts at least this many times its link's latency
-
-// A part as placed: offsets come later, when it is known which neighbours stay together.
-struct Placed {
-  std::uint32_t generation;  // from the first cycle on
-  model::BucketIndex bucket;
-  std::uint64_t bytes;
-};
 
 // The links' time, filled generation by generation.
-class LinkTime {
+class Sender {
  public:
-  LinkTime(const PlanProblem& problem, double part_us)
-      : problem_(problem),
-        part_us_(part_us),
-        free_us_(problem.links()),
-        placed_(problem.links()),
-        rest_(problem.buckets()) {}
+  Sender(const PlanProblem& problem, double part_us)
+      : problem_(problem), links_(problem, part_us), sending_(problem.buckets()) {}
 
   // Sends `generation`, whose buckets are ready at `ready_us`; writes when each has arrived to `finish_us`.
   void send(std::uint32_t generation, const double* ready_us, double* finish_us);
 
-  [[nodiscard]] std::vector<std::vector<Placed>>& placed() { return placed_; }
-  [[nodiscard]] double busy_us() const { return busy_us_; }
+  [[nodiscard]] const LinkTime& links() const { return links_; }
 
  private:
-  [[nodiscard]] std::uint64_t piece(std::size_t link, std::size_t bucket) const;
-  [[nodiscard]] double finish(std::size_t link, std::size_t bucket, std::uint64_t bytes, double ready_us) const {
-    return std::max(free_us_[link], ready_us) + problem_.cost(link, bucket).us(bytes);
-  }
-  void place(std::uint32_t generation, std::size_t link, std::size_t bucket, double ready_us, double* finish_us);
-
   const PlanProblem& problem_;
-  double part_us_;
-  std::vector<double> free_us_;
-  std::vector<std::vector<Placed>> placed_;
-  std::vector<std::uint64_t> rest_;  // bytes of each bucket that are still to be sent
+  LinkTime links_;
+  std::vector<Sending> sending_;     // of each bucket
   std::vector<std::size_t> urgent_;  // a heap of ready buckets: the highest index is the first that forward needs
-  double busy_us_ = 0;
 };
 
-// How much of `bucket` goes to `link` at once.
-std::uint64_t LinkTime::piece(std::size_t link, std::size_t bucket) const {
-  const auto& cost = problem_.cost(link, bucket);
-  const double us = std::max(part_us_, kFixedShare * cost.fixed_us) - cost.fixed_us;
-  const std::uint64_t rest = rest_[bucket];
-  if (cost.us_per_byte * static_cast<double>(rest) <= us * 1.25) return rest;  // leave no sliver
-  const auto units = static_cast<std::uint64_t>(us / cost.us_per_byte / kPartAlignBytes);
-  return std::min(rest, std::max<std::uint64_t>(units, 1) * kPartAlignBytes);
-}
-
-void LinkTime::place(std::uint32_t generation, std::size_t link, std::size_t bucket, double ready_us,
-                     double* finish_us) {
-  const std::uint64_t bytes = piece(link, bucket);
-  const auto& cost = problem_.cost(link, bucket);
-  const double start = std::max(free_us_[link], ready_us);
-  auto& list = placed_[link];
-  const bool joins = !list.empty() && list.back().generation == generation && list.back().bucket == bucket;
-  const double us = joins ? static_cast<double>(bytes) * cost.us_per_byte : cost.us(bytes);
-  if (joins)
-    list.back().bytes += bytes;
-  else
-    list.push_back({generation, static_cast<model::BucketIndex>(bucket), bytes});
-  free_us_[link] = start + us;
-  busy_us_ += us;
-  finish_us[bucket] = std::max(finish_us[bucket], free_us_[link]);
-  rest_[bucket] -= bytes;
-}
-
-void LinkTime::send(std::uint32_t generation, const double* ready_us, double* finish_us) {
+void Sender::send(std::uint32_t generation, const double* ready_us, double* finish_us) {
   const std::size_t count = problem_.buckets();
-  for (std::size_t b = 0; b < count; ++b) rest_[b] = problem_.bucket(b).bytes, finish_us[b] = 0;
+  for (std::size_t b = 0; b < count; ++b)
+    sending_[b] = {generation, static_cast<model::BucketIndex>(b), ready_us[b], problem_.bucket(b).bytes};
   std::size_t next = 0;
   while (next < count || !urgent_.empty()) {
-    const std::size_t idle = std::min_element(free_us_.begin(), free_us_.end()) - free_us_.begin();
-    if (urgent_.empty()) free_us_[idle] = std::max(free_us_[idle], ready_us[next]);
-    for (; next < count && ready_us[next] <= free_us_[idle]; ++next) {
+    const std::size_t idle = links_.idle();
+    if (urgent_.empty()) links_.wait(idle, ready_us[next]);
+    for (; next < count && ready_us[next] <= links_.free_us(idle); ++next) {
       urgent_.push_back(next);
       std::push_heap(urgent_.begin(), urgent_.end());
     }
-    const std::size_t bucket = urgent_.front();
-    std::size_t best = idle;
-    double best_us = finish(idle, bucket, piece(idle, bucket), ready_us[bucket]);
-    for (std::size_t l = 0; l < free_us_.size(); ++l) {
-      const double us = finish(l, bucket, rest_[bucket], ready_us[bucket]);
-      if (us < best_us) best = l, best_us = us;
-    }
-    place(generation, best, bucket, ready_us[bucket], finish_us);
-    if (rest_[bucket] > 0) continue;
+    Sending& sending = sending_[urgent_.front()];
+    links_.place(sending, links_.best(idle, sending));
+    if (sending.rest > 0) continue;
+    finish_us[sending.bucket] = sending.finish_us;
     std::pop_heap(urgent_.begin(), urgent_.end());
     urgent_.pop_back();
   }
@@ -113,7 +58,7 @@ class Builder {
         limits_(limits),
         rhythm_(rhythm),
         lane_(problem),
-        links_(problem, part_us),
+        sender_(problem, part_us),
         ready_(problem.buckets()),
         cycles_(std::max(kCycles, kSteps / rhythm.steps)),
         finish_(std::size_t{cycles_} * rhythm.generations * problem.buckets()) {}
@@ -133,7 +78,7 @@ class Builder {
   const PlanLimits& limits_;
   Rhythm rhythm_;
   ComputeLane lane_;
-  LinkTime links_;
+  Sender sender_;
   std::vector<double> ready_;  // of the newest step
   std::uint32_t cycles_;
   std::vector<double> finish_;             // [generation][bucket]
@@ -191,13 +136,13 @@ model::Plan Builder::last_cycle() {
   for (std::uint32_t g = 0; g < count; ++g)
     plan.generations.push_back({first_step(g), first_step(g + 1) - 1, apply_step_[(cycles_ - 1) * count + g] - begin});
   std::vector<std::uint64_t> sent(std::size_t{count} * problem_.buckets());
-  for (const auto& placed : links_.placed()) {
+  for (std::size_t l = 0; l < problem_.links(); ++l) {
     auto& list = plan.links.emplace_back();
-    for (const auto& p : placed) {
+    for (const auto& p : sender_.links().placed(l)) {
       if (p.generation < (cycles_ - 1) * count) continue;
       const std::uint32_t g = p.generation - (cycles_ - 1) * count;
       std::uint64_t& offset = sent[g * problem_.buckets() + p.bucket];
-      list.push_back({p.bucket, g, offset, p.bytes});
+      list.push_back({p.bucket, g, offset, p.bytes, 0});
       offset += p.bytes;
     }
   }
@@ -208,7 +153,7 @@ std::optional<model::Plan> Builder::build() {
   const std::uint32_t total = cycles_ * rhythm_.generations;
   for (std::uint32_t g = 0; g < total; ++g) {
     run_steps(first_step(std::uint64_t{g} + 1) - 1);
-    links_.send(g, ready_.data(), &finish_[std::size_t{g} * problem_.buckets()]);
+    sender_.send(g, ready_.data(), &finish_[std::size_t{g} * problem_.buckets()]);
     if (!apply(g)) return std::nullopt;
   }
   const bool repeats = apply_step_[total - 1] < apply_step_[total - rhythm_.generations] + rhythm_.steps;
@@ -224,11 +169,11 @@ std::optional<model::Plan> build_cycle(const PlanProblem& problem, const PlanLim
 }
 
 double generation_share_us(const PlanProblem& problem, double part_us) {
-  LinkTime links(problem, part_us);
+  Sender sender(problem, part_us);
   const std::vector<double> ready(problem.buckets(), 0);
   std::vector<double> finish(problem.buckets());
-  links.send(0, ready.data(), finish.data());
-  return links.busy_us() / static_cast<double>(problem.links());
+  sender.send(0, ready.data(), finish.data());
+  return sender.links().busy_us() / static_cast<double>(problem.links());
 }
 
 }  // namespace deft::sched

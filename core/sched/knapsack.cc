@@ -34,6 +34,12 @@ model::Profile unknown_times(const Setup& setup) {
   return profile;
 }
 
+std::vector<bool> joined_buckets(const Setup& setup) {
+  std::vector<bool> joined;
+  for (const auto& bucket : setup.buckets) joined.push_back(bucket.joined);
+  return joined;
+}
+
 bool moved(double now, double then) { return std::abs(now - then) > kMoved * then; }
 
 // What has moved away from the profile that the plan was made for; empty: nothing that matters.
@@ -55,9 +61,15 @@ std::string describe_move(const model::Profile& now, const model::Profile& then)
 class Knapsack final : public Scheduler {
  public:
   Knapsack(const Setup& setup, model::Plan plan)
-      : setup_(setup), links_(setup.links), meter_(setup.buckets), measures_(!setup.profile) {
-    calendar_.follow(0, model::cycle_of(plan));
-    followers_.emplace_back(std::move(plan), setup.buckets.size(), calendar_, 0);
+      : setup_(setup),
+        links_(setup.links),
+        meter_(setup.buckets),
+        measures_(!setup.profile),
+        calendars_(setup.buckets.size()),
+        decided_(setup.buckets.size()) {
+    setup_.limits.joined = joined_buckets(setup);
+    model::follow(calendars_, 0, model::cycles_of(plan));
+    followers_.emplace_back(std::move(plan), calendars_, 0);
   }
 
   void pin(const model::Plan& plan) {
@@ -94,8 +106,8 @@ class Knapsack final : public Scheduler {
     const auto after = std::find_if(followers_.begin(), followers_.end(),
                                     [step](const PlanFollower& follower) { return follower.first_step() >= step; });
     if (after == followers_.begin() || (after != followers_.end() && after->first_step() == step)) return;
-    calendar_.cut(step);
-    followers_.emplace(after, std::prev(after)->plan(), setup_.buckets.size(), calendar_, step);
+    model::cut(calendars_, step);
+    followers_.emplace(after, std::prev(after)->plan(), calendars_, step);
   }
 
   std::optional<PlanSwitch> take_switch() override { return std::exchange(switch_, std::nullopt); }
@@ -105,11 +117,9 @@ class Knapsack final : public Scheduler {
     if (reached_ > step) return;
     reached_ = step + 1;
     if (measures_ && step >= look_at_ && followers_.size() == 1) look(step);
-    for (auto update = calendar_.at(decided_); update.first_step <= step; update = calendar_.at(decided_)) {
-      ++decided_;
-      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
-        updates_.push_back({b, update.generation, update.first_step, update.last_step, update.apply_step});
-    }
+    for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
+      for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
+        updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
   }
 
   // Plans anew if that is worth it.
@@ -129,9 +139,9 @@ class Knapsack final : public Scheduler {
   }
 
   void change_to(model::Plan plan, std::uint64_t begin, model::Profile profile, std::string reason) {
-    calendar_.follow(begin, model::cycle_of(plan));
+    model::follow(calendars_, begin, model::cycles_of(plan));
     switch_ = {begin, plan, std::move(profile), std::move(reason)};
-    followers_.emplace_back(std::move(plan), setup_.buckets.size(), calendar_, begin);
+    followers_.emplace_back(std::move(plan), calendars_, begin);
     look_at_ = begin + kLookEvery;
   }
 
@@ -139,24 +149,25 @@ class Knapsack final : public Scheduler {
   // `step` + 1, of which nothing can have been launched, is applied by then, wherever flushes move it.
   [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const {
     const PlanFollower& current = followers_.back();
-    const auto cycle = model::cycle_of(current.plan());
-    const std::uint64_t least = step + 1 + 2 * (std::uint64_t{cycle.period_steps} + model::longest_delay(cycle));
-    const std::uint64_t cycles = (least - current.first_step() + cycle.period_steps - 1) / cycle.period_steps;
-    return current.first_step() + cycles * cycle.period_steps;
+    const std::uint64_t period = current.plan().period_steps;
+    const std::uint64_t delay = model::longest_delay(model::cycles_of(current.plan()));
+    const std::uint64_t least = step + 1 + 2 * (period + delay);
+    const std::uint64_t cycles = (least - current.first_step() + period - 1) / period;
+    return current.first_step() + cycles * period;
   }
 
   Setup setup_;
   std::vector<model::LinkModel> links_;
   StepMeter meter_;
   bool measures_;
-  model::Calendar calendar_;
-  std::list<PlanFollower> followers_;  // the plan that runs, and behind it the one that is about to
+  std::vector<model::Calendar> calendars_;  // of the buckets
+  std::list<PlanFollower> followers_;       // the plan that runs, and behind it the one that is about to
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
   unsigned moves_seen_ = 0;  // in a row
   std::uint64_t look_at_ = StepMeter::kSteps;
   std::uint64_t reached_ = 0;
-  std::uint64_t decided_ = 0;  // generations whose updates were given
+  std::vector<std::uint64_t> decided_;  // of each bucket, generations whose updates were given
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };
@@ -165,6 +176,7 @@ class Knapsack final : public Scheduler {
 
 Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
   PlanLimits limits = setup.limits;
+  limits.joined = joined_buckets(setup);
   if (!setup.profile || setup.pinned) limits.max_staleness_steps = 0;  // synchronous until there is a plan
   auto plan = plan_knapsack(setup.profile ? *setup.profile : unknown_times(setup), limits);
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));

@@ -10,6 +10,7 @@
 
 #include "core/sched/cycle_builder.h"
 #include "core/sched/knapsack_problem.h"
+#include "core/sched/late_plans.h"
 
 namespace deft::sched {
 namespace {
@@ -151,16 +152,26 @@ Result<void> check(const PlanLimits& limits) {
   if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
   if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
   if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
+  if (!(limits.late_share >= 0 && limits.late_share <= 1)) return refuse("late_share is not 0 to 1");
   if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
   return {};
 }
 
-// The plan of fresh updates, where it waits no longer than is accepted for them.
-std::optional<model::Plan> fresh_plan(const PlanProblem& problem, PlanLimits limits) {
-  if (limits.fresh_tolerance <= 0 || limits.max_staleness_steps == 0) return std::nullopt;
-  limits.max_staleness_steps = 0;
-  auto plan = Search(problem, limits).run();
-  if (!plan || plan->step_us > (1 + limits.fresh_tolerance) * problem.compute_us()) return std::nullopt;
+// Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
+bool prefers_fresh(const PlanLimits& limits) {
+  return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.late_share < 1);
+}
+
+// The plan with the fewest late bytes, be it none; nothing where it waits too long and all may be late.
+std::optional<model::Plan> freshest_plan(const PlanProblem& problem, const PlanLimits& limits) {
+  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
+  PlanLimits all_fresh = limits;
+  all_fresh.max_staleness_steps = 0;
+  auto plan = Search(problem, all_fresh).run();
+  if (plan && plan->step_us <= enough_us) return plan;
+  auto late = plan_late_buckets(problem, limits);
+  if (late && (!plan || late->step_us < plan->step_us)) plan = std::move(late);
+  if (plan && plan->step_us > enough_us && limits.late_share >= 1) return std::nullopt;
   return plan;
 }
 
@@ -170,7 +181,8 @@ Result<model::Plan> plan_knapsack(const model::Profile& profile, const PlanLimit
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
   const PlanProblem problem(profile);
-  auto plan = fresh_plan(problem, limits);
+  std::optional<model::Plan> plan;
+  if (prefers_fresh(limits)) plan = freshest_plan(problem, limits);
   if (!plan) plan = Search(problem, limits).run();
   if (!plan) return fail(ErrorKind::kInternal, "no plan was found");
   return std::move(*plan);

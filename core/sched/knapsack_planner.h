@@ -6,8 +6,9 @@
 // the limits forbid every plan without waiting, the plan with the shortest step wins.
 //
 // Staleness is not free: with momentum beta, gradients that are one update old are stable only up to an effective learning
-// rate, eta / (1 - beta), of one over the curvature, where fresh ones allow 2 (1 + beta) / (1 - beta) times as much. So a
-// plan of fresh updates in every step comes first where it waits no longer than fresh_tolerance.
+// rate, eta / (1 - beta), of one over the curvature, where fresh ones allow 2 (1 + beta) / (1 - beta) times as much. So
+// with a fresh_tolerance a plan of fresh updates in every step comes first where it waits no longer than that, then one
+// in which only the largest buckets are late (late_plans.h), and only then, if late_share permits, one of all late.
 #pragma once
 
 #include "core/base/status.h"

@@ -96,25 +96,32 @@ class Run {
         lane_(problem),
         cursors_(plan.links.size()),
         ready_(cycles * plan.period_steps * problem.buckets()),
-        finish_(cycles * plan.generations.size() * problem.buckets()),
-        left_(finish_.size()) {
-    std::vector<int> parts(plan.generations.size() * problem.buckets());
+        buckets_(problem.buckets()),
+        arrival_(problem.buckets()) {
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      buckets_[b].generations = &plan.generations_of(static_cast<model::BucketIndex>(b));
+      const std::size_t count = buckets_[b].generations->size();
+      buckets_[b].finish_us.resize(cycles * count);
+      buckets_[b].left.resize(cycles * count);
+    }
     for (const auto& link : plan.links)
-      for (const auto& part : link) ++parts[part.generation * problem.buckets() + part.bucket];
-    for (std::size_t i = 0; i < left_.size(); ++i) left_[i] = parts[i % parts.size()];
+      for (const auto& part : link) ++buckets_[part.bucket].left[part.generation];
+    for (auto& bucket : buckets_)
+      for (std::size_t i = bucket.generations->size(); i < bucket.left.size(); ++i)
+        bucket.left[i] = bucket.left[i - bucket.generations->size()];
   }
 
   // Runs the next step; false: it waits for ever.
   bool step() {
-    const double* arrival = nullptr;
-    while (applied_ < generations() && apply_step(applied_) <= step_) {
-      const std::size_t first = applied_ * problem_.buckets();
-      for (std::size_t b = 0; b < problem_.buckets(); ++b)
-        if (left_[first + b] > 0) return false;
-      arrival = &finish_[first];
-      ++applied_;
+    for (std::size_t b = 0; b < buckets_.size(); ++b) {
+      Bucket& bucket = buckets_[b];
+      arrival_[b] = 0;
+      for (; bucket.applied < bucket.left.size() && apply_step(bucket) <= step_; ++bucket.applied) {
+        if (bucket.left[bucket.applied] > 0) return false;
+        arrival_[b] = bucket.finish_us[bucket.applied];
+      }
     }
-    lane_.run_step(arrival, &ready_[step_ * problem_.buckets()]);
+    lane_.run_step(arrival_.data(), &ready_[step_ * problem_.buckets()]);
     ++step_;
     for (std::size_t l = 0; l < cursors_.size(); ++l) advance(l);
     return true;
@@ -127,10 +134,15 @@ class Run {
     std::size_t next = 0;
     double free_us = 0;
   };
-  [[nodiscard]] std::size_t generations() const { return finish_.size() / problem_.buckets(); }
-  [[nodiscard]] std::size_t apply_step(std::size_t generation) const {
-    const std::size_t count = plan_.generations.size();
-    return generation / count * plan_.period_steps + plan_.generations[generation % count].apply_step;
+  struct Bucket {
+    const std::vector<model::PlanGeneration>* generations = nullptr;  // of a cycle
+    std::vector<double> finish_us;                                    // of each generation
+    std::vector<int> left;                                            // parts of each that have not been sent
+    std::size_t applied = 0;
+  };
+  [[nodiscard]] std::size_t apply_step(const Bucket& bucket) const {
+    const std::size_t count = bucket.generations->size();
+    return bucket.applied / count * plan_.period_steps + (*bucket.generations)[bucket.applied % count].apply_step;
   }
   void advance(std::size_t link);
 
@@ -138,11 +150,10 @@ class Run {
   const PlanProblem& problem_;
   ComputeLane lane_;
   std::vector<Cursor> cursors_;
-  std::vector<double> ready_;   // [step][bucket]
-  std::vector<double> finish_;  // [generation][bucket]
-  std::vector<int> left_;       // [generation][bucket] parts that have not been sent
+  std::vector<double> ready_;  // [step][bucket]
+  std::vector<Bucket> buckets_;
+  std::vector<double> arrival_;
   std::size_t step_ = 0;
-  std::size_t applied_ = 0;
 };
 
 // Sends on `link` all that is ready by the steps that have run.
@@ -152,16 +163,28 @@ void Run::advance(std::size_t link) {
   while (!list.empty()) {
     if (at.next == list.size()) at.next = 0, ++at.cycle;
     const auto& part = list[at.next];
-    const std::size_t generation = at.cycle * plan_.generations.size() + part.generation;
-    const std::size_t last = at.cycle * plan_.period_steps + plan_.generations[part.generation].last_step;
-    if (generation >= generations() || last >= step_) return;
+    if (at.cycle < part.cycles_back) {
+      ++at.next;
+      continue;
+    }
+    Bucket& bucket = buckets_[part.bucket];
+    const std::size_t cycle = at.cycle - part.cycles_back;
+    const std::size_t generation = cycle * bucket.generations->size() + part.generation;
+    const std::size_t last = cycle * plan_.period_steps + (*bucket.generations)[part.generation].last_step;
+    if (generation >= bucket.left.size() || last >= step_) return;
     const double start = std::max(at.free_us, ready_[last * problem_.buckets() + part.bucket]);
     at.free_us = start + problem_.cost(link, part.bucket).us(part.bytes);
-    const std::size_t index = generation * problem_.buckets() + part.bucket;
-    finish_[index] = std::max(finish_[index], at.free_us);
-    --left_[index];
+    bucket.finish_us[generation] = std::max(bucket.finish_us[generation], at.free_us);
+    --bucket.left[generation];
     ++at.next;
   }
+}
+
+std::size_t latest_apply_step(const model::Plan& plan) {
+  std::size_t latest = plan.generations.back().apply_step;
+  for (const auto& [bucket, generations] : plan.own_generations)
+    latest = std::max<std::size_t>(latest, generations.back().apply_step);
+  return latest;
 }
 
 // A link cannot send more in a cycle than the cycle is long, however slowly the backlog grows.
@@ -179,7 +202,7 @@ double busiest_link_us(const model::Plan& plan, const PlanProblem& problem) {
 
 Evaluation evaluate(const model::Plan& plan, const PlanProblem& problem) {
   const std::size_t period = plan.period_steps;
-  const std::size_t reach = plan.generations.back().apply_step;
+  const std::size_t reach = latest_apply_step(plan);
   const std::size_t warm = (reach + period - 1) / period + (period >= 8 ? 1 : 2);
   const std::size_t measured = std::max<std::size_t>(1, 8 / period);
   Run run(plan, problem, warm + measured);

@@ -6,8 +6,8 @@
 
 namespace deft::sched {
 
-// `setup.pinned` with parts for `setup.buckets` and `setup.links`: generation by generation each bucket is sent in the order
-// in which backward makes them, the links taking turns. An error where `setup.limits` forbid that cycle.
+// `setup.pinned` with parts for `setup.buckets` and `setup.links`: the buckets are sent in the order in which they become
+// ready, the links taking turns. An error where `setup.limits` forbid that cycle.
 Result<model::Plan> pinned_plan(const Setup& setup);
 
 }  // namespace deft::sched

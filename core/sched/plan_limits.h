@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace deft::sched {
 
@@ -13,7 +14,9 @@ struct PlanLimits {
   double bubble_tolerance = 0.005;         // waiting that is as good as none, as a share of compute
   double rate_tolerance = 0.02;            // updates that may be given up for less staleness and fewer parts
   double fresh_tolerance = 0;              // waiting, as a share of compute, worth an update a step without staleness
-  double capacity = 1.0;  // compute time that communication may count on; above 1 it buys updates with waiting
+  double late_share = 1;                   // of all bytes, how many may be merged or late
+  std::vector<bool> joined = {};  // [bucket]: a tensor joins it and the one before, so both have the same dates
+  double capacity = 1.0;          // compute time that communication may count on; above 1 it buys updates with waiting
 };
 
 }  // namespace deft::sched

@@ -70,8 +70,8 @@ struct Setup {
   // What planning policies need, of exactly these buckets and links. It counts buckets in forward order, the other way
   // round: its bucket i is buckets[buckets.size() - 1 - i].
   std::shared_ptr<const model::Profile> profile;
-  PlanLimits limits;                         // of the knapsack policies
-  std::optional<model::UpdateCycle> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
+  PlanLimits limits;                          // of the knapsack policies
+  std::optional<model::UpdateCycles> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
 };
 
 class Scheduler {

@@ -28,7 +28,7 @@
 namespace deft::shm {
 
 inline constexpr std::uint64_t kSegmentMagic = 0x3147455354464544;  // "DEFTSEG1"
-inline constexpr std::uint32_t kLayoutVersion = 3;
+inline constexpr std::uint32_t kLayoutVersion = 4;
 inline constexpr std::uint32_t kRingCapacity = 4096;  // records
 inline constexpr std::size_t kCacheLineBytes = 64;
 
@@ -48,8 +48,8 @@ enum class RecordKind : std::uint16_t {
   kOpDone = 17,  // the collective `operation` is done, with `code` (0 = ok)
   kStart = 18,   // run launch `operation`: `bytes` at `offset` of the group's slot, on worker-run link `code`
   kFailed = 19,  // the job failed; the text comes over the socket
-  kPlan = 20,    // plan `operation` of `group` begins with step `generation`; its cycle has `bytes` steps, and `count`
-                 // generations, which follow
+  kPlan = 20,    // plan `operation` of `group` begins with step `generation`; its cycle has `bytes` steps, and for the
+                 // tensors [tensor, tensor + count) `code` generations, which follow
   kPlanGeneration = 21,  // merges the steps `generation` to `operation` of the cycle, is applied before step `offset`
 };
 

@@ -1,20 +1,40 @@
 """Delayed and merged updates: gradients whose average is applied some steps later, as the daemon's plan says.
 
-A generation merges the gradients of one or more steps in one slot of the arena: the hooks of its first step copy, those
-of later steps add, and with its last step it is handed over. While it travels, training goes on and fills the next
-slot. It is applied between two steps that the plan names, the same ones on all ranks, so replicas stay equal bit for
-bit. Steps without an update leave parameters and optimizer state alone.
+A generation of a gradient merges one or more steps in one slot of the arena: the hook copies in its first step and adds
+in later ones, and with its last step it is handed over. While it travels, training goes on and fills the next slot. It
+is applied between two steps that the plan names, the same ones on all ranks, so replicas stay equal bit for bit. The
+plan may date gradients differently: an update then touches some parameters and leaves the others and their optimizer
+state alone, as steps without an update leave all.
 
 p.grad stays the step's own gradient until step(), and is None afterwards; synchronize() shows the average that this
 step() will apply, or None where none is due.
 """
 
+import itertools
 import weakref
+from typing import NamedTuple
 
 import deft
 
-from .exchange import HANDED, Due, Exchange, Phase, current_task
+from .exchange import HANDED, Exchange, Phase, current_task
 from .scaling import Scales, scale_under_way
+
+
+class Average(NamedTuple):
+    """Of one gradient: the generation to wait for, where it lies, and what it is multiplied by."""
+
+    number: int
+    view: object
+    factor: float
+
+
+class Due(NamedTuple):
+    """What one update applies: averages of some or all gradients, by place."""
+
+    averages: dict
+    first_step: int  # whose gradients are in them
+    last_step: int
+    merged: int  # steps, at most
 
 
 class DelayedExchange(Exchange):
@@ -24,9 +44,9 @@ class DelayedExchange(Exchange):
         super().__init__(name, gradients, scale, rescale, passes, sparse_as_dense=True)
         self.slots = slots
         self.blocking = False
-        self._now = None  # the generation of this step
-        self._views = None  # where it gathers
-        self._applied = 0  # generations applied so far, or dropped
+        self.splits_merged = False  # updates that merge different numbers of steps are made one by one
+        self._now = ()  # of each gradient, the generation of this step
+        self._applied = []  # of each gradient, generations applied so far, or dropped
         self.shown = None  # the Due whose average p.grad shows
         self.scales = Scales()
         self._factor = scale  # of the gradients of this backward
@@ -61,27 +81,34 @@ class DelayedExchange(Exchange):
 
     def note_scale(self, scaler, scale):
         """A GradScaler has multiplied the losses of this step, on some rank at least."""
-        self.scales.note(self.arena.group.generation_of(self.step).number, scaler, scale)
+        self.scales.note(self.step, scaler, scale)
 
     def applied(self, due):
         """An average of due_after_this() was applied before turn()."""
-        self._applied = due.number + 1
+        for place, average in due.averages.items():
+            self._applied[place] = average.number + 1
 
     def pending(self):
         """Whether gradients wait for their update."""
-        return self.arena is not None and self.step > 0 and self._newest().number >= self._applied
+        if self.arena is None or self.step == 0:
+            return False
+        return any(newest.number >= applied for newest, applied in zip(self._newest(), self._applied, strict=True))
 
     def _newest(self):
-        return self.arena.group.generation_of(self.step - 1)
+        return self.arena.group.generations_of(self.step - 1)
 
     def end_generation(self):
         """Hands over what is gathered, before its time; gives all that was not applied yet, oldest first."""
         if not self.pending():
             return []
-        group, last = self.arena.group, self._newest()
+        group, newest = self.arena.group, self._newest()
         group.flush(self.step)
-        if last.last_step >= self.step:
-            group.ready(0, self.arena.count, last.number, last.slot)
+        open_ones = ((place, last) for place, last in enumerate(newest) if last.last_step >= self.step)
+        for (number, slot, _), run in itertools.groupby(
+            enumerate(open_ones), lambda item: (item[1][1].number, item[1][1].slot, item[1][0] - item[0])
+        ):
+            places = [place for _, (place, _) in run]
+            group.ready(places[0], len(places), number, slot)
         return self._take_due()
 
     def drop(self):
@@ -92,8 +119,6 @@ class DelayedExchange(Exchange):
                 "steps already; call optimizer.synchronize() before it, or use a synchronous DEFT_POLICY"
             )
         if self.phase is Phase.AVERAGED:
-            if self.shown is not None:
-                self.scales.drop(self.shown.number)
             self.turn()
         self.used()
 
@@ -102,43 +127,71 @@ class DelayedExchange(Exchange):
         for gradient in self.gradients:
             gradient.param.grad = None
         if due is not None:
-            self.receive(due)
+            self.receive_all(due)
         self.shown = due
         self.phase = Phase.AVERAGED
         self.versions = None
 
-    def receive(self, due):
-        """Waits for `due` and lets p.grad be the average."""
-        self.arena.wait(due.number)
-        for gradient in self.gradients:
-            if gradient.param.requires_grad:
-                gradient.take(due.factor, due.views[gradient.place])
+    def receive_all(self, due):
+        """Waits for `due` and lets p.grad be the average, where there is one."""
+        self.receive(due, self.gradients)
+
+    def receive(self, due, gradients, _runs=()):
+        averages = [(gradient, due.averages.get(gradient.place)) for gradient in gradients]
+        for gradient, average in averages:
+            if average is not None:
+                self.arena.group.wait(gradient.place, 1, average.number)
+        for gradient, average in averages:
+            if average is not None and gradient.param.requires_grad:
+                gradient.take(average.factor, average.view)
 
     # ---- generations
 
     def _due(self, step):
-        """What is applied before the forward of `step` and was not applied yet."""
-        found, number = [], self._applied
-        while (generation := self.arena.group.generation(number)).apply_step <= step:
-            factor = self.rescale / generation.merged
-            found.append(Due(number, self.arena.views[generation.slot], factor, generation.merged))
-            number += 1
-        return found
+        """What is applied before the forward of `step` and was not applied yet, oldest first."""
+        numbers, rounds = list(self._applied), []
+        while True:
+            due = {}
+            for place, generation in enumerate(self.arena.group.generations(numbers)):
+                if generation.apply_step <= step:
+                    due[place] = generation
+                    numbers[place] += 1
+            if not due:
+                return rounds
+            rounds += self._updates_of(due)
+
+    def _updates_of(self, generations):
+        """One update, or where the learning rate depends on it one for each number of merged steps."""
+        kinds = sorted({generation.merged for generation in generations.values()})
+        if self.splits_merged and len(kinds) > 1:
+            chosen = [{p: g for p, g in generations.items() if g.merged == merged} for merged in kinds]
+            return [update for some in chosen for update in self._updates_of(some)]
+        averages = {
+            place: Average(g.number, self.arena.views[g.slot][place], self.rescale / g.merged)
+            for place, g in generations.items()
+        }
+        first = min(generation.first_step for generation in generations.values())
+        last = max(generation.last_step for generation in generations.values())
+        return [Due(averages, first, last, kinds[-1])]
 
     def _take_due(self):
         due = self._due(self.step)
-        self._applied += len(due)
+        for update in due:
+            self.applied(update)
+        if self.scales:
+            oldest = self.arena.group.generations(self._applied)
+            taken = due[0].first_step if due else self.step
+            self.scales.forget_before(min(taken, *(generation.first_step for generation in oldest)))
         return due
 
     def _declare(self):
         super()._declare()
+        self._applied = [0] * self.arena.count
         self._open_generation()
 
     def _open_generation(self):
-        if self.arena is None:
-            return  # the first backward only watches
-        self._now = self.arena.group.generation_of(self.step)
-        self._views = self.arena.views[self._now.slot]
+        if self.arena is not None:  # the first backward only watches
+            self._now = self.arena.group.generations_of(self.step)
 
     def _begin_backward(self):
         if self.phase in (Phase.HANDED, Phase.AVERAGED):
@@ -157,13 +210,12 @@ class DelayedExchange(Exchange):
             self.complete()
 
     def _hand_in(self, gradient):
-        self._gather(gradient)
-        if self._now.last_step == self.step:
-            self.arena.ready(gradient.place, 1, self._now.number, self._now.slot)
+        now = self._now[gradient.place]
+        self._gather(gradient, gradient.views[now.slot], first=now.first_step == self.step)
+        if now.last_step == self.step:
+            self.arena.ready(gradient.place, 1, now.number, now.slot)
 
-    def _gather(self, gradient):
-        view = self._views[gradient.place]
-        first = self._now.first_step == self.step
+    def _gather(self, gradient, view, first):
         if gradient.param.grad is None:
             if first:
                 view.zero_()

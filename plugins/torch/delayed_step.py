@@ -23,6 +23,7 @@ class DelayedDistribution(Distribution):
         super().__init__(optimizer, exchange, mode)
         self.updates_made = 0
         self._scale_lr = scale_lr
+        exchange.splits_merged = scale_lr
         self._warned = False
         self._apply = functools.partial(bare_step(optimizer), optimizer)
         _let_schedulers_count_updates()
@@ -111,7 +112,7 @@ class DelayedDistribution(Distribution):
             return None
         for earlier in due[:-1]:
             self._make(earlier, self._apply)
-        if self.may_defer() and due[-1].number not in self.exchange.scales:
+        if self.may_defer() and not self.exchange.scales.cover(due[-1]):
             self.updates_made += 1
             self.updates.defer(due[-1], self._lr_factor(due[-1]))
             return None
@@ -129,16 +130,16 @@ class DelayedDistribution(Distribution):
 
     def _make(self, due, update):
         """Waits for an average and lets the optimizer apply it."""
-        self.exchange.receive(due)
+        self.exchange.receive_all(due)
         result = self._made(due, update)
         for gradient in self.exchange.gradients:
             gradient.param.grad = None
         return result
 
     def _made(self, due, update):
-        if due.number in self.exchange.scales:
+        if self.exchange.scales.cover(due):
             infinite = has_infinities(gradient.param.grad for gradient in self.exchange.gradients)
-            self.exchange.scales.take(due.number, infinite)
+            self.exchange.scales.tell(due, infinite)
             if infinite:
                 return None
         self.updates_made += 1

@@ -44,7 +44,6 @@ class Due(NamedTuple):
     number: int
     views: list
     factor: float
-    merged: int  # steps
 
 
 class Exchange:
@@ -130,13 +129,20 @@ class Exchange:
 
     def hand_on(self):
         """Leaves a complete generation to whoever waits for it later. p.grad lets go of the arena."""
-        due = Due(self.step, self.arena.views[0], self.rescale, 1)
+        due = Due(self.step, self.arena.views[0], self.rescale)
         self._withheld.clear()
         self._next_generation()
         for gradient in self.gradients:
             gradient.param.grad = None
         self.used()
         return due
+
+    def receive(self, due, gradients, runs):
+        """Waits for some gradients of `due`, which lie in `runs` of the arena, and lets their p.grad be the average."""
+        self.arena.wait_for(runs, due.number)
+        for gradient in gradients:
+            if gradient.param.requires_grad:
+                gradient.take(due.factor, due.views[gradient.place])
 
     def used(self):
         """The optimizer has applied or dropped the averages: the next backward begins a new generation."""

@@ -145,11 +145,7 @@ class Updates:
     def apply(self, batch):
         if not batch.pending:
             return
-        due = self._due
-        self._exchange.arena.wait_for(batch.runs, due.number)
-        for gradient in batch.gradients:
-            if gradient.param.requires_grad:
-                gradient.take(due.factor, due.views[gradient.place])
+        self._exchange.receive(self._due, batch.gradients, batch.runs)
         self._call_step([{**self._groups[number], "params": params} for number, params in batch.by_group.items()])
         for gradient in batch.gradients:
             gradient.param.grad = None

@@ -150,27 +150,32 @@ def _checked(method):
 
 
 class Scales:
-    """Which generations of an optimizer have gradients that were scaled, by whom, and by how much at most."""
+    """The steps of an optimizer whose losses were scaled: by whom, and by how much at most."""
 
     def __init__(self):
         self._of = {}
 
-    def __contains__(self, number):
-        return number in self._of
+    def __bool__(self):
+        return bool(self._of)
 
-    def note(self, number, scaler, scale):
-        _, before = self._of.get(number, (None, 0.0))
-        self._of[number] = (weakref.ref(scaler), max(scale, before))
+    def note(self, step, scaler, scale):
+        _, before = self._of.get(step, (None, 0.0))
+        self._of[step] = (weakref.ref(scaler), max(scale, before))
 
-    def take(self, number, infinite):
-        """The generation was applied, or was not because it is `infinite`."""
-        reference, scale = self._of.pop(number)
-        scaler = reference()
+    def cover(self, due):
+        """Whether gradients of a scaled loss are in this update."""
+        return any(due.first_step <= step <= due.last_step for step in self._of)
+
+    def tell(self, due, infinite):
+        """The update was made, or was not because it is `infinite`."""
+        notes = [self._of[step] for step in sorted(self._of) if due.first_step <= step <= due.last_step]
+        scaler = notes[-1][0]()
         if scaler is not None:
-            scaler.note(scale, infinite)
+            scaler.note(max(scale for _, scale in notes), infinite)
 
-    def drop(self, number):
-        self._of.pop(number, None)
+    def forget_before(self, step):
+        """No update will have gradients of an older step."""
+        self._of = {at: note for at, note in self._of.items() if at >= step}
 
 
 def has_infinities(grads):

@@ -30,7 +30,7 @@ TEST(JobSettings, APlanIsReadAndMustFitThePolicy) {
   const auto settings = job_settings(daemon_config(), "policy=knapsack\nplan=0-1@3\n");
   ASSERT_TRUE(settings) << settings.error().message();
   ASSERT_TRUE(settings->plan);
-  EXPECT_EQ(settings->plan->period_steps, 2u);
+  EXPECT_EQ(settings->plan->usual.period_steps, 2u);
   EXPECT_EQ(settings->agreed().at("plan"), "0-1@3");
   const auto wrong = job_settings(daemon_config(), "policy=knapsack\nplan=0-1@1\n");
   ASSERT_FALSE(wrong);

@@ -34,7 +34,8 @@ struct Change {
 Calendar calendar_of(const std::vector<Change>& changes) {
   Calendar calendar;
   for (const auto& change : changes)
-    change.cycle ? calendar.follow(change.step, *change.cycle) : calendar.cut(change.step);
+    change.cycle ? calendar.follow(change.step, std::make_shared<const UpdateCycle>(*change.cycle))
+                 : calendar.cut(change.step);
   return calendar;
 }
 
@@ -122,11 +123,11 @@ TEST(UpdateCycle, namesWhatItCannotRead) {
 }
 
 TEST(Calendar, countsSlots) {
-  EXPECT_EQ(slots_needed({}), 1U);                // synchronous
-  EXPECT_EQ(slots_needed({1, {{0, 0, 2}}}), 2U);  // one step late
-  EXPECT_EQ(slots_needed({2, {{0, 1, 4}}}), 2U);  // two steps merged, sent in the next two
-  EXPECT_EQ(slots_needed({1, {{0, 0, 4}}}), 4U);
-  EXPECT_EQ(slots_needed({3, {{0, 0, 2}, {1, 2, 4}}}), 2U);
+  EXPECT_EQ(slots_needed(UpdateCycle{}), 1U);                // synchronous
+  EXPECT_EQ(slots_needed(UpdateCycle{1, {{0, 0, 2}}}), 2U);  // one step late
+  EXPECT_EQ(slots_needed(UpdateCycle{2, {{0, 1, 4}}}), 2U);  // two steps merged, sent in the next two
+  EXPECT_EQ(slots_needed(UpdateCycle{1, {{0, 0, 4}}}), 4U);
+  EXPECT_EQ(slots_needed(UpdateCycle{3, {{0, 0, 2}, {1, 2, 4}}}), 2U);
 }
 
 TEST(Calendar, refusesCyclesThatMakeNoSense) {
@@ -136,6 +137,41 @@ TEST(Calendar, refusesCyclesThatMakeNoSense) {
   EXPECT_FALSE(check_cycle({1, {{0, 0, 0}}}));             // applied before it ran
   EXPECT_FALSE(check_cycle({2, {{0, 0, 3}, {1, 1, 3}}}));  // two at once
   EXPECT_FALSE(check_cycle({1, {{1, 0, 2}}}));
+}
+
+RC_GTEST_PROP(UpdateCycles, ReadWhatTheyWrite, ()) {
+  UpdateCycles cycles{any_cycle(), {}};
+  const auto other = any_cycle();
+  if (other.period_steps == cycles.usual.period_steps)
+    for (const auto bucket : *rc::gen::container<std::vector<BucketIndex>>(3, rc::gen::inRange<BucketIndex>(0, 50)))
+      cycles.own[bucket] = other;
+  const auto read = parse_cycles(to_text(cycles));
+  if (!read) RC_FAIL(read.error().message());
+  RC_ASSERT(*read == cycles);
+}
+
+TEST(UpdateCycles, areRepeatedUntilTheyAreOfOneLength) {
+  const auto cycles = parse_cycles("0@1;2,3:0-1@3;5:0-2@3");
+  ASSERT_TRUE(cycles) << cycles.error().message();
+  EXPECT_EQ(cycles->usual.period_steps, 6U);
+  EXPECT_EQ(cycles->usual.generations.size(), 6U);
+  EXPECT_EQ(cycles->of(2).generations, (std::vector<PlanGeneration>{{0, 1, 3}, {2, 3, 5}, {4, 5, 7}}));
+  EXPECT_EQ(cycles->of(3), cycles->of(2));
+  EXPECT_EQ(cycles->of(5).generations, (std::vector<PlanGeneration>{{0, 2, 3}, {3, 5, 6}}));
+  EXPECT_EQ(cycles->of(4), cycles->usual);
+  EXPECT_EQ(slots_needed(*cycles), 2U);
+  EXPECT_EQ(longest_delay(*cycles), 3U);
+}
+
+TEST(UpdateCycles, nameWhatTheyCannotRead) {
+  const auto says = [](const char* text) {
+    const auto cycles = parse_cycles(text);
+    return cycles ? "fine" : cycles.error().message();
+  };
+  for (const char* text : {"0@1;", "0@1;0@1", "0@1;:0@1", "0@1;1,:0@1", "0@1;x:0@1"})
+    EXPECT_NE(says(text).find("names no buckets"), std::string::npos) << text << ": " << says(text);
+  EXPECT_NE(says("0@1;1:0@2;1:0@3").find("has a cycle already"), std::string::npos);
+  EXPECT_NE(says("0-4095@4096;1:0-4094@4095").find("no common length"), std::string::npos);
 }
 
 }  // namespace

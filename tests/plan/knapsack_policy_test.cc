@@ -96,7 +96,7 @@ Result<sim::Outcome> run_pinned(const char* cycle, const PlanLimits& limits = {}
   auto setup = sim::setup_for(profile, "knapsack");
   setup.profile.reset();
   setup.limits = limits;
-  setup.pinned = model::parse_cycle(cycle).value();
+  setup.pinned = model::parse_cycles(cycle).value();
   const auto scheduler = make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   return sim::simulate(**scheduler, profile, {.steps = 120, .warmup_steps = 30});
@@ -124,13 +124,13 @@ TEST(PinnedPlan, staysWithinTheLimits) {
 TEST(PlanFollower, handsOverWhereTheCalendarSaysSo) {
   const model::Plan first{2, {{0, 1, 5}}, {{{0, 0, 0, 8}}}, 0, 0};
   const model::Plan second{2, {{0, 0, 1}, {1, 1, 2}}, {{{0, 0, 0, 8}, {0, 1, 0, 8}}}, 0, 0};
-  model::Calendar calendar;
-  calendar.follow(0, model::cycle_of(first));
-  PlanFollower old_plan(first, 1, calendar, 0);
+  std::vector<model::Calendar> calendars(1);
+  model::follow(calendars, 0, model::cycles_of(first));
+  PlanFollower old_plan(first, calendars, 0);
   EXPECT_FALSE(old_plan.done());
-  calendar.follow(4, model::cycle_of(second));
-  PlanFollower new_plan(second, 1, calendar, 4);
-  calendar.cut(7);  // in mid-cycle: the second generation of that cycle never begins
+  model::follow(calendars, 4, model::cycles_of(second));
+  PlanFollower new_plan(second, calendars, 4);
+  model::cut(calendars, 7);  // in mid-cycle: the second generation of that cycle never begins
   std::vector<Launch> launches;
   for (std::uint64_t step = 0; step < 4; ++step) old_plan.ready(0, step);
   old_plan.take(launches);
@@ -141,6 +141,40 @@ TEST(PlanFollower, handsOverWhereTheCalendarSaysSo) {
   ASSERT_EQ(launches.size(), 5U);
   EXPECT_TRUE(new_plan.done());
   for (std::size_t i = 0; i < launches.size(); ++i) EXPECT_EQ(launches[i].generation, i);
+}
+
+// Bucket 1 merges two steps and is sent a cycle later, behind bucket 0 of the steps in between.
+TEST(PlanFollower, sendsWhatIsLateBehindWhatIsFresh) {
+  model::Plan plan{2, {{0, 0, 1}, {1, 1, 2}}, {{{1, 0, 0, 8, 1}, {0, 0, 0, 8}, {0, 1, 0, 8}}}, 0,
+                   0, {{1, {{0, 1, 3}}}}};
+  ASSERT_TRUE(model::check_plan(plan, std::vector<std::uint64_t>{8, 8}, 1));
+  std::vector<model::Calendar> calendars(2);
+  model::follow(calendars, 0, model::cycles_of(plan));
+  model::follow(calendars, 5, {});
+  PlanFollower follower(plan, calendars, 0);
+  std::vector<Launch> launches;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    follower.ready(0, step);
+    follower.ready(1, step);
+  }
+  follower.take(launches);
+  EXPECT_TRUE(follower.done());
+  std::vector<std::pair<model::BucketIndex, std::uint64_t>> sent;
+  for (const auto& launch : launches) sent.emplace_back(launch.bucket, launch.generation);
+  // The third generation of bucket 1 has one step only, for the plan ends; it is sent all the same.
+  EXPECT_EQ(sent, (std::vector<std::pair<model::BucketIndex, std::uint64_t>>{
+                      {0, 0}, {0, 1}, {1, 0}, {0, 2}, {0, 3}, {1, 1}, {0, 4}, {1, 2}}));
+}
+
+TEST(PinnedPlan, datesBucketsOneByOne) {
+  const auto outcome = run_pinned("0@1;0:0-1@3");
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_EQ(outcome->max_staleness_steps, 1U);
+  EXPECT_LT(outcome->updates_per_step, 1);
+  EXPECT_GT(outcome->updates_per_step, 0.5);
+  const auto missing = run_pinned("0@1;99:0-1@3");
+  ASSERT_FALSE(missing);
+  EXPECT_NE(missing.error().message().find("of bucket 99"), std::string::npos) << missing.error().message();
 }
 
 }  // namespace

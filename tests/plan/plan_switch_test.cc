@@ -27,7 +27,8 @@ Setup small_setup(std::size_t buckets, std::size_t links) {
 // Runs steps of random length over a scheduler and keeps the workers' calendar beside it.
 class Driver {
  public:
-  explicit Driver(const Setup& setup) : setup_(setup), scheduler_(make_scheduler(setup).value()) {}
+  explicit Driver(const Setup& setup)
+      : setup_(setup), scheduler_(make_scheduler(setup).value()), calendars_(setup.buckets.size()) {}
 
   void step() {
     const auto backward_us = *rc::gen::inRange<TimeUs>(500, 5000);
@@ -38,7 +39,7 @@ class Driver {
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) {
       now_ += backward_us / static_cast<TimeUs>(setup_.buckets.size());
       ready_[b] = step_ + 1;
-      if (calendar_.of_step(step_).last_step == step_) scheduler_->bucket_ready(b, step_, now_);
+      if (calendars_[b].of_step(step_).last_step == step_) scheduler_->bucket_ready(b, step_, now_);
       take();
     }
     ++step_;
@@ -46,11 +47,12 @@ class Driver {
 
   // As the daemon does it: the flush first, then what was gathered.
   void flush() {
-    const auto under_way = calendar_.of_step(step_ - 1);
-    calendar_.cut(step_);
+    std::vector<model::BucketIndex> under_way;
+    for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
+      if (calendars_[b].of_step(step_ - 1).last_step >= step_) under_way.push_back(b);
+    model::cut(calendars_, step_);
     scheduler_->flushed(step_, now_);
-    if (under_way.last_step >= step_)
-      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) scheduler_->bucket_ready(b, step_ - 1, now_);
+    for (const auto bucket : under_way) scheduler_->bucket_ready(bucket, step_ - 1, now_);
     take();
     check_complete();
   }
@@ -61,14 +63,15 @@ class Driver {
 
   // Every byte of every generation so far was launched once.
   void check_complete() const {
-    for (std::uint64_t g = 0; calendar_.at(g).last_step < step_; ++g)
-      for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) {
+    for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
+      for (std::uint64_t g = 0; calendars_[b].at(g).last_step < step_; ++g) {
         const auto sent = sent_.find({g, b});
         RC_ASSERT(sent != sent_.end());
         RC_ASSERT(sent->second == setup_.buckets[b].bytes);
       }
   }
   [[nodiscard]] unsigned switches() const { return switches_; }
+  [[nodiscard]] unsigned mixed() const { return mixed_; }
 
  private:
   void take() {
@@ -76,29 +79,32 @@ class Driver {
     if (const auto change = scheduler_->take_switch()) {
       RC_ASSERT(change->step > step_);
       // A worker that waits for what is due before that step has waited for something launched after this.
-      const auto next = calendar_.of_step(step_ + 1);
+      const auto next = calendars_[0].of_step(step_ + 1);
       RC_ASSERT(next.apply_step < change->step);
       RC_ASSERT(!sent_.contains({next.generation, 0}));
-      calendar_.follow(change->step, model::cycle_of(change->plan));
+      model::follow(calendars_, change->step, model::cycles_of(change->plan));
+      if (!change->plan.own_generations.empty()) ++mixed_;
       ++switches_;
     }
-    std::map<model::LinkIndex, std::uint64_t> newest;
+    std::map<std::pair<model::LinkIndex, model::BucketIndex>, std::uint64_t> newest;
     for (const auto& launch : scheduler_->take_launches(now_)) {
-      RC_ASSERT(calendar_.at(launch.generation).last_step < ready_[launch.bucket]);
-      RC_ASSERT(launch.generation >= newest[launch.link]);
-      newest[launch.link] = launch.generation;
+      RC_ASSERT(calendars_[launch.bucket].at(launch.generation).last_step < ready_[launch.bucket]);
+      auto& before = newest[{launch.link, launch.bucket}];
+      RC_ASSERT(launch.generation >= before);
+      before = launch.generation;
       sent_[{launch.generation, launch.bucket}] += launch.bytes;
     }
   }
 
   Setup setup_;
   std::unique_ptr<Scheduler> scheduler_;
-  model::Calendar calendar_;
+  std::vector<model::Calendar> calendars_;  // of the buckets
   std::map<model::BucketIndex, std::uint64_t> ready_;
   std::map<std::pair<std::uint64_t, model::BucketIndex>, std::uint64_t> sent_;
   std::uint64_t step_ = 0;
   TimeUs now_ = 0;
   unsigned switches_ = 0;
+  unsigned mixed_ = 0;  // to plans with dates of their own for some buckets
 };
 
 RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
@@ -122,6 +128,23 @@ RC_GTEST_PROP(PlanSwitch, ComesWithTheFirstProfileAndWithAChangedLink, ()) {
   driver.change_links(0.1);
   for (int step = 0; step < 60; ++step) driver.step();
   RC_ASSERT(driver.switches() == 2U);
+}
+
+// The same where the largest bucket is late and the others are not.
+RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhereBucketsHaveDatesOfTheirOwn, ()) {
+  Setup setup = small_setup(*rc::gen::inRange<std::size_t>(3, 8), *rc::gen::inRange<std::size_t>(1, 3));
+  setup.buckets[1].bytes = 400'000;
+  setup.limits.fresh_tolerance = 0.05;
+  Driver driver(setup);
+  driver.change_links(200);
+  const auto flush_every = *rc::gen::inRange(2, 40);
+  for (int step = 0; step < 90; ++step) {
+    driver.step();
+    if (step == 40) driver.change_links(*rc::gen::element(100.0, 150.0, 400.0));
+    if (*rc::gen::inRange(0, flush_every) == 0) driver.flush();
+  }
+  driver.flush();
+  RC_TAG(driver.mixed() > 0 ? "with late buckets" : "without");
 }
 
 }  // namespace

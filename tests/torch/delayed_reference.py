@@ -46,7 +46,16 @@ class Run:
         return self.optimizer._deft.exchange.arena.group
 
     def calendar(self):
-        return [self.group.generation_of(step) for step in range(self.steps)]
+        """The generation of each step, where all gradients have the same."""
+        found = [set(dates.values()) for dates in self.calendars()]
+        assert all(len(dates) == 1 for dates in found)
+        return [dates.pop() for dates in found]
+
+    def calendars(self):
+        """The generations of each step, by the parameter's name."""
+        names = [gradient.name for gradient in self.optimizer._deft.exchange.gradients]
+        steps = range(self.steps)
+        return [dict(zip(names, self.group.generations_of(step), strict=True)) for step in steps]
 
     def state(self, flush=True):
         """Of all parameters, by default with nothing pending."""
@@ -56,32 +65,42 @@ class Run:
 
     def expected(self, before_update=lambda _model: None):
         """The same in one process: each generation's average over merged steps and ranks, applied when it was."""
-        return follow(self.calendar(), self.kind, self.dtype, self.passes, self.schedule, before_update)
+        return follow(self.calendars(), self.kind, self.dtype, self.passes, self.schedule, before_update)
 
 
-def follow(calendar, kind, dtype, passes, schedule, before_update):
+def follow(calendars, kind, dtype, passes, schedule, before_update):
     model = make(dtype=dtype)
     optimizer = OPTIMIZERS[kind](model.parameters())
     scheduler = schedule(optimizer) if schedule else None
-    params = list(model.parameters())
-    sums = {}  # of each generation that is not applied yet, oldest first
-    for step in range(len(calendar) + 1):
-        for number in [n for n, (now, _) in sums.items() if now.apply_step <= step]:
-            now, total = sums.pop(number)
-            for param, value in zip(params, total):
-                param.grad = value / now.merged
+    params = dict(model.named_parameters())
+    waiting = {name: {} for name in params}  # of each parameter, its generations that are not applied yet, oldest first
+    for step in range(len(calendars) + 1):
+        while due := take_due(waiting, step):
+            for name, param in params.items():
+                param.grad = due.get(name)
             before_update(model)
             optimizer.step()
             if scheduler is not None:
                 scheduler.step()
-        if step == len(calendar):
+        if step == len(calendars):
             break
-        now = calendar[step]
         optimizer.zero_grad()
         for rank in range(hvd.size()):
             shares = [share_of(rank, hvd.size(), x, y) for x, y in data_of(step, passes, dtype)]
             backward(model, shares, passes * hvd.size())
-        _, total = sums.setdefault(now.number, (now, [torch.zeros_like(param) for param in params]))
-        for value, param in zip(total, params):
-            value += param.grad
+        for name, param in params.items():
+            now = calendars[step][name]
+            _, total = waiting[name].setdefault(now.number, (now, torch.zeros_like(param)))
+            total += param.grad
     return model.state_dict()
+
+
+def take_due(waiting, step):
+    """The oldest average of each parameter that is applied before `step`."""
+    due = {}
+    for name, generations in waiting.items():
+        number = next(iter(generations), None)
+        if number is not None and generations[number][0].apply_step <= step:
+            now, total = generations.pop(number)
+            due[name] = total / now.merged
+    return due

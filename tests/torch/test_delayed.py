@@ -32,10 +32,10 @@ def follow_a_plan(options, flushes, tolerance):
             run.optimizer.flush()
     state = run.state()
     assert_same_everywhere(state)
-    calendar = run.calendar()
+    calendars = run.calendars()
     if hvd.rank() == 0:
         assert_close(state, run.expected(), **tolerance)
-    return digest(state), overlaps(run.optimizer), [tuple(generation) for generation in calendar]
+    return digest(state), overlaps(run.optimizer), [sorted(dates.items()) for dates in calendars]
 
 
 CASES = {
@@ -43,6 +43,9 @@ CASES = {
     "three steps late": ("0@4", 4, 2, {"optimizer": "adamw"}, (5,), DOUBLE),
     "two merged": ("0-1@3", 2, 1, {"optimizer": "rmsprop"}, (4, 9), DOUBLE),
     "three merged, flushed in mid-cycle": ("0-2@5", 4, 2, {"optimizer": "adamw"}, (6, 7, 11), DOUBLE),
+    "one bucket late": ("0@1;1:0-1@3", 2, 2, {}, (6,), DOUBLE),
+    "each bucket its own": ("0@2;0:0@1;1,2:0-1@3;4:0-2@4", 4, 2, {"optimizer": "adamw"}, (5, 6, 13), DOUBLE),
+    "one bucket fresh": ("0-1@4;2:0@1", 2, 1, {"optimizer": "rmsprop", "passes": 2}, (3,), DOUBLE),
     "uneven": ("0-1@4,2@5", 2, 2, {"passes": 2}, (3,), DOUBLE),
     "fp16": (
         "0-1@4",
@@ -69,16 +72,17 @@ def test_a_pinned_plan_gives_the_same_bits_in_every_run(start, case):
             tolerance,
             workers=workers,
             plan=plan,
+            partition_bytes=4096,
             overlap_forward=overlap,
         )
         assert all(overlapped == (overlap == "on") for _, overlapped, _ in results)
         seen += [(bits, calendar) for bits, _, calendar in results]
     assert seen.count(seen[0]) == len(seen)
-    _, calendar = seen[0]
-    assert max(generation[2] - generation[1] + 1 for generation in calendar) == (
-        3 if "three merged" in case else 2 if "-" in plan else 1
-    )
-    assert any(generation[3] > generation[2] + 1 for generation in calendar)
+    _, calendars = seen[0]
+    merged = {generation.merged for dates in calendars for _, generation in dates}
+    assert max(merged) == (3 if "-2@" in plan else 2 if "-" in plan else 1)
+    assert (";" in plan) == any(len({generation for _, generation in dates}) > 1 for dates in calendars)
+    assert any(generation.apply_step > generation.last_step + 1 for dates in calendars for _, generation in dates)
 
 
 def follow_measured_plans():
@@ -95,8 +99,10 @@ def follow_measured_plans():
     return digest(state)
 
 
-def test_a_measured_plan_follows_in_the_middle_of_a_run(start):
-    cluster = start(2, policy="knapsack", max_staleness_steps=16, fresh_wait_percent=0)
+# One bucket for all, which must be late as a whole; and a bucket a tensor, of which only the largest may be.
+@pytest.mark.parametrize("options", [{"max_late_percent": 100}, {"partition_bytes": 4096}])
+def test_a_measured_plan_follows_in_the_middle_of_a_run(start, options):
+    cluster = start(2, policy="knapsack", max_staleness_steps=16, fresh_wait_percent=0, **options)
     bits = cluster.run(follow_measured_plans, workers=4)
     assert len(set(bits)) == 1
     log = (cluster.folder / "daemon0.log").read_text()
@@ -115,12 +121,10 @@ def keep_up(steps):
         assert all(torch.equal(a, b) for a, b in zip(before, run.model.parameters()))  # nothing was pending
     state = run.state()
     assert_same_everywhere(state)
-    arena = run.optimizer._deft.exchange.arena
-    calendar = [tuple(arena.group.generation_of(step))[:4] for step in range(steps)]
+    calendar = [generation[:4] for generation in run.calendar()]
     assert calendar == [(step, step, step, step + 1) for step in range(steps)]
     if hvd.rank() == 0:
-        calendar = run.calendar()
-        assert_close(state, follow(calendar, "sgd", torch.float64, 1, None, lambda _model: None), **DOUBLE)
+        assert_close(state, follow(run.calendars(), "sgd", torch.float64, 1, None, lambda _model: None), **DOUBLE)
     return digest(state)
 
 

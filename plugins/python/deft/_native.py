@@ -4,7 +4,7 @@ import ctypes
 import pathlib
 from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
-INTERFACE_VERSION = 2  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 3  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -55,8 +55,8 @@ _FUNCTIONS = {
     "deft_ready": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, c_uint, _E]),
     "deft_wait": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
     "deft_test": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
-    "deft_generation_of_step": (Generation, [c_void_p, c_uint64]),
-    "deft_generation_at": (Generation, [c_void_p, c_uint64]),
+    "deft_generations_of_step": (None, [c_void_p, c_uint64, POINTER(Generation)]),
+    "deft_generations_at": (None, [c_void_p, POINTER(c_uint64), POINTER(Generation)]),
     "deft_flush": (c_int, [c_void_p, c_uint64, _E]),
     "deft_stage": (c_int, [c_void_p, c_int, c_uint64, _E]),
     "deft_allreduce": (

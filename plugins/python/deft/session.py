@@ -48,6 +48,7 @@ class Group:
         self._session = session
         self._handle = handle
         self._size = size
+        self._found = (_native.Generation * size)()
 
     def __len__(self) -> int:
         return self._size
@@ -81,14 +82,19 @@ class Group:
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self._open(), first, count, step) == 1
 
-    def generation_of(self, step: int) -> Generation:
-        """The generation that merges the gradients of `step`; known once all that is due before it was waited for."""
-        found = lib.deft_generation_of_step(self._open(), step)
-        return Generation(found.number, found.first_step, found.last_step, found.apply_step, found.slot)
+    def generations_of(self, step: int) -> list[Generation]:
+        """Of each tensor the generation that merges the gradients of `step`; known once all that is due before it was
+        waited for."""
+        lib.deft_generations_of_step(self._open(), step, self._found)
+        return self._described()
 
-    def generation(self, number: int) -> Generation:
-        found = lib.deft_generation_at(self._open(), number)
-        return Generation(found.number, found.first_step, found.last_step, found.apply_step, found.slot)
+    def generations(self, numbers: Sequence[int]) -> list[Generation]:
+        """Of each tensor the generation with that number."""
+        lib.deft_generations_at(self._open(), (c_uint64 * self._size)(*numbers), self._found)
+        return self._described()
+
+    def _described(self) -> list[Generation]:
+        return [Generation(f.number, f.first_step, f.last_step, f.apply_step, f.slot) for f in self._found]
 
     def flush(self, step: int) -> None:
         """Ends the generation under way before `step`, on all ranks alike; then hand over what it has so far."""
