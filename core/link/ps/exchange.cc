@@ -53,6 +53,7 @@ Exchange::~Exchange() {
 // Blocks until ZeroMQ holds none of our memory any more; what was not sent yet is dropped.
 void Exchange::close() {
   lanes_.clear();
+  rounds_.clear();
   context_.reset();
 }
 
@@ -149,12 +150,14 @@ void Exchange::close_if_aborted() {
   in_use_.unlock();
 }
 
-Result<void> Exchange::round(std::byte* data, std::span<const Segment> segments, const Header& shape) {
+// Does `work` with the connections; an error of it closes them.
+template <typename Work>
+Result<void> Exchange::guarded(Work work) {
   Result<void> result;
   {
     const std::lock_guard lock(in_use_);
     try {
-      result = aborted_ ? fail(ErrorKind::kLost, "aborted") : run(data, segments, shape);
+      result = aborted_ ? fail(ErrorKind::kLost, "aborted") : work();
     } catch (const zmq::error_t& error) {
       result = fail(ErrorKind::kLost, std::string("ZeroMQ: ") + error.what());
     }
@@ -164,70 +167,87 @@ Result<void> Exchange::round(std::byte* data, std::span<const Segment> segments,
   return result;
 }
 
-Result<void> Exchange::run(std::byte* data, std::span<const Segment> segments, const Header& shape) {
+Result<void> Exchange::start(std::byte* data, std::vector<Segment> segments, const Header& shape) {
+  return guarded([&] {
+    Round& round = rounds_.emplace_back();
+    round.data = data;
+    round.segments = std::move(segments);
+    round.missing = round.segments.size();
+    round.header = shape;
+    round.header.kind = Kind::kPush;
+    round.header.node = node_;
+    round.header.nodes = nodes_;
+    round.header.round = started_++;
+    for (std::uint32_t i = 0; i < round.segments.size(); ++i)
+      lanes_[round.segments[i].server].pieces.push_back({&round, i});
+    return move_on();
+  });
+}
+
+Result<void> Exchange::finish() {
+  return guarded([&]() -> Result<void> {
+    while (true) {
+      if (auto ok = move_on(); !ok) return ok;
+      if (rounds_.front().missing == 0) break;
+      if (aborted_) return fail(ErrorKind::kLost, "aborted");
+      wait(kLongUs);
+    }
+    rounds_.pop_front();
+    return {};
+  });
+}
+
+// Pushes what there is room for, and takes what has come.
+Result<void> Exchange::move_on() {
   for (Lane& lane : lanes_) {
-    lane.segments.clear();
-    lane.sent = lane.received = 0;
-  }
-  for (std::uint32_t i = 0; i < segments.size(); ++i) lanes_[segments[i].server].segments.push_back(i);
-  Header header = shape;
-  header.kind = Kind::kPush;
-  header.node = node_;
-  header.nodes = nodes_;
-  header.round = rounds_++;
-  while (true) {
-    bool complete = true;
-    for (Lane& lane : lanes_) {
-      push_what_fits(lane, data, segments, header);
-      if (auto ok = look_after(lane, data, segments); !ok) return ok;
-      complete = complete && lane.received == lane.segments.size();
-    }
-    if (complete) return {};
-    if (aborted_) return fail(ErrorKind::kLost, "aborted");
-    const bool can_push = std::ranges::any_of(lanes_, [](const Lane& lane) {
-      return lane.sent < lane.segments.size() && lane.sent - lane.received < kWindow;
-    });
-    if (!can_push) wait(kLongUs);
-  }
-}
-
-// The earliest segments first: the order of the operations is the leader's, and urgent parts are ahead in it.
-void Exchange::push_what_fits(Lane& lane, std::byte* data, std::span<const Segment> segments, const Header& shape) {
-  while (lane.sent < lane.segments.size() && lane.sent - lane.received < kWindow) {
-    const Segment& segment = segments[lane.segments[lane.sent]];
-    Header header = shape;
-    header.segment = lane.segments[lane.sent++];
-    header.bytes = segment.bytes;
-    header.owner = segment.owner;
-    const bool brings = segment.owner == kNoOwner || segment.owner == node_;
-    lane.connection->push(header, data + segment.offset, brings ? segment.bytes : 0);
-  }
-}
-
-Result<void> Exchange::take_results(Lane& lane, std::byte* data, std::span<const Segment> segments) {
-  while (auto message = lane.connection->receive()) {
-    const bool due = lane.received < lane.sent;
-    const std::uint32_t index = due ? lane.segments[lane.received] : 0;
-    const std::size_t bytes = !due || segments[index].owner == node_ ? 0 : segments[index].bytes;
-    if (!due || message->header.round + 1 != rounds_ || message->header.segment != index ||
-        message->payload.size() != bytes) {
-      return fail(ErrorKind::kViolation,
-                  "the parameter server " + lane.connection->address() + " gave back what was not asked for",
-                  "install the same version of Deft on all nodes");
-    }
-    if (bytes > 0) std::memcpy(data + segments[index].offset, message->payload.data(), bytes);
-    ++lane.received;
+    push_what_fits(lane);
+    const std::size_t before = lane.pieces.size();
+    if (auto ok = look_after(lane); !ok) return ok;
+    if (lane.pieces.size() < before) push_what_fits(lane);
   }
   return {};
 }
 
-// What has come, and whether more will.
-Result<void> Exchange::look_after(Lane& lane, std::byte* data, std::span<const Segment> segments) {
-  if (auto ok = take_results(lane, data, segments); !ok) return ok;
+void Exchange::push_what_fits(Lane& lane) {
+  while (lane.pushed < lane.pieces.size() && lane.pushed < kWindow) {
+    const Piece piece = lane.pieces[lane.pushed++];
+    const Segment& segment = piece.round->segments[piece.segment];
+    Header header = piece.round->header;
+    header.segment = piece.segment;
+    header.bytes = segment.bytes;
+    header.owner = segment.owner;
+    const bool brings = segment.owner == kNoOwner || segment.owner == node_;
+    lane.connection->push(header, piece.round->data + segment.offset, brings ? segment.bytes : 0);
+  }
+}
+
+Result<void> Exchange::take_results(Lane& lane) {
+  while (auto message = lane.connection->receive()) {
+    const Header& header = message->header;
+    const Piece due = lane.pushed > 0 ? lane.pieces.front() : Piece{};
+    const bool asked = due.round != nullptr && header.round == due.round->header.round && header.segment == due.segment;
+    const Segment segment = asked ? due.round->segments[due.segment] : Segment{};
+    const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
+    if (!asked || message->payload.size() != bytes) {
+      return fail(ErrorKind::kViolation,
+                  "the parameter server " + lane.connection->address() + " gave back what was not asked for",
+                  "install the same version of Deft on all nodes");
+    }
+    if (bytes > 0) std::memcpy(due.round->data + segment.offset, message->payload.data(), bytes);
+    --due.round->missing;
+    --lane.pushed;
+    lane.pieces.pop_front();
+  }
+  return {};
+}
+
+// What has come, and whether what the oldest round waits for still will.
+Result<void> Exchange::look_after(Lane& lane) {
+  if (auto ok = take_results(lane); !ok) return ok;
   lane.connection->check_alive();
   if (!lane.connection->ended()) return {};
-  if (auto ok = take_results(lane, data, segments); !ok) return ok;  // came before the server's end did
-  if (lane.received == lane.segments.size()) return {};
+  if (auto ok = take_results(lane); !ok) return ok;  // came before the server's end did
+  if (lane.pieces.empty() || lane.pieces.front().round != &rounds_.front()) return {};
   return tl::unexpected(*lane.connection->ended());
 }
 

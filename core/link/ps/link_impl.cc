@@ -5,41 +5,58 @@ namespace deft::link::ps_backend {
 LinkImpl::LinkImpl(std::string name, std::unique_ptr<Exchange> exchange)
     : name_(std::move(name)), exchange_(std::move(exchange)) {}
 
-// Runs `segments_`; an error makes the link fail for good.
-Result<void> LinkImpl::run(std::byte* data, Header shape) {
+// Runs `operation`; an error makes the link fail for good.
+template <typename Operation>
+Result<void> LinkImpl::run(Operation operation) {
   {
     const std::lock_guard lock(mutex_);
     if (failed_) return tl::unexpected(*failed_);
   }
-  if (exchange_->nodes() == 1 || segments_.empty()) return {};
-  for (const Segment& segment : segments_) shape.total += segment.bytes;
-  auto result = exchange_->round(data, segments_, shape);
+  if (exchange_->nodes() == 1) return {};
+  auto result = operation();
   if (result) return result;
   const std::lock_guard lock(mutex_);
   if (!failed_) failed_ = result.error().in(name_);
   return tl::unexpected(*failed_);
 }
 
+Result<void> LinkImpl::push(std::byte* data, std::vector<Segment> segments, Header shape) {
+  for (const Segment& segment : segments) shape.total += segment.bytes;
+  return run([&] { return exchange_->start(data, std::move(segments), shape); });
+}
+
+Result<void> LinkImpl::pull() {
+  return run([&] { return exchange_->finish(); });
+}
+
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  if (auto ok = start_all_reduce(data, count, dtype, op); !ok) return ok;
+  return finish_all_reduce();
+}
+
+Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
   if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   }
   Header shape;
   shape.dtype = static_cast<std::uint8_t>(dtype);
   shape.op = static_cast<std::uint8_t>(op);
-  segments_.clear();
-  exchange_->spread().cut(0, count * model::dtype_bytes(dtype), kNoOwner, segments_);
-  return run(data, shape);
+  std::vector<Segment> segments;
+  exchange_->spread().cut(0, count * model::dtype_bytes(dtype), kNoOwner, segments);
+  return push(data, std::move(segments), shape);
 }
+
+Result<void> LinkImpl::finish_all_reduce() { return pull(); }
 
 Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
   if (root >= exchange_->nodes()) {
     return fail(ErrorKind::kInvalid,
                 "broadcast from node " + std::to_string(root) + " of " + std::to_string(exchange_->nodes()));
   }
-  segments_.clear();
-  exchange_->spread().cut(0, bytes, root, segments_);
-  return run(data, Header{});
+  std::vector<Segment> segments;
+  exchange_->spread().cut(0, bytes, root, segments);
+  if (auto ok = push(data, std::move(segments), Header{}); !ok) return ok;
+  return pull();
 }
 
 Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> bytes) {
@@ -47,13 +64,14 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
     return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(bytes.size()) + " blocks on " +
                                          std::to_string(exchange_->nodes()) + " nodes");
   }
-  segments_.clear();
+  std::vector<Segment> segments;
   std::size_t offset = 0;
   for (std::uint32_t node = 0; node < bytes.size(); ++node) {
-    exchange_->spread().cut(offset, bytes[node], node, segments_);
+    exchange_->spread().cut(offset, bytes[node], node, segments);
     offset += bytes[node];
   }
-  return run(data, Header{});
+  if (auto ok = push(data, std::move(segments), Header{}); !ok) return ok;
+  return pull();
 }
 
 void LinkImpl::abort(std::string_view reason) {

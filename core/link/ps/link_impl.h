@@ -1,4 +1,5 @@
-// The ps link: every operation is a round of pushes to the parameter servers, each answered by its result.
+// The ps link: every operation is a round of pushes to the parameter servers, each answered by its result. To start an
+// all-reduce is to push it, to finish it is to pull it.
 #pragma once
 
 #include <memory>
@@ -18,16 +19,22 @@ class LinkImpl final : public Link {
 
   [[nodiscard]] const std::string& name() const override { return name_; }
   Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  [[nodiscard]] std::size_t depth() const override { return kDepth; }
+  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  Result<void> finish_all_reduce() override;
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
   void abort(std::string_view reason) override;
 
  private:
-  Result<void> run(std::byte* data, Header shape);
+  static constexpr std::size_t kDepth = 4;  // what is on the wire is bounded by kWindow; these wait for it
+  template <typename Operation>
+  Result<void> run(Operation operation);
+  Result<void> push(std::byte* data, std::vector<Segment> segments, Header shape);
+  Result<void> pull();
 
   const std::string name_;
   std::unique_ptr<Exchange> exchange_;
-  std::vector<Segment> segments_;  // of the running operation
 
   std::mutex mutex_;
   std::optional<Error> failed_;  // guarded by mutex_
