@@ -65,8 +65,20 @@ def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
             wait_until(lambda s=server, c=count_before: descriptors(s) <= c, what="the server's descriptors given back")
 
 
-def run(cluster: Cluster, per_node: int, links: str) -> list[str]:
-    return cluster.finish(cluster.start(SUMS, per_node, DEFT_LINKS=links, DEFT_POLICY="bytescheduler"))
+def run(cluster: Cluster, per_node: int, links: str, policy: str = "bytescheduler", **options: str) -> list[str]:
+    return cluster.finish(cluster.start(SUMS, per_node, DEFT_LINKS=links, DEFT_POLICY=policy, **options))
+
+
+@pytest.mark.parametrize("policy", ["p3", "prophet", "bytescheduler"])
+def test_parts_of_each_policy_follow_each_other_through_the_servers(policy):
+    with Cluster(2) as cluster:
+        servers = Servers(cluster, 2)
+        digests = {
+            links: {output.split()[-1] for output in run(cluster, 1, links, policy, DEFT_PARTITION_BYTES="64KB")}
+            for links in ("gloo:lo", servers.link)
+        }
+        assert all(len(digest) == 1 for digest in digests.values()), digests
+        assert len(set.union(*digests.values())) == 1, digests
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSTOP])

@@ -1,0 +1,195 @@
+// The executor on a link that the test plays: what it starts, what it waits for, and what it says of it.
+#include "daemon/executor.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <chrono>
+#include <thread>
+
+namespace deft::daemon {
+namespace {
+
+using std::chrono::milliseconds;
+
+// Writes down its calls. A finish lasts until the test lets it; it fails from the one that is told on.
+class ScriptedLink final : public link::Link {
+ public:
+  struct Script {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::string calls;
+    int allowed = 0;  // finishes
+    int fails_at = 1000;
+    bool aborted = false;
+
+    void allow(int count) {
+      const std::lock_guard lock(mutex);
+      allowed += count;
+      changed.notify_all();
+    }
+    void await_calls(const std::string& expected) {
+      std::unique_lock lock(mutex);
+      changed.wait_for(lock, std::chrono::seconds(5), [&] { return calls.size() >= expected.size(); });
+      EXPECT_EQ(calls, expected);
+    }
+  };
+
+  ScriptedLink(Script& script, std::size_t depth) : script_(script), depth_(depth) {}
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::size_t depth() const override { return depth_; }
+  Result<void> all_reduce(std::byte*, std::size_t, model::DType, model::ReduceOp) override { return {}; }
+  Result<void> start_all_reduce(std::byte*, std::size_t count, model::DType, model::ReduceOp) override {
+    say("+" + std::to_string(count));
+    return {};
+  }
+  Result<void> finish_all_reduce() override {
+    std::unique_lock lock(script_.mutex);
+    script_.changed.wait(lock, [this] { return script_.aborted || script_.allowed > 0; });
+    if (script_.aborted) return fail(ErrorKind::kLost, "aborted");
+    --script_.allowed;
+    script_.calls += "-";
+    script_.changed.notify_all();
+    if (--script_.fails_at < 0) return fail(ErrorKind::kLost, "the wire was cut");
+    return {};
+  }
+  Result<void> broadcast(std::byte*, std::size_t, std::uint32_t) override {
+    say("b");
+    return {};
+  }
+  Result<void> all_gather(std::byte*, std::span<const std::size_t>) override { return {}; }
+  void abort(std::string_view) override {
+    const std::lock_guard lock(script_.mutex);
+    script_.aborted = true;
+    script_.changed.notify_all();
+  }
+
+ private:
+  void say(const std::string& call) {
+    const std::lock_guard lock(script_.mutex);
+    script_.calls += call;
+    script_.changed.notify_all();
+  }
+  Script& script_;
+  const std::size_t depth_;
+  const std::string name_ = "scripted";
+};
+
+class ExecutorTest : public ::testing::Test {
+ protected:
+  void open(std::size_t depth) {
+    executor_ = std::make_unique<Executor>(
+        reactor_, "scripted", 0,
+        [this, depth]() -> Result<std::unique_ptr<link::Link>> {
+          return std::make_unique<ScriptedLink>(script_, depth);
+        },
+        [](const Result<void>&) {},
+        [this](TransferDone done) {
+          done_.push_back(std::move(done));
+          if (done_.size() == expected_) reactor_.stop();
+        });
+  }
+  Transfer transfer(std::uint64_t token, ipc::Collective collective = ipc::Collective::kAllReduce) {
+    Transfer t;
+    t.token = token;
+    t.collective = collective;
+    t.buffers = {memory_.data()};
+    t.count = token;
+    return t;
+  }
+  void run_until_done(std::size_t transfers) {
+    expected_ = transfers;
+    reactor_.after(5'000'000, [this] { reactor_.stop(); });
+    if (done_.size() < transfers) reactor_.run();
+    ASSERT_EQ(done_.size(), transfers);
+  }
+
+  Reactor reactor_;
+  ScriptedLink::Script script_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(4096);
+  std::vector<TransferDone> done_;
+  std::size_t expected_ = 0;
+  std::unique_ptr<Executor> executor_;
+};
+
+TEST_F(ExecutorTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
+  open(2);
+  for (std::uint64_t token = 1; token <= 4; ++token) executor_->push(transfer(token));
+  script_.await_calls("+1+2");
+  script_.allow(1);
+  script_.await_calls("+1+2-+3");
+  script_.allow(3);
+  run_until_done(4);
+  EXPECT_EQ(script_.calls, "+1+2-+3-+4--");
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(done_[i].token, i + 1);
+}
+
+TEST_F(ExecutorTest, OneThatIsAloneIsNotKeptWaitingForAnother) {
+  open(3);
+  executor_->push(transfer(1));
+  script_.allow(1);
+  run_until_done(1);
+  EXPECT_FALSE(done_[0].overlapped);
+}
+
+TEST_F(ExecutorTest, OtherCollectivesHaveTheLinkAlone) {
+  open(3);
+  executor_->push(transfer(1));
+  executor_->push(transfer(2, ipc::Collective::kBroadcast));
+  executor_->push(transfer(3));
+  script_.await_calls("+1");
+  std::this_thread::sleep_for(milliseconds(20));
+  script_.await_calls("+1");
+  script_.allow(2);
+  run_until_done(3);
+  EXPECT_EQ(script_.calls, "+1-b+3-");
+}
+
+TEST_F(ExecutorTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
+  open(2);
+  const TimeUs began = MonotonicClock::now();
+  executor_->push(transfer(1));
+  executor_->push(transfer(2));
+  script_.await_calls("+1+2");
+  std::this_thread::sleep_for(milliseconds(30));
+  script_.allow(1);
+  std::this_thread::sleep_for(milliseconds(10));
+  script_.allow(1);
+  run_until_done(2);
+  const TimeUs all = MonotonicClock::now() - began;
+  EXPECT_FALSE(done_[0].overlapped);
+  EXPECT_TRUE(done_[1].overlapped);
+  EXPECT_GE(done_[0].link_us, 30'000);
+  EXPECT_GT(done_[1].link_us, 0);
+  EXPECT_LE(done_[0].link_us + done_[1].link_us, all);  // the second not from its own start
+  EXPECT_LE(done_[0].busy_us + done_[1].busy_us, all);
+}
+
+TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
+  open(2);
+  script_.fails_at = 1;
+  for (std::uint64_t token = 1; token <= 3; ++token) executor_->push(transfer(token));
+  script_.allow(3);
+  run_until_done(3);
+  EXPECT_TRUE(done_[0].result);
+  for (std::size_t i = 1; i < 3; ++i) {
+    ASSERT_FALSE(done_[i].result);
+    EXPECT_NE(done_[i].result.error().message().find("link scripted"), std::string::npos);
+  }
+}
+
+TEST_F(ExecutorTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
+  open(2);
+  for (std::uint64_t token = 1; token <= 3; ++token) executor_->push(transfer(token));
+  script_.await_calls("+1+2");
+  executor_->abort("enough");
+  for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
+  EXPECT_TRUE(executor_->finished());
+  reactor_.after(1000, [this] { reactor_.stop(); });
+  reactor_.run();
+  EXPECT_TRUE(done_.empty());
+  EXPECT_EQ(script_.calls, "+1+2");
+}
+
+}  // namespace
+}  // namespace deft::daemon
