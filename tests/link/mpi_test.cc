@@ -174,7 +174,7 @@ TEST(MpiEnvironment, KeepsTheUsersParametersAndDropsTheDaemonsOwnPlaceInAJob) {
                                               "OMPI_MCA_initial_wdir=/home",
                                               "OMPI_UNIVERSE_SIZE=2",
                                               "PMIX_SERVER_URI3=y"};
-  const auto left = mpi_backend::helper_environment(variables, "eth1");
+  const auto left = mpi_backend::helper_environment(variables, "eth1", 1 << 20);
   EXPECT_THAT(left, IsSupersetOf({"PATH=/bin", "OMPI_MCA_btl_tcp_port_min_v4=5000", "SLURM_JOB_ID=7",
                                   "OMPI_MCA_btl_tcp_if_include=eth1"}));
   for (const char* gone : {"OMPI_COMM_WORLD", "OMPI_MCA_ess", "PMIX_RANK", "OMPI_MCA_orte_hnp", "PMI_", "SLURM_STEP",
@@ -185,11 +185,11 @@ TEST(MpiEnvironment, KeepsTheUsersParametersAndDropsTheDaemonsOwnPlaceInAJob) {
 
 TEST(MpiEnvironment, ANicOfTheListWinsOverTheUsersAndTransportsAreTheUsers) {
   const std::vector<std::string> variables = {"OMPI_MCA_btl_tcp_if_include=eth0", "OMPI_MCA_btl=self,tcp,vader"};
-  const auto left = mpi_backend::helper_environment(variables, "eth1");
+  const auto left = mpi_backend::helper_environment(variables, "eth1", 1 << 20);
   EXPECT_THAT(left,
               IsSupersetOf({"OMPI_MCA_btl_tcp_if_include=eth1", "OMPI_MCA_btl=self,tcp,vader", "OMPI_MCA_pml=ob1"}));
   EXPECT_THAT(left, Not(Contains("OMPI_MCA_btl_tcp_if_include=eth0")));
-  EXPECT_THAT(mpi_backend::helper_environment(variables, ""),
+  EXPECT_THAT(mpi_backend::helper_environment(variables, "", 1 << 20),
               IsSupersetOf({"OMPI_MCA_btl_tcp_if_include=eth0", "OMPI_MCA_btl=self,tcp,vader"}));
 }
 

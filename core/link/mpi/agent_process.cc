@@ -126,7 +126,7 @@ Result<void> AgentProcess::launch(const std::string& program, const AgentArgumen
                                     std::to_string(control.get()),
                                     std::to_string(data.get()),
                                     std::to_string(slots_.descriptor())};
-  std::vector<std::string> variables = helper_environment(own_environment(), interface);
+  std::vector<std::string> variables = helper_environment(own_environment(), interface, arguments.slot_bytes);
   const int error = posix_spawn(&pid_, program.c_str(), &settings.actions, &settings.attributes, pointers(words).data(),
                                 pointers(variables).data());
   if (error == 0) return {};

@@ -56,7 +56,7 @@ const std::byte* Carrier::receive(std::uint32_t peer) {
   return slot(peer, true, in.consumed++);
 }
 
-bool Carrier::send(std::uint32_t peer, const std::byte* data, std::size_t bytes) {
+bool Carrier::send(std::uint32_t peer, const std::byte* data, std::size_t bytes, Pace pace) {
   Stream& out = peers_[peer].out;
   while (out.slots[out.begun % kSlots] != Slot::kFree) {
     if (!await_news()) return false;
@@ -64,7 +64,7 @@ bool Carrier::send(std::uint32_t peer, const std::byte* data, std::size_t bytes)
   std::memcpy(slot(peer, false, out.begun), data, bytes);
   out.slots[out.begun % kSlots] = Slot::kBusy;
   ++unsent_;
-  command(CommandKind::kSend, peer, out.begun++, bytes);
+  command(pace == Pace::kFree ? CommandKind::kSend : CommandKind::kSendMatched, peer, out.begun++, bytes);
   return push_commands();
 }
 

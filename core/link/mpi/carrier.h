@@ -40,8 +40,10 @@ class Carrier {
   // Waits for the oldest message that is expected from `peer`. Its bytes stay until the next call of expect() for it.
   const std::byte* receive(std::uint32_t peer);
 
+  // How far this node may run ahead of a receiver: as far as MPI buffers, or no more than all slots.
+  enum class Pace : std::uint8_t { kFree, kOfReceiver };
   // Sends a copy of the bytes; waits while all slots to `peer` are in use.
-  bool send(std::uint32_t peer, const std::byte* data, std::size_t bytes);
+  bool send(std::uint32_t peer, const std::byte* data, std::size_t bytes, Pace pace);
   // Waits until MPI has sent everything.
   bool flush();
 

@@ -39,6 +39,11 @@ bool Collectives::each_peer(Visit visit) {
   return true;
 }
 
+// An all-reduce never gets more than kAhead rounds ahead of its peers.
+bool Collectives::send(std::uint32_t peer, const std::byte* data, std::size_t bytes) {
+  return carrier_.send(peer, data, bytes, Carrier::Pace::kFree);
+}
+
 bool Collectives::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
   work_ = Work{.data = data, .count = count, .element = model::dtype_bytes(dtype), .dtype = dtype, .op = op};
   const std::initializer_list<std::uint64_t> words = {count, std::uint64_t(dtype), std::uint64_t(op)};
@@ -52,8 +57,7 @@ bool Collectives::all_reduce(std::byte* data, std::size_t count, model::DType dt
 bool Collectives::exchange_whole() {
   const std::size_t bytes = work_.count * work_.element;
   return each_peer([&](std::uint32_t peer) { return carrier_.expect(peer, bytes); }) &&
-         each_peer([&](std::uint32_t peer) { return carrier_.send(peer, work_.data, bytes); }) &&
-         reduce_range({0, work_.count});
+         each_peer([&](std::uint32_t peer) { return send(peer, work_.data, bytes); }) && reduce_range({0, work_.count});
 }
 
 bool Collectives::scatter_and_gather() {
@@ -100,15 +104,14 @@ bool Collectives::expect_ahead() {
 bool Collectives::send_segments(std::size_t round) {
   return each_peer([&](std::uint32_t peer) {
     const Range range = segment_of(peer, round);
-    return range.count == 0 ||
-           carrier_.send(peer, work_.data + range.first * work_.element, range.count * work_.element);
+    return range.count == 0 || send(peer, work_.data + range.first * work_.element, range.count * work_.element);
   });
 }
 
 bool Collectives::send_results(std::size_t round) {
   const Range range = segment_of(carrier_.node(), round);
   return each_peer([&](std::uint32_t peer) {
-    return carrier_.send(peer, work_.data + range.first * work_.element, range.count * work_.element);
+    return send(peer, work_.data + range.first * work_.element, range.count * work_.element);
   });
 }
 
@@ -183,7 +186,8 @@ bool Collectives::receive_piece(std::uint32_t peer, std::byte* block, std::size_
 bool Collectives::send_piece(const std::byte* block, std::size_t bytes, std::size_t piece) {
   const std::size_t length = piece_bytes(bytes, carrier_.slot_bytes(), piece);
   return length == 0 || each_peer([&](std::uint32_t peer) {
-           return carrier_.send(peer, block + piece * carrier_.slot_bytes(), length);
+           // Whoever only sends has nothing else to wait for, and would fill MPI's buffers with all of its block.
+           return carrier_.send(peer, block + piece * carrier_.slot_bytes(), length, Carrier::Pace::kOfReceiver);
          });
 }
 

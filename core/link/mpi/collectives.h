@@ -49,6 +49,7 @@ class Collectives {
     std::size_t round = 0;
   };
 
+  bool send(std::uint32_t peer, const std::byte* data, std::size_t bytes);
   bool exchange_whole();
   bool scatter_and_gather();
   bool expect_ahead();

@@ -16,6 +16,8 @@ constexpr std::array<std::string_view, 9> kOfTheLauncher = {"PMIX_",          "P
                                                             "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_schizo",
                                                             "SLURM_STEP_ID",  "FLUX_JOB_ID",   "JSM_JSRUN_PORT"};
 
+constexpr std::size_t kHeaderBytes = 8 << 10;  // far more than MPI's
+
 bool is_of_the_launcher(std::string_view variable) {
   if (variable.starts_with("OMPI_") && !variable.starts_with("OMPI_MCA_")) return true;
   if (variable.starts_with("OMPI_MCA_initial_wdir=")) return true;
@@ -64,9 +66,14 @@ void choose_nic(Environment& environment, const std::string& interface) {
 
 }  // namespace
 
-std::vector<std::string> helper_environment(std::span<const std::string> variables, const std::string& interface) {
+std::vector<std::string> helper_environment(std::span<const std::string> variables, const std::string& interface,
+                                            std::size_t message_bytes) {
   Environment environment(variables);
   choose_nic(environment, interface);
+  // Every message is expected before it is sent, so asking for leave first only waits: on a NIC of 1 Gbit/s an answer
+  // stands behind milliseconds of the other direction's data.
+  environment.set_default("OMPI_MCA_btl_tcp_eager_limit", std::to_string(message_bytes + kHeaderBytes));
+  environment.set_default("OMPI_MCA_btl_tcp_max_send_size", std::to_string(2 * (message_bytes + kHeaderBytes)));
   // Open MPI takes its place in the job from PMIx only if it thinks that a daemon of its own is near.
   environment.set("OMPI_MCA_orte_local_daemon_uri", "65536.0;tcp://127.0.0.1:1");
   environment.set("OMPI_MCA_orte_create_session_dirs", "0");  // nothing stays in /tmp

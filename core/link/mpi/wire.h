@@ -21,7 +21,11 @@ constexpr std::uint32_t kSlots = 8;
 constexpr std::size_t kMaxRecords = 512;            // of one data message
 constexpr std::size_t kMaxControlBytes = 64 << 10;  // of one control message
 
-enum class CommandKind : std::uint8_t { kSend = 1, kReceive = 2 };
+enum class CommandKind : std::uint8_t {
+  kSend = 1,
+  kSendMatched,  // sent only when the other side has begun to receive it
+  kReceive,
+};
 
 struct Command {
   CommandKind kind;

@@ -37,7 +37,29 @@ Us now_us() {
   return Us{t.tv_sec} * 1'000'000 + t.tv_nsec / 1000;
 }
 
-enum class WorkKind : std::uint8_t { kGreetingOut, kGreetingIn, kFarewellOut, kFarewellIn, kSend, kReceive };
+enum class WorkKind : std::uint8_t {
+  kGreetingOut,
+  kGreetingIn,
+  kFarewellOut,
+  kFarewellIn,
+  kSend,
+  kSendMatched,
+  kReceive
+};
+
+MPI_Request post(WorkKind kind, void* data, int bytes, int peer, int tag, int& status) {
+  MPI_Request request = MPI_REQUEST_NULL;
+  switch (kind) {
+    case WorkKind::kGreetingOut:
+    case WorkKind::kFarewellOut:
+    case WorkKind::kSend: status = MPI_Isend(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request); break;
+    case WorkKind::kSendMatched: status = MPI_Issend(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request); break;
+    case WorkKind::kGreetingIn:
+    case WorkKind::kFarewellIn:
+    case WorkKind::kReceive: status = MPI_Irecv(data, bytes, MPI_BYTE, peer, tag, MPI_COMM_WORLD, &request); break;
+  }
+  return request;  // NOLINT(clang-analyzer-optin.mpi.MPI-Checker): MpiProcess::test() is where requests end
+}
 
 // A request that MPI works on.
 struct Work {
@@ -117,17 +139,13 @@ void MpiProcess::fail(std::uint32_t peer) {
 void MpiProcess::begin(Work work, void* data, int bytes, int tag) {
   work.bytes = static_cast<std::uint32_t>(bytes);
   work.since = now_us();
-  MPI_Request request = MPI_REQUEST_NULL;
-  const bool out =
-      work.kind == WorkKind::kSend || work.kind == WorkKind::kGreetingOut || work.kind == WorkKind::kFarewellOut;
-  const int status = out ? MPI_Isend(data, bytes, MPI_BYTE, work.peer, tag, MPI_COMM_WORLD, &request)
-                         : MPI_Irecv(data, bytes, MPI_BYTE, work.peer, tag, MPI_COMM_WORLD, &request);
-  // NOLINTBEGIN(clang-analyzer-optin.mpi.MPI-Checker): test() is where requests end
-  check(status, work.peer, out ? "send" : "receive");
+  int status = MPI_SUCCESS;
+  const MPI_Request request = post(work.kind, data, bytes, work.peer, tag, status);
+  check(status, work.peer, "transfer");
   if (status != MPI_SUCCESS) return;
   requests_.push_back(request);
   works_.push_back(work);
-}  // NOLINTEND(clang-analyzer-optin.mpi.MPI-Checker)
+}
 
 // A message each way: MPI connects at the first one, and this must happen before the deadline for opening the link.
 void MpiProcess::greet() {
@@ -142,7 +160,8 @@ void MpiProcess::greet() {
 void MpiProcess::start(const Command& command) {
   const bool in = command.kind == CommandKind::kReceive;
   std::byte* slot = slots_ + slot_offset(command.peer, in, command.slot, arguments_.slot_bytes);
-  begin({.kind = in ? WorkKind::kReceive : WorkKind::kSend, .slot = command.slot, .peer = command.peer}, slot,
+  const WorkKind out = command.kind == CommandKind::kSendMatched ? WorkKind::kSendMatched : WorkKind::kSend;
+  begin({.kind = in ? WorkKind::kReceive : out, .slot = command.slot, .peer = command.peer}, slot,
         static_cast<int>(command.bytes), static_cast<int>(command.tag));
 }
 
@@ -162,7 +181,8 @@ bool MpiProcess::take_commands() {
 void MpiProcess::finished(const Work& work) {
   Peer& peer = peers_[work.peer];
   switch (work.kind) {
-    case WorkKind::kSend: news_.push_back({NewsKind::kSent, work.slot, work.peer, 0}); break;
+    case WorkKind::kSend:
+    case WorkKind::kSendMatched: news_.push_back({NewsKind::kSent, work.slot, work.peer, 0}); break;
     case WorkKind::kReceive: news_.push_back({NewsKind::kReceived, work.slot, work.peer, work.bytes}); break;
     case WorkKind::kGreetingIn:
     case WorkKind::kGreetingOut:
