@@ -39,6 +39,11 @@ def parser() -> argparse.ArgumentParser:
         metavar="C",
         help="shape the NICs so that all together need C x the measured compute time a step (default 1)",
     )
+    add(
+        "--links",
+        metavar="L",
+        help="Deft's links, as gloo:eth0,mpi:eth1 (default: gloo on every NIC); @K keeps those on the first K NICs",
+    )
     models = "; ".join(f"{name}: {model.summary}" for name, model in MODELS.items())
     add("--model", default="cnn", help=f"{models} (default cnn)")
     add(
@@ -123,6 +128,7 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
         raise ValueError("--coverage needs at least two nodes: one sends nothing")
     if arguments.rate:
         rates.parse(arguments.rate, arguments.nics)
+    check_links(arguments)
     if arguments.plot and not arguments.plot.endswith((".png", ".svg", ".pdf")):
         raise ValueError(f"--plot {arguments.plot}: the name must end in .png, .svg or .pdf")
     for name in filter(None, (arguments.json, arguments.plot)):
@@ -136,6 +142,16 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     if policies is not None:
         check_policies(schemes, policies)
     return schemes
+
+
+def check_links(arguments: argparse.Namespace) -> None:
+    """--links as a tuple."""
+    given = (arguments.links or "").split(",") if arguments.links else []
+    nics = [f"eth{nic}" for nic in range(arguments.nics)]
+    for link in given:
+        if link.partition(":")[2] not in nics:
+            raise ValueError(f"--links {arguments.links}: '{link}' must name a NIC: gloo:eth0, with {', '.join(nics)}")
+    arguments.links = tuple(given)
 
 
 def _check_events(arguments: argparse.Namespace) -> None:

@@ -38,6 +38,7 @@ class Comparison:
             arguments.learning_rate,
             arguments.seed,
             build,
+            arguments.links,
         )
         self._jobs: dict[Scheme, Job] = {}
         self._outcomes: dict[Scheme, Outcome] = {}
@@ -223,7 +224,8 @@ class Comparison:
             found = {free: self._measured_links(free) for free in {s.free for s in self._outcomes if s.is_deft}}
             for scheme, outcome in self._outcomes.items():
                 if scheme.is_deft:
-                    cut, own = self._jobs[scheme].bucket_bytes(), found[scheme.free][: scheme.nics]
+                    names = self._training.links_on(self._lab.interfaces(scheme.nics))
+                    cut, own = self._jobs[scheme].bucket_bytes(), [x for x in found[scheme.free] if x.name in names]
                     measured = forecast.profile(self._arguments.model, layers, cut, own, scheme.passes)
                     outcome.forecast = simulator.forecast(scheme, measured, outcome.daemon_cpu_ms)
                 elif scheme.kind == "compute":
@@ -234,7 +236,7 @@ class Comparison:
 
     def _measured_links(self, free: bool) -> list[links.Link]:
         limits = None if free else self._rates
-        self._progress.stage("measuring an all-reduce on each NIC")
+        self._progress.stage("measuring an all-reduce on each link")
         self._lab.shape(limits)
         found = links.measure(self._lab, self._training, limits, len(self._jobs) + 100, self._logs)
         text = "; ".join(

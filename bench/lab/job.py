@@ -37,6 +37,12 @@ class Training:
     learning_rate: float
     seed: int
     build: Path
+    links: tuple[str, ...] = ()  # Deft's, as gloo:eth0; none: gloo on every NIC
+
+    def links_on(self, interfaces: list[str]) -> list[str]:
+        """Deft's links on these NICs; gloo where there is none of them, as on loopback."""
+        chosen = [link for link in self.links if link.partition(":")[2] in interfaces]
+        return chosen or [f"gloo:{name}" for name in interfaces]
 
 
 @dataclass
@@ -161,9 +167,8 @@ class Job:
         return f"{self._lab.address(node)}:{self._port}"
 
     def _links(self) -> str:
-        return dict(self.scheme.options).get("links") or ",".join(
-            f"gloo:{name}" for name in self._lab.interfaces(self.scheme.nics)
-        )
+        chosen = self._training.links_on(self._lab.interfaces(self.scheme.nics))
+        return dict(self.scheme.options).get("links") or ",".join(chosen)
 
     def stop(self) -> None:
         """Ends the workers in peace, then the daemons; what does not end is killed."""

@@ -32,11 +32,13 @@ class Link:
 
 
 def measure(lab: Nodes, training: Training, limits: list[str] | None, number: int, logs: Path) -> list[Link]:
-    """All NICs, one after the other; `number` is the first of as many jobs as there are NICs."""
+    """All links, one after the other; `number` is the first of as many jobs as there are links."""
+    nics = lab.interfaces()
     return [
-        _measure_one(lab, training, name, _part_bytes(limits[nic] if limits else None), number + nic, logs)
-        for nic, name in enumerate(lab.interfaces())
-    ]
+        _measure_one(lab, training, link, _part_bytes(limits[nics.index(link.partition(":")[2])] if limits else None),
+                     number + index, logs)
+        for index, link in enumerate(training.links_on(nics))
+    ]  # fmt: skip
 
 
 def _part_bytes(limit: str | None) -> int:
@@ -48,7 +50,7 @@ def _part_bytes(limit: str | None) -> int:
 
 def _measure_one(lab: Nodes, training: Training, name: str, part_bytes: int, number: int, logs: Path) -> Link:
     # fifo sends each bucket in one launch on its one link; with parts this small no tensors share a bucket.
-    options = (("bucketing", "tensor"), ("partition_bytes", "4096"), ("links", f"gloo:{name}"))
+    options = (("bucketing", "tensor"), ("partition_bytes", "4096"), ("links", name))
     job = Job(lab, Scheme(f"link {name}", "fifo", 1, options=options), training, number, logs, role="links")
     try:
         job.start()

@@ -99,7 +99,7 @@ def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
         assert 0 < record["test_loss"] < 5
         assert record["time_to_accuracy_s"] is None or record["time_to_accuracy_s"] > 0
     assert records["fifo"]["time_to_accuracy_s"] > 0
-    assert "all-reduce: eth0 " in done.stderr
+    assert "all-reduce: gloo:eth0 " in done.stderr
     assert "s to accuracy" in done.stdout
     assert "with daemon's CPU ms" in done.stdout
 
