@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/link/backends.h"
 #include "daemon/envelopes.h"
 #include "daemon/version.h"
 
@@ -131,12 +132,7 @@ Result<void> Job::attach(Session& session) {
 
 void Job::join() {
   state_ = State::kJoining;
-  if (workers_.size() < world_) {
-    auto specs = link::resolve_links(settings_.links, is_loopback(host_of(leader_address_)));
-    if (!specs) return fail_job(specs.error().in("links '" + settings_.links + "' on " + context_.host));
-    link_specs_ = std::move(*specs);
-    LOG(INFO) << "[" << name_ << "] DEFT_LINKS=" << settings_.links << " is " << link::describe(link_specs_);
-  }
+  if (auto ok = choose_links(); !ok) return fail_job(ok.error());
   const bool leads = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.rank == 0; });
   if (leads) {
     leader_ = std::make_unique<Leader>(
@@ -148,6 +144,28 @@ void Job::join() {
     leader_peer_ = std::move(*peer);
   }
   send_join();
+}
+
+// A node that has all workers needs no link between nodes: whatever DEFT_LINKS says of those, "local" stands for them.
+Result<void> Job::choose_links() {
+  const bool alone = workers_.size() == world_;
+  const bool in_workers = std::ranges::any_of(link::backends(), [this](const link::Backend& backend) {
+    return backend.runs_in_worker && settings_.links.find(backend.name) != std::string::npos;
+  });
+  if (world_ == 1 || (alone && !in_workers)) {
+    link_specs_ = {{"local", "", ""}};
+    return {};
+  }
+  auto specs = link::resolve_links(settings_.links, alone || is_loopback(host_of(leader_address_)));
+  if (!specs) return tl::unexpected(specs.error().in("links '" + settings_.links + "' on " + context_.host));
+  bool local = false;
+  for (auto& spec : *specs) {
+    if (alone && !link::runs_in_worker(spec.backend)) spec = {"local", "", ""};
+    if (spec.backend != "local" || !local) link_specs_.push_back(spec);
+    local = local || spec.backend == "local";
+  }
+  LOG(INFO) << "[" << name_ << "] DEFT_LINKS=" << settings_.links << " is " << link::describe(link_specs_);
+  return {};
 }
 
 // Repeated until it is answered: the leader's rank 0 may come later than this node.
@@ -240,25 +258,32 @@ void Job::on_joined(const proto::Joined& joined) {
 }
 
 void Job::open_links() {
-  const std::size_t count = nodes_.size() > 1 ? link_specs_.size() : 1;
-  links_ = std::vector<LinkQueue>(count);
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::string name = nodes_.size() > 1 ? link_specs_[i].name() : "local";
+  links_ = std::vector<LinkQueue>(link_specs_.size());
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    links_[i].name = link_specs_[i].name();
+    if (link::runs_in_worker(link_specs_[i].backend)) {  // the workers open it once they are welcomed
+      make_runs(i);
+      context_.reactor.post([weak = weak_from_this(), i] {
+        if (const auto job = weak.lock(); job && !job->ended()) job->on_link_open(i, {});
+      });
+      continue;
+    }
     links_[i].executor = std::make_unique<Executor>(
-        context_.reactor, name, node_, opener(i),
+        context_.reactor, links_[i].name, node_, opener(i),
         [this, i](Result<void> result) { on_link_open(i, std::move(result)); },
         [this, i](TransferDone done) { on_done(i, std::move(done)); });
   }
 }
 
 Executor::Open Job::opener(std::size_t link) const {
-  if (nodes_.size() == 1) return [] { return Result<std::unique_ptr<link::Link>>(); };
-  const link::Group group{node_,
-                          static_cast<std::uint32_t>(nodes_.size()),
-                          name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link),
-                          store_,
-                          MonotonicClock::now() + settings_.timeout_us,
-                          settings_.silence_us()};
+  if (link_specs_[link].backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
+  link::Group group;
+  group.node = node_;
+  group.nodes = static_cast<std::uint32_t>(nodes_.size());
+  group.prefix = link_prefix(link);
+  group.store = store_;
+  group.connect_deadline_us = MonotonicClock::now() + settings_.timeout_us;
+  group.silence_us = settings_.silence_us();
   return [spec = link_specs_[link], group] { return link::open_link(spec, group); };
 }
 
@@ -277,13 +302,13 @@ void Job::on_begin() {
   context_.reactor.cancel(deadline_timer_);
   deadline_timer_ = 0;
   std::string links;
-  for (const auto& l : links_) links += (links.empty() ? "" : " ") + l.executor->name();
+  for (const auto& l : links_) links += (links.empty() ? "" : " ") + l.name;
   LOG(INFO) << "[" << name_ << "] runs: " << world_ << " workers on " << nodes_.size() << " nodes, this is node "
             << node_ << ", policy " << settings_.policy << ", links " << links;
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
     if (auto ok = worker.session->welcome(node_, static_cast<std::uint32_t>(nodes_.size()), node_of_rank_,
-                                          settings_.timeout_us, context_.config.seconds_us("spin"));
+                                          settings_.timeout_us, context_.config.seconds_us("spin"), worker_links());
         !ok)
       return fail_job(ok.error().in("start " + worker.session->describe()));
   }
@@ -317,7 +342,8 @@ void Job::end(const Error& error, bool clean) {
   }
   for (const auto timer : {join_timer_, tick_timer_, deadline_timer_}) context_.reactor.cancel(timer);
   if (store_) store_->cancel(error);
-  for (auto& link : links_) link.executor->abort(clean ? "the job has ended" : error.message());
+  for (auto& link : links_)
+    if (link.executor) link.executor->abort(clean ? "the job has ended" : error.message());
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
     worker.session->send_error(error);
@@ -349,7 +375,7 @@ nlohmann::json Job::status() const {
   for (const auto& worker : workers_)
     json["workers"].push_back({{"rank", worker.rank}, {"pid", worker.pid}, {"attached", worker.session != nullptr}});
   for (const auto& link : links_)
-    json["links"].push_back({{"name", link.executor->name()},
+    json["links"].push_back({{"name", link.name},
                              {"open", link.open},
                              {"parts", link.parts},
                              {"bytes", link.bytes},

@@ -21,6 +21,7 @@
 #include "daemon/session.h"
 #include "daemon/settings.h"
 #include "daemon/store.h"
+#include "daemon/worker_runs.h"
 
 namespace deft::daemon {
 
@@ -47,6 +48,9 @@ class Job : public std::enable_shared_from_this<Job> {
   void declare(Session& session, Declaration declaration);
   void request(Session& session, OperationRequest request);
   void record(Session& session, const shm::Record& record);
+  void link_failed(Session& session, const Error& error);  // one that the worker runs
+  void store_set(const std::string& key, std::span<const std::byte> value);
+  void store_get(Session& session, std::uint32_t request, const std::string& key);
   void session_ended(Session& session, bool clean, const Error& reason);
 
   [[nodiscard]] bool accepts(const Peer& from, const proto::Envelope& envelope) const;
@@ -87,7 +91,9 @@ class Job : public std::enable_shared_from_this<Job> {
   };
 
   struct LinkQueue {
-    std::unique_ptr<Executor> executor;
+    std::string name;
+    std::unique_ptr<Executor> executor;  // or, of links that the workers run:
+    std::unique_ptr<WorkerRuns> runs;
     std::deque<SubCommTask> waiting;
     std::map<std::uint64_t, SubCommTask> running;
     bool open = false;
@@ -112,6 +118,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void join();
   void send_join();
   void on_joined(const proto::Joined& joined);
+  Result<void> choose_links();
   void open_links();
   Executor::Open opener(std::size_t link) const;
   void on_link_open(std::size_t link, Result<void> result);
@@ -144,6 +151,15 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_operation_failed(const proto::OperationFailed& failed);
   [[nodiscard]] Transfer operation_transfer(const SubCommTask& launch) const;
   void finish_operation(const std::string& name);
+
+  // job_worker_links.cc: links that the workers run
+  [[nodiscard]] std::string link_prefix(std::size_t link) const;
+  [[nodiscard]] std::vector<WorkerLink> worker_links() const;
+  void make_runs(std::size_t link);
+  void start_in_workers(std::size_t link, const SubCommTask& launch);
+  [[nodiscard]] shm::Record gradient_record(const SubCommTask& launch) const;
+  [[nodiscard]] std::vector<std::vector<shm::Record>> operation_records(const SubCommTask& launch) const;
+  Result<void> on_ran(std::size_t worker, const shm::Record& record);
 
   // job_watch.cc: who is late, who is lost
   void tick();

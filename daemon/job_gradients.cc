@@ -114,6 +114,12 @@ void Job::record(Session& session, const shm::Record& record) {
                              static_cast<TimeUs>(std::min<std::uint64_t>(record.offset, kLongestWaitUs)));
       return;
     case shm::RecordKind::kFlush: return on_flush(session, worker, record);
+    case shm::RecordKind::kRan:
+      if (auto ok = on_ran(worker, record); !ok) {
+        session.send_error(ok.error());
+        session.close(ok.error().in(session.describe()));
+      }
+      return;
     default:
       session.send_error({ErrorKind::kViolation, "a record of an unknown kind", "", {}});
       session.close({ErrorKind::kViolation, session.describe() + " wrote a record of an unknown kind", "", {}});
@@ -225,6 +231,11 @@ void Job::pump(std::size_t index) {
   while (!link.waiting.empty() && link.running.size() < kStartedAhead && can_start(link.waiting.front())) {
     SubCommTask launch = std::move(link.waiting.front());
     link.waiting.pop_front();
+    if (link.runs) {
+      const auto [started, _] = link.running.emplace(launch.number, std::move(launch));
+      start_in_workers(index, started->second);
+      continue;
+    }
     Transfer transfer = launch.is_operation ? operation_transfer(launch) : gradient_transfer(launch);
     transfer.token = launch.number;
     link.running.emplace(launch.number, std::move(launch));

@@ -186,8 +186,10 @@ void Leader::begin_connecting() {
     envelope.mutable_joined()->set_node(static_cast<std::uint32_t>(i));
     send_(members_[i].peer, envelope);
   }
-  for (const auto& link : members_.front().join.links()) links_.emplace_back(model::LinkModel{link.name(), 200, 1000});
-  if (members_.size() == 1) links_ = {sched::LinkMeter({"local", 1, 1000})};
+  for (const auto& link : members_.front().join.links()) {
+    const double latency_us = link.name() == "local" ? 1 : 200;
+    links_.emplace_back(model::LinkModel{link.name(), latency_us, 1000});
+  }
   tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
 }
 

@@ -104,6 +104,7 @@ class Leader {
   void order_launches(std::uint32_t group);
   void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped);
   void on_operation_ready(std::size_t node, const proto::OperationReady& ready);
+  std::uint32_t link_for_operation();
   void start_operation(const std::string& name, const Operation& operation);
   [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/ipc/messages.h"
+#include "core/link/backends.h"
 #include "core/partition/bucketing.h"
 #include "daemon/leader.h"
 
@@ -229,11 +230,20 @@ std::optional<Error> Leader::check_operation(const std::string& name, const Oper
   return std::nullopt;
 }
 
+// In turn those that the daemons run, which need no copy to a GPU; where there are none, all.
+std::uint32_t Leader::link_for_operation() {
+  for (std::size_t tries = 0; tries < links_.size(); ++tries) {
+    const std::uint32_t link = next_link_++ % static_cast<std::uint32_t>(links_.size());
+    if (!link::runs_in_worker(links_[link].model().name)) return link;
+  }
+  return next_link_++ % static_cast<std::uint32_t>(links_.size());
+}
+
 void Leader::start_operation(const std::string& name, const Operation& operation) {
   proto::Envelope envelope;
   auto* const start = envelope.mutable_operation_start();
   start->set_number(next_number_++);
-  start->set_link(next_link_++ % static_cast<std::uint32_t>(links_.size()));
+  start->set_link(link_for_operation());
   start->set_name(name);
   for (const auto& ready : operation.ready)
     for (const auto& spec : ready->specs()) start->add_counts(spec.count());

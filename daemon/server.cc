@@ -138,6 +138,18 @@ void Server::session_requested(Session& session, OperationRequest request) {
   if (Job* const job = job_of(session)) job->request(session, std::move(request));
 }
 
+void Server::session_link_failed(Session& session, const Error& error) {
+  if (Job* const job = job_of(session)) job->link_failed(session, error);
+}
+
+void Server::session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) {
+  if (Job* const job = job_of(session)) job->store_set(key, value);
+}
+
+void Server::session_store_get(Session& session, std::uint32_t request, const std::string& key) {
+  if (Job* const job = job_of(session)) job->store_get(session, request, key);
+}
+
 void Server::session_record(Session& session, const shm::Record& record) {
   if (Job* const job = job_of(session)) job->record(session, record);
 }

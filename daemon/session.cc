@@ -17,6 +17,7 @@ constexpr std::size_t kMaxOverflow = 1 << 16;  // completions that a worker may 
 constexpr TimeUs kOverflowRetryUs = 1000;
 constexpr std::size_t kMaxHeaps = 256;
 constexpr std::uint32_t kMaxGroups = 1024;
+constexpr std::size_t kMaxStoreItems = 65536;  // that a worker may set and ask for, each up to a message
 
 Error ended_error(const std::string& who) {
   return {ErrorKind::kLost, who + " died", "look at its own output for the reason", {}};
@@ -110,6 +111,9 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
     case ipc::MessageKind::kHeap: return on_heap(packet);
     case ipc::MessageKind::kFreeHeap: return on_free_heap(packet);
     case ipc::MessageKind::kOperation: return on_operation(packet);
+    case ipc::MessageKind::kError: return on_link_failed(packet);
+    case ipc::MessageKind::kStoreSet: return on_store_set(packet);
+    case ipc::MessageKind::kStoreGet: return on_store_get(packet);
     default: return fail(ErrorKind::kViolation, "a message of an unknown kind");
   }
 }
@@ -139,7 +143,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
 }
 
 Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                              TimeUs timeout_us, TimeUs spin_us) {
+                              TimeUs timeout_us, TimeUs spin_us, const std::vector<WorkerLink>& links) {
   auto control = budget_.allocate("deft-rings", shm::kControlSegmentBytes);
   if (!control) return tl::unexpected(control.error());
   auto own = shm::Doorbell::create();
@@ -179,10 +183,22 @@ Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std
   message.world = static_cast<std::uint32_t>(nodes_of_ranks.size());
   message.spin_us = static_cast<std::uint32_t>(spin_us);
   message.timeout_us = static_cast<std::uint64_t>(timeout_us);
+  message.links = static_cast<std::uint32_t>(links.size());
   const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
-  return send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
-                          std::as_bytes(std::span(nodes_of_ranks))),
-              descriptors);
+  if (auto ok = send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
+                                 std::as_bytes(std::span(nodes_of_ranks))),
+                     descriptors);
+      !ok)
+    return ok;
+  for (const WorkerLink& link : links) {
+    ipc::Link announced;
+    announced.link = link.number;
+    if (auto ok = send(ipc::encode(announced, ipc::MessageKind::kLink,
+                                   {link.spec.backend, link.spec.interface, link.spec.address, link.prefix}));
+        !ok)
+      return ok;
+  }
+  return {};
 }
 
 Result<void> Session::on_declare(const ipc::Packet& packet) {
@@ -283,6 +299,46 @@ Result<void> Session::on_operation(const ipc::Packet& packet) {
   }
   handler_.session_requested(*this, std::move(request));
   return {};
+}
+
+Result<void> Session::on_link_failed(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::ErrorMessage>(packet.bytes, ipc::MessageKind::kError, 3);
+  if (!message) return tl::unexpected(message.error());
+  const auto kind = message->fixed.error_kind;
+  const bool known =
+      kind >= static_cast<unsigned>(ErrorKind::kInvalid) && kind <= static_cast<unsigned>(ErrorKind::kInternal);
+  handler_.session_link_failed(*this, {known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0],
+                                       message->texts[1], message->texts[2]});
+  return {};
+}
+
+Result<void> Session::count_store_item() {
+  if (++store_items_ <= kMaxStoreItems) return {};
+  return fail(ErrorKind::kExhausted, "more than " + std::to_string(kMaxStoreItems) + " items of the job's store");
+}
+
+Result<void> Session::on_store_set(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreSet, 1);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = count_store_item(); !ok) return ok;
+  handler_.session_store_set(*this, message->texts[0], message->tail);
+  return {};
+}
+
+Result<void> Session::on_store_get(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreGet, 1);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = count_store_item(); !ok) return ok;
+  handler_.session_store_get(*this, message->fixed.request, message->texts[0]);
+  return {};
+}
+
+void Session::send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) {
+  ipc::StoreItem message;
+  message.request = request;
+  const std::string_view texts[] = {key};
+  if (auto ok = send(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
+    close(ok.error().in(describe()));
 }
 
 Result<void> Session::on_status() {

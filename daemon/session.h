@@ -15,6 +15,7 @@
 
 #include "core/ipc/channel.h"
 #include "core/ipc/wire.h"
+#include "core/link/link.h"
 #include "core/model/tensors.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/ring.h"
@@ -45,12 +46,21 @@ struct OperationRequest {
   std::shared_ptr<shm::Segment> heap;  // null for a barrier
 };
 
+struct WorkerLink {  // a link that the worker runs itself
+  std::uint32_t number = 0;
+  link::LinkSpec spec;
+  std::string prefix;  // of its keys in the store
+};
+
 class SessionHandler {
  public:
   virtual ~SessionHandler() = default;
   virtual void session_attached(Session& session) = 0;
   virtual void session_declared(Session& session, Declaration declaration) = 0;
   virtual void session_requested(Session& session, OperationRequest request) = 0;
+  virtual void session_link_failed(Session& session, const Error& error) = 0;  // a link that the worker runs
+  virtual void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) = 0;
+  virtual void session_store_get(Session& session, std::uint32_t request, const std::string& key) = 0;
   virtual void session_record(Session& session, const shm::Record& record) = 0;  // READY, STAGE, RAN; kind is checked
   virtual std::string session_status() = 0;                                      // JSON
   // The session is over; it is destroyed soon after. `clean`: the worker said goodbye.
@@ -67,14 +77,16 @@ class Session {
 
   Result<void> start();  // begins to listen; an error: the descriptor table is full
 
-  // Makes the rings and tells the worker that the job runs. `nodes_of_ranks`: the node of each rank.
+  // Makes the rings and tells the worker that the job runs. `nodes_of_ranks`: the node of each rank. `links`: those that the
+  // worker runs.
   Result<void> welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                       TimeUs timeout_us, TimeUs spin_us);
+                       TimeUs timeout_us, TimeUs spin_us, const std::vector<WorkerLink>& links);
   // Makes the group's arena and tells the worker.
   Result<void> grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets);
 
   void complete(const shm::Record& record);  // to the completion ring, ringing the worker's bell where it sleeps
   void send_error(const Error& error, std::uint64_t operation = 0);
+  void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value);
   void close(const Error& reason, bool clean = false);  // tells the handler
 
   [[nodiscard]] const Attachment& attachment() const { return attachment_; }
@@ -93,6 +105,10 @@ class Session {
   Result<void> on_heap(const ipc::Packet& packet);
   Result<void> on_free_heap(const ipc::Packet& packet);
   Result<void> on_operation(const ipc::Packet& packet);
+  Result<void> on_link_failed(const ipc::Packet& packet);
+  Result<void> on_store_set(const ipc::Packet& packet);
+  Result<void> on_store_get(const ipc::Packet& packet);
+  Result<void> count_store_item();
   Result<void> on_status();
   Result<void> watch_process();
   bool drain_ring(bool about_to_sleep);
@@ -122,6 +138,7 @@ class Session {
   std::map<std::uint32_t, std::shared_ptr<shm::Segment>> heaps_;
   std::optional<Declaration> declaring_;
   std::uint32_t next_group_ = 0;
+  std::size_t store_items_ = 0;
 };
 
 }  // namespace deft::daemon

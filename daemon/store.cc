@@ -65,7 +65,24 @@ Result<std::vector<std::vector<std::byte>>> StoreClient::get(std::span<const std
   return fail(ErrorKind::kTimeout, "no answer for " + missing);
 }
 
+void StoreClient::ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered) {
+  proto::Envelope envelope;
+  {
+    const std::lock_guard lock(mutex_);
+    if (is_cancelled_) return;
+    asked_[next_request_] = std::move(answered);
+    envelope.mutable_store_get()->set_request(next_request_++);
+  }
+  envelope.mutable_store_get()->add_keys(key);
+  send_(std::move(envelope));
+}
+
 void StoreClient::arrived(const proto::StoreValue& message) {
+  if (const auto asked = asked_.extract(message.request())) {
+    if (message.values_size() == 1)
+      asked.mapped()(std::as_bytes(std::span(message.values(0).data(), message.values(0).size())));
+    return;
+  }
   const std::lock_guard lock(mutex_);
   const auto it = waiting_.find(message.request());
   if (it == waiting_.end()) return;
@@ -80,6 +97,7 @@ void StoreClient::arrived(const proto::StoreValue& message) {
 
 void StoreClient::cancel(const Error& reason) {
   *alive_ = false;
+  asked_.clear();
   const std::lock_guard lock(mutex_);
   if (is_cancelled_) return;
   is_cancelled_ = true;

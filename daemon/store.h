@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <future>
 #include <map>
 #include <mutex>
@@ -41,6 +42,10 @@ class StoreClient final : public link::Store {
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
 
+  // The same without waiting, for what the workers ask: `answered` is called when the key exists, on the reactor thread, on
+  // which this must be called, too.
+  void ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered);
+
   void arrived(const proto::StoreValue& message);  // reactor thread
   void cancel(const Error& reason);                // every waiting and later call fails; reactor thread
 
@@ -50,6 +55,7 @@ class StoreClient final : public link::Store {
   Send send_;
   std::mutex mutex_;
   std::map<std::uint64_t, std::promise<Values>> waiting_;
+  std::map<std::uint64_t, std::function<void(std::span<const std::byte>)>> asked_;  // reactor thread
   std::uint64_t next_request_ = 1;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // read and written on the reactor thread
   Error cancelled_;

@@ -175,9 +175,13 @@ ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place
   row.link = item.link;
   row.nodes = item.nodes;
   const TimeUs now = MonotonicClock::now();
-  const link::Group group{
-      place,          static_cast<std::uint32_t>(item.nodes.size()), key_of("link", index), store_, now + timeout_us_,
-      timeout_us_ / 2};
+  link::Group group;
+  group.node = place;
+  group.nodes = static_cast<std::uint32_t>(item.nodes.size());
+  group.prefix = key_of("link", index);
+  group.store = store_;
+  group.connect_deadline_us = now + timeout_us_;
+  group.silence_us = timeout_us_ / 2;
   auto opened = link::open_link(specs_[item.link], group);
   if (!opened) {
     row.error = opened.error().message();

@@ -13,6 +13,7 @@
 #include "core/client/deft.h"
 #include "core/client/gradients.h"
 #include "core/client/options.h"
+#include "core/client/worker_links.h"
 
 namespace client = deft::client;
 using deft::Error;
@@ -37,6 +38,7 @@ struct deft_session {
   std::mutex mutex;
   std::vector<std::unique_ptr<deft_group>> groups;
   std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
+  std::unique_ptr<client::WorkerLinks> links;  // the first to go: its threads work on the others' memory
 };
 
 namespace {
@@ -153,7 +155,11 @@ int deft_open(const char* const* options, deft_session** session, deft_error* er
     if (!placement) return report(placement.error(), error);
     auto opened = client::Session::open(*config, *placement);
     if (!opened) return report(opened.error(), error);
-    *session = new deft_session(std::move(*opened));
+    auto made = std::make_unique<deft_session>(std::move(*opened));
+    auto links = client::WorkerLinks::open(*made->session, made->heaps);
+    if (!links) return report(links.error(), error);
+    made->links = std::move(*links);
+    *session = made.release();
     return int{DEFT_OK};
   });
 }
@@ -193,6 +199,7 @@ int deft_declare(deft_session* session, const char* name, const deft_tensor* ten
     const auto op = static_cast<deft::model::ReduceOp>(reduce_op >= 0 && reduce_op <= 255 ? reduce_op : 0);
     auto declared = client::Group::declare(*session->session, name, specs, slots, op);
     if (!declared) return report(declared.error(), error);
+    session->links->add(**declared);
     auto owned = std::make_unique<deft_group>(deft_group{std::move(*declared)});
     *group = owned.get();
     const std::lock_guard lock(session->mutex);

@@ -113,6 +113,8 @@ void Session::dispatch(Arrivals arrivals) {
 void Session::dispatch(const shm::Record& record) {
   switch (record.kind) {
     case shm::RecordKind::kFinish: return finish_tensors(record);
+    case shm::RecordKind::kStart:
+    case shm::RecordKind::kStartHeap: return take_start(record);
     case shm::RecordKind::kPlan:
     case shm::RecordKind::kPlanGeneration: return take_plan(record);
     case shm::RecordKind::kOpDone: return finish_operation(record);
@@ -134,6 +136,12 @@ void Session::finish_tensors(const shm::Record& record) {
 void Session::take_plan(const shm::Record& record) {
   if (record.group >= groups_.size()) return fail_job(violation("a plan for tensors that were not declared"));
   if (auto ok = groups_[record.group].generations->receive(record); !ok) fail_job(ok.error());
+}
+
+void Session::take_start(const shm::Record& record) {
+  const auto link = starts_.find(static_cast<std::uint32_t>(record.code));
+  if (link == starts_.end()) return fail_job(violation("a launch for a link that this worker does not run"));
+  link->second.push_back(record);
 }
 
 void Session::finish_operation(const shm::Record& record) {
@@ -165,6 +173,10 @@ void Session::dispatch(ipc::Packet packet) {
     const auto declared = ipc::decode<ipc::Declared>(packet.bytes, header->kind, 0);
     if (!declared) return fail_job(declared.error());
     answers_.insert_or_assign({header->kind, declared->fixed.group}, std::move(packet));
+  } else if (header->kind == ipc::MessageKind::kStoreValue) {
+    const auto item = ipc::decode<ipc::StoreItem>(packet.bytes, header->kind, 1);
+    if (!item) return fail_job(item.error());
+    answers_.insert_or_assign({header->kind, item->fixed.request}, std::move(packet));
   } else if (header->kind == ipc::MessageKind::kHeapMade) {
     const auto heap = ipc::decode<ipc::Heap>(packet.bytes, header->kind, 0);
     if (!heap) return fail_job(heap.error());
@@ -200,6 +212,7 @@ void Session::fail_job(Error error) {
   if (failure_) return;
   failure_ = std::move(error);
   failed_.store(true, std::memory_order_release);
+  if (on_failure_) on_failure_(*failure_);
 }
 
 }  // namespace deft::client

@@ -17,6 +17,7 @@ constexpr TimeUs patience_us(TimeUs timeout_us) {
 }
 
 constexpr std::size_t kWelcomeDescriptors = 3;
+constexpr TimeUs kLinksPatienceUs = 5'000'000;  // they were sent together with WELCOME
 
 std::string who(const Placement& placement) {
   return "rank " + std::to_string(placement.rank) + " of " + std::to_string(placement.size) + " (" + placement.source +
@@ -44,6 +45,19 @@ Result<ipc::Packet> wait_for_welcome(ipc::Channel& channel, const std::string& p
   if (header->kind != ipc::MessageKind::kError) return packet;
   auto refusal = read_error(packet->bytes);
   return tl::unexpected(refusal ? refusal->error : refusal.error());
+}
+
+Result<std::vector<AnnouncedLink>> read_links(ipc::Channel& channel, std::uint32_t count) {
+  std::vector<AnnouncedLink> links;
+  while (links.size() < count) {
+    auto packet = channel.receive(MonotonicClock::now() + kLinksPatienceUs);
+    if (!packet) return tl::unexpected(packet.error());
+    auto message = ipc::decode<ipc::Link>(packet->bytes, ipc::MessageKind::kLink, 4);
+    if (!message) return tl::unexpected(message.error());
+    auto& texts = message->texts;
+    links.push_back({message->fixed.link, {texts[0], texts[1], texts[2]}, texts[3]});
+  }
+  return links;
 }
 
 Result<World> read_world(const ipc::Decoded<ipc::Welcome>& welcome, const Placement& placement) {
@@ -79,6 +93,8 @@ Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const 
   if (!daemon_bell) return tl::unexpected(daemon_bell.error());
   auto own_bell = shm::Doorbell::adopt(std::move(packet.descriptors[2]));
   if (!own_bell) return tl::unexpected(own_bell.error());
+  auto links = read_links(channel, welcome->fixed.links);
+  if (!links) return tl::unexpected(links.error());
   return Attachment{std::move(channel),
                     std::move(*segment),
                     *view,
@@ -86,7 +102,8 @@ Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const 
                     std::move(*own_bell),
                     std::move(*world),
                     static_cast<TimeUs>(welcome->fixed.timeout_us),
-                    welcome->fixed.spin_us};
+                    welcome->fixed.spin_us,
+                    std::move(*links)};
 }
 
 }  // namespace

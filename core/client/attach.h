@@ -11,6 +11,7 @@
 #include "core/base/placement.h"
 #include "core/base/status.h"
 #include "core/ipc/channel.h"
+#include "core/link/link.h"
 #include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"
 
@@ -23,6 +24,13 @@ struct World {
   std::vector<std::uint32_t> node_of;  // of each rank
 };
 
+// A link that this worker runs itself.
+struct AnnouncedLink {
+  std::uint32_t number = 0;  // what START calls it
+  link::LinkSpec spec;
+  std::string prefix;  // of its keys in the job's store
+};
+
 struct Attachment {
   ipc::Channel channel;
   shm::Segment segment;
@@ -32,6 +40,7 @@ struct Attachment {
   World world;
   TimeUs timeout_us = 0;
   TimeUs spin_us = 0;
+  std::vector<AnnouncedLink> links;
 };
 
 // The daemon's deadline decides and its error names who is missing; ours is later and speaks only of a silent daemon.

@@ -22,11 +22,13 @@ Result<void> check_names(const std::string& group, const std::vector<model::Tens
 
 }  // namespace
 
-Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout)
+Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
+             model::ReduceOp op)
     : session_(session),
       name_(std::move(name)),
       tensors_(std::move(tensors)),
       layout_(std::move(layout)),
+      op_(op),
       progress_(std::make_shared<Progress>(tensors_.size())),
       generations_(std::make_shared<Generations>(tensors_.size(), layout_.slots)),
       next_(tensors_.size()) {}
@@ -40,7 +42,7 @@ Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::strin
   if (auto ok = check_names(name, tensors); !ok) return tl::unexpected(ok.error().in(where));
   if (!model::is_known(op)) return tl::unexpected(fail(ErrorKind::kInvalid, "unknown reduction").value().in(where));
   if (auto ok = session.usable(); !ok) return tl::unexpected(ok.error());
-  std::unique_ptr<Group> group(new Group(session, name, tensors, std::move(*layout)));
+  std::unique_ptr<Group> group(new Group(session, name, tensors, std::move(*layout), op));
   const auto turn = session.declaring();
   group->number_ = session.add_group(group->progress_, group->generations_);
   if (auto ok = group->send_declaration(slots, op); !ok) return tl::unexpected(ok.error().in(where));
@@ -87,6 +89,17 @@ Result<void> Group::map_arena() {
 std::byte* Group::data(std::size_t tensor, std::uint32_t slot) const {
   if (tensor >= tensors_.size() || slot >= layout_.slots) return nullptr;
   return arena_.data() + slot * layout_.slot_bytes + layout_.tensors[tensor].offset;
+}
+
+Result<Part> Group::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const {
+  for (const auto& region : layout_.regions) {
+    if (slot >= layout_.slots || offset < region.offset || offset - region.offset >= region.bytes ||
+        bytes > region.bytes - (offset - region.offset))
+      continue;
+    return Part{arena_.data() + slot * layout_.slot_bytes + offset, bytes / model::dtype_bytes(region.dtype),
+                region.dtype, op_};
+  }
+  return fail(ErrorKind::kViolation, "the daemon started a launch outside of group '" + name_ + "'");
 }
 
 std::size_t Group::bytes(std::size_t tensor) const {

@@ -14,6 +14,14 @@
 
 namespace deft::client {
 
+// A part of the arena, as a link that this worker runs sees it.
+struct Part {
+  std::byte* data = nullptr;
+  std::size_t count = 0;  // elements
+  model::DType dtype{};
+  model::ReduceOp op{};
+};
+
 class Group {
  public:
   static Result<std::unique_ptr<Group>> declare(Session& session, const std::string& name,
@@ -22,6 +30,10 @@ class Group {
 
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
+
+  [[nodiscard]] std::uint32_t number() const { return number_; }
+  // `bytes` at `offset` of a slot; kViolation where there is no such part.
+  [[nodiscard]] Result<Part> part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const;
 
   // Hands over tensors [first, first + count); kInvalid where the generation is not the next one of each.
   Result<void> ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot);
@@ -36,7 +48,8 @@ class Group {
   Result<void> flush(std::uint64_t step);
 
  private:
-  Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout);
+  Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
+        model::ReduceOp op);
   Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
   Result<void> map_arena();
   Result<void> submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot);
@@ -46,6 +59,7 @@ class Group {
   std::string name_;
   std::vector<model::TensorSpec> tensors_;
   model::ArenaLayout layout_;
+  model::ReduceOp op_;
   std::shared_ptr<Progress> progress_;
   std::shared_ptr<Generations> generations_;
   std::uint32_t number_ = 0;

@@ -78,6 +78,14 @@ Result<shm::Segment> Heaps::make(std::uint32_t number, std::uint64_t bytes) {
   return shm::Segment::map(std::move(packet->descriptors[0]), bytes);
 }
 
+Result<std::byte*> Heaps::find(std::uint32_t heap, std::uint64_t offset, std::uint64_t bytes) {
+  const std::lock_guard lock(mutex_);
+  const auto slab = slabs_.find(heap);
+  if (slab != slabs_.end() && offset <= slab->second.memory.bytes() && bytes <= slab->second.memory.bytes() - offset)
+    return slab->second.memory.data() + offset;
+  return fail(ErrorKind::kViolation, "the daemon started a collective outside of this worker's heaps");
+}
+
 void Heaps::give_back(const Piece& piece) {
   ipc::Heap request;
   {

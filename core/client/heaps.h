@@ -45,6 +45,9 @@ class Heaps {
   // At least `bytes` (and at least one byte) of shared memory, whose content is undefined.
   Result<Piece> take(std::uint64_t bytes);
 
+  // `bytes` at `offset` of a heap, for a collective that this worker runs itself; kViolation where there are none.
+  Result<std::byte*> find(std::uint32_t heap, std::uint64_t offset, std::uint64_t bytes);
+
   // A heap that is free again goes back to the daemon where more than the cap would be kept.
   void give_back(const Piece& piece);
 

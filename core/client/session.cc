@@ -37,7 +37,9 @@ Session::Session(Attachment attachment)
     : fork_guard_(attachment.channel.descriptor()),
       attachment_(std::move(attachment)),
       producer_(attachment_.view.submission(), attachment_.view.submission_records()),
-      consumer_(attachment_.view.completion(), attachment_.view.completion_records()) {}
+      consumer_(attachment_.view.completion(), attachment_.view.completion_records()) {
+  for (const AnnouncedLink& link : attachment_.links) starts_[link.number];
+}
 
 void Session::end() {
   Lock lock(mutex_);
@@ -124,19 +126,49 @@ std::uint32_t Session::add_group(std::shared_ptr<Progress> progress, std::shared
   return static_cast<std::uint32_t>(groups_.size() - 1);
 }
 
-Result<ipc::Packet> Session::answer(ipc::MessageKind kind, std::uint32_t number) {
+Result<ipc::Packet> Session::answer(ipc::MessageKind kind, std::uint32_t number, TimeUs deadline_us) {
   const auto key = std::pair(kind, number);
   std::optional<ipc::Packet> packet;
   std::optional<Error> refusal;
+  bool late = false;
   auto waited = wait([&] {
     if (auto found = answers_.extract(key)) packet = std::move(found.mapped());
     if (const auto outcome = outcomes_.find(number); kind == ipc::MessageKind::kHeapMade && outcome != outcomes_.end())
       refusal = outcome->second.error;
-    return packet.has_value() || refusal.has_value();
+    late = deadline_us != 0 && MonotonicClock::now() >= deadline_us;
+    return packet.has_value() || refusal.has_value() || late;
   });
   if (!waited) return tl::unexpected(waited.error());
   if (refusal) return tl::unexpected(*refusal);
+  if (!packet) return fail(ErrorKind::kTimeout, "no answer from the daemon in time");
   return std::move(*packet);
+}
+
+Result<shm::Record> Session::next_start(std::uint32_t link) {
+  std::optional<shm::Record> start;
+  auto waited = wait([&] {
+    auto& waiting = starts_.at(link);
+    if (waiting.empty()) return false;
+    start = waiting.front();
+    waiting.pop_front();
+    return true;
+  });
+  if (!waited) return tl::unexpected(waited.error());
+  return *start;
+}
+
+void Session::report(const Error& error) {
+  ipc::ErrorMessage message;
+  message.error_kind = static_cast<std::uint32_t>(error.kind);
+  const auto cut = [](const std::string& text) { return std::string_view(text).substr(0, ipc::kMaxTextBytes); };
+  static_cast<void>(
+      send(ipc::encode(message, ipc::MessageKind::kError, {cut(error.what), cut(error.fix), cut(error.where)})));
+}
+
+void Session::on_failure(std::function<void(const Error&)> call) {
+  const Lock lock(mutex_);
+  on_failure_ = std::move(call);
+  if (on_failure_ && failure_) on_failure_(*failure_);
 }
 
 void Session::expect(std::uint64_t operation) {

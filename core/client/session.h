@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <condition_variable>
+#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
@@ -80,8 +81,19 @@ class Session {
     return std::exchange(waited_us_, 0);
   }
 
-  // Waits for the answer of `kind` to what was asked with `number` (a group, an expected heap).
-  Result<ipc::Packet> answer(ipc::MessageKind kind, std::uint32_t number);
+  // Waits for the answer of `kind` to what was asked with `number` (a group, an expected heap), or until `deadline_us`
+  // (MonotonicClock; 0: none).
+  Result<ipc::Packet> answer(ipc::MessageKind kind, std::uint32_t number, TimeUs deadline_us = 0);
+
+  // Links that this worker runs itself: what the daemon named, the next START of one (waits; an error when the job has
+  // failed or the session was ended), and where their failures are told.
+  [[nodiscard]] const std::vector<AnnouncedLink>& worker_links() const { return attachment_.links; }
+  [[nodiscard]] TimeUs timeout_us() const { return attachment_.timeout_us; }
+  Result<shm::Record> next_start(std::uint32_t link);
+  void report(const Error& error);
+
+  // Called once when the job fails or the session ends, under the session's lock; nullptr: no more.
+  void on_failure(std::function<void(const Error&)> call);
 
   // What becomes of an operation, or of a heap that was asked for: expect it before it is asked, forget it afterwards.
   void expect(std::uint64_t operation);
@@ -123,6 +135,7 @@ class Session {
   void dispatch(ipc::Packet packet);
   void finish_tensors(const shm::Record& record);
   void take_plan(const shm::Record& record);
+  void take_start(const shm::Record& record);
   void finish_operation(const shm::Record& record);
   void give_up_on_texts();
   void fail_job(Error error);
@@ -152,6 +165,8 @@ class Session {
   };
   std::vector<GroupState> groups_;
   TimeUs waited_us_ = 0;
+  std::map<std::uint32_t, std::deque<shm::Record>> starts_;  // by worker-run link
+  std::function<void(const Error&)> on_failure_;
   std::unordered_map<std::uint64_t, Outcome> outcomes_;
   std::map<std::pair<ipc::MessageKind, std::uint32_t>, ipc::Packet> answers_;
 };

@@ -8,6 +8,10 @@
 //   HELLO (version, job, rank, world, ...) ->
 //                                         <- WELCOME + 3 descriptors: control segment, daemon's doorbell, worker's doorbell
 //                                            (once all workers of the job have come and all links are open), or ERROR
+//                                         <- LINK for each link that the worker runs itself, right behind WELCOME
+//   STORE_SET, STORE_GET                  ->    for their rendezvous: the job's key-value store
+//                                         <- STORE_VALUE, once the key exists
+//   ERROR                                 ->    such a link failed, and so does the job
 //   DECLARE, DECLARE_TENSOR...            ->
 //                                         <- DECLARED + arena descriptor (once all ranks declared the same), or ERROR
 //   HEAP (bytes)                          ->
@@ -26,7 +30,7 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::size_t kMaxNameBytes = 1024;
 inline constexpr std::size_t kMaxTextBytes = 4096;
@@ -45,6 +49,10 @@ enum class MessageKind : std::uint32_t {
   kStatus = 11,
   kText = 12,
   kFreeHeap = 13,
+  kLink = 14,
+  kStoreSet = 15,
+  kStoreGet = 16,
+  kStoreValue = 17,
 };
 
 // Then `bytes - sizeof(fixed part)` bytes of text follow in the messages that carry any.
@@ -67,6 +75,20 @@ struct Welcome {  // followed by world x uint32: the node of each rank
   std::uint32_t node = 0, nodes = 0;
   std::uint32_t world = 0, spin_us = 0;
   std::uint64_t timeout_us = 0;
+  std::uint32_t links = 0;  // messages LINK that follow
+  std::uint32_t unused = 0;
+};
+
+struct Link {  // followed by: backend, interface, address, prefix of store keys
+  Header header;
+  std::uint32_t link = 0;  // what START calls it
+  std::uint32_t unused = 0;
+};
+
+struct StoreItem {  // STORE_SET and STORE_VALUE: followed by the key and the value; STORE_GET: by the key
+  Header header;
+  std::uint32_t request = 0;  // the worker's number of a STORE_GET, returned in STORE_VALUE
+  std::uint32_t unused = 0;
 };
 
 struct Declare {  // followed by the group's name; then `tensors` messages DECLARE_TENSOR
@@ -130,9 +152,10 @@ struct Text {  // followed by a piece of text
   std::uint32_t unused = 0;
 };
 
-static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 48 && sizeof(Declare) == 32);
+static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
 static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(Heap) == 32);
 static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
+static_assert(sizeof(Link) == 24 && sizeof(StoreItem) == 24);
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);
 
 }  // namespace deft::ipc

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 
+#include "core/link/nccl/built.h"
+
 namespace deft::link {
 namespace {
 
@@ -14,7 +16,9 @@ constexpr std::array kBackends = {
 #else
     Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ..."},
 #endif
-    Backend{"nccl", Place::kNics, false, "this version of Deft has no NCCL link; CUDA gradients go over gloo"},
+    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true},
+    Backend{"workertcp", Place::kNics, true,
+            "TCP between the workers themselves; to test worker-run links without a GPU and to compare with", true},
 };
 
 std::string names(bool built_only) {
@@ -28,6 +32,11 @@ std::string names(bool built_only) {
 }  // namespace
 
 std::span<const Backend> backends() { return kBackends; }
+
+bool runs_in_worker(std::string_view backend_or_link) {
+  const Backend* backend = find_backend(backend_or_link.substr(0, backend_or_link.find(':')));
+  return backend != nullptr && backend->runs_in_worker;
+}
 
 const Backend* find_backend(std::string_view name) {
   const auto found = std::ranges::find(kBackends, name, &Backend::name);

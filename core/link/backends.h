@@ -12,19 +12,24 @@ namespace deft::link {
 
 // What stands behind the colon in DEFT_LINKS.
 enum class Place : std::uint8_t {
-  kNics,       // gloo:eth0
-  kServers,    // ps:host:port
-  kNicOrNone,  // mpi:eth0, or mpi: it chooses by its own options
+  kNics,          // gloo:eth0, a link on each NIC
+  kNicsTogether,  // nccl:eth0,eth1, one link over all of them; without a NIC the backend chooses
+  kServers,       // ps:host:port
+  kNicOrNone,     // mpi:eth0, or mpi: it chooses by its own options
 };
 
 struct Backend {
   std::string_view name;
   Place place;
-  bool built;                // in this build
-  std::string_view summary;  // what it is, or why it is missing
+  bool built;                   // in this build
+  std::string_view summary;     // what it is, or why it is missing
+  bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
 };
 
 std::span<const Backend> backends();
+
+// Whether links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
+bool runs_in_worker(std::string_view backend_or_link);
 
 // Null for a name that Deft does not know.
 const Backend* find_backend(std::string_view name);

@@ -50,14 +50,16 @@ class Store {
   virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
 };
 
-// The nodes that a link joins.
+// The members that a link joins: nodes, or the ranks of a job for links that run in the workers.
 struct Group {
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
   std::string prefix;  // of store keys; different for each link of each job
   std::shared_ptr<Store> store;
-  TimeUs connect_deadline_us = 0;  // MonotonicClock
-  TimeUs silence_us = 10'000'000;  // a server that gives no sign of life for this long is lost
+  TimeUs connect_deadline_us = 0;      // MonotonicClock
+  TimeUs silence_us = 10'000'000;      // a server that gives no sign of life for this long is lost
+  std::string member = "node";         // what messages call a member
+  std::vector<std::uint32_t> node_of;  // of each member, where members are ranks: those of a node are summed first
 };
 
 class Link {
@@ -111,5 +113,9 @@ std::string describe(std::span<const LinkSpec> specs);
 
 // Opens the link to all peers; a timeout names the nodes that did not come.
 Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group);
+
+// The same for backends that run in the workers (Backend::runs_in_worker), and for these alone: it needs none of the
+// libraries of the others.
+Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const Group& group);
 
 }  // namespace deft::link

@@ -18,6 +18,7 @@ Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group
     if (auto built = check_backend("mpi"); !built) return tl::unexpected(built.error());
     return mpi_backend::open(spec, group);
   }
+  if (runs_in_worker(spec.backend)) return open_worker_link(spec, group);
   auto known = check_backend(spec.backend);
   if (known) known = fail(ErrorKind::kInternal, "the link backend '" + spec.backend + "' cannot be opened");
   return tl::unexpected(known.error());

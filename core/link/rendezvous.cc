@@ -3,7 +3,9 @@
 namespace deft::link {
 namespace {
 
-std::string plural(std::size_t n) { return n == 1 ? "1 node" : std::to_string(n) + " nodes"; }
+std::string plural(std::size_t n, const std::string& noun) {
+  return std::to_string(n) + " " + noun + (n == 1 ? "" : "s");
+}
 
 // The nodes whose keys are not in the store, as "1, 3"; empty if all are there.
 std::string absent_nodes(const Group& group, std::string_view topic, std::size_t& count) {
@@ -38,8 +40,9 @@ Result<std::vector<std::vector<std::byte>>> meet(const Group& group, std::string
   const std::string absent = absent_nodes(group, topic, count);
   if (absent.empty()) return values;
   return fail(ErrorKind::kTimeout,
-              plural(count) + " of " + std::to_string(group.nodes) + " did not come before the deadline: " + absent,
-              "see the daemon's log on these nodes");
+              plural(count, group.member) + " of " + std::to_string(group.nodes) +
+                  " did not come before the deadline: " + absent,
+              group.member == "node" ? "see the daemon's log on these nodes" : "see the output of these workers");
 }
 
 }  // namespace deft::link

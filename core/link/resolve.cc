@@ -82,7 +82,8 @@ Result<Entry> new_entry(const Backend& backend, std::string_view place, bool has
       if (!has_colon) return entry;
       break;
     case Place::kServers: entry.names.push_back(place); return entry;
-    case Place::kNics: break;
+    case Place::kNics:
+    case Place::kNicsTogether: break;
   }
   entry.excludes = !has_colon || place == "auto" || place.starts_with('^');
   if (!has_colon || place == "auto") return entry;
@@ -220,14 +221,31 @@ Result<std::vector<const Nic*>> nics_of(const Entry& entry, bool loopback_allowe
   return all;
 }
 
+// One link over all of them: its place is "eth0+eth1". A second one would share them, so there is none.
+Result<void> append_together(std::vector<LinkSpec>& specs, const std::string& backend,
+                             std::span<const Nic* const> nics) {
+  const auto same = std::ranges::find(specs, backend, &LinkSpec::backend);
+  LinkSpec& spec = same == specs.end() ? specs.emplace_back(backend, "", nics.front()->address) : *same;
+  for (const Nic* nic : nics) {
+    if (("+" + spec.interface + "+").find("+" + nic->name + "+") != std::string::npos)
+      return fail(ErrorKind::kInvalid, "the link " + backend + ":" + nic->name + " is given twice",
+                  "name each NIC once");
+    spec.interface += (spec.interface.empty() ? "" : "+") + nic->name;
+  }
+  return {};
+}
+
 Result<void> append_entry(std::vector<LinkSpec>& specs, const Entry& entry, bool loopback_allowed,
                           std::span<const Nic> nics) {
   const std::string backend(entry.backend->name);
   const bool chooses_itself = entry.backend->place == Place::kNicOrNone && entry.names.empty() && !entry.excludes;
   if (chooses_itself) return append(specs, LinkSpec{backend, "", ""});
   if (entry.backend->place == Place::kServers) return append_servers(specs, entry.names.front(), loopback_allowed);
+  if (entry.backend->place == Place::kNicsTogether && entry.excludes && entry.names.empty())
+    return append(specs, LinkSpec{backend, "", ""});
   auto chosen = nics_of(entry, loopback_allowed, nics);
   if (!chosen) return tl::unexpected(chosen.error());
+  if (entry.backend->place == Place::kNicsTogether) return append_together(specs, backend, *chosen);
   for (const Nic* nic : *chosen) {
     if (auto added = append(specs, LinkSpec{backend, nic->name, nic->address}); !added) return added;
   }

@@ -4,7 +4,7 @@
 //
 //   offset 0                 SegmentHeader        written by the daemon before the descriptor is passed, then read only
 //   header.submission_offset RingControl + records   worker -> daemon: READY, STAGE, FLUSH, and RAN of worker-run links
-//   header.completion_offset RingControl + records   daemon -> worker: START, FINISH, PLAN, OP_DONE, FAILED
+//   header.completion_offset RingControl + records   daemon -> worker: START, START_HEAP, FINISH, PLAN, OP_DONE, FAILED
 //
 // Each ring has one producer and one consumer and a capacity that is a power of two. Positions count records from 0 and
 // never wrap; record i lies at index i % capacity.
@@ -41,16 +41,18 @@ enum class RecordKind : std::uint16_t {
   kStage =
       2,  // `stage` (1 forward, 2 backward) of step `generation` began at time_us; since the stage before, the worker
           // has waited for `offset` us
-  kRan = 3,    // a worker-run link finished launch `operation` with `code` (0 = ok)
+  kRan = 3,  // worker-run link `code` has run one START of launch `operation`; a failure comes over the socket instead
   kFlush = 4,  // the generation of `group` under way ends before step `generation`
   // daemon -> worker
   kFinish = 16,  // tensors [tensor, tensor + count) of `generation` are reduced in the arena
   kOpDone = 17,  // the collective `operation` is done, with `code` (0 = ok)
-  kStart = 18,   // run launch `operation`: `bytes` at `offset` of the group's slot, on worker-run link `code`
+  kStart = 18,  // run launch `operation` on worker-run link `code`: all-reduce `bytes` at `offset` of `slot` of `group`
   kFailed = 19,  // the job failed; the text comes over the socket
   kPlan = 20,    // plan `operation` of `group` begins with step `generation`; its cycle has `bytes` steps, and for the
                  // tensors [tensor, tensor + count) `code` generations, which follow
   kPlanGeneration = 21,  // merges the steps `generation` to `operation` of the cycle, is applied before step `offset`
+  kStartHeap = 22,  // the same for `stage` (ipc::Collective: all-reduce or broadcast) of `bytes` at `offset` of heap
+                    // `group`, elements of dtype `tensor`, reduced by `count` or from rank `generation`
 };
 
 // One record. Fields that a kind does not name are zero.

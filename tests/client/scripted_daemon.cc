@@ -44,10 +44,12 @@ void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us) 
   message.world = static_cast<std::uint32_t>(node_of.size());
   message.spin_us = spin_us;
   message.timeout_us = 2'000'000;
+  message.links = static_cast<std::uint32_t>(links_.size());
   const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
   send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
                    std::as_bytes(std::span(node_of))),
        descriptors);
+  for (const auto& link : links_) send(link);
 }
 
 void Worker::grant_arena(std::uint64_t bytes) {

@@ -34,6 +34,10 @@ class Worker {
   void send_error(ErrorKind kind, const std::string& what, std::uint64_t operation = 0);
   void close() { channel_.close(); }
 
+  // A link that the worker is to run: told right behind the welcome.
+  void announce(const ipc::Link& link, const std::vector<std::string_view>& texts) {
+    links_.push_back(ipc::encode(link, ipc::MessageKind::kLink, texts));
+  }
   // Answers HELLO: a world of `node_of.size()` workers.
   void welcome(std::vector<std::uint32_t> node_of = {0}, std::uint32_t spin_us = 0);
   // Takes DECLARE and its tensors and passes an arena, which arena() then shows.
@@ -53,6 +57,7 @@ class Worker {
 
  private:
   ipc::Channel channel_;
+  std::vector<std::vector<std::byte>> links_;
   std::optional<shm::Segment> control_, arena_, heap_;
   std::optional<shm::ControlSegment> view_;
   std::optional<shm::Doorbell> own_bell_, worker_bell_;

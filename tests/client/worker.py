@@ -1,7 +1,12 @@
 """A worker: worker.py SCENARIO,... in one session. Fails by an exception; prints what the test wants to know."""
 
 import ctypes
+import json
+import os
 import random
+import resource
+import socket
+import struct
 import sys
 import threading
 import time
@@ -247,10 +252,77 @@ def last_one_dies(session):
     raise AssertionError("the wait ended well")
 
 
+def link_bytes(session):
+    """What went over each link of this node."""
+    for link in daemon_status()["jobs"][0]["links"]:
+        print(link["name"], link["bytes"])
+    session.barrier("asked")
+
+
+def daemon_status():
+    """What `deft status --json` asks for."""
+    path = os.environ["DEFT_SOCKET"]
+    magic, kind, version = 0x54464544, 11, 2
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
+        channel.connect(path)
+        channel.send(struct.pack("<4I", magic, kind, 16, version))
+        text, last = b"", 0
+        while not last:
+            packet = channel.recv(65536)
+            (last,) = struct.unpack_from("<I", packet, 16)
+            text += packet[24:].rstrip(b"\0")
+    return json.loads(text)
+
+
+def opens_again(session):
+    session.close()
+    session.__dict__.update(deft.open().__dict__)
+    allreduce(session)
+
+
+def leaves_nothing(session):
+    """Opening, working and closing leaves no thread and no descriptor behind."""
+
+    def count():
+        return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+
+    seen = []
+    for _ in range(3):
+        allreduce(session)
+        opens_again(session)
+        seen.append(count())
+    assert len(set(seen)) == 1, seen
+
+
+def trains_until_it_fails(session):
+    """Gradients without a pause, so that a loss meets a running operation; ends well when the loss is told."""
+    count = 2_000_000
+    group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (count,)) for i in range(2)])
+    session.barrier("b")
+    print("running", flush=True)
+    try:
+        for step in range(100_000):
+            for tensor in range(2):
+                view(group.data(tensor), count, deft.FLOAT32)[:] = 1
+                group.ready(tensor, 1, step)
+            group.wait(0, 2, step)
+    except deft.DeftError as error:
+        assert error.kind == LOST, error
+        print(error)
+        session.close()
+        return
+    raise AssertionError("nothing was lost")
+
+
+def starve():
+    """The last rank has descriptors left to attach, and none for a link of its own."""
+    if os.environ["RANK"] == "1":
+        used = max(int(name) for name in os.listdir("/proc/self/fd"))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (used + 4, used + 4))
+
+
 def closes_while_forked(session):
     """A data loader (a fork) lives and dies without disturbing."""
-    import os
-
     child = os.fork()
     if child == 0:
         try:
@@ -264,8 +336,12 @@ def closes_while_forked(session):
 
 
 def main():
+    scenarios = sys.argv[1].split(",")
+    if scenarios[0] == "starve":
+        starve()
+        scenarios = scenarios[1:]
     session = deft.open()
-    for scenario in sys.argv[1].split(","):
+    for scenario in scenarios:
         globals()[scenario](session)
     session.close()
 

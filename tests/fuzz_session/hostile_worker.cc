@@ -58,7 +58,7 @@ void HostileWorker::send_message(Message message, ipc::MessageKind kind) {
 void HostileWorker::send_rubbish() {
   std::array<std::byte, 256> packet{};
   const std::size_t bytes = std::max<std::size_t>(data_.take<std::uint8_t>(), sizeof(ipc::Header));
-  const ipc::Header header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 16),
+  const ipc::Header header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 19),
                            static_cast<std::uint32_t>(bytes), ipc::kProtocolVersion};
   data_.copy_to(packet.data() + sizeof header, bytes - sizeof header);
   std::memcpy(packet.data(), &header, sizeof header);

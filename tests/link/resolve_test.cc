@@ -129,6 +129,27 @@ TEST(Resolve, AnMpiLinkHasANicOrChoosesByItself) {
   EXPECT_THAT(error("mpi,eth0"), HasSubstr("the link 'eth0' has no backend"));
 }
 
+TEST(Resolve, LinksThatTheWorkersRunAreKnownByTheirNames) {
+  EXPECT_TRUE(runs_in_worker("nccl"));
+  EXPECT_TRUE(runs_in_worker("workertcp:eth0"));
+  EXPECT_FALSE(runs_in_worker("gloo:eth0"));
+  EXPECT_FALSE(runs_in_worker("local"));
+  EXPECT_THAT(names("gloo:eth0,workertcp:eth1"), ElementsAre("eth0 10.0.0.1", "workertcp:eth1"));
+}
+
+TEST(Resolve, NcclHasOneLinkOverAllItsNicsBecauseItReadsThemOnceAProcess) {
+  if (!find_backend("nccl")->built) {
+    EXPECT_THAT(error("nccl:eth0,eth1"), HasSubstr("not in this build"));
+    return;
+  }
+  EXPECT_THAT(names("nccl:eth1,eth0"), ElementsAre("nccl:eth1+eth0"));
+  EXPECT_THAT(names("nccl:eth1,gloo:eth10,nccl:eth0"), ElementsAre("nccl:eth1+eth0", "eth10 10.0.10.1"));
+  const auto chosen_by_nccl = choose_links("nccl", false, kNode);
+  ASSERT_TRUE(chosen_by_nccl);
+  EXPECT_EQ(describe(*chosen_by_nccl), "nccl");
+  EXPECT_THAT(error("nccl:eth0,nccl:eth0"), HasSubstr("the link nccl:eth0 is given twice"));
+}
+
 TEST(Resolve, ServersMakeOneLinkAndMixWithNics) {
   EXPECT_THAT(names("ps:10.0.0.9:29610"), ElementsAre("ps:10.0.0.9:29610"));
   EXPECT_THAT(names("gloo:eth0,ps:a:1+[fd00::9]:2,gloo:eth1"),

@@ -60,7 +60,7 @@ class Cluster:
         options = {"max_staleness_steps": 16, **options, "policy": policy, "plan": plan} if plan else options
         self.environment = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
         self.environment.setdefault("DEFT_TIMEOUT", "30s")
-        self.environment["DEFT_LINKS"] = "gloo:lo"
+        self.environment.setdefault("DEFT_LINKS", "gloo:lo")
         self.jobs = 0
         self.daemons = []
         self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]

@@ -1,0 +1,126 @@
+#include "core/client/worker_links.h"
+
+#include <pthread.h>
+
+#include <csignal>
+
+#include "core/client/job_store.h"
+
+namespace deft::client {
+namespace {
+
+// Blocks all signals while it lives: a thread that is started meanwhile never runs a handler of the program's.
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    sigset_t all;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_{};
+};
+
+}  // namespace
+
+Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Heaps& heaps) {
+  std::unique_ptr<WorkerLinks> links(new WorkerLinks(session, heaps));
+  if (auto ok = links->open_all(); !ok) {
+    session.report(ok.error());
+    return tl::unexpected(ok.error());
+  }
+  links->start_threads();
+  return links;
+}
+
+Result<void> WorkerLinks::open_all() {
+  const World& world = session_.world();
+  const auto store = std::make_shared<JobStore>(session_);
+  for (const AnnouncedLink& announced : session_.worker_links()) {
+    link::Group group;
+    group.node = world.rank;
+    group.nodes = world.size;
+    group.prefix = announced.prefix;
+    group.store = store;
+    group.connect_deadline_us = MonotonicClock::now() + session_.timeout_us();
+    group.member = "rank";
+    group.node_of = world.node_of;
+    auto link = link::open_worker_link(announced.spec, group);
+    if (!link) return tl::unexpected(link.error().in("open link " + announced.spec.name()));
+    auto runner = std::make_unique<Runner>();
+    runner->number = announced.number;
+    runner->link = std::move(*link);
+    runners_.push_back(std::move(runner));
+  }
+  return {};
+}
+
+void WorkerLinks::start_threads() {
+  if (runners_.empty()) return;
+  session_.on_failure([this](const Error& error) {
+    for (const auto& runner : runners_) runner->link->abort(error.message());
+  });
+  const SignalsBlocked inherited;
+  for (const auto& runner : runners_) {
+    runner->thread = std::thread([this, raw = runner.get()] { run(*raw); });
+    pthread_setname_np(runner->thread.native_handle(), ("deft " + runner->link->name()).substr(0, 15).c_str());
+  }
+}
+
+WorkerLinks::~WorkerLinks() {
+  for (const auto& runner : runners_)
+    if (runner->thread.joinable()) runner->thread.join();
+  session_.on_failure(nullptr);
+}
+
+void WorkerLinks::add(Group& group) {
+  const std::lock_guard lock(mutex_);
+  groups_[group.number()] = &group;
+}
+
+Result<Group*> WorkerLinks::find_group(std::uint32_t number) {
+  const std::lock_guard lock(mutex_);
+  const auto found = groups_.find(number);
+  if (found != groups_.end()) return found->second;
+  return fail(ErrorKind::kViolation, "the daemon started a launch of a group that was not declared");
+}
+
+void WorkerLinks::run(Runner& runner) {
+  while (true) {
+    const auto start = session_.next_start(runner.number);
+    if (!start) return;
+    if (auto done = execute(*runner.link, *start); !done) return session_.report(done.error());
+    shm::Record record;
+    record.kind = shm::RecordKind::kRan;
+    record.operation = start->operation;
+    record.code = start->code;
+    record.time_us = MonotonicClock::now();
+    if (!session_.submit(record)) return;
+  }
+}
+
+Result<void> WorkerLinks::execute(link::Link& link, const shm::Record& start) {
+  if (start.kind == shm::RecordKind::kStartHeap) return execute_on_heap(link, start);
+  const auto group = find_group(start.group);
+  if (!group) return tl::unexpected(group.error());
+  const auto part = (*group)->part(start.slot, start.offset, start.bytes);
+  if (!part) return tl::unexpected(part.error());
+  return link.all_reduce(part->data, part->count, part->dtype, part->op);
+}
+
+Result<void> WorkerLinks::execute_on_heap(link::Link& link, const shm::Record& start) {
+  const auto data = heaps_.find(start.group, start.offset, start.bytes);
+  if (!data) return tl::unexpected(data.error());
+  if (start.stage == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
+    return link.broadcast(*data, start.bytes, static_cast<std::uint32_t>(start.generation));
+  const auto dtype = static_cast<model::DType>(start.tensor);
+  const std::size_t element = model::dtype_bytes(dtype);
+  if (element == 0) return fail(ErrorKind::kViolation, "the daemon started a collective of an unknown type");
+  return link.all_reduce(*data, start.bytes / element, dtype, static_cast<model::ReduceOp>(start.count));
+}
+
+}  // namespace deft::client

@@ -1,0 +1,13 @@
+// The NCCL link of a build without nccl.h or the CUDA headers: it says so.
+#include "core/link/nccl/built.h"
+#include "core/link/nccl/factory.h"
+
+namespace deft::link::nccl_backend {
+
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& /*group*/) {
+  return fail(ErrorKind::kUnavailable, "the link " + spec.name() + " cannot be opened: " + std::string(kSummary));
+}
+
+Result<std::string> usable() { return fail(ErrorKind::kUnavailable, std::string(kSummary)); }
+
+}  // namespace deft::link::nccl_backend

@@ -1,0 +1,104 @@
+"""Links that run in the workers' processes, against real daemons: results, mixes with daemon-run links, losses."""
+
+import signal
+import time
+
+import pytest
+from local_daemons import finish
+from test_libdeft import COLLECTIVES, GRADIENTS, built, daemons, started  # noqa: F401  (fixtures)
+
+ALONE, MIXED = "workertcp:lo", "gloo:lo,workertcp:lo"
+
+
+@pytest.mark.parametrize("scenarios", [COLLECTIVES, GRADIENTS], ids=["collectives", "gradients"])
+@pytest.mark.parametrize("links", [ALONE, MIXED])
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
+def test_results(daemons, nodes, workers, links, scenarios):  # noqa: F811
+    daemons(nodes, links=links).run(scenarios, workers)
+
+
+@pytest.mark.parametrize("links", [ALONE, MIXED])
+@pytest.mark.parametrize("policy", ["p3", "bytescheduler", "knapsack"])
+def test_gradients_under_each_policy(daemons, policy, links):  # noqa: F811
+    sizes = {"partition_bytes": "64KB", "bucket_bytes": "128KB"}
+    daemons(2, links=links, policy=policy, **sizes).run("gradients", 2)
+
+
+def test_both_links_of_a_mix_carry_gradients(daemons):  # noqa: F811
+    running = daemons(2, links=MIXED, policy="p3", partition_bytes="64KB")
+    outputs = running.run("gradients,link_bytes", 2)
+    for output in outputs:
+        shares = dict(line.split() for line in output.splitlines() if line)
+        assert set(shares) == {"gloo:lo", "workertcp:lo"}, output
+        assert all(int(share) > 100_000 for share in shares.values()), output
+
+
+def test_a_session_opens_again_in_the_same_process(daemons):  # noqa: F811
+    daemons(2, links=MIXED).run("allreduce,opens_again,gradients", 2)
+
+
+def test_nothing_is_left_of_a_closed_session(daemons):  # noqa: F811
+    daemons(2, links=ALONE).run("leaves_nothing", 2)
+
+
+@pytest.mark.parametrize("links", [ALONE, MIXED])
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
+def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers, links):  # noqa: F811
+    running = daemons(nodes, links=links)
+    processes = running.start_workers("last_one_dies", workers)
+    started(processes)
+    processes[-1].kill()
+    results = finish(processes)
+    for status, output in results[:-1]:
+        assert status == 0, output
+        assert f"rank {workers - 1}" in output, output
+    running.run("allreduce", workers)
+
+
+@pytest.mark.parametrize("links", [ALONE, MIXED])
+def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links):  # noqa: F811
+    running = daemons(2, links=links, timeout="6s")
+    processes = running.start_workers("trains_until_it_fails", 4)
+    started(processes)
+    time.sleep(0.3)
+    processes[3].kill()
+    began = time.monotonic()
+    results = finish(processes)
+    assert time.monotonic() - began < 6
+    for status, output in results[:-1]:
+        assert status == 0, output
+        assert "rank 3" in output, output
+    running.run("gradients", 2)
+
+
+def test_a_stopped_worker_is_waited_for(daemons):  # noqa: F811
+    running = daemons(2, links=ALONE)
+    processes = running.start_workers("gradients", 2)
+    time.sleep(0.5)
+    processes[1].send_signal(signal.SIGSTOP)
+    time.sleep(1)
+    processes[1].send_signal(signal.SIGCONT)
+    assert all(status == 0 for status, _ in finish(processes))
+
+
+def test_a_killed_daemon_is_told_to_all(daemons):  # noqa: F811
+    running = daemons(2, links=ALONE, timeout="3s")
+    processes = running.start_workers("trains_until_it_fails", 4)
+    started(processes)
+    running.processes[1].send_signal(signal.SIGKILL)
+    for status, output in finish(processes):
+        assert status == 0, output
+        assert "gone" in output or "node 1" in output, output
+
+
+def test_a_link_that_cannot_open_in_one_worker_is_told_to_all(daemons):  # noqa: F811
+    running = daemons(2, links=ALONE, timeout="10s")
+    began = time.monotonic()
+    results = finish(running.start_workers("starve,allreduce", 2))
+    assert time.monotonic() - began < 8, "nobody waits for the deadline"
+    for status, output in results:
+        assert status != 0, output
+        assert "workertcp:lo" in output, output
+        assert "Too many open files" in output, output
+    assert "rank 1" in results[0][1], results[0][1]
+    running.run("allreduce", 2)

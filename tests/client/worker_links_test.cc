@@ -1,0 +1,157 @@
+// Links that the worker runs itself, against a daemon that says what it likes.
+#include <gtest/gtest.h>
+
+#include <map>
+
+#include "tests/client/scripted_daemon.h"
+
+namespace deft::test {
+namespace {
+
+constexpr std::size_t kTensors = 4;
+constexpr std::uint32_t kLink = 5;
+const ipc::Link kAnnounced{.header = {}, .link = kLink};
+
+shm::Record start(std::uint64_t operation, std::uint64_t offset, std::uint64_t bytes) {
+  shm::Record record;
+  record.kind = shm::RecordKind::kStart;
+  record.operation = operation;
+  record.offset = offset;
+  record.bytes = bytes;
+  record.code = kLink;
+  return record;
+}
+
+void serve(Worker& worker) {
+  worker.announce(kAnnounced, {"workertcp", "lo", "127.0.0.1", "job/1/5"});
+  worker.welcome();
+  worker.grant_arena(arena_bytes(kTensors));
+}
+
+// Opens, declares and waits while the daemon does `then`: gives the error of the wait.
+deft_error error_after(const std::function<void(Worker&)>& then) {
+  ScriptedDaemon daemon([&](Worker& worker) {
+    serve(worker);
+    worker.pop();  // READY
+    then(worker);
+  });
+  deft_error error{};
+  deft_session* session = daemon.open(&error);
+  if (session == nullptr) return error;
+  deft_group* group = declare(session, kTensors, &error);
+  EXPECT_EQ(deft_ready(group, 0, 1, 0, 0, &error), DEFT_OK) << error.message;
+  EXPECT_NE(deft_wait(group, 0, 1, 0, &error), DEFT_OK);
+  deft_close(session);
+  return error;
+}
+
+// The ERROR that the worker sends.
+std::string reported(Worker& worker) {
+  const auto packet = worker.receive();
+  const auto message = ipc::decode<ipc::ErrorMessage>(packet.bytes, ipc::MessageKind::kError, 3);
+  EXPECT_TRUE(message) << message.error().message();
+  return message ? message->texts[0] : "";
+}
+
+TEST(WorkerLinks, EachStartIsRunInOrderAndAnswered) {
+  ScriptedDaemon daemon([](Worker& worker) {
+    serve(worker);
+    for (std::uint64_t i = 0; i < 20; ++i) worker.push(start(i, i % kTensors * kTensorBytes, kTensorBytes));
+    for (std::uint64_t i = 0; i < 20; ++i) {
+      const auto record = worker.pop();
+      EXPECT_EQ(record.kind, shm::RecordKind::kRan);
+      EXPECT_EQ(record.operation, i);
+      EXPECT_EQ(record.code, static_cast<std::int32_t>(kLink));
+    }
+    worker.finish(0, kTensors, 0);
+    worker.receive();  // GOODBYE
+  });
+  deft_error error{};
+  deft_session* session = daemon.open(&error);
+  ASSERT_NE(session, nullptr) << error.message;
+  deft_group* group = declare(session, kTensors, &error);
+  EXPECT_EQ(deft_wait(group, 0, kTensors, 0, &error), DEFT_OK) << error.message;
+  deft_close(session);
+}
+
+TEST(WorkerLinks, AStartOutsideTheArenaIsNotRunButReported) {
+  for (const auto& [offset, bytes] : {std::pair<std::uint64_t, std::uint64_t>{kTensors * kTensorBytes, 64},
+                                      {0, (kTensors + 1) * kTensorBytes},
+                                      {~std::uint64_t{0} - 31, 64},
+                                      {64, ~std::uint64_t{0}}}) {
+    const auto error = error_after([&](Worker& worker) {
+      worker.push(start(1, offset, bytes));
+      EXPECT_NE(reported(worker).find("outside of group 'group'"), std::string::npos);
+      worker.send_error(ErrorKind::kViolation, "as reported");
+    });
+    EXPECT_NE(std::string(error.message).find("as reported"), std::string::npos) << error.message;
+  }
+}
+
+TEST(WorkerLinks, AStartOfAnUnknownGroupOrHeapIsReported) {
+  for (const auto kind : {shm::RecordKind::kStart, shm::RecordKind::kStartHeap}) {
+    error_after([&](Worker& worker) {
+      auto record = start(1, 0, 64);
+      record.kind = kind;
+      record.group = 77;
+      worker.push(record);
+      EXPECT_FALSE(reported(worker).empty());
+      worker.send_error(ErrorKind::kViolation, "as reported");
+    });
+  }
+}
+
+TEST(WorkerLinks, AStartOnALinkThatWasNotAnnouncedFailsTheSession) {
+  const auto error = error_after([](Worker& worker) {
+    auto record = start(1, 0, 64);
+    record.code = kLink + 1;
+    worker.push(record);
+    worker.receive();
+  });
+  EXPECT_EQ(error.kind, DEFT_EVIOLATION);
+  EXPECT_NE(std::string(error.message).find("a link that this worker does not run"), std::string::npos);
+}
+
+TEST(WorkerLinks, ALinkThatCannotOpenIsReportedAndFailsTheOpening) {
+  ScriptedDaemon daemon([](Worker& worker) {
+    worker.announce(kAnnounced, {"workertcp", "eth0", "192.0.2.1", "job/1/5"});  // an address of nobody
+    worker.welcome({0, 0});
+    const std::string told = reported(worker);
+    EXPECT_NE(told.find("cannot listen on 192.0.2.1"), std::string::npos) << told;
+    worker.receive();
+  });
+  deft_error error{};
+  EXPECT_EQ(daemon.open(&error, 0, 2), nullptr);
+  EXPECT_EQ(error.kind, DEFT_EUNAVAILABLE);
+  EXPECT_NE(std::string(error.message).find("open link workertcp:eth0"), std::string::npos) << error.message;
+}
+
+TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
+  ScriptedDaemon daemon([&](Worker& worker) {
+    worker.announce(kAnnounced, {"workertcp", "lo", "127.0.0.1", "job/1/5"});
+    worker.welcome({0, 0, 1});
+    std::map<std::string, std::vector<std::byte>> store;
+    while (true) {
+      const auto packet = worker.receive();
+      const auto header = ipc::decode_header(packet.bytes);
+      if (!header || (header->kind != ipc::MessageKind::kStoreSet && header->kind != ipc::MessageKind::kStoreGet))
+        return;
+      const auto item = ipc::decode<ipc::StoreItem>(packet.bytes, header->kind, 1);
+      ASSERT_TRUE(item) << item.error().message();
+      const std::string& key = item->texts[0];
+      if (header->kind == ipc::MessageKind::kStoreSet) store[key].assign(item->tail.begin(), item->tail.end());
+      if (key == "job/1/5/workertcp/1") store[key] = {std::byte{'x'}};  // rank 1 has come
+      if (header->kind == ipc::MessageKind::kStoreSet || store.count(key) == 0) continue;
+      const std::string_view texts[] = {key};
+      worker.send(ipc::encode(item->fixed, ipc::MessageKind::kStoreValue, texts, store[key]));
+    }
+  });
+  deft_error error{};
+  EXPECT_EQ(daemon.open(&error, 0, 3), nullptr);
+  EXPECT_EQ(error.kind, DEFT_ETIMEOUT);
+  EXPECT_NE(std::string(error.message).find("1 rank of 3 did not come before the deadline: 2"), std::string::npos)
+      << error.message;
+}
+
+}  // namespace
+}  // namespace deft::test
