@@ -308,7 +308,7 @@ void Job::on_begin() {
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
     if (auto ok = worker.session->welcome(node_, static_cast<std::uint32_t>(nodes_.size()), node_of_rank_,
-                                          settings_.timeout_us, context_.config.seconds_us("spin"), worker_links());
+                                          settings_.timeout_us, context_.config.seconds_us("spin"), links_of_job());
         !ok)
       return fail_job(ok.error().in("start " + worker.session->describe()));
   }

@@ -154,7 +154,7 @@ class Job : public std::enable_shared_from_this<Job> {
 
   // job_worker_links.cc: links that the workers run
   [[nodiscard]] std::string link_prefix(std::size_t link) const;
-  [[nodiscard]] std::vector<WorkerLink> worker_links() const;
+  [[nodiscard]] JobLinks links_of_job() const;
   void make_runs(std::size_t link);
   void start_in_workers(std::size_t link, const SubCommTask& launch);
   [[nodiscard]] shm::Record gradient_record(const SubCommTask& launch) const;

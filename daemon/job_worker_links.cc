@@ -10,10 +10,14 @@ std::string Job::link_prefix(std::size_t link) const {
   return name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link);
 }
 
-std::vector<WorkerLink> Job::worker_links() const {
-  std::vector<WorkerLink> links;
-  for (std::size_t i = 0; i < links_.size(); ++i)
-    if (links_[i].runs) links.push_back({static_cast<std::uint32_t>(i), link_specs_[i], link_prefix(i)});
+JobLinks Job::links_of_job() const {
+  JobLinks links;
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    if (links_[i].runs)
+      links.in_workers.push_back({static_cast<std::uint32_t>(i), link_specs_[i], link_prefix(i)});
+    else
+      ++links.in_daemons;
+  }
   return links;
 }
 

@@ -143,7 +143,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
 }
 
 Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                              TimeUs timeout_us, TimeUs spin_us, const std::vector<WorkerLink>& links) {
+                              TimeUs timeout_us, TimeUs spin_us, const JobLinks& links) {
   auto control = budget_.allocate("deft-rings", shm::kControlSegmentBytes);
   if (!control) return tl::unexpected(control.error());
   auto own = shm::Doorbell::create();
@@ -183,14 +183,15 @@ Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std
   message.world = static_cast<std::uint32_t>(nodes_of_ranks.size());
   message.spin_us = static_cast<std::uint32_t>(spin_us);
   message.timeout_us = static_cast<std::uint64_t>(timeout_us);
-  message.links = static_cast<std::uint32_t>(links.size());
+  message.links = static_cast<std::uint32_t>(links.in_workers.size());
+  message.daemon_links = links.in_daemons;
   const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
   if (auto ok = send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
                                  std::as_bytes(std::span(nodes_of_ranks))),
                      descriptors);
       !ok)
     return ok;
-  for (const WorkerLink& link : links) {
+  for (const WorkerLink& link : links.in_workers) {
     ipc::Link announced;
     announced.link = link.number;
     if (auto ok = send(ipc::encode(announced, ipc::MessageKind::kLink,

@@ -52,6 +52,11 @@ struct WorkerLink {  // a link that the worker runs itself
   std::string prefix;  // of its keys in the store
 };
 
+struct JobLinks {
+  std::vector<WorkerLink> in_workers;
+  std::uint32_t in_daemons = 0;
+};
+
 class SessionHandler {
  public:
   virtual ~SessionHandler() = default;
@@ -80,7 +85,7 @@ class Session {
   // Makes the rings and tells the worker that the job runs. `nodes_of_ranks`: the node of each rank. `links`: those that the
   // worker runs.
   Result<void> welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                       TimeUs timeout_us, TimeUs spin_us, const std::vector<WorkerLink>& links);
+                       TimeUs timeout_us, TimeUs spin_us, const JobLinks& links);
   // Makes the group's arena and tells the worker.
   Result<void> grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets);
 

@@ -15,6 +15,7 @@
 #include "core/ipc/channel.h"
 #include "core/link/backends.h"
 #include "core/link/mpi/factory.h"
+#include "core/link/nccl/factory.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"
 #include "tools/daemon_status.h"
@@ -62,7 +63,8 @@ Finding backends_finding() {
     std::string& text = backend.built ? here : missing;
     text += (text.empty() ? "" : ", ") + std::string(backend.name);
   }
-  return {Health::kOk, "backends", here + "; not in this build: " + missing + " (deft check-build says why)", ""};
+  if (!missing.empty()) here += "; not in this build: " + missing + " (deft check-build says why)";
+  return {Health::kOk, "backends", here, ""};
 }
 
 // Whether MPI links, where this build has them, find their library.
@@ -70,6 +72,13 @@ Finding mpi_finding() {
   const auto version = link::mpi_backend::library_version();
   if (!version) return {Health::kWarn, "MPI", version.error().what, version.error().fix};
   return {Health::kOk, "MPI", *version, ""};
+}
+
+// Whether NCCL links, where this build has them, can be used in this machine's workers.
+Finding nccl_finding() {
+  const auto version = link::nccl_backend::usable();
+  if (!version) return {Health::kWarn, "NCCL", version.error().what, version.error().fix};
+  return {Health::kOk, "NCCL", *version, ""};
 }
 
 // Whether a TCP connection to host:port is accepted within the patience.
@@ -152,6 +161,7 @@ Finding check_daemon(const Config& config) {
 std::vector<Finding> check_links(const Config& config) {
   std::vector<Finding> all{list_finding(link::list_nics()), backends_finding(), resolved_finding(config.text("links"))};
   if (link::find_backend("mpi")->built) all.push_back(mpi_finding());
+  if (link::find_backend("nccl")->built) all.push_back(nccl_finding());
   for (auto& finding : server_findings(config.text("links"))) all.push_back(std::move(finding));
   return all;
 }

@@ -212,6 +212,18 @@ void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot) { return
 
 size_t deft_tensor_bytes(const deft_group* group, size_t tensor) { return group->group->bytes(tensor); }
 
+int deft_on_device(const deft_session* session) { return session->session->on_device() ? 1 : 0; }
+
+size_t deft_arena_bytes(const deft_group* group) { return group->group->arena_bytes(); }
+
+int deft_use_device_arena(deft_group* group, void* memory, deft_error* error) {
+  return guarded(error, [&] {
+    if (memory == nullptr) return missing("the device memory", error);
+    group->group->use_device_arena(static_cast<std::byte*>(memory));
+    return int{DEFT_OK};
+  });
+}
+
 int deft_ready(deft_group* group, size_t first, size_t count, uint64_t generation, unsigned slot, deft_error* error) {
   return guarded(error, [&] { return report(group->group->ready(first, count, generation, slot), error); });
 }

@@ -103,7 +103,8 @@ Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const 
                     std::move(*world),
                     static_cast<TimeUs>(welcome->fixed.timeout_us),
                     welcome->fixed.spin_us,
-                    std::move(*links)};
+                    std::move(*links),
+                    welcome->fixed.daemon_links};
 }
 
 }  // namespace

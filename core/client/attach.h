@@ -41,6 +41,7 @@ struct Attachment {
   TimeUs timeout_us = 0;
   TimeUs spin_us = 0;
   std::vector<AnnouncedLink> links;
+  std::uint32_t daemon_links = 0;  // links of the job that daemons run
 };
 
 // The daemon's deadline decides and its error names who is missing; ours is later and speaks only of a silent daemon.

@@ -98,6 +98,14 @@ DEFT_API int deft_declare(deft_session* session, const char* name, const deft_te
 DEFT_API void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot); /* NULL: out of range */
 DEFT_API size_t deft_tensor_bytes(const deft_group* group, size_t tensor);
 
+/* For gradients on a GPU. Where deft_on_device gives 1, every link of the job reduces device memory (NCCL), and the arena may
+ * lie there: deft_use_device_arena, before the first deft_ready, names deft_arena_bytes of zeroed device memory, in which
+ * each tensor has the offset that it has from deft_tensor_data(group, 0, 0). The caller owns it until deft_close. deft_ready
+ * still means that the gradient is there: the GPU has written it. Where it gives 0, gradients go through the shared arena. */
+DEFT_API int deft_on_device(const deft_session* session);
+DEFT_API size_t deft_arena_bytes(const deft_group* group);
+DEFT_API int deft_use_device_arena(deft_group* group, void* memory, deft_error* error);
+
 /* Tensors [first, first + count) hold their gradients of `generation` in `slot`: hand them over. They must not be written
  * again until deft_wait has returned. Each tensor once a generation; generations count up from 0 by 1 in each group, and
  * have the slots in turn. Under synchronous policies, and with one slot, a generation is a step. */

@@ -96,8 +96,9 @@ Result<Part> Group::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t
     if (slot >= layout_.slots || offset < region.offset || offset - region.offset >= region.bytes ||
         bytes > region.bytes - (offset - region.offset))
       continue;
-    return Part{arena_.data() + slot * layout_.slot_bytes + offset, bytes / model::dtype_bytes(region.dtype),
-                region.dtype, op_};
+    std::byte* const device = device_arena_;
+    std::byte* const base = device != nullptr ? device : arena_.data();
+    return Part{base + slot * layout_.slot_bytes + offset, bytes / model::dtype_bytes(region.dtype), region.dtype, op_};
   }
   return fail(ErrorKind::kViolation, "the daemon started a launch outside of group '" + name_ + "'");
 }

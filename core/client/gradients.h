@@ -4,6 +4,7 @@
 //   (*group)->ready(3, 1, step, 0);  (*group)->wait(3, 1, step);
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -30,6 +31,9 @@ class Group {
 
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
+  [[nodiscard]] std::size_t arena_bytes() const { return layout_.total_bytes(); }
+  // From now on the links that this worker runs work on `memory`, laid out as the arena. Before the first ready().
+  void use_device_arena(std::byte* memory) { device_arena_ = memory; }
 
   [[nodiscard]] std::uint32_t number() const { return number_; }
   // `bytes` at `offset` of a slot; kViolation where there is no such part.
@@ -64,6 +68,7 @@ class Group {
   std::shared_ptr<Generations> generations_;
   std::uint32_t number_ = 0;
   shm::Segment arena_;
+  std::atomic<std::byte*> device_arena_{nullptr};
   std::mutex mutex_;
   std::vector<std::uint64_t> next_;  // of each tensor: the generation that ready() expects
 };

@@ -1,9 +1,11 @@
 #include "core/client/session.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 
 #include "core/ipc/wire.h"
+#include "core/link/backends.h"
 
 namespace deft::client {
 namespace {
@@ -142,6 +144,15 @@ Result<ipc::Packet> Session::answer(ipc::MessageKind kind, std::uint32_t number,
   if (refusal) return tl::unexpected(*refusal);
   if (!packet) return fail(ErrorKind::kTimeout, "no answer from the daemon in time");
   return std::move(*packet);
+}
+
+bool Session::on_device() const {
+  const auto& links = attachment_.links;
+  return attachment_.daemon_links == 0 && !links.empty() &&
+         std::all_of(links.begin(), links.end(), [](const AnnouncedLink& link) {
+           const link::Backend* backend = link::find_backend(link.spec.backend);
+           return backend != nullptr && backend->takes_device_memory;
+         });
 }
 
 Result<shm::Record> Session::next_start(std::uint32_t link) {

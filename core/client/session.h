@@ -88,6 +88,8 @@ class Session {
   // Links that this worker runs itself: what the daemon named, the next START of one (waits; an error when the job has
   // failed or the session was ended), and where their failures are told.
   [[nodiscard]] const std::vector<AnnouncedLink>& worker_links() const { return attachment_.links; }
+  // Whether gradients may stay on the GPU: every link of the job reduces them there.
+  [[nodiscard]] bool on_device() const;
   [[nodiscard]] TimeUs timeout_us() const { return attachment_.timeout_us; }
   Result<shm::Record> next_start(std::uint32_t link);
   void report(const Error& error);

@@ -75,8 +75,8 @@ struct Welcome {  // followed by world x uint32: the node of each rank
   std::uint32_t node = 0, nodes = 0;
   std::uint32_t world = 0, spin_us = 0;
   std::uint64_t timeout_us = 0;
-  std::uint32_t links = 0;  // messages LINK that follow
-  std::uint32_t unused = 0;
+  std::uint32_t links = 0;         // messages LINK that follow: the links that this worker runs
+  std::uint32_t daemon_links = 0;  // those that daemons run
 };
 
 struct Link {  // followed by: backend, interface, address, prefix of store keys

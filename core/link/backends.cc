@@ -16,7 +16,7 @@ constexpr std::array kBackends = {
 #else
     Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ..."},
 #endif
-    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true},
+    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true, true},
     Backend{"workertcp", Place::kNics, true,
             "TCP between the workers themselves; to test worker-run links without a GPU and to compare with", true},
 };

@@ -21,9 +21,10 @@ enum class Place : std::uint8_t {
 struct Backend {
   std::string_view name;
   Place place;
-  bool built;                   // in this build
-  std::string_view summary;     // what it is, or why it is missing
-  bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
+  bool built;                        // in this build
+  std::string_view summary;          // what it is, or why it is missing
+  bool runs_in_worker = false;       // in the training process instead of the daemon; its members are ranks, not nodes
+  bool takes_device_memory = false;  // reduces a GPU's memory where it lies
 };
 
 std::span<const Backend> backends();

@@ -1,6 +1,7 @@
-"""The shared arena as torch tensors: in each slot one view a declared tensor, each with a storage of its own.
+"""The arena as torch tensors: in each slot one view a declared tensor, none of which is a torch view of
+another.
 
-Own storages keep the views' version counters apart, which is how a later change of one gradient is noticed.
+That keeps their version counters apart, which is how a later change of one gradient is noticed.
 """
 
 import ctypes
@@ -9,37 +10,69 @@ import deft
 
 import torch
 
+from .device import Handover, HostStaging, device_arena
 from .dtypes import TO_DEFT
 
 
 class Arena:
-    """A declared group of tensors, in the order in which backward produces them."""
+    """A declared group of tensors, in the order in which backward produces them.
 
-    def __init__(self, session, name, specs, slots=1):
-        """`specs`: (name, dtype, shape, forward position) of each tensor, in production order."""
+    `staging` is a HostStaging where gradients lie on a GPU and the arena does not.
+    """
+
+    def __init__(self, session, name, specs, slots=1, device=None):
+        """`specs`: (name, dtype, shape, forward position) of each tensor, in production order. `device`: their GPU."""
         self.count = len(specs)
         self.group = session.declare(
             name,
             [deft.Tensor(tensor, TO_DEFT[dtype], tuple(shape), position) for tensor, dtype, shape, position in specs],
             slots=slots,
         )
+        self.staging = self._handover = self._memory = None
+        if device is not None and session.on_device():
+            self._memory = device_arena(self.group, device)
+            self._handover = Handover(self.group.ready, lambda: torch.cuda.current_stream(device).record_event())
+        elif device is not None:
+            self.staging = HostStaging(self.group.data(0), self.group.arena_bytes(), device)
+            self._handover = Handover(self.group.ready, self.staging.record_event)
         self.views = [  # by slot and place
             [self._map(place, slot, dtype, shape) for place, (_, dtype, shape, _) in enumerate(specs)]
             for slot in range(slots)
         ]
-        self.ready = self.group.ready
+        self.ready = self.group.ready if self._handover is None else self._handover.ready
 
     def _map(self, place, slot, dtype, shape):
+        if self._memory is not None:
+            begin = self.group.data(place, slot) - self.group.data(0)
+            view = torch.empty(0, dtype=dtype, device=self._memory.device)
+            # Unlike a slice, this has a version counter of its own.
+            return view.set_(self._memory.untyped_storage(), begin // dtype.itemsize, shape)
         memory = (ctypes.c_char * self.group.bytes(place)).from_address(self.group.data(place, slot))
         return torch.frombuffer(memory, dtype=dtype).view(shape)
 
     def wait(self, generation):
+        self.drain()
         self.group.wait(0, self.count, generation)
 
     def wait_for(self, runs, generation):
         """Waits for some tensors, given as runs of neighbours: (first, count)."""
+        self.drain()
         for first, count in runs:
             self.group.wait(first, count, generation)
+
+    def drain(self):
+        """Waits until all that was made ready is handed over."""
+        if self._handover is not None:
+            self._handover.drain()
+
+    def release(self):
+        """Before the session ends."""
+        if self._handover is not None:
+            self._handover.close()
+            self._handover = None
+        if self.staging is not None:
+            self.staging.close()
+            self.staging = None
 
 
 def runs_of(places):

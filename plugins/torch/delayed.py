@@ -102,13 +102,14 @@ class DelayedExchange(Exchange):
         if not self.pending():
             return []
         group, newest = self.arena.group, self._newest()
+        self.arena.drain()  # what a GPU still writes was handed over before the flush
         group.flush(self.step)
         open_ones = ((place, last) for place, last in enumerate(newest) if last.last_step >= self.step)
         for (number, slot, _), run in itertools.groupby(
             enumerate(open_ones), lambda item: (item[1][1].number, item[1][1].slot, item[1][0] - item[0])
         ):
             places = [place for _, (place, _) in run]
-            group.ready(places[0], len(places), number, slot)
+            self.arena.ready(places[0], len(places), number, slot)
         return self._take_due()
 
     def drop(self):
@@ -218,7 +219,7 @@ class DelayedExchange(Exchange):
     def _gather(self, gradient, view, first):
         if gradient.param.grad is None:
             if first:
-                view.zero_()
+                gradient.clear(view)
         elif first:
             gradient.copy(gradient.param.grad, self._factor, view)
         else:

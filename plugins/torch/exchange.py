@@ -19,6 +19,7 @@ import deft
 import torch
 
 from .arena import Arena
+from .device import device_of
 from .replicate import broadcast_object
 from .sparse import exchange_sparse
 from .world import session
@@ -185,6 +186,8 @@ class Exchange:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        if self.arena is not None:
+            self.arena.release()
         for gradient in self.gradients:
             gradient.release()
 
@@ -227,11 +230,10 @@ class Exchange:
             self.name,
             [(g.name, g.wire_dtype, g.param.shape, g.position) for g in self.gradients],
             self.slots,
+            device_of([g.param for g in self.gradients]),
         )
         for place, gradient in enumerate(self.gradients):
-            gradient.place = place
-            gradient.views = [views[place] for views in self.arena.views]
-            gradient.view = gradient.views[0]
+            gradient.settle_in(place, [views[place] for views in self.arena.views], self.arena.staging)
         self._takers = [g for g in self.gradients if self.rescale != 1.0 or not g.direct]
         self._reset_marks()
         self._install_hooks()

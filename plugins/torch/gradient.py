@@ -26,14 +26,20 @@ class Gradient:
         self.place = None  # in the arena
         self.view = None  # in the first slot
         self.views = ()  # in each slot
-        self.direct = not compress and param.device.type == "cpu"
+        self.direct = False  # p.grad becomes a part of the arena
+        self.staging = None  # where the arena is on the host and p.grad on a GPU
         self.sparse = False
+
+    def settle_in(self, place, views, staging):
+        """Has the place `place` in an arena: `views`, one a slot."""
+        self.place, self.views, self.view, self.staging = place, views, views[0], staging
+        self.direct = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
 
     def put(self, scale, expose=True):
         """Moves p.grad, scaled, into the arena; no gradient counts as zero, and stays none where `expose` is false."""
         grad = self.param.grad
         if grad is None:
-            self.view.zero_()
+            self.clear(self.view)
         elif grad is self.view:
             if scale != 1.0:
                 grad.mul_(scale)
@@ -42,13 +48,21 @@ class Gradient:
         if self.direct and (grad is not None or (expose and self.param.requires_grad)):
             self.param.grad = self.view
 
+    def clear(self, view):
+        """Writes zeros to `view`, a part of the arena."""
+        if self.staging is not None:
+            self.staging.settle()
+        view.zero_()
+
     def copy(self, grad, scale, view):
-        """Writes `grad`, scaled, to `view`, a part of the arena."""
+        """Writes `grad`, scaled, to `view`, a part of the arena; on a GPU it only asks for that."""
         grad = grad.detach()
         if grad.is_sparse:
             grad = grad.to_dense()
-        if grad.device.type != "cpu":
-            view.copy_(grad.to(self.wire_dtype) if scale == 1.0 else grad.mul(scale).to(self.wire_dtype))
+        if self.staging is not None and grad.device.type != "cpu":
+            self.staging.fetch((grad if scale == 1.0 else grad.mul(scale)).to(self.wire_dtype), view)
+        elif grad.device != view.device:
+            view.copy_(grad if scale == 1.0 else grad.mul(scale))
         elif scale == 1.0:
             view.copy_(grad)
         else:
@@ -59,6 +73,8 @@ class Gradient:
         grad = grad.detach()
         if grad.is_sparse:
             grad = grad.to_dense()
+        if self.staging is not None:
+            self.staging.settle()
         view.add_(grad.to(view.device, view.dtype), alpha=scale)
 
     def take(self, scale, view=None):
@@ -67,16 +83,22 @@ class Gradient:
             view = self.view
         elif self.direct:
             self.param.grad = view
-        if scale != 1.0:
+        if scale != 1.0 and self.staging is None:
             view.mul_(scale)
         if self.direct:
             return
         param = self.param
-        if param.grad is not None and not param.grad.is_sparse:
-            with torch.no_grad():
+        if param.grad is None or param.grad.is_sparse:
+            if not param.requires_grad:
+                return
+            param.grad = torch.empty_like(param)
+        with torch.no_grad():
+            if self.staging is None:
                 param.grad.copy_(view)
-        elif param.requires_grad:
-            param.grad = view.to(param.device, param.dtype, copy=True)
+            else:
+                self.staging.bring(view, param.grad)
+                if scale != 1.0:
+                    param.grad.mul_(scale)
 
     def take_late(self, scale):
         """The same where p.grad was none, and a further backward may have begun: what that has made is added to."""
@@ -94,4 +116,4 @@ class Gradient:
         """Lets go of the arena's memory."""
         if self.param.grad is not None and any(self.param.grad is view for view in self.views):
             self.param.grad = self.param.grad.clone()
-        self.view, self.views = None, ()
+        self.view, self.views, self.staging = None, (), None

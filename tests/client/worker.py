@@ -314,6 +314,36 @@ def trains_until_it_fails(session):
     raise AssertionError("nothing was lost")
 
 
+def not_on_device(session):
+    assert not session.on_device()
+
+
+def device_gradients(session):
+    """Gradients in (fake) device memory: the shared arena is never looked at, and nothing is copied."""
+    assert session.on_device()
+    cuda = ctypes.CDLL("libcudart.so.13")
+    cuda.fake_cuda_copies.restype = ctypes.c_ulong
+    counts = [7, 1009, 65537, 300_007]
+    group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (n,)) for i, n in enumerate(counts)], slots=2)
+    memory = ctypes.c_void_p()
+    assert cuda.cudaMalloc(ctypes.byref(memory), ctypes.c_size_t(group.arena_bytes())) == 0
+    ctypes.memset(memory, 0, group.arena_bytes())
+    group.use_device_arena(memory.value, memory)
+    session.barrier("b")
+    copies = cuda.fake_cuda_copies()
+    for step in range(4):
+        for i, count in enumerate(counts):
+            there = memory.value + group.data(i, step % 2) - group.data(0)
+            view(there, count, deft.FLOAT32)[:] = numbers(session.rank, count, step)
+            group.ready(i, 1, step, step % 2)
+        group.wait(0, len(counts), step)
+        for i, count in enumerate(counts):
+            there = memory.value + group.data(i, step % 2) - group.data(0)
+            assert (view(there, count, deft.FLOAT32) == reduced(deft.SUM, session, count, step)).all(), (step, i)
+            assert not view(group.data(i, step % 2), count, deft.FLOAT32).any()
+    assert cuda.fake_cuda_copies() == copies
+
+
 def starve():
     """The last rank has descriptors left to attach, and none for a link of its own."""
     if os.environ["RANK"] == "1":

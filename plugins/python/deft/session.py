@@ -69,6 +69,16 @@ class Group:
             raise IndexError(f"this group has no tensor {tensor}")
         return lib.deft_tensor_bytes(self._open(), tensor)
 
+    def arena_bytes(self) -> int:
+        return lib.deft_arena_bytes(self._open())
+
+    def use_device_arena(self, address: int, owner: object) -> None:
+        """Lets links work on device memory instead of the shared arena, where Session.on_device() says that they can.
+
+        `owner` is kept until the session is closed, and the memory with it."""
+        call(lib.deft_use_device_arena, self._open(), address)
+        self._session._kept.append(owner)
+
     def ready(self, first: int, count: int, step: int, slot: int = 0) -> None:
         """Hands over tensors [first, first + count) of `step`; they must not be written until wait() has returned.
 
@@ -129,6 +139,7 @@ class Session:
 
     def __init__(self, handle: c_void_p):
         self._handle = handle
+        self._kept: list[object] = []  # device memory that links work on
         world = lib.deft_get_world(handle)
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size
@@ -150,6 +161,7 @@ class Session:
         handle, self._handle = self._handle, None
         if handle is not None:
             lib.deft_close(handle)
+            self._kept.clear()
 
     def node_of(self, rank: int) -> int:
         node = lib.deft_node_of(self._open(), rank)
@@ -169,6 +181,10 @@ class Session:
         handle = c_void_p()
         call(lib.deft_declare, self._open(), name.encode(), specs, len(tensors), slots, op, byref(handle))
         return Group(self, handle, len(tensors))
+
+    def on_device(self) -> bool:
+        """Whether every link of the job reduces a GPU's memory where it lies."""
+        return lib.deft_on_device(self._open()) == 1
 
     def stage(self, stage: int, step: int) -> None:
         """A stage (FORWARD or BACKWARD) of `step` begins."""

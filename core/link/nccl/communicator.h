@@ -1,0 +1,58 @@
+// An NCCL communicator between the ranks of a job, with a stream of its own, that never blocks for longer than it must.
+//
+// The communicator is non-blocking: its state is polled, so that abort() ends whatever it does. Calls come from one
+// thread, abort() from any.
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "core/link/link.h"
+#include "core/link/nccl/libraries.h"
+
+namespace deft::link::nccl_backend {
+
+class Communicator {
+ public:
+  // Meets the other ranks in the group's store and connects. Errors name ranks that did not come, that have another
+  // version of NCCL, or that share this one's GPU.
+  static Result<std::unique_ptr<Communicator>> connect(const LinkSpec& spec, const Group& group);
+  ~Communicator();
+  Communicator(const Communicator&) = delete;
+  Communicator& operator=(const Communicator&) = delete;
+
+  [[nodiscard]] std::uint32_t own() const { return own_; }
+  [[nodiscard]] std::uint32_t members() const { return members_; }
+
+  // Makes this worker's GPU current for the calling thread.
+  Result<void> use_device();
+  // Enqueues by `call(communicator, stream)` and waits until the stream has done it.
+  Result<void> run(const char* name, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
+  // Enqueues a copy, in either direction; run() that follows is behind it.
+  Result<void> copy(void* to, const void* from, std::size_t bytes);
+  // Waits for what is enqueued.
+  Result<void> wait(const char* name);
+  [[nodiscard]] const Libraries& libraries() const { return libraries_; }
+  [[nodiscard]] bool is_device_memory(const void* data) const;
+
+  void abort() { aborted_ = true; }
+
+ private:
+  Communicator(const Libraries& libraries, std::uint32_t own, std::uint32_t members)
+      : libraries_(libraries), own_(own), members_(members) {}
+  Result<void> choose_device();
+  Result<void> meet_all(const LinkSpec& spec, const Group& group);
+  Result<void> settle(const char* name, TimeUs deadline_us);
+
+  const Libraries& libraries_;
+  const std::uint32_t own_, members_;
+  std::string others_;  // for messages
+  int device_ = 0;
+  ncclComm_t communicator_ = nullptr;
+  cudaStream_t stream_ = nullptr;
+  std::atomic<bool> aborted_{false};
+};
+
+}  // namespace deft::link::nccl_backend

@@ -1,0 +1,186 @@
+// The NCCL link's own promises, over fakes of NCCL and CUDA; what it shares with other links is in tests/link.
+#include <dlfcn.h>
+
+#include <atomic>
+#include <chrono>
+#include <cstdlib>
+#include <thread>
+
+#include "core/link/rendezvous.h"
+#include "tests/link/backends.h"
+#include "tests/nccl/fake_cuda.h"
+
+namespace deft::link::testing {
+namespace {
+
+using model::DType;
+using model::ReduceOp;
+
+const Backend kNccl{"nccl"};
+constexpr TimeUs kPromptly = 1'500'000;
+
+Result<void> sum(Link& link, std::byte* data, std::size_t bytes) {
+  return link.all_reduce(data, bytes / 4, DType::kFloat32, ReduceOp::kSum);
+}
+
+// A function of the fake runtime, which the link has loaded.
+template <typename Function>
+Function* from_fake(const char* name) {
+  void* const library = dlopen("libcudart.so.13", RTLD_NOW);
+  return reinterpret_cast<Function*>(library == nullptr ? nullptr : dlsym(library, name));
+}
+
+class Variable {
+ public:
+  Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
+  ~Variable() { unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+};
+
+TEST(Nccl, DeviceMemoryIsReducedInPlaceWithoutACopy) {
+  on_nodes(kNccl, 2, [](std::uint32_t node, Link& link) {
+    void* memory = nullptr;
+    ASSERT_EQ(from_fake<cudaError_t(void**, std::size_t)>("cudaMalloc")(&memory, 4096), cudaSuccess);
+    auto* const values = static_cast<float*>(memory);
+    for (int i = 0; i < 1024; ++i) values[i] = static_cast<float>(i + static_cast<int>(node));
+    const auto* const copies = from_fake<unsigned long()>("fake_cuda_copies");
+    const unsigned long before = (*copies)();
+    ASSERT_OK(sum(link, static_cast<std::byte*>(memory), 4096));
+    EXPECT_EQ((*copies)(), before);
+    for (int i = 0; i < 1024; ++i) ASSERT_EQ(values[i], static_cast<float>(2 * i + 1));
+    from_fake<cudaError_t(void*)>("cudaFree")(memory);
+  });
+}
+
+TEST(Nccl, VersionsThatDifferAreNamedOnBothSides) {
+  const auto store = std::make_shared<MemoryStore>();
+  Group group = make_group(2, store);
+  group.connect_deadline_us = seconds_from_now(5);
+  group.member = "rank";
+  std::vector<std::thread> ranks;
+  std::atomic<int> turn{0};
+  for (const std::uint32_t rank : {0U, 1U}) {
+    ranks.emplace_back([&, rank] {
+      Group own = group;
+      own.node = rank;
+      while (turn != static_cast<int>(rank)) std::this_thread::yield();
+      setenv("FAKE_NCCL_VERSION", rank == 0 ? "22703" : "22803", 1);
+      // The other one goes on once this one has published its version.
+      std::thread next([&] {
+        const std::string key = meeting_key(own, "nccl", rank);
+        static_cast<void>(store->get({&key, 1}, seconds_from_now(5)));
+        turn = static_cast<int>(rank) + 1;
+      });
+      const auto link = open_link(spec_for(kNccl, rank), own);
+      next.join();
+      ASSERT_FALSE(link);
+      EXPECT_EQ(link.error().kind, ErrorKind::kMismatch);
+      const std::string message = link.error().message();
+      EXPECT_NE(message.find("rank 0 has NCCL 2.27.3"), std::string::npos) << message;
+      EXPECT_NE(message.find("rank 1 has NCCL 2.28.3"), std::string::npos) << message;
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+  unsetenv("FAKE_NCCL_VERSION");
+}
+
+TEST(Nccl, AWorkerWithoutAGpuSaysSo) {
+  const Variable none("FAKE_CUDA_DEVICES", "0");
+  const auto link = open_link(spec_for(kNccl, 0), make_group(2, std::make_shared<MemoryStore>()));
+  ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().kind, ErrorKind::kUnavailable);
+  EXPECT_NE(link.error().message().find("cudaGetDeviceCount"), std::string::npos) << link.error().message();
+}
+
+TEST(Nccl, OpeningEndsAtTheDeadlineAndNamesTheRanksThatDidNotCome) {
+  Group group = make_group(3, std::make_shared<MemoryStore>());
+  group.connect_deadline_us = seconds_from_now(0.2);
+  const auto link = open_link(spec_for(kNccl, 0), group);
+  ASSERT_FALSE(link);
+  EXPECT_NE(link.error().message().find("2 nodes of 3 did not come before the deadline: 1, 2"), std::string::npos);
+}
+
+TEST(Nccl, ConnectingEndsAtTheDeadlineWhenARankCameAndDied) {
+  for (const std::uint32_t dead : {0U, 1U}) {
+    Group group = make_group(2, std::make_shared<MemoryStore>());
+    group.node = dead;
+    group.connect_deadline_us = seconds_from_now(0.1);
+    ASSERT_FALSE(open_link(spec_for(kNccl, dead), group));
+    group.node = 1 - dead;
+    group.connect_deadline_us = seconds_from_now(0.4);
+    const auto link = open_link(spec_for(kNccl, group.node), group);
+    ASSERT_FALSE(link);
+    EXPECT_EQ(link.error().kind, ErrorKind::kTimeout);
+    EXPECT_NE(link.error().message().find("node " + std::to_string(dead)), std::string::npos) << link.error().message();
+    EXPECT_LT(MonotonicClock::now(), group.connect_deadline_us + kPromptly);
+  }
+}
+
+TEST(Nccl, NonsenseInTheStoreIsRefused) {
+  Group group = make_group(2, std::make_shared<MemoryStore>());
+  ASSERT_OK(group.store->set(meeting_key(group, "nccl", 1), Bytes(100, std::byte{0x7F})));
+  const auto link = open_link(spec_for(kNccl, 0), group);
+  ASSERT_FALSE(link);
+  EXPECT_EQ(link.error().kind, ErrorKind::kViolation);
+}
+
+TEST(Nccl, AbortEndsABlockedOperationPromptlyWithItsReason) {
+  on_nodes(kNccl, 2, [](std::uint32_t node, Link& link) {
+    if (node == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(300));
+    Bytes data(1 << 20);
+    std::thread aborter([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(50));
+      link.abort("job failed: rank 1 is gone");
+    });
+    const TimeUs began = MonotonicClock::now();
+    const auto result = sum(link, data.data(), data.size());
+    EXPECT_LT(MonotonicClock::now() - began, 250'000);
+    aborter.join();
+    ASSERT_FALSE(result);
+    EXPECT_NE(result.error().message().find("job failed: rank 1 is gone"), std::string::npos);
+    EXPECT_EQ(sum(link, data.data(), data.size()).error().message(), result.error().message());
+  });
+}
+
+TEST(Nccl, APeerThatClosesIsAnErrorWithNcclsOwnWords) {
+  on_nodes(kNccl, 2, [](std::uint32_t node, Link& link) {
+    if (node == 1) return;  // closes its link
+    Bytes data(1 << 20);
+    const auto result = sum(link, data.data(), data.size());
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kLost);
+    EXPECT_NE(result.error().message().find("ncclAllReduce: remote error"), std::string::npos)
+        << result.error().message();
+  });
+}
+
+TEST(Nccl, NothingIsLeftBehindAfterClosingOrAborting) {
+  const std::size_t descriptors_before = open_descriptors(), threads_before = threads();
+  for (int round = 0; round < 4; ++round) {
+    on_nodes(kNccl, 2, [&](std::uint32_t node, Link& link) {
+      Bytes data(100'000);
+      const bool aborts = round % 2 == 1;
+      EXPECT_TRUE(sum(link, data.data(), data.size()) || aborts);
+      if (aborts && node == 0) link.abort("enough");
+    });
+  }
+  EXPECT_EQ(open_descriptors(), descriptors_before);
+  EXPECT_EQ(threads(), threads_before);
+}
+
+TEST(Nccl, TheNicsAreNamedToNcclUnlessTheUserHasNamedThem) {
+  unsetenv("NCCL_SOCKET_IFNAME");
+  Group group = make_group(1, std::make_shared<MemoryStore>());
+  ASSERT_TRUE(open_link({"nccl", "eth0+eth1", "10.0.0.1"}, group));
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=eth0,eth1");
+  const Variable given("NCCL_SOCKET_IFNAME", "ib0");
+  ASSERT_TRUE(open_link({"nccl", "eth0+eth1", "10.0.0.1"}, group));
+  EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "ib0");
+}
+
+}  // namespace
+}  // namespace deft::link::testing
