@@ -141,7 +141,7 @@ class DelayedExchange(Exchange):
         averages = [(gradient, due.averages.get(gradient.place)) for gradient in gradients]
         for gradient, average in averages:
             if average is not None:
-                self.arena.group.wait(gradient.place, 1, average.number)
+                self.arena.wait_for([(gradient.place, 1)], average.number)
         for gradient, average in averages:
             if average is not None and gradient.param.requires_grad:
                 gradient.take(average.factor, average.view)

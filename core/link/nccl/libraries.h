@@ -16,16 +16,16 @@
 namespace deft::link::nccl_backend {
 
 // One row a function: its members are named and typed as the functions are.
-#define DEFT_NCCL_FUNCTIONS(X)                                                                                  \
-  X(ncclGetVersion)                                                                                             \
-  X(ncclGetUniqueId)                                                                                            \
-  X(ncclGetErrorString) X(ncclGetLastError) X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) \
-      X(ncclAllReduce) X(ncclBroadcast)
-#define DEFT_CUDA_FUNCTIONS(X)                                                                                       \
-  X(cudaGetErrorString)                                                                                              \
-  X(cudaGetDeviceCount)                                                                                              \
-  X(cudaGetDevice) X(cudaSetDevice) X(cudaStreamCreateWithFlags) X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaFree) \
-      X(cudaMemcpyAsync) X(cudaPointerGetAttributes) X(cudaGetLastError)
+// clang-format off
+#define DEFT_NCCL_FUNCTIONS(X)                                                              \
+  X(ncclGetVersion) X(ncclGetUniqueId) X(ncclGetErrorString) X(ncclGetLastError)            \
+  X(ncclCommInitRankConfig) X(ncclCommGetAsyncError) X(ncclCommAbort) X(ncclAllReduce)      \
+  X(ncclBroadcast)
+#define DEFT_CUDA_FUNCTIONS(X)                                                              \
+  X(cudaGetErrorString) X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice)             \
+  X(cudaStreamCreateWithFlags) X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaFree)          \
+  X(cudaMemcpyAsync) X(cudaPointerGetAttributes) X(cudaGetLastError)
+// clang-format on
 
 class Libraries {
  public:
