@@ -47,7 +47,7 @@ TEST(Nccl, DeviceMemoryIsReducedInPlaceWithoutACopy) {
     ASSERT_EQ(from_fake<cudaError_t(void**, std::size_t)>("cudaMalloc")(&memory, 4096), cudaSuccess);
     auto* const values = static_cast<float*>(memory);
     for (int i = 0; i < 1024; ++i) values[i] = static_cast<float>(i + static_cast<int>(node));
-    const auto* const copies = from_fake<unsigned long()>("fake_cuda_copies");
+    auto* const copies = from_fake<unsigned long()>("fake_cuda_copies");
     const unsigned long before = (*copies)();
     ASSERT_OK(sum(link, static_cast<std::byte*>(memory), 4096));
     EXPECT_EQ((*copies)(), before);

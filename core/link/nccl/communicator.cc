@@ -16,6 +16,7 @@ namespace deft::link::nccl_backend {
 namespace {
 
 constexpr auto kFirstPause = std::chrono::microseconds(20);
+constexpr TimeUs kDrainUs = 5'000'000;  // for what a stream has to do when nobody waits for peers any more
 constexpr auto kLongestPause = std::chrono::microseconds(500);
 
 // What each rank publishes; rank 0's id is the one that counts.
@@ -140,16 +141,24 @@ Result<void> Communicator::copy(void* to, const void* from, std::size_t bytes) {
 Result<void> Communicator::wait(const char* name) {
   return poll([&]() -> std::optional<Result<void>> {
     const cudaError_t state = libraries_.cudaStreamQuery(stream_);
-    if (state == cudaSuccess) return Result<void>{};
-    if (state != cudaErrorNotReady) return libraries_.check(state, name);
+    if (state != cudaSuccess && state != cudaErrorNotReady) return libraries_.check(state, name);
     ncclResult_t error = ncclSuccess;
     auto asked = libraries_.check(libraries_.ncclCommGetAsyncError(communicator_, &error), "ncclCommGetAsyncError",
                                   communicator_);
     if (asked) asked = libraries_.check(error, name, communicator_);
-    if (!asked) return asked;
+    if (!asked || state == cudaSuccess) return asked;  // a kernel that NCCL gave up on ends, too
     if (aborted_) return fail(ErrorKind::kLost, std::string(name) + " was aborted");
     return std::nullopt;
   });
+}
+
+void Communicator::halt() {
+  if (communicator_ != nullptr) libraries_.ncclCommAbort(communicator_);
+  communicator_ = nullptr;
+  const TimeUs deadline_us = MonotonicClock::now() + kDrainUs;
+  while (stream_ != nullptr && libraries_.cudaStreamQuery(stream_) == cudaErrorNotReady &&
+         MonotonicClock::now() < deadline_us)
+    std::this_thread::sleep_for(kLongestPause);
 }
 
 bool Communicator::is_device_memory(const void* data) const {
@@ -165,11 +174,9 @@ bool Communicator::is_device_memory(const void* data) const {
   return asked.attributes.type == cudaMemoryTypeDevice || asked.attributes.type == cudaMemoryTypeManaged;
 }
 
-// Aborting ends kernels that still wait for peers, and needs none of these; nothing of ours is under way when all went
-// well.
 Communicator::~Communicator() {
   static_cast<void>(use_device());
-  if (communicator_ != nullptr) libraries_.ncclCommAbort(communicator_);
+  halt();
   if (stream_ != nullptr) libraries_.cudaStreamDestroy(stream_);
 }
 

@@ -38,6 +38,9 @@ class Communicator {
   [[nodiscard]] bool is_device_memory(const void* data) const;
 
   void abort() { aborted_ = true; }
+  // Gives the communicator up and waits until the stream touches no memory any more. Aborting ends kernels that still wait
+  // for peers, and needs none of them; the peers learn of it.
+  void halt();
 
  private:
   Communicator(const Libraries& libraries, std::uint32_t own, std::uint32_t members)

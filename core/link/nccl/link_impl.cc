@@ -47,6 +47,7 @@ Result<void> LinkImpl::run(Operation operation) {
   auto done = communicator_->use_device();
   if (done) done = operation();
   if (done) return done;
+  communicator_->halt();
   const std::lock_guard lock(mutex_);
   if (!failed_) failed_ = done.error().in(name_);
   return tl::unexpected(*failed_);
