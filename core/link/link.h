@@ -59,7 +59,7 @@ struct Group {
   TimeUs connect_deadline_us = 0;      // MonotonicClock
   TimeUs silence_us = 10'000'000;      // a server that gives no sign of life for this long is lost
   std::string member = "node";         // what messages call a member
-  std::vector<std::uint32_t> node_of;  // of each member, where members are ranks: those of a node are summed first
+  std::vector<std::uint32_t> node_of = {};  // of each member, where members are ranks: those of a node are summed first
 };
 
 class Link {
