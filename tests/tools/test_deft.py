@@ -91,7 +91,7 @@ def fake_daemon(path: Path, packets: list[bytes]) -> None:
     threading.Thread(target=serve, daemon=True).start()
 
 
-def text_packet(text: str, last: bool, version: int = 1) -> bytes:
+def text_packet(text: str, last: bool, version: int = 2) -> bytes:
     body = text.encode() + b"\0"
     return struct.pack("<IIIIII", 0x54464544, 12, 24 + len(body), version, int(last), 0) + body
 
@@ -124,7 +124,7 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     [
         ([], "closed the connection"),
         ([text_packet("{", True)], "no JSON object"),
-        ([text_packet("{}", True, version=99)], "protocol version 99, this one 1"),
+        ([text_packet("{}", True, version=99)], "protocol version 99, this one 2"),
         ([b"rubbish that is no message"], "not Deft's"),
     ],
 )
@@ -177,11 +177,14 @@ def test_doctor_names_what_links_resolve_to():
 
 
 def test_doctor_says_which_backends_this_build_has_and_refuses_the_others():
-    here = "gloo, ps, mpi" if HAS_MPI else "gloo, ps"
-    assert finding("backends")["found"].startswith(f"{here}; not in this build: ")
-    found = finding("links", "--links", "nccl:eth0")
-    assert found["health"] == "fail"
-    assert "the link backend 'nccl' is not in this build" in found["found"]
+    built = {link["name"]: link["here"] for link in json.loads(deft("check-build", "--json").stdout)["links"]}
+    here, _, missing = finding("backends")["found"].partition("; not in this build: ")
+    assert here.split(", ") == [name for name, is_built in built.items() if is_built]
+    assert all(name in missing for name, is_built in built.items() if not is_built)
+    for name in (name for name, is_built in built.items() if not is_built):
+        found = finding("links", "--links", name)
+        assert found["health"] == "fail"
+        assert f"the link backend '{name}' is not in this build" in found["found"]
 
 
 def test_doctor_asks_the_parameter_servers():
@@ -227,12 +230,9 @@ def test_doctor_says_which_mpi_it_finds_and_why_it_cannot_use_it(tmp_path):
 
 def test_check_build_names_links_policies_and_plugins():
     build = json.loads(deft("check-build", "--json").stdout)
-    assert {link["name"]: link["here"] for link in build["links"]} == {
-        "gloo": True,
-        "ps": True,
-        "mpi": HAS_MPI,
-        "nccl": False,
-    }
+    here = {link["name"]: link["here"] for link in build["links"]}
+    assert set(here) == {"gloo", "ps", "mpi", "nccl", "workertcp"}
+    assert here["gloo"] and here["ps"] and here["workertcp"] and here["mpi"] == HAS_MPI
     assert all(link["why"] for link in build["links"])
     assert {"fifo", "bytescheduler"} <= set(build["policies"])
     assert next(p for p in build["plugins"] if "torch" in p["name"])["here"]
