@@ -14,8 +14,9 @@ namespace {
 constexpr std::uint32_t kSettleSteps = 12;  // by then the backlog repeats
 constexpr double kRounding = 1e-7;          // of compute: not late but arithmetic
 
-// Where the backlog does not repeat exactly, parts of a bucket may have changed places; the older ones go first.
-void put_older_first(std::vector<model::PlanPart>& list) {
+// Where the backlog does not repeat exactly, parts of a bucket may have changed places; the older ones go first. False:
+// in the next cycle older ones would still come behind newer ones.
+bool put_older_first(std::vector<model::PlanPart>& list) {
   std::map<model::BucketIndex, std::vector<std::size_t>> places;
   for (std::size_t i = 0; i < list.size(); ++i) places[list[i].bucket].push_back(i);
   for (const auto& [bucket, at] : places) {
@@ -25,7 +26,12 @@ void put_older_first(std::vector<model::PlanPart>& list) {
       return std::tie(b.cycles_back, a.generation, a.offset) < std::tie(a.cycles_back, b.generation, b.offset);
     });
     for (std::size_t i = 0; i < at.size(); ++i) list[at[i]] = parts[i];
+    const std::uint32_t next_back = std::max(parts.front().cycles_back, 1U) - 1;  // one cycle later, seen from this one
+    const auto &newest = parts.back(), &next = parts.front();
+    if (next.cycles_back > 0 && std::tie(next_back, newest.generation) > std::tie(newest.cycles_back, next.generation))
+      return false;
   }
+  return true;
 }
 
 class LateBuilder {
@@ -69,7 +75,7 @@ class LateBuilder {
   [[nodiscard]] std::uint32_t step_that_sees(std::uint32_t generation, const std::vector<Arrival>& arrivals) const;
   [[nodiscard]] std::uint32_t cycles_back(double start_us) const;
   std::optional<model::Plan> chosen_cycle();
-  void list_parts(model::Plan& plan);
+  bool list_parts(model::Plan& plan);
 
   const PlanProblem& problem_;
   const PlanLimits& limits_;
@@ -205,7 +211,7 @@ std::uint32_t LateBuilder::cycles_back(double start_us) const {
   return back;
 }
 
-void LateBuilder::list_parts(model::Plan& plan) {
+bool LateBuilder::list_parts(model::Plan& plan) {
   const std::uint32_t steps = rhythm_.steps, generations = rhythm_.generations;
   struct Dated {
     double at_us;  // in the cycle in which it starts
@@ -234,7 +240,7 @@ void LateBuilder::list_parts(model::Plan& plan) {
   std::stable_sort(parts.begin(), parts.end(), [](const Dated& a, const Dated& b) { return a.at_us < b.at_us; });
   plan.links.resize(problem_.links());
   for (const Dated& dated : parts) plan.links[dated.link].push_back(dated.part);
-  for (auto& link : plan.links) put_older_first(link);
+  return std::ranges::all_of(plan.links, put_older_first);
 }
 
 std::optional<model::Plan> LateBuilder::chosen_cycle() {
@@ -253,7 +259,7 @@ std::optional<model::Plan> LateBuilder::chosen_cycle() {
     if (too_late || !model::check_cycle(own) || model::slots_needed(own) > limits_.max_generations) return std::nullopt;
     plan.own_generations.emplace(static_cast<model::BucketIndex>(b), std::move(own.generations));
   }
-  list_parts(plan);
+  if (!list_parts(plan)) return std::nullopt;
   return plan;
 }
 
