@@ -56,6 +56,7 @@ std::string reported(Worker& worker) {
 TEST(WorkerLinks, EachStartIsRunInOrderAndAnswered) {
   ScriptedDaemon daemon([](Worker& worker) {
     serve(worker);
+    worker.pop();  // READY: a daemon starts nothing before it
     for (std::uint64_t i = 0; i < 20; ++i) worker.push(start(i, i % kTensors * kTensorBytes, kTensorBytes));
     for (std::uint64_t i = 0; i < 20; ++i) {
       const auto record = worker.pop();
@@ -70,6 +71,7 @@ TEST(WorkerLinks, EachStartIsRunInOrderAndAnswered) {
   deft_session* session = daemon.open(&error);
   ASSERT_NE(session, nullptr) << error.message;
   deft_group* group = declare(session, kTensors, &error);
+  EXPECT_EQ(deft_ready(group, 0, kTensors, 0, 0, &error), DEFT_OK) << error.message;
   EXPECT_EQ(deft_wait(group, 0, kTensors, 0, &error), DEFT_OK) << error.message;
   deft_close(session);
 }
