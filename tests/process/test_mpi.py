@@ -1,5 +1,6 @@
 """Training over MPI links: daemons that mpirun started and daemons that were started one by one, alone and mixed."""
 
+import contextlib
 import os
 import shutil
 import signal
@@ -18,7 +19,11 @@ pytestmark = pytest.mark.skipif(
 
 def children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task").iterdir()
-    return [int(child) for task in tasks for child in (task / "children").read_text().split()]
+    found = []
+    for task in tasks:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # a thread that has just ended
+            found += [int(child) for child in (task / "children").read_text().split()]
+    return found
 
 
 def helpers(daemon: subprocess.Popen) -> list[int]:
