@@ -37,7 +37,7 @@ Result<std::optional<TransferDone>> WorkerRuns::ran(std::size_t worker, std::uin
   return std::optional<TransferDone>(finish(run));
 }
 
-TransferDone WorkerRuns::finish(std::deque<Run>::iterator run) {
+TransferDone WorkerRuns::finish(const std::deque<Run>::iterator& run) {
   TransferDone done;
   done.token = run->token;
   done.bytes = run->bytes;

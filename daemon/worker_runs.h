@@ -40,7 +40,7 @@ class WorkerRuns {
     TimeUs started_us = 0;
     std::vector<std::size_t> owed;  // answers, by worker
   };
-  TransferDone finish(std::deque<Run>::iterator run);
+  TransferDone finish(const std::deque<Run>::iterator& run);
   [[nodiscard]] static bool is_done(const Run& run);
 
   const std::uint32_t link_;

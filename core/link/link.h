@@ -56,9 +56,9 @@ struct Group {
   std::uint32_t nodes = 1;
   std::string prefix;  // of store keys; different for each link of each job
   std::shared_ptr<Store> store;
-  TimeUs connect_deadline_us = 0;      // MonotonicClock
-  TimeUs silence_us = 10'000'000;      // a server that gives no sign of life for this long is lost
-  std::string member = "node";         // what messages call a member
+  TimeUs connect_deadline_us = 0;           // MonotonicClock
+  TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
+  std::string member = "node";              // what messages call a member
   std::vector<std::uint32_t> node_of = {};  // of each member, where members are ranks: those of a node are summed first
 };
 

@@ -225,7 +225,8 @@ Result<std::vector<const Nic*>> nics_of(const Entry& entry, bool loopback_allowe
 Result<void> append_together(std::vector<LinkSpec>& specs, const std::string& backend,
                              std::span<const Nic* const> nics) {
   const auto same = std::ranges::find(specs, backend, &LinkSpec::backend);
-  LinkSpec& spec = same == specs.end() ? specs.emplace_back(backend, "", nics.front()->address) : *same;
+  LinkSpec& spec =
+      same == specs.end() ? specs.emplace_back(LinkSpec{std::string(backend), "", nics.front()->address}) : *same;
   for (const Nic* nic : nics) {
     if (("+" + spec.interface + "+").find("+" + nic->name + "+") != std::string::npos)
       return fail(ErrorKind::kInvalid, "the link " + backend + ":" + nic->name + " is given twice",

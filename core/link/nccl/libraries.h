@@ -32,7 +32,7 @@ class Libraries {
   // Loads both once a process. They stay loaded.
   static Result<const Libraries*> load();
 
-#define DEFT_MEMBER(name) decltype(&::name) name = nullptr;
+#define DEFT_MEMBER(name) decltype(&::name) name = nullptr;  // NOLINT(bugprone-macro-parentheses): a declaration
   DEFT_NCCL_FUNCTIONS(DEFT_MEMBER)
   DEFT_CUDA_FUNCTIONS(DEFT_MEMBER)
 #undef DEFT_MEMBER
