@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <latch>
 #include <thread>
 
 namespace deft::daemon {
@@ -77,10 +78,21 @@ class ScriptedLink final : public link::Link {
 
 class ExecutorTest : public ::testing::Test {
  protected:
+  // The executor finds all of these when its link is open, however fast it is.
+  void open_with(std::size_t depth, std::uint64_t transfers) {
+    open_later(depth);
+    for (std::uint64_t token = 1; token <= transfers; ++token) executor_->push(transfer(token));
+    pushed_.count_down();
+  }
   void open(std::size_t depth) {
+    pushed_.count_down();
+    open_later(depth);
+  }
+  void open_later(std::size_t depth) {
     executor_ = std::make_unique<Executor>(
         reactor_, "scripted", 0,
         [this, depth]() -> Result<std::unique_ptr<link::Link>> {
+          pushed_.wait();
           return std::make_unique<ScriptedLink>(script_, depth);
         },
         [](const Result<void>&) {},
@@ -109,12 +121,12 @@ class ExecutorTest : public ::testing::Test {
   std::vector<std::byte> memory_ = std::vector<std::byte>(4096);
   std::vector<TransferDone> done_;
   std::size_t expected_ = 0;
+  std::latch pushed_{1};
   std::unique_ptr<Executor> executor_;
 };
 
 TEST_F(ExecutorTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
-  open(2);
-  for (std::uint64_t token = 1; token <= 4; ++token) executor_->push(transfer(token));
+  open_with(2, 4);
   script_.await_calls("+1+2");
   script_.allow(1);
   script_.await_calls("+1+2-+3");
@@ -146,10 +158,8 @@ TEST_F(ExecutorTest, OtherCollectivesHaveTheLinkAlone) {
 }
 
 TEST_F(ExecutorTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
-  open(2);
   const TimeUs began = MonotonicClock::now();
-  executor_->push(transfer(1));
-  executor_->push(transfer(2));
+  open_with(2, 2);
   script_.await_calls("+1+2");
   std::this_thread::sleep_for(milliseconds(30));
   script_.allow(1);
@@ -166,9 +176,8 @@ TEST_F(ExecutorTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
 }
 
 TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
-  open(2);
   script_.fails_at = 1;
-  for (std::uint64_t token = 1; token <= 3; ++token) executor_->push(transfer(token));
+  open_with(2, 3);
   script_.allow(3);
   run_until_done(3);
   EXPECT_TRUE(done_[0].result);
@@ -179,8 +188,7 @@ TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
 }
 
 TEST_F(ExecutorTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
-  open(2);
-  for (std::uint64_t token = 1; token <= 3; ++token) executor_->push(transfer(token));
+  open_with(2, 3);
   script_.await_calls("+1+2");
   executor_->abort("enough");
   for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
