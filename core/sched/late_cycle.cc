@@ -48,9 +48,12 @@ class LateBuilder {
         arrival_(problem.buckets()),
         dates_(problem.buckets()),
         block_(problem.buckets()),
+        block_size_(problem.buckets()),
         cycle_(std::max(2U, (kSettleSteps + rhythm.steps - 1) / rhythm.steps)) {
-    for (std::size_t b = 0; b < block_.size(); ++b)
+    for (std::size_t b = 0; b < block_.size(); ++b) {
       block_[b] = b > 0 && b < limits.joined.size() && limits.joined[b] ? block_[b - 1] : b;
+      ++block_size_[block_[b]];
+    }
   }
 
   std::optional<model::Plan> build();
@@ -92,6 +95,7 @@ class LateBuilder {
   std::vector<Sending> backlog_;                       // late buckets, the oldest and most urgent first
   std::vector<std::vector<std::uint32_t>> dates_;      // of each late bucket the step that sees each generation
   std::vector<std::size_t> block_;                     // of each bucket: the first of those that have its dates
+  std::vector<std::size_t> block_size_;                // of each first one: how many they are
   std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Arrival>> arrived_;  // of a block and generation
   std::uint32_t cycle_;                                                            // the one that becomes the plan
 };
@@ -192,7 +196,7 @@ void LateBuilder::sent(const Sending& sending) {
   const std::size_t block = block_[sending.bucket];
   auto& arrivals = arrived_[{block, sending.generation}];
   arrivals.push_back({sending.bucket, sending.finish_us});
-  if (arrivals.size() < static_cast<std::size_t>(std::count(block_.begin(), block_.end(), block))) return;
+  if (arrivals.size() < block_size_[block]) return;
   std::uint32_t step = step_that_sees(sending.generation, arrivals);
   if (!dates_[block].empty()) step = std::max(step, dates_[block].back() + 1);
   for (const Arrival& arrival : arrivals) {

@@ -10,12 +10,13 @@ p.grad stays the step's own gradient until step(), and is None afterwards; synch
 step() will apply, or None where none is due.
 """
 
-import itertools
+import collections
 import weakref
 from typing import NamedTuple
 
 import deft
 
+from .arena import runs_of
 from .exchange import HANDED, Exchange, Phase, current_task
 from .scaling import Scales, scale_under_way
 
@@ -104,12 +105,13 @@ class DelayedExchange(Exchange):
         group, newest = self.arena.group, self._newest()
         self.arena.drain()  # what a GPU still writes was handed over before the flush
         group.flush(self.step)
-        open_ones = ((place, last) for place, last in enumerate(newest) if last.last_step >= self.step)
-        for (number, slot, _), run in itertools.groupby(
-            enumerate(open_ones), lambda item: (item[1][1].number, item[1][1].slot, item[1][0] - item[0])
-        ):
-            places = [place for _, (place, _) in run]
-            self.arena.ready(places[0], len(places), number, slot)
+        open_ones = collections.defaultdict(list)  # places by generation
+        for place, last in enumerate(newest):
+            if last.last_step >= self.step:
+                open_ones[last.number, last.slot].append(place)
+        for (number, slot), places in open_ones.items():
+            for first, count in runs_of(places):
+                self.arena.ready(first, count, number, slot)
         return self._take_due()
 
     def drop(self):

@@ -58,9 +58,8 @@ def started(workers):
         assert worker.stdout.readline() == "running\n", worker.communicate()
 
 
-@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
-def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers):
-    running = daemons(nodes)
+def kill_the_last_worker(running, workers):
+    """All others name it, and the daemons serve the next job."""
     processes = running.start_workers("last_one_dies", workers)
     started(processes)
     processes[-1].kill()
@@ -68,7 +67,12 @@ def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers):
     for status, output in results[:-1]:
         assert status == 0, output
         assert f"rank {workers - 1}" in output, output
-    running.run("allreduce", workers)  # the daemons serve the next job
+    running.run("allreduce", workers)
+
+
+@pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
+def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers):
+    kill_the_last_worker(daemons(nodes), workers)
 
 
 def test_a_killed_daemon_is_told_to_all(daemons):

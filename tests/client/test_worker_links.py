@@ -5,7 +5,14 @@ import time
 
 import pytest
 from local_daemons import finish
-from test_libdeft import COLLECTIVES, GRADIENTS, built, daemons, started  # noqa: F401  (fixtures)
+from test_libdeft import (  # noqa: F401  (fixtures)
+    COLLECTIVES,
+    GRADIENTS,
+    built,
+    daemons,
+    kill_the_last_worker,
+    started,
+)
 
 ALONE, MIXED = "workertcp:lo", "gloo:lo,workertcp:lo"
 
@@ -44,15 +51,7 @@ def test_nothing_is_left_of_a_closed_session(daemons):  # noqa: F811
 @pytest.mark.parametrize("links", [ALONE, MIXED])
 @pytest.mark.parametrize(("nodes", "workers"), [(1, 2), (2, 2), (2, 4)])
 def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers, links):  # noqa: F811
-    running = daemons(nodes, links=links)
-    processes = running.start_workers("last_one_dies", workers)
-    started(processes)
-    processes[-1].kill()
-    results = finish(processes)
-    for status, output in results[:-1]:
-        assert status == 0, output
-        assert f"rank {workers - 1}" in output, output
-    running.run("allreduce", workers)
+    kill_the_last_worker(daemons(nodes, links=links), workers)
 
 
 @pytest.mark.parametrize("links", [ALONE, MIXED])

@@ -41,8 +41,7 @@ LinkImpl::LinkImpl(std::string name, std::unique_ptr<Mesh> mesh) : name_(std::mo
 }
 
 LinkImpl::~LinkImpl() {
-  const std::lock_guard lock(mutex_);
-  if (mesh_->nodes() == 1 || failed_) return;
+  if (mesh_->nodes() == 1 || !failure_.check()) return;
   if (all_reduce_->idle()) {
     part();
   } else {
@@ -84,10 +83,7 @@ void LinkImpl::part() {
 // Runs `operation`; whatever it throws makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) return tl::unexpected(*failed_);
-  }
+  if (auto ok = failure_.check(); !ok) return ok;
   if (mesh_->nodes() == 1) return {};
   const SigpipeBlocked guard;
   try {
@@ -101,12 +97,8 @@ Result<void> LinkImpl::run(Operation operation) {
 }
 
 Error LinkImpl::failure(std::uint32_t peer, const std::string& cause) {
-  const std::lock_guard lock(mutex_);
-  if (!failed_) {
-    failed_ = Error{ErrorKind::kLost, "the connection to node " + std::to_string(peer) + " failed: " + cause,
-                    "see the log of node " + std::to_string(peer), name_};
-  }
-  return *failed_;
+  return failure_.keep({ErrorKind::kLost, "the connection to node " + std::to_string(peer) + " failed: " + cause,
+                        "see the log of node " + std::to_string(peer), name_});
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
@@ -178,10 +170,7 @@ void LinkImpl::exchange_blocks(std::byte* data, std::span<const std::size_t> byt
 }
 
 void LinkImpl::abort(std::string_view reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) failed_ = Error{ErrorKind::kLost, std::string(reason), {}, name_};
-  }
+  failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   mesh_->poison();
 }
 

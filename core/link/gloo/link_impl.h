@@ -2,10 +2,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 
+#include "core/link/failure.h"
 #include "core/link/gloo/all_reduce.h"
 #include "core/link/gloo/mesh.h"
 #include "core/link/link.h"
@@ -37,9 +36,7 @@ class LinkImpl final : public Link {
   std::unique_ptr<Mesh> mesh_;
   std::unique_ptr<AllReduce> all_reduce_;  // none when the node is alone
   std::uint64_t transfers_ = 0;
-
-  std::mutex mutex_;
-  std::optional<Error> failed_;  // guarded by mutex_
+  Failure failure_;
 };
 
 }  // namespace deft::link::gloo_backend

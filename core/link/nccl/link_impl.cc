@@ -40,17 +40,12 @@ LinkImpl::~LinkImpl() {
 // Runs `operation` on this worker's GPU; its error makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) return tl::unexpected(*failed_);
-  }
+  if (auto ok = failure_.check(); !ok) return ok;
   auto done = communicator_->use_device();
   if (done) done = operation();
   if (done) return done;
   communicator_->halt();
-  const std::lock_guard lock(mutex_);
-  if (!failed_) failed_ = done.error().in(name_);
-  return tl::unexpected(*failed_);
+  return tl::unexpected(failure_.keep(done.error().in(name_)));
 }
 
 Result<void> LinkImpl::reserve(std::size_t bytes) {
@@ -123,10 +118,7 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
 }
 
 void LinkImpl::abort(std::string_view reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) failed_ = Error{ErrorKind::kLost, std::string(reason), {}, name_};
-  }
+  failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   communicator_->abort();  // the thread that polls gives up; the communicator itself is aborted when the link goes
 }
 

@@ -5,10 +5,9 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 
+#include "core/link/failure.h"
 #include "core/link/link.h"
 #include "core/link/nccl/communicator.h"
 
@@ -37,8 +36,7 @@ class LinkImpl final : public Link {
   std::unique_ptr<Communicator> communicator_;
   std::byte* scratch_ = nullptr;  // on the GPU, for host memory
   std::size_t scratch_bytes_ = 0;
-  std::mutex mutex_;
-  std::optional<Error> failed_;  // guarded by mutex_
+  Failure failure_;
 };
 
 }  // namespace deft::link::nccl_backend

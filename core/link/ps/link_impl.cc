@@ -8,16 +8,11 @@ LinkImpl::LinkImpl(std::string name, std::unique_ptr<Exchange> exchange)
 // Runs `operation`; an error makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) return tl::unexpected(*failed_);
-  }
+  if (auto ok = failure_.check(); !ok) return ok;
   if (exchange_->nodes() == 1) return {};
   auto result = operation();
   if (result) return result;
-  const std::lock_guard lock(mutex_);
-  if (!failed_) failed_ = result.error().in(name_);
-  return tl::unexpected(*failed_);
+  return tl::unexpected(failure_.keep(result.error().in(name_)));
 }
 
 Result<void> LinkImpl::push(std::byte* data, std::vector<Segment> segments, Header shape) {
@@ -75,10 +70,7 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
 }
 
 void LinkImpl::abort(std::string_view reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) failed_ = Error{ErrorKind::kLost, std::string(reason), {}, name_};
-  }
+  failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   exchange_->abort();
 }
 

@@ -3,11 +3,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/link/failure.h"
 #include "core/link/link.h"
 #include "core/link/ps/exchange.h"
 
@@ -35,9 +34,7 @@ class LinkImpl final : public Link {
 
   const std::string name_;
   std::unique_ptr<Exchange> exchange_;
-
-  std::mutex mutex_;
-  std::optional<Error> failed_;  // guarded by mutex_
+  Failure failure_;
 };
 
 }  // namespace deft::link::ps_backend

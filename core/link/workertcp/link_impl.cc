@@ -24,17 +24,12 @@ LinkImpl::LinkImpl(std::string name, std::unique_ptr<Mesh> mesh, std::vector<std
 // Runs `operation`; its error makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (failed_) return tl::unexpected(*failed_);
-  }
+  if (auto ok = failure_.check(); !ok) return ok;
   if (mesh_->members() == 1) return {};
   auto done = operation();
   if (done) return done;
   mesh_->abort();
-  const std::lock_guard lock(mutex_);
-  if (!failed_) failed_ = done.error().in(name_);
-  return tl::unexpected(*failed_);
+  return tl::unexpected(failure_.keep(done.error().in(name_)));
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
@@ -116,10 +111,7 @@ Result<void> LinkImpl::exchange_blocks(std::byte* data, std::span<const std::siz
 }
 
 void LinkImpl::abort(std::string_view reason) {
-  {
-    const std::lock_guard lock(mutex_);
-    if (!failed_) failed_ = Error{ErrorKind::kLost, std::string(reason), {}, name_};
-  }
+  failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   mesh_->abort();
 }
 

@@ -6,11 +6,10 @@
 #pragma once
 
 #include <memory>
-#include <mutex>
-#include <optional>
 #include <string>
 #include <vector>
 
+#include "core/link/failure.h"
 #include "core/link/link.h"
 #include "core/link/workertcp/mesh.h"
 
@@ -39,8 +38,7 @@ class LinkImpl final : public Link {
   std::unique_ptr<Mesh> mesh_;
   const std::vector<std::uint32_t> node_of_;
   std::vector<std::byte> scratch_;  // what the others sent of this member's slice
-  std::mutex mutex_;
-  std::optional<Error> failed_;  // guarded by mutex_
+  Failure failure_;
 };
 
 }  // namespace deft::link::workertcp_backend

@@ -1,0 +1,37 @@
+// Why a link has failed, for good: the first cause counts, whoever comes with it. Every backend has one.
+//
+//   if (auto ok = failure_.check(); !ok) return ok;          // before an operation
+//   return tl::unexpected(failure_.keep(error));             // where one fails, and in abort()
+//
+// Any thread.
+#pragma once
+
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "core/base/status.h"
+
+namespace deft::link {
+
+class Failure {
+ public:
+  // The cause, where there is one.
+  [[nodiscard]] Result<void> check() const {
+    const std::lock_guard lock(mutex_);
+    if (cause_) return tl::unexpected(*cause_);
+    return {};
+  }
+  // Keeps `cause` unless there is one already; gives the one that counts.
+  Error keep(Error cause) {
+    const std::lock_guard lock(mutex_);
+    if (!cause_) cause_ = std::move(cause);
+    return *cause_;
+  }
+
+ private:
+  mutable std::mutex mutex_;
+  std::optional<Error> cause_;
+};
+
+}  // namespace deft::link
