@@ -5,14 +5,13 @@
 namespace deft::sched {
 namespace {
 
-// Preemption happens between parts: the credit bounds how much that is already on its way an urgent part waits for. What
-// counts is that time, so on slow links parts and credit shrink until two parts take about 20 ms.
-constexpr double kPartUs = 10'000;
-
 class ByteScheduler final : public QueueScheduler {
  public:
   explicit ByteScheduler(const Setup& setup)
-      : QueueScheduler(setup, {setup.partition_bytes, setup.credit_bytes, true, false, kPartUs}) {}
+      : QueueScheduler(setup, rules(credit_rules(setup.partition_bytes, setup.credit_bytes))) {}
+
+ private:
+  static Rules rules(const CreditRules& sizes) { return {sizes.part, sizes.credit, true, false}; }
 };
 
 }  // namespace

@@ -20,7 +20,7 @@ class Fifo final : public QueueScheduler {
     // Two launches wait behind the one that runs, so that the link always has the next one while the order after it travels.
     std::uint64_t largest = 0;
     for (const auto& bucket : setup.buckets) largest = std::max(largest, std::min(bucket.bytes, part));
-    return {part, std::max(3 * largest, setup.credit_bytes), false, true};
+    return {{part}, {std::max(3 * largest, setup.credit_bytes)}, false, true};
   }
 };
 

@@ -12,7 +12,7 @@ bool is_sane(const model::LinkModel& link) {
          link.bytes_per_us > 0;
 }
 
-LinkBoard::LinkBoard(const std::vector<model::LinkModel>& links, Window window) : window_(window) {
+LinkBoard::LinkBoard(const std::vector<model::LinkModel>& links, SizeLimit window) : window_(window) {
   links_.resize(links.size());
   for (std::size_t i = 0; i < links.size(); ++i) links_[i].model = links[i];
 }
@@ -25,17 +25,10 @@ double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
   return std::max(now, static_cast<double>(state.head_began_us) + head) + (state.queued_us - head);
 }
 
-std::uint64_t LinkBoard::window_bytes(model::LinkIndex link) const {
-  if (window_.time_us <= 0) return window_.bytes;
-  const double carried = bytes_per_us(link) * window_.time_us;
-  if (carried >= static_cast<double>(window_.bytes)) return window_.bytes;
-  return std::min(window_.bytes, std::max(window_.least_bytes, static_cast<std::uint64_t>(carried)));
-}
-
 std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned_bytes) const {
   const std::uint64_t before = links_[link].bytes + planned_bytes;
   if (before == 0) return std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t window = window_bytes(link);
+  const std::uint64_t window = window_.on_link(bytes_per_us(link));
   return before < window ? window - before : 0;
 }
 

@@ -15,21 +15,15 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/model/buckets.h"
+#include "core/sched/parts.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
 
-// At most `bytes`; on a slow link at most what it carries in `time_us` (0: any), but not below `least_bytes`.
-struct Window {
-  std::uint64_t bytes = 0;
-  double time_us = 0;
-  std::uint64_t least_bytes = 0;
-};
-
 class LinkBoard {
  public:
   // `window`: the credit of each link, bytes on their way at once. What is larger goes alone.
-  LinkBoard(const std::vector<model::LinkModel>& links, Window window);
+  LinkBoard(const std::vector<model::LinkModel>& links, SizeLimit window);
 
   [[nodiscard]] model::LinkIndex count() const { return static_cast<model::LinkIndex>(links_.size()); }
   [[nodiscard]] double cost_us(model::LinkIndex link, std::uint64_t bytes) const {
@@ -59,10 +53,8 @@ class LinkBoard {
     double queued_us = 0;      // cost of all in the queue
     TimeUs head_began_us = 0;  // when the first of the queue began
   };
-  [[nodiscard]] std::uint64_t window_bytes(model::LinkIndex link) const;
-
   std::vector<State> links_;
-  Window window_;
+  SizeLimit window_;
 };
 
 // Finite, with a positive throughput and no negative latency.

@@ -15,7 +15,7 @@ class P3 final : public QueueScheduler {
   explicit P3(const Setup& setup) : QueueScheduler(setup, rules(std::min(kSliceBytes, setup.partition_bytes))) {}
 
  private:
-  static Rules rules(std::uint64_t slice) { return {slice, 2 * slice, true, false}; }
+  static Rules rules(std::uint64_t slice) { return {{slice}, {2 * slice}, true, false}; }
 };
 
 }  // namespace

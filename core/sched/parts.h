@@ -1,4 +1,4 @@
-// Cutting a bucket into parts of about equal size, on cache lines.
+// Cutting a bucket into parts of about equal size, on cache lines, and how large parts and what is on its way may be.
 #pragma once
 
 #include <algorithm>
@@ -15,6 +15,33 @@ constexpr std::uint64_t even_part_bytes(std::uint64_t bytes, std::uint64_t limit
   const std::uint64_t units = (bytes + kPartAlignBytes - 1) / kPartAlignBytes;
   const std::uint64_t parts = (units + unit_limit - 1) / unit_limit;
   return (units + parts - 1) / parts * kPartAlignBytes;
+}
+
+// At most `bytes`; on a slow link at most what it carries in `time_us` (0: any), but not below `least_bytes`.
+struct SizeLimit {
+  std::uint64_t bytes = 0;
+  double time_us = 0;
+  std::uint64_t least_bytes = 0;
+
+  [[nodiscard]] constexpr std::uint64_t on_link(double bytes_per_us) const {
+    if (time_us <= 0) return bytes;
+    const double carried = bytes_per_us * time_us;
+    if (carried >= static_cast<double>(bytes)) return bytes;
+    return std::min(bytes, std::max(least_bytes, static_cast<std::uint64_t>(carried)));
+  }
+};
+
+// ByteScheduler's parts and credit. Preemption happens between parts: the credit bounds how much that is already on its
+// way an urgent part waits for. What counts is that time, so on slow links parts and credit shrink until two parts take
+// about 20 ms, but not to parts so small that what it costs to start one would show.
+struct CreditRules {
+  SizeLimit part;
+  SizeLimit credit;
+};
+constexpr CreditRules credit_rules(std::uint64_t partition_bytes, std::uint64_t credit_bytes) {
+  constexpr double kPartUs = 10'000;
+  constexpr std::uint64_t kLeastPartBytes = 256 << 10;
+  return {{partition_bytes, kPartUs, kLeastPartBytes}, {credit_bytes, 2 * kPartUs, 2 * kLeastPartBytes}};
 }
 
 }  // namespace deft::sched

@@ -11,13 +11,10 @@ namespace {
 // How many parts one call considers: enough to see past a fast link's backlog to what a slow link should take.
 constexpr int kLookAhead = 64;
 
-// No part is cut smaller for a slow link's sake: what it costs to start one would show.
-constexpr std::uint64_t kLeastPartBytes = 256 << 10;
-
 }  // namespace
 
 QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
-    : SynchronousScheduler(setup, {rules.window_bytes, 2 * rules.part_us, 2 * kLeastPartBytes}), rules_(rules) {}
+    : SynchronousScheduler(setup, rules.window), rules_(rules) {}
 
 void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs) {
   const model::Bucket& b = bucket(index);
@@ -25,12 +22,9 @@ void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, 
 }
 
 std::uint64_t QueueScheduler::part_limit() const {
-  if (rules_.part_us <= 0) return rules_.part_bytes;
   double fastest = 0;
   for (model::LinkIndex link = 0; link < board_.count(); ++link) fastest = std::max(fastest, board_.bytes_per_us(link));
-  const double carried = fastest * rules_.part_us;
-  if (carried >= static_cast<double>(rules_.part_bytes)) return rules_.part_bytes;
-  return std::min(rules_.part_bytes, std::max(kLeastPartBytes, static_cast<std::uint64_t>(carried)));
+  return rules_.part.on_link(fastest);
 }
 
 std::uint64_t QueueScheduler::most_room() const {

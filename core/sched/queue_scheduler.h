@@ -20,11 +20,10 @@ class QueueScheduler : public SynchronousScheduler {
 
  protected:
   struct Rules {
-    std::uint64_t part_bytes;    // parts are at most this large
-    std::uint64_t window_bytes;  // bytes on their way on each link, at most
-    bool by_priority;            // order of the forward positions; otherwise the order of readiness
-    bool join_parts;             // neighbouring parts that go to one link at once become one launch
-    double part_us = 0;          // slow links: parts of about this time, and two of them on their way; 0: no such bound
+    SizeLimit part;    // the largest part, by the rate of the fastest link
+    SizeLimit window;  // the most that is on its way on each link
+    bool by_priority;  // order of the forward positions; otherwise the order of readiness
+    bool join_parts;   // neighbouring parts that go to one link at once become one launch
   };
   QueueScheduler(const Setup& setup, const Rules& rules);
 

@@ -39,7 +39,7 @@ class SynchronousScheduler : public Scheduler {
     [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
   };
 
-  SynchronousScheduler(const Setup& setup, Window window) : board_(setup.links, window), buckets_(setup.buckets) {}
+  SynchronousScheduler(const Setup& setup, SizeLimit window) : board_(setup.links, window), buckets_(setup.buckets) {}
 
   // Puts `bucket` into the queue: by generation, then urgency, then in the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t urgency,

@@ -90,7 +90,7 @@ double UsByteModel::parts_us() const {
     bool launched = false;
     if (!ready.empty()) {
       const std::size_t layer = *ready.begin();
-      const std::uint64_t bytes = std::min(rest[layer], even_part_bytes(layers[layer].bytes, unit_bytes));
+      const std::uint64_t bytes = std::min(rest[layer], even_part_bytes(layers[layer].bytes, part_bytes));
       if (in_flight == 0 || in_flight + bytes <= credit_bytes) {
         const double begin_us = flights.empty() ? now_us : flights.back().end_us;
         flights.push_back({begin_us + cost_us(bytes), bytes});
@@ -124,7 +124,9 @@ UsByteModel usbyte_model(const Setup& setup) {
     model.bytes_per_us += link.bytes_per_us;
   }
   model.unit_bytes = setup.partition_bytes;
-  model.credit_bytes = setup.credit_bytes;
+  const CreditRules parts = credit_rules(setup.partition_bytes, setup.credit_bytes);
+  model.part_bytes = parts.part.on_link(model.bytes_per_us);
+  model.credit_bytes = parts.credit.on_link(model.bytes_per_us);
   return model;
 }
 

@@ -19,6 +19,7 @@ struct UsByteModel {
   double latency_us = 0;
   double bytes_per_us = 1;
   std::uint64_t unit_bytes = 1;
+  std::uint64_t part_bytes = 1;  // of ByteScheduler, as its credit
   std::uint64_t credit_bytes = 0;
 
   struct Result {

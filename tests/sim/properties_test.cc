@@ -177,6 +177,15 @@ RC_GTEST_PROP(UsByte, IsNeverWorseThanByteSchedulerOnItsOwnModel, ()) {
   RC_ASSERT(blocks_us <= parts_us * 1.0005 + std::min(unit_us, 0.005 * parts_us) + 5);
 }
 
+// ByteScheduler's parts shrink on a slow link. A unit of a whole bucket does not: it would hold up the first layer.
+TEST(UsByte, KnowsThatByteSchedulersPartsShrinkOnASlowLink) {
+  const auto profile = small({{40'000'000, 20'000, 20'000}, {40'000'000, 20'000, 20'000}}, {700});
+  const Sizes whole_buckets{50'000'000, 200'000'000};
+  const double parts_us = run(profile, "bytescheduler", {}, whole_buckets).step_us;
+  EXPECT_LT(parts_us, 0.95 * run(profile, "fifo", {}, whole_buckets).step_us);
+  EXPECT_LE(run(profile, "usbyte", {}, whole_buckets).step_us, 1.001 * parts_us);
+}
+
 RC_GTEST_PROP(ByteScheduler, IsNeverWorseThanFifoWherePartsCostNothing, ()) {
   const auto profile = random_profile({40, 1, 0});
   const auto sizes = random_sizes(profile);
