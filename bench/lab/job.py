@@ -49,12 +49,18 @@ class Training:
 class Block:
     """What one run of some steps gave."""
 
-    step_ms: list[float]  # of all ranks
+    step_ms: list[float]  # of all ranks, one rank after the other
     losses: list[float]  # a step, averaged over the ranks
     updates: float  # of the parameters, in all steps
     worker_cpu_ms: float  # a node and step
     daemon_cpu_ms: float
     wall_s: float = 0  # of all steps, those of the warm-up too
+
+    def slowest_ms(self) -> list[float]:
+        """Each step's time on the worker that took longest."""
+        steps = len(self.losses)
+        ranks = [self.step_ms[first : first + steps] for first in range(0, len(self.step_ms), steps)]
+        return [max(times) for times in zip(*ranks, strict=True)]
 
 
 @dataclass(frozen=True)

@@ -35,6 +35,15 @@ class Outcome:
     def step_ms(self, share: float = 0.5) -> float:
         return percentile([value for block in self.blocks for value in block.step_ms], share)
 
+    def lockstep_ms(self) -> float:
+        """A step's time if every worker waited for the slowest of it, at no other cost."""
+        return percentile([value for block in self.blocks for value in block.slowest_ms()], 0.5)
+
+    def added_to_ms(self, base: Outcome) -> float:
+        """The median over the rounds of what a step takes longer than `base`'s of the same round: machines drift."""
+        rounds = zip(self.blocks, base.blocks, strict=False)
+        return percentile([percentile(own.step_ms, 0.5) - percentile(b.step_ms, 0.5) for own, b in rounds], 0.5)
+
     def seconds_to(self, accuracy: float) -> float | None:
         """The seconds of training until this accuracy, on the line between the evaluations around it; None: never."""
         before = (0.0, 0.0)
@@ -205,15 +214,22 @@ def _forecast_lines(results: Results) -> list[str]:
 
 
 def _free_lines(results: Results) -> list[str]:
-    """Where the network is free, a step should cost no more than compute and the transport's own CPU time."""
+    """Where the network is free, a step should cost no more than compute, the wait for the slowest worker of the step
+    and the transport's own CPU time."""
+    compute = next((o for o in results.outcomes if o.scheme.kind == "compute"), None)
+    if compute is None:
+        return []
+    waiting = compute.lockstep_ms() - compute.step_ms()
     lines = []
     for outcome in results.outcomes:
-        if results.compute_ms and outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None):
-            added = outcome.step_ms() - results.compute_ms
-            beyond = 100 * (added - outcome.daemon_cpu_ms) / results.compute_ms
+        if outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None):
+            added = outcome.added_to_ms(compute)
+            beyond = added - outcome.daemon_cpu_ms
+            shares = [f"{100 * value / compute.step_ms():+.1f} %" for value in (beyond, beyond - waiting)]
             lines.append(
                 f"{outcome.scheme.text}, network free: {added:+.1f} ms a step; the transport's CPU (the daemon) is "
-                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {beyond:+.1f} % of compute"
+                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {shares[0]} of compute, and {shares[1]} beyond the wait for "
+                f"the slowest worker of each step ({waiting:.1f} ms)"
             )
     return ["", *lines] if lines else []
 

@@ -12,7 +12,7 @@ FIELDS += ["updates_per_step", "cpu_ms_per_step", "loss", "accuracy", "params_sh
 def outcome(text, step_ms, hashes=("a", "a"), daemon=0.0):
     made = Outcome(parse(text, 2), hashes=list(hashes), accuracy=0.5)
     for shift in (0, 1):
-        made.blocks.append(Block([step_ms + shift] * 4, [2.0, 1.0], 2.0, 100.0, daemon))
+        made.blocks.append(Block([step_ms + shift] * 4, [2.0, 1.0], 2.0, 100.0, daemon))  # two ranks, two steps
     return made
 
 
@@ -63,6 +63,21 @@ def test_a_free_network_is_judged_by_the_transports_cpu_time(results):
     last = table(results).splitlines()[-1]
     assert last.startswith("fifo@free, network free: +10.0 ms a step")
     assert "+3.0 %" in last
+
+
+def test_what_a_free_network_adds_is_taken_round_by_round(results):
+    compute, free = results.outcomes[0], results.outcomes[3]
+    compute.blocks[1].step_ms = [1000.0] * 4  # a round in which the machine was slow
+    free.blocks[1].step_ms = [1012.0] * 4
+    assert table(results).splitlines()[-1].startswith("fifo@free, network free: +11.0 ms a step")
+
+
+def test_the_wait_for_the_slowest_worker_is_told_apart(results):
+    for block in results.outcomes[0].blocks:
+        block.step_ms = [98.0, 98.0, 98.0, 102.0]  # the second rank's second step is slow
+    assert results.outcomes[0].lockstep_ms() == 100
+    last = table(results).splitlines()[-1]
+    assert "beyond it +5.6 % of compute, and +3.6 % beyond the wait for the slowest worker of each step (2.0 ms)" in last
 
 
 @pytest.mark.parametrize("name", ["plot.png", "plot.svg"])
