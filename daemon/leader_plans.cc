@@ -33,14 +33,13 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
 
 }  // namespace
 
-// A group with one slot has nowhere to put a second generation: its updates cannot be delayed.
 sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
   sched::PlanLimits limits;
-  limits.max_staleness_steps = declare.slots() < 2 ? 0 : settings_.max_staleness_steps;
+  limits.max_staleness_steps = settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
   limits.late_share = settings_.max_late_percent / 100.0;
   limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
-  limits.max_generations = std::max<std::uint32_t>(2, declare.slots());
+  limits.set_slots(declare.slots());
   return limits;
 }
 

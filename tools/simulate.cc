@@ -35,6 +35,8 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   auto setup = sim::setup_for(*profile, policy);
   setup.partition_bytes = options.partition_bytes;
   setup.credit_bytes = options.credit_bytes;
+  setup.limits = options.limits;
+  setup.limits.set_slots(options.slots);
   const auto begin = std::chrono::steady_clock::now();
   const auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));

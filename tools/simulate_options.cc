@@ -33,6 +33,19 @@ Setter number(T SimulateOptions::*member, T minimum) {
   return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.*member); };
 }
 
+Setter limit(std::uint32_t sched::PlanLimits::*member, std::uint32_t minimum) {
+  return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.limits.*member); };
+}
+
+Setter percent(double sched::PlanLimits::*member) {
+  return [=](SimulateOptions& o, const std::string& text) {
+    double value = 0;
+    if (!parse(text, 0.0, value) || value > 100) return false;
+    o.limits.*member = value / 100;
+    return true;
+  };
+}
+
 Setter text(std::string SimulateOptions::*member) {
   return [=](SimulateOptions& o, const std::string& value) { return !(o.*member = value).empty(); };
 }
@@ -65,6 +78,15 @@ const std::vector<Flag>& flags() {
       {"--partition-bytes", "N", "largest part (default: 4000000)", number<std::uint64_t>(&O::partition_bytes, 64)},
       {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
        number<std::uint64_t>(&O::credit_bytes, 1)},
+      {"--max-staleness-steps", "N", "knapsack: steps by which an update may be late; 0: none (default: 16)",
+       limit(&sched::PlanLimits::max_staleness_steps, 0)},
+      {"--max-merged-steps", "N", "knapsack: steps whose gradients an update may merge (default: 16)",
+       limit(&sched::PlanLimits::max_merged_steps, 1)},
+      {"--fresh-wait-percent", "X", "knapsack: waiting for fresh updates, in percent of compute (default: 0)",
+       percent(&sched::PlanLimits::fresh_tolerance)},
+      {"--max-late-percent", "X", "knapsack: of all bytes, how many may be merged or late (default: 100)",
+       percent(&sched::PlanLimits::late_share)},
+      {"--slots", "N", "knapsack: generations under way at once (default: 8)", number<std::uint32_t>(&O::slots, 1)},
       {"--contention", "X", "with n busy links each is 1 + X * (n - 1) times slower (default: 0)",
        number<double>(&O::contention, 0)},
       {"--nodes", "N", "number of nodes (default: 1)", number<std::uint64_t>(&O::nodes, 1)},

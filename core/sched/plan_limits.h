@@ -1,6 +1,7 @@
 // What the user allows a plan to do, and the slack it keeps.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -17,6 +18,12 @@ struct PlanLimits {
   double late_share = 1;                   // of all bytes, how many may be merged or late
   std::vector<bool> joined = {};  // [bucket]: a tensor joins it and the one before, so both have the same dates
   double capacity = 1.0;          // compute time that communication may count on; above 1 it buys updates with waiting
+
+  // An arena of one slot has nowhere to put a second generation: its updates cannot be delayed.
+  void set_slots(std::uint32_t slots) {
+    max_generations = std::max<std::uint32_t>(2, slots);
+    if (slots < 2) max_staleness_steps = 0;
+  }
 };
 
 }  // namespace deft::sched

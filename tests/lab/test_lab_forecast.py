@@ -104,6 +104,19 @@ def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
 
 
 @pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+def test_knapsack_is_forecast_within_the_limits_of_training():
+    simulator = forecast.Simulator(DEFT)
+    slow = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 1.0, 5.0)])
+    step_ms = {
+        text: simulator.forecast(parse(text, 1), slow, 0).step_ms
+        for text in ("knapsack", "knapsack:max_staleness_steps=4:max_late_percent=100", "usbyte")
+    }
+    fresh, late, synchronous = step_ms.values()
+    assert late == pytest.approx(LAYERS.step_us / 1e3)
+    assert late < fresh <= synchronous * 1.001
+
+
 def test_a_profile_that_the_simulator_refuses_is_an_error_that_says_why():
     measured = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 0, 0)])
     with pytest.raises(forecast.CannotForecast, match="bytes_per_us"):

@@ -61,6 +61,30 @@ TEST(Simulate, JsonHasTheFixedFieldsOfEveryPolicy) {
       EXPECT_TRUE(row.at(field).is_number()) << field;
 }
 
+Json knapsack_with(const std::vector<std::string>& limits) {
+  std::vector<std::string> arguments = {kVgg, "--policy", "knapsack", "--json"};
+  arguments.insert(arguments.end(), limits.begin(), limits.end());
+  const auto answer = simulate(arguments);
+  EXPECT_EQ(answer.status, 0) << answer.complaint;
+  return Json::parse(answer.out).at(0);
+}
+
+// What DEFT_MAX_STALENESS_STEPS and its kin do in training.
+TEST(Simulate, KnapsackKeepsTheLimitsThatAreGiven) {
+  const Json free = knapsack_with({});
+  EXPECT_GT(free["max_staleness_steps"], 0);
+  EXPECT_NEAR(free["bubble_us"].get<double>(), 0, 1e-3);
+  for (const std::vector<std::string>& limits :
+       {std::vector<std::string>{"--max-staleness-steps", "0"}, {"--slots", "1"}, {"--fresh-wait-percent", "100"}}) {
+    const Json fresh = knapsack_with(limits);
+    EXPECT_EQ(fresh["max_staleness_steps"], 0) << limits[0];
+    EXPECT_EQ(fresh["updates_per_step"], 1.0) << limits[0];
+    EXPECT_GT(fresh["step_us"], free["step_us"]) << limits[0];
+  }
+  EXPECT_EQ(knapsack_with({"--max-staleness-steps", "1"})["max_staleness_steps"], 1);
+  EXPECT_GT(knapsack_with({"--max-late-percent", "10"})["bubble_us"], 0);
+}
+
 TEST(Simulate, TheTableNamesPolicyAndTimes) {
   const auto answer = simulate({kVgg, "--policy=usbyte", "--links=nccl"});
   EXPECT_EQ(answer.status, 0);
@@ -119,6 +143,9 @@ TEST(Simulate, WrongUsageIsStatusTwoAndNamed) {
       {{kVgg, "--json=yes"}, "--json takes no value"},
       {{kVgg, "--jitter", "nan"}, "'nan'"},
       {{kVgg, "--links", "a,,b"}, "'a,,b'"},
+      {{kVgg, "--max-late-percent", "101"}, "'101'"},
+      {{kVgg, "--max-merged-steps", "0"}, "'0'"},
+      {{kVgg, "--slots", "4294967296"}, "'4294967296'"},
       {{kVgg, "--straggler", "2"}, "second node"},
       {{kVgg, "other.json"}, "other.json"},
   };
