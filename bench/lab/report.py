@@ -228,8 +228,8 @@ def _free_lines(results: Results) -> list[str]:
             shares = [f"{100 * value / compute.step_ms():+.1f} %" for value in (beyond, beyond - waiting)]
             lines.append(
                 f"{outcome.scheme.text}, network free: {added:+.1f} ms a step; the transport's CPU (the daemon) is "
-                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {shares[0]} of compute, and {shares[1]} beyond the wait for "
-                f"the slowest worker of each step ({waiting:.1f} ms)"
+                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {shares[0]} of compute, and {shares[1]} beyond the wait "
+                f"for the slowest worker of each step ({waiting:.1f} ms)"
             )
     return ["", *lines] if lines else []
 

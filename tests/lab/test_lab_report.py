@@ -77,7 +77,9 @@ def test_the_wait_for_the_slowest_worker_is_told_apart(results):
         block.step_ms = [98.0, 98.0, 98.0, 102.0]  # the second rank's second step is slow
     assert results.outcomes[0].lockstep_ms() == 100
     last = table(results).splitlines()[-1]
-    assert "beyond it +5.6 % of compute, and +3.6 % beyond the wait for the slowest worker of each step (2.0 ms)" in last
+    assert (
+        "beyond it +5.6 % of compute, and +3.6 % beyond the wait for the slowest worker of each step (2.0 ms)" in last
+    )
 
 
 @pytest.mark.parametrize("name", ["plot.png", "plot.svg"])
