@@ -4,11 +4,97 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
+#include <optional>
+#include <vector>
 
 namespace deft::preserve {
 namespace {
 
-Result<void> check(const Walk& walk) {
+using Cycle = std::vector<model::PlanGeneration>;
+
+double expected(const Cycle& cycle, const Walk& walk, Merging merging, double noise) {
+  if (!std::isfinite(noise)) return std::numeric_limits<double>::infinity();
+  Position position(walk);
+  for (const auto& generation : cycle) position.update(generation.merged(), merging, noise);
+  return position.mean();
+}
+
+bool within(double ratio, double epsilon) { return std::abs(ratio - 1) <= epsilon; }
+
+// Each different one of the plan's buckets, once.
+std::vector<Cycle> different_cycles(const model::Plan& plan) {
+  std::vector<Cycle> cycles{plan.generations};
+  for (const auto& [bucket, own] : plan.own_generations)
+    if (std::find(cycles.begin(), cycles.end(), own) == cycles.end()) cycles.push_back(own);
+  return cycles;
+}
+
+std::uint32_t staleness_in_updates(const Cycle& cycle, std::uint32_t period_steps) {
+  const std::size_t count = cycle.size();
+  const auto apply_step = [&](std::size_t g) {
+    return cycle[g % count].apply_step + g / count * std::uint64_t{period_steps};
+  };
+  std::uint32_t most = 0;
+  for (std::size_t g = 0; g < count; ++g) {
+    // Seen from far enough on, all generations before have one of an earlier cycle to count.
+    const std::size_t cycles = cycle[g].apply_step / period_steps + 1;
+    const std::size_t own = g + cycles * count;
+    const std::uint64_t computed = cycle[g].last_step + cycles * std::uint64_t{period_steps};
+    std::uint32_t between = 0;
+    while (between < own && apply_step(own - 1 - between) > computed) ++between;
+    most = std::max(most, between);
+  }
+  return most;
+}
+
+double ratio_of(double original, double planned) { return planned > 0 ? original / planned : 1.0; }
+
+Judgement judge_cycle(const Cycle& cycle, std::uint32_t period_steps, double original, const Walk& walk,
+                      Merging merging, double epsilon) {
+  Judgement out;
+  out.expected_original = original;
+  std::uint32_t merged = 0;
+  for (const auto& generation : cycle) merged = std::max(merged, generation.merged());
+  // An update of k summed steps pulls k times as far.
+  const double step = walk.learning_rate * (merging == Merging::kSum ? merged : 1);
+  const double pull = step * walk.gradient_mean / (2 * (walk.state - walk.target));
+  out.noise = staleness_noise(pull, staleness_in_updates(cycle, period_steps));
+  out.expected_fresh = expected(cycle, walk, merging, 1);
+  out.expected_plan = expected(cycle, walk, merging, out.noise);
+  out.ratio = ratio_of(original, out.expected_plan);
+  out.ratio_fresh = ratio_of(original, out.expected_fresh);
+  out.accepted = within(out.ratio, epsilon);
+  out.accepted_fresh = within(out.ratio_fresh, epsilon);
+  return out;
+}
+
+}  // namespace
+
+std::uint32_t staleness_in_updates(const model::Plan& plan) {
+  std::uint32_t most = 0;
+  for (const Cycle& cycle : different_cycles(plan))
+    most = std::max(most, staleness_in_updates(cycle, plan.period_steps));
+  return most;
+}
+
+double staleness_noise(double pull, double delay_updates) {
+  const double angle = pull * delay_updates;
+  if (!(angle < std::numbers::pi / 2)) return std::numeric_limits<double>::infinity();
+  return (1 + std::sin(angle)) / std::cos(angle);
+}
+
+Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon) {
+  Position original(walk);
+  for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
+  std::optional<Judgement> worst;
+  for (const Cycle& cycle : different_cycles(plan)) {
+    const Judgement one = judge_cycle(cycle, plan.period_steps, original.mean(), walk, merging, epsilon);
+    if (!worst || std::abs(one.ratio - 1) > std::abs(worst->ratio - 1)) worst = one;
+  }
+  return *worst;
+}
+
+Result<void> check_walk(const Walk& walk) {
   const auto refuse = [](const char* what) {
     return fail(ErrorKind::kInvalid, what, "the Preserver cannot judge a plan");
   };
@@ -23,63 +109,8 @@ Result<void> check(const Walk& walk) {
   return {};
 }
 
-double expected(const model::Plan& plan, const Walk& walk, Merging merging, double noise) {
-  if (!std::isfinite(noise)) return std::numeric_limits<double>::infinity();
-  Position position(walk);
-  for (const auto& generation : plan.generations) position.update(generation.merged(), merging, noise);
-  return position.mean();
-}
-
-bool within(double ratio, double epsilon) { return std::abs(ratio - 1) <= epsilon; }
-
-}  // namespace
-
-std::uint32_t staleness_in_updates(const model::Plan& plan) {
-  const auto& generations = plan.generations;
-  const std::size_t count = generations.size();
-  const auto apply_step = [&](std::size_t g) {
-    return generations[g % count].apply_step + g / count * std::uint64_t{plan.period_steps};
-  };
-  std::uint32_t most = 0;
-  for (std::size_t g = 0; g < count; ++g) {
-    // Seen from far enough on, all generations before have one of an earlier cycle to count.
-    const std::size_t cycles = generations[g].apply_step / plan.period_steps + 1;
-    const std::size_t own = g + cycles * count;
-    const std::uint64_t computed = generations[g].last_step + cycles * std::uint64_t{plan.period_steps};
-    std::uint32_t between = 0;
-    while (between < own && apply_step(own - 1 - between) > computed) ++between;
-    most = std::max(most, between);
-  }
-  return most;
-}
-
-double staleness_noise(double pull, double delay_updates) {
-  const double angle = pull * delay_updates;
-  if (!(angle < std::numbers::pi / 2)) return std::numeric_limits<double>::infinity();
-  return (1 + std::sin(angle)) / std::cos(angle);
-}
-
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon) {
-  Judgement out;
-  Position original(walk);
-  for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
-  out.expected_original = original.mean();
-  // An update of k summed steps pulls k times as far.
-  const double step = walk.learning_rate * (merging == Merging::kSum ? plan.max_merged() : 1);
-  const double pull = step * walk.gradient_mean / (2 * (walk.state - walk.target));
-  out.noise = staleness_noise(pull, staleness_in_updates(plan));
-  out.expected_fresh = expected(plan, walk, merging, 1);
-  out.expected_plan = expected(plan, walk, merging, out.noise);
-  const auto ratio = [&](double loss) { return loss > 0 ? out.expected_original / loss : 1.0; };
-  out.ratio = ratio(out.expected_plan);
-  out.ratio_fresh = ratio(out.expected_fresh);
-  out.accepted = within(out.ratio, epsilon);
-  out.accepted_fresh = within(out.ratio_fresh, epsilon);
-  return out;
-}
-
 Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, Merging merging, double epsilon) {
-  if (auto ok = check(walk); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_walk(walk); !ok) return tl::unexpected(ok.error());
   for (unsigned attempt = 1;; ++attempt) {
     auto plan = planner(request);
     if (!plan) return tl::unexpected(plan.error());

@@ -9,6 +9,9 @@
 // delayed linear one, dx = -a x(t - d) dt + noise, whose stationary variance is (1 + sin(a d)) / cos(a d) times that
 // without delay, and which diverges from a d = pi / 2 on. That factor multiplies the noise of the plan's updates: small
 // steps hardly feel staleness, large ones are refused.
+//
+// Buckets with dates of their own. How much of the gain each bucket brings is not known, so a plan counts as if all of
+// them followed the cycle that trains worst: no plan is taken for better than it is.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +23,7 @@
 
 namespace deft::preserve {
 
-struct Judgement {
+struct Judgement {               // of the bucket's cycle that trains worst
   double expected_original = 0;  // after one cycle of one update a step
   double expected_plan = 0;      // after one cycle of the plan
   double expected_fresh = 0;     // the same, had the plan no staleness
@@ -37,6 +40,10 @@ std::uint32_t staleness_in_updates(const model::Plan& plan);
 // (1 + sin(a d)) / cos(a d); infinite from a d = pi / 2 on.
 double staleness_noise(double pull, double delay_updates);
 
+// Whether a plan can be judged by this walk: a loss above its target, and statistics that are finite and not negative.
+Result<void> check_walk(const Walk& walk);
+
+// `walk` as check_walk wants it.
 Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging = Merging::kSum, double epsilon = 0.01);
 
 // What the planner is asked for.

@@ -1,6 +1,7 @@
 // Our policy: follows a cyclic plan (knapsack_planner.h). Where no profile is given, it begins synchronously, measures,
-// and plans when it has seen enough; later it plans again when what it measures has moved away from the plan. A plan that
-// the user gives begins with step 1 (workers hear of it before the first update) and stays.
+// and plans when it has seen enough; later it plans again when what it measures has moved away from the plan, or when the
+// judge of the setup would choose otherwise by now. A plan that the user gives begins with step 1 (workers hear of it
+// before the first update) and stays.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::uint64_t kLookEvery = 16;  // steps between comparisons of the plan with what is measured
 constexpr double kMoved = 0.2;            // a change of a time or a throughput that is worth a new plan,
-constexpr unsigned kConfirmed = 2;        // if it is seen so many times in a row
+constexpr unsigned kConfirmed = 2;        // if it (or the judge's change of mind) is seen so many times in a row
 
 // One update a step, all of it on the wire at once: what runs until there is something to plan with.
 model::Profile unknown_times(const Setup& setup) {
@@ -74,7 +75,7 @@ class Knapsack final : public Scheduler {
 
   void pin(const model::Plan& plan) {
     measures_ = false;
-    change_to(plan, 1, unknown_times(setup_), "the option plan");
+    change_to({plan, {}}, 1, unknown_times(setup_), "the option plan");
   }
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
@@ -127,21 +128,37 @@ class Knapsack final : public Scheduler {
     look_at_ = step + (planned_on_ ? kLookEvery : 1);
     auto measured = meter_.profile(links_);
     if (!measured) return;
-    const std::string reason = planned_on_ ? describe_move(*measured, *planned_on_) : "the first profile";
+    const std::string reason = reason_to_plan(*measured);
     moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
     if (reason.empty() || (planned_on_ && moves_seen_ < kConfirmed)) return;
-    auto plan = plan_knapsack(*measured, setup_.limits);
-    if (!plan) return;  // what was measured makes no sense yet; the old plan is still good
+    auto made = make_plan(*measured);
+    if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
     moves_seen_ = 0;
-    if (plan->hash() != followers_.back().plan().hash())
-      change_to(std::move(*plan), next_begin(step), std::move(*measured), reason);
+    if (made->plan.hash() != followers_.back().plan().hash())
+      change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
   }
 
-  void change_to(model::Plan plan, std::uint64_t begin, model::Profile profile, std::string reason) {
-    model::follow(calendars_, begin, model::cycles_of(plan));
-    switch_ = {begin, plan, std::move(profile), std::move(reason)};
-    followers_.emplace_back(std::move(plan), calendars_, begin);
+  [[nodiscard]] std::string reason_to_plan(const model::Profile& measured) const {
+    if (!planned_on_) return "the first profile";
+    std::string reason = describe_move(measured, *planned_on_);
+    if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(followers_.back().plan());
+    return reason;
+  }
+
+  [[nodiscard]] Result<JudgedPlan> make_plan(const model::Profile& measured) const {
+    const auto make = [&](const PlanLimits& limits) { return plan_knapsack(measured, limits); };
+    if (setup_.judge) return setup_.judge->choose(make, setup_.limits);
+    auto plan = make(setup_.limits);
+    if (!plan) return tl::unexpected(plan.error());
+    return JudgedPlan{std::move(*plan), {}};
+  }
+
+  void change_to(JudgedPlan made, std::uint64_t begin, model::Profile profile, std::string reason) {
+    model::follow(calendars_, begin, model::cycles_of(made.plan));
+    switch_ = {begin, made.plan, std::move(profile), std::move(reason), {}};
+    if (setup_.judge && measures_) switch_->verdict = std::move(made.verdict);
+    followers_.emplace_back(std::move(made.plan), calendars_, begin);
     look_at_ = begin + kLookEvery;
   }
 

@@ -164,7 +164,7 @@ bool prefers_fresh(const PlanLimits& limits) {
 
 // The plan with the fewest late bytes, be it none; nothing where it waits too long and all may be late.
 std::optional<model::Plan> freshest_plan(const PlanProblem& problem, const PlanLimits& limits) {
-  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
+  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity;
   PlanLimits all_fresh = limits;
   all_fresh.max_staleness_steps = 0;
   auto plan = Search(problem, all_fresh).run();

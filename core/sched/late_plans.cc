@@ -40,7 +40,7 @@ class LateSearch {
       : problem_(problem),
         limits_(limits),
         counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)),
-        enough_us_((1 + limits.fresh_tolerance) * problem.compute_us()) {}
+        enough_us_((1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity) {}
 
   std::optional<model::Plan> run();
 

@@ -14,8 +14,8 @@
 
 namespace deft::sched {
 
-// The plan with the fewest late bytes that waits at most limits.fresh_tolerance of compute, or the one that waits least
-// where none does; limits.late_share bounds the late bytes. step_us and compute_us are set. Nothing where the limits
+// The plan with the fewest late bytes that waits at most limits.fresh_tolerance of compute (of limits.capacity times
+// compute), or the one that waits least where none does; limits.late_share bounds the late bytes. step_us and compute_us are set. Nothing where the limits
 // forbid every such plan.
 std::optional<model::Plan> plan_late_buckets(const PlanProblem& problem, const PlanLimits& limits);
 

@@ -26,6 +26,7 @@
 #include "core/model/events.h"
 #include "core/model/plan.h"
 #include "core/model/profile.h"
+#include "core/sched/plan_judge.h"
 #include "core/sched/plan_limits.h"
 
 namespace deft::sched {
@@ -59,6 +60,7 @@ struct PlanSwitch {
   model::Plan plan;
   model::Profile profile;  // what it was made for
   std::string reason;
+  std::optional<Verdict> verdict = {};  // where the setup has a judge
 };
 
 struct Setup {
@@ -72,6 +74,7 @@ struct Setup {
   std::shared_ptr<const model::Profile> profile;
   PlanLimits limits;                          // of the knapsack policies
   std::optional<model::UpdateCycles> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
+  std::shared_ptr<PlanJudge> judge;           // knapsack: of the plans made from measurements; none: all are followed
 };
 
 class Scheduler {

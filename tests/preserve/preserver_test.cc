@@ -54,6 +54,18 @@ TEST(Preserver, countsTheUpdatesThatAStaleGradientMisses) {
   EXPECT_EQ(staleness_in_updates(plan_of({{0, 1, 3}, {2, 3, 5}})), 0U);
 }
 
+TEST(Preserver, aPlanIsAsGoodAsTheWorstOfItsBuckets) {
+  auto plan = plan_of({{0, 0, 1}, {1, 1, 2}, {2, 2, 3}, {3, 3, 4}});
+  plan.own_generations[2] = {{0, 3, 6}};
+  auto late = plan_of({{0, 3, 6}});
+  const auto judgement = judge(plan, kWalk, Merging::kMean), alone = judge(late, kWalk, Merging::kMean);
+  EXPECT_EQ(staleness_in_updates(plan), staleness_in_updates(late));
+  EXPECT_DOUBLE_EQ(judgement.ratio, alone.ratio);
+  EXPECT_FALSE(judgement.accepted);
+  plan.own_generations[2] = plan.generations;
+  EXPECT_DOUBLE_EQ(judge(plan, kWalk, Merging::kMean).ratio, 1);
+}
+
 TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
   const Walk steep{
       .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
