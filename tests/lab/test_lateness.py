@@ -21,7 +21,12 @@ def test_nothing_late_is_plain_training_however_it_is_said():
     assert found["all:60+0"] != found["0:1+0"]  # no update at all in 50 steps
 
 
-@pytest.mark.parametrize("case", ["x", "1:0+1", "1:1", "-1:1+1"])
+def test_looking_ahead_moves_where_gradients_are_taken():
+    found = accuracies("--steps", "60", "--learning-rate", "0.1", "all:2+0", "all:2+0~0", "all:2+0~1")
+    assert found["all:2+0"] == found["all:2+0~0"] != found["all:2+0~1"]
+
+
+@pytest.mark.parametrize("case", ["x", "1:0+1", "1:1", "-1:1+1", "1:1+1~", "1:1+1x1.2.3"])
 def test_a_case_that_is_none_is_named(case):
     shown = subprocess.run([PROGRAM, "--", case], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 2 and f"'{case}' is no case" in shown.stderr
