@@ -48,6 +48,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void declare(Session& session, Declaration declaration);
   void request(Session& session, OperationRequest request);
   void record(Session& session, const shm::Record& record);
+  void take_statistics(Session& session, const ipc::Statistics& statistics);
   void link_failed(Session& session, const Error& error);  // one that the worker runs
   void store_set(const std::string& key, std::span<const std::byte> value);
   void store_get(Session& session, std::uint32_t request, const std::string& key);
@@ -79,6 +80,7 @@ class Job : public std::enable_shared_from_this<Job> {
     std::unique_ptr<Gradients> gradients;
     std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
     bool agreed = false;
+    std::vector<std::optional<ipc::Statistics>> statistics;  // by local index: of the newest step
   };
 
   struct SubCommTask {  // the next things to start on a link, in the leader's order

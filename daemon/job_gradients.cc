@@ -157,6 +157,30 @@ void Job::on_flush(Session& session, std::size_t worker, const shm::Record& reco
   session.close(taken.error().in(session.describe()));
 }
 
+// The leader gets the statistics of this node when all its workers have told those of one step.
+void Job::take_statistics(Session& session, const ipc::Statistics& statistics) {
+  const auto it = groups_.find(statistics.group);
+  if (state_ != State::kRunning || it == groups_.end()) return;
+  auto& told = it->second.statistics;
+  told.resize(workers_.size());
+  told[index_of(session)] = statistics;
+  proto::Envelope envelope;
+  auto* const sum = envelope.mutable_gradient_statistics();
+  for (const auto& one : told) {
+    if (!one || one->step != statistics.step) return;
+    sum->set_local_norms(sum->local_norms() + one->local_norm);
+    sum->set_average_norms(sum->average_norms() + one->average_norm);
+    sum->set_loss(sum->loss() + one->loss);
+    sum->set_learning_rate(std::max(sum->learning_rate(), one->learning_rate));
+    sum->set_target(std::max(sum->target(), one->target));
+  }
+  sum->set_group(statistics.group);
+  sum->set_step(statistics.step);
+  sum->set_ranks(static_cast<std::uint32_t>(told.size()));
+  sum->set_merged_as_sums(statistics.merged_as_sums != 0);
+  to_leader(std::move(envelope));
+}
+
 Result<std::vector<shm::Record>> Job::checked_plan(const proto::PlanOrder& order) const {
   const auto it = groups_.find(order.group());
   if (it == groups_.end() || !it->second.agreed)

@@ -79,6 +79,7 @@ void Leader::receive(const Peer& from, const proto::Envelope& envelope) {
     case proto::Envelope::kLinksOpen: return on_links_open(*member);
     case proto::Envelope::kDeclare: return on_declare(node, envelope.declare());
     case proto::Envelope::kOperationReady: return on_operation_ready(node, envelope.operation_ready());
+    case proto::Envelope::kGradientStatistics: return on_statistics(node, envelope.gradient_statistics());
     case proto::Envelope::kStoreSet: return store_.set(envelope.store_set());
     case proto::Envelope::kStoreGet: return store_.get(from, envelope.store_get());
     case proto::Envelope::kFailure: return on_failure(envelope.failure());
@@ -270,19 +271,20 @@ nlohmann::json Leader::status() const {
     const auto& link = meter.model();
     links.push_back({{"name", link.name}, {"latency_us", link.latency_us}, {"bytes_per_us", link.bytes_per_us}});
   }
-  nlohmann::json plans = nlohmann::json::array();
-  for (const auto& [id, group] : groups_)
+  nlohmann::json plans = nlohmann::json::array(), preserver = nlohmann::json::array();
+  for (const auto& [id, group] : groups_) {
     for (const auto& plan : group.plans) plans.push_back(plan);
+    if (!group.preserver) continue;
+    preserver.push_back(group.preserver->status());
+    preserver.back()["group"] = id;
+  }
   nlohmann::json nodes = nlohmann::json::array();
   for (const auto& member : members_)
     nodes.push_back({{"host", member.join.host()},
                      {"ranks", ranks_of(member.join)},
                      {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
-  return {{"nodes", nodes},
-          {"links", links},
-          {"launches", next_number_},
-          {"outstanding", outstanding_.size()},
-          {"plans", plans}};
+  return {{"nodes", nodes}, {"links", links},        {"launches", next_number_}, {"outstanding", outstanding_.size()},
+          {"plans", plans}, {"preserver", preserver}};
 }
 
 }  // namespace deft::daemon

@@ -19,6 +19,7 @@
 #include "core/sched/link_meter.h"
 #include "core/sched/scheduler.h"
 #include "daemon/control_plane.h"
+#include "daemon/plan_preserver.h"
 #include "daemon/settings.h"
 #include "daemon/store.h"
 
@@ -60,6 +61,7 @@ class Leader {
   struct Group {
     std::vector<std::optional<proto::Declare>> declared;  // by node
     std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
+    std::shared_ptr<PlanPreserver> preserver;             // null: its plans are not judged
     std::vector<model::Calendar> calendars;          // of the buckets: what plans and rank 0's flushes make of them
     std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
     std::uint64_t epoch = 0;                         // plans so far
@@ -110,6 +112,8 @@ class Leader {
 
   // leader_plans.cc: changes of plan
   [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
+  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
+  void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
   void order_plan(std::uint32_t group);
 
   Reactor& reactor_;

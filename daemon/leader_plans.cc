@@ -43,12 +43,29 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
   return limits;
 }
 
+// Only the knapsack's own plans that may delay something are judged.
+std::shared_ptr<PlanPreserver> Leader::make_preserver(const sched::PlanLimits& limits) const {
+  if (!settings_.preserver || settings_.plan || settings_.policy != "knapsack" || limits.max_staleness_steps == 0)
+    return nullptr;
+  return std::make_shared<PlanPreserver>(world_, members_.size(), settings_.preserver_epsilon,
+                                         settings_.timeout_us / 10);
+}
+
+void Leader::on_statistics(std::size_t node, const proto::GradientStatistics& statistics) {
+  const auto group = groups_.find(statistics.group());
+  if (group != groups_.end() && group->second.preserver) group->second.preserver->take(node, statistics);
+}
+
 void Leader::order_plan(std::uint32_t id) {
   Group& group = groups_.at(id);
   const auto change = group.scheduler->take_switch();
   if (!change) return;
   model::follow(group.calendars, change->step, model::cycles_of(change->plan));
   group.plans.push_back(summary(id, ++group.epoch, *change));
+  if (change->verdict && group.preserver) {
+    group.plans.back()["judgement"] = to_json(*change->verdict);
+    group.plans.back()["judgement"]["statistics"] = group.preserver->statistics();
+  }
   if (group.plans.size() > kPlansShown) group.plans.erase(group.plans.begin());
   LOG(INFO) << "[" << job_ << "] plan " << group.epoch << " from step " << change->step << " on, because of "
             << change->reason << ": " << group.plans.back().dump();

@@ -95,6 +95,7 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   setup.credit_bytes = settings_.credit_bytes;
   setup.limits = limits_of(*group.declared.front());
   setup.pinned = settings_.plan;
+  setup.judge = group.preserver = make_preserver(setup.limits);
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   group.scheduler = std::move(*scheduler);

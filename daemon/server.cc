@@ -150,6 +150,10 @@ void Server::session_store_get(Session& session, std::uint32_t request, const st
   if (Job* const job = job_of(session)) job->store_get(session, request, key);
 }
 
+void Server::session_statistics(Session& session, const ipc::Statistics& statistics) {
+  if (Job* const job = job_of(session)) job->take_statistics(session, statistics);
+}
+
 void Server::session_record(Session& session, const shm::Record& record) {
   if (Job* const job = job_of(session)) job->record(session, record);
 }

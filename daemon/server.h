@@ -30,6 +30,7 @@ class Server final : public SessionHandler {
   void session_link_failed(Session& session, const Error& error) override;
   void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) override;
   void session_store_get(Session& session, std::uint32_t request, const std::string& key) override;
+  void session_statistics(Session& session, const ipc::Statistics& statistics) override;
   void session_record(Session& session, const shm::Record& record) override;
   std::string session_status() override;
   void session_ended(Session& session, bool clean, const Error& reason) override;

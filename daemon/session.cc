@@ -114,6 +114,7 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
     case ipc::MessageKind::kError: return on_link_failed(packet);
     case ipc::MessageKind::kStoreSet: return on_store_set(packet);
     case ipc::MessageKind::kStoreGet: return on_store_get(packet);
+    case ipc::MessageKind::kStatistics: return on_statistics(packet);
     default: return fail(ErrorKind::kViolation, "a message of an unknown kind");
   }
 }
@@ -310,6 +311,16 @@ Result<void> Session::on_link_failed(const ipc::Packet& packet) {
       kind >= static_cast<unsigned>(ErrorKind::kInvalid) && kind <= static_cast<unsigned>(ErrorKind::kInternal);
   handler_.session_link_failed(*this, {known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0],
                                        message->texts[1], message->texts[2]});
+  return {};
+}
+
+Result<void> Session::on_statistics(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::Statistics>(packet.bytes, ipc::MessageKind::kStatistics, 0);
+  if (!message) return tl::unexpected(message.error());
+  if (message->fixed.group >= next_group_) return fail(ErrorKind::kViolation, "statistics of an undeclared group");
+  if (const char* value = ipc::impossible_value(message->fixed))
+    return fail(ErrorKind::kViolation, std::string(value) + " in its statistics is no finite number of 0 or more");
+  handler_.session_statistics(*this, message->fixed);
   return {};
 }
 

@@ -67,7 +67,8 @@ class SessionHandler {
   virtual void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) = 0;
   virtual void session_store_get(Session& session, std::uint32_t request, const std::string& key) = 0;
   virtual void session_record(Session& session, const shm::Record& record) = 0;  // READY, STAGE, RAN; kind is checked
-  virtual std::string session_status() = 0;                                      // JSON
+  virtual void session_statistics(Session& session, const ipc::Statistics& statistics) = 0;  // values are possible
+  virtual std::string session_status() = 0;                                                  // JSON
   // The session is over; it is destroyed soon after. `clean`: the worker said goodbye.
   virtual void session_ended(Session& session, bool clean, const Error& reason) = 0;
 };
@@ -113,6 +114,7 @@ class Session {
   Result<void> on_link_failed(const ipc::Packet& packet);
   Result<void> on_store_set(const ipc::Packet& packet);
   Result<void> on_store_get(const ipc::Packet& packet);
+  Result<void> on_statistics(const ipc::Packet& packet);
   Result<void> count_store_item();
   Result<void> on_status();
   Result<void> watch_process();

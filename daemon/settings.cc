@@ -18,6 +18,8 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"max_merged_steps", std::to_string(max_merged_steps)},
           {"fresh_wait_percent", std::to_string(fresh_wait_percent)},
           {"max_late_percent", std::to_string(max_late_percent)},
+          {"preserver", preserver ? "on" : "off"},
+          {"preserver_epsilon", std::to_string(preserver_epsilon)},
           {"plan", plan ? model::to_text(*plan) : ""}};
 }
 
@@ -64,6 +66,8 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
   settings.max_late_percent = static_cast<std::uint32_t>(config->integer("max_late_percent"));
   settings.fresh_wait_percent = static_cast<std::uint32_t>(config->integer("fresh_wait_percent"));
+  settings.preserver = config->text("preserver") != "off";
+  settings.preserver_epsilon = config->number("preserver_epsilon");
   settings.timeout_us = config->seconds_us("timeout");
   settings.stall_timeout_us = config->seconds_us("stall_timeout");
   return settings;

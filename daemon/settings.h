@@ -13,6 +13,8 @@ namespace deft::daemon {
 struct JobSettings {
   std::string policy, bucketing, links;
   std::uint32_t max_staleness_steps = 0, max_merged_steps = 1, fresh_wait_percent = 0, max_late_percent = 100;
+  bool preserver = true;
+  double preserver_epsilon = 0.01;
   std::optional<model::UpdateCycles> plan;  // pinned
   std::uint64_t bucket_bytes = 0, partition_bytes = 0, credit_bytes = 0;
   TimeUs timeout_us = 0, stall_timeout_us = 0;

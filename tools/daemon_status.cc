@@ -99,6 +99,18 @@ std::string groups_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
+// What the Preserver said of a plan when it was chosen; empty: nothing judges plans.
+std::string judgement_text(const json& plan) {
+  const auto judgement = plan.find("judgement");
+  if (judgement == plan.end()) return "";
+  if (!judgement->value("judged", false)) return "        not judged: " + cell(*judgement, "note") + "\n";
+  char text[160];
+  std::snprintf(text, sizeof text, "        %s by the Preserver: ratio %.4f, capacity %.2f, plan %.0f that was tried",
+                judgement->value("accepted", false) ? "accepted" : "not accepted", number(*judgement, "ratio"),
+                number(*judgement, "capacity"), number(*judgement, "attempts"));
+  return text + std::string("\n");
+}
+
 // The leader's plans: since when, what they promise, and why they were made.
 std::string plans_text(const json& job) {
   const auto leader = job.find("leader");
@@ -111,7 +123,8 @@ std::string plans_text(const json& job) {
                   number(plan, "updates_per_step"), number(plan, "max_staleness_steps"),
                   number(plan, "max_merged_steps"), number(plan, "step_us") / 1e3, number(plan, "compute_us") / 1e3);
     out += "    plan " + cell(plan, "epoch") + " of group " + cell(plan, "group") + ", from step " +
-           cell(plan, "from_step") + ": " + numbers + "\n        because of " + cell(plan, "reason") + "\n";
+           cell(plan, "from_step") + ": " + numbers + "\n        because of " + cell(plan, "reason") + "\n" +
+           judgement_text(plan);
   }
   return out;
 }

@@ -121,6 +121,7 @@ std::optional<double> parse_bool(std::string_view text) {
 std::string_view expectation(OptionType type) {
   switch (type) {
     case OptionType::kInteger: return "a whole number";
+    case OptionType::kNumber: return "a number";
     case OptionType::kBool: return "on or off";
     case OptionType::kBytes: return "a size, for instance 4MB";
     case OptionType::kSeconds: return "a duration, for instance 30s";
@@ -132,6 +133,7 @@ std::optional<double> parse_value(const OptionSpec& spec, std::string_view text)
   switch (spec.type) {
     case OptionType::kString: return 0;
     case OptionType::kBool: return parse_bool(text);
+    case OptionType::kNumber: return parse_number(text, {});
     case OptionType::kBytes: return parse_number(text, kByteUnits);
     case OptionType::kSeconds: return parse_number(text, kSecondUnits);
     case OptionType::kInteger: {
@@ -183,8 +185,8 @@ Result<void> Config::assign(std::string_view name, std::string_view text, Config
       return fail(ErrorKind::kInvalid,
                   std::string(where) + ": '" + std::string(text) + "' is not " + std::string(expectation(spec->type)));
     number = *parsed;
-    const bool ranged =
-        spec->type == OptionType::kInteger || spec->type == OptionType::kBytes || spec->type == OptionType::kSeconds;
+    const bool ranged = spec->type == OptionType::kInteger || spec->type == OptionType::kNumber ||
+                        spec->type == OptionType::kBytes || spec->type == OptionType::kSeconds;
     if (ranged && text != spec->default_value && (number < spec->minimum || number > spec->maximum))
       return fail(ErrorKind::kInvalid, std::string(where) + ": " + std::string(text) + " is out of range",
                   "between " + plain_number(spec->minimum) + " and " + plain_number(spec->maximum));
@@ -311,6 +313,7 @@ const Config::Value& Config::at(std::string_view name) const {
 
 const std::string& Config::text(std::string_view name) const { return at(name).text; }
 std::int64_t Config::integer(std::string_view name) const { return static_cast<std::int64_t>(at(name).number); }
+double Config::number(std::string_view name) const { return at(name).number; }
 bool Config::boolean(std::string_view name) const { return at(name).number != 0; }
 std::uint64_t Config::bytes(std::string_view name) const { return static_cast<std::uint64_t>(at(name).number); }
 TimeUs Config::seconds_us(std::string_view name) const { return static_cast<TimeUs>(at(name).number * 1e6); }

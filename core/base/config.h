@@ -26,6 +26,7 @@ enum class OptionType : std::uint8_t {
   kBool,     // on/off, true/false, yes/no, 1/0
   kBytes,    // 4194304, 4MB, 512KB, 1GB (powers of 1024)
   kSeconds,  // 30, 30s, 500ms, 2m
+  kNumber,   // 0.01
   kChoice,   // one of `choices`, separated by |
 };
 
@@ -60,6 +61,7 @@ class Config {
   // Values by option name; a name that is not in the table ends the process (our own fault).
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
+  [[nodiscard]] double number(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
   [[nodiscard]] std::uint64_t bytes(std::string_view name) const;
   [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // in microseconds

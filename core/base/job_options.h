@@ -7,7 +7,7 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 13> kJobOptions = {"policy",
+inline constexpr std::array<std::string_view, 15> kJobOptions = {"policy",
                                                                  "bucketing",
                                                                  "links",
                                                                  "bucket_bytes",
@@ -17,6 +17,8 @@ inline constexpr std::array<std::string_view, 13> kJobOptions = {"policy",
                                                                  "max_merged_steps",
                                                                  "fresh_wait_percent",
                                                                  "max_late_percent",
+                                                                 "preserver",
+                                                                 "preserver_epsilon",
                                                                  "plan",
                                                                  "timeout",
                                                                  "stall_timeout"};

@@ -273,6 +273,21 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
   });
 }
 
+int deft_report_statistics(deft_group* group, const deft_statistics* statistics, deft_error* error) {
+  return guarded(error, [&] {
+    if (group == nullptr || statistics == nullptr) return missing("group or statistics", error);
+    deft::ipc::Statistics message;
+    message.step = statistics->step;
+    message.local_norm = statistics->local_norm;
+    message.average_norm = statistics->average_norm;
+    message.learning_rate = statistics->learning_rate;
+    message.loss = statistics->loss;
+    message.target = statistics->target;
+    message.merged_as_sums = statistics->merged_as_sums != 0 ? 1 : 0;
+    return report(group->group->report(message), error);
+  });
+}
+
 int deft_allreduce(deft_session* session, const char* name, const void* input, size_t count, int dtype, int reduce_op,
                    deft_operation** operation, deft_error* error) {
   return guarded(error, [&] {

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 3
+#define DEFT_INTERFACE_VERSION 4
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -137,6 +137,20 @@ DEFT_API int deft_flush(deft_group* group, uint64_t step, deft_error* error);
 
 /* A stage of a step begins (DEFT_FORWARD, DEFT_BACKWARD), for the profiler and for policies. */
 DEFT_API int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error);
+
+/* What plans that merge or delay updates are judged by (the option preserver). Optional; now and then is enough, but of
+ * the same steps on all ranks, each step once and in order. NaN, infinities and negative values are DEFT_EINVALID, but
+ * for the loss, which may be negative. */
+typedef struct {
+  uint64_t step;        /* of which the gradients are */
+  double local_norm;    /* squared, of this worker's own gradient */
+  double average_norm;  /* squared, of the average of one step over all workers */
+  double learning_rate; /* what the average is multiplied by in the long run, momentum counted in */
+  double loss;          /* this worker's */
+  double target;        /* the lowest that the loss can reach, 0 or more */
+  int merged_as_sums;   /* 1: an update that merges k steps is made with k times the learning rate */
+} deft_statistics;
+DEFT_API int deft_report_statistics(deft_group* group, const deft_statistics* statistics, deft_error* error);
 
 /* Collectives on any memory. All ranks give the same `name`, matched across ranks in any order (one under way a name),
  * the same dtype, count and op; a difference is an error of this operation that names both. `input` is copied before the

@@ -178,4 +178,12 @@ Result<void> Group::flush(std::uint64_t step) {
   return session_.submit(record);
 }
 
+Result<void> Group::report(ipc::Statistics statistics) {
+  if (const char* value = ipc::impossible_value(statistics))
+    return fail(ErrorKind::kInvalid, std::string(value) + " is no finite number of 0 or more",
+                "leave out steps whose gradients or loss overflowed");
+  statistics.group = number_;
+  return session_.send(ipc::encode(statistics, ipc::MessageKind::kStatistics));
+}
+
 }  // namespace deft::client

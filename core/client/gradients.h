@@ -44,6 +44,9 @@ class Group {
   Result<void> wait(std::size_t first, std::size_t count, std::uint64_t generation);
   Result<bool> test(std::size_t first, std::size_t count, std::uint64_t generation);
 
+  // Tells the daemon, for whoever judges plans; kInvalid for values that cannot be.
+  Result<void> report(ipc::Statistics statistics);
+
   [[nodiscard]] const Generations& generations() const { return *generations_; }
   [[nodiscard]] std::uint32_t slot_of(std::uint64_t generation) const {
     return static_cast<std::uint32_t>(generation % layout_.slots);

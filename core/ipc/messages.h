@@ -17,12 +17,14 @@
 //   HEAP (bytes)                          ->
 //                                         <- HEAP_MADE + descriptor, or ERROR
 //   OPERATION (collective on a heap)      ->    OP_DONE comes over the completion ring
+//   STATISTICS                            ->    of the gradients of a step, for whoever judges plans
 //   STATUS                                ->  (also without HELLO: `deft status`)
 //                                         <- TEXT... (JSON in pieces, the last one with `last`)
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
 //                                         <- ERROR at any time: the job failed; every later call fails with its text
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <type_traits>
@@ -30,7 +32,7 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 2;
+inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::size_t kMaxNameBytes = 1024;
 inline constexpr std::size_t kMaxTextBytes = 4096;
@@ -53,6 +55,7 @@ enum class MessageKind : std::uint32_t {
   kStoreSet = 15,
   kStoreGet = 16,
   kStoreValue = 17,
+  kStatistics = 18,
 };
 
 // Then `bytes - sizeof(fixed part)` bytes of text follow in the messages that carry any.
@@ -139,6 +142,28 @@ struct Operation {  // followed by the name that matches it across ranks
   std::uint32_t unused = 0;
 };
 
+struct Statistics {  // of one group in one step; steps grow. See deft_statistics in deft.h
+  Header header;
+  std::uint32_t group = 0;
+  std::uint32_t merged_as_sums = 0;
+  std::uint64_t step = 0;
+  double local_norm = 0;  // squared, as the next
+  double average_norm = 0;
+  double learning_rate = 0;
+  double loss = 0;
+  double target = 0;
+};
+
+// The first value that no worker can have measured; nullptr: all are possible.
+inline const char* impossible_value(const Statistics& statistics) {
+  const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
+  if (!amount(statistics.local_norm)) return "the squared norm of the own gradient";
+  if (!amount(statistics.average_norm)) return "the squared norm of the average";
+  if (!amount(statistics.learning_rate)) return "the learning rate";
+  if (!std::isfinite(statistics.loss)) return "the loss";
+  return amount(statistics.target) ? nullptr : "the target of the loss";
+}
+
 struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
   Header header;
   std::uint32_t error_kind = 0;  // deft::ErrorKind
@@ -155,7 +180,7 @@ struct Text {  // followed by a piece of text
 static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
 static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(Heap) == 32);
 static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
-static_assert(sizeof(Link) == 24 && sizeof(StoreItem) == 24);
+static_assert(sizeof(Link) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72);
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);
 
 }  // namespace deft::ipc

@@ -50,7 +50,8 @@ class DelayedExchange(Exchange):
         self._applied = []  # of each gradient, generations applied so far, or dropped
         self.shown = None  # the Due whose average p.grad shows
         self.scales = Scales()
-        self._factor = scale  # of the gradients of this backward
+        self.factor = scale  # of the gradients of this backward
+        self.norms = None  # the Norms that look at averages as they come
 
     # ---- what the optimizer calls
 
@@ -71,7 +72,7 @@ class DelayedExchange(Exchange):
         self._next_generation()
         self.used()
         self.shown = None
-        self._factor = self.scale
+        self.factor = self.scale
         for gradient in self.gradients:
             gradient.param.grad = None
         return self._take_due()
@@ -94,6 +95,10 @@ class DelayedExchange(Exchange):
         if self.arena is None or self.step == 0:
             return False
         return any(newest.number >= applied for newest, applied in zip(self._newest(), self._applied, strict=True))
+
+    def now(self):
+        """Of each gradient, by place, the generation that merges this step's."""
+        return self._now
 
     def _newest(self):
         return self.arena.group.generations_of(self.step - 1)
@@ -147,6 +152,8 @@ class DelayedExchange(Exchange):
         for gradient, average in averages:
             if average is not None and gradient.param.requires_grad:
                 gradient.take(average.factor, average.view)
+        if self.norms is not None:
+            self.norms.averaged(averages)
 
     # ---- generations
 
@@ -205,7 +212,7 @@ class DelayedExchange(Exchange):
         if self.phase is Phase.IDLE:
             self._open_generation()
         super()._begin_backward()
-        self._factor = self.scale / scale_under_way()
+        self.factor = self.scale / scale_under_way()
 
     def _end_backward(self):
         if self.phase is Phase.OPEN and not self._inner_backward():
@@ -223,9 +230,9 @@ class DelayedExchange(Exchange):
             if first:
                 gradient.clear(view)
         elif first:
-            gradient.copy(gradient.param.grad, self._factor, view)
+            gradient.copy(gradient.param.grad, self.factor, view)
         else:
-            gradient.add(gradient.param.grad, self._factor, view)
+            gradient.add(gradient.param.grad, self.factor, view)
 
     def _hook(self, gradient):
         place, marks = gradient.place, self._marks

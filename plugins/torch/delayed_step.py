@@ -8,6 +8,7 @@ from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
 
 from .distribution import Distribution
 from .exchange import Phase
+from .norms import Norms
 from .overlap import bare_step
 from .scaling import has_infinities, refuse_torch_scalers
 from .world import log
@@ -24,6 +25,7 @@ class DelayedDistribution(Distribution):
         self.updates_made = 0
         self._scale_lr = scale_lr
         exchange.splits_merged = scale_lr
+        exchange.norms = Norms(optimizer, exchange, scale_lr)
         self._warned = False
         self._apply = functools.partial(bare_step(optimizer), optimizer)
         _let_schedulers_count_updates()
@@ -77,6 +79,9 @@ class DelayedDistribution(Distribution):
         if self.exchange.phase is Phase.HANDED:
             self.synchronize()
 
+    def report_loss(self, loss, target):
+        self.exchange.norms.report_loss(loss, target)
+
     def step_with(self, _update, _closure):
         raise RuntimeError(
             "step(closure) computes gradients in the middle of an update, which delayed updates do not allow; use a "
@@ -105,6 +110,7 @@ class DelayedDistribution(Distribution):
                 f"the gradient of {name} was changed between backward() and step(), after it was merged into the "
                 "average (clipping or unscaling, for instance): call optimizer.synchronize() before"
             )
+        self.exchange.norms.gathered()
 
     def _update(self, due, update):
         self.flush()

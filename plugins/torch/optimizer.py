@@ -204,6 +204,14 @@ class _Distributed:
         """
         self._deft.flush_all()
 
+    def report_loss(self, loss, target=0.0):
+        """Tells the loss of this step, for the Preserver, which judges plans that merge or delay updates by it.
+
+        Call it in each step on all ranks, with the loss of this rank's batch before any scaling: a number, or a tensor
+        of one element, which is read only now and then. `target` is the lowest loss that can be reached, 0 or more.
+        """
+        self._deft.report_loss(loss, float(target))
+
     def set_backward_passes_per_step(self, passes):
         self._deft.exchange.set_passes(passes)
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
+
 namespace deft::daemon {
 namespace {
 
@@ -110,7 +112,8 @@ TEST(Leader, NamesTheSettingAndTheVersionInWhichNodesDiffer) {
 }
 
 struct Running : World {
-  explicit Running(TimeUs timeout_us = 60'000'000) : World(2, settings(timeout_us)) {
+  explicit Running(TimeUs timeout_us = 60'000'000) : Running(settings(timeout_us)) {}
+  explicit Running(JobSettings s) : World(2, std::move(s)) {
     join("", {0}, 2);
     join("b", {1}, 2);
     for (const Peer& peer : {Peer(""), Peer("b")}) {
@@ -122,11 +125,11 @@ struct Running : World {
     sent.clear();
   }
 
-  void declare(const Peer& from, const std::string& tensor, std::uint64_t extent) {
+  void declare(const Peer& from, const std::string& tensor, std::uint64_t extent, std::uint32_t slots = 1) {
     proto::Envelope envelope;
     auto* const message = envelope.mutable_declare();
     message->set_name("sgd");
-    message->set_slots(1);
+    message->set_slots(slots);
     message->set_reduce_op(1);
     auto* const t = message->add_tensors();
     t->set_name(tensor);
@@ -186,6 +189,73 @@ TEST(Leader, StartsACollectiveWhenAllAskedAlikeAndFailsOnlyItWhenTheyDiffer) {
             std::string::npos)
       << world.sent[0].second.operation_failed().what();
   EXPECT_EQ(world.failure_for("b"), "");
+}
+
+// What both nodes' workers told of their gradients judges the first plan, and `deft status` shows it.
+struct Judged : Running {
+  explicit Judged(bool preserver = true) : Running(with(preserver)) {
+    for (const Peer& peer : {Peer(""), Peer("b")}) declare(peer, "fc.weight", 1 << 16, 4);
+  }
+  static JobSettings with(bool preserver) {
+    JobSettings s = settings();
+    s.policy = "knapsack";
+    s.max_staleness_steps = 4;
+    s.max_merged_steps = 4;
+    s.preserver = preserver;
+    return s;
+  }
+  void tell(const Peer& from, std::uint64_t step, double loss, std::uint32_t group = 0) {
+    proto::Envelope envelope;
+    auto* const told = envelope.mutable_gradient_statistics();
+    told->set_group(group);
+    told->set_step(step);
+    told->set_ranks(1);
+    told->set_local_norms(3);
+    told->set_average_norms(2);
+    told->set_learning_rate(0.01);
+    told->set_loss(loss);
+    leader.receive(from, envelope);
+  }
+  void train(std::uint64_t steps) {
+    for (std::uint64_t step = 0; step < steps; ++step) {
+      leader.stage_began(sched::Stage::kForward, step, 0);
+      leader.stage_began(sched::Stage::kBackward, step, 0);
+      leader.bucket_ready(0, 0, step);
+    }
+  }
+};
+
+TEST(Leader, JudgesItsPlanByWhatAllNodesTold) {
+  Judged world;
+  world.tell("stranger", 1, 5);
+  world.tell("", 1, 2);
+  world.tell("b", 1, 3);
+  world.tell("b", 1, 3, 9);  // of no group
+  world.tell("b", 17, std::numeric_limits<double>::quiet_NaN());
+  world.train(10);
+  ASSERT_EQ(world.count([](const auto& e) { return e.has_plan_order(); }), 2u);
+  const auto status = world.leader.status();
+  const auto& judgement = status["plans"][0]["judgement"];
+  EXPECT_EQ(judgement["judged"], true) << status.dump();
+  EXPECT_DOUBLE_EQ(judgement["statistics"]["loss"].get<double>(), 2.5);
+  EXPECT_DOUBLE_EQ(judgement["statistics"]["gradient"].get<double>(), 1);
+  ASSERT_EQ(status["preserver"].size(), 1u);
+  EXPECT_EQ(status["preserver"][0]["statistics_refused"], 1);
+  EXPECT_EQ(status["preserver"][0]["group"], 0);
+}
+
+TEST(Leader, SaysThatAPlanWasNotJudgedWithoutALoss) {
+  Judged world;
+  world.tell("", 1, 2);  // and nothing from the other node
+  world.train(10);
+  const auto status = world.leader.status();
+  ASSERT_EQ(status["plans"].size(), 1u);
+  EXPECT_EQ(status["plans"][0]["judgement"]["judged"], false) << status.dump();
+  Judged off(false);
+  off.tell("", 1, 2);
+  off.train(10);
+  EXPECT_TRUE(off.leader.status()["preserver"].empty());
+  EXPECT_FALSE(off.leader.status()["plans"][0].contains("judgement"));
 }
 
 TEST(Leader, NamesTheNodeThatFellSilent) {

@@ -40,6 +40,19 @@ TEST(JobSettings, APlanIsReadAndMustFitThePolicy) {
   EXPECT_NE(other.error().message().find("not for fifo"), std::string::npos) << other.error().message();
 }
 
+TEST(JobSettings, ThePreserverHasABoundThatIsAShare) {
+  const auto settings = job_settings(daemon_config(), "preserver=off\npreserver_epsilon=0.025\n");
+  ASSERT_TRUE(settings) << settings.error().message();
+  EXPECT_FALSE(settings->preserver);
+  EXPECT_DOUBLE_EQ(settings->preserver_epsilon, 0.025);
+  EXPECT_NE(settings->agreed(), job_settings(daemon_config(), "").value().agreed());
+  for (const char* wrong : {"0", "1.5", "-0.1", "nan", "some"}) {
+    const auto refused = job_settings(daemon_config(), std::string("preserver_epsilon=") + wrong + "\n");
+    ASSERT_FALSE(refused) << wrong;
+    EXPECT_NE(refused.error().message().find("preserver_epsilon"), std::string::npos) << refused.error().message();
+  }
+}
+
 TEST(JobSettings, AWorkerCannotSetWhatIsTheDaemons) {
   const auto settings = job_settings(daemon_config(), "memory_limit=1TB\n");
   ASSERT_FALSE(settings);

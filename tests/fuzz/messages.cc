@@ -35,6 +35,7 @@ void check_all(std::span<const std::byte> bytes) {
   check<Operation>(bytes, MessageKind::kOperation, 1);
   check<ErrorMessage>(bytes, MessageKind::kError, 3);
   check<Text>(bytes, MessageKind::kText, 1);
+  check<Statistics>(bytes, MessageKind::kStatistics, 0);
 }
 
 }  // namespace
@@ -51,7 +52,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   header.magic = kProtocolMagic;
   header.version = kProtocolVersion;
   header.bytes = static_cast<std::uint32_t>(bytes);
-  header.kind = static_cast<MessageKind>(static_cast<std::uint32_t>(header.kind) % 16);
+  header.kind = static_cast<MessageKind>(static_cast<std::uint32_t>(header.kind) % 19);
   std::memcpy(packet.data(), &header, sizeof header);
   check_all(packet);
   return 0;

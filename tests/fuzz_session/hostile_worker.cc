@@ -31,7 +31,7 @@ HostileWorker::~HostileWorker() {
 
 bool HostileWorker::act() {
   if (data_.empty() || !channel_.open()) return false;
-  switch (data_.take<std::uint8_t>() % 8) {
+  switch (data_.take<std::uint8_t>() % 9) {
     case 0: send_rubbish(); break;
     case 1: say_hello(); break;
     case 2: declare(); break;
@@ -39,6 +39,7 @@ bool HostileWorker::act() {
     case 4: ask_for_operation(); break;
     case 5: push_record(); break;
     case 6: scribble(); break;
+    case 7: report(); break;
     default: send_message(ipc::Heap{}, ipc::MessageKind::kStatus); break;
   }
   return true;
@@ -131,6 +132,14 @@ void HostileWorker::ask_for_operation() {
   call.reduce_op = data_.take<std::uint8_t>() % 5;
   call.root = wild ? data_.take<std::uint32_t>() : 0;
   send_message(call, ipc::MessageKind::kOperation);
+}
+
+void HostileWorker::report() {
+  ipc::Statistics statistics;
+  data_.copy_to(&statistics, sizeof statistics);
+  statistics.group %= 3;
+  const auto packet = ipc::encode(statistics, ipc::MessageKind::kStatistics);
+  send(packet.data(), packet.size());
 }
 
 void HostileWorker::push_record() {

@@ -45,6 +45,7 @@ class HostileWorker {
   void declare();
   void ask_for_heap();
   void ask_for_operation();
+  void report();
   void push_record();
   void scribble();
   void wait_for_welcome();

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <array>
+#include <limits>
 
 namespace deft::ipc {
 namespace {
@@ -63,6 +64,24 @@ TEST(Wire, MaliciousHeadersAreViolations) {
   EXPECT_TRUE(refused(changed(hello(), [](Header& header) { header.kind = MessageKind::kDeclare; })));
   EXPECT_TRUE(refused({}));
   EXPECT_TRUE(refused(std::vector<std::byte>(sizeof(Header))));
+}
+
+TEST(Wire, MaliciousStatisticsAreNamed) {
+  constexpr double kNan = std::numeric_limits<double>::quiet_NaN();
+  constexpr double kInfinity = std::numeric_limits<double>::infinity();
+  const auto wrong = [](auto change) {
+    Statistics statistics;
+    change(statistics);
+    const char* value = impossible_value(statistics);
+    return std::string(value == nullptr ? "" : value);
+  };
+  EXPECT_EQ(wrong([](auto&) {}), "");
+  EXPECT_EQ(wrong([](auto& s) { s.loss = -3; }), "");
+  EXPECT_EQ(wrong([](auto& s) { s.local_norm = kNan; }), "the squared norm of the own gradient");
+  EXPECT_EQ(wrong([](auto& s) { s.average_norm = -1; }), "the squared norm of the average");
+  EXPECT_EQ(wrong([](auto& s) { s.learning_rate = kInfinity; }), "the learning rate");
+  EXPECT_EQ(wrong([](auto& s) { s.loss = -kInfinity; }), "the loss");
+  EXPECT_EQ(wrong([](auto& s) { s.target = -1; }), "the target of the loss");
 }
 
 TEST(Wire, MaliciousTextWithoutAnEnd) {

@@ -29,6 +29,7 @@ from deft.session import (
     Group,
     Operation,
     Session,
+    Statistics,
     Tensor,
     open,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "Group",
     "Operation",
     "Session",
+    "Statistics",
     "Tensor",
     "open",
     "option",

@@ -2,9 +2,9 @@
 
 import ctypes
 import pathlib
-from ctypes import POINTER, byref, c_char, c_char_p, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
 
-INTERFACE_VERSION = 3  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 4  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -23,6 +23,18 @@ class TensorSpec(ctypes.Structure):
 
 class Generation(ctypes.Structure):
     _fields_ = [(name, c_uint64) for name in ("number", "first_step", "last_step", "apply_step")] + [("slot", c_uint)]
+
+
+class Statistics(ctypes.Structure):
+    _fields_ = [
+        ("step", c_uint64),
+        ("local_norm", c_double),
+        ("average_norm", c_double),
+        ("learning_rate", c_double),
+        ("loss", c_double),
+        ("target", c_double),
+        ("merged_as_sums", c_int),
+    ]
 
 
 class World(ctypes.Structure):
@@ -61,6 +73,7 @@ _FUNCTIONS = {
     "deft_generations_of_step": (None, [c_void_p, c_uint64, POINTER(Generation)]),
     "deft_generations_at": (None, [c_void_p, POINTER(c_uint64), POINTER(Generation)]),
     "deft_flush": (c_int, [c_void_p, c_uint64, _E]),
+    "deft_report_statistics": (c_int, [c_void_p, POINTER(Statistics), _E]),
     "deft_stage": (c_int, [c_void_p, c_int, c_uint64, _E]),
     "deft_allreduce": (
         c_int,

@@ -41,6 +41,18 @@ class Generation(NamedTuple):
         return self.last_step - self.first_step + 1
 
 
+class Statistics(NamedTuple):
+    """What plans are judged by: of one step, with squared norms, as deft_statistics of deft.h has it."""
+
+    step: int
+    local_norm: float
+    average_norm: float
+    learning_rate: float
+    loss: float
+    target: float = 0.0
+    merged_as_sums: bool = False
+
+
 class Group:
     """The tensors of one optimizer, in the shared arena. Made by Session.declare."""
 
@@ -109,6 +121,10 @@ class Group:
     def flush(self, step: int) -> None:
         """Ends the generation under way before `step`, on all ranks alike; then hand over what it has so far."""
         call(lib.deft_flush, self._open(), step)
+
+    def report(self, statistics: Statistics) -> None:
+        """Tells what plans are judged by; of the same steps on all ranks, each step once."""
+        call(lib.deft_report_statistics, self._open(), byref(_native.Statistics(*statistics)))
 
 
 class Operation:
