@@ -2,6 +2,7 @@
 
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <utility>
@@ -12,65 +13,84 @@ namespace {
 constexpr std::uint32_t kFirstTag = 16;  // the MPI process has the lower ones for itself
 constexpr TimeUs kEndingUs = 2'000'000;  // how long to wait for the word how the MPI process ended
 
+constexpr std::size_t index(Stream stream) { return static_cast<std::size_t>(stream); }
+
 }  // namespace
 
 Carrier::Carrier(std::unique_ptr<AgentProcess> helper, std::uint32_t node, std::uint32_t nodes, std::size_t slot_bytes,
                  std::uint32_t tag_limit)
     : node_(node), slot_bytes_(slot_bytes), tag_limit_(tag_limit), helper_(std::move(helper)), peers_(nodes) {}
 
-void Carrier::begin(std::uint64_t operation_hash) {
-  tag_ = kFirstTag + static_cast<std::uint32_t>(operation_hash % (tag_limit_ - kFirstTag));
+std::uint32_t Carrier::begin(std::span<const std::uint64_t> words) {
+  std::uint64_t hash = ++operations_;
+  for (const std::uint64_t word : words) {
+    hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29;
+  }
+  const std::uint32_t tags = (tag_limit_ - kFirstTag) / kStreams;
+  return kFirstTag + static_cast<std::uint32_t>(hash % tags) * kStreams;
 }
 
-std::byte* Carrier::slot(std::uint32_t peer, bool incoming, std::uint64_t message) const {
-  const auto index = static_cast<std::uint32_t>(message % kSlots);
-  return helper_->slots() + slot_offset(peer, incoming, index, slot_bytes_);
+std::byte* Carrier::place(std::uint32_t peer, bool incoming, std::uint32_t slot) const {
+  return helper_->slots() + slot_offset(peer, incoming, slot, slot_bytes_);
 }
 
-void Carrier::command(CommandKind kind, std::uint32_t peer, std::uint64_t message, std::size_t bytes) {
+std::uint32_t Carrier::slot_of(Stream stream, std::uint64_t message) {
+  return static_cast<std::uint32_t>(stream) * kStreamSlots + static_cast<std::uint32_t>(message % kStreamSlots);
+}
+
+void Carrier::command(CommandKind kind, std::uint32_t peer, std::uint32_t slot, std::uint32_t tag, std::size_t bytes) {
   commands_.push_back({.kind = kind,
-                       .slot = static_cast<std::uint8_t>(message % kSlots),
+                       .slot = static_cast<std::uint8_t>(slot),
                        .peer = static_cast<std::uint16_t>(peer),
                        .bytes = static_cast<std::uint32_t>(bytes),
-                       .tag = tag_});
+                       .tag = tag + slot / kStreamSlots});
 }
 
-bool Carrier::can_expect(std::uint32_t peer) const {
-  const Stream& in = peers_[peer].in;
-  return in.begun - in.consumed < kSlots;
+bool Carrier::can_expect(std::uint32_t peer, Stream stream) const {
+  const Flow& in = peers_[peer].in[index(stream)];
+  return in.begun - in.consumed < kStreamSlots;
 }
 
-bool Carrier::expect(std::uint32_t peer, std::size_t bytes) {
-  Stream& in = peers_[peer].in;
-  in.slots[in.begun % kSlots] = Slot::kBusy;
-  command(CommandKind::kReceive, peer, in.begun++, bytes);
+bool Carrier::expect(std::uint32_t peer, Stream stream, std::uint32_t tag, std::size_t bytes) {
+  Flow& in = peers_[peer].in[index(stream)];
+  in.slots[in.begun % kStreamSlots] = Slot::kBusy;
+  command(CommandKind::kReceive, peer, slot_of(stream, in.begun++), tag, bytes);
   return commands_.size() < kMaxRecords || push_commands();
 }
 
-const std::byte* Carrier::receive(std::uint32_t peer) {
-  Stream& in = peers_[peer].in;
-  while (in.slots[in.consumed % kSlots] != Slot::kArrived) {
+const std::byte* Carrier::receive(std::uint32_t peer, Stream stream) {
+  Flow& in = peers_[peer].in[index(stream)];
+  Slot& slot = in.slots[in.consumed % kStreamSlots];
+  while (slot != Slot::kArrived) {
     if (!await_news()) return nullptr;
   }
-  in.slots[in.consumed % kSlots] = Slot::kFree;
-  return slot(peer, true, in.consumed++);
+  slot = Slot::kFree;
+  return place(peer, true, slot_of(stream, in.consumed++));
 }
 
-bool Carrier::send(std::uint32_t peer, const std::byte* data, std::size_t bytes, Pace pace) {
-  Stream& out = peers_[peer].out;
-  while (out.slots[out.begun % kSlots] != Slot::kFree) {
+bool Carrier::send(std::uint32_t peer, Stream stream, std::uint32_t tag, std::span<const std::byte> bytes, Pace pace) {
+  Flow& out = peers_[peer].out[index(stream)];
+  Slot& slot = out.slots[out.begun % kStreamSlots];
+  while (slot != Slot::kFree) {
     if (!await_news()) return false;
   }
-  std::memcpy(slot(peer, false, out.begun), data, bytes);
-  out.slots[out.begun % kSlots] = Slot::kBusy;
-  ++unsent_;
-  command(pace == Pace::kFree ? CommandKind::kSend : CommandKind::kSendMatched, peer, out.begun++, bytes);
+  const std::uint32_t number = slot_of(stream, out.begun++);
+  std::memcpy(place(peer, false, number), bytes.data(), bytes.size());
+  slot = Slot::kBusy;
+  command(pace == Pace::kFree ? CommandKind::kSend : CommandKind::kSendMatched, peer, number, tag, bytes.size());
   return push_commands();
 }
 
-bool Carrier::flush() {
-  while (unsent_ > 0) {
-    if (!await_news()) return false;
+std::uint64_t Carrier::given(std::uint32_t peer, Stream stream) const { return peers_[peer].out[index(stream)].begun; }
+
+bool Carrier::flush(std::uint32_t peer, Stream stream, std::uint64_t count) {
+  const Flow& out = peers_[peer].out[index(stream)];
+  const std::uint64_t oldest = out.begun - std::min<std::uint64_t>(out.begun, kStreamSlots);  // that has its slot still
+  for (std::uint64_t message = oldest; message < count; ++message) {
+    while (out.slots[message % kStreamSlots] == Slot::kBusy) {
+      if (!await_news()) return false;
+    }
   }
   return true;
 }
@@ -100,10 +120,11 @@ bool Carrier::await_news() {
 bool Carrier::take(const News& news) {
   switch (news.kind) {
     case NewsKind::kSent:
-      peers_[news.peer].out.slots[news.slot] = Slot::kFree;
-      --unsent_;
+      peers_[news.peer].out[news.slot / kStreamSlots].slots[news.slot % kStreamSlots] = Slot::kFree;
       return true;
-    case NewsKind::kReceived: peers_[news.peer].in.slots[news.slot] = Slot::kArrived; return true;
+    case NewsKind::kReceived:
+      peers_[news.peer].in[news.slot / kStreamSlots].slots[news.slot % kStreamSlots] = Slot::kArrived;
+      return true;
     case NewsKind::kLost: {
       const std::string node = "node " + std::to_string(news.value);
       return fail_with(ErrorKind::kLost, node + " has left the link", "see the log of " + node);

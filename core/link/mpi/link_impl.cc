@@ -7,7 +7,9 @@ namespace deft::link::mpi_backend {
 
 LinkImpl::LinkImpl(std::string name, std::unique_ptr<Carrier> carrier)
     : name_(std::move(name)), carrier_(std::move(carrier)) {
-  if (carrier_) collectives_.emplace(*carrier_);
+  if (!carrier_) return;
+  all_reduce_.emplace(*carrier_);
+  blocks_.emplace(*carrier_);
 }
 
 template <typename Operation>
@@ -24,11 +26,19 @@ Result<void> LinkImpl::run(Operation operation) {
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  if (auto ok = start_all_reduce(data, count, dtype, op); !ok) return ok;
+  return finish_all_reduce();
+}
+
+Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
   if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   }
-  if (count == 0) return {};
-  return run([&] { return collectives_->all_reduce(data, count, dtype, op); });
+  return run([&] { return all_reduce_->start(data, count, dtype, op); });
+}
+
+Result<void> LinkImpl::finish_all_reduce() {
+  return run([&] { return all_reduce_->finish(); });
 }
 
 Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
@@ -39,7 +49,7 @@ Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32
   return run([&] {
     std::vector<std::size_t> sizes(nodes(), 0);
     sizes[root] = bytes;
-    return collectives_->share_blocks(data, sizes);
+    return blocks_->share(data, sizes);
   });
 }
 
@@ -48,7 +58,7 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
     return fail(ErrorKind::kInvalid,
                 "all-gather of " + std::to_string(bytes.size()) + " blocks on " + std::to_string(nodes()) + " nodes");
   }
-  return run([&] { return collectives_->share_blocks(data, bytes); });
+  return run([&] { return blocks_->share(data, bytes); });
 }
 
 void LinkImpl::abort(std::string_view reason) {

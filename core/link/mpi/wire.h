@@ -1,6 +1,6 @@
 // What an MPI link and its helper processes say to each other.
 //
-//   daemon  LinkImpl, AllReduce, Carrier             (no MPI here)
+//   daemon  LinkImpl, AllReduce, Blocks, Carrier     (no MPI here)
 //     |  |       \__ control socket: opening and ending       -> deft-mpi: a PMIx server, the parent of the next
 //     |  \__ data socket: Command one way, News the other       -> the MPI process: MPI_Isend and MPI_Irecv of slots
 //     \__ slots: memory that the daemon and the MPI process map
@@ -8,8 +8,9 @@
 // Both sockets are SEQPACKET. A data message is an array of records. A control message is one byte of ControlKind and its
 // content. When a socket ends, both helper processes say farewell to the other nodes, and end.
 //
-// Slots: for each peer kSlots for what goes to it and kSlots for what comes from it. The n-th message in a direction uses slot
-// n % kSlots. A slot belongs to the MPI process from the Command that names it until the News that names it.
+// Slots: for each peer kSlots for what goes to it and kSlots for what comes from it, kStreamSlots for each stream. The n-th
+// message of a stream in a direction uses its slot n % kStreamSlots. A slot belongs to the MPI process from the Command that
+// names it until the News that names it.
 #pragma once
 
 #include <cstddef>
@@ -18,6 +19,8 @@
 namespace deft::link::mpi_backend {
 
 constexpr std::uint32_t kSlots = 8;
+constexpr std::uint32_t kStreams = 2;
+constexpr std::uint32_t kStreamSlots = kSlots / kStreams;
 constexpr std::size_t kMaxRecords = 512;            // of one data message
 constexpr std::size_t kMaxControlBytes = 64 << 10;  // of one control message
 
