@@ -41,6 +41,7 @@ void Executor::push(Transfer transfer) {
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->queue.push_back(std::move(transfer));
+    if (shared_->link != nullptr) shared_->link->wake();
   }
   shared_->condition.notify_one();
 }
@@ -93,7 +94,7 @@ void Executor::run() {
       if (transfer) {
         start(*std::move(transfer));
       } else if (!flights_.empty()) {
-        finish_oldest();
+        finish_next();
       } else {
         break;
       }
@@ -141,27 +142,42 @@ void Executor::start(Transfer transfer) {
   }
 }
 
-void Executor::finish_oldest() {
-  Flight flight = std::move(flights_.front());
-  flights_.pop_front();
-  const Transfer& transfer = flight.transfer;
+// Waits for the next one that ends, or until there may be one to start.
+void Executor::finish_next() {
+  if (flights_.front().link_began_us == 0) return report(0, flights_.front().done.result);
+  const auto ended = link_->finish_next();
+  if (!ended) return report(0, tl::unexpected(ended.error()));
+  if (!*ended) return;
+  std::size_t place = 0;  // among all flights, of that one among those in the link
+  for (std::size_t before = **ended; before > 0 || flights_[place].link_began_us == 0; ++place)
+    if (flights_[place].link_began_us != 0) --before;
+  report(place, {});
+}
+
+// The times of flights add up: each counts from the end of the one before, or from where the oldest under way began.
+void Executor::report(std::size_t place, Result<void> result) {
+  const Flight& oldest = flights_.front();
+  Flight& flight = flights_[place];
   TransferDone& done = flight.done;
+  done.result = std::move(result);
   if (flight.link_began_us != 0) {
-    done.result = link_->finish_all_reduce();
     const TimeUs now = MonotonicClock::now();
-    done.overlapped = flight.link_began_us < link_free_us_;
-    done.link_us = now - std::max(flight.link_began_us, link_free_us_);
+    const TimeUs link_began_us = oldest.link_began_us != 0 ? oldest.link_began_us : flight.link_began_us;
+    done.overlapped = place > 0 || flight.link_began_us < link_free_us_;
+    done.link_us = now - std::max(link_began_us, link_free_us_);
     link_free_us_ = now;
   }
+  const Transfer& transfer = flight.transfer;
   if (done.result && transfer.collective == ipc::Collective::kAllReduce)
     for (std::size_t i = 1; i < transfer.buffers.size(); ++i)
       std::memcpy(transfer.buffers[i], transfer.buffers.front(), done.bytes);
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
   const TimeUs now = MonotonicClock::now();
-  done.busy_us = now - std::max(flight.began_us, free_us_);
+  done.busy_us = now - std::max(oldest.began_us, free_us_);
   free_us_ = now;
-  flight.transfer.keep.clear();
-  post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
+  TransferDone ended = std::move(done);
+  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(place));
+  post([this, done = std::move(ended)]() mutable { on_done_(std::move(done)); });
 }
 
 Result<void> Executor::start_all_reduce(Flight& flight) {
@@ -173,7 +189,7 @@ Result<void> Executor::start_all_reduce(Flight& flight) {
                    transfer.op);
   if (!link_) return {};
   flight.link_began_us = MonotonicClock::now();
-  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op);
+  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op, transfer.urgency);
   if (!started) flight.link_began_us = 0;
   return started;
 }

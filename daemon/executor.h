@@ -3,7 +3,8 @@
 // A transfer reduces the buffers of this node's workers into the first one, runs the collective between nodes on it, and
 // copies the result to the others. Where the link can have several all-reduces under way, the next ones are started before
 // the oldest one is waited for. On a job of one node there is no link and the executor does the local part alone. Results
-// are posted to the reactor, in order. The destructor aborts the link and waits for the thread.
+// are posted to the reactor as they come: in order, but that a link may let an urgent one pass. The destructor aborts the
+// link and waits for the thread.
 #pragma once
 
 #include <condition_variable>
@@ -35,6 +36,7 @@ struct Transfer {
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
+  std::uint32_t urgency = 0;  // all-reduce: 0 may pass all others, see link::Link
   std::uint32_t root_node = 0;
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: block of each node
@@ -44,9 +46,9 @@ struct Transfer {
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
-  TimeUs busy_us = 0;       // of the local sum, the link and the local copies; not what the transfer before took
-  TimeUs link_us = 0;       // in the link, from when the one before it had ended there
-  bool overlapped = false;  // it began while that one was under way
+  TimeUs busy_us = 0;       // of the local sum, the link and the local copies; not what the one that ended before took
+  TimeUs link_us = 0;       // in the link, from when the one that ended before it had ended there
+  bool overlapped = false;  // it shared the link with another one
   std::size_t bytes = 0;    // that crossed the link
 };
 
@@ -79,7 +81,8 @@ class Executor {
   bool open_link();
   std::optional<Transfer> next();
   void start(Transfer transfer);
-  void finish_oldest();
+  void finish_next();
+  void report(std::size_t place, Result<void> result);
   Result<void> start_all_reduce(Flight& flight);
   Result<void> run_broadcast(const Transfer& transfer, TransferDone& done);
   Result<void> run_all_gather(const Transfer& transfer, TransferDone& done);

@@ -50,10 +50,12 @@ void Gradients::map_tensors() {
   const auto offset = [this](std::uint32_t t) { return layout_.tensors[t].offset; };
   std::sort(order.begin(), order.end(), [&](auto a, auto b) { return offset(a) < offset(b); });
   for (BucketIndex b = 0; b < buckets_.size(); ++b) {
-    const auto& bucket = buckets_[b];
+    auto& bucket = buckets_[b];
+    bucket.forward_position = ~0U;
     auto it = std::partition_point(order.begin(), order.end(),
                                    [&](std::uint32_t t) { return offset(t) + extents_[t] <= bucket.offset; });
     for (; it != order.end() && offset(*it) < bucket.offset + bucket.bytes; ++it) {
+      bucket.forward_position = std::min(bucket.forward_position, specs_[*it].forward_position);
       bucket_tensors_[b].push_back(*it);
       tensor_buckets_[*it].push_back(b);
     }

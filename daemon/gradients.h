@@ -50,7 +50,7 @@ class Gradients {
  public:
   Gradients(std::vector<model::TensorSpec> specs, model::ArenaLayout layout, std::size_t workers);
 
-  // Checks that the buckets cover every region exactly once; they may be set once.
+  // Checks that the buckets cover every region exactly once, and gives each its forward_position; they may be set once.
   Result<void> set_buckets(std::vector<model::Bucket> buckets);
 
   // Worker `worker` hands in `tensors` of `generation` in `slot`. Gives the buckets that are ready now. kViolation for

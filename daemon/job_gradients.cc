@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "core/model/calendar.h"
+#include "core/sched/scheduler.h"
 #include "daemon/job.h"
 #include "daemon/plan_messages.h"
 #include "proto/plan_message.h"
@@ -276,6 +277,7 @@ Transfer Job::gradient_transfer(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
+  if (sched::is_urgent_first(settings_.policy)) transfer.urgency = bucket.forward_position;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   for (const auto& arena : group.arenas) {
     transfer.buffers.push_back(arena->data() + at);

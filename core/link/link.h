@@ -9,8 +9,8 @@
 //
 // or with the next one on its way while the last one's results still come:
 //
-//   (*link)->start_all_reduce(first, count, dtype, op);
-//   (*link)->start_all_reduce(second, count, dtype, op);                   // where depth() is 2 or more
+//   (*link)->start_all_reduce(first, count, dtype, op, urgency);
+//   (*link)->start_all_reduce(second, count, dtype, op, urgency);          // where depth() is 2 or more
 //   (*link)->finish_all_reduce();                                          // of the first
 //
 // Operations have no deadline of their own: a peer may be slow for minutes (a checkpoint, a debugger). The engine
@@ -20,6 +20,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -76,14 +77,27 @@ class Link {
   // After an error of either, nothing is under way any more and no data is touched; only a refusal (kInvalid) of
   // start_all_reduce leaves everything as it was.
   //
+  // `urgency`: how soon the next forward needs it, 0 first; the same on all nodes. A link may carry urgent ones before older
+  // ones, and many carry all in the order of their starts.
+  //
   // By default start_all_reduce does it all and finish_all_reduce gives the result.
   [[nodiscard]] virtual std::size_t depth() const { return 1; }
-  virtual Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  virtual Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                        std::uint32_t /*urgency*/) {
     ended_ = all_reduce(data, count, dtype, op);
     const bool refused = !ended_ && ended_.error().kind == ErrorKind::kInvalid;
     return refused ? ended_ : Result<void>{};
   }
   virtual Result<void> finish_all_reduce() { return ended_; }
+
+  // The same, of the first one that can end: gives its place among those under way, 0 for the oldest. Only more urgent
+  // ones end before older ones. Nothing where wake() came and none has ended: there may be one to start.
+  virtual Result<std::optional<std::size_t>> finish_next() {
+    if (auto ok = finish_all_reduce(); !ok) return tl::unexpected(ok.error());
+    return 0;
+  }
+  // Any thread. Links whose finish_next keeps the order need not listen.
+  virtual void wake() {}
 
   // `root`'s bytes to all nodes, in place.
   virtual Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) = 0;

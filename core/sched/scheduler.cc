@@ -1,5 +1,6 @@
 #include "core/sched/scheduler.h"
 
+#include <algorithm>
 #include <array>
 
 #include "core/sched/link_board.h"
@@ -12,15 +13,16 @@ namespace {
 struct Policy {
   std::string_view name;
   Result<std::unique_ptr<Scheduler>> (*make)(const Setup& setup);
+  bool urgent_first = false;
 };
 
 constexpr std::array kPolicies = {
     Policy{"fifo", make_fifo},
     Policy{"mgwfbp", make_mgwfbp},
-    Policy{"p3", make_p3},
-    Policy{"bytescheduler", make_bytescheduler},
-    Policy{"prophet", make_prophet},
-    Policy{"usbyte", make_usbyte},
+    Policy{"p3", make_p3, true},
+    Policy{"bytescheduler", make_bytescheduler, true},
+    Policy{"prophet", make_prophet, true},
+    Policy{"usbyte", make_usbyte, true},
     Policy{"knapsack-paper", make_knapsack_paper},
     Policy{"knapsack", make_knapsack},
 };
@@ -67,6 +69,10 @@ std::string known_policies() {
 }  // namespace
 
 std::span<const std::string_view> policy_names() { return kNames; }
+
+bool is_urgent_first(std::string_view policy) {
+  return std::ranges::any_of(kPolicies, [&](const Policy& p) { return p.name == policy && p.urgent_first; });
+}
 
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup) {
   if (auto ok = check(setup); !ok) return tl::unexpected(ok.error());

@@ -113,6 +113,10 @@ class Scheduler {
 // The policies that make_scheduler knows, in the order in which tables list them.
 std::span<const std::string_view> policy_names();
 
+// Whether what the next forward needs first goes first under this policy, so that a link may let it pass what was launched
+// before it. The others keep the order of readiness, or that of a plan in which updates have dates of their own.
+bool is_urgent_first(std::string_view policy);
+
 // A scheduler for `setup.policy`; an unknown policy or an impossible setup is an error that names it.
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup);
 

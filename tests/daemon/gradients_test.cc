@@ -40,6 +40,25 @@ TEST(Gradients, BucketIsReadyWhenEveryWorkerHandedInEveryTensor) {
   for (BucketIndex b = 0; b < g.buckets().size(); ++b) EXPECT_TRUE(g.is_ready(b, 0));
 }
 
+TEST(Gradients, ABucketIsNeededWhenTheFirstOfItsTensorsIs) {
+  const auto specs = three();
+  const auto layout = model::lay_out(specs, 1).value();
+  auto buckets = partition::cut_buckets(specs, layout, {"uniform:64", "fifo", 64}).value();
+  for (auto& bucket : buckets) bucket.forward_position = 77;
+  Gradients g(specs, layout, 1);
+  ASSERT_TRUE(g.set_buckets(buckets));
+  for (const auto& bucket : g.buckets()) {
+    std::uint32_t first = 77;
+    for (std::uint32_t t = 0; t < specs.size(); ++t) {
+      const auto& place = layout.tensors[t];
+      if (bucket.offset < place.offset + place.bytes && place.offset < bucket.offset + bucket.bytes)
+        first = std::min(first, specs[t].forward_position);
+    }
+    if (first == 77) continue;  // padding
+    EXPECT_EQ(bucket.forward_position, first) << "at byte " << bucket.offset;
+  }
+}
+
 TEST(Gradients, RefusesATensorThatDoesNotExist) {
   auto g = make(three(), 1);
   for (const auto& [first, count] :

@@ -116,6 +116,66 @@ TEST_F(ChannelTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
   EXPECT_THAT(results(), ElementsAre("0: 0.1 = 101", "1: 0.1 = 101", "0: 1.0 = 110", "1: 1.0 = 110"));
 }
 
+// Node 0 takes nothing for a while, node 1 takes everything at once.
+TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
+  begin(2);
+  const auto push_urgent = [&](std::uint32_t node, std::uint64_t round, std::uint32_t urgency, std::uint64_t taken) {
+    Header header = shape(round, 0, 4);
+    header.urgency = urgency;
+    header.taken = taken;
+    const float value = 1;
+    channel->push(node, header, zmq::message_t(&value, sizeof value));
+  };
+  for (std::uint64_t round = 0; round < kAnswersAhead; ++round) {
+    push_urgent(0, round, 5, 0);
+    push_urgent(1, round, 5, round);
+  }
+  EXPECT_EQ(results().size(), 2 * kAnswersAhead);
+  for (const std::uint64_t round : {6U, 7U, 8U}) {
+    push_urgent(0, round, round == 7 ? 1 : 5, 0);
+    push_urgent(1, round, round == 7 ? 1 : 5, round - 2);
+  }
+  EXPECT_THAT(results(), ElementsAre("1: 6.0 = 2", "1: 7.0 = 2", "1: 8.0 = 2"));
+  channel->taken(0, 1);
+  EXPECT_THAT(results(), ElementsAre("0: 7.0 = 2"));
+  channel->taken(0, 3);
+  EXPECT_THAT(results(), ElementsAre("0: 6.0 = 2", "0: 8.0 = 2"));
+}
+
+TEST_F(ChannelTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
+  begin(2);
+  for (std::uint64_t round = 0; round < kAnswersAhead + 2; ++round) {
+    push(0, round, 0, 1);
+    push(1, round, 0, 1);
+  }
+  told.clear();
+  channel->leave(1);
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(told[1].header.round, kAnswersAhead + 1);
+  EXPECT_EQ(told[2].header.kind, Kind::kFailed);
+}
+
+TEST_F(ChannelTest, ALinkThatTakesWhatItWasNotGivenIsNamed) {
+  begin(2);
+  channel->taken(1, 1);
+  EXPECT_THAT(failure(), HasSubstr("node 1 took results that the parameter server did not give"));
+}
+
+TEST_F(ChannelTest, RoundsComeInAnyOrderButNotFromLongAgo) {
+  begin(2);
+  push(0, 9, 0, 1);
+  push(0, 7, 0, 1);
+  push(0, 9, 1, 1);
+  EXPECT_EQ(failure(), "");
+  push(0, 7 + kRoundsApart, 0, 1);
+  push(0, 7, 1, 1);
+  EXPECT_THAT(failure(), HasSubstr("node 0 pushed of a round long past"));
+  begin(2);
+  push(0, ~std::uint64_t{0}, 0, 1);
+  push(0, 0, 0, 1);
+  EXPECT_THAT(failure(), HasSubstr("of a round long past"));
+}
+
 TEST_F(ChannelTest, ALatePushOfAFinishedRoundIsRefused) {
   begin(2);
   push(0, 5, 0, 1);

@@ -108,6 +108,79 @@ TEST(ParameterServer, NodesThatDisagreeAreBothNamedAtOnce) {
   });
 }
 
+// An all-reduce of many segments, or of one, that two nodes start.
+struct Sum {
+  explicit Sum(std::size_t count) : data(count, 1) {}
+  Result<void> start(Link& link, std::uint32_t urgency) {
+    return link.start_all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kInt32, ReduceOp::kSum,
+                                 urgency);
+  }
+  [[nodiscard]] bool is(std::int32_t value) const {
+    return std::ranges::all_of(data, [value](std::int32_t v) { return v == value; });
+  }
+  std::vector<std::int32_t> data;
+};
+// The place of the one that ended.
+std::optional<std::size_t> ended(Link& link) {
+  const auto place = link.finish_next();
+  EXPECT_TRUE(place) << place.error().message();
+  return place ? *place : std::nullopt;
+}
+
+constexpr std::size_t kMany = 4 << 20;  // 16 MiB, where 2 MiB are on their way to two servers
+
+TEST(Urgency, ASmallUrgentOperationEndsWhileALargeOneIsUnderWay) {
+  on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [](std::uint32_t, auto link) {
+    ASSERT_TRUE(link) << link.error().message();
+    for (int i = 0; i < 5; ++i) {
+      Sum large(kMany);
+      Sum small(1000);
+      ASSERT_OK(large.start(**link, 7));
+      ASSERT_OK(small.start(**link, 0));
+      EXPECT_EQ(ended(**link), 1U);
+      EXPECT_TRUE(small.is(2));
+      EXPECT_EQ(ended(**link), 0U);
+      EXPECT_TRUE(large.is(2));
+    }
+  });
+}
+
+TEST(Urgency, AnUrgentOperationThatThePeerStartsLastDoesNotHoldUpALargeOne) {
+  on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [](std::uint32_t node, auto link) {
+    ASSERT_TRUE(link) << link.error().message();
+    Sum large(kMany);
+    Sum urgent(kMany);
+    ASSERT_OK(large.start(**link, 7));
+    if (node == 0) ASSERT_OK(urgent.start(**link, 0));
+    ASSERT_OK((*link)->finish_all_reduce());
+    EXPECT_TRUE(large.is(2));
+    if (node == 1) ASSERT_OK(urgent.start(**link, 0));
+    ASSERT_OK((*link)->finish_all_reduce());
+    EXPECT_TRUE(urgent.is(2));
+  });
+}
+
+TEST(Urgency, AWakeEndsTheWaitWithoutAResult) {
+  std::atomic<bool> woken{false};
+  on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [&](std::uint32_t node, auto link) {
+    ASSERT_TRUE(link) << link.error().message();
+    Sum sum(1000);
+    if (node == 1) {
+      while (!woken) std::this_thread::yield();
+      ASSERT_OK(sum.start(**link, 0));
+      ASSERT_OK((*link)->finish_all_reduce());
+      return;
+    }
+    ASSERT_OK(sum.start(**link, 0));
+    std::thread waker([&] { (*link)->wake(); });
+    EXPECT_EQ(ended(**link), std::nullopt);
+    waker.join();
+    woken = true;
+    EXPECT_EQ(ended(**link), 0U);
+    EXPECT_TRUE(sum.is(2));
+  });
+}
+
 // A client that says what it likes.
 class Hostile {
  public:

@@ -32,9 +32,9 @@ Started make(std::uint32_t node, std::size_t i, std::size_t count) {
   return started;
 }
 
-Result<void> start(Link& link, Started& started) {
+Result<void> start(Link& link, Started& started, std::uint32_t urgency = 0) {
   return link.start_all_reduce(reinterpret_cast<std::byte*>(started.data.data()), started.data.size(), DType::kInt32,
-                               ReduceOp::kSum);
+                               ReduceOp::kSum, urgency);
 }
 
 void check(const Started& started, std::uint32_t nodes) {
@@ -67,6 +67,36 @@ TEST_P(UnderWay, EachOperationGetsItsOwnSumsHoweverNodesInterleaveThem) {
         ASSERT_OK(link.finish_all_reduce());
         check(under_way.front(), nodes);
         under_way.pop_front();
+      }
+    });
+  }
+}
+
+// Ends them as they come, whatever their urgency; those of the same one in their order.
+TEST_P(UnderWay, EachOperationGetsItsOwnSumsInWhateverOrderTheyEnd) {
+  struct Urgent {
+    Started started;
+    std::uint32_t urgency;
+  };
+  for (const std::uint32_t nodes : {2U, 3U}) {
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      std::mt19937_64 choices(5);
+      std::mt19937_64 rhythm(node);
+      std::deque<Urgent> under_way;
+      for (std::size_t i = 0; i < 120 || !under_way.empty();) {
+        if (i < 120 && under_way.size() < link.depth() && (under_way.empty() || rhythm() % 3 != 0)) {
+          const std::size_t most = std::size_t{1} << (choices() % 20);
+          under_way.push_back({make(node, i++, choices() % most), static_cast<std::uint32_t>(choices() % 4)});
+          ASSERT_OK(start(link, under_way.back().started, under_way.back().urgency));
+          continue;
+        }
+        const auto place = link.finish_next();
+        ASSERT_TRUE(place) << place.error().message();
+        ASSERT_TRUE(*place && **place < under_way.size());
+        const auto ended = under_way.begin() + static_cast<std::ptrdiff_t>(**place);
+        for (auto older = under_way.begin(); older != ended; ++older) ASSERT_GT(older->urgency, ended->urgency);
+        check(ended->started, nodes);
+        under_way.erase(ended);
       }
     });
   }
@@ -114,7 +144,7 @@ TEST_P(UnderWay, ARefusedOneLeavesTheOthersAsTheyWere) {
       ASSERT_OK(start(link, under_way.back()));
     }
     std::byte data{};
-    const auto refused = link.start_all_reduce(&data, 1, static_cast<DType>(99), ReduceOp::kSum);
+    const auto refused = link.start_all_reduce(&data, 1, static_cast<DType>(99), ReduceOp::kSum, 0);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error().kind, ErrorKind::kInvalid);
     under_way.push_back(make(node, 9, 50'000));

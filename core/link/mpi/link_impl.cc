@@ -26,11 +26,12 @@ Result<void> LinkImpl::run(Operation operation) {
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  if (auto ok = start_all_reduce(data, count, dtype, op); !ok) return ok;
+  if (auto ok = start_all_reduce(data, count, dtype, op, 0); !ok) return ok;
   return finish_all_reduce();
 }
 
-Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                        std::uint32_t /*urgency*/) {
   if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   }

@@ -21,7 +21,8 @@ class LinkImpl final : public Link {
   [[nodiscard]] const std::string& name() const override { return name_; }
   Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
   [[nodiscard]] std::size_t depth() const override { return AllReduce::kDepth; }
-  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                std::uint32_t urgency) override;
   Result<void> finish_all_reduce() override;
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;

@@ -36,7 +36,8 @@ Result<void> Channel::join(std::uint32_t node, std::uint32_t nodes) {
   if (members_[node].here) return fail(ErrorKind::kMismatch, "two links are " + name_of(node));
   if (failed_) return tl::unexpected(*failed_);
   if (started_) return fail(ErrorKind::kMismatch, name_of(node) + " has left before");
-  members_[node] = {.here = true, .last = {}};
+  members_[node] = {};
+  members_[node].here = true;
   ++present_;
   tell_present();
   if (present_ < nodes_) return {};
@@ -76,6 +77,7 @@ void Channel::fail_all(const Error& error) {
   const std::string text = error.message();
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     if (!members_[n].here) continue;
+    while (auto finished = members_[n].outbox.next_of_all()) send_(n, finished->header, finished->payload);
     zmq::message_t payload(text.data(), text.size());
     send_(n, failed_header(error), payload);
   }
@@ -93,7 +95,11 @@ std::string Channel::fault(std::uint32_t node, const Header& header, std::size_t
       (element == 0 || header.bytes % element != 0 || !model::is_known(static_cast<model::ReduceOp>(header.op))))
     return "of an unknown type or operation";
   const Key key{header.round, header.segment};
-  if (members_[node].last && key <= *members_[node].last) return "a second time";
+  const auto& last = members_[node].last;
+  const auto before = last.find(header.round);
+  if (before != last.end() && header.segment <= before->second) return "a second time";
+  const std::uint64_t newest = last.empty() ? 0 : last.rbegin()->first;
+  if (newest > header.round && newest - header.round >= kRoundsApart) return "of a round long past";
   if (slots_.size() >= 8 * kWindow && slots_.count(key) == 0) return "too far ahead of the others";
   return {};
 }
@@ -115,7 +121,17 @@ Channel::Slot& Channel::slot_for(std::uint32_t node, const Header& header) {
   return slot;
 }
 
+void Channel::taken(std::uint32_t node, std::uint64_t count) {
+  if (failed_) return;
+  if (members_[node].outbox.taken(count)) return answer(node);
+  fail_all({ErrorKind::kViolation,
+            name_of(node) + " took results that the parameter server did not give",
+            "install the same version of Deft on all nodes",
+            {}});
+}
+
 void Channel::push(std::uint32_t node, const Header& header, zmq::message_t payload) {
+  taken(node, header.taken);
   if (failed_) return;
   const std::string wrong = fault(node, header, payload.size());
   if (!wrong.empty()) {
@@ -125,7 +141,7 @@ void Channel::push(std::uint32_t node, const Header& header, zmq::message_t payl
                      {}});
   }
   const Key key{header.round, header.segment};
-  members_[node].last = key;
+  note(members_[node], key);
   Slot& slot = slot_for(node, header);
   if (!same_shape(slot.shape, header)) {
     return fail_all({ErrorKind::kMismatch,
@@ -142,6 +158,13 @@ void Channel::push(std::uint32_t node, const Header& header, zmq::message_t payl
   if (slot.missing > 0) return;
   complete(slot);
   slots_.erase(key);
+}
+
+// Of older rounds than these nothing more is taken.
+void Channel::note(Member& member, const Key& key) {
+  member.last[key.first] = key.second;
+  while (member.last.rbegin()->first - member.last.begin()->first >= kRoundsApart)
+    member.last.erase(member.last.begin());
 }
 
 void Channel::sum_what_is_here(Slot& slot) {
@@ -166,8 +189,13 @@ void Channel::complete(Slot& slot) {
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     zmq::message_t payload;
     if (n != header.owner) payload.copy(result);  // shares the bytes
-    send_(n, header, payload);
+    members_[n].outbox.add(header, std::move(payload));
+    answer(n);
   }
+}
+
+void Channel::answer(std::uint32_t node) {
+  while (auto result = members_[node].outbox.next()) send_(node, result->header, result->payload);
 }
 
 }  // namespace deft::link::ps_backend

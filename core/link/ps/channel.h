@@ -1,7 +1,8 @@
 // A server's side of one link of one job: who takes part, the segments that are being summed, and how it fails.
 //
 // A segment is summed in the order of the nodes as soon as the next one in that order is here, while others still send;
-// 16-bit types wait for all, because they are rounded once. When all nodes have pushed it, everyone gets the result.
+// 16-bit types wait for all, because they are rounded once. When all nodes have pushed it, everyone gets the result: at once,
+// or where a link has not taken the ones before it, when it is the most urgent of those that wait.
 // It does no I/O. What a link sends is checked: a link that breaks the protocol fails its channel and no other.
 #pragma once
 
@@ -13,6 +14,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/link/ps/urgency.h"
 #include "core/link/ps/wire.h"
 
 namespace deft::link::ps_backend {
@@ -28,6 +30,8 @@ class Channel {
   // It is gone: what the others wait for cannot come any more.
   void leave(std::uint32_t node);
   void push(std::uint32_t node, const Header& header, zmq::message_t payload);
+  // It has got so many results altogether, as every push says too.
+  void taken(std::uint32_t node, std::uint64_t count);
 
   [[nodiscard]] bool empty() const { return present_ == 0; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // that were pushed so far
@@ -44,7 +48,8 @@ class Channel {
   };
   struct Member {
     bool here = false;
-    std::optional<Key> last;  // that it pushed
+    std::map<std::uint64_t, std::uint32_t> last;  // segment that it pushed of each of the last rounds
+    Outbox outbox;
   };
 
   [[nodiscard]] std::string fault(std::uint32_t node, const Header& header, std::size_t payload) const;
@@ -52,6 +57,8 @@ class Channel {
   Slot& slot_for(std::uint32_t node, const Header& header);
   static void sum_what_is_here(Slot& slot);
   void complete(Slot& slot);
+  void answer(std::uint32_t node);
+  static void note(Member& member, const Key& key);
   void fail_all(const Error& error);
   void tell_present();
 

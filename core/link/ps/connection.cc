@@ -37,12 +37,23 @@ void Connection::hello(const Header& header, const std::string& channel) {
   dealer_.send(zmq::buffer(channel), zmq::send_flags::none);
 }
 
-void Connection::push(const Header& header, std::byte* data, std::size_t bytes) {
+void Connection::push(Header header, std::byte* data, std::size_t bytes) {
+  header.taken = told_ = taken_;
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
   zmq::message_t payload;
   if (bytes > 0) payload.rebuild(data, bytes, keep, nullptr);
   dealer_.send(payload, zmq::send_flags::none);
   ++unanswered_;
+}
+
+void Connection::tell_taken() {
+  const std::uint64_t untold = taken_ - told_;
+  if (ended_ || untold < kAnswersAhead / 2 || untold + unanswered_ <= kAnswersAhead) return;
+  Header header;
+  header.kind = Kind::kTaken;
+  header.taken = told_ = taken_;
+  dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
+  dealer_.send(zmq::message_t(), zmq::send_flags::none);
 }
 
 std::optional<Connection::Message> Connection::receive() {
@@ -65,6 +76,7 @@ std::optional<Connection::Message> Connection::receive() {
     answered_ = true;
     if (header->kind == Kind::kResult && !ended_) {
       if (unanswered_ > 0) --unanswered_;
+      ++taken_;
       return Message{*header, std::move(payload)};
     }
     on_notice(*header, payload);

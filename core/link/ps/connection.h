@@ -23,7 +23,9 @@ class Connection {
   void hello(const Header& header, const std::string& channel);
 
   // The bytes are not copied: they must stay until the answer has come or the connection is closed.
-  void push(const Header& header, std::byte* data, std::size_t bytes);
+  void push(Header header, std::byte* data, std::size_t bytes);
+  // Tells the server what was taken since the last push, where it may wait for that.
+  void tell_taken();
 
   // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
   struct Message {
@@ -51,6 +53,8 @@ class Connection {
   bool answered_ = false;
   bool welcome_ = false;
   std::size_t unanswered_ = 0;
+  std::uint64_t taken_ = 0;  // results
+  std::uint64_t told_ = 0;   // of these
   std::vector<std::uint8_t> present_;
   std::optional<Error> ended_;
 };

@@ -82,8 +82,8 @@ Result<void> Exchange::open(const std::vector<std::string>& servers, const Group
     header.nodes = nodes_;
     for (const std::string& server : servers) {
       Lane lane;
-      lane.connection =
-          std::make_unique<Connection>(*context_, server, static_cast<std::uint32_t>(lanes_.size()), group.silence_us);
+      lane.server = static_cast<std::uint32_t>(lanes_.size());
+      lane.connection = std::make_unique<Connection>(*context_, server, lane.server, group.silence_us);
       lane.connection->hello(header, group.prefix);
       lanes_.push_back(std::move(lane));
     }
@@ -134,6 +134,9 @@ void Exchange::wait(TimeUs timeout_us) {
   }
   // An interrupted wait is a short one.
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout_us + 999) / 1000));
+  if ((items.front().revents & ZMQ_POLLIN) == 0) return;
+  std::uint64_t times = 0;
+  [[maybe_unused]] const auto emptied = read(wake_fd_, &times, sizeof times);
 }
 
 void Exchange::abort() {
@@ -178,65 +181,109 @@ Result<void> Exchange::start(std::byte* data, std::vector<Segment> segments, con
     round.header.node = node_;
     round.header.nodes = nodes_;
     round.header.round = started_++;
+    round.asked.resize(round.segments.size());
+    for (Lane& lane : lanes_) lane.shares.push_back({.urgency = shape.urgency});
     for (std::uint32_t i = 0; i < round.segments.size(); ++i)
-      lanes_[round.segments[i].server].pieces.push_back({&round, i});
+      lanes_[round.segments[i].server].shares.back().segments.push_back(i);
     return move_on();
   });
 }
 
-Result<void> Exchange::finish() {
+// Moves all rounds on until `which` gives the place of one that ends now, or until it says that there is none.
+template <typename Which>
+Result<void> Exchange::finish_one(Which which) {
   return guarded([&]() -> Result<void> {
     while (true) {
       if (auto ok = move_on(); !ok) return ok;
-      if (rounds_.front().missing == 0) break;
+      if (which()) return {};
       if (aborted_) return fail(ErrorKind::kLost, "aborted");
       wait(kLongUs);
     }
-    rounds_.pop_front();
-    return {};
   });
+}
+
+Result<void> Exchange::finish() {
+  return finish_one([this] {
+    if (rounds_.front().missing > 0) return false;
+    end_round(0);
+    return true;
+  });
+}
+
+Result<std::optional<std::size_t>> Exchange::finish_next() {
+  std::optional<std::size_t> place;
+  const auto finished = finish_one([&] {
+    std::vector<Ending> endings;
+    for (const Round& round : rounds_) endings.push_back({round.header.urgency, round.missing == 0});
+    place = next_to_finish(endings, started_ - 1 - rounds_.front().header.round);
+    if (place) end_round(*place);
+    return place || woken_.exchange(false);
+  });
+  if (!finished) return tl::unexpected(finished.error());
+  return place;
+}
+
+void Exchange::end_round(std::size_t place) {
+  const auto at = static_cast<std::ptrdiff_t>(place);
+  rounds_.erase(rounds_.begin() + at);
+  for (Lane& lane : lanes_) lane.shares.erase(lane.shares.begin() + at);
+}
+
+void Exchange::wake() {
+  if (woken_.exchange(true)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
 }
 
 // Pushes what there is room for, and takes what has come.
 Result<void> Exchange::move_on() {
   for (Lane& lane : lanes_) {
     push_what_fits(lane);
-    const std::size_t before = lane.pieces.size();
+    const std::size_t before = lane.connection->unanswered();
     if (auto ok = look_after(lane); !ok) return ok;
-    if (lane.pieces.size() < before) push_what_fits(lane);
+    if (lane.connection->unanswered() < before) push_what_fits(lane);
+    lane.connection->tell_taken();
   }
   return {};
 }
 
 void Exchange::push_what_fits(Lane& lane) {
-  while (lane.pushed < lane.pieces.size() && lane.pushed < kWindow) {
-    const Piece piece = lane.pieces[lane.pushed++];
-    const Segment& segment = piece.round->segments[piece.segment];
-    Header header = piece.round->header;
-    header.segment = piece.segment;
+  while (const auto place = next_to_push(lane.shares)) {
+    Round& round = rounds_[*place];
+    Share& share = lane.shares[*place];
+    const std::uint32_t number = share.segments[share.pushed++];
+    const Segment& segment = round.segments[number];
+    Header header = round.header;
+    header.segment = number;
     header.bytes = segment.bytes;
     header.owner = segment.owner;
+    round.asked[number] = true;
     const bool brings = segment.owner == kNoOwner || segment.owner == node_;
-    lane.connection->push(header, piece.round->data + segment.offset, brings ? segment.bytes : 0);
+    lane.connection->push(header, round.data + segment.offset, brings ? segment.bytes : 0);
   }
 }
 
+// False for what was not asked for.
+bool Exchange::take(Lane& lane, const Connection::Message& message) {
+  const auto round = std::ranges::find(rounds_, message.header.round, [](const Round& r) { return r.header.round; });
+  const std::uint32_t number = message.header.segment;
+  if (round == rounds_.end() || number >= round->segments.size() || !round->asked[number]) return false;
+  const Segment& segment = round->segments[number];
+  const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
+  if (segment.server != lane.server || message.payload.size() != bytes) return false;
+  if (bytes > 0) std::memcpy(round->data + segment.offset, message.payload.data(), bytes);
+  round->asked[number] = false;
+  --round->missing;
+  ++lane.shares[static_cast<std::size_t>(round - rounds_.begin())].answered;
+  return true;
+}
+
 Result<void> Exchange::take_results(Lane& lane) {
-  while (auto message = lane.connection->receive()) {
-    const Header& header = message->header;
-    const Piece due = lane.pushed > 0 ? lane.pieces.front() : Piece{};
-    const bool asked = due.round != nullptr && header.round == due.round->header.round && header.segment == due.segment;
-    const Segment segment = asked ? due.round->segments[due.segment] : Segment{};
-    const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
-    if (!asked || message->payload.size() != bytes) {
-      return fail(ErrorKind::kViolation,
-                  "the parameter server " + lane.connection->address() + " gave back what was not asked for",
-                  "install the same version of Deft on all nodes");
-    }
-    if (bytes > 0) std::memcpy(due.round->data + segment.offset, message->payload.data(), bytes);
-    --due.round->missing;
-    --lane.pushed;
-    lane.pieces.pop_front();
+  while (const auto message = lane.connection->receive()) {
+    if (take(lane, *message)) continue;
+    return fail(ErrorKind::kViolation,
+                "the parameter server " + lane.connection->address() + " gave back what was not asked for",
+                "install the same version of Deft on all nodes");
   }
   return {};
 }
@@ -247,7 +294,7 @@ Result<void> Exchange::look_after(Lane& lane) {
   lane.connection->check_alive();
   if (!lane.connection->ended()) return {};
   if (auto ok = take_results(lane); !ok) return ok;  // came before the server's end did
-  if (lane.pieces.empty() || lane.pieces.front().round != &rounds_.front()) return {};
+  if (lane.shares.empty() || lane.shares.front().done()) return {};
   return tl::unexpected(*lane.connection->ended());
 }
 

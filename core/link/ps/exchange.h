@@ -1,5 +1,5 @@
-// A ps link's connections to all its servers, and the rounds that run over them: an operation's pushes go behind those of
-// the operations before it, while results of all of them come.
+// A ps link's connections to all its servers, and the rounds that run over them: the pushes of the most urgent operation go
+// first, of equals those of the oldest, while results of all of them come.
 #pragma once
 
 #include <atomic>
@@ -7,6 +7,7 @@
 #include <deque>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -15,6 +16,7 @@
 #include "core/link/link.h"
 #include "core/link/ps/connection.h"
 #include "core/link/ps/spread.h"
+#include "core/link/ps/urgency.h"
 
 namespace deft::link::ps_backend {
 
@@ -29,11 +31,16 @@ class Exchange {
   [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
   [[nodiscard]] Spread& spread() { return spread_; }
 
-  // Begins an operation: pushes as many of its segments as the servers have room for. `shape` has dtype and op, where
-  // there are any. finish() takes the results of the oldest one that is under way, in place, and pushes on for all others
-  // meanwhile. After an error of either no data is touched any more and all connections are closed.
+  // Begins an operation: pushes as many of its segments as the servers have room for. `shape` has urgency, and dtype and op
+  // where there are any. finish() takes the results of the oldest one that is under way, in place, and pushes on for all
+  // others meanwhile; finish_next() those of the first that may end (see urgency.h), and gives its place among those under
+  // way, or nothing after a wake(). After an error of any of them no data is touched any more and all connections are closed.
   Result<void> start(std::byte* data, std::vector<Segment> segments, const Header& shape);
   Result<void> finish();
+  Result<std::optional<std::size_t>> finish_next();
+
+  // Any thread.
+  void wake();
 
   // Makes the rounds under way and all later ones fail; the peers learn it from the servers. Any thread.
   void abort();
@@ -44,15 +51,12 @@ class Exchange {
     std::vector<Segment> segments;
     Header header;            // of its pushes
     std::size_t missing = 0;  // results
-  };
-  struct Piece {
-    Round* round = nullptr;
-    std::uint32_t segment = 0;
+    std::vector<bool> asked;  // by segment: pushed and not answered
   };
   struct Lane {  // what goes through one server
+    std::uint32_t server = 0;
     std::unique_ptr<Connection> connection;
-    std::deque<Piece> pieces;  // without a result so far, in order
-    std::size_t pushed = 0;    // the first of them
+    std::vector<Share> shares;  // of each round under way
   };
 
   Exchange(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);
@@ -61,9 +65,13 @@ class Exchange {
   [[nodiscard]] Error not_welcome(const Connection& connection) const;
   template <typename Work>
   Result<void> guarded(Work work);
+  template <typename Which>
+  Result<void> finish_one(Which which);
+  void end_round(std::size_t place);
   Result<void> move_on();
   void push_what_fits(Lane& lane);
   Result<void> take_results(Lane& lane);
+  bool take(Lane& lane, const Connection::Message& message);
   Result<void> look_after(Lane& lane);
   void wait(TimeUs timeout_us);
   void close();
@@ -74,6 +82,7 @@ class Exchange {
   Spread spread_;
   const int wake_fd_;
   std::atomic<bool> aborted_{false};
+  std::atomic<bool> woken_{false};
   std::mutex in_use_;  // the connections: by start or finish, or by an abort between them
   std::unique_ptr<zmq::context_t> context_;
   std::vector<Lane> lanes_;   // by server

@@ -25,23 +25,37 @@ Result<void> LinkImpl::pull() {
 }
 
 Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  if (auto ok = start_all_reduce(data, count, dtype, op); !ok) return ok;
+  if (auto ok = start_all_reduce(data, count, dtype, op, 0); !ok) return ok;
   return finish_all_reduce();
 }
 
-Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                        std::uint32_t urgency) {
   if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   }
   Header shape;
   shape.dtype = static_cast<std::uint8_t>(dtype);
   shape.op = static_cast<std::uint8_t>(op);
+  shape.urgency = urgency;
   std::vector<Segment> segments;
   exchange_->spread().cut(0, count * model::dtype_bytes(dtype), kNoOwner, segments);
   return push(data, std::move(segments), shape);
 }
 
 Result<void> LinkImpl::finish_all_reduce() { return pull(); }
+
+Result<std::optional<std::size_t>> LinkImpl::finish_next() {
+  std::optional<std::size_t> place = 0;  // where the node is alone
+  const auto finished = run([&]() -> Result<void> {
+    const auto next = exchange_->finish_next();
+    if (!next) return tl::unexpected(next.error());
+    place = *next;
+    return {};
+  });
+  if (!finished) return tl::unexpected(finished.error());
+  return place;
+}
 
 Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
   if (root >= exchange_->nodes()) {

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +20,11 @@ class LinkImpl final : public Link {
   [[nodiscard]] const std::string& name() const override { return name_; }
   Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
   [[nodiscard]] std::size_t depth() const override { return kDepth; }
-  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) override;
+  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                std::uint32_t urgency) override;
   Result<void> finish_all_reduce() override;
+  Result<std::optional<std::size_t>> finish_next() override;
+  void wake() override { exchange_->wake(); }
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
   void abort(std::string_view reason) override;

@@ -119,8 +119,10 @@ void Server::on_message(const std::string& peer, const zmq::message_t& first, zm
   }
   const auto member = members_.find(peer);
   if (header->kind == Kind::kHello && member == members_.end()) return on_hello(peer, *header, payload);
-  if (header->kind != Kind::kPush || member == members_.end()) return;
-  channels_.at(member->second.channel)->push(member->second.node, *header, std::move(payload));
+  if (member == members_.end()) return;
+  Channel& channel = *channels_.at(member->second.channel);
+  if (header->kind == Kind::kPush) channel.push(member->second.node, *header, std::move(payload));
+  if (header->kind == Kind::kTaken) channel.taken(member->second.node, header->taken);
 }
 
 void Server::on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload) {

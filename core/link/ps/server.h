@@ -3,8 +3,8 @@
 //   auto server = Server::open({.listen = "10.0.0.9:29610", .log = ...});
 //   (*server)->run(stop_fd);      // until stop_fd is readable and the jobs that use it have ended
 //
-// One thread; it keeps what the nodes of running rounds have pushed (at most kWindow segments a link and server) and
-// nothing else. Links of different jobs do not see each other. It takes messages from whoever reaches its address.
+// One thread; it keeps what the nodes of running rounds have pushed (kWindow segments a link and server, and two of its oldest
+// round) and the results that a link has not taken yet (of the same number), and nothing else. Links of different jobs do not see each other. It takes messages from whoever reaches its address.
 #pragma once
 
 #include <cstdint>

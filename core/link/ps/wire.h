@@ -4,19 +4,24 @@
 // From the link of `node` of `nodes`:
 //   kHello    the first one of a connection; payload: the channel's name, which all links of the group share
 //   kPush     segment `segment` of round `round`; payload: its elements, or nothing where another node's are asked for
+//   kTaken    nothing but `taken`, where there was no push to say it
 // From the server:
 //   kPresent  payload: a byte for each node, 1 where its link has said hello
 //   kWelcome  all have: pushes may begin
-//   kResult   the answer to a push, in the order of the pushes; payload: the reduced elements, the owner's, or (for the owner
-//             itself) nothing
+//   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing
 //   kFailed   `error` is the kind, payload: the text; the channel is of no use any more
 //   kPing     nothing: shows the server that the connection stands
 //
 // A round is one operation of the link. Every node pushes each segment of it once, in rising order, and a result is for the
 // very round and segment that was pushed, so nobody can be given another round's. A segment without an owner is reduced
 // over all nodes; one with an owner goes from it to all others.
+//
+// A link pushes the most urgent of its rounds first. A server lets kAnswersAhead results leave for a link that has not taken
+// them (`taken` counts those that it took), and of the others the most urgent one goes next (core/link/ps/urgency.h).
 #pragma once
 
+#include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <optional>
@@ -26,12 +31,15 @@
 namespace deft::link::ps_backend {
 
 inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
-inline constexpr std::uint16_t kVersion = 1;
+inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxChannelName = 512;
-inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
+inline constexpr std::size_t kWindow = 8;        // pushes to a server that a link leaves unanswered
+inline constexpr std::size_t kAnswersAhead = 4;  // results that leave before the link has taken the first of them
+inline constexpr std::size_t kOvertakes = 32;    // rounds that a link starts while an older one does not end
+inline constexpr std::size_t kRoundsApart = 64;  // never between two that it pushes: kOvertakes and its depth are fewer
 
 enum class Kind : std::uint16_t {
   kHello = 1,
@@ -41,6 +49,7 @@ enum class Kind : std::uint16_t {
   kResult = 5,
   kFailed = 6,
   kPing = 7,
+  kTaken = 8,
 };
 
 struct Header {
@@ -52,21 +61,24 @@ struct Header {
   std::uint64_t round = 0;
   std::uint64_t bytes = 0;  // of the segment's elements
   std::uint64_t total = 0;  // of the whole operation
+  std::uint64_t taken = 0;  // results of this connection that the link has got
   std::uint32_t segment = 0;
   std::uint32_t owner = kNoOwner;
   std::uint8_t dtype = 0;
   std::uint8_t op = 0;
   std::uint8_t error = 0;
-  std::uint8_t unused[5] = {};
+  std::uint8_t unused = 0;
+  std::uint32_t urgency = 0;  // 0: the most urgent
 };
-static_assert(sizeof(Header) == 56 && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
-// The header in a frame; nothing if the frame is none. The version is the caller's to check.
+// The header in a frame; nothing if the frame is none. The version is the caller's to check: of another one, all up to the
+// kind can be read, which stays where it is.
 inline std::optional<Header> header_of(const zmq::message_t& frame) {
   Header header;
-  if (frame.size() != sizeof header) return std::nullopt;
-  std::memcpy(&header, frame.data(), sizeof header);
-  if (header.magic != kMagic) return std::nullopt;
+  if (frame.size() < offsetof(Header, node)) return std::nullopt;
+  std::memcpy(&header, frame.data(), std::min(frame.size(), sizeof header));
+  if (header.magic != kMagic || (header.version == kVersion && frame.size() != sizeof header)) return std::nullopt;
   return header;
 }
 
