@@ -105,7 +105,8 @@ void through_daemon(benchmark::State& state) {
         [&](int node) {
           auto data = std::make_shared<std::vector<float>>(count);
           return [data, reduce = connect(static_cast<std::uint32_t>(node))]() mutable {
-            reduce(data->data(), data->size());
+            reduce.begin(data->data(), data->size());
+            reduce.finish();
           };
         },
         passes);

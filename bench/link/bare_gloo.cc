@@ -9,13 +9,13 @@
 namespace deft::link {
 
 Connect connect_bare_gloo() {
-  return [store = std::make_shared<gloo::rendezvous::HashStore>()](std::uint32_t node) -> AllReduceFunction {
+  return [store = std::make_shared<gloo::rendezvous::HashStore>()](std::uint32_t node) -> AllReduce {
     gloo::transport::tcp::attr attr;
     attr.hostname = "127.0.0." + std::to_string(node + 1);
     auto device = gloo::transport::tcp::CreateDevice(attr);
     auto context = std::make_shared<gloo::rendezvous::Context>(static_cast<int>(node), 2);
     context->connectFullMesh(*store, device);
-    return [context, tag = std::uint32_t{0}](float* data, std::size_t count) mutable {
+    const auto all_reduce = [context, tag = std::uint32_t{0}](float* data, std::size_t count) mutable {
       gloo::AllreduceOptions options(context);
       using Sum = void (*)(void*, const void*, const void*, std::size_t);
       options.setOutput(data, count);
@@ -24,6 +24,7 @@ Connect connect_bare_gloo() {
       options.setTag(tag++);
       gloo::allreduce(options);
     };
+    return {all_reduce, [] {}};
   };
 }
 

@@ -2,9 +2,15 @@
 //
 //   all_reduce: one operation of 1 to 256 MB. parts: 17.5 MB, the gradients of a small model, in parts of different sizes.
 //   speedup: gloo's time over ours. cpu: milliseconds a node and pass, of all its threads.
+//   under_way: the same parts over gloo and MPI, as many under way as the link takes. speedup: over one at a time.
+//   urgent: 64 KB on a ps link, behind 16 MB that are less urgent; alike_ms: as urgent as they.
 #include <benchmark/benchmark.h>
 
+#include <algorithm>
+#include <string>
+
 #include "bench/link/loopback.h"
+#include "core/link/backends.h"
 
 namespace deft::link {
 namespace {
@@ -14,7 +20,7 @@ void compare(benchmark::State& state, std::size_t bytes, std::size_t part) {
   Cost ours;
   Cost bare;
   for (auto _ : state) {
-    ours = measure(connect_deft(), bytes, part, passes);
+    ours = measure(connect_deft("gloo", 1), bytes, part, passes);
     bare = measure(connect_bare_gloo(), bytes, part, passes);
     state.SetIterationTime(ours.wall_ms / 1e3);
   }
@@ -50,6 +56,44 @@ BENCHMARK(parts)
     ->Unit(benchmark::kMillisecond)
     ->UseManualTime()
     ->Iterations(1);
+
+// One operation under way against as many as the link takes, by turns; the best of three.
+void under_way(benchmark::State& state, const std::string& backend) {
+  if (!find_backend(backend)->built) return state.SkipWithError("this build has no such link");
+  const std::size_t part = static_cast<std::size_t>(state.range(0)) * 1000;
+  double one = 1e9;
+  double all = 1e9;
+  for (auto _ : state) {
+    for (int turn = 0; turn < 3; ++turn) {
+      one = std::min(one, measure(connect_deft(backend, 1), 17'500'000, part, 8).wall_ms);
+      all = std::min(all, measure(connect_deft(backend, 100), 17'500'000, part, 8).wall_ms);
+    }
+    state.SetIterationTime(all / 1e3);
+  }
+  state.counters["one_ms"] = one;
+  state.counters["speedup"] = one / all;
+}
+void sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgName("KB")->Arg(20)->Arg(100)->Arg(500)->Arg(2000)->Arg(4000);
+  bench->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(1);
+}
+BENCHMARK_CAPTURE(under_way, gloo, std::string("gloo"))->Apply(sizes);
+BENCHMARK_CAPTURE(under_way, mpi, std::string("mpi"))->Apply(sizes);
+
+// By turns; the best of three medians.
+void urgent(benchmark::State& state) {
+  double alike = 1e9;
+  double first = 1e9;
+  for (auto _ : state) {
+    for (int turn = 0; turn < 3; ++turn) {
+      alike = std::min(alike, small_behind_large_ms(16 << 20, 1, 9));
+      first = std::min(first, small_behind_large_ms(16 << 20, 0, 9));
+    }
+    state.SetIterationTime(first / 1e3);
+  }
+  state.counters["alike_ms"] = alike;
+}
+BENCHMARK(urgent)->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(1);
 
 }  // namespace
 }  // namespace deft::link

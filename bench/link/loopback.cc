@@ -5,13 +5,11 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <cstdlib>
 #include <iostream>
-#include <map>
-#include <mutex>
 #include <thread>
 #include <vector>
 
+#include "bench/link/polling_store.h"
 #include "core/link/link.h"
 
 namespace deft::link {
@@ -28,48 +26,27 @@ double cpu_ms() {
   return ms(usage.ru_utime) + ms(usage.ru_stime);
 }
 
-// Keys appear once and are never taken back; waits by polling, which only opening a link does.
-class PollingStore final : public Store {
- public:
-  Result<void> set(const std::string& key, std::span<const std::byte> value) override {
-    const std::lock_guard lock(mutex_);
-    values_[key] = {value.begin(), value.end()};
-    return {};
-  }
-  Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override {
-    std::vector<std::vector<std::byte>> found;
-    while (found.size() < keys.size()) {
-      if (MonotonicClock::now() > deadline_us) return fail(ErrorKind::kTimeout, "no " + keys[found.size()]);
-      const std::lock_guard lock(mutex_);
-      const auto value = values_.find(keys[found.size()]);
-      if (value != values_.end()) found.push_back(value->second);
-    }
-    return found;
-  }
-
- private:
-  std::mutex mutex_;
-  std::map<std::string, std::vector<std::byte>> values_;
-};
-
-template <typename T>
-T value_or_exit(Result<T> result) {
-  if (result) return *std::move(result);
-  std::cerr << result.error().message() << "\n";
-  std::exit(1);
-}
-
 }  // namespace
 
-Connect connect_deft() {
-  return [store = std::make_shared<PollingStore>()](std::uint32_t node) -> AllReduceFunction {
+Connect connect_deft(const std::string& backend, std::size_t under_way) {
+  return [=, store = std::make_shared<PollingStore>()](std::uint32_t node) -> AllReduce {
     const Group group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
-    const LinkSpec spec{"gloo", "lo", "127.0.0." + std::to_string(node + 1)};
-    return [link = std::shared_ptr<Link>(value_or_exit(open_link(spec, group)))](float* data, std::size_t count) {
-      const auto done =
-          link->all_reduce(reinterpret_cast<std::byte*>(data), count, model::DType::kFloat32, model::ReduceOp::kSum);
-      if (!done) std::cerr << done.error().message() << "\n";
+    const LinkSpec spec{backend, "lo", "127.0.0." + std::to_string(node + 1)};
+    const std::shared_ptr<Link> link = value_or_exit(open_link(spec, group));
+    const auto begun = std::make_shared<std::size_t>(0);
+    const auto finish_down_to = [=](std::size_t left) {
+      for (; *begun > left; --*begun)
+        if (const auto done = link->finish_all_reduce(); !done) std::cerr << done.error().message() << "\n";
     };
+    const std::size_t most = std::min(under_way, link->depth());
+    return {[=](float* data, std::size_t count) {
+              finish_down_to(most - 1);
+              ++*begun;
+              const auto started = link->start_all_reduce(reinterpret_cast<std::byte*>(data), count,
+                                                          model::DType::kFloat32, model::ReduceOp::kSum, 0);
+              if (!started) std::cerr << started.error().message() << "\n";
+            },
+            [=] { finish_down_to(0); }};
   };
 }
 
@@ -77,11 +54,12 @@ Cost measure(const Connect& connect, std::size_t bytes, std::size_t part, int pa
   Cost cost{.wall_ms = 1e9, .cpu_ms_per_node = 0};
   std::barrier in_step(kNodes);
   const auto run = [&](std::uint32_t node) {
-    const AllReduceFunction all_reduce = connect(node);
+    const AllReduce all_reduce = connect(node);
     std::vector<float> data(bytes / sizeof(float));
     const std::size_t step = part / sizeof(float);
     const auto pass = [&] {
-      for (std::size_t i = 0; i < data.size(); i += step) all_reduce(&data[i], std::min(step, data.size() - i));
+      for (std::size_t i = 0; i < data.size(); i += step) all_reduce.begin(&data[i], std::min(step, data.size() - i));
+      all_reduce.finish();
     };
     pass();
     in_step.arrive_and_wait();

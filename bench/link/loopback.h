@@ -2,18 +2,24 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <memory>
+#include <string>
 
 namespace deft::link {
 
-// All-reduces floats in place.
-using AllReduceFunction = std::function<void(float* data, std::size_t count)>;
+// How a node all-reduces floats in place: what was begun is done after `finish`, if not before.
+struct AllReduce {
+  std::function<void(float* data, std::size_t count)> begin;
+  std::function<void()> finish;
+};
 
-// Makes the function of `node`; both nodes are made at the same time, each in its own thread.
-using Connect = std::function<AllReduceFunction(std::uint32_t node)>;
+// Makes that of `node`; both nodes are made at the same time, each in its own thread.
+using Connect = std::function<AllReduce(std::uint32_t node)>;
 
-Connect connect_deft();
+// `under_way`: how many it has begun before it waits for the oldest, as far as the link's depth allows.
+Connect connect_deft(const std::string& backend, std::size_t under_way);
 Connect connect_bare_gloo();  // gloo::allreduce with its ring, float sums by gloo
 
 struct Cost {
@@ -23,5 +29,9 @@ struct Cost {
 
 // `passes` times: all-reduces `bytes` in parts of `part` bytes, one after the other.
 Cost measure(const Connect& connect, std::size_t bytes, std::size_t part, int passes);
+
+// How long a small operation takes on a ps link, from its start to its report, behind a large one of `bytes`: the median of
+// `rounds`. Its urgency is `urgency`, the large one's 1.
+double small_behind_large_ms(std::size_t bytes, std::uint32_t urgency, int rounds);
 
 }  // namespace deft::link
