@@ -73,11 +73,12 @@ void PlanPreserver::combine() {
 Result<preserve::Walk> PlanPreserver::walk() const {
   if (samples_ == 0)
     return fail(ErrorKind::kUnavailable, "no loss was reported", "call optimizer.report_loss(loss) on all ranks");
+  if (averages_.gradient <= 0) return fail(ErrorKind::kUnavailable, "the gradient cannot be told from its noise yet");
   preserve::Walk walk;
   walk.state = averages_.loss;
   walk.target = averages_.target;
   walk.learning_rate = averages_.learning_rate;
-  walk.gradient_mean = std::max(0.0, averages_.gradient);
+  walk.gradient_mean = averages_.gradient;
   walk.gradient_deviation = std::sqrt(walk.gradient_mean * averages_.noise);
   if (auto ok = preserve::check_walk(walk); !ok) return tl::unexpected(ok.error());
   return walk;

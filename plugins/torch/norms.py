@@ -2,8 +2,9 @@
 
 Of a sampled step the norm of this rank's own gradient is taken at step(), where p.grad still is that gradient, and that
 of the average when it comes back, be it steps later and parameter by parameter. So a sample reads all gradients twice,
-in one step of sixteen, and only where the user reports a loss; other steps cost nothing. (The daemon sees the sums too,
-but it adds them up in place part by part, so it would have to read every part before and after its sum.)
+in one step of sixteen and in the first few, and only where the user reports a loss; other steps cost nothing. (The
+daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
+after its sum.)
 """
 
 import math
@@ -15,7 +16,8 @@ import torch
 from .world import log, rank, size
 
 EVERY = 16  # steps between samples
-FIRST = 1  # the step after the one that declares: the first plan can be judged by it
+FIRST = 1
+DENSE = 8  # up to this step a sample follows on the other: the first plan is made then, and one sample tells little
 _STALE = 4 * EVERY  # steps after which a loss says nothing any more
 
 
@@ -62,7 +64,9 @@ class Norms:
         self._tell()
         exchange = self._exchange
         step = exchange.step
-        if not self._on or self._loss is None or step % EVERY != FIRST or step == self._sampled:
+        if not self._on or self._loss is None or step == self._sampled:
+            return
+        if step % EVERY != FIRST and (step > DENSE or self._sample is not None):
             return
         loss, target, reported = self._loss
         if exchange.arena is None or step - reported > _STALE:

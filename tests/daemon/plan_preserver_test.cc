@@ -177,6 +177,18 @@ TEST(PlanPreserver, ALossAtItsTargetIsNotJudged) {
   EXPECT_NE(chosen.verdict.note.find("not above its target"), std::string::npos);
 }
 
+TEST(PlanPreserver, AGradientThatDrownsInNoiseIsNotJudgedUntilTheAveragesTellIt) {
+  Job job;
+  job.tell(2.0, -0.1, 0.2);
+  const auto chosen = job.choose();
+  EXPECT_FALSE(chosen.verdict.judged);
+  EXPECT_NE(chosen.verdict.note.find("from its noise"), std::string::npos);
+  EXPECT_EQ(job.preserver.reconsider(chosen.plan), "");
+  job.tell(2.0, 0.3, 0.2);
+  EXPECT_NEAR(job.preserver.statistics()["gradient"].get<double>(), 0.1, 1e-12);
+  EXPECT_TRUE(job.choose().verdict.judged);
+}
+
 TEST(PlanPreserver, ImpossibleStatisticsAreCountedAndLeftOut) {
   const auto refused = [](const std::function<void(proto::GradientStatistics&)>& spoil) {
     PlanPreserver preserver(4, 2, 0.01, kPatienceUs);
