@@ -80,6 +80,9 @@ class Trainer:
         """Around a step whose gradients wait for those of later ones."""
         return contextlib.nullcontext()
 
+    def report(self, loss: torch.Tensor) -> None:
+        """Tells a step's loss to whoever judges by it."""
+
     def plain_model(self) -> nn.Module:
         return self.model
 
@@ -101,6 +104,7 @@ class Trainer:
             loss = loss_of(self.model(inputs), targets)
             (loss if self._passes == 1 else loss / self._passes).backward()
         if last:
+            self.report(loss)
             self.optimizer.step()
         return loss.item()
 
@@ -205,6 +209,9 @@ class DeftTrainer(Trainer):
         self.optimizer = deft.DistributedOptimizer(
             self.optimizer, named_parameters=self.model.named_parameters(), backward_passes_per_step=self._passes
         )
+
+    def report(self, loss: torch.Tensor) -> None:
+        self.optimizer.report_loss(loss)
 
     def settle(self) -> None:
         self.optimizer.flush()
