@@ -10,7 +10,7 @@ import deft
 import deft.torch as hvd
 import pytest
 import torch
-from delayed_reference import Run
+from delayed_reference import Run, backward, data_of
 from launching import BUILD, WorkerFailed
 from small_models import assert_same_everywhere, digest
 
@@ -99,7 +99,8 @@ def train_and_ask(kind, losses, judged):
     for group in run.optimizer.param_groups:  # with the usual rate this model does not bear late gradients
         group["lr"] = 1e-4
     for step in range(60):
-        run.backward()
+        run.optimizer.zero_grad()
+        backward(run.model, data_of(step, 1, run.dtype), 1)  # the same on all ranks: a gradient without noise
         if losses is not None:
             run.optimizer.report_loss(losses[0] if step < 30 else losses[1])
         run.optimizer.step()
@@ -123,7 +124,7 @@ def asked(start, kind, losses, judged=False, **options):
 def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
     leader, text, _ = asked(start, "sgd", losses, judged=True)
     for plan in leader["plans"]:
-        assert plan["judgement"]["judged"], plan
+        assert plan["judgement"]["judged"], json.dumps(plan)
         assert plan["judgement"]["statistics"]["samples"] >= 1
         assert plan["judgement"]["accepted"] == (abs(plan["judgement"]["ratio"] - 1) <= 0.01)
     if losses[0] == losses[1] == 1e6:  # no plan loses anything that counts
@@ -131,6 +132,8 @@ def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
     [preserver] = leader["preserver"]
     assert preserver["statistics_refused"] == 0
     assert preserver["statistics"]["samples"] >= 1
+    assert preserver["statistics"]["gradient"] > 0
+    assert preserver["statistics"]["noise"] < 1e-9 * preserver["statistics"]["gradient"]
     assert preserver["statistics"]["learning_rate"] == pytest.approx(1e-3)
     if leader["plans"]:
         assert "by the Preserver: ratio" in text
