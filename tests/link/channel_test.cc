@@ -131,15 +131,19 @@ TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
     push_urgent(1, round, 5, round);
   }
   EXPECT_EQ(results().size(), 2 * kAnswersAhead);
-  for (const std::uint64_t round : {6U, 7U, 8U}) {
-    push_urgent(0, round, round == 7 ? 1 : 5, 0);
-    push_urgent(1, round, round == 7 ? 1 : 5, round - 2);
+  const auto to = [](int node, std::uint64_t round) {
+    return std::to_string(node) + ": " + std::to_string(round) + ".0 = 2";
+  };
+  const std::uint64_t next = kAnswersAhead;
+  for (const std::uint64_t round : {next, next + 1, next + 2}) {
+    push_urgent(0, round, round == next + 1 ? 1 : 5, 0);
+    push_urgent(1, round, round == next + 1 ? 1 : 5, round);
   }
-  EXPECT_THAT(results(), ElementsAre("1: 6.0 = 2", "1: 7.0 = 2", "1: 8.0 = 2"));
+  EXPECT_THAT(results(), ElementsAre(to(1, next), to(1, next + 1), to(1, next + 2)));
   channel->taken(0, 1);
-  EXPECT_THAT(results(), ElementsAre("0: 7.0 = 2"));
+  EXPECT_THAT(results(), ElementsAre(to(0, next + 1)));
   channel->taken(0, 3);
-  EXPECT_THAT(results(), ElementsAre("0: 6.0 = 2", "0: 8.0 = 2"));
+  EXPECT_THAT(results(), ElementsAre(to(0, next), to(0, next + 2)));
 }
 
 TEST_F(ChannelTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
