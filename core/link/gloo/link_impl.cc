@@ -83,8 +83,11 @@ void LinkImpl::part() {
 // Runs `operation`; whatever it throws makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  if (auto ok = failure_.check(); !ok) return ok;
-  if (mesh_->nodes() == 1) return {};
+  if (mesh_->nodes() == 1) return failure_.check();
+  if (auto ok = failure_.check(); !ok) {
+    mesh_->poison();  // an abort() may not have come to that yet, and the caller takes its data back now
+    return ok;
+  }
   const SigpipeBlocked guard;
   try {
     operation();

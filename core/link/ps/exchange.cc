@@ -146,6 +146,12 @@ void Exchange::abort() {
   close_if_aborted();
 }
 
+void Exchange::end() {
+  aborted_ = true;
+  const std::lock_guard lock(in_use_);
+  close();
+}
+
 // After an abort somebody closes the connections: whoever has them, or else the abort itself.
 void Exchange::close_if_aborted() {
   if (!aborted_ || !in_use_.try_lock()) return;

@@ -44,6 +44,8 @@ class Exchange {
 
   // Makes the rounds under way and all later ones fail; the peers learn it from the servers. Any thread.
   void abort();
+  // The same; when it returns no data is touched any more. The thread that starts and finishes.
+  void end();
 
  private:
   struct Round {

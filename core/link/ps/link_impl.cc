@@ -8,8 +8,11 @@ LinkImpl::LinkImpl(std::string name, std::unique_ptr<Exchange> exchange)
 // Runs `operation`; an error makes the link fail for good.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  if (auto ok = failure_.check(); !ok) return ok;
-  if (exchange_->nodes() == 1) return {};
+  if (exchange_->nodes() == 1) return failure_.check();
+  if (auto ok = failure_.check(); !ok) {
+    exchange_->end();  // an abort() may not have come to that yet, and the caller takes its data back now
+    return ok;
+  }
   auto result = operation();
   if (result) return result;
   return tl::unexpected(failure_.keep(result.error().in(name_)));
