@@ -14,15 +14,12 @@ namespace {
 constexpr std::size_t kSlotBytes = 256 << 10;     // a segment: long enough to pay for its wake-up, short enough for L2
 constexpr std::size_t kScratchBytes = 64 << 20;   // of all peers together: with many nodes the segments get shorter
 constexpr std::size_t kExchangeBytes = 64 << 10;  // what a node sends at most when everyone gets everything
-constexpr std::size_t kGranuleBytes = 64;         // slices begin on cache lines of the part
 
 // What is small enough to be sent whole to everyone.
 std::size_t whole_bytes_for(std::uint32_t nodes) {
   return std::clamp(kExchangeBytes / std::max(1U, nodes - 1) / kGranuleBytes * kGranuleBytes, kGranuleBytes,
                     kExchangeBytes);
 }
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 std::size_t slot_bytes_for(std::uint32_t nodes, std::uint64_t window) {
   const std::size_t share = kScratchBytes / window / std::max(1U, nodes - 1);
@@ -95,20 +92,14 @@ void AllReduce::start(std::byte* data, std::size_t count, model::DType dtype, mo
     return send_whole(operation);
   }
   operation.first_round = started_rounds_;
-  started_rounds_ += operation.rounds;
+  started_rounds_ += operation.slices.rounds;
   fill_window();
 }
 
 void AllReduce::cut(Operation& operation) const {
   operation.whole = operation.count * operation.element <= whole_bytes_;
-  if (operation.whole) {
-    operation.slice = operation.segment = operation.count;
-    return;
-  }
-  const std::size_t granule = kGranuleBytes / operation.element;
-  operation.slice = ceil_div(ceil_div(operation.count, mesh_.nodes()), granule) * granule;
-  operation.rounds = ceil_div(operation.slice, slot_bytes_ / operation.element);
-  operation.segment = ceil_div(ceil_div(operation.slice, operation.rounds), granule) * granule;
+  if (operation.whole) return;
+  operation.slices = cut_slices(operation.count, operation.element, mesh_.nodes(), slot_bytes_);
 }
 
 // From where the segments go, where the results of each peer's slice will go, and from where ours are sent.
@@ -139,7 +130,7 @@ void AllReduce::send_whole(Operation& operation) {
 // Sends the segments of as many rounds as have a free slot, of the operations in their order.
 void AllReduce::fill_window() {
   for (Operation& operation : operations_) {
-    for (; operation.sent < operation.rounds; ++operation.sent) {
+    for (; operation.sent < operation.slices.rounds; ++operation.sent) {
       if (operation.first_round + operation.sent >= acknowledged_ + kWindow) return;
       send_segments(operation, operation.sent);
     }
@@ -165,9 +156,9 @@ void AllReduce::finish_whole(Operation& operation) {
 
 // Results are waited for one round behind the reduction, so that the peers' next segments are on their way meanwhile.
 void AllReduce::finish_rounds(Operation& operation) {
-  for (std::uint64_t round = 0; round <= operation.rounds; ++round) {
-    if (round < operation.rounds) {
-      const Range mine = segment_of(operation, mesh_.node(), round);
+  for (std::uint64_t round = 0; round <= operation.slices.rounds; ++round) {
+    if (round < operation.slices.rounds) {
+      const Range mine = operation.slices.segment_of(mesh_.node(), round);
       if (mine.count > 0) {
         each_peer([&](std::uint32_t node) { inboxes_[node].rounds->waitRecv(); });
         reduce(operation, mine, slot_of(operation, round));
@@ -184,7 +175,7 @@ void AllReduce::finish_rounds(Operation& operation) {
 
 void AllReduce::send_segments(Operation& operation, std::uint64_t round) {
   each_peer([&](std::uint32_t node) {
-    const Range range = segment_of(operation, node, round);
+    const Range range = operation.slices.segment_of(node, round);
     if (range.count == 0) return;
     Peer& peer = operation.peers[node];
     peer.segment_send->send(range.first * operation.element, range.count * operation.element,
@@ -194,7 +185,7 @@ void AllReduce::send_segments(Operation& operation, std::uint64_t round) {
 }
 
 void AllReduce::send_results(Operation& operation, std::uint64_t round) {
-  const Range range = segment_of(operation, mesh_.node(), round);
+  const Range range = operation.slices.segment_of(mesh_.node(), round);
   const std::size_t offset = range.first * operation.element;
   each_peer([&](std::uint32_t node) {
     Peer& peer = operation.peers[node];
@@ -205,7 +196,7 @@ void AllReduce::send_results(Operation& operation, std::uint64_t round) {
 
 void AllReduce::receive_results(Operation& operation, std::uint64_t round) {
   each_peer([&](std::uint32_t node) {
-    if (segment_of(operation, node, round).count > 0) operation.peers[node].result_receive->waitRecv();
+    if (operation.slices.segment_of(node, round).count > 0) operation.peers[node].result_receive->waitRecv();
   });
 }
 
@@ -226,12 +217,6 @@ void AllReduce::reduce(const Operation& operation, Range range, std::size_t slot
     inputs_[node] = (operation.whole ? inbox.small : inbox.scratch).data() + slot;
   });
   reduce::reduce(mine, inputs_, range.count, operation.dtype, operation.op);
-}
-
-AllReduce::Range AllReduce::segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round) const {
-  const std::size_t slice_end = std::min((owner + 1) * operation.slice, operation.count);
-  const std::size_t first = std::min(owner * operation.slice + round * operation.segment, slice_end);
-  return {first, std::min(operation.segment, slice_end - first)};
 }
 
 std::size_t AllReduce::slot_of(const Operation& operation, std::uint64_t round) const {

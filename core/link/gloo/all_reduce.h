@@ -19,6 +19,7 @@
 #include <memory>
 #include <vector>
 
+#include "core/link/slices.h"
 #include "core/model/dtype.h"
 
 namespace gloo::transport {
@@ -71,16 +72,10 @@ class AllReduce {
     model::DType dtype{};
     model::ReduceOp op{};
     bool whole = false;             // sent whole to everyone
-    std::size_t slice = 0;          // elements of each slice but the last ones
-    std::size_t segment = 0;        // elements of each segment but a slice's last one
-    std::uint64_t rounds = 0;       // none where it is sent whole
+    Slices slices;                  // without rounds where there is no element, or all is sent whole
     std::uint64_t sent = 0;         // rounds whose segments have gone
     std::uint64_t first_round = 0;  // in the sequence of all; of what is sent whole, its number among those
     std::vector<Peer> peers;        // by node; this node's own is unused
-  };
-  struct Range {
-    std::size_t first = 0;  // elements
-    std::size_t count = 0;
   };
 
   void cut(Operation& operation) const;
@@ -94,7 +89,6 @@ class AllReduce {
   void receive_results(Operation& operation, std::uint64_t round);
   void await_sends(Operation& operation);
   void reduce(const Operation& operation, Range range, std::size_t slot);
-  [[nodiscard]] Range segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round) const;
   [[nodiscard]] std::size_t slot_of(const Operation& operation, std::uint64_t round) const;
   template <typename Visit>
   void each_peer(Visit visit) const;

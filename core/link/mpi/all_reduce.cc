@@ -9,9 +9,6 @@ namespace deft::link::mpi_backend {
 namespace {
 
 constexpr std::size_t kExchangeBytes = 64 << 10;  // what a node sends at most when everyone gets everything
-constexpr std::size_t kGranuleBytes = 64;         // slices begin on cache lines of the part
-
-constexpr std::size_t ceil_div(std::size_t a, std::size_t b) { return (a + b - 1) / b; }
 
 }  // namespace
 
@@ -33,7 +30,7 @@ bool AllReduce::start(std::byte* data, std::size_t count, model::DType dtype, mo
   operation.op = op;
   cut(operation);
   operation.first_round = started_rounds_;
-  started_rounds_ += operation.rounds;
+  started_rounds_ += operation.slices.rounds;
   if (count > 0)
     operation.tag = carrier_.begin(std::array{std::uint64_t{count}, std::uint64_t(dtype), std::uint64_t(op)});
   return expect_ahead() && fill_window();
@@ -43,13 +40,11 @@ void AllReduce::cut(Operation& operation) const {
   if (operation.count == 0) return;
   const std::size_t bytes = operation.count * operation.element;
   operation.whole = bytes * (carrier_.nodes() - 1) <= kExchangeBytes && bytes <= carrier_.slot_bytes();
-  operation.rounds = 1;
-  operation.slice = operation.segment = operation.count;
-  if (operation.whole) return;
-  const std::size_t granule = kGranuleBytes / operation.element;
-  operation.slice = ceil_div(ceil_div(operation.count, carrier_.nodes()), granule) * granule;
-  operation.rounds = ceil_div(operation.slice, carrier_.slot_bytes() / operation.element);
-  operation.segment = ceil_div(ceil_div(operation.slice, operation.rounds), granule) * granule;
+  if (operation.whole) {
+    operation.slices = {operation.count, operation.count, operation.count, 1};
+  } else {
+    operation.slices = cut_slices(operation.count, operation.element, carrier_.nodes(), carrier_.slot_bytes());
+  }
 }
 
 bool AllReduce::finish() {
@@ -71,10 +66,10 @@ bool AllReduce::finish_whole(Operation& operation) {
 
 // Results are waited for kWindow rounds behind the reduction.
 bool AllReduce::finish_rounds(Operation& operation) {
-  for (std::uint64_t round = 0; round < operation.rounds + kWindow; ++round) {
+  for (std::uint64_t round = 0; round < operation.slices.rounds + kWindow; ++round) {
     if (round >= kWindow && !receive_results(operation, round - kWindow)) return false;
-    if (round >= operation.rounds) continue;
-    const Range mine = segment_of(operation, carrier_.node(), round);
+    if (round >= operation.slices.rounds) continue;
+    const Range mine = operation.slices.segment_of(carrier_.node(), round);
     if (mine.count > 0 && !reduce(operation, mine)) return false;
     ++reduced_;
     if (!expect_ahead()) return false;  // before the results, which bring the peers' next segments here
@@ -96,7 +91,7 @@ bool AllReduce::expect_of(std::uint32_t peer, Stream stream) {
   Cursor& cursor = cursors_[peer][static_cast<std::size_t>(stream)];
   for (; cursor.operation < finished_ + operations_.size(); cursor = {cursor.operation + 1, 0}) {
     const Operation& operation = operations_[cursor.operation - finished_];
-    for (; cursor.round < operation.rounds; ++cursor.round) {
+    for (; cursor.round < operation.slices.rounds; ++cursor.round) {
       const std::size_t count = message_from(operation, peer, stream, cursor.round).count;
       if (count == 0) continue;
       if (!carrier_.can_expect(peer, stream)) return true;
@@ -109,7 +104,7 @@ bool AllReduce::expect_of(std::uint32_t peer, Stream stream) {
 // Sends the segments of as many rounds as may leave now, of the operations in their order.
 bool AllReduce::fill_window() {
   for (Operation& operation : operations_) {
-    for (; operation.sent < operation.rounds; ++operation.sent) {
+    for (; operation.sent < operation.slices.rounds; ++operation.sent) {
       if (operation.first_round + operation.sent >= reduced_ + kWindow) return true;
       if (!send_segments(operation, operation.sent)) return false;
     }
@@ -120,7 +115,7 @@ bool AllReduce::fill_window() {
 bool AllReduce::send_segments(Operation& operation, std::uint64_t round) {
   operation.given.resize(carrier_.nodes());
   return each_peer([&](std::uint32_t peer) {
-    const Range range = operation.whole ? Range{0, operation.count} : segment_of(operation, peer, round);
+    const Range range = operation.whole ? Range{0, operation.count} : operation.slices.segment_of(peer, round);
     const bool sent = send(operation, peer, Stream::kSegments, range);
     operation.given[peer] = carrier_.given(peer, Stream::kSegments);
     return sent;
@@ -128,7 +123,7 @@ bool AllReduce::send_segments(Operation& operation, std::uint64_t round) {
 }
 
 bool AllReduce::send_results(const Operation& operation, std::uint64_t round) {
-  const Range range = segment_of(operation, carrier_.node(), round);
+  const Range range = operation.slices.segment_of(carrier_.node(), round);
   return each_peer([&](std::uint32_t peer) { return send(operation, peer, Stream::kResults, range); });
 }
 
@@ -153,7 +148,7 @@ bool AllReduce::reduce(const Operation& operation, Range mine) {
 
 bool AllReduce::receive_results(const Operation& operation, std::uint64_t round) {
   return each_peer([&](std::uint32_t peer) {
-           const Range range = segment_of(operation, peer, round);
+           const Range range = operation.slices.segment_of(peer, round);
            if (range.count == 0) return true;
            const std::byte* result = carrier_.receive(peer, Stream::kResults);
            if (result == nullptr) return false;
@@ -163,15 +158,9 @@ bool AllReduce::receive_results(const Operation& operation, std::uint64_t round)
          expect_ahead();
 }
 
-AllReduce::Range AllReduce::segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round) {
-  const std::size_t slice_end = std::min((owner + 1) * operation.slice, operation.count);
-  const std::size_t first = std::min(owner * operation.slice + round * operation.segment, slice_end);
-  return {first, std::min(operation.segment, slice_end - first)};
-}
-
-AllReduce::Range AllReduce::message_from(const Operation& operation, std::uint32_t peer, Stream stream,
-                                         std::uint64_t round) const {
-  if (!operation.whole) return segment_of(operation, stream == Stream::kResults ? peer : carrier_.node(), round);
+Range AllReduce::message_from(const Operation& operation, std::uint32_t peer, Stream stream,
+                              std::uint64_t round) const {
+  if (!operation.whole) return operation.slices.segment_of(stream == Stream::kResults ? peer : carrier_.node(), round);
   return stream == Stream::kResults ? Range{} : Range{0, operation.count};
 }
 

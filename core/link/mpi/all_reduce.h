@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "core/link/mpi/carrier.h"
+#include "core/link/slices.h"
 #include "core/model/dtype.h"
 
 namespace deft::link::mpi_backend {
@@ -44,16 +45,10 @@ class AllReduce {
     model::ReduceOp op{};
     std::uint32_t tag = 0;
     bool whole = false;                // sent whole to everyone
-    std::size_t slice = 0;             // elements of each slice but the last ones
-    std::size_t segment = 0;           // elements of each segment but a slice's last one
-    std::uint64_t rounds = 0;          // none where there are no elements
+    Slices slices;                     // without rounds where there is no element
     std::uint64_t sent = 0;            // rounds whose segments have gone
     std::uint64_t first_round = 0;     // in the sequence of all
     std::vector<std::uint64_t> given;  // by node: the carrier's messages when the last segment had gone
-  };
-  struct Range {
-    std::size_t first = 0;  // elements
-    std::size_t count = 0;
   };
   // The next message of a stream that MPI is to be told of.
   struct Cursor {
@@ -72,7 +67,6 @@ class AllReduce {
   bool receive_results(const Operation& operation, std::uint64_t round);
   bool reduce(const Operation& operation, Range mine);
   bool send(const Operation& operation, std::uint32_t peer, Stream stream, Range range);
-  [[nodiscard]] static Range segment_of(const Operation& operation, std::uint32_t owner, std::uint64_t round);
   [[nodiscard]] Range message_from(const Operation& operation, std::uint32_t peer, Stream stream,
                                    std::uint64_t round) const;
   template <typename Visit>
