@@ -254,8 +254,7 @@ class Comparison:
 
     def _results(self) -> Results:
         outcomes = list(self._outcomes.values())
-        compute = next((o.step_ms() for o in outcomes if o.scheme.kind == "compute"), None)
-        return Results(outcomes, self._rates, self._coverage, compute, self._arguments.time_to_accuracy)
+        return Results(outcomes, self._rates, self._coverage, self._arguments.time_to_accuracy)
 
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:

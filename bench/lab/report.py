@@ -79,8 +79,16 @@ class Results:
     outcomes: list[Outcome]  # in the order in which the schemes were named
     rates: list[str] | None
     coverage: float | None
-    compute_ms: float | None
     wanted_accuracy: float | None = None  # of the time to it
+
+    @property
+    def compute(self) -> Outcome | None:
+        """Of workers that train alone."""
+        return next((o for o in self.outcomes if o.scheme.kind == "compute"), None)
+
+    @property
+    def compute_ms(self) -> float | None:
+        return self.compute.step_ms() if self.compute else None
 
     def ddp_ms(self) -> float | None:
         """The baseline: `ddp`, or else the best DDP with all NICs."""
@@ -216,7 +224,7 @@ def _forecast_lines(results: Results) -> list[str]:
 def _free_lines(results: Results) -> list[str]:
     """Where the network is free, a step should cost no more than compute, the wait for the slowest worker of the step
     and the transport's own CPU time."""
-    compute = next((o for o in results.outcomes if o.scheme.kind == "compute"), None)
+    compute = results.compute
     if compute is None:
         return []
     waiting = compute.lockstep_ms() - compute.step_ms()

@@ -40,7 +40,6 @@ class Norms:
         self._sample = None
         self._sampled = -1  # the newest sampled step
         self._on = deft.option("preserver") == "on" and size() > 1
-        self._told_why = False
 
     def report_loss(self, loss, target):
         if isinstance(loss, torch.Tensor):

@@ -24,7 +24,7 @@ def results():
         outcome("fifo@1", 150, daemon=7),
         outcome("fifo@free", 110, daemon=7),
     ]
-    return Results(outcomes, ["100kbit", "200kbit"], 1.0, 100.5)
+    return Results(outcomes, ["100kbit", "200kbit"], 1.0)
 
 
 def test_percentiles_lie_between_the_values():
@@ -50,7 +50,7 @@ def test_records_have_the_fields_that_scripts_rely_on(results, tmp_path):
 
 
 def test_without_ddp_there_is_no_speedup():
-    assert Results([outcome("fifo", 10)], None, None, None).records()[0]["speedup_vs_ddp"] is None
+    assert Results([outcome("fifo", 10)], None, None).records()[0]["speedup_vs_ddp"] is None
 
 
 def test_the_table_says_when_replicas_differ(results):
