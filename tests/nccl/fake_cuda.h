@@ -6,5 +6,8 @@
 
 #include <functional>
 
+// The GPU that was current when the stream was made.
+extern "C" int fake_cuda_device_of(cudaStream_t stream);
+
 // Runs `work` on the stream's thread behind what is enqueued already. For the fake NCCL.
 extern "C" void fake_cuda_enqueue(cudaStream_t stream, std::function<void()>* work);

@@ -1,8 +1,10 @@
 // An NCCL without a GPU, for tests on machines that have none: a star of unix sockets with rank 0 in the middle, which
 // reduces in the order of ranks. As the real one it connects in the background, runs collectives on a stream, and tells of
-// failures by the communicator's state. Built as libnccl.so.2, so it is loaded as the real one is.
+// failures by the communicator's state; a collective is in progress until it has been enqueued. Built as libnccl.so.2, so it is
+// loaded as the real one is.
 //
-// FAKE_NCCL_VERSION stands for another version.
+// FAKE_NCCL_VERSION stands for another version. With FAKE_NCCL_ONE_RANK_A_GPU=1 ranks that share a GPU are refused. With
+// FAKE_NCCL_LINGER_MS=N a kernel that has failed or is aborted goes on writing to its data for so long.
 #include <nccl.h>
 #include <sys/socket.h>
 #include <sys/un.h>
@@ -15,7 +17,10 @@
 #include <memory>
 #include <mutex>
 #include <random>
+#include <set>
+#include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "core/reduce/reduce.h"
@@ -51,6 +56,19 @@ ReduceOp op_of(ncclRedOp_t op) {
   return op == ncclMin ? ReduceOp::kMin : op == ncclMax ? ReduceOp::kMax : ReduceOp::kSum;
 }
 
+int number_in(const char* variable, int otherwise) {
+  const char* const given = std::getenv(variable);
+  return given == nullptr ? otherwise : std::atoi(given);
+}
+
+// Whether this rank of this communicator is the first one on the GPU; ranks are threads of one process here.
+bool has_own_gpu(const ncclUniqueId& id, int device) {
+  static std::mutex mutex;
+  static auto* const taken = new std::set<std::pair<std::string, int>>;
+  const std::lock_guard lock(mutex);
+  return taken->emplace(std::string(id.internal, 32), device).second;
+}
+
 bool move_all(int fd, char* data, std::size_t bytes, bool out) {
   while (bytes > 0) {
     const ssize_t done = out ? send(fd, data, bytes, MSG_NOSIGNAL) : recv(fd, data, bytes, 0);
@@ -71,7 +89,8 @@ struct ncclComm {
   std::mutex mutex;          // guards the sockets against abort
   std::atomic<bool> aborted{false};
   std::atomic<ncclResult_t> state{ncclInProgress};
-  std::thread connecting;
+  std::thread working;  // connects, or enqueues a collective
+  int device = 0;
 
   ~ncclComm() {
     for (const int fd : sockets)
@@ -137,21 +156,40 @@ struct ncclComm {
     return move_all(sockets[0], data, bytes, rank == root);
   }
 
+  // A kernel that reduces or sends `data`; enqueued a little later, by another thread.
   template <typename Work>
-  ncclResult_t enqueue(cudaStream_t stream, Work work) {
-    std::function<void()> on_stream = [kept = self, work] {
-      if (!work()) kept->state = ncclRemoteError;
-    };
-    fake_cuda_enqueue(stream, &on_stream);
-    return ncclSuccess;
+  ncclResult_t enqueue(cudaStream_t stream, char* data, std::size_t bytes, Work work) {
+    if (fake_cuda_device_of(stream) != device) return ncclInvalidUsage;
+    if (state != ncclSuccess) return state;
+    working.join();
+    state = ncclInProgress;
+    working = std::thread([kept = self, stream, data, bytes, work] {
+      std::this_thread::sleep_for(std::chrono::microseconds(100));
+      std::function<void()> kernel = [kept, data, bytes, work] {
+        if (work()) return;
+        kept->state = ncclRemoteError;
+        linger(data, bytes);
+      };
+      fake_cuda_enqueue(stream, &kernel);
+      ncclResult_t enqueuing = ncclInProgress;
+      kept->state.compare_exchange_strong(enqueuing, ncclSuccess);  // unless the kernel has failed already
+    });
+    return ncclInProgress;
+  }
+
+  static void linger(char* data, std::size_t bytes) {
+    const int ms = number_in("FAKE_NCCL_LINGER_MS", 0);
+    for (int i = 0; i < ms; ++i) {
+      std::memset(data, i, bytes);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
   }
 };
 
 extern "C" {
 
 ncclResult_t ncclGetVersion(int* version) {
-  const char* const given = std::getenv("FAKE_NCCL_VERSION");
-  *version = given == nullptr ? NCCL_VERSION_CODE : std::atoi(given);
+  *version = number_in("FAKE_NCCL_VERSION", NCCL_VERSION_CODE);
   return ncclSuccess;
 }
 
@@ -168,11 +206,15 @@ const char* ncclGetLastError(ncclComm_t) { return "a peer has gone"; }
 
 ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id, int rank, ncclConfig_t* config) {
   if (config->blocking != 0) return ncclInvalidUsage;
+  int device = 0;
+  cudaGetDevice(&device);
+  if (number_in("FAKE_NCCL_ONE_RANK_A_GPU", 0) == 1 && !has_own_gpu(id, device)) return ncclInvalidUsage;
   auto* const made = *comm = new ncclComm;
   made->self.reset(made);
   made->rank = rank;
   made->ranks = ranks;
   made->id = id;
+  made->device = device;
   made->sockets.assign(rank == 0 ? static_cast<std::size_t>(ranks) : 1, -1);
   if (rank == 0) {
     socklen_t bytes = 0;
@@ -181,7 +223,7 @@ ncclResult_t ncclCommInitRankConfig(ncclComm_t* comm, int ranks, ncclUniqueId id
     if (bind(made->listener, reinterpret_cast<const sockaddr*>(&address), bytes) != 0) return ncclSystemError;
     listen(made->listener, ranks);
   }
-  made->connecting = std::thread([made] { made->connect_all(); });
+  made->working = std::thread([made] { made->connect_all(); });
   return ncclInProgress;
 }
 
@@ -192,7 +234,7 @@ ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* state) {
 
 ncclResult_t ncclCommAbort(ncclComm_t comm) {
   comm->stop();
-  comm->connecting.join();
+  comm->working.join();
   const auto last = std::move(comm->self);
   return ncclSuccess;
 }
@@ -200,15 +242,17 @@ ncclResult_t ncclCommAbort(ncclComm_t comm) {
 ncclResult_t ncclAllReduce(const void* in, void* out, std::size_t count, ncclDataType_t type, ncclRedOp_t op,
                            ncclComm_t comm, cudaStream_t stream) {
   if (in != out) return ncclInvalidArgument;
-  return comm->enqueue(stream,
-                       [=] { return comm->reduce_all(static_cast<char*>(out), count, dtype_of(type), op_of(op)); });
+  auto* const data = static_cast<char*>(out);
+  return comm->enqueue(stream, data, count * deft::model::dtype_bytes(dtype_of(type)),
+                       [=] { return comm->reduce_all(data, count, dtype_of(type), op_of(op)); });
 }
 
 ncclResult_t ncclBroadcast(const void* in, void* out, std::size_t count, ncclDataType_t type, int root, ncclComm_t comm,
                            cudaStream_t stream) {
   if (in != out) return ncclInvalidArgument;
   const std::size_t bytes = count * deft::model::dtype_bytes(dtype_of(type));
-  return comm->enqueue(stream, [=] { return comm->broadcast(static_cast<char*>(out), bytes, root); });
+  auto* const data = static_cast<char*>(out);
+  return comm->enqueue(stream, data, bytes, [=] { return comm->broadcast(data, bytes, root); });
 }
 
 }  // extern "C"

@@ -4,7 +4,10 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <functional>
 #include <thread>
+#include <vector>
 
 #include "core/link/rendezvous.h"
 #include "tests/link/backends.h"
@@ -30,6 +33,29 @@ Function* from_fake(const char* name) {
   return reinterpret_cast<Function*>(library == nullptr ? nullptr : dlsym(library, name));
 }
 
+// Memory of the GPU that is current.
+class DeviceMemory {
+ public:
+  explicit DeviceMemory(std::size_t bytes) {
+    from_fake<cudaError_t(void**, std::size_t)>("cudaMalloc")(&memory_, bytes);
+  }
+  ~DeviceMemory() { from_fake<cudaError_t(void*)>("cudaFree")(memory_); }
+  DeviceMemory(const DeviceMemory&) = delete;
+  DeviceMemory& operator=(const DeviceMemory&) = delete;
+  [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(memory_); }
+
+ private:
+  void* memory_ = nullptr;
+};
+
+void choose_gpu(int device) { ASSERT_EQ(from_fake<cudaError_t(int)>("cudaSetDevice")(device), cudaSuccess); }
+
+int chosen_gpu() {
+  int device = -1;
+  from_fake<cudaError_t(int*)>("cudaGetDevice")(&device);
+  return device;
+}
+
 class Variable {
  public:
   Variable(const char* name, const char* value) : name_(name) { setenv(name, value, 1); }
@@ -43,17 +69,71 @@ class Variable {
 
 TEST(Nccl, DeviceMemoryIsReducedInPlaceWithoutACopy) {
   on_nodes(kNccl, 2, [](std::uint32_t node, Link& link) {
-    void* memory = nullptr;
-    ASSERT_EQ(from_fake<cudaError_t(void**, std::size_t)>("cudaMalloc")(&memory, 4096), cudaSuccess);
-    auto* const values = static_cast<float*>(memory);
+    const DeviceMemory memory(4096);
+    auto* const values = reinterpret_cast<float*>(memory.data());
     for (int i = 0; i < 1024; ++i) values[i] = static_cast<float>(i + static_cast<int>(node));
     auto* const copies = from_fake<unsigned long()>("fake_cuda_copies");
     const unsigned long before = (*copies)();
-    ASSERT_OK(sum(link, static_cast<std::byte*>(memory), 4096));
+    ASSERT_OK(sum(link, memory.data(), 4096));
     EXPECT_EQ((*copies)(), before);
     for (int i = 0; i < 1024; ++i) ASSERT_EQ(values[i], static_cast<float>(2 * i + 1));
-    from_fake<cudaError_t(void*)>("cudaFree")(memory);
   });
+}
+
+// Opens the link of each rank, which has made `chosen[rank]` its GPU, and gives it to `body`.
+void on_gpus(const std::vector<int>& chosen,
+             const std::function<void(std::uint32_t, Result<std::unique_ptr<Link>>&)>& body) {
+  Group group = make_group(static_cast<std::uint32_t>(chosen.size()), std::make_shared<MemoryStore>());
+  group.connect_deadline_us = seconds_from_now(2);
+  std::vector<std::thread> ranks;
+  for (std::uint32_t rank = 0; rank < chosen.size(); ++rank) {
+    ranks.emplace_back([&, rank] {
+      choose_gpu(chosen[rank]);
+      Group own = group;
+      own.node = rank;
+      auto link = open_link(spec_for(kNccl, rank), own);
+      EXPECT_EQ(chosen_gpu(), chosen[rank]);
+      EXPECT_EQ(from_fake<cudaError_t()>("cudaGetLastError")(), cudaSuccess);
+      body(rank, link);
+    });
+  }
+  for (std::thread& rank : ranks) rank.join();
+}
+
+TEST(Nccl, RanksThatHaveChosenNoGpuTakeOneEach) {
+  const Variable gpus("FAKE_CUDA_DEVICES", "3"), strict("FAKE_NCCL_ONE_RANK_A_GPU", "1");
+  on_gpus({0, 0, 0}, [](std::uint32_t rank, Result<std::unique_ptr<Link>>& link) {
+    ASSERT_TRUE(link) << link.error().message();
+    choose_gpu(static_cast<int>(rank));
+    const DeviceMemory memory(4096);
+    ASSERT_OK(sum(**link, memory.data(), 4096));
+  });
+}
+
+TEST(Nccl, RanksKeepTheGpusThatTheyHaveChosen) {
+  const Variable gpus("FAKE_CUDA_DEVICES", "3"), strict("FAKE_NCCL_ONE_RANK_A_GPU", "1");
+  on_gpus({2, 0}, [](std::uint32_t rank, Result<std::unique_ptr<Link>>& link) {
+    ASSERT_TRUE(link) << link.error().message();
+    const DeviceMemory own(4096);
+    ASSERT_OK(sum(**link, own.data(), 4096));
+    choose_gpu(1);
+    const DeviceMemory other(4096);
+    const auto result = sum(**link, other.data(), 4096);
+    ASSERT_FALSE(result);
+    const std::string expected = "link is on GPU " + std::to_string(rank == 0 ? 2 : 0) + ", and the data on GPU 1";
+    EXPECT_NE(result.error().message().find(expected), std::string::npos) << result.error().message();
+  });
+}
+
+TEST(Nccl, RanksThatMustShareAGpuAreRefusedByNccl) {
+  const Variable strict("FAKE_NCCL_ONE_RANK_A_GPU", "1");
+  std::atomic<int> refused{0};
+  const TimeUs began = MonotonicClock::now();
+  on_gpus({0, 0}, [&](std::uint32_t, Result<std::unique_ptr<Link>>& link) {
+    if (!link && link.error().kind == ErrorKind::kInvalid) ++refused;
+  });
+  EXPECT_GE(refused, 1);
+  EXPECT_LT(MonotonicClock::now() - began, 2'000'000 + kPromptly);
 }
 
 TEST(Nccl, VersionsThatDifferAreNamedOnBothSides) {
@@ -126,6 +206,35 @@ TEST(Nccl, NonsenseInTheStoreIsRefused) {
   const auto link = open_link(spec_for(kNccl, 0), group);
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().kind, ErrorKind::kViolation);
+}
+
+// A failed operation has given its data back: nobody may write to it any more.
+void expect_untouched(const std::byte* data, std::size_t bytes) {
+  const Bytes then(data, data + bytes);
+  std::this_thread::sleep_for(std::chrono::milliseconds(120));
+  EXPECT_EQ(std::memcmp(then.data(), data, bytes), 0);
+}
+
+TEST(Nccl, AFailedOperationGivesItsDataBackWhenNoKernelOrCopyTouchesIt) {
+  const Variable lingers("FAKE_NCCL_LINGER_MS", "100");
+  constexpr std::size_t kBytes = 1 << 20;
+  for (const bool aborted : {true, false}) {
+    for (const bool device : {true, false}) {
+      on_nodes(kNccl, 2, [&](std::uint32_t node, Link& link) {
+        if (node == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(aborted ? 300 : 50));
+        DeviceMemory memory(kBytes);
+        Bytes host(kBytes);
+        std::byte* const data = device ? memory.data() : host.data();
+        std::thread aborter([&] {
+          std::this_thread::sleep_for(std::chrono::milliseconds(20));
+          if (aborted) link.abort("enough");
+        });
+        EXPECT_FALSE(sum(link, data, kBytes));
+        expect_untouched(data, kBytes);
+        aborter.join();
+      });
+    }
+  }
 }
 
 TEST(Nccl, AbortEndsABlockedOperationPromptlyWithItsReason) {

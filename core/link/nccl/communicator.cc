@@ -1,16 +1,12 @@
 #include "core/link/nccl/communicator.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <chrono>
 #include <cstdlib>
-#include <cstring>
 #include <optional>
-#include <span>
 #include <thread>
 
-#include "core/link/rendezvous.h"
+#include "core/link/nccl/introduction.h"
 
 namespace deft::link::nccl_backend {
 namespace {
@@ -18,14 +14,6 @@ namespace {
 constexpr auto kFirstPause = std::chrono::microseconds(20);
 constexpr TimeUs kDrainUs = 5'000'000;  // for what a stream has to do when nobody waits for peers any more
 constexpr auto kLongestPause = std::chrono::microseconds(500);
-
-// What each rank publishes; rank 0's id is the one that counts.
-struct Introduction {
-  std::uint64_t magic = 0x3143434e54464544;  // "DEFTNCC1"
-  std::int32_t version = 0;
-  std::uint32_t unused = 0;
-  ncclUniqueId id{};
-};
 
 // Polls `done` with growing pauses until it gives a result.
 template <typename Done>
@@ -46,12 +34,12 @@ void name_nics(const std::string& interface) {
   setenv("NCCL_SOCKET_IFNAME", names.c_str(), 0);
 }
 
-Result<Introduction> read_introduction(const std::vector<std::byte>& value, const std::string& who) {
-  Introduction introduction;
-  if (value.size() == sizeof introduction) std::memcpy(&introduction, value.data(), sizeof introduction);
-  if (value.size() != sizeof introduction || introduction.magic != Introduction{}.magic)
-    return fail(ErrorKind::kViolation, who + " published no NCCL introduction");
-  return introduction;
+// Runs `body` on a thread of its own: it may make a GPU current, and the caller's own stays what it is.
+template <typename Body>
+auto on_own_thread(Body body) {
+  std::optional<decltype(body())> result;
+  std::thread([&] { result = body(); }).join();
+  return *std::move(result);
 }
 
 }  // namespace
@@ -60,55 +48,54 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const LinkSpec& spec
   const auto libraries = Libraries::load();
   if (!libraries) return tl::unexpected(libraries.error());
   std::unique_ptr<Communicator> made(new Communicator(**libraries, group.node, group.nodes));
-  if (auto ok = made->choose_device(); !ok) return tl::unexpected(ok.error());
-  if (auto ok = made->meet_all(spec, group); !ok) return tl::unexpected(ok.error());
+  name_nics(spec.interface);
+  if (auto ok = made->find_devices(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = on_own_thread([&] { return made->meet_all(group); }); !ok) return tl::unexpected(ok.error());
   return made;
 }
 
-// The GPU that the worker has made current; of one that has not, CUDA's default.
-Result<void> Communicator::choose_device() {
-  int count = 0;
-  if (auto ok = libraries_.check(libraries_.cudaGetDeviceCount(&count), "cudaGetDeviceCount"); !ok) return ok;
-  if (count == 0)
+// What the calling thread has made current; of one that has not, CUDA's default.
+Result<void> Communicator::find_devices() {
+  if (auto ok = libraries_.check(libraries_.cudaGetDeviceCount(&devices_), "cudaGetDeviceCount"); !ok) return ok;
+  if (devices_ == 0)
     return fail(ErrorKind::kUnavailable, "this worker sees no GPU", "see nvidia-smi; unset CUDA_VISIBLE_DEVICES");
-  if (auto ok = libraries_.check(libraries_.cudaGetDevice(&device_), "cudaGetDevice"); !ok) return ok;
-  if (auto ok = use_device(); !ok) return ok;
-  return libraries_.check(libraries_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
-                          "cudaStreamCreateWithFlags");
+  return libraries_.check(libraries_.cudaGetDevice(&device_), "cudaGetDevice");
 }
 
 Result<void> Communicator::use_device() { return libraries_.check(libraries_.cudaSetDevice(device_), "cudaSetDevice"); }
 
-Result<void> Communicator::meet_all(const LinkSpec& spec, const Group& group) {
-  name_nics(spec.interface);
+Result<void> Communicator::meet_all(const Group& group) {
   for (std::uint32_t peer = 0; peer < members_; ++peer)
     if (peer != own_) others_ += (others_.empty() ? "" : ", ") + group.member + " " + std::to_string(peer);
   Introduction own;
+  own.devices = devices_;
+  own.machine = machine_id();
   if (auto ok = libraries_.check(libraries_.ncclGetVersion(&own.version), "ncclGetVersion"); !ok) return ok;
+  auto asked =
+      libraries_.check(libraries_.cudaDeviceGetPCIBusId(own.gpu.data(), static_cast<int>(own.gpu.size()), device_),
+                       "cudaDeviceGetPCIBusId");
+  if (!asked) return asked;
   if (own_ == 0)
     if (auto ok = libraries_.check(libraries_.ncclGetUniqueId(&own.id), "ncclGetUniqueId"); !ok) return ok;
-  const auto values = meet(group, "nccl", std::as_bytes(std::span(&own, 1)));
-  if (!values) return tl::unexpected(values.error());
-  ncclUniqueId id{};
-  for (std::uint32_t peer = 0; peer < members_; ++peer) {
-    const std::string who = group.member + " " + std::to_string(peer);
-    const auto introduction = read_introduction((*values)[peer], who);
-    if (!introduction) return tl::unexpected(introduction.error());
-    if (peer == 0) id = introduction->id;
-    if (introduction->version != own.version)
-      return fail(ErrorKind::kMismatch,
-                  who + " has NCCL " + version_text(introduction->version) + ", " + group.member + " " +
-                      std::to_string(own_) + " has NCCL " + version_text(own.version),
-                  "install the same version of NCCL on all nodes");
-  }
+  const auto all = exchange(group, own);
+  if (!all) return tl::unexpected(all.error());
+  device_ = device_of(*all, own_, device_);
+  return join(all->front().id, group.connect_deadline_us);
+}
+
+Result<void> Communicator::join(const ncclUniqueId& id, TimeUs deadline_us) {
+  if (auto ok = use_device(); !ok) return ok;
+  auto made = libraries_.check(libraries_.cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking),
+                               "cudaStreamCreateWithFlags");
+  if (!made) return made;
   ncclConfig_t config = NCCL_CONFIG_INITIALIZER;
   config.blocking = 0;
-  if (auto ok = libraries_.check(libraries_.ncclCommInitRankConfig(&communicator_, static_cast<int>(members_), id,
-                                                                   static_cast<int>(own_), &config),
-                                 "ncclCommInitRankConfig");
-      !ok)
-    return ok;
-  return settle("connect", group.connect_deadline_us);
+  constexpr auto* kName = "ncclCommInitRankConfig";
+  made = libraries_.check(libraries_.ncclCommInitRankConfig(&communicator_, static_cast<int>(members_), id,
+                                                            static_cast<int>(own_), &config),
+                          kName);
+  if (!made) return made;
+  return settle(kName, deadline_us);
 }
 
 // Until the communicator is no longer busy with what was asked of it; 0: no deadline.
@@ -138,15 +125,24 @@ Result<void> Communicator::copy(void* to, const void* from, std::size_t bytes) {
   return libraries_.check(libraries_.cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, stream_), "cudaMemcpyAsync");
 }
 
+// Whether the stream has something to do.
+Result<bool> Communicator::busy(const char* name) const {
+  const cudaError_t state = libraries_.cudaStreamQuery(stream_);
+  if (state == cudaSuccess) return false;
+  if (state != cudaErrorNotReady) return tl::unexpected(libraries_.check(state, name).error());
+  libraries_.cudaGetLastError();  // CUDA remembers this answer as an error
+  return true;
+}
+
 Result<void> Communicator::wait(const char* name) {
   return poll([&]() -> std::optional<Result<void>> {
-    const cudaError_t state = libraries_.cudaStreamQuery(stream_);
-    if (state != cudaSuccess && state != cudaErrorNotReady) return libraries_.check(state, name);
+    const auto working = busy(name);
+    if (!working) return tl::unexpected(working.error());
     ncclResult_t error = ncclSuccess;
     auto asked = libraries_.check(libraries_.ncclCommGetAsyncError(communicator_, &error), "ncclCommGetAsyncError",
                                   communicator_);
     if (asked) asked = libraries_.check(error, name, communicator_);
-    if (!asked || state == cudaSuccess) return asked;  // a kernel that NCCL gave up on ends, too
+    if (!asked || !*working) return asked;  // a kernel that NCCL gave up on ends, too
     if (aborted_) return fail(ErrorKind::kLost, std::string(name) + " was aborted");
     return std::nullopt;
   });
@@ -156,12 +152,11 @@ void Communicator::halt() {
   if (communicator_ != nullptr) libraries_.ncclCommAbort(communicator_);
   communicator_ = nullptr;
   const TimeUs deadline_us = MonotonicClock::now() + kDrainUs;
-  while (stream_ != nullptr && libraries_.cudaStreamQuery(stream_) == cudaErrorNotReady &&
-         MonotonicClock::now() < deadline_us)
+  while (stream_ != nullptr && busy("drain").value_or(false) && MonotonicClock::now() < deadline_us)
     std::this_thread::sleep_for(kLongestPause);
 }
 
-bool Communicator::is_device_memory(const void* data) const {
+Result<bool> Communicator::is_device_memory(const void* data) const {
   // Room for a newer runtime's structure behind ours.
   struct {
     cudaPointerAttributes attributes;
@@ -171,13 +166,21 @@ bool Communicator::is_device_memory(const void* data) const {
     libraries_.cudaGetLastError();
     return false;
   }
-  return asked.attributes.type == cudaMemoryTypeDevice || asked.attributes.type == cudaMemoryTypeManaged;
+  if (asked.attributes.type == cudaMemoryTypeManaged) return true;
+  if (asked.attributes.type != cudaMemoryTypeDevice) return false;
+  if (asked.attributes.device == device_) return true;
+  return fail(ErrorKind::kInvalid,
+              "this worker's NCCL link is on GPU " + std::to_string(device_) + ", and the data on GPU " +
+                  std::to_string(asked.attributes.device),
+              "call torch.cuda.set_device before deft.torch.init");
 }
 
 Communicator::~Communicator() {
-  static_cast<void>(use_device());
-  halt();
-  if (stream_ != nullptr) libraries_.cudaStreamDestroy(stream_);
+  on_own_thread([&] {
+    static_cast<void>(use_device());
+    halt();
+    return stream_ == nullptr ? cudaSuccess : libraries_.cudaStreamDestroy(stream_);
+  });
 }
 
 }  // namespace deft::link::nccl_backend

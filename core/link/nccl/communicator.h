@@ -16,8 +16,9 @@ namespace deft::link::nccl_backend {
 
 class Communicator {
  public:
-  // Meets the other ranks in the group's store and connects. Errors name ranks that did not come, that have another
-  // version of NCCL, or that share this one's GPU.
+  // Meets the other ranks in the group's store and connects. Errors name ranks that did not come or that have another
+  // version of NCCL. The GPU is the one that the calling thread has made current; where nobody on this machine has chosen
+  // one (all ranks have the same), each takes the one of its place, if there are enough. The thread's own stays current.
   static Result<std::unique_ptr<Communicator>> connect(const LinkSpec& spec, const Group& group);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -35,8 +36,10 @@ class Communicator {
   // Waits for what is enqueued.
   Result<void> wait(const char* name);
   [[nodiscard]] const Libraries& libraries() const { return libraries_; }
-  [[nodiscard]] bool is_device_memory(const void* data) const;
+  // Whether NCCL can work on `data` where it lies; an error where that is another GPU.
+  [[nodiscard]] Result<bool> is_device_memory(const void* data) const;
 
+  // The thread that waits gives up, and then halts.
   void abort() { aborted_ = true; }
   // Gives the communicator up and waits until the stream touches no memory any more. Aborting ends kernels that still wait
   // for peers, and needs none of them; the peers learn of it.
@@ -45,14 +48,16 @@ class Communicator {
  private:
   Communicator(const Libraries& libraries, std::uint32_t own, std::uint32_t members)
       : libraries_(libraries), own_(own), members_(members) {}
-  Result<void> choose_device();
-  Result<void> meet_all(const LinkSpec& spec, const Group& group);
+  Result<void> find_devices();
+  Result<void> meet_all(const Group& group);
+  Result<void> join(const ncclUniqueId& id, TimeUs deadline_us);
+  Result<bool> busy(const char* name) const;
   Result<void> settle(const char* name, TimeUs deadline_us);
 
   const Libraries& libraries_;
   const std::uint32_t own_, members_;
-  std::string others_;  // for messages
-  int device_ = 0;
+  std::string others_;            // for messages
+  int device_ = 0, devices_ = 0;  // this rank's GPU, of how many
   ncclComm_t communicator_ = nullptr;
   cudaStream_t stream_ = nullptr;
   std::atomic<bool> aborted_{false};

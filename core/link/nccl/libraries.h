@@ -24,7 +24,7 @@ namespace deft::link::nccl_backend {
 #define DEFT_CUDA_FUNCTIONS(X)                                                              \
   X(cudaGetErrorString) X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice)             \
   X(cudaStreamCreateWithFlags) X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaFree)          \
-  X(cudaMemcpyAsync) X(cudaPointerGetAttributes) X(cudaGetLastError)
+  X(cudaMemcpyAsync) X(cudaPointerGetAttributes) X(cudaGetLastError) X(cudaDeviceGetPCIBusId)
 // clang-format on
 
 class Libraries {

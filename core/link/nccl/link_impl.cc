@@ -37,7 +37,8 @@ LinkImpl::~LinkImpl() {
   if (scratch_ != nullptr) libraries.cudaFree(scratch_);
 }
 
-// Runs `operation` on this worker's GPU; its error makes the link fail for good.
+// Runs `operation` on this worker's GPU; its error makes the link fail for good. The data is given back when neither NCCL nor
+// a copy touches it any more.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
   if (auto ok = failure_.check(); !ok) return ok;
@@ -64,7 +65,9 @@ Result<void> LinkImpl::reserve(std::size_t bytes) {
 // Calls `operation` with `data` itself, or with a copy of it on the GPU that is copied back.
 template <typename Operation>
 Result<void> LinkImpl::on_device(std::byte* data, std::size_t bytes, Operation operation) {
-  if (communicator_->is_device_memory(data)) return operation(data);
+  const auto there = communicator_->is_device_memory(data);
+  if (!there) return tl::unexpected(there.error());
+  if (*there) return operation(data);
   if (auto ok = reserve(bytes); !ok) return ok;
   if (auto ok = communicator_->copy(scratch_, data, bytes); !ok) return ok;
   if (auto ok = operation(scratch_); !ok) return ok;
@@ -76,7 +79,7 @@ Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DTy
   const auto type = nccl_type(dtype);
   const auto reduction = nccl_op(op);
   if (!type || !reduction) return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
-  if (count == 0 || communicator_->members() == 1) return {};
+  if (count == 0) return {};
   return run([&] {
     return on_device(data, count * model::dtype_bytes(dtype), [&](std::byte* memory) {
       return communicator_->run("ncclAllReduce", [&](ncclComm_t communicator, cudaStream_t stream) {
@@ -99,7 +102,7 @@ Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32
   if (root >= communicator_->members())
     return fail(ErrorKind::kInvalid,
                 "broadcast from rank " + std::to_string(root) + " of " + std::to_string(communicator_->members()));
-  if (bytes == 0 || communicator_->members() == 1) return {};
+  if (bytes == 0) return {};
   return run([&] { return broadcast_block(data, bytes, root); });
 }
 
@@ -107,7 +110,6 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
   if (bytes.size() != communicator_->members())
     return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(bytes.size()) + " blocks on " +
                                          std::to_string(communicator_->members()) + " ranks");
-  if (communicator_->members() == 1) return {};
   return run([&]() -> Result<void> {
     for (std::uint32_t root = 0; root < bytes.size(); data += bytes[root], ++root) {
       if (bytes[root] == 0) continue;
@@ -119,7 +121,7 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
 
 void LinkImpl::abort(std::string_view reason) {
   failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
-  communicator_->abort();  // the thread that polls gives up; the communicator itself is aborted when the link goes
+  communicator_->abort();
 }
 
 }  // namespace deft::link::nccl_backend
