@@ -10,7 +10,7 @@ import deft
 
 import torch
 
-from .device import Handover, HostStaging, device_arena
+from .device import Handover, HostStaging, device_arena, event_on
 from .dtypes import TO_DEFT
 
 
@@ -31,7 +31,7 @@ class Arena:
         self.staging = self._handover = self._memory = None
         if device is not None and session.on_device():
             self._memory = device_arena(self.group, device)
-            self._handover = Handover(self.group.ready, lambda: torch.cuda.current_stream(device).record_event())
+            self._handover = Handover(self.group.ready, lambda: event_on(torch.cuda.current_stream(device)))
         elif device is not None:
             self.staging = HostStaging(self.group.data(0), self.group.arena_bytes(), device)
             self._handover = Handover(self.group.ready, self.staging.record_event)

@@ -70,6 +70,11 @@ class Handover:
                 self._changed.notify_all()
 
 
+def event_on(stream, cuda=torch.cuda):
+    """An event of what the GPU has been asked to do so far; who waits for it sleeps, so the core is training's."""
+    return stream.record_event(cuda.Event(blocking=True))
+
+
 class HostStaging:
     """The shared arena beside a GPU: pinned memory, and a stream for the copies to it."""
 
@@ -97,7 +102,7 @@ class HostStaging:
         self._last = self.cuda.current_stream(self.device).record_event()
 
     def record_event(self):
-        return self.stream.record_event()
+        return event_on(self.stream, self.cuda)
 
     def settle(self):
         """Waits for all copies: the host may write to the arena."""

@@ -1,7 +1,9 @@
 """What can be tested and timed with one GPU. Started by tests/gpu/run; a line a check, ends with 1 where one fails.
 
-NCCL refuses two ranks of a communicator on one GPU ("Duplicate GPU detected"), so with one GPU its transfers between
-workers cannot be run: then it is tested that both sides say so. With more GPUs training over it is tested, too.
+NCCL wants a GPU for each rank. With one GPU a rank alone trains over it, two ranks are refused, which both sides must
+say, and from NCCL 2.30 on, which can be told to let ranks share a GPU, two ranks train. With more GPUs each rank has
+its own.
+--cpu leaves the GPU out: what is left tests this program and the package that carries it.
 """
 
 import os
@@ -15,6 +17,7 @@ import traceback
 from pathlib import Path
 
 STEPS = 20
+SHARED = {"NCCL_MULTI_RANK_GPU_ENABLE": "1"}  # known to NCCL from 2.30 on
 
 
 def free_address():
@@ -25,18 +28,28 @@ def free_address():
 
 def environment(**variables):
     kept = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
-    return kept | {"OMP_NUM_THREADS": "2"} | variables
+    return kept | {"OMP_NUM_THREADS": "1"} | variables
 
 
 class Job:
-    """Two nodes of one worker each, on this machine."""
+    """Nodes of one worker each, on this machine."""
 
-    def __init__(self, links, **options):
+    def __init__(self, links, nodes=2, **variables):
         self.folder = tempfile.TemporaryDirectory()
-        self.variables = {"DEFT_LINKS": links, "DEFT_TIMEOUT": "60s"}
-        self.variables |= {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
-        self.addresses = [free_address(), free_address()]
-        self.daemons = [self._daemon(node) for node in range(2)]
+        self.variables = {"DEFT_LINKS": links, "DEFT_TIMEOUT": "60s", **variables}
+        self.addresses = [free_address() for _ in range(nodes)]
+        self.daemons = []
+        self.daemons += (self._daemon(node) for node in range(nodes))
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        for daemon in self.daemons:
+            daemon.terminate()
+        for daemon in self.daemons:
+            daemon.wait(timeout=20)
+        self.folder.cleanup()
 
     def _daemon(self, node):
         read_end, write_end = os.pipe()
@@ -62,25 +75,38 @@ class Job:
     def run(self, task):
         """What `task` gives in each of the workers; an error's text where it failed."""
         workers = []
-        for rank in range(2):
-            variables = {"RANK": str(rank), "WORLD_SIZE": "2", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"}
+        for rank in range(len(self.daemons)):
+            variables = {
+                "RANK": str(rank),
+                "WORLD_SIZE": str(len(self.daemons)),
+                "LOCAL_RANK": "0",
+                "LOCAL_WORLD_SIZE": "1",
+            }
             variables |= {"DEFT_SOCKET": self.socket(rank), "DEFT_LEADER": self.addresses[0], **self.variables}
             out = f"{self.folder.name}/result{rank}"
             words = [sys.executable, __file__, "--worker", task, out]
             workers.append((subprocess.Popen(words, env=environment(**variables)), out))
-        for worker, _ in workers:
-            worker.wait(timeout=240)
-        return [pickle.loads(Path(out).read_bytes()) for _, out in workers]
+        try:
+            return [self._result(*worker) for worker in workers]
+        finally:
+            for worker, _ in workers:
+                worker.kill()
 
-    def close(self):
-        for daemon in self.daemons:
-            daemon.terminate()
-        for daemon in self.daemons:
-            daemon.wait(timeout=20)
-        self.folder.cleanup()
+    def _result(self, worker, out):
+        status = worker.wait(timeout=240)
+        return pickle.loads(Path(out).read_bytes()) if os.path.exists(out) else f"a worker ended with {status}"
 
 
 # ---- in the workers
+
+
+def device_of(torch, rank):
+    """The rank's GPU, made current; after init(), as scripts for Horovod do it."""
+    if not torch.cuda.is_available():
+        return torch.device("cpu")
+    device = torch.device("cuda", rank % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
 def make_model(torch, device):
@@ -100,20 +126,21 @@ def train_worker():
     import torch
 
     hvd.init()
-    device = torch.device("cuda", hvd.rank() % torch.cuda.device_count())
-    torch.cuda.set_device(device)
+    device = device_of(torch, hvd.rank())
     model = make_model(torch, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
     times = []
     for step in range(STEPS):
         x, y = batch(torch, step, device)
-        share = slice(hvd.rank() * 32, hvd.rank() * 32 + 32)
+        samples = 64 // hvd.size()
+        share = slice(hvd.rank() * samples, (hvd.rank() + 1) * samples)
         began = time.perf_counter()
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(model(x[share]), y[share]).backward()
         optimizer.step()
-        torch.cuda.synchronize()
+        if device.type == "cuda":
+            torch.cuda.synchronize()
         times.append(time.perf_counter() - began)
     optimizer.flush()
     parameters = {name: value.detach().cpu() for name, value in model.named_parameters()}
@@ -124,7 +151,7 @@ def train_worker():
 def train_alone():
     import torch
 
-    device = torch.device("cuda", 0)
+    device = device_of(torch, 0)
     model = make_model(torch, device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
     for step in range(STEPS):
@@ -149,48 +176,63 @@ def worker(task, out):
 # ---- the checks
 
 
-def check_training(links, **options):
+def check_training(links, **variables):
     import torch
 
-    job = Job(links, **options)
-    results = job.run("train")
-    job.close()
+    with Job(links, **variables) as job:
+        results = job.run("train")
     assert not any(isinstance(result, str) for result in results), "\n".join(map(str, results))
-    (first, seconds), (second, _) = results
-    for name, value in train_alone().items():
-        assert torch.equal(first[name], second[name]), f"{name} has other bits on the two ranks"
-        torch.testing.assert_close(first[name], value, rtol=1e-3, atol=1e-4)
-    return f"{seconds * 1e3:.2f} ms a step"
+    expected = train_alone()
+    for parameters, _ in results:
+        for name, value in expected.items():
+            assert torch.equal(parameters[name], results[0][0][name]), f"{name} has other bits on another rank"
+            torch.testing.assert_close(parameters[name], value, rtol=1e-3, atol=1e-4)
+    return f"{results[0][1] * 1e3:.2f} ms a step"
 
 
 def check_one_gpu_twice():
-    job = Job("nccl:lo")
-    results = job.run("train")
-    job.close()
+    with Job("nccl:lo", DEFT_TIMEOUT="20s") as job:
+        results = job.run("train")
     assert all(isinstance(result, str) and "nccl" in result for result in results), results
     return str(results[0]).strip().splitlines()[-1]
 
 
-def main():
-    import torch
+def training(name, links, **variables):
+    return name, lambda: check_training(links, **variables)
 
-    if not torch.cuda.is_available():
-        print("no GPU that PyTorch can use: nothing is tested")
-        return 2
+
+def all_checks(torch, gpus):
     checks = [
-        ("host links, fifo", lambda: check_training("gloo:lo", policy="fifo")),
-        ("host links, bytescheduler", lambda: check_training("gloo:lo", policy="bytescheduler")),
-        ("host links, worker-run", lambda: check_training("workertcp:lo", policy="p3")),
+        training("host links, fifo", "gloo:lo", DEFT_POLICY="fifo"),
+        training("host links, bytescheduler", "gloo:lo", DEFT_POLICY="bytescheduler"),
+        training("host links, worker-run", "workertcp:lo", DEFT_POLICY="p3"),
     ]
-    if torch.cuda.device_count() > 1:
-        checks += [
-            ("NCCL, gradients on the GPU", lambda: check_training("nccl:lo", policy="bytescheduler")),
-            ("NCCL and gloo", lambda: check_training("nccl:lo,gloo:lo", policy="p3")),
-        ]
-    else:
+    if gpus == 0:
+        return checks
+    checks.append(training("NCCL, one rank alone", "nccl:lo", nodes=1))
+    if gpus == 1:
         checks.append(("two ranks on one GPU are refused by NCCL", check_one_gpu_twice))
+    if gpus > 1 or torch.cuda.nccl.version() >= (2, 30):
+        shared = {} if gpus > 1 else SHARED
+        checks += [
+            training("NCCL, gradients on the GPU", "nccl:lo", DEFT_POLICY="bytescheduler", **shared),
+            training("NCCL and gloo", "nccl:lo,gloo:lo", DEFT_POLICY="p3", **shared),
+        ]
+    return checks
+
+
+def main(words):
+    try:
+        import torch
+    except ImportError as error:
+        print(f"there is no PyTorch: nothing is tested ({error})")
+        return 2
+    gpus = 0 if words == ["--cpu"] else torch.cuda.device_count()
+    if gpus == 0 and words != ["--cpu"]:
+        print("no GPU that PyTorch can use: nothing is tested (--cpu: without one)")
+        return 2
     failed = 0
-    for name, check in checks:
+    for name, check in all_checks(torch, gpus):
         try:
             print(f"ok      {name}: {check()}", flush=True)
         except Exception as error:
@@ -203,4 +245,4 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["--worker"]:
         worker(*sys.argv[2:4])
     else:
-        sys.exit(main())
+        sys.exit(main(sys.argv[1:]))

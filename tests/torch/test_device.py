@@ -81,14 +81,14 @@ class Stream:
     def synchronize(self):
         self.log.append(f"host waits for {self.name}")
 
-    def record_event(self):
+    def record_event(self, event=None):
         stream = self
 
         class Recorded:
             def synchronize(self):
                 stream.log.append(f"host waits for an event of {stream.name}")
 
-        self.log.append(f"event on {self.name}")
+        self.log.append(f"event on {self.name}" + (", to sleep for" if event == "blocking" else ""))
         return Recorded()
 
 
@@ -104,6 +104,9 @@ class Cuda:
 
     def current_stream(self, _device):
         return self.compute
+
+    def Event(self, blocking=False):
+        return "blocking" if blocking else "spinning"
 
     @contextlib.contextmanager
     def stream(self, stream):
@@ -139,7 +142,7 @@ def test_a_copy_to_the_arena_waits_for_the_backward_on_a_stream_of_its_own(devic
         "copies waits for compute",
         "on copies:",
         "kept for copies",
-        "event on copies",
+        "event on copies, to sleep for",
     ]
     assert view.tolist() == [1, 1, 1, 1]
 
