@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/model/link_costs.h"
 #include "daemon/envelopes.h"
 
 namespace deft::daemon {
@@ -189,7 +190,8 @@ void Leader::begin_connecting() {
   }
   for (const auto& link : members_.front().join.links()) {
     const double latency_us = link.name() == "local" ? 1 : 200;
-    links_.emplace_back(model::LinkModel{link.name(), latency_us, 1000});
+    const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name());
+    links_.emplace_back(known != nullptr ? *known : model::LinkModel{link.name(), latency_us, 1000});
   }
   tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
 }

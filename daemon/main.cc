@@ -10,6 +10,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/link_costs.h"
 #include "daemon/parameter_server.h"
 #include "daemon/server.h"
 #include "daemon/version.h"
@@ -61,7 +62,16 @@ void feed_watchdog(Reactor& reactor) {
   reactor.after(static_cast<TimeUs>(limit_us / 2), [&reactor] { feed_watchdog(reactor); });
 }
 
+// Jobs read it anew; this finds mistakes at once.
+Result<void> check_link_costs(const Config& config) {
+  if (!config.is_set("link_costs")) return {};
+  const auto costs = model::read_link_costs(config.text("link_costs"));
+  if (!costs) return tl::unexpected(costs.error().in("option link_costs"));
+  return {};
+}
+
 int serve(const Config& config) {
+  if (auto ok = check_link_costs(config); !ok) return complain(ok.error(), kUsage);
   Reactor reactor;
   reactor.set_spin(config.seconds_us("spin"));
   auto server = Server::open(reactor, config);

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/job_options.h"
+#include "core/model/link_costs.h"
 
 namespace deft::daemon {
 
@@ -55,6 +56,11 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   auto plan = plan_setting(*config);
   if (!plan) return tl::unexpected(plan.error());
   JobSettings settings;
+  if (daemon.is_set("link_costs")) {
+    auto costs = model::read_link_costs(daemon.text("link_costs"));
+    if (!costs) return tl::unexpected(costs.error().in("option link_costs"));
+    settings.link_costs = *std::move(costs);
+  }
   settings.plan = std::move(*plan);
   settings.policy = config->text("policy");
   settings.bucketing = config->text("bucketing");

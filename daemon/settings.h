@@ -4,8 +4,10 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "core/base/config.h"
+#include "core/model/buckets.h"
 #include "core/model/calendar.h"
 
 namespace deft::daemon {
@@ -15,7 +17,8 @@ struct JobSettings {
   std::uint32_t max_staleness_steps = 0, max_merged_steps = 1, fresh_wait_percent = 0, max_late_percent = 100;
   bool preserver = true;
   double preserver_epsilon = 0.01;
-  std::optional<model::UpdateCycles> plan;  // pinned
+  std::optional<model::UpdateCycles> plan;   // pinned
+  std::vector<model::LinkModel> link_costs;  // known before anything is measured
   std::uint64_t bucket_bytes = 0, partition_bytes = 0, credit_bytes = 0;
   TimeUs timeout_us = 0, stall_timeout_us = 0;
 

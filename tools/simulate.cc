@@ -4,6 +4,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "core/model/link_costs.h"
 #include "core/partition/rebucket.h"
 #include "tools/simulate_options.h"
 #include "tools/simulate_output.h"
@@ -18,8 +19,19 @@ std::vector<sim::Node> make_nodes(const SimulateOptions& options) {
   return nodes;
 }
 
+Result<model::Profile> with_costs(model::Profile profile, const std::string& path) {
+  const auto costs = model::read_link_costs(path);
+  if (!costs) return tl::unexpected(costs.error());
+  profile.links.clear();
+  for (const auto& link : *costs)
+    profile.links.push_back({link.name, link.latency_us, std::nullopt, link.bytes_per_us});
+  if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error().in(path));
+  return profile;
+}
+
 Result<model::Profile> load_profile(const SimulateOptions& options) {
   auto profile = model::read_profile(options.profile_path);
+  if (profile && !options.link_costs.empty()) profile = with_costs(*std::move(profile), options.link_costs);
   if (profile && !options.links.empty()) profile = model::with_links(*profile, options.links);
   return profile;
 }

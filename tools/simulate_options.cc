@@ -66,6 +66,8 @@ const std::vector<Flag>& flags() {
   static const std::vector<Flag> kFlags = {
       {"--policy", "NAME|all", "the policy to run (default: all)", text(&O::policy)},
       {"--links", "a,b", "only these links of the profile", set_links},
+      {"--link-costs", "FILE", "the links that deft probe --output has measured, instead of the profile's",
+       text(&O::link_costs)},
       {"--bucketing", "NAME",
        "profile, uniform:BYTES, ddp, mgwfbp, usbyte or deft (default: profile; for mgwfbp: mgwfbp)",
        text(&O::bucketing)},

@@ -41,6 +41,8 @@ constexpr std::array kOptions = {
                "knapsack: generations of gradients that a worker's arena holds at a time; each takes the gradients' memory once."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll,
                "Links between nodes: gloo:eth0,gloo:eth1 (patterns as NCCL's: eth, =eth0, ^lo), gloo:auto, ps:host:port+host:port, mpi, mpi:eth0, nccl, nccl:eth0,eth1, or auto."},
+    OptionSpec{"link_costs", kString, "", "", 0, 0, kDaemon,
+               "File that deft probe --output has written: what the links cost, until a job has measured them; read on rank 0's node. Empty: a guess."},
     OptionSpec{"overlap_forward", kChoice, "auto", "auto|on|off", 0, 0, kWorker,
                "Let a layer's forward start as soon as that layer is updated; auto: where the policy gains from it and it is safe."},
     OptionSpec{"job", kString, "default", "", 0, 0, kAll,

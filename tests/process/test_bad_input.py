@@ -141,6 +141,13 @@ def test_an_unknown_variable_or_flag_of_the_daemon():
     assert result.returncode == 2 and "did you mean --bucket-bytes?" in result.stderr
 
 
+def test_costs_of_links_that_cannot_be_read():
+    result = run_deftd("--link-costs=/nowhere/probe.json")
+    assert result.returncode == 2
+    assert "link_costs" in result.stderr and "/nowhere/probe.json" in result.stderr
+    assert "deft probe --output" in result.stderr
+
+
 def test_a_second_daemon_on_the_same_socket():
     with Cluster(1) as cluster:
         result = run_deftd("--socket", cluster.socket(0), "--listen", "127.0.0.1:0")

@@ -1,7 +1,9 @@
 """Sums through real daemons: every policy, layout of workers, dtype, odd size and order of readiness."""
 
+import json
+
 import pytest
-from cluster import Cluster
+from cluster import Cluster, wait_for_line
 
 LAYOUTS = [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]
 
@@ -113,3 +115,14 @@ session.close()
         jobs = [cluster.start(script, DEFT_JOB=f"job{i}", JOB_VALUE=str(i + 1)) for i in range(3)]
         for workers in jobs:
             cluster.finish(workers)
+
+
+def test_a_job_starts_from_the_links_costs_that_a_probe_has_written(tmp_path):
+    file = tmp_path / "probe.json"
+    known = {"name": "gloo:lo", "latency_us": 12345.5, "bytes_per_us": 7.25}
+    file.write_text(json.dumps({"nodes": [], "measured": [], "profile_links": [known]}))
+    with Cluster(2, link_costs=str(file)) as cluster:
+        workers = cluster.start("say('here')\ntime.sleep(60)\n")
+        for worker in workers:
+            wait_for_line(worker, "here")
+        assert cluster.status(0)["jobs"][0]["leader"]["links"] == [known]

@@ -96,15 +96,32 @@ def test_every_pair_and_all_together_are_measured_on_every_link(tmp_path):
 
 def test_the_planner_takes_what_was_measured(tmp_path):
     leader = f"127.0.0.1:{free_port()}"
-    results = finish([start(rank, 2, leader, "--json") for rank in range(2)])
-    links = json.loads(results[0][1])["profile_links"]
+    file = tmp_path / "probe.json"
+    finish([start(rank, 2, leader, f"--output={file}") for rank in range(2)])
+    [measured] = json.loads(file.read_text())["profile_links"]
     bucket = {"name": "b", "bytes": 1 << 20, "forward_us": 1000, "backward_us": 2000}
+    link = {"name": "slow", "latency_us": 1e6, "bytes_per_us": 1}
     profile = tmp_path / "profile.json"
-    profile.write_text(json.dumps({"model": "m", "source": "test", "buckets": [bucket], "links": links}))
+    profile.write_text(json.dumps({"model": "m", "source": "test", "buckets": [bucket], "links": [link]}))
     simulated = subprocess.run(
-        [BIN / "deft", "simulate", profile, "--policy", "fifo", "--json"], capture_output=True, text=True
+        [BIN / "deft", "simulate", profile, "--link-costs", file, "--policy", "fifo", "--json"],
+        capture_output=True,
+        text=True,
     )
     assert simulated.returncode == 0, simulated.stderr
+    [run] = json.loads(simulated.stdout)
+    communication = measured["latency_us"] + (1 << 20) / measured["bytes_per_us"]
+    assert run["step_us"] == pytest.approx(3000 + communication, rel=0.01)
+
+
+def test_a_file_that_no_probe_has_written_is_refused(tmp_path):
+    file = tmp_path / "probe.json"
+    file.write_text("{}")
+    profile = ROOT / "examples/profiles/vgg19_deft_table2.json"
+    words = [BIN / "deft", "simulate", profile, "--link-costs", file]
+    result = subprocess.run(words, capture_output=True, text=True)
+    assert result.returncode != 0
+    assert str(file) in result.stderr and "deft probe --output" in result.stderr
 
 
 def test_only_one_process_a_node_measures():
