@@ -12,6 +12,7 @@ from pathlib import Path
 from lab import catalogue, events, rates
 from lab.catalogue import MODELS
 from lab.job import REPOSITORY
+from lab.schedule import SCHEDULES
 from lab.schemes import Scheme, check_policies, parse_list
 
 
@@ -87,6 +88,12 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--batch", type=int, help="samples a worker and step (default: the model's, 32 to 128)")
     add("--learning-rate", type=float, help="default: the model's, 0.02 or 0.05 (SGD, momentum 0.9) or 0.001 (Adam)")
+    add(
+        "--schedule",
+        choices=list(SCHEDULES),
+        default="constant",
+        help="of the learning rate over the whole run: constant, or cosine, with a warm-up (default constant)",
+    )
     add("--seed", type=int, default=1)
     add("--data", metavar="DIR", help="folder with the Fashion-MNIST files, or with text files for gpt and words")
     add(

@@ -29,7 +29,7 @@ class Comparison:
         self, arguments: argparse.Namespace, schemes: list[Scheme], lab: Nodes, progress: Progress, logs: Path
     ):
         self._arguments, self._schemes, self._lab, self._progress, self._logs = arguments, schemes, lab, progress, logs
-        build = Path(arguments.build).resolve()
+        self._prepare()
         self._training = Training(
             arguments.model,
             arguments.data,
@@ -37,8 +37,10 @@ class Comparison:
             arguments.workers,
             arguments.learning_rate,
             arguments.seed,
-            build,
+            Path(arguments.build).resolve(),
             arguments.links,
+            arguments.schedule,
+            FIRST_WARMUP + (arguments.rounds - 1) * WARMUP + arguments.rounds * self._steps(),
         )
         self._jobs: dict[Scheme, Job] = {}
         self._outcomes: dict[Scheme, Outcome] = {}
@@ -48,7 +50,6 @@ class Comparison:
         self.failures: list[str] = []
 
     def run(self) -> Results:
-        self._prepare()
         try:
             self._shape()
             for scheme in self._schemes:

@@ -38,6 +38,8 @@ class Training:
     seed: int
     build: Path
     links: tuple[str, ...] = ()  # Deft's, as gloo:eth0; none: gloo on every NIC
+    schedule: str = "constant"  # a key of schedule.py's
+    steps: int = 0  # of the whole run, as far as the schedule goes
 
     def links_on(self, interfaces: list[str]) -> list[str]:
         """Deft's links on these NICs; gloo where there is none of them, as on loopback."""
@@ -143,6 +145,7 @@ class Job:
             "rank": rank,
         }
         setting |= {"world": self.world, "learning_rate": training.learning_rate, "seed": training.seed}
+        setting |= {"schedule": training.schedule, "steps": training.steps}
         setting |= {"packages": str(training.build / "python"), "passes": self.scheme.passes}
         setting |= {"bucket_mib": self.scheme.bucket_mib, "hook": self.scheme.hook, "options": self.scheme.options}
         return setting | {"store": self._control(0)}

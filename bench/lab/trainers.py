@@ -1,7 +1,7 @@
 """How each kind of scheme trains: alone, through PyTorch DDP, through Deft.
 
 A trainer is made inside a worker from its setting: kind (compute, ddp, deft), model, data, batch, rank, world,
-learning_rate, seed, passes, for ddp store, bucket_mib, hook and options, for deft packages.
+learning_rate, schedule, steps, seed, passes, for ddp store, bucket_mib, hook and options, for deft packages.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from lab.catalogue import MODELS
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
 from lab.models import MAKERS, make_optimizer
+from lab.schedule import learning_rate_factor
 from lab.schemes import POWERSGD
 
 
@@ -96,6 +97,7 @@ class Trainer:
     def train_step(self) -> float:
         """One forward and backward; every `passes`-th updates the parameters."""
         place = self._step % self._passes
+        self._set_learning_rate()
         inputs, targets = self.next_batch()
         if place == 0:
             self.optimizer.zero_grad()
@@ -107,6 +109,12 @@ class Trainer:
             self.report(loss)
             self.optimizer.step()
         return loss.item()
+
+    def _set_learning_rate(self) -> None:
+        setting = self._setting
+        scaled = setting["learning_rate"] * learning_rate_factor(setting["schedule"], self._step, setting["steps"])
+        for group in self.optimizer.param_groups:
+            group["lr"] = scaled
 
     def run(self, warmup: int, steps: int) -> dict:
         began = time.perf_counter()
