@@ -92,17 +92,22 @@ sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgem
   return {std::move(plan), verdict_};
 }
 
+// Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh.
+Result<sched::JudgedPlan> PlanPreserver::unjudged(const Make& make, sched::PlanLimits limits, std::string why) {
+  if (waits_) limits.max_staleness_steps = 0;
+  auto plan = make(limits);
+  if (!plan) return tl::unexpected(plan.error());
+  verdict_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
+  return sched::JudgedPlan{std::move(*plan), verdict_};
+}
+
 Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
   first_.reset();
   reconsidered_ = samples_;
   reason_.clear();
   const auto walk = this->walk();
-  if (!walk) {
-    auto plan = make(limits);
-    if (!plan) return tl::unexpected(plan.error());
-    verdict_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, walk.error().message()};
-    return sched::JudgedPlan{std::move(*plan), verdict_};
-  }
+  waits_ = !walk && samples_ > 0;
+  if (!walk) return unjudged(make, limits, walk.error().message());
   const TimeUs deadline = MonotonicClock::now() + patience_us_;
   std::optional<model::Plan> last;
   preserve::Request asked{limits.capacity, limits.max_staleness_steps};
@@ -140,6 +145,7 @@ std::string PlanPreserver::reconsider(const model::Plan& in_force) {
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   const auto walk = this->walk();
   if (!walk) return "";
+  if (waits_) return "the Preserver: plans with late updates can be judged now";
   const auto now = preserve::judge(in_force, *walk, averages_.merging, epsilon_);
   ratio_now_ = now.ratio;
   if (!verdict_.judged) {  // followed before there were statistics; content with it, or it goes

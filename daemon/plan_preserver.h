@@ -1,7 +1,7 @@
 // The Preserver in the leader: judges a group's plans by what its workers tell of their gradients and of the loss.
 //
 //   auto preserver = std::make_shared<PlanPreserver>(world, nodes, epsilon, patience_us);
-//   setup.judge = preserver;              // before there are statistics every plan is followed
+//   setup.judge = preserver;              // without a loss every plan is followed; with one, late plans once judged
 //   preserver->take(node, statistics);    // each time that a node sends some
 //   preserver->status();                  // JSON: the statistics, and the newest judgement
 //
@@ -54,6 +54,7 @@ class PlanPreserver final : public sched::PlanJudge {
 
   void combine();
   [[nodiscard]] Result<preserve::Walk> walk() const;
+  Result<sched::JudgedPlan> unjudged(const Make& make, sched::PlanLimits limits, std::string why);
   sched::JudgedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
                            unsigned attempts, std::string note);
   std::string reason_to_change(const model::Plan& in_force);
@@ -68,6 +69,7 @@ class PlanPreserver final : public sched::PlanJudge {
   sched::Verdict verdict_;            // of the plan chosen last
   double ratio_now_ = 1;              // of that plan
   std::optional<model::Plan> first_;  // what would be followed without judgement, where it was refused
+  bool waits_ = false;                // for statistics by which late updates can be judged
   std::uint64_t reconsidered_ = 0;    // samples at the last look
   std::string reason_;                // found at that look
 };

@@ -2,7 +2,7 @@
 
 Of a sampled step the norm of this rank's own gradient is taken at step(), where p.grad still is that gradient, and that
 of the average when it comes back, be it steps later and parameter by parameter. So a sample reads all gradients twice,
-in one step of sixteen and in the first few, and only where the user reports a loss; other steps cost nothing. (The
+in one step of sixteen, more often in the beginning, and only where the user reports a loss; other steps cost nothing. (The
 daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
 after its sum.)
 """
@@ -17,6 +17,7 @@ from .world import log, rank, size
 
 EVERY = 16  # steps between samples
 FIRST = 1
+EARLY, EVERY_EARLY = 128, 4  # up to this step more often: a loss that begins to fall changes what late updates cost
 DENSE = 8  # up to this step a sample follows on the other: the first plan is made then, and one sample tells little
 _STALE = 4 * EVERY  # steps after which a loss says nothing any more
 
@@ -65,7 +66,7 @@ class Norms:
         step = exchange.step
         if not self._on or self._loss is None or step == self._sampled:
             return
-        if step % EVERY != FIRST and (step > DENSE or self._sample is not None):
+        if step % EVERY != FIRST and (self._sample is not None or not _is_early_sample(step)):
             return
         loss, target, reported = self._loss
         if exchange.arena is None or step - reported > _STALE:
@@ -110,6 +111,11 @@ class Norms:
         if all(math.isfinite(number) for number in numbers):
             told = deft.Statistics(sample.step, *numbers, sample.target, self._sums)
             self._exchange.arena.group.report(told)
+
+
+def _is_early_sample(step):
+    """One that is left out where an earlier one has not come back yet."""
+    return step <= DENSE or (step <= EARLY and step % EVERY_EARLY == FIRST)
 
 
 def _squared_norm(grad):

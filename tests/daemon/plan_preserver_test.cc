@@ -183,10 +183,14 @@ TEST(PlanPreserver, AGradientThatDrownsInNoiseIsNotJudgedUntilTheAveragesTellIt)
   const auto chosen = job.choose();
   EXPECT_FALSE(chosen.verdict.judged);
   EXPECT_NE(chosen.verdict.note.find("from its noise"), std::string::npos);
+  EXPECT_EQ(chosen.plan.max_merged(), 1U) << "until it can be judged, nothing is merged";
+  EXPECT_EQ(chosen.verdict.max_staleness_steps, 0U);
   EXPECT_EQ(job.preserver.reconsider(chosen.plan), "");
-  job.tell(2.0, 0.3, 0.2);
-  EXPECT_NEAR(job.preserver.statistics()["gradient"].get<double>(), 0.1, 1e-12);
+  job.tell(2.0, 0.22, 0.2);
+  EXPECT_NEAR(job.preserver.statistics()["gradient"].get<double>(), 0.06, 1e-12);
+  EXPECT_NE(job.preserver.reconsider(chosen.plan), "") << "now it can be judged";
   EXPECT_TRUE(job.choose().verdict.judged);
+  EXPECT_EQ(job.preserver.reconsider(chosen.plan), "");
 }
 
 TEST(PlanPreserver, ImpossibleStatisticsAreCountedAndLeftOut) {

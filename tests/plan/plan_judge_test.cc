@@ -123,7 +123,7 @@ TEST(PlanJudge, AChangeOfMindCountsOnlyWhenItIsSeenTwice) {
   EXPECT_EQ(judge->choices, 1U);
   judge->mind = "the loss has fallen";
   judge->capacity = 1.5;
-  driver.run(16);  // one look
+  driver.run(8);  // one look
   EXPECT_EQ(judge->choices, 1U);
   judge->mind = "";
   driver.run(64);
