@@ -49,7 +49,8 @@ class Daemons:
     def log(self, node: int) -> str:
         return (self.folder / f"daemon{node}.log").read_text()
 
-    def start_workers(self, scenario: str, workers: int = 2, **variables: str) -> list[subprocess.Popen]:
+    def start_workers(self, scenario: str, workers: int = 2, own=None, **variables: str) -> list[subprocess.Popen]:
+        """`own`: variables of single ranks."""
         self.jobs += 1
         each = workers // self.nodes
         started = []
@@ -66,6 +67,7 @@ class Daemons:
                 "PYTHONPATH": str(BUILD / "python"),
                 "OMP_NUM_THREADS": "1",
                 **variables,
+                **(own or {}).get(rank, {}),
             }
             words = [sys.executable, str(WORKER), scenario]
             pipe = subprocess.PIPE

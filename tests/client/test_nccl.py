@@ -50,6 +50,16 @@ def test_a_worker_without_a_gpu_is_named_on_every_side(daemons):  # noqa: F811
 
 
 @with_nccl
+def test_versions_that_differ_are_named_on_every_side(daemons):  # noqa: F811
+    running = daemons(2, links="nccl")
+    workers = running.start_workers("allreduce", 4, own={3: {"FAKE_NCCL_VERSION": "22703"}}, **FOUND)
+    for status, output in finish(workers):
+        assert status != 0, output
+        assert "rank 3 has NCCL 2.27.3" in output, output
+        assert "install the same version of NCCL on all nodes" in output, output
+
+
+@with_nccl
 def test_a_library_that_is_missing_is_named_on_every_side(daemons):  # noqa: F811
     results = finish(daemons(2, links="nccl").start_workers("allreduce", 2, LD_LIBRARY_PATH="/nonexistent"))
     for status, output in results:

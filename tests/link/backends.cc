@@ -22,7 +22,6 @@ std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info
 
 LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
   if (backend.name == "nccl") return {backend.name, "", ""};
-  if (backend.name == "nccl") return {backend.name, "", ""};
   if (backend.name == "ps") return {backend.name, shared_servers(), ""};
   return {backend.name, "lo", "127.0.0." + std::to_string(node + 1)};
 }

@@ -255,6 +255,41 @@ TEST(Nccl, AbortEndsABlockedOperationPromptlyWithItsReason) {
   });
 }
 
+TEST(Nccl, AbortOfAnIdleLinkFailsTheNextOperationOfAllRanks) {
+  std::atomic<bool> noticed{false};
+  on_nodes(kNccl, 2, [&](std::uint32_t node, Link& link) {
+    Bytes data(4096);
+    ASSERT_OK(sum(link, data.data(), data.size()));
+    if (node == 0) {
+      link.abort("first");
+      link.abort("second");
+    }
+    const auto result = sum(link, data.data(), data.size());
+    ASSERT_FALSE(result);
+    EXPECT_EQ(result.error().kind, ErrorKind::kLost);
+    const std::string expected = node == 0 ? "first" : "remote error";
+    EXPECT_NE(result.error().message().find(expected), std::string::npos) << result.error().message();
+    if (node == 1) noticed = true;
+    while (!noticed) std::this_thread::yield();  // node 0's link has not gone yet
+  });
+}
+
+TEST(Nccl, AbortAtAnyMomentOfRunningOperationsIsSafe) {
+  for (int round = 0; round < 20; ++round) {
+    on_nodes(kNccl, 2, [&](std::uint32_t node, Link& link) {
+      std::thread aborter([&] {
+        std::this_thread::sleep_for(std::chrono::microseconds(700 * (round + 1)));
+        if (node == 0) link.abort("stop");
+      });
+      while (true) {
+        Bytes data(round % 2 == 0 ? 200'000 : 2000);  // freed as soon as the operation has failed
+        if (!sum(link, data.data(), data.size())) break;
+      }
+      aborter.join();
+    });
+  }
+}
+
 TEST(Nccl, APeerThatClosesIsAnErrorWithNcclsOwnWords) {
   on_nodes(kNccl, 2, [](std::uint32_t node, Link& link) {
     if (node == 1) return;  // closes its link

@@ -49,10 +49,6 @@ def descriptors(pid: int) -> int:
     return len(os.listdir(f"/proc/{pid}/fd"))
 
 
-def threads(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/task"))
-
-
 def assert_clean(cluster, node: int, before: int) -> None:
     pid = cluster.daemons[node].pid
     wait_until(lambda: cluster.status(node)["memory_bytes"] == 0, what="shared memory given back")

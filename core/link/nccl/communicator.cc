@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <optional>
 #include <thread>
+#include <utility>
 
 #include "core/link/nccl/introduction.h"
 
@@ -149,10 +150,13 @@ Result<void> Communicator::wait(const char* name) {
 }
 
 void Communicator::halt() {
-  if (communicator_ != nullptr) libraries_.ncclCommAbort(communicator_);
-  communicator_ = nullptr;
+  if (communicator_ == nullptr) return;
+  on_own_thread([&] {
+    static_cast<void>(use_device());
+    return libraries_.ncclCommAbort(std::exchange(communicator_, nullptr));
+  });
   const TimeUs deadline_us = MonotonicClock::now() + kDrainUs;
-  while (stream_ != nullptr && busy("drain").value_or(false) && MonotonicClock::now() < deadline_us)
+  while (busy("drain").value_or(false) && MonotonicClock::now() < deadline_us)
     std::this_thread::sleep_for(kLongestPause);
 }
 
@@ -176,11 +180,8 @@ Result<bool> Communicator::is_device_memory(const void* data) const {
 }
 
 Communicator::~Communicator() {
-  on_own_thread([&] {
-    static_cast<void>(use_device());
-    halt();
-    return stream_ == nullptr ? cudaSuccess : libraries_.cudaStreamDestroy(stream_);
-  });
+  halt();
+  if (stream_ != nullptr) libraries_.cudaStreamDestroy(stream_);
 }
 
 }  // namespace deft::link::nccl_backend

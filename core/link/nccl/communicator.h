@@ -1,7 +1,7 @@
 // An NCCL communicator between the ranks of a job, with a stream of its own, that never blocks for longer than it must.
 //
-// The communicator is non-blocking: its state is polled, so that abort() ends whatever it does. Calls come from one
-// thread, abort() from any.
+// The communicator is non-blocking: its state is polled, so that abort() ends whatever it does. Calls come one at a time,
+// abort() from any thread.
 #pragma once
 
 #include <atomic>
@@ -39,10 +39,11 @@ class Communicator {
   // Whether NCCL can work on `data` where it lies; an error where that is another GPU.
   [[nodiscard]] Result<bool> is_device_memory(const void* data) const;
 
-  // The thread that waits gives up, and then halts.
+  // Whoever waits gives up; then it is to be halted.
   void abort() { aborted_ = true; }
+  [[nodiscard]] bool aborted() const { return aborted_; }
   // Gives the communicator up and waits until the stream touches no memory any more. Aborting ends kernels that still wait
-  // for peers, and needs none of them; the peers learn of it.
+  // for peers, and needs none of them; the peers learn of it. More than once is harmless.
   void halt();
 
  private:

@@ -41,12 +41,22 @@ LinkImpl::~LinkImpl() {
 // a copy touches it any more.
 template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
-  if (auto ok = failure_.check(); !ok) return ok;
-  auto done = communicator_->use_device();
-  if (done) done = operation();
+  Result<void> done;
+  {
+    const std::lock_guard lock(turn_);
+    if (auto ok = failure_.check(); !ok) return ok;
+    done = communicator_->use_device();
+    if (done) done = operation();
+    if (!done) communicator_->halt();
+  }
+  halt_if_aborted();  // by somebody who left it to this operation, when that had ended already
   if (done) return done;
-  communicator_->halt();
   return tl::unexpected(failure_.keep(done.error().in(name_)));
+}
+
+void LinkImpl::halt_if_aborted() {
+  if (!communicator_->aborted()) return;
+  if (const std::unique_lock lock(turn_, std::try_to_lock); lock) communicator_->halt();
 }
 
 Result<void> LinkImpl::reserve(std::size_t bytes) {
@@ -122,6 +132,7 @@ Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> 
 void LinkImpl::abort(std::string_view reason) {
   failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   communicator_->abort();
+  halt_if_aborted();  // else the operation that runs does it
 }
 
 }  // namespace deft::link::nccl_backend

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <memory>
+#include <mutex>
 #include <string>
 
 #include "core/link/failure.h"
@@ -27,12 +28,14 @@ class LinkImpl final : public Link {
  private:
   template <typename Operation>
   Result<void> run(Operation operation);
+  void halt_if_aborted();
   template <typename Operation>
   Result<void> on_device(std::byte* data, std::size_t bytes, Operation operation);
   Result<void> reserve(std::size_t bytes);
   Result<void> broadcast_block(std::byte* data, std::size_t bytes, std::uint32_t root);
 
   const std::string name_;
+  std::mutex turn_;  // whose it is to use or to halt the communicator
   std::unique_ptr<Communicator> communicator_;
   std::byte* scratch_ = nullptr;  // on the GPU, for host memory
   std::size_t scratch_bytes_ = 0;
