@@ -8,14 +8,19 @@
 
 namespace deft::daemon {
 
+inline proto::Failure failure_of(const Error& error) {
+  proto::Failure failure;
+  failure.set_kind(static_cast<std::uint32_t>(error.kind));
+  failure.set_what(error.what);
+  failure.set_fix(error.fix);
+  failure.set_where(error.where);
+  return failure;
+}
+
 inline proto::Envelope failure_envelope(const Error& error, bool suspected = false) {
   proto::Envelope envelope;
-  auto* const failure = envelope.mutable_failure();
-  failure->set_kind(static_cast<std::uint32_t>(error.kind));
-  failure->set_what(error.what);
-  failure->set_fix(error.fix);
-  failure->set_where(error.where);
-  failure->set_suspected(suspected);
+  *envelope.mutable_failure() = failure_of(error);
+  envelope.mutable_failure()->set_suspected(suspected);
   return envelope;
 }
 

@@ -53,6 +53,7 @@ void Job::on_deadline() {
     deadline_timer_ = context_.reactor.after(settings_.silence_us(), [this] { on_deadline(); });
     return;
   }
+  if (refusal_) return end(*refusal_, false);
   end({ErrorKind::kTimeout,
        "the leader at " + leader_name() + " did not answer" + limit,
        "DEFT_LEADER must name the daemon on rank 0's node, its DEFT_LISTEN must be reachable from here, and rank 0 "
@@ -132,7 +133,7 @@ Result<void> Job::attach(Session& session) {
 
 void Job::join() {
   state_ = State::kJoining;
-  if (auto ok = choose_links(); !ok) return fail_job(ok.error());
+  if (auto ok = choose_links(); !ok) refusal_ = ok.error();
   const bool leads = std::any_of(workers_.begin(), workers_.end(), [](const Worker& w) { return w.rank == 0; });
   if (leads) {
     leader_ = std::make_unique<Leader>(
@@ -185,7 +186,10 @@ void Job::send_join() {
     link->set_address(spec.address);
     backends += (backends.empty() ? "" : " ") + spec.common();
   }
-  (*message->mutable_settings())["links (their kinds)"] = backends;
+  if (refusal_)
+    *message->mutable_refusal() = failure_of(*refusal_);
+  else
+    (*message->mutable_settings())["links (their kinds)"] = backends;
   to_leader(std::move(envelope));
   if (!leader_) join_timer_ = context_.reactor.after(kJoinAgainUs, [this] { send_join(); });
 }

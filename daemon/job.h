@@ -192,6 +192,7 @@ class Job : public std::enable_shared_from_this<Job> {
   Peer leader_peer_;  // empty: this node leads
   std::uint64_t incarnation_ = 0;
   std::vector<link::LinkSpec> link_specs_;
+  std::optional<Error> refusal_;  // why this node cannot take part
   std::vector<proto::Node> nodes_;
   std::vector<std::uint32_t> node_of_rank_;
   std::uint32_t node_ = 0;

@@ -119,12 +119,14 @@ std::optional<Error> Leader::check_join(const proto::Join& join) const {
         {}};
   for (const auto& [name, value] : first.settings()) {
     const auto it = join.settings().find(name);
+    if (it == join.settings().end() && join.has_refusal()) continue;  // it does not know
     const std::string other = it == join.settings().end() ? "(unset)" : it->second;
     if (other != value)
       return Error{ErrorKind::kMismatch,
                    "the nodes differ in '" + name + "': '" + value + "' on " + place(first) + ", '" + other + "' on " +
                        place(join),
-                   "give all workers the same settings",
+                   name.starts_with("links") ? "auto and patterns stand for each node's own NICs: name as many on each"
+                                             : "give all workers the same settings",
                    {}};
   }
   return std::nullopt;
@@ -144,13 +146,22 @@ void Leader::on_join(const Peer& from, const proto::Join& join) {
   std::size_t present = 0;
   for (const auto& m : members_) present += static_cast<std::size_t>(m.join.ranks_size());
   if (present < world_) return;
+  if (const auto refused = refusal()) return fail_job(*refused);
   if (members_.size() > 1 && members_.front().join.links().empty())
     return fail_job({ErrorKind::kInvalid, "the nodes have no link between them", "name one by DEFT_LINKS", {}});
   begin_connecting();
 }
 
+// Of the first node that cannot take part.
+std::optional<Error> Leader::refusal() const {
+  for (const auto& member : members_)
+    if (member.join.has_refusal()) return error_of(member.join.refusal());
+  return std::nullopt;
+}
+
 void Leader::give_up_gathering() {
   gather_timer_ = 0;
+  if (const auto refused = refusal()) return fail_job(*refused);
   std::vector<bool> here(world_, false);
   std::string hosts;
   for (const auto& member : members_) {

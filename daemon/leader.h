@@ -86,6 +86,7 @@ class Leader {
   // leader.cc: gathering, failing, watching
   void on_join(const Peer& from, const proto::Join& join);
   std::optional<Error> check_join(const proto::Join& join) const;
+  [[nodiscard]] std::optional<Error> refusal() const;
   void begin_connecting();
   void on_links_open(Member& member);
   void on_failure(const proto::Failure& failure);

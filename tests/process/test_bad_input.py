@@ -3,6 +3,8 @@
 import os
 import socket
 import subprocess
+import time
+from pathlib import Path
 
 import pytest
 from cluster import BUILD, Cluster, clean_environment
@@ -36,7 +38,7 @@ def test_a_wrong_world_size(nodes, per_node):
         first = cluster.start_one(ATTACH, 0, per_node)
         other = cluster.start_one(ATTACH, 1, per_node, DEFT_WORLD_SIZE="3")
         for text in errors([first, other]):
-            assert "has a world size of" in text and "3" in text if nodes == 1 else "world size of 3" in text
+            assert "world size of 3" in text or ("has a world size of 2" in text and "have 3" in text), text
 
 
 @pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1)])
@@ -112,7 +114,8 @@ def test_settings_that_differ_between_nodes():
             cluster.start_one(ATTACH, 1, DEFT_POLICY="bytescheduler"),
         ]
         for text in errors(workers):
-            assert "the nodes differ in 'policy': 'fifo'" in text or "'bytescheduler'" in text
+            assert "the nodes differ in 'policy': 'fifo' on" in text or "'policy': 'bytescheduler' on" in text, text
+            assert "'fifo' on" in text and "'bytescheduler' on" in text, text
 
 
 def test_a_nic_that_does_not_exist():
@@ -120,6 +123,53 @@ def test_a_nic_that_does_not_exist():
         workers = cluster.start(ATTACH, DEFT_LINKS="gloo:ethX")
         for text in errors(workers):
             assert "ethX" in text and "lo" in text
+
+
+def test_nodes_with_different_lists_are_named_on_every_side():
+    with Cluster(2) as cluster:
+        lists = ("gloo:lo", "gloo:lo,workertcp:lo")
+        workers = [cluster.start_one(ATTACH, rank, DEFT_LINKS=links) for rank, links in enumerate(lists)]
+        for text in errors(workers):
+            assert "'gloo' on" in text and "'gloo workertcp' on" in text and "name as many on each" in text, text
+
+
+def a_nic_that_is_down() -> str | None:
+    for folder in sorted(Path("/sys/class/net").iterdir()):
+        if not int((folder / "flags").read_text(), 16) & 1:
+            return folder.name
+    return None
+
+
+@pytest.mark.parametrize("wrong", [0, 1])
+@pytest.mark.parametrize(
+    "links, says",
+    [
+        ("gloo:ethX", "no network interface 'ethX'"),
+        ("mpi:ethX", "no network interface 'ethX'"),
+        ("quantum:lo", "there is no link backend 'quantum'"),
+        ("ps:nowhere", "'nowhere' is no address of a parameter server"),
+        ("DOWN", "is down"),
+    ],
+)
+def test_links_that_one_node_does_not_have_are_named_on_every_side(links, says, wrong):
+    if links == "DOWN":
+        nic = a_nic_that_is_down()
+        if nic is None:
+            pytest.skip("every NIC of this machine is up")
+        links, says = f"gloo:{nic}", f"the network interface {nic} is down"
+    with Cluster(2, timeout="10s") as cluster:
+        began = time.monotonic()
+        workers = [cluster.start_one(ATTACH, rank, DEFT_LINKS=links if rank == wrong else "gloo:lo") for rank in (0, 1)]
+        for text in errors(workers):
+            assert says in text and f"links '{links}' on " in text, text
+        assert time.monotonic() - began < 8, "not before the deadline"
+
+
+def test_links_that_a_node_does_not_have_are_named_where_the_others_do_not_come():
+    with Cluster(2) as cluster:
+        for rank in (0, 1):
+            [text] = errors([cluster.start_one(ATTACH, rank, DEFT_LINKS="gloo:ethX", DEFT_JOB=f"job{rank}")])
+            assert "no network interface 'ethX'" in text, text
 
 
 def test_a_policy_that_does_not_exist():
