@@ -1,7 +1,7 @@
 // Our policy: follows a cyclic plan (knapsack_planner.h). Where no profile is given, it begins synchronously, measures,
 // and plans when it has seen enough; later it plans again when what it measures has moved away from the plan, or when the
 // judge of the setup would choose otherwise by now. A plan that the user gives begins with step 1 (workers hear of it
-// before the first update) and stays.
+// before the first update) and stays. A link that is lost is left by a plan of the others, be the plan given or made.
 #include <algorithm>
 #include <cmath>
 #include <iterator>
@@ -44,7 +44,7 @@ std::vector<bool> joined_buckets(const Setup& setup) {
 bool moved(double now, double then) { return std::abs(now - then) > kMoved * then; }
 
 // What has moved away from the profile that the plan was made for; empty: nothing that matters.
-std::string describe_move(const model::Profile& now, const model::Profile& then) {
+std::string describe_move(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {
   const auto text = [](const std::string& what, double before, double after) {
     return what + " went from " + std::to_string(std::llround(before)) + " to " + std::to_string(std::llround(after));
   };
@@ -53,10 +53,22 @@ std::string describe_move(const model::Profile& now, const model::Profile& then)
   if (std::abs(now.forward_us() - then.forward_us()) > kMoved * then.compute_us())  // its share matters, not itself
     return text("the forward time (us)", then.forward_us(), now.forward_us());
   for (std::size_t l = 0; l < now.links.size(); ++l) {
+    if (lost[l]) continue;
     const double before = then.link_model(l).bytes_per_us * 8, after = now.link_model(l).bytes_per_us * 8;
     if (moved(after, before)) return text("link " + std::to_string(l) + "'s throughput (Mbit/s)", before, after);
   }
   return "";
+}
+
+// A plan for the links that are left, in which the lost ones have no parts.
+Result<model::Plan> plan_without(const std::vector<bool>& lost, model::Profile profile, const PlanLimits& limits) {
+  for (std::size_t l = lost.size(); l-- > 0;)
+    if (lost[l]) profile.links.erase(profile.links.begin() + static_cast<std::ptrdiff_t>(l));
+  auto plan = plan_knapsack(profile, limits);
+  if (!plan) return plan;
+  for (std::size_t l = 0; l < lost.size(); ++l)
+    if (lost[l]) plan->links.emplace(plan->links.begin() + static_cast<std::ptrdiff_t>(l));
+  return plan;
 }
 
 class Knapsack final : public Scheduler {
@@ -64,6 +76,7 @@ class Knapsack final : public Scheduler {
   Knapsack(const Setup& setup, model::Plan plan)
       : setup_(setup),
         links_(setup.links),
+        lost_(setup.links.size()),
         meter_(setup.buckets),
         measures_(!setup.profile),
         calendars_(setup.buckets.size()),
@@ -89,6 +102,10 @@ class Knapsack final : public Scheduler {
   }
   void part_finished(const Launch&, TimeUs) override {}
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override { links_[link] = measured; }
+  void link_lost(model::LinkIndex link) override {
+    lost_[link] = true;
+    look_at_ = std::min(look_at_, reached_);
+  }
 
   std::vector<Launch> take_launches(TimeUs) override {
     std::vector<Launch> launches;
@@ -117,7 +134,10 @@ class Knapsack final : public Scheduler {
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
-    if (measures_ && step >= look_at_ && followers_.size() == 1) look(step);
+    if (followers_.size() == 1) {
+      if (measures_ && step >= look_at_) look(step);
+      if (setup_.pinned && !measures_ && plan_uses_lost()) repin(step);
+    }
     for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
       for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
@@ -130,7 +150,7 @@ class Knapsack final : public Scheduler {
     if (!measured) return;
     const std::string reason = reason_to_plan(*measured);
     moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
-    if (reason.empty() || (planned_on_ && moves_seen_ < kConfirmed)) return;
+    if (reason.empty() || (planned_on_ && moves_seen_ < kConfirmed && !plan_uses_lost())) return;
     auto made = make_plan(*measured);
     if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
@@ -139,15 +159,35 @@ class Knapsack final : public Scheduler {
       change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
   }
 
+  // The plan that the user gave, on the links that are left.
+  void repin(std::uint64_t step) {
+    auto plan = pinned_plan(setup_, lost_);
+    if (plan) change_to({std::move(*plan), {}}, next_begin(step), unknown_times(setup_), lost_text());
+  }
+
+  [[nodiscard]] bool plan_uses_lost() const {
+    const auto& parts = followers_.back().plan().links;
+    for (std::size_t l = 0; l < lost_.size(); ++l)
+      if (lost_[l] && !parts[l].empty()) return true;
+    return false;
+  }
+  [[nodiscard]] std::string lost_text() const {
+    std::string links;
+    for (std::size_t l = 0; l < lost_.size(); ++l)
+      if (lost_[l]) links += (links.empty() ? "" : ", ") + std::to_string(l);
+    return "the loss of link " + links;
+  }
+
   [[nodiscard]] std::string reason_to_plan(const model::Profile& measured) const {
+    if (plan_uses_lost()) return lost_text();
     if (!planned_on_) return "the first profile";
-    std::string reason = describe_move(measured, *planned_on_);
+    std::string reason = describe_move(measured, *planned_on_, lost_);
     if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(followers_.back().plan());
     return reason;
   }
 
   [[nodiscard]] Result<JudgedPlan> make_plan(const model::Profile& measured) const {
-    const auto make = [&](const PlanLimits& limits) { return plan_knapsack(measured, limits); };
+    const auto make = [&](const PlanLimits& limits) { return plan_without(lost_, measured, limits); };
     if (setup_.judge) return setup_.judge->choose(make, setup_.limits);
     auto plan = make(setup_.limits);
     if (!plan) return tl::unexpected(plan.error());
@@ -175,6 +215,7 @@ class Knapsack final : public Scheduler {
 
   Setup setup_;
   std::vector<model::LinkModel> links_;
+  std::vector<bool> lost_;  // of each link
   StepMeter meter_;
   bool measures_;
   std::vector<model::Calendar> calendars_;  // of the buckets
@@ -199,7 +240,7 @@ Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));
   auto policy = std::make_unique<Knapsack>(setup, std::move(*plan));
   if (setup.pinned) {
-    auto pinned = pinned_plan(setup);
+    auto pinned = pinned_plan(setup, std::vector<bool>(setup.links.size()));
     if (!pinned) return tl::unexpected(pinned.error());
     policy->pin(*pinned);
   }

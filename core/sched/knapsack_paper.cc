@@ -66,6 +66,7 @@ class KnapsackPaper final : public Scheduler {
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override { ready_[bucket] = step + 1; }
   void part_finished(const Launch&, TimeUs) override {}
   void link_measured(model::LinkIndex, const model::LinkModel&) override {}
+  void link_lost(model::LinkIndex) override {}  // to compare with, in simulations, where no link is lost
   std::vector<Launch> take_launches(TimeUs) override;
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 

@@ -19,6 +19,7 @@ LinkBoard::LinkBoard(const std::vector<model::LinkModel>& links, SizeLimit windo
 
 double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
   const State& state = links_[link];
+  if (state.lost) return std::numeric_limits<double>::infinity();
   const auto now = static_cast<double>(now_us);
   if (state.queue.empty()) return now;
   const double head = state.queue.front().cost_us;
@@ -26,6 +27,7 @@ double LinkBoard::free_at_us(model::LinkIndex link, TimeUs now_us) const {
 }
 
 std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned_bytes) const {
+  if (links_[link].lost) return 0;
   const std::uint64_t before = links_[link].bytes + planned_bytes;
   if (before == 0) return std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t window = window_.on_link(bytes_per_us(link));

@@ -34,11 +34,12 @@ class LinkBoard {
   [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;  // when all on its way is done
   // The largest launch that `link` has room for; `planned_bytes`: what the caller is about to launch there before.
   [[nodiscard]] std::uint64_t room_bytes(model::LinkIndex link, std::uint64_t planned_bytes = 0) const;
-  [[nodiscard]] bool is_idle(model::LinkIndex link) const { return links_[link].queue.empty(); }
+  [[nodiscard]] bool is_idle(model::LinkIndex link) const { return links_[link].queue.empty() && !links_[link].lost; }
 
   void launch(const Launch& launch, TimeUs now_us);
   void finish(const Launch& launch, TimeUs now_us);
   void measured(model::LinkIndex link, const model::LinkModel& model);
+  void lose(model::LinkIndex link) { links_.at(link).lost = true; }  // it has no room and is never free again
 
  private:
   struct Flight {
@@ -52,6 +53,7 @@ class LinkBoard {
     std::uint64_t bytes = 0;
     double queued_us = 0;      // cost of all in the queue
     TimeUs head_began_us = 0;  // when the first of the queue began
+    bool lost = false;
   };
   std::vector<State> links_;
   SizeLimit window_;

@@ -94,6 +94,10 @@ class Scheduler {
   // A better estimate of a link's cost, from what it really did.
   virtual void link_measured(model::LinkIndex link, const model::LinkModel& measured) = 0;
 
+  // The link is out of use: no policy chooses it any more, but for a plan until the next one begins. What was launched on
+  // it before still ends, as part_finished. Never the last one.
+  virtual void link_lost(model::LinkIndex link) = 0;
+
   // All launches that are due now, in order; each is given once.
   virtual std::vector<Launch> take_launches(TimeUs now_us) = 0;
 

@@ -22,6 +22,7 @@ class SynchronousScheduler : public Scheduler {
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
     board_.measured(link, measured);
   }
+  void link_lost(model::LinkIndex link) override { board_.lose(link); }
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
  protected:

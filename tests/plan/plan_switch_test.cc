@@ -3,6 +3,7 @@
 #include <rapidcheck/gtest.h>
 
 #include <map>
+#include <optional>
 
 #include "core/model/calendar.h"
 #include "core/sched/scheduler.h"
@@ -61,6 +62,13 @@ class Driver {
     for (model::LinkIndex l = 0; l < setup_.links.size(); ++l) scheduler_->link_measured(l, {"link", 10, bytes_per_us});
   }
 
+  void lose(model::LinkIndex link) {
+    lost_ = link;
+    scheduler_->link_lost(link);
+  }
+  // The last step in which something was launched on the lost link.
+  [[nodiscard]] std::uint64_t lost_used() const { return lost_used_; }
+
   // Every byte of every generation so far was launched once.
   void check_complete() const {
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
@@ -78,9 +86,10 @@ class Driver {
     scheduler_->take_updates();
     if (const auto change = scheduler_->take_switch()) {
       RC_ASSERT(change->step > step_);
-      // A worker that waits for what is due before that step has waited for something launched after this.
+      // A worker that waits for what is due before that step has waited for something launched after this. It hears of a
+      // plan that is given before the first update.
       const auto next = calendars_[0].of_step(step_ + 1);
-      RC_ASSERT(next.apply_step < change->step);
+      RC_ASSERT(next.apply_step < change->step || (setup_.pinned && switches_ == 0));
       RC_ASSERT(!sent_.contains({next.generation, 0}));
       model::follow(calendars_, change->step, model::cycles_of(change->plan));
       if (!change->plan.own_generations.empty()) ++mixed_;
@@ -93,6 +102,7 @@ class Driver {
       RC_ASSERT(launch.generation >= before);
       before = launch.generation;
       sent_[{launch.generation, launch.bucket}] += launch.bytes;
+      if (launch.link == lost_) lost_used_ = step_;
     }
   }
 
@@ -103,9 +113,25 @@ class Driver {
   std::map<std::pair<std::uint64_t, model::BucketIndex>, std::uint64_t> sent_;
   std::uint64_t step_ = 0;
   TimeUs now_ = 0;
+  std::optional<model::LinkIndex> lost_;
+  std::uint64_t lost_used_ = 0;
   unsigned switches_ = 0;
   unsigned mixed_ = 0;  // to plans with dates of their own for some buckets
 };
+
+RC_GTEST_PROP(PlanSwitch, ALostLinkIsLeftByTheNextPlanBeItGivenOrMade, ()) {
+  auto setup = small_setup(*rc::gen::inRange<std::size_t>(1, 8), 3);
+  setup.limits.max_staleness_steps = 2;
+  if (*rc::gen::arbitrary<bool>()) setup.pinned = model::parse_cycles(*rc::gen::element("0@1", "0-1@3,2@4")).value();
+  Driver driver(setup);
+  const auto lost_at = *rc::gen::inRange(0, 60);
+  for (int step = 0; step < 120; ++step) {
+    if (step == lost_at) driver.lose(*rc::gen::inRange<model::LinkIndex>(0, 3));
+    driver.step();
+  }
+  driver.flush();
+  RC_ASSERT(driver.lost_used() < 110u);
+}
 
 RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
   const auto buckets = *rc::gen::inRange<std::size_t>(1, 8);

@@ -45,6 +45,9 @@ class Play {
  public:
   explicit Play(const Setup& setup) : setup_(setup), scheduler_(*make_scheduler(setup)), flights_(setup.links.size()) {}
 
+  // From some moment of the next step on.
+  void lose_a_link() { losing_ = true; }
+
   void step(std::uint64_t step) {
     scheduler_->stage_began(Stage::kForward, step, now_, 0);
     collect();
@@ -54,6 +57,7 @@ class Play {
     std::iota(waiting.begin(), waiting.end(), 0);
     while (!waiting.empty() || in_flight() > 0) {
       now_ += *rc::gen::inRange(0, 1000);
+      if (losing_ && *rc::gen::inRange(0, 5) == 0) lose_one();
       if (waiting.empty() || (in_flight() > 0 && *rc::gen::arbitrary<bool>())) {
         finish_one();
       } else {
@@ -86,6 +90,15 @@ class Play {
       scheduler_->link_measured(done.link, {"l", 1.0 * *rc::gen::inRange(0, 50), 1.0 + *rc::gen::inRange(0, 500)});
   }
 
+  void lose_one() {
+    losing_ = false;
+    if (lost_.size() + 1 == flights_.size()) return;
+    auto link = *rc::gen::inRange<model::LinkIndex>(0, static_cast<model::LinkIndex>(flights_.size()));
+    while (lost_.contains(link)) link = (link + 1) % static_cast<model::LinkIndex>(flights_.size());
+    lost_.insert(link);
+    scheduler_->link_lost(link);
+  }
+
   void collect() {
     for (const Launch& launch : scheduler_->take_launches(now_)) {
       check(launch);
@@ -98,6 +111,7 @@ class Play {
   void check(const Launch& launch) {
     RC_ASSERT(launch.id == launches_.size());
     RC_ASSERT(launch.link < setup_.links.size());
+    if (setup_.policy != "knapsack") RC_ASSERT(!lost_.contains(launch.link));  // its plan ends later
     RC_ASSERT((ready_.contains({launch.bucket, launch.generation})));
     RC_ASSERT(launch.bytes > 0u);
     RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
@@ -139,12 +153,22 @@ class Play {
   std::map<std::pair<BucketIndex, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> ranges_;
   std::vector<Launch> launches_;
   std::vector<Update> updates_;
+  bool losing_ = false;
+  std::set<model::LinkIndex> lost_;
 };
 
 RC_GTEST_PROP(Online, EveryByteIsLaunchedOnceAfterItIsReadyAndWithinTheCredit, ()) {
   Play play(random_setup(any_policy()));
   const auto steps = *rc::gen::inRange<std::uint64_t>(1, 4);
   for (std::uint64_t step = 0; step < steps; ++step) play.step(step);
+}
+
+RC_GTEST_PROP(Online, WhatIsOnALostLinkStillEndsAndNothingMoreIsLaunchedThere, ()) {
+  Play play(random_setup(any_policy()));
+  for (std::uint64_t step = 0; step < 4; ++step) {
+    play.lose_a_link();
+    play.step(step);
+  }
 }
 
 Setup plain(std::string_view policy, std::initializer_list<std::uint64_t> bytes,

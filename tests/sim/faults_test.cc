@@ -19,6 +19,7 @@ class Fake : public sched::Scheduler {
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override { ready(bucket, step); }
   void part_finished(const Launch&, TimeUs) override {}
   void link_measured(model::LinkIndex, const model::LinkModel&) override {}
+  void link_lost(model::LinkIndex) override {}
   std::vector<Launch> take_launches(TimeUs) override { return std::exchange(launches_, {}); }
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
