@@ -77,7 +77,7 @@ def parser() -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="E",
-        help="change a NIC in mid-run: 'eth1@step 50: 50mbit' (all nodes) or 'node1/eth1@step 50: 50mbit'; repeatable",
+        help="change a NIC in mid-run: 'eth1@step 50: 50mbit' (all nodes) or 'node1/eth1@step 50: down'; repeatable",
     )
     add(
         "--straggler",

@@ -1,6 +1,7 @@
 """What changes while a scheme runs: a NIC's rate, or how much of its cores a node gets.
 
     --nic-event 'eth1@step 50: 50mbit'        all nodes' eth1; 'node1/eth1@step 50: 50mbit' only that one
+    --nic-event 'node1/eth1@step 50: down'    takes it down, as a pulled cable or a dead switch would
     --straggler 'node1@step 30: 0.5'          node 1 gets half of its cores from then on
 
 A step is counted from the first timed one of a scheme's turn, and happens when rank 0 reports it. When the scheme's
@@ -18,7 +19,7 @@ from pathlib import Path
 
 from lab import governor, rates
 from lab.job import Job
-from lab.netns import Child, Nodes
+from lab.netns import DOWN, Child, Nodes
 
 _FORM = re.compile(r"\s*(?:node(\d+))?(/)?(?:eth(\d+))?\s*@\s*step\s*(\d+)\s*:\s*(\S+)\s*")
 
@@ -31,7 +32,8 @@ class NicEvent:
     rate: str
 
     def __str__(self) -> str:
-        return f"{'' if self.node is None else f'node{self.node}/'}eth{self.nic} at {self.rate}"
+        how = "down" if self.rate == DOWN else f"at {self.rate}"
+        return f"{'' if self.node is None else f'node{self.node}/'}eth{self.nic} {how}"
 
 
 @dataclass(frozen=True)
@@ -51,7 +53,8 @@ def parse_nic_event(text: str, nodes: int, nics: int) -> NicEvent:
     node, nic = None if match[1] is None else int(match[1]), int(match[3])
     if nic >= nics or (node is not None and node >= nodes):
         raise ValueError(f"--nic-event '{text}': there are eth0 to eth{nics - 1} on node0 to node{nodes - 1}")
-    rates.bits_per_second(match[5])
+    if match[5] != DOWN:
+        rates.bits_per_second(match[5])
     return NicEvent(int(match[4]), nic, node, match[5])
 
 

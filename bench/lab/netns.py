@@ -33,6 +33,7 @@ INSIDE = "LAB_INSIDE"  # set in the environment of what `enter` starts
 # makes the kernel cut segments into single frames, which costs ten times the CPU and says nothing about a real NIC.
 BURST_BYTES = 70 * 1024
 QUEUE_BYTES = 1 << 20  # TCP keeps the queue at one or two segments; this only has to be enough never to drop
+DOWN = "down"  # as a rate
 # The share of a frame (1500 bytes and 14 of Ethernet, which tc counts) that is TCP payload.
 PAYLOAD_SHARE = (1500 - 52) / 1514
 
@@ -254,6 +255,7 @@ class Lab(Nodes):
         shutil.rmtree(self._folder)
         self._folder = Path("/run")
         self._limits: dict[tuple[int, int], str | None] = {}  # of node and NIC; what is not here has none
+        self._down: set[tuple[int, int]] = set()
         _run("ip", "link", "set", "lo", "up")
         for nic in range(nics):
             _run("ip", "link", "add", f"br{nic}", "type", "bridge")
@@ -292,8 +294,16 @@ class Lab(Nodes):
             self.change(nic, rates[nic] if rates else None)
 
     def change(self, nic: int, rate: str | None, node: int | None = None) -> None:
-        """Limits one NIC of one node or of all, while traffic flows: what is queued stays queued."""
+        """Limits one NIC of one node or of all, while traffic flows: what is queued stays queued.
+
+        At the rate DOWN the node's end is taken down, until it is changed to another one.
+        """
         for each in range(self.nodes) if node is None else [node]:
+            if (rate == DOWN) != ((each, nic) in self._down):
+                _run("ip", "-n", f"node{each}", "link", "set", f"eth{nic}", "down" if rate == DOWN else "up")
+                self._down ^= {(each, nic)}
+            if rate == DOWN:
+                continue
             if self._limits.get((each, nic)) == rate:
                 continue
             outer, inner = self._ends(each, nic)

@@ -13,6 +13,7 @@ from lab_commands import ROOT
 def test_events_are_read_as_they_are_written():
     assert parse_nic_event("eth1@step 50: 50mbit", 2, 2) == NicEvent(50, 1, None, "50mbit")
     assert parse_nic_event(" node1/eth0 @ step 5 : 1gbit ", 2, 2) == NicEvent(5, 0, 1, "1gbit")
+    assert parse_nic_event("node1/eth1@step 5: down", 2, 2) == NicEvent(5, 1, 1, "down")
     assert parse_straggler("node1@step 30: 0.5", 2) == Straggler(30, 1, 0.5)
 
 
@@ -109,6 +110,13 @@ with netns.Lab(nodes=2, nics=2) as lab:
     lab.change(0, "10Mbit"); rates()
     lab.shape(["100Mbit", "50Mbit"]); rates()
     lab.shape(None); rates()
+    def up():
+        for node, end in ((0, " "), (1, "\\n")):
+            text = subprocess.check_output(["ip", "-n", f"node{node}", "link", "show", "eth1"], text=True)
+            print("UP" in text.partition("<")[2].partition(">")[0].split(","), end=end, flush=True)
+    lab.change(1, "down", node=1); up()
+    lab.change(1, "down"); up()
+    lab.shape(None); up()
 """
 
 
@@ -122,4 +130,7 @@ def test_a_changed_nic_is_restored_by_the_next_shaping(emulated, tmp_path):
         "10Mbit 10Mbit 50Mbit 50Mbit 10Mbit 10Mbit 50Mbit 50Mbit",
         "100Mbit 100Mbit 50Mbit 50Mbit 100Mbit 100Mbit 50Mbit 50Mbit",
         "- - - - - - - -",
+        "True False",
+        "False False",
+        "True True",
     ], done.stderr
