@@ -23,7 +23,7 @@
 
 namespace deft::daemon {
 
-inline constexpr std::uint32_t kControlVersion = 1;
+inline constexpr std::uint32_t kControlVersion = 2;
 
 using Peer = std::string;  // opaque; empty: nobody
 

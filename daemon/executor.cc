@@ -4,10 +4,27 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 
 #include "core/reduce/reduce.h"
 
 namespace deft::daemon {
+namespace {
+
+void take(const Transfer& transfer, const std::byte* data, std::size_t bytes) {
+  if (!transfer.contribution || transfer.contribution->taken) return;
+  Contribution& kept = *transfer.contribution;
+  kept.data = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  kept.bytes = bytes;
+  if (bytes > 0) std::memcpy(kept.data.get(), data, bytes);
+  kept.taken = true;
+}
+
+std::size_t sum_of(const std::vector<std::size_t>& sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+}
+
+}  // namespace
 
 // What the thread and the reactor share; callbacks that are still posted when the executor goes find `aborted` set.
 struct Executor::Shared {
@@ -134,6 +151,7 @@ void Executor::start(Transfer transfer) {
   flight.began_us = MonotonicClock::now();
   TransferDone& done = flight.done;
   done.token = flight.transfer.token;
+  if (flight.transfer.buffers.empty() && flight.transfer.contribution) use_own_memory(flight);
   switch (flight.transfer.collective) {
     case ipc::Collective::kAllReduce: done.result = start_all_reduce(flight); break;
     case ipc::Collective::kBroadcast: done.result = run_broadcast(flight.transfer, done); break;
@@ -180,14 +198,36 @@ void Executor::report(std::size_t place, Result<void> result) {
   post([this, done = std::move(ended)]() mutable { on_done_(std::move(done)); });
 }
 
+// In an all-gather all blocks of the nodes before this one come first.
+std::size_t Executor::own_offset(const Transfer& transfer) const {
+  const auto begin = transfer.node_bytes.begin();
+  return std::accumulate(begin, begin + node_, std::size_t{0});
+}
+
+void Executor::use_own_memory(Flight& flight) const {
+  Transfer& transfer = flight.transfer;
+  const Contribution& kept = *transfer.contribution;
+  if (transfer.collective == ipc::Collective::kBarrier) return;
+  const bool gathers = transfer.collective == ipc::Collective::kAllGather;
+  const std::size_t bytes = gathers ? sum_of(transfer.node_bytes) : transfer.count * model::dtype_bytes(transfer.dtype);
+  flight.own = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  transfer.buffers = {flight.own.get()};
+  transfer.root_local = 0;
+  if (kept.bytes > 0) std::memcpy(flight.own.get() + (gathers ? own_offset(transfer) : 0), kept.data.get(), kept.bytes);
+}
+
 Result<void> Executor::start_all_reduce(Flight& flight) {
   const Transfer& transfer = flight.transfer;
   std::byte* const sum = transfer.buffers.front();
   flight.done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
-  if (transfer.buffers.size() > 1)
+  if (transfer.contribution && transfer.contribution->taken) {
+    if (!flight.own && flight.done.bytes > 0) std::memcpy(sum, transfer.contribution->data.get(), flight.done.bytes);
+  } else if (transfer.buffers.size() > 1) {
     reduce::reduce(sum, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
                    transfer.op);
+  }
   if (!link_) return {};
+  take(transfer, sum, flight.done.bytes);
   flight.link_began_us = MonotonicClock::now();
   auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op, transfer.urgency);
   if (!started) flight.link_began_us = 0;
@@ -198,6 +238,7 @@ Result<void> Executor::run_broadcast(const Transfer& transfer, TransferDone& don
   const std::size_t source = transfer.root_node == node_ ? transfer.root_local : 0;
   done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
   if (link_) {
+    take(transfer, transfer.buffers[source], transfer.root_node == node_ ? done.bytes : 0);
     const TimeUs began = MonotonicClock::now();
     if (auto ok = link_->broadcast(transfer.buffers[source], done.bytes, transfer.root_node); !ok) return ok;
     done.link_us = MonotonicClock::now() - began;
@@ -210,17 +251,15 @@ Result<void> Executor::run_broadcast(const Transfer& transfer, TransferDone& don
 // Every worker's buffer has room for all blocks, in the order of nodes and, within a node, of ranks.
 Result<void> Executor::run_all_gather(const Transfer& transfer, TransferDone& done) {
   std::byte* const all = transfer.buffers.front();
-  std::size_t total = 0, own = 0;
-  for (std::size_t i = 0; i < transfer.node_bytes.size(); ++i) {
-    if (i < node_) own += transfer.node_bytes[i];
-    total += transfer.node_bytes[i];
-  }
+  const std::size_t total = sum_of(transfer.node_bytes);
+  std::size_t own = own_offset(transfer);
   for (std::size_t i = 0; i < transfer.buffers.size(); ++i) {
     if (i > 0) std::memcpy(all + own, transfer.buffers[i] + own, transfer.local_bytes[i]);
     own += transfer.local_bytes[i];
   }
   done.bytes = total;
   if (link_) {
+    take(transfer, all + own_offset(transfer), transfer.node_bytes[node_]);
     const TimeUs began = MonotonicClock::now();
     if (auto ok = link_->all_gather(all, transfer.node_bytes); !ok) return ok;
     done.link_us = MonotonicClock::now() - began;

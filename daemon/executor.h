@@ -28,10 +28,21 @@
 
 namespace deft::daemon {
 
+// What this node brings to a transfer, kept so that another link can run it again. The executor's thread fills it in, and
+// nobody looks before that has ended or the transfer is done.
+struct Contribution {
+  std::unique_ptr<std::byte[]>
+      data;  // all-reduce: the sum of the local workers; broadcast: the root's; all-gather: the block
+  std::size_t bytes = 0;
+  bool taken = false;
+};
+
 struct Transfer {
   std::uint64_t token = 0;  // the caller's, returned in TransferDone
   ipc::Collective collective = ipc::Collective::kAllReduce;
-  std::vector<std::byte*> buffers;                        // of the local workers, by local index
+  // Of the local workers, by local index. None of a transfer whose result this node has had already: it is run again for
+  // the others' sake, with `contribution`, on memory of the executor's own.
+  std::vector<std::byte*> buffers;
   std::vector<std::shared_ptr<const shm::Segment>> keep;  // mapped until the transfer is done, whatever happens
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
@@ -41,6 +52,8 @@ struct Transfer {
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: block of each node
   std::vector<std::size_t> local_bytes;  // all-gather: block of each local worker
+  std::shared_ptr<Contribution>
+      contribution;  // filled in before the link begins; used instead where it was taken before
 };
 
 struct TransferDone {
@@ -73,8 +86,9 @@ class Executor {
   struct Flight {  // a transfer that was started
     Transfer transfer;
     TransferDone done;
-    TimeUs began_us = 0;       // its local sum
-    TimeUs link_began_us = 0;  // 0: nothing of it is under way in the link
+    std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
+    TimeUs began_us = 0;               // its local sum
+    TimeUs link_began_us = 0;          // 0: nothing of it is under way in the link
   };
 
   void run();
@@ -83,6 +97,8 @@ class Executor {
   void start(Transfer transfer);
   void finish_next();
   void report(std::size_t place, Result<void> result);
+  void use_own_memory(Flight& flight) const;
+  [[nodiscard]] std::size_t own_offset(const Transfer& transfer) const;
   Result<void> start_all_reduce(Flight& flight);
   Result<void> run_broadcast(const Transfer& transfer, TransferDone& done);
   Result<void> run_all_gather(const Transfer& transfer, TransferDone& done);

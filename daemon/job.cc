@@ -231,6 +231,9 @@ void Job::receive(const Peer& from, const proto::Envelope& envelope) {
     case proto::Envelope::kLaunchOrder: return on_launch_order(envelope.launch_order());
     case proto::Envelope::kOperationStart: return on_operation_start(envelope.operation_start());
     case proto::Envelope::kOperationFailed: return on_operation_failed(envelope.operation_failed());
+    case proto::Envelope::kLinkStop: return on_link_stop(envelope.link_stop());
+    case proto::Envelope::kLinkReplaced: return on_link_replaced(envelope.link_replaced());
+    case proto::Envelope::kLinkProgress: return on_link_progress(envelope.link_progress());
     case proto::Envelope::kStoreValue:
       if (store_) store_->arrived(envelope.store_value());
       return;
@@ -272,28 +275,33 @@ void Job::open_links() {
       });
       continue;
     }
-    links_[i].executor = std::make_unique<Executor>(
-        context_.reactor, links_[i].name, node_, opener(i),
-        [this, i](Result<void> result) { on_link_open(i, std::move(result)); },
-        [this, i](TransferDone done) { on_done(i, std::move(done)); });
+    open_in_daemon(i, link_specs_[i], MonotonicClock::now() + settings_.timeout_us);
   }
 }
 
-Executor::Open Job::opener(std::size_t link) const {
-  if (link_specs_[link].backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
+void Job::open_in_daemon(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) {
+  links_[link].executor = std::make_unique<Executor>(
+      context_.reactor, spec.name(), node_, opener(link, spec, deadline_us),
+      [this, link](Result<void> result) { on_link_open(link, std::move(result)); },
+      [this, link](TransferDone done) { on_done(link, std::move(done)); });
+}
+
+Executor::Open Job::opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const {
+  if (spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
   link::Group group;
   group.node = node_;
   group.nodes = static_cast<std::uint32_t>(nodes_.size());
   group.prefix = link_prefix(link);
   group.store = store_;
-  group.connect_deadline_us = MonotonicClock::now() + settings_.timeout_us;
+  group.connect_deadline_us = deadline_us;
   group.silence_us = settings_.silence_us();
-  return [spec = link_specs_[link], group] { return link::open_link(spec, group); };
+  return [spec, group] { return link::open_link(spec, group); };
 }
 
 void Job::on_link_open(std::size_t link, Result<void> result) {
-  if (!result) return suspect(result.error());
+  if (!result) return on_link_error(link, result.error());
   links_[link].open = true;
+  if (state_ != State::kConnecting) return;
   if (!std::all_of(links_.begin(), links_.end(), [](const LinkQueue& l) { return l.open; })) return;
   proto::Envelope envelope;
   envelope.mutable_links_open()->set_node(node_);
@@ -378,13 +386,18 @@ nlohmann::json Job::status() const {
                       {"stalls", nlohmann::json::array()}};
   for (const auto& worker : workers_)
     json["workers"].push_back({{"rank", worker.rank}, {"pid", worker.pid}, {"attached", worker.session != nullptr}});
-  for (const auto& link : links_)
+  for (const auto& link : links_) {
     json["links"].push_back({{"name", link.name},
                              {"open", link.open},
                              {"parts", link.parts},
                              {"bytes", link.bytes},
                              {"busy_us", link.busy_us},
                              {"waiting", link.waiting.size()}});
+    if (link.lost.empty()) continue;
+    json["links"].back()["lost"] = link.lost;
+    json["links"].back()["run_again"] = link.run_again_parts;
+    json["links"].back()["goes_over"] = link.stopping ? "" : links_[link.replacer].name;
+  }
   for (const auto& [id, group] : groups_) {
     if (!group.gradients) continue;
     nlohmann::json bucket_bytes = nlohmann::json::array();  // in the order of the arena

@@ -15,13 +15,12 @@
 #include <string>
 #include <vector>
 
-#include "daemon/executor.h"
 #include "daemon/gradients.h"
 #include "daemon/leader.h"
+#include "daemon/link_queue.h"
 #include "daemon/session.h"
 #include "daemon/settings.h"
 #include "daemon/store.h"
-#include "daemon/worker_runs.h"
 
 namespace deft::daemon {
 
@@ -83,26 +82,6 @@ class Job : public std::enable_shared_from_this<Job> {
     std::vector<std::optional<ipc::Statistics>> statistics;  // by local index: of the newest step
   };
 
-  struct SubCommTask {  // the next things to start on a link, in the leader's order
-    std::uint64_t number = 0;
-    bool is_operation = false;
-    std::string operation;
-    std::uint32_t group = 0;
-    model::BucketIndex bucket = 0;
-    std::uint64_t generation = 0, offset = 0, bytes = 0;
-  };
-
-  struct LinkQueue {
-    std::string name;
-    std::unique_ptr<Executor> executor;  // or, of links that the workers run:
-    std::unique_ptr<WorkerRuns> runs;
-    std::deque<SubCommTask> waiting;
-    std::map<std::uint64_t, SubCommTask> running;
-    bool open = false;
-    std::uint64_t parts = 0, bytes = 0;
-    TimeUs busy_us = 0;
-  };
-
   struct Operation {
     std::vector<std::optional<OperationRequest>> requests;  // by local index
     std::vector<std::uint64_t> counts;                      // from OperationStart
@@ -122,7 +101,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_joined(const proto::Joined& joined);
   Result<void> choose_links();
   void open_links();
-  Executor::Open opener(std::size_t link) const;
+  void open_in_daemon(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us);
+  Executor::Open opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const;
   void on_link_open(std::size_t link, Result<void> result);
   void on_begin();
   void end(const Error& error, bool clean);
@@ -162,6 +142,17 @@ class Job : public std::enable_shared_from_this<Job> {
   [[nodiscard]] shm::Record gradient_record(const SubCommTask& launch) const;
   [[nodiscard]] std::vector<std::vector<shm::Record>> operation_records(const SubCommTask& launch) const;
   Result<void> on_ran(std::size_t worker, const shm::Record& record);
+
+  // job_lost_links.cc: links that are lost while others are left
+  [[nodiscard]] bool can_lose(std::size_t link) const;
+  [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const;
+  void keep(std::size_t link, const SubCommTask& launch, std::size_t transferred);
+  void on_link_error(std::size_t link, const Error& error);
+  void on_link_stop(const proto::LinkStop& stop);
+  void await_stop(std::size_t link);
+  void on_link_replaced(const proto::LinkReplaced& replaced);
+  void on_link_progress(const proto::LinkProgress& progress);
+  void tell_progress();
 
   // job_watch.cc: who is late, who is lost
   void tick();

@@ -234,25 +234,28 @@ void Job::on_launch_order(const proto::LaunchOrder& order) {
                                                 {message.last_step(), message.cycle_step()}, message.offset(),
                                                 message.bytes(), now);
     if (!ok) return fail_job(ok.error());
-    links_[message.link()].waiting.push_back({number++,
-                                              false,
-                                              {},
-                                              message.group(),
-                                              message.bucket(),
-                                              message.generation(),
-                                              message.offset(),
-                                              message.bytes()});
+    SubCommTask launch;
+    launch.number = number++;
+    launch.group = message.group();
+    launch.bucket = message.bucket();
+    launch.generation = message.generation();
+    launch.offset = message.offset();
+    launch.bytes = message.bytes();
+    links_[message.link()].waiting.push_back(std::move(launch));
   }
   for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
 }
 
 bool Job::can_start(const SubCommTask& launch) const {
-  return launch.is_operation || groups_.at(launch.group).gradients->is_ready(launch.bucket, launch.generation);
+  return launch.is_operation || launch.again ||
+         groups_.at(launch.group).gradients->is_ready(launch.bucket, launch.generation);
 }
 
 // Work-conserving within the leader's order: the next launch starts as soon as its gradients are here.
 void Job::pump(std::size_t index) {
   LinkQueue& link = links_[index];
+  if (link.stopping) return;
+  const bool losable = can_lose(index);
   while (!link.waiting.empty() && link.running.size() < kStartedAhead && can_start(link.waiting.front())) {
     SubCommTask launch = std::move(link.waiting.front());
     link.waiting.pop_front();
@@ -261,8 +264,8 @@ void Job::pump(std::size_t index) {
       start_in_workers(index, started->second);
       continue;
     }
-    Transfer transfer = launch.is_operation ? operation_transfer(launch) : gradient_transfer(launch);
-    transfer.token = launch.number;
+    if (losable && !launch.contribution) launch.contribution = std::make_shared<Contribution>();
+    Transfer transfer = transfer_of(launch);
     link.running.emplace(launch.number, std::move(launch));
     link.executor->push(std::move(transfer));
   }
@@ -291,13 +294,15 @@ void Job::on_done(std::size_t index, TransferDone done) {
   LinkQueue& link = links_[index];
   const auto it = link.running.find(done.token);
   if (it == link.running.end()) return;
-  if (!done.result) return suspect(done.result.error());
+  if (!done.result) return on_link_error(index, done.result.error());
   const SubCommTask launch = std::move(it->second);
   link.running.erase(it);
   ++link.parts;
   link.bytes += done.bytes;
   link.busy_us += done.busy_us;
+  keep(index, launch, done.bytes);
   pump(index);
+  if (launch.again) return;  // it was done here before the link was lost
   if (launch.is_operation) return finish_operation(launch.operation);
   finish_part(launch);
   if (leader_ && state_ == State::kRunning) leader_->launch_finished(launch.number, done.link_us, done.overlapped);

@@ -25,6 +25,7 @@ void Job::tick() {
   }
   watch_leader(now);
   if (state_ != State::kRunning) return;
+  tell_progress();
   std::erase_if(reported_, [&](const auto& entry) { return now - entry.second > 2 * settings_.stall_warning_us(); });
   std::erase_if(stalls_, [&](const auto& entry) { return reported_.count(entry.first) == 0; });
   watch_declarations();

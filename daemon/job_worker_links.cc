@@ -7,7 +7,8 @@
 namespace deft::daemon {
 
 std::string Job::link_prefix(std::size_t link) const {
-  return name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link);
+  const std::string prefix = name_ + "/" + std::to_string(incarnation_) + "/" + std::to_string(link);
+  return links_[link].epoch == 0 ? prefix : prefix + "/" + std::to_string(links_[link].epoch);
 }
 
 JobLinks Job::links_of_job() const {

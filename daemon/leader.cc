@@ -85,6 +85,11 @@ void Leader::receive(const Peer& from, const proto::Envelope& envelope) {
     case proto::Envelope::kStoreGet: return store_.get(from, envelope.store_get());
     case proto::Envelope::kFailure: return on_failure(envelope.failure());
     case proto::Envelope::kLeave: return on_leave(envelope.leave());
+    case proto::Envelope::kLinkFailed:
+      return on_link_failed(envelope.link_failed().link(), envelope.link_failed().epoch(),
+                            error_of(envelope.link_failed().cause()));
+    case proto::Envelope::kLinkStopped: return on_link_stopped(node, envelope.link_stopped());
+    case proto::Envelope::kLinkProgress: return on_link_progress(node, envelope.link_progress());
     case proto::Envelope::kStalled: return broadcast(envelope);
     case proto::Envelope::kWaiting: return send_(Peer(), envelope);
     case proto::Envelope::kHeartbeat:
@@ -204,6 +209,8 @@ void Leader::begin_connecting() {
     const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name());
     links_.emplace_back(known != nullptr ? *known : model::LinkModel{link.name(), latency_us, 1000});
   }
+  link_states_.resize(links_.size());
+  for (auto& state : link_states_) state.progress.resize(members_.size());
   tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
 }
 
@@ -220,8 +227,12 @@ void Leader::on_links_open(Member& member) {
 void Leader::on_failure(const proto::Failure& failure) {
   const Error error = error_of(failure);
   if (!failure.suspected()) return fail_job(error);
-  if (suspicion_) return;
-  suspicion_ = {error, MonotonicClock::now()};
+  suspect(error, false);
+}
+
+void Leader::suspect(const Error& error, bool of_link) {
+  if (suspicion_ && (of_link || !suspicion_->of_link)) return;
+  suspicion_ = {error, MonotonicClock::now(), of_link};
   proto::Envelope ping;
   ping.mutable_heartbeat()->set_number(++heartbeats_);
   broadcast(ping);
@@ -229,16 +240,17 @@ void Leader::on_failure(const proto::Failure& failure) {
 
 void Leader::check_suspicion(TimeUs now_us) {
   if (!suspicion_ || now_us - suspicion_->since_us < settings_.timeout_us / 4) return;
-  Error verdict = suspicion_->error;
+  std::optional<Error> lost;
   for (std::size_t i = 0; i < members_.size(); ++i) {
     if (members_[i].gone())
-      verdict = {ErrorKind::kLost, members_[i].describe(i) + " has ended, while others still need it",
-                 "all ranks must run the same number of steps", suspicion_->error.what};
+      lost = {ErrorKind::kLost, members_[i].describe(i) + " has ended, while others still need it",
+              "all ranks must run the same number of steps", suspicion_->error.what};
     if (!members_[i].gone() && members_[i].last_seen_us < suspicion_->since_us)
-      verdict = {ErrorKind::kLost, members_[i].describe(i) + " was lost", "look at that node and its daemon's log",
-                 suspicion_->error.what};
+      lost = {ErrorKind::kLost, members_[i].describe(i) + " was lost", "look at that node and its daemon's log",
+              suspicion_->error.what};
   }
-  fail_job(verdict);
+  if (!lost && suspicion_->of_link) return suspicion_.reset();
+  fail_job(lost ? *lost : suspicion_->error);
 }
 
 void Leader::on_leave(const proto::Leave& leave) {
@@ -265,6 +277,7 @@ void Leader::tick() {
   }
   check_suspicion(now);
   if (state_ != State::kFailed) watch_operations(now);
+  watch_links(now);
 }
 
 void Leader::fail_job(const Error& error) {
@@ -280,9 +293,12 @@ void Leader::fail_job(const Error& error) {
 
 nlohmann::json Leader::status() const {
   nlohmann::json links = nlohmann::json::array();
-  for (const auto& meter : links_) {
-    const auto& link = meter.model();
-    links.push_back({{"name", link.name}, {"latency_us", link.latency_us}, {"bytes_per_us", link.bytes_per_us}});
+  for (std::size_t i = 0; i < links_.size(); ++i) {
+    const auto& link = links_[i].model();
+    links.push_back({{"name", link.name},
+                     {"latency_us", link.latency_us},
+                     {"bytes_per_us", link.bytes_per_us},
+                     {"lost", link_states_[i].lost}});
   }
   nlohmann::json plans = nlohmann::json::array(), preserver = nlohmann::json::array();
   for (const auto& [id, group] : groups_) {

@@ -81,6 +81,28 @@ class Leader {
   struct Suspicion {
     Error error;
     TimeUs since_us = 0;
+    bool of_link = false;  // which others stand in for: only a lost node is the end
+  };
+
+  struct Progress {  // of a node on a link
+    std::uint64_t finished_below = 0, started_below = 0;
+    TimeUs told_us = 0;
+  };
+
+  struct LinkState {
+    std::uint32_t epoch = 0;
+    bool stopping = false;
+    std::string lost;  // why, where it was
+    Error error;
+    TimeUs since_us = 0;
+    std::uint32_t replacer = 0;
+    std::set<std::uint32_t> replacers;
+    std::vector<std::optional<std::uint64_t>> stopped;  // by node: what had finished there
+    std::vector<Progress> progress;                     // by node
+    std::uint64_t told_finished = 0;                    // below this all nodes know that all have finished
+    std::map<std::uint64_t, std::uint64_t> ordered;     // bytes of launches that not all have finished
+    std::uint64_t oldest = ~std::uint64_t{0};           // launch that not all have finished, and
+    TimeUs moved_us = 0;                                // when it was last seen to change or to be owed by a node
   };
 
   // leader.cc: gathering, failing, watching
@@ -90,6 +112,7 @@ class Leader {
   void begin_connecting();
   void on_links_open(Member& member);
   void on_failure(const proto::Failure& failure);
+  void suspect(const Error& error, bool of_link);
   void on_leave(const proto::Leave& leave);
   void give_up_gathering();
   void tick();
@@ -111,6 +134,15 @@ class Leader {
   void start_operation(const std::string& name, const Operation& operation);
   [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;
 
+  // leader_links.cc: links that die or stall
+  [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost) const;
+  void on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error& error);
+  void on_link_stopped(std::size_t node, const proto::LinkStopped& stopped);
+  void on_link_progress(std::size_t node, const proto::LinkProgress& progress);
+  void note_ordered(std::uint32_t link, std::uint64_t bytes);
+  [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const;
+  void watch_links(TimeUs now_us);
+
   // leader_plans.cc: changes of plan
   [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
@@ -128,6 +160,7 @@ class Leader {
   StoreTable store_;
   std::map<std::uint32_t, Group> groups_;
   std::vector<sched::LinkMeter> links_;
+  std::vector<LinkState> link_states_;  // of links_
   std::map<std::uint64_t, Outstanding> outstanding_;
   std::uint64_t next_number_ = 0;  // of launches and collectives, in the order in which nodes start them
   std::uint32_t next_link_ = 0;    // for collectives, in turn

@@ -99,6 +99,8 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   group.scheduler = std::move(*scheduler);
+  for (std::size_t link = 0; link < links_.size(); ++link)
+    if (!link_states_[link].lost.empty()) group.scheduler->link_lost(static_cast<model::LinkIndex>(link));
   return agreed;
 }
 
@@ -133,6 +135,7 @@ void Leader::order_launches(std::uint32_t id) {
   auto* const order = envelope.mutable_launch_order();
   order->set_first(next_number_);
   for (const auto& launch : launches) {
+    note_ordered(launch.link, launch.bytes);
     outstanding_[next_number_++] = {id, launch};
     auto* const message = order->add_launches();
     message->set_link(launch.link);
@@ -159,7 +162,7 @@ void Leader::launch_finished(std::uint64_t number, TimeUs link_us, bool overlapp
 }
 
 void Leader::measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped) {
-  if (link >= links_.size()) return;
+  if (link >= links_.size() || !link_states_[link].lost.empty()) return;
   links_[link].add(bytes, static_cast<double>(link_us), overlapped);
   for (auto& [id, group] : groups_)
     if (group.scheduler) group.scheduler->link_measured(link, links_[link].model());
@@ -231,11 +234,11 @@ std::optional<Error> Leader::check_operation(const std::string& name, const Oper
   return std::nullopt;
 }
 
-// In turn those that the daemons run, which need no copy to a GPU; where there are none, all.
+// In turn those that the daemons run and that are not lost, which need no copy to a GPU; where there are none, all.
 std::uint32_t Leader::link_for_operation() {
   for (std::size_t tries = 0; tries < links_.size(); ++tries) {
     const std::uint32_t link = next_link_++ % static_cast<std::uint32_t>(links_.size());
-    if (!link::runs_in_worker(links_[link].model().name)) return link;
+    if (!link::runs_in_worker(links_[link].model().name) && link_states_[link].lost.empty()) return link;
   }
   return next_link_++ % static_cast<std::uint32_t>(links_.size());
 }
@@ -243,8 +246,13 @@ std::uint32_t Leader::link_for_operation() {
 void Leader::start_operation(const std::string& name, const Operation& operation) {
   proto::Envelope envelope;
   auto* const start = envelope.mutable_operation_start();
+  const std::uint32_t link = link_for_operation();
+  const auto& first = operation.ready.front()->specs(0);
+  const auto bytes =
+      std::max(first.count(), first.capacity()) * model::dtype_bytes(static_cast<model::DType>(first.dtype()));
+  note_ordered(link, bytes * members_.size());  // a root sends it to every other node
   start->set_number(next_number_++);
-  start->set_link(link_for_operation());
+  start->set_link(link);
   start->set_name(name);
   for (const auto& ready : operation.ready)
     for (const auto& spec : ready->specs()) start->add_counts(spec.count());

@@ -156,6 +156,7 @@ void Reactor::run() {
     if (!spinning && run_pollers(true)) continue;
     if (run_events(spinning ? 0 : timeout_ms())) last_work = MonotonicClock::now();
   }
+  stopping_ = false;
 }
 
 }  // namespace deft::daemon

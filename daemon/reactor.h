@@ -50,7 +50,7 @@ class Reactor {
   void stop();                   // any thread
 
   void set_spin(TimeUs spin_us) { spin_us_ = spin_us; }
-  void run();
+  void run();  // until stop(); it may run again
 
  private:
   struct Timer {

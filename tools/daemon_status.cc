@@ -85,10 +85,19 @@ std::string links_table(const json& job) {
   for (const auto& link : list(job, "links")) {
     char busy[32];
     std::snprintf(busy, sizeof busy, "%.1f s", number(link, "busy_us") / 1e6);
-    rows.push_back({cell(link, "name"), link.value("open", false) ? "open" : "closed", cell(link, "parts"),
-                    bytes_text(number(link, "bytes")), busy, cell(link, "waiting")});
+    const bool lost = link.contains("lost");
+    const std::string state = lost                        ? "lost, over " + cell(link, "goes_over")
+                              : link.value("open", false) ? "open"
+                                                          : "closed";
+    rows.push_back({cell(link, "name"), state, cell(link, "parts"), bytes_text(number(link, "bytes")), busy,
+                    cell(link, "waiting")});
   }
-  return rows.size() > 1 ? table(rows) : "";
+  std::string out = rows.size() > 1 ? table(rows) : "";
+  for (const auto& link : list(job, "links"))
+    if (link.contains("lost"))
+      out += "    link " + cell(link, "name") + " was lost; " + cell(link, "run_again") +
+             " operations were run again\n        because of " + cell(link, "lost") + "\n";
+  return out;
 }
 
 std::string groups_table(const json& job) {

@@ -47,7 +47,7 @@ class Cluster:
         self.nodes = nodes
         self.options = {"timeout": timeout, "links": "gloo:lo", **options}
         self.folder = tempfile.TemporaryDirectory(prefix="deft-test-")
-        self.listen = [f"127.0.0.{node + 1}:{free_port(f'127.0.0.{node + 1}')}" for node in range(nodes)]
+        self.listen = [self.address_to_listen_on(node) for node in range(nodes)]
         self.daemons: list[subprocess.Popen] = []
         self.workers: list[subprocess.Popen] = []
 
@@ -64,6 +64,13 @@ class Cluster:
             process.wait()
         self.folder.cleanup()
 
+    def address_to_listen_on(self, node: int) -> str:
+        return f"127.0.0.{node + 1}:{free_port(f'127.0.0.{node + 1}')}"
+
+    def prefix(self, node: int) -> list[str]:
+        """What to put before a command to run it on this node."""
+        return []
+
     def socket(self, node: int) -> str:
         return f"{self.folder.name}/node{node}.sock"
 
@@ -76,7 +83,7 @@ class Cluster:
         flags |= options
         with open(f"{self.folder.name}/node{node}.log", "a") as log:
             process = subprocess.Popen(
-                [program, *(f"--{name}={value}" for name, value in flags.items())],
+                [*self.prefix(node), program, *(f"--{name}={value}" for name, value in flags.items())],
                 stderr=log,
                 stdout=log,
                 pass_fds=[writer],
@@ -108,7 +115,7 @@ class Cluster:
 
     def start_one(self, script: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
         process = subprocess.Popen(
-            [sys.executable, "-c", PROLOGUE + script],
+            [*self.prefix(rank // per_node), sys.executable, "-c", PROLOGUE + script],
             env=self.environment(rank, per_node, **variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

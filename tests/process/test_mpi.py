@@ -74,9 +74,23 @@ def test_a_lost_node_is_named_and_the_daemons_serve_the_next_job():
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSEGV])
+def test_a_crash_of_mpi_is_the_end_of_the_link_where_another_one_is_left(kill):
+    with Cluster(2) as cluster:
+        wanted = {output.split()[-1] for output in run(cluster, 1, "gloo:lo", STEPS="40")}
+        options = {"STEPS": "40", "DEFT_PARTITION_BYTES": "64KB"}
+        workers = cluster.start(SUMS, DEFT_LINKS="gloo:lo,mpi:lo", DEFT_POLICY="bytescheduler", **options)
+        wait_for_line(workers[0], "training")
+        os.kill(helpers(cluster.daemons[1])[1], kill)
+        assert {output.split()[-1] for output in cluster.finish(workers)} == wanted
+        for node in range(2):
+            assert "goes on without link mpi:lo" in cluster.log(node)
+        assert f"the MPI process of node 1 was ended by signal {int(kill)}" in cluster.log(1)
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_of_mpi_ends_the_job_with_the_reason_and_not_the_daemon(kill):
     with Cluster(2) as cluster:
-        workers = cluster.start(SUMS, DEFT_LINKS="gloo:lo,mpi:lo", STEPS="1000000")
+        workers = cluster.start(SUMS, DEFT_LINKS="mpi:lo", STEPS="1000000")
         for worker in workers:
             wait_for_line(worker, "training")
         moment = time.monotonic()

@@ -97,11 +97,26 @@ def test_a_lost_server_is_named_on_every_worker_by_the_deadline(kill):
             assert worker.wait(10) == 7
 
 
-def test_a_lost_node_is_named_and_the_servers_serve_the_next_job():
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_job_that_loses_its_servers_goes_on_over_gloo(kill):
+    with Cluster(2) as cluster:
+        servers = Servers(cluster, 2)
+        options = {"STEPS": "40", "DEFT_PARTITION_BYTES": "64KB"}
+        wanted = {output.split()[-1] for output in run(cluster, 1, "gloo:lo", **options)}
+        workers = cluster.start(SUMS, DEFT_LINKS=f"gloo:lo,{servers.link}", DEFT_POLICY="bytescheduler", **options)
+        wait_for_line(workers[0], "training")
+        servers.processes[1].send_signal(kill)
+        assert {output.split()[-1] for output in cluster.finish(workers)} == wanted
+        for node in range(2):
+            assert f"goes on without link {servers.link}" in cluster.log(node)
+
+
+@pytest.mark.parametrize("beside", ["", "gloo:lo,"])
+def test_a_lost_node_is_named_and_the_servers_serve_the_next_job(beside):
     with Cluster(3) as cluster:
         servers = Servers(cluster, 2)
         before = [descriptors(server) for server in servers.processes]
-        workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="1000000")
+        workers = cluster.start(SUMS, DEFT_LINKS=beside + servers.link, STEPS="1000000")
         for worker in workers:
             wait_for_line(worker, "training")
         cluster.daemons[2].kill()

@@ -1,0 +1,232 @@
+// The leader's decisions about links that fail or stall, driven by messages alone.
+#include <gtest/gtest.h>
+
+#include "daemon/leader.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr TimeUs kTimeoutUs = 1'200'000;
+
+JobSettings settings() {
+  JobSettings s;
+  s.policy = "fifo";
+  s.bucket_bytes = 1 << 20;
+  s.partition_bytes = 1 << 16;
+  s.credit_bytes = 4 << 20;
+  s.timeout_us = kTimeoutUs;
+  s.stall_timeout_us = 600'000'000;
+  return s;
+}
+
+// Two nodes with two or three links, and a group of one bucket of 1 MiB.
+struct World {
+  explicit World(std::vector<std::string> names)
+      : links(std::move(names)),
+        leader(reactor, "job", 7, settings(), 2,
+               [this](const Peer& to, proto::Envelope envelope) { sent.emplace_back(to, std::move(envelope)); }) {
+    for (const Peer& from : {Peer(""), Peer("b")})
+      say(from, [&](auto& e) {
+        auto* const join = e.mutable_join();
+        join->set_world(2);
+        join->add_ranks(from.empty() ? 0 : 1);
+        for (const auto& name : links) join->add_links()->set_name(name);
+      });
+    for (const Peer& from : {Peer(""), Peer("b")}) say(from, [](auto& e) { e.mutable_links_open(); });
+    for (const Peer& from : {Peer(""), Peer("b")})
+      say(from, [](auto& e) {
+        auto* const declare = e.mutable_declare();
+        declare->set_slots(1);
+        declare->set_reduce_op(1);
+        auto* const tensor = declare->add_tensors();
+        tensor->set_name("w");
+        tensor->set_dtype(1);
+        tensor->add_shape(1 << 18);
+      });
+    sent.clear();
+  }
+
+  template <typename Fill>
+  void say(const Peer& from, Fill fill) {
+    proto::Envelope envelope;
+    fill(envelope);
+    leader.receive(from, envelope);
+  }
+  void fails(const Peer& from, std::uint32_t link, std::uint32_t epoch = 0) {
+    say(from, [&](auto& e) {
+      e.mutable_link_failed()->set_link(link);
+      e.mutable_link_failed()->set_epoch(epoch);
+      e.mutable_link_failed()->mutable_cause()->set_kind(static_cast<std::uint32_t>(ErrorKind::kLost));
+      e.mutable_link_failed()->mutable_cause()->set_what("the cable was cut");
+    });
+  }
+  void stopped(const Peer& from, std::uint32_t link, std::uint64_t below, std::uint32_t epoch = 0) {
+    say(from, [&](auto& e) {
+      e.mutable_link_stopped()->set_link(link);
+      e.mutable_link_stopped()->set_epoch(epoch);
+      e.mutable_link_stopped()->set_finished_below(below);
+    });
+  }
+  // The same on every link.
+  void progress(const Peer& from, std::uint64_t finished, std::uint64_t started) {
+    say(from, [&](auto& e) {
+      for (std::size_t i = 0; i < links.size(); ++i) {
+        auto* const link = e.mutable_link_progress()->add_links();
+        link->set_epoch(leader_epoch[i]);
+        link->set_finished_below(i == 1 ? finished : started);
+        link->set_started_below(started);
+      }
+    });
+  }
+  // Tells how far the nodes are, again and again.
+  void live_for(TimeUs us, std::uint64_t finished, std::uint64_t started) {
+    const TimeUs until = MonotonicClock::now() + us;
+    while (MonotonicClock::now() < until) {
+      for (const Peer& from : {Peer(""), Peer("b")}) progress(from, finished, started);
+      reactor.after(20'000, [this] { reactor.stop(); });
+      reactor.run();
+    }
+  }
+
+  template <typename Has>
+  std::vector<proto::Envelope> of_kind(Has has) const {
+    std::vector<proto::Envelope> found;
+    for (const auto& [peer, envelope] : sent)
+      if (has(envelope)) found.push_back(envelope);
+    return found;
+  }
+  [[nodiscard]] auto stops() const {
+    return of_kind([](const auto& e) { return e.has_link_stop(); });
+  }
+  [[nodiscard]] auto replaced() const {
+    return of_kind([](const auto& e) { return e.has_link_replaced(); });
+  }
+  [[nodiscard]] std::string failure() const {
+    const auto found = of_kind([](const auto& e) { return e.has_failure(); });
+    return found.empty() ? "" : found.front().failure().what();
+  }
+  [[nodiscard]] std::set<std::uint32_t> launched_on() const {
+    std::set<std::uint32_t> used;
+    for (const auto& envelope : of_kind([](const auto& e) { return e.has_launch_order(); }))
+      for (const auto& launch : envelope.launch_order().launches()) used.insert(launch.link());
+    return used;
+  }
+
+  std::vector<std::string> links;
+  std::vector<std::uint32_t> leader_epoch = std::vector<std::uint32_t>(3);
+  Reactor reactor;
+  std::vector<std::pair<Peer, proto::Envelope>> sent;
+  Leader leader;
+};
+
+TEST(LeaderLinks, AFailedLinkIsStoppedEverywhereAndRunAgainFromWhereTheSlowestNodeIs) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.fails("b", 1);
+  world.fails("", 1);  // at the same time
+  ASSERT_EQ(world.stops().size(), 2u);
+  EXPECT_EQ(world.stops()[0].link_stop().cause().what(), "the cable was cut");
+  world.stopped("b", 1, 17);
+  EXPECT_TRUE(world.replaced().empty()) << "one node may still touch its gradients";
+  world.stopped("", 1, 12);
+  ASSERT_EQ(world.replaced().size(), 2u);
+  const auto& replaced = world.replaced()[0].link_replaced();
+  EXPECT_EQ(replaced.from(), 12u);
+  EXPECT_EQ(replaced.by(), 0u);
+  EXPECT_EQ(replaced.epoch(), 1u);
+  EXPECT_EQ(world.leader.status()["links"][1]["lost"], "the cable was cut");
+  world.fails("b", 1);  // of the epoch before: late news
+  EXPECT_EQ(world.stops().size(), 2u);
+  EXPECT_EQ(world.failure(), "");
+}
+
+TEST(LeaderLinks, NothingMoreIsLaunchedOnALostLink) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.leader.bucket_ready(0, 0, 0);
+  EXPECT_EQ(world.launched_on(), (std::set<std::uint32_t>{0, 1}));
+  for (std::uint64_t number = 0; number < 16; ++number) world.leader.launch_finished(number, 100, false);
+  world.fails("b", 1);
+  world.sent.clear();
+  world.leader.bucket_ready(0, 0, 1);
+  EXPECT_EQ(world.launched_on(), (std::set<std::uint32_t>{0}));
+}
+
+TEST(LeaderLinks, TheLastLinkEndsTheJobAndSoDoesTheOneThatStoodIn) {
+  for (const std::uint32_t second : {0U, 1U}) {
+    World world({"gloo:eth0", "gloo:eth1"});
+    world.fails("b", 1);
+    for (const Peer& from : {Peer(""), Peer("b")}) world.stopped(from, 1, 0);
+    world.leader_epoch[1] = 1;
+    world.sent.clear();
+    world.fails("b", second, second == 1 ? 1 : 0);
+    EXPECT_TRUE(world.stops().empty());
+    world.live_for(kTimeoutUs / 2, 5, 5);
+    EXPECT_EQ(world.failure(), "the cable was cut");
+  }
+}
+
+TEST(LeaderLinks, AThirdLinkStandsInForBoth) {
+  World world({"gloo:eth0", "gloo:eth1", "gloo:eth2"});
+  for (const std::uint32_t link : {0U, 1U}) world.fails("b", link);
+  for (const std::uint32_t link : {0U, 1U})
+    for (const Peer& from : {Peer(""), Peer("b")}) world.stopped(from, link, 0);
+  ASSERT_EQ(world.replaced().size(), 4u);
+  EXPECT_EQ(world.replaced()[3].link_replaced().by(), 2u);
+  EXPECT_EQ(world.failure(), "");
+}
+
+TEST(LeaderLinks, ALinkThatWorkersRunDoesNotStandIn) {
+  World world({"gloo:eth0", "nccl"});
+  world.fails("b", 0);
+  EXPECT_TRUE(world.stops().empty());
+  world.live_for(kTimeoutUs / 2, 5, 5);
+  EXPECT_EQ(world.failure(), "the cable was cut");
+}
+
+TEST(LeaderLinks, ALinkStallsWhenAllNodesHaveStartedWhatDoesNotEnd) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.live_for(kTimeoutUs / 2, 5, 5);  // nothing is under way
+  EXPECT_TRUE(world.stops().empty());
+  world.live_for(kTimeoutUs / 2, 5, 7);
+  ASSERT_FALSE(world.stops().empty());
+  EXPECT_EQ(world.stops()[0].link_stop().link(), 1u);
+  EXPECT_NE(world.stops()[0].link_stop().cause().what().find("nothing has come through link gloo:eth1 for"),
+            std::string::npos);
+}
+
+TEST(LeaderLinks, ANodeThatIsNotThereYetIsNoStall) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  const TimeUs until = MonotonicClock::now() + kTimeoutUs;
+  while (MonotonicClock::now() < until) {
+    world.progress("", 5, 9);
+    world.progress("b", 5, 5);  // a worker is still computing
+    world.reactor.after(20'000, [&] { world.reactor.stop(); });
+    world.reactor.run();
+  }
+  EXPECT_TRUE(world.stops().empty());
+}
+
+TEST(LeaderLinks, ALinkThatMovesIsNoStall) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  for (std::uint64_t number = 0; number < 12; ++number) world.live_for(kTimeoutUs / 12, number, 20);
+  EXPECT_TRUE(world.stops().empty());
+}
+
+TEST(LeaderLinks, ANodeThatDoesNotStopTheLinkIsTheEnd) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.fails("b", 1);
+  world.stopped("", 1, 0);
+  world.live_for(kTimeoutUs * 3 / 4, 5, 5);
+  EXPECT_EQ(world.failure(), "the cable was cut");
+}
+
+TEST(LeaderLinks, WhatAllHaveFinishedIsTold) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.progress("", 9, 12);
+  EXPECT_TRUE(world.sent.empty());
+  world.progress("b", 4, 12);
+  ASSERT_EQ(world.sent.size(), 2u);
+  EXPECT_EQ(world.sent[0].second.link_progress().links(1).finished_below(), 4u);
+}
+
+}  // namespace
+}  // namespace deft::daemon

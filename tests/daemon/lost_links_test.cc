@@ -1,0 +1,295 @@
+// Nodes whose link fails at another operation on each of them, after it has destroyed what they brought: what they kept, run
+// again over another link, gives every node every result once, with the same bits.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+
+#include "daemon/link_queue.h"
+
+namespace deft::daemon {
+namespace {
+
+using ipc::Collective;
+using Values = std::vector<float>;
+
+constexpr std::size_t kCount = 8;    // elements of a launch, or of a node's block
+constexpr std::size_t kWorkers = 2;  // of each node
+constexpr float kSpoilt = -1e9F;
+
+// Where the links of all nodes meet. From `fails_at` on a node sees every operation fail, even if others have the result.
+struct Hub {
+  explicit Hub(std::size_t nodes) : fails_at(nodes, ~std::size_t{0}) {}
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::vector<std::vector<Values>> brought;  // of each operation, by node
+  std::vector<std::size_t> fails_at;
+  bool aborted = false;
+};
+
+class FaultyLink final : public link::Link {
+ public:
+  FaultyLink(Hub& hub, std::size_t node) : hub_(hub), node_(node) {}
+  [[nodiscard]] const std::string& name() const override { return name_; }
+  [[nodiscard]] std::size_t depth() const override { return 3; }
+  Result<void> all_reduce(std::byte*, std::size_t, model::DType, model::ReduceOp) override { return {}; }
+  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType, model::ReduceOp,
+                                std::uint32_t) override {
+    float* const values = floats(data);
+    bring({values, values + count});
+    std::fill(values, values + count, kSpoilt);
+    under_way_.push_back(values);
+    return {};
+  }
+  Result<void> finish_all_reduce() override {
+    const std::size_t operation = started_ - under_way_.size();
+    auto brought = await(operation);
+    if (!brought) return tl::unexpected(brought.error());
+    for (std::size_t i = 0; i < brought->front().size(); ++i) {
+      under_way_.front()[i] = 0;
+      for (const auto& values : *brought) under_way_.front()[i] += values[i];
+    }
+    under_way_.pop_front();
+    return {};
+  }
+  Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override {
+    float* const values = floats(data);
+    bring({values, values + bytes / sizeof(float)});
+    if (root != node_) values[0] = kSpoilt;
+    auto brought = await(started_ - 1);
+    if (!brought) return tl::unexpected(brought.error());
+    std::ranges::copy((*brought)[root], values);
+    return {};
+  }
+  Result<void> all_gather(std::byte* data, std::span<const std::size_t>) override {
+    float* const values = floats(data);
+    bring({values + node_ * kCount, values + (node_ + 1) * kCount});
+    auto brought = await(started_ - 1);
+    if (!brought) return tl::unexpected(brought.error());
+    for (std::size_t node = 0; node < brought->size(); ++node)
+      std::ranges::copy((*brought)[node], values + node * kCount);
+    return {};
+  }
+  void abort(std::string_view) override {
+    const std::lock_guard lock(hub_.mutex);
+    hub_.aborted = true;
+    hub_.changed.notify_all();
+  }
+
+ private:
+  static float* floats(std::byte* data) { return reinterpret_cast<float*>(data); }
+  void bring(Values values) {
+    const std::lock_guard lock(hub_.mutex);
+    if (hub_.brought.size() <= started_) hub_.brought.resize(started_ + 1);
+    auto& brought = hub_.brought[started_++];
+    brought.resize(hub_.fails_at.size());
+    brought[node_] = std::move(values);
+    hub_.changed.notify_all();
+  }
+  Result<std::vector<Values>> await(std::size_t operation) {
+    std::unique_lock lock(hub_.mutex);
+    if (operation >= hub_.fails_at[node_]) return fail(ErrorKind::kLost, "the wire was cut");
+    const auto& all = hub_.brought;
+    hub_.changed.wait(lock, [&] {
+      return hub_.aborted || std::ranges::none_of(all[operation], [](const Values& v) { return v.empty(); });
+    });
+    if (hub_.aborted) return fail(ErrorKind::kLost, "aborted");
+    return all[operation];
+  }
+
+  Hub& hub_;
+  const std::size_t node_;
+  const std::string name_ = "faulty";
+  std::size_t started_ = 0;
+  std::deque<float*> under_way_;
+};
+
+Collective kind_of(std::uint64_t number) {
+  return number % 5 == 3 ? Collective::kBroadcast : number % 5 == 4 ? Collective::kAllGather : Collective::kAllReduce;
+}
+
+float brings(std::size_t node, std::size_t worker, std::uint64_t number) {
+  return 0.1F * static_cast<float>(1 + node * kWorkers + worker) + static_cast<float>(number);
+}
+
+// One node: its workers' memory, and what the job does with the queue.
+class Node {
+ public:
+  Node(Reactor& reactor, std::size_t node, std::size_t nodes, std::uint64_t launches)
+      : reactor_(reactor), node_(node), nodes_(nodes), launches_(launches), results_(launches) {
+    for (std::uint64_t number = 0; number < launches; ++number) {
+      memory_.emplace_back(kWorkers, Values(kCount * nodes * kWorkers, kSpoilt));
+      for (std::size_t worker = 0; worker < kWorkers; ++worker) {
+        const std::size_t at = kind_of(number) == Collective::kAllGather ? block(worker) : 0;
+        const std::size_t size = kind_of(number) == Collective::kAllGather ? kCount / kWorkers : kCount;
+        std::fill_n(memory_[number][worker].begin() + static_cast<std::ptrdiff_t>(at), size,
+                    brings(node, worker, number));
+      }
+      SubCommTask launch;
+      launch.number = number;
+      queue.waiting.push_back(std::move(launch));
+    }
+  }
+
+  void open(Hub& hub) {
+    failed_ = false;
+    queue.executor = std::make_unique<Executor>(
+        reactor_, "faulty", static_cast<std::uint32_t>(node_),
+        [&hub, node = node_]() -> Result<std::unique_ptr<link::Link>> {
+          return std::make_unique<FaultyLink>(hub, node);
+        },
+        [](const Result<void>&) {}, [this](TransferDone done) { on_done(std::move(done)); });
+    while (!queue.waiting.empty()) {
+      SubCommTask launch = std::move(queue.waiting.front());
+      queue.waiting.pop_front();
+      if (!launch.contribution) launch.contribution = std::make_shared<Contribution>();
+      queue.executor->push(transfer_of(launch));
+      queue.running.emplace(launch.number, std::move(launch));
+    }
+  }
+
+  [[nodiscard]] bool failed() const { return failed_; }
+  [[nodiscard]] bool done() const { return queue.running.empty(); }
+  [[nodiscard]] std::uint64_t finished_below() const { return queue.finished_below(launches_); }
+  [[nodiscard]] const std::vector<std::vector<Values>>& results() const { return results_; }
+
+  LinkQueue queue;
+
+ private:
+  [[nodiscard]] std::size_t block(std::size_t worker) const { return node_ * kCount + worker * kCount / kWorkers; }
+
+  Transfer transfer_of(const SubCommTask& launch) {
+    Transfer transfer;
+    if (launch.again) {
+      transfer = *launch.again;
+    } else {
+      transfer.collective = kind_of(launch.number);
+      for (auto& values : memory_[launch.number])
+        transfer.buffers.push_back(reinterpret_cast<std::byte*>(values.data()));
+      transfer.count = kCount;
+      transfer.root_node = static_cast<std::uint32_t>(launch.number % nodes_);
+      transfer.root_local = 1;
+      transfer.node_bytes.assign(nodes_, kCount * sizeof(float));
+      transfer.local_bytes.assign(kWorkers, kCount / kWorkers * sizeof(float));
+    }
+    transfer.token = launch.number;
+    transfer.contribution = launch.contribution;
+    return transfer;
+  }
+
+  void on_done(TransferDone done) {
+    if (!done.result) {
+      failed_ = true;
+      return;
+    }
+    SubCommTask launch = std::move(queue.running.at(done.token));
+    queue.running.erase(done.token);
+    const bool had_it = launch.again.has_value();
+    launch.again = transfer_of(launch);
+    launch.again->buffers.clear();
+    const std::uint64_t number = launch.number;
+    queue.finished(std::move(launch), done.bytes);
+    if (had_it) return;
+    for (auto& values : memory_[number]) {
+      results_[number].push_back(values);
+      std::ranges::fill(values, kSpoilt);  // the worker goes on
+    }
+  }
+
+  Reactor& reactor_;
+  const std::size_t node_, nodes_;
+  const std::uint64_t launches_;
+  std::vector<std::vector<Values>> memory_;   // of each launch, by worker
+  std::vector<std::vector<Values>> results_;  // of each launch, of each worker, as often as it was told
+  bool failed_ = false;
+};
+
+template <typename Condition>
+void run_until(Reactor& reactor, Condition condition) {
+  for (int looks = 0; looks < 5000 && !condition(); ++looks) {
+    reactor.after(1000, [&] { reactor.stop(); });
+    reactor.run();
+  }
+  RC_ASSERT(condition());
+}
+
+void check_results(const std::vector<std::unique_ptr<Node>>& nodes, std::uint64_t launches) {
+  for (std::uint64_t number = 0; number < launches; ++number) {
+    const std::size_t size = kind_of(number) == Collective::kAllGather ? kCount * nodes.size() : kCount;
+    for (const auto& node : nodes) {
+      RC_ASSERT(node->results()[number].size() == kWorkers);
+      for (const auto& values : node->results()[number]) {
+        for (std::size_t i = 0; i < size; ++i) {
+          float expected = 0;
+          if (kind_of(number) == Collective::kAllReduce) {
+            for (std::size_t n = 0; n < nodes.size(); ++n) expected += brings(n, 0, number) + brings(n, 1, number);
+          } else if (kind_of(number) == Collective::kBroadcast) {
+            expected = brings(number % nodes.size(), 1, number);
+          } else {
+            expected = brings(i / kCount, i % kCount / (kCount / kWorkers), number);
+          }
+          RC_ASSERT(values[i] == expected);
+        }
+      }
+    }
+  }
+}
+
+RC_GTEST_PROP(LostLinks, EveryNodeGetsEveryResultOnceWithTheSameBits, ()) {
+  const auto count = *rc::gen::inRange<std::size_t>(2, 5);
+  const auto launches = *rc::gen::inRange<std::uint64_t>(1, 14);
+  Reactor reactor;
+  std::vector<std::unique_ptr<Node>> nodes;
+  for (std::size_t node = 0; node < count; ++node)
+    nodes.push_back(std::make_unique<Node>(reactor, node, count, launches));
+  std::vector<std::unique_ptr<Hub>> hubs;
+  const auto losses = *rc::gen::inRange(1, 4);
+  for (int loss = 0; loss < losses; ++loss) {
+    auto& hub = *hubs.emplace_back(std::make_unique<Hub>(count));
+    for (auto& at : hub.fails_at) at = *rc::gen::inRange<std::size_t>(0, launches + 1);
+    const auto at = *rc::gen::inRange<std::size_t>(0, count);
+    hub.fails_at[at] = std::min<std::size_t>(hub.fails_at[at], launches - 1);
+    for (auto& node : nodes) node->open(hub);
+    const bool over = std::ranges::all_of(nodes, [](const auto& node) { return node->done(); });
+    if (!over)
+      run_until(reactor, [&] {
+        return std::ranges::any_of(nodes, [](const auto& node) { return node->failed(); }) ||
+               std::ranges::all_of(nodes, [](const auto& node) { return node->done(); });
+      });
+    std::uint64_t from = launches;
+    const auto known = *rc::gen::inRange<std::uint64_t>(0, launches + 1);  // how much of it the leader has told
+    for (auto& node : nodes) {
+      node->queue.executor->abort("lost");
+      run_until(reactor, [&] { return node->queue.executor->finished(); });
+      from = std::min(from, node->finished_below());
+    }
+    for (auto& node : nodes) {
+      node->queue.release(std::min(from, known));
+      const auto again = node->queue.run_again(from);
+      RC_ASSERT(again.has_value());
+    }
+  }
+  Hub sound(count);
+  for (auto& node : nodes) node->open(sound);
+  run_until(reactor, [&] { return std::ranges::all_of(nodes, [](const auto& node) { return node->done(); }); });
+  check_results(nodes, launches);
+  for (auto& node : nodes) {
+    node->queue.release(launches);
+    RC_ASSERT(node->queue.kept.empty());
+    node->queue.executor.reset();
+  }
+}
+
+TEST(LostLinks, WhatWasNotKeptIsNotRunAgain) {
+  LinkQueue queue;
+  SubCommTask launch;
+  launch.number = 3;
+  queue.running.emplace(3, std::move(launch));
+  EXPECT_EQ(queue.finished_below(9), 3u);
+  EXPECT_FALSE(queue.run_again(3));
+}
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,116 @@
+"""One training on emulated nodes of which one loses a NIC: run by test_lost_links.py, once for each case.
+
+    nic_down.py '{"links": "gloo:eth0,gloo:eth1", "nics": 2, "down": [[1, 1]], ...}'
+
+Prints one JSON object: what the workers printed, the daemons' status before the end, and their logs.
+"""
+
+import json
+import sys
+import threading
+import time
+from pathlib import Path
+
+from cluster import Cluster, wait_for_line, wait_until
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
+from lab import netns
+
+DOWN_AT = 8
+TRAIN = """
+STEPS = int(os.environ["STEPS"])
+sizes = [300_000, 1000, 500_000, 64, 250_001]
+tensors = [deft.Tensor(f"t{i}", deft.FLOAT32, (n,), len(sizes) - 1 - i) for i, n in enumerate(sizes)]
+group = session.declare("sgd", tensors)
+weights = [np.zeros(n, np.float32) for n in sizes]
+random = np.random.default_rng(rank)
+noise = [random.standard_normal(n).astype(np.float32) for n in sizes]
+n = 40_000
+for step in range(STEPS):
+    try:
+        session.stage(deft.FORWARD, step)
+        time.sleep(0.01)
+        session.stage(deft.BACKWARD, step)
+        for i, count in enumerate(sizes):
+            # Of the weights too: what is lost or added twice is never forgotten.
+            vector(group, i)[:count] = np.roll(noise[i], step) * np.float32(1 + rank) - weights[i] * np.float32(0.1)
+            group.ready(i, 1, step)
+        loss, root = np.full(n, rank + step, np.float32), np.full(n, rank + step, np.float32)
+        all_ranks = np.zeros(n * size)
+        block = np.full(n, rank * 7.0 + step)
+        handles = [session.allreduce("loss", pointer(loss), n, deft.FLOAT32),
+                   session.broadcast("root", pointer(root), n, deft.FLOAT32, step % size),
+                   session.allgather("all", pointer(block), [n] * size, deft.FLOAT64)]
+        for handle, out in zip(handles, [loss, root, all_ranks]):
+            handle.finish(pointer(out))
+        assert (loss == sum(range(size)) + size * step).all() and (root == step % size + step).all(), step
+        assert (all_ranks == np.repeat(np.arange(size) * 7.0 + step, n)).all(), step
+        for i, count in enumerate(sizes):
+            group.wait(i, 1, step)
+            weights[i] -= np.float32(0.01) * vector(group, i)[:count] / size
+    except deft.DeftError as error:
+        say(f"ERROR {time.monotonic()} {error}")
+        raise SystemExit(7)
+    say(f"step {step}")
+import hashlib
+say("weights " + hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest())
+session.close()
+"""
+
+
+class Nodes(Cluster):
+    def __init__(self, lab, case):
+        self.lab = lab
+        super().__init__(lab.nodes, timeout=case["timeout"], links=case["links"], partition_bytes="64KB",
+                         credit_bytes="512KB", bucket_bytes="1MB")  # fmt: skip
+
+    def address_to_listen_on(self, node):
+        return f"{self.lab.address(node)}:29610"
+
+    def prefix(self, node):
+        return self.lab.prefix(node)
+
+
+def read(worker, outputs: list[str], rank: int) -> None:
+    out, errors = worker.communicate()
+    outputs[rank] = out + errors
+
+
+def await_loss(cluster: Cluster) -> dict:
+    def is_lost() -> bool:
+        return any("lost" in link for job in cluster.status()["jobs"] for link in job["links"])
+
+    wait_until(is_lost, seconds=30, what="a lost link in the status")
+    return cluster.status()
+
+
+def run(case: dict) -> dict:
+    variables = {"DEFT_POLICY": case["policy"], "STEPS": str(case["steps"]), **case.get("variables", {})}
+    with netns.Lab(nodes=case.get("nodes", 2), nics=case["nics"]) as lab:
+        lab.shape([case["rate"]] * case["nics"])
+        with Nodes(lab, case) as cluster:
+            workers = cluster.start(TRAIN, case.get("per_node", 1), **variables)
+            wait_for_line(workers[0], f"step {DOWN_AT}")
+            began = time.monotonic()
+            for node, nic in case["down"]:
+                lab.change(nic, netns.DOWN, node)
+            outputs = [""] * len(workers)
+            readers = [threading.Thread(target=read, args=(worker, outputs, i)) for i, worker in enumerate(workers)]
+            for reader in readers:
+                reader.start()
+            status = await_loss(cluster) if case["down"] and case.get("look", True) else None
+            for reader in readers:
+                reader.join(60)
+            return {
+                "seconds": time.monotonic() - began,
+                "codes": [worker.returncode for worker in workers],
+                "outputs": outputs,
+                "status": status,
+                "logs": [cluster.log(node) for node in range(cluster.nodes)],
+            }
+
+
+if __name__ == "__main__":
+    if not netns.inside():
+        sys.exit(netns.enter([sys.executable, *sys.argv]))
+    print(json.dumps(run(json.loads(sys.argv[1]))))

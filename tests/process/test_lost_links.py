@@ -1,0 +1,89 @@
+"""A NIC that goes down in mid-training, on emulated nodes: the job goes on over the other links, with the same bits."""
+
+import functools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from cluster import BUILD
+
+FOLDER = Path(__file__).parent
+BASE = {"links": "gloo:eth0,gloo:eth1", "nics": 2, "policy": "fifo", "timeout": "6s", "rate": "200mbit", "steps": 22}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def emulated():
+    trial = "import sys; sys.path.insert(0, 'bench'); from lab import netns; sys.exit(netns.enter(['true']))"
+    try:
+        done = subprocess.run([sys.executable, "-c", trial], cwd=FOLDER.parents[1], capture_output=True, text=True)
+    except OSError as error:
+        pytest.skip(str(error))
+    if done.returncode:
+        pytest.skip(f"no emulated nodes here: {done.stderr.splitlines()[-1:]}")
+
+
+def run(**case) -> dict:
+    text = json.dumps(BASE | case)
+    done = subprocess.run(
+        [sys.executable, FOLDER / "nic_down.py", text], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def weights(result: dict) -> set[str]:
+    assert set(result["codes"]) == {0}, "\n".join([*result["outputs"], *result["logs"]])
+    return {line for output in result["outputs"] for line in output.splitlines() if line.startswith("weights ")}
+
+
+@functools.cache
+def undisturbed(nodes: int, per_node: int, steps: int) -> set[str]:
+    result = run(nodes=nodes, per_node=per_node, steps=steps, rate="1gbit", down=[])
+    return weights(result)
+
+
+CASES = {
+    "fifo": {},
+    "the leader's own NIC": {"down": [[0, 1]], "per_node": 2},
+    "bytescheduler": {"policy": "bytescheduler"},
+    "prophet": {"policy": "prophet"},
+    "knapsack": {"policy": "knapsack", "steps": 40},
+    "knapsack with a given plan": {"policy": "knapsack", "variables": {"DEFT_PLAN": "0@1"}},
+    "two of three": {"nodes": 3, "nics": 3, "links": "gloo:eth0,gloo:eth1,gloo:eth2", "down": [[1, 1], [2, 2]]},
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_training_goes_on_with_the_bits_of_an_undisturbed_one(name):
+    case = {"down": [[1, 1]], **CASES[name]}
+    result = run(**case)
+    steps = case.get("steps", BASE["steps"])
+    wanted = undisturbed(case.get("nodes", 2), case.get("per_node", 1), steps)
+    assert len(wanted) == 1
+    assert weights(result) == wanted, "\n".join(result["logs"])
+    lost = {link["name"] for link in result["status"]["jobs"][0]["links"] if "lost" in link}
+    down = {f"gloo:eth{nic}" for _, nic in case["down"]}
+    assert lost and lost <= down
+    for log in result["logs"]:
+        assert all(f"goes on without link {name}" in log for name in down)
+        assert all(f"nothing has come through link {name} for" in log for name in down)
+    if case.get("policy") == "knapsack":
+        assert "because of the loss of link 1" in result["logs"][0]
+
+
+@pytest.mark.skipif(not (BUILD / "bin/deft-mpi").exists(), reason="this build has no MPI links")
+def test_what_mpi_carried_goes_on_over_gloo():
+    result = run(links="gloo:eth0,mpi:eth1", down=[[1, 1]])
+    assert weights(result) == undisturbed(2, 1, BASE["steps"])
+    assert "goes on without link mpi:eth1" in result["logs"][1]
+
+
+def test_without_a_link_that_is_left_every_rank_has_the_error_by_the_deadline():
+    result = run(nics=3, links="gloo:eth1,gloo:eth2", down=[[1, 1], [1, 2]], look=False)
+    assert result["codes"] == [7, 7]
+    for output in result["outputs"]:
+        error = next(line for line in output.splitlines() if line.startswith("ERROR"))
+        assert "link gloo:eth" in error
+    assert result["seconds"] < 6 + 3
