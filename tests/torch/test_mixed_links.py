@@ -67,6 +67,7 @@ def digests(script, links: str, policy: str) -> set[str]:
     ]
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
     environment |= {"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1", "DEFT_SOCKET": str(script.parent / "none.sock")}
+    environment["DEFT_MAX_STALENESS_STEPS"] = "0"  # for what is late depends on what is measured
     done = subprocess.run(
         [sys.executable, *command, sys.executable, script], env=environment, capture_output=True, text=True, timeout=90
     )
