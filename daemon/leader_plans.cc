@@ -39,6 +39,7 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
   limits.max_merged_steps = settings_.max_merged_steps;
   limits.late_share = settings_.max_late_percent / 100.0;
   limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
+  limits.jitter_margin = settings_.link_reserve_percent / 100.0;
   limits.set_slots(declare.slots());
   return limits;
 }

@@ -19,6 +19,7 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"max_merged_steps", std::to_string(max_merged_steps)},
           {"fresh_wait_percent", std::to_string(fresh_wait_percent)},
           {"max_late_percent", std::to_string(max_late_percent)},
+          {"link_reserve_percent", std::to_string(link_reserve_percent)},
           {"preserver", preserver ? "on" : "off"},
           {"preserver_epsilon", std::to_string(preserver_epsilon)},
           {"plan", plan ? model::to_text(*plan) : ""}};
@@ -71,6 +72,7 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   settings.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
   settings.max_late_percent = static_cast<std::uint32_t>(config->integer("max_late_percent"));
+  settings.link_reserve_percent = static_cast<std::uint32_t>(config->integer("link_reserve_percent"));
   settings.fresh_wait_percent = static_cast<std::uint32_t>(config->integer("fresh_wait_percent"));
   settings.preserver = config->text("preserver") != "off";
   settings.preserver_epsilon = config->number("preserver_epsilon");

@@ -88,6 +88,8 @@ const std::vector<Flag>& flags() {
        percent(&sched::PlanLimits::fresh_tolerance)},
       {"--max-late-percent", "X", "knapsack: of all bytes, how many may be merged or late (default: 100)",
        percent(&sched::PlanLimits::late_share)},
+      {"--link-reserve-percent", "X", "knapsack: of the links' time, how much plans leave free (default: 2)",
+       percent(&sched::PlanLimits::jitter_margin)},
       {"--slots", "N", "knapsack: generations under way at once (default: 8)", number<std::uint32_t>(&O::slots, 1)},
       {"--contention", "X", "with n busy links each is 1 + X * (n - 1) times slower (default: 0)",
        number<double>(&O::contention, 0)},

@@ -7,7 +7,7 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 15> kJobOptions = {"policy",
+inline constexpr std::array<std::string_view, 16> kJobOptions = {"policy",
                                                                  "bucketing",
                                                                  "links",
                                                                  "bucket_bytes",
@@ -17,6 +17,7 @@ inline constexpr std::array<std::string_view, 15> kJobOptions = {"policy",
                                                                  "max_merged_steps",
                                                                  "fresh_wait_percent",
                                                                  "max_late_percent",
+                                                                 "link_reserve_percent",
                                                                  "preserver",
                                                                  "preserver_epsilon",
                                                                  "plan",

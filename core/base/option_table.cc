@@ -31,6 +31,8 @@ constexpr std::array kOptions = {
                "knapsack: waiting, in percent of compute, that is accepted to make every update with the newest gradients; 0: none."},
     OptionSpec{"max_late_percent", kInteger, "90", "", 0, 100, kAll,
                "knapsack: of all bytes of gradients, how many may be merged or late, the largest buckets first; the others are updated in every step."},
+    OptionSpec{"link_reserve_percent", kInteger, "8", "", 0, 50, kAll,
+               "knapsack: of the links' time, how much plans leave free: for times that vary, and for links that carry less while the cores compute."},
     OptionSpec{"preserver", kChoice, "on", "on|off", 0, 0, kAll,
                "knapsack: judge plans that merge or delay by the loss and the gradients' norms, where optimizer.report_loss() tells a loss, and make those that would train worse anew; off: follow all."},
     OptionSpec{"preserver_epsilon", kNumber, "0.01", "", 0.000001, 1, kAll,

@@ -3,21 +3,42 @@
 #include <algorithm>
 
 namespace deft::sched {
+namespace {
+
+template <typename T>
+void remember(std::vector<T>& ring, std::size_t& count, T value) {
+  if (ring.size() < StepMeter::kSteps)
+    ring.push_back(std::move(value));
+  else
+    ring[count % StepMeter::kSteps] = std::move(value);
+  ++count;
+}
+
+// 0 of nothing.
+double median(std::vector<double> seen) {
+  if (seen.empty()) return 0;
+  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
+  std::nth_element(seen.begin(), middle, seen.end());
+  return *middle;
+}
+
+}  // namespace
 
 void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
   const auto lasted = [&](TimeUs since_us) {
     return std::max(0.0, static_cast<double>(now_us - since_us - waited_us));
   };
   if (stage == Stage::kForward) {
-    between_us_ = backward_ended_ && step == step_ + 1 ? lasted(*backward_ended_) : -1;
+    if (step_began_ && step == step_ + 1) remember(whole_us_, ended_, lasted(*step_began_ + waited_us_));
     step_ = step;
-    forward_began_ = now_us;
+    waited_us_ = 0;
+    step_began_ = forward_began_ = now_us;
     backward_began_.reset();
-    backward_ended_.reset();
     return;
   }
   if (step != step_ || !forward_began_) return;
   forward_us_ = lasted(*forward_began_);
+  waited_us_ = waited_us;
   backward_began_ = now_us;
   std::fill(newest_.begin(), newest_.end(), std::nullopt);
   missing_ = newest_.size();
@@ -30,44 +51,33 @@ void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, Time
 }
 
 void StepMeter::close_step() {
-  Step seen{between_us_, forward_us_, {}};
+  Step seen{forward_us_, {}};
   TimeUs before = *backward_began_;
   for (const auto& at : newest_) {  // buckets may be ready out of order; the later one then took no time of its own
     const TimeUs now = std::max(before, *at);
     seen.backward_us.push_back(static_cast<double>(now - before));
     before = now;
   }
-  if (steps_.size() < kSteps)
-    steps_.push_back(std::move(seen));
-  else
-    steps_[closed_ % kSteps] = std::move(seen);
-  ++closed_;
+  remember(steps_, closed_, std::move(seen));
   forward_began_.reset();
   backward_began_.reset();
-  backward_ended_ = before;
-}
-
-// Of what is known of it; 0 where nothing is.
-double StepMeter::median(double (*value)(const Step&, std::size_t), std::size_t index) const {
-  std::vector<double> seen;
-  for (const Step& step : steps_)
-    if (const double us = value(step, index); us >= 0) seen.push_back(us);
-  if (seen.empty()) return 0;
-  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
-  std::nth_element(seen.begin(), middle, seen.end());
-  return *middle;
 }
 
 std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkModel> links) const {
   if (steps_.size() < kSteps) return std::nullopt;
+  const auto usual = [&](const auto& value) {
+    std::vector<double> seen;
+    for (const Step& step : steps_) seen.push_back(value(step));
+    return median(std::move(seen));
+  };
   std::vector<double> backward(buckets_.size());
   double backward_us = 0;
   for (std::size_t b = 0; b < buckets_.size(); ++b) {
-    backward[b] = std::max(1.0, median([](const Step& step, std::size_t i) { return step.backward_us[i]; }, b));
+    backward[b] = std::max(1.0, usual([b](const Step& step) { return step.backward_us[b]; }));
     backward_us += backward[b];
   }
-  const double forward_us = median([](const Step& step, std::size_t) { return step.forward_us; }, 0);
-  const double between_us = median([](const Step& step, std::size_t) { return step.between_us; }, 0);
+  const double forward_us = usual([](const Step& step) { return step.forward_us; });
+  const double between_us = std::max(0.0, median(whole_us_) - forward_us - backward_us);
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes, forward_us * backward[b] / backward_us,

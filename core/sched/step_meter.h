@@ -1,8 +1,9 @@
 // Learns a model's times from the events that a scheduler sees, for plans where no profile was given.
 //
 // What the worker waited for is not compute. Backward is seen bucket by bucket, forward only as a whole: it is shared
-// out as backward's time is. What lies between backward and the next forward (the optimizer, the next batch) is compute,
-// too, and comes before the first bucket's forward. Anything may be disturbed now and then, so medians count.
+// out as backward's time is. What a whole step takes beyond both (the optimizer, the next batch) is compute, too, and
+// comes before the first bucket's forward. Anything may be disturbed now and then, be it by a minute's pause, so medians
+// count.
 #pragma once
 
 #include <cstdint>
@@ -31,21 +32,20 @@ class StepMeter {
 
  private:
   struct Step {
-    double between_us;  // from the end of the backward before to this forward; below 0: unknown
     double forward_us;
     std::vector<double> backward_us;  // of each bucket
   };
   void close_step();
-  [[nodiscard]] double median(double (*value)(const Step&, std::size_t), std::size_t index) const;
 
   std::vector<model::Bucket> buckets_;
-  std::vector<Step> steps_;  // a ring of kSteps
-  std::size_t closed_ = 0;
+  std::vector<Step> steps_;       // a ring of kSteps
+  std::vector<double> whole_us_;  // the same of steps from forward to forward, merged ones too
+  std::size_t closed_ = 0, ended_ = 0;
   std::uint64_t step_ = 0;
   std::optional<TimeUs> forward_began_;
   std::optional<TimeUs> backward_began_;
-  std::optional<TimeUs> backward_ended_;  // of the step before
-  double between_us_ = -1;
+  std::optional<TimeUs> step_began_;
+  TimeUs waited_us_ = 0;  // in the step under way
   double forward_us_ = 0;
   std::vector<std::optional<TimeUs>> newest_;  // ready times of the step under way
   std::size_t missing_ = 0;

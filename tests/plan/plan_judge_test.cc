@@ -115,7 +115,7 @@ TEST(PlanJudge, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
   EXPECT_EQ(driver.switches[0].verdict->attempts, 3U);
 }
 
-TEST(PlanJudge, AChangeOfMindCountsOnlyWhenItIsSeenTwice) {
+TEST(PlanJudge, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
   const auto judge = std::make_shared<NeedsCapacity>(1);
   Driver driver(narrow_setup(judge));
   driver.run(60);
@@ -123,7 +123,7 @@ TEST(PlanJudge, AChangeOfMindCountsOnlyWhenItIsSeenTwice) {
   EXPECT_EQ(judge->choices, 1U);
   judge->mind = "the loss has fallen";
   judge->capacity = 1.5;
-  driver.run(8);  // one look
+  driver.run(16);  // two looks
   EXPECT_EQ(judge->choices, 1U);
   judge->mind = "";
   driver.run(64);

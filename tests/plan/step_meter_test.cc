@@ -1,0 +1,80 @@
+// What the step meter makes of a step's stages and buckets.
+#include "core/sched/step_meter.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::sched {
+namespace {
+
+const std::vector<model::LinkModel> kLinks = {{"link", 10, 100}};
+
+// Steps of 2 ms forward, 3 ms backward for each of two buckets and 1 ms for the optimizer.
+class Worker {
+ public:
+  explicit Worker(StepMeter& meter) : meter_(meter) {}
+
+  // `merged`: bucket 1 gathers further steps. `forward_wait`: until its updates have come. `pause`: between two steps.
+  void step(bool merged = false, TimeUs forward_wait = 0, TimeUs pause = 0) {
+    now_ += pause;
+    meter_.stage_began(Stage::kForward, step_, now_, waited_);
+    now_ += 2000 + forward_wait;
+    meter_.stage_began(Stage::kBackward, step_, now_, forward_wait);
+    waited_ = 0;
+    now_ += 3000;
+    meter_.bucket_ready(0, step_, now_);
+    now_ += 3000;
+    if (!merged) meter_.bucket_ready(1, step_, now_);
+    now_ += 1000;
+    ++step_;
+  }
+  // As a synchronous optimizer does, after backward.
+  void wait(TimeUs us) { now_ += us, waited_ += us; }
+
+ private:
+  StepMeter& meter_;
+  std::uint64_t step_ = 0;
+  TimeUs now_ = 0, waited_ = 0;
+};
+
+struct Measured : testing::Test {
+  StepMeter meter{
+      {{"a", 0, 1000, model::DType::kFloat32, 1, 0, 1}, {"b", 1000, 1000, model::DType::kFloat32, 0, 1, 1}}};
+  Worker worker{meter};
+
+  void expect_the_step() {
+    const auto profile = meter.profile(kLinks);
+    ASSERT_TRUE(profile);
+    EXPECT_NEAR(profile->compute_us(), 9000, 1);
+    EXPECT_NEAR(profile->forward_us(), 3000, 1);  // with the optimizer
+  }
+};
+
+TEST_F(Measured, NothingBeforeThereAreEnoughSteps) {
+  for (std::size_t i = 0; i + 1 < StepMeter::kSteps; ++i) worker.step();
+  EXPECT_FALSE(meter.profile(kLinks));
+  worker.step();
+  expect_the_step();
+}
+
+TEST_F(Measured, WaitingIsNotCompute) {
+  for (int i = 0; i < 20; ++i) {
+    worker.step(false, 700);
+    worker.wait(5000);
+  }
+  expect_the_step();
+}
+
+TEST_F(Measured, APauseBetweenStepsIsNotCompute) {
+  for (int i = 0; i < 30; ++i) worker.step(false, 0, i % 10 == 9 ? 60'000'000 : 0);
+  expect_the_step();
+}
+
+// The one complete step after a pause was once all that was known of the time between steps.
+TEST_F(Measured, APauseIsNotComputeWhereStepsAreMergedEither) {
+  for (int i = 0; i < 12; ++i) worker.step();
+  for (int i = 0; i < 60; ++i) worker.step(i % 3 != 0, 300, i == 33 ? 60'000'000 : 0);
+  expect_the_step();
+}
+
+}  // namespace
+}  // namespace deft::sched
