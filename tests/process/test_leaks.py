@@ -1,5 +1,5 @@
-"""A worker or a node that is killed in the middle of an operation leaves nothing behind, whatever the link: no descriptor,
-thread or process, neither in daemons and servers nor in workers that go on living."""
+"""A worker or a node that is killed in the middle of an operation leaves nothing behind, whatever the link: no
+descriptor, thread or process, neither in daemons and servers nor in workers that go on living."""
 
 import os
 import time
