@@ -129,7 +129,7 @@ TEST(LeaderLinks, AFailedLinkIsStoppedEverywhereAndRunAgainFromWhereTheSlowestNo
   EXPECT_TRUE(world.replaced().empty()) << "one node may still touch its gradients";
   world.stopped("", 1, 12);
   ASSERT_EQ(world.replaced().size(), 2u);
-  const auto& replaced = world.replaced()[0].link_replaced();
+  const proto::LinkReplaced replaced = world.replaced()[0].link_replaced();
   EXPECT_EQ(replaced.from(), 12u);
   EXPECT_EQ(replaced.by(), 0u);
   EXPECT_EQ(replaced.epoch(), 1u);
