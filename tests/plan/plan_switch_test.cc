@@ -152,7 +152,7 @@ RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
 
 // After eight measured steps there is a plan, and another one when the links have become far too slow for it.
 RC_GTEST_PROP(PlanSwitch, ComesWithTheFirstProfileAndWithAChangedLink, ()) {
-  Driver driver(small_setup(4, 2), 250);  // medians of eight steps stay within the hysteresis
+  Driver driver(small_setup(4, 2), 100);  // medians of eight steps stay within the hysteresis
   for (int step = 0; step < 20; ++step) driver.step();
   const unsigned first = driver.switches();  // 0 where the plan is what training has begun with
   RC_ASSERT(first <= 1U);
