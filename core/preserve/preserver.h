@@ -1,7 +1,7 @@
 // The Preserver: does a plan train as well as one update a step would?
 //
 // It lets the walk (walk.h) run through a plan's cycle twice, once with the plan's merged updates and once with an update
-// each step, and compares the expected losses: their ratio must be within epsilon of 1. A plan that fails is made again
+// each step, and compares the expected losses: their ratio must not be below 1 - epsilon. A plan that fails is made again
 // with more capacity (more updates, bought with waiting) or, where staleness alone is at fault, with less staleness.
 //
 // Staleness. The published model ignores it. Close to the target the loss is a bowl, s - S* = x^2 up to scale, and one

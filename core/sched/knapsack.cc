@@ -20,8 +20,8 @@ namespace deft::sched {
 namespace {
 
 constexpr std::uint64_t kLookEvery = 8;  // steps between comparisons of the plan with what is measured
-constexpr double kMoved = 0.1;            // a change of a time or a throughput that is worth a new plan,
-constexpr unsigned kConfirmed = 3;        // if it (or the judge's change of mind) is seen so many times in a row
+constexpr double kMoved = 0.1;           // a change of a time or a throughput that is worth a new plan,
+constexpr unsigned kConfirmed = 3;       // if it (or the judge's change of mind) is seen so many times in a row
 
 // One update a step, all of it on the wire at once: what runs until there is something to plan with.
 model::Profile unknown_times(const Setup& setup) {

@@ -126,7 +126,7 @@ def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
     for plan in leader["plans"]:
         assert plan["judgement"]["judged"], json.dumps(plan)
         assert plan["judgement"]["statistics"]["samples"] >= 1
-        assert plan["judgement"]["accepted"] == (abs(plan["judgement"]["ratio"] - 1) <= 0.01)
+        assert plan["judgement"]["accepted"] == (plan["judgement"]["ratio"] >= 0.99)
     if losses[0] == losses[1] == 1e6:  # no plan loses anything that counts
         assert all(plan["judgement"]["attempts"] == 1 for plan in leader["plans"]), json.dumps(leader)
     [preserver] = leader["preserver"]
