@@ -125,4 +125,5 @@ def test_a_job_starts_from_the_links_costs_that_a_probe_has_written(tmp_path):
         workers = cluster.start("say('here')\ntime.sleep(60)\n")
         for worker in workers:
             wait_for_line(worker, "here")
-        assert cluster.status(0)["jobs"][0]["leader"]["links"] == [known]
+        [link] = cluster.status(0)["jobs"][0]["leader"]["links"]
+        assert {name: link[name] for name in known} == known
