@@ -2,8 +2,8 @@
 
 Of a sampled step the norm of this rank's own gradient is taken at step(), where p.grad still is that gradient, and that
 of the average when it comes back, be it steps later and parameter by parameter. So a sample reads all gradients twice,
-in one step of sixteen, more often in the beginning, and only where the user reports a loss; other steps cost nothing. (The
-daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
+in one step of sixteen, more often in the beginning, and only where the user reports a loss; other steps cost nothing.
+(The daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
 after its sum.)
 """
 
