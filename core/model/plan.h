@@ -2,11 +2,13 @@
 //
 // Cycle c covers the steps start + c * period_steps and on, and for each bucket as many generations as it has in a cycle.
 // Every step of a bucket is merged into exactly one generation. A generation is applied before the bucket's forward in
-// step `apply_step`; forward waits for a bucket that is late, so a wrong estimate costs time and never the result. Each
-// link sends its parts in the order of its list, the list of cycle 0, then of cycle 1, and so on; a part waits until its
-// bucket is ready in the last step that its generation merges. In cycle c a part of `cycles_back` k is one of cycle
-// c - k: what is late goes when the more urgent parts of later steps leave room. All steps count from the beginning of a
-// cycle.
+// step `apply_step`; forward waits for a bucket that is late, so a wrong estimate costs time and never the result. That
+// is what a plan decides. All steps count from the beginning of a cycle.
+//
+// The links' lists are the proof that its dates can be kept: each link sends its parts in the order of its list, the list
+// of cycle 0, then of cycle 1, and so on; a part waits until its bucket is ready in the last step that its generation
+// merges. In cycle c a part of `cycles_back` k is one of cycle c - k: what is late goes when the more urgent parts of later
+// steps leave room. What runs keeps the dates, and takes what is ready by them (core/sched/due_queue).
 #pragma once
 
 #include <cstdint>

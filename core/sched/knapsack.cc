@@ -4,15 +4,13 @@
 // before the first update) and stays. A link that is lost is left by a plan of the others, be the plan given or made.
 #include <algorithm>
 #include <cmath>
-#include <iterator>
-#include <list>
 #include <string>
 #include <utility>
 
 #include "core/model/calendar.h"
+#include "core/sched/due_queue.h"
 #include "core/sched/knapsack_planner.h"
 #include "core/sched/pinned_plan.h"
-#include "core/sched/plan_follower.h"
 #include "core/sched/policies.h"
 #include "core/sched/step_meter.h"
 
@@ -77,13 +75,17 @@ class Knapsack final : public Scheduler {
       : setup_(setup),
         links_(setup.links),
         lost_(setup.links.size()),
+        plan_(std::move(plan)),
         meter_(setup.buckets),
         measures_(!setup.profile),
         calendars_(setup.buckets.size()),
-        decided_(setup.buckets.size()) {
+        decided_(setup.buckets.size()),
+        ready_(setup.buckets.size()),
+        queued_(setup.buckets.size()),
+        queue_(setup) {
     setup_.limits.joined = joined_buckets(setup);
-    model::follow(calendars_, 0, model::cycles_of(plan));
-    followers_.emplace_back(std::move(plan), calendars_, 0);
+    model::follow(calendars_, 0, model::cycles_of(plan_));
+    if (setup.profile) queue_.pace(plan_.compute_us);
   }
 
   void pin(const model::Plan& plan) {
@@ -98,34 +100,33 @@ class Knapsack final : public Scheduler {
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
     if (measures_) meter_.bucket_ready(bucket, step, now_us);
     reach(step);
-    for (auto& follower : followers_) follower.ready(bucket, step);
+    ready_[bucket] = std::max(ready_[bucket], step + 1);
+    queue_ready(bucket);
   }
-  void part_finished(const Launch&, TimeUs) override {}
-  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override { links_[link] = measured; }
+  void part_finished(const Launch& launch, TimeUs now_us) override { queue_.finish(launch, now_us); }
+  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
+    links_[link] = measured;
+    queue_.measured(link, measured);
+  }
   void link_lost(model::LinkIndex link) override {
     lost_[link] = true;
+    queue_.lose(link);
     look_at_ = std::min(look_at_, reached_);
   }
 
-  std::vector<Launch> take_launches(TimeUs) override {
+  std::vector<Launch> take_launches(TimeUs now_us) override {
     std::vector<Launch> launches;
-    followers_.front().take(launches);
-    while (followers_.size() > 1 && followers_.front().done()) {  // links keep one order: the old plan's parts go first
-      followers_.pop_front();
-      followers_.front().take(launches);
-    }
-    for (auto& launch : launches) launch.id = launches_++;
+    queue_.take(now_us, launches);
     return launches;
   }
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
   // The plan in force begins anew at `step`, before whatever plan follows.
   void flushed(std::uint64_t step, TimeUs) override {
-    const auto after = std::find_if(followers_.begin(), followers_.end(),
-                                    [step](const PlanFollower& follower) { return follower.first_step() >= step; });
-    if (after == followers_.begin() || (after != followers_.end() && after->first_step() == step)) return;
     model::cut(calendars_, step);
-    followers_.emplace(after, std::prev(after)->plan(), calendars_, step);
+    begins_ = std::max(begins_, step);
+    for (model::BucketIndex b = 0; b < calendars_.size(); ++b) queue_ready(b);
+    queue_.date_anew(calendars_);
   }
 
   std::optional<PlanSwitch> take_switch() override { return std::exchange(switch_, std::nullopt); }
@@ -134,13 +135,22 @@ class Knapsack final : public Scheduler {
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
-    if (followers_.size() == 1) {
+    if (step >= begins_) {
       if (measures_ && step >= look_at_) look(step);
       if (setup_.pinned && !measures_ && plan_uses_lost()) repin(step);
     }
     for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
       for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
+  }
+
+  // Queues what is complete. Before the first plan buckets go as they become ready, later as forward needs them.
+  void queue_ready(model::BucketIndex bucket) {
+    const bool planned = setup_.profile || setup_.pinned || planned_on_;
+    const std::uint32_t urgency = planned ? setup_.buckets[bucket].forward_position : 0;
+    for (auto due = calendars_[bucket].at(queued_[bucket]); due.last_step < ready_[bucket];
+         due = calendars_[bucket].at(++queued_[bucket]))
+      queue_.add({bucket, due.generation, due.apply_step, urgency});
   }
 
   // Plans anew if that is worth it.
@@ -155,8 +165,7 @@ class Knapsack final : public Scheduler {
     if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
     moves_seen_ = 0;
-    if (made->plan.hash() != followers_.back().plan().hash())
-      change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
+    if (made->plan.hash() != plan_.hash()) change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
   }
 
   // The plan that the user gave, on the links that are left.
@@ -166,7 +175,7 @@ class Knapsack final : public Scheduler {
   }
 
   [[nodiscard]] bool plan_uses_lost() const {
-    const auto& parts = followers_.back().plan().links;
+    const auto& parts = plan_.links;
     for (std::size_t l = 0; l < lost_.size(); ++l)
       if (lost_[l] && !parts[l].empty()) return true;
     return false;
@@ -182,7 +191,7 @@ class Knapsack final : public Scheduler {
     if (plan_uses_lost()) return lost_text();
     if (!planned_on_) return "the first profile";
     std::string reason = describe_move(measured, *planned_on_, lost_);
-    if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(followers_.back().plan());
+    if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(plan_);
     return reason;
   }
 
@@ -198,35 +207,39 @@ class Knapsack final : public Scheduler {
     model::follow(calendars_, begin, model::cycles_of(made.plan));
     switch_ = {begin, made.plan, std::move(profile), std::move(reason), {}};
     if (setup_.judge && measures_) switch_->verdict = std::move(made.verdict);
-    followers_.emplace_back(std::move(made.plan), calendars_, begin);
     look_at_ = begin + kLookEvery;
+    if (measures_) queue_.pace(made.plan.compute_us);
+    begins_ = begin;
+    plan_ = std::move(made.plan);
   }
 
   // The end of a cycle that no worker has come to before it hears of the next plan (PlanSwitch): the generation of step
   // `step` + 1, of which nothing can have been launched, is applied by then, wherever flushes move it.
   [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const {
-    const PlanFollower& current = followers_.back();
-    const std::uint64_t period = current.plan().period_steps;
-    const std::uint64_t delay = model::longest_delay(model::cycles_of(current.plan()));
+    const std::uint64_t period = plan_.period_steps;
+    const std::uint64_t delay = model::longest_delay(model::cycles_of(plan_));
     const std::uint64_t least = step + 1 + 2 * (period + delay);
-    const std::uint64_t cycles = (least - current.first_step() + period - 1) / period;
-    return current.first_step() + cycles * period;
+    const std::uint64_t cycles = (least - begins_ + period - 1) / period;
+    return begins_ + cycles * period;
   }
 
   Setup setup_;
   std::vector<model::LinkModel> links_;
-  std::vector<bool> lost_;  // of each link
+  std::vector<bool> lost_;    // of each link
+  model::Plan plan_;          // the newest
+  std::uint64_t begins_ = 0;  // its first cycle, or that after the last flush
   StepMeter meter_;
   bool measures_;
   std::vector<model::Calendar> calendars_;  // of the buckets
-  std::list<PlanFollower> followers_;       // the plan that runs, and behind it the one that is about to
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
   unsigned moves_seen_ = 0;  // in a row
   std::uint64_t look_at_ = StepMeter::kSteps;
   std::uint64_t reached_ = 0;
   std::vector<std::uint64_t> decided_;  // of each bucket, generations whose updates were given
-  std::uint64_t launches_ = 0;
+  std::vector<std::uint64_t> ready_;    // of each bucket, one more than the newest step that is ready
+  std::vector<std::uint64_t> queued_;   // of each bucket, generations that went into the queue
+  DueQueue queue_;
   std::vector<Update> updates_;
 };
 

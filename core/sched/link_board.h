@@ -34,6 +34,8 @@ class LinkBoard {
   [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;  // when all on its way is done
   // The largest launch that `link` has room for; `planned_bytes`: what the caller is about to launch there before.
   [[nodiscard]] std::uint64_t room_bytes(model::LinkIndex link, std::uint64_t planned_bytes = 0) const;
+  [[nodiscard]] std::uint64_t on_way_bytes(model::LinkIndex link) const { return links_[link].bytes; }
+  [[nodiscard]] bool is_lost(model::LinkIndex link) const { return links_[link].lost; }
   [[nodiscard]] bool is_idle(model::LinkIndex link) const { return links_[link].queue.empty() && !links_[link].lost; }
 
   void launch(const Launch& launch, TimeUs now_us);

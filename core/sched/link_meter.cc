@@ -7,7 +7,7 @@ namespace {
 
 constexpr double kLargeBytes = 256 << 10;
 constexpr std::uint64_t kSmallBytes = 32 << 10;
-constexpr double kRunKept = 0.75;    // what counts of the parts before one that overlaps them
+constexpr double kRunKept = 0.9;     // what counts of the parts before one that overlaps them
 constexpr double kQuickShare = 0.7;  // the throughput that this share of the parts does not reach
 
 }  // namespace

@@ -94,8 +94,8 @@ class Scheduler {
   // A better estimate of a link's cost, from what it really did.
   virtual void link_measured(model::LinkIndex link, const model::LinkModel& measured) = 0;
 
-  // The link is out of use: no policy chooses it any more, but for a plan until the next one begins. What was launched on
-  // it before still ends, as part_finished. Never the last one.
+  // The link is out of use: no policy chooses it any more. What was launched on it before still ends, as part_finished.
+  // Never the last one.
   virtual void link_lost(model::LinkIndex link) = 0;
 
   // All launches that are due now, in order; each is given once.
@@ -118,7 +118,7 @@ class Scheduler {
 std::span<const std::string_view> policy_names();
 
 // Whether what the next forward needs first goes first under this policy, so that a link may let it pass what was launched
-// before it. The others keep the order of readiness, or that of a plan in which updates have dates of their own.
+// before it. The others keep the order of readiness, or that of updates which have dates of their own.
 bool is_urgent_first(std::string_view policy);
 
 // A scheduler for `setup.policy`; an unknown policy or an impossible setup is an error that names it.

@@ -4,7 +4,6 @@
 
 #include "core/partition/rebucket.h"
 #include "core/sched/knapsack_planner.h"
-#include "core/sched/plan_follower.h"
 #include "core/sim/simulation.h"
 #include "tests/plan/random_profile.h"
 
@@ -118,52 +117,6 @@ TEST(PinnedPlan, staysWithinTheLimits) {
   EXPECT_NE(refused("0@4", {.max_staleness_steps = 2}).find("3 steps late, and the limit is 2"), std::string::npos);
   EXPECT_NE(refused("0-1@2", {.max_staleness_steps = 0}).find("updated before the next"), std::string::npos);
   EXPECT_NE(refused("0-3@4", {.max_merged_steps = 3}).find("merges 4 steps, and the limit is 3"), std::string::npos);
-}
-
-// An ended plan, a flush in the new one, and what follows: every part once, and on each link the older ones first.
-TEST(PlanFollower, handsOverWhereTheCalendarSaysSo) {
-  const model::Plan first{2, {{0, 1, 5}}, {{{0, 0, 0, 8}}}, 0, 0};
-  const model::Plan second{2, {{0, 0, 1}, {1, 1, 2}}, {{{0, 0, 0, 8}, {0, 1, 0, 8}}}, 0, 0};
-  std::vector<model::Calendar> calendars(1);
-  model::follow(calendars, 0, model::cycles_of(first));
-  PlanFollower old_plan(first, calendars, 0);
-  EXPECT_FALSE(old_plan.done());
-  model::follow(calendars, 4, model::cycles_of(second));
-  PlanFollower new_plan(second, calendars, 4);
-  model::cut(calendars, 7);  // in mid-cycle: the second generation of that cycle never begins
-  std::vector<Launch> launches;
-  for (std::uint64_t step = 0; step < 4; ++step) old_plan.ready(0, step);
-  old_plan.take(launches);
-  ASSERT_EQ(launches.size(), 2U);
-  EXPECT_TRUE(old_plan.done());
-  for (std::uint64_t step = 4; step < 9; ++step) new_plan.ready(0, step);
-  new_plan.take(launches);
-  ASSERT_EQ(launches.size(), 5U);
-  EXPECT_TRUE(new_plan.done());
-  for (std::size_t i = 0; i < launches.size(); ++i) EXPECT_EQ(launches[i].generation, i);
-}
-
-// Bucket 1 merges two steps and is sent a cycle later, behind bucket 0 of the steps in between.
-TEST(PlanFollower, sendsWhatIsLateBehindWhatIsFresh) {
-  model::Plan plan{2, {{0, 0, 1}, {1, 1, 2}}, {{{1, 0, 0, 8, 1}, {0, 0, 0, 8}, {0, 1, 0, 8}}}, 0,
-                   0, {{1, {{0, 1, 3}}}}};
-  ASSERT_TRUE(model::check_plan(plan, std::vector<std::uint64_t>{8, 8}, 1));
-  std::vector<model::Calendar> calendars(2);
-  model::follow(calendars, 0, model::cycles_of(plan));
-  model::follow(calendars, 5, {});
-  PlanFollower follower(plan, calendars, 0);
-  std::vector<Launch> launches;
-  for (std::uint64_t step = 0; step < 5; ++step) {
-    follower.ready(0, step);
-    follower.ready(1, step);
-  }
-  follower.take(launches);
-  EXPECT_TRUE(follower.done());
-  std::vector<std::pair<model::BucketIndex, std::uint64_t>> sent;
-  for (const auto& launch : launches) sent.emplace_back(launch.bucket, launch.generation);
-  // The third generation of bucket 1 has one step only, for the plan ends; it is sent all the same.
-  EXPECT_EQ(sent, (std::vector<std::pair<model::BucketIndex, std::uint64_t>>{
-                      {0, 0}, {0, 1}, {1, 0}, {0, 2}, {0, 3}, {1, 1}, {0, 4}, {1, 2}}));
 }
 
 TEST(PinnedPlan, datesBucketsOneByOne) {

@@ -66,7 +66,13 @@ RC_GTEST_PROP(LatePlans, MakeTheLargestBucketsLate, ()) {
   RC_ASSERT(smallest_late >= largest_fresh);
 }
 
-// What is planned is what runs.
+// How long a part may keep a link (due_queue.cc), in microseconds.
+double longest_part_us(const model::Profile& profile) {
+  const double latency_us = profile.link_model(0).latency_us, compute_us = profile.compute_us();
+  return std::max({0.01 * compute_us, std::min(40 * latency_us, 0.1 * compute_us), 6 * latency_us});
+}
+
+// What is planned is what runs, but that what is urgent may come when two parts are on their way.
 RC_GTEST_PROP(LatePlans, TheSimulatorSeesThePlannedTime, ()) {
   const auto profile = any_profile({.most_buckets = 12, .least_coverage = 0.8, .most_coverage = 3});
   auto setup = sim::setup_for(profile, "knapsack");
@@ -76,8 +82,8 @@ RC_GTEST_PROP(LatePlans, TheSimulatorSeesThePlannedTime, ()) {
   RC_ASSERT(plan.has_value());
   const auto outcome = sim::simulate(*make_scheduler(setup).value(), profile, {.steps = 200, .warmup_steps = 60});
   if (!outcome) RC_FAIL(outcome.error().message());
-  RC_ASSERT(outcome->step_us <= 1.01 * plan->step_us);
-  RC_ASSERT(outcome->step_us >= 0.97 * plan->step_us);
+  RC_ASSERT(outcome->step_us <= 1.02 * plan->step_us + 2 * longest_part_us(profile));
+  RC_ASSERT(outcome->step_us >= 0.999 * profile.compute_us());
   RC_ASSERT(outcome->max_staleness_steps <= plan->max_staleness());
 }
 

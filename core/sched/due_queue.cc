@@ -1,0 +1,106 @@
+#include "core/sched/due_queue.h"
+
+#include <algorithm>
+#include <limits>
+#include <tuple>
+
+#include "core/sched/parts.h"
+
+namespace deft::sched {
+namespace {
+
+constexpr double kUnpacedPartUs = 10'000;
+constexpr double kPartShare = 0.01;    // of a step's compute that a part may keep a link
+constexpr double kLongestShare = 0.1;  // the same where the latency is long
+constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
+constexpr double kLeastRatio = 6;      // and never less than so many times
+constexpr std::uint64_t kLeastPartBytes = 64 << 10;
+constexpr int kLookAhead =
+    64;  // parts that one call considers: past a fast link's backlog to what a slow one should take
+
+}  // namespace
+
+DueQueue::DueQueue(const Setup& setup)
+    : buckets_(setup.buckets), board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}) {}
+
+bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
+  return std::tie(a.task.due_step, a.task.urgency) < std::tie(b.task.due_step, b.task.urgency);
+}
+
+void DueQueue::add(const Task& task) {
+  const Waiting waiting{task, buckets_.at(task.bucket).bytes};
+  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), waiting, is_before);
+  waiting_.insert(place, waiting);
+}
+
+void DueQueue::date_anew(const std::vector<model::Calendar>& calendars) {
+  for (Waiting& waiting : waiting_)
+    waiting.task.due_step = calendars[waiting.task.bucket].at(waiting.task.generation).apply_step;
+  std::stable_sort(waiting_.begin(), waiting_.end(), is_before);
+}
+
+std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
+  const double latency_us = board_.cost_us(link, 0);
+  double us = kUnpacedPartUs;
+  if (compute_us_ > 0)
+    us = std::max(kPartShare * compute_us_, std::min(kLatencyRatio * latency_us, kLongestShare * compute_us_));
+  us = std::max(us, kLeastRatio * latency_us);
+  return std::max(kLeastPartBytes, static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
+}
+
+// How much of `rest` goes to `link` at once; leaves no sliver.
+std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest) const {
+  const std::uint64_t part = part_bytes(link);
+  return rest <= part + part / 4 ? rest : part / kPartAlignBytes * kPartAlignBytes;
+}
+
+// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling.
+bool DueQueue::has_room(model::LinkIndex link) const {
+  return !board_.is_lost(link) && board_.on_way_bytes(link) <= part_bytes(link);
+}
+
+bool DueQueue::any_room() const {
+  for (model::LinkIndex link = 0; link < board_.count(); ++link)
+    if (has_room(link)) return true;
+  return false;
+}
+
+model::LinkIndex DueQueue::best_link(std::uint64_t rest) const {
+  const auto first = std::min_element(free_at_us_.begin(), free_at_us_.end());
+  auto best = static_cast<model::LinkIndex>(first - free_at_us_.begin());
+  double best_us = *first + board_.cost_us(best, piece(best, rest));
+  for (model::LinkIndex link = 0; link < board_.count(); ++link) {
+    const double us = free_at_us_[link] + board_.cost_us(link, rest);
+    if (us < best_us) best = link, best_us = us;
+  }
+  return best;
+}
+
+// Decides for each part that is left on which link it goes, and launches those for which that link has room now.
+void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches) {
+  for (std::uint64_t seen = waiting.sent; seen < waiting.bytes && looks > 0; --looks) {
+    const model::LinkIndex link = best_link(waiting.bytes - seen);
+    const std::uint64_t bytes = piece(link, waiting.bytes - seen);
+    free_at_us_[link] += board_.cost_us(link, bytes);
+    seen += bytes;
+    if (!has_room(link)) continue;
+    const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room
+    launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, next});
+    board_.launch(launches.back(), now_us);
+    waiting.sent += next;
+    if (!any_room()) looks = 1;  // the loop's own step makes it 0
+  }
+}
+
+void DueQueue::take(TimeUs now_us, std::vector<Launch>& launches) {
+  if (waiting_.empty() || !any_room()) return;
+  free_at_us_.clear();
+  for (model::LinkIndex link = 0; link < board_.count(); ++link) free_at_us_.push_back(board_.free_at_us(link, now_us));
+  int looks = kLookAhead;
+  for (auto waiting = waiting_.begin(); waiting != waiting_.end() && looks > 0;) {
+    place(*waiting, looks, now_us, launches);
+    waiting = waiting->sent == waiting->bytes ? waiting_.erase(waiting) : std::next(waiting);
+  }
+}
+
+}  // namespace deft::sched

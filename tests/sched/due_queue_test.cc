@@ -1,0 +1,164 @@
+// What is ready goes to the links by the plan's dates.
+#include "core/sched/due_queue.h"
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <set>
+#include <utility>
+
+#include "core/model/update_cycle.h"
+
+namespace deft::sched {
+namespace {
+
+constexpr double kComputeUs = 100'000;
+constexpr double kRate = 100;  // bytes a microsecond: a part of a hundredth of a step is 100,000 bytes
+
+Setup setup_of(const std::vector<std::uint64_t>& bytes, const std::vector<double>& rates, double latency_us = 10) {
+  Setup setup;
+  std::uint64_t offset = 0;
+  for (std::uint32_t b = 0; b < bytes.size(); ++b) {
+    setup.buckets.push_back({"b", offset, bytes[b], model::DType::kFloat32, b, b, 1});
+    offset += bytes[b];
+  }
+  for (const double rate : rates) setup.links.push_back({"link", latency_us, rate});
+  return setup;
+}
+
+// Links that run their launches one after the other.
+class Links {
+ public:
+  explicit Links(const Setup& setup) : setup_(setup), queue(setup) { queue.pace(kComputeUs); }
+
+  void take() {
+    std::vector<Launch> launches;
+    queue.take(now_us, launches);
+    for (const Launch& launch : launches) {
+      sent.push_back(launch);
+      auto& before = covered[{launch.bucket, launch.generation}];
+      EXPECT_EQ(launch.offset, before);
+      before += launch.bytes;
+      free_us_[launch.link] = std::max(free_us_[launch.link], static_cast<double>(now_us)) + queue_us(launch);
+      running_.insert({free_us_[launch.link], sent.size() - 1});
+    }
+  }
+  bool finish_one() {
+    if (running_.empty()) return false;
+    const auto [at_us, index] = *running_.begin();
+    running_.erase(running_.begin());
+    now_us = static_cast<TimeUs>(at_us);
+    queue.finish(sent[index], now_us);
+    take();
+    return true;
+  }
+  void finish_all() {
+    while (finish_one()) {
+    }
+  }
+  [[nodiscard]] std::uint64_t bytes_on(model::LinkIndex link) const {
+    std::uint64_t bytes = 0;
+    for (const Launch& launch : sent)
+      if (launch.link == link) bytes += launch.bytes;
+    return bytes;
+  }
+
+ private:
+  [[nodiscard]] double queue_us(const Launch& launch) const {
+    const auto& link = setup_.links[launch.link];
+    return link.latency_us + static_cast<double>(launch.bytes) / link.bytes_per_us;
+  }
+  Setup setup_;
+  std::map<model::LinkIndex, double> free_us_;
+  std::set<std::pair<double, std::size_t>> running_;
+
+ public:
+  DueQueue queue;
+  TimeUs now_us = 0;
+  std::vector<Launch> sent;
+  std::map<std::pair<model::BucketIndex, std::uint64_t>, std::uint64_t> covered;
+};
+
+TEST(DueQueue, sendsWhatIsDueFirstAndOfThatWhatIsUrgent) {
+  Links links(setup_of({50'000, 50'000, 50'000}, {kRate}));
+  links.queue.add({0, 0, 5, 0});
+  links.queue.add({1, 0, 4, 7});
+  links.queue.add({2, 0, 4, 3});
+  links.take();
+  links.finish_all();
+  std::vector<model::BucketIndex> order;
+  for (const Launch& launch : links.sent) order.push_back(launch.bucket);
+  EXPECT_EQ(order, (std::vector<model::BucketIndex>{2, 1, 0}));
+}
+
+TEST(DueQueue, whatIsUrgentWaitsForTwoPartsOfWhatIsLate) {
+  Links links(setup_of({50'000'000, 50'000}, {kRate}));
+  links.queue.add({0, 0, 9, 0});
+  links.take();
+  for (int part = 0; part < 20; ++part) links.finish_one();
+  const std::size_t before = links.sent.size();
+  links.queue.add({1, 3, 5, 0});
+  links.take();
+  links.finish_one();
+  ASSERT_EQ(links.sent.size(), before + 1);
+  EXPECT_EQ(links.sent.back().bucket, 1U);
+  EXPECT_EQ(links.sent.back().generation, 3U);
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 50'000'000U);
+  EXPECT_EQ((links.covered[{1, 3}]), 50'000U);
+}
+
+TEST(DueQueue, sharesABucketByWhatTheLinksCarry) {
+  Links links(setup_of({50'000'000}, {kRate, kRate / 4}));
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 50'000'000U);
+  EXPECT_NEAR(static_cast<double>(links.bytes_on(0)), 40e6, 0.5e6);
+}
+
+// A slow link would hold up what a fast one has sent by then.
+TEST(DueQueue, sparesASlowLinkWhatAFastOneSendsSooner) {
+  Links links(setup_of({120'000}, {kRate, kRate / 50}));
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  links.finish_all();
+  EXPECT_EQ(links.bytes_on(1), 0U);
+}
+
+TEST(DueQueue, leavesALostLinkAtOnce) {
+  Links links(setup_of({50'000'000}, {kRate, kRate}));
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  links.queue.lose(1);
+  const std::uint64_t before = links.bytes_on(1);
+  links.finish_all();
+  EXPECT_EQ(links.bytes_on(1), before);
+  EXPECT_EQ((links.covered[{0, 0}]), 50'000'000U);
+}
+
+TEST(DueQueue, followsTheDatesThatAFlushHasMoved) {
+  std::vector<model::Calendar> calendars(3);
+  model::follow(calendars, 0, {{2, {{0, 1, 6}}}, {{2, {2, {{0, 1, 3}}}}}});
+  Links links(setup_of({2'000'000, 2'000'000, 2'000'000}, {kRate}));
+  for (model::BucketIndex b = 0; b < 3; ++b) links.queue.add({b, 0, calendars[b].at(0).apply_step, b});
+  links.take();
+  ASSERT_EQ(links.sent.front().bucket, 2U);
+  model::cut(calendars, 2);  // now all three are due before step 2, the first of them first
+  links.queue.date_anew(calendars);
+  const std::size_t before = links.sent.size();
+  links.finish_one();
+  ASSERT_GT(links.sent.size(), before);
+  EXPECT_EQ(links.sent[before].bucket, 0U);
+}
+
+TEST(DueQueue, cutsPartsThatAreLongBesideTheLatency) {
+  Links links(setup_of({50'000'000}, {kRate}, 200));
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  links.finish_all();
+  EXPECT_EQ(links.sent.front().bytes, 40 * 200 * 100 / 64 * 64U);
+}
+
+}  // namespace
+}  // namespace deft::sched
