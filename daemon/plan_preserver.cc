@@ -7,7 +7,9 @@
 namespace deft::daemon {
 namespace {
 
-constexpr double kNewestWeighs = 0.2;  // in the moving averages, once there are enough
+constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
+constexpr std::uint64_t kProven = 8;      // samples under a plan after which its staleness is known to be borne
+constexpr double kBegun = 0.9;            // of the first loss: below, training has begun
 
 bool makes_sense(const proto::GradientStatistics& s, std::uint32_t world) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
@@ -53,35 +55,48 @@ void PlanPreserver::combine() {
     target = std::max(target, node->target());
   }
   const double workers = world_;
-  const double gradient = (average - local / workers) / (workers - 1);  // the sums are `workers` times the means
-  const double noise = std::max(0.0, (local - average) / workers / (workers - 1));
-  if (ranks != world_ || world_ < 2 || !std::isfinite(gradient) || !std::isfinite(noise) || !std::isfinite(loss)) {
+  const auto norms = preserve::norms_of_step(local / workers, average / workers, workers);
+  if (ranks != world_ || !norms || !std::isfinite(loss)) {
     ++refused_;
     return;
   }
-  const double weight = std::max(kNewestWeighs, 1.0 / static_cast<double>(++samples_));
-  const auto follow = [weight](double& value, double newest) { value += weight * (newest - value); };
-  follow(averages_.gradient, gradient);
-  follow(averages_.noise, noise);
-  follow(averages_.loss, loss / workers);
-  averages_.step = newest_.front()->step();
-  averages_.learning_rate = rate;
-  averages_.target = target;
-  averages_.merging = newest_.front()->merged_as_sums() ? preserve::Merging::kSum : preserve::Merging::kMean;
+  const std::uint64_t step = newest_.front()->step();
+  merging_ = newest_.front()->merged_as_sums() ? preserve::Merging::kSum : preserve::Merging::kMean;
+  // An update with k times the learning rate counts as k.
+  const double rhythm = merging_ == preserve::Merging::kSum ? 1 : updates_per_step_;
+  updates_ += rhythm * static_cast<double>(step - step_);
+  step_ = step;
+  learning_rate_ = rate;
+  target_ = target;
+  if (trend_.samples() == 0) first_loss_ = loss / workers;
+  trend_.take(*norms, updates_, loss / workers);
+  watch_.take(loss / workers, trend_);
 }
 
-Result<preserve::Walk> PlanPreserver::walk() const {
-  if (samples_ == 0)
+// Of all that the statistics may mean what favours plans that merge and delay, or what speaks against them.
+Result<preserve::Walk> PlanPreserver::walk(Doubt doubt) const {
+  if (trend_.samples() == 0)
     return fail(ErrorKind::kUnavailable, "no loss was reported", "call optimizer.report_loss(loss) on all ranks");
-  if (averages_.gradient <= 0) return fail(ErrorKind::kUnavailable, "the gradient cannot be told from its noise yet");
+  if (trend_.samples() < preserve::Trend::kLeast)
+    return fail(ErrorKind::kUnavailable, "there are too few samples of the loss to judge by yet");
+  const auto of = [doubt](const preserve::Value& value) {
+    return std::max(0.0, doubt == Doubt::kFor ? value.low() : doubt == Doubt::kAgainst ? value.high() : value.mean);
+  };
   preserve::Walk walk;
-  walk.state = averages_.loss;
-  walk.target = averages_.target;
-  walk.learning_rate = averages_.learning_rate;
-  walk.gradient_mean = averages_.gradient;
-  walk.gradient_deviation = std::sqrt(walk.gradient_mean * averages_.noise);
+  walk.state = trend_.loss().mean;
+  walk.target = target_;
+  walk.learning_rate = learning_rate_;
+  walk.gradient_norm = of(trend_.gradient());
+  walk.gradient_mean = learning_rate_ > 0 ? of(trend_.fall()) / learning_rate_ : 0;
+  if (walk.gradient_norm > 0)
+    walk.gradient_deviation =
+        std::min(1.0, walk.gradient_mean / walk.gradient_norm) * std::sqrt(walk.gradient_norm * trend_.noise().mean);
   if (auto ok = preserve::check_walk(walk); !ok) return tl::unexpected(ok.error());
   return walk;
+}
+
+preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve::Walk& walk, double borne) const {
+  return preserve::judge(plan, walk, merging_, epsilon_, borne);
 }
 
 sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
@@ -89,26 +104,52 @@ sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgem
   verdict_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
               attempts, std::move(note)};
   ratio_now_ = judgement.ratio;
+  doubt_ = first_ ? Doubt::kAgainst : Doubt::kFor;
   return {std::move(plan), verdict_};
 }
 
 // Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh.
 Result<sched::JudgedPlan> PlanPreserver::unjudged(const Make& make, sched::PlanLimits limits, std::string why) {
-  if (waits_) limits.max_staleness_steps = 0;
+  if (waits_ || fresh_) limits.max_staleness_steps = 0;
   auto plan = make(limits);
   if (!plan) return tl::unexpected(plan.error());
   verdict_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
   return sched::JudgedPlan{std::move(*plan), verdict_};
 }
 
-Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
-  first_.reset();
-  reconsidered_ = samples_;
+// Why another plan is asked for may be what the last look found, or something else meanwhile.
+void PlanPreserver::act_on_what_was_found() {
+  const Found found = std::exchange(found_, Found::kNothing);
+  reconsidered_ = trend_.samples();
   reason_.clear();
-  const auto walk = this->walk();
-  waits_ = !walk && samples_ > 0;
+  if (found == Found::kWorse || found == Found::kRisen) {
+    wait_ = wait_ == 0 ? kFirstWait : 2 * wait_;
+    try_from_ = step_ + wait_;
+    doubt_ = Doubt::kAgainst;
+  }
+  if (found == Found::kRisen) fresh_ = true;
+  if (fresh_ && step_ >= try_from_) {
+    fresh_ = false;
+    watch_.forget();
+  }
+}
+
+Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
+  act_on_what_was_found();
+  first_.reset();
+  const auto walk = this->walk(doubt_ == Doubt::kFor && !trains() ? Doubt::kNone : doubt_);
+  waits_ = !walk && trend_.samples() > 0;
   if (!walk) return unjudged(make, limits, walk.error().message());
+  if (fresh_)
+    return unjudged(make, limits, "the loss had risen; late again from step " + std::to_string(try_from_) + " on");
+  return judged(make, limits, *walk);
+}
+
+Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::PlanLimits& limits,
+                                                const preserve::Walk& walk) {
   const TimeUs deadline = MonotonicClock::now() + patience_us_;
+  const bool proven = trains() && trend_.samples() >= since_ + kProven && !watch_.risen(target_);
+  const double borne = proven ? staleness_ : 0;
   std::optional<model::Plan> last;
   preserve::Request asked{limits.capacity, limits.max_staleness_steps};
   unsigned attempts = 0;
@@ -126,60 +167,92 @@ Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::P
     ++attempts;
     return plan;
   };
-  auto preserved = preserve::preserve(planner, *walk, asked, averages_.merging, epsilon_);
+  auto preserved = preserve::preserve(planner, walk, asked, merging_, epsilon_, borne);
   if (preserved && preserved->attempts == 1 && preserved->judgement.accepted) first_.reset();
   if (preserved)
     return chosen(std::move(preserved->plan), preserved->judgement, preserved->request, preserved->attempts, "");
   if (!last) return tl::unexpected(preserved.error());
-  const auto judgement = preserve::judge(*last, *walk, averages_.merging, epsilon_);
+  const auto judgement = judge(*last, walk, borne);
   return chosen(std::move(*last), judgement, asked, attempts, preserved.error().what);
 }
 
+bool PlanPreserver::trains() const { return trend_.loss().mean - target_ < kBegun * (first_loss_ - target_); }
+
+// Which plan the samples are taken under.
+void PlanPreserver::see(const model::Plan& in_force) {
+  updates_per_step_ = in_force.updates_per_step();
+  const double staleness = preserve::staleness_in_updates(in_force);
+  if (staleness != staleness_) since_ = trend_.samples();
+  staleness_ = staleness;
+}
+
 std::string PlanPreserver::reconsider(const model::Plan& in_force) {
-  if (samples_ == reconsidered_) return reason_;
-  reconsidered_ = samples_;
+  see(in_force);
+  if (trend_.samples() == reconsidered_) return reason_;
+  reconsidered_ = trend_.samples();
+  found_ = Found::kNothing;
   reason_ = reason_to_change(in_force);
   return reason_;
 }
 
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
-  const auto walk = this->walk();
-  if (!walk) return "";
-  if (waits_) return "the Preserver: plans with late updates can be judged now";
-  const auto now = preserve::judge(in_force, *walk, averages_.merging, epsilon_);
-  ratio_now_ = now.ratio;
-  if (!verdict_.judged) {  // followed before there were statistics; content with it, or it goes
+  const auto likely = walk(Doubt::kNone);
+  if (!likely) return "";
+  ratio_now_ = judge(in_force, *likely, trains() ? staleness_ : 0).ratio;
+  if (!verdict_.judged && !waits_ && !fresh_) {  // followed before there were statistics; content with it, or it goes
     verdict_.judged = true;
-    verdict_.ratio = now.ratio;
+    verdict_.ratio = judge(in_force, *likely, 0).ratio;
     verdict_.note = "judged after it was chosen";
   }
-  if (verdict_.accepted && !now.accepted)
-    return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(now.ratio);
-  if (first_ && preserve::judge(*first_, *walk, averages_.merging, epsilon_ / 2).accepted)
+  const bool late = in_force.max_staleness() > 0 || in_force.max_merged() > 1;
+  if (late && watch_.risen(target_)) {
+    found_ = Found::kRisen;
+    return "the Preserver: the loss rose from " + std::to_string(watch_.level()) + " to " +
+           std::to_string(watch_.newest()) + " under late updates";
+  }
+  const bool worse = trains() ? !judge(in_force, walk(Doubt::kFor).value(), staleness_).accepted
+                              : !judge(in_force, *likely, 0).accepted;
+  if (verdict_.accepted && late && worse) {
+    found_ = Found::kWorse;
+    return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
+  }
+  if (step_ < try_from_) return "";
+  found_ = Found::kTry;
+  if (waits_) return "the Preserver: plans with late updates can be judged now";
+  if (fresh_) return "the Preserver: late updates can be tried again";
+  if (first_ && judge(*first_, walk(Doubt::kAgainst).value(), 0).accepted)
     return "the Preserver: a plan that was refused would train as well by now";
+  found_ = Found::kNothing;
   return "";
 }
 
 nlohmann::json PlanPreserver::statistics() const {
-  if (samples_ == 0) return nullptr;
-  nlohmann::json json{{"step", averages_.step},
-                      {"samples", samples_},
-                      {"loss", averages_.loss},
-                      {"target", averages_.target},
-                      {"learning_rate", averages_.learning_rate},
-                      {"gradient", averages_.gradient},
-                      {"noise", averages_.noise},
-                      {"merged_as_sums", averages_.merging == preserve::Merging::kSum}};
+  if (trend_.samples() == 0) return nullptr;
+  const auto gradient = trend_.gradient(), noise = trend_.noise(), fall = trend_.fall();
+  nlohmann::json json{{"step", step_},
+                      {"samples", trend_.samples()},
+                      {"loss", trend_.loss().mean},
+                      {"target", target_},
+                      {"learning_rate", learning_rate_},
+                      {"gradient", gradient.mean},
+                      {"noise", noise.mean},
+                      {"fall", fall.mean},  // of the loss, an update
+                      {"merged_as_sums", merging_ == preserve::Merging::kSum}};
+  for (const auto& [name, value] :
+       {std::pair{"gradient_error", gradient}, {"noise_error", noise}, {"fall_error", fall}})
+    if (std::isfinite(value.error)) json[name] = value.error;
   // In batches of all workers: up to about so many steps lose little when they are merged.
-  if (averages_.gradient > 0) json["noise_scale"] = averages_.noise / averages_.gradient;
+  if (gradient.mean > 0) json["noise_scale"] = noise.mean / gradient.mean;
   return json;
 }
 
 nlohmann::json PlanPreserver::status() const {
-  const auto walk = this->walk();
+  const auto walk = this->walk(Doubt::kNone);
   nlohmann::json judgement = to_json(verdict_);
   if (walk && verdict_.judged) judgement["ratio_now"] = ratio_now_;
   if (!walk) judgement["note"] = walk.error().message();
+  if (step_ < try_from_) judgement["try_from_step"] = try_from_;
+  judgement["loss_has_risen"] = watch_.risen(target_);
   return {{"epsilon", epsilon_},
           {"statistics", statistics()},
           {"statistics_refused", refused_},

@@ -5,14 +5,19 @@
 //   preserver->take(node, statistics);    // each time that a node sends some
 //   preserver->status();                  // JSON: the statistics, and the newest judgement
 //
-// Statistics. Of P workers m is the mean squared norm of the own gradients of a step and a the squared norm of their
-// average. Then |G|^2 = (P a - m) / (P - 1) is free of noise, and (m - a) / (P - 1) = tr(Sigma) / B is the noise of the
-// average (McCandlish et al., 2018, appendix A). One step tells little: moving averages are used. The gain of an update
-// is eta |G|^2 on average; it spreads by |G| sqrt(tr(Sigma) / B) at most, where all noise lies in the direction of G.
-// How much of it does is not measured, so that bound is taken.
+// The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses
+// by one, where the published model takes eta |G|^2; that spreads by as large a share of itself as |G|^2 does by noise
+// that lies in the direction of G, the most it can. What |G|^2 decides is staleness: whether a plan can be borne.
 //
-// Never to and fro: another plan is asked for only when the one in force has become worse than epsilon allows, or when
-// the one that was refused for it has become better than half of epsilon demands. Reactor thread.
+// Steady. Every value lies within two standard errors, and the verdict in force has the benefit of the doubt: a plan is
+// given up when it would be refused even by those of the values that favour it, and one that was refused is tried when
+// it would be accepted even by those that speak against it, each time after twice as many steps as the time before.
+// Whether a training bears the staleness that it has is no question for a model: it is seen in the loss. Where that has
+// risen (preserve/loss_watch.h), all updates are fresh until late ones may be tried again. Only before the loss has
+// begun to fall it says nothing, and the largest gradients are still to come: until then the model decides, by its
+// likeliest values.
+//
+// Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +27,9 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/preserve/loss_watch.h"
 #include "core/preserve/preserver.h"
+#include "core/preserve/trend.h"
 #include "core/sched/plan_judge.h"
 #include "proto/control.pb.h"
 
@@ -44,34 +51,49 @@ class PlanPreserver final : public sched::PlanJudge {
   [[nodiscard]] nlohmann::json status() const;
 
  private:
-  struct Averages {  // moving ones, but for what the user sets
-    std::uint64_t step = 0;
-    double gradient = 0;  // |G|^2; may be below 0 where there is more noise than gradient
-    double noise = 0;     // tr(Sigma) / B
-    double loss = 0, target = 0, learning_rate = 0;
-    preserve::Merging merging = preserve::Merging::kMean;
-  };
+  enum class Doubt { kFor, kNone, kAgainst };           // which of the likely values a plan is judged by
+  enum class Found { kNothing, kWorse, kRisen, kTry };  // at the last look
 
   void combine();
-  [[nodiscard]] Result<preserve::Walk> walk() const;
+  [[nodiscard]] Result<preserve::Walk> walk(Doubt doubt) const;
+  [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk, double borne) const;
   Result<sched::JudgedPlan> unjudged(const Make& make, sched::PlanLimits limits, std::string why);
+  Result<sched::JudgedPlan> judged(const Make& make, const sched::PlanLimits& limits, const preserve::Walk& walk);
   sched::JudgedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
                            unsigned attempts, std::string note);
-  std::string reason_to_change(const model::Plan& in_force);
+  void act_on_what_was_found();
+  [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
+  void see(const model::Plan& in_force);
+  [[nodiscard]] bool trains() const;  // the loss has begun to fall
 
   const std::uint32_t world_;
   const double epsilon_;
   const TimeUs patience_us_;
   std::vector<std::optional<proto::GradientStatistics>> newest_;  // by node
-  Averages averages_;
-  std::uint64_t samples_ = 0;         // steps that are in the averages
-  std::uint64_t refused_ = 0;         // messages
+  preserve::Trend trend_;
+  preserve::LossWatch watch_;
+  std::uint64_t step_ = 0;  // of the newest sample
+  double updates_ = 0;      // that were made until then: those of a mean byte
+  double learning_rate_ = 0, target_ = 0;
+  double first_loss_ = 0;
+  preserve::Merging merging_ = preserve::Merging::kMean;
+  std::uint64_t refused_ = 0;  // messages
+
   sched::Verdict verdict_;            // of the plan chosen last
   double ratio_now_ = 1;              // of that plan
   std::optional<model::Plan> first_;  // what would be followed without judgement, where it was refused
+  Doubt doubt_ = Doubt::kNone;        // whom the next judgement favours
   bool waits_ = false;                // for statistics by which late updates can be judged
-  std::uint64_t reconsidered_ = 0;    // samples at the last look
-  std::string reason_;                // found at that look
+  bool fresh_ = false;                // the loss has risen under late updates: there are none
+  std::uint64_t try_from_ = 0;        // step before which no refused plan is tried again
+  std::uint64_t wait_ = 0;            // steps, the last time
+
+  double updates_per_step_ = 1;     // of the plan in force
+  double staleness_ = 0;            // of it, in updates
+  std::uint64_t since_ = 0;         // samples when it was seen first
+  std::uint64_t reconsidered_ = 0;  // samples at the last look
+  std::string reason_;              // found at that look
+  Found found_ = Found::kNothing;
 };
 
 nlohmann::json to_json(const sched::Verdict& verdict);

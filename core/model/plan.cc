@@ -102,24 +102,23 @@ std::uint32_t most_of(const Plan& plan, Value value) {
   return most;
 }
 
-// The bytes of each bucket, from the parts that send it.
-std::map<BucketIndex, double> bytes_of_buckets(const Plan& plan) {
-  std::map<BucketIndex, double> bytes;
-  for (const auto& link : plan.links)
-    for (const auto& part : link) bytes[part.bucket] += static_cast<double>(part.bytes);
-  for (auto& [bucket, sum] : bytes) sum /= static_cast<double>(plan.generations_of(bucket).size());
-  return bytes;
-}
-
 bool is_fresh(const PlanGeneration& generation) { return generation.merged() == 1 && generation.staleness() == 0; }
 
 }  // namespace
+
+std::map<BucketIndex, double> Plan::bucket_bytes() const {
+  std::map<BucketIndex, double> bytes;
+  for (const auto& link : links)
+    for (const auto& part : link) bytes[part.bucket] += static_cast<double>(part.bytes);
+  for (auto& [bucket, sum] : bytes) sum /= static_cast<double>(generations_of(bucket).size());
+  return bytes;
+}
 
 double Plan::updates_per_step() const {
   const auto rate = [this](const auto& of) { return static_cast<double>(of.size()) / period_steps; };
   if (own_generations.empty()) return rate(generations);
   double sum = 0, all = 0;
-  for (const auto& [bucket, bytes] : bytes_of_buckets(*this)) {
+  for (const auto& [bucket, bytes] : bucket_bytes()) {
     sum += bytes * rate(generations_of(bucket));
     all += bytes;
   }
@@ -136,7 +135,7 @@ std::uint32_t Plan::max_merged() const {
 
 double Plan::late_share() const {
   double late = 0, all = 0;
-  for (const auto& [bucket, bytes] : bytes_of_buckets(*this)) {
+  for (const auto& [bucket, bytes] : bucket_bytes()) {
     all += bytes;
     if (!std::ranges::all_of(generations_of(bucket), is_fresh)) late += bytes;
   }

@@ -61,7 +61,8 @@ struct Plan {
     const auto own = own_generations.find(bucket);
     return own == own_generations.end() ? generations : own->second;
   }
-  [[nodiscard]] double updates_per_step() const;  // a mean over the bytes of all buckets
+  [[nodiscard]] std::map<BucketIndex, double> bucket_bytes() const;  // of each bucket, from the parts that send it
+  [[nodiscard]] double updates_per_step() const;                     // a mean over the bytes of all buckets
   [[nodiscard]] std::uint32_t max_staleness() const;
   [[nodiscard]] std::uint32_t max_merged() const;
   [[nodiscard]] double late_share() const;  // of all bytes, those of buckets that are merged or late

@@ -4,7 +4,6 @@
 #include <cmath>
 #include <limits>
 #include <numbers>
-#include <optional>
 #include <vector>
 
 namespace deft::preserve {
@@ -22,60 +21,64 @@ double expected(const Cycle& cycle, const Walk& walk, Merging merging, double no
 // The published condition bounds the ratio above, too; but a plan that is expected to train better is no worse.
 bool is_no_worse(double ratio, double epsilon) { return ratio >= 1 - epsilon; }
 
-// Each different one of the plan's buckets, once.
-std::vector<Cycle> different_cycles(const model::Plan& plan) {
-  std::vector<Cycle> cycles{plan.generations};
-  for (const auto& [bucket, own] : plan.own_generations)
-    if (std::find(cycles.begin(), cycles.end(), own) == cycles.end()) cycles.push_back(own);
-  return cycles;
+struct Part {
+  Cycle cycle;
+  double share;  // of all bytes
+};
+
+// The plan's different cycles; a plan without bytes counts them alike.
+std::vector<Part> parts_of(const model::Plan& plan) {
+  std::vector<Part> parts;
+  double all = 0;
+  const auto add = [&](const Cycle& cycle, double bytes) {
+    all += bytes;
+    const auto known = std::ranges::find(parts, cycle, &Part::cycle);
+    if (known == parts.end())
+      parts.push_back({cycle, bytes});
+    else
+      known->share += bytes;
+  };
+  for (const auto& [bucket, bytes] : plan.bucket_bytes()) add(plan.generations_of(bucket), bytes);
+  if (parts.empty()) {
+    add(plan.generations, 1);
+    for (const auto& [bucket, own] : plan.own_generations) add(own, 1);
+  }
+  for (Part& part : parts) part.share /= all;
+  return parts;
 }
 
-std::uint32_t staleness_in_updates(const Cycle& cycle, std::uint32_t period_steps) {
+// A mean over the steps of a cycle.
+double staleness_in_updates(const Cycle& cycle, std::uint32_t period_steps) {
   const std::size_t count = cycle.size();
+  // Seen from far enough on, all generations before have one of an earlier cycle to count.
+  const std::size_t cycles = cycle.back().apply_step / period_steps + 1;
   const auto apply_step = [&](std::size_t g) {
     return cycle[g % count].apply_step + g / count * std::uint64_t{period_steps};
   };
-  std::uint32_t most = 0;
-  for (std::size_t g = 0; g < count; ++g) {
-    // Seen from far enough on, all generations before have one of an earlier cycle to count.
-    const std::size_t cycles = cycle[g].apply_step / period_steps + 1;
-    const std::size_t own = g + cycles * count;
-    const std::uint64_t computed = cycle[g].last_step + cycles * std::uint64_t{period_steps};
-    std::uint32_t between = 0;
-    while (between < own && apply_step(own - 1 - between) > computed) ++between;
-    most = std::max(most, between);
-  }
-  return most;
+  std::uint64_t sum = 0;
+  for (std::size_t g = 0; g < count; ++g)
+    for (std::uint32_t step = cycle[g].first_step; step <= cycle[g].last_step; ++step) {
+      const std::uint64_t computed = step + cycles * std::uint64_t{period_steps};
+      const std::size_t own = g + cycles * count;
+      for (std::size_t before = own; before-- > 0 && apply_step(before) > computed;) ++sum;
+    }
+  return static_cast<double>(sum) / period_steps;
 }
 
 double ratio_of(double original, double planned) { return planned > 0 ? original / planned : 1.0; }
 
-Judgement judge_cycle(const Cycle& cycle, std::uint32_t period_steps, double original, const Walk& walk,
-                      Merging merging, double epsilon) {
-  Judgement out;
-  out.expected_original = original;
-  std::uint32_t merged = 0;
-  for (const auto& generation : cycle) merged = std::max(merged, generation.merged());
-  // An update of k summed steps pulls k times as far.
-  const double step = walk.learning_rate * (merging == Merging::kSum ? merged : 1);
-  const double pull = step * walk.gradient_mean / (2 * (walk.state - walk.target));
-  out.noise = staleness_noise(pull, staleness_in_updates(cycle, period_steps));
-  out.expected_fresh = expected(cycle, walk, merging, 1);
-  out.expected_plan = expected(cycle, walk, merging, out.noise);
-  out.ratio = ratio_of(original, out.expected_plan);
-  out.ratio_fresh = ratio_of(original, out.expected_fresh);
-  out.accepted = is_no_worse(out.ratio, epsilon);
-  out.accepted_fresh = is_no_worse(out.ratio_fresh, epsilon);
-  return out;
+// The share of an update's way that it pulls the walk back; an update of k summed steps pulls k times as far.
+double pull_of(const model::Plan& plan, const Walk& walk, Merging merging) {
+  const double step = walk.learning_rate * (merging == Merging::kSum ? plan.max_merged() : 1);
+  return step * std::max(walk.gradient_norm, walk.gradient_mean) / (2 * (walk.state - walk.target));
 }
 
 }  // namespace
 
-std::uint32_t staleness_in_updates(const model::Plan& plan) {
-  std::uint32_t most = 0;
-  for (const Cycle& cycle : different_cycles(plan))
-    most = std::max(most, staleness_in_updates(cycle, plan.period_steps));
-  return most;
+double staleness_in_updates(const model::Plan& plan) {
+  double sum = 0;
+  for (const auto& [cycle, share] : parts_of(plan)) sum += share * staleness_in_updates(cycle, plan.period_steps);
+  return sum;
 }
 
 double staleness_noise(double pull, double delay_updates) {
@@ -84,15 +87,22 @@ double staleness_noise(double pull, double delay_updates) {
   return (1 + std::sin(angle)) / std::cos(angle);
 }
 
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon) {
+Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon, double borne) {
   Position original(walk);
   for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
-  std::optional<Judgement> worst;
-  for (const Cycle& cycle : different_cycles(plan)) {
-    const Judgement one = judge_cycle(cycle, plan.period_steps, original.mean(), walk, merging, epsilon);
-    if (!worst || one.ratio < worst->ratio) worst = one;
+  Judgement out;
+  out.expected_original = original.mean();
+  const double stale = staleness_in_updates(plan);
+  if (stale > borne + 1e-9) out.noise = staleness_noise(kSteepest * pull_of(plan, walk, merging), stale);
+  for (const auto& [cycle, share] : parts_of(plan)) {
+    out.expected_fresh += share * expected(cycle, walk, merging, 1);
+    out.expected_plan += share * expected(cycle, walk, merging, out.noise);
   }
-  return *worst;
+  out.ratio = ratio_of(out.expected_original, out.expected_plan);
+  out.ratio_fresh = ratio_of(out.expected_original, out.expected_fresh);
+  out.accepted = is_no_worse(out.ratio, epsilon);
+  out.accepted_fresh = is_no_worse(out.ratio_fresh, epsilon);
+  return out;
 }
 
 Result<void> check_walk(const Walk& walk) {
@@ -110,12 +120,13 @@ Result<void> check_walk(const Walk& walk) {
   return {};
 }
 
-Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, Merging merging, double epsilon) {
+Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, Merging merging, double epsilon,
+                           double borne) {
   if (auto ok = check_walk(walk); !ok) return tl::unexpected(ok.error());
   for (unsigned attempt = 1;; ++attempt) {
     auto plan = planner(request);
     if (!plan) return tl::unexpected(plan.error());
-    const Judgement judgement = judge(*plan, walk, merging, epsilon);
+    const Judgement judgement = judge(*plan, walk, merging, epsilon, borne);
     if (judgement.accepted || attempt > kMostAttempts) return Preserved{std::move(*plan), judgement, request, attempt};
     const std::uint32_t staleness = plan->max_staleness();
     if (judgement.accepted_fresh && staleness > 0)

@@ -5,13 +5,14 @@
 // with more capacity (more updates, bought with waiting) or, where staleness alone is at fault, with less staleness.
 //
 // Staleness. The published model ignores it. Close to the target the loss is a bowl, s - S* = x^2 up to scale, and one
-// update pulls x back by the share a = eta * mu / (2 * (s - S*)). With gradients that are d updates old the walk is a
+// update pulls x back by the share a = eta * |G|^2 / (2 * (s - S*)). With gradients that are d updates old the walk is a
 // delayed linear one, dx = -a x(t - d) dt + noise, whose stationary variance is (1 + sin(a d)) / cos(a d) times that
-// without delay, and which diverges from a d = pi / 2 on. That factor multiplies the noise of the plan's updates: small
-// steps hardly feel staleness, large ones are refused.
+// without delay, and which diverges from a d = pi / 2 on. That factor multiplies the noise of the plan's updates. The
+// direction that diverges first bends more than that mean over all of them says: kSteepest times as much.
 //
-// Buckets with dates of their own. How much of the gain each bucket brings is not known, so a plan counts as if all of
-// them followed the cycle that trains worst: no plan is taken for better than it is.
+// Buckets with dates of their own. Each brings a share of the gain, and only what is late is stale. How much of the
+// gradient is in a bucket is not measured: its share of the bytes stands in for it. In dense layers, which are late
+// first, it was half of that or less.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +24,7 @@
 
 namespace deft::preserve {
 
-struct Judgement {               // of the bucket's cycle that trains worst
+struct Judgement {
   double expected_original = 0;  // after one cycle of one update a step
   double expected_plan = 0;      // after one cycle of the plan
   double expected_fresh = 0;     // the same, had the plan no staleness
@@ -34,8 +35,12 @@ struct Judgement {               // of the bucket's cycle that trains worst
   bool accepted_fresh = false;
 };
 
-// Most updates that are applied between the computation of a gradient and its own update.
-std::uint32_t staleness_in_updates(const model::Plan& plan);
+// The pull of the steepest direction, as a multiple of the mean one. With it everything one update late is refused where
+// that destroyed training (bench/lateness), and the widest matrix merged over two or five steps is not, which works.
+inline constexpr double kSteepest = 5;
+
+// Updates that are applied between the computation of a gradient and its own update: a mean over steps and bytes.
+double staleness_in_updates(const model::Plan& plan);
 
 // (1 + sin(a d)) / cos(a d); infinite from a d = pi / 2 on.
 double staleness_noise(double pull, double delay_updates);
@@ -43,8 +48,10 @@ double staleness_noise(double pull, double delay_updates);
 // Whether a plan can be judged by this walk: a loss above its target, and statistics that are finite and not negative.
 Result<void> check_walk(const Walk& walk);
 
-// `walk` as check_walk wants it.
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging = Merging::kSum, double epsilon = 0.01);
+// `walk` as check_walk wants it. `borne`: staleness, in updates, that this training is known to bear; a plan that has no
+// more is not judged by it.
+Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging = Merging::kSum, double epsilon = 0.01,
+                double borne = 0);
 
 // What the planner is asked for.
 struct Request {
@@ -65,6 +72,6 @@ inline constexpr double kMoreCapacity = 1.15;  // an attempt
 
 // Plans until a plan is accepted or the attempts run out; then the last plan comes back with its judgement, unaccepted.
 Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request = {},
-                           Merging merging = Merging::kSum, double epsilon = 0.01);
+                           Merging merging = Merging::kSum, double epsilon = 0.01, double borne = 0);
 
 }  // namespace deft::preserve

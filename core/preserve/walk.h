@@ -20,9 +20,10 @@ struct Walk {
   double state = 0;               // s: the loss now
   double target = 0;              // S*: the lowest that it can reach
   double learning_rate = 0;       // eta
-  double gradient_mean = 0;       // mu: the squared norm of the mean gradient, what one update gains per unit of eta
+  double gradient_mean = 0;       // mu: what one update gains per unit of eta; by a first-order step |G|^2
   double gradient_deviation = 0;  // sigma: standard deviation of that gain for a batch of one
   double batch = 1;               // B: of one step, over all workers
+  double gradient_norm = 0;       // |G|^2 where it is more than mu: a gradient that swings gains little
 };
 
 // Where walks that began at `walk.state` are after some updates.

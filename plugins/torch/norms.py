@@ -2,7 +2,7 @@
 
 Of a sampled step the norm of this rank's own gradient is taken at step(), where p.grad still is that gradient, and that
 of the average when it comes back, be it steps later and parameter by parameter. So a sample reads all gradients twice,
-in one step of sixteen, more often in the beginning, and only where the user reports a loss; other steps cost nothing.
+in one step of eight, more often in the beginning, and only where the user reports a loss; other steps cost nothing.
 (The daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
 after its sum.)
 """
@@ -15,11 +15,12 @@ import torch
 
 from .world import log, rank, size
 
-EVERY = 16  # steps between samples
+EVERY = 8  # steps between samples, where one has come back by then
+AT_LEAST = 16  # steps after which one that has not is given up for the next
 FIRST = 1
 EARLY, EVERY_EARLY = 128, 4  # up to this step more often: a loss that begins to fall changes what late updates cost
 DENSE = 8  # up to this step a sample follows on the other: the first plan is made then, and one sample tells little
-_STALE = 4 * EVERY  # steps after which a loss says nothing any more
+_STALE = 4 * AT_LEAST  # steps after which a loss says nothing any more
 
 
 class _Sample:
@@ -66,7 +67,7 @@ class Norms:
         step = exchange.step
         if not self._on or self._loss is None or step == self._sampled:
             return
-        if step % EVERY != FIRST and (self._sample is not None or not _is_early_sample(step)):
+        if step % AT_LEAST != FIRST and (self._sample is not None or not _is_sample(step)):
             return
         loss, target, reported = self._loss
         if exchange.arena is None or step - reported > _STALE:
@@ -113,9 +114,9 @@ class Norms:
             self._exchange.arena.group.report(told)
 
 
-def _is_early_sample(step):
+def _is_sample(step):
     """One that is left out where an earlier one has not come back yet."""
-    return step <= DENSE or (step <= EARLY and step % EVERY_EARLY == FIRST)
+    return step <= DENSE or step % (EVERY_EARLY if step <= EARLY else EVERY) == FIRST
 
 
 def _squared_norm(grad):

@@ -228,8 +228,10 @@ struct Judged : Running {
 TEST(Leader, JudgesItsPlanByWhatAllNodesTold) {
   Judged world;
   world.tell("stranger", 1, 5);
-  world.tell("", 1, 2);
-  world.tell("b", 1, 3);
+  for (std::uint64_t step = 1; step <= 4; ++step) {
+    world.tell("", step, 2);
+    world.tell("b", step, 3);
+  }
   world.tell("b", 1, 3, 9);  // of no group
   world.tell("b", 17, std::numeric_limits<double>::quiet_NaN());
   world.train(10);

@@ -82,9 +82,9 @@ def ask_leader():
 
 
 def wait_for_statistics():
-    """On all ranks, until the leader has the first statistics of all."""
+    """On all ranks, until the leader has statistics of all by which it can judge."""
     deadline = time.monotonic() + 30
-    while hvd.rank() == 0 and ask_leader()["preserver"][0]["statistics"] is None:
+    while hvd.rank() == 0 and ((ask_leader()["preserver"][0]["statistics"] or {}).get("samples", 0)) < 4:
         assert time.monotonic() < deadline, ask("--json")
     hvd.allreduce(torch.zeros(1), name="statistics have come")
 
@@ -104,7 +104,7 @@ def train_and_ask(kind, losses, judged):
         if losses is not None:
             run.optimizer.report_loss(losses[0] if step < 30 else losses[1])
         run.optimizer.step()
-        if judged and step == 4:  # before there can be a plan
+        if judged and step == 6:  # before there can be a plan
             wait_for_statistics()
     state = run.state()
     assert_same_everywhere(state)
@@ -125,7 +125,7 @@ def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
     leader, text, _ = asked(start, "sgd", losses, judged=True)
     for plan in leader["plans"]:
         assert plan["judgement"]["judged"], json.dumps(plan)
-        assert plan["judgement"]["statistics"]["samples"] >= 1
+        assert plan["judgement"]["statistics"]["samples"] >= 4
         assert plan["judgement"]["accepted"] == (plan["judgement"]["ratio"] >= 0.99)
     if losses[0] == losses[1] == 1e6:  # no plan loses anything that counts
         assert all(plan["judgement"]["attempts"] == 1 for plan in leader["plans"]), json.dumps(leader)
