@@ -104,7 +104,7 @@ sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgem
   verdict_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
               attempts, std::move(note)};
   ratio_now_ = judgement.ratio;
-  doubt_ = first_ ? Doubt::kAgainst : Doubt::kFor;
+  doubt_ = wanted_.empty() ? Doubt::kFor : Doubt::kAgainst;
   return {std::move(plan), verdict_};
 }
 
@@ -136,8 +136,8 @@ void PlanPreserver::act_on_what_was_found() {
 
 Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
   act_on_what_was_found();
-  first_.reset();
-  const auto walk = this->walk(doubt_ == Doubt::kFor && !trains() ? Doubt::kNone : doubt_);
+  wanted_.clear();
+  const auto walk = this->walk(trains() ? doubt_ : Doubt::kAgainst);
   waits_ = !walk && trend_.samples() > 0;
   if (!walk) return unjudged(make, limits, walk.error().message());
   if (fresh_)
@@ -161,14 +161,13 @@ Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::P
     stricter.max_staleness_steps = request.max_staleness_steps;
     auto plan = make(stricter);
     if (!plan) return plan;
-    if (!last) first_ = *plan;
+    if (last) wanted_.push_back(*last);
     last = *plan;
     asked = request;
     ++attempts;
     return plan;
   };
   auto preserved = preserve::preserve(planner, walk, asked, merging_, epsilon_, borne);
-  if (preserved && preserved->attempts == 1 && preserved->judgement.accepted) first_.reset();
   if (preserved)
     return chosen(std::move(preserved->plan), preserved->judgement, preserved->request, preserved->attempts, "");
   if (!last) return tl::unexpected(preserved.error());
@@ -211,7 +210,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
            std::to_string(watch_.newest()) + " under late updates";
   }
   const bool worse = trains() ? !judge(in_force, walk(Doubt::kFor).value(), staleness_).accepted
-                              : !judge(in_force, *likely, 0).accepted;
+                              : !judge(in_force, walk(Doubt::kAgainst).value(), 0).accepted;
   if (verdict_.accepted && late && worse) {
     found_ = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
@@ -220,7 +219,8 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   found_ = Found::kTry;
   if (waits_) return "the Preserver: plans with late updates can be judged now";
   if (fresh_) return "the Preserver: late updates can be tried again";
-  if (first_ && judge(*first_, walk(Doubt::kAgainst).value(), 0).accepted)
+  const auto strict = walk(Doubt::kAgainst).value();
+  if (std::ranges::any_of(wanted_, [&](const auto& plan) { return judge(plan, strict, 0).accepted; }))
     return "the Preserver: a plan that was refused would train as well by now";
   found_ = Found::kNothing;
   return "";

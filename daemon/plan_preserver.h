@@ -14,8 +14,8 @@
 // it would be accepted even by those that speak against it, each time after twice as many steps as the time before.
 // Whether a training bears the staleness that it has is no question for a model: it is seen in the loss. Where that has
 // risen (preserve/loss_watch.h), all updates are fresh until late ones may be tried again. Only before the loss has
-// begun to fall it says nothing, and the largest gradients are still to come: until then the model decides, by its
-// likeliest values.
+// begun to fall it says nothing, and the largest gradients are still to come: until then the model decides, by what
+// speaks against a plan.
 //
 // Reactor thread.
 #pragma once
@@ -79,14 +79,14 @@ class PlanPreserver final : public sched::PlanJudge {
   preserve::Merging merging_ = preserve::Merging::kMean;
   std::uint64_t refused_ = 0;  // messages
 
-  sched::Verdict verdict_;            // of the plan chosen last
-  double ratio_now_ = 1;              // of that plan
-  std::optional<model::Plan> first_;  // what would be followed without judgement, where it was refused
-  Doubt doubt_ = Doubt::kNone;        // whom the next judgement favours
-  bool waits_ = false;                // for statistics by which late updates can be judged
-  bool fresh_ = false;                // the loss has risen under late updates: there are none
-  std::uint64_t try_from_ = 0;        // step before which no refused plan is tried again
-  std::uint64_t wait_ = 0;            // steps, the last time
+  sched::Verdict verdict_;           // of the plan chosen last
+  double ratio_now_ = 1;             // of that plan
+  std::vector<model::Plan> wanted_;  // rather than that one, but refused
+  Doubt doubt_ = Doubt::kNone;       // whom the next judgement favours
+  bool waits_ = false;               // for statistics by which late updates can be judged
+  bool fresh_ = false;               // the loss has risen under late updates: there are none
+  std::uint64_t try_from_ = 0;       // step before which no refused plan is tried again
+  std::uint64_t wait_ = 0;           // steps, the last time
 
   double updates_per_step_ = 1;     // of the plan in force
   double staleness_ = 0;            // of it, in updates

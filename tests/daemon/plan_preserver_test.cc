@@ -150,7 +150,10 @@ TEST(PlanPreserver, AnImpossiblePlanIsAnErrorAsWithoutAJudge) {
 
 TEST(PlanPreserver, APlanIsGivenUpWhenItHasBecomeWorseAndTriedAgainLaterAndLater) {
   Job job;
-  job.tell(1e-4, 0.01, 20);
+  job.loss = 4;
+  job.tell_one(0.01);
+  job.loss = 2;  // training has begun
+  job.tell(1e-4, 0.01, 200);
   const auto merged = job.choose().plan;
   ASSERT_EQ(merged.max_merged(), 8U);
   job.tell(2e-4, 0.01);
@@ -169,10 +172,11 @@ TEST(PlanPreserver, APlanIsGivenUpWhenItHasBecomeWorseAndTriedAgainLaterAndLater
     return 1000;
   };
   EXPECT_GE(steps_until_tried(careful.plan), 64);
-  EXPECT_EQ(job.choose().plan.max_merged(), 8U);
+  const auto again = job.choose().plan;
+  EXPECT_GT(again.max_merged(), careful.plan.max_merged());
   job.loss = 2;
   job.tell(0.02, 1.0, 40);
-  EXPECT_NE(job.preserver.reconsider(merged), "");
+  EXPECT_NE(job.preserver.reconsider(again), "");
   EXPECT_GE(steps_until_tried(job.choose().plan), 128);
 }
 
@@ -225,7 +229,7 @@ TEST(PlanPreserver, EverythingLateIsRefusedWhereTheGradientSwings) {
 // Statistics as they were in a training at the edge of stability: the squared gradient scatters by as much as itself,
 // the loss by a tenth.
 TEST(PlanPreserver, AnswersChangeSeldomInATrainingThatStaysAsItIs) {
-  unsigned changes = 0, merged = 0;
+  unsigned changes = 0, taken_back = 0, merged = 0;
   std::ostringstream told_of;
   constexpr unsigned kRuns = 20;
   for (unsigned run = 0; run < kRuns; ++run) {
@@ -244,11 +248,13 @@ TEST(PlanPreserver, AnswersChangeSeldomInATrainingThatStaysAsItIs) {
       if (reason.empty()) continue;
       plan = job.choose().plan;
       ++changes;
+      taken_back += reason.find("refused") == std::string::npos;
       told_of << "run " << run << " step " << job.step << ": " << reason << " -> " << plan.max_merged() << "\n";
     }
     merged += plan.max_merged() == 8;
   }
-  EXPECT_LE(changes, 3 * kRuns) << told_of.str();
+  EXPECT_LE(taken_back, 1.1 * kRuns) << "once, while the loss falls fast\n" << told_of.str();
+  EXPECT_LE(changes, 4.2 * kRuns) << "then by steps, as it falls more slowly\n" << told_of.str();
   EXPECT_GE(merged, 0.9 * kRuns) << "the loss hardly falls any more\n" << told_of.str();
 }
 
