@@ -5,39 +5,21 @@
 #include <functional>
 #include <queue>
 
+#include "core/model/backward.h"
+#include "core/model/merging.h"
+
 namespace deft::partition {
 namespace {
 
 using Cuts = std::vector<std::uint64_t>;
+using model::fastest_link;
+using model::produced;
 using model::Profile;
+using model::ready_times;
 
 constexpr double kCapacityShare = 0.95;             // a little slack, so that jitter pushes nothing out of its stage
 constexpr std::uint64_t kLeastPieceBytes = 65'536;  // below this a piece is all latency
 constexpr std::uint64_t kAlignBytes = 64;
-
-// The bucket that backward produces as the i-th.
-std::size_t produced(const Profile& profile, std::size_t i) { return profile.buckets.size() - 1 - i; }
-
-std::size_t fastest_link(const Profile& profile) {
-  std::size_t best = 0;
-  const auto time_us = [&](std::size_t link) {
-    double sum = 0;
-    for (std::size_t i = 0; i < profile.buckets.size(); ++i) sum += profile.comm_us(i, link);
-    return sum;
-  };
-  for (std::size_t link = 1; link < profile.links.size(); ++link)
-    if (time_us(link) < time_us(best)) best = link;
-  return best;
-}
-
-// When each bucket is ready, from the beginning of backward, in the order of production.
-std::vector<double> ready_times(const Profile& profile) {
-  std::vector<double> times;
-  double at_us = 0;
-  for (std::size_t i = 0; i < profile.buckets.size(); ++i)
-    times.push_back(at_us += profile.buckets[produced(profile, i)].backward_us);
-  return times;
-}
 
 std::uint64_t total_bytes(const Profile& profile) {
   std::uint64_t bytes = 0;
@@ -81,26 +63,12 @@ std::uint64_t pieces_needed(const Profile& profile, std::uint64_t begin, std::ui
 }  // namespace
 
 Cuts mgwfbp_cuts(const Profile& profile) {
-  const std::size_t link = fastest_link(profile);
-  const auto ready_us = ready_times(profile);
-  Cuts cuts{0};
-  double free_us = 0;  // when the link is done with the buckets before the current one
-  double variable_us = 0;
-  double fixed_us = 0;
+  Cuts cuts;
   std::uint64_t at = 0;
-  for (std::size_t i = 0; i < ready_us.size(); ++i) {
-    const std::size_t bucket = produced(profile, i);
-    const auto cost = profile.cost(bucket, link);
-    if (i > 0) {
-      const double start_us = std::max(free_us, ready_us[i - 1]);
-      const double end_us = start_us + fixed_us + variable_us;
-      const double wait_us = ready_us[i] - start_us;  // what merging would delay the current bucket by
-      const bool merges = ready_us[i] < end_us && wait_us < profile.links[link].latency_us;
-      if (!merges) cuts.push_back(at), free_us = end_us, variable_us = fixed_us = 0;
-    }
-    fixed_us = std::max(fixed_us, cost.fixed_us);
-    variable_us += cost.us_per_byte * static_cast<double>(profile.buckets[bucket].bytes);
-    at += profile.buckets[bucket].bytes;
+  std::size_t i = 0;
+  for (const auto start : model::merged_starts(profile)) {
+    for (; i < start; ++i) at += profile.buckets[produced(profile, i)].bytes;
+    cuts.push_back(at);
   }
   return cuts;
 }

@@ -3,7 +3,6 @@
 // judge of the setup would choose otherwise by now. A plan that the user gives begins with step 1 (workers hear of it
 // before the first update) and stays. A link that is lost is left by a plan of the others, be the plan given or made.
 #include <algorithm>
-#include <cmath>
 #include <string>
 #include <utility>
 
@@ -12,14 +11,11 @@
 #include "core/sched/knapsack_planner.h"
 #include "core/sched/pinned_plan.h"
 #include "core/sched/policies.h"
+#include "core/sched/profile_change.h"
 #include "core/sched/step_meter.h"
 
 namespace deft::sched {
 namespace {
-
-constexpr std::uint64_t kLookEvery = 8;  // steps between comparisons of the plan with what is measured
-constexpr double kMoved = 0.1;           // a change of a time or a throughput that is worth a new plan,
-constexpr unsigned kConfirmed = 3;       // if it (or the judge's change of mind) is seen so many times in a row
 
 // One update a step, all of it on the wire at once: what runs until there is something to plan with.
 model::Profile unknown_times(const Setup& setup) {
@@ -37,25 +33,6 @@ std::vector<bool> joined_buckets(const Setup& setup) {
   std::vector<bool> joined;
   for (const auto& bucket : setup.buckets) joined.push_back(bucket.joined);
   return joined;
-}
-
-bool moved(double now, double then) { return std::abs(now - then) > kMoved * then; }
-
-// What has moved away from the profile that the plan was made for; empty: nothing that matters.
-std::string describe_move(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {
-  const auto text = [](const std::string& what, double before, double after) {
-    return what + " went from " + std::to_string(std::llround(before)) + " to " + std::to_string(std::llround(after));
-  };
-  if (moved(now.compute_us(), then.compute_us()))
-    return text("a step's compute time (us)", then.compute_us(), now.compute_us());
-  if (std::abs(now.forward_us() - then.forward_us()) > kMoved * then.compute_us())  // its share matters, not itself
-    return text("the forward time (us)", then.forward_us(), now.forward_us());
-  for (std::size_t l = 0; l < now.links.size(); ++l) {
-    if (lost[l]) continue;
-    const double before = then.link_model(l).bytes_per_us * 8, after = now.link_model(l).bytes_per_us * 8;
-    if (moved(after, before)) return text("link " + std::to_string(l) + "'s throughput (Mbit/s)", before, after);
-  }
-  return "";
 }
 
 // A plan for the links that are left, in which the lost ones have no parts.
@@ -171,7 +148,7 @@ class Knapsack final : public Scheduler {
   // The plan that the user gave, on the links that are left.
   void repin(std::uint64_t step) {
     auto plan = pinned_plan(setup_, lost_);
-    if (plan) change_to({std::move(*plan), {}}, next_begin(step), unknown_times(setup_), lost_text());
+    if (plan) change_to({std::move(*plan), {}}, next_begin(step), unknown_times(setup_), describe_loss(lost_));
   }
 
   [[nodiscard]] bool plan_uses_lost() const {
@@ -180,15 +157,9 @@ class Knapsack final : public Scheduler {
       if (lost_[l] && !parts[l].empty()) return true;
     return false;
   }
-  [[nodiscard]] std::string lost_text() const {
-    std::string links;
-    for (std::size_t l = 0; l < lost_.size(); ++l)
-      if (lost_[l]) links += (links.empty() ? "" : ", ") + std::to_string(l);
-    return "the loss of link " + links;
-  }
 
   [[nodiscard]] std::string reason_to_plan(const model::Profile& measured) const {
-    if (plan_uses_lost()) return lost_text();
+    if (plan_uses_lost()) return describe_loss(lost_);
     if (!planned_on_) return "the first profile";
     std::string reason = describe_move(measured, *planned_on_, lost_);
     if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(plan_);
