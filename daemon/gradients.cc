@@ -127,32 +127,72 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
   return it != tasks_.end() && it->second.ready_us != 0;
 }
 
+bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation) const {
+  return for_each_piece(part, [&](const model::BucketPiece& piece) { return is_ready(piece.bucket, generation); });
+}
+
+Result<void> Gradients::check_part(const model::BucketPiece& part) const {
+  if (part.bucket >= buckets_.size() || part.bytes == 0 || part.offset >= buckets_[part.bucket].bytes)
+    return fail(ErrorKind::kViolation, "the leader ordered a part that does not exist");
+  const model::Bucket& first = buckets_[part.bucket];
+  const std::size_t element = model::dtype_bytes(first.dtype);
+  if (part.offset % element != 0 || part.bytes % element != 0)
+    return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
+  std::uint64_t next = first.offset + part.offset;
+  const bool one_piece = for_each_piece(part, [&](const model::BucketPiece& piece) {
+    const model::Bucket& bucket = buckets_[piece.bucket];
+    const bool follows = bucket.dtype == first.dtype && bucket.offset + piece.offset == next;
+    next += piece.bytes;
+    return follows;
+  });
+  if (!one_piece) return fail(ErrorKind::kViolation, "the leader ordered a part that does not lie in one piece");
+  return {};
+}
+
 Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                               std::uint64_t offset, std::uint64_t bytes, TimeUs now_us) {
-  if (bucket >= buckets_.size() || bytes == 0 || offset > buckets_[bucket].bytes ||
-      bytes > buckets_[bucket].bytes - offset)
-    return fail(ErrorKind::kViolation, "the leader ordered a part that does not exist");
-  const std::size_t element = model::dtype_bytes(buckets_[bucket].dtype);
-  if (offset % element != 0 || bytes % element != 0)
-    return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
-  const auto task = enqueue(bucket, generation, dates, now_us);
-  if (!task) return tl::unexpected(task.error());
-  if ((*task)->ordered_bytes + bytes > buckets_[bucket].bytes)
-    return fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[bucket].name + "' twice");
-  (*task)->ordered_bytes += bytes;
-  return {};
+  const model::BucketPiece part{bucket, offset, bytes};
+  if (auto ok = check_part(part); !ok) return ok;
+  Result<void> result;
+  for_each_piece(part, [&](const model::BucketPiece& piece) {
+    const auto task = enqueue(piece.bucket, generation, dates, now_us);
+    if (!task) {
+      result = tl::unexpected(task.error());
+    } else if ((*task)->ordered_bytes + piece.bytes > buckets_[piece.bucket].bytes) {
+      result =
+          fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[piece.bucket].name + "' twice");
+    } else {
+      (*task)->ordered_bytes += piece.bytes;
+    }
+    return result.has_value();
+  });
+  return result;
 }
 
 Result<std::vector<TensorRange>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
                                                           std::uint64_t offset, std::uint64_t bytes) {
-  const auto it = tasks_.find({generation, bucket});
-  if (it == tasks_.end() || it->second.finished_bytes + bytes > buckets_[bucket].bytes)
-    return fail(ErrorKind::kInternal, "a part of bucket " + std::to_string(bucket) + " finished twice");
-  it->second.finished_bytes += bytes;
-  if (it->second.finished_bytes == buckets_[bucket].bytes) tasks_.erase(it);
-  const std::uint64_t begin = buckets_[bucket].offset + offset, end = begin + bytes;
   std::vector<TensorRange> ended;
-  for (const std::uint32_t tensor : bucket_tensors_[bucket]) {
+  Result<void> result;
+  for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
+    result = finish_piece(piece, generation, ended);
+    return result.has_value();
+  });
+  if (!result) return tl::unexpected(result.error());
+  finished_generations_ =
+      tasks_.empty() ? generation + 1 : std::max(finished_generations_, tasks_.begin()->first.first);
+  return ended;
+}
+
+Result<void> Gradients::finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
+                                     std::vector<TensorRange>& ended) {
+  const model::Bucket& bucket = buckets_[piece.bucket];
+  const auto it = tasks_.find({generation, piece.bucket});
+  if (it == tasks_.end() || it->second.finished_bytes + piece.bytes > bucket.bytes)
+    return fail(ErrorKind::kInternal, "a part of bucket " + std::to_string(piece.bucket) + " finished twice");
+  it->second.finished_bytes += piece.bytes;
+  if (it->second.finished_bytes == bucket.bytes) tasks_.erase(it);
+  const std::uint64_t begin = bucket.offset + piece.offset, end = begin + piece.bytes;
+  for (const std::uint32_t tensor : bucket_tensors_[piece.bucket]) {
     const std::uint64_t from = std::max(begin, layout_.tensors[tensor].offset);
     const std::uint64_t to = std::min(end, layout_.tensors[tensor].offset + extents_[tensor]);
     if (from >= to) continue;
@@ -169,9 +209,7 @@ Result<std::vector<TensorRange>> Gradients::notify_finish(BucketIndex bucket, st
       ended.push_back({tensor, 1});
     }
   }
-  finished_generations_ =
-      tasks_.empty() ? generation + 1 : std::max(finished_generations_, tasks_.begin()->first.first);
-  return ended;
+  return {};
 }
 
 void Gradients::collect_workers(Owed& owed) const {

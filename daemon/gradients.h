@@ -20,6 +20,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/model/bucket_run.h"
 #include "core/model/buckets.h"
 #include "core/model/tensors.h"
 
@@ -61,13 +62,15 @@ class Gradients {
                                                        std::uint32_t slot, TimeUs now_us);
 
   [[nodiscard]] bool is_ready(model::BucketIndex bucket, std::uint64_t generation) const;
+  // Of all buckets that a part touches.
+  [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation) const;
 
-  // The leader ordered this part of the bucket, of a generation that it dates so. kViolation for one that cannot be,
-  // kMismatch as above.
+  // The leader ordered this part of the bucket, of a generation that it dates so. It may run on over the buckets behind it,
+  // where they are next to it in memory of the same type. kViolation for one that cannot be, kMismatch as above.
   Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                      std::uint64_t offset, std::uint64_t bytes, TimeUs now_us);
 
-  // Bytes [offset, offset + bytes) of the bucket are reduced. Gives the tensors that are complete now.
+  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now.
   Result<std::vector<TensorRange>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
                                                  std::uint64_t offset, std::uint64_t bytes);
 
@@ -102,6 +105,14 @@ class Gradients {
 
   Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                             TimeUs now_us);
+  // Calls visit(piece) for each bucket of a part while it gives true; false where it did not or there are not so many bytes.
+  template <typename Visit>
+  bool for_each_piece(const model::BucketPiece& part, const Visit& visit) const {
+    return model::for_each_piece(
+        part, buckets_.size(), [this](model::BucketIndex bucket) { return buckets_[bucket].bytes; }, visit);
+  }
+  [[nodiscard]] Result<void> check_part(const model::BucketPiece& part) const;
+  Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation, std::vector<TensorRange>& ended);
   [[nodiscard]] Result<void> check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const;
   void map_tensors();
   void collect_workers(Owed& owed) const;

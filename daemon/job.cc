@@ -390,6 +390,7 @@ nlohmann::json Job::status() const {
     json["links"].push_back({{"name", link.name},
                              {"open", link.open},
                              {"parts", link.parts},
+                             {"merged_parts", link.merged_parts},
                              {"bytes", link.bytes},
                              {"busy_us", link.busy_us},
                              {"waiting", link.waiting.size()}});

@@ -124,6 +124,7 @@ class Job : public std::enable_shared_from_this<Job> {
   bool take_number(std::uint64_t number);
   void pump(std::size_t link);
   [[nodiscard]] bool can_start(const SubCommTask& launch) const;
+  [[nodiscard]] bool is_merged(const SubCommTask& launch) const;  // it runs on over other buckets
   [[nodiscard]] Transfer gradient_transfer(const SubCommTask& launch) const;
   void on_done(std::size_t link, TransferDone done);
   void finish_part(const SubCommTask& launch);

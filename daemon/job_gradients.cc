@@ -248,7 +248,7 @@ void Job::on_launch_order(const proto::LaunchOrder& order) {
 
 bool Job::can_start(const SubCommTask& launch) const {
   return launch.is_operation || launch.again ||
-         groups_.at(launch.group).gradients->is_ready(launch.bucket, launch.generation);
+         groups_.at(launch.group).gradients->is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation);
 }
 
 // Work-conserving within the leader's order: the next launch starts as soon as its gradients are here.
@@ -269,6 +269,10 @@ void Job::pump(std::size_t index) {
     link.running.emplace(launch.number, std::move(launch));
     link.executor->push(std::move(transfer));
   }
+}
+
+bool Job::is_merged(const SubCommTask& launch) const {
+  return launch.offset + launch.bytes > groups_.at(launch.group).gradients->buckets()[launch.bucket].bytes;
 }
 
 Transfer Job::gradient_transfer(const SubCommTask& launch) const {
@@ -298,6 +302,7 @@ void Job::on_done(std::size_t index, TransferDone done) {
   const SubCommTask launch = std::move(it->second);
   link.running.erase(it);
   ++link.parts;
+  if (!launch.is_operation && is_merged(launch)) ++link.merged_parts;
   link.bytes += done.bytes;
   link.busy_us += done.busy_us;
   keep(index, launch, done.bytes);

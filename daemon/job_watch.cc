@@ -169,6 +169,10 @@ void Job::on_waiting(const proto::Waiting& waiting) {
   const Gradients& gradients = *it->second.gradients;
   if (waiting.bucket() >= gradients.buckets().size()) return;
   Owed owed = gradients.missing(waiting.bucket(), waiting.generation());
+  // What is ready here and not ordered may be waiting to be merged with one behind it.
+  for (model::BucketIndex next = waiting.bucket() + 1; owed.workers.empty() && next < gradients.buckets().size();
+       ++next)
+    owed = gradients.missing(next, waiting.generation());
   owed.since_us = MonotonicClock::now() - settings_.stall_warning_us();
   report_owed(gradients, owed, MonotonicClock::now());
 }

@@ -301,8 +301,10 @@ nlohmann::json Leader::status() const {
                      {"lost", link_states_[i].lost}});
   }
   nlohmann::json plans = nlohmann::json::array(), preserver = nlohmann::json::array();
+  nlohmann::json merging = nlohmann::json::array();
   for (const auto& [id, group] : groups_) {
     for (const auto& plan : group.plans) plans.push_back(plan);
+    if (!group.merging.is_null()) merging.push_back(group.merging);
     if (!group.preserver) continue;
     preserver.push_back(group.preserver->status());
     preserver.back()["group"] = id;
@@ -312,8 +314,8 @@ nlohmann::json Leader::status() const {
     nodes.push_back({{"host", member.join.host()},
                      {"ranks", ranks_of(member.join)},
                      {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
-  return {{"nodes", nodes}, {"links", links},        {"launches", next_number_}, {"outstanding", outstanding_.size()},
-          {"plans", plans}, {"preserver", preserver}};
+  return {{"nodes", nodes}, {"links", links},     {"launches", next_number_}, {"outstanding", outstanding_.size()},
+          {"plans", plans}, {"merging", merging}, {"preserver", preserver}};
 }
 
 }  // namespace deft::daemon

@@ -66,6 +66,7 @@ class Leader {
     std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
     std::uint64_t epoch = 0;                         // plans so far
     nlohmann::json plans = nlohmann::json::array();  // the newest ones, for the status
+    nlohmann::json merging;                          // what is merged now, likewise; null: nothing was chosen yet
   };
 
   struct Outstanding {
@@ -148,6 +149,7 @@ class Leader {
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
   void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
   void order_plan(std::uint32_t group);
+  void tell_merging(std::uint32_t group);
 
   Reactor& reactor_;
   const std::string job_;

@@ -31,6 +31,19 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
           {"reason", change.reason}};
 }
 
+// "0-3 4 5-9", of so many buckets.
+std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::size_t buckets) {
+  constexpr std::size_t kMostShown = 64;
+  std::string text;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (i == kMostShown) return text + " ...";
+    const std::size_t last = (i + 1 < starts.size() ? starts[i + 1] : buckets) - 1;
+    text += (i == 0 ? "" : " ") + std::to_string(starts[i]);
+    if (last > starts[i]) text += "-" + std::to_string(last);
+  }
+  return text;
+}
+
 }  // namespace
 
 sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
@@ -76,6 +89,19 @@ void Leader::order_plan(std::uint32_t id) {
   *order->mutable_plan() = messages::to_message(messages::DatedPlan{group.epoch, change->step, change->plan});
   order->set_reason(change->reason);
   broadcast(envelope);
+}
+
+void Leader::tell_merging(std::uint32_t id) {
+  Group& group = groups_.at(id);
+  const auto change = group.scheduler->take_merging();
+  if (!change) return;
+  const std::size_t buckets = group.calendars.size();
+  const std::string groups = describe_groups(change->starts, buckets);
+  group.merging = {{"group", id},        {"from_step", change->step},
+                   {"buckets", buckets}, {"transfers", change->starts.size()},
+                   {"groups", groups},   {"reason", change->reason}};
+  LOG(INFO) << "[" << job_ << "] merged " << buckets << " buckets into " << change->starts.size()
+            << " transfers from step " << change->step << " on, because of " << change->reason << ": " << groups;
 }
 
 Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {

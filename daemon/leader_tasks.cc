@@ -124,6 +124,7 @@ void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_u
 void Leader::pump(std::uint32_t id) {
   groups_.at(id).scheduler->take_updates();  // workers know by the calendar when they update
   order_plan(id);
+  tell_merging(id);
   order_launches(id);
 }
 

@@ -26,7 +26,7 @@
 
 namespace deft::daemon {
 
-struct SubCommTask {  // one launch: a part of a bucket, or a collective
+struct SubCommTask {  // one launch: a part of a bucket, or of several that lie in one piece, or a collective
   std::uint64_t number = 0;
   bool is_operation = false;
   std::string operation;
@@ -45,7 +45,7 @@ struct LinkQueue {
   std::map<std::uint64_t, SubCommTask> running;
   std::map<std::uint64_t, SubCommTask> kept;  // done here, and perhaps not everywhere
   bool open = false;
-  std::uint64_t parts = 0, bytes = 0;
+  std::uint64_t parts = 0, merged_parts = 0, bytes = 0;
   TimeUs busy_us = 0;
 
   // A link that was lost goes on over another one's NIC or servers; each time is an epoch.

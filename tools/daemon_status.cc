@@ -138,11 +138,23 @@ std::string plans_text(const json& job) {
   return out;
 }
 
+// Which buckets the policy mgwfbp merges, since when and why.
+std::string merging_text(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  std::string out;
+  for (const auto& merging : list(*leader, "merging"))
+    out += "    group " + cell(merging, "group") + ", from step " + cell(merging, "from_step") + ": merged " +
+           cell(merging, "buckets") + " buckets into " + cell(merging, "transfers") +
+           " transfers: " + cell(merging, "groups") + "\n        because of " + cell(merging, "reason") + "\n";
+  return out;
+}
+
 std::string describe_job(const json& job) {
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
                     ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
                     (job.value("leads", false) ? " (leads)" : "") + "\n";
-  out += workers_table(job) + links_table(job) + groups_table(job) + plans_text(job);
+  out += workers_table(job) + links_table(job) + groups_table(job) + plans_text(job) + merging_text(job);
   for (const auto& stall : list(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

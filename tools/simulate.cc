@@ -36,13 +36,8 @@ Result<model::Profile> load_profile(const SimulateOptions& options) {
   return profile;
 }
 
-// MG-WFBP decides nothing but its buckets.
-std::string_view bucketing_for(const SimulateOptions& options, std::string_view policy) {
-  return options.bucketing.empty() && policy == "mgwfbp" ? policy : std::string_view(options.bucketing);
-}
-
 Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profile& given, std::string_view policy) {
-  auto profile = partition::rebucket(given, bucketing_for(options, policy));
+  auto profile = partition::rebucket(given, options.bucketing);
   if (!profile) return tl::unexpected(profile.error());
   auto setup = sim::setup_for(*profile, policy);
   setup.partition_bytes = options.partition_bytes;

@@ -13,10 +13,10 @@ using enum Audience;
 
 // clang-format off
 constexpr std::array kOptions = {
-    OptionSpec{"policy", kChoice, "fifo", "fifo|p3|bytescheduler|prophet|usbyte|knapsack", 0, 0, kAll,
+    OptionSpec{"policy", kChoice, "fifo", "fifo|mgwfbp|p3|bytescheduler|prophet|usbyte|knapsack", 0, 0, kAll,
                "Scheduling policy: which part goes when, on which link."},
     OptionSpec{"bucketing", kString, "", "", 0, 0, kAll,
-               "How gradients are cut into buckets: uniform:BYTES or ddp; empty: the policy's own."},
+               "How gradients are cut into buckets: uniform:BYTES, ddp or tensor; empty: the policy's own."},
     OptionSpec{"bucket_bytes", kBytes, "2MB", "", 4096, 4 * kGiB, kAll,
                "Largest bucket of the policies that fuse tensors."},
     OptionSpec{"partition_bytes", kBytes, "1MB", "", 4096, 4 * kGiB, kAll,

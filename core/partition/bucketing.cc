@@ -141,7 +141,7 @@ Result<std::uint64_t> uniform_bytes(std::string_view bucketing) {
 }
 
 std::string default_bucketing(std::string_view policy, std::uint64_t bucket_bytes) {
-  for (const std::string_view by_priority : {"p3", "bytescheduler", "prophet", "usbyte", "knapsack"})
+  for (const std::string_view by_priority : {"mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"})
     if (policy == by_priority) return "tensor";
   return "uniform:" + std::to_string(bucket_bytes);
 }

@@ -26,7 +26,7 @@ struct Request {
 };
 
 // The bucketing that a policy uses where none is asked for: fifo fuses and cuts to `bucket_bytes`, the others keep
-// tensors apart so that each can have its own urgency.
+// tensors apart so that each can have its own urgency, or be merged by what it takes.
 std::string default_bucketing(std::string_view policy, std::uint64_t bucket_bytes);
 
 Result<std::vector<model::Bucket>> cut_buckets(std::span<const model::TensorSpec> tensors,

@@ -1,6 +1,7 @@
 #include "core/sched/queue_scheduler.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 #include "core/sched/parts.h"
@@ -15,6 +16,19 @@ constexpr int kLookAhead = 64;
 
 QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
     : SynchronousScheduler(setup, rules.window), rules_(rules) {}
+
+// On one link a bucket is one launch, as cutting it would only cost. On several it is cut so that they share it.
+QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t largest_bytes) {
+  const std::uint64_t part =
+      setup.links.size() == 1 ? std::numeric_limits<std::uint64_t>::max() : setup.partition_bytes;
+  // Two launches wait behind the one that runs, so that the link always has the next one while the order after it travels.
+  return {{part}, {std::max(3 * std::min(largest_bytes, part), setup.credit_bytes)}, false, true};
+}
+
+void QueueScheduler::change_rules(const Rules& rules) {
+  rules_ = rules;
+  board_.set_window(rules.window);
+}
 
 void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs) {
   const model::Bucket& b = bucket(index);

@@ -27,6 +27,11 @@ class QueueScheduler : public SynchronousScheduler {
   };
   QueueScheduler(const Setup& setup, const Rules& rules);
 
+  // Buckets whole and in the order of readiness; `largest_bytes`: the largest of them.
+  static Rules in_order(const Setup& setup, std::uint64_t largest_bytes);
+  void change_rules(const Rules& rules);
+  [[nodiscard]] std::uint64_t part_limit() const;
+
  private:
   // What one call of take_launches is putting together.
   struct Draft {
@@ -39,7 +44,6 @@ class QueueScheduler : public SynchronousScheduler {
   [[nodiscard]] std::uint64_t most_room() const;
   // Whether one of the parts that may still be considered, from the task at `position` on, has that much room.
   [[nodiscard]] bool any_fits(std::size_t position) const;
-  [[nodiscard]] std::uint64_t part_limit() const;
   // The link on which a part of `bytes` finishes first, with all before it; it then counts as taken by that part.
   model::LinkIndex give_to_earliest(std::uint64_t bytes);
   // Decides for each part that is left of the task at `position` on which link it finishes first, and drafts those for

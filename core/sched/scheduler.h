@@ -33,7 +33,8 @@ namespace deft::sched {
 
 using model::Stage;
 
-// One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket.
+// One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket. Where a policy merges buckets they may
+// run on over those behind it, which then are ready, too, of the same generation, and next to it in memory of one type.
 struct Launch {
   std::uint64_t id = 0;  // counts up from 0
   model::LinkIndex link = 0;
@@ -61,6 +62,13 @@ struct PlanSwitch {
   model::Profile profile;  // what it was made for
   std::string reason;
   std::optional<Verdict> verdict = {};  // where the setup has a judge
+};
+
+// From `step` on these buckets go together.
+struct Merging {
+  std::uint64_t step = 0;
+  std::vector<model::BucketIndex> starts;  // the first of each group, ascending, the first 0
+  std::string reason;
 };
 
 struct Setup {
@@ -112,6 +120,9 @@ class Scheduler {
   // A change of plan that workers must hear of, given once, before the launches that it allows. Policies without plans
   // of several steps have none.
   virtual std::optional<PlanSwitch> take_switch() { return std::nullopt; }
+
+  // A change of what a policy merges, given once, for people: the launches say it all.
+  virtual std::optional<Merging> take_merging() { return std::nullopt; }
 };
 
 // The policies that make_scheduler knows, in the order in which tables list them.

@@ -3,17 +3,32 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/sched/parts.h"
+
 namespace deft::sched {
 
 void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t urgency,
                                    std::uint64_t part_bytes) {
-  const Ready ready{step, urgency, index, bucket(index).bytes, part_bytes};
+  insert({step, urgency, index, bucket(index).bytes, part_bytes});
+  updates_.push_back({index, step, step, step, step + 1});
+}
+
+void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step,
+                                       std::uint64_t part_limit) {
+  std::uint64_t bytes = 0;
+  for (model::BucketIndex index = first; index < first + count; ++index) {
+    bytes += bucket(index).bytes;
+    updates_.push_back({index, step, step, step, step + 1});
+  }
+  insert({step, 0, first, bytes, even_part_bytes(bytes, part_limit)});
+}
+
+void SynchronousScheduler::insert(const Ready& ready) {
   // Nearly always at one of the ends, where a deque inserts at no cost.
   const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const Ready& a, const Ready& b) {
     return std::tie(a.generation, a.urgency) < std::tie(b.generation, b.urgency);
   });
   queue_.insert(place, ready);
-  updates_.push_back({index, step, step, step, step + 1});
 }
 
 void SynchronousScheduler::send(Launch& launch, TimeUs now_us) {

@@ -28,7 +28,7 @@ class SynchronousScheduler : public Scheduler {
  protected:
   static constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
 
-  // A ready bucket of which [sent, bytes) is still to go.
+  // A ready bucket, or run of buckets, of which [sent, bytes) is still to go.
   struct Ready {
     std::uint64_t generation;
     std::uint32_t urgency;  // lower goes first
@@ -45,6 +45,8 @@ class SynchronousScheduler : public Scheduler {
   // Puts `bucket` into the queue: by generation, then urgency, then in the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t urgency,
                std::uint64_t part_bytes = kNoLimit);
+  // Likewise `count` buckets that lie one behind the other, as if they were one that begins where `first` does.
+  void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
   // Gives the launch its number and books it.
   void send(Launch& launch, TimeUs now_us);
 
@@ -54,6 +56,8 @@ class SynchronousScheduler : public Scheduler {
   std::deque<Ready> queue_;
 
  private:
+  void insert(const Ready& ready);
+
   std::vector<model::Bucket> buckets_;
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;

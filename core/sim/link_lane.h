@@ -7,18 +7,24 @@
 #include <optional>
 #include <vector>
 
+#include "core/model/bucket_run.h"
 #include "core/model/profile.h"
 #include "core/sched/scheduler.h"
 #include "core/sim/event_queue.h"
 
 namespace deft::sim {
 
-// A launch in the queue of its link, and the gradients it needs: all nodes must have finished backward of its bucket in
+// A launch in the queue of its link, and the gradients it needs: all nodes must have finished backward of its buckets in
 // the steps below `needs_gradients`.
 struct QueuedLaunch {
   sched::Launch launch;
   std::uint64_t needs_gradients;
 };
+
+// Calls visit(piece, us) for each bucket of the launch, with the profile's number of it, and what its bytes take. A launch
+// over several buckets pays one latency, the largest of theirs, with its first piece. True where all its bytes exist.
+using VisitPiece = std::function<void(const model::BucketPiece& piece, double us)>;
+bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, const VisitPiece& visit);
 
 class LinkLanes {
  public:

@@ -96,9 +96,15 @@ class Simulation {
   [[nodiscard]] TimeUs clock() const { return std::llround(now_us_); }
 
   [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
-    const std::uint32_t bucket = mirrored(queued.launch.bucket);
-    return std::all_of(nodes_.begin(), nodes_.end(),
-                       [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+    const auto& launch = queued.launch;
+    const auto ready = [&](const model::BucketPiece& piece) {
+      const std::uint32_t bucket = mirrored(piece.bucket);
+      return std::all_of(nodes_.begin(), nodes_.end(),
+                         [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+    };
+    return model::for_each_piece(
+        {launch.bucket, launch.offset, launch.bytes}, profile_.buckets.size(),
+        [this](std::uint32_t bucket) { return profile_.buckets[mirrored(bucket)].bytes; }, ready);
   }
 
   void start_links() {
@@ -187,17 +193,34 @@ class Simulation {
     const auto launch = links_.finish(event);
     if (!launch) return;
     sent_bytes_ += launch->bytes;
-    const std::uint32_t bucket = mirrored(launch->bucket);
-    if (options_.record)
-      outcome_.timeline.sends.push_back(
-          {launch->link, bucket, launch->generation, launch->offset, launch->bytes, started_us, now_us_});
-    const auto complete = book_.sent(*launch, now_us_);
-    if (!complete) return keep(tl::unexpected(complete.error()));
+    if (options_.record) record_sends(*launch, started_us);
+    std::vector<std::uint32_t> complete;
+    for_each_piece(profile_, *launch, [&](const model::BucketPiece& piece, double) {
+      const auto whole = book_.sent(mirrored(piece.bucket), launch->generation, piece.bytes, now_us_);
+      if (!whole) return keep(tl::unexpected(whole.error()));
+      if (*whole) complete.push_back(piece.bucket);
+    });
+    if (error_) return;
     scheduler_.part_finished(*launch, clock());
     pump();
     start_links();
-    if (*complete)
+    for (const auto bucket : complete)
       for (const auto node : std::exchange(waiting_[bucket], {})) try_start(node);
+  }
+
+  // The pieces of a launch over several buckets stand one behind the other.
+  void record_sends(const Launch& launch, double started_us) {
+    double whole_us = 0, done_us = 0;
+    for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { whole_us += us; });
+    double begin_us = started_us;
+    for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
+      done_us += us;
+      const bool last = done_us >= whole_us;
+      const double end_us = last ? now_us_ : started_us + (now_us_ - started_us) * done_us / whole_us;
+      outcome_.timeline.sends.push_back(
+          {launch.link, piece.bucket, launch.generation, piece.offset, piece.bytes, begin_us, end_us});
+      begin_us = end_us;
+    });
   }
 
   void mark(std::uint32_t bucket, const std::vector<UpdateBook::Applied>& applied) {

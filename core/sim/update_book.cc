@@ -40,12 +40,12 @@ Result<void> UpdateBook::decided(const sched::Update& update, std::uint64_t forw
   return {};
 }
 
-Result<bool> UpdateBook::sent(const sched::Launch& launch, double now_us) {
-  Book& book = books_.at(launch.bucket);
-  Generation& entry = generation(book, launch.generation);
-  entry.sent_bytes += launch.bytes;
+Result<bool> UpdateBook::sent(model::BucketIndex bucket, std::uint64_t number, std::uint64_t bytes, double now_us) {
+  Book& book = books_.at(bucket);
+  Generation& entry = generation(book, number);
+  entry.sent_bytes += bytes;
   if (entry.sent_bytes > book.bytes)
-    return fail(ErrorKind::kInternal, "bytes of " + of(launch.bucket, launch.generation) + " were sent twice");
+    return fail(ErrorKind::kInternal, "bytes of " + of(bucket, number) + " were sent twice");
   if (entry.sent_bytes < book.bytes) return false;
   entry.complete_us = now_us;
   return true;

@@ -20,7 +20,7 @@ class UpdateBook {
   // `forward_step`: the last step whose forward of the bucket has begun anywhere, plus one.
   Result<void> decided(const sched::Update& update, std::uint64_t forward_step);
   // True when a generation is now complete and somebody may have waited for it.
-  Result<bool> sent(const sched::Launch& launch, double now_us);
+  Result<bool> sent(model::BucketIndex bucket, std::uint64_t generation, std::uint64_t bytes, double now_us);
   // No update that applies before the forward of `step` is incomplete.
   [[nodiscard]] bool may_begin(model::BucketIndex bucket, std::uint64_t step) const;
 

@@ -25,7 +25,7 @@ def test_results(daemons, nodes, workers, links, scenarios):  # noqa: F811
 
 
 @pytest.mark.parametrize("links", [ALONE, MIXED])
-@pytest.mark.parametrize("policy", ["p3", "bytescheduler", "knapsack"])
+@pytest.mark.parametrize("policy", ["mgwfbp", "p3", "bytescheduler", "knapsack"])
 def test_gradients_under_each_policy(daemons, policy, links):  # noqa: F811
     sizes = {"partition_bytes": "64KB", "bucket_bytes": "128KB"}
     daemons(2, links=links, policy=policy, **sizes).run("gradients", 2)

@@ -98,6 +98,43 @@ TEST(Gradients, RefusesLaunchesThatCoverBytesTwiceOrCutElements) {
   EXPECT_FALSE(g.start(0, 0, {0}, 0, 4, 1));
 }
 
+TEST(Gradients, APartMayRunOnOverTheBucketsBehindItAndEndsAllTheirTensors) {
+  auto g = make({{"a", model::DType::kFloat32, {16}, 2},
+                 {"b", model::DType::kFloat32, {16}, 1},
+                 {"c", model::DType::kFloat32, {32}, 0}},
+                1, 64);
+  ASSERT_EQ(g.buckets().size(), 4u);
+  ASSERT_TRUE(g.notify_ready(0, {0, 2}, 0, {0}, 0, 1));
+  EXPECT_TRUE(g.is_ready({0, 32, 96}, 0));
+  EXPECT_FALSE(g.is_ready({0, 32, 97}, 0)) << "a byte of the third bucket";
+  ASSERT_TRUE(g.notify_ready(0, {2, 1}, 0, {0}, 0, 1));
+  ASSERT_TRUE(g.start(0, 0, {0}, 0, 160, 1));
+  EXPECT_FALSE(g.start(1, 0, {0}, 0, 4, 1)) << "it was ordered with the first bucket";
+  ASSERT_TRUE(g.start(2, 0, {0}, 32, 96, 1));
+  const auto first = g.notify_finish(0, 0, 0, 160);
+  ASSERT_TRUE(first);
+  ASSERT_EQ(first->size(), 1u);
+  EXPECT_EQ(first->front().first, 0u);
+  EXPECT_EQ(first->front().count, 2u);
+  EXPECT_FALSE(g.idle());
+  const auto last = g.notify_finish(2, 0, 32, 96);
+  ASSERT_TRUE(last);
+  ASSERT_EQ(last->size(), 1u);
+  EXPECT_EQ(last->front().first, 2u);
+  EXPECT_TRUE(g.idle());
+  EXPECT_EQ(g.finished_generations(), 1u);
+}
+
+TEST(Gradients, RefusesAPartThatRunsIntoAnotherTypeOrBeyondTheArena) {
+  auto g = make(three(), 1);
+  ASSERT_EQ(g.buckets().size(), 2u);  // float32 and float16
+  for (const BucketIndex bucket : {0, 1}) {
+    const auto refused = g.start(bucket, 0, {0}, 0, g.buckets()[bucket].bytes + 64, 1);
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find("does not lie in one piece"), std::string::npos);
+  }
+}
+
 TEST(Gradients, NoticesWorkersThatEndAGenerationWithDifferentSteps) {
   auto g = make(three(), 2);
   ASSERT_TRUE(g.notify_ready(0, {0, 3}, 0, {4}, 0, 1));
@@ -166,14 +203,21 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
     }
     RC_ASSERT(ready.size() == g.buckets().size());
     std::vector<std::tuple<BucketIndex, std::uint64_t, std::uint64_t>> parts;
-    for (BucketIndex b = 0; b < g.buckets().size(); ++b) {
+    const bool across = *rc::gen::arbitrary<bool>();  // parts run on over buckets of the same type
+    for (BucketIndex b = 0; b < g.buckets().size();) {
       const auto element = model::dtype_bytes(g.buckets()[b].dtype);
-      for (std::uint64_t at = 0; at < g.buckets()[b].bytes;) {
-        const auto left = (g.buckets()[b].bytes - at) / element;
-        const auto bytes = (1 + random() % left) * element;
-        parts.emplace_back(b, at, bytes);
+      BucketIndex end = b + 1;
+      std::uint64_t size = g.buckets()[b].bytes;
+      for (; across && end < g.buckets().size() && g.buckets()[end].dtype == g.buckets()[b].dtype; ++end)
+        size += g.buckets()[end].bytes;
+      std::uint64_t before = 0;  // bytes of the buckets before b
+      for (std::uint64_t at = 0; at < size;) {
+        for (; at - before >= g.buckets()[b].bytes; ++b) before += g.buckets()[b].bytes;
+        const auto bytes = (1 + random() % ((size - at) / element)) * element;
+        parts.emplace_back(b, at - before, bytes);
         at += bytes;
       }
+      b = end;
     }
     std::shuffle(parts.begin(), parts.end(), random);
     std::vector<int> ended(specs.size(), 0);

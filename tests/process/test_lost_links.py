@@ -47,6 +47,7 @@ def undisturbed(nodes: int, per_node: int, steps: int) -> set[str]:
 CASES = {
     "fifo": {},
     "the leader's own NIC": {"down": [[0, 1]], "per_node": 2},
+    "mgwfbp": {"policy": "mgwfbp", "steps": 40},
     "bytescheduler": {"policy": "bytescheduler"},
     "prophet": {"policy": "prophet"},
     "knapsack": {"policy": "knapsack", "steps": 40},
@@ -69,6 +70,8 @@ def test_the_training_goes_on_with_the_bits_of_an_undisturbed_one(name):
     for log in result["logs"]:
         assert all(f"goes on without link {name}" in log for name in down)
         assert all(f"nothing has come through link {name} for" in log for name in down)
+    if case.get("policy") == "mgwfbp":
+        assert " transfers from step " in result["logs"][0]
     if case.get("policy") == "knapsack":
         assert "because of the loss of link 1" in result["logs"][0]
 

@@ -61,7 +61,7 @@ session.close()
 """
 
 
-@pytest.mark.parametrize("policy", ["fifo", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"])
+@pytest.mark.parametrize("policy", ["fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"])
 @pytest.mark.parametrize("nodes, per_node", LAYOUTS)
 def test_every_rank_gets_the_exact_sum(policy, nodes, per_node):
     with Cluster(nodes, timeout="20s", bucket_bytes="64KB", partition_bytes="16KB", credit_bytes="32KB") as cluster:

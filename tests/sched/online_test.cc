@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/model/bucket_run.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -112,16 +113,27 @@ class Play {
     RC_ASSERT(launch.id == launches_.size());
     RC_ASSERT(launch.link < setup_.links.size());
     if (setup_.policy != "knapsack") RC_ASSERT(!lost_.contains(launch.link));  // its plan ends later
-    RC_ASSERT((ready_.contains({launch.bucket, launch.generation})));
     RC_ASSERT(launch.bytes > 0u);
-    RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
+    RC_ASSERT(launch.offset < setup_.buckets[launch.bucket].bytes);
+    if (setup_.policy != "mgwfbp") RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
+    check_pieces(launch);
     if (setup_.policy == "bytescheduler" || setup_.policy == "p3") RC_ASSERT(launch.bytes <= setup_.partition_bytes);
     if (setup_.policy == "bytescheduler") {
       std::uint64_t before = 0;
       for (const auto& flight : flights_[launch.link]) before += flight.bytes;
       RC_ASSERT(before == 0u || before + launch.bytes <= setup_.credit_bytes);
     }
-    RC_ASSERT((ranges_[{launch.bucket, launch.generation}].emplace(launch.offset, launch.bytes).second));
+  }
+
+  void check_pieces(const Launch& launch) {
+    const auto bytes_of = [this](BucketIndex bucket) { return setup_.buckets[bucket].bytes; };
+    const model::BucketPiece run{launch.bucket, launch.offset, launch.bytes};
+    RC_ASSERT(model::for_each_piece(run, setup_.buckets.size(), bytes_of, [&](const model::BucketPiece& piece) {
+      RC_ASSERT((ready_.contains({piece.bucket, launch.generation})));
+      RC_ASSERT(setup_.buckets[piece.bucket].dtype == setup_.buckets[launch.bucket].dtype);
+      RC_ASSERT((ranges_[{piece.bucket, launch.generation}].emplace(piece.offset, piece.bytes).second));
+      return true;
+    }));
   }
 
   void check_complete(std::uint64_t step) {
@@ -161,6 +173,23 @@ RC_GTEST_PROP(Online, EveryByteIsLaunchedOnceAfterItIsReadyAndWithinTheCredit, (
   Play play(random_setup(any_policy()));
   const auto steps = *rc::gen::inRange<std::uint64_t>(1, 4);
   for (std::uint64_t step = 0; step < steps; ++step) play.step(step);
+}
+
+// Long enough that it merges by what it has measured, and changes its mind; with two types, that never share a launch.
+RC_GTEST_PROP(Online, MgWfbpSendsEveryByteOnceWhileItMergesAndChangesItsGroups, ()) {
+  auto setup = random_setup("mgwfbp");
+  const auto border = *rc::gen::inRange<std::size_t>(0, setup.buckets.size());
+  for (std::size_t i = border; i < setup.buckets.size(); ++i) setup.buckets[i].dtype = model::DType::kInt32;
+  for (auto& link : setup.links) link.latency_us *= 20;
+  Play play(setup);
+  for (std::uint64_t step = 0; step < 14; ++step) {
+    if (step == 11 && *rc::gen::arbitrary<bool>()) play.lose_a_link();
+    play.step(step);
+  }
+  const bool merged = std::ranges::any_of(play.launches(), [&](const Launch& launch) {
+    return launch.offset + launch.bytes > setup.buckets[launch.bucket].bytes;
+  });
+  RC_CLASSIFY(merged);
 }
 
 RC_GTEST_PROP(Online, WhatIsOnALostLinkStillEndsAndNothingMoreIsLaunchedThere, ()) {

@@ -40,7 +40,7 @@ def train_everything():
     """All optimizers in turn; under a policy that gains from it, with and without forward overlap."""
     import deft
 
-    gains = deft.option("policy") != "fifo"
+    gains = deft.option("policy") not in ("fifo", "mgwfbp")
     for name in OPTIMIZERS:
         # The adaptive ones divide rounding errors by gradients near zero: only float64 leaves them small.
         dtype, tolerance = (torch.float32, 1e-5) if name == "sgd" else (torch.float64, 1e-7)
@@ -59,11 +59,36 @@ def train_everything():
 @pytest.mark.parametrize(
     ("policy", "workers", "nodes"),
     [(policy, *placed) for policy in ("fifo", "bytescheduler") for placed in ((2, 1), (2, 2), (4, 2), (4, 4))]
-    + [(policy, 4, 2) for policy in ("p3", "prophet", "usbyte")],
+    + [(policy, 4, 2) for policy in ("mgwfbp", "p3", "prophet", "usbyte")],
 )
 def test_trains_as_one_process_on_the_whole_batch(start, workers, nodes, policy):
     cluster = start(nodes, policy=policy)
     assert all(cluster.run(train_everything, workers=workers))
+
+
+def train_longer():
+    """Some steps more than a policy measures before it decides."""
+    steps = 20
+    model = make()
+    optimizer = OPTIMIZERS["sgd"](model.parameters())
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.step()
+    state = parameters(model)
+    assert_same_everywhere(state)
+    return {key: value.numpy().tobytes() for key, value in state.items()}
+
+
+@pytest.mark.parametrize("links", ["gloo:lo", "gloo:lo,workertcp:lo"])
+def test_merged_gradients_give_the_bits_of_single_ones(start, links):
+    cluster = start(2, policy="mgwfbp", partition_bytes="4KB", links=links)
+    merged = cluster.run(train_longer, workers=4)
+    log = (cluster.folder / "daemon0.log").read_text()
+    assert " buckets into " in log and "because of the first profile" in log, log
+    assert merged == cluster.run(train_longer, workers=4, policy="fifo")
 
 
 def train_dtypes():

@@ -1,0 +1,86 @@
+"""MG-WFBP with real daemons: it measures, then sends neighbours as one operation, and the sums are what they were."""
+
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, wait_for_line, wait_until
+
+SUMS = """
+import hashlib
+DTYPES = [deft.FLOAT32, deft.FLOAT16]
+SIZES = [150_001, 7, 1009, 4096, 3000, 40009, 1, 2048, 5000]  # the others are ready while the first is on its way
+tensors = [deft.Tensor(f"t{d}.{n}", d, (n,), 100 - i * len(SIZES) - j)
+           for i, d in enumerate(DTYPES) for j, n in enumerate(SIZES)]
+kinds = {deft.FLOAT32: np.float32, deft.FLOAT16: np.float16}
+group = session.declare("mixed", tensors)
+def await_end():
+    while not os.path.exists(os.environ["END"]):
+        time.sleep(0.01)
+digest = hashlib.sha256()
+for step in range(int(os.environ["STEPS"])):
+    session.stage(deft.FORWARD, step)
+    session.stage(deft.BACKWARD, step)
+    for index, tensor in enumerate(tensors):
+        if step == 14 and rank == int(os.environ.get("LATE", -1)) and tensor.name == "t1.5000":
+            await_end()
+        # Small whole numbers are exact in every type, so the sum must be exact, too.
+        vector(group, index, kinds[tensor.dtype])[:] = (np.arange(tensor.shape[0]) + step * index + rank) % 17 - 8
+        group.ready(index, 1, step)
+    for index, tensor in enumerate(tensors):
+        group.wait(index, 1, step)
+        wanted = sum(((np.arange(tensor.shape[0]) + step * index + r) % 17 - 8).astype(np.float64) for r in range(size))
+        got = vector(group, index, kinds[tensor.dtype])
+        assert (got == wanted).all(), (tensor.name, step)
+        digest.update(got.tobytes())
+say(digest.hexdigest())
+await_end()
+session.close()
+"""
+STEPS = 16
+
+
+@pytest.mark.parametrize("links", ["gloo:lo", "workertcp:lo", "gloo:lo,workertcp:lo"])
+@pytest.mark.parametrize("nodes, per_node", [(2, 1), (2, 2), (3, 1)])
+def test_merged_operations_carry_the_exact_sums(nodes, per_node, links):
+    with Cluster(nodes, timeout="20s", links=links, partition_bytes="16KB") as cluster:
+        digests = {}
+        for policy in ("fifo", "mgwfbp"):
+            end = Path(cluster.folder.name, f"end-{policy}")
+            options = {"DEFT_POLICY": policy, "DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end)}
+            workers = cluster.start(SUMS, per_node, **options)
+            digests[policy] = {wait_for_line(worker, "") for worker in workers}
+            jobs = [job for node in range(nodes) for job in cluster.status(node)["jobs"]]
+            statuses = [job for job in jobs if job["policy"] == policy]  # the job before may not be forgotten yet
+            merged = {sum(link["merged_parts"] for link in status["links"]) for status in statuses}
+            parts = {sum(link["parts"] for link in status["links"]) for status in statuses}
+            assert len(merged) == len(parts) == 1, "the nodes started other operations"
+            merging = statuses[0]["leader"]["merging"]
+            if policy == "fifo":
+                assert merged == {0} and merging == []
+                parts_alone = parts.pop()
+            end.touch()
+            cluster.finish(workers)
+        assert len(digests["fifo"]) == 1 and digests["mgwfbp"] == digests["fifo"]
+        [chosen] = merging
+        assert 2 <= chosen["transfers"] < chosen["buckets"], "two types are two operations at least"
+        assert 8 <= chosen["from_step"] < STEPS
+        assert min(merged) > 0
+        if "," not in links:  # on several links the number of parts changes with what each of them has to do
+            assert parts.pop() < parts_alone
+        said = f"merged {chosen['buckets']} buckets into {chosen['transfers']} transfers"
+        assert said in cluster.log(0)
+
+
+@pytest.mark.parametrize("late", [0, 1])
+def test_the_worker_and_the_tensor_for_which_merged_ones_wait_are_named(late):
+    with Cluster(2, partition_bytes="16KB") as cluster:
+        end = Path(cluster.folder.name, "end")
+        options = {"DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end), "LATE": str(late)}
+        workers = cluster.start(SUMS, DEFT_POLICY="mgwfbp", **options)
+        wait_until(lambda: any(job["stalls"] for job in cluster.status(0)["jobs"]), what="the stall in the status")
+        job = cluster.status(0)["jobs"][0]
+        assert job["leader"]["merging"], "nothing was merged before"
+        owed = {(stall["rank"], stall["owes"], stall["step"]) for stall in job["stalls"]}
+        assert (late, "t1.5000", 14) in owed and all(rank == late for rank, _, _ in owed)
+        end.touch()
+        cluster.finish(workers)
