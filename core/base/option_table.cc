@@ -27,7 +27,7 @@ constexpr std::array kOptions = {
                "knapsack: most steps by which the update of a late bucket may come after its gradients, where fresh ones would wait; 0: none is late, as with other policies."},
     OptionSpec{"max_merged_steps", kInteger, "16", "", 1, 1024, kAll,
                "knapsack: most steps whose gradients one update may merge."},
-    OptionSpec{"fresh_wait_percent", kInteger, "5", "", 0, 100, kAll,
+    OptionSpec{"fresh_wait_percent", kInteger, "1", "", 0, 100, kAll,
                "knapsack: waiting, in percent of compute, that is accepted to make every update with the newest gradients; 0: none."},
     OptionSpec{"max_late_percent", kInteger, "90", "", 0, 100, kAll,
                "knapsack: of all bytes of gradients, how many may be merged or late, the largest buckets first; the others are updated in every step."},
