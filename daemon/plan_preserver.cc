@@ -8,8 +8,6 @@ namespace deft::daemon {
 namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
-constexpr std::uint64_t kProven = 8;      // samples under a plan after which its staleness is known to be borne
-constexpr double kBegun = 0.9;            // of the first loss: below, training has begun
 
 bool makes_sense(const proto::GradientStatistics& s, std::uint32_t world) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
@@ -68,15 +66,19 @@ void PlanPreserver::combine() {
   step_ = step;
   learning_rate_ = rate;
   target_ = target;
-  if (trend_.samples() == 0) first_loss_ = loss / workers;
+  told_ = true;
+  if (!onset_.over()) return onset_.take(step, loss / workers, target);
   trend_.take(*norms, updates_, loss / workers);
   watch_.take(loss / workers, trend_);
 }
 
 // Of all that the statistics may mean what favours plans that merge and delay, or what speaks against them.
 Result<preserve::Walk> PlanPreserver::walk(Doubt doubt) const {
-  if (trend_.samples() == 0)
+  if (!told_)
     return fail(ErrorKind::kUnavailable, "no loss was reported", "call optimizer.report_loss(loss) on all ranks");
+  if (!onset_.over())
+    return fail(ErrorKind::kUnavailable,
+                "training has only begun: late updates wait until the first fall of the loss is over");
   if (trend_.samples() < preserve::Trend::kLeast)
     return fail(ErrorKind::kUnavailable, "there are too few samples of the loss to judge by yet");
   const auto of = [doubt](const preserve::Value& value) {
@@ -95,8 +97,8 @@ Result<preserve::Walk> PlanPreserver::walk(Doubt doubt) const {
   return walk;
 }
 
-preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve::Walk& walk, double borne) const {
-  return preserve::judge(plan, walk, merging_, epsilon_, borne);
+preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve::Walk& walk) const {
+  return preserve::judge(plan, walk, merging_, epsilon_, preserve::Staleness::kOfAlmostAllBytes);
 }
 
 sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
@@ -137,8 +139,8 @@ void PlanPreserver::act_on_what_was_found() {
 Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
   act_on_what_was_found();
   wanted_.clear();
-  const auto walk = this->walk(trains() ? doubt_ : Doubt::kAgainst);
-  waits_ = !walk && trend_.samples() > 0;
+  const auto walk = this->walk(doubt_);
+  waits_ = !walk && told_;
   if (!walk) return unjudged(make, limits, walk.error().message());
   if (fresh_)
     return unjudged(make, limits, "the loss had risen; late again from step " + std::to_string(try_from_) + " on");
@@ -148,8 +150,6 @@ Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::P
 Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::PlanLimits& limits,
                                                 const preserve::Walk& walk) {
   const TimeUs deadline = MonotonicClock::now() + patience_us_;
-  const bool proven = trains() && trend_.samples() >= since_ + kProven && !watch_.risen(target_);
-  const double borne = proven ? staleness_ : 0;
   std::optional<model::Plan> last;
   preserve::Request asked{limits.capacity, limits.max_staleness_steps};
   unsigned attempts = 0;
@@ -167,40 +167,31 @@ Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::P
     ++attempts;
     return plan;
   };
-  auto preserved = preserve::preserve(planner, walk, asked, merging_, epsilon_, borne);
+  auto preserved = preserve::preserve(planner, walk, asked, merging_, epsilon_, preserve::Staleness::kOfAlmostAllBytes);
   if (preserved)
     return chosen(std::move(preserved->plan), preserved->judgement, preserved->request, preserved->attempts, "");
   if (!last) return tl::unexpected(preserved.error());
-  const auto judgement = judge(*last, walk, borne);
+  const auto judgement = judge(*last, walk);
   return chosen(std::move(*last), judgement, asked, attempts, preserved.error().what);
 }
 
-bool PlanPreserver::trains() const { return trend_.loss().mean - target_ < kBegun * (first_loss_ - target_); }
-
-// Which plan the samples are taken under.
-void PlanPreserver::see(const model::Plan& in_force) {
+sched::ChangeOfMind PlanPreserver::reconsider(const model::Plan& in_force) {
   updates_per_step_ = in_force.updates_per_step();
-  const double staleness = preserve::staleness_in_updates(in_force);
-  if (staleness != staleness_) since_ = trend_.samples();
-  staleness_ = staleness;
-}
-
-std::string PlanPreserver::reconsider(const model::Plan& in_force) {
-  see(in_force);
-  if (trend_.samples() == reconsidered_) return reason_;
-  reconsidered_ = trend_.samples();
-  found_ = Found::kNothing;
-  reason_ = reason_to_change(in_force);
-  return reason_;
+  if (trend_.samples() != reconsidered_) {
+    reconsidered_ = trend_.samples();
+    found_ = Found::kNothing;
+    reason_ = reason_to_change(in_force);
+  }
+  return {reason_, found_ == Found::kRisen};
 }
 
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   const auto likely = walk(Doubt::kNone);
   if (!likely) return "";
-  ratio_now_ = judge(in_force, *likely, trains() ? staleness_ : 0).ratio;
+  ratio_now_ = judge(in_force, *likely).ratio;
   if (!verdict_.judged && !waits_ && !fresh_) {  // followed before there were statistics; content with it, or it goes
     verdict_.judged = true;
-    verdict_.ratio = judge(in_force, *likely, 0).ratio;
+    verdict_.ratio = ratio_now_;
     verdict_.note = "judged after it was chosen";
   }
   const bool late = in_force.max_staleness() > 0 || in_force.max_merged() > 1;
@@ -209,9 +200,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
     return "the Preserver: the loss rose from " + std::to_string(watch_.level()) + " to " +
            std::to_string(watch_.newest()) + " under late updates";
   }
-  const bool worse = trains() ? !judge(in_force, walk(Doubt::kFor).value(), staleness_).accepted
-                              : !judge(in_force, walk(Doubt::kAgainst).value(), 0).accepted;
-  if (verdict_.accepted && late && worse) {
+  if (verdict_.accepted && late && !judge(in_force, walk(Doubt::kFor).value()).accepted) {
     found_ = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
   }
@@ -220,14 +209,14 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   if (waits_) return "the Preserver: plans with late updates can be judged now";
   if (fresh_) return "the Preserver: late updates can be tried again";
   const auto strict = walk(Doubt::kAgainst).value();
-  if (std::ranges::any_of(wanted_, [&](const auto& plan) { return judge(plan, strict, 0).accepted; }))
+  if (std::ranges::any_of(wanted_, [&](const auto& plan) { return judge(plan, strict).accepted; }))
     return "the Preserver: a plan that was refused would train as well by now";
   found_ = Found::kNothing;
   return "";
 }
 
 nlohmann::json PlanPreserver::statistics() const {
-  if (trend_.samples() == 0) return nullptr;
+  if (trend_.samples() == 0) return nullptr;  // none since the onset
   const auto gradient = trend_.gradient(), noise = trend_.noise(), fall = trend_.fall();
   nlohmann::json json{{"step", step_},
                       {"samples", trend_.samples()},

@@ -9,13 +9,14 @@
 // by one, where the published model takes eta |G|^2; that spreads by as large a share of itself as |G|^2 does by noise
 // that lies in the direction of G, the most it can. What |G|^2 decides is staleness: whether a plan can be borne.
 //
-// Steady. Every value lies within two standard errors, and the verdict in force has the benefit of the doubt: a plan is
+// Steady. Until a training's first fast fall is over (preserve/onset.h) all updates are fresh, and the statistics begin
+// after it. Every value lies within two standard errors, and the verdict in force has the benefit of the doubt: a plan is
 // given up when it would be refused even by those of the values that favour it, and one that was refused is tried when
 // it would be accepted even by those that speak against it, each time after twice as many steps as the time before.
-// Whether a training bears the staleness that it has is no question for a model: it is seen in the loss. Where that has
-// risen (preserve/loss_watch.h), all updates are fresh until late ones may be tried again. Only before the loss has
-// begun to fall it says nothing, and the largest gradients are still to come: until then the model decides, by what
-// speaks against a plan.
+// Whether a training bears staleness of a part of its bytes is no question for a model, which knows neither curvature nor
+// which directions are late: it is seen in the loss. Where that has risen (preserve/loss_watch.h), all updates are fresh
+// at once, until late ones may be tried again. A plan that makes everything late, which can destroy a training within
+// a dozen steps, must pass the model first.
 //
 // Reactor thread.
 #pragma once
@@ -28,6 +29,7 @@
 
 #include "core/base/clock.h"
 #include "core/preserve/loss_watch.h"
+#include "core/preserve/onset.h"
 #include "core/preserve/preserver.h"
 #include "core/preserve/trend.h"
 #include "core/sched/plan_judge.h"
@@ -45,9 +47,10 @@ class PlanPreserver final : public sched::PlanJudge {
   void take(std::size_t node, const proto::GradientStatistics& statistics);
 
   Result<sched::JudgedPlan> choose(const Make& make, const sched::PlanLimits& limits) override;
-  std::string reconsider(const model::Plan& in_force) override;
+  sched::ChangeOfMind reconsider(const model::Plan& in_force) override;
 
-  [[nodiscard]] nlohmann::json statistics() const;  // what a judgement of this moment uses; null: nothing yet
+  [[nodiscard]] nlohmann::json statistics()
+      const;  // what a judgement of this moment uses; null: nothing since the onset
   [[nodiscard]] nlohmann::json status() const;
 
  private:
@@ -56,26 +59,25 @@ class PlanPreserver final : public sched::PlanJudge {
 
   void combine();
   [[nodiscard]] Result<preserve::Walk> walk(Doubt doubt) const;
-  [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk, double borne) const;
+  [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk) const;
   Result<sched::JudgedPlan> unjudged(const Make& make, sched::PlanLimits limits, std::string why);
   Result<sched::JudgedPlan> judged(const Make& make, const sched::PlanLimits& limits, const preserve::Walk& walk);
   sched::JudgedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
                            unsigned attempts, std::string note);
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
-  void see(const model::Plan& in_force);
-  [[nodiscard]] bool trains() const;  // the loss has begun to fall
 
   const std::uint32_t world_;
   const double epsilon_;
   const TimeUs patience_us_;
   std::vector<std::optional<proto::GradientStatistics>> newest_;  // by node
-  preserve::Trend trend_;
+  preserve::Onset onset_;
+  preserve::Trend trend_;  // since the onset
   preserve::LossWatch watch_;
   std::uint64_t step_ = 0;  // of the newest sample
   double updates_ = 0;      // that were made until then: those of a mean byte
   double learning_rate_ = 0, target_ = 0;
-  double first_loss_ = 0;
+  bool told_ = false;  // of a loss
   preserve::Merging merging_ = preserve::Merging::kMean;
   std::uint64_t refused_ = 0;  // messages
 
@@ -89,8 +91,6 @@ class PlanPreserver final : public sched::PlanJudge {
   std::uint64_t wait_ = 0;           // steps, the last time
 
   double updates_per_step_ = 1;     // of the plan in force
-  double staleness_ = 0;            // of it, in updates
-  std::uint64_t since_ = 0;         // samples when it was seen first
   std::uint64_t reconsidered_ = 0;  // samples at the last look
   std::string reason_;              // found at that look
   Found found_ = Found::kNothing;

@@ -87,13 +87,13 @@ double staleness_noise(double pull, double delay_updates) {
   return (1 + std::sin(angle)) / std::cos(angle);
 }
 
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon, double borne) {
+Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon, Staleness judged) {
   Position original(walk);
   for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
   Judgement out;
   out.expected_original = original.mean();
-  const double stale = staleness_in_updates(plan);
-  if (stale > borne + 1e-9) out.noise = staleness_noise(kSteepest * pull_of(plan, walk, merging), stale);
+  if (judged == Staleness::kOfAllPlans || plan.late_share() > kAlmostAllBytes)
+    out.noise = staleness_noise(kSteepest * pull_of(plan, walk, merging), staleness_in_updates(plan));
   for (const auto& [cycle, share] : parts_of(plan)) {
     out.expected_fresh += share * expected(cycle, walk, merging, 1);
     out.expected_plan += share * expected(cycle, walk, merging, out.noise);
@@ -121,12 +121,12 @@ Result<void> check_walk(const Walk& walk) {
 }
 
 Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, Merging merging, double epsilon,
-                           double borne) {
+                           Staleness judged) {
   if (auto ok = check_walk(walk); !ok) return tl::unexpected(ok.error());
   for (unsigned attempt = 1;; ++attempt) {
     auto plan = planner(request);
     if (!plan) return tl::unexpected(plan.error());
-    const Judgement judgement = judge(*plan, walk, merging, epsilon, borne);
+    const Judgement judgement = judge(*plan, walk, merging, epsilon, judged);
     if (judgement.accepted || attempt > kMostAttempts) return Preserved{std::move(*plan), judgement, request, attempt};
     const std::uint32_t staleness = plan->max_staleness();
     if (judgement.accepted_fresh && staleness > 0)

@@ -48,10 +48,14 @@ double staleness_noise(double pull, double delay_updates);
 // Whether a plan can be judged by this walk: a loss above its target, and statistics that are finite and not negative.
 Result<void> check_walk(const Walk& walk);
 
-// `walk` as check_walk wants it. `borne`: staleness, in updates, that this training is known to bear; a plan that has no
-// more is not judged by it.
+// Whose staleness the model judges. Where the loss is watched, what makes a part of the bytes late can be tried: the model
+// knows neither the curvature nor which directions are late. With nearly everything late there may be no second try.
+enum class Staleness { kOfAllPlans, kOfAlmostAllBytes };
+inline constexpr double kAlmostAllBytes = 0.9;
+
+// `walk` as check_walk wants it.
 Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging = Merging::kSum, double epsilon = 0.01,
-                double borne = 0);
+                Staleness judged = Staleness::kOfAllPlans);
 
 // What the planner is asked for.
 struct Request {
@@ -72,6 +76,7 @@ inline constexpr double kMoreCapacity = 1.15;  // an attempt
 
 // Plans until a plan is accepted or the attempts run out; then the last plan comes back with its judgement, unaccepted.
 Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request = {},
-                           Merging merging = Merging::kSum, double epsilon = 0.01, double borne = 0);
+                           Merging merging = Merging::kSum, double epsilon = 0.01,
+                           Staleness judged = Staleness::kOfAllPlans);
 
 }  // namespace deft::preserve

@@ -135,9 +135,9 @@ class Knapsack final : public Scheduler {
     look_at_ = step + (planned_on_ ? kLookEvery : 1);
     auto measured = meter_.profile(links_);
     if (!measured) return;
-    const std::string reason = reason_to_plan(*measured);
+    const auto [reason, at_once] = reason_to_plan(*measured);
     moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
-    if (reason.empty() || (planned_on_ && moves_seen_ < kConfirmed && !plan_uses_lost())) return;
+    if (reason.empty() || (moves_seen_ < kConfirmed && !at_once)) return;
     auto made = make_plan(*measured);
     if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
@@ -158,12 +158,13 @@ class Knapsack final : public Scheduler {
     return false;
   }
 
-  [[nodiscard]] std::string reason_to_plan(const model::Profile& measured) const {
-    if (plan_uses_lost()) return describe_loss(lost_);
-    if (!planned_on_) return "the first profile";
+  [[nodiscard]] ChangeOfMind reason_to_plan(const model::Profile& measured) const {
+    if (plan_uses_lost()) return {describe_loss(lost_), true};
+    if (!planned_on_) return {"the first profile", true};
+    const ChangeOfMind judged = setup_.judge ? setup_.judge->reconsider(plan_) : ChangeOfMind{};
+    if (judged.at_once) return judged;
     std::string reason = describe_move(measured, *planned_on_, lost_);
-    if (reason.empty() && setup_.judge) reason = setup_.judge->reconsider(plan_);
-    return reason;
+    return reason.empty() ? judged : ChangeOfMind{std::move(reason), false};
   }
 
   [[nodiscard]] Result<JudgedPlan> make_plan(const model::Profile& measured) const {

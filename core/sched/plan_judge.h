@@ -34,6 +34,11 @@ struct JudgedPlan {
   Verdict verdict;
 };
 
+struct ChangeOfMind {
+  std::string reason = {};  // empty: there is none
+  bool at_once = false;     // it need not be confirmed by further looks
+};
+
 class PlanJudge {
  public:
   using Make = std::function<Result<model::Plan>(const PlanLimits&)>;
@@ -44,8 +49,8 @@ class PlanJudge {
   // themselves is handed on.
   virtual Result<JudgedPlan> choose(const Make& make, const PlanLimits& limits) = 0;
 
-  // Why another plan would be chosen now than `in_force`; empty: none would.
-  virtual std::string reconsider(const model::Plan& in_force) = 0;
+  // Whether another plan would be chosen now than `in_force`.
+  virtual ChangeOfMind reconsider(const model::Plan& in_force) = 0;
 };
 
 }  // namespace deft::sched

@@ -27,12 +27,13 @@ struct NeedsCapacity final : PlanJudge {
                           {true, accepted, 0.9, asked.capacity, asked.max_staleness_steps, attempt, {}}};
     }
   }
-  std::string reconsider(const model::Plan&) override { return mind; }
+  ChangeOfMind reconsider(const model::Plan&) override { return {mind, at_once}; }
 
   double capacity;
   unsigned most;
   unsigned choices = 0;
   std::string mind;
+  bool at_once = false;
 };
 
 // Two links' worth of gradients on one, steps of 4 ms: without waiting every second update must be left out.
@@ -133,6 +134,19 @@ TEST(PlanJudge, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
   ASSERT_EQ(driver.switches.size(), 2U);
   EXPECT_EQ(driver.switches[1].reason, "the loss has fallen");
   EXPECT_GT(driver.switches[1].plan.updates_per_step(), driver.switches[0].plan.updates_per_step());
+}
+
+TEST(PlanJudge, WhatIsUrgentCountsAtOnce) {
+  const auto judge = std::make_shared<NeedsCapacity>(1);
+  Driver driver(narrow_setup(judge));
+  driver.run(60);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  judge->mind = "the loss has risen";
+  judge->at_once = true;
+  judge->capacity = 1.5;
+  driver.run(9);  // one look
+  ASSERT_EQ(driver.switches.size(), 2U);
+  EXPECT_EQ(driver.switches[1].reason, "the loss has risen");
 }
 
 TEST(PlanJudge, APinnedPlanIsNotJudged) {

@@ -99,13 +99,16 @@ TEST(Preserver, refusesEverythingLateWhereTheWidestMatrixMayBe) {
   EXPECT_TRUE(std::isfinite(judgement.noise));
 }
 
-TEST(Preserver, stalenessThatIsBorneIsNoReasonToRefuse) {
+TEST(Preserver, stalenessOfAPartIsLeftToTheLossWhereThatIsWatched) {
   const Walk steep{
       .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
-  const auto late = plan_of({{0, 0, 2}});
-  EXPECT_FALSE(judge(late, steep).accepted);
-  EXPECT_TRUE(judge(late, steep, Merging::kSum, 0.01, 1).accepted);
-  EXPECT_FALSE(judge(plan_of({{0, 0, 3}}), steep, Merging::kSum, 0.01, 1).accepted);
+  auto part = plan_of({{0, 0, 1}});
+  part.own_generations[0] = {{0, 0, 2}};
+  part.links = {{{0, 0, 0, 73}, {1, 0, 0, 27}}};
+  EXPECT_FALSE(judge(part, steep).accepted);
+  EXPECT_TRUE(judge(part, steep, Merging::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
+  part.links[0][0].bytes = 730;  // of 757
+  EXPECT_FALSE(judge(part, steep, Merging::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
 }
 
 TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {

@@ -4,7 +4,6 @@ import json
 import logging
 import os
 import subprocess
-import time
 
 import deft
 import deft.torch as hvd
@@ -81,15 +80,12 @@ def ask_leader():
     return jobs[os.environ["DEFT_JOB"]].get("leader")
 
 
-def wait_for_statistics():
-    """On all ranks, until the leader has statistics of all by which it can judge."""
-    deadline = time.monotonic() + 30
-    while hvd.rank() == 0 and ((ask_leader()["preserver"][0]["statistics"] or {}).get("samples", 0)) < 4:
-        assert time.monotonic() < deadline, ask("--json")
-    hvd.allreduce(torch.zeros(1), name="statistics have come")
+def told(losses, step):
+    """What a training tells: a first fast fall, over within nine steps, and then one loss, later perhaps another."""
+    return losses[0] * max(4 - step / 2, 1) if step < 60 else losses[1]
 
 
-def train_and_ask(kind, losses, judged):
+def train_and_ask(kind, losses):
     """A run that follows measured plans, and what `deft status` says of them before it ends."""
     records = []
     handler = logging.Handler()
@@ -98,14 +94,12 @@ def train_and_ask(kind, losses, judged):
     run = Run(kind)
     for group in run.optimizer.param_groups:  # with the usual rate this model does not bear late gradients
         group["lr"] = 1e-4
-    for step in range(60):
+    for step in range(110):
         run.optimizer.zero_grad()
         backward(run.model, data_of(step, 1, run.dtype), 1)  # the same on all ranks: a gradient without noise
         if losses is not None:
-            run.optimizer.report_loss(losses[0] if step < 30 else losses[1])
+            run.optimizer.report_loss(told(losses, step))
         run.optimizer.step()
-        if judged and step == 6:  # before there can be a plan
-            wait_for_statistics()
     state = run.state()
     assert_same_everywhere(state)
     leader, text = ask_leader(), ask()
@@ -113,29 +107,33 @@ def train_and_ask(kind, losses, judged):
     return digest(state), leader, text, records
 
 
-def asked(start, kind, losses, judged=False, **options):
+def asked(start, kind, losses, **options):
     cluster = start(2, **OPTIONS, fresh_wait_percent=0, max_late_percent=100)
-    results = cluster.run(train_and_ask, kind, losses, judged, workers=4, **options)
+    results = cluster.run(train_and_ask, kind, losses, workers=4, **options)
     assert len({bits for bits, *_ in results}) == 1
     return results[0][1:]
 
 
 @pytest.mark.parametrize("losses", [(1e6, 1e6), (1e-3, 1e-3), (1e6, 1e-3)])
 def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
-    leader, text, _ = asked(start, "sgd", losses, judged=True)
+    leader, text, _ = asked(start, "sgd", losses)
+    plans = [plan for plan in leader["plans"] if plan["judgement"]["judged"]]
     for plan in leader["plans"]:
-        assert plan["judgement"]["judged"], json.dumps(plan)
+        assert plan in plans or plan["late_share"] == 0, json.dumps(plan)
+    for plan in plans:
         assert plan["judgement"]["statistics"]["samples"] >= 4
         assert plan["judgement"]["accepted"] == (plan["judgement"]["ratio"] >= 0.99)
     if losses[0] == losses[1] == 1e6:  # no plan loses anything that counts
-        assert all(plan["judgement"]["attempts"] == 1 for plan in leader["plans"]), json.dumps(leader)
+        assert all(plan["judgement"]["attempts"] == 1 for plan in plans), json.dumps(leader)
     [preserver] = leader["preserver"]
+    assert preserver["judgement"]["judged"]
     assert preserver["statistics_refused"] == 0
     assert preserver["statistics"]["samples"] >= 1
     assert preserver["statistics"]["gradient"] > 0
-    assert preserver["statistics"]["noise"] < 1e-9 * preserver["statistics"]["gradient"]
+    merges = any(plan["max_merged_steps"] > 1 for plan in leader["plans"])  # steps, whose gradients do differ
+    assert preserver["statistics"]["noise"] < (0.1 if merges else 1e-9) * preserver["statistics"]["gradient"]
     assert preserver["statistics"]["learning_rate"] == pytest.approx(1e-3)
-    if leader["plans"]:
+    if plans and plans[-1] == leader["plans"][-1]:
         assert "by the Preserver: ratio" in text
 
 
