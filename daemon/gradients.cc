@@ -169,9 +169,9 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, cons
   return result;
 }
 
-Result<std::vector<TensorRange>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
-                                                          std::uint64_t offset, std::uint64_t bytes) {
-  std::vector<TensorRange> ended;
+Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
+                                                              std::uint64_t offset, std::uint64_t bytes) {
+  std::vector<FinishedTensors> ended;
   Result<void> result;
   for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
     result = finish_piece(piece, generation, ended);
@@ -184,7 +184,7 @@ Result<std::vector<TensorRange>> Gradients::notify_finish(BucketIndex bucket, st
 }
 
 Result<void> Gradients::finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
-                                     std::vector<TensorRange>& ended) {
+                                     std::vector<FinishedTensors>& ended) {
   const model::Bucket& bucket = buckets_[piece.bucket];
   const auto it = tasks_.find({generation, piece.bucket});
   if (it == tasks_.end() || it->second.finished_bytes + piece.bytes > bucket.bytes)
@@ -200,16 +200,24 @@ Result<void> Gradients::finish_piece(const model::BucketPiece& piece, std::uint6
     if (left == remaining_[tensor].end() || left->second < to - from)
       return fail(ErrorKind::kInternal, "bytes of tensor '" + specs_[tensor].name + "' were reduced twice");
     left->second -= to - from;
-    if (left->second > 0) continue;
-    remaining_[tensor].erase(left);
-    ++complete_[tensor];
-    if (!ended.empty() && ended.back().first + ended.back().count == tensor) {
-      ++ended.back().count;
-    } else {
-      ended.push_back({tensor, 1});
-    }
+    if (left->second == 0) tell_in_order(tensor, ended);
   }
   return {};
+}
+
+// Workers count generations: one that is told before an older one would be taken for both.
+void Gradients::tell_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended) {
+  auto& open = remaining_[tensor];
+  while (!open.empty() && open.begin()->first == complete_[tensor] && open.begin()->second == 0) {
+    open.erase(open.begin());
+    const std::uint64_t generation = complete_[tensor]++;
+    const bool joins = !ended.empty() && ended.back().generation == generation &&
+                       ended.back().tensors.first + ended.back().tensors.count == tensor;
+    if (joins)
+      ++ended.back().tensors.count;
+    else
+      ended.push_back({{tensor, 1}, generation});
+  }
 }
 
 void Gradients::collect_workers(Owed& owed) const {

@@ -31,6 +31,11 @@ struct TensorRange {
   std::uint32_t count = 0;
 };
 
+struct FinishedTensors {
+  TensorRange tensors;
+  std::uint64_t generation = 0;
+};
+
 // What must be the same for a generation on all workers, or they apply it at different steps. See model::Dated.
 struct GenerationDates {
   std::uint64_t last_step = 0;
@@ -70,9 +75,10 @@ class Gradients {
   Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                      std::uint64_t offset, std::uint64_t bytes, TimeUs now_us);
 
-  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now.
-  Result<std::vector<TensorRange>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
-                                                 std::uint64_t offset, std::uint64_t bytes);
+  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now, of each
+  // tensor the generations in order: one that is complete before an older one (on another link) is told after it.
+  Result<std::vector<FinishedTensors>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
+                                                     std::uint64_t offset, std::uint64_t bytes);
 
   // Buckets that somebody waits for (a worker handed in, or a launch was ordered) since before `before_us`, and that
   // local workers owe.
@@ -112,7 +118,9 @@ class Gradients {
         part, buckets_.size(), [this](model::BucketIndex bucket) { return buckets_[bucket].bytes; }, visit);
   }
   [[nodiscard]] Result<void> check_part(const model::BucketPiece& part) const;
-  Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation, std::vector<TensorRange>& ended);
+  Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
+                            std::vector<FinishedTensors>& ended);
+  void tell_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended);
   [[nodiscard]] Result<void> check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const;
   void map_tensors();
   void collect_workers(Owed& owed) const;
@@ -123,10 +131,11 @@ class Gradients {
   std::vector<model::Bucket> buckets_;
   std::vector<std::vector<std::uint32_t>> bucket_tensors_;  // tensors that overlap each bucket
   std::vector<std::vector<model::BucketIndex>> tensor_buckets_;
-  std::vector<std::uint64_t> extents_;                             // padded bytes of each tensor
-  std::vector<std::vector<std::uint64_t>> next_;                   // [worker][tensor]: next generation
-  std::vector<std::uint64_t> complete_;                            // [tensor]: generations reduced
-  std::vector<std::map<std::uint64_t, std::uint64_t>> remaining_;  // [tensor]: generation -> bytes left
+  std::vector<std::uint64_t> extents_;            // padded bytes of each tensor
+  std::vector<std::vector<std::uint64_t>> next_;  // [worker][tensor]: next generation
+  std::vector<std::uint64_t> complete_;           // [tensor]: generations reduced
+  std::vector<std::map<std::uint64_t, std::uint64_t>>
+      remaining_;  // [tensor]: generation -> bytes left; 0: waits for older ones
   std::map<TaskKey, CommTask> tasks_;
   std::uint64_t finished_generations_ = 0;
 };

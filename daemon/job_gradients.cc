@@ -317,13 +317,13 @@ void Job::finish_part(const SubCommTask& launch) {
   const auto ended =
       groups_.at(launch.group).gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes);
   if (!ended) return fail_job(ended.error());
-  for (const auto& range : *ended) {
+  for (const auto& [tensors, generation] : *ended) {
     shm::Record record;
     record.kind = shm::RecordKind::kFinish;
     record.group = launch.group;
-    record.tensor = range.first;
-    record.count = range.count;
-    record.generation = launch.generation;
+    record.tensor = tensors.first;
+    record.count = tensors.count;
+    record.generation = generation;
     record.time_us = MonotonicClock::now();
     for (auto& worker : workers_)
       if (worker.session != nullptr) worker.session->complete(record);

@@ -1,7 +1,8 @@
 // Our policy: follows a cyclic plan (knapsack_planner.h). Where no profile is given, it begins synchronously, measures,
 // and plans when it has seen enough; later it plans again when what it measures has moved away from the plan, or when the
 // judge of the setup would choose otherwise by now. A plan that the user gives begins with step 1 (workers hear of it
-// before the first update) and stays. A link that is lost is left by a plan of the others, be the plan given or made.
+// before the first update) and stays. After the loss of a link a plan is made for the others; a given one stays, and takes
+// longer.
 #include <algorithm>
 #include <string>
 #include <utility>
@@ -112,10 +113,7 @@ class Knapsack final : public Scheduler {
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
-    if (step >= begins_) {
-      if (measures_ && step >= look_at_) look(step);
-      if (setup_.pinned && !measures_ && plan_uses_lost()) repin(step);
-    }
+    if (measures_ && step >= begins_ && step >= look_at_) look(step);
     for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
       for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
@@ -143,12 +141,6 @@ class Knapsack final : public Scheduler {
     planned_on_ = measured;
     moves_seen_ = 0;
     if (made->plan.hash() != plan_.hash()) change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
-  }
-
-  // The plan that the user gave, on the links that are left.
-  void repin(std::uint64_t step) {
-    auto plan = pinned_plan(setup_, lost_);
-    if (plan) change_to({std::move(*plan), {}}, next_begin(step), unknown_times(setup_), describe_loss(lost_));
   }
 
   [[nodiscard]] bool plan_uses_lost() const {
@@ -225,7 +217,7 @@ Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));
   auto policy = std::make_unique<Knapsack>(setup, std::move(*plan));
   if (setup.pinned) {
-    auto pinned = pinned_plan(setup, std::vector<bool>(setup.links.size()));
+    auto pinned = pinned_plan(setup);
     if (!pinned) return tl::unexpected(pinned.error());
     policy->pin(*pinned);
   }

@@ -35,19 +35,16 @@ Result<void> check_limits(const model::Plan& plan, const PlanLimits& limits) {
 
 }  // namespace
 
-Result<model::Plan> pinned_plan(const Setup& setup, const std::vector<bool>& lost) {
+Result<model::Plan> pinned_plan(const Setup& setup) {
   model::Plan plan{setup.pinned->usual.period_steps, setup.pinned->usual.generations, {}, 0, 0, {}};
   for (const auto& [bucket, cycle] : setup.pinned->own) plan.own_generations.emplace(bucket, cycle.generations);
   plan.links.resize(setup.links.size());
   if (auto ok = check_limits(plan, setup.limits); !ok) return tl::unexpected(ok.error());
-  std::vector<std::size_t> left;
-  for (std::size_t link = 0; link < setup.links.size(); ++link)
-    if (!lost[link]) left.push_back(link);
   std::size_t turn = 0;
   const auto add = [&](model::BucketIndex b, std::uint32_t generation) {
     const std::uint64_t bytes = setup.buckets[b].bytes, part = even_part_bytes(bytes, setup.partition_bytes);
     for (std::uint64_t at = 0; at < bytes; at += part)
-      plan.links[left[turn++ % left.size()]].push_back({b, generation, at, std::min(part, bytes - at), 0});
+      plan.links[turn++ % setup.links.size()].push_back({b, generation, at, std::min(part, bytes - at), 0});
   };
   for (std::uint32_t step = 0; step < plan.period_steps; ++step)  // as they become ready
     for (model::BucketIndex b = 0; b < setup.buckets.size(); ++b) {

@@ -114,15 +114,43 @@ TEST(Gradients, APartMayRunOnOverTheBucketsBehindItAndEndsAllTheirTensors) {
   const auto first = g.notify_finish(0, 0, 0, 160);
   ASSERT_TRUE(first);
   ASSERT_EQ(first->size(), 1u);
-  EXPECT_EQ(first->front().first, 0u);
-  EXPECT_EQ(first->front().count, 2u);
+  EXPECT_EQ(first->front().tensors.first, 0u);
+  EXPECT_EQ(first->front().tensors.count, 2u);
   EXPECT_FALSE(g.idle());
   const auto last = g.notify_finish(2, 0, 32, 96);
   ASSERT_TRUE(last);
   ASSERT_EQ(last->size(), 1u);
-  EXPECT_EQ(last->front().first, 2u);
+  EXPECT_EQ(last->front().tensors.first, 2u);
   EXPECT_TRUE(g.idle());
   EXPECT_EQ(g.finished_generations(), 1u);
+}
+
+// A later generation may be through first, on another link; workers would take it for both.
+TEST(Gradients, GenerationsOfATensorAreToldInOrder) {
+  const auto layout = model::lay_out(three(), 3).value();
+  Gradients g(three(), layout, 1);
+  ASSERT_TRUE(g.set_buckets(partition::cut_buckets(three(), layout, {"uniform:4096", "fifo", 4096}).value()));
+  for (const std::uint64_t generation : {0, 1, 2}) {
+    ASSERT_TRUE(g.notify_ready(0, {0, 3}, generation, {generation}, static_cast<std::uint32_t>(generation), 1));
+    for (BucketIndex b = 0; b < g.buckets().size(); ++b)
+      ASSERT_TRUE(g.start(b, generation, {generation}, 0, g.buckets()[b].bytes, 1));
+  }
+  const auto finish = [&g](std::uint64_t generation) {
+    std::vector<std::pair<std::uint64_t, std::uint32_t>> told;  // generation, tensor
+    for (BucketIndex b = 0; b < g.buckets().size(); ++b) {
+      const auto ended = g.notify_finish(b, generation, 0, g.buckets()[b].bytes);
+      EXPECT_TRUE(ended);
+      for (const auto& [tensors, of] : *ended)
+        for (std::uint32_t t = tensors.first; t < tensors.first + tensors.count; ++t) told.emplace_back(of, t);
+    }
+    std::ranges::stable_sort(told, {}, &std::pair<std::uint64_t, std::uint32_t>::second);  // by tensor, as told
+    return told;
+  };
+  using Told = std::vector<std::pair<std::uint64_t, std::uint32_t>>;
+  EXPECT_EQ(finish(1), Told{});
+  EXPECT_EQ(finish(0), (Told{{0, 0}, {1, 0}, {0, 1}, {1, 1}, {0, 2}, {1, 2}}));
+  EXPECT_EQ(finish(2), (Told{{2, 0}, {2, 1}, {2, 2}}));
+  EXPECT_TRUE(g.idle());
 }
 
 TEST(Gradients, RefusesAPartThatRunsIntoAnotherTypeOrBeyondTheArena) {
@@ -225,8 +253,10 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
       RC_ASSERT(g.start(bucket, generation, {generation}, offset, bytes, 1).has_value());
       const auto ranges = g.notify_finish(bucket, generation, offset, bytes);
       RC_ASSERT(ranges.has_value());
-      for (const auto& range : *ranges)
+      for (const auto& [range, of] : *ranges) {
+        RC_ASSERT(of == generation);
         for (std::uint32_t t = range.first; t < range.first + range.count; ++t) ++ended[t];
+      }
     }
     for (const int times : ended) RC_ASSERT(times == 1);
     RC_ASSERT(g.idle());

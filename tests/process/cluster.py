@@ -114,8 +114,12 @@ class Cluster:
         )
 
     def start_one(self, script: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
+        return self.start_program(PROLOGUE + script, rank, per_node, **variables)
+
+    def start_program(self, program: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
+        """A worker without the prologue: it opens its own session."""
         process = subprocess.Popen(
-            [*self.prefix(rank // per_node), sys.executable, "-c", PROLOGUE + script],
+            [*self.prefix(rank // per_node), sys.executable, "-c", program],
             env=self.environment(rank, per_node, **variables),
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -57,6 +57,29 @@ say("weights " + hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdiges
 session.close()
 """
 
+TORCH = """
+import hashlib, os, torch
+import deft.torch as hvd
+from torch.nn import Linear, ReLU, Sequential
+
+torch.set_num_threads(1)
+hvd.init()
+torch.manual_seed(1)
+model = Sequential(Linear(400, 700), ReLU(), Linear(700, 500), ReLU(), Linear(500, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
+optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+samples = torch.Generator().manual_seed(hvd.rank())
+for step in range(int(os.environ["STEPS"])):
+    optimizer.zero_grad()
+    model(torch.randn(8, 400, generator=samples)).square().mean().backward()
+    optimizer.step()
+    print(f"step {step}", flush=True)
+optimizer.flush()
+weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
+print("weights " + hashlib.sha256(weights).hexdigest(), flush=True)
+hvd.shutdown()
+"""
+
 
 class Nodes(Cluster):
     def __init__(self, lab, case):
@@ -89,7 +112,10 @@ def run(case: dict) -> dict:
     with netns.Lab(nodes=case.get("nodes", 2), nics=case["nics"]) as lab:
         lab.shape([case["rate"]] * case["nics"])
         with Nodes(lab, case) as cluster:
-            workers = cluster.start(TRAIN, case.get("per_node", 1), **variables)
+            if case.get("torch"):
+                workers = [cluster.start_program(TORCH, rank, **variables) for rank in range(cluster.nodes)]
+            else:
+                workers = cluster.start(TRAIN, case.get("per_node", 1), **variables)
             wait_for_line(workers[0], f"step {DOWN_AT}")
             began = time.monotonic()
             for node, nic in case["down"]:

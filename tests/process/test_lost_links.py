@@ -72,8 +72,18 @@ def test_the_training_goes_on_with_the_bits_of_an_undisturbed_one(name):
         assert all(f"nothing has come through link {name} for" in log for name in down)
     if case.get("policy") == "mgwfbp":
         assert " transfers from step " in result["logs"][0]
-    if case.get("policy") == "knapsack":
+    if case.get("policy") == "knapsack" and "variables" not in case:
         assert "because of the loss of link 1" in result["logs"][0]
+
+
+@pytest.mark.parametrize("plan", ["0-1@4,2@5", "0@1;0:0-1@3"])
+def test_merged_and_late_updates_survive_it_too(plan):
+    case = {"torch": True, "policy": "knapsack", "variables": {"DEFT_PLAN": plan}}
+    result = run(**case, down=[[1, 1]])
+    wanted = weights(run(**case, down=[]))
+    assert len(wanted) == 1
+    assert weights(result) == wanted, "\n".join(result["logs"])
+    assert "goes on without link gloo:eth1" in result["logs"][1]
 
 
 @pytest.mark.skipif(not (BUILD / "bin/deft-mpi").exists(), reason="this build has no MPI links")
