@@ -228,9 +228,10 @@ struct Judged : Running {
 TEST(Leader, JudgesItsPlanByWhatAllNodesTold) {
   Judged world;
   world.tell("stranger", 1, 5);
-  for (std::uint64_t step = 1; step <= 4; ++step) {
-    world.tell("", step, 2);
-    world.tell("b", step, 3);
+  std::uint64_t step = 0;
+  for (const double fall : {7.0, 6.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.5, 0.5, 0.5, 0.0, 0.0, 0.0, 0.0}) {
+    world.tell("", ++step, 2 + fall);
+    world.tell("b", step, 3 + fall);
   }
   world.tell("b", 1, 3, 9);  // of no group
   world.tell("b", 17, std::numeric_limits<double>::quiet_NaN());

@@ -1,6 +1,7 @@
 """MG-WFBP with real daemons: it measures, then sends neighbours as one operation, and the sums are what they were."""
 
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cluster import Cluster, wait_for_line, wait_until
@@ -37,38 +38,55 @@ await_end()
 session.close()
 """
 STEPS = 16
+TRIALS = 4
+
+
+class Trained(NamedTuple):
+    digests: set[str]
+    merged: int
+    parts: int
+    merging: list
+    log: str
+
+
+def train(policy: str, nodes: int, per_node: int, links: str) -> Trained:
+    with Cluster(nodes, timeout="20s", links=links, partition_bytes="16KB") as cluster:
+        end = Path(cluster.folder.name, "end")
+        options = {"DEFT_POLICY": policy, "DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end)}
+        workers = cluster.start(SUMS, per_node, **options)
+        digests = {wait_for_line(worker, "") for worker in workers}
+        statuses = [job for node in range(nodes) for job in cluster.status(node)["jobs"]]
+        end.touch()
+        cluster.finish(workers)
+        merged = {sum(link["merged_parts"] for link in status["links"]) for status in statuses}
+        parts = {sum(link["parts"] for link in status["links"]) for status in statuses}
+        assert len(merged) == len(parts) == 1, "the nodes started other operations"
+        return Trained(digests, merged.pop(), parts.pop(), statuses[0]["leader"]["merging"], cluster.log(0))
+
+
+def train_until_merged(*case) -> Trained:
+    """Merging is worth it by what is measured; on a machine that is busy now it may not be."""
+    for _ in range(TRIALS):
+        trained = train("mgwfbp", *case)
+        if trained.merging:
+            return trained
+    pytest.fail(f"nothing was merged in {TRIALS} runs:\n{trained.log}")
 
 
 @pytest.mark.parametrize("links", ["gloo:lo", "workertcp:lo", "gloo:lo,workertcp:lo"])
 @pytest.mark.parametrize("nodes, per_node", [(2, 1), (2, 2), (3, 1)])
 def test_merged_operations_carry_the_exact_sums(nodes, per_node, links):
-    with Cluster(nodes, timeout="20s", links=links, partition_bytes="16KB") as cluster:
-        digests = {}
-        for policy in ("fifo", "mgwfbp"):
-            end = Path(cluster.folder.name, f"end-{policy}")
-            options = {"DEFT_POLICY": policy, "DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end)}
-            workers = cluster.start(SUMS, per_node, **options)
-            digests[policy] = {wait_for_line(worker, "") for worker in workers}
-            jobs = [job for node in range(nodes) for job in cluster.status(node)["jobs"]]
-            statuses = [job for job in jobs if job["policy"] == policy]  # the job before may not be forgotten yet
-            merged = {sum(link["merged_parts"] for link in status["links"]) for status in statuses}
-            parts = {sum(link["parts"] for link in status["links"]) for status in statuses}
-            assert len(merged) == len(parts) == 1, "the nodes started other operations"
-            merging = statuses[0]["leader"]["merging"]
-            if policy == "fifo":
-                assert merged == {0} and merging == []
-                parts_alone = parts.pop()
-            end.touch()
-            cluster.finish(workers)
-        assert len(digests["fifo"]) == 1 and digests["mgwfbp"] == digests["fifo"]
-        [chosen] = merging
-        assert 2 <= chosen["transfers"] < chosen["buckets"], "two types are two operations at least"
-        assert 8 <= chosen["from_step"] < STEPS
-        assert min(merged) > 0
-        if "," not in links:  # on several links the number of parts changes with what each of them has to do
-            assert parts.pop() < parts_alone
-        said = f"merged {chosen['buckets']} buckets into {chosen['transfers']} transfers"
-        assert said in cluster.log(0)
+    fifo = train("fifo", nodes, per_node, links)
+    mgwfbp = train_until_merged(nodes, per_node, links)
+    assert len(fifo.digests) == 1 and mgwfbp.digests == fifo.digests
+    assert fifo.merged == 0 and fifo.merging == []
+    [chosen] = mgwfbp.merging
+    assert 2 <= chosen["transfers"] < chosen["buckets"], "two types are two operations at least"
+    assert 8 <= chosen["from_step"] < STEPS
+    assert mgwfbp.merged > 0
+    if "," not in links:  # on several links the number of parts changes with what each of them has to do
+        assert mgwfbp.parts < fifo.parts
+    assert f"merged {chosen['buckets']} buckets into {chosen['transfers']} transfers" in mgwfbp.log
 
 
 @pytest.mark.parametrize("late", [0, 1])
