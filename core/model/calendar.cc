@@ -43,8 +43,6 @@ Dated Calendar::at(std::uint64_t generation) const {
   return dated(stretch, generation - std::min(generation, first));
 }
 
-std::uint64_t Calendar::end_of_stretch(std::uint64_t step) const { return end_of(stretch_of_step(step)); }
-
 void Calendar::number_from(std::size_t stretch) {
   for (std::size_t i = std::max<std::size_t>(stretch, 1); i < stretches_.size(); ++i)
     stretches_[i].first_generation = of_step(stretches_[i].first_step - 1).generation + 1;

@@ -40,8 +40,6 @@ class Calendar {
 
   [[nodiscard]] Dated of_step(std::uint64_t step) const;
   [[nodiscard]] Dated at(std::uint64_t generation) const;
-  // Where what is in force at `step` ends: the next cut or cycle that is known; the largest number where none is.
-  [[nodiscard]] std::uint64_t end_of_stretch(std::uint64_t step) const;
 
  private:
   struct Stretch {

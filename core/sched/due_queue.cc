@@ -15,8 +15,8 @@ constexpr double kLongestShare = 0.1;  // the same where the latency is long
 constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
-constexpr int kLookAhead =
-    64;  // parts that one call considers: past a fast link's backlog to what a slow one should take
+// Parts that one call considers: past a fast link's backlog to what a slow one should take.
+constexpr int kLookAhead = 64;
 
 }  // namespace
 

@@ -37,10 +37,9 @@ std::vector<bool> joined_buckets(const Setup& setup) {
 }
 
 // A plan for the links that are left, in which the lost ones have no parts.
-Result<model::Plan> plan_without(const std::vector<bool>& lost, model::Profile profile, const PlanLimits& limits) {
-  for (std::size_t l = lost.size(); l-- > 0;)
-    if (lost[l]) profile.links.erase(profile.links.begin() + static_cast<std::ptrdiff_t>(l));
-  auto plan = plan_knapsack(profile, limits);
+Result<model::Plan> plan_without(const std::vector<bool>& lost, const model::Profile& profile,
+                                 const PlanLimits& limits) {
+  auto plan = plan_knapsack(without_lost(profile, lost), limits);
   if (!plan) return plan;
   for (std::size_t l = 0; l < lost.size(); ++l)
     if (lost[l]) plan->links.emplace(plan->links.begin() + static_cast<std::ptrdiff_t>(l));

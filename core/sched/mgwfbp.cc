@@ -132,7 +132,7 @@ class MgWfbp final : public QueueScheduler {
     grouped_for_ = measured;
     lost_then_ = lost_;
     moves_seen_ = 0;
-    auto starts = model::merged_starts(without_lost(*measured), apart_);
+    auto starts = model::merged_starts(without_lost(*measured, lost_), apart_);
     if (starts == groups_->starts) return;
     merging_ = Merging{step, starts, reason};
     group(std::move(starts));
@@ -148,12 +148,6 @@ class MgWfbp final : public QueueScheduler {
         reason = describe_change("link " + std::to_string(l) + "'s latency (us)", before, after);
     }
     return reason;
-  }
-
-  [[nodiscard]] model::Profile without_lost(model::Profile profile) const {
-    for (std::size_t l = lost_.size(); l-- > 0;)
-      if (lost_[l]) profile.links.erase(profile.links.begin() + static_cast<std::ptrdiff_t>(l));
-    return profile;
   }
 
   Setup setup_;  // its links as they are measured

@@ -22,6 +22,12 @@ std::string describe_move(const model::Profile& now, const model::Profile& then,
   return "";
 }
 
+model::Profile without_lost(model::Profile profile, const std::vector<bool>& lost) {
+  for (std::size_t l = lost.size(); l-- > 0;)
+    if (lost[l]) profile.links.erase(profile.links.begin() + static_cast<std::ptrdiff_t>(l));
+  return profile;
+}
+
 std::string describe_loss(const std::vector<bool>& lost) {
   std::string links;
   for (std::size_t l = 0; l < lost.size(); ++l)

@@ -22,6 +22,9 @@ std::string describe_change(const std::string& what, double before, double after
 // not count.
 std::string describe_move(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost);
 
+// The profile with the links that are left.
+model::Profile without_lost(model::Profile profile, const std::vector<bool>& lost);
+
 // "the loss of link 0, 2".
 std::string describe_loss(const std::vector<bool>& lost);
 

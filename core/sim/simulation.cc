@@ -95,16 +95,21 @@ class Simulation {
   }
   [[nodiscard]] TimeUs clock() const { return std::llround(now_us_); }
 
-  [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
-    const auto& launch = queued.launch;
-    const auto ready = [&](const model::BucketPiece& piece) {
-      const std::uint32_t bucket = mirrored(piece.bucket);
-      return std::all_of(nodes_.begin(), nodes_.end(),
-                         [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
-    };
+  // Calls visit(bucket of the profile, bytes) for each bucket of the launch while it gives true. Where times count, see
+  // link_lane.h.
+  template <typename Visit>
+  bool for_each_bucket(const Launch& launch, const Visit& visit) const {
     return model::for_each_piece(
         {launch.bucket, launch.offset, launch.bytes}, profile_.buckets.size(),
-        [this](std::uint32_t bucket) { return profile_.buckets[mirrored(bucket)].bytes; }, ready);
+        [this](std::uint32_t bucket) { return profile_.buckets[mirrored(bucket)].bytes; },
+        [&](const model::BucketPiece& piece) { return visit(mirrored(piece.bucket), piece.bytes); });
+  }
+
+  [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
+    return for_each_bucket(queued.launch, [&](std::uint32_t bucket, std::uint64_t) {
+      return std::all_of(nodes_.begin(), nodes_.end(),
+                         [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+    });
   }
 
   void start_links() {
@@ -195,10 +200,11 @@ class Simulation {
     sent_bytes_ += launch->bytes;
     if (options_.record) record_sends(*launch, started_us);
     std::vector<std::uint32_t> complete;
-    for_each_piece(profile_, *launch, [&](const model::BucketPiece& piece, double) {
-      const auto whole = book_.sent(mirrored(piece.bucket), launch->generation, piece.bytes, now_us_);
-      if (!whole) return keep(tl::unexpected(whole.error()));
-      if (*whole) complete.push_back(piece.bucket);
+    for_each_bucket(*launch, [&](std::uint32_t bucket, std::uint64_t bytes) {
+      const auto whole = book_.sent(mirrored(bucket), launch->generation, bytes, now_us_);
+      if (whole && *whole) complete.push_back(bucket);
+      if (!whole) error_ = whole.error().in("simulate");
+      return whole.has_value();
     });
     if (error_) return;
     scheduler_.part_finished(*launch, clock());
