@@ -3,7 +3,7 @@
 // A bucketing sees the declared tensors and their layout and gives buckets that cover every byte of every region
 // exactly once, in the order of the arena. Strategies by name: `uniform:BYTES` (buckets of at most BYTES; tensors are
 // fused and cut as needed), `ddp` (fuses whole tensors until a bucket holds 25 MB, 1 MB for the first), `tensor` (a
-// bucket a tensor, small neighbours fused up to the partition size), and what later policies bring.
+// bucket a tensor, small neighbours fused up to 64 KiB or the partition size), and what later policies bring.
 #pragma once
 
 #include <cstdint>

@@ -112,8 +112,18 @@ TEST(Bucketing, AnUrgentTensorKeepsItsOwnBucketAndABiasGoesWithItsWeight) {
 TEST(Bucketing, SmallNeighboursShareAMessage) {
   std::vector<TensorSpec> tensors;
   for (std::uint32_t i = 0; i < 32; ++i)
-    tensors.push_back({"t" + std::to_string(i), DType::kFloat32, {32768}, 31 - i});  // 128 KB each
+    tensors.push_back({"t" + std::to_string(i), DType::kFloat32, {2048}, 31 - i});  // 8 KiB each, of 64
   EXPECT_THAT(counts(tensors, {"", "bytescheduler"}), testing::ElementsAre(8, 8, 8, 8));
+}
+
+TEST(Bucketing, ALayerDoesNotWaitForTheOneBeforeIt) {
+  std::vector<TensorSpec> tensors;  // in the order of backward, two large layers behind a small one
+  for (std::uint32_t layer = 3; layer-- > 0;) {
+    const std::string name = "conv" + std::to_string(layer + 1);
+    tensors.push_back({name + ".bias", DType::kFloat32, {64}, 2 * layer + 1});
+    tensors.push_back({name + ".weight", DType::kFloat32, {layer == 0 ? 288U : 36864U}, 2 * layer});
+  }
+  EXPECT_THAT(counts(tensors, {"", "knapsack"}), testing::ElementsAre(2, 2, 2));
 }
 
 TEST(Bucketing, ABadNameIsAnErrorThatNamesIt) {
