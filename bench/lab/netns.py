@@ -307,12 +307,9 @@ class Lab(Nodes):
             if self._limits.get((each, nic)) == rate:
                 continue
             outer, inner = self._ends(each, nic)
-            for where, device in ([], outer), (["-n", f"node{each}"], inner):
-                if rate is None:
-                    _run("tc", *where, "qdisc", "del", "dev", device, "root")
-                else:
-                    _run("tc", *where, "qdisc", "replace", "dev", device, "root", "tbf", "rate", rate,
-                         "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
+            known = self._limits.get((each, nic)) is not None
+            _limit([], outer, rate, None if known else "pfifo")
+            _limit(["-n", f"node{each}"], inner, rate, None if known else "pfifo_fast")
             self._limits[each, nic] = rate
 
     def _become(self, node: int, environment: dict[str, str], log: Path) -> None:
@@ -329,6 +326,17 @@ def _run(*argv: str) -> None:
     done = subprocess.run(argv, env=_environment(), capture_output=True, text=True)
     if done.returncode:
         raise Unavailable(f"{' '.join(argv)}: {done.stderr.strip()}")
+
+
+def _limit(where: list[str], device: str, rate: str | None, queue: str | None) -> None:
+    """Limits what a device sends. `queue`: the kind of queue in front of the limit; None: it has one already."""
+    if rate is None:
+        _run("tc", *where, "qdisc", "del", "dev", device, "root")
+        return
+    _run("tc", *where, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
+         "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
+    if queue is not None:
+        _run("tc", *where, "qdisc", "add", "dev", device, "parent", "1:1", queue)
 
 
 def open_nodes(nodes: int, nics: int) -> Nodes:
