@@ -152,12 +152,12 @@ void Leader::order_launches(std::uint32_t id) {
   broadcast(envelope);
 }
 
-void Leader::launch_finished(std::uint64_t number, TimeUs link_us, bool overlapped) {
+void Leader::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
   const auto it = outstanding_.find(number);
   if (it == outstanding_.end() || state_ != State::kRunning) return;
   const Outstanding done = it->second;
   outstanding_.erase(it);
-  measure(done.launch.link, done.launch.bytes, link_us, overlapped);
+  if (link_us) measure(done.launch.link, done.launch.bytes, *link_us, overlapped);
   groups_.at(done.group).scheduler->part_finished(done.launch, MonotonicClock::now());
   pump(done.group);
 }

@@ -44,7 +44,8 @@ TransferDone WorkerRuns::finish(const std::deque<Run>::iterator& run) {
   done.overlapped = run->started_us < last_done_us_;
   const TimeUs began_us = std::max(run->started_us, last_done_us_);
   last_done_us_ = MonotonicClock::now();
-  done.busy_us = done.link_us = last_done_us_ - began_us;
+  done.busy_us = last_done_us_ - began_us;
+  done.link_us = done.busy_us;
   runs_.erase(run);
   return done;
 }

@@ -99,6 +99,10 @@ class Link {
   // Any thread. Links whose finish_next keeps the order need not listen.
   virtual void wake() {}
 
+  // Another way over the same NIC, for what is small and urgent: all-reduces on it wait for none of this link's. A link of
+  // its own for another thread, with the life of this one; abort() of this one aborts it, too. Null: there is none.
+  [[nodiscard]] virtual Link* express() { return nullptr; }
+
   // `root`'s bytes to all nodes, in place.
   virtual Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) = 0;
 

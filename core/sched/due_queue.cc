@@ -15,13 +15,16 @@ constexpr double kLongestShare = 0.1;  // the same where the latency is long
 constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
+constexpr std::uint64_t kExpressWindowBytes = 4 * kExpressBytes;  // on their way at once on a link
 // Parts that one call considers: past a fast link's backlog to what a slow one should take.
 constexpr int kLookAhead = 64;
 
 }  // namespace
 
 DueQueue::DueQueue(const Setup& setup)
-    : buckets_(setup.buckets), board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}) {}
+    : buckets_(setup.buckets),
+      board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
+      express_bytes_(setup.links.size()) {}
 
 bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
   return std::tie(a.task.due_step, a.task.urgency) < std::tie(b.task.due_step, b.task.urgency);
@@ -29,14 +32,16 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
-  const auto place = std::upper_bound(waiting_.begin(), waiting_.end(), waiting, is_before);
-  waiting_.insert(place, waiting);
+  auto& queue = waiting.bytes <= kExpressBytes ? express_ : waiting_;
+  queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
 
 void DueQueue::date_anew(const std::vector<model::Calendar>& calendars) {
-  for (Waiting& waiting : waiting_)
-    waiting.task.due_step = calendars[waiting.task.bucket].at(waiting.task.generation).apply_step;
-  std::stable_sort(waiting_.begin(), waiting_.end(), is_before);
+  for (auto* const queue : {&waiting_, &express_}) {
+    for (Waiting& waiting : *queue)
+      waiting.task.due_step = calendars[waiting.task.bucket].at(waiting.task.generation).apply_step;
+    std::stable_sort(queue->begin(), queue->end(), is_before);
+  }
 }
 
 std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
@@ -56,7 +61,7 @@ std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest) const {
 
 // One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling.
 bool DueQueue::has_room(model::LinkIndex link) const {
-  return !board_.is_lost(link) && board_.on_way_bytes(link) <= part_bytes(link);
+  return !board_.is_lost(link) && board_.on_way_bytes(link) - express_bytes_[link] <= part_bytes(link);
 }
 
 bool DueQueue::any_room() const {
@@ -85,14 +90,44 @@ void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<La
     seen += bytes;
     if (!has_room(link)) continue;
     const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room
-    launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, next});
-    board_.launch(launches.back(), now_us);
-    waiting.sent += next;
+    launch(waiting, link, next, now_us, launches);
     if (!any_room()) looks = 1;  // the loop's own step makes it 0
   }
 }
 
+void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
+                      std::vector<Launch>& launches) {
+  launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, bytes});
+  board_.launch(launches.back(), now_us);
+  waiting.sent += bytes;
+  if (is_express(launches.back())) express_bytes_[link] += bytes;
+}
+
+bool DueQueue::is_express(const Launch& launch) const { return buckets_[launch.bucket].bytes <= kExpressBytes; }
+
+void DueQueue::finish(const Launch& launch, TimeUs now_us) {
+  board_.finish(launch, now_us);
+  if (is_express(launch)) express_bytes_[launch.link] -= launch.bytes;
+}
+
+// To the link where they are through first, if all that is larger stood still.
+void DueQueue::take_express(TimeUs now_us, std::vector<Launch>& launches) {
+  const auto through_us = [&](model::LinkIndex link, std::uint64_t bytes) {
+    return board_.is_lost(link) ? std::numeric_limits<double>::infinity()
+                                : board_.cost_us(link, express_bytes_[link] + bytes);
+  };
+  for (; !express_.empty(); express_.pop_front()) {
+    Waiting& first = express_.front();
+    model::LinkIndex best = 0;
+    for (model::LinkIndex link = 1; link < board_.count(); ++link)
+      if (through_us(link, first.bytes) < through_us(best, first.bytes)) best = link;
+    if (board_.is_lost(best) || express_bytes_[best] >= kExpressWindowBytes) return;
+    launch(first, best, first.bytes, now_us, launches);
+  }
+}
+
 void DueQueue::take(TimeUs now_us, std::vector<Launch>& launches) {
+  take_express(now_us, launches);
   if (waiting_.empty() || !any_room()) return;
   free_at_us_.clear();
   for (model::LinkIndex link = 0; link < board_.count(); ++link) free_at_us_.push_back(board_.free_at_us(link, now_us));

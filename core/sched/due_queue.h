@@ -9,7 +9,8 @@
 // The plan decides when a generation is applied. What goes when follows from that: a link that has room takes of what is
 // ready what is due first, and of that what forward needs first. So no link idles while anything is ready, no wrong
 // estimate holds up what is urgent for longer than two parts, and what may be late fills the gaps. A part goes to the link
-// that is free first, unless all the rest would be through earlier on another one.
+// that is free first, unless all the rest would be through earlier on another one. Small buckets do not wait for room: links
+// carry them on their express way (parts.h).
 #pragma once
 
 #include <cstdint>
@@ -41,7 +42,7 @@ class DueQueue {
   void date_anew(const std::vector<model::Calendar>& calendars);
   void take(TimeUs now_us, std::vector<Launch>& launches);
 
-  void finish(const Launch& launch, TimeUs now_us) { board_.finish(launch, now_us); }
+  void finish(const Launch& launch, TimeUs now_us);
   void measured(model::LinkIndex link, const model::LinkModel& model) { board_.measured(link, model); }
   void lose(model::LinkIndex link) { board_.lose(link); }
 
@@ -52,6 +53,10 @@ class DueQueue {
     std::uint64_t sent = 0;
   };
   static bool is_before(const Waiting& a, const Waiting& b);
+  [[nodiscard]] bool is_express(const Launch& launch) const;
+  void take_express(TimeUs now_us, std::vector<Launch>& launches);
+  void launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
+              std::vector<Launch>& launches);
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest) const;
   [[nodiscard]] bool has_room(model::LinkIndex link) const;
@@ -61,8 +66,10 @@ class DueQueue {
 
   std::vector<model::Bucket> buckets_;
   LinkBoard board_;
-  std::deque<Waiting> waiting_;     // the most urgent first
-  std::vector<double> free_at_us_;  // of each link, with what `take` has looked at; kept for its memory alone
+  std::deque<Waiting> waiting_;               // the most urgent first
+  std::deque<Waiting> express_;               // so are those that are small
+  std::vector<std::uint64_t> express_bytes_;  // of each link, on their way
+  std::vector<double> free_at_us_;            // of each link, with what `take` has looked at; kept for its memory alone
   double compute_us_ = 0;
   std::uint64_t launches_ = 0;
 };

@@ -73,7 +73,7 @@ TEST_F(WorkerRunsTest, ALaunchBehindAnotherBeginsWhenThatEnds) {
   ASSERT_TRUE(done(first) && done(second));
   EXPECT_FALSE((*first)->overlapped);
   EXPECT_TRUE((*second)->overlapped);
-  EXPECT_LE((*first)->link_us + (*second)->link_us, MonotonicClock::now() - began_us) << "no time is counted twice";
+  EXPECT_LE(*(*first)->link_us + *(*second)->link_us, MonotonicClock::now() - began_us) << "no time is counted twice";
 }
 
 TEST_F(WorkerRunsTest, WhatHasNothingToSendIsDoneWithoutAnAnswer) {

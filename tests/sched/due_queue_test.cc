@@ -108,6 +108,31 @@ TEST(DueQueue, whatIsUrgentWaitsForTwoPartsOfWhatIsLate) {
   EXPECT_EQ((links.covered[{1, 3}]), 50'000U);
 }
 
+TEST(DueQueue, whatIsSmallWaitsForNoRoom) {
+  Links links(setup_of({1'000'000, 1000, 16384}, {kRate, kRate / 4}));
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  const std::size_t before = links.sent.size();
+  links.queue.add({1, 0, 5, 1});  // though it is due later
+  links.queue.add({2, 0, 5, 2});
+  links.take();
+  ASSERT_EQ(links.sent.size(), before + 2);
+  EXPECT_EQ(links.sent[before].link, 0U) << "the faster one";
+  EXPECT_EQ(links.sent[before + 1].bytes, 16384U);
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 1'000'000U);
+}
+
+TEST(DueQueue, smallOnesGoByTheirDatesWhereThereAreMany) {
+  Links links(setup_of(std::vector<std::uint64_t>(40, 16384), {kRate}));
+  for (std::uint32_t b = 0; b < 40; ++b) links.queue.add({b, 0, 1, 39 - b});
+  links.take();
+  EXPECT_EQ(links.sent.size(), 4U);
+  links.finish_all();
+  ASSERT_EQ(links.sent.size(), 40U);
+  for (std::size_t i = 0; i < 40; ++i) EXPECT_EQ(links.sent[i].bucket, 39 - i);
+}
+
 TEST(DueQueue, sharesABucketByWhatTheLinksCarry) {
   Links links(setup_of({50'000'000}, {kRate, kRate / 4}));
   links.queue.add({0, 0, 1, 0});

@@ -36,7 +36,8 @@ constexpr std::uint64_t kAllGather = 2;
 
 }  // namespace
 
-LinkImpl::LinkImpl(std::string name, std::unique_ptr<Mesh> mesh) : name_(std::move(name)), mesh_(std::move(mesh)) {
+LinkImpl::LinkImpl(std::string name, std::unique_ptr<Mesh> mesh, std::unique_ptr<LinkImpl> express)
+    : name_(std::move(name)), mesh_(std::move(mesh)), express_(std::move(express)) {
   if (mesh_->nodes() > 1) all_reduce_ = std::make_unique<AllReduce>(*mesh_);
 }
 
@@ -176,6 +177,7 @@ void LinkImpl::exchange_blocks(std::byte* data, std::span<const std::size_t> byt
 void LinkImpl::abort(std::string_view reason) {
   failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
   mesh_->poison();
+  if (express_) express_->abort(reason);
 }
 
 }  // namespace deft::link::gloo_backend

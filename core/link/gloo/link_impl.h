@@ -13,7 +13,8 @@ namespace deft::link::gloo_backend {
 
 class LinkImpl final : public Link {
  public:
-  LinkImpl(std::string name, std::unique_ptr<Mesh> mesh);
+  // `express`: another link over the same NIC, or null.
+  LinkImpl(std::string name, std::unique_ptr<Mesh> mesh, std::unique_ptr<LinkImpl> express = nullptr);
   ~LinkImpl() override;
 
   [[nodiscard]] const std::string& name() const override { return name_; }
@@ -24,6 +25,7 @@ class LinkImpl final : public Link {
   Result<void> finish_all_reduce() override;
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
+  [[nodiscard]] Link* express() override { return express_.get(); }
   void abort(std::string_view reason) override;
 
  private:
@@ -38,6 +40,7 @@ class LinkImpl final : public Link {
   std::unique_ptr<AllReduce> all_reduce_;  // none when the node is alone
   std::uint64_t transfers_ = 0;
   Failure failure_;
+  std::unique_ptr<LinkImpl> express_;
 };
 
 }  // namespace deft::link::gloo_backend

@@ -5,6 +5,7 @@
 #include <gloo/transport/context.h>
 #include <gloo/transport/device.h>
 #include <gloo/transport/pair.h>
+#include <gloo/transport/tcp/address.h>
 #include <gloo/transport/tcp/device.h>
 #include <gloo/transport/unbound_buffer.h>
 #include <netinet/in.h>
@@ -20,6 +21,7 @@
 #include <thread>
 #include <vector>
 
+#include "core/link/gloo/priority.h"
 #include "core/link/gloo/signals.h"
 #include "core/link/rendezvous.h"
 
@@ -169,7 +171,9 @@ Result<void> Mesh::create(const std::string& address) {
 Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
   std::vector<std::vector<char>> addresses(nodes_);
   for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
-    if (peer != node_) addresses[peer] = pair(peer).address().bytes();
+    if (peer == node_) continue;
+    addresses[peer] = pair(peer).address().bytes();
+    listeners_.push_back(gloo::transport::tcp::Address(addresses[peer]).getSockaddr());
   }
   auto values = meet(group, "gloo", encode(addresses));
   if (!values) return tl::unexpected(values.error());
@@ -179,6 +183,7 @@ Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
     const std::string name = "node " + std::to_string(peer);
     const std::vector<char> address = decode((*values)[peer], node_);
     if (address.size() < sizeof(std::uint32_t)) return fail(ErrorKind::kViolation, name + " published a bad address");
+    listeners_.push_back(gloo::transport::tcp::Address(address).getSockaddr());
     std::string cause;
     try {
       pair(peer).connect(address);
@@ -193,6 +198,8 @@ Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
   }
   return {};
 }
+
+Result<void> Mesh::go_first() { return put_first(listeners_); }
 
 gloo::transport::Pair& Mesh::pair(std::uint32_t peer) { return *context_->getPair(static_cast<int>(peer)); }
 

@@ -2,10 +2,13 @@
 // leaves a thread or a socket behind.
 #pragma once
 
+#include <sys/socket.h>
+
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/link/link.h"
@@ -48,6 +51,10 @@ class Mesh {
   [[nodiscard]] gloo::transport::Pair& pair(std::uint32_t peer);
   [[nodiscard]] std::unique_ptr<gloo::transport::UnboundBuffer> unbound(std::byte* data, std::size_t bytes);
 
+  // What this mesh sends goes before other traffic that waits for the NIC, where the kernel's queue there has priorities
+  // (pfifo_fast and prio do).
+  Result<void> go_first();
+
   // Makes every wait on this mesh throw, now and later. Any thread. Afterwards gloo touches no buffer any more.
   void poison();
 
@@ -60,6 +67,7 @@ class Mesh {
   const std::uint32_t nodes_;
   std::shared_ptr<gloo::transport::Device> device_;
   std::shared_ptr<gloo::transport::Context> context_;
+  std::vector<sockaddr_storage> listeners_;  // of the mesh: each connection has one of them on one of its ends
 };
 
 }  // namespace deft::link::gloo_backend
