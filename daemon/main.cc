@@ -12,6 +12,7 @@
 
 #include "core/model/link_costs.h"
 #include "daemon/parameter_server.h"
+#include "daemon/prompt.h"
 #include "daemon/server.h"
 #include "daemon/version.h"
 
@@ -115,5 +116,6 @@ int main(int argc, char** argv) {
   const auto config = Config::load(arguments, environment, Audience::kDaemon);
   if (!config) return complain(config.error(), kUsage);
   start_logging(*config);
+  ask_for_short_slices();
   return config->text("role") == "server" ? serve_as_server(*config) : serve(*config);
 }
