@@ -14,12 +14,12 @@ void remember(std::vector<T>& ring, std::size_t& count, T value) {
   ++count;
 }
 
-// 0 of nothing.
-double median(std::vector<double> seen) {
+// What two thirds of the values are above; 0 of nothing.
+double lower_third(std::vector<double> seen) {
   if (seen.empty()) return 0;
-  const auto middle = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 2);
-  std::nth_element(seen.begin(), middle, seen.end());
-  return *middle;
+  const auto third = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 3);
+  std::nth_element(seen.begin(), third, seen.end());
+  return *third;
 }
 
 }  // namespace
@@ -68,7 +68,7 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   const auto usual = [&](const auto& value) {
     std::vector<double> seen;
     for (const Step& step : steps_) seen.push_back(value(step));
-    return median(std::move(seen));
+    return lower_third(std::move(seen));
   };
   std::vector<double> backward(buckets_.size());
   double backward_us = 0;
@@ -77,7 +77,7 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
     backward_us += backward[b];
   }
   const double forward_us = usual([](const Step& step) { return step.forward_us; });
-  const double between_us = std::max(0.0, median(whole_us_) - forward_us - backward_us);
+  const double between_us = std::max(0.0, lower_third(whole_us_) - forward_us - backward_us);
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes, forward_us * backward[b] / backward_us,

@@ -2,8 +2,8 @@
 //
 // What the worker waited for is not compute. Backward is seen bucket by bucket, forward only as a whole: it is shared
 // out as backward's time is. What a whole step takes beyond both (the optimizer, the next batch) is compute, too, and
-// comes before the first bucket's forward. Anything may be disturbed now and then, be it by a minute's pause, so medians
-// count.
+// comes before the first bucket's forward. Anything may be disturbed now and then, be it by a minute's pause, and that only
+// adds: so the lower third counts. A plan for a step that is taken for longer than it is overloads the links and makes it so.
 #pragma once
 
 #include <cstdint>
