@@ -199,7 +199,7 @@ Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
   return {};
 }
 
-Result<void> Mesh::go_first() { return put_first(listeners_); }
+void Mesh::go_first() { put_first(listeners_); }
 
 gloo::transport::Pair& Mesh::pair(std::uint32_t peer) { return *context_->getPair(static_cast<int>(peer)); }
 

@@ -53,7 +53,7 @@ class Mesh {
 
   // What this mesh sends goes before other traffic that waits for the NIC, where the kernel's queue there has priorities
   // (pfifo_fast and prio do).
-  Result<void> go_first();
+  void go_first();
 
   // Makes every wait on this mesh throw, now and later. Any thread. Afterwards gloo touches no buffer any more.
   void poison();

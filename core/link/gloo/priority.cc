@@ -3,7 +3,6 @@
 #include <netinet/in.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <charconv>
 #include <cstring>
 #include <filesystem>
@@ -55,16 +54,10 @@ std::vector<int> open_descriptors() {
 
 }  // namespace
 
-Result<void> put_first(const std::vector<sockaddr_storage>& ends) {
-  int count = 0;
-  for (const int fd : open_descriptors()) {
-    if (!is_connected(fd) || (!has_end(fd, getsockname, ends) && !has_end(fd, getpeername, ends))) continue;
-    if (setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &kInteractive, sizeof kInteractive) != 0)
-      return fail(ErrorKind::kUnavailable, std::string("a socket's priority cannot be set: ") + std::strerror(errno));
-    ++count;
-  }
-  if (count == 0) return fail(ErrorKind::kUnavailable, "none of these connections was found in /proc/self/fd");
-  return {};
+void put_first(const std::vector<sockaddr_storage>& ends) {
+  for (const int fd : open_descriptors())
+    if (is_connected(fd) && (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends)))
+      setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &kInteractive, sizeof kInteractive);
 }
 
 }  // namespace deft::link::gloo_backend
