@@ -11,7 +11,8 @@ inline constexpr std::string_view kSummary =
     "GPU memory, in the worker's process; libnccl and libcudart are loaded when asked for";
 #else
 inline constexpr bool kBuilt = false;
-inline constexpr std::string_view kSummary = "built without it: nccl.h or cuda_runtime_api.h was not found";
+inline constexpr std::string_view kSummary =
+    "built without it: by -DDEFT_NCCL=OFF, or because nccl.h or cuda_runtime_api.h was not found";
 #endif
 
 }  // namespace deft::link::nccl_backend
