@@ -7,6 +7,7 @@
 #include <set>
 #include <thread>
 
+#include "core/link/rendezvous.h"
 #include "tests/link/backends.h"
 
 namespace deft::link::testing {
@@ -17,6 +18,17 @@ TEST(Gloo, AnAddressThatIsNotOursIsSaid) {
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().kind, ErrorKind::kUnavailable);
   EXPECT_NE(link.error().message().find("198.51.100.7"), std::string::npos) << link.error().message();
+}
+
+TEST(Gloo, AnAddressOfAnotherLengthIsAnError) {
+  const auto store = std::make_shared<MemoryStore>();
+  const Group group = make_group(2, store);
+  Bytes published(12);  // as node 1: the length of the address for node 0, and eight bytes
+  published[0] = std::byte{8};
+  ASSERT_OK(store->set(meeting_key(group, "gloo", 1), published));
+  const auto link = open_link(spec_for({"gloo"}, 0), group);
+  ASSERT_FALSE(link);
+  EXPECT_NE(link.error().message().find("node 1"), std::string::npos) << link.error().message();
 }
 
 const Backend kGloo{"gloo"};

@@ -183,9 +183,9 @@ Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
     const std::string name = "node " + std::to_string(peer);
     const std::vector<char> address = decode((*values)[peer], node_);
     if (address.size() < sizeof(std::uint32_t)) return fail(ErrorKind::kViolation, name + " published a bad address");
-    listeners_.push_back(gloo::transport::tcp::Address(address).getSockaddr());
     std::string cause;
     try {
+      listeners_.push_back(gloo::transport::tcp::Address(address).getSockaddr());
       pair(peer).connect(address);
     } catch (const std::exception& e) {
       cause = e.what();
