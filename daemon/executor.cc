@@ -135,7 +135,7 @@ void Executor::work(Lane& lane) {
 bool Executor::belongs_to(const Lane& lane, const Transfer& transfer) const {
   if (!link_ || link_->express() == nullptr) return true;
   const bool passes = transfer.collective == ipc::Collective::kAllReduce &&
-                      transfer.count * model::dtype_bytes(transfer.dtype) <= sched::kExpressBytes;
+                      sched::passes_others(transfer.count * model::dtype_bytes(transfer.dtype));
   return passes == (&lane == &express_lane_);
 }
 

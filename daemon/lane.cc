@@ -37,8 +37,7 @@ void Lane::start(Transfer transfer) {
   Flight& flight = flights_.emplace_back();
   flight.transfer = std::move(transfer);
   flight.began_us = MonotonicClock::now();
-  flight.alone = passes_ == nullptr || passes_->started_ == passes_->ended_;
-  flight.started_before = passes_ == nullptr ? 0 : passes_->started_.load();
+  if (passes_ != nullptr) flight.passed_ended = passes_->ended_;
   ++started_;
   TransferDone& done = flight.done;
   done.token = flight.transfer.token;
@@ -92,7 +91,8 @@ void Lane::measure(Flight& flight, std::size_t place, TimeUs link_ended_us) {
   const TimeUs now = MonotonicClock::now();
   done.busy_us = now - std::max(oldest.began_us, free_us_);
   free_us_ = now;
-  if (flight.alone && (passes_ == nullptr || passes_->started_ == flight.started_before)) return;
+  // Where all that ever started there had ended before, nothing shared the wire.
+  if (passes_ == nullptr || passes_->started_ == flight.passed_ended) return;
   done.link_us.reset();
   done.busy_us = 0;
 }

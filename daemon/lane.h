@@ -47,8 +47,7 @@ class Lane {
     std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
     TimeUs began_us = 0;               // its local sum
     TimeUs link_began_us = 0;          // 0: nothing of it is under way in the link
-    bool alone = true;                 // no lane that it passes was busy when it began, which had then
-    std::uint64_t started_before = 0;  // started so many
+    std::uint64_t passed_ended = 0;    // how many of the lane that it passes had ended when it began
   };
 
   void report(std::size_t place, Result<void> result);

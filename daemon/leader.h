@@ -39,8 +39,8 @@ class Leader {
   void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
   void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us);
   Result<void> flushed(std::uint32_t group, std::uint64_t step);
-  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us,
-                       bool overlapped);  // as TransferDone has them
+  // `link_us` and `overlapped` as TransferDone has them.
+  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped);
 
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] bool gathering() const { return state_ == State::kGathering; }

@@ -18,8 +18,8 @@ namespace deft::daemon {
 // What this node brings to a transfer, kept so that another link can run it again. The executor's thread fills it in, and
 // nobody looks before that has ended or the transfer is done.
 struct Contribution {
-  std::unique_ptr<std::byte[]>
-      data;  // all-reduce: the sum of the local workers; broadcast: the root's; all-gather: the block
+  // all-reduce: the sum of the local workers; broadcast: the root's; all-gather: the block
+  std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
   bool taken = false;
 };
@@ -39,8 +39,8 @@ struct Transfer {
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: block of each node
   std::vector<std::size_t> local_bytes;  // all-gather: block of each local worker
-  std::shared_ptr<Contribution>
-      contribution;  // filled in before the link begins; used instead where it was taken before
+  // Filled in before the link begins; used instead where it was taken before.
+  std::shared_ptr<Contribution> contribution;
 };
 
 struct TransferDone {

@@ -307,9 +307,12 @@ class Lab(Nodes):
             if self._limits.get((each, nic)) == rate:
                 continue
             outer, inner = self._ends(each, nic)
-            known = self._limits.get((each, nic)) is not None
-            _limit([], outer, rate, None if known else "pfifo")
-            _limit(["-n", f"node{each}"], inner, rate, None if known else "pfifo_fast")
+            node_end = ["-n", f"node{each}"]
+            _limit([], outer, rate)
+            _limit(node_end, inner, rate)
+            # Later rates keep the queue and what is in it.
+            if rate is not None and self._limits.get((each, nic)) is None:
+                _run("tc", *node_end, "qdisc", "add", "dev", inner, "parent", "1:1", "pfifo_fast")
             self._limits[each, nic] = rate
 
     def _become(self, node: int, environment: dict[str, str], log: Path) -> None:
@@ -328,15 +331,13 @@ def _run(*argv: str) -> None:
         raise Unavailable(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
-def _limit(where: list[str], device: str, rate: str | None, queue: str | None) -> None:
-    """Limits what a device sends. `queue`: the kind of queue in front of the limit; None: it has one already."""
+def _limit(where: list[str], device: str, rate: str | None) -> None:
+    """Limits what a device sends; None takes the limit off."""
     if rate is None:
         _run("tc", *where, "qdisc", "del", "dev", device, "root")
-        return
-    _run("tc", *where, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
-         "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
-    if queue is not None:
-        _run("tc", *where, "qdisc", "add", "dev", device, "parent", "1:1", queue)
+    else:
+        _run("tc", *where, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
+             "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
 
 
 def open_nodes(nodes: int, nics: int) -> Nodes:

@@ -32,7 +32,7 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
-  auto& queue = waiting.bytes <= kExpressBytes ? express_ : waiting_;
+  auto& queue = passes_others(waiting.bytes) ? express_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
 
@@ -103,7 +103,7 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
   if (is_express(launches.back())) express_bytes_[link] += bytes;
 }
 
-bool DueQueue::is_express(const Launch& launch) const { return buckets_[launch.bucket].bytes <= kExpressBytes; }
+bool DueQueue::is_express(const Launch& launch) const { return passes_others(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   board_.finish(launch, now_us);

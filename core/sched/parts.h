@@ -10,6 +10,7 @@ inline constexpr std::uint64_t kPartAlignBytes = 64;  // a whole number of eleme
 
 // What is no larger than this passes what is on its way on links that have an express way (core/link/link.h).
 inline constexpr std::uint64_t kExpressBytes = 16 << 10;
+constexpr bool passes_others(std::uint64_t bytes) { return bytes <= kExpressBytes; }
 
 // The size of all parts but the last, so that no part is larger than `limit` and none is a sliver.
 constexpr std::uint64_t even_part_bytes(std::uint64_t bytes, std::uint64_t limit) {

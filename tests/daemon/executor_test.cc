@@ -144,6 +144,12 @@ class ExecutorTest : public ::testing::Test {
     ASSERT_EQ(done_.size(), transfers);
   }
 
+  // Of the executor's threads, after an abort.
+  void await_end() {
+    for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_TRUE(executor_->finished());
+  }
+
   Reactor reactor_;
   ScriptedLink::Script script_, express_;
   bool has_express_ = false;
@@ -174,12 +180,11 @@ TEST_F(ExecutorTest, OneThatIsAloneIsNotKeptWaitingForAnother) {
 }
 
 TEST_F(ExecutorTest, OtherCollectivesHaveTheLinkAlone) {
-  open(3);
+  open_later(3);
   executor_->push(transfer(1));
   executor_->push(transfer(2, ipc::Collective::kBroadcast));
   executor_->push(transfer(3));
-  script_.await_calls("+1");
-  std::this_thread::sleep_for(milliseconds(20));
+  pushed_.count_down();  // it finds all three, and is free to begin any of them
   script_.await_calls("+1");
   script_.allow(2);
   run_until_done(3);
@@ -294,8 +299,7 @@ TEST_F(ExecutorTest, AbortEndsBothWays) {
   script_.await_calls("+5000");
   express_.await_calls("+2");
   executor_->abort("enough");
-  for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_TRUE(executor_->finished());
+  await_end();
 }
 
 TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
@@ -314,8 +318,7 @@ TEST_F(ExecutorTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
   open_with(2, 3);
   script_.await_calls("+1+2");
   executor_->abort("enough");
-  for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
-  EXPECT_TRUE(executor_->finished());
+  await_end();
   reactor_.after(1000, [this] { reactor_.stop(); });
   reactor_.run();
   EXPECT_TRUE(done_.empty());

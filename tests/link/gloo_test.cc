@@ -4,6 +4,7 @@
 #include <atomic>
 #include <cstring>
 #include <filesystem>
+#include <latch>
 #include <set>
 #include <thread>
 
@@ -76,8 +77,9 @@ TEST(Gloo, AnAbortReachesTheExpressWay) {
       link.abort("enough");
       waits.join();
       ended = true;
+      ended.notify_all();
     } else {
-      while (!ended) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      ended.wait(false);
       EXPECT_FALSE(sum(*link.express(), small));
     }
   });
@@ -100,12 +102,11 @@ std::multiset<int> priorities() {
 
 TEST(Gloo, OnlyTheExpressWaysConnectionsGoFirstAtTheNic) {
   const auto before = priorities();
-  std::atomic<int> looked{0};
+  std::latch looked(2);
   std::multiset<int> seen;
   on_nodes(kGloo, 2, [&](std::uint32_t node, Link&) {
     if (node == 0) seen = priorities();
-    ++looked;
-    while (looked < 2) std::this_thread::yield();  // both links are open until it has looked
+    looked.arrive_and_wait();  // both links are open until it has looked
   });
   EXPECT_EQ(seen.count(0) - before.count(0), 2U);  // an end of the one connection on each node
   EXPECT_EQ(seen.count(6) - before.count(6), 2U);

@@ -35,12 +35,6 @@ bool has_end(int fd, NameOf name_of, const std::vector<sockaddr_storage>& ends) 
   return std::any_of(ends.begin(), ends.end(), [&](const auto& end) { return same_end(name, end); });
 }
 
-bool is_connected(int fd) {
-  sockaddr_storage peer{};
-  socklen_t size = sizeof peer;
-  return getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) == 0;
-}
-
 std::vector<int> open_descriptors() {
   std::vector<int> found;
   std::error_code ignored;  // no /proc: then none is found
@@ -56,7 +50,7 @@ std::vector<int> open_descriptors() {
 
 void put_first(const std::vector<sockaddr_storage>& ends) {
   for (const int fd : open_descriptors())
-    if (is_connected(fd) && (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends)))
+    if (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends))
       setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &kInteractive, sizeof kInteractive);
 }
 
