@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <csignal>
 #include <cstdio>
 #include <ctime>
 #include <vector>
@@ -305,6 +306,7 @@ int MpiProcess::run() {
 
 int run_mpi_process(const AgentArguments& arguments) {
   prctl(PR_SET_TIMERSLACK, 1000UL);  // naps are as short as they say
+  signal(SIGPIPE, SIG_IGN);          // MPI writes to nodes that have died, which is for their daemons to say
   const std::size_t bytes = slots_bytes(arguments.nodes, arguments.slot_bytes);
   void* slots = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, arguments.slots_fd, 0);
   if (slots == MAP_FAILED) {
