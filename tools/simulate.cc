@@ -1,5 +1,6 @@
 #include "tools/simulate.h"
 
+#include <algorithm>
 #include <chrono>
 #include <fstream>
 #include <iostream>
@@ -36,9 +37,21 @@ Result<model::Profile> load_profile(const SimulateOptions& options) {
   return profile;
 }
 
+Result<std::vector<model::LinkIndex>> express_links(const SimulateOptions& options, const model::Profile& profile) {
+  std::vector<model::LinkIndex> found;
+  for (const std::string& name : options.express) {
+    const auto link = std::ranges::find(profile.links, name, &model::ProfileLink::name);
+    if (link == profile.links.end()) return fail(ErrorKind::kInvalid, "--express: no link '" + name + "' is simulated");
+    found.push_back(static_cast<model::LinkIndex>(link - profile.links.begin()));
+  }
+  return found;
+}
+
 Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profile& given, std::string_view policy) {
   auto profile = partition::rebucket(given, options.bucketing);
   if (!profile) return tl::unexpected(profile.error());
+  auto express = express_links(options, *profile);
+  if (!express) return tl::unexpected(express.error());
   auto setup = sim::setup_for(*profile, policy);
   setup.partition_bytes = options.partition_bytes;
   setup.credit_bytes = options.credit_bytes;
@@ -48,9 +61,13 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   const auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));
   const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
-  const sim::Options run{options.steps,      options.warmup_steps(),
-                         options.contention, make_nodes(options),
-                         options.seed,       !options.events_path.empty() || !options.svg_path.empty()};
+  const sim::Options run{.steps = options.steps,
+                         .warmup_steps = options.warmup_steps(),
+                         .contention = options.contention,
+                         .nodes = make_nodes(options),
+                         .seed = options.seed,
+                         .record = !options.events_path.empty() || !options.svg_path.empty(),
+                         .express = *std::move(express)};
   auto outcome = sim::simulate(**scheduler, *profile, run);
   if (!outcome) return tl::unexpected(outcome.error().in(policy));
   return PolicyRun{std::string(policy), solve.count(), std::move(*profile), std::move(*outcome)};

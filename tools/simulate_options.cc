@@ -50,22 +50,27 @@ Setter text(std::string SimulateOptions::*member) {
   return [=](SimulateOptions& o, const std::string& value) { return !(o.*member = value).empty(); };
 }
 
-bool set_links(SimulateOptions& options, const std::string& list) {
-  options.links.clear();
-  for (std::size_t at = 0; at <= list.size();) {
-    const std::size_t comma = std::min(list.find(',', at), list.size());
-    if (comma == at) return false;
-    options.links.push_back(list.substr(at, comma - at));
-    at = comma + 1;
-  }
-  return true;
+Setter names(std::vector<std::string> SimulateOptions::*member) {
+  return [=](SimulateOptions& options, const std::string& list) {
+    auto& out = options.*member;
+    out.clear();
+    for (std::size_t at = 0; at <= list.size();) {
+      const std::size_t comma = std::min(list.find(',', at), list.size());
+      if (comma == at) return false;
+      out.push_back(list.substr(at, comma - at));
+      at = comma + 1;
+    }
+    return true;
+  };
 }
 
 const std::vector<Flag>& flags() {
   using O = SimulateOptions;
   static const std::vector<Flag> kFlags = {
       {"--policy", "NAME|all", "the policy to run (default: all)", text(&O::policy)},
-      {"--links", "a,b", "only these links of the profile", set_links},
+      {"--links", "a,b", "only these links of the profile", names(&O::links)},
+      {"--express", "a,b", "links on which parts of up to 16 KiB pass what is on its way, as on gloo's in training",
+       names(&O::express)},
       {"--link-costs", "FILE", "the links that deft probe --output has measured, instead of the profile's",
        text(&O::link_costs)},
       {"--bucketing", "NAME", "profile, uniform:BYTES, ddp, mgwfbp, usbyte or deft (default: profile)",

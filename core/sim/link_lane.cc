@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "core/sched/parts.h"
+
 namespace deft::sim {
 
 bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, const VisitPiece& visit) {
@@ -25,41 +27,62 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
          });
 }
 
-LinkLanes::LinkLanes(const model::Profile& profile, double contention, EventQueue& events)
-    : profile_(profile), contention_(contention), events_(events), lanes_(profile.links.size()) {}
+LinkLanes::LinkLanes(const model::Profile& profile, double contention, const std::vector<model::LinkIndex>& express,
+                     EventQueue& events)
+    : profile_(profile), contention_(contention), events_(events), lanes_(2 * profile.links.size()) {
+  for (std::uint32_t link = 0; link < links(); ++link)
+    lanes_[links() + link].exists = std::ranges::find(express, link) != express.end();
+}
 
-void LinkLanes::schedule(std::uint32_t link, double now_us) {
-  Lane& lane = lanes_[link];
-  lane.since_us = now_us;
-  events_.add(now_us + lane.left_us * slowness(), Event::Kind::kSendDone, link, ++lane.version);
+std::uint32_t LinkLanes::lane_of(const sched::Launch& launch) const {
+  const std::uint32_t express = links() + launch.link;
+  return lanes_[express].exists && sched::passes_others(launch.bytes) ? express : launch.link;
+}
+
+void LinkLanes::schedule(std::uint32_t lane, double now_us) {
+  lanes_[lane].since_us = now_us;
+  events_.add(now_us + lanes_[lane].left_us * slowness(), Event::Kind::kSendDone, lane, ++lanes_[lane].version);
+}
+
+void LinkLanes::time_anew(std::uint32_t lane, double now_us, double slowness, double more_us) {
+  Lane& timed = lanes_[lane];
+  if (!timed.busy) return;
+  timed.left_us = std::max(0.0, timed.left_us - (now_us - timed.since_us) / slowness) + more_us;
+  schedule(lane, now_us);
 }
 
 void LinkLanes::change_active(int change, double now_us) {
   const double before = slowness();
   active_ += change;
   if (contention_ == 0) return;
-  for (std::uint32_t link = 0; link < lanes_.size(); ++link) {
-    Lane& lane = lanes_[link];
-    if (!lane.busy) continue;
-    lane.left_us = std::max(0.0, lane.left_us - (now_us - lane.since_us) / before);
-    schedule(link, now_us);
-  }
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) time_anew(lane, now_us, before);
 }
 
-void LinkLanes::start_ready(std::uint32_t link, double now_us, const MayStart& may_start) {
-  Lane& lane = lanes_[link];
-  if (lane.busy || lane.queue.empty() || !may_start(lane.queue.front())) return;
-  const sched::Launch& launch = lane.queue.front().launch;
-  change_active(1, now_us);
-  lane.busy = true;
-  lane.started_us = now_us;
-  lane.left_us = 0;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { lane.left_us += us; });
-  schedule(link, now_us);
+// What passes on the express way takes its bytes' time from what is on its way.
+void LinkLanes::begin(std::uint32_t lane, double now_us) {
+  Lane& begun = lanes_[lane];
+  const sched::Launch& launch = begun.queue.front().launch;
+  begun.busy = true;
+  begun.started_us = now_us;
+  begun.left_us = 0;
+  double bytes_us = 0;
+  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
+    begun.left_us += us;
+    bytes_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link).us_per_byte;
+  });
+  schedule(lane, now_us);
+  if (is_express(lane)) time_anew(launch.link, now_us, slowness(), bytes_us);
+}
+
+void LinkLanes::start_ready(std::uint32_t lane, double now_us, const MayStart& may_start) {
+  const Lane& idle = lanes_[lane];
+  if (idle.busy || idle.queue.empty() || !may_start(idle.queue.front())) return;
+  if (!is_express(lane)) change_active(1, now_us);
+  begin(lane, now_us);
 }
 
 void LinkLanes::start_ready(double now_us, const MayStart& may_start) {
-  for (std::uint32_t link = 0; link < lanes_.size(); ++link) start_ready(link, now_us, may_start);
+  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) start_ready(lane, now_us, may_start);
 }
 
 std::optional<sched::Launch> LinkLanes::finish(const Event& event) {
@@ -68,7 +91,7 @@ std::optional<sched::Launch> LinkLanes::finish(const Event& event) {
   const sched::Launch launch = lane.queue.front().launch;
   lane.queue.pop_front();
   lane.busy = false;
-  change_active(-1, event.at_us);
+  if (!is_express(event.lane)) change_active(-1, event.at_us);
   return launch;
 }
 

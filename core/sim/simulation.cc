@@ -21,7 +21,7 @@ using sched::Update;
 
 constexpr std::uint64_t kMaxSteps = 10'000'000;
 
-Result<void> check(const Options& options) {
+Result<void> check(const Options& options, std::size_t links) {
   const auto finite_from = [](double value, double minimum) { return std::isfinite(value) && value >= minimum; };
   if (options.steps == 0 || options.steps > kMaxSteps)
     return fail(ErrorKind::kInvalid, "steps is " + std::to_string(options.steps), "give 1 to 10000000");
@@ -29,6 +29,9 @@ Result<void> check(const Options& options) {
     return fail(ErrorKind::kInvalid, "the warm-up of " + std::to_string(options.warmup_steps) +
                                          " steps leaves nothing of " + std::to_string(options.steps) + " to measure");
   if (!finite_from(options.contention, 0)) return fail(ErrorKind::kInvalid, "contention must be 0 or more");
+  for (const model::LinkIndex link : options.express)
+    if (link >= links)
+      return fail(ErrorKind::kInvalid, "there is no link " + std::to_string(link) + " to pass others on");
   if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
   for (const Node& node : options.nodes)
     if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
@@ -58,7 +61,7 @@ class Simulation {
       : scheduler_(scheduler),
         profile_(profile),
         options_(options),
-        links_(profile, options.contention, events_),
+        links_(profile, options.contention, options.express, events_),
         book_(scheduler_bucket_bytes(profile)),
         steady_(options.steps),
         backward_end_us_(profile.buckets.size(), 0) {
@@ -271,7 +274,7 @@ class Simulation {
 }  // namespace
 
 Result<Outcome> simulate(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options) {
-  if (auto ok = check(options); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check(options, profile.links.size()); !ok) return tl::unexpected(ok.error());
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   return Simulation(scheduler, profile, options).run();
 }

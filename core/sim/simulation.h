@@ -6,7 +6,8 @@
 //   outcome->step_us;
 //
 // Compute runs bucket by bucket: forward in forward order, each bucket waiting for its updates, then backward the other
-// way round. A link takes one launch at a time, in the order of the scheduler, as soon as all nodes have the gradients.
+// way round. A link takes one launch at a time, in the order of the scheduler, as soon as all nodes have the gradients;
+// what is small may pass.
 // No node begins a step before the leader, who knows which updates are due.
 // Nodes that are alike and keep time exactly are one: thousands cost as much as one.
 #pragma once
@@ -36,6 +37,7 @@ struct Options {
   std::uint64_t seed = 1;                  // of the jitter
   bool record = false;                     // keep the timeline
   std::uint64_t max_events = 400'000'000;  // an error where more would be needed: some minutes
+  std::vector<model::LinkIndex> express = {};  // links on which what is small passes what is on its way (link/link.h)
 };
 
 // The steady state, measured over whole periods behind the warm-up.

@@ -104,7 +104,6 @@ def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
 
 
 @pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
-@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
 def test_knapsack_is_forecast_within_the_limits_of_training():
     simulator = forecast.Simulator(DEFT)
     slow = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 1.0, 5.0)])
@@ -115,6 +114,18 @@ def test_knapsack_is_forecast_within_the_limits_of_training():
     fresh, late, synchronous = step_ms.values()
     assert late == pytest.approx(LAYERS.step_us / 1e3)
     assert late < fresh <= synchronous * 1.001
+
+
+@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+def test_what_is_small_passes_on_gloo_links_alone():
+    simulator = forecast.Simulator(DEFT)
+    layers = Layers([Tensor("last", 65_536, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
+    profiles = [
+        forecast.profile("m", layers, [65_536, 512], [links.Link(name, 1, 1)]) for name in ("gloo:eth0", "mpi:eth0")
+    ]
+    gloo, other = (simulator.forecast(parse("bytescheduler", 1), profile, 0).step_ms for profile in profiles)
+    # The small bucket's forward hides behind the other one's transfer.
+    assert other - gloo == pytest.approx(profiles[0]["buckets"][0]["forward_us"] / 1e3, abs=2e-3)  # and two latencies
 
 
 def test_a_profile_that_the_simulator_refuses_is_an_error_that_says_why():

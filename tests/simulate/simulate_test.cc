@@ -86,6 +86,20 @@ TEST(Simulate, KnapsackKeepsTheLimitsThatAreGiven) {
   EXPECT_LT(knapsack_with({"--link-reserve-percent", "50"})["updates_per_step"], free["updates_per_step"]);
 }
 
+TEST(Simulate, WhatIsSmallPassesOnTheLinksThatExpressNames) {
+  const TemporaryFile profile(R"({"model": "m", "buckets": [
+      {"name": "small", "bytes": 64, "forward_us": 50, "backward_us": 10},
+      {"name": "large", "bytes": 100000, "forward_us": 50, "backward_us": 10}],
+      "links": [{"name": "l", "latency_us": 0, "bytes_per_us": 1}]})");
+  const auto step_us = [&](std::vector<std::string> more) {
+    std::vector<std::string> words{profile.path(), "--policy=bytescheduler", "--json"};
+    words.insert(words.end(), more.begin(), more.end());
+    return Json::parse(simulate(words).out)[0]["step_us"].get<double>();
+  };
+  EXPECT_DOUBLE_EQ(step_us({}), 100'000 + 64 + 100 + 10);
+  EXPECT_DOUBLE_EQ(step_us({"--express=l"}), 100'000 + 64 + 50 + 10);
+}
+
 TEST(Simulate, TheTableNamesPolicyAndTimes) {
   const auto answer = simulate({kVgg, "--policy=usbyte", "--links=nccl"});
   EXPECT_EQ(answer.status, 0);
@@ -162,6 +176,7 @@ TEST(Simulate, WhatCannotBeDoneIsStatusOneAndNamed) {
       {{"/nowhere.json"}, "/nowhere.json"},
       {{kVgg, "--policy", "fife"}, "fife"},
       {{kVgg, "--links", "nccl,ib"}, "ib"},
+      {{kVgg, "--links", "nccl", "--express", "gloo"}, "no link 'gloo' is simulated"},
       {{kVgg, "--bucketing", "best"}, "best"},
       {{kVgg, "--bucketing", "uniform:0"}, "uniform:0"},
       {{kVgg, "--policy", "fifo", "--svg", "/nowhere/x.svg"}, "/nowhere/x.svg"},
