@@ -127,6 +127,10 @@ class Results:
         if self.wanted_accuracy is not None:
             seconds = outcome.seconds_to(self.wanted_accuracy)
             more["time_to_accuracy_s"] = None if seconds is None else round(seconds, 2)
+            more["scores"] = [
+                {"seconds": round(at, 2), "accuracy": score.accuracy, "test_loss": round(score.loss, 6)}
+                for at, score in outcome.scores
+            ]
         if outcome.forecast:
             more["forecast_ms"] = round(outcome.forecast.step_ms, 2)
             more["forecast_network_ms"] = round(outcome.forecast.network_ms, 2)
@@ -243,18 +247,34 @@ def _free_lines(results: Results) -> list[str]:
 
 
 def write_plot(results: Results, path: str, title: str) -> None:
-    """Step time a scheme, with the span from p10 to p90 and the line that compute alone would reach."""
+    """Step time a scheme and, where it was measured, test accuracy over the time of training."""
     import matplotlib
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
+    scored = any(outcome.scores for outcome in results.outcomes)
+    width = 1.6 + 1.1 * len(results.outcomes)
+    figure, axes = pyplot.subplots(
+        1, 1 + scored, figsize=(width + 5.5 * scored, 4.2), width_ratios=[width, 5.5][: 1 + scored],
+        layout="constrained", squeeze=False,
+    )  # fmt: skip
+    figure.suptitle(title, fontsize=10)
+    _plot_steps(axes[0][0], results)
+    if scored:
+        _plot_scores(axes[0][1], results)
+    for each in axes[0]:
+        each.spines[["top", "right"]].set_visible(False)
+    figure.savefig(path, dpi=140)
+
+
+def _plot_steps(axes, results: Results) -> None:
+    """With the span from p10 to p90 and the line that compute alone would reach."""
     outcomes = results.outcomes
     middle = [o.step_ms() for o in outcomes]
     span = [[m - o.step_ms(0.1) for m, o in zip(middle, outcomes, strict=True)],
             [o.step_ms(0.9) - m for m, o in zip(middle, outcomes, strict=True)]]  # fmt: skip
     colors = {"compute": "#9a9a9a", "ddp": "#d08a3c"}
-    figure, axes = pyplot.subplots(figsize=(1.6 + 1.1 * len(outcomes), 4.2), layout="constrained")
     bars = axes.bar([o.scheme.text for o in outcomes], middle, yerr=span, capsize=3,
                     color=[colors.get(o.scheme.kind, "#3c78b4") for o in outcomes])  # fmt: skip
     axes.bar_label(bars, [f"{m:.0f}" for m in middle], label_type="center", color="white")
@@ -262,7 +282,16 @@ def write_plot(results: Results, path: str, title: str) -> None:
         axes.axhline(results.compute_ms, color="#606060", linewidth=1, linestyle="--", label="compute alone")
         axes.legend(frameon=False)
     axes.set_ylabel("step time, ms (p50, p10 to p90)")
-    axes.set_title(title, fontsize=10)
     axes.tick_params(axis="x", labelrotation=30)
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(path, dpi=140)
+
+
+def _plot_scores(axes, results: Results) -> None:
+    for outcome in (o for o in results.outcomes if o.scores):
+        seconds, scores = zip(*outcome.scores, strict=True)
+        axes.plot(seconds, [100 * score.accuracy for score in scores], marker="o", markersize=3,
+                  label=outcome.scheme.text)  # fmt: skip
+    if results.wanted_accuracy is not None:
+        axes.axhline(100 * results.wanted_accuracy, color="#606060", linewidth=1, linestyle="--")
+    axes.set_xlabel("training, s")
+    axes.set_ylabel("test accuracy, %")
+    axes.legend(frameon=False)

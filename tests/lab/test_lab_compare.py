@@ -98,6 +98,8 @@ def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
     for record in records.values():
         assert 0 < record["test_loss"] < 5
         assert record["time_to_accuracy_s"] is None or record["time_to_accuracy_s"] > 0
+        assert record["scores"][-1]["accuracy"] == record["accuracy"]
+        assert f"{record['scheme']}: test accuracy {record['accuracy']:.2%} after" in done.stderr
     assert records["fifo"]["time_to_accuracy_s"] > 0
     assert "all-reduce: gloo:eth0 " in done.stderr
     assert "s to accuracy" in done.stdout

@@ -1,7 +1,8 @@
 import json
 
+import matplotlib
 import pytest
-from lab.job import Block
+from lab.job import Block, Score
 from lab.report import Outcome, Results, percentile, table, write_plot
 from lab.schemes import parse
 
@@ -86,3 +87,21 @@ def test_the_wait_for_the_slowest_worker_is_told_apart(results):
 def test_the_plot_is_written(results, tmp_path, name):
     write_plot(results, str(tmp_path / name), "title")
     assert (tmp_path / name).stat().st_size > 2000
+
+
+def test_the_plot_shows_accuracy_over_time_where_it_was_measured(results, tmp_path, monkeypatch):
+    monkeypatch.setitem(matplotlib.rcParams, "svg.fonttype", "none")  # text stays text
+    write_plot(results, str(tmp_path / "without.svg"), "title")
+    results.outcomes[1].scores = [(10.0, Score(0.5, 1.0)), (20.0, Score(0.75, 0.5))]
+    write_plot(results, str(tmp_path / "with.svg"), "title")
+    assert "test accuracy" not in (tmp_path / "without.svg").read_text()
+    assert "test accuracy" in (tmp_path / "with.svg").read_text()
+
+
+def test_records_have_each_rounds_accuracy_where_it_was_asked_for(results):
+    results.wanted_accuracy = 0.6
+    results.outcomes[1].scores = [(10.0, Score(0.5, 1.0)), (20.0, Score(0.75, 0.5))]
+    record = results.records()[1]
+    assert record["time_to_accuracy_s"] == 14
+    assert [score["seconds"] for score in record["scores"]] == [10, 20]
+    assert record["scores"][1] == {"seconds": 20, "accuracy": 0.75, "test_loss": 0.5}
