@@ -52,6 +52,7 @@ void PlanPreserver::combine() {
     rate = std::max(rate, node->learning_rate());
     target = std::max(target, node->target());
   }
+  loss_alone_ = local == 0 && average == 0 && rate == 0;
   const double workers = world_;
   const auto norms = preserve::norms_of_step(local / workers, average / workers, workers);
   if (ranks != world_ || !norms || !std::isfinite(loss)) {
@@ -79,6 +80,8 @@ Result<preserve::Walk> PlanPreserver::walk(Doubt doubt) const {
   if (!onset_.over())
     return fail(ErrorKind::kUnavailable,
                 "training has only begun: late updates wait until the first fall of the loss is over");
+  if (loss_alone_)
+    return fail(ErrorKind::kUnavailable, "the optimizer is no SGD: late updates are taken back where the loss rises");
   if (trend_.samples() < preserve::Trend::kLeast)
     return fail(ErrorKind::kUnavailable, "there are too few samples of the loss to judge by yet");
   const auto of = [doubt](const preserve::Value& value) {
@@ -110,7 +113,8 @@ sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgem
   return {std::move(plan), verdict_};
 }
 
-// Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh.
+// Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh, and
+// what never can be is followed.
 Result<sched::JudgedPlan> PlanPreserver::unjudged(const Make& make, sched::PlanLimits limits, std::string why) {
   if (waits_ || fresh_) limits.max_staleness_steps = 0;
   auto plan = make(limits);
@@ -140,10 +144,10 @@ Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::P
   act_on_what_was_found();
   wanted_.clear();
   const auto walk = this->walk(doubt_);
-  waits_ = !walk && told_;
-  if (!walk) return unjudged(make, limits, walk.error().message());
+  waits_ = !walk && told_ && !judges_by_loss_alone();
   if (fresh_)
     return unjudged(make, limits, "the loss had risen; late again from step " + std::to_string(try_from_) + " on");
+  if (!walk) return unjudged(make, limits, walk.error().message());
   return judged(make, limits, *walk);
 }
 
@@ -187,32 +191,38 @@ sched::ChangeOfMind PlanPreserver::reconsider(const model::Plan& in_force) {
 
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   const auto likely = walk(Doubt::kNone);
-  if (!likely) return "";
-  ratio_now_ = judge(in_force, *likely).ratio;
-  if (!verdict_.judged && !waits_ && !fresh_) {  // followed before there were statistics; content with it, or it goes
-    verdict_.judged = true;
-    verdict_.ratio = ratio_now_;
-    verdict_.note = "judged after it was chosen";
-  }
+  if (!likely && !judges_by_loss_alone()) return "";
+  if (likely) judge_in_force(in_force, *likely);
   const bool late = in_force.max_staleness() > 0 || in_force.max_merged() > 1;
   if (late && watch_.risen(target_)) {
     found_ = Found::kRisen;
     return "the Preserver: the loss rose from " + std::to_string(watch_.level()) + " to " +
            std::to_string(watch_.newest()) + " under late updates";
   }
-  if (verdict_.accepted && late && !judge(in_force, walk(Doubt::kFor).value()).accepted) {
+  if (likely && verdict_.accepted && late && !judge(in_force, walk(Doubt::kFor).value()).accepted) {
     found_ = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
   }
   if (step_ < try_from_) return "";
   found_ = Found::kTry;
-  if (waits_) return "the Preserver: plans with late updates can be judged now";
+  if (waits_) return "the Preserver: the training is ready for late updates";
   if (fresh_) return "the Preserver: late updates can be tried again";
-  const auto strict = walk(Doubt::kAgainst).value();
-  if (std::ranges::any_of(wanted_, [&](const auto& plan) { return judge(plan, strict).accepted; }))
-    return "the Preserver: a plan that was refused would train as well by now";
+  if (likely && wants_another()) return "the Preserver: a plan that was refused would train as well by now";
   found_ = Found::kNothing;
   return "";
+}
+
+void PlanPreserver::judge_in_force(const model::Plan& in_force, const preserve::Walk& likely) {
+  ratio_now_ = judge(in_force, likely).ratio;
+  if (verdict_.judged || waits_ || fresh_) return;
+  verdict_.judged = true;  // followed before there were statistics; content with it, or it goes
+  verdict_.ratio = ratio_now_;
+  verdict_.note = "judged after it was chosen";
+}
+
+bool PlanPreserver::wants_another() const {
+  const auto strict = walk(Doubt::kAgainst).value();
+  return std::ranges::any_of(wanted_, [&](const auto& plan) { return judge(plan, strict).accepted; });
 }
 
 nlohmann::json PlanPreserver::statistics() const {
@@ -222,13 +232,14 @@ nlohmann::json PlanPreserver::statistics() const {
                       {"samples", trend_.samples()},
                       {"loss", trend_.loss().mean},
                       {"target", target_},
-                      {"learning_rate", learning_rate_},
-                      {"gradient", gradient.mean},
-                      {"noise", noise.mean},
                       {"fall", fall.mean},  // of the loss, an update
                       {"merged_as_sums", merging_ == preserve::Merging::kSum}};
-  for (const auto& [name, value] :
-       {std::pair{"gradient_error", gradient}, {"noise_error", noise}, {"fall_error", fall}})
+  if (std::isfinite(fall.error)) json["fall_error"] = fall.error;
+  if (loss_alone_) return json;
+  json["learning_rate"] = learning_rate_;
+  json["gradient"] = gradient.mean;
+  json["noise"] = noise.mean;
+  for (const auto& [name, value] : {std::pair{"gradient_error", gradient}, {"noise_error", noise}})
     if (std::isfinite(value.error)) json[name] = value.error;
   // In batches of all workers: up to about so many steps lose little when they are merged.
   if (gradient.mean > 0) json["noise_scale"] = noise.mean / gradient.mean;

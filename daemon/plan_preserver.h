@@ -16,7 +16,8 @@
 // Whether a training bears staleness of a part of its bytes is no question for a model, which knows neither curvature nor
 // which directions are late: it is seen in the loss. Where that has risen (preserve/loss_watch.h), all updates are fresh
 // at once, until late ones may be tried again. A plan that makes everything late, which can destroy a training within
-// a dozen steps, must pass the model first.
+// a dozen steps, must pass the model first. Where the model says nothing, as of an optimizer that is no SGD, the loss alone
+// decides: late updates begin after the first fall and are taken back where it rises.
 //
 // Reactor thread.
 #pragma once
@@ -66,6 +67,9 @@ class PlanPreserver final : public sched::PlanJudge {
                            unsigned attempts, std::string note);
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
+  void judge_in_force(const model::Plan& in_force, const preserve::Walk& likely);
+  [[nodiscard]] bool wants_another() const;  // a plan that was refused
+  [[nodiscard]] bool judges_by_loss_alone() const { return loss_alone_ && onset_.over(); }
 
   const std::uint32_t world_;
   const double epsilon_;
@@ -77,7 +81,8 @@ class PlanPreserver final : public sched::PlanJudge {
   std::uint64_t step_ = 0;  // of the newest sample
   double updates_ = 0;      // that were made until then: those of a mean byte
   double learning_rate_ = 0, target_ = 0;
-  bool told_ = false;  // of a loss
+  bool told_ = false;        // of a loss
+  bool loss_alone_ = false;  // and of nothing else: the optimizer is no SGD, and the walk no model of its training
   preserve::Merging merging_ = preserve::Merging::kMean;
   std::uint64_t refused_ = 0;  // messages
 

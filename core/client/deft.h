@@ -140,7 +140,8 @@ DEFT_API int deft_stage(deft_session* session, int stage, uint64_t step, deft_er
 
 /* What plans that merge or delay updates are judged by (the option preserver). Optional; now and then is enough, but of
  * the same steps on all ranks, each step once and in order. NaN, infinities and negative values are DEFT_EINVALID, but
- * for the loss, which may be negative. */
+ * for the loss, which may be negative. Norms and learning rate are 0 where the loss alone is to judge by: the model of
+ * training that needs them is that of SGD. */
 typedef struct {
   uint64_t step;        /* of which the gradients are */
   double local_norm;    /* squared, of this worker's own gradient */

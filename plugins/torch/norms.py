@@ -3,6 +3,7 @@
 Of a sampled step the norm of this rank's own gradient is taken at step(), where p.grad still is that gradient, and that
 of the average when it comes back, be it steps later and parameter by parameter. So a sample reads all gradients twice,
 in one step of eight, more often in the beginning, and only where the user reports a loss; other steps cost nothing.
+Norms say something of SGD; of other optimizers the loss is told alone.
 (The daemon sees the sums too, but it adds them up in place part by part, so it would have to read every part before and
 after its sum.)
 """
@@ -42,6 +43,8 @@ class Norms:
         self._sample = None
         self._sampled = -1  # the newest sampled step
         self._on = deft.option("preserver") == "on" and size() > 1
+        self._is_sgd = isinstance(optimizer, torch.optim.SGD)
+        self._warned = False
 
     def report_loss(self, loss, target):
         if isinstance(loss, torch.Tensor):
@@ -50,11 +53,11 @@ class Norms:
             loss = loss.detach()
         if not math.isfinite(target) or target < 0:
             raise ValueError(f"the target of the loss is {target}; give the lowest loss that can be reached, 0 or more")
-        if self._on and not isinstance(self._optimizer, torch.optim.SGD):
-            self._on = False
+        if self._on and not self._is_sgd and not self._warned:
+            self._warned = True
             if rank() == 0:
                 log.warning(
-                    "plans are not judged by the loss: %s scales its steps by more than a learning rate, and the "
+                    "plans are judged by the loss alone: %s scales its steps by more than a learning rate, and the "
                     "Preserver's model of training is that of SGD",
                     type(self._optimizer).deft_base.__name__,
                 )
@@ -74,8 +77,10 @@ class Norms:
             return
         self._sampled = step
         unscale = (exchange.factor / exchange.scale) ** 2
-        own = {g.place: _squared_norm(g.param.grad) * unscale for g in exchange.gradients}
-        awaited = {place: generation.number for place, generation in enumerate(exchange.now())}
+        own, awaited = {}, {}
+        if self._is_sgd:
+            own = {g.place: _squared_norm(g.param.grad) * unscale for g in exchange.gradients}
+            awaited = {place: generation.number for place, generation in enumerate(exchange.now())}
         self._sample = _Sample(step, own, awaited, loss, target)
 
     def averaged(self, averages):
@@ -102,7 +107,7 @@ class Norms:
         if sample is None or sample.awaited:
             return
         self._sample = None
-        rates = [_long_run(group) for group in self._optimizer.__dict__["param_groups"]]
+        rates = [_long_run(group) if self._is_sgd else 0.0 for group in self._optimizer.__dict__["param_groups"]]
         numbers = (
             float(sum(sample.own.values())),
             float(sum(sample.average)),

@@ -299,6 +299,52 @@ TEST(PlanPreserver, UntilTheFirstFallOfTheLossIsOverNothingIsMerged) {
   EXPECT_EQ(job.choose().plan.max_merged(), 8U);
 }
 
+// An optimizer that is no SGD.
+TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThemBackWhereItRises) {
+  PlanPreserver preserver(4, 2, 0.01, kPatienceUs);
+  Planner planner;
+  const auto choose = [&] {
+    return preserver.choose([&](const sched::PlanLimits& limits) { return planner(limits); }, {}).value();
+  };
+  std::uint64_t step = 0;
+  const auto tell = [&](double loss) {
+    proto::GradientStatistics told;
+    told.set_step(++step);
+    told.set_ranks(2);
+    told.set_loss(2 * loss);
+    for (const std::size_t node : {0, 1}) preserver.take(node, told);
+  };
+  for (double loss = 4; loss > 2.5; loss -= 0.1) {
+    tell(loss);
+    const auto fresh = choose();
+    EXPECT_EQ(fresh.plan.max_merged(), 1U);
+    EXPECT_NE(fresh.verdict.note.find("only begun"), std::string::npos);
+    EXPECT_EQ(preserver.reconsider(fresh.plan).reason, "");
+  }
+  const auto fresh = choose().plan;
+  for (int i = 0; i < 40; ++i) tell(2.5 - 0.001 * i);
+  EXPECT_NE(preserver.reconsider(fresh).reason.find("ready for late updates"), std::string::npos);
+  const auto late = choose();
+  EXPECT_EQ(late.plan.max_merged(), 8U);
+  EXPECT_FALSE(late.verdict.judged);
+  EXPECT_NE(late.verdict.note.find("no SGD"), std::string::npos);
+  EXPECT_EQ(preserver.reconsider(late.plan).reason, "");
+  EXPECT_FALSE(preserver.statistics().contains("gradient"));
+
+  tell(2.5);
+  EXPECT_EQ(preserver.reconsider(late.plan).reason, "") << "as high as it was";
+  for (int i = 0; i < 6; ++i) tell(3);
+  const auto risen = preserver.reconsider(late.plan);
+  EXPECT_TRUE(risen.at_once);
+  EXPECT_NE(risen.reason.find("the loss rose"), std::string::npos);
+  const auto back = choose();
+  EXPECT_EQ(back.plan.max_merged(), 1U);
+  EXPECT_NE(back.verdict.note.find("the loss had risen"), std::string::npos);
+  for (int i = 0; i < 200; ++i) tell(2.4);
+  EXPECT_NE(preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
+  EXPECT_EQ(choose().plan.max_merged(), 8U);
+}
+
 TEST(PlanPreserver, UntilThereAreEnoughSamplesNothingIsMerged) {
   Job job;
   job.tell(1e-4, 0.2, 3);
