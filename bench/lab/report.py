@@ -274,9 +274,7 @@ def _plot_steps(axes, results: Results) -> None:
     middle = [o.step_ms() for o in outcomes]
     span = [[m - o.step_ms(0.1) for m, o in zip(middle, outcomes, strict=True)],
             [o.step_ms(0.9) - m for m, o in zip(middle, outcomes, strict=True)]]  # fmt: skip
-    colors = {"compute": "#9a9a9a", "ddp": "#d08a3c"}
-    bars = axes.bar([o.scheme.text for o in outcomes], middle, yerr=span, capsize=3,
-                    color=[colors.get(o.scheme.kind, "#3c78b4") for o in outcomes])  # fmt: skip
+    bars = axes.bar([o.scheme.text for o in outcomes], middle, yerr=span, capsize=3, color=_colors(outcomes))
     axes.bar_label(bars, [f"{m:.0f}" for m in middle], label_type="center", color="white")
     if results.compute_ms:
         axes.axhline(results.compute_ms, color="#606060", linewidth=1, linestyle="--", label="compute alone")
@@ -286,12 +284,28 @@ def _plot_steps(axes, results: Results) -> None:
 
 
 def _plot_scores(axes, results: Results) -> None:
-    for outcome in (o for o in results.outcomes if o.scores):
-        seconds, scores = zip(*outcome.scores, strict=True)
-        axes.plot(seconds, [100 * score.accuracy for score in scores], marker="o", markersize=3,
-                  label=outcome.scheme.text)  # fmt: skip
+    for outcome, color in zip(results.outcomes, _colors(results.outcomes), strict=True):
+        seconds = [at for at, _ in outcome.scores]
+        accuracy = [100 * score.accuracy for _, score in outcome.scores]
+        if seconds:
+            axes.plot(seconds, accuracy, marker="o", markersize=3, color=color, label=outcome.scheme.text)
     if results.wanted_accuracy is not None:
         axes.axhline(100 * results.wanted_accuracy, color="#606060", linewidth=1, linestyle="--")
     axes.set_xlabel("training, s")
     axes.set_ylabel("test accuracy, %")
     axes.legend(frameon=False)
+
+
+def _colors(outcomes: list[Outcome]) -> list:
+    """Grey for compute, oranges for DDP, blues for Deft: the darker the later."""
+    from matplotlib import colormaps
+
+    def family(outcome: Outcome) -> str:
+        return "Blues" if outcome.scheme.is_deft else "Oranges" if outcome.scheme.kind == "ddp" else "Greys"
+
+    families = [family(outcome) for outcome in outcomes]
+    shades = []
+    for place, name in enumerate(families):
+        share = (families[:place].count(name) + 1) / families.count(name)
+        shades.append(colormaps[name](0.35 + 0.35 * share))
+    return shades
