@@ -58,6 +58,14 @@ void LinkLanes::change_active(int change, double now_us) {
   for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) time_anew(lane, now_us, before);
 }
 
+double LinkLanes::bytes_us(const sched::Launch& launch) const {
+  double sum_us = 0;
+  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
+    sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link).us_per_byte;
+  });
+  return sum_us;
+}
+
 // What passes on the express way takes its bytes' time from what is on its way.
 void LinkLanes::begin(std::uint32_t lane, double now_us) {
   Lane& begun = lanes_[lane];
@@ -65,13 +73,9 @@ void LinkLanes::begin(std::uint32_t lane, double now_us) {
   begun.busy = true;
   begun.started_us = now_us;
   begun.left_us = 0;
-  double bytes_us = 0;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
-    begun.left_us += us;
-    bytes_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link).us_per_byte;
-  });
+  for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { begun.left_us += us; });
   schedule(lane, now_us);
-  if (is_express(lane)) time_anew(launch.link, now_us, slowness(), bytes_us);
+  if (is_express(lane)) time_anew(launch.link, now_us, slowness(), bytes_us(launch));
 }
 
 void LinkLanes::start_ready(std::uint32_t lane, double now_us, const MayStart& may_start) {

@@ -61,6 +61,7 @@ class LinkLanes {
   void schedule(std::uint32_t lane, double now_us);
   void start_ready(std::uint32_t lane, double now_us, const MayStart& may_start);
   void begin(std::uint32_t lane, double now_us);
+  [[nodiscard]] double bytes_us(const sched::Launch& launch) const;  // without its latency
 
   // The lanes of all links come first, then those for what is small.
   [[nodiscard]] std::uint32_t links() const { return static_cast<std::uint32_t>(lanes_.size() / 2); }

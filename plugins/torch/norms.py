@@ -44,7 +44,6 @@ class Norms:
         self._sampled = -1  # the newest sampled step
         self._on = deft.option("preserver") == "on" and size() > 1
         self._is_sgd = isinstance(optimizer, torch.optim.SGD)
-        self._warned = False
 
     def report_loss(self, loss, target):
         if isinstance(loss, torch.Tensor):
@@ -53,14 +52,12 @@ class Norms:
             loss = loss.detach()
         if not math.isfinite(target) or target < 0:
             raise ValueError(f"the target of the loss is {target}; give the lowest loss that can be reached, 0 or more")
-        if self._on and not self._is_sgd and not self._warned:
-            self._warned = True
-            if rank() == 0:
-                log.warning(
-                    "plans are judged by the loss alone: %s scales its steps by more than a learning rate, and the "
-                    "Preserver's model of training is that of SGD",
-                    type(self._optimizer).deft_base.__name__,
-                )
+        if self._on and not self._is_sgd and self._loss is None and rank() == 0:  # once
+            log.warning(
+                "plans are judged by the loss alone: %s scales its steps by more than a learning rate, and the "
+                "Preserver's model of training is that of SGD",
+                type(self._optimizer).deft_base.__name__,
+            )
         self._loss = (loss, target, self._exchange.step)
 
     def gathered(self):

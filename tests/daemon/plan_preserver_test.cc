@@ -61,10 +61,13 @@ struct Job {
   Planner planner;
   std::uint64_t step = 0;
   double loss = 2;
+  double learning_rate = 0.01;  // 0, and gradients of 0: the loss alone is told
 
   void tell_one(double gradient, double noise = 0, std::uint64_t steps = 1) {
     step += steps;
-    for (const std::size_t node : {0, 1}) preserver.take(node, statistics(step, loss, gradient, noise));
+    auto told = statistics(step, loss, gradient, noise);
+    told.set_learning_rate(learning_rate);
+    for (const std::size_t node : {0, 1}) preserver.take(node, told);
   }
   // The loss falls by `fall` a step.
   void tell(double fall, double gradient, int times = 8) {
@@ -301,48 +304,41 @@ TEST(PlanPreserver, UntilTheFirstFallOfTheLossIsOverNothingIsMerged) {
 
 // An optimizer that is no SGD.
 TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThemBackWhereItRises) {
-  PlanPreserver preserver(4, 2, 0.01, kPatienceUs);
-  Planner planner;
-  const auto choose = [&] {
-    return preserver.choose([&](const sched::PlanLimits& limits) { return planner(limits); }, {}).value();
-  };
-  std::uint64_t step = 0;
-  const auto tell = [&](double loss) {
-    proto::GradientStatistics told;
-    told.set_step(++step);
-    told.set_ranks(2);
-    told.set_loss(2 * loss);
-    for (const std::size_t node : {0, 1}) preserver.take(node, told);
-  };
-  for (double loss = 4; loss > 2.5; loss -= 0.1) {
-    tell(loss);
-    const auto fresh = choose();
+  Job job(false);
+  job.learning_rate = 0;
+  for (job.loss = 4; job.loss > 2.5; job.loss -= 0.1) {
+    job.tell_one(0);
+    const auto fresh = job.choose();
     EXPECT_EQ(fresh.plan.max_merged(), 1U);
     EXPECT_NE(fresh.verdict.note.find("only begun"), std::string::npos);
-    EXPECT_EQ(preserver.reconsider(fresh.plan).reason, "");
+    EXPECT_EQ(job.preserver.reconsider(fresh.plan).reason, "");
   }
-  const auto fresh = choose().plan;
-  for (int i = 0; i < 40; ++i) tell(2.5 - 0.001 * i);
-  EXPECT_NE(preserver.reconsider(fresh).reason.find("ready for late updates"), std::string::npos);
-  const auto late = choose();
+  const auto fresh = job.choose().plan;
+  job.loss = 2.5;
+  job.tell(0.001, 0, 40);
+  EXPECT_NE(job.preserver.reconsider(fresh).reason.find("ready for late updates"), std::string::npos);
+  const auto late = job.choose();
   EXPECT_EQ(late.plan.max_merged(), 8U);
   EXPECT_FALSE(late.verdict.judged);
   EXPECT_NE(late.verdict.note.find("no SGD"), std::string::npos);
-  EXPECT_EQ(preserver.reconsider(late.plan).reason, "");
-  EXPECT_FALSE(preserver.statistics().contains("gradient"));
+  EXPECT_EQ(job.preserver.reconsider(late.plan).reason, "");
+  EXPECT_FALSE(job.preserver.statistics().contains("gradient"));
 
-  tell(2.5);
-  EXPECT_EQ(preserver.reconsider(late.plan).reason, "") << "as high as it was";
-  for (int i = 0; i < 6; ++i) tell(3);
-  const auto risen = preserver.reconsider(late.plan);
+  job.loss = 2.5;
+  job.tell_one(0);
+  EXPECT_EQ(job.preserver.reconsider(late.plan).reason, "") << "as high as it was";
+  job.loss = 3;
+  job.tell(0, 0, 6);
+  const auto risen = job.preserver.reconsider(late.plan);
   EXPECT_TRUE(risen.at_once);
   EXPECT_NE(risen.reason.find("the loss rose"), std::string::npos);
-  const auto back = choose();
+  const auto back = job.choose();
   EXPECT_EQ(back.plan.max_merged(), 1U);
   EXPECT_NE(back.verdict.note.find("the loss had risen"), std::string::npos);
-  for (int i = 0; i < 200; ++i) tell(2.4);
-  EXPECT_NE(preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
-  EXPECT_EQ(choose().plan.max_merged(), 8U);
+  job.loss = 2.4;
+  job.tell(0, 0, 200);
+  EXPECT_NE(job.preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
+  EXPECT_EQ(job.choose().plan.max_merged(), 8U);
 }
 
 TEST(PlanPreserver, UntilThereAreEnoughSamplesNothingIsMerged) {

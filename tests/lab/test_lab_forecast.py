@@ -9,6 +9,7 @@ from lab.schemes import parse
 from lab_commands import ROOT
 
 DEFT = ROOT / "build/bin/deft"
+needs_deft = pytest.mark.skipif(not DEFT.exists(), reason="deft is not built: run scripts/build")
 LINK = links.Link("eth0", 100.0, 10.0)
 # Two layers: forward needs `first` at once and `last` after 30 us; backward makes last's gradient first.
 LAYERS = Layers([Tensor("last", 1024, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
@@ -78,7 +79,7 @@ def test_a_links_line_goes_through_both_times():
     assert links.fitted("eth0", part, 1000.0, 1010.0).latency_us == 0
 
 
-@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+@needs_deft
 def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
     simulator = forecast.Simulator(DEFT)
     tensors = [Tensor("last", 1_048_576, 30_000, 40_000), Tensor("first", 1_048_576, 0, 90_000)]
@@ -103,7 +104,7 @@ def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
     assert bound.step_ms < with_daemon.step_ms < bound.step_ms + 20
 
 
-@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+@needs_deft
 def test_knapsack_is_forecast_within_the_limits_of_training():
     simulator = forecast.Simulator(DEFT)
     slow = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 1.0, 5.0)])
@@ -116,7 +117,7 @@ def test_knapsack_is_forecast_within_the_limits_of_training():
     assert late < fresh <= synchronous * 1.001
 
 
-@pytest.mark.skipif(not DEFT.exists(), reason="deft is not built")
+@needs_deft
 def test_what_is_small_passes_on_gloo_links_alone():
     simulator = forecast.Simulator(DEFT)
     layers = Layers([Tensor("last", 65_536, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
@@ -128,6 +129,7 @@ def test_what_is_small_passes_on_gloo_links_alone():
     assert other - gloo == pytest.approx(profiles[0]["buckets"][0]["forward_us"] / 1e3, abs=2e-3)  # and two latencies
 
 
+@needs_deft
 def test_a_profile_that_the_simulator_refuses_is_an_error_that_says_why():
     measured = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 0, 0)])
     with pytest.raises(forecast.CannotForecast, match="bytes_per_us"):
