@@ -58,11 +58,14 @@ class Block:
     daemon_cpu_ms: float
     wall_s: float = 0  # of all steps, those of the warm-up too
 
+    def ranks_ms(self) -> list[list[float]]:
+        """Each rank's step times."""
+        steps = len(self.losses)
+        return [self.step_ms[first : first + steps] for first in range(0, len(self.step_ms), steps)]
+
     def slowest_ms(self) -> list[float]:
         """Each step's time on the worker that took longest."""
-        steps = len(self.losses)
-        ranks = [self.step_ms[first : first + steps] for first in range(0, len(self.step_ms), steps)]
-        return [max(times) for times in zip(*ranks, strict=True)]
+        return [max(times) for times in zip(*self.ranks_ms(), strict=True)]
 
 
 @dataclass(frozen=True)

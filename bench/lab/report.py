@@ -118,6 +118,7 @@ class Results:
             "loss": round(outcome.loss, 6),
             "accuracy": outcome.accuracy,
             "params_sha256": outcome.hashes,
+            "rounds": [[[round(ms, 1) for ms in rank] for rank in block.ranks_ms()] for block in outcome.blocks],
             **self._more(outcome),
         }
 
@@ -138,8 +139,7 @@ class Results:
 
     def write_json(self, path: str) -> None:
         with open(path, "w") as file:
-            json.dump(self.records(), file, indent=1)
-            file.write("\n")
+            file.write("[\n" + ",\n".join(map(json.dumps, self.records())) + "\n]\n")
 
 
 _HEADER = (

@@ -7,7 +7,7 @@ from lab.report import Outcome, Results, percentile, table, write_plot
 from lab.schemes import parse
 
 FIELDS = ["scheme", "rate", "coverage", "step_ms_p10", "step_ms_p50", "step_ms_p90", "speedup_vs_ddp"]
-FIELDS += ["updates_per_step", "cpu_ms_per_step", "loss", "accuracy", "params_sha256"]
+FIELDS += ["updates_per_step", "cpu_ms_per_step", "loss", "accuracy", "params_sha256", "rounds"]
 
 
 def outcome(text, step_ms, hashes=("a", "a"), daemon=0.0):
@@ -47,6 +47,7 @@ def test_records_have_the_fields_that_scripts_rely_on(results, tmp_path):
     assert one_nic["speedup_vs_ddp"] == pytest.approx(200.5 / 150.5, abs=1e-4)
     assert one_nic["updates_per_step"] == 1
     assert one_nic["cpu_ms_per_step"] == 107
+    assert one_nic["rounds"] == [[[150, 150], [150, 150]], [[151, 151], [151, 151]]]
     assert (free["rate"], free["coverage"]) == ("none", None)
 
 
