@@ -197,7 +197,7 @@ class Knapsack final : public Scheduler {
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
   unsigned moves_seen_ = 0;  // in a row
-  std::uint64_t look_at_ = StepMeter::kSteps;
+  std::uint64_t look_at_ = StepMeter::kComplete;
   std::uint64_t reached_ = 0;
   std::vector<std::uint64_t> decided_;  // of each bucket, generations whose updates were given
   std::vector<std::uint64_t> ready_;    // of each bucket, one more than the newest step that is ready

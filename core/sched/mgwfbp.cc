@@ -160,7 +160,7 @@ class MgWfbp final : public QueueScheduler {
   std::optional<model::Profile> grouped_for_;
   std::optional<Merging> merging_;
   unsigned moves_seen_ = 0;  // in a row
-  std::uint64_t look_at_ = StepMeter::kSteps;
+  std::uint64_t look_at_ = StepMeter::kComplete;
 };
 
 }  // namespace

@@ -6,11 +6,11 @@ namespace deft::sched {
 namespace {
 
 template <typename T>
-void remember(std::vector<T>& ring, std::size_t& count, T value) {
-  if (ring.size() < StepMeter::kSteps)
+void remember(std::vector<T>& ring, std::size_t most, std::size_t& count, T value) {
+  if (ring.size() < most)
     ring.push_back(std::move(value));
   else
-    ring[count % StepMeter::kSteps] = std::move(value);
+    ring[count % most] = std::move(value);
   ++count;
 }
 
@@ -29,8 +29,9 @@ void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, Time
     return std::max(0.0, static_cast<double>(now_us - since_us - waited_us));
   };
   if (stage == Stage::kForward) {
-    if (step_began_ && step == step_ + 1) remember(whole_us_, ended_, lasted(*step_began_ + waited_us_));
+    if (step_began_ && step == step_ + 1) end_step(lasted(*step_began_ + waited_us_));
     step_ = step;
+    complete_ = false;
     waited_us_ = 0;
     step_began_ = forward_began_ = now_us;
     backward_began_.reset();
@@ -50,21 +51,28 @@ void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, Time
   if (--missing_ == 0) close_step();
 }
 
+void StepMeter::end_step(double whole_us) {
+  remember(whole_us_, kWhole, ended_, whole_us);
+  if (complete_) steps_[(closed_ - 1) % kComplete].whole_us = whole_us;
+}
+
 void StepMeter::close_step() {
-  Step seen{forward_us_, {}};
+  Step seen{forward_us_, {}, forward_us_};
   TimeUs before = *backward_began_;
   for (const auto& at : newest_) {  // buckets may be ready out of order; the later one then took no time of its own
     const TimeUs now = std::max(before, *at);
     seen.backward_us.push_back(static_cast<double>(now - before));
     before = now;
   }
-  remember(steps_, closed_, std::move(seen));
+  seen.whole_us += static_cast<double>(before - *backward_began_);
+  remember(steps_, kComplete, closed_, std::move(seen));
+  complete_ = true;
   forward_began_.reset();
   backward_began_.reset();
 }
 
 std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkModel> links) const {
-  if (steps_.size() < kSteps) return std::nullopt;
+  if (steps_.size() < kComplete) return std::nullopt;
   const auto usual = [&](const auto& value) {
     std::vector<double> seen;
     for (const Step& step : steps_) seen.push_back(value(step));
@@ -77,12 +85,15 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
     backward_us += backward[b];
   }
   const double forward_us = usual([](const Step& step) { return step.forward_us; });
-  const double between_us = std::max(0.0, lower_third(whole_us_) - forward_us - backward_us);
+  const double stages_us = forward_us + backward_us;
+  const double own_us = std::max(stages_us, usual([](const Step& step) { return step.whole_us; }));
+  // Where the complete steps were disturbed their parts have the shares that they have, of what is usual for longer.
+  const double scale = whole_us_.empty() ? 1 : std::min(1.0, lower_third(whole_us_) / own_us);
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
-    profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes, forward_us * backward[b] / backward_us,
-                               backward[b], std::nullopt});
-  profile.buckets.front().forward_us += between_us;
+    profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,
+                               scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt});
+  profile.buckets.front().forward_us += scale * (own_us - stages_us);
   for (std::size_t l = 0; l < links.size(); ++l)
     profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});
   if (!model::check_profile(profile)) return std::nullopt;

@@ -2,8 +2,9 @@
 //
 // What the worker waited for is not compute. Backward is seen bucket by bucket, forward only as a whole: it is shared
 // out as backward's time is. What a whole step takes beyond both (the optimizer, the next batch) is compute, too, and
-// comes before the first bucket's forward. Anything may be disturbed now and then, be it by a minute's pause, and that only
-// adds: so the lower third counts. A plan for a step that is taken for longer than it is overloads the links and makes it so.
+// comes before the first bucket's forward. Anything may be disturbed now and then, be it by a minute's pause or by a
+// neighbour that takes a third of the core for ten steps, and that only adds: so the lower third counts, for whole steps
+// that of a longer time. A plan for a step that is taken for longer than it is overloads the links and makes it so.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +20,8 @@ namespace deft::sched {
 
 class StepMeter {
  public:
-  static constexpr std::size_t kSteps = 8;  // remembered
+  static constexpr std::size_t kComplete = 8;  // remembered, and before there is a profile
+  static constexpr std::size_t kWhole = 32;    // remembered; a shorter step shows after a third of them
 
   explicit StepMeter(std::vector<model::Bucket> buckets) : buckets_(std::move(buckets)), newest_(buckets_.size()) {}
 
@@ -27,21 +29,24 @@ class StepMeter {
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us);
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us);
 
-  // The profile of what was seen, on links of these models; nothing before kSteps complete steps.
+  // The profile of what was seen, on links of these models; nothing before kComplete complete steps.
   [[nodiscard]] std::optional<model::Profile> profile(std::span<const model::LinkModel> links) const;
 
  private:
   struct Step {
     double forward_us;
     std::vector<double> backward_us;  // of each bucket
+    double whole_us;                  // both stages, until it is over
   };
   void close_step();
+  void end_step(double whole_us);
 
   std::vector<model::Bucket> buckets_;
-  std::vector<Step> steps_;       // a ring of kSteps
-  std::vector<double> whole_us_;  // the same of steps from forward to forward, merged ones too
+  std::vector<Step> steps_;       // a ring of kComplete
+  std::vector<double> whole_us_;  // a ring of kWhole, from forward to forward; merged ones, too
   std::size_t closed_ = 0, ended_ = 0;
   std::uint64_t step_ = 0;
+  bool complete_ = false;  // step_ is the newest of steps_
   std::optional<TimeUs> forward_began_;
   std::optional<TimeUs> backward_began_;
   std::optional<TimeUs> step_began_;

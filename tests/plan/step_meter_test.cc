@@ -17,23 +17,25 @@ class Worker {
   void step(bool merged = false, TimeUs forward_wait = 0, TimeUs pause = 0) {
     now_ += pause;
     meter_.stage_began(Stage::kForward, step_, now_, waited_);
-    now_ += 2000 + forward_wait;
+    now_ += 2 * pace_ + forward_wait;
     meter_.stage_began(Stage::kBackward, step_, now_, forward_wait);
     waited_ = 0;
-    now_ += 3000;
+    now_ += 3 * pace_;
     meter_.bucket_ready(0, step_, now_);
-    now_ += 3000;
+    now_ += 3 * pace_;
     if (!merged) meter_.bucket_ready(1, step_, now_);
-    now_ += 1000;
+    now_ += pace_;
     ++step_;
   }
+  // From the next step on.
+  void slow_down(double times) { pace_ = static_cast<TimeUs>(1000 * times); }
   // As a synchronous optimizer does, after backward.
   void wait(TimeUs us) { now_ += us, waited_ += us; }
 
  private:
   StepMeter& meter_;
   std::uint64_t step_ = 0;
-  TimeUs now_ = 0, waited_ = 0;
+  TimeUs now_ = 0, waited_ = 0, pace_ = 1000;
 };
 
 struct Measured : testing::Test {
@@ -41,16 +43,16 @@ struct Measured : testing::Test {
       {{"a", 0, 1000, model::DType::kFloat32, 1, 0, 1}, {"b", 1000, 1000, model::DType::kFloat32, 0, 1, 1}}};
   Worker worker{meter};
 
-  void expect_the_step() {
+  void expect_the_step(double times = 1) {
     const auto profile = meter.profile(kLinks);
     ASSERT_TRUE(profile);
-    EXPECT_NEAR(profile->compute_us(), 9000, 1);
-    EXPECT_NEAR(profile->forward_us(), 3000, 1);  // with the optimizer
+    EXPECT_NEAR(profile->compute_us(), 9000 * times, 1);
+    EXPECT_NEAR(profile->forward_us(), 3000 * times, 1);  // with the optimizer
   }
 };
 
 TEST_F(Measured, NothingBeforeThereAreEnoughSteps) {
-  for (std::size_t i = 0; i + 1 < StepMeter::kSteps; ++i) worker.step();
+  for (std::size_t i = 0; i + 1 < StepMeter::kComplete; ++i) worker.step();
   EXPECT_FALSE(meter.profile(kLinks));
   worker.step();
   expect_the_step();
@@ -74,6 +76,35 @@ TEST_F(Measured, APauseIsNotComputeWhereStepsAreMergedEither) {
   for (int i = 0; i < 12; ++i) worker.step();
   for (int i = 0; i < 60; ++i) worker.step(i % 3 != 0, 300, i == 33 ? 60'000'000 : 0);
   expect_the_step();
+}
+
+// A neighbour on the same core, for ten steps or so.
+TEST_F(Measured, BurstsOfSlowStepsAreNotCompute) {
+  for (int burst = 0; burst < 4; ++burst) {
+    worker.slow_down(1);
+    for (int i = 0; i < 12; ++i) worker.step();
+    worker.slow_down(1.5);
+    for (int i = 0; i < 10; ++i) worker.step();
+    expect_the_step();
+  }
+}
+
+TEST_F(Measured, BurstsOfSlowStepsAreNotComputeWhereStepsAreMergedEither) {
+  for (int i = 0; i < 200; ++i) {
+    worker.slow_down(i % 40 < 18 ? 1.5 : 1);
+    worker.step(i % 5 != 0);
+    if (i > 40) expect_the_step();
+  }
+}
+
+TEST_F(Measured, WhatLastsIsCompute) {
+  for (int i = 0; i < 40; ++i) worker.step();
+  worker.slow_down(2);
+  for (int i = 0; i < 40; ++i) worker.step();
+  expect_the_step(2);
+  worker.slow_down(0.5);
+  for (int i = 0; i < 12; ++i) worker.step();  // a shorter step is known sooner: it would overload the links
+  expect_the_step(0.5);
 }
 
 }  // namespace
