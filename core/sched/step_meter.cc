@@ -86,14 +86,14 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   }
   const double forward_us = usual([](const Step& step) { return step.forward_us; });
   const double stages_us = forward_us + backward_us;
-  const double own_us = std::max(stages_us, usual([](const Step& step) { return step.whole_us; }));
-  // Where the complete steps were disturbed their parts have the shares that they have, of what is usual for longer.
-  const double scale = whole_us_.empty() ? 1 : std::min(1.0, lower_third(whole_us_) / own_us);
+  const double whole_us = usual([](const Step& step) { return step.whole_us; });
+  // Complete steps may have been disturbed: their parts have the shares that they have, of what is usual for longer.
+  const double scale = whole_us_.empty() ? 1 : std::min(1.0, lower_third(whole_us_) / std::max(1.0, whole_us));
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,
                                scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt});
-  profile.buckets.front().forward_us += scale * (own_us - stages_us);
+  profile.buckets.front().forward_us += scale * std::max(0.0, whole_us - stages_us);
   for (std::size_t l = 0; l < links.size(); ++l)
     profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});
   if (!model::check_profile(profile)) return std::nullopt;

@@ -23,19 +23,22 @@ class Worker {
     now_ += 3 * pace_;
     meter_.bucket_ready(0, step_, now_);
     now_ += 3 * pace_;
+    wait(others_ * pace_);
     if (!merged) meter_.bucket_ready(1, step_, now_);
     now_ += pace_;
     ++step_;
   }
   // From the next step on.
   void slow_down(double times) { pace_ = static_cast<TimeUs>(1000 * times); }
+  // Another worker of the node is so many ms behind.
+  void wait_for_others(TimeUs others_ms) { others_ = others_ms; }
   // As a synchronous optimizer does, after backward.
   void wait(TimeUs us) { now_ += us, waited_ += us; }
 
  private:
   StepMeter& meter_;
   std::uint64_t step_ = 0;
-  TimeUs now_ = 0, waited_ = 0, pace_ = 1000;
+  TimeUs now_ = 0, waited_ = 0, pace_ = 1000, others_ = 0;
 };
 
 struct Measured : testing::Test {
@@ -95,6 +98,17 @@ TEST_F(Measured, BurstsOfSlowStepsAreNotComputeWhereStepsAreMergedEither) {
     worker.step(i % 5 != 0);
     if (i > 40) expect_the_step();
   }
+}
+
+// A bucket is ready when the slowest worker of the node has it.
+TEST_F(Measured, ASlowerWorkerOfTheNodeCounts) {
+  worker.wait_for_others(4);
+  for (int i = 0; i < 40; ++i) worker.step();
+  worker.slow_down(1.5);
+  for (int i = 0; i < 10; ++i) worker.step();
+  const auto profile = meter.profile(kLinks);
+  ASSERT_TRUE(profile);
+  EXPECT_NEAR(profile->compute_us(), 12000, 1);
 }
 
 TEST_F(Measured, WhatLastsIsCompute) {
