@@ -19,6 +19,7 @@ std::map<std::string, std::string> JobSettings::agreed() const {
           {"max_merged_steps", std::to_string(max_merged_steps)},
           {"fresh_wait_percent", std::to_string(fresh_wait_percent)},
           {"max_late_percent", std::to_string(max_late_percent)},
+          {"scale_merged_lr", scale_merged_lr ? "on" : "off"},
           {"link_reserve_percent", std::to_string(link_reserve_percent)},
           {"preserver", preserver ? "on" : "off"},
           {"preserver_epsilon", std::to_string(preserver_epsilon)},
@@ -74,6 +75,7 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   settings.max_late_percent = static_cast<std::uint32_t>(config->integer("max_late_percent"));
   settings.link_reserve_percent = static_cast<std::uint32_t>(config->integer("link_reserve_percent"));
   settings.fresh_wait_percent = static_cast<std::uint32_t>(config->integer("fresh_wait_percent"));
+  settings.scale_merged_lr = config->text("scale_merged_lr") == "on";
   settings.preserver = config->text("preserver") != "off";
   settings.preserver_epsilon = config->number("preserver_epsilon");
   settings.timeout_us = config->seconds_us("timeout");

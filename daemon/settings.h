@@ -16,6 +16,7 @@ struct JobSettings {
   std::string policy, bucketing, links;
   std::uint32_t max_staleness_steps = 0, max_merged_steps = 1, fresh_wait_percent = 0, max_late_percent = 100;
   std::uint32_t link_reserve_percent = 0;
+  bool scale_merged_lr = false;
   bool preserver = true;
   double preserver_epsilon = 0.01;
   std::optional<model::UpdateCycles> plan;   // pinned

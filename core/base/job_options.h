@@ -7,7 +7,7 @@
 
 namespace deft {
 
-inline constexpr std::array<std::string_view, 16> kJobOptions = {"policy",
+inline constexpr std::array<std::string_view, 17> kJobOptions = {"policy",
                                                                  "bucketing",
                                                                  "links",
                                                                  "bucket_bytes",
@@ -17,6 +17,7 @@ inline constexpr std::array<std::string_view, 16> kJobOptions = {"policy",
                                                                  "max_merged_steps",
                                                                  "fresh_wait_percent",
                                                                  "max_late_percent",
+                                                                 "scale_merged_lr",
                                                                  "link_reserve_percent",
                                                                  "preserver",
                                                                  "preserver_epsilon",

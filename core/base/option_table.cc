@@ -31,6 +31,8 @@ constexpr std::array kOptions = {
                "knapsack: waiting, in percent of compute, that is accepted to make every update with the newest gradients; 0: none."},
     OptionSpec{"max_late_percent", kInteger, "90", "", 0, 100, kAll,
                "knapsack: of all bytes of gradients, how many may be merged or late, the largest buckets first; the others are updated in every step."},
+    OptionSpec{"scale_merged_lr", kChoice, "off", "on|off", 0, 0, kAll,
+               "knapsack: make an update that merges the gradients of k steps with k times the learning rate; off: with the learning rate, of their average. A script's DistributedOptimizer(scale_merged_lr=) goes first."},
     OptionSpec{"link_reserve_percent", kInteger, "8", "", 0, 50, kAll,
                "knapsack: of the links' time, how much plans leave free: for times that vary, and for links that carry less while the cores compute."},
     OptionSpec{"preserver", kChoice, "on", "on|off", 0, 0, kAll,

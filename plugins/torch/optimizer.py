@@ -36,7 +36,7 @@ def DistributedOptimizer(
     groups=None,
     sparse_as_dense=False,
     overlap_forward=None,
-    scale_merged_lr=False,
+    scale_merged_lr=None,
 ):
     """Makes `optimizer` average its gradients over all ranks, and gives it back.
 
@@ -49,7 +49,7 @@ def DistributedOptimizer(
     overlap_forward: "auto", "on" or "off" (True, False): let a layer's forward start when that layer is updated; the
     default is the option overlap_forward.
     scale_merged_lr: where a policy merges the gradients of k steps into one update, make it with k times the learning
-    rate.
+    rate; the default is the option scale_merged_lr.
     """
     base = type(optimizer)
     if hasattr(base, "deft_base"):
@@ -81,6 +81,8 @@ def DistributedOptimizer(
     optimizer.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "deft_base": base})
     mode = _overlap_mode(overlap_forward, optimizer)
     if slots > 1:
+        if scale_merged_lr is None:
+            scale_merged_lr = deft.option("scale_merged_lr") == "on"
         optimizer._deft = DelayedDistribution(optimizer, exchange, mode, scale_merged_lr)
     else:
         optimizer._deft = Distribution(optimizer, exchange, mode)

@@ -239,19 +239,23 @@ def test_schedulers_count_applied_updates(start, name, wrapped_before):
     assert all(delayed(start, 2, schedule_updates, name, wrapped_before, plan="0-1@4", overlap_forward="on"))
 
 
-def linear_scaling():
-    run = Run("sgd", scale_merged_lr=True)
+def linear_scaling(argument):
+    run = Run("sgd", scale_merged_lr=argument)
     run.step(9)
     state = run.state()
     assert_same_everywhere(state)
-    plain = Run("sgd")
+    plain = Run("sgd", scale_merged_lr=False)
     plain.step(9)
     assert digest(plain.state()) != digest(state)
     return [generation.merged for generation in run.calendar()]
 
 
-def test_merged_steps_may_take_a_larger_learning_rate(start):
-    for merged in delayed(start, 1, linear_scaling, plan="0-1@3"):
+@pytest.mark.parametrize(
+    ("argument", "options"),
+    [(True, {}), (None, {"scale_merged_lr": "on"}), (True, {"scale_merged_lr": "off"})],
+)
+def test_merged_steps_may_take_a_larger_learning_rate(start, argument, options):
+    for merged in delayed(start, 1, linear_scaling, argument, plan="0-1@3", **options):
         assert 2 in merged
 
 
