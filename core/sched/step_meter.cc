@@ -31,7 +31,6 @@ void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, Time
   if (stage == Stage::kForward) {
     if (step_began_ && step == step_ + 1) end_step(lasted(*step_began_ + waited_us_));
     step_ = step;
-    complete_ = false;
     waited_us_ = 0;
     step_began_ = forward_began_ = now_us;
     backward_began_.reset();
@@ -53,7 +52,7 @@ void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, Time
 
 void StepMeter::end_step(double whole_us) {
   remember(whole_us_, kWhole, ended_, whole_us);
-  if (complete_) steps_[(closed_ - 1) % kComplete].whole_us = whole_us;
+  if (!forward_began_) steps_[(closed_ - 1) % kComplete].whole_us = whole_us;  // it was closed
 }
 
 void StepMeter::close_step() {
@@ -66,7 +65,6 @@ void StepMeter::close_step() {
   }
   seen.whole_us += static_cast<double>(before - *backward_began_);
   remember(steps_, kComplete, closed_, std::move(seen));
-  complete_ = true;
   forward_began_.reset();
   backward_began_.reset();
 }

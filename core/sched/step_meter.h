@@ -46,8 +46,7 @@ class StepMeter {
   std::vector<double> whole_us_;  // a ring of kWhole, from forward to forward; merged ones, too
   std::size_t closed_ = 0, ended_ = 0;
   std::uint64_t step_ = 0;
-  bool complete_ = false;  // step_ is the newest of steps_
-  std::optional<TimeUs> forward_began_;
+  std::optional<TimeUs> forward_began_;  // nothing once all buckets of the step are ready
   std::optional<TimeUs> backward_began_;
   std::optional<TimeUs> step_began_;
   TimeUs waited_us_ = 0;  // in the step under way
