@@ -3,42 +3,21 @@
 #include <algorithm>
 
 namespace deft::sched {
-namespace {
-
-template <typename T>
-void remember(std::vector<T>& ring, std::size_t most, std::size_t& count, T value) {
-  if (ring.size() < most)
-    ring.push_back(std::move(value));
-  else
-    ring[count % most] = std::move(value);
-  ++count;
-}
-
-// What two thirds of the values are above; 0 of nothing.
-double lower_third(std::vector<double> seen) {
-  if (seen.empty()) return 0;
-  const auto third = seen.begin() + static_cast<std::ptrdiff_t>(seen.size() / 3);
-  std::nth_element(seen.begin(), third, seen.end());
-  return *third;
-}
-
-}  // namespace
 
 void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
   const auto lasted = [&](TimeUs since_us) {
     return std::max(0.0, static_cast<double>(now_us - since_us - waited_us));
   };
+  const bool ended = whole_.stage_began(stage, step, now_us, waited_us);
   if (stage == Stage::kForward) {
-    if (step_began_ && step == step_ + 1) end_step(lasted(*step_began_ + waited_us_));
+    if (ended && !forward_began_) steps_[(closed_ - 1) % kComplete].whole_us = whole_.newest_us();  // it was closed
     step_ = step;
-    waited_us_ = 0;
-    step_began_ = forward_began_ = now_us;
+    forward_began_ = now_us;
     backward_began_.reset();
     return;
   }
   if (step != step_ || !forward_began_) return;
   forward_us_ = lasted(*forward_began_);
-  waited_us_ = waited_us;
   backward_began_ = now_us;
   std::fill(newest_.begin(), newest_.end(), std::nullopt);
   missing_ = newest_.size();
@@ -50,11 +29,6 @@ void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, Time
   if (--missing_ == 0) close_step();
 }
 
-void StepMeter::end_step(double whole_us) {
-  remember(whole_us_, kWhole, ended_, whole_us);
-  if (!forward_began_) steps_[(closed_ - 1) % kComplete].whole_us = whole_us;  // it was closed
-}
-
 void StepMeter::close_step() {
   Step seen{forward_us_, {}, forward_us_};
   TimeUs before = *backward_began_;
@@ -64,7 +38,11 @@ void StepMeter::close_step() {
     before = now;
   }
   seen.whole_us += static_cast<double>(before - *backward_began_);
-  remember(steps_, kComplete, closed_, std::move(seen));
+  if (steps_.size() < kComplete)
+    steps_.push_back(std::move(seen));
+  else
+    steps_[closed_ % kComplete] = std::move(seen);
+  ++closed_;
   forward_began_.reset();
   backward_began_.reset();
 }
@@ -86,7 +64,8 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   const double stages_us = forward_us + backward_us;
   const double whole_us = usual([](const Step& step) { return step.whole_us; });
   // Complete steps may have been disturbed: their parts have the shares that they have, of what is usual for longer.
-  const double scale = whole_us_.empty() ? 1 : std::min(1.0, lower_third(whole_us_) / std::max(1.0, whole_us));
+  double scale = whole_.ended() == 0 ? 1 : std::min(1.0, whole_.usual_us() / std::max(1.0, whole_us));
+  scale = std::max(scale, slowest_us_ / std::max(1.0, whole_us));
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,

@@ -111,6 +111,15 @@ TEST_F(Measured, ASlowerWorkerOfTheNodeCounts) {
   EXPECT_NEAR(profile->compute_us(), 12000, 1);
 }
 
+// All wait for it. One that is quicker than this one changes nothing.
+TEST_F(Measured, TheSlowestWorkerOfTheJobCounts) {
+  for (int i = 0; i < 20; ++i) worker.step();
+  meter.slowest_step_measured(18'000);
+  expect_the_step(2);
+  meter.slowest_step_measured(5000);
+  expect_the_step();
+}
+
 TEST_F(Measured, WhatLastsIsCompute) {
   for (int i = 0; i < 40; ++i) worker.step();
   worker.slow_down(2);
