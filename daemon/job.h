@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "core/sched/step_time.h"
 #include "daemon/gradients.h"
 #include "daemon/leader.h"
 #include "daemon/link_queue.h"
@@ -72,6 +73,7 @@ class Job : public std::enable_shared_from_this<Job> {
     std::uint32_t rank = 0;
     pid_t pid = 0;
     bool left = false;  // ended cleanly
+    sched::StepTime steps = {};
   };
 
   struct Group {
@@ -117,6 +119,8 @@ class Job : public std::enable_shared_from_this<Job> {
   void on_declare_agreed(const proto::DeclareAgreed& agreed);
   Result<std::vector<model::Bucket>> buckets_of(const proto::DeclareAgreed& agreed, const Gradients& gradients) const;
   void on_ready(std::size_t worker, Session& session, const shm::Record& record);
+  void on_stage(std::size_t worker, const shm::Record& record);
+  void tell_step_time();
   void on_flush(Session& session, std::size_t worker, const shm::Record& record);
   void on_plan_order(const proto::PlanOrder& order);
   Result<std::vector<shm::Record>> checked_plan(const proto::PlanOrder& order) const;

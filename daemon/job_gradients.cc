@@ -12,6 +12,7 @@
 namespace deft::daemon {
 namespace {
 
+constexpr std::size_t kStepsTold = 4;                     // steps of a worker between two messages of what they take
 constexpr std::uint64_t kLongestWaitUs = 86'400'000'000;  // what a worker says of itself is not believed beyond this
 constexpr std::size_t kStartedAhead = 5;  // transfers given to an executor, so that it never waits for the reactor
 
@@ -109,11 +110,7 @@ void Job::record(Session& session, const shm::Record& record) {
   const std::size_t worker = index_of(session);
   switch (record.kind) {
     case shm::RecordKind::kReady: return on_ready(worker, session, record);
-    case shm::RecordKind::kStage:
-      if (leader_ && workers_[worker].rank == 0 && (record.stage == 1 || record.stage == 2))
-        leader_->stage_began(static_cast<sched::Stage>(record.stage), record.generation,
-                             static_cast<TimeUs>(std::min<std::uint64_t>(record.offset, kLongestWaitUs)));
-      return;
+    case shm::RecordKind::kStage: return on_stage(worker, record);
     case shm::RecordKind::kFlush: return on_flush(session, worker, record);
     case shm::RecordKind::kRan:
       if (auto ok = on_ran(worker, record); !ok) {
@@ -143,6 +140,24 @@ void Job::on_ready(std::size_t worker, Session& session, const shm::Record& reco
   if (leader_)
     for (const auto bucket : *ready) leader_->bucket_ready(record.group, bucket, record.generation);
   for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
+}
+
+void Job::on_stage(std::size_t worker, const shm::Record& record) {
+  if (record.stage != 1 && record.stage != 2) return;
+  const auto stage = static_cast<sched::Stage>(record.stage);
+  const auto waited_us = static_cast<TimeUs>(std::min<std::uint64_t>(record.offset, kLongestWaitUs));
+  if (leader_ && workers_[worker].rank == 0) leader_->stage_began(stage, record.generation, waited_us);
+  sched::StepTime& steps = workers_[worker].steps;
+  const bool ended = steps.stage_began(stage, record.generation, MonotonicClock::now(), waited_us);
+  if (ended && worker == 0 && steps.ended() % kStepsTold == 0) tell_step_time();
+}
+
+void Job::tell_step_time() {
+  double slowest_us = 0;
+  for (const Worker& worker : workers_) slowest_us = std::max(slowest_us, worker.steps.usual_us());
+  proto::Envelope envelope;
+  envelope.mutable_step_time()->set_us(slowest_us);
+  to_leader(std::move(envelope));
 }
 
 // Workers end a generation before its plan does. Only the leader must know; nodes compare what their own workers say with

@@ -81,6 +81,7 @@ void Leader::receive(const Peer& from, const proto::Envelope& envelope) {
     case proto::Envelope::kDeclare: return on_declare(node, envelope.declare());
     case proto::Envelope::kOperationReady: return on_operation_ready(node, envelope.operation_ready());
     case proto::Envelope::kGradientStatistics: return on_statistics(node, envelope.gradient_statistics());
+    case proto::Envelope::kStepTime: return on_step_time(*member, envelope.step_time());
     case proto::Envelope::kStoreSet: return store_.set(envelope.store_set());
     case proto::Envelope::kStoreGet: return store_.get(from, envelope.store_get());
     case proto::Envelope::kFailure: return on_failure(envelope.failure());
@@ -313,6 +314,7 @@ nlohmann::json Leader::status() const {
   for (const auto& member : members_)
     nodes.push_back({{"host", member.join.host()},
                      {"ranks", ranks_of(member.join)},
+                     {"step_us", member.step_us},
                      {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
   return {{"nodes", nodes}, {"links", links},     {"launches", next_number_}, {"outstanding", outstanding_.size()},
           {"plans", plans}, {"merging", merging}, {"preserver", preserver}};

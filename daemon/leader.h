@@ -54,6 +54,7 @@ class Leader {
     proto::Join join;
     TimeUs last_seen_us = 0;
     bool links_open = false;
+    double step_us = 0;            // what a step takes its slowest worker; 0: not told yet
     std::set<std::uint32_t> left;  // ranks that ended cleanly
     [[nodiscard]] bool gone() const { return left.size() == static_cast<std::size_t>(join.ranks_size()); }
     [[nodiscard]] std::string describe(std::size_t node) const;
@@ -149,6 +150,7 @@ class Leader {
   [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
   void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
+  void on_step_time(Member& member, const proto::StepTime& time);
   void order_plan(std::uint32_t group);
   void tell_merging(std::uint32_t group);
 

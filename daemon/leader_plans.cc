@@ -2,6 +2,7 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "daemon/leader.h"
 #include "proto/plan_message.h"
@@ -68,6 +69,15 @@ std::shared_ptr<PlanPreserver> Leader::make_preserver(const sched::PlanLimits& l
 void Leader::on_statistics(std::size_t node, const proto::GradientStatistics& statistics) {
   const auto group = groups_.find(statistics.group());
   if (group != groups_.end() && group->second.preserver) group->second.preserver->take(node, statistics);
+}
+
+void Leader::on_step_time(Member& member, const proto::StepTime& time) {
+  if (!std::isfinite(time.us()) || time.us() < 0) return;
+  member.step_us = time.us();
+  double slowest_us = 0;
+  for (const Member& each : members_) slowest_us = std::max(slowest_us, each.step_us);
+  for (auto& [id, group] : groups_)
+    if (group.scheduler) group.scheduler->slowest_step_measured(slowest_us);
 }
 
 void Leader::order_plan(std::uint32_t id) {

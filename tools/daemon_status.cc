@@ -108,6 +108,21 @@ std::string groups_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
+// What a step takes the slowest worker of each node, waiting left out: the others wait for the slowest of all.
+std::string nodes_table(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  std::vector<std::vector<std::string>> rows{{"node", "ranks", "compute a step"}};
+  for (const auto& node : list(*leader, "nodes")) {
+    const double step_us = number(node, "step_us");
+    if (step_us <= 0) continue;
+    char compute[32];
+    std::snprintf(compute, sizeof compute, "%.1f ms", step_us / 1e3);
+    rows.push_back({cell(node, "host"), cell(node, "ranks"), compute});
+  }
+  return rows.size() > 1 ? table(rows) : "";
+}
+
 // What the Preserver said of a plan when it was chosen; empty: nothing judges plans.
 std::string judgement_text(const json& plan) {
   const auto judgement = plan.find("judgement");
@@ -154,7 +169,8 @@ std::string describe_job(const json& job) {
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
                     ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
                     (job.value("leads", false) ? " (leads)" : "") + "\n";
-  out += workers_table(job) + links_table(job) + groups_table(job) + plans_text(job) + merging_text(job);
+  out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
+         merging_text(job);
   for (const auto& stall : list(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

@@ -81,6 +81,7 @@ class Knapsack final : public Scheduler {
     queue_ready(bucket);
   }
   void part_finished(const Launch& launch, TimeUs now_us) override { queue_.finish(launch, now_us); }
+  void slowest_step_measured(double us) override { meter_.slowest_step_measured(us); }
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
     links_[link] = measured;
     queue_.measured(link, measured);

@@ -91,6 +91,7 @@ class MgWfbp final : public QueueScheduler {
     return launches;
   }
 
+  void slowest_step_measured(double us) override { meter_.slowest_step_measured(us); }
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
     QueueScheduler::link_measured(link, measured);
     if (is_sane(measured)) setup_.links[link] = measured;

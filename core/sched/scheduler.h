@@ -102,6 +102,9 @@ class Scheduler {
   // A better estimate of a link's cost, from what it really did.
   virtual void link_measured(model::LinkIndex link, const model::LinkModel& measured) = 0;
 
+  // What a step takes the slowest worker of the job, waiting left out; grows and falls. Policies that plan by stages use it.
+  virtual void slowest_step_measured(double us) { static_cast<void>(us); }
+
   // The link is out of use: no policy chooses it any more. What was launched on it before still ends, as part_finished.
   // Never the last one.
   virtual void link_lost(model::LinkIndex link) = 0;

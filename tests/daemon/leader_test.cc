@@ -261,6 +261,29 @@ TEST(Leader, SaysThatAPlanWasNotJudgedWithoutALoss) {
   EXPECT_FALSE(off.leader.status()["plans"][0].contains("judgement"));
 }
 
+// Steps take no time at all here, so updates have to be merged; but for the other node's there would be time enough.
+TEST(Leader, PlansForTheSlowestNode) {
+  Judged alike(false);
+  alike.train(10);
+  ASSERT_EQ(alike.leader.status()["plans"].size(), 1u);
+  Judged world(false);
+  const auto tell = [&](const Peer& from, double us) {
+    proto::Envelope envelope;
+    envelope.mutable_step_time()->set_us(us);
+    world.leader.receive(from, envelope);
+  };
+  tell("", 1000);
+  tell("b", 3e6);
+  tell("b", std::numeric_limits<double>::quiet_NaN());
+  tell("b", -1);
+  tell("stranger", 9e6);
+  world.train(10);
+  const auto status = world.leader.status();
+  EXPECT_TRUE(status["plans"].empty()) << status["plans"].dump();
+  EXPECT_EQ(status["nodes"][0]["step_us"], 1000);
+  EXPECT_EQ(status["nodes"][1]["step_us"], 3e6);
+}
+
 TEST(Leader, NamesTheNodeThatFellSilent) {
   Running world(400'000);
   world.run_for(500'000);
