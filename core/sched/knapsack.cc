@@ -10,6 +10,7 @@
 #include "core/model/calendar.h"
 #include "core/sched/due_queue.h"
 #include "core/sched/knapsack_planner.h"
+#include "core/sched/looks.h"
 #include "core/sched/pinned_plan.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_change.h"
@@ -89,7 +90,7 @@ class Knapsack final : public Scheduler {
   void link_lost(model::LinkIndex link) override {
     lost_[link] = true;
     queue_.lose(link);
-    look_at_ = std::min(look_at_, reached_);
+    looks_.hurry(reached_);
   }
 
   std::vector<Launch> take_launches(TimeUs now_us) override {
@@ -113,7 +114,7 @@ class Knapsack final : public Scheduler {
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
-    if (measures_ && step >= begins_ && step >= look_at_) look(step);
+    if (measures_ && step >= begins_ && looks_.due(step)) look(step);
     for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
       for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
@@ -130,17 +131,17 @@ class Knapsack final : public Scheduler {
 
   // Plans anew if that is worth it.
   void look(std::uint64_t step) {
-    look_at_ = step + (planned_on_ ? kLookEvery : 1);
+    looks_.looked(step, planned_on_.has_value());
     auto measured = meter_.profile(links_);
     if (!measured) return;
-    const auto [reason, at_once] = reason_to_plan(*measured);
-    moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
-    if (reason.empty() || (moves_seen_ < kConfirmed && !at_once)) return;
+    ChangeOfMind change = reason_to_plan(*measured);
+    if (!looks_.confirm(change)) return;
     auto made = make_plan(*measured);
     if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
-    moves_seen_ = 0;
-    if (made->plan.hash() != plan_.hash()) change_to(std::move(*made), next_begin(step), std::move(*measured), reason);
+    looks_.decided();
+    if (made->plan.hash() == plan_.hash()) return;
+    change_to(std::move(*made), next_begin(step), std::move(*measured), std::move(change.reason));
   }
 
   [[nodiscard]] bool plan_uses_lost() const {
@@ -171,7 +172,7 @@ class Knapsack final : public Scheduler {
     model::follow(calendars_, begin, model::cycles_of(made.plan));
     switch_ = {begin, made.plan, std::move(profile), std::move(reason), {}};
     if (setup_.judge && measures_) switch_->verdict = std::move(made.verdict);
-    look_at_ = begin + kLookEvery;
+    looks_.resume_after(begin);
     if (measures_) queue_.pace(made.plan.compute_us);
     begins_ = begin;
     plan_ = std::move(made.plan);
@@ -197,8 +198,7 @@ class Knapsack final : public Scheduler {
   std::vector<model::Calendar> calendars_;  // of the buckets
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
-  unsigned moves_seen_ = 0;  // in a row
-  std::uint64_t look_at_ = StepMeter::kComplete;
+  Looks looks_{StepMeter::kComplete};
   std::uint64_t reached_ = 0;
   std::vector<std::uint64_t> decided_;  // of each bucket, generations whose updates were given
   std::vector<std::uint64_t> ready_;    // of each bucket, one more than the newest step that is ready

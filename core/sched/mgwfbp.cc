@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "core/model/merging.h"
+#include "core/sched/looks.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_change.h"
 #include "core/sched/queue_scheduler.h"
@@ -68,7 +69,7 @@ class MgWfbp final : public QueueScheduler {
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
     if (!measures_) return;
     meter_.stage_began(stage, step, now_us, waited_us);
-    if (stage == Stage::kForward && step >= look_at_) look(step);
+    if (stage == Stage::kForward && looks_.due(step)) look(step);
   }
 
   void bucket_ready(BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
@@ -99,7 +100,7 @@ class MgWfbp final : public QueueScheduler {
   void link_lost(model::LinkIndex link) override {
     QueueScheduler::link_lost(link);
     lost_[link] = true;
-    look_at_ = 0;
+    looks_.hurry(0);
   }
 
   std::optional<Merging> take_merging() override { return std::exchange(merging_, std::nullopt); }
@@ -124,31 +125,30 @@ class MgWfbp final : public QueueScheduler {
 
   // Groups anew if that is worth it.
   void look(std::uint64_t step) {
-    look_at_ = step + (grouped_for_ ? kLookEvery : 1);
+    looks_.looked(step, grouped_for_.has_value());
     const auto measured = meter_.profile(setup_.links);
     if (!measured) return;
-    const std::string reason = reason_to_group(*measured);
-    moves_seen_ = reason.empty() ? 0 : moves_seen_ + 1;
-    if (reason.empty() || (grouped_for_ && moves_seen_ < kConfirmed && lost_ == lost_then_)) return;
+    const ChangeOfMind change = reason_to_group(*measured);
+    if (!looks_.confirm(change)) return;
     grouped_for_ = measured;
     lost_then_ = lost_;
-    moves_seen_ = 0;
+    looks_.decided();
     auto starts = model::merged_starts(without_lost(*measured, lost_), apart_);
     if (starts == groups_->starts) return;
-    merging_ = Merging{step, starts, reason};
+    merging_ = Merging{step, starts, change.reason};
     group(std::move(starts));
   }
 
-  [[nodiscard]] std::string reason_to_group(const model::Profile& measured) const {
-    if (!grouped_for_) return "the first profile";
-    if (lost_ != lost_then_) return describe_loss(lost_);
+  [[nodiscard]] ChangeOfMind reason_to_group(const model::Profile& measured) const {
+    if (!grouped_for_) return {"the first profile", true};
+    if (lost_ != lost_then_) return {describe_loss(lost_), true};
     std::string reason = describe_move(measured, *grouped_for_, lost_);
     for (std::size_t l = 0; l < lost_.size() && reason.empty(); ++l) {
       const double before = grouped_for_->links[l].latency_us, after = measured.links[l].latency_us;
       if (!lost_[l] && moved(after, before))
         reason = describe_change("link " + std::to_string(l) + "'s latency (us)", before, after);
     }
-    return reason;
+    return {std::move(reason), false};
   }
 
   Setup setup_;  // its links as they are measured
@@ -160,8 +160,7 @@ class MgWfbp final : public QueueScheduler {
   std::map<std::uint64_t, Step> steps_;
   std::optional<model::Profile> grouped_for_;
   std::optional<Merging> merging_;
-  unsigned moves_seen_ = 0;  // in a row
-  std::uint64_t look_at_ = StepMeter::kComplete;
+  Looks looks_{StepMeter::kComplete};
 };
 
 }  // namespace

@@ -1,7 +1,6 @@
 // When a profile that is measured anew is worth deciding anew. What the policies that do so share.
 #pragma once
 
-#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -9,9 +8,7 @@
 
 namespace deft::sched {
 
-inline constexpr std::uint64_t kLookEvery = 8;  // steps between comparisons of a decision with what is measured
-inline constexpr double kMoved = 0.1;           // a change of a time or a throughput that is worth a new one,
-inline constexpr unsigned kConfirmed = 3;       // if it is seen so many times in a row
+inline constexpr double kMoved = 0.1;  // a change of a time or a throughput that is worth a new decision (looks.h)
 
 inline bool moved(double now, double then) { return now > then + kMoved * then || now < then - kMoved * then; }
 
