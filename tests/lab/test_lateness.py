@@ -26,7 +26,12 @@ def test_looking_ahead_moves_where_gradients_are_taken():
     assert found["all:2+0"] == found["all:2+0~0"] != found["all:2+0~1"]
 
 
-@pytest.mark.parametrize("case", ["x", "1:0+1", "1:1", "-1:1+1", "1:1+1~", "1:1+1x1.2.3"])
+def test_before_the_step_from_which_it_is_late_it_is_plain_training():
+    found = accuracies("--steps", "50", "0:1+0", "all:60+0@50", "all:60+0@25")
+    assert found["0:1+0"] == found["all:60+0@50"] != found["all:60+0@25"]
+
+
+@pytest.mark.parametrize("case", ["x", "1:1+1@", "1:0+1", "1:1", "-1:1+1", "1:1+1~", "1:1+1x1.2.3"])
 def test_a_case_that_is_none_is_named(case):
     shown = subprocess.run([PROGRAM, "--", case], capture_output=True, text=True, timeout=60)
     assert shown.returncode == 2 and f"'{case}' is no case" in shown.stderr
