@@ -1,6 +1,7 @@
 #include "core/sched/link_meter.h"
 
 #include <algorithm>
+#include <vector>
 
 namespace deft::sched {
 namespace {
@@ -12,14 +13,6 @@ constexpr double kQuickShare = 0.7;  // the throughput that this share of the pa
 
 }  // namespace
 
-void LinkMeter::add_to(std::vector<Sample>& samples, std::size_t& count, Sample sample) const {
-  if (samples.size() < kSamples)
-    samples.push_back(sample);
-  else
-    samples[count % kSamples] = sample;
-  ++count;
-}
-
 void LinkMeter::add(std::uint64_t bytes, double us, bool overlapped) {
   if (us < 0) return;
   const bool small = bytes <= kSmallBytes;
@@ -28,14 +21,14 @@ void LinkMeter::add(std::uint64_t bytes, double us, bool overlapped) {
   const Sample sample = run_;
   if (sample.us <= 0 || (small && overlapped)) return;
   if (small) {
-    add_to(small_, small_count_, sample);
+    small_.add(sample);
     double least = us;
     for (const auto& seen : small_) least = std::min(least, seen.us);
     if (small_.size() >= kLeast) model_.latency_us = least;
     return;
   }
   if (sample.bytes < kLargeBytes) return;
-  add_to(large_, large_count_, sample);
+  large_.add(sample);
   if (large_.size() < kLeast) return;
   std::vector<double> speeds;
   for (const auto& seen : large_) {

@@ -11,9 +11,9 @@
 
 #include <cstdint>
 #include <utility>
-#include <vector>
 
 #include "core/model/profile.h"
+#include "core/sched/recent.h"
 
 namespace deft::sched {
 
@@ -34,14 +34,10 @@ class LinkMeter {
   static constexpr std::size_t kSamples = 24;  // remembered: a change shows within some steps
   static constexpr std::size_t kLeast = 4;     // before the guess is given up
 
-  void add_to(std::vector<Sample>& samples, std::size_t& count, Sample sample) const;
-
   model::LinkModel model_;
-  Sample run_{0, 0};           // the last part, with those it overlapped
-  std::vector<Sample> large_;  // rings: parts whose bytes dominate
-  std::vector<Sample> small_;  // parts whose latency does
-  std::size_t large_count_ = 0;
-  std::size_t small_count_ = 0;
+  Sample run_{0, 0};                // the last part, with those it overlapped
+  Recent<Sample, kSamples> large_;  // parts whose bytes dominate
+  Recent<Sample, kSamples> small_;  // parts whose latency does
 };
 
 }  // namespace deft::sched

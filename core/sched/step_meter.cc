@@ -10,7 +10,7 @@ void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, Time
   };
   const bool ended = whole_.stage_began(stage, step, now_us, waited_us);
   if (stage == Stage::kForward) {
-    if (ended && !forward_began_) steps_[(closed_ - 1) % kComplete].whole_us = whole_.newest_us();  // it was closed
+    if (ended && !forward_began_) steps_.newest().whole_us = whole_.newest_us();  // it was closed
     step_ = step;
     forward_began_ = now_us;
     backward_began_.reset();
@@ -38,11 +38,7 @@ void StepMeter::close_step() {
     before = now;
   }
   seen.whole_us += static_cast<double>(before - *backward_began_);
-  if (steps_.size() < kComplete)
-    steps_.push_back(std::move(seen));
-  else
-    steps_[closed_ % kComplete] = std::move(seen);
-  ++closed_;
+  steps_.add(std::move(seen));
   forward_began_.reset();
   backward_began_.reset();
 }

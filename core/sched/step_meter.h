@@ -14,6 +14,7 @@
 
 #include "core/base/clock.h"
 #include "core/model/profile.h"
+#include "core/sched/recent.h"
 #include "core/sched/scheduler.h"
 #include "core/sched/step_time.h"
 
@@ -43,8 +44,7 @@ class StepMeter {
   void close_step();
 
   std::vector<model::Bucket> buckets_;
-  std::vector<Step> steps_;  // a ring of kComplete
-  std::size_t closed_ = 0;
+  Recent<Step, kComplete> steps_;
   StepTime whole_;  // of all steps, merged ones, too
   double slowest_us_ = 0;
   std::uint64_t step_ = 0;

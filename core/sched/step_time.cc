@@ -19,11 +19,7 @@ bool StepTime::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeU
   const bool ends = began_us_ && step == step_ + 1;
   if (ends) {
     const double us = std::max(0.0, static_cast<double>(now_us - *began_us_ - waited_us_ - waited_us));
-    if (steps_us_.size() < kKept)
-      steps_us_.push_back(us);
-    else
-      steps_us_[ended_ % kKept] = us;
-    ++ended_;
+    steps_us_.add(us);
   }
   step_ = step;
   began_us_ = now_us;
@@ -31,8 +27,8 @@ bool StepTime::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeU
   return ends;
 }
 
-double StepTime::newest_us() const { return ended_ == 0 ? 0 : steps_us_[(ended_ - 1) % kKept]; }
+double StepTime::newest_us() const { return ended() == 0 ? 0 : steps_us_.newest(); }
 
-double StepTime::usual_us() const { return lower_third(steps_us_); }
+double StepTime::usual_us() const { return lower_third({steps_us_.begin(), steps_us_.end()}); }
 
 }  // namespace deft::sched

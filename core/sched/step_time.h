@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/sched/recent.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -30,12 +31,11 @@ class StepTime {
 
   [[nodiscard]] double newest_us() const;
   [[nodiscard]] double usual_us() const;
-  [[nodiscard]] std::size_t ended() const { return ended_; }  // steps so far
+  [[nodiscard]] std::size_t ended() const { return steps_us_.count(); }  // steps so far
 
  private:
-  std::vector<double> steps_us_;  // a ring, from forward to forward
-  std::size_t ended_ = 0;
-  std::uint64_t step_ = 0;  // the one under way
+  Recent<double, kKept> steps_us_;  // from forward to forward
+  std::uint64_t step_ = 0;          // the one under way
   std::optional<TimeUs> began_us_;
   TimeUs waited_us_ = 0;  // in its forward
 };
