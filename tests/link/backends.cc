@@ -1,7 +1,11 @@
 #include "tests/link/backends.h"
 
+#include <algorithm>
 #include <atomic>
 #include <filesystem>
+#include <fstream>
+#include <limits>
+#include <string>
 #include <thread>
 
 #include "core/link/backends.h"
@@ -64,9 +68,25 @@ std::size_t entries_of(const char* directory) {
   return static_cast<std::size_t>(std::distance(begin(entries), end(entries)));
 }
 
+// False for a thread that has been joined: the kernel lists it for a moment longer, with PF_EXITING among its flags
+// (proc_pid_stat(5), the seventh field after the name in parentheses).
+bool runs(const std::filesystem::path& task) {
+  constexpr unsigned kExiting = 0x4;
+  std::ifstream stat(task / "stat");
+  stat.ignore(std::numeric_limits<std::streamsize>::max(), ')');
+  std::string state, parent, group, session, terminal, foreground;
+  unsigned flags = kExiting;  // of a thread that is gone, there is nothing to read
+  stat >> state >> parent >> group >> session >> terminal >> foreground >> flags;
+  return (flags & kExiting) == 0;
+}
+
 }  // namespace
 
 std::size_t open_descriptors() { return entries_of("/proc/self/fd"); }
-std::size_t threads() { return entries_of("/proc/self/task"); }
+
+std::size_t threads() {
+  const std::filesystem::directory_iterator tasks("/proc/self/task");
+  return static_cast<std::size_t>(std::count_if(begin(tasks), end(tasks), [](const auto& task) { return runs(task); }));
+}
 
 }  // namespace deft::link::testing

@@ -36,7 +36,7 @@ std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uin
 // Runs `body` on each node of a new link, each in its own thread; returns when all are done and all links closed.
 void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body);
 
-// Open descriptors and threads of this process, to find leaks.
+// Open descriptors and threads of this process, to find leaks; a joined thread is not counted.
 std::size_t open_descriptors();
 std::size_t threads();
 
