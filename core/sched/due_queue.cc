@@ -49,24 +49,46 @@ std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
   double us = kUnpacedPartUs;
   if (compute_us_ > 0)
     us = std::max(kPartShare * compute_us_, std::min(kLatencyRatio * latency_us, kLongestShare * compute_us_));
-  us = std::max(us, kLeastRatio * latency_us);
-  return std::max(kLeastPartBytes, static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
+  return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
 }
 
 // How much of `rest` goes to `link` at once; leaves no sliver.
 std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest) const {
-  const std::uint64_t part = part_bytes(link);
+  const std::uint64_t part = std::min(part_bytes(link), bytes_until_urgent(link));
   return rest <= part + part / 4 ? rest : part / kPartAlignBytes * kPartAlignBytes;
 }
 
-// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling.
-bool DueQueue::has_room(model::LinkIndex link) const {
-  return !board_.is_lost(link) && board_.on_way_bytes(link) - express_bytes_[link] <= part_bytes(link);
+// As little as a part may be.
+std::uint64_t DueQueue::least_bytes(model::LinkIndex link) const {
+  const double us = kLeastRatio * board_.cost_us(link, 0);
+  return std::max(kLeastPartBytes, static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
 }
 
-bool DueQueue::any_room() const {
+// What keeps `link` a latency longer than until the urgent is expected, so that its order travels meanwhile.
+std::uint64_t DueQueue::bytes_until_urgent(model::LinkIndex link) const {
+  if (!urgent_us_) return std::numeric_limits<std::uint64_t>::max();
+  const double us = std::max(0.0, *urgent_us_ - free_at_us_[link]);
+  return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
+}
+
+// True where another part would hold up the urgent: what is on its way keeps `link` until then. Forecasts err, so a link
+// takes something all the same where nothing is on its way, and where the urgent is overdue, two of the least parts.
+bool DueQueue::is_kept_for_urgent(model::LinkIndex link, TimeUs now_us) const {
+  if (!urgent_us_) return false;
+  const std::uint64_t on_way = board_.on_way_bytes(link) - express_bytes_[link];
+  if (*urgent_us_ <= static_cast<double>(now_us)) return on_way > least_bytes(link);
+  return on_way > 0 && board_.free_at_us(link, now_us) >= *urgent_us_;
+}
+
+// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling.
+bool DueQueue::has_room(model::LinkIndex link, TimeUs now_us) const {
+  return !board_.is_lost(link) && !is_kept_for_urgent(link, now_us) &&
+         board_.on_way_bytes(link) - express_bytes_[link] <= part_bytes(link);
+}
+
+bool DueQueue::any_room(TimeUs now_us) const {
   for (model::LinkIndex link = 0; link < board_.count(); ++link)
-    if (has_room(link)) return true;
+    if (has_room(link, now_us)) return true;
   return false;
 }
 
@@ -88,10 +110,10 @@ void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<La
     const std::uint64_t bytes = piece(link, waiting.bytes - seen);
     free_at_us_[link] += board_.cost_us(link, bytes);
     seen += bytes;
-    if (!has_room(link)) continue;
+    if (!has_room(link, now_us)) continue;
     const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room
     launch(waiting, link, next, now_us, launches);
-    if (!any_room()) looks = 1;  // the loop's own step makes it 0
+    if (!any_room(now_us)) looks = 1;  // the loop's own step makes it 0
   }
 }
 
@@ -128,7 +150,7 @@ void DueQueue::take_express(TimeUs now_us, std::vector<Launch>& launches) {
 
 void DueQueue::take(TimeUs now_us, std::vector<Launch>& launches) {
   take_express(now_us, launches);
-  if (waiting_.empty() || !any_room()) return;
+  if (waiting_.empty() || !any_room(now_us)) return;
   free_at_us_.clear();
   for (model::LinkIndex link = 0; link < board_.count(); ++link) free_at_us_.push_back(board_.free_at_us(link, now_us));
   int looks = kLookAhead;

@@ -11,9 +11,11 @@
 #include "core/sched/due_queue.h"
 #include "core/sched/knapsack_planner.h"
 #include "core/sched/looks.h"
+#include "core/sched/parts.h"
 #include "core/sched/pinned_plan.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_change.h"
+#include "core/sched/ready_forecast.h"
 #include "core/sched/step_meter.h"
 
 namespace deft::sched {
@@ -60,7 +62,8 @@ class Knapsack final : public Scheduler {
         decided_(setup.buckets.size()),
         ready_(setup.buckets.size()),
         queued_(setup.buckets.size()),
-        queue_(setup) {
+        queue_(setup),
+        forecast_(setup) {
     setup_.limits.joined = joined_buckets(setup);
     model::follow(calendars_, 0, model::cycles_of(plan_));
     if (setup.profile) queue_.pace(plan_.compute_us);
@@ -74,10 +77,12 @@ class Knapsack final : public Scheduler {
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
     if (measures_) meter_.stage_began(stage, step, now_us, waited_us);
     reach(step);
+    if (stage == Stage::kBackward) backward_began(step, now_us);
   }
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
     if (measures_) meter_.bucket_ready(bucket, step, now_us);
     reach(step);
+    forecast_.ready(bucket, step, now_us);
     ready_[bucket] = std::max(ready_[bucket], step + 1);
     queue_ready(bucket);
   }
@@ -95,6 +100,7 @@ class Knapsack final : public Scheduler {
 
   std::vector<Launch> take_launches(TimeUs now_us) override {
     std::vector<Launch> launches;
+    queue_.expect_urgent(most_urgent_ ? forecast_.ready_us(*most_urgent_) : std::nullopt);
     queue_.take(now_us, launches);
     return launches;
   }
@@ -118,6 +124,18 @@ class Knapsack final : public Scheduler {
     for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
       for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
+  }
+
+  // The most urgent bucket of this step: what the next forward needs first of all that has to wait for links.
+  void backward_began(std::uint64_t step, TimeUs now_us) {
+    forecast_.backward_began(step, now_us);
+    most_urgent_.reset();
+    for (model::BucketIndex b = 0; b < calendars_.size(); ++b) {
+      const auto next = calendars_[b].at(queued_[b]);
+      if (next.last_step != step || next.apply_step != step + 1 || passes_others(setup_.buckets[b].bytes)) continue;
+      if (!most_urgent_ || setup_.buckets[b].forward_position < setup_.buckets[*most_urgent_].forward_position)
+        most_urgent_ = b;
+    }
   }
 
   // Queues what is complete. Before the first plan buckets go as they become ready, later as forward needs them.
@@ -204,6 +222,8 @@ class Knapsack final : public Scheduler {
   std::vector<std::uint64_t> ready_;    // of each bucket, one more than the newest step that is ready
   std::vector<std::uint64_t> queued_;   // of each bucket, generations that went into the queue
   DueQueue queue_;
+  ReadyForecast forecast_;
+  std::optional<model::BucketIndex> most_urgent_;
   std::vector<Update> updates_;
 };
 

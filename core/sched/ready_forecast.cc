@@ -51,4 +51,9 @@ std::optional<double> ReadyForecast::next_us(std::span<const std::uint32_t> rank
   return std::nullopt;
 }
 
+std::optional<double> ReadyForecast::ready_us(model::BucketIndex bucket) const {
+  if (!running_ || is_ready_[bucket] || offset_us_[bucket] < 0) return std::nullopt;
+  return static_cast<double>(began_us_) + offset_us_[bucket];
+}
+
 }  // namespace deft::sched

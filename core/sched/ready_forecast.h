@@ -26,6 +26,8 @@ class ReadyForecast {
   // When the next bucket with a rank below `rank` is expected; nothing where no such bucket is to come in this
   // backward. In the very first step, without a profile, any time might be the one: 0.
   [[nodiscard]] std::optional<double> next_us(std::span<const std::uint32_t> ranks, std::uint64_t rank) const;
+  // When `bucket` is expected; nothing where it is ready, backward does not run, or it was never seen.
+  [[nodiscard]] std::optional<double> ready_us(model::BucketIndex bucket) const;
 
  private:
   void begin(std::uint64_t step, TimeUs now_us);

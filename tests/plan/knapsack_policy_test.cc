@@ -28,6 +28,21 @@ TEST(KnapsackPolicy, vgg19TakesTheComputeTimeOnTwoLinks) {
   EXPECT_GE(outcome->updates_per_step, 0.93 * update_rate_limit(vgg19()));
 }
 
+// A part lasts 2 ms on this link, and the first bucket that forward needs, too large for the express way, is the last one
+// that backward produces.
+TEST(KnapsackPolicy, whatForwardNeedsFirstWaitsForNoPart) {
+  model::Profile profile;
+  profile.buckets = {{"conv", 40'000, 12'000, 20'000, {}}, {"fc", 28'000'000, 2'000, 2'000, {}}};
+  profile.links = {{"link", 50, {}, 1000}};
+  auto setup = sim::setup_for(profile, "knapsack");
+  setup.limits.max_staleness_steps = 0;
+  const auto scheduler = make_scheduler(setup);
+  ASSERT_TRUE(scheduler) << scheduler.error().message();
+  const auto outcome = sim::simulate(**scheduler, profile, {});
+  ASSERT_TRUE(outcome) << outcome.error().message();
+  EXPECT_LE(outcome->step_us, 1.01 * profile.compute_us());
+}
+
 TEST(KnapsackPaperPolicy, vgg19TakesTheComputeTimeWithItsOwnBuckets) {
   const auto profile = partition::rebucket(vgg19(), "deft");
   ASSERT_TRUE(profile) << profile.error().message();
@@ -49,14 +64,13 @@ TEST(KnapsackPaperPolicy, asksForAProfile) {
   EXPECT_NE(outcome.error().message().find("profile"), std::string::npos);
 }
 
-// Where every update is fresh, what runs waited for more than 3 % of a step in four of 20,000 profiles, and for 7 % at most.
 RC_GTEST_PROP(KnapsackPolicy, SimulatedStepsTakeTheComputeTimeAndThePlansRate, ()) {
   const auto profile = any_profile({.most_buckets = 20});
   const auto plan = plan_knapsack(profile, {});
   RC_ASSERT(plan.has_value());
   const auto outcome = run(profile, "knapsack");
   if (!outcome) RC_FAIL(outcome.error().message());
-  RC_ASSERT(outcome->step_us <= (plan->updates_per_step() < 1 ? 1.03 : 1.1) * profile.compute_us());
+  RC_ASSERT(outcome->step_us <= 1.03 * profile.compute_us());
   RC_ASSERT(std::abs(outcome->updates_per_step / plan->updates_per_step() - 1) < 0.02);
   RC_ASSERT(outcome->max_staleness_steps <= plan->max_staleness());
 }

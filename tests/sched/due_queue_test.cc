@@ -48,6 +48,7 @@ class Links {
     const auto [at_us, index] = *running_.begin();
     running_.erase(running_.begin());
     now_us = static_cast<TimeUs>(at_us);
+    ended_us[{sent[index].bucket, sent[index].generation}] = at_us;
     queue.finish(sent[index], now_us);
     take();
     return true;
@@ -56,6 +57,11 @@ class Links {
     while (finish_one()) {
     }
   }
+  void finish_until(TimeUs us) {
+    while (!running_.empty() && running_.begin()->first <= static_cast<double>(us)) finish_one();
+    now_us = us;
+  }
+  [[nodiscard]] std::size_t on_way() const { return running_.size(); }
   [[nodiscard]] std::uint64_t bytes_on(model::LinkIndex link) const {
     std::uint64_t bytes = 0;
     for (const Launch& launch : sent)
@@ -77,6 +83,7 @@ class Links {
   TimeUs now_us = 0;
   std::vector<Launch> sent;
   std::map<std::pair<model::BucketIndex, std::uint64_t>, std::uint64_t> covered;
+  std::map<std::pair<model::BucketIndex, std::uint64_t>, double> ended_us;
 };
 
 TEST(DueQueue, sendsWhatIsDueFirstAndOfThatWhatIsUrgent) {
@@ -106,6 +113,37 @@ TEST(DueQueue, whatIsUrgentWaitsForTwoPartsOfWhatIsLate) {
   links.finish_all();
   EXPECT_EQ((links.covered[{0, 0}]), 50'000'000U);
   EXPECT_EQ((links.covered[{1, 3}]), 50'000U);
+}
+
+constexpr double kLongLatencyUs = 500;  // a part lasts a tenth of a step, and the least one six latencies
+
+TEST(DueQueue, whatIsUrgentWaitsForNoPartWhereItComesWhenExpected) {
+  for (const TimeUs urgent_us : {3'000, 8'000, 47'300, 60'100}) {
+    Links links(setup_of({50'000'000, 50'000}, {kRate}, kLongLatencyUs));
+    links.queue.add({0, 0, 9, 0});
+    links.queue.expect_urgent(static_cast<double>(urgent_us));
+    links.take();
+    links.finish_until(urgent_us);
+    links.queue.expect_urgent({});
+    links.queue.add({1, 3, 5, 0});
+    links.take();
+    links.finish_all();
+    const double own_us = kLongLatencyUs + 50'000 / kRate;
+    EXPECT_LE(links.ended_us.at({1, 3}), static_cast<double>(urgent_us) + kLongLatencyUs + own_us) << urgent_us;
+  }
+}
+
+TEST(DueQueue, noLinkIdlesWhereTheUrgentComesLaterThanExpected) {
+  Links links(setup_of({5'000'000}, {kRate}, kLongLatencyUs));
+  links.queue.add({0, 0, 9, 0});
+  links.queue.expect_urgent(8'000);
+  links.take();
+  links.finish_until(20'000);
+  EXPECT_EQ(links.on_way(), 2U) << "one runs, the next waits behind it";
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 5'000'000U);
+  const double busy_us = 5'000'000 / kRate + static_cast<double>(links.sent.size()) * kLongLatencyUs;
+  EXPECT_NEAR(static_cast<double>(links.now_us), busy_us, 1);
 }
 
 TEST(DueQueue, whatIsSmallWaitsForNoRoom) {
