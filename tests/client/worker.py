@@ -13,6 +13,7 @@ import time
 
 import deft
 import numpy as np
+from held import held
 
 FLOATS = {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}
 INTEGERS = {deft.INT32: np.int32, deft.INT64: np.int64, deft.UINT8: np.uint8, deft.INT8: np.int8}
@@ -283,22 +284,11 @@ def opens_again(session):
 def leaves_nothing(session):
     """Opening, working and closing leaves no thread and no descriptor behind."""
 
-    def runs(task):
-        """False for a thread that has been joined: the kernel lists it for a moment longer, as exiting (PF_EXITING)."""
-        try:
-            with open(f"/proc/self/task/{task}/stat") as stat:
-                return not int(stat.read().rpartition(")")[2].split()[6]) & 0x4
-        except OSError:  # gone since it was listed
-            return False
-
-    def count():
-        return len(os.listdir("/proc/self/fd")), sum(map(runs, os.listdir("/proc/self/task")))
-
     seen = []
     for _ in range(3):
         allreduce(session)
         opens_again(session)
-        seen.append(count())
+        seen.append(held())
     assert len(set(seen)) == 1, seen
 
 

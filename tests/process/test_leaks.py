@@ -3,22 +3,24 @@ descriptor, thread or process, neither in daemons and servers nor in workers tha
 
 import os
 import time
+from pathlib import Path
 
 import pytest
 from cluster import BUILD, Cluster, wait_for_line, wait_until
+from held import held
 from test_mpi import children
 from test_parameter_servers import Servers
 
 FAKES = BUILD / "tests/fakes"
 TIMEOUT_S = 3.0
+PYTHONPATH = os.pathsep.join([str(BUILD / "python"), str(Path(__file__).parents[1] / "client")])
 LINKS = ["gloo:lo", "ps", "workertcp:lo", "gloo:lo,ps"]
 LINKS += ["mpi:lo"] if (BUILD / "bin/deft-mpi").exists() else []
 LINKS += ["nccl", "nccl,gloo:lo"] if (FAKES / "libnccl.so.2").exists() else []
 
 # A worker that outlives its job: what it has open before and after is the same.
 SURVIVOR = """
-def held():
-    return len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task"))
+from held import held
 def train(session, steps):
     group = session.declare("sgd", [deft.Tensor("fc.weight", deft.FLOAT32, (1 << 20,), 0)])
     for step in range(steps):
@@ -41,10 +43,6 @@ say(f"HELD {held() == before} {before} {held()}")
 """
 
 
-def held(pid: int) -> tuple[int, int]:
-    return len(os.listdir(f"/proc/{pid}/fd")), len(os.listdir(f"/proc/{pid}/task"))
-
-
 def holds_no_more(process, descriptors: int, threads: int) -> bool:
     now = held(process.pid)
     return now[0] <= descriptors and now[1] <= threads
@@ -56,7 +54,7 @@ def test_nothing_is_left_behind_by_a_peer_that_is_killed(links, victim):
     with Cluster(2) as cluster:
         servers = Servers(cluster, 1) if "ps" in links else None
         given = links if servers is None else links.replace("ps", servers.link)
-        variables = {"DEFT_LINKS": given, "LD_LIBRARY_PATH": str(FAKES)}
+        variables = {"DEFT_LINKS": given, "LD_LIBRARY_PATH": str(FAKES), "PYTHONPATH": PYTHONPATH}
         survivors = [cluster.daemons[0], *(servers.processes if servers else [])]
         before = [held(process.pid) for process in survivors]
         workers = cluster.start(SURVIVOR, **variables)
