@@ -71,19 +71,14 @@ std::uint64_t DueQueue::bytes_until_urgent(model::LinkIndex link) const {
   return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
 }
 
-// True where another part would hold up the urgent: what is on its way keeps `link` until then. Forecasts err, so a link
-// takes something all the same where nothing is on its way, and where the urgent is overdue, two of the least parts.
-bool DueQueue::is_kept_for_urgent(model::LinkIndex link, TimeUs now_us) const {
-  if (!urgent_us_) return false;
-  const std::uint64_t on_way = board_.on_way_bytes(link) - express_bytes_[link];
-  if (*urgent_us_ <= static_cast<double>(now_us)) return on_way > least_bytes(link);
-  return on_way > 0 && board_.free_at_us(link, now_us) >= *urgent_us_;
-}
-
-// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling.
+// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling. Not
+// so where the one that runs keeps the link until the urgent is expected; where that is overdue, the two are the least.
 bool DueQueue::has_room(model::LinkIndex link, TimeUs now_us) const {
-  return !board_.is_lost(link) && !is_kept_for_urgent(link, now_us) &&
-         board_.on_way_bytes(link) - express_bytes_[link] <= part_bytes(link);
+  if (board_.is_lost(link)) return false;
+  const std::uint64_t on_way = board_.on_way_bytes(link) - express_bytes_[link];
+  if (!urgent_us_ || on_way == 0) return on_way <= part_bytes(link);
+  if (*urgent_us_ <= static_cast<double>(now_us)) return on_way <= least_bytes(link);
+  return board_.free_at_us(link, now_us) < *urgent_us_ && on_way <= part_bytes(link);
 }
 
 bool DueQueue::any_room(TimeUs now_us) const {

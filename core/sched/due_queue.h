@@ -65,7 +65,6 @@ class DueQueue {
   [[nodiscard]] std::uint64_t least_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest) const;
   [[nodiscard]] std::uint64_t bytes_until_urgent(model::LinkIndex link) const;
-  [[nodiscard]] bool is_kept_for_urgent(model::LinkIndex link, TimeUs now_us) const;
   [[nodiscard]] bool has_room(model::LinkIndex link, TimeUs now_us) const;
   [[nodiscard]] bool any_room(TimeUs now_us) const;
   [[nodiscard]] model::LinkIndex best_link(std::uint64_t rest) const;
