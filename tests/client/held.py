@@ -6,7 +6,11 @@ import os
 def held(pid: int | str = "self") -> tuple[int, int]:
     """Open descriptors and threads of the process."""
     folder = f"/proc/{pid}/task"
-    return len(os.listdir(f"/proc/{pid}/fd")), sum(runs(f"{folder}/{task}") for task in os.listdir(folder))
+    return descriptors(pid), sum(runs(f"{folder}/{task}") for task in os.listdir(folder))
+
+
+def descriptors(pid: int | str) -> int:
+    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def runs(task: str) -> bool:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from cluster import Cluster, wait_for_line, wait_until
+from held import descriptors
 
 TIMEOUT_S = 3.0
 MARGIN_S = 1.5  # starting an interpreter's exception path on a busy machine
@@ -43,10 +44,6 @@ def start_training(cluster, per_node=1, **variables):
     for worker in workers:
         wait_for_line(worker, "training")
     return workers
-
-
-def descriptors(pid: int) -> int:
-    return len(os.listdir(f"/proc/{pid}/fd"))
 
 
 def assert_clean(cluster, node: int, before: int) -> None:

@@ -1,11 +1,11 @@
 """Training through parameter servers: real deftd --role server processes, alone and mixed with gloo."""
 
-import os
 import signal
 import time
 
 import pytest
 from cluster import Cluster, free_port, wait_for_line, wait_until
+from held import descriptors
 
 SUMS = """
 import hashlib
@@ -46,15 +46,11 @@ class Servers:
         self.link = "ps:" + "+".join(self.addresses)
 
 
-def descriptors(process) -> int:
-    return len(os.listdir(f"/proc/{process.pid}/fd"))
-
-
 @pytest.mark.parametrize("nodes, per_node, count", [(2, 1, 1), (2, 2, 2), (3, 1, 2)])
 def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
     with Cluster(nodes) as cluster:
         servers = Servers(cluster, count)
-        before = [descriptors(server) for server in servers.processes]
+        before = [descriptors(server.pid) for server in servers.processes]
         digests = {
             links: {cluster_output.split()[-1] for cluster_output in run(cluster, per_node, links)}
             for links in ("gloo:lo", servers.link, f"gloo:lo,{servers.link}")
@@ -62,7 +58,9 @@ def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
         assert all(len(digest) == 1 for digest in digests.values()), digests
         assert len(set.union(*digests.values())) == 1, digests
         for server, count_before in zip(servers.processes, before, strict=True):
-            wait_until(lambda s=server, c=count_before: descriptors(s) <= c, what="the server's descriptors given back")
+            wait_until(
+                lambda s=server, c=count_before: descriptors(s.pid) <= c, what="the server's descriptors given back"
+            )
 
 
 def run(cluster: Cluster, per_node: int, links: str, policy: str = "bytescheduler", **options: str) -> list[str]:
@@ -115,7 +113,7 @@ def test_a_job_that_loses_its_servers_goes_on_over_gloo(kill):
 def test_a_lost_node_is_named_and_the_servers_serve_the_next_job(beside):
     with Cluster(3) as cluster:
         servers = Servers(cluster, 2)
-        before = [descriptors(server) for server in servers.processes]
+        before = [descriptors(server.pid) for server in servers.processes]
         workers = cluster.start(SUMS, DEFT_LINKS=beside + servers.link, STEPS="1000000")
         for worker in workers:
             wait_for_line(worker, "training")
@@ -125,7 +123,9 @@ def test_a_lost_node_is_named_and_the_servers_serve_the_next_job(beside):
         cluster.daemons[2].wait()
         cluster.daemons[2] = cluster.start_daemon(2)
         for server, count_before in zip(servers.processes, before, strict=True):
-            wait_until(lambda s=server, c=count_before: descriptors(s) <= c, what="the server's descriptors given back")
+            wait_until(
+                lambda s=server, c=count_before: descriptors(s.pid) <= c, what="the server's descriptors given back"
+            )
         assert len({output.split()[-1] for output in run(cluster, 1, servers.link)}) == 1
 
 
