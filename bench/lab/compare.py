@@ -14,6 +14,7 @@ from lab import forecast, links, rates, report
 from lab.catalogue import MODELS
 from lab.events import Events
 from lab.job import Block, Job, JobFailed, Score, Training
+from lab.layers import medians
 from lab.netns import Nodes
 from lab.progress import Progress
 from lab.report import Outcome, Results
@@ -223,7 +224,7 @@ class Comparison:
         """The simulator's forecast of each scheme of Deft, beside what was measured."""
         try:
             simulator = forecast.Simulator(Path(self._arguments.build).resolve() / "bin" / "deft")
-            layers = forecast.medians(self._layers)
+            layers = medians(self._layers)
             found = {free: self._measured_links(free) for free in {s.free for s in self._outcomes if s.is_deft}}
             for scheme, outcome in self._outcomes.items():
                 if scheme.is_deft:

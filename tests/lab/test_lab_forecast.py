@@ -4,7 +4,7 @@ import json
 
 import pytest
 from lab import forecast, links
-from lab.forecast import Layers, Tensor
+from lab.layers import Layers, Tensor
 from lab.schemes import parse
 from lab_commands import ROOT
 
@@ -48,14 +48,6 @@ def test_of_several_passes_only_the_last_sends_and_the_first_waits():
 def test_buckets_that_are_not_of_these_tensors_are_refused():
     with pytest.raises(forecast.CannotForecast, match="byte 1536"):
         forecast.profile("m", LAYERS, [1536, 512], [LINK])
-
-
-def test_medians_are_taken_of_each_time():
-    def step(add):
-        tensors = [{"name": "w", "bytes": 4, "needed_us": 1 + add, "ready_us": 2 + add}]
-        return {"tensors": tensors, "before_us": 3 + add, "forward_us": 4, "backward_us": 5, "update_us": 6}
-
-    assert forecast.medians([step(0), step(10), step(1)]) == Layers([Tensor("w", 4, 2, 3)], 4, 5, 4, 6)
 
 
 def test_overlap_is_the_share_of_transfers_that_meet_compute():

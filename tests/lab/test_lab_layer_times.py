@@ -2,6 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from lab.layer_times import Watch  # noqa: E402
+from lab.layers import Layers, Tensor, medians  # noqa: E402
 
 
 def test_tensors_are_needed_in_the_order_of_forward_and_ready_in_that_of_backward():
@@ -26,3 +27,11 @@ def test_tensors_are_needed_in_the_order_of_forward_and_ready_in_that_of_backwar
     assert ready[0] > 0 and ready == sorted(ready) and ready[-1] < step["backward_us"]
     watch.remove()
     assert not any(module._forward_pre_hooks for module in model.modules())
+
+
+def test_medians_are_taken_of_each_time():
+    def step(add):
+        tensors = [{"name": "w", "bytes": 4, "needed_us": 1 + add, "ready_us": 2 + add}]
+        return {"tensors": tensors, "before_us": 3 + add, "forward_us": 4, "backward_us": 5, "update_us": 6}
+
+    assert medians([step(0), step(10), step(1)]) == Layers([Tensor("w", 4, 2, 3)], 4, 5, 4, 6)
