@@ -1,16 +1,22 @@
 """Where in the forward pass each parameter is first used.
 
-During one training forward, every torch function called inside a module's forward is watched for parameters among its
-arguments. The site of a parameter is the module in whose forward it was first used: mostly its owner, but the attention
-module for the output projection of torch.nn.MultiheadAttention, and whichever module comes first for tied weights.
-A parameter that was seen in no module has no site. A compiled module is one site for all its parameters.
+During one training forward, every torch function and autograd.Function called inside a module's forward is watched for
+parameters among its arguments. The site of a parameter is the module in whose forward it was first used: mostly its
+owner, but the attention module for the output projection of torch.nn.MultiheadAttention, and whichever module comes
+first for tied weights. A parameter that was seen in no module has no site. A compiled module is one site for all its
+parameters.
 """
+
+import threading
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from .compiling import is_compiled, untraced
+
+# What autograd.Function.apply calls; scripts keep `apply` of their functions as names of their own.
+_FunctionBase = torch.autograd.function._SingleLevelFunction
 
 _METADATA = {
     getattr(torch.Tensor, name).__get__
@@ -130,6 +136,30 @@ class _UseMode(TorchFunctionMode):
     def __init__(self, use):
         super().__init__()
         self._use = use
+
+    def __enter__(self):
+        self._watch_functions()
+        return super().__enter__()
+
+    def __exit__(self, *error):
+        del _FunctionBase.apply
+        if self._outer is not None:
+            _FunctionBase.apply = self._outer
+        return super().__exit__(*error)
+
+    def _watch_functions(self):
+        """No mode sees the arguments of autograd.Function.apply, nor those of an extension's kernel within."""
+        here, use = threading.get_ident(), self._use
+        self._outer = vars(_FunctionBase).get("apply")  # another optimizer's watch, around this one
+
+        def watched(cls, *args, **kwargs):
+            if threading.get_ident() == here:
+                use(args)
+            if self._outer is not None:
+                return self._outer.__func__(cls, *args, **kwargs)
+            return super(_FunctionBase, cls).apply(*args, **kwargs)
+
+        _FunctionBase.apply = classmethod(watched)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

@@ -122,8 +122,25 @@ def test_activation_checkpointing(start, policy, reentrant):
     assert all(start(2, policy=policy).run(train_checkpointed, reentrant))
 
 
+class FusedLinear(torch.autograd.Function):
+    """As fused layers are made: what an extension computes is seen by no mode of torch."""
+
+    @staticmethod
+    def forward(ctx, x, weight):
+        ctx.save_for_backward(x, weight)
+        with torch._C.DisableTorchFunction():
+            return x @ weight.t()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        x, weight = ctx.saved_tensors
+        return gradient @ weight, gradient.t() @ x
+
+
 class Borrowing(nn.Module):
     """Uses its decoder's weight before the decoder runs, and a submodule's weight that never runs."""
+
+    linear = staticmethod(functional.linear)
 
     def __init__(self, dtype=torch.float32):
         super().__init__()
@@ -133,21 +150,27 @@ class Borrowing(nn.Module):
         self.to(dtype)
 
     def forward(self, x):
-        h = functional.linear(torch.tanh(self.encoder(x)), self.decoder.weight)
+        h = self.linear(torch.tanh(self.encoder(x)), self.decoder.weight)
         return functional.linear(self.decoder(h), self.lent.weight, self.lent.bias)
 
 
-def train_borrowing():
-    model = make(Borrowing)
+class BorrowingInAFunction(Borrowing):
+    linear = staticmethod(FusedLinear.apply)
+
+
+def train_borrowing(build):
+    model = make(build)
     optimizer = train(model)
     sites = dict(optimizer._deft._sites.found)
     assert model.decoder.weight in set(sites[model]), "the first use was not noticed"
     assert overlaps(optimizer)
-    return finish(model, train_alone("sgd", STEPS, schedule=False, build=Borrowing))
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction), "the watch goes on"
+    return finish(model, train_alone("sgd", STEPS, schedule=False, build=build))
 
 
-def test_parameters_used_outside_of_their_module_are_updated_in_time(start):
-    assert all(start(2, policy="bytescheduler").run(train_borrowing))
+@pytest.mark.parametrize("build", [Borrowing, BorrowingInAFunction])
+def test_parameters_used_outside_of_their_module_are_updated_in_time(start, build):
+    assert all(start(2, policy="bytescheduler").run(train_borrowing, build))
 
 
 class Detours(nn.Module):
