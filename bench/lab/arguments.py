@@ -68,6 +68,12 @@ def parser() -> argparse.ArgumentParser:
         help="with --epochs: also measure test accuracy after each round, and say when it reached X (0.85 or 85%%)",
     )
     add(
+        "--accelerator",
+        action="store_true",
+        help="measure each layer's time on the cores, then let it take that time asleep, with ready-made gradients: as "
+        "where an accelerator computes. No training: times, CPU and equal replicas only",
+    )
+    add(
         "--verify",
         action="store_true",
         help="compare the simulator's forecast for the measured layers and links with each scheme's step time",
@@ -184,6 +190,12 @@ def _check_measurements(arguments: argparse.Namespace, schemes: list[Scheme]) ->
         if arguments.epochs is None:
             raise ValueError("--time-to-accuracy needs --epochs")
         arguments.time_to_accuracy = wanted
+    if arguments.accelerator:
+        for name in ("accuracy", "epochs"):
+            if getattr(arguments, name):
+                raise ValueError(f"--accelerator learns nothing: leave out --{name}")
+        if arguments.straggler:
+            raise ValueError("--straggler takes cores away, which compute does not use with --accelerator")
     if arguments.verify:
         if not any(scheme.kind == "compute" for scheme in schemes):
             raise ValueError("--verify needs the scheme compute, in whose steps the layers are measured")

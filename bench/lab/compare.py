@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import os
 import statistics
 import subprocess
@@ -22,6 +23,7 @@ from lab.schemes import Scheme, parse
 
 FIRST_WARMUP, WARMUP = 3, 1  # steps that are trained but not timed, in the first round and in later ones
 LAYER_STEPS = 6  # of `compute` in each round, for --verify
+REPLAYED_STEPS = 16  # whose medians --accelerator replays
 DDP_MARGIN = 1.08  # after the first round, DDP's bucket sizes that are this much slower than its best are dropped
 
 
@@ -52,6 +54,8 @@ class Comparison:
 
     def run(self) -> Results:
         try:
+            if self._arguments.accelerator:
+                self._replay_layers()
             self._shape()
             for scheme in self._schemes:
                 for variant in scheme.variants():
@@ -74,6 +78,25 @@ class Comparison:
 
         self._samples = open_dataset(MODELS[self._arguments.model].dataset, self._arguments.data).samples
 
+    def _replay_layers(self) -> None:
+        """Measures the layers on all nodes at the same time; from now on they are replayed."""
+        self._progress.stage("measuring layers")
+        job = self._new_job("compute")
+        try:
+            job.start()
+            job.run(FIRST_WARMUP, 1)
+            layers = medians(job.layers(REPLAYED_STEPS))
+        finally:
+            job.stop()
+        self._training = dataclasses.replace(self._training, layers=layers)
+        self._progress.event(
+            f"layers on the cores: forward {layers.forward_us / 1e3:.0f} ms, backward {layers.backward_us / 1e3:.0f} ms"
+        )
+
+    def _new_job(self, scheme: str) -> Job:
+        """For what is measured before the schemes start."""
+        return Job(self._lab, parse(scheme, self._arguments.nics), self._training, 0, self._logs)
+
     # Shaping
 
     def _shape(self) -> None:
@@ -94,7 +117,7 @@ class Comparison:
     def _rates_for_coverage(self) -> list[str]:
         """Measures compute on all nodes at the same time."""
         self._progress.stage("measuring compute")
-        job = Job(self._lab, parse("compute", self._arguments.nics), self._training, 0, self._logs)
+        job = self._new_job("compute")
         try:
             job.start()
             block = job.run(FIRST_WARMUP, max(10, min(20, self._arguments.steps)))
@@ -147,8 +170,8 @@ class Comparison:
             if block:
                 outcome = self._outcomes[scheme]
                 outcome.blocks.append(block)
-                loss = statistics.fmean(block.losses[-10:])
-                self._progress.event(f"{where}: {report.percentile(block.step_ms, 0.5):.1f} ms a step, loss {loss:.4f}")
+                loss = f", loss {statistics.fmean(block.losses[-10:]):.4f}" if not self._arguments.accelerator else ""
+                self._progress.event(f"{where}: {report.percentile(block.step_ms, 0.5):.1f} ms a step{loss}")
                 self._look_closer(scheme, job)
 
     def _turn(self, job: Job, where: str, warmup: int) -> Block:
@@ -231,7 +254,8 @@ class Comparison:
                     names = self._training.links_on(self._lab.interfaces(scheme.nics))
                     cut, own = self._jobs[scheme].bucket_bytes(), [x for x in found[scheme.free] if x.name in names]
                     measured = forecast.profile(self._arguments.model, layers, cut, own, scheme.passes)
-                    outcome.forecast = simulator.forecast(scheme, measured, outcome.daemon_cpu_ms)
+                    cpu_ms = 0.0 if self._arguments.accelerator else outcome.daemon_cpu_ms  # of compute's cores
+                    outcome.forecast = simulator.forecast(scheme, measured, cpu_ms)
                 elif scheme.kind == "compute":
                     outcome.forecast = forecast.Forecast(layers.step_us / 1e3, layers.step_us / 1e3)
         except (JobFailed, forecast.CannotForecast) as failure:
@@ -258,7 +282,8 @@ class Comparison:
 
     def _results(self) -> Results:
         outcomes = list(self._outcomes.values())
-        return Results(outcomes, self._rates, self._coverage, self._arguments.time_to_accuracy)
+        arguments = self._arguments
+        return Results(outcomes, self._rates, self._coverage, arguments.time_to_accuracy, arguments.accelerator)
 
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:
@@ -278,9 +303,12 @@ def lab_shell(lab: Nodes, argv: list[str]) -> int:
 def describe(arguments: argparse.Namespace, lab: Nodes) -> str:
     text = f"{arguments.nodes} nodes x {arguments.workers} worker(s) x {arguments.nics} NIC(s)"
     text += f", model {arguments.model}, batch {arguments.batch}"
+    text += ", compute as on an accelerator" if arguments.accelerator else ""
     cores = " | ".join(",".join(map(str, share)) for share in lab.cores)
     return f"{text}; cores {cores}" + (
-        " (shared: fewer cores than nodes, so times say little)" if lab.cores_shared else ""
+        " (shared: fewer cores than nodes, so times say little)"
+        if lab.cores_shared and not arguments.accelerator
+        else ""
     )
 
 

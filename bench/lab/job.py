@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.governor import cpu_seconds
+from lab.layers import Layers
 from lab.netns import Child, Nodes
 from lab.schemes import Scheme
 
@@ -40,6 +41,7 @@ class Training:
     links: tuple[str, ...] = ()  # Deft's, as gloo:eth0; none: gloo on every NIC
     schedule: str = "constant"  # a key of schedule.py's
     steps: int = 0  # of the whole run, as far as the schedule goes
+    layers: Layers | None = None  # to be replayed (lab/replay.py) instead of computed
 
     def links_on(self, interfaces: list[str]) -> list[str]:
         """Deft's links on these NICs; gloo where there is none of them, as on loopback."""
@@ -148,7 +150,7 @@ class Job:
             "rank": rank,
         }
         setting |= {"world": self.world, "learning_rate": training.learning_rate, "seed": training.seed}
-        setting |= {"schedule": training.schedule, "steps": training.steps}
+        setting |= {"schedule": training.schedule, "steps": training.steps, "layers": training.layers}
         setting |= {"packages": str(training.build / "python"), "passes": self.scheme.passes}
         setting |= {"bucket_mib": self.scheme.bucket_mib, "hook": self.scheme.hook, "options": self.scheme.options}
         return setting | {"store": self._control(0)}

@@ -80,6 +80,7 @@ class Results:
     rates: list[str] | None
     coverage: float | None
     wanted_accuracy: float | None = None  # of the time to it
+    accelerator: bool = False  # compute was replayed: it uses no core, and its losses say nothing
 
     @property
     def compute(self) -> Outcome | None:
@@ -115,7 +116,7 @@ class Results:
             "speedup_vs_ddp": round(ddp / outcome.step_ms(), 4) if ddp else None,
             "updates_per_step": round(outcome.updates_per_step, 4),
             "cpu_ms_per_step": round(outcome.worker_cpu_ms + outcome.daemon_cpu_ms, 2),
-            "loss": round(outcome.loss, 6),
+            "loss": None if self.accelerator else round(outcome.loss, 6),
             "accuracy": outcome.accuracy,
             "params_sha256": outcome.hashes,
             "rounds": [[[round(ms, 1) for ms in rank] for rank in block.ranks_ms()] for block in outcome.blocks],
@@ -189,7 +190,7 @@ def _row(results: Results, outcome: Outcome) -> tuple[str, ...]:
         f"{ddp / step:.2f}x" if ddp else "-",
         f"{outcome.updates_per_step:.3g}",
         f"{outcome.worker_cpu_ms:.0f}+{outcome.daemon_cpu_ms:.0f}",
-        f"{outcome.loss:.4f}",
+        "" if results.accelerator else f"{outcome.loss:.4f}",
         "" if outcome.test_loss is None else f"{outcome.test_loss:.4f}",
         "-" if outcome.accuracy is None else f"{100 * outcome.accuracy:.2f}%",
         _time_to_accuracy(results, outcome),
@@ -236,6 +237,10 @@ def _free_lines(results: Results) -> list[str]:
     for outcome in results.outcomes:
         if outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None):
             added = outcome.added_to_ms(compute)
+            if results.accelerator:
+                share = 100 * added / compute.step_ms()
+                lines.append(f"{outcome.scheme.text}, network free: {added:+.1f} ms a step, {share:+.1f} % of compute")
+                continue
             beyond = added - outcome.daemon_cpu_ms
             shares = [f"{100 * value / compute.step_ms():+.1f} %" for value in (beyond, beyond - waiting)]
             lines.append(

@@ -1,7 +1,8 @@
 """How each kind of scheme trains: alone, through PyTorch DDP, through Deft.
 
 A trainer is made inside a worker from its setting: kind (compute, ddp, deft), model, data, batch, rank, world,
-learning_rate, schedule, steps, seed, passes, for ddp store, bucket_mib, hook and options, for deft packages.
+learning_rate, schedule, steps, seed, passes, layers (to be replayed, or None), for ddp store, bucket_mib, hook and
+options, for deft packages.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from lab.catalogue import MODELS
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
 from lab.models import MAKERS, make_optimizer
+from lab.replay import Blank, Replay
 from lab.schedule import learning_rate_factor
 from lab.schemes import POWERSGD
 
@@ -59,9 +61,12 @@ class Trainer:
         self._setting, self._tell = setting, told
         description = MODELS[setting["model"]]
         self.model = MAKERS[setting["model"]]()
+        self._dataset = open_dataset(description.dataset, setting["data"])
+        if setting["layers"]:
+            self.model = Replay(self.model, setting["layers"], setting["rank"])
+            self._dataset = Blank(self._dataset.samples)
         self.updates = Updates(self.model)
         self.optimizer = make_optimizer(description.optimizer, self.model, setting["learning_rate"])
-        self._dataset = open_dataset(description.dataset, setting["data"])
         self._shards = data.Shards(self._dataset.samples, setting["batch"], setting["rank"], setting["world"])
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
         self._passes = setting["passes"]
@@ -219,7 +224,8 @@ class DeftTrainer(Trainer):
         )
 
     def report(self, loss: torch.Tensor) -> None:
-        self.optimizer.report_loss(loss)
+        if not self._setting["layers"]:  # a replay has no loss that says something
+            self.optimizer.report_loss(loss)
 
     def settle(self) -> None:
         self.optimizer.flush()

@@ -106,6 +106,21 @@ def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
     assert "with daemon's CPU ms" in done.stdout
 
 
+@pytest.mark.skipif(not BUILT, reason="deftd or the torch plugin is not built")
+def test_replayed_layers_go_through_every_kind_of_scheme(emulated, tmp_path):
+    schemes = "compute,ddp:5,fifo,bytescheduler-accumulate-2,knapsack:preserver=off"
+    more = ["--accelerator", "--verify", "--model", "resnet", "--batch", "8", "--steps", "4"]
+    done, records = compared(tmp_path, "--schemes", schemes, "--rate", "100mbit", *more)
+    assert done.returncode == 0, done.stderr
+    assert "layers on the cores: forward" in done.stderr and "as on an accelerator" in done.stderr
+    assert list(records) == schemes.split(",")
+    for scheme, record in records.items():
+        assert record["loss"] is None
+        assert len(set(record["params_sha256"])) == (2 if scheme == "compute" else 1)
+        assert record["updates_per_step"] == (0.5 if "accumulate" in scheme else 1) or "knapsack" in scheme
+    assert records["fifo"]["forecast_ms"] == records["fifo"]["forecast_network_ms"] > 0
+
+
 def test_without_namespaces_it_says_so_and_trains_over_loopback(tmp_path):
     # A PATH without unshare is a system without namespaces.
     programs = tmp_path / "bin"
@@ -145,6 +160,9 @@ def test_a_scheme_that_fails_is_named_and_the_others_go_on(tmp_path):
         (["--time-to-accuracy", "0.5"], "--epochs"),
         (["--time-to-accuracy", "120%", "--epochs", "1"], "between"),
         (["--verify", "--schemes", "ddp,fifo"], "compute"),
+        (["--accelerator", "--epochs", "1"], "--epochs"),
+        (["--accelerator", "--accuracy"], "--accuracy"),
+        (["--accelerator", "--straggler", "node1@step 3: 0.5"], "--straggler"),
         (["--verify", "--straggler", "node1@step 3: 0.5"], "steady"),
         (["--plot", "x.doc"], "x.doc"),
         (["--json", "/no/such/folder/x.json"], "/no/such/folder"),

@@ -67,6 +67,13 @@ def test_a_free_network_is_judged_by_the_transports_cpu_time(results):
     assert "+3.0 %" in last
 
 
+def test_what_was_replayed_has_no_loss_and_pays_for_no_transport(results):
+    results.accelerator = True
+    assert "loss" not in table(results)
+    assert results.records()[0]["loss"] is None
+    assert "fifo@free, network free: +10.0 ms a step, +10.0 % of compute" in table(results)
+
+
 def test_what_a_free_network_adds_is_taken_round_by_round(results):
     compute, free = results.outcomes[0], results.outcomes[3]
     compute.blocks[1].step_ms = [1000.0] * 4  # a round in which the machine was slow
