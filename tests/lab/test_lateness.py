@@ -21,6 +21,11 @@ def test_nothing_late_is_plain_training_however_it_is_said():
     assert found["all:60+0"] != found["0:1+0"]  # no update at all in 50 steps
 
 
+def test_late_updates_may_have_a_momentum_of_their_own():
+    found = accuracies("--steps", "40", "--learning-rate", "0.1", "all:1+0", "all:1+0m0.9", "all:1+0m0.5")
+    assert found["all:1+0"] == found["all:1+0m0.9"] != found["all:1+0m0.5"]
+
+
 def test_looking_ahead_moves_where_gradients_are_taken():
     found = accuracies("--steps", "60", "--learning-rate", "0.1", "all:2+0", "all:2+0~0", "all:2+0~1")
     assert found["all:2+0"] == found["all:2+0~0"] != found["all:2+0~1"]
