@@ -35,6 +35,11 @@ class Outcome:
     def step_ms(self, share: float = 0.5) -> float:
         return percentile([value for block in self.blocks for value in block.step_ms], share)
 
+    def settled_ms(self) -> float:
+        """The median without the first of several rounds, in which the first plans are made."""
+        later = self.blocks[1:] or self.blocks
+        return percentile([value for block in later for value in block.step_ms], 0.5)
+
     def lockstep_ms(self) -> float:
         """A step's time if every worker waited for the slowest of it, at no other cost."""
         return percentile([value for block in self.blocks for value in block.slowest_ms()], 0.5)
@@ -218,7 +223,7 @@ def _forecast_lines(results: Results) -> list[str]:
     rows = [("forecast", "network alone ms", "with daemon's CPU ms", "measured ms", "difference")]
     for outcome in results.outcomes:
         if outcome.forecast:
-            measured, said = outcome.step_ms(), outcome.forecast
+            measured, said = outcome.settled_ms(), outcome.forecast
             difference = f"{100 * (said.step_ms / measured - 1):+.1f} %"
             rows.append(
                 (outcome.scheme.label, f"{said.network_ms:.1f}", f"{said.step_ms:.1f}", f"{measured:.1f}", difference)

@@ -2,6 +2,7 @@ import json
 
 import matplotlib
 import pytest
+from lab.forecast import Forecast
 from lab.job import Block, Score
 from lab.report import Outcome, Results, percentile, table, write_plot
 from lab.schemes import parse
@@ -72,6 +73,11 @@ def test_what_was_replayed_has_no_loss_and_pays_for_no_transport(results):
     assert "loss" not in table(results)
     assert results.records()[0]["loss"] is None
     assert "fifo@free, network free: +10.0 ms a step, +10.0 % of compute" in table(results)
+
+
+def test_a_forecast_is_of_the_rounds_after_the_first(results):
+    results.outcomes[2].forecast = Forecast(302.0, 301.0)
+    assert " 151.0 " in table(results) and "+100.0 %" in table(results)
 
 
 def test_what_a_free_network_adds_is_taken_round_by_round(results):
