@@ -61,10 +61,10 @@ def _measure_one(lab: Nodes, training: Training, name: str, part_bytes: int, num
 
 
 def fitted(name: str, part_bytes: int, many_us: float, few_us: float) -> Link:
-    """The line through both times; a latency that would be negative is none."""
+    """The line through both times; where its latency would be negative there is none, and the quicker way counts."""
     many, few = _PARTS
     latency_us = max(0.0, (many_us - few_us) / (many - few))
-    return Link(name, latency_us, many * part_bytes / max(1.0, few_us - few * latency_us))
+    return Link(name, latency_us, many * part_bytes / max(1.0, min(many_us, few_us) - few * latency_us))
 
 
 def as_profile(link: Link) -> dict:
