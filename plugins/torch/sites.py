@@ -132,34 +132,33 @@ class Sites:
                 self._use(item)
 
 
+_watchers = []  # (thread, what notes uses) of the watches that go on: several optimizers may watch at once
+
+
+def _watched_apply(cls, *args, **kwargs):
+    """No mode sees the arguments of autograd.Function.apply, nor those of an extension's kernel within."""
+    for thread, use in tuple(_watchers):
+        if thread == threading.get_ident():
+            use(args)
+    return super(_FunctionBase, cls).apply(*args, **kwargs)
+
+
 class _UseMode(TorchFunctionMode):
     def __init__(self, use):
         super().__init__()
         self._use = use
+        self._watcher = (threading.get_ident(), use)
 
     def __enter__(self):
-        self._watch_functions()
+        _watchers.append(self._watcher)
+        _FunctionBase.apply = classmethod(_watched_apply)
         return super().__enter__()
 
     def __exit__(self, *error):
-        del _FunctionBase.apply
-        if self._outer is not None:
-            _FunctionBase.apply = self._outer
+        _watchers.remove(self._watcher)
+        if not _watchers:
+            del _FunctionBase.apply
         return super().__exit__(*error)
-
-    def _watch_functions(self):
-        """No mode sees the arguments of autograd.Function.apply, nor those of an extension's kernel within."""
-        here, use = threading.get_ident(), self._use
-        self._outer = vars(_FunctionBase).get("apply")  # another optimizer's watch, around this one
-
-        def watched(cls, *args, **kwargs):
-            if threading.get_ident() == here:
-                use(args)
-            if self._outer is not None:
-                return self._outer.__func__(cls, *args, **kwargs)
-            return super(_FunctionBase, cls).apply(*args, **kwargs)
-
-        _FunctionBase.apply = classmethod(watched)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}
