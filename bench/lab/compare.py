@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import os
 import statistics
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 from lab import forecast, links, rates, report
@@ -81,21 +83,23 @@ class Comparison:
     def _replay_layers(self) -> None:
         """Measures the layers on all nodes at the same time; from now on they are replayed."""
         self._progress.stage("measuring layers")
-        job = self._new_job("compute")
-        try:
-            job.start()
+        with self._compute() as job:
             job.run(FIRST_WARMUP, 1)
             layers = medians(job.layers(REPLAYED_STEPS))
-        finally:
-            job.stop()
         self._training = dataclasses.replace(self._training, layers=layers)
         self._progress.event(
             f"layers on the cores: forward {layers.forward_us / 1e3:.0f} ms, backward {layers.backward_us / 1e3:.0f} ms"
         )
 
-    def _new_job(self, scheme: str) -> Job:
-        """For what is measured before the schemes start."""
-        return Job(self._lab, parse(scheme, self._arguments.nics), self._training, 0, self._logs)
+    @contextlib.contextmanager
+    def _compute(self) -> Iterator[Job]:
+        """Workers that train alone, for what is measured before the schemes start."""
+        job = Job(self._lab, parse("compute", self._arguments.nics), self._training, 0, self._logs)
+        try:
+            job.start()
+            yield job
+        finally:
+            job.stop()
 
     # Shaping
 
@@ -117,12 +121,8 @@ class Comparison:
     def _rates_for_coverage(self) -> list[str]:
         """Measures compute on all nodes at the same time."""
         self._progress.stage("measuring compute")
-        job = self._new_job("compute")
-        try:
-            job.start()
+        with self._compute() as job:
             block = job.run(FIRST_WARMUP, max(10, min(20, self._arguments.steps)))
-        finally:
-            job.stop()
         compute_ms = report.percentile(block.step_ms, 0.5)
         nodes, nics = self._arguments.nodes, self._arguments.nics
         count = job.gradient_bytes

@@ -233,27 +233,31 @@ def _forecast_lines(results: Results) -> list[str]:
 
 def _free_lines(results: Results) -> list[str]:
     """Where the network is free, a step should cost no more than compute, the wait for the slowest worker of the step
-    and the transport's own CPU time."""
+    and, where that is taken from compute, the transport's own CPU time."""
     compute = results.compute
     if compute is None:
         return []
-    waiting = compute.lockstep_ms() - compute.step_ms()
-    lines = []
-    for outcome in results.outcomes:
-        if outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None):
-            added = outcome.added_to_ms(compute)
-            if results.accelerator:
-                share = 100 * added / compute.step_ms()
-                lines.append(f"{outcome.scheme.text}, network free: {added:+.1f} ms a step, {share:+.1f} % of compute")
-                continue
-            beyond = added - outcome.daemon_cpu_ms
-            shares = [f"{100 * value / compute.step_ms():+.1f} %" for value in (beyond, beyond - waiting)]
-            lines.append(
-                f"{outcome.scheme.text}, network free: {added:+.1f} ms a step; the transport's CPU (the daemon) is "
-                f"{outcome.daemon_cpu_ms:.1f} ms; beyond it {shares[0]} of compute, and {shares[1]} beyond the wait "
-                f"for the slowest worker of each step ({waiting:.1f} ms)"
-            )
+    lines = [
+        _free_line(outcome, compute, results.accelerator)
+        for outcome in results.outcomes
+        if outcome.scheme.is_deft and (outcome.scheme.free or results.rates is None)
+    ]
     return ["", *lines] if lines else []
+
+
+def _free_line(outcome: Outcome, compute: Outcome, accelerator: bool) -> str:
+    def share(ms: float) -> str:
+        return f"{100 * ms / compute.step_ms():+.1f} %"
+
+    added = outcome.added_to_ms(compute)
+    text = f"{outcome.scheme.text}, network free: {added:+.1f} ms a step"
+    if accelerator:
+        return f"{text}, {share(added)} of compute"
+    waiting, beyond = compute.lockstep_ms() - compute.step_ms(), added - outcome.daemon_cpu_ms
+    return (
+        f"{text}; the transport's CPU (the daemon) is {outcome.daemon_cpu_ms:.1f} ms; beyond it {share(beyond)} of "
+        f"compute, and {share(beyond - waiting)} beyond the wait for the slowest worker of each step ({waiting:.1f} ms)"
+    )
 
 
 def write_plot(results: Results, path: str, title: str) -> None:

@@ -63,7 +63,7 @@ def test_layers_take_their_time_and_no_core():
     needed = {tensor.name: tensor.needed_us for tensor in seen.tensors}
     assert needed["layers.0.part0"] == needed["layers.0.part1"] <= needed["layers.1.part0"] - 20_000
     assert (seen.tensors[0].name, seen.tensors[0].bytes) == ("layers.1.part0", 24)
-    assert [tensor.ready_us for tensor in seen.tensors] >= [40_000, 90_000, 90_000]
+    assert all(t.ready_us >= least for t, least in zip(seen.tensors, (40_000, 90_000, 90_000), strict=True))
 
 
 def test_a_ranks_gradients_are_its_own_and_the_same_in_every_step():
