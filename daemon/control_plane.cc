@@ -8,12 +8,15 @@
 #include <fstream>
 #include <vector>
 
+#include "core/base/socket_priority.h"
+
 namespace deft::daemon {
 namespace {
 
 constexpr std::size_t kZ85KeyChars = 40;
 constexpr std::int64_t kMaxMessageBytes = 64 << 20;
 constexpr std::string_view kInternet = "tcp://";
+constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 constexpr char kAuthenticationEndpoint[] = "inproc://zeromq.zap.01";
 
 Result<std::string> read_secret(const std::string& path) {
@@ -26,6 +29,13 @@ Result<std::string> read_secret(const std::string& path) {
     return fail(ErrorKind::kInvalid, path + " holds no CURVE key of 40 characters",
                 "make one with `deft keygen > FILE`");
   return key;
+}
+
+// Orders must not wait behind gradients for a NIC. The TOS of a socket sets its priority in this kernel only where IPv4
+// set it on a connection; those that a listener accepts have its TOS alone. So the one that `message` came by is told.
+void go_first_on_the_way_of(const zmq::message_t& message) {
+  const int fd = zmq_msg_get(message.handle(), ZMQ_SRCFD);
+  if (fd >= 0) put_first(fd);
 }
 
 }  // namespace
@@ -81,7 +91,7 @@ void ControlPlane::guard(zmq::socket_t& socket, bool server) {
   socket.set(zmq::sockopt::sndhwm, 0);
   socket.set(zmq::sockopt::rcvhwm, 0);
   socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
-  socket.set(zmq::sockopt::tos, 0x10);  // low delay: orders must not wait behind gradients
+  socket.set(zmq::sockopt::tos, kLowDelay);
   if (secret_key_.empty()) return;
   socket.set(zmq::sockopt::curve_secretkey, secret_key_);
   if (server) {
@@ -180,6 +190,7 @@ bool ControlPlane::drain_dealer(const Peer& peer, zmq::socket_t& socket) {
 }
 
 void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
+  go_first_on_the_way_of(message);
   proto::Envelope envelope;
   if (!envelope.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
     ++rejected_;

@@ -8,10 +8,10 @@
 #include <filesystem>
 #include <string>
 
+#include "core/base/socket_priority.h"
+
 namespace deft::link::gloo_backend {
 namespace {
-
-constexpr int kInteractive = 6;  // TC_PRIO_INTERACTIVE: the highest that anyone may set
 
 bool same_end(const sockaddr_storage& a, const sockaddr_storage& b) {
   if (a.ss_family != b.ss_family) return false;
@@ -50,8 +50,7 @@ std::vector<int> open_descriptors() {
 
 void put_first(const std::vector<sockaddr_storage>& ends) {
   for (const int fd : open_descriptors())
-    if (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends))
-      setsockopt(fd, SOL_SOCKET, SO_PRIORITY, &kInteractive, sizeof kInteractive);
+    if (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends)) deft::put_first(fd);
 }
 
 }  // namespace deft::link::gloo_backend

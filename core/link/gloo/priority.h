@@ -8,8 +8,7 @@
 namespace deft::link::gloo_backend {
 
 // Of all sockets that have one of these addresses on one of their ends: gloo keeps its sockets to itself, so they are
-// told by that, in /proc/self/fd. It takes effect where the kernel's queue in front of the NIC has priorities, as Linux's
-// default (pfifo_fast) has, and needs no privilege. Only speed hangs on it: what cannot be done is left.
+// told by that, in /proc/self/fd.
 void put_first(const std::vector<sockaddr_storage>& ends);
 
 }  // namespace deft::link::gloo_backend

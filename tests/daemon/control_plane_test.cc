@@ -1,0 +1,56 @@
+// The connections between daemons, within this process.
+#include "daemon/control_plane.h"
+
+#include <arpa/inet.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <string>
+
+#include "tests/link/socket_priorities.h"
+
+namespace deft::daemon {
+namespace {
+
+// A TCP port that nothing listens on.
+int free_port() {
+  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  socklen_t size = sizeof address;
+  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
+  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
+  close(fd);
+  return ntohs(address.sin_port);
+}
+
+TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
+  const auto before = link::testing::socket_priorities();
+  Reactor reactor;
+  const std::string address = "127.0.0.1:" + std::to_string(free_port());
+  auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = {}});
+  auto follower =
+      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(leader && follower);
+  bool answered = false;
+  (*leader)->on_message = [&](const Peer& from, const proto::Envelope& message) { (*leader)->send(from, message); };
+  (*follower)->on_message = [&](const Peer&, const proto::Envelope&) {
+    answered = true;
+    reactor.stop();
+  };
+  const auto peer = (*follower)->connect(address);
+  ASSERT_TRUE(peer);
+  (*follower)->send(*peer, proto::Envelope());
+  reactor.after(5'000'000, [&] { reactor.stop(); });
+  reactor.run();
+  ASSERT_TRUE(answered);
+  const auto seen = link::testing::socket_priorities();
+  EXPECT_EQ(seen.count(6) - before.count(6), 2U);  // both ends of the one connection
+  EXPECT_EQ(seen.size() - before.size(), 2U);
+}
+
+}  // namespace
+}  // namespace deft::daemon
