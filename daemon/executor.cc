@@ -45,8 +45,8 @@ Executor::~Executor() {
 void Executor::push(Transfer transfer) {
   {
     const std::lock_guard lock(shared_->mutex);
+    if (shared_->link != nullptr) (belongs_to(lane_, transfer) ? shared_->link : shared_->link->express())->wake();
     shared_->queue.push_back(std::move(transfer));
-    if (shared_->link != nullptr) shared_->link->wake();
   }
   shared_->condition.notify_all();
 }

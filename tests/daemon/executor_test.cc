@@ -25,6 +25,7 @@ class ScriptedLink final : public link::Link {
     int fails_at = 1000;
     bool aborted = false;
     bool woken = false;
+    int wakes = 0;
     std::deque<std::size_t> places;  // of those that end, where the link does not keep the order
 
     void allow(int count) {
@@ -76,6 +77,7 @@ class ScriptedLink final : public link::Link {
   void wake() override {
     const std::lock_guard lock(script_.mutex);
     script_.woken = true;
+    ++script_.wakes;
     script_.changed.notify_all();
   }
   Result<void> broadcast(std::byte*, std::size_t, std::uint32_t) override {
@@ -263,6 +265,25 @@ TEST_F(ExecutorTest, WhatIsSmallPassesWhatIsLargeOnTheExpressWay) {
   run_until_done(5);
   EXPECT_EQ(done_[2].token, 1U);
   EXPECT_EQ(script_.calls, "+5000+4097--b");
+}
+
+TEST_F(ExecutorTest, OneThatComesWakesItsOwnWayAlone) {
+  has_express_ = true;
+  script_.places = {0};
+  express_.places = {1, 0};
+  open(2);
+  executor_->push(large(transfer(1)));
+  script_.await_calls("+5000");
+  executor_->push(transfer(2));
+  express_.await_calls("+2");
+  const int wakes = script_.wakes;
+  executor_->push(transfer(3));
+  express_.await_calls("+2+3");
+  EXPECT_EQ(script_.wakes, wakes);
+  express_.allow(2);
+  run_until_done(2);
+  script_.allow(1);
+  run_until_done(3);
 }
 
 TEST_F(ExecutorTest, OnlyWhatHadTheWireAloneIsMeasuredOnTheExpressWay) {

@@ -1,15 +1,13 @@
 // What only the gloo link promises.
-#include <sys/socket.h>
-
 #include <atomic>
 #include <cstring>
-#include <filesystem>
 #include <latch>
 #include <set>
 #include <thread>
 
 #include "core/link/rendezvous.h"
 #include "tests/link/backends.h"
+#include "tests/link/socket_priorities.h"
 
 namespace deft::link::testing {
 namespace {
@@ -45,25 +43,71 @@ Result<void> sum(Link& link, std::vector<std::int32_t>& data) {
                          model::ReduceOp::kSum);
 }
 
+Result<void> start(Link& link, std::vector<std::int32_t>& data) {
+  return link.start_all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), model::DType::kInt32,
+                               model::ReduceOp::kSum, 0);
+}
+
+void expect_sum(const std::vector<std::int32_t>& data) {
+  for (std::size_t i = 0; i < data.size(); ++i) ASSERT_EQ(data[i], static_cast<std::int32_t>(3 * (i % 997)));
+}
+
+// What a node owes its peers goes on without its caller, which is busy with something else.
+TEST(Gloo, NoNodeWaitsForAnotherOnesCaller) {
+  std::atomic<bool> finished{false};
+  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+    std::vector<std::vector<std::int32_t>> data;
+    for (const std::size_t count : {1'500'000, 100, 300'000}) data.push_back(numbers(node, count));  // many rounds
+    for (auto& each : data) ASSERT_OK(start(link, each));
+    while (node == 1 && !finished) std::this_thread::yield();
+    for (auto& each : data) {
+      ASSERT_OK(link.finish_all_reduce());
+      expect_sum(each);
+    }
+    finished = true;
+  });
+}
+
+TEST(Gloo, AWakeEndsTheWaitAndAnotherOneCanStart) {
+  std::atomic<bool> started{false};
+  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+    std::vector<std::int32_t> first = numbers(node, 700'000);
+    std::vector<std::int32_t> second = numbers(node, 50'000);
+    while (node == 1 && !started) std::this_thread::yield();
+    ASSERT_OK(start(link, first));
+    if (node == 0) {
+      std::thread waker([&] { link.wake(); });
+      const auto nothing = link.finish_next();
+      waker.join();
+      ASSERT_OK(nothing);
+      EXPECT_EQ(*nothing, std::nullopt);
+    }
+    ASSERT_OK(start(link, second));
+    started = true;
+    for (const auto* each : {&first, &second}) {
+      const auto place = link.finish_next();
+      ASSERT_OK(place);
+      EXPECT_EQ(*place, 0U);
+      expect_sum(*each);
+    }
+  });
+}
+
 TEST(Gloo, TheExpressWayWaitsForNothingOfTheLink) {
   on_nodes(kGloo, 2, [](std::uint32_t node, Link& link) {
     Link* const express = link.express();
     ASSERT_NE(express, nullptr);
     std::vector<std::int32_t> large = numbers(node, 1 << 20);
     // Node 1 begins the large one only when all small ones are through, which node 0 has begun before them.
-    const auto start_large = [&] {
-      ASSERT_OK(link.start_all_reduce(reinterpret_cast<std::byte*>(large.data()), large.size(), model::DType::kInt32,
-                                      model::ReduceOp::kSum, 0));
-    };
-    if (node == 0) start_large();
+    if (node == 0) ASSERT_OK(start(link, large));
     for (std::size_t i = 0; i < 50; ++i) {
       std::vector<std::int32_t> small = numbers(node, 1 + i * 80);
       ASSERT_OK(sum(*express, small));
-      for (std::size_t k = 0; k < small.size(); ++k) ASSERT_EQ(small[k], static_cast<std::int32_t>(3 * (k % 997)));
+      expect_sum(small);
     }
-    if (node == 1) start_large();
+    if (node == 1) ASSERT_OK(start(link, large));
     ASSERT_OK(link.finish_all_reduce());
-    for (std::size_t k = 0; k < large.size(); k += 101) ASSERT_EQ(large[k], static_cast<std::int32_t>(3 * (k % 997)));
+    expect_sum(large);
   });
 }
 
@@ -85,27 +129,12 @@ TEST(Gloo, AnAbortReachesTheExpressWay) {
   });
 }
 
-// Of this process's connected TCP sockets.
-std::multiset<int> priorities() {
-  std::multiset<int> found;
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd")) {
-    const int fd = std::stoi(entry.path().filename().string());
-    sockaddr_storage peer{};
-    socklen_t size = sizeof peer;
-    if (getpeername(fd, reinterpret_cast<sockaddr*>(&peer), &size) != 0 || peer.ss_family != AF_INET) continue;
-    int priority = -1;
-    size = sizeof priority;
-    if (getsockopt(fd, SOL_SOCKET, SO_PRIORITY, &priority, &size) == 0) found.insert(priority);
-  }
-  return found;
-}
-
 TEST(Gloo, OnlyTheExpressWaysConnectionsGoFirstAtTheNic) {
-  const auto before = priorities();
+  const auto before = socket_priorities();
   std::latch looked(2);
   std::multiset<int> seen;
   on_nodes(kGloo, 2, [&](std::uint32_t node, Link&) {
-    if (node == 0) seen = priorities();
+    if (node == 0) seen = socket_priorities();
     looked.arrive_and_wait();  // both links are open until it has looked
   });
   EXPECT_EQ(seen.count(0) - before.count(0), 2U);  // an end of the one connection on each node

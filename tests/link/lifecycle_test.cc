@@ -1,3 +1,4 @@
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -129,15 +130,16 @@ TEST_P(Lifecycle, AbortOfAnIdleLinkFailsTheNextOperationOfAllNodes) {
 }
 
 TEST_P(Lifecycle, AbortAtAnyMomentOfRunningOperationsIsSafe) {
-  for (int round = 0; round < 12; ++round) {
+  constexpr std::array<std::size_t, 3> kSizes{2 << 20, 80'000, 2000};  // many rounds, one round, sent whole
+  for (std::size_t trial = 0; trial < 24; ++trial) {
     on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
       std::thread aborter([&] {
         if (node == 2) return;  // it learns from the others
-        std::this_thread::sleep_for(std::chrono::microseconds(700 * (round + 1)));
+        std::this_thread::sleep_for(std::chrono::microseconds(350 * (trial + 1)));
         link.abort("stop");
       });
       while (true) {
-        Bytes data(round % 2 == 0 ? 2 << 20 : 2000);  // freed as soon as the operation has failed
+        Bytes data(kSizes[trial % kSizes.size()]);  // freed as soon as the operation has failed
         if (!sum(link, data)) break;
       }
       aborter.join();

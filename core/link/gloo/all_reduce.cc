@@ -2,10 +2,12 @@
 
 #include <gloo/transport/buffer.h>
 #include <gloo/transport/pair.h>
+#include <pthread.h>
 
 #include <algorithm>
+#include <utility>
 
-#include "core/link/gloo/mesh.h"
+#include "core/link/gloo/signals.h"
 #include "core/reduce/reduce.h"
 
 namespace deft::link::gloo_backend {
@@ -72,28 +74,75 @@ AllReduce::AllReduce(Mesh& mesh)
     inbox.exchanges =
         pair.createRecvBuffer(directed(kExchangesNumber, mesh_.node(), peer), inbox.small.data(), inbox.small.size());
   });
+  const AllSignalsBlocked inherited_by_the_threads;
+  reducing_ = std::thread([this] { run(to_reduce_, &Operation::has_elements, &AllReduce::reduce_operation); });
+  collecting_ = std::thread([this] { run(to_collect_, &Operation::has_rounds, &AllReduce::collect_operation); });
+  pthread_setname_np(reducing_.native_handle(), "gloo reduces");
+  pthread_setname_np(collecting_.native_handle(), "gloo collects");
 }
 
-AllReduce::~AllReduce() = default;
+AllReduce::~AllReduce() { halt(); }
 
 void AllReduce::start(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  Operation& operation = operations_.emplace_back();
+  Operation operation;
   operation.data = data;
   operation.count = count;
   operation.element = model::dtype_bytes(dtype);
   operation.dtype = dtype;
   operation.op = op;
   operation.peers.resize(mesh_.nodes());
+  operation.ended = count == 0;
   cut(operation);
+  if (count > 0) connect(operation, result_number(started_++, count, dtype, op));
+  const std::lock_guard lock(mutex_);
+  if (failure_) throw PeerFailure(*failure_);
+  operations_.push_back(std::move(operation));
   if (count == 0) return;
-  connect(operation, result_number(started_++, count, dtype, op));
-  if (operation.whole) {
-    operation.first_round = started_whole_++;
-    return send_whole(operation);
+  try {
+    begin(operations_.back());
+  } catch (const PeerFailure& failure) {
+    // Before a thread can begin it: of what is registered after a pair has failed, gloo tells no waiting thread.
+    end_by(failure);
+    throw;
   }
-  operation.first_round = started_rounds_;
-  started_rounds_ += operation.slices.rounds;
-  fill_window();
+}
+
+void AllReduce::finish() {
+  while (!finish_next()) {
+  }
+}
+
+bool AllReduce::finish_next() {
+  Operation oldest;  // its buffers go without the lock
+  std::unique_lock lock(mutex_);
+  const bool& ended = operations_.front().ended;
+  news_.wait(lock, [&] { return ended || failure_ || woken_; });
+  woken_ = false;
+  if (!ended && failure_) throw PeerFailure(*failure_);
+  if (!ended) return false;
+  oldest = std::move(operations_.front());
+  operations_.pop_front();
+  ++finished_;
+  return true;
+}
+
+void AllReduce::wake() {
+  {
+    const std::lock_guard lock(mutex_);
+    woken_ = true;
+  }
+  news_.notify_one();
+}
+
+void AllReduce::halt() {
+  {
+    const std::lock_guard lock(mutex_);
+    halted_ = true;
+  }
+  to_reduce_.notify_one();
+  to_collect_.notify_one();
+  if (reducing_.joinable()) reducing_.join();
+  if (collecting_.joinable()) collecting_.join();
 }
 
 void AllReduce::cut(Operation& operation) const {
@@ -117,6 +166,20 @@ void AllReduce::connect(Operation& operation, std::uint64_t number) {
   });
 }
 
+// Sends what may go already.
+void AllReduce::begin(Operation& operation) {
+  if (operation.whole) {
+    operation.first_round = started_whole_++;
+    send_whole(operation);
+  } else {
+    operation.first_round = started_rounds_;
+    started_rounds_ += operation.slices.rounds;
+    fill_window();
+    to_collect_.notify_one();
+  }
+  to_reduce_.notify_one();
+}
+
 // Into slots of which the peers are done with what was there before: to start this one, the one kDepth before it was
 // finished here, so every peer had started that, hence finished the one kDepth before that.
 void AllReduce::send_whole(Operation& operation) {
@@ -137,40 +200,79 @@ void AllReduce::fill_window() {
   }
 }
 
-void AllReduce::finish() {
-  Operation& operation = operations_.front();
-  if (operation.whole) {
-    finish_whole(operation);
-  } else {
-    finish_rounds(operation);
+// A thread: handles, in their order, all operations that need it, until there is a failure or the halt.
+void AllReduce::run(std::condition_variable& work, bool (Operation::*needs)() const,
+                    void (AllReduce::*handle)(Operation&)) {
+  try {
+    std::uint64_t next = 0;
+    while (Operation* const operation = await_operation(next, work, needs)) (this->*handle)(*operation);
+  } catch (const PeerFailure& failure) {
+    const std::lock_guard lock(mutex_);
+    end_by(failure);
   }
-  operations_.pop_front();
 }
 
-void AllReduce::finish_whole(Operation& operation) {
-  if (operation.count == 0) return;
+void AllReduce::end_by(const PeerFailure& failure) {
+  if (!failure_) failure_ = failure;
+  to_reduce_.notify_one();
+  to_collect_.notify_one();
+  news_.notify_one();
+}
+
+// The first of the operations from number `next` on for which `needs` holds; `next` is then that of the one after it. Null
+// when there will be none. The others may end and go at any time.
+AllReduce::Operation* AllReduce::await_operation(std::uint64_t& next, std::condition_variable& work,
+                                                 bool (Operation::*needs)() const) {
+  std::unique_lock lock(mutex_);
+  while (!is_over()) {
+    for (next = std::max(next, finished_); next < finished_ + operations_.size();) {
+      Operation& operation = operations_[next++ - finished_];
+      if ((operation.*needs)()) return &operation;
+    }
+    work.wait(lock);
+  }
+  return nullptr;
+}
+
+void AllReduce::set(bool Operation::*flag, Operation& operation, std::condition_variable& awaits) {
+  const std::lock_guard lock(mutex_);
+  operation.*flag = true;
+  awaits.notify_one();
+}
+
+void AllReduce::reduce_operation(Operation& operation) {
+  if (!operation.whole) {
+    for (std::uint64_t round = 0; round < operation.slices.rounds; ++round) reduce_round(operation, round);
+    return set(&Operation::reduced, operation, to_collect_);
+  }
   each_peer([&](std::uint32_t node) { inboxes_[node].exchanges->waitRecv(); });
   await_sends(operation);
   reduce(operation, {0, operation.count}, slot_of(operation, 0));
+  set(&Operation::ended, operation, news_);
 }
 
-// Results are waited for one round behind the reduction, so that the peers' next segments are on their way meanwhile.
-void AllReduce::finish_rounds(Operation& operation) {
-  for (std::uint64_t round = 0; round <= operation.slices.rounds; ++round) {
-    if (round < operation.slices.rounds) {
-      const Range mine = operation.slices.segment_of(mesh_.node(), round);
-      if (mine.count > 0) {
-        each_peer([&](std::uint32_t node) { inboxes_[node].rounds->waitRecv(); });
-        reduce(operation, mine, slot_of(operation, round));
-        send_results(operation, round);
-      }
-    }
-    if (round == 0) continue;
-    receive_results(operation, round - 1);
+void AllReduce::reduce_round(Operation& operation, std::uint64_t round) {
+  const Range mine = operation.slices.segment_of(mesh_.node(), round);
+  if (mine.count == 0) return;
+  each_peer([&](std::uint32_t node) { inboxes_[node].rounds->waitRecv(); });
+  reduce(operation, mine, slot_of(operation, round));
+  send_results(operation, round);
+}
+
+void AllReduce::collect_operation(Operation& operation) {
+  for (std::uint64_t round = 0; round < operation.slices.rounds; ++round) {
+    receive_results(operation, round);
+    const std::lock_guard lock(mutex_);
     ++acknowledged_;
     fill_window();
   }
+  {
+    std::unique_lock lock(mutex_);
+    to_collect_.wait(lock, [&] { return operation.reduced || is_over(); });
+    if (!operation.reduced) return;
+  }
   await_sends(operation);
+  set(&Operation::ended, operation, news_);
 }
 
 void AllReduce::send_segments(Operation& operation, std::uint64_t round) {

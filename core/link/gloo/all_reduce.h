@@ -11,14 +11,23 @@
 // registered for good. A slot is free again when its owner's result of that round has arrived, so results are the only
 // acknowledgements. Results go straight into the caller's memory, which is registered before the first segment leaves,
 // hence before any result can come.
+//
+// gloo's waits cannot be interrupted, so two threads wait for peers, each for what comes in its own order: one reduces
+// segments and sends results, the other takes results and sends the segments for which slots are free again. So neither
+// waits for what the other one could do, and the caller can start an operation while older ones are under way.
 #pragma once
 
+#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
+#include <mutex>
+#include <optional>
+#include <thread>
 #include <vector>
 
+#include "core/link/gloo/mesh.h"
 #include "core/link/slices.h"
 #include "core/model/dtype.h"
 
@@ -28,19 +37,21 @@ class Buffer;
 
 namespace deft::link::gloo_backend {
 
-class Mesh;
-
 class AllReduce {
  public:
   static constexpr std::size_t kDepth = 3;  // operations under way
 
   explicit AllReduce(Mesh& mesh);
-  ~AllReduce();
+  ~AllReduce();  // nothing is under way, or the mesh is poisoned
 
-  // finish() is for the oldest of those that were started and not finished; there may be kDepth of them. Where gloo throws,
-  // these throw a PeerFailure. After that the mesh must be poisoned; then no data is touched any more.
+  // One thread's, but wake(). finish() waits for the oldest of those that were started and not finished, of which there may
+  // be kDepth; so does finish_next(), which gives false where wake() came and that one has not ended. Where gloo throws,
+  // they throw a PeerFailure. After that the mesh must be poisoned, and halt() called; then no data is touched any more.
   void start(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op);
   void finish();
+  [[nodiscard]] bool finish_next();
+  void wake();
+  void halt();
   [[nodiscard]] bool idle() const { return operations_.empty(); }
 
  private:
@@ -73,37 +84,61 @@ class AllReduce {
     model::ReduceOp op{};
     bool whole = false;             // sent whole to everyone
     Slices slices;                  // without rounds where there is no element, or all is sent whole
+    bool reduced = false;           // and all results have been sent
+    bool ended = false;             // nothing of it is under way any more
     std::uint64_t sent = 0;         // rounds whose segments have gone
     std::uint64_t first_round = 0;  // in the sequence of all; of what is sent whole, its number among those
     std::vector<Peer> peers;        // by node; this node's own is unused
+
+    [[nodiscard]] bool has_elements() const { return count > 0; }
+    [[nodiscard]] bool has_rounds() const { return !whole; }
   };
 
   void cut(Operation& operation) const;
   void connect(Operation& operation, std::uint64_t number);
+  void begin(Operation& operation);
   void send_whole(Operation& operation);
-  void finish_whole(Operation& operation);
-  void finish_rounds(Operation& operation);
   void fill_window();
   void send_segments(Operation& operation, std::uint64_t round);
-  void send_results(Operation& operation, std::uint64_t round);
-  void receive_results(Operation& operation, std::uint64_t round);
   void await_sends(Operation& operation);
+
+  void run(std::condition_variable& work, bool (Operation::*needs)() const, void (AllReduce::*handle)(Operation&));
+  void end_by(const PeerFailure& failure);
+  [[nodiscard]] bool is_over() const { return failure_ || halted_; }  // for the threads
+  Operation* await_operation(std::uint64_t& next, std::condition_variable& work, bool (Operation::*needs)() const);
+  void set(bool Operation::*flag, Operation& operation, std::condition_variable& awaits);
+  void reduce_operation(Operation& operation);
+  void collect_operation(Operation& operation);
+  void reduce_round(Operation& operation, std::uint64_t round);
+  void receive_results(Operation& operation, std::uint64_t round);
   void reduce(const Operation& operation, Range range, std::size_t slot);
+  void send_results(Operation& operation, std::uint64_t round);
   [[nodiscard]] std::size_t slot_of(const Operation& operation, std::uint64_t round) const;
   template <typename Visit>
   void each_peer(Visit visit) const;
 
   Mesh& mesh_;
   const std::size_t slot_bytes_;
-  const std::size_t whole_bytes_;  // what is sent whole, at most
-  std::vector<Inbox> inboxes_;     // by node; this node's own is unused
-  std::vector<const std::byte*> inputs_;
+  const std::size_t whole_bytes_;         // what is sent whole, at most
+  std::vector<Inbox> inboxes_;            // by node; this node's own is unused
+  std::vector<const std::byte*> inputs_;  // the reducing thread's
 
-  std::deque<Operation> operations_;  // under way
-  std::uint64_t started_ = 0;         // the same on all nodes, as is what follows
+  std::uint64_t started_ = 0;  // these two are the caller's, and the same on all nodes
   std::uint64_t started_whole_ = 0;
+
+  std::mutex mutex_;                                // of what follows, but only the caller adds and removes operations
+  std::condition_variable to_reduce_, to_collect_;  // for the threads
+  std::condition_variable news_;                    // for the caller
+  std::deque<Operation> operations_;                // under way; those that are not ended stay where they are
+  std::uint64_t finished_ = 0;
   std::uint64_t started_rounds_ = 0;
   std::uint64_t acknowledged_ = 0;  // rounds whose results have all come
+  std::optional<PeerFailure> failure_;
+  bool woken_ = false;
+  bool halted_ = false;
+
+  std::thread reducing_;
+  std::thread collecting_;
 };
 
 }  // namespace deft::link::gloo_backend

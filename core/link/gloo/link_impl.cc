@@ -46,7 +46,7 @@ LinkImpl::~LinkImpl() {
   if (all_reduce_->idle()) {
     part();
   } else {
-    mesh_->poison();  // gloo must not touch the data of what was not finished
+    stop();  // nothing must touch the data of what was not finished
   }
 }
 
@@ -86,7 +86,7 @@ template <typename Operation>
 Result<void> LinkImpl::run(Operation operation) {
   if (mesh_->nodes() == 1) return failure_.check();
   if (auto ok = failure_.check(); !ok) {
-    mesh_->poison();  // an abort() may not have come to that yet, and the caller takes its data back now
+    stop();  // an abort() may not have come to that yet, and the caller takes its data back now
     return ok;
   }
   const SigpipeBlocked guard;
@@ -95,9 +95,15 @@ Result<void> LinkImpl::run(Operation operation) {
     return {};
   } catch (const PeerFailure& e) {
     Error error = failure(e.peer, plain(e.what()));
-    mesh_->poison();  // the peers learn at once, and gloo stops looking for buffers that are gone
+    stop();  // the peers learn at once
     return tl::unexpected(std::move(error));
   }
+}
+
+// Afterwards no data is touched any more.
+void LinkImpl::stop() {
+  mesh_->poison();
+  all_reduce_->halt();
 }
 
 Error LinkImpl::failure(std::uint32_t peer, const std::string& cause) {
@@ -120,6 +126,16 @@ Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, mode
 
 Result<void> LinkImpl::finish_all_reduce() {
   return run([&] { all_reduce_->finish(); });
+}
+
+Result<std::optional<std::size_t>> LinkImpl::finish_next() {
+  bool any = true;
+  if (auto ok = run([&] { any = all_reduce_->finish_next(); }); !ok) return tl::unexpected(ok.error());
+  return any ? std::optional<std::size_t>(0) : std::nullopt;
+}
+
+void LinkImpl::wake() {
+  if (all_reduce_) all_reduce_->wake();
 }
 
 Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "core/link/failure.h"
@@ -23,6 +24,8 @@ class LinkImpl final : public Link {
   Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
                                 std::uint32_t urgency) override;
   Result<void> finish_all_reduce() override;
+  Result<std::optional<std::size_t>> finish_next() override;
+  void wake() override;
   Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override;
   Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) override;
   [[nodiscard]] Link* express() override { return express_.get(); }
@@ -33,6 +36,7 @@ class LinkImpl final : public Link {
   Result<void> run(Operation operation);
   void exchange_blocks(std::byte* data, std::span<const std::size_t> bytes, std::uint64_t kind);
   void part();
+  void stop();
   Error failure(std::uint32_t peer, const std::string& cause);
 
   const std::string name_;
