@@ -1,6 +1,7 @@
 #include "core/sched/link_meter.h"
 
 #include <algorithm>
+#include <limits>
 #include <vector>
 
 namespace deft::sched {
@@ -11,6 +12,9 @@ constexpr std::uint64_t kSmallBytes = 32 << 10;
 constexpr double kRunKept = 0.9;     // what counts of the parts before one that overlaps them
 constexpr double kQuickShare = 0.7;  // the throughput that this share of the parts does not reach
 
+// A part's time without `other_us`, its latency or its time on the wire: an estimate, so at least half of the time is left.
+double net_us(double us, double other_us) { return std::max(us - other_us, us / 2); }
+
 }  // namespace
 
 void LinkMeter::add(std::uint64_t bytes, double us, bool overlapped) {
@@ -20,24 +24,27 @@ void LinkMeter::add(std::uint64_t bytes, double us, bool overlapped) {
   run_ = {run_.bytes * kept + static_cast<double>(bytes), run_.us * kept + us, overlapped};
   const Sample sample = run_;
   if (sample.us <= 0 || (small && overlapped)) return;
-  if (small) {
+  if (small)
     small_.add(sample);
-    double least = us;
-    for (const auto& seen : small_) least = std::min(least, seen.us);
-    if (small_.size() >= kLeast) model_.latency_us = least;
-    return;
-  }
-  if (sample.bytes < kLargeBytes) return;
-  large_.add(sample);
-  if (large_.size() < kLeast) return;
+  else if (sample.bytes >= kLargeBytes)
+    large_.add(sample);
+  if (small_.size() >= kLeast) model_.latency_us = latency_us();
+  if (large_.size() >= kLeast) model_.bytes_per_us = bytes_per_us();
+}
+
+double LinkMeter::latency_us() const {
+  double least = std::numeric_limits<double>::infinity();
+  for (const Sample& seen : small_) least = std::min(least, net_us(seen.us, seen.bytes / model_.bytes_per_us));
+  return least;
+}
+
+double LinkMeter::bytes_per_us() const {
   std::vector<double> speeds;
-  for (const auto& seen : large_) {
-    const double net_us = seen.overlapped ? seen.us : std::max(seen.us - model_.latency_us, seen.us / 2);
-    speeds.push_back(seen.bytes / net_us);
-  }
+  for (const Sample& seen : large_)
+    speeds.push_back(seen.bytes / (seen.overlapped ? seen.us : net_us(seen.us, model_.latency_us)));
   const auto quick = speeds.begin() + static_cast<std::ptrdiff_t>(kQuickShare * static_cast<double>(speeds.size() - 1));
   std::nth_element(speeds.begin(), quick, speeds.end());
-  model_.bytes_per_us = *quick;
+  return *quick;
 }
 
 }  // namespace deft::sched

@@ -5,8 +5,9 @@
 //   const model::LinkModel now = meter.model();
 //
 // A part's time includes waiting for slower nodes and whatever disturbed it, so of the newest parts the quicker ones
-// count: the upper third of the throughputs. Small parts tell the latency. Parts that were under way together share the wire in any
-// proportion: they count as one, mostly the newest of them, and show no latency.
+// count: the upper third of the throughputs. Small parts tell the latency, without the time of their bytes on the wire.
+// Parts that were under way together share the wire in any proportion: they count as one, mostly the newest of them, and
+// show no latency.
 #pragma once
 
 #include <cstdint>
@@ -33,6 +34,9 @@ class LinkMeter {
   };
   static constexpr std::size_t kSamples = 24;  // remembered: a change shows within some steps
   static constexpr std::size_t kLeast = 4;     // before the guess is given up
+
+  [[nodiscard]] double latency_us() const;
+  [[nodiscard]] double bytes_per_us() const;
 
   model::LinkModel model_;
   Sample run_{0, 0};                // the last part, with those it overlapped
