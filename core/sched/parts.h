@@ -35,17 +35,22 @@ struct SizeLimit {
   }
 };
 
+// On slow links parts shrink until they take about 10 ms, but not to parts so small that what it costs to start one would
+// show.
+inline constexpr double kShortPartUs = 10'000;
+inline constexpr std::uint64_t kLeastShortPartBytes = 256 << 10;
+constexpr SizeLimit short_parts(std::uint64_t partition_bytes) {
+  return {partition_bytes, kShortPartUs, kLeastShortPartBytes};
+}
+
 // ByteScheduler's parts and credit. Preemption happens between parts: the credit bounds how much that is already on its
-// way an urgent part waits for. What counts is that time, so on slow links parts and credit shrink until two parts take
-// about 20 ms, but not to parts so small that what it costs to start one would show.
+// way an urgent part waits for. What counts is that time, so on slow links the credit shrinks to that of two short parts.
 struct CreditRules {
   SizeLimit part;
   SizeLimit credit;
 };
 constexpr CreditRules credit_rules(std::uint64_t partition_bytes, std::uint64_t credit_bytes) {
-  constexpr double kPartUs = 10'000;
-  constexpr std::uint64_t kLeastPartBytes = 256 << 10;
-  return {{partition_bytes, kPartUs, kLeastPartBytes}, {credit_bytes, 2 * kPartUs, 2 * kLeastPartBytes}};
+  return {short_parts(partition_bytes), {credit_bytes, 2 * kShortPartUs, 2 * kLeastShortPartBytes}};
 }
 
 }  // namespace deft::sched

@@ -17,12 +17,13 @@ constexpr int kLookAhead = 64;
 QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
     : SynchronousScheduler(setup, rules.window), rules_(rules) {}
 
-// On one link a bucket is one launch, as cutting it would only cost. On several it is cut so that they share it.
+// On one link a bucket is one launch, as cutting it would only cost. On several it is cut so that they share it; on slow
+// ones finer, as one of them idles at the end for up to the time of a part.
 QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t largest_bytes) {
-  const std::uint64_t part =
-      setup.links.size() == 1 ? std::numeric_limits<std::uint64_t>::max() : setup.partition_bytes;
+  const SizeLimit part = setup.links.size() == 1 ? SizeLimit{std::numeric_limits<std::uint64_t>::max()}
+                                                 : short_parts(setup.partition_bytes);
   // Two launches wait behind the one that runs, so that the link always has the next one while the order after it travels.
-  return {{part}, {std::max(3 * std::min(largest_bytes, part), setup.credit_bytes)}, false, true};
+  return {part, {std::max(3 * std::min(largest_bytes, part.bytes), setup.credit_bytes)}, false, true};
 }
 
 void QueueScheduler::change_rules(const Rules& rules) {

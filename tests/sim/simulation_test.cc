@@ -43,6 +43,16 @@ TEST(Vgg19, SecondLinkIsSharedBySynchronousSchemes) {
   }
 }
 
+// Three parts on two links would leave one of them idle while the other carries the third.
+TEST(Simulation, SlowLinksShareABucketInPartsFineEnoughToEndTogether) {
+  const auto profile = small({{3'000'000, 0, 1}}, {10, 10});
+  for (const auto policy : {"fifo", "mgwfbp"}) {
+    const double step_us = run(profile, policy, {}, {1'000'000, 4'000'000}).step_us;
+    EXPECT_GE(step_us, 150'000) << policy;  // both links busy all the time
+    EXPECT_LE(step_us, 150'000 + 26'215 + 1) << policy;
+  }
+}
+
 TEST(Simulation, ForwardStartsAsSoonAsTheFirstBucketIsUpdated) {
   // Backward 30 + 10; bucket 1 (100 bytes) goes from 30 on, bucket 0 (20) interrupts it at 40 for 20.
   const auto profile = small({{20, 5, 10}, {100, 5, 30}});
