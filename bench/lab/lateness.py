@@ -1,0 +1,140 @@
+"""Training with late and merged updates of some parameters, in one process and without a network.
+
+    case = parse("1:4+3@100")
+    percent = train(case, open_dataset("images"), Settings(steps=300), seed=0)      # test accuracy
+
+What a case says stands in bench/lateness, whose command line this is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import nn
+
+from lab.datasets import loss as loss_of
+from lab.schedule import learning_rate_factor
+
+MOMENTUM = 0.9
+
+
+class Case(NamedTuple):
+    name: str = "0:1+0"
+    late: str = "0"  # how many of the largest matrices; or "all": every parameter
+    merged: int = 1
+    delay: int = 0
+    rest: int = 1
+    factor: float = 1.0
+    momentum: float = MOMENTUM
+    ahead: float = 0.0
+    begins: int = 0
+
+
+PLAIN = Case()
+
+
+def parse(text: str) -> Case:
+    numbers = r"(?:/(\d+))?(?:x(\d+\.?\d*))?(?:m(0\.\d+))?(?:~(\d+\.?\d*))?(?:@(\d+))?"
+    found = re.fullmatch(r"(\d+|all):(\d+)\+(\d+)" + numbers, text)
+    if not found or int(found[2]) == 0 or found[4] == "0":
+        raise argparse.ArgumentTypeError(
+            f"'{text}' is no case: write for instance 1:3+1, all:2+1x2, all:2+1~1 or 1:2+1@100"
+        )
+    late, merged, delay, rest, factor, momentum, ahead, begins = found.groups()
+    return Case(
+        text,
+        late,
+        int(merged),
+        int(delay),
+        int(rest or 1),
+        float(factor or 1),
+        float(momentum or MOMENTUM),
+        float(ahead or 0),
+        int(begins or 0),
+    )
+
+
+class Late:
+    """Momentum SGD on some parameters, with merged and late gradients as `case` has them."""
+
+    def __init__(self, params: list[torch.Tensor], case: Case, learning_rate: float):
+        self.params, self.case, self.learning_rate = params, case, learning_rate
+        self.weights = [p.detach().clone() for p in params]  # without what the gradients look ahead
+        self.sums = [torch.zeros_like(p) for p in params]
+        self.momenta = [torch.zeros_like(p) for p in params]
+        self.waiting: list[tuple[int, list[torch.Tensor]]] = []  # step that sees it, gradients
+
+    @torch.no_grad()
+    def step(self, step: int, scale: float = 1.0) -> None:
+        """After the backward of `step`; `scale`: of the learning rate now."""
+        case = self.case if step >= self.case.begins else PLAIN
+        rate = scale * self.learning_rate * case.factor
+        for total, param in zip(self.sums, self.params, strict=True):
+            total += param.grad
+        if (step + 1) % case.merged == 0:
+            self.waiting.append((step + 1 + case.delay, [total / case.merged for total in self.sums]))
+            self.sums = [torch.zeros_like(p) for p in self.params]
+        while self.waiting and self.waiting[0][0] <= step + 1:
+            gradients = self.waiting.pop(0)[1]
+            for momentum, weight, param, gradient in zip(
+                self.momenta, self.weights, self.params, gradients, strict=True
+            ):
+                momentum.mul_(case.momentum).add_(gradient)
+                weight -= rate * momentum
+                param.copy_(weight).sub_(case.ahead * rate * momentum)
+
+    @torch.no_grad()
+    def settle(self) -> None:
+        """The parameters are the weights."""
+        for weight, param in zip(self.weights, self.params, strict=True):
+            param.copy_(weight)
+
+
+def parts_of(params: list[torch.Tensor], case: Case, learning_rate: float) -> list[Late]:
+    """The case's largest matrices, and all else, which is merged over `rest` steps and never late."""
+    by_size = sorted(params, key=torch.numel, reverse=True)
+    count = len(by_size) if case.late == "all" else int(case.late)
+    rest = PLAIN._replace(merged=case.rest, begins=case.begins)
+    return [Late(by_size[:count], case, learning_rate), Late(by_size[count:], rest, learning_rate)]
+
+
+def small_cnn() -> nn.Module:
+    """The lab's cnn at a quarter of its width: three quarters of the parameters are in one matrix here, too."""
+    layers, inputs = [], 1
+    for width in (16, 16, 0, 16, 16, 0):
+        layers += [nn.Conv2d(inputs, width, 3, padding=1), nn.ReLU()] if width else [nn.MaxPool2d(2)]
+        inputs = width or inputs
+    layers += [nn.Flatten(), nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 256), nn.ReLU(), nn.Linear(256, 10)]
+    return nn.Sequential(*layers)
+
+
+@dataclass(frozen=True)
+class Settings:
+    steps: int = 300
+    batch: int = 128
+    learning_rate: float = 0.05
+    schedule: str = "constant"
+
+
+def train(case: Case, images, settings: Settings, seed: int) -> float:
+    """The test accuracy in percent."""
+    torch.manual_seed(seed)
+    model = small_cnn()
+    parts = parts_of(list(model.parameters()), case, settings.learning_rate)
+    generator = torch.Generator().manual_seed(seed)
+    for step in range(settings.steps):
+        samples = torch.randint(images.samples, (settings.batch,), generator=generator)
+        inputs, targets = images.batch(samples.numpy())
+        model.zero_grad()
+        loss_of(model(inputs), targets).backward()
+        for part in parts:
+            part.step(step, learning_rate_factor(settings.schedule, step, settings.steps))
+    for part in parts:
+        part.settle()
+    with torch.no_grad():
+        right = torch.cat([model(inputs).argmax(1) == targets for inputs, targets in images.held_out(0, 1)])
+    return 100 * right.double().mean().item()
