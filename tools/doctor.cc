@@ -17,8 +17,9 @@ std::vector<Finding> examine(const Config& config) {
                            {Health::kOk, "options", config.effective(), ""},
                            check_daemon(config)};
   for (auto& finding : check_links(config)) all.push_back(std::move(finding));
-  for (auto& finding : {check_secret(config), check_shared_memory(), check_pidfd(), check_memory(config),
-                        check_memlock(), check_open_files(), check_cores(config), check_namespaces(), check_python()})
+  for (auto& finding :
+       {check_secret(config), check_shared_memory(), check_pidfd(), check_memory(config), check_memlock(),
+        check_open_files(), check_cores(config), check_congestion_control(), check_namespaces(), check_python()})
     all.push_back(finding);
   return all;
 }

@@ -25,6 +25,7 @@ Finding check_memory(const Config& config);
 Finding check_memlock();
 Finding check_open_files();
 Finding check_cores(const Config& config);
+Finding check_congestion_control();
 Finding check_namespaces();
 
 // Deft itself: the daemon, the NICs, the Python package (deft_checks.cc).

@@ -120,6 +120,16 @@ Finding check_cores(const Config& config) {
   return {Health::kOk, "cores", text, ""};
 }
 
+Finding check_congestion_control() {
+  std::string control;
+  std::ifstream("/proc/sys/net/ipv4/tcp_congestion_control") >> control;
+  const std::string text = "congestion control: " + (control.empty() ? "not told" : control);
+  if (control != "bbr") return {Health::kOk, "TCP", text, ""};
+  return {
+      Health::kWarn, "TCP", text,
+      "what follows a pause may be paced too slowly, 20 to 60 ms a step: sysctl net.ipv4.tcp_congestion_control=cubic"};
+}
+
 Finding check_namespaces() {
   const int error = try_namespaces();
   if (error == 0) return {Health::kOk, "namespaces", "the lab (bench/compare) can emulate nodes and NICs", ""};

@@ -41,6 +41,12 @@ def test_a_node_sees_its_own_nics_and_cores():
     assert int(done.stdout.splitlines()[4]) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
+def test_tcp_is_the_same_in_all_nodes_whatever_the_machine_uses():
+    wanted = "cubic" if "cubic" in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text() else "reno"
+    done = lab_shell("for node in 0 1; do on $node cat /proc/sys/net/ipv4/tcp_congestion_control; done")
+    assert done.stdout.split() == [wanted, wanted]
+
+
 def test_the_exit_status_is_the_commands():
     assert lab_shell("exit 7").returncode == 7
 

@@ -147,7 +147,7 @@ def test_doctor_tells_each_check_in_a_line():
     result = deft("doctor")
     assert result.returncode == 0, result.stdout
     subjects = {line[6:19].strip() for line in result.stdout.splitlines() if line.startswith(("ok", "warn", "fail"))}
-    wanted = {"version", "daemon", "NICs", "links", "shared memory", "pidfd", "memory", "memlock", "python"}
+    wanted = {"version", "daemon", "NICs", "links", "shared memory", "pidfd", "memory", "memlock", "TCP", "python"}
     assert wanted <= subjects
 
 
@@ -211,6 +211,16 @@ def test_doctor_checks_the_secret(tmp_path):
     assert finding("secret", "--secret-file", str(key))["health"] == "warn"
     key.chmod(0o600)
     assert finding("secret", "--secret-file", str(key))["health"] == "ok"
+
+
+@pytest.mark.parametrize(("control", "health"), [("reno", "ok"), ("bbr", "warn")])
+def test_doctor_looks_at_tcps_congestion_control(control, health):
+    script = f'echo {control} > /proc/sys/net/ipv4/tcp_congestion_control || exit 77; exec "$0" doctor --json'
+    done = subprocess.run(["unshare", "-Urn", "sh", "-c", script, BIN / "deft"], capture_output=True, text=True)
+    if done.returncode == 77 or "unshare" in done.stderr:
+        pytest.skip(f"no network namespace with {control}: {done.stderr.strip()}")
+    found = next(row for row in json.loads(done.stdout) if row["check"] == "TCP")
+    assert (found["health"], control in found["found"]) == (health, True)
 
 
 def test_doctor_imports_the_python_package():
