@@ -17,7 +17,7 @@ from lab import forecast, links, rates, report
 from lab.catalogue import MODELS
 from lab.events import Events
 from lab.job import Block, Job, JobFailed, Score, Training
-from lab.layers import medians
+from lab.layers import Layers, medians
 from lab.netns import Nodes
 from lab.progress import Progress
 from lab.report import Outcome, Results
@@ -254,13 +254,18 @@ class Comparison:
                     names = self._training.links_on(self._lab.interfaces(scheme.nics))
                     cut, own = self._jobs[scheme].bucket_bytes(), [x for x in found[scheme.free] if x.name in names]
                     measured = forecast.profile(self._arguments.model, layers, cut, own, scheme.passes)
-                    cpu_ms = 0.0 if self._arguments.accelerator else outcome.daemon_cpu_ms  # of compute's cores
-                    outcome.forecast = simulator.forecast(scheme, measured, cpu_ms)
+                    outcome.forecast = simulator.forecast(scheme, measured, self._cpu(outcome, layers))
                 elif scheme.kind == "compute":
                     outcome.forecast = forecast.Forecast(layers.step_us / 1e3, layers.step_us / 1e3)
         except (JobFailed, forecast.CannotForecast) as failure:
             self.failures.append(f"--verify: {failure}")
             self._progress.event(f"FAILED --verify: {failure}")
+
+    def _cpu(self, outcome: Outcome, layers: Layers) -> forecast.Cpu:
+        compute = next(other for scheme, other in self._outcomes.items() if scheme.kind == "compute")
+        daemon_ms = 0.0 if self._arguments.accelerator else outcome.daemon_cpu_ms  # compute needs no core there
+        worker_ms = outcome.worker_cpu_added_to_ms(compute) / self._arguments.workers
+        return forecast.Cpu.measured(outcome.scheme.passes, daemon_ms, worker_ms, layers.update_us / 1e3)
 
     def _measured_links(self, free: bool) -> list[links.Link]:
         limits = None if free else self._rates

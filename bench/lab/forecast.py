@@ -2,9 +2,9 @@
 
 The profile of a scheme joins three measurements of the same run: when forward needs each tensor and when backward has
 its gradient (the workers of `compute`, by hooks), what a part costs on each NIC (lab/links.py), and which bytes of the
-arena each bucket has (the daemon's status). The daemon works on its node's own cores, so what it uses while compute
-runs is compute's loss: its measured CPU time is added to compute in the share in which transfers meet compute in the
-simulated timeline.
+arena each bucket has (the daemon's status). Then the CPU time that the scheme itself uses is added (Cpu): the plugin's
+hooks and copies lengthen backward, and a daemon on the cores of training takes from compute, in the share in which
+transfers meet compute in the simulated timeline.
 """
 
 from __future__ import annotations
@@ -33,7 +33,20 @@ class CannotForecast(RuntimeError):
 @dataclass(frozen=True)
 class Forecast:
     step_ms: float
-    network_ms: float  # with a transport that uses no CPU
+    network_ms: float  # with a transport and a plugin that use no CPU
+
+
+@dataclass(frozen=True)
+class Cpu:
+    """What a scheme uses of a worker's time, in ms for all passes of an update."""
+
+    daemon_ms: float = 0.0  # on the cores of training; 0 where compute needs none of them
+    plugin_ms: float = 0.0  # of the worker's own thread, beyond what training alone uses
+
+    @classmethod
+    def measured(cls, passes: int, daemon_ms: float, worker_added_ms: float, update_ms: float) -> Cpu:
+        """From the times a pass. Training alone makes an update of `update_ms` in each of them, the scheme in one."""
+        return cls(passes * daemon_ms, max(0.0, passes * worker_added_ms + (passes - 1) * update_ms))
 
 
 def profile(model: str, layers: Layers, bucket_bytes: list[int], links: list[Link], passes: int = 1) -> dict:
@@ -92,14 +105,14 @@ class Simulator:
         self._shared = [name for name in self._defaults if f"--{_flag(name)} " in usage and name != "bucketing"]
         self._shared = [name for name in self._shared if name not in ("policy", "links")]
 
-    def forecast(self, scheme: Scheme, measured: dict, daemon_cpu_ms: float) -> Forecast:
+    def forecast(self, scheme: Scheme, measured: dict, cpu: Cpu) -> Forecast:
         """`measured` is profile()'s, with the links of this scheme."""
         compute_us = sum(bucket["forward_us"] + bucket["backward_us"] for bucket in measured["buckets"])
         first_us, share = self._run(scheme, measured)
         step_us = first_us
         for _ in range(_CORRECTIONS):
-            slower = 1 + scheme.passes * 1e3 * daemon_cpu_ms * share / compute_us
-            step_us, share = self._run(scheme, _slowed(measured, slower))
+            slower = 1 + 1e3 * cpu.daemon_ms * share / compute_us
+            step_us, share = self._run(scheme, _burdened(measured, slower, 1e3 * cpu.plugin_ms))
         return Forecast(step_us / 1e3 / scheme.passes, first_us / 1e3 / scheme.passes)
 
     def _run(self, scheme: Scheme, measured: dict) -> tuple[float, float]:
@@ -159,9 +172,15 @@ def merged(spans: list[tuple[float, float]]) -> list[tuple[float, float]]:
     return out
 
 
-def _slowed(measured: dict, factor: float) -> dict:
+def _burdened(measured: dict, slower: float, plugin_us: float) -> dict:
+    """With all of compute slower, and the plugin's time in backward, where gradients are copied, by bytes."""
+    total = sum(bucket["bytes"] for bucket in measured["buckets"])
     buckets = [
-        bucket | {"forward_us": bucket["forward_us"] * factor, "backward_us": bucket["backward_us"] * factor}
+        bucket
+        | {
+            "forward_us": bucket["forward_us"] * slower,
+            "backward_us": bucket["backward_us"] * slower + plugin_us * bucket["bytes"] / total,
+        }
         for bucket in measured["buckets"]
     ]
     return measured | {"buckets": buckets}

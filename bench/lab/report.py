@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import statistics
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from lab.forecast import Forecast
@@ -35,6 +36,11 @@ class Outcome:
     def step_ms(self, share: float = 0.5) -> float:
         return percentile([value for block in self.blocks for value in block.step_ms], share)
 
+    @property
+    def mean_ms(self) -> float:
+        """What the steps took in all: the median hides a wait that only every k-th step has."""
+        return statistics.fmean(value for block in self.blocks for value in block.step_ms)
+
     def settled_ms(self) -> float:
         """The median without the first of several rounds, in which the first plans are made."""
         later = self.blocks[1:] or self.blocks
@@ -45,9 +51,16 @@ class Outcome:
         return percentile([value for block in self.blocks for value in block.slowest_ms()], 0.5)
 
     def added_to_ms(self, base: Outcome) -> float:
-        """The median over the rounds of what a step takes longer than `base`'s of the same round: machines drift."""
-        rounds = zip(self.blocks, base.blocks, strict=False)
-        return percentile([percentile(own.step_ms, 0.5) - percentile(b.step_ms, 0.5) for own, b in rounds], 0.5)
+        """What a step takes longer than one of `base`."""
+        return self._beyond(base, lambda block: percentile(block.step_ms, 0.5))
+
+    def worker_cpu_added_to_ms(self, base: Outcome) -> float:
+        """What a node's workers use of the CPU in a step beyond those of `base`."""
+        return self._beyond(base, lambda block: block.worker_cpu_ms)
+
+    def _beyond(self, base: Outcome, of: Callable[[Block], float]) -> float:
+        """The median over the rounds of the difference from `base` in the same round: machines drift."""
+        return percentile([of(own) - of(other) for own, other in zip(self.blocks, base.blocks, strict=False)], 0.5)
 
     def seconds_to(self, accuracy: float) -> float | None:
         """The seconds of training until this accuracy, on the line between the evaluations around it; None: never."""
@@ -152,6 +165,7 @@ _HEADER = (
     "scheme",
     "step ms",
     "p10-p90",
+    "mean",
     "/ compute",
     "/ ddp",
     "speedup",
@@ -190,6 +204,7 @@ def _row(results: Results, outcome: Outcome) -> tuple[str, ...]:
         outcome.scheme.label,
         f"{step:.1f}",
         f"{outcome.step_ms(0.1):.0f}-{outcome.step_ms(0.9):.0f}",
+        f"{outcome.mean_ms:.1f}",
         f"{step / results.compute_ms:.3f}" if results.compute_ms else "-",
         f"{step / ddp:.3f}" if ddp else "-",
         f"{ddp / step:.2f}x" if ddp else "-",
@@ -220,7 +235,7 @@ def _time_to_accuracy(results: Results, outcome: Outcome) -> str:
 
 def _forecast_lines(results: Results) -> list[str]:
     """The simulator's step time beside the measured one."""
-    rows = [("forecast", "network alone ms", "with daemon's CPU ms", "measured ms", "difference")]
+    rows = [("forecast", "network alone ms", "with Deft's CPU ms", "measured ms", "difference")]
     for outcome in results.outcomes:
         if outcome.forecast:
             measured, said = outcome.settled_ms(), outcome.forecast

@@ -62,6 +62,13 @@ def test_the_table_says_when_replicas_differ(results):
     assert "DIFFER" in table(results)
 
 
+def test_a_wait_of_some_steps_shows_in_the_mean(results):
+    results.outcomes[2].blocks[0].step_ms = [150.0, 150.0, 150.0, 950.0]
+    row = next(line for line in table(results).splitlines() if line.startswith("fifo@1")).split()
+    median, mean = float(row[row.index("fifo@1") + 1]), float(row[row.index("fifo@1") + 3])
+    assert (median, mean) == (151.0, 250.5)
+
+
 def test_a_free_network_is_judged_by_the_transports_cpu_time(results):
     last = table(results).splitlines()[-1]
     assert last.startswith("fifo@free, network free: +10.0 ms a step")
@@ -85,6 +92,13 @@ def test_what_a_free_network_adds_is_taken_round_by_round(results):
     compute.blocks[1].step_ms = [1000.0] * 4  # a round in which the machine was slow
     free.blocks[1].step_ms = [1012.0] * 4
     assert table(results).splitlines()[-1].startswith("fifo@free, network free: +11.0 ms a step")
+
+
+def test_the_workers_cpu_beyond_computes_is_taken_round_by_round(results):
+    compute, free = results.outcomes[0], results.outcomes[3]
+    free.blocks[0].worker_cpu_ms = 105.0  # compute's: 100
+    compute.blocks[1].worker_cpu_ms, free.blocks[1].worker_cpu_ms = 1000.0, 1009.0
+    assert free.worker_cpu_added_to_ms(compute) == 7
 
 
 def test_the_wait_for_the_slowest_worker_is_told_apart(results):
