@@ -1,5 +1,8 @@
 #include <cmath>
 #include <cstring>
+#include <map>
+#include <memory>
+#include <mutex>
 #include <random>
 #include <thread>
 
@@ -36,26 +39,57 @@ Bytes random_bytes(std::size_t bytes, std::uint32_t node, std::uint64_t seed) {
   return data;
 }
 
-// The reduction in the order of the nodes, by the local reduction, which has its own tests against an oracle.
-Bytes expected(std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
-  const std::size_t bytes = shape.count * model::dtype_bytes(shape.dtype);
+// An operation: what each node contributes, and what all of them have to get.
+struct Operation {
   std::vector<Bytes> inputs;
+  Bytes result;
+};
+
+// The reduction in the order of the nodes, by the local reduction, which has its own tests against an oracle.
+Operation make_operation(std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
+  const std::size_t bytes = shape.count * model::dtype_bytes(shape.dtype);
+  Operation made{{}, Bytes(bytes)};
   std::vector<const std::byte*> pointers;
-  for (std::uint32_t node = 0; node < nodes; ++node) inputs.push_back(random_bytes(bytes, node, seed));
-  for (const Bytes& input : inputs) pointers.push_back(input.data());
-  Bytes result(bytes);
-  reduce::reduce(result.data(), pointers, shape.count, shape.dtype, shape.op);
-  return result;
+  for (std::uint32_t node = 0; node < nodes; ++node) made.inputs.push_back(random_bytes(bytes, node, seed));
+  for (const Bytes& input : made.inputs) pointers.push_back(input.data());
+  reduce::reduce(made.result.data(), pointers, shape.count, shape.dtype, shape.op);
+  return made;
 }
+
+// Operations by their seed, each made once for all nodes, which takes long under a sanitizer, and dropped after the last.
+class Operations {
+ public:
+  std::shared_ptr<const Operation> take(std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
+    const std::lock_guard lock(mutex_);
+    Taken& taken = taken_[seed];
+    if (!taken.operation) taken.operation = std::make_shared<Operation>(make_operation(nodes, shape, seed));
+    std::shared_ptr<const Operation> operation = taken.operation;
+    if (++taken.nodes == nodes) taken_.erase(seed);
+    return operation;
+  }
+
+ private:
+  struct Taken {
+    std::shared_ptr<const Operation> operation;
+    std::uint32_t nodes = 0;
+  };
+
+  std::mutex mutex_;
+  std::map<std::uint64_t, Taken> taken_;
+};
 
 class AllReduce : public ::testing::TestWithParam<Backend> {
  protected:
-  static void run(Link& link, std::uint32_t node, std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
-    Bytes data = random_bytes(shape.count * model::dtype_bytes(shape.dtype), node, seed);
+  void run(Link& link, std::uint32_t node, std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
+    const auto operation = operations_.take(nodes, shape, seed);
+    Bytes data = operation->inputs[node];
     ASSERT_OK(link.all_reduce(data.data(), shape.count, shape.dtype, shape.op));
-    ASSERT_TRUE(data == expected(nodes, shape, seed))
+    ASSERT_TRUE(data == operation->result)
         << shape.count << " x " << to_string(shape.dtype) << " on " << nodes << " nodes, node " << node;
   }
+
+ private:
+  Operations operations_;
 };
 INSTANTIATE_TEST_SUITE_P(Links, AllReduce, ::testing::ValuesIn(backends()), name_of);
 
@@ -112,16 +146,16 @@ TEST_P(AllReduce, RunsManyOperationsOfMixedSizesWithNodesOfUnequalSpeed) {
 
 TEST_P(AllReduce, GivesTheSameBitsHoweverTheDataIsCutIntoParts) {
   constexpr std::size_t kCount = 200'003;
+  const Shape shape{kCount, DType::kBFloat16};
+  const Operation whole = make_operation(3, shape, 1);
   on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
-    const Shape shape{kCount, DType::kBFloat16};
-    const Bytes whole = expected(3, shape, 1);
     for (const std::size_t part : {std::size_t{777}, std::size_t{50'000}}) {
-      Bytes data = random_bytes(kCount * 2, node, 1);
+      Bytes data = whole.inputs[node];
       for (std::size_t first = 0; first < kCount; first += part) {
         const std::size_t count = std::min(part, kCount - first);
         ASSERT_OK(link.all_reduce(data.data() + first * 2, count, shape.dtype, shape.op));
       }
-      ASSERT_TRUE(data == whole);
+      ASSERT_TRUE(data == whole.result);
     }
   });
 }
