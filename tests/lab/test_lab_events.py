@@ -114,9 +114,13 @@ with netns.Lab(nodes=2, nics=2) as lab:
         for node, end in ((0, " "), (1, "\\n")):
             text = subprocess.check_output(["ip", "-n", f"node{node}", "link", "show", "eth1"], text=True)
             print("UP" in text.partition("<")[2].partition(">")[0].split(","), end=end, flush=True)
+    def routes():
+        return subprocess.check_output(["ip", "-n", "node1", "route"], text=True)
+    before = routes()
     lab.change(1, "down", node=1); up()
     lab.change(1, "down"); up()
     lab.shape(None); up()
+    print(sorted(before.splitlines()) == sorted(routes().splitlines()), before.count(" congctl "))
 """
 
 
@@ -133,4 +137,5 @@ def test_a_changed_nic_is_restored_by_the_next_shaping(emulated, tmp_path):
         "True False",
         "False False",
         "True True",
+        "True 2",
     ], done.stderr

@@ -41,10 +41,23 @@ def test_a_node_sees_its_own_nics_and_cores():
     assert int(done.stdout.splitlines()[4]) == max(1, len(os.sched_getaffinity(0)) // 2)
 
 
-def test_tcp_is_the_same_in_all_nodes_whatever_the_machine_uses():
+CONTROL_OF_A_CONNECTION = """
+import socket, sys
+if sys.argv[1] == "accept":
+    end, _ = socket.create_server((sys.argv[2], 29591)).accept()
+else:
+    end = socket.create_connection((sys.argv[2], 29591))
+print(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode())
+"""
+
+
+def test_tcp_is_the_same_in_all_nodes_whatever_the_machine_uses(tmp_path):
+    script = tmp_path / "control.py"
+    script.write_text(CONTROL_OF_A_CONNECTION)
+    end = f"{sys.executable} -I {script}"
+    done = lab_shell(f"on 1 {end} accept 10.77.1.2 & sleep 0.5; on 0 {end} connect 10.77.1.2 && wait")
     wanted = "cubic" if "cubic" in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text() else "reno"
-    done = lab_shell("for node in 0 1; do on $node cat /proc/sys/net/ipv4/tcp_congestion_control; done")
-    assert done.stdout.split() == [wanted, wanted]
+    assert done.stdout.split() == [wanted, wanted], done.stderr
 
 
 def test_the_exit_status_is_the_commands():
