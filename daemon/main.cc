@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "core/model/link_costs.h"
-#include "daemon/parameter_server.h"
-#include "daemon/prompt.h"
-#include "daemon/server.h"
-#include "daemon/version.h"
+#include "daemon/base/time_slice.h"
+#include "daemon/base/version.h"
+#include "daemon/server/parameter_server.h"
+#include "daemon/server/server.h"
 
 namespace {
 

@@ -1,5 +1,5 @@
 // The connections between daemons, within this process.
-#include "daemon/control_plane.h"
+#include "daemon/wire/control_plane.h"
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>

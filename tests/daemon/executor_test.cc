@@ -1,5 +1,5 @@
 // The executor on a link that the test plays: what it starts, what it waits for, and what it says of it.
-#include "daemon/executor.h"
+#include "daemon/channel/executor.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A node's account of gradients: conservation and order, whatever arrives when, and every misuse refused.
-#include "daemon/gradients.h"
+#include "daemon/node/gradients.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

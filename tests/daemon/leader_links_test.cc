@@ -1,7 +1,7 @@
 // The leader's decisions about links that fail or stall, driven by messages alone.
 #include <gtest/gtest.h>
 
-#include "daemon/leader.h"
+#include "daemon/leader/leader.h"
 
 namespace deft::daemon {
 namespace {

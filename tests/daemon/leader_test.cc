@@ -1,5 +1,5 @@
 // The leader's decisions, driven by messages alone: who is missing, who disagrees, who is lost.
-#include "daemon/leader.h"
+#include "daemon/leader/leader.h"
 
 #include <gtest/gtest.h>
 

@@ -7,7 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
-#include "daemon/link_queue.h"
+#include "daemon/channel/link_queue.h"
 
 namespace deft::daemon {
 namespace {

@@ -1,5 +1,5 @@
 // The Preserver as the leader has it: what it takes from statistics, which plans it chooses, and when it changes its mind.
-#include "daemon/plan_preserver.h"
+#include "daemon/leader/plan_preserver.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The event loop: order, cancellation, and callbacks that change what is watched.
-#include "daemon/reactor.h"
+#include "daemon/base/reactor.h"
 
 #include <gtest/gtest.h>
 #include <sys/epoll.h>

@@ -1,5 +1,5 @@
 // A job's settings: the worker's win over the daemon's, and mistakes are named.
-#include "daemon/settings.h"
+#include "daemon/base/settings.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // The rendezvous store: answers come when all keys exist; waiting ends by deadline and by cancellation.
-#include "daemon/store.h"
+#include "daemon/wire/store.h"
 
 #include <gtest/gtest.h>
 

@@ -1,5 +1,5 @@
 // A link that the workers run: what they are told, and what their answers mean.
-#include "daemon/worker_runs.h"
+#include "daemon/channel/worker_runs.h"
 
 #include <gtest/gtest.h>
 

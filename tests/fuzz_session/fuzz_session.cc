@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/ipc/wire.h"
-#include "daemon/server.h"
+#include "daemon/server/server.h"
 #include "tests/fuzz_session/hostile_worker.h"
 
 namespace {

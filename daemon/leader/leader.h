@@ -1,0 +1,185 @@
+// The leader's side of a job: on the daemon of rank 0's node, and there only.
+//
+// It gathers the nodes, checks that they agree, decides the order of all launches (it owns the job's schedulers) and of
+// all collectives, keeps the rendezvous store, and decides what the cause of a failure was. It talks to the nodes, its
+// own included, by the messages of control.proto only. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/model/calendar.h"
+#include "core/model/tensors.h"
+#include "core/sched/link_meter.h"
+#include "core/sched/scheduler.h"
+#include "daemon/base/settings.h"
+#include "daemon/leader/plan_preserver.h"
+#include "daemon/wire/control_plane.h"
+#include "daemon/wire/store.h"
+
+namespace deft::daemon {
+
+class Leader {
+ public:
+  using Send = std::function<void(const Peer& node, proto::Envelope)>;  // an empty peer: the leader's own node
+
+  Leader(Reactor& reactor, std::string job, std::uint64_t incarnation, JobSettings settings, std::uint32_t world,
+         Send send);
+  ~Leader();
+
+  void receive(const Peer& from, const proto::Envelope& envelope);
+
+  // From the leader's own node.
+  void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
+  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us);
+  Result<void> flushed(std::uint32_t group, std::uint64_t step);
+  // `link_us` and `overlapped` as TransferDone has them.
+  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped);
+
+  [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
+  [[nodiscard]] bool gathering() const { return state_ == State::kGathering; }
+  [[nodiscard]] nlohmann::json status() const;
+
+ private:
+  enum class State : std::uint8_t { kGathering, kConnecting, kRunning, kFailed };
+
+  struct Member {
+    Peer peer;
+    proto::Join join;
+    TimeUs last_seen_us = 0;
+    bool links_open = false;
+    double step_us = 0;            // what a step takes its slowest worker; 0: not told yet
+    std::set<std::uint32_t> left;  // ranks that ended cleanly
+    [[nodiscard]] bool gone() const { return left.size() == static_cast<std::size_t>(join.ranks_size()); }
+    [[nodiscard]] std::string describe(std::size_t node) const;
+  };
+
+  struct Group {
+    std::vector<std::optional<proto::Declare>> declared;  // by node
+    std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
+    std::shared_ptr<PlanPreserver> preserver;             // null: its plans are not judged
+    std::vector<model::Calendar> calendars;          // of the buckets: what plans and rank 0's flushes make of them
+    std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
+    std::uint64_t epoch = 0;                         // plans so far
+    nlohmann::json plans = nlohmann::json::array();  // the newest ones, for the status
+    nlohmann::json merging;                          // what is merged now, likewise; null: nothing was chosen yet
+  };
+
+  struct Outstanding {
+    std::uint32_t group = 0;
+    sched::Launch launch;
+  };
+
+  struct Operation {
+    std::vector<std::optional<proto::OperationReady>> ready;  // by node
+    TimeUs since_us = 0;
+  };
+
+  struct Suspicion {
+    Error error;
+    TimeUs since_us = 0;
+    bool of_link = false;  // which others stand in for: only a lost node is the end
+  };
+
+  struct Progress {  // of a node on a link
+    std::uint64_t finished_below = 0, started_below = 0;
+    TimeUs told_us = 0;
+  };
+
+  struct LinkState {
+    std::uint32_t epoch = 0;
+    bool stopping = false;
+    std::string lost;  // why, where it was
+    Error error;
+    TimeUs since_us = 0;
+    std::uint32_t replacer = 0;
+    std::set<std::uint32_t> replacers;
+    std::vector<std::optional<std::uint64_t>> stopped;  // by node: what had finished there
+    std::vector<Progress> progress;                     // by node
+    std::uint64_t told_finished = 0;                    // below this all nodes know that all have finished
+    std::map<std::uint64_t, std::uint64_t> ordered;     // bytes of launches that not all have finished
+    std::uint64_t oldest = ~std::uint64_t{0};           // launch that not all have finished, and
+    TimeUs moved_us = 0;                                // when it was last seen to change or to be owed by a node
+  };
+
+  // leader.cc: gathering, failing, watching
+  void on_join(const Peer& from, const proto::Join& join);
+  std::optional<Error> check_join(const proto::Join& join) const;
+  [[nodiscard]] std::optional<Error> refusal() const;
+  void begin_connecting();
+  void on_links_open(Member& member);
+  void on_failure(const proto::Failure& failure);
+  void suspect(const Error& error, bool of_link);
+  void on_leave(const proto::Leave& leave);
+  void give_up_gathering();
+  void tick();
+  void check_suspicion(TimeUs now_us);
+  void watch_operations(TimeUs now_us);
+  void fail_job(const Error& error);
+  void broadcast(const proto::Envelope& envelope);
+  Member* member_of(const Peer& peer);
+
+  // leader_tasks.cc: declarations, launches, collectives
+  void on_declare(std::size_t node, const proto::Declare& declare);
+  std::optional<std::string> difference(const Group& group) const;
+  Result<proto::DeclareAgreed> agree(std::uint32_t id, Group& group);
+  void pump(std::uint32_t group);
+  void order_launches(std::uint32_t group);
+  void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped);
+  void on_operation_ready(std::size_t node, const proto::OperationReady& ready);
+  std::uint32_t link_for_operation();
+  void start_operation(const std::string& name, const Operation& operation);
+  [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;
+
+  // leader_links.cc: links that die or stall
+  [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost) const;
+  void on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error& error);
+  void on_link_stopped(std::size_t node, const proto::LinkStopped& stopped);
+  void on_link_progress(std::size_t node, const proto::LinkProgress& progress);
+  void note_ordered(std::uint32_t link, std::uint64_t bytes);
+  [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const;
+  void watch_links(TimeUs now_us);
+
+  // leader_plans.cc: changes of plan
+  [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
+  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
+  void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
+  void on_step_time(Member& member, const proto::StepTime& time);
+  void order_plan(std::uint32_t group);
+  void tell_merging(std::uint32_t group);
+
+  Reactor& reactor_;
+  const std::string job_;
+  const std::uint64_t incarnation_;
+  const JobSettings settings_;
+  const std::uint32_t world_;
+  Send send_;
+  State state_ = State::kGathering;
+  std::vector<Member> members_;  // by node, once gathered
+  StoreTable store_;
+  std::map<std::uint32_t, Group> groups_;
+  std::vector<sched::LinkMeter> links_;
+  std::vector<LinkState> link_states_;  // of links_
+  std::map<std::uint64_t, Outstanding> outstanding_;
+  std::uint64_t next_number_ = 0;  // of launches and collectives, in the order in which nodes start them
+  std::uint32_t next_link_ = 0;    // for collectives, in turn
+  std::map<std::string, Operation> operations_;
+  std::optional<Suspicion> suspicion_;
+  std::uint64_t heartbeats_ = 0;
+  Reactor::TimerId gather_timer_ = 0, tick_timer_ = 0;
+};
+
+// Ranks as people write them: "0-2, 5".
+std::string describe_ranks(const std::vector<std::uint32_t>& ranks);
+
+// Tensor declarations as messages and back; and the hash of a group that every node computes for itself.
+std::vector<model::TensorSpec> specs_of(const proto::Declare& declare);
+std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const proto::DeclareAgreed& agreed);
+
+}  // namespace deft::daemon

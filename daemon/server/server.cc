@@ -1,0 +1,244 @@
+#include "daemon/server/server.h"
+
+#include <glog/logging.h>
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <fstream>
+#include <random>
+
+#include "daemon/base/version.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr TimeUs kPutAwayUs = 20'000;
+
+std::uint64_t random_number() {
+  std::random_device device;
+  return (std::uint64_t{device()} << 32) | device();
+}
+
+std::string host_name() {
+  std::array<char, 256> name{};
+  return gethostname(name.data(), name.size() - 1) == 0 ? name.data() : "(unknown host)";
+}
+
+std::uint64_t memory_limit(std::uint64_t configured_bytes) {
+  if (configured_bytes != 0) return configured_bytes;
+  auto half =
+      static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
+  std::uint64_t group = 0;  // of the container, where there is one
+  if (std::ifstream in("/sys/fs/cgroup/memory.max"); in >> group) half = std::min(half, group / 2);
+  return half;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Server>> Server::open(Reactor& reactor, const Config& config) {
+  auto listener = ipc::Listener::bind(ipc::socket_path(config.text("socket")));
+  if (!listener) return tl::unexpected(listener.error());
+  auto control = ControlPlane::open(reactor, {config.text("listen"), config.text("secret_file")});
+  if (!control) return tl::unexpected(control.error());
+  std::unique_ptr<Server> server(new Server(reactor, config, std::move(*listener), std::move(*control)));
+  Server* const raw = server.get();
+  if (auto ok = reactor.watch(raw->listener_.descriptor(), EPOLLIN, [raw](std::uint32_t) { raw->accept(); }); !ok)
+    return tl::unexpected(ok.error());
+  raw->control_->on_message = [raw](const Peer& from, const proto::Envelope& envelope) {
+    raw->on_control(from, envelope);
+  };
+  return server;
+}
+
+Server::Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control)
+    : reactor_(reactor),
+      config_(config),
+      budget_(memory_limit(config.bytes("memory_limit"))),
+      listener_(std::move(listener)),
+      control_(std::move(control)),
+      context_{reactor,
+               *control_,
+               config,
+               host_name(),
+               random_number(),
+               [this] { return next_incarnation_++; },
+               [this](Job& job) { on_job_ended(job); }},
+      started_us_(MonotonicClock::now()),
+      next_incarnation_(random_number() | 1) {}
+
+Server::~Server() {
+  reactor_.cancel(put_away_timer_);
+  reactor_.unwatch(listener_.descriptor());
+  job_of_session_.clear();
+  jobs_.clear();
+  ended_.clear();
+  sessions_.clear();
+}
+
+void Server::accept() {
+  while (true) {
+    auto channel = listener_.accept();
+    if (!channel) {
+      LOG_EVERY_N(ERROR, 100) << "a worker could not be accepted: " << channel.error().message();
+      return;
+    }
+    if (!channel->has_value()) return;
+    auto session = std::make_unique<Session>(reactor_, budget_, *this, std::move(**channel), context_.daemon_epoch);
+    if (auto ok = session->start(); !ok) {
+      LOG(ERROR) << "a worker could not be served: " << ok.error().message();
+      continue;
+    }
+    Session* const key = session.get();
+    sessions_[key] = std::move(session);
+  }
+}
+
+Job* Server::job_of(Session& session) {
+  const auto it = job_of_session_.find(&session);
+  return it == job_of_session_.end() ? nullptr : it->second.get();
+}
+
+std::shared_ptr<Job> Server::job_for(Session& session, Result<void>& result) {
+  const auto it = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
+    return job->name() == session.attachment().job && !job->ended() && !job->leaving();
+  });
+  if (it != jobs_.end()) return *it;
+  auto settings = job_settings(config_, session.attachment().settings);
+  if (!settings) {
+    result = tl::unexpected(settings.error());
+    return nullptr;
+  }
+  LOG(INFO) << "[" << session.attachment().job << "] " << session.describe() << " begins a job of "
+            << session.attachment().world << " workers, " << session.attachment().local_size << " here";
+  jobs_.push_back(std::make_shared<Job>(context_, session, std::move(*settings)));
+  return jobs_.back();
+}
+
+void Server::session_attached(Session& session) {
+  Result<void> result;
+  if (shutting_down_) result = fail(ErrorKind::kUnavailable, "the daemon is shutting down");
+  const auto job = result ? job_for(session, result) : nullptr;
+  if (job) {
+    job_of_session_[&session] = job;
+    result = job->attach(session);
+  }
+  if (result || session.closed()) return;
+  LOG(WARNING) << session.describe() << " is refused: " << result.error().message();
+  session.send_error(result.error());
+  session.close(result.error().in(session.describe()));
+}
+
+void Server::session_declared(Session& session, Declaration declaration) {
+  if (Job* const job = job_of(session)) job->declare(session, std::move(declaration));
+}
+
+void Server::session_requested(Session& session, OperationRequest request) {
+  if (Job* const job = job_of(session)) job->request(session, std::move(request));
+}
+
+void Server::session_link_failed(Session& session, const Error& error) {
+  if (Job* const job = job_of(session)) job->link_failed(session, error);
+}
+
+void Server::session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) {
+  if (Job* const job = job_of(session)) job->store_set(key, value);
+}
+
+void Server::session_store_get(Session& session, std::uint32_t request, const std::string& key) {
+  if (Job* const job = job_of(session)) job->store_get(session, request, key);
+}
+
+void Server::session_statistics(Session& session, const ipc::Statistics& statistics) {
+  if (Job* const job = job_of(session)) job->take_statistics(session, statistics);
+}
+
+void Server::session_record(Session& session, const shm::Record& record) {
+  if (Job* const job = job_of(session)) job->record(session, record);
+}
+
+void Server::session_ended(Session& session, bool clean, const Error& reason) {
+  if (reason.kind == ErrorKind::kViolation) ++clients_dropped_;
+  const auto it = job_of_session_.find(&session);
+  if (it != job_of_session_.end()) {
+    const auto job = it->second;
+    job_of_session_.erase(it);
+    job->session_ended(session, clean, reason);
+  }
+  // Not now: the session's own code is still running.
+  reactor_.post([this, key = &session] { sessions_.erase(key); });
+}
+
+void Server::on_control(const Peer& from, const proto::Envelope& envelope) {
+  if (envelope.version() != kControlVersion) {
+    proto::Envelope reply;
+    reply.set_version(kControlVersion);
+    reply.set_job(envelope.job());
+    reply.set_incarnation(envelope.incarnation());
+    reply.mutable_failure()->set_kind(static_cast<std::uint32_t>(ErrorKind::kMismatch));
+    reply.mutable_failure()->set_what("the daemon on " + context_.host + " speaks control version " +
+                                      std::to_string(kControlVersion) + ", another one version " +
+                                      std::to_string(envelope.version()));
+    reply.mutable_failure()->set_fix("install the same version of Deft on all nodes");
+    return control_->send(from, reply);
+  }
+  const auto jobs = jobs_;  // a job may end while it handles the message
+  for (const auto& job : jobs)
+    if (job->accepts(from, envelope)) return job->receive(from, envelope);
+}
+
+void Server::on_job_ended(Job& job) {
+  const auto it = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& j) { return j.get() == &job; });
+  if (it == jobs_.end()) return;
+  ++jobs_served_;
+  ended_.splice(ended_.end(), jobs_, it);
+  if (put_away_timer_ == 0) put_away_timer_ = reactor_.after(kPutAwayUs, [this] { put_away(); });
+}
+
+void Server::put_away() {
+  put_away_timer_ = 0;
+  std::erase_if(ended_, [](const auto& job) { return job->executors_finished(); });
+  if (!ended_.empty()) put_away_timer_ = reactor_.after(kPutAwayUs, [this] { put_away(); });
+  stop_if_done();
+}
+
+void Server::stop_if_done() {
+  if (shutting_down_ && jobs_.empty() && ended_.empty()) reactor_.stop();
+}
+
+void Server::shut_down() {
+  const bool again = shutting_down_;
+  shutting_down_ = true;
+  const auto end_all = [this] {
+    const auto jobs = jobs_;
+    for (const auto& job : jobs)
+      job->fail_job({ErrorKind::kLost, "the daemon on " + context_.host + " was stopped", "", {}});
+    reactor_.after(kPutAwayUs, [this] { reactor_.stop(); });
+  };
+  if (again) return end_all();
+  LOG(INFO) << "shutting down" << (jobs_.empty() ? "" : " when the running jobs have ended");
+  if (!jobs_.empty()) reactor_.after(config_.seconds_us("timeout"), end_all);
+  stop_if_done();
+}
+
+std::string Server::session_status() {
+  nlohmann::json json{{"version", kVersion},
+                      {"pid", getpid()},
+                      {"host", context_.host},
+                      {"uptime_s", (MonotonicClock::now() - started_us_) / 1'000'000},
+                      {"listen", config_.text("listen")},
+                      {"socket", ipc::socket_path(config_.text("socket"))},
+                      {"sessions", sessions_.size()},
+                      {"jobs_served", jobs_served_},
+                      {"clients_dropped", clients_dropped_},
+                      {"control_messages_rejected", control_->rejected_messages()},
+                      {"memory_bytes", budget_.used_bytes()},
+                      {"memory_limit_bytes", budget_.limit_bytes()},
+                      {"configuration", config_.effective()},
+                      {"jobs", nlohmann::json::array()}};
+  for (const auto& job : jobs_) json["jobs"].push_back(job->status());
+  return json.dump();
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,65 @@
+// The daemon: listens, keeps the sessions and the jobs, and brings each message to the job it is for.
+//
+//   auto server = Server::open(reactor, config);
+//   reactor.run();                 // until shut_down() has ended all jobs
+#pragma once
+
+#include <list>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "core/base/config.h"
+#include "core/ipc/channel.h"
+#include "daemon/node/job.h"
+
+namespace deft::daemon {
+
+class Server final : public SessionHandler {
+ public:
+  // Errors: the socket or the port is in use, a path cannot be made, the links named do not exist.
+  static Result<std::unique_ptr<Server>> open(Reactor& reactor, const Config& config);
+  ~Server() override;
+
+  // Takes no new jobs; stops the reactor when the running ones have ended, or after the timeout. Called again: at once.
+  void shut_down();
+
+  void session_attached(Session& session) override;
+  void session_declared(Session& session, Declaration declaration) override;
+  void session_requested(Session& session, OperationRequest request) override;
+  void session_link_failed(Session& session, const Error& error) override;
+  void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) override;
+  void session_store_get(Session& session, std::uint32_t request, const std::string& key) override;
+  void session_statistics(Session& session, const ipc::Statistics& statistics) override;
+  void session_record(Session& session, const shm::Record& record) override;
+  std::string session_status() override;
+  void session_ended(Session& session, bool clean, const Error& reason) override;
+
+ private:
+  Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control);
+  void accept();
+  void on_control(const Peer& from, const proto::Envelope& envelope);
+  void on_job_ended(Job& job);
+  void put_away();
+  std::shared_ptr<Job> job_for(Session& session, Result<void>& result);
+  Job* job_of(Session& session);
+  void stop_if_done();
+
+  Reactor& reactor_;
+  const Config& config_;
+  MemoryBudget budget_;
+  ipc::Listener listener_;
+  std::unique_ptr<ControlPlane> control_;
+  JobContext context_;
+  const TimeUs started_us_;
+  std::uint64_t next_incarnation_;
+  std::unordered_map<Session*, std::unique_ptr<Session>> sessions_;
+  std::unordered_map<Session*, std::shared_ptr<Job>> job_of_session_;
+  std::list<std::shared_ptr<Job>> jobs_;
+  std::list<std::shared_ptr<Job>> ended_;  // until their link threads have ended
+  std::uint64_t jobs_served_ = 0, clients_dropped_ = 0;
+  bool shutting_down_ = false;
+  Reactor::TimerId put_away_timer_ = 0;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,62 @@
+#include "daemon/wire/plan_messages.h"
+
+namespace deft::daemon {
+namespace {
+
+using Dates = std::vector<model::PlanGeneration>;
+
+// The dates of a tensor, which all of its buckets must have; null where they differ.
+const Dates* dates_of(std::uint32_t tensor, const model::Plan& plan, const Gradients& gradients) {
+  const Dates* dates = nullptr;
+  for (const auto bucket : gradients.buckets_of(tensor)) {
+    const Dates& here = plan.generations_of(bucket);
+    if (dates != nullptr && *dates != here) return nullptr;
+    dates = &here;
+  }
+  return dates;
+}
+
+void add_records(const shm::Record& head, const Dates& dates, std::vector<shm::Record>& records) {
+  records.push_back(head);
+  for (const auto& generation : dates) {
+    shm::Record next;
+    next.kind = shm::RecordKind::kPlanGeneration;
+    next.group = head.group;
+    next.generation = generation.first_step;
+    next.operation = generation.last_step;
+    next.offset = generation.apply_step;
+    records.push_back(next);
+  }
+}
+
+}  // namespace
+
+Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::DatedPlan& dated,
+                                              const Gradients& gradients) {
+  shm::Record head;
+  head.kind = shm::RecordKind::kPlan;
+  head.group = group;
+  head.generation = dated.activation_step;
+  head.operation = dated.epoch;
+  head.bytes = dated.plan.period_steps;
+  std::vector<shm::Record> records;
+  const Dates* open = nullptr;  // of the tensors that `head` counts
+  for (std::uint32_t tensor = 0; tensor < gradients.specs().size(); ++tensor) {
+    const Dates* const dates = dates_of(tensor, dated.plan, gradients);
+    if (dates == nullptr)
+      return fail(ErrorKind::kViolation,
+                  "the leader's plan updates parts of '" + gradients.specs()[tensor].name + "' at different times");
+    if (open != nullptr && *open != *dates) {
+      add_records(head, *open, records);
+      head.tensor = tensor;
+      head.count = 0;
+    }
+    open = dates;
+    head.code = static_cast<std::int32_t>(dates->size());
+    ++head.count;
+  }
+  if (open != nullptr) add_records(head, *open, records);
+  return records;
+}
+
+}  // namespace deft::daemon

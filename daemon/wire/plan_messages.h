@@ -1,0 +1,20 @@
+// The records by which a worker hears of a plan.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/model/plan.h"
+#include "core/shm/layout.h"
+#include "daemon/node/gradients.h"
+#include "proto/plan_message.h"
+
+namespace deft::daemon {
+
+// What a worker gets of a plan: for each range of tensors with the same dates a PLAN and its PLAN_GENERATIONs. An error
+// where a tensor lies in buckets with different dates.
+Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::DatedPlan& dated,
+                                              const Gradients& gradients);
+
+}  // namespace deft::daemon
