@@ -1,0 +1,109 @@
+// Between the messages of a job (messages.h) and the bytes that ControlPlane carries. The only code that knows protobuf.
+//
+//   plane.send(peer, wire::encode({.job = name, .incarnation = incarnation}, wire::ToLeader(wire::LinksOpen{})));
+//
+//   auto received = wire::Received::parse(bytes);              // an error: drop it, the sender is unknown
+//   if (received->header().version != wire::kControlVersion) ...
+//   const auto message = received->to_node(facts);             // an error: `wire` names the field; end the job
+//   std::visit(handler, *message);
+//
+// decode checks every field of a message against what its receiver knows, its `facts`, so that handlers may use a message as it
+// is: indices exist, enumerators are known, names are valid UTF-8, sums do not overflow, and a collective that the leader starts
+// is one that this node asked for, with the counts that it asked for. An error is a kViolation whose text names the field, as
+// "launch_order.launches[2].link: 9, and there are 2 links"; the caller adds the sender with Error::in. Messages that a node and
+// the leader on the same machine exchange are not encoded, and so are not checked: both are this daemon.
+//
+// What remains for the receivers: the order of messages (a launch's number, a step that grows), and what two messages must agree
+// on. Thread-safe: nothing here has state.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "daemon/wire/messages.h"
+
+namespace deft::daemon::wire {
+
+inline constexpr std::uint32_t kControlVersion = 3;
+
+struct Header {
+  std::string job;
+  std::uint64_t incarnation = 0;  // of the job on its leader; 0 before the leader has given one
+  std::uint32_t version = kControlVersion;
+};
+
+std::string encode(const Header& header, const ToLeader& message);
+std::string encode(const Header& header, const ToNode& message);
+// Tells a daemon of another version why its message was not taken. All versions understand it; it is never answered.
+std::string encode_refusal(const Header& header, const Error& error);
+
+// What a leader knows when a message of one node comes.
+struct LeaderFacts {
+  std::uint32_t world = 0;
+  std::vector<std::uint32_t> sender_ranks;                  // by local rank; empty: the sender has not joined
+  std::vector<std::uint32_t> link_epochs;                   // one for each link; empty before all nodes have joined
+  std::uint64_t next_number = 0;                            // of launches and collectives
+  std::function<std::size_t(std::uint32_t group)> buckets;  // of a group; 0: it is not agreed
+};
+
+// What a node knows when a message of its leader comes. The references stay valid during one call of to_node.
+class NodeFacts {
+ public:
+  struct Group {
+    std::uint64_t slot_bytes = 0;
+    std::uint32_t slots = 0;
+    std::span<const model::Bucket> buckets;  // empty: not agreed yet
+  };
+  struct Operation {
+    CollectiveSpec first;               // of the first local rank
+    std::vector<std::uint64_t> counts;  // by local rank; shorter: not all have asked yet
+    bool started = false;
+  };
+
+  virtual ~NodeFacts() = default;
+  [[nodiscard]] virtual std::uint32_t world() const = 0;
+  [[nodiscard]] virtual std::vector<std::uint32_t> local_ranks() const = 0;
+  // Of the first local rank, when the job's ranks are counted node by node.
+  [[nodiscard]] virtual std::size_t first_position() const = 0;
+  [[nodiscard]] virtual std::vector<std::uint32_t> link_epochs() const = 0;  // one for each link of this node
+  [[nodiscard]] virtual std::uint64_t next_number() const = 0;               // of launches and collectives
+  [[nodiscard]] virtual std::optional<Group> group(
+      std::uint32_t id) const = 0;  // none: not declared by all local workers
+  [[nodiscard]] virtual std::optional<Operation> operation(const std::string& name) const = 0;
+  // Of a STORE_GET that awaits its answer; none: it ended before.
+  [[nodiscard]] virtual std::optional<std::size_t> keys_asked(std::uint64_t request) const = 0;
+};
+
+// A message that came, with its header read and its body not yet checked.
+class Received {
+ public:
+  // An error: these bytes are no message.
+  static Result<Received> parse(std::span<const std::byte> bytes);
+  ~Received();
+  Received(Received&&) noexcept;
+  Received& operator=(Received&&) noexcept;
+
+  [[nodiscard]] const Header& header() const { return header_; }
+  [[nodiscard]] bool is_refusal() const;
+  [[nodiscard]] bool is_join() const;
+  [[nodiscard]] bool is_failure() const;  // that a node reports, also before it has joined
+  [[nodiscard]] Error refusal() const;    // only if is_refusal()
+
+  [[nodiscard]] Result<ToLeader> to_leader(const LeaderFacts& facts) const;
+  [[nodiscard]] Result<ToNode> to_node(const NodeFacts& facts) const;
+
+ private:
+  struct Body;
+  explicit Received(std::unique_ptr<Body> body);
+  std::unique_ptr<Body> body_;
+  Header header_;
+};
+
+}  // namespace deft::daemon::wire
