@@ -21,7 +21,7 @@ bool is_loopback(const std::string& host) {
 
 }  // namespace
 
-Job::Job(JobContext& context, const Session& first, JobSettings settings)
+Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
     : context_(context),
       name_(first.attachment().job),
       uid_(first.peer().uid),
@@ -70,7 +70,7 @@ Job::~Job() {
 
 std::string Job::leader_name() const { return leader_address_.empty() ? "(unset)" : leader_address_; }
 
-std::size_t Job::index_of(const Session& session) const { return session.attachment().local_rank; }
+std::size_t Job::index_of(const WorkerPort& session) const { return session.attachment().local_rank; }
 
 Result<void> Job::check_attach(const Attachment& a) const {
   const std::string who = "rank " + std::to_string(a.rank);
@@ -103,7 +103,7 @@ Result<void> Job::check_attach(const Attachment& a) const {
   return {};
 }
 
-Result<void> Job::attach(Session& session) {
+Result<void> Job::attach(WorkerPort& session) {
   const Attachment& a = session.attachment();
   if (session.peer().uid != uid_)
     return fail(ErrorKind::kInvalid, "the job '" + name_ + "' belongs to another user",
@@ -319,14 +319,14 @@ void Job::on_begin() {
             << node_ << ", policy " << settings_.policy << ", links " << links;
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
-    if (auto ok = worker.session->welcome(node_, static_cast<std::uint32_t>(nodes_.size()), node_of_rank_,
-                                          settings_.timeout_us, context_.config.seconds_us("spin"), links_of_job());
+    if (auto ok = worker.session->welcome({node_, static_cast<std::uint32_t>(nodes_.size()), node_of_rank_,
+                                           settings_.timeout_us, context_.config.seconds_us("spin"), links_of_job()});
         !ok)
       return fail_job(ok.error().in("start " + worker.session->describe()));
   }
 }
 
-void Job::session_ended(Session& session, bool clean, const Error& reason) {
+void Job::worker_ended(WorkerPort& session, bool clean, const Error& reason) {
   const std::size_t index = index_of(session);
   if (index >= workers_.size() || workers_[index].session != &session) return;
   workers_[index].session = nullptr;
@@ -358,7 +358,7 @@ void Job::end(const Error& error, bool clean) {
     if (link.executor) link.executor->abort(clean ? "the job has ended" : error.message());
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
-    worker.session->send_error(error);
+    worker.session->send_error(error, 0);
     shm::Record record;
     record.kind = shm::RecordKind::kFailed;
     record.code = static_cast<std::int32_t>(error.kind);

@@ -20,7 +20,7 @@
 #include "daemon/channel/link_queue.h"
 #include "daemon/leader/leader.h"
 #include "daemon/node/gradients.h"
-#include "daemon/server/session.h"
+#include "daemon/node/worker_port.h"
 #include "daemon/wire/store.h"
 
 namespace deft::daemon {
@@ -37,22 +37,22 @@ struct JobContext {  // the daemon's parts that jobs share
   std::function<void(Job&)> on_ended;  // the job and its executors can be put away
 };
 
-class Job : public std::enable_shared_from_this<Job> {
+class Job final : public JobPort, public std::enable_shared_from_this<Job> {
  public:
   // `first` is the worker whose HELLO made the job; the job belongs to its user.
-  Job(JobContext& context, const Session& first, JobSettings settings);
-  ~Job();
+  Job(JobContext& context, const WorkerPort& first, JobSettings settings);
+  ~Job() override;
 
   // A worker of this job. An error refuses this worker; where a new job disagrees with itself, the job fails too.
-  Result<void> attach(Session& session);
-  void declare(Session& session, Declaration declaration);
-  void request(Session& session, OperationRequest request);
-  void record(Session& session, const shm::Record& record);
-  void take_statistics(Session& session, const ipc::Statistics& statistics);
-  void link_failed(Session& session, const Error& error);  // one that the worker runs
-  void store_set(const std::string& key, std::span<const std::byte> value);
-  void store_get(Session& session, std::uint32_t request, const std::string& key);
-  void session_ended(Session& session, bool clean, const Error& reason);
+  Result<void> attach(WorkerPort& session);
+  void declare(WorkerPort& session, Declaration declaration) override;
+  void request(WorkerPort& session, OperationRequest request) override;
+  void record(WorkerPort& session, const shm::Record& record) override;
+  void take_statistics(WorkerPort& session, const ipc::Statistics& statistics) override;
+  void link_failed(WorkerPort& session, const Error& error) override;
+  void store_set(const std::string& key, std::span<const std::byte> value) override;
+  void store_get(WorkerPort& session, std::uint32_t request, const std::string& key) override;
+  void worker_ended(WorkerPort& session, bool clean, const Error& reason) override;
 
   [[nodiscard]] bool accepts(const Peer& from, const proto::Envelope& envelope) const;
   void receive(const Peer& from, const proto::Envelope& envelope);
@@ -69,7 +69,7 @@ class Job : public std::enable_shared_from_this<Job> {
   enum class State : std::uint8_t { kAttaching, kJoining, kConnecting, kRunning, kEnded };
 
   struct Worker {
-    Session* session = nullptr;  // null: not here yet, or gone
+    WorkerPort* session = nullptr;  // null: not here yet, or gone
     std::uint32_t rank = 0;
     pid_t pid = 0;
     bool left = false;  // ended cleanly
@@ -110,7 +110,7 @@ class Job : public std::enable_shared_from_this<Job> {
   void end(const Error& error, bool clean);
   void to_leader(proto::Envelope envelope);
   void send_from_leader(const Peer& node, proto::Envelope envelope);
-  [[nodiscard]] std::size_t index_of(const Session& session) const;
+  [[nodiscard]] std::size_t index_of(const WorkerPort& session) const;
   [[nodiscard]] Result<void> check_attach(const Attachment& a) const;
   [[nodiscard]] std::string leader_name() const;
 
@@ -118,10 +118,10 @@ class Job : public std::enable_shared_from_this<Job> {
   void send_declaration(std::uint32_t id, const Declaration& declaration);
   void on_declare_agreed(const proto::DeclareAgreed& agreed);
   Result<std::vector<model::Bucket>> buckets_of(const proto::DeclareAgreed& agreed, const Gradients& gradients) const;
-  void on_ready(std::size_t worker, Session& session, const shm::Record& record);
+  void on_ready(std::size_t worker, WorkerPort& session, const shm::Record& record);
   void on_stage(std::size_t worker, const shm::Record& record);
   void tell_step_time();
-  void on_flush(Session& session, std::size_t worker, const shm::Record& record);
+  void on_flush(WorkerPort& session, std::size_t worker, const shm::Record& record);
   void on_plan_order(const proto::PlanOrder& order);
   Result<std::vector<shm::Record>> checked_plan(const proto::PlanOrder& order) const;
   void on_launch_order(const proto::LaunchOrder& order);

@@ -18,7 +18,7 @@ constexpr std::size_t kStartedAhead = 5;  // transfers given to an executor, so 
 
 }  // namespace
 
-void Job::declare(Session& session, Declaration declaration) {
+void Job::declare(WorkerPort& session, Declaration declaration) {
   if (state_ != State::kRunning) return;
   const std::size_t index = index_of(session);
   Group& group = groups_[declaration.group];
@@ -95,17 +95,16 @@ void Job::on_declare_agreed(const proto::DeclareAgreed& agreed) {
   group.agreed = true;
   group.arenas.resize(workers_.size());
   for (std::size_t i = 0; i < workers_.size(); ++i) {
-    Session* const session = workers_[i].session;
+    WorkerPort* const session = workers_[i].session;
     if (session == nullptr) continue;
-    if (auto ok = session->grant_arena(agreed.group(), group.gradients->layout().total_bytes(),
-                                       static_cast<std::uint32_t>(group.gradients->buckets().size()));
-        !ok)
-      return fail_job(ok.error().in("the arena of " + session->describe() + " on " + context_.host));
-    group.arenas[i] = session->arena(agreed.group());
+    auto arena = session->grant_arena(agreed.group(), group.gradients->layout().total_bytes(),
+                                      static_cast<std::uint32_t>(group.gradients->buckets().size()));
+    if (!arena) return fail_job(arena.error().in("the arena of " + session->describe() + " on " + context_.host));
+    group.arenas[i] = std::move(*arena);
   }
 }
 
-void Job::record(Session& session, const shm::Record& record) {
+void Job::record(WorkerPort& session, const shm::Record& record) {
   if (state_ != State::kRunning) return;
   const std::size_t worker = index_of(session);
   switch (record.kind) {
@@ -114,17 +113,17 @@ void Job::record(Session& session, const shm::Record& record) {
     case shm::RecordKind::kFlush: return on_flush(session, worker, record);
     case shm::RecordKind::kRan:
       if (auto ok = on_ran(worker, record); !ok) {
-        session.send_error(ok.error());
+        session.send_error(ok.error(), 0);
         session.close(ok.error().in(session.describe()));
       }
       return;
     default:
-      session.send_error({ErrorKind::kViolation, "a record of an unknown kind", "", {}});
+      session.send_error({ErrorKind::kViolation, "a record of an unknown kind", "", {}}, 0);
       session.close({ErrorKind::kViolation, session.describe() + " wrote a record of an unknown kind", "", {}});
   }
 }
 
-void Job::on_ready(std::size_t worker, Session& session, const shm::Record& record) {
+void Job::on_ready(std::size_t worker, WorkerPort& session, const shm::Record& record) {
   const auto it = groups_.find(record.group);
   const auto ready =
       it == groups_.end() || !it->second.agreed
@@ -132,7 +131,7 @@ void Job::on_ready(std::size_t worker, Session& session, const shm::Record& reco
           : it->second.gradients->notify_ready(worker, {record.tensor, record.count}, record.generation,
                                                {record.offset, record.operation}, record.slot, MonotonicClock::now());
   if (!ready) {
-    session.send_error(ready.error());
+    session.send_error(ready.error(), 0);
     session.close(ready.error().in(session.describe()));
     return;
   }
@@ -162,19 +161,19 @@ void Job::tell_step_time() {
 
 // Workers end a generation before its plan does. Only the leader must know; nodes compare what their own workers say with
 // the leader's launches.
-void Job::on_flush(Session& session, std::size_t worker, const shm::Record& record) {
+void Job::on_flush(WorkerPort& session, std::size_t worker, const shm::Record& record) {
   const auto it = groups_.find(record.group);
   const auto taken = it == groups_.end() || !it->second.agreed
                          ? fail(ErrorKind::kViolation, "an undeclared group was flushed")
                      : leader_ && workers_[worker].rank == 0 ? leader_->flushed(record.group, record.generation)
                                                              : Result<void>{};
   if (taken) return;
-  session.send_error(taken.error());
+  session.send_error(taken.error(), 0);
   session.close(taken.error().in(session.describe()));
 }
 
 // The leader gets the statistics of this node when all its workers have told those of one step.
-void Job::take_statistics(Session& session, const ipc::Statistics& statistics) {
+void Job::take_statistics(WorkerPort& session, const ipc::Statistics& statistics) {
   const auto it = groups_.find(statistics.group);
   if (state_ != State::kRunning || it == groups_.end()) return;
   auto& told = it->second.statistics;

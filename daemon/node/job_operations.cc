@@ -3,7 +3,7 @@
 
 namespace deft::daemon {
 
-void Job::request(Session& session, OperationRequest request) {
+void Job::request(WorkerPort& session, OperationRequest request) {
   if (state_ != State::kRunning) return;
   const std::size_t index = index_of(session);
   Operation& operation = operations_[request.name];

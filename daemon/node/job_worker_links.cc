@@ -25,7 +25,7 @@ JobLinks Job::links_of_job() const {
 void Job::make_runs(std::size_t link) {
   links_[link].runs = std::make_unique<WorkerRuns>(static_cast<std::uint32_t>(link), workers_.size(),
                                                    [this](std::size_t worker, const shm::Record& record) {
-                                                     Session* const session = workers_[worker].session;
+                                                     WorkerPort* const session = workers_[worker].session;
                                                      if (session != nullptr) session->complete(record);
                                                    });
 }
@@ -108,7 +108,7 @@ Result<void> Job::on_ran(std::size_t worker, const shm::Record& record) {
   return {};
 }
 
-void Job::link_failed(Session& session, const Error& error) {
+void Job::link_failed(WorkerPort& session, const Error& error) {
   if (state_ != State::kRunning) return;
   const Error told = error.in(session.describe() + " on " + context_.host);
   if (error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout) return suspect(told);
@@ -119,7 +119,7 @@ void Job::store_set(const std::string& key, std::span<const std::byte> value) {
   if (state_ == State::kRunning) static_cast<void>(store_->set(key, value));
 }
 
-void Job::store_get(Session& session, std::uint32_t request, const std::string& key) {
+void Job::store_get(WorkerPort& session, std::uint32_t request, const std::string& key) {
   if (state_ != State::kRunning) return;
   store_->ask(key,
               [weak = weak_from_this(), worker = index_of(session), request, key](std::span<const std::byte> value) {

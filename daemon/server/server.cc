@@ -71,7 +71,6 @@ Server::Server(Reactor& reactor, const Config& config, ipc::Listener listener, s
 Server::~Server() {
   reactor_.cancel(put_away_timer_);
   reactor_.unwatch(listener_.descriptor());
-  job_of_session_.clear();
   jobs_.clear();
   ended_.clear();
   sessions_.clear();
@@ -95,11 +94,6 @@ void Server::accept() {
   }
 }
 
-Job* Server::job_of(Session& session) {
-  const auto it = job_of_session_.find(&session);
-  return it == job_of_session_.end() ? nullptr : it->second.get();
-}
-
 std::shared_ptr<Job> Server::job_for(Session& session, Result<void>& result) {
   const auto it = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
     return job->name() == session.attachment().job && !job->ended() && !job->leaving();
@@ -121,51 +115,17 @@ void Server::session_attached(Session& session) {
   if (shutting_down_) result = fail(ErrorKind::kUnavailable, "the daemon is shutting down");
   const auto job = result ? job_for(session, result) : nullptr;
   if (job) {
-    job_of_session_[&session] = job;
+    session.serve(job);
     result = job->attach(session);
   }
   if (result || session.closed()) return;
   LOG(WARNING) << session.describe() << " is refused: " << result.error().message();
-  session.send_error(result.error());
+  session.send_error(result.error(), 0);
   session.close(result.error().in(session.describe()));
 }
 
-void Server::session_declared(Session& session, Declaration declaration) {
-  if (Job* const job = job_of(session)) job->declare(session, std::move(declaration));
-}
-
-void Server::session_requested(Session& session, OperationRequest request) {
-  if (Job* const job = job_of(session)) job->request(session, std::move(request));
-}
-
-void Server::session_link_failed(Session& session, const Error& error) {
-  if (Job* const job = job_of(session)) job->link_failed(session, error);
-}
-
-void Server::session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) {
-  if (Job* const job = job_of(session)) job->store_set(key, value);
-}
-
-void Server::session_store_get(Session& session, std::uint32_t request, const std::string& key) {
-  if (Job* const job = job_of(session)) job->store_get(session, request, key);
-}
-
-void Server::session_statistics(Session& session, const ipc::Statistics& statistics) {
-  if (Job* const job = job_of(session)) job->take_statistics(session, statistics);
-}
-
-void Server::session_record(Session& session, const shm::Record& record) {
-  if (Job* const job = job_of(session)) job->record(session, record);
-}
-
-void Server::session_ended(Session& session, bool clean, const Error& reason) {
+void Server::session_ended(Session& session, const Error& reason) {
   if (reason.kind == ErrorKind::kViolation) ++clients_dropped_;
-  const auto it = job_of_session_.find(&session);
-  if (it != job_of_session_.end()) {
-    const auto job = it->second;
-    job_of_session_.erase(it);
-    job->session_ended(session, clean, reason);
-  }
   // Not now: the session's own code is still running.
   reactor_.post([this, key = &session] { sessions_.erase(key); });
 }

@@ -12,6 +12,7 @@
 #include "core/base/config.h"
 #include "core/ipc/channel.h"
 #include "daemon/node/job.h"
+#include "daemon/server/session.h"
 
 namespace deft::daemon {
 
@@ -25,15 +26,8 @@ class Server final : public SessionHandler {
   void shut_down();
 
   void session_attached(Session& session) override;
-  void session_declared(Session& session, Declaration declaration) override;
-  void session_requested(Session& session, OperationRequest request) override;
-  void session_link_failed(Session& session, const Error& error) override;
-  void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) override;
-  void session_store_get(Session& session, std::uint32_t request, const std::string& key) override;
-  void session_statistics(Session& session, const ipc::Statistics& statistics) override;
-  void session_record(Session& session, const shm::Record& record) override;
   std::string session_status() override;
-  void session_ended(Session& session, bool clean, const Error& reason) override;
+  void session_ended(Session& session, const Error& reason) override;
 
  private:
   Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control);
@@ -42,7 +36,6 @@ class Server final : public SessionHandler {
   void on_job_ended(Job& job);
   void put_away();
   std::shared_ptr<Job> job_for(Session& session, Result<void>& result);
-  Job* job_of(Session& session);
   void stop_if_done();
 
   Reactor& reactor_;
@@ -54,7 +47,6 @@ class Server final : public SessionHandler {
   const TimeUs started_us_;
   std::uint64_t next_incarnation_;
   std::unordered_map<Session*, std::unique_ptr<Session>> sessions_;
-  std::unordered_map<Session*, std::shared_ptr<Job>> job_of_session_;
   std::list<std::shared_ptr<Job>> jobs_;
   std::list<std::shared_ptr<Job>> ended_;  // until their link threads have ended
   std::uint64_t jobs_served_ = 0, clients_dropped_ = 0;

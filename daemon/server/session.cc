@@ -64,12 +64,13 @@ std::string Session::describe() const {
          std::to_string(peer_.pid) + ")";
 }
 
-void Session::close(const Error& reason, bool clean) {
+void Session::end(const Error& reason, bool clean) {
   if (closed_) return;
   closed_ = true;
   reactor_.unwatch(channel_.descriptor());
   if (process_.valid()) reactor_.unwatch(process_.get());
-  handler_.session_ended(*this, clean, reason);
+  if (const auto job = job_.lock()) job->worker_ended(*this, clean, reason);
+  handler_.session_ended(*this, reason);
 }
 
 void Session::on_socket() {
@@ -91,7 +92,7 @@ void Session::on_packet(const ipc::Packet& packet) {
   }
   if (ok || closed_) return;
   LOG(WARNING) << describe() << " is dropped: " << ok.error().message();
-  send_error(ok.error());
+  send_error(ok.error(), 0);
   close(ok.error().in(describe()));
 }
 
@@ -101,7 +102,7 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
   switch (header->kind) {
     case ipc::MessageKind::kHello: return on_hello(packet);
     case ipc::MessageKind::kStatus: return on_status();
-    case ipc::MessageKind::kGoodbye: close({}, true); return {};
+    case ipc::MessageKind::kGoodbye: end({}, true); return {};
     default: break;
   }
   if (!control_) return fail(ErrorKind::kViolation, "a request before the job runs");
@@ -143,8 +144,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
   return {};
 }
 
-Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                              TimeUs timeout_us, TimeUs spin_us, const JobLinks& links) {
+Result<void> Session::welcome(const JobStart& start) {
   auto control = budget_.allocate("deft-rings", shm::kControlSegmentBytes);
   if (!control) return tl::unexpected(control.error());
   auto own = shm::Doorbell::create();
@@ -179,20 +179,20 @@ Result<void> Session::welcome(std::uint32_t node, std::uint32_t nodes, const std
 
   ipc::Welcome message;
   message.daemon_epoch = daemon_epoch_;
-  message.node = node;
-  message.nodes = nodes;
-  message.world = static_cast<std::uint32_t>(nodes_of_ranks.size());
-  message.spin_us = static_cast<std::uint32_t>(spin_us);
-  message.timeout_us = static_cast<std::uint64_t>(timeout_us);
-  message.links = static_cast<std::uint32_t>(links.in_workers.size());
-  message.daemon_links = links.in_daemons;
+  message.node = start.node;
+  message.nodes = start.nodes;
+  message.world = static_cast<std::uint32_t>(start.node_of_rank.size());
+  message.spin_us = static_cast<std::uint32_t>(start.spin_us);
+  message.timeout_us = static_cast<std::uint64_t>(start.timeout_us);
+  message.links = static_cast<std::uint32_t>(start.links.in_workers.size());
+  message.daemon_links = start.links.in_daemons;
   const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
   if (auto ok = send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},
-                                 std::as_bytes(std::span(nodes_of_ranks))),
+                                 std::as_bytes(std::span(start.node_of_rank))),
                      descriptors);
       !ok)
     return ok;
-  for (const WorkerLink& link : links.in_workers) {
+  for (const WorkerLink& link : start.links.in_workers) {
     ipc::Link announced;
     announced.link = link.number;
     if (auto ok = send(ipc::encode(announced, ipc::MessageKind::kLink,
@@ -237,11 +237,12 @@ Result<void> Session::on_declare_tensor(const ipc::Packet& packet) {
   if (declaring_->tensors.size() < declaring_->expected) return {};
   Declaration declaration = std::move(*declaring_);
   declaring_.reset();
-  handler_.session_declared(*this, std::move(declaration));
+  if (const auto job = job_.lock()) job->declare(*this, std::move(declaration));
   return {};
 }
 
-Result<void> Session::grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets) {
+Result<std::shared_ptr<shm::Segment>> Session::grant_arena(std::uint32_t group, std::uint64_t bytes,
+                                                           std::uint32_t buckets) {
   auto arena = budget_.allocate("deft-arena", bytes);
   if (!arena) return tl::unexpected(arena.error());
   arenas_.resize(std::max<std::size_t>(arenas_.size(), group + 1));
@@ -251,7 +252,9 @@ Result<void> Session::grant_arena(std::uint32_t group, std::uint64_t bytes, std:
   message.buckets = buckets;
   message.arena_bytes = bytes;
   const std::array<int, 1> descriptors{arenas_[group]->descriptor()};
-  return send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
+  if (auto ok = send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors); !ok)
+    return tl::unexpected(ok.error());
+  return arenas_[group];
 }
 
 Result<void> Session::on_heap(const ipc::Packet& packet) {
@@ -299,7 +302,7 @@ Result<void> Session::on_operation(const ipc::Packet& packet) {
       return fail(ErrorKind::kViolation, "a collective outside its heap");
     request.heap = heap->second;
   }
-  handler_.session_requested(*this, std::move(request));
+  if (const auto job = job_.lock()) job->request(*this, std::move(request));
   return {};
 }
 
@@ -309,8 +312,9 @@ Result<void> Session::on_link_failed(const ipc::Packet& packet) {
   const auto kind = message->fixed.error_kind;
   const bool known =
       kind >= static_cast<unsigned>(ErrorKind::kInvalid) && kind <= static_cast<unsigned>(ErrorKind::kInternal);
-  handler_.session_link_failed(*this, {known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0],
-                                       message->texts[1], message->texts[2]});
+  if (const auto job = job_.lock())
+    job->link_failed(*this, {known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0],
+                             message->texts[1], message->texts[2]});
   return {};
 }
 
@@ -320,7 +324,7 @@ Result<void> Session::on_statistics(const ipc::Packet& packet) {
   if (message->fixed.group >= next_group_) return fail(ErrorKind::kViolation, "statistics of an undeclared group");
   if (const char* value = ipc::impossible_value(message->fixed))
     return fail(ErrorKind::kViolation, std::string(value) + " in its statistics is no finite number of 0 or more");
-  handler_.session_statistics(*this, message->fixed);
+  if (const auto job = job_.lock()) job->take_statistics(*this, message->fixed);
   return {};
 }
 
@@ -333,7 +337,7 @@ Result<void> Session::on_store_set(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreSet, 1);
   if (!message) return tl::unexpected(message.error());
   if (auto ok = count_store_item(); !ok) return ok;
-  handler_.session_store_set(*this, message->texts[0], message->tail);
+  if (const auto job = job_.lock()) job->store_set(message->texts[0], message->tail);
   return {};
 }
 
@@ -341,7 +345,7 @@ Result<void> Session::on_store_get(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreGet, 1);
   if (!message) return tl::unexpected(message.error());
   if (auto ok = count_store_item(); !ok) return ok;
-  handler_.session_store_get(*this, message->fixed.request, message->texts[0]);
+  if (const auto job = job_.lock()) job->store_get(*this, message->fixed.request, message->texts[0]);
   return {};
 }
 
@@ -368,18 +372,19 @@ bool Session::drain_ring(bool about_to_sleep) {
   if (closed_) return false;
   bool any = flush_completions();
   if (!about_to_sleep) submissions_->woke();
+  const auto job = job_.lock();
   shm::Record record;
   for (int i = 0; i < kRecordsARound && !closed_; ++i) {
     const shm::Pop popped = submissions_->pop(record);
     if (popped == shm::Pop::kCorrupt) {
       const Error error{ErrorKind::kViolation, "its submission ring is corrupt", "", {}};
-      send_error(error);
+      send_error(error, 0);
       close(error.in(describe()));
       return true;
     }
     if (popped == shm::Pop::kEmpty) return any || (about_to_sleep && !submissions_->prepare_to_sleep());
     any = true;
-    handler_.session_record(*this, record);
+    if (job) job->record(*this, record);
   }
   return true;
 }
@@ -390,7 +395,7 @@ void Session::complete(const shm::Record& record) {
   flush_completions();
   if (overflow_.size() <= kMaxOverflow) return;
   const Error error{ErrorKind::kViolation, "it does not read its completions", "", {}};
-  send_error(error);
+  send_error(error, 0);
   close(error.in(describe()));
 }
 

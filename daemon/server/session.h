@@ -1,6 +1,6 @@
 // One worker's connection: its socket, its rings, its arenas and heaps, and how it ends.
 //
-// The session checks everything that the worker sends and hands it on to its handler as plain data; whatever a worker
+// The session checks everything that the worker sends and hands it on to its job as plain data; whatever a worker
 // does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd.
 // Reactor thread only.
 #pragma once
@@ -15,93 +15,53 @@
 
 #include "core/ipc/channel.h"
 #include "core/ipc/wire.h"
-#include "core/link/link.h"
-#include "core/model/tensors.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/ring.h"
 #include "daemon/base/memory_budget.h"
 #include "daemon/base/reactor.h"
+#include "daemon/node/worker_port.h"
 
 namespace deft::daemon {
 
 class Session;
 
-struct Attachment {  // what a worker said of itself in HELLO
-  std::string job, leader, settings, version;
-  std::uint32_t rank = 0, world = 1, local_rank = 0, local_size = 1;
-};
-
-struct Declaration {
-  std::uint32_t group = 0;
-  std::string name;
-  std::vector<model::TensorSpec> tensors;
-  std::uint32_t slots = 1;
-  model::ReduceOp op = model::ReduceOp::kSum;
-  std::size_t expected = 0;  // tensors announced
-};
-
-struct OperationRequest {
-  std::string name;
-  ipc::Operation call;
-  std::shared_ptr<shm::Segment> heap;  // null for a barrier
-};
-
-struct WorkerLink {  // a link that the worker runs itself
-  std::uint32_t number = 0;
-  link::LinkSpec spec;
-  std::string prefix;  // of its keys in the store
-};
-
-struct JobLinks {
-  std::vector<WorkerLink> in_workers;
-  std::uint32_t in_daemons = 0;
-};
-
 class SessionHandler {
  public:
   virtual ~SessionHandler() = default;
-  virtual void session_attached(Session& session) = 0;
-  virtual void session_declared(Session& session, Declaration declaration) = 0;
-  virtual void session_requested(Session& session, OperationRequest request) = 0;
-  virtual void session_link_failed(Session& session, const Error& error) = 0;  // a link that the worker runs
-  virtual void session_store_set(Session& session, const std::string& key, std::span<const std::byte> value) = 0;
-  virtual void session_store_get(Session& session, std::uint32_t request, const std::string& key) = 0;
-  virtual void session_record(Session& session, const shm::Record& record) = 0;  // READY, STAGE, RAN; kind is checked
-  virtual void session_statistics(Session& session, const ipc::Statistics& statistics) = 0;  // values are possible
-  virtual std::string session_status() = 0;                                                  // JSON
-  // The session is over; it is destroyed soon after. `clean`: the worker said goodbye.
-  virtual void session_ended(Session& session, bool clean, const Error& reason) = 0;
+  virtual void session_attached(Session& session) = 0;  // HELLO came; gives it a job by serve(), or closes it
+  virtual std::string session_status() = 0;             // JSON
+  // The session is over, which its job has heard; it is destroyed soon after.
+  virtual void session_ended(Session& session, const Error& reason) = 0;
 };
 
-class Session {
+class Session final : public WorkerPort {
  public:
   Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::Channel channel,
           std::uint64_t daemon_epoch);
-  ~Session();
+  ~Session() override;
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
   Result<void> start();  // begins to listen; an error: the descriptor table is full
 
-  // Makes the rings and tells the worker that the job runs. `nodes_of_ranks`: the node of each rank. `links`: those that the
-  // worker runs.
-  Result<void> welcome(std::uint32_t node, std::uint32_t nodes, const std::vector<std::uint32_t>& nodes_of_ranks,
-                       TimeUs timeout_us, TimeUs spin_us, const JobLinks& links);
-  // Makes the group's arena and tells the worker.
-  Result<void> grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets);
+  // From now on what the worker asks for goes to `job`, which owns nothing of the session.
+  void serve(std::weak_ptr<JobPort> job) { job_ = std::move(job); }
 
-  void complete(const shm::Record& record);  // to the completion ring, ringing the worker's bell where it sleeps
-  void send_error(const Error& error, std::uint64_t operation = 0);
-  void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value);
-  void close(const Error& reason, bool clean = false);  // tells the handler
+  Result<void> welcome(const JobStart& start) override;
+  Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
+                                                    std::uint32_t buckets) override;
+  void complete(const shm::Record& record) override;
+  void send_error(const Error& error, std::uint64_t operation) override;
+  void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override;
+  void close(const Error& reason) override { end(reason, false); }
 
-  [[nodiscard]] const Attachment& attachment() const { return attachment_; }
-  [[nodiscard]] const ipc::PeerIdentity& peer() const { return peer_; }
-  [[nodiscard]] const std::shared_ptr<shm::Segment>& arena(std::uint32_t group) const { return arenas_.at(group); }
+  [[nodiscard]] const Attachment& attachment() const override { return attachment_; }
+  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return peer_; }
   [[nodiscard]] bool closed() const { return closed_; }
-  [[nodiscard]] std::string describe() const;  // "rank 3 (pid 4711)"
+  [[nodiscard]] std::string describe() const override;
 
  private:
+  void end(const Error& reason, bool clean);  // tells the job and the handler
   void on_socket();
   void on_packet(const ipc::Packet& packet);
   Result<void> dispatch(const ipc::Packet& packet);
@@ -130,6 +90,7 @@ class Session {
   ipc::PeerIdentity peer_;
   shm::Descriptor process_;  // pidfd
   Attachment attachment_;
+  std::weak_ptr<JobPort> job_;
   bool attached_ = false;
   bool closed_ = false;
 

@@ -1,0 +1,99 @@
+// How a job and the session of one of its workers talk: plain data, and an interface for each direction.
+//
+//   session -> job    JobPort      what the worker asked for, checked by the session as far as one worker's word can be checked
+//   job -> session    WorkerPort   the answers: arena, completions, errors
+//
+// So a job, and every part of it, is tested with workers that are no processes. Reactor thread only. Neither side owns
+// the other: a session holds its job weakly, and a job forgets a worker when the session calls worker_ended.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/ipc/channel.h"
+#include "core/ipc/messages.h"
+#include "core/link/link.h"
+#include "core/model/tensors.h"
+#include "core/shm/layout.h"
+#include "core/shm/segment.h"
+
+namespace deft::daemon {
+
+struct Attachment {  // what a worker said of itself in HELLO
+  std::string job, leader, settings, version;
+  std::uint32_t rank = 0, world = 1, local_rank = 0, local_size = 1;
+};
+
+struct Declaration {  // of a group of gradients
+  std::uint32_t group = 0;
+  std::string name;
+  std::vector<model::TensorSpec> tensors;
+  std::uint32_t slots = 1;
+  model::ReduceOp op = model::ReduceOp::kSum;
+  std::size_t expected = 0;  // tensors announced
+};
+
+struct OperationRequest {  // a collective on a worker's own memory
+  std::string name;        // the same on all ranks
+  ipc::Operation call;
+  std::shared_ptr<shm::Segment> heap;  // null for a barrier
+};
+
+struct WorkerLink {  // a link that the worker runs itself
+  std::uint32_t number = 0;
+  link::LinkSpec spec;
+  std::string prefix;  // of its keys in the store
+};
+
+struct JobLinks {
+  std::vector<WorkerLink> in_workers;
+  std::uint32_t in_daemons = 0;
+};
+
+struct JobStart {  // what a worker learns when its job runs
+  std::uint32_t node = 0, nodes = 1;
+  std::vector<std::uint32_t> node_of_rank;
+  TimeUs timeout_us = 0, spin_us = 0;
+  JobLinks links;
+};
+
+class WorkerPort {
+ public:
+  virtual ~WorkerPort() = default;
+  [[nodiscard]] virtual const Attachment& attachment() const = 0;
+  [[nodiscard]] virtual const ipc::PeerIdentity& peer() const = 0;
+  [[nodiscard]] virtual std::string describe() const = 0;  // "rank 3 (pid 4711)"
+
+  // Makes the rings and tells the worker that the job runs.
+  virtual Result<void> welcome(const JobStart& start) = 0;
+  // Makes the group's arena and tells the worker. The arena lives while either side holds it.
+  virtual Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
+                                                            std::uint32_t buckets) = 0;
+  virtual void complete(const shm::Record& record) = 0;  // to the completion ring; wakes the worker if it sleeps
+  virtual void send_error(const Error& error, std::uint64_t operation) = 0;  // operation 0: the job failed
+  virtual void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) = 0;
+  virtual void close(const Error& reason) = 0;  // drops the worker; calls JobPort::worker_ended
+};
+
+class JobPort {
+ public:
+  virtual ~JobPort() = default;
+  virtual void declare(WorkerPort& worker, Declaration declaration) = 0;
+  virtual void request(WorkerPort& worker, OperationRequest request) = 0;
+  virtual void record(WorkerPort& worker, const shm::Record& record) = 0;  // of the submission ring, unchecked
+  virtual void take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) = 0;
+  virtual void link_failed(WorkerPort& worker, const Error& error) = 0;  // a link that the worker runs
+  virtual void store_set(const std::string& key, std::span<const std::byte> value) = 0;
+  virtual void store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) = 0;
+  // The session is over and destroyed soon after. `clean`: the worker said goodbye.
+  virtual void worker_ended(WorkerPort& worker, bool clean, const Error& reason) = 0;
+};
+
+}  // namespace deft::daemon
