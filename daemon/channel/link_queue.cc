@@ -10,29 +10,29 @@ std::uint64_t LinkQueue::finished_below(std::uint64_t next) const {
 }
 
 void LinkQueue::finished(SubCommTask launch, std::size_t transferred) {
-  if (!launch.contribution) return;
+  if (!launch.replay_buffer) return;
   untold_bytes += transferred;
   const std::uint64_t number = launch.number;
   kept.insert_or_assign(number, std::move(launch));
 }
 
-Result<void> LinkQueue::run_again(std::uint64_t from) {
+Result<void> LinkQueue::replay(std::uint64_t from) {
   release(from);
-  std::map<std::uint64_t, SubCommTask> again = std::move(running);
-  again.merge(kept);
+  std::map<std::uint64_t, SubCommTask> replayed = std::move(running);
+  replayed.merge(kept);
   running.clear();
   kept.clear();
-  for (const auto& [number, launch] : again)
-    if (!launch.contribution)
-      return fail(ErrorKind::kInternal, "launch " + std::to_string(number) + " was not kept to be run again");
+  for (const auto& [number, launch] : replayed)
+    if (!launch.replay_buffer)
+      return fail(ErrorKind::kInternal, "launch " + std::to_string(number) + " was not kept for a replay");
   for (auto& launch : waiting) {
     const std::uint64_t number = launch.number;
-    again.emplace(number, std::move(launch));
+    replayed.emplace(number, std::move(launch));
   }
   waiting.clear();
-  for (auto& [number, launch] : again) waiting.push_back(std::move(launch));
-  run_again_parts += static_cast<std::uint64_t>(
-      std::count_if(waiting.begin(), waiting.end(), [](const SubCommTask& l) { return l.contribution != nullptr; }));
+  for (auto& [number, launch] : replayed) waiting.push_back(std::move(launch));
+  replayed_parts += static_cast<std::uint64_t>(
+      std::count_if(waiting.begin(), waiting.end(), [](const SubCommTask& l) { return l.replay_buffer != nullptr; }));
   return {};
 }
 

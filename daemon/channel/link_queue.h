@@ -1,14 +1,14 @@
-// What a node has to do on one link of a job: launches that wait, that are under way, and that may have to be run again.
+// What a node has to do on one link of a job: launches that wait, that are under way, and that may have to be replayed.
 //
 //   queue.waiting.push_back(launch);                       // in the leader's order, the same on all nodes
-//   queue.running.emplace(launch.number, launch);          // given to the executor, with a Contribution
+//   queue.running.emplace(launch.number, launch);          // given to the driver, with a ReplayBuffer
 //   queue.finished(launch);                                // done here, not yet known to be done everywhere
 //   queue.release(number);                                 // all before `number` are done on all nodes
-//   queue.run_again(number);                               // all from `number` on wait again, for another link
+//   queue.replay(number);                                  // all from `number` on wait again, for another link
 //
 // A ring destroys what a node brought, and one node may have the result of an operation that another one saw fail; its
 // worker may even have used and overwritten it. So what a node brings to a launch is kept until all nodes have finished
-// that launch, and a launch that one of them has not is run again by all of them, with what each has kept. The sum is made
+// that launch. All nodes replay a launch that one of them has not finished, each with what it has kept. The sum is made
 // of the same numbers in the same order, so it has the same bits, and a node that has it already leaves it at that.
 #pragma once
 
@@ -16,31 +16,16 @@
 #include <deque>
 #include <map>
 #include <memory>
-#include <optional>
 #include <set>
 #include <string>
 
-#include "core/model/buckets.h"
-#include "daemon/channel/executor.h"
-#include "daemon/channel/worker_runs.h"
+#include "daemon/channel/link_driver.h"
 
 namespace deft::daemon {
 
-struct SubCommTask {  // one launch: a part of a bucket, or of several that lie in one piece, or a collective
-  std::uint64_t number = 0;
-  bool is_operation = false;
-  std::string operation;
-  std::uint32_t group = 0;
-  model::BucketIndex bucket = 0;
-  std::uint64_t generation = 0, offset = 0, bytes = 0;
-  std::shared_ptr<Contribution> contribution;  // null: it cannot be run again
-  std::optional<Transfer> again;               // done here: what another run would take, without buffers
-};
-
 struct LinkQueue {
   std::string name;
-  std::unique_ptr<Executor> executor;  // or, of links that the workers run:
-  std::unique_ptr<WorkerRuns> runs;
+  std::unique_ptr<LinkDriver> driver;
   std::deque<SubCommTask> waiting;
   std::map<std::uint64_t, SubCommTask> running;
   std::map<std::uint64_t, SubCommTask> kept;  // done here, and perhaps not everywhere
@@ -55,7 +40,7 @@ struct LinkQueue {
   std::string lost;                   // why, where it was
   std::set<std::uint32_t> replacers;  // links that have stood in for it, the newest among them:
   std::uint32_t replacer = 0;
-  std::uint64_t run_again_parts = 0;
+  std::uint64_t replayed_parts = 0;
   std::uint64_t untold_bytes = 0;  // finished since the leader was told what is
 
   // All launches before these numbers are finished here, or given to the link; `next` is that of the next launch of all.
@@ -67,7 +52,7 @@ struct LinkQueue {
   void finished(SubCommTask launch, std::size_t transferred);
   void release(std::uint64_t below) { kept.erase(kept.begin(), kept.lower_bound(below)); }
   // An error where one of them cannot be.
-  Result<void> run_again(std::uint64_t from);
+  Result<void> replay(std::uint64_t from);
 };
 
 }  // namespace deft::daemon

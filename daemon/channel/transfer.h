@@ -1,56 +1,71 @@
-// What an executor is given and what it gives back.
+// What a node does for one launch on a link, and what came of it.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/ipc/messages.h"
+#include "core/model/buckets.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
 
 namespace deft::daemon {
 
-// What this node brings to a transfer, kept so that another link can run it again. The executor's thread fills it in, and
-// nobody looks before that has ended or the transfer is done.
-struct Contribution {
-  // all-reduce: the sum of the local workers; broadcast: the root's; all-gather: the block
+// A copy of what this node brings to a transfer. If the link is lost, another link replays the transfer from it. The
+// channel's thread fills it; the reactor reads it when that thread has ended or the transfer is done.
+struct ReplayBuffer {
+  // all-reduce: the sum over the local workers; broadcast: the root's data; all-gather: this node's block
   std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
-  bool taken = false;
+  bool filled = false;
 };
 
+// A collective over the buffers of this node's workers and over the other nodes.
 struct Transfer {
   std::uint64_t token = 0;  // the caller's, returned in TransferDone
   ipc::Collective collective = ipc::Collective::kAllReduce;
-  // Of the local workers, by local index. None of a transfer whose result this node has had already: it is run again for
-  // the others' sake, with `contribution`, on memory of the executor's own.
+  // One buffer for each local worker. Empty in a replay for the other nodes' sake, whose result this node has already: then
+  // the channel works on memory of its own, which it fills from `replay_buffer`.
   std::vector<std::byte*> buffers;
-  std::vector<std::shared_ptr<const shm::Segment>> keep;  // mapped until the transfer is done, whatever happens
+  std::vector<std::shared_ptr<const shm::Segment>> keep;  // stay mapped until the transfer is done, whatever happens
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
-  std::uint32_t urgency = 0;  // all-reduce: 0 may pass all others, see link::Link
+  std::uint32_t priority = 0;  // 0 goes first, see link::WorkRequest
   std::uint32_t root_node = 0;
   std::size_t root_local = 0;            // local index of the root, on its node
-  std::vector<std::size_t> node_bytes;   // all-gather: block of each node
-  std::vector<std::size_t> local_bytes;  // all-gather: block of each local worker
-  // Filled in before the link begins; used instead where it was taken before.
-  std::shared_ptr<Contribution> contribution;
+  std::vector<std::size_t> node_bytes;   // all-gather: the block of each node
+  std::vector<std::size_t> local_bytes;  // all-gather: the block of each local worker
+  // Null: the transfer cannot be replayed. If it is filled already, its content is sent in place of the workers' data.
+  std::shared_ptr<ReplayBuffer> replay_buffer;
 };
 
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
-  TimeUs busy_us = 0;  // of the local sum, the link and the local copies; not what the one that ended before took
-  // In the link, from when the one that ended before it had ended there; none where it passed others.
+  TimeUs busy_us = 0;  // the local sum, the link and the local copies, from the end of the previous transfer
+  // Time on the link, from the end of the previous transfer. Empty if this transfer overtook others.
   std::optional<TimeUs> link_us = 0;
-  bool overlapped = false;  // it shared the link with another one
+  bool overlapped = false;  // it shared the link with another transfer
   std::size_t bytes = 0;    // that crossed the link
+};
+
+// One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.
+struct SubCommTask {
+  std::uint64_t number = 0;
+  bool is_operation = false;
+  std::string operation;
+  std::uint32_t group = 0;
+  model::BucketIndex bucket = 0;
+  std::uint64_t generation = 0, offset = 0, bytes = 0;
+  std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
+  std::optional<Transfer> replay;               // set if it is done here: what a replay runs, without buffers
 };
 
 }  // namespace deft::daemon

@@ -268,25 +268,21 @@ void Job::open_links() {
   links_ = std::vector<LinkQueue>(link_specs_.size());
   for (std::size_t i = 0; i < links_.size(); ++i) {
     links_[i].name = link_specs_[i].name();
-    if (link::runs_in_worker(link_specs_[i].backend)) {  // the workers open it once they are welcomed
-      make_runs(i);
-      context_.reactor.post([weak = weak_from_this(), i] {
-        if (const auto job = weak.lock(); job && !job->ended()) job->on_link_open(i, {});
-      });
-      continue;
-    }
-    open_in_daemon(i, link_specs_[i], MonotonicClock::now() + settings_.timeout_us);
+    links_[i].driver = link::runs_in_worker(link_specs_[i].backend)
+                           ? in_process_driver(i)
+                           : daemon_driver(i, link_specs_[i], MonotonicClock::now() + settings_.timeout_us);
   }
 }
 
-void Job::open_in_daemon(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) {
-  links_[link].executor = std::make_unique<Executor>(
+std::unique_ptr<LinkDriver> Job::daemon_driver(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) {
+  return std::make_unique<DaemonDriver>(
       context_.reactor, spec.name(), node_, opener(link, spec, deadline_us),
+      [this](const SubCommTask& launch) { return transfer_of(launch); },
       [this, link](Result<void> result) { on_link_open(link, std::move(result)); },
       [this, link](TransferDone done) { on_done(link, std::move(done)); });
 }
 
-Executor::Open Job::opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const {
+DaemonDriver::Open Job::opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const {
   if (spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
   link::Group group;
   group.node = node_;
@@ -343,7 +339,7 @@ void Job::worker_ended(WorkerPort& session, bool clean, const Error& reason) {
   if (all_left()) all_left_us_ = MonotonicClock::now();
 }
 
-// Ends the job on this node. Executors may still be stuck in their links; whoever holds the job waits for them.
+// Ends the job on this node. Drivers may still be stuck in their links; whoever holds the job waits for them.
 void Job::end(const Error& error, bool clean) {
   if (state_ == State::kEnded) return;
   state_ = State::kEnded;
@@ -355,7 +351,7 @@ void Job::end(const Error& error, bool clean) {
   for (const auto timer : {join_timer_, tick_timer_, deadline_timer_}) context_.reactor.cancel(timer);
   if (store_) store_->cancel(error);
   for (auto& link : links_)
-    if (link.executor) link.executor->abort(clean ? "the job has ended" : error.message());
+    if (link.driver) link.driver->abort(clean ? "the job has ended" : error.message());
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
     worker.session->send_error(error, 0);
@@ -368,7 +364,7 @@ void Job::end(const Error& error, bool clean) {
 }
 
 bool Job::executors_finished() {
-  return std::all_of(links_.begin(), links_.end(), [](LinkQueue& l) { return !l.executor || l.executor->finished(); });
+  return std::all_of(links_.begin(), links_.end(), [](LinkQueue& l) { return !l.driver || l.driver->finished(); });
 }
 
 nlohmann::json Job::status() const {
@@ -396,7 +392,7 @@ nlohmann::json Job::status() const {
                              {"waiting", link.waiting.size()}});
     if (link.lost.empty()) continue;
     json["links"].back()["lost"] = link.lost;
-    json["links"].back()["run_again"] = link.run_again_parts;
+    json["links"].back()["run_again"] = link.replayed_parts;
     json["links"].back()["goes_over"] = link.stopping ? "" : links_[link.replacer].name;
   }
   for (const auto& [id, group] : groups_) {

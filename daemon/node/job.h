@@ -17,6 +17,8 @@
 
 #include "core/sched/step_time.h"
 #include "daemon/base/settings.h"
+#include "daemon/channel/daemon_driver.h"
+#include "daemon/channel/in_process_driver.h"
 #include "daemon/channel/link_queue.h"
 #include "daemon/leader/leader.h"
 #include "daemon/node/gradients.h"
@@ -103,8 +105,8 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void on_joined(const proto::Joined& joined);
   Result<void> choose_links();
   void open_links();
-  void open_in_daemon(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us);
-  Executor::Open opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const;
+  std::unique_ptr<LinkDriver> daemon_driver(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us);
+  DaemonDriver::Open opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const;
   void on_link_open(std::size_t link, Result<void> result);
   void on_begin();
   void end(const Error& error, bool clean);
@@ -142,8 +144,7 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   // job_worker_links.cc: links that the workers run
   [[nodiscard]] std::string link_prefix(std::size_t link) const;
   [[nodiscard]] JobLinks links_of_job() const;
-  void make_runs(std::size_t link);
-  void start_in_workers(std::size_t link, const SubCommTask& launch);
+  std::unique_ptr<LinkDriver> in_process_driver(std::size_t link);
   [[nodiscard]] shm::Record gradient_record(const SubCommTask& launch) const;
   [[nodiscard]] std::vector<std::vector<shm::Record>> operation_records(const SubCommTask& launch) const;
   Result<void> on_ran(std::size_t worker, const shm::Record& record);

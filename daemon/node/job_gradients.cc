@@ -14,7 +14,7 @@ namespace {
 
 constexpr std::size_t kStepsTold = 4;                     // steps of a worker between two messages of what they take
 constexpr std::uint64_t kLongestWaitUs = 86'400'000'000;  // what a worker says of itself is not believed beyond this
-constexpr std::size_t kStartedAhead = 5;  // transfers given to an executor, so that it never waits for the reactor
+constexpr std::size_t kStartedAhead = 5;  // transfers given to a driver, so that it never waits for the reactor
 
 }  // namespace
 
@@ -261,7 +261,7 @@ void Job::on_launch_order(const proto::LaunchOrder& order) {
 }
 
 bool Job::can_start(const SubCommTask& launch) const {
-  return launch.is_operation || launch.again ||
+  return launch.is_operation || launch.replay ||
          groups_.at(launch.group).gradients->is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation);
 }
 
@@ -273,15 +273,9 @@ void Job::pump(std::size_t index) {
   while (!link.waiting.empty() && link.running.size() < kStartedAhead && can_start(link.waiting.front())) {
     SubCommTask launch = std::move(link.waiting.front());
     link.waiting.pop_front();
-    if (link.runs) {
-      const auto [started, _] = link.running.emplace(launch.number, std::move(launch));
-      start_in_workers(index, started->second);
-      continue;
-    }
-    if (losable && !launch.contribution) launch.contribution = std::make_shared<Contribution>();
-    Transfer transfer = transfer_of(launch);
-    link.running.emplace(launch.number, std::move(launch));
-    link.executor->push(std::move(transfer));
+    if (losable && !launch.replay_buffer) launch.replay_buffer = std::make_shared<ReplayBuffer>();
+    const std::uint64_t number = launch.number;
+    link.driver->start(link.running.emplace(number, std::move(launch)).first->second);
   }
 }
 
@@ -298,7 +292,7 @@ Transfer Job::gradient_transfer(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
-  if (sched::is_urgent_first(settings_.policy)) transfer.urgency = bucket.forward_position;
+  if (sched::is_urgent_first(settings_.policy)) transfer.priority = bucket.forward_position;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   for (const auto& arena : group.arenas) {
     transfer.buffers.push_back(arena->data() + at);
@@ -321,7 +315,7 @@ void Job::on_done(std::size_t index, TransferDone done) {
   link.busy_us += done.busy_us;
   keep(index, launch, done.bytes);
   pump(index);
-  if (launch.again) return;  // it was done here before the link was lost
+  if (launch.replay) return;  // it was done here before the link was lost
   if (launch.is_operation) return finish_operation(launch.operation);
   finish_part(launch);
   if (leader_ && state_ == State::kRunning) leader_->launch_finished(launch.number, done.link_us, done.overlapped);

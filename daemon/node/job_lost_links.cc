@@ -26,29 +26,29 @@ constexpr std::uint64_t kTellEveryBytes = 4ULL << 20;  // finished on a link, an
 
 // The leader chooses among the same links: leader_links.cc.
 bool Job::can_lose(std::size_t link) const {
-  if (state_ != State::kRunning || nodes_.size() < 2 || !links_[link].executor) return false;
+  if (state_ != State::kRunning || nodes_.size() < 2 || !links_[link].driver->runs_in_daemon()) return false;
   for (std::size_t other = 0; other < links_.size(); ++other)
-    if (other != link && links_[other].lost.empty() && !links_[other].runs &&
+    if (other != link && links_[other].lost.empty() && links_[other].driver->runs_in_daemon() &&
         links_[link].replacers.count(static_cast<std::uint32_t>(other)) == 0)
       return true;
   return false;
 }
 
 Transfer Job::transfer_of(const SubCommTask& launch) const {
-  Transfer transfer = launch.again          ? *launch.again
+  Transfer transfer = launch.replay         ? *launch.replay
                       : launch.is_operation ? operation_transfer(launch)
                                             : gradient_transfer(launch);
   transfer.token = launch.number;
-  transfer.contribution = launch.contribution;
+  transfer.replay_buffer = launch.replay_buffer;
   return transfer;
 }
 
 void Job::keep(std::size_t index, const SubCommTask& launch, std::size_t transferred) {
-  if (!launch.contribution) return;
+  if (!launch.replay_buffer) return;
   SubCommTask kept = launch;
-  kept.again = transfer_of(launch);
-  kept.again->buffers.clear();
-  kept.again->keep.clear();
+  kept.replay = transfer_of(launch);
+  kept.replay->buffers.clear();
+  kept.replay->keep.clear();
   links_[index].finished(std::move(kept), transferred);
   if (links_[index].untold_bytes >= kTellEveryBytes) tell_progress();
 }
@@ -90,20 +90,20 @@ void Job::on_link_error(std::size_t index, const Error& error) {
 void Job::on_link_stop(const proto::LinkStop& stop) {
   if (state_ != State::kRunning || stop.link() >= links_.size()) return;
   LinkQueue& link = links_[stop.link()];
-  if (stop.epoch() != link.epoch || link.stopping || !link.executor) return;
+  if (stop.epoch() != link.epoch || link.stopping || !link.driver->runs_in_daemon()) return;
   const Error cause = error_of(stop.cause());
   LOG(WARNING) << "[" << name_ << "] link " << link.name << " is lost: " << cause.message();
   link.lost = cause.message();
   link.stopping = true;
   link.open = false;
-  link.executor->abort(cause.message());
+  link.driver->abort(cause.message());
   await_stop(stop.link());
 }
 
 // What has finished is what this thread has seen finish: what the link did beyond that is forgotten, and done again.
 void Job::await_stop(std::size_t index) {
   LinkQueue& link = links_[index];
-  if (!link.executor->finished()) {
+  if (!link.driver->finished()) {
     context_.reactor.after(kLookAgainUs, [weak = weak_from_this(), index] {
       if (const auto job = weak.lock(); job && job->state_ == State::kRunning) job->await_stop(index);
     });
@@ -122,15 +122,15 @@ void Job::on_link_replaced(const proto::LinkReplaced& replaced) {
   const std::size_t index = replaced.link();
   LinkQueue& link = links_[index];
   if (!link.stopping || replaced.epoch() != link.epoch + 1) return;
-  const std::uint64_t before = link.run_again_parts;
-  if (auto ok = link.run_again(replaced.from()); !ok) return fail_job(ok.error().in("link " + link.name));
+  const std::uint64_t before = link.replayed_parts;
+  if (auto ok = link.replay(replaced.from()); !ok) return fail_job(ok.error().in("link " + link.name));
   ++link.epoch;
   link.stopping = link.failure_told = false;
   link.replacer = replaced.by();
   link.replacers.insert(link.replacer);
   LOG(WARNING) << "[" << name_ << "] goes on without link " << link.name << ": what it had to do goes over "
-               << links_[link.replacer].name << ", of which " << link.run_again_parts - before << " once more";
-  open_in_daemon(index, link_specs_[link.replacer], MonotonicClock::now() + settings_.timeout_us / 3);
+               << links_[link.replacer].name << ", of which " << link.replayed_parts - before << " once more";
+  link.driver = daemon_driver(index, link_specs_[link.replacer], MonotonicClock::now() + settings_.timeout_us / 3);
   pump(index);
 }
 

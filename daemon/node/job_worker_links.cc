@@ -1,6 +1,4 @@
 // Links that the workers run themselves: what they are told, their rendezvous, and how they fail.
-#include <numeric>
-
 #include "core/link/backends.h"
 #include "daemon/node/job.h"
 
@@ -14,7 +12,7 @@ std::string Job::link_prefix(std::size_t link) const {
 JobLinks Job::links_of_job() const {
   JobLinks links;
   for (std::size_t i = 0; i < links_.size(); ++i) {
-    if (links_[i].runs)
+    if (!links_[i].driver->runs_in_daemon())
       links.in_workers.push_back({static_cast<std::uint32_t>(i), link_specs_[i], link_prefix(i)});
     else
       ++links.in_daemons;
@@ -22,33 +20,19 @@ JobLinks Job::links_of_job() const {
   return links;
 }
 
-void Job::make_runs(std::size_t link) {
-  links_[link].runs = std::make_unique<WorkerRuns>(static_cast<std::uint32_t>(link), workers_.size(),
-                                                   [this](std::size_t worker, const shm::Record& record) {
-                                                     WorkerPort* const session = workers_[worker].session;
-                                                     if (session != nullptr) session->complete(record);
-                                                   });
-}
-
-void Job::start_in_workers(std::size_t link, const SubCommTask& launch) {
-  WorkerRuns& runs = *links_[link].runs;
-  if (launch.is_operation) {
-    auto records = operation_records(launch);
-    const std::size_t bytes =
-        std::accumulate(records[0].begin(), records[0].end(), std::size_t{0},
-                        [](std::size_t sum, const shm::Record& record) { return sum + record.bytes; });
-    runs.start(launch.number, bytes, std::move(records));
-  } else {
-    const std::vector<shm::Record> one{gradient_record(launch)};
-    runs.start(launch.number, launch.bytes, {workers_.size(), one});
-  }
-  // Not now: whoever pumps the link is still looking at its queue.
-  if (launch.is_operation)
-    context_.reactor.post([weak = weak_from_this(), link] {
-      const auto job = weak.lock();
-      if (!job || job->state_ != State::kRunning) return;
-      if (auto done = job->links_[link].runs->take_empty()) job->on_done(link, std::move(*done));
-    });
+std::unique_ptr<LinkDriver> Job::in_process_driver(std::size_t link) {
+  return std::make_unique<InProcessDriver>(
+      context_.reactor, static_cast<std::uint32_t>(link), workers_.size(),
+      [this](const SubCommTask& launch) {
+        if (launch.is_operation) return operation_records(launch);
+        return InProcessDriver::Records(workers_.size(), {gradient_record(launch)});
+      },
+      [this](std::size_t worker, const shm::Record& record) {
+        WorkerPort* const session = workers_[worker].session;
+        if (session != nullptr) session->complete(record);
+      },
+      [this, link](Result<void> result) { on_link_open(link, std::move(result)); },
+      [this, link](TransferDone done) { on_done(link, std::move(done)); });
 }
 
 shm::Record Job::gradient_record(const SubCommTask& launch) const {
@@ -100,12 +84,9 @@ std::vector<std::vector<shm::Record>> Job::operation_records(const SubCommTask& 
 
 Result<void> Job::on_ran(std::size_t worker, const shm::Record& record) {
   const auto link = static_cast<std::size_t>(record.code);
-  if (record.code < 0 || link >= links_.size() || !links_[link].runs)
-    return fail(ErrorKind::kViolation, "an unknown worker-run link ran a launch");
-  auto done = links_[link].runs->ran(worker, record.operation);
-  if (!done) return tl::unexpected(done.error());
-  if (*done) on_done(link, std::move(**done));
-  return {};
+  if (record.code < 0 || link >= links_.size())
+    return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
+  return links_[link].driver->answered(worker, record.operation);
 }
 
 void Job::link_failed(WorkerPort& session, const Error& error) {

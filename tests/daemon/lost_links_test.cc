@@ -7,6 +7,7 @@
 #include <condition_variable>
 #include <mutex>
 
+#include "daemon/channel/daemon_driver.h"
 #include "daemon/channel/link_queue.h"
 
 namespace deft::daemon {
@@ -135,18 +136,19 @@ class Node {
 
   void open(Hub& hub) {
     failed_ = false;
-    queue.executor = std::make_unique<Executor>(
+    queue.driver = std::make_unique<DaemonDriver>(
         reactor_, "faulty", static_cast<std::uint32_t>(node_),
         [&hub, node = node_]() -> Result<std::unique_ptr<link::Link>> {
           return std::make_unique<FaultyLink>(hub, node);
         },
-        [](const Result<void>&) {}, [this](TransferDone done) { on_done(std::move(done)); });
+        [this](const SubCommTask& launch) { return transfer_of(launch); }, [](const Result<void>&) {},
+        [this](TransferDone done) { on_done(std::move(done)); });
     while (!queue.waiting.empty()) {
       SubCommTask launch = std::move(queue.waiting.front());
       queue.waiting.pop_front();
-      if (!launch.contribution) launch.contribution = std::make_shared<Contribution>();
-      queue.executor->push(transfer_of(launch));
-      queue.running.emplace(launch.number, std::move(launch));
+      if (!launch.replay_buffer) launch.replay_buffer = std::make_shared<ReplayBuffer>();
+      const std::uint64_t number = launch.number;
+      queue.driver->start(queue.running.emplace(number, std::move(launch)).first->second);
     }
   }
 
@@ -162,8 +164,8 @@ class Node {
 
   Transfer transfer_of(const SubCommTask& launch) {
     Transfer transfer;
-    if (launch.again) {
-      transfer = *launch.again;
+    if (launch.replay) {
+      transfer = *launch.replay;
     } else {
       transfer.collective = kind_of(launch.number);
       for (auto& values : memory_[launch.number])
@@ -175,7 +177,7 @@ class Node {
       transfer.local_bytes.assign(kWorkers, kCount / kWorkers * sizeof(float));
     }
     transfer.token = launch.number;
-    transfer.contribution = launch.contribution;
+    transfer.replay_buffer = launch.replay_buffer;
     return transfer;
   }
 
@@ -186,9 +188,9 @@ class Node {
     }
     SubCommTask launch = std::move(queue.running.at(done.token));
     queue.running.erase(done.token);
-    const bool had_it = launch.again.has_value();
-    launch.again = transfer_of(launch);
-    launch.again->buffers.clear();
+    const bool had_it = launch.replay.has_value();
+    launch.replay = transfer_of(launch);
+    launch.replay->buffers.clear();
     const std::uint64_t number = launch.number;
     queue.finished(std::move(launch), done.bytes);
     if (had_it) return;
@@ -261,13 +263,13 @@ RC_GTEST_PROP(LostLinks, EveryNodeGetsEveryResultOnceWithTheSameBits, ()) {
     std::uint64_t from = launches;
     const auto known = *rc::gen::inRange<std::uint64_t>(0, launches + 1);  // how much of it the leader has told
     for (auto& node : nodes) {
-      node->queue.executor->abort("lost");
-      run_until(reactor, [&] { return node->queue.executor->finished(); });
+      node->queue.driver->abort("lost");
+      run_until(reactor, [&] { return node->queue.driver->finished(); });
       from = std::min(from, node->finished_below());
     }
     for (auto& node : nodes) {
       node->queue.release(std::min(from, known));
-      const auto again = node->queue.run_again(from);
+      const auto again = node->queue.replay(from);
       RC_ASSERT(again.has_value());
     }
   }
@@ -278,7 +280,7 @@ RC_GTEST_PROP(LostLinks, EveryNodeGetsEveryResultOnceWithTheSameBits, ()) {
   for (auto& node : nodes) {
     node->queue.release(launches);
     RC_ASSERT(node->queue.kept.empty());
-    node->queue.executor.reset();
+    node->queue.driver.reset();
   }
 }
 
@@ -288,7 +290,7 @@ TEST(LostLinks, WhatWasNotKeptIsNotRunAgain) {
   launch.number = 3;
   queue.running.emplace(3, std::move(launch));
   EXPECT_EQ(queue.finished_below(9), 3u);
-  EXPECT_FALSE(queue.run_again(3));
+  EXPECT_FALSE(queue.replay(3));
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "daemon/channel/executor.h"
+#include "daemon/channel/daemon_driver.h"
 
 #include <pthread.h>
 
@@ -12,8 +12,8 @@
 
 namespace deft::daemon {
 
-// What the threads and the reactor share; callbacks that are still posted when the executor goes find `aborted` set.
-struct Executor::Shared {
+// What the threads and the reactor share; callbacks that are still posted when the driver goes find `aborted` set.
+struct DaemonDriver::Shared {
   std::mutex mutex;
   std::condition_variable condition;
   std::deque<Transfer> queue;
@@ -23,35 +23,37 @@ struct Executor::Shared {
   link::Link* link = nullptr;  // while it may be aborted
 };
 
-Executor::Executor(Reactor& reactor, std::string name, std::uint32_t node, Open open, OnOpen on_open, OnDone on_done)
+DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open,
+                           MakeTransfer make_transfer, OnOpen on_open, OnDone on_done)
     : reactor_(reactor),
       name_(std::move(name)),
       open_(std::move(open)),
+      make_transfer_(std::move(make_transfer)),
       on_open_(std::move(on_open)),
       on_done_(std::move(on_done)),
-      lane_(name_, node, [this](TransferDone done) { tell(std::move(done)); }),
-      express_lane_(
-          name_, node, [this](TransferDone done) { tell(std::move(done)); }, &lane_),
+      channel_(name_, node, [this](TransferDone done) { tell(std::move(done)); }),
+      express_channel_(
+          name_, node, [this](TransferDone done) { tell(std::move(done)); }, &channel_),
       shared_(std::make_shared<Shared>()),
       thread_([this] { run(); }) {
   pthread_setname_np(thread_.native_handle(), ("link " + name_).substr(0, 15).c_str());
 }
 
-Executor::~Executor() {
+DaemonDriver::~DaemonDriver() {
   abort("the link is closed");
   thread_.join();
 }
 
-void Executor::push(Transfer transfer) {
+void DaemonDriver::push(Transfer transfer) {
   {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->link != nullptr) (belongs_to(lane_, transfer) ? shared_->link : shared_->link->express())->wake();
+    if (shared_->link != nullptr) (belongs_to(channel_, transfer) ? shared_->link : shared_->link->express())->wake();
     shared_->queue.push_back(std::move(transfer));
   }
   shared_->condition.notify_all();
 }
 
-void Executor::abort(const std::string& reason) {
+void DaemonDriver::abort(const std::string& reason) {
   const std::lock_guard lock(shared_->mutex);
   if (shared_->aborted) return;
   shared_->aborted = true;
@@ -61,12 +63,16 @@ void Executor::abort(const std::string& reason) {
   shared_->condition.notify_all();
 }
 
-bool Executor::finished() {
+Result<void> DaemonDriver::answered(std::size_t /*worker*/, std::uint64_t /*token*/) {
+  return fail(ErrorKind::kViolation, "a worker says that it ran a launch of " + name_ + ", which the daemon runs");
+}
+
+bool DaemonDriver::finished() {
   const std::lock_guard lock(shared_->mutex);
   return shared_->finished;
 }
 
-void Executor::post(std::function<void()> callback) {
+void DaemonDriver::post(std::function<void()> callback) {
   reactor_.post([shared = shared_, callback = std::move(callback)] {
     {
       const std::lock_guard lock(shared->mutex);
@@ -76,11 +82,11 @@ void Executor::post(std::function<void()> callback) {
   });
 }
 
-void Executor::tell(TransferDone done) {
+void DaemonDriver::tell(TransferDone done) {
   post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
 }
 
-bool Executor::open_link() {
+bool DaemonDriver::open_link() {
   auto opened = open_();
   Result<void> result;
   if (opened) {
@@ -96,16 +102,16 @@ bool Executor::open_link() {
   return ok;
 }
 
-void Executor::run() {
+void DaemonDriver::run() {
   if (open_link()) {
-    lane_.use(link_.get());
+    channel_.use(link_.get());
     std::thread express;
     if (link_ && link_->express() != nullptr) {
-      express_lane_.use(link_->express());
-      express = std::thread([this] { work(express_lane_); });
+      express_channel_.use(link_->express());
+      express = std::thread([this] { work(express_channel_); });
       pthread_setname_np(express.native_handle(), ("fast " + name_).substr(0, 15).c_str());
     }
-    work(lane_);
+    work(channel_);
     if (express.joinable()) express.join();
   }
   {
@@ -113,43 +119,43 @@ void Executor::run() {
     shared_->link = nullptr;
   }
   link_.reset();
-  lane_.clear();  // not before: the link may have been using their memory
-  express_lane_.clear();
+  channel_.clear();  // not before: the link may have been using their memory
+  express_channel_.clear();
   const std::lock_guard lock(shared_->mutex);
   shared_->finished = true;
 }
 
-void Executor::work(Lane& lane) {
+void DaemonDriver::work(Channel& channel) {
   while (true) {
-    auto transfer = next(lane);
+    auto transfer = next(channel);
     if (transfer) {
-      lane.start(*std::move(transfer));
-    } else if (!lane.is_idle()) {
-      lane.finish_next();
+      channel.start(*std::move(transfer));
+    } else if (!channel.is_idle()) {
+      channel.finish_next();
     } else {
       break;
     }
   }
 }
 
-bool Executor::belongs_to(const Lane& lane, const Transfer& transfer) const {
+bool DaemonDriver::belongs_to(const Channel& channel, const Transfer& transfer) const {
   if (!link_ || link_->express() == nullptr) return true;
   const bool passes = transfer.collective == ipc::Collective::kAllReduce &&
                       sched::passes_others(transfer.count * model::dtype_bytes(transfer.dtype));
-  return passes == (&lane == &express_lane_);
+  return passes == (&channel == &express_channel_);
 }
 
-// The lane's next transfer, where it can start beside those under way. Waits for one where none is under way, and gives
-// none then when the executor was aborted.
-std::optional<Transfer> Executor::next(Lane& lane) {
+// The channel's next transfer, where it can start beside those under way. Waits for one where none is under way, and gives
+// none then when the driver was aborted.
+std::optional<Transfer> DaemonDriver::next(Channel& channel) {
   std::unique_lock lock(shared_->mutex);
   auto& queue = shared_->queue;
   const auto first = [&] {
-    return std::find_if(queue.begin(), queue.end(), [&](const Transfer& t) { return belongs_to(lane, t); });
+    return std::find_if(queue.begin(), queue.end(), [&](const Transfer& t) { return belongs_to(channel, t); });
   };
-  if (lane.is_idle()) shared_->condition.wait(lock, [&] { return shared_->aborted || first() != queue.end(); });
+  if (channel.is_idle()) shared_->condition.wait(lock, [&] { return shared_->aborted || first() != queue.end(); });
   const auto found = first();
-  if (shared_->aborted || found == queue.end() || !lane.has_room_for(*found)) return std::nullopt;
+  if (shared_->aborted || found == queue.end() || !channel.has_room_for(*found)) return std::nullopt;
   Transfer transfer = std::move(*found);
   queue.erase(found);
   return transfer;

@@ -1,5 +1,5 @@
-// The executor on a link that the test plays: what it starts, what it waits for, and what it says of it.
-#include "daemon/channel/executor.h"
+// The driver of a link that the test plays: what it starts, what it waits for, and what it says of it.
+#include "daemon/channel/daemon_driver.h"
 
 #include <gtest/gtest.h>
 
@@ -106,12 +106,12 @@ class ScriptedLink final : public link::Link {
   std::unique_ptr<ScriptedLink> express_;
 };
 
-class ExecutorTest : public ::testing::Test {
+class DaemonDriverTest : public ::testing::Test {
  protected:
-  // The executor finds all of these when its link is open, however fast it is.
+  // The driver finds all of these when its link is open, however fast it is.
   void open_with(std::size_t depth, std::uint64_t transfers) {
     open_later(depth);
-    for (std::uint64_t token = 1; token <= transfers; ++token) executor_->push(transfer(token));
+    for (std::uint64_t token = 1; token <= transfers; ++token) driver_->push(transfer(token));
     pushed_.count_down();
   }
   void open(std::size_t depth) {
@@ -119,13 +119,13 @@ class ExecutorTest : public ::testing::Test {
     open_later(depth);
   }
   void open_later(std::size_t depth) {
-    executor_ = std::make_unique<Executor>(
+    driver_ = std::make_unique<DaemonDriver>(
         reactor_, "scripted", 0,
         [this, depth]() -> Result<std::unique_ptr<link::Link>> {
           pushed_.wait();
           return std::make_unique<ScriptedLink>(script_, depth, has_express_ ? &express_ : nullptr);
         },
-        [](const Result<void>&) {},
+        [](const SubCommTask&) { return Transfer{}; }, [](const Result<void>&) {},
         [this](TransferDone done) {
           done_.push_back(std::move(done));
           if (done_.size() == expected_) reactor_.stop();
@@ -146,10 +146,10 @@ class ExecutorTest : public ::testing::Test {
     ASSERT_EQ(done_.size(), transfers);
   }
 
-  // Of the executor's threads, after an abort.
+  // Of the driver's threads, after an abort.
   void await_end() {
-    for (int i = 0; i < 500 && !executor_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
-    EXPECT_TRUE(executor_->finished());
+    for (int i = 0; i < 500 && !driver_->finished(); ++i) std::this_thread::sleep_for(milliseconds(10));
+    EXPECT_TRUE(driver_->finished());
   }
 
   Reactor reactor_;
@@ -159,10 +159,10 @@ class ExecutorTest : public ::testing::Test {
   std::vector<TransferDone> done_;
   std::size_t expected_ = 0;
   std::latch pushed_{1};
-  std::unique_ptr<Executor> executor_;
+  std::unique_ptr<DaemonDriver> driver_;
 };
 
-TEST_F(ExecutorTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
+TEST_F(DaemonDriverTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
   open_with(2, 4);
   script_.await_calls("+1+2");
   script_.allow(1);
@@ -173,19 +173,19 @@ TEST_F(ExecutorTest, StartsAsManyAsTheLinkTakesAndFinishesThemInOrder) {
   for (std::size_t i = 0; i < 4; ++i) EXPECT_EQ(done_[i].token, i + 1);
 }
 
-TEST_F(ExecutorTest, OneThatIsAloneIsNotKeptWaitingForAnother) {
+TEST_F(DaemonDriverTest, OneThatIsAloneIsNotKeptWaitingForAnother) {
   open(3);
-  executor_->push(transfer(1));
+  driver_->push(transfer(1));
   script_.allow(1);
   run_until_done(1);
   EXPECT_FALSE(done_[0].overlapped);
 }
 
-TEST_F(ExecutorTest, OtherCollectivesHaveTheLinkAlone) {
+TEST_F(DaemonDriverTest, OtherCollectivesHaveTheLinkAlone) {
   open_later(3);
-  executor_->push(transfer(1));
-  executor_->push(transfer(2, ipc::Collective::kBroadcast));
-  executor_->push(transfer(3));
+  driver_->push(transfer(1));
+  driver_->push(transfer(2, ipc::Collective::kBroadcast));
+  driver_->push(transfer(3));
   pushed_.count_down();  // it finds all three, and is free to begin any of them
   script_.await_calls("+1");
   script_.allow(2);
@@ -193,7 +193,7 @@ TEST_F(ExecutorTest, OtherCollectivesHaveTheLinkAlone) {
   EXPECT_EQ(script_.calls, "+1-b+3-");
 }
 
-TEST_F(ExecutorTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
+TEST_F(DaemonDriverTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
   const TimeUs began = MonotonicClock::now();
   open_with(2, 2);
   script_.await_calls("+1+2");
@@ -211,7 +211,7 @@ TEST_F(ExecutorTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
   EXPECT_LE(done_[0].busy_us + done_[1].busy_us, all);
 }
 
-TEST_F(ExecutorTest, OneThatTheLinkLetsPassIsReportedFirstAndTheTimesStillAddUp) {
+TEST_F(DaemonDriverTest, OneThatTheLinkLetsPassIsReportedFirstAndTheTimesStillAddUp) {
   const TimeUs began = MonotonicClock::now();
   script_.places = {2, 0, 0};
   open_with(3, 3);
@@ -229,12 +229,12 @@ TEST_F(ExecutorTest, OneThatTheLinkLetsPassIsReportedFirstAndTheTimesStillAddUp)
   EXPECT_LE(sum, MonotonicClock::now() - began);
 }
 
-TEST_F(ExecutorTest, OneThatComesWhileAnotherIsWaitedForStartsAtOnce) {
+TEST_F(DaemonDriverTest, OneThatComesWhileAnotherIsWaitedForStartsAtOnce) {
   script_.places = {1, 0};
   open(2);
-  executor_->push(transfer(1));
+  driver_->push(transfer(1));
   script_.await_calls("+1");
-  executor_->push(transfer(2));
+  driver_->push(transfer(2));
   script_.await_calls("+1+2");
   script_.allow(2);
   run_until_done(2);
@@ -247,14 +247,14 @@ Transfer large(Transfer t, std::size_t count = 5000) {
   return t;
 }
 
-TEST_F(ExecutorTest, WhatIsSmallPassesWhatIsLargeOnTheExpressWay) {
+TEST_F(DaemonDriverTest, WhatIsSmallPassesWhatIsLargeOnTheExpressWay) {
   has_express_ = true;
   open(2);
-  executor_->push(large(transfer(1)));
-  executor_->push(large(transfer(2), 4097));
-  executor_->push(large(transfer(3), 4096));  // 16 KiB
-  executor_->push(transfer(4));
-  executor_->push(transfer(5, ipc::Collective::kBroadcast));  // not an all-reduce: it waits for the link
+  driver_->push(large(transfer(1)));
+  driver_->push(large(transfer(2), 4097));
+  driver_->push(large(transfer(3), 4096));  // 16 KiB
+  driver_->push(transfer(4));
+  driver_->push(transfer(5, ipc::Collective::kBroadcast));  // not an all-reduce: it waits for the link
   script_.await_calls("+5000+4097");
   express_.await_calls("+4096+4");
   express_.allow(2);
@@ -267,17 +267,17 @@ TEST_F(ExecutorTest, WhatIsSmallPassesWhatIsLargeOnTheExpressWay) {
   EXPECT_EQ(script_.calls, "+5000+4097--b");
 }
 
-TEST_F(ExecutorTest, OneThatComesWakesItsOwnWayAlone) {
+TEST_F(DaemonDriverTest, OneThatComesWakesItsOwnWayAlone) {
   has_express_ = true;
   script_.places = {0};
   express_.places = {1, 0};
   open(2);
-  executor_->push(large(transfer(1)));
+  driver_->push(large(transfer(1)));
   script_.await_calls("+5000");
-  executor_->push(transfer(2));
+  driver_->push(transfer(2));
   express_.await_calls("+2");
   const int wakes = script_.wakes;
-  executor_->push(transfer(3));
+  driver_->push(transfer(3));
   express_.await_calls("+2+3");
   EXPECT_EQ(script_.wakes, wakes);
   express_.allow(2);
@@ -286,25 +286,25 @@ TEST_F(ExecutorTest, OneThatComesWakesItsOwnWayAlone) {
   run_until_done(3);
 }
 
-TEST_F(ExecutorTest, OnlyWhatHadTheWireAloneIsMeasuredOnTheExpressWay) {
+TEST_F(DaemonDriverTest, OnlyWhatHadTheWireAloneIsMeasuredOnTheExpressWay) {
   has_express_ = true;
   open(2);
-  executor_->push(transfer(1));
+  driver_->push(transfer(1));
   express_.await_calls("+1");
   express_.allow(1);
   run_until_done(1);
   EXPECT_TRUE(done_[0].link_us);
 
-  executor_->push(transfer(2));
+  driver_->push(transfer(2));
   express_.await_calls("+1-+2");
-  executor_->push(large(transfer(3)));  // begins while the small one is under way
+  driver_->push(large(transfer(3)));  // begins while the small one is under way
   script_.await_calls("+5000");
   express_.allow(1);
   run_until_done(2);
   EXPECT_FALSE(done_[1].link_us);
   EXPECT_EQ(done_[1].busy_us, 0);
 
-  executor_->push(transfer(4));
+  driver_->push(transfer(4));
   express_.await_calls("+1-+2-+4");
   express_.allow(1);
   script_.allow(1);
@@ -312,18 +312,18 @@ TEST_F(ExecutorTest, OnlyWhatHadTheWireAloneIsMeasuredOnTheExpressWay) {
   for (const TransferDone& done : done_) EXPECT_EQ(done.link_us.has_value(), done.token == 1 || done.token == 3);
 }
 
-TEST_F(ExecutorTest, AbortEndsBothWays) {
+TEST_F(DaemonDriverTest, AbortEndsBothWays) {
   has_express_ = true;
   open(2);
-  executor_->push(large(transfer(1)));
-  executor_->push(transfer(2));
+  driver_->push(large(transfer(1)));
+  driver_->push(transfer(2));
   script_.await_calls("+5000");
   express_.await_calls("+2");
-  executor_->abort("enough");
+  driver_->abort("enough");
   await_end();
 }
 
-TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
+TEST_F(DaemonDriverTest, AnErrorComesToEachThatItConcernsInOrder) {
   script_.fails_at = 1;
   open_with(2, 3);
   script_.allow(3);
@@ -335,10 +335,10 @@ TEST_F(ExecutorTest, AnErrorComesToEachThatItConcernsInOrder) {
   }
 }
 
-TEST_F(ExecutorTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
+TEST_F(DaemonDriverTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
   open_with(2, 3);
   script_.await_calls("+1+2");
-  executor_->abort("enough");
+  driver_->abort("enough");
   await_end();
   reactor_.after(1000, [this] { reactor_.stop(); });
   reactor_.run();

@@ -1,4 +1,4 @@
-#include "daemon/channel/lane.h"
+#include "daemon/channel/channel.h"
 
 #include <algorithm>
 #include <cstring>
@@ -11,12 +11,12 @@ namespace deft::daemon {
 namespace {
 
 void take(const Transfer& transfer, const std::byte* data, std::size_t bytes) {
-  if (!transfer.contribution || transfer.contribution->taken) return;
-  Contribution& kept = *transfer.contribution;
+  if (!transfer.replay_buffer || transfer.replay_buffer->filled) return;
+  ReplayBuffer& kept = *transfer.replay_buffer;
   kept.data = std::make_unique_for_overwrite<std::byte[]>(bytes);
   kept.bytes = bytes;
   if (bytes > 0) std::memcpy(kept.data.get(), data, bytes);
-  kept.taken = true;
+  kept.filled = true;
 }
 
 std::size_t sum_of(const std::vector<std::size_t>& sizes) {
@@ -25,66 +25,66 @@ std::size_t sum_of(const std::vector<std::size_t>& sizes) {
 
 }  // namespace
 
-Lane::Lane(std::string name, std::uint32_t node, Report report, const Lane* passes)
+Channel::Channel(std::string name, std::uint32_t node, Report report, const Channel* passes)
     : name_(std::move(name)), node_(node), report_(std::move(report)), passes_(passes) {}
 
-bool Lane::has_room_for(const Transfer& transfer) const {
-  if (flights_.empty()) return true;
-  return transfer.collective == ipc::Collective::kAllReduce && link_ != nullptr && flights_.size() < link_->depth();
+bool Channel::has_room_for(const Transfer& transfer) const {
+  if (in_flight_.empty()) return true;
+  return transfer.collective == ipc::Collective::kAllReduce && link_ != nullptr && in_flight_.size() < link_->depth();
 }
 
-void Lane::start(Transfer transfer) {
-  Flight& flight = flights_.emplace_back();
-  flight.transfer = std::move(transfer);
-  flight.began_us = MonotonicClock::now();
-  if (passes_ != nullptr) flight.passed_ended = passes_->ended_;
+void Channel::start(Transfer transfer) {
+  InFlight& entry = in_flight_.emplace_back();
+  entry.transfer = std::move(transfer);
+  entry.began_us = MonotonicClock::now();
+  if (passes_ != nullptr) entry.passed_ended = passes_->ended_;
   ++started_;
-  TransferDone& done = flight.done;
-  done.token = flight.transfer.token;
-  if (flight.transfer.buffers.empty() && flight.transfer.contribution) use_own_memory(flight);
-  switch (flight.transfer.collective) {
-    case ipc::Collective::kAllReduce: done.result = start_all_reduce(flight); break;
-    case ipc::Collective::kBroadcast: done.result = run_broadcast(flight.transfer, done); break;
-    case ipc::Collective::kAllGather: done.result = run_all_gather(flight.transfer, done); break;
+  TransferDone& done = entry.done;
+  done.token = entry.transfer.token;
+  if (entry.transfer.buffers.empty() && entry.transfer.replay_buffer) use_own_memory(entry);
+  switch (entry.transfer.collective) {
+    case ipc::Collective::kAllReduce: done.result = start_all_reduce(entry); break;
+    case ipc::Collective::kBroadcast: done.result = run_broadcast(entry.transfer, done); break;
+    case ipc::Collective::kAllGather: done.result = run_all_gather(entry.transfer, done); break;
     case ipc::Collective::kBarrier: break;
   }
 }
 
-void Lane::finish_next() {
-  if (flights_.front().link_began_us == 0) return report(0, flights_.front().done.result);
+void Channel::finish_next() {
+  if (in_flight_.front().link_began_us == 0) return report(0, in_flight_.front().done.result);
   const auto ended = link_->finish_next();
   if (!ended) return report(0, tl::unexpected(ended.error()));
   if (!*ended) return;
   std::size_t place = 0;  // among all flights, of that one among those in the link
-  for (std::size_t before = **ended; before > 0 || flights_[place].link_began_us == 0; ++place)
-    if (flights_[place].link_began_us != 0) --before;
+  for (std::size_t before = **ended; before > 0 || in_flight_[place].link_began_us == 0; ++place)
+    if (in_flight_[place].link_began_us != 0) --before;
   report(place, {});
 }
 
-void Lane::report(std::size_t place, Result<void> result) {
-  Flight& flight = flights_[place];
-  TransferDone& done = flight.done;
+void Channel::report(std::size_t place, Result<void> result) {
+  InFlight& entry = in_flight_[place];
+  TransferDone& done = entry.done;
   done.result = std::move(result);
-  const Transfer& transfer = flight.transfer;
+  const Transfer& transfer = entry.transfer;
   const TimeUs link_ended_us = MonotonicClock::now();
   if (done.result && transfer.collective == ipc::Collective::kAllReduce)
     for (std::size_t i = 1; i < transfer.buffers.size(); ++i)
       std::memcpy(transfer.buffers[i], transfer.buffers.front(), done.bytes);
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
-  measure(flight, place, link_ended_us);
+  measure(entry, place, link_ended_us);
   TransferDone ended = std::move(done);
-  flights_.erase(flights_.begin() + static_cast<std::ptrdiff_t>(place));
+  in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(place));
   ++ended_;
   report_(std::move(ended));
 }
 
 // The times of flights add up: each counts from the end of the one before, or from where the oldest under way began.
-void Lane::measure(Flight& flight, std::size_t place, TimeUs link_ended_us) {
-  const Flight& oldest = flights_.front();
-  TransferDone& done = flight.done;
-  if (flight.link_began_us != 0) {
-    const TimeUs link_began_us = oldest.link_began_us != 0 ? oldest.link_began_us : flight.link_began_us;
-    done.overlapped = place > 0 || flight.link_began_us < link_free_us_;
+void Channel::measure(InFlight& entry, std::size_t place, TimeUs link_ended_us) {
+  const InFlight& oldest = in_flight_.front();
+  TransferDone& done = entry.done;
+  if (entry.link_began_us != 0) {
+    const TimeUs link_began_us = oldest.link_began_us != 0 ? oldest.link_began_us : entry.link_began_us;
+    done.overlapped = place > 0 || entry.link_began_us < link_free_us_;
     done.link_us = link_ended_us - std::max(link_began_us, link_free_us_);
     link_free_us_ = link_ended_us;
   }
@@ -92,48 +92,48 @@ void Lane::measure(Flight& flight, std::size_t place, TimeUs link_ended_us) {
   done.busy_us = now - std::max(oldest.began_us, free_us_);
   free_us_ = now;
   // Where all that ever started there had ended before, nothing shared the wire.
-  if (passes_ == nullptr || passes_->started_ == flight.passed_ended) return;
+  if (passes_ == nullptr || passes_->started_ == entry.passed_ended) return;
   done.link_us.reset();
   done.busy_us = 0;
 }
 
 // In an all-gather all blocks of the nodes before this one come first.
-std::size_t Lane::own_offset(const Transfer& transfer) const {
+std::size_t Channel::own_offset(const Transfer& transfer) const {
   const auto begin = transfer.node_bytes.begin();
   return std::accumulate(begin, begin + node_, std::size_t{0});
 }
 
-void Lane::use_own_memory(Flight& flight) const {
-  Transfer& transfer = flight.transfer;
-  const Contribution& kept = *transfer.contribution;
+void Channel::use_own_memory(InFlight& entry) const {
+  Transfer& transfer = entry.transfer;
+  const ReplayBuffer& kept = *transfer.replay_buffer;
   if (transfer.collective == ipc::Collective::kBarrier) return;
   const bool gathers = transfer.collective == ipc::Collective::kAllGather;
   const std::size_t bytes = gathers ? sum_of(transfer.node_bytes) : transfer.count * model::dtype_bytes(transfer.dtype);
-  flight.own = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  transfer.buffers = {flight.own.get()};
+  entry.own = std::make_unique_for_overwrite<std::byte[]>(bytes);
+  transfer.buffers = {entry.own.get()};
   transfer.root_local = 0;
-  if (kept.bytes > 0) std::memcpy(flight.own.get() + (gathers ? own_offset(transfer) : 0), kept.data.get(), kept.bytes);
+  if (kept.bytes > 0) std::memcpy(entry.own.get() + (gathers ? own_offset(transfer) : 0), kept.data.get(), kept.bytes);
 }
 
-Result<void> Lane::start_all_reduce(Flight& flight) {
-  const Transfer& transfer = flight.transfer;
+Result<void> Channel::start_all_reduce(InFlight& entry) {
+  const Transfer& transfer = entry.transfer;
   std::byte* const sum = transfer.buffers.front();
-  flight.done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
-  if (transfer.contribution && transfer.contribution->taken) {
-    if (!flight.own && flight.done.bytes > 0) std::memcpy(sum, transfer.contribution->data.get(), flight.done.bytes);
+  entry.done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
+  if (transfer.replay_buffer && transfer.replay_buffer->filled) {
+    if (!entry.own && entry.done.bytes > 0) std::memcpy(sum, transfer.replay_buffer->data.get(), entry.done.bytes);
   } else if (transfer.buffers.size() > 1) {
     reduce::reduce(sum, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
                    transfer.op);
   }
   if (link_ == nullptr) return {};
-  take(transfer, sum, flight.done.bytes);
-  flight.link_began_us = MonotonicClock::now();
-  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op, transfer.urgency);
-  if (!started) flight.link_began_us = 0;
+  take(transfer, sum, entry.done.bytes);
+  entry.link_began_us = MonotonicClock::now();
+  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op, transfer.priority);
+  if (!started) entry.link_began_us = 0;
   return started;
 }
 
-Result<void> Lane::run_broadcast(const Transfer& transfer, TransferDone& done) {
+Result<void> Channel::run_broadcast(const Transfer& transfer, TransferDone& done) {
   const std::size_t source = transfer.root_node == node_ ? transfer.root_local : 0;
   done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
   if (link_ != nullptr) {
@@ -148,7 +148,7 @@ Result<void> Lane::run_broadcast(const Transfer& transfer, TransferDone& done) {
 }
 
 // Every worker's buffer has room for all blocks, in the order of nodes and, within a node, of ranks.
-Result<void> Lane::run_all_gather(const Transfer& transfer, TransferDone& done) {
+Result<void> Channel::run_all_gather(const Transfer& transfer, TransferDone& done) {
   std::byte* const all = transfer.buffers.front();
   const std::size_t total = sum_of(transfer.node_bytes);
   std::size_t own = own_offset(transfer);

@@ -1,0 +1,66 @@
+// Drives a link that the daemon owns: the threads that open the link and run its transfers in the order given.
+//
+// A transfer reduces the buffers of this node's workers into the first one, runs the collective between nodes on it, and
+// copies the result to the others (daemon/channel/channel.h). Where the link has an express way, small all-reduces go there, on a
+// thread of their own, and pass what is on its way; which ones depends on their size alone, so all nodes agree. On a job of
+// one node there is no link, and the driver does the local part alone. Results are posted to the reactor as they come: in
+// order, but for those that pass others. The destructor aborts the link and waits for the threads.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <thread>
+
+#include "core/link/link.h"
+#include "daemon/base/reactor.h"
+#include "daemon/channel/channel.h"
+#include "daemon/channel/link_driver.h"
+
+namespace deft::daemon {
+
+class DaemonDriver final : public LinkDriver {
+ public:
+  using Open = std::function<Result<std::unique_ptr<link::Link>>()>;  // runs on the thread; a null link: one node
+  using MakeTransfer = std::function<Transfer(const SubCommTask&)>;   // on the reactor
+
+  DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open, MakeTransfer make_transfer,
+               OnOpen on_open, OnDone on_done);
+  ~DaemonDriver() override;
+  DaemonDriver(const DaemonDriver&) = delete;
+  DaemonDriver& operator=(const DaemonDriver&) = delete;
+
+  void start(const SubCommTask& launch) override { push(make_transfer_(launch)); }
+  void push(Transfer transfer);
+  void abort(const std::string& reason) override;
+  [[nodiscard]] bool finished() override;
+  Result<void> answered(std::size_t worker, std::uint64_t token) override;
+  [[nodiscard]] bool runs_in_daemon() const override { return true; }
+
+ private:
+  struct Shared;
+
+  void run();
+  bool open_link();
+  void work(Channel& channel);
+  std::optional<Transfer> next(Channel& channel);
+  [[nodiscard]] bool belongs_to(const Channel& channel, const Transfer& transfer) const;
+  void post(std::function<void()> callback);
+  void tell(TransferDone done);
+
+  Reactor& reactor_;
+  const std::string name_;
+  Open open_;
+  MakeTransfer make_transfer_;
+  OnOpen on_open_;
+  OnDone on_done_;
+  std::unique_ptr<link::Link> link_;  // set by the thread before any channel takes transfers
+  Channel channel_;
+  Channel express_channel_;
+  std::shared_ptr<Shared> shared_;
+  std::thread thread_;
+};
+
+}  // namespace deft::daemon

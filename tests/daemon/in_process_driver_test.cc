@@ -1,0 +1,136 @@
+// A link that the workers run: what they are told, and what their answers mean.
+#include "daemon/channel/in_process_driver.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <thread>
+
+namespace deft::daemon {
+namespace {
+
+struct Told {
+  std::size_t worker;
+  shm::Record record;
+};
+
+class InProcessDriverTest : public ::testing::Test {
+ protected:
+  static shm::Record part(std::uint64_t bytes) {
+    shm::Record record;
+    record.kind = shm::RecordKind::kStart;
+    record.bytes = bytes;
+    return record;
+  }
+  // Starts launch `number`, of which each of the two workers has records of these sizes.
+  void start(std::uint64_t number, const std::vector<std::uint64_t>& sizes) {
+    for (auto& records : records_ = InProcessDriver::Records(2))
+      for (const std::uint64_t bytes : sizes) records.push_back(part(bytes));
+    SubCommTask launch;
+    launch.number = number;
+    driver_.start(launch);
+  }
+  bool is_violation(std::size_t worker, std::uint64_t token) {
+    const auto answered = driver_.answered(worker, token);
+    return !answered && answered.error().kind == ErrorKind::kViolation;
+  }
+  void run_reactor() {
+    reactor_.post([this] { reactor_.stop(); });
+    reactor_.run();
+  }
+
+  Reactor reactor_;
+  InProcessDriver::Records records_;
+  std::vector<Told> told_;
+  std::vector<TransferDone> done_;
+  int opened_ = 0;
+  InProcessDriver driver_{reactor_,
+                          3,
+                          2,
+                          [this](const SubCommTask&) { return records_; },
+                          [this](std::size_t worker, const shm::Record& record) {
+                            told_.push_back({worker, record});
+                          },
+                          [this](const Result<void>& result) { opened_ += result ? 1 : 0; },
+                          [this](TransferDone done) { done_.push_back(std::move(done)); }};
+};
+
+TEST_F(InProcessDriverTest, IsOpenAtOnceBecauseTheWorkersOpenTheLink) {
+  EXPECT_EQ(opened_, 0) << "not before the job is ready for it";
+  run_reactor();
+  EXPECT_EQ(opened_, 1);
+  EXPECT_FALSE(driver_.runs_in_daemon());
+}
+
+TEST_F(InProcessDriverTest, EveryWorkerIsToldWithTheLinksNumberAndTheLaunchs) {
+  start(7, {100});
+  ASSERT_EQ(told_.size(), 2u);
+  for (std::size_t worker = 0; worker < 2; ++worker) {
+    EXPECT_EQ(told_[worker].worker, worker);
+    EXPECT_EQ(told_[worker].record.operation, 7u);
+    EXPECT_EQ(told_[worker].record.code, 3);
+    EXPECT_EQ(told_[worker].record.bytes, 100u);
+  }
+}
+
+TEST_F(InProcessDriverTest, ALaunchIsDoneWhenEveryWorkerHasAnsweredEachRecord) {
+  start(1, {10, 20});
+  for (const std::size_t worker : {0U, 1U, 1U}) {
+    EXPECT_TRUE(driver_.answered(worker, 1));
+    EXPECT_TRUE(done_.empty());
+  }
+  EXPECT_TRUE(driver_.answered(0, 1));
+  ASSERT_EQ(done_.size(), 1u);
+  EXPECT_EQ(done_[0].token, 1u);
+  EXPECT_EQ(done_[0].bytes, 30u);
+  EXPECT_TRUE(done_[0].result);
+}
+
+TEST_F(InProcessDriverTest, AnAnswerToNothingIsAViolation) {
+  EXPECT_TRUE(is_violation(0, 1));
+  start(1, {10});
+  ASSERT_TRUE(driver_.answered(0, 1));
+  EXPECT_TRUE(is_violation(0, 1)) << "the other worker still owes its answer";
+  EXPECT_TRUE(is_violation(1, 2));
+  EXPECT_TRUE(driver_.answered(1, 1));
+  EXPECT_TRUE(is_violation(1, 1)) << "it is done";
+}
+
+TEST_F(InProcessDriverTest, ALaunchBehindAnotherBeginsWhenThatEnds) {
+  const TimeUs began_us = MonotonicClock::now();
+  start(1, {10});
+  start(2, {10});
+  ASSERT_TRUE(driver_.answered(0, 1));
+  std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  for (const std::uint64_t token : {1U, 2U}) ASSERT_TRUE(driver_.answered(1, token));
+  ASSERT_TRUE(driver_.answered(0, 2));
+  ASSERT_EQ(done_.size(), 2u);
+  EXPECT_FALSE(done_[0].overlapped);
+  EXPECT_TRUE(done_[1].overlapped);
+  EXPECT_LE(*done_[0].link_us + *done_[1].link_us, MonotonicClock::now() - began_us) << "no time is counted twice";
+}
+
+TEST_F(InProcessDriverTest, WhatHasNothingToSendIsDoneWithoutAnAnswer) {
+  start(1, {10});
+  start(2, {});
+  EXPECT_TRUE(done_.empty()) << "not while its caller still looks at the queue";
+  run_reactor();
+  ASSERT_EQ(done_.size(), 1u) << "the first one waits for its answers";
+  EXPECT_EQ(done_[0].token, 2u);
+}
+
+TEST_F(InProcessDriverTest, NothingComesAfterAnAbort) {
+  start(1, {});
+  start(2, {10});
+  driver_.abort("the job has ended");
+  run_reactor();
+  EXPECT_EQ(opened_, 0);
+  EXPECT_TRUE(is_violation(0, 2));
+  start(3, {10});
+  EXPECT_EQ(told_.size(), 2u);
+  EXPECT_TRUE(done_.empty());
+  EXPECT_TRUE(driver_.finished());
+}
+
+}  // namespace
+}  // namespace deft::daemon
