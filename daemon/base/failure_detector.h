@@ -1,0 +1,77 @@
+// Finds out which peer is lost: by silence, or, after something broke, by who no longer answers.
+//
+//   FailureDetector detector({.silence_us = timeout / 2, .answer_us = timeout / 4, ...}, peers, now_us);
+//   detector.heard(peer, now_us);                  // with every message
+//   if (detector.suspect(error, now_us)) ping();   // a link broke: all that live answer
+//   if (auto finding = detector.check(now_us)) ...  // with every heartbeat; the caller ends the job by it
+//
+// A broken link is mostly the sign of a lost peer, so its error waits until it is known who does not answer. The leader watches
+// its nodes by this, and a node its leader. No I/O, no clock. Not thread-safe.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace deft::daemon {
+
+class FailureDetector {
+ public:
+  struct Limits {
+    TimeUs silence_us = 0;  // without a message for longer than this, a peer is lost
+    TimeUs answer_us = 0;   // this long after a suspicion, a peer that has not been heard since is lost
+    TimeUs ended_us = 0;    // this long after it, a peer that has ended cleanly is the cause
+    TimeUs give_up_us = 0;  // this long after it, with all peers heard: the suspicion itself is the cause
+  };
+
+  enum class Cause {
+    kSilent,      // `peer` was not heard for `silent_us`
+    kUnanswered,  // `peer` was not heard since the suspicion
+    kEnded,       // `peer` has ended, while others still need it
+    kSuspicion,   // no peer is to blame
+  };
+
+  struct Finding {
+    Cause cause = Cause::kSuspicion;
+    std::size_t peer = 0;  // undefined for kSuspicion
+    TimeUs silent_us = 0;
+    Error suspicion;       // empty for kSilent
+    bool of_link = false;  // of the suspicion
+  };
+
+  FailureDetector(Limits limits, std::size_t peers, TimeUs now_us) : limits_(limits), peers_(peers, Peer{now_us}) {}
+
+  void heard(std::size_t peer, TimeUs now_us) { peers_[peer].heard_us = now_us; }
+  // Has ended cleanly: its silence is no failure, but a suspicion finds it.
+  void ended(std::size_t peer) { peers_[peer].ended = true; }
+
+  // Something broke. `of_link`: a link that others stand in for, so that it is forgotten if all peers answer. False: another
+  // suspicion is being looked into already.
+  bool suspect(const Error& error, TimeUs now_us, bool of_link = false);
+  void forget_suspicion() { suspicion_.reset(); }
+
+  // The first thing that ends the job. Silence counts of every peer but `self`, which is this process.
+  [[nodiscard]] std::optional<Finding> check(TimeUs now_us, std::optional<std::size_t> self = std::nullopt) const;
+
+  [[nodiscard]] TimeUs silent_us(std::size_t peer, TimeUs now_us) const { return now_us - peers_[peer].heard_us; }
+
+ private:
+  struct Peer {
+    TimeUs heard_us = 0;
+    bool ended = false;
+  };
+  struct Suspicion {
+    Error error;
+    TimeUs since_us = 0;
+    bool of_link = false;
+  };
+
+  const Limits limits_;
+  std::vector<Peer> peers_;
+  std::optional<Suspicion> suspicion_;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,33 @@
+// What the leader's own node tells its schedulers: events, and how long launches took.
+//
+// A node and its leader exchange only messages (daemon/wire/messages.h), with one exception: this interface. A job's
+// schedulers follow the events of one node, the leader's own, and a message for each bucket would cost that node a turn of
+// the reactor before every launch. So these four are calls within one process. Only the node of rank 0 has a SchedulerPort;
+// the other nodes hold none. Leader implements it. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/model/buckets.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::daemon {
+
+class SchedulerPort {
+ public:
+  virtual ~SchedulerPort() = default;
+
+  // All local workers have handed in the bucket's tensors of `generation`.
+  virtual void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) = 0;
+  // Rank 0 began a stage of `step`; it has waited `waited_us` for updates since the stage before.
+  virtual void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) = 0;
+  // Rank 0 ended the generation under way before `step`. kViolation for a step that is far ahead.
+  virtual Result<void> flushed(std::uint32_t group, std::uint64_t step) = 0;
+  // This node has finished a launch. `link_us` and `overlapped` as TransferDone has them.
+  virtual void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) = 0;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,98 @@
+// Who is lost: found by silence, by who does not answer after something broke, and never blamed on one that answers.
+#include "daemon/base/failure_detector.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::daemon {
+namespace {
+
+using Cause = FailureDetector::Cause;
+
+constexpr FailureDetector::Limits kLimits{.silence_us = 500, .answer_us = 100, .ended_us = 50, .give_up_us = 200};
+const Error kBroken{ErrorKind::kLost, "connection reset", "", {}};
+
+TEST(FailureDetector, FindsNobodyWhileAllAreHeard) {
+  FailureDetector detector(kLimits, 2, 1000);
+  EXPECT_FALSE(detector.check(1500));
+  detector.heard(0, 1500);
+  detector.heard(1, 1400);
+  EXPECT_FALSE(detector.check(1900));
+}
+
+TEST(FailureDetector, NamesThePeerThatFellSilentAndForHowLong) {
+  FailureDetector detector(kLimits, 3, 0);
+  for (const std::size_t peer : {0, 1}) detector.heard(peer, 400);
+  const auto finding = detector.check(501);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->cause, Cause::kSilent);
+  EXPECT_EQ(finding->peer, 2u);
+  EXPECT_EQ(finding->silent_us, 501);
+}
+
+TEST(FailureDetector, DoesNotTakeItsOwnSilenceForALoss) {
+  FailureDetector detector(kLimits, 2, 0);
+  detector.heard(1, 400);
+  EXPECT_FALSE(detector.check(600, 0));
+  EXPECT_TRUE(detector.check(600));
+}
+
+TEST(FailureDetector, DoesNotTakeTheSilenceOfAPeerThatEndedForALoss) {
+  FailureDetector detector(kLimits, 1, 0);
+  detector.ended(0);
+  EXPECT_FALSE(detector.check(10'000));
+}
+
+TEST(FailureDetector, BlamesASuspicionOnThePeerThatDoesNotAnswer) {
+  FailureDetector detector(kLimits, 2, 0);
+  detector.heard(0, 90);
+  detector.heard(1, 90);
+  EXPECT_TRUE(detector.suspect(kBroken, 100));
+  detector.heard(0, 110);
+  EXPECT_FALSE(detector.check(199)) << "peer 1 still has time to answer";
+  const auto finding = detector.check(200);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->cause, Cause::kUnanswered);
+  EXPECT_EQ(finding->peer, 1u);
+  EXPECT_EQ(finding->suspicion.what, kBroken.what);
+}
+
+TEST(FailureDetector, BlamesNobodyIfAllAnswer) {
+  FailureDetector detector(kLimits, 1, 0);
+  detector.suspect(kBroken, 100);
+  detector.heard(0, 150);
+  EXPECT_FALSE(detector.check(299));
+  const auto finding = detector.check(300);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->cause, Cause::kSuspicion);
+  EXPECT_EQ(finding->suspicion.what, kBroken.what);
+}
+
+TEST(FailureDetector, BlamesASuspicionOnAPeerThatEnded) {
+  FailureDetector detector(kLimits, 2, 0);
+  detector.ended(1);
+  detector.suspect(kBroken, 100);
+  detector.heard(0, 120);
+  EXPECT_FALSE(detector.check(149));
+  const auto finding = detector.check(150);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->cause, Cause::kEnded);
+  EXPECT_EQ(finding->peer, 1u);
+}
+
+TEST(FailureDetector, LooksIntoOneSuspicionAtATimeAndAJobsBeforeALinks) {
+  FailureDetector detector(kLimits, 1, 0);
+  EXPECT_TRUE(detector.suspect(kBroken, 100, true));
+  EXPECT_FALSE(detector.suspect(kBroken, 110, true));
+  EXPECT_TRUE(detector.suspect({ErrorKind::kLost, "worse", "", {}}, 120, false));
+  EXPECT_FALSE(detector.suspect(kBroken, 130, true));
+  detector.heard(0, 140);
+  const auto finding = detector.check(320);
+  ASSERT_TRUE(finding);
+  EXPECT_EQ(finding->suspicion.what, "worse");
+  EXPECT_FALSE(finding->of_link);
+  detector.forget_suspicion();
+  EXPECT_FALSE(detector.check(400));
+}
+
+}  // namespace
+}  // namespace deft::daemon

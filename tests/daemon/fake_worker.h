@@ -1,0 +1,74 @@
+// Workers and a leader that are no processes: they remember what a job told them.
+#pragma once
+
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
+
+#include "daemon/node/leader_port.h"
+#include "daemon/node/worker_port.h"
+
+namespace deft::daemon {
+
+struct FakeWorker final : WorkerPort {
+  explicit FakeWorker(std::uint32_t rank = 0, std::uint32_t world = 1, std::uint32_t local_rank = 0,
+                      std::uint32_t local_size = 1) {
+    attached.job = "job";
+    attached.rank = rank;
+    attached.world = world;
+    attached.local_rank = local_rank;
+    attached.local_size = local_size;
+    identity.pid = static_cast<pid_t>(1000 + rank);
+    identity.uid = 7;
+  }
+
+  [[nodiscard]] const Attachment& attachment() const override { return attached; }
+  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return identity; }
+  [[nodiscard]] std::string describe() const override { return "rank " + std::to_string(attached.rank); }
+  Result<void> welcome(const JobStart& start) override {
+    starts.push_back(start);
+    return {};
+  }
+  Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
+                                                    std::uint32_t buckets) override {
+    if (arena_error) return tl::unexpected(*arena_error);
+    granted.emplace_back(group, buckets);
+    auto segment = shm::Segment::create("test-arena", bytes);
+    if (!segment) return tl::unexpected(segment.error());
+    return std::make_shared<shm::Segment>(std::move(*segment));
+  }
+  void complete(const shm::Record& record) override { records.push_back(record); }
+  void send_error(const Error& error, std::uint64_t operation) override { errors.emplace_back(error, operation); }
+  void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override {
+    values.emplace_back(request, key, std::string(reinterpret_cast<const char*>(value.data()), value.size()));
+  }
+  void close(const Error& reason) override { closed.push_back(reason); }
+
+  Attachment attached;
+  ipc::PeerIdentity identity;
+  std::optional<Error> arena_error;  // what the next arena fails with
+  std::vector<JobStart> starts;
+  std::vector<std::pair<std::uint32_t, std::uint32_t>> granted;  // group and buckets
+  std::vector<shm::Record> records;
+  std::vector<std::pair<Error, std::uint64_t>> errors;  // and the operation
+  std::vector<std::tuple<std::uint32_t, std::string, std::string>> values;
+  std::vector<Error> closed;
+};
+
+struct FakeLeader final : LeaderPort {
+  void send(wire::ToLeader message) override { sent.push_back(std::move(message)); }
+
+  // The messages of one type, in order.
+  template <typename Message>
+  [[nodiscard]] std::vector<Message> all() const {
+    std::vector<Message> out;
+    for (const auto& message : sent)
+      if (const auto* one = std::get_if<Message>(&message)) out.push_back(*one);
+    return out;
+  }
+
+  std::vector<wire::ToLeader> sent;
+};
+
+}  // namespace deft::daemon
