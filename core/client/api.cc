@@ -262,12 +262,10 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
   return guarded(error, [&] {
     if (stage != DEFT_FORWARD && stage != DEFT_BACKWARD)
       return report(Error{ErrorKind::kInvalid, "unknown stage " + std::to_string(stage), "", ""}, error);
-    deft::shm::Record record;
-    record.kind = deft::shm::RecordKind::kStage;
-    record.generation = step;
+    deft::shm::StageRecord record;
     record.stage = static_cast<std::uint32_t>(stage);
-    record.offset = static_cast<std::uint64_t>(session->session->take_waited_us());
-    record.time_us = deft::MonotonicClock::now();
+    record.step = step;
+    record.waited_us = static_cast<std::uint64_t>(session->session->take_waited_us());
     if (auto ok = session->session->submit(record); !ok) return report(ok, error);
     return report(session->session->look(), error);  // a job that failed is noticed between waits, too
   });

@@ -24,9 +24,10 @@ Error daemon_gone() {
           ""};
 }
 
-ErrorKind kind_of(std::int32_t code) {
-  const bool known = code >= static_cast<int>(ErrorKind::kInvalid) && code <= static_cast<int>(ErrorKind::kInternal);
-  return known ? static_cast<ErrorKind>(code) : ErrorKind::kInternal;
+ErrorKind kind_of(std::uint32_t number) {
+  const bool known =
+      number >= static_cast<unsigned>(ErrorKind::kInvalid) && number <= static_cast<unsigned>(ErrorKind::kInternal);
+  return known ? static_cast<ErrorKind>(number) : ErrorKind::kInternal;
 }
 
 }  // namespace
@@ -53,7 +54,6 @@ void Session::look_once(Lock& lock, bool may_sleep) {
 
 Session::Arrivals Session::gather(TimeUs patience_us) {
   Arrivals arrivals;
-  attachment_.view.header().heartbeat.fetch_add(1, std::memory_order_relaxed);
   take_records(arrivals);
   if (arrivals.records.empty() && patience_us > 0) spin(arrivals);
   if (!arrivals.records.empty()) return arrivals;
@@ -111,47 +111,48 @@ void Session::dispatch(Arrivals arrivals) {
 }
 
 void Session::dispatch(const shm::Record& record) {
-  switch (record.kind) {
-    case shm::RecordKind::kFinish: return finish_tensors(record);
-    case shm::RecordKind::kStart:
-    case shm::RecordKind::kStartHeap: return take_start(record);
-    case shm::RecordKind::kPlan:
-    case shm::RecordKind::kPlanGeneration: return take_plan(record);
-    case shm::RecordKind::kOpDone: return finish_operation(record);
+  switch (record.kind()) {
+    case shm::RecordKind::kFinish: return finish_tensors(record.as<shm::FinishRecord>());
+    case shm::RecordKind::kStart: return take_start(record.as<shm::StartRecord>().link, record);
+    case shm::RecordKind::kStartCollective: return take_start(record.as<shm::StartCollectiveRecord>().link, record);
+    case shm::RecordKind::kPlan: return take_plan(record.as<shm::PlanRecord>());
+    case shm::RecordKind::kPlanGeneration: return take_plan(record.as<shm::PlanGenerationRecord>());
+    case shm::RecordKind::kOperationDone: return finish_operation(record.as<shm::OperationDoneRecord>());
     case shm::RecordKind::kFailed:
       failure_text_due_us_ = MonotonicClock::now() + kTextDueUs;
       texts_due_ = true;
       return;
-    default: return fail_job(violation("a record of kind " + std::to_string(static_cast<unsigned>(record.kind))));
+    default: return fail_job(violation("a record of kind " + std::to_string(static_cast<unsigned>(record.kind()))));
   }
 }
 
-void Session::finish_tensors(const shm::Record& record) {
-  const std::size_t tensors = record.group < groups_.size() ? groups_[record.group].progress->tensors() : 0;
-  if (record.tensor > tensors || record.count > tensors - record.tensor)
+void Session::finish_tensors(const shm::FinishRecord& finished) {
+  const std::size_t tensors = finished.group < groups_.size() ? groups_[finished.group].progress->tensors() : 0;
+  if (finished.first_tensor > tensors || finished.tensors > tensors - finished.first_tensor)
     return fail_job(violation("the end of tensors that were not declared"));
-  groups_[record.group].progress->finish(record.tensor, record.count, record.generation);
+  groups_[finished.group].progress->finish(finished.first_tensor, finished.tensors, finished.generation);
 }
 
-void Session::take_plan(const shm::Record& record) {
-  if (record.group >= groups_.size()) return fail_job(violation("a plan for tensors that were not declared"));
-  if (auto ok = groups_[record.group].generations->receive(record); !ok) fail_job(ok.error());
+template <typename PlanPart>
+void Session::take_plan(const PlanPart& part) {
+  if (part.group >= groups_.size()) return fail_job(violation("a plan for tensors that were not declared"));
+  if (auto ok = groups_[part.group].generations->receive(part); !ok) fail_job(ok.error());
 }
 
-void Session::take_start(const shm::Record& record) {
-  const auto link = starts_.find(static_cast<std::uint32_t>(record.code));
-  if (link == starts_.end()) return fail_job(violation("a launch for a link that this worker does not run"));
-  link->second.push_back(record);
+void Session::take_start(std::uint32_t link, const shm::Record& start) {
+  const auto found = starts_.find(link);
+  if (found == starts_.end()) return fail_job(violation("a launch for a link that this worker does not run"));
+  found->second.push_back(start);
 }
 
-void Session::finish_operation(const shm::Record& record) {
-  const auto found = outcomes_.find(record.operation);
+void Session::finish_operation(const shm::OperationDoneRecord& ended) {
+  const auto found = outcomes_.find(ended.operation);
   if (found == outcomes_.end() || found->second.done) return;
-  if (record.code == 0) {
+  if (ended.error_kind == 0) {
     found->second.done = true;
     return;
   }
-  found->second.code = record.code;
+  found->second.error_kind = ended.error_kind;
   found->second.text_due_us = MonotonicClock::now() + kTextDueUs;
   texts_due_ = true;
 }
@@ -200,7 +201,7 @@ void Session::give_up_on_texts() {
   for (auto& [number, outcome] : outcomes_) {
     if (outcome.text_due_us == 0 || outcome.done) continue;
     if (now_us >= outcome.text_due_us) {
-      outcome.error = Error{kind_of(outcome.code), "the operation failed", "see deftd's log", ""};
+      outcome.error = Error{kind_of(outcome.error_kind), "the operation failed", "see deftd's log", ""};
       outcome.done = true;
     } else {
       texts_due_ = true;

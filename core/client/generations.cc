@@ -3,7 +3,7 @@
 namespace deft::client {
 namespace {
 
-constexpr std::int32_t kMaxGenerations = 4096;  // of a cycle
+constexpr std::uint32_t kMaxGenerations = 4096;  // of a cycle
 
 tl::unexpected<Error> senseless(const std::string& what) {
   return fail(ErrorKind::kViolation, "the daemon on this node announced a plan " + what,
@@ -27,23 +27,19 @@ void Generations::cut(std::uint64_t step) {
   model::cut(calendars_, step);
 }
 
-Result<void> Generations::receive(const shm::Record& record) {
+Result<void> Generations::receive(const shm::PlanRecord& plan) {
   const std::lock_guard lock(mutex_);
-  if (record.kind == shm::RecordKind::kPlan) {
-    if (announced_ || record.code <= 0 || record.code > kMaxGenerations) return senseless("out of turn");
-    if (record.tensor >= calendars_.size() || record.count > calendars_.size() - record.tensor)
-      return senseless("for tensors that do not exist");
-    announced_ = {record.generation,
-                  record.tensor,
-                  record.count,
-                  static_cast<std::uint32_t>(record.code),
-                  {static_cast<std::uint32_t>(record.bytes), {}}};
-    return {};
-  }
+  if (announced_ || plan.generations == 0 || plan.generations > kMaxGenerations) return senseless("out of turn");
+  if (plan.first_tensor >= calendars_.size() || plan.tensors > calendars_.size() - plan.first_tensor)
+    return senseless("for tensors that do not exist");
+  announced_ = {plan.activation_step, plan.first_tensor, plan.tensors, plan.generations, {plan.cycle_steps, {}}};
+  return {};
+}
+
+Result<void> Generations::receive(const shm::PlanGenerationRecord& generation) {
+  const std::lock_guard lock(mutex_);
   if (!announced_) return senseless("without a beginning");
-  announced_->cycle.generations.push_back({static_cast<std::uint32_t>(record.generation),
-                                           static_cast<std::uint32_t>(record.operation),
-                                           static_cast<std::uint32_t>(record.offset)});
+  announced_->cycle.generations.push_back({generation.first_step, generation.last_step, generation.apply_step});
   if (--announced_->missing > 0) return {};
   if (auto ok = model::check_cycle(announced_->cycle); !ok) return ok;
   if (model::slots_needed(announced_->cycle) > slots_) return senseless("that needs more slots than the arena has");

@@ -36,8 +36,9 @@ class Generations {
   // The generation under way ends before `step`, and the cycle begins anew.
   void cut(std::uint64_t step);
 
-  // Takes a PLAN or PLAN_GENERATION record; an error for one that makes no sense.
-  Result<void> receive(const shm::Record& record);
+  // The begin of a plan, and then each of its generations. kViolation if a number makes no sense.
+  Result<void> receive(const shm::PlanRecord& plan);
+  Result<void> receive(const shm::PlanGenerationRecord& generation);
 
  private:
   struct Announced {

@@ -140,16 +140,14 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
 }
 
 Result<void> Group::submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot) {
-  shm::Record record;
-  record.kind = shm::RecordKind::kReady;
-  record.slot = static_cast<std::uint16_t>(slot);
+  shm::ReadyRecord record;
   record.group = number_;
-  record.tensor = static_cast<std::uint32_t>(first);
-  record.count = static_cast<std::uint32_t>(count);
+  record.slot = slot;
+  record.first_tensor = static_cast<std::uint32_t>(first);
+  record.tensors = static_cast<std::uint32_t>(count);
   record.generation = when.generation;
-  record.offset = when.last_step;
-  record.operation = when.cycle_step;
-  record.time_us = MonotonicClock::now();
+  record.last_step = when.last_step;
+  record.cycle_step = when.cycle_step;
   return session_.submit(record);
 }
 
@@ -170,12 +168,7 @@ Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t gen
 Result<void> Group::flush(std::uint64_t step) {
   if (auto ok = session_.usable(); !ok) return ok;
   generations_->cut(step);
-  shm::Record record;
-  record.kind = shm::RecordKind::kFlush;
-  record.group = number_;
-  record.generation = step;
-  record.time_us = MonotonicClock::now();
-  return session_.submit(record);
+  return session_.submit(shm::FlushRecord{.group = number_, .step = step});
 }
 
 Result<void> Group::report(ipc::Statistics statistics) {

@@ -65,7 +65,6 @@ Result<void> Session::usable() {
 
 Result<void> Session::submit(const shm::Record& record) {
   if (auto ok = usable(); !ok) return ok;
-  attachment_.view.header().heartbeat.fetch_add(1, std::memory_order_relaxed);
   const TimeUs patience_us = 2 * attachment_.timeout_us;
   TimeUs deadline_us = 0;
   while (true) {

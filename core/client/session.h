@@ -111,8 +111,8 @@ class Session {
   struct Outcome {
     bool done = false;
     std::optional<Error> error;
-    std::int32_t code = 0;   // what the ring said: it failed
-    TimeUs text_due_us = 0;  // and its text must have come by then
+    std::uint32_t error_kind = 0;  // the ring said that it failed
+    TimeUs text_due_us = 0;        // and the text must have come by then
   };
   struct Arrivals {
     std::vector<shm::Record> records;
@@ -135,10 +135,11 @@ class Session {
   void dispatch(Arrivals arrivals);
   void dispatch(const shm::Record& record);
   void dispatch(ipc::Packet packet);
-  void finish_tensors(const shm::Record& record);
-  void take_plan(const shm::Record& record);
-  void take_start(const shm::Record& record);
-  void finish_operation(const shm::Record& record);
+  void finish_tensors(const shm::FinishRecord& finished);
+  template <typename PlanPart>
+  void take_plan(const PlanPart& part);
+  void take_start(std::uint32_t link, const shm::Record& start);
+  void finish_operation(const shm::OperationDoneRecord& ended);
   void give_up_on_texts();
   void fail_job(Error error);
   Result<void> failure() const { return tl::unexpected(*failure_); }

@@ -25,6 +25,11 @@ class SignalsBlocked {
   sigset_t before_{};
 };
 
+std::uint64_t launch_of(const shm::Record& start) {
+  return start.kind() == shm::RecordKind::kStart ? start.as<shm::StartRecord>().launch
+                                                 : start.as<shm::StartCollectiveRecord>().launch;
+}
+
 }  // namespace
 
 Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Heaps& heaps) {
@@ -94,33 +99,31 @@ void WorkerLinks::run(Runner& runner) {
     const auto start = session_.next_start(runner.number);
     if (!start) return;
     if (auto done = execute(*runner.link, *start); !done) return session_.report(done.error());
-    shm::Record record;
-    record.kind = shm::RecordKind::kRan;
-    record.operation = start->operation;
-    record.code = start->code;
-    record.time_us = MonotonicClock::now();
-    if (!session_.submit(record)) return;
+    const shm::RanRecord ran{.link = runner.number, .launch = launch_of(*start)};
+    if (!session_.submit(ran)) return;
   }
 }
 
 Result<void> WorkerLinks::execute(link::Link& link, const shm::Record& start) {
-  if (start.kind == shm::RecordKind::kStartHeap) return execute_on_heap(link, start);
-  const auto group = find_group(start.group);
+  if (start.kind() == shm::RecordKind::kStartCollective)
+    return execute_collective(link, start.as<shm::StartCollectiveRecord>());
+  const auto launch = start.as<shm::StartRecord>();
+  const auto group = find_group(launch.group);
   if (!group) return tl::unexpected(group.error());
-  const auto part = (*group)->part(start.slot, start.offset, start.bytes);
+  const auto part = (*group)->part(launch.slot, launch.offset_bytes, launch.bytes);
   if (!part) return tl::unexpected(part.error());
   return link.all_reduce(part->data, part->count, part->dtype, part->op);
 }
 
-Result<void> WorkerLinks::execute_on_heap(link::Link& link, const shm::Record& start) {
-  const auto data = heaps_.find(start.group, start.offset, start.bytes);
+Result<void> WorkerLinks::execute_collective(link::Link& link, const shm::StartCollectiveRecord& start) {
+  const auto data = heaps_.find(start.staging_buffer, start.offset_bytes, start.bytes);
   if (!data) return tl::unexpected(data.error());
-  if (start.stage == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
-    return link.broadcast(*data, start.bytes, static_cast<std::uint32_t>(start.generation));
-  const auto dtype = static_cast<model::DType>(start.tensor);
+  if (start.collective == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
+    return link.broadcast(*data, start.bytes, start.root);
+  const auto dtype = static_cast<model::DType>(start.dtype);
   const std::size_t element = model::dtype_bytes(dtype);
   if (element == 0) return fail(ErrorKind::kViolation, "the daemon started a collective of an unknown type");
-  return link.all_reduce(*data, start.bytes / element, dtype, static_cast<model::ReduceOp>(start.count));
+  return link.all_reduce(*data, start.bytes / element, dtype, static_cast<model::ReduceOp>(start.reduce_op));
 }
 
 }  // namespace deft::client

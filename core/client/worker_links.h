@@ -41,7 +41,7 @@ class WorkerLinks {
   void start_threads();
   void run(Runner& runner);
   Result<void> execute(link::Link& link, const shm::Record& start);
-  Result<void> execute_on_heap(link::Link& link, const shm::Record& start);
+  Result<void> execute_collective(link::Link& link, const shm::StartCollectiveRecord& start);
   Result<Group*> find_group(std::uint32_t number);
 
   Session& session_;

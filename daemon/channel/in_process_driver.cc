@@ -35,20 +35,20 @@ bool InProcessDriver::is_done(const Run& run) {
 
 void InProcessDriver::start(const SubCommTask& launch) {
   if (!alive_) return;
-  Records records = make_records_(launch);
+  const Records records = make_records_(launch);
   Run run{launch.number, 0, MonotonicClock::now(), std::vector<std::size_t>(workers_, 0)};
   for (std::size_t worker = 0; worker < records.size(); ++worker) run.owed[worker] = records[worker].size();
-  for (const shm::Record& record : records.front()) run.bytes += record.bytes;
+  for (const Start& start : records.front())
+    run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
   // Later: whoever starts launches is still looking at its queue.
   if (is_done(run)) post([this, token = launch.number] { finish_empty(token); });
-  for (std::size_t worker = 0; worker < records.size(); ++worker) {
-    for (shm::Record& record : records[worker]) {
-      record.operation = launch.number;
-      record.code = static_cast<std::int32_t>(link_);
-      record.time_us = run.started_us;
-      tell_(worker, record);
-    }
-  }
+  const auto tell = [&](std::size_t worker, auto record) {
+    record.launch = launch.number;
+    record.link = link_;
+    tell_(worker, record);
+  };
+  for (std::size_t worker = 0; worker < records.size(); ++worker)
+    for (const Start& start : records[worker]) std::visit([&](const auto& record) { tell(worker, record); }, start);
   runs_.push_back(std::move(run));
 }
 

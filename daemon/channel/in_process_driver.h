@@ -9,6 +9,7 @@
 #include <deque>
 #include <functional>
 #include <memory>
+#include <variant>
 #include <vector>
 
 #include "core/shm/layout.h"
@@ -19,8 +20,9 @@ namespace deft::daemon {
 
 class InProcessDriver final : public LinkDriver {
  public:
-  // The START records of a launch: the same number for each worker, by local index.
-  using Records = std::vector<std::vector<shm::Record>>;
+  // The records of a launch: the same number for each worker, by local index. The driver fills in launch and link.
+  using Start = std::variant<shm::StartRecord, shm::StartCollectiveRecord>;
+  using Records = std::vector<std::vector<Start>>;
   using MakeRecords = std::function<Records(const SubCommTask&)>;
   using Tell = std::function<void(std::size_t worker, const shm::Record& record)>;
 

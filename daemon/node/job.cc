@@ -355,10 +355,7 @@ void Job::end(const Error& error, bool clean) {
   for (auto& worker : workers_) {
     if (worker.session == nullptr) continue;
     worker.session->send_error(error, 0);
-    shm::Record record;
-    record.kind = shm::RecordKind::kFailed;
-    record.code = static_cast<std::int32_t>(error.kind);
-    worker.session->complete(record);
+    worker.session->complete(shm::FailedRecord{.error_kind = static_cast<std::uint32_t>(error.kind)});
   }
   context_.on_ended(*this);
 }

@@ -120,10 +120,10 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void send_declaration(std::uint32_t id, const Declaration& declaration);
   void on_declare_agreed(const proto::DeclareAgreed& agreed);
   Result<std::vector<model::Bucket>> buckets_of(const proto::DeclareAgreed& agreed, const Gradients& gradients) const;
-  void on_ready(std::size_t worker, WorkerPort& session, const shm::Record& record);
-  void on_stage(std::size_t worker, const shm::Record& record);
+  void on_ready(std::size_t worker, WorkerPort& session, const shm::ReadyRecord& ready);
+  void on_stage(std::size_t worker, const shm::StageRecord& began);
   void tell_step_time();
-  void on_flush(WorkerPort& session, std::size_t worker, const shm::Record& record);
+  void on_flush(WorkerPort& session, std::size_t worker, const shm::FlushRecord& flush);
   void on_plan_order(const proto::PlanOrder& order);
   Result<std::vector<shm::Record>> checked_plan(const proto::PlanOrder& order) const;
   void on_launch_order(const proto::LaunchOrder& order);
@@ -145,9 +145,9 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   [[nodiscard]] std::string link_prefix(std::size_t link) const;
   [[nodiscard]] JobLinks links_of_job() const;
   std::unique_ptr<LinkDriver> in_process_driver(std::size_t link);
-  [[nodiscard]] shm::Record gradient_record(const SubCommTask& launch) const;
-  [[nodiscard]] std::vector<std::vector<shm::Record>> operation_records(const SubCommTask& launch) const;
-  Result<void> on_ran(std::size_t worker, const shm::Record& record);
+  [[nodiscard]] shm::StartRecord gradient_record(const SubCommTask& launch) const;
+  [[nodiscard]] InProcessDriver::Records operation_records(const SubCommTask& launch) const;
+  Result<void> on_ran(std::size_t worker, const shm::RanRecord& ran);
 
   // job_lost_links.cc: links that are lost while others are left
   [[nodiscard]] bool can_lose(std::size_t link) const;

@@ -107,12 +107,12 @@ void Job::on_declare_agreed(const proto::DeclareAgreed& agreed) {
 void Job::record(WorkerPort& session, const shm::Record& record) {
   if (state_ != State::kRunning) return;
   const std::size_t worker = index_of(session);
-  switch (record.kind) {
-    case shm::RecordKind::kReady: return on_ready(worker, session, record);
-    case shm::RecordKind::kStage: return on_stage(worker, record);
-    case shm::RecordKind::kFlush: return on_flush(session, worker, record);
+  switch (record.kind()) {
+    case shm::RecordKind::kReady: return on_ready(worker, session, record.as<shm::ReadyRecord>());
+    case shm::RecordKind::kStage: return on_stage(worker, record.as<shm::StageRecord>());
+    case shm::RecordKind::kFlush: return on_flush(session, worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kRan:
-      if (auto ok = on_ran(worker, record); !ok) {
+      if (auto ok = on_ran(worker, record.as<shm::RanRecord>()); !ok) {
         session.send_error(ok.error(), 0);
         session.close(ok.error().in(session.describe()));
       }
@@ -123,13 +123,13 @@ void Job::record(WorkerPort& session, const shm::Record& record) {
   }
 }
 
-void Job::on_ready(std::size_t worker, WorkerPort& session, const shm::Record& record) {
-  const auto it = groups_.find(record.group);
-  const auto ready =
-      it == groups_.end() || !it->second.agreed
-          ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
-          : it->second.gradients->notify_ready(worker, {record.tensor, record.count}, record.generation,
-                                               {record.offset, record.operation}, record.slot, MonotonicClock::now());
+void Job::on_ready(std::size_t worker, WorkerPort& session, const shm::ReadyRecord& handed) {
+  const auto it = groups_.find(handed.group);
+  const auto ready = it == groups_.end() || !it->second.agreed
+                         ? fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in")
+                         : it->second.gradients->notify_ready(worker, {handed.first_tensor, handed.tensors},
+                                                              handed.generation, {handed.last_step, handed.cycle_step},
+                                                              handed.slot, MonotonicClock::now());
   if (!ready) {
     session.send_error(ready.error(), 0);
     session.close(ready.error().in(session.describe()));
@@ -137,17 +137,17 @@ void Job::on_ready(std::size_t worker, WorkerPort& session, const shm::Record& r
   }
   if (ready->empty()) return;
   if (leader_)
-    for (const auto bucket : *ready) leader_->bucket_ready(record.group, bucket, record.generation);
+    for (const auto bucket : *ready) leader_->bucket_ready(handed.group, bucket, handed.generation);
   for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
 }
 
-void Job::on_stage(std::size_t worker, const shm::Record& record) {
-  if (record.stage != 1 && record.stage != 2) return;
-  const auto stage = static_cast<sched::Stage>(record.stage);
-  const auto waited_us = static_cast<TimeUs>(std::min<std::uint64_t>(record.offset, kLongestWaitUs));
-  if (leader_ && workers_[worker].rank == 0) leader_->stage_began(stage, record.generation, waited_us);
+void Job::on_stage(std::size_t worker, const shm::StageRecord& began) {
+  if (began.stage != 1 && began.stage != 2) return;
+  const auto stage = static_cast<sched::Stage>(began.stage);
+  const auto waited_us = static_cast<TimeUs>(std::min<std::uint64_t>(began.waited_us, kLongestWaitUs));
+  if (leader_ && workers_[worker].rank == 0) leader_->stage_began(stage, began.step, waited_us);
   sched::StepTime& steps = workers_[worker].steps;
-  const bool ended = steps.stage_began(stage, record.generation, MonotonicClock::now(), waited_us);
+  const bool ended = steps.stage_began(stage, began.step, MonotonicClock::now(), waited_us);
   if (ended && worker == 0 && steps.ended() % kStepsTold == 0) tell_step_time();
 }
 
@@ -161,11 +161,11 @@ void Job::tell_step_time() {
 
 // Workers end a generation before its plan does. Only the leader must know; nodes compare what their own workers say with
 // the leader's launches.
-void Job::on_flush(WorkerPort& session, std::size_t worker, const shm::Record& record) {
-  const auto it = groups_.find(record.group);
+void Job::on_flush(WorkerPort& session, std::size_t worker, const shm::FlushRecord& flush) {
+  const auto it = groups_.find(flush.group);
   const auto taken = it == groups_.end() || !it->second.agreed
                          ? fail(ErrorKind::kViolation, "an undeclared group was flushed")
-                     : leader_ && workers_[worker].rank == 0 ? leader_->flushed(record.group, record.generation)
+                     : leader_ && workers_[worker].rank == 0 ? leader_->flushed(flush.group, flush.step)
                                                              : Result<void>{};
   if (taken) return;
   session.send_error(taken.error(), 0);
@@ -326,15 +326,10 @@ void Job::finish_part(const SubCommTask& launch) {
       groups_.at(launch.group).gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes);
   if (!ended) return fail_job(ended.error());
   for (const auto& [tensors, generation] : *ended) {
-    shm::Record record;
-    record.kind = shm::RecordKind::kFinish;
-    record.group = launch.group;
-    record.tensor = tensors.first;
-    record.count = tensors.count;
-    record.generation = generation;
-    record.time_us = MonotonicClock::now();
+    const shm::FinishRecord finished{
+        .group = launch.group, .first_tensor = tensors.first, .tensors = tensors.count, .generation = generation};
     for (auto& worker : workers_)
-      if (worker.session != nullptr) worker.session->complete(record);
+      if (worker.session != nullptr) worker.session->complete(finished);
   }
 }
 

@@ -100,11 +100,7 @@ void Job::finish_operation(const std::string& name) {
   operations_.erase(it);  // first: the workers may ask for the same name at once
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (workers_[i].session == nullptr) continue;
-    shm::Record record;
-    record.kind = shm::RecordKind::kOpDone;
-    record.operation = operation.requests[i]->call.operation;
-    record.time_us = MonotonicClock::now();
-    workers_[i].session->complete(record);
+    workers_[i].session->complete(shm::OperationDoneRecord{.operation = operation.requests[i]->call.operation});
   }
 }
 

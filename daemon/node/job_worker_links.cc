@@ -35,58 +35,53 @@ std::unique_ptr<LinkDriver> Job::in_process_driver(std::size_t link) {
       [this, link](TransferDone done) { on_done(link, std::move(done)); });
 }
 
-shm::Record Job::gradient_record(const SubCommTask& launch) const {
+shm::StartRecord Job::gradient_record(const SubCommTask& launch) const {
   const Gradients& gradients = *groups_.at(launch.group).gradients;
-  shm::Record record;
-  record.kind = shm::RecordKind::kStart;
+  shm::StartRecord record;
   record.group = launch.group;
-  record.slot = static_cast<std::uint16_t>(gradients.slot_of(launch.generation));
-  record.generation = launch.generation;
-  record.offset = gradients.buckets()[launch.bucket].offset + launch.offset;
+  record.slot = static_cast<std::uint32_t>(gradients.slot_of(launch.generation));
+  record.offset_bytes = gradients.buckets()[launch.bucket].offset + launch.offset;
   record.bytes = launch.bytes;
   return record;
 }
 
 // An all-gather is a broadcast of each rank's block. What is empty is left out.
-std::vector<std::vector<shm::Record>> Job::operation_records(const SubCommTask& launch) const {
+InProcessDriver::Records Job::operation_records(const SubCommTask& launch) const {
   const Operation& operation = operations_.at(launch.operation);
-  std::vector<std::vector<shm::Record>> records(workers_.size());
+  InProcessDriver::Records records(workers_.size());
   for (std::size_t worker = 0; worker < workers_.size(); ++worker) {
     const ipc::Operation& call = operation.requests[worker]->call;
     if (call.collective == ipc::Collective::kBarrier) continue;
     const std::size_t element = model::dtype_bytes(static_cast<model::DType>(call.dtype));
-    shm::Record record;
-    record.kind = shm::RecordKind::kStartHeap;
-    record.stage = static_cast<std::uint32_t>(call.collective);
-    record.group = call.heap;
-    record.tensor = call.dtype;
-    record.count = call.reduce_op;
-    record.generation = call.root;
-    record.offset = call.offset;
+    shm::StartCollectiveRecord record;
+    record.collective = static_cast<std::uint32_t>(call.collective);
+    record.staging_buffer = call.heap;
+    record.dtype = call.dtype;
+    record.reduce_op = call.reduce_op;
+    record.root = call.root;
+    record.offset_bytes = call.offset;
     record.bytes = call.count * element;
     if (call.collective != ipc::Collective::kAllGather) {
       if (record.bytes > 0) records[worker].push_back(record);
       continue;
     }
-    record.stage = static_cast<std::uint32_t>(ipc::Collective::kBroadcast);
+    record.collective = static_cast<std::uint32_t>(ipc::Collective::kBroadcast);
     std::size_t next = 0;
     for (const auto& node : nodes_) {
       for (const auto rank : node.ranks()) {
-        record.generation = rank;
+        record.root = rank;
         record.bytes = operation.counts[next++] * element;
         if (record.bytes > 0) records[worker].push_back(record);
-        record.offset += record.bytes;
+        record.offset_bytes += record.bytes;
       }
     }
   }
   return records;
 }
 
-Result<void> Job::on_ran(std::size_t worker, const shm::Record& record) {
-  const auto link = static_cast<std::size_t>(record.code);
-  if (record.code < 0 || link >= links_.size())
-    return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
-  return links_[link].driver->answered(worker, record.operation);
+Result<void> Job::on_ran(std::size_t worker, const shm::RanRecord& ran) {
+  if (ran.link >= links_.size()) return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
+  return links_[ran.link].driver->answered(worker, ran.launch);
 }
 
 void Job::link_failed(WorkerPort& session, const Error& error) {

@@ -155,24 +155,9 @@ Result<void> Session::welcome(const JobStart& start) {
   own_bell_ = std::move(*own);
   worker_bell_ = std::move(*worker);
 
-  std::byte* const base = control_->data();
-  auto* const header = new (base) shm::SegmentHeader;
-  header->magic = shm::kSegmentMagic;
-  header->version = shm::kLayoutVersion;
-  header->ring_capacity = shm::kRingCapacity;
-  header->daemon_epoch = daemon_epoch_;
-  header->submission_offset = shm::kSubmissionOffset;
-  header->completion_offset = shm::kCompletionOffset;
-  header->segment_bytes = shm::kControlSegmentBytes;
-  const auto ring = [base](std::uint64_t offset) {
-    return std::pair(
-        new (base + offset) shm::RingControl,
-        std::span(reinterpret_cast<shm::Record*>(base + offset + sizeof(shm::RingControl)), shm::kRingCapacity));
-  };
-  const auto [submission, submitted] = ring(shm::kSubmissionOffset);
-  const auto [completion, completed] = ring(shm::kCompletionOffset);
-  submissions_.emplace(*submission, submitted);
-  completions_.emplace(*completion, completed);
+  const auto rings = shm::ControlSegment::format(*control_, daemon_epoch_);
+  submissions_.emplace(rings.submission(), rings.submission_records());
+  completions_.emplace(rings.completion(), rings.completion_records());
   if (auto ok = reactor_.watch(own_bell_->descriptor(), EPOLLIN, [this](std::uint32_t) { own_bell_->drain(); }); !ok)
     return ok;
   poller_ = reactor_.add_poller([this](bool about_to_sleep) { return drain_ring(about_to_sleep); });

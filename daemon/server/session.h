@@ -15,6 +15,7 @@
 
 #include "core/ipc/channel.h"
 #include "core/ipc/wire.h"
+#include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/ring.h"
 #include "daemon/base/memory_budget.h"

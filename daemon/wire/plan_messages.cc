@@ -16,29 +16,24 @@ const Dates* dates_of(std::uint32_t tensor, const model::Plan& plan, const Gradi
   return dates;
 }
 
-void add_records(const shm::Record& head, const Dates& dates, std::vector<shm::Record>& records) {
-  records.push_back(head);
-  for (const auto& generation : dates) {
-    shm::Record next;
-    next.kind = shm::RecordKind::kPlanGeneration;
-    next.group = head.group;
-    next.generation = generation.first_step;
-    next.operation = generation.last_step;
-    next.offset = generation.apply_step;
-    records.push_back(next);
-  }
+void add_records(const shm::PlanRecord& head, const Dates& dates, std::vector<shm::Record>& records) {
+  records.emplace_back(head);
+  for (const auto& generation : dates)
+    records.emplace_back(shm::PlanGenerationRecord{.group = head.group,
+                                                   .first_step = generation.first_step,
+                                                   .last_step = generation.last_step,
+                                                   .apply_step = generation.apply_step});
 }
 
 }  // namespace
 
 Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::DatedPlan& dated,
                                               const Gradients& gradients) {
-  shm::Record head;
-  head.kind = shm::RecordKind::kPlan;
+  shm::PlanRecord head;
   head.group = group;
-  head.generation = dated.activation_step;
-  head.operation = dated.epoch;
-  head.bytes = dated.plan.period_steps;
+  head.epoch = dated.epoch;
+  head.activation_step = dated.activation_step;
+  head.cycle_steps = dated.plan.period_steps;
   std::vector<shm::Record> records;
   const Dates* open = nullptr;  // of the tensors that `head` counts
   for (std::uint32_t tensor = 0; tensor < gradients.specs().size(); ++tensor) {
@@ -48,12 +43,12 @@ Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const message
                   "the leader's plan updates parts of '" + gradients.specs()[tensor].name + "' at different times");
     if (open != nullptr && *open != *dates) {
       add_records(head, *open, records);
-      head.tensor = tensor;
-      head.count = 0;
+      head.first_tensor = tensor;
+      head.tensors = 0;
     }
     open = dates;
-    head.code = static_cast<std::int32_t>(dates->size());
-    ++head.count;
+    head.generations = static_cast<std::uint32_t>(dates->size());
+    ++head.tensors;
   }
   if (open != nullptr) add_records(head, *open, records);
   return records;

@@ -108,21 +108,11 @@ void Worker::push(const shm::Record& record) {
 }
 
 void Worker::finish(std::uint32_t tensor, std::uint32_t count, std::uint64_t step, std::uint32_t group) {
-  shm::Record record;
-  record.kind = shm::RecordKind::kFinish;
-  record.group = group;
-  record.tensor = tensor;
-  record.count = count;
-  record.generation = step;
-  push(record);
+  push(shm::FinishRecord{.group = group, .first_tensor = tensor, .tensors = count, .generation = step});
 }
 
-void Worker::operation_done(std::uint64_t operation, std::int32_t code) {
-  shm::Record record;
-  record.kind = shm::RecordKind::kOpDone;
-  record.operation = operation;
-  record.code = code;
-  push(record);
+void Worker::operation_done(std::uint64_t operation, std::uint32_t error_kind) {
+  push(shm::OperationDoneRecord{.operation = operation, .error_kind = error_kind});
 }
 
 ScriptedDaemon::ScriptedDaemon(std::function<void(Worker&)> script) {

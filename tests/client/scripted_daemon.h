@@ -49,9 +49,16 @@ class Worker {
   ipc::Decoded<ipc::Operation> expect_operation();  // grants a heap first where one is asked for
 
   shm::Record pop();  // the next record; waits
+  // The same, which must be of this kind.
+  template <typename Payload>
+  Payload pop_as() {
+    const shm::Record record = pop();
+    EXPECT_EQ(record.kind(), Payload::kKind);
+    return record.kind() == Payload::kKind ? record.as<Payload>() : Payload{};
+  }
   void push(const shm::Record& record);
   void finish(std::uint32_t tensor, std::uint32_t count, std::uint64_t step, std::uint32_t group = 0);
-  void operation_done(std::uint64_t operation, std::int32_t code = 0);
+  void operation_done(std::uint64_t operation, std::uint32_t error_kind = 0);
   shm::ControlSegment& rings() { return *view_; }
   void ring() { worker_bell_->ring(); }
 

@@ -1,7 +1,9 @@
 // Gradients over a session, and what becomes of waits when the daemon fails in every way it can.
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
+#include <bit>
 #include <thread>
 
 #include "tests/client/scripted_daemon.h"
@@ -40,11 +42,10 @@ TEST(Session, AGradientGoesAndComesBackReduced) {
   ScriptedDaemon daemon([](Worker& worker) {
     serve(worker);
     for (std::uint64_t step = 0; step < 3; ++step) {
-      const auto record = worker.pop();
-      EXPECT_EQ(record.kind, shm::RecordKind::kReady);
-      EXPECT_EQ(record.generation, step);
-      EXPECT_EQ(record.tensor, 2u);
-      EXPECT_EQ(record.count, 3u);
+      const auto ready = worker.pop_as<shm::ReadyRecord>();
+      EXPECT_EQ(ready.generation, step);
+      EXPECT_EQ(ready.first_tensor, 2u);
+      EXPECT_EQ(ready.tensors, 3u);
       auto* values = reinterpret_cast<float*>(worker.arena() + 2 * kTensorBytes);
       for (int i = 0; i < 48; ++i) values[i] *= 2;
       worker.finish(2, 3, step);
@@ -154,9 +155,7 @@ TEST(Session, AnErrorInMidWaitIsToldInFull) {
 
 TEST(Session, TheRingsFailureTakesItsTextFromTheSocket) {
   const auto error = error_of_wait([](Worker& worker) {
-    shm::Record failed;
-    failed.kind = shm::RecordKind::kFailed;
-    worker.push(failed);
+    worker.push(shm::FailedRecord{});
     std::this_thread::sleep_for(std::chrono::milliseconds(100));
     worker.send_error(ErrorKind::kTimeout, "node 1 does not answer");
     worker.receive();
@@ -166,9 +165,7 @@ TEST(Session, TheRingsFailureTakesItsTextFromTheSocket) {
 
 TEST(Session, AFailureWithoutATextIsStillOne) {
   const auto error = error_of_wait([](Worker& worker) {
-    shm::Record failed;
-    failed.kind = shm::RecordKind::kFailed;
-    worker.push(failed);
+    worker.push(shm::FailedRecord{});
     worker.receive();
   });
   EXPECT_EQ(error.kind, DEFT_ELOST);
@@ -199,9 +196,7 @@ TEST(Session, TheEndOfTensorsThatAreNotThereIsAViolation) {
 
 TEST(Session, AnUnknownRecordIsAViolation) {
   const auto unknown = [](Worker& worker) {
-    shm::Record record;
-    record.kind = static_cast<shm::RecordKind>(999);
-    worker.push(record);
+    worker.push(std::bit_cast<shm::Record>(std::array<std::uint32_t, shm::kRecordBytes / 4>{999}));
   };
   EXPECT_EQ(error_of_wait(unknown).kind, DEFT_EVIOLATION);
 }
@@ -229,7 +224,7 @@ TEST(Session, AFullRingWaitsForTheDaemon) {
   ScriptedDaemon daemon([&](Worker& worker) {
     worker.welcome();
     std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the ring is full by now
-    for (; seen < kStages; ++seen) ASSERT_EQ(worker.pop().generation, seen.load());
+    for (; seen < kStages; ++seen) ASSERT_EQ(worker.pop_as<shm::StageRecord>().step, seen.load());
     worker.receive();
   });
   deft_session* session = daemon.open();
@@ -247,8 +242,8 @@ TEST(Session, ManyWaitersMissNothing) {
       worker.welcome({0}, spin_us);
       worker.grant_arena(arena_bytes(kTensors));
       for (std::uint64_t i = 0; i < kSteps * kTensors; ++i) {
-        const auto record = worker.pop();
-        worker.finish(record.tensor, 1, record.generation);
+        const auto ready = worker.pop_as<shm::ReadyRecord>();
+        worker.finish(ready.first_tensor, 1, ready.generation);
       }
       worker.receive();
     });

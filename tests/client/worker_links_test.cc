@@ -12,14 +12,8 @@ constexpr std::size_t kTensors = 4;
 constexpr std::uint32_t kLink = 5;
 const ipc::Link kAnnounced{.header = {}, .link = kLink};
 
-shm::Record start(std::uint64_t operation, std::uint64_t offset, std::uint64_t bytes) {
-  shm::Record record;
-  record.kind = shm::RecordKind::kStart;
-  record.operation = operation;
-  record.offset = offset;
-  record.bytes = bytes;
-  record.code = kLink;
-  return record;
+shm::StartRecord start(std::uint64_t launch, std::uint64_t offset, std::uint64_t bytes) {
+  return {.link = kLink, .launch = launch, .offset_bytes = offset, .bytes = bytes};
 }
 
 void serve(Worker& worker) {
@@ -59,10 +53,9 @@ TEST(WorkerLinks, EachStartIsRunInOrderAndAnswered) {
     worker.pop();  // READY: a daemon starts nothing before it
     for (std::uint64_t i = 0; i < 20; ++i) worker.push(start(i, i % kTensors * kTensorBytes, kTensorBytes));
     for (std::uint64_t i = 0; i < 20; ++i) {
-      const auto record = worker.pop();
-      EXPECT_EQ(record.kind, shm::RecordKind::kRan);
-      EXPECT_EQ(record.operation, i);
-      EXPECT_EQ(record.code, static_cast<std::int32_t>(kLink));
+      const auto ran = worker.pop_as<shm::RanRecord>();
+      EXPECT_EQ(ran.launch, i);
+      EXPECT_EQ(ran.link, kLink);
     }
     worker.finish(0, kTensors, 0);
     worker.receive();  // GOODBYE
@@ -91,13 +84,13 @@ TEST(WorkerLinks, AStartOutsideTheArenaIsNotRunButReported) {
 }
 
 TEST(WorkerLinks, AStartOfAnUnknownGroupOrHeapIsReported) {
-  for (const auto kind : {shm::RecordKind::kStart, shm::RecordKind::kStartHeap}) {
-    error_after([&](Worker& worker) {
-      auto record = start(1, 0, 64);
-      record.kind = kind;
-      record.group = 77;
+  const shm::Record of_group = shm::StartRecord{.link = kLink, .group = 77, .launch = 1, .bytes = 64};
+  const shm::Record of_buffer =
+      shm::StartCollectiveRecord{.link = kLink, .staging_buffer = 77, .launch = 1, .bytes = 64};
+  for (const auto& [record, told] : {std::pair{of_group, "a group that was not declared"}, {of_buffer, "heaps"}}) {
+    error_after([&, told = std::string(told)](Worker& worker) {
       worker.push(record);
-      EXPECT_FALSE(reported(worker).empty());
+      EXPECT_NE(reported(worker).find(told), std::string::npos);
       worker.send_error(ErrorKind::kViolation, "as reported");
     });
   }
@@ -106,7 +99,7 @@ TEST(WorkerLinks, AStartOfAnUnknownGroupOrHeapIsReported) {
 TEST(WorkerLinks, AStartOnALinkThatWasNotAnnouncedFailsTheSession) {
   const auto error = error_after([](Worker& worker) {
     auto record = start(1, 0, 64);
-    record.code = kLink + 1;
+    record.link = kLink + 1;
     worker.push(record);
     worker.receive();
   });

@@ -16,12 +16,7 @@ struct Told {
 
 class InProcessDriverTest : public ::testing::Test {
  protected:
-  static shm::Record part(std::uint64_t bytes) {
-    shm::Record record;
-    record.kind = shm::RecordKind::kStart;
-    record.bytes = bytes;
-    return record;
-  }
+  static shm::StartRecord part(std::uint64_t bytes) { return {.bytes = bytes}; }
   // Starts launch `number`, of which each of the two workers has records of these sizes.
   void start(std::uint64_t number, const std::vector<std::uint64_t>& sizes) {
     for (auto& records : records_ = InProcessDriver::Records(2))
@@ -67,9 +62,11 @@ TEST_F(InProcessDriverTest, EveryWorkerIsToldWithTheLinksNumberAndTheLaunchs) {
   ASSERT_EQ(told_.size(), 2u);
   for (std::size_t worker = 0; worker < 2; ++worker) {
     EXPECT_EQ(told_[worker].worker, worker);
-    EXPECT_EQ(told_[worker].record.operation, 7u);
-    EXPECT_EQ(told_[worker].record.code, 3);
-    EXPECT_EQ(told_[worker].record.bytes, 100u);
+    ASSERT_EQ(told_[worker].record.kind(), shm::RecordKind::kStart);
+    const auto start = told_[worker].record.as<shm::StartRecord>();
+    EXPECT_EQ(start.launch, 7u);
+    EXPECT_EQ(start.link, 3u);
+    EXPECT_EQ(start.bytes, 100u);
   }
 }
 

@@ -43,7 +43,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
       case 1: control->tail = given + input.take<std::uint8_t>() % 12; break;
       case 2: control->head = input.take<std::uint64_t>(); break;
       case 3: control->sleeping = input.take<std::uint32_t>(); break;
-      case 4: (*records)[input.take<std::uint8_t>() % kRecords].generation = input.take<std::uint64_t>(); break;
+      case 4:
+        (*records)[input.take<std::uint8_t>() % kRecords] = RanRecord{.launch = input.take<std::uint64_t>()};
+        break;
       default: {
         Record record;
         for (std::size_t i = 0; i < 2 * kRecords; ++i) {

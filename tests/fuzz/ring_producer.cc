@@ -35,9 +35,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
       case 3: control->sleeping = static_cast<std::uint32_t>(word); break;
       default:
         for (std::uint64_t i = 0; i < word % 20; ++i) {
-          Record record;
-          record.generation = pushed;
-          const Push outcome = producer.push(record);
+          const Push outcome = producer.push(RanRecord{.launch = pushed});
           if (outcome == Push::kFull || outcome == Push::kCorrupt) break;
           if (control->head > newest_head && control->head <= pushed) newest_head = control->head;
           ++pushed;

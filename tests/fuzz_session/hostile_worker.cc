@@ -142,6 +142,24 @@ void HostileWorker::report() {
   send(packet.data(), packet.size());
 }
 
+// One of the four kinds that a worker sends, with numbers that may exist.
+shm::Record HostileWorker::plausible_record(std::uint8_t shape) {
+  const auto below = [this](std::uint32_t limit) { return data_.take<std::uint8_t>() % limit; };
+  switch (shape % 4) {
+    case 0:
+      return shm::ReadyRecord{.group = below(2),
+                              .slot = below(2),
+                              .first_tensor = below(4),
+                              .tensors = below(5),
+                              .generation = below(4),
+                              .last_step = below(4),
+                              .cycle_step = below(2)};
+    case 1: return shm::StageRecord{.stage = below(4), .step = below(4), .waited_us = data_.take<std::uint64_t>()};
+    case 2: return shm::RanRecord{.link = below(3), .launch = below(4)};
+    default: return shm::FlushRecord{.group = below(2), .step = below(4)};
+  }
+}
+
 void HostileWorker::push_record() {
   if (control_ == nullptr) return;
   auto& ring = *reinterpret_cast<shm::RingControl*>(control_ + shm::kSubmissionOffset);
@@ -152,12 +170,7 @@ void HostileWorker::push_record() {
   if (shape >= 200) {
     data_.copy_to(&record, sizeof record);
   } else {
-    record = shm::Record{};
-    record.kind = static_cast<shm::RecordKind>(1 + shape % 3);
-    record.count = data_.take<std::uint8_t>() % 5;
-    record.tensor = data_.take<std::uint8_t>() % 4;
-    record.generation = data_.take<std::uint8_t>() % 4;
-    record.stage = data_.take<std::uint8_t>() % 3;
+    record = plausible_record(shape);
   }
   ring.tail.store(tail + 1);
   daemon_bell_.ring();

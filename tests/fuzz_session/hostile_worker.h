@@ -47,6 +47,7 @@ class HostileWorker {
   void ask_for_operation();
   void report();
   void push_record();
+  shm::Record plausible_record(std::uint8_t shape);
   void scribble();
   void wait_for_welcome();
   void send(const void* bytes, std::size_t count);

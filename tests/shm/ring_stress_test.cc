@@ -5,6 +5,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <bit>
 #include <chrono>
 #include <cstring>
 #include <random>
@@ -26,20 +28,9 @@ constexpr TimeUs kLost = 10'000'000;
 
 // Every word depends on the number, so that a torn or stale record shows.
 Record make(std::uint64_t number) {
-  Record record;
-  record.kind = RecordKind::kReady;
-  record.slot = static_cast<std::uint16_t>(number);
-  record.group = static_cast<std::uint32_t>(number * 3);
-  record.tensor = static_cast<std::uint32_t>(number * 5);
-  record.count = static_cast<std::uint32_t>(number * 7);
-  record.generation = number;
-  record.operation = number * 11;
-  record.offset = number * 13;
-  record.bytes = number * 17;
-  record.time_us = static_cast<std::int64_t>(number * 19);
-  record.code = static_cast<std::int32_t>(number * 23);
-  record.stage = static_cast<std::uint32_t>(number * 29);
-  return record;
+  std::array<std::uint64_t, kRecordBytes / sizeof number> words{};
+  for (std::size_t i = 0; i < words.size(); ++i) words[i] = number * (2 * i + 1);
+  return std::bit_cast<Record>(words);
 }
 
 bool same(const Record& a, const Record& b) { return std::memcmp(&a, &b, sizeof a) == 0; }
