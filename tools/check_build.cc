@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <nlohmann/json.hpp>
 
+#include "core/base/policy_traits.h"
 #include "core/ipc/messages.h"
 #include "core/link/backends.h"
 #include "core/shm/layout.h"
@@ -28,15 +29,8 @@ json links() {
 
 json policies() {
   json names = json::array();
-  for (const auto& spec : option_table()) {
-    if (spec.name != "policy") continue;
-    std::string_view left = spec.choices;
-    while (!left.empty()) {
-      const auto bar = left.find('|');
-      names.push_back(left.substr(0, bar));
-      left = bar == std::string_view::npos ? std::string_view{} : left.substr(bar + 1);
-    }
-  }
+  for (const auto& traits : kPolicyTraits)
+    if (!traits.simulator_only) names.push_back(traits.name);
   return names;
 }
 

@@ -5,6 +5,7 @@
 #include <fstream>
 #include <iostream>
 
+#include "core/base/policy_traits.h"
 #include "core/model/link_costs.h"
 #include "core/partition/rebucket.h"
 #include "tools/simulate_options.h"
@@ -76,7 +77,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
 Result<std::vector<PolicyRun>> run_all(const SimulateOptions& options, const model::Profile& profile) {
   std::vector<std::string> policies;
   if (options.policy == "all") {
-    for (const auto name : sched::policy_names()) policies.emplace_back(name);
+    for (const auto& traits : kPolicyTraits) policies.emplace_back(traits.name);
   } else {
     policies.push_back(options.policy);
   }

@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <random>
 
+#include "core/base/policy_traits.h"
 #include "core/sim/simulation.h"
 
 namespace deft::sim {
@@ -46,11 +47,11 @@ void run(benchmark::State& state, const model::Profile& profile, std::string_vie
 }
 
 void register_all() {
-  for (const auto policy : sched::policy_names())
+  for (const PolicyTraits& traits : kPolicyTraits)
     for (const auto& [buckets, links] : {std::pair{20u, 1u}, {20u, 2u}, {200u, 4u}, {2000u, 4u}}) {
       const std::string name =
-          "Simulate/" + std::string(policy) + "/" + std::to_string(buckets) + "/" + std::to_string(links);
-      benchmark::RegisterBenchmark(name.c_str(), [=,
+          "Simulate/" + std::string(traits.name) + "/" + std::to_string(buckets) + "/" + std::to_string(links);
+      benchmark::RegisterBenchmark(name.c_str(), [policy = traits.name,
                                                   profile = random_profile(buckets, links)](benchmark::State& state) {
         run(state, profile, policy);
       })->Unit(benchmark::kMillisecond);

@@ -1,6 +1,7 @@
 #include <array>
 
 #include "core/base/config.h"
+#include "core/base/policy_traits.h"
 
 namespace deft {
 namespace {
@@ -8,12 +9,32 @@ namespace {
 constexpr double kNoLimit = 1e18;
 constexpr double kGiB = 1024.0 * 1024 * 1024;
 
+// "fifo|mgwfbp|...": the policies that a training may choose.
+constexpr std::size_t join_policies(char* out) {
+  std::size_t length = 0;
+  for (const PolicyTraits& traits : kPolicyTraits) {
+    if (traits.simulator_only) continue;
+    if (length > 0 && out) out[length] = '|';
+    length += length > 0 ? 1 : 0;
+    for (const char c : traits.name) {
+      if (out) out[length] = c;
+      ++length;
+    }
+  }
+  return length;
+}
+constexpr auto kPolicyChoices = [] {
+  std::array<char, join_policies(nullptr)> text{};
+  join_policies(text.data());
+  return text;
+}();
+
 using enum OptionType;
 using enum Audience;
 
 // clang-format off
 constexpr std::array kOptions = {
-    OptionSpec{"policy", kChoice, "fifo", "fifo|mgwfbp|p3|bytescheduler|prophet|usbyte|knapsack", 0, 0, kAll,
+    OptionSpec{"policy", kChoice, "fifo", {kPolicyChoices.data(), kPolicyChoices.size()}, 0, 0, kAll,
                "Scheduling policy: which part goes when, on which link."},
     OptionSpec{"bucketing", kString, "", "", 0, 0, kAll,
                "How gradients are cut into buckets: uniform:BYTES, ddp or tensor; empty: the policy's own."},

@@ -144,6 +144,18 @@ const char* deft_option(const char* name, deft_error* error) {
   return value;
 }
 
+int deft_policy_traits(const char* policy, deft_error* error) {
+  int traits = 0;
+  const int code = guarded(error, [&] {
+    if (policy == nullptr) return missing("the policy's name", error);
+    const auto found = client::policy_bits(policy);
+    if (!found) return report(found.error(), error);
+    traits = *found;
+    return int{DEFT_OK};
+  });
+  return code == DEFT_OK ? traits : -code;
+}
+
 int deft_open(const char* const* options, deft_session** session, deft_error* error) {
   return guarded(error, [&] {
     if (session == nullptr) return missing("session", error);

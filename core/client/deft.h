@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 4
+#define DEFT_INTERFACE_VERSION 5
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -78,6 +78,14 @@ DEFT_API const char* deft_version(void); /* "0.1.0" */
 /* The effective value of a configuration option ("policy"), from the one table; lives as long as the process.
  * NULL and an error for a name that is not in the table or a DEFT_* variable that is wrong. */
 DEFT_API const char* deft_option(const char* name, deft_error* error);
+
+/* What a plugin has to know of a scheduling policy: bits of DEFT_POLICY_*, or below 0: -DEFT_E*. Plugins ask for the policy
+ * that deft_option("policy") gives, and list no policies of their own. */
+enum {
+  DEFT_POLICY_OVERLAPS_FORWARD = 1, /* gains if forward overlaps with communication; on unless an option says otherwise */
+  DEFT_POLICY_DELAYS_UPDATES = 2    /* may merge the gradients of several steps, or apply them later: wants several slots */
+};
+DEFT_API int deft_policy_traits(const char* policy, deft_error* error);
 
 /* Attaches to this node's daemon as `job`'s worker; `options` holds "name=value" strings ended by NULL that win over the
  * DEFT_* variables, or is NULL. Blocks until all workers of the job have come (deadline: DEFT_TIMEOUT; the error

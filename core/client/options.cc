@@ -4,6 +4,9 @@
 #include <mutex>
 #include <set>
 
+#include "core/base/policy_traits.h"
+#include "core/client/deft.h"
+
 extern char** environ;
 
 namespace deft::client {
@@ -45,6 +48,13 @@ Result<const char*> option_value(const std::string& name) {
   auto config = load(given_options());
   if (!config) return tl::unexpected(config.error());
   return texts->insert(config->text(name)).first->c_str();
+}
+
+Result<int> policy_bits(const std::string& name) {
+  const PolicyTraits* const traits = find_policy(name);
+  if (!traits) return fail(ErrorKind::kInvalid, "there is no policy '" + name + "'", "deft check-build lists them all");
+  return (traits->overlaps_forward ? DEFT_POLICY_OVERLAPS_FORWARD : 0) |
+         (traits->delays_updates ? DEFT_POLICY_DELAYS_UPDATES : 0);
 }
 
 }  // namespace deft::client

@@ -1,4 +1,5 @@
-// The options that this process runs with, for deft_option: its DEFT_* variables and what deft_open was given last.
+// The options of this process, for deft_option and deft_policy_traits: its DEFT_* variables, and over them what deft_open was
+// given last. All functions may be called from any thread.
 #pragma once
 
 #include <string>
@@ -14,5 +15,8 @@ Result<Config> open_options(const std::vector<std::string>& options);
 
 // The effective value of `name`; the text lives as long as the process. kInvalid for a name that is not in the table.
 Result<const char*> option_value(const std::string& name);
+
+// The DEFT_POLICY_* bits of deft.h for the policy called `name`; kInvalid for an unknown one.
+Result<int> policy_bits(const std::string& name);
 
 }  // namespace deft::client

@@ -5,6 +5,7 @@
 #include <functional>
 #include <string>
 
+#include "core/base/policy_traits.h"
 #include "core/partition/rebucket.h"
 
 namespace deft::partition {
@@ -151,8 +152,8 @@ Result<std::uint64_t> uniform_bytes(std::string_view bucketing) {
 }
 
 std::string default_bucketing(std::string_view policy, std::uint64_t bucket_bytes) {
-  for (const std::string_view by_priority : {"mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"})
-    if (policy == by_priority) return "tensor";
+  const PolicyTraits* const traits = find_policy(policy);
+  if (traits && traits->bucketing == OwnBucketing::kByTensor) return "tensor";
   return "uniform:" + std::to_string(bucket_bytes);
 }
 

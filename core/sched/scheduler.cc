@@ -1,37 +1,12 @@
 #include "core/sched/scheduler.h"
 
-#include <algorithm>
-#include <array>
-
+#include "core/base/policy_traits.h"
 #include "core/sched/link_board.h"
 #include "core/sched/parts.h"
 #include "core/sched/policies.h"
 
 namespace deft::sched {
 namespace {
-
-struct Policy {
-  std::string_view name;
-  Result<std::unique_ptr<Scheduler>> (*make)(const Setup& setup);
-  bool urgent_first = false;
-};
-
-constexpr std::array kPolicies = {
-    Policy{"fifo", make_fifo},
-    Policy{"mgwfbp", make_mgwfbp},
-    Policy{"p3", make_p3, true},
-    Policy{"bytescheduler", make_bytescheduler, true},
-    Policy{"prophet", make_prophet, true},
-    Policy{"usbyte", make_usbyte, true},
-    Policy{"knapsack-paper", make_knapsack_paper},
-    Policy{"knapsack", make_knapsack},
-};
-
-constexpr auto kNames = [] {
-  std::array<std::string_view, kPolicies.size()> names;
-  for (std::size_t i = 0; i < names.size(); ++i) names[i] = kPolicies[i].name;
-  return names;
-}();
 
 Result<void> check_profile(const Setup& setup) {
   if (!setup.profile) return {};
@@ -62,22 +37,29 @@ Result<void> check(const Setup& setup) {
 
 std::string known_policies() {
   std::string text;
-  for (const auto name : kNames) text += (text.empty() ? "" : " ") + std::string(name);
+  for (const auto& traits : kPolicyTraits) text += (text.empty() ? "" : " ") + std::string(traits.name);
   return text;
+}
+
+Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
+  switch (policy) {
+    case PolicyId::kFifo: return make_fifo(setup);
+    case PolicyId::kMgwfbp: return make_mgwfbp(setup);
+    case PolicyId::kP3: return make_p3(setup);
+    case PolicyId::kByteScheduler: return make_bytescheduler(setup);
+    case PolicyId::kProphet: return make_prophet(setup);
+    case PolicyId::kUsByte: return make_usbyte(setup);
+    case PolicyId::kKnapsackPaper: return make_knapsack_paper(setup);
+    case PolicyId::kKnapsack: return make_knapsack(setup);
+  }
+  return fail(ErrorKind::kInternal, "a policy of the table has no scheduler");
 }
 
 }  // namespace
 
-std::span<const std::string_view> policy_names() { return kNames; }
-
-bool is_urgent_first(std::string_view policy) {
-  return std::ranges::any_of(kPolicies, [&](const Policy& p) { return p.name == policy && p.urgent_first; });
-}
-
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup) {
   if (auto ok = check(setup); !ok) return tl::unexpected(ok.error());
-  for (const auto& policy : kPolicies)
-    if (policy.name == setup.policy) return policy.make(setup);
+  if (const PolicyTraits* const traits = find_policy(setup.policy)) return make(traits->id, setup);
   return fail(ErrorKind::kInvalid, "unknown policy '" + setup.policy + "'", "one of " + known_policies());
 }
 

@@ -128,13 +128,6 @@ class Scheduler {
   virtual std::optional<Merging> take_merging() { return std::nullopt; }
 };
 
-// The policies that make_scheduler knows, in the order in which tables list them.
-std::span<const std::string_view> policy_names();
-
-// Whether what the next forward needs first goes first under this policy, so that a link may let it pass what was launched
-// before it. The others keep the order of readiness, or that of updates which have dates of their own.
-bool is_urgent_first(std::string_view policy);
-
 // A scheduler for `setup.policy`; an unknown policy or an impossible setup is an error that names it.
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup);
 

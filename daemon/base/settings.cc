@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "core/base/job_options.h"
+#include "core/base/policy_traits.h"
 #include "core/model/link_costs.h"
 
 namespace deft::daemon {
@@ -32,7 +33,7 @@ namespace {
 
 Result<std::optional<model::UpdateCycles>> plan_setting(const Config& config) {
   if (!config.is_set("plan")) return std::nullopt;
-  if (config.text("policy") != "knapsack")
+  if (!find_policy(config.text("policy"))->delays_updates)
     return fail(ErrorKind::kInvalid, "the option plan is for the policy knapsack, not for " + config.text("policy"),
                 "set DEFT_POLICY=knapsack, or unset DEFT_PLAN");
   auto cycles = model::parse_cycles(config.text("plan"));

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/policy_traits.h"
 #include "daemon/leader/leader.h"
 #include "proto/plan_message.h"
 
@@ -60,7 +61,8 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
 
 // Only the knapsack's own plans that may delay something are judged.
 std::shared_ptr<PlanPreserver> Leader::make_preserver(const sched::PlanLimits& limits) const {
-  if (!settings_.preserver || settings_.plan || settings_.policy != "knapsack" || limits.max_staleness_steps == 0)
+  if (!settings_.preserver || settings_.plan || !find_policy(settings_.policy)->delays_updates ||
+      limits.max_staleness_steps == 0)
     return nullptr;
   return std::make_shared<PlanPreserver>(world_, members_.size(), settings_.preserver_epsilon,
                                          settings_.timeout_us / 10);

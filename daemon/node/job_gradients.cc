@@ -3,6 +3,7 @@
 
 #include <algorithm>
 
+#include "core/base/policy_traits.h"
 #include "core/model/calendar.h"
 #include "core/sched/scheduler.h"
 #include "daemon/node/job.h"
@@ -292,7 +293,7 @@ Transfer Job::gradient_transfer(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
-  if (sched::is_urgent_first(settings_.policy)) transfer.priority = bucket.forward_position;
+  if (find_policy(settings_.policy)->urgent_first) transfer.priority = bucket.forward_position;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   for (const auto& arena : group.arenas) {
     transfer.buffers.push_back(arena->data() + at);

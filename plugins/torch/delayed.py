@@ -257,5 +257,5 @@ class DelayedExchange(Exchange):
 
 def slots_wanted():
     """Generations that the arena is to hold: 1 where updates are not delayed."""
-    delays = deft.option("policy") == "knapsack" and int(deft.option("max_staleness_steps")) > 0
+    delays = deft.policy_traits().delays_updates and int(deft.option("max_staleness_steps")) > 0
     return int(deft.option("slots")) if delays else 1

@@ -19,7 +19,6 @@ from .delayed_step import DelayedDistribution
 from .distribution import Distribution
 from .exchange import Exchange
 from .gradient import Gradient
-from .overlap import policy_gains
 from .world import log, number_optimizer, rank, size
 
 _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the Distribution whose hooks it has
@@ -147,7 +146,7 @@ def _overlap_mode(argument, optimizer):
     if mode not in ("auto", "on", "off"):
         raise ValueError(f"overlap_forward is {argument!r}; give auto, on or off")
     base = type(optimizer).deft_base
-    if mode == "auto" and not (policy_gains() and base.__module__.startswith("torch.optim.")):
+    if mode == "auto" and not (deft.policy_traits().overlaps_forward and base.__module__.startswith("torch.optim.")):
         return "off"
     if mode != "off" and issubclass(base, (torch.optim.LBFGS, torch.optim.SparseAdam)):
         if mode == "on":

@@ -7,8 +7,6 @@ hyper-parameters of the moment at which the user called step(). So the result ha
 Small neighbours in forward order are updated together, since a call of step() costs some tens of microseconds.
 """
 
-import deft
-
 import torch
 
 from .arena import runs_of
@@ -239,8 +237,3 @@ class _Nothing:
 
 
 _NOTHING = _Nothing()
-
-
-def policy_gains():
-    """Whether the policy sends in the order in which forward needs the tensors."""
-    return deft.option("policy") in ("p3", "bytescheduler", "prophet", "usbyte", "knapsack")

@@ -183,5 +183,17 @@ TEST(Option, IsTheEffectiveValue) {
   unsetenv("DEFT_JOB");
 }
 
+TEST(PolicyTraits, ArePluginsOnlyListOfPolicies) {
+  deft_error error{};
+  EXPECT_EQ(deft_policy_traits("fifo", &error), 0);
+  EXPECT_EQ(deft_policy_traits("mgwfbp", &error), 0);
+  EXPECT_EQ(deft_policy_traits("bytescheduler", &error), DEFT_POLICY_OVERLAPS_FORWARD);
+  EXPECT_EQ(deft_policy_traits("knapsack", &error), DEFT_POLICY_OVERLAPS_FORWARD | DEFT_POLICY_DELAYS_UPDATES);
+  EXPECT_EQ(error.kind, DEFT_OK);
+  EXPECT_EQ(deft_policy_traits("fife", &error), -DEFT_EINVALID);
+  EXPECT_NE(std::string(error.message).find("fife"), std::string::npos);
+  EXPECT_EQ(deft_policy_traits(nullptr, nullptr), -DEFT_EINVALID);
+}
+
 }  // namespace
 }  // namespace deft::test

@@ -8,6 +8,7 @@
 #include <numeric>
 #include <set>
 
+#include "core/base/policy_traits.h"
 #include "core/model/bucket_run.h"
 #include "core/sched/scheduler.h"
 
@@ -36,9 +37,8 @@ Setup random_setup(std::string_view policy) {
 
 // Without a profile `knapsack` is synchronous for the first steps too; `knapsack-paper` needs one.
 std::string_view any_policy() {
-  const auto names = policy_names();
-  const auto name = names[*rc::gen::inRange<std::size_t>(0, names.size())];
-  return name == "knapsack-paper" ? "knapsack" : name;
+  const PolicyTraits& traits = kPolicyTraits[*rc::gen::inRange<std::size_t>(0, kPolicyTraits.size())];
+  return traits.simulator_only ? std::string_view("knapsack") : traits.name;
 }
 
 // Plays steps with random readiness and random finishes, and checks each launch when it comes.

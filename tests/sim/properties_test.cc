@@ -6,6 +6,7 @@
 #include <cmath>
 #include <map>
 
+#include "core/base/policy_traits.h"
 #include "core/partition/rebucket.h"
 #include "tests/sim/run.h"
 
@@ -49,10 +50,7 @@ Sizes random_sizes(const model::Profile& profile) {
   return {part, part * *rc::gen::inRange<std::uint64_t>(1, 6)};
 }
 
-std::string_view any_policy() {
-  const auto names = sched::policy_names();
-  return *rc::gen::elementOf(std::vector<std::string_view>(names.begin(), names.end()));
-}
+std::string_view any_policy() { return kPolicyTraits[*rc::gen::inRange<std::size_t>(0, kPolicyTraits.size())].name; }
 
 struct Pass {  // of one bucket through one step
   double forward_us = -1;

@@ -11,7 +11,7 @@ This package knows no framework; deft.torch builds on it.
         group.wait(0, 1, step=0)                                    # now it holds the sum over all workers
 """
 
-from deft._native import DeftError, option, version
+from deft._native import DeftError, PolicyTraits, option, policy_traits, version
 from deft.session import (
     BACKWARD,
     BFLOAT16,
@@ -53,9 +53,11 @@ __all__ = [
     "DeftError",
     "Group",
     "Operation",
+    "PolicyTraits",
     "Session",
     "Statistics",
     "Tensor",
     "open",
     "option",
+    "policy_traits",
 ]

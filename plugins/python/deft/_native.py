@@ -3,8 +3,9 @@
 import ctypes
 import pathlib
 from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from typing import NamedTuple
 
-INTERFACE_VERSION = 4  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 5  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -54,6 +55,7 @@ _FUNCTIONS = {
     "deft_interface_version": (c_int, []),
     "deft_version": (c_char_p, []),
     "deft_option": (c_char_p, [c_char_p, _E]),
+    "deft_policy_traits": (c_int, [c_char_p, _E]),
     "deft_open": (c_int, [POINTER(c_char_p), POINTER(c_void_p), _E]),
     "deft_close": (None, [c_void_p]),
     "deft_get_world": (World, [c_void_p]),
@@ -153,3 +155,23 @@ def option(name: str) -> str:
     if value is None:
         raise_error(error)
     return value.decode()
+
+
+_OVERLAPS_FORWARD = 1  # DEFT_POLICY_OVERLAPS_FORWARD
+_DELAYS_UPDATES = 2  # DEFT_POLICY_DELAYS_UPDATES
+
+
+class PolicyTraits(NamedTuple):
+    """What a framework's plugin has to know of a policy (DEFT_POLICY_* of deft.h)."""
+
+    overlaps_forward: bool  # gains if forward overlaps with communication
+    delays_updates: bool  # may merge the gradients of several steps, or apply them later
+
+
+def policy_traits(policy: str | None = None) -> PolicyTraits:
+    """The traits of `policy`; None: of the policy that the options choose."""
+    error = Error()
+    bits = lib.deft_policy_traits((policy or option("policy")).encode(), byref(error))
+    if bits < 0:
+        raise_error(error)
+    return PolicyTraits(bool(bits & _OVERLAPS_FORWARD), bool(bits & _DELAYS_UPDATES))
