@@ -86,7 +86,7 @@ Result<std::string> find_program() {
     if (access(place.c_str(), X_OK) == 0) return place.string();
   }
   return fail(ErrorKind::kUnavailable, "there is no program deft-mpi in " + folder.string(),
-              "build or install Deft with Open MPI's and PMIx's development packages there (scripts/setup)");
+              "build or install Deft with Open MPI's and PMIx's development packages there (scripts/setup test)");
 }
 
 Result<std::unique_ptr<AgentProcess>> AgentProcess::start(const AgentArguments& arguments,
