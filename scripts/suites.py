@@ -1,12 +1,15 @@
 """Builds and runs Deft's test suites and counts their real results; scripts/test calls it after the set-up.
 
-scripts/test [--fuzz-seconds N] [SUITE ...]
+scripts/test [--fuzz-seconds N] [--require FILE] [SUITE ...]
 
   unit    the C++ tests (ctest, GoogleTest)          asan   the same under AddressSanitizer and UBSan
-  python  plugin, process and command tests (pytest) tsan   the same under ThreadSanitizer
+  python  plugin, process and command tests (pytest) tsan   the programs with threads under ThreadSanitizer
   lint    scripts/lint                               fuzz   every fuzz target for --fuzz-seconds (libFuzzer)
 
-All run without a name. The last line is `N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
+All run without a name. While unit and python run, which mostly wait, lint and the builds of the other trees take what
+they leave of the processors. asan and tsan also run some process tests with their builds of deftd and libdeft.
+--require names a file such as .ci/parts: parts that must be there, and the skips that are right.
+The last line is `N passed, N failed, N skipped`; the exit status is 0 when nothing failed.
 Output of all commands: build/test-results/.
 """
 
@@ -19,30 +22,28 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
-from xml.etree import ElementTree
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "scripts"))
+import parts  # noqa: E402
+from results import Tally, count_ctest, plain_tests, read_cases  # noqa: E402
+
 RESULTS = ROOT / "build/test-results"
 HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
+PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
+# The process tests of the sanitizer trees: workers and daemons in every role, a peer that dies, bad input.
+SANITIZED_TESTS = [
+    "tests/process/test_reduction.py::test_sum_of_two_nodes_with_two_workers_each",
+]
 
-@dataclass
-class Tally:
-    passed: int = 0
-    failed: list[str] = field(default_factory=list)
-    skipped: list[str] = field(default_factory=list)  # with their reasons
-
-    def add(self, other: Tally) -> None:
-        self.passed += other.passed
-        self.failed += other.failed
-        self.skipped += other.skipped
-
-    def __str__(self) -> str:
-        return f"{self.passed} passed, {len(self.failed)} failed, {len(self.skipped)} skipped"
+running: set[subprocess.Popen] = set()
 
 
 def last_line(log: Path) -> str:
@@ -59,10 +60,23 @@ def end_group(process: subprocess.Popen) -> None:
             continue
 
 
-def run(name: str, words: list[str], environment: dict[str, str] | None = None, timeout: float = SUITE_TIMEOUT_SECONDS):
-    """Runs a command with its output in a log, and a sign of life now and then. Gives its status and the log."""
-    log = RESULTS / f"{name}.log"
+def wait(name: str, process: subprocess.Popen, log: Path, timeout: float) -> int:
+    """Waits with a sign of life now and then; the exit status, 124 after `timeout` seconds."""
     began = time.monotonic()
+    while True:
+        try:
+            return process.wait(timeout=HEARTBEAT_SECONDS)
+        except subprocess.TimeoutExpired:
+            spent = time.monotonic() - began
+            print(f"    {name}: {spent:.0f} s, {last_line(log)}", flush=True)
+            if spent > timeout:
+                end_group(process)
+                return 124
+
+
+def run(name: str, words: list[str], environment: dict[str, str] | None = None, timeout: float = SUITE_TIMEOUT_SECONDS):
+    """Runs a command with its output in a log. Gives its status and the log."""
+    log = RESULTS / f"{name}.log"
     print(f"    {name}: {' '.join(words)}"[:150], flush=True)
     with log.open("w") as out:
         process = subprocess.Popen(
@@ -74,80 +88,51 @@ def run(name: str, words: list[str], environment: dict[str, str] | None = None, 
             env={**os.environ, **(environment or {})},
             start_new_session=True,
         )
+        running.add(process)
         try:
-            while True:
-                try:
-                    status = process.wait(timeout=HEARTBEAT_SECONDS)
-                    break
-                except subprocess.TimeoutExpired:
-                    spent = time.monotonic() - began
-                    print(f"    {name}: {spent:.0f} s, {last_line(log)}", flush=True)
-                    if spent > timeout:
-                        end_group(process)
-                        status = 124
-                        break
+            status = wait(name, process, log, timeout)
         except BaseException:
             end_group(process)
             raise
+        finally:
+            running.discard(process)
     if status != 0:
         print(f"    {name}: ended with {status}; the end of {log.relative_to(ROOT)}:")
         print("\n".join("      " + line for line in log.read_text(errors="replace").splitlines()[-60:]), flush=True)
     return status, log
 
 
-def read_cases(file: Path, suite: str) -> Tally:
-    """Counts the test cases of a JUnit file, as GoogleTest, pytest, ctest and scripts/lint write them."""
-    tally = Tally()
-    for case in ElementTree.parse(file).getroot().iter("testcase"):
-        name = f"{suite} {case.get('classname', '')}.{case.get('name')}"
-        skipped = case.find("skipped")
-        if case.find("failure") is not None or case.find("error") is not None:
-            tally.failed.append(name)
-        elif skipped is not None or case.get("result") == "skipped" or case.get("status") == "notrun":
-            reason = (skipped.get("message") if skipped is not None else None) or "disabled"
-            tally.skipped.append(f"{name}: {reason.strip().splitlines()[-1]}")
-        else:
-            tally.passed += 1
-    return tally
+def build(folder: str, *words: str) -> bool:
+    return run(f"{folder}-build", ["scripts/build", "--into", folder, *words])[0] == 0
 
 
-def build(folder: str, *settings: str) -> bool:
-    words = ["scripts/build", "--into", folder, *settings]
-    return run(f"{folder}-build", words)[0] == 0
+def build_patiently(folder: str, *words: str) -> bool:
+    return run(f"{folder}-build", [*PATIENT, "scripts/build", "--into", folder, *words])[0] == 0
 
 
-def count_ctest(suite: str, folder: Path, status: int) -> Tally:
-    """The GoogleTest cases that ctest's programs wrote; one that died without a file counts as failed."""
-    tally = Tally()
-    summary = folder / "ctest.xml"
-    if not summary.exists():
-        return Tally(failed=[f"{suite} ctest wrote no results (status {status})"])
-    for test in ElementTree.parse(summary).getroot().iter("testcase"):
-        program = test.get("name", "")
-        files = sorted(folder.glob(f"cases/{program}.xml")) + sorted(folder.glob(f"cases/{program}_[0-9]*.xml"))
-        cases = Tally()
-        for file in files:
-            cases.add(read_cases(file, suite))
-        ran_badly = test.get("status") == "fail"
-        if ran_badly and not cases.failed:
-            cases.failed.append(f"{suite} {program} (died or ran out of time)")
-        elif not files and test.get("status") == "run":
-            cases.passed += 1
-        elif not files and not ran_badly:
-            cases.skipped.append(f"{suite} {program}: {test.get('status')}")
-        tally.add(cases)
-    return tally
-
-
-def run_ctest(suite: str, build_folder: str, environment: dict[str, str], wrapper: list[str]) -> Tally:
+def run_ctest(suite: str, folder: str, environment: dict[str, str], wrapper: list[str], *words: str) -> Tally:
     results = RESULTS / suite
     shutil.rmtree(results, ignore_errors=True)
     (results / "cases").mkdir(parents=True)
     environment = {**environment, "GTEST_OUTPUT": f"xml:{results}/cases/", "GTEST_COLOR": "no"}
-    words = [*wrapper, "ctest", "--test-dir", build_folder, "--output-on-failure", "--no-tests=error"]
-    words += ["--timeout", str(CTEST_TIMEOUT_SECONDS), "--output-junit", str(results / "ctest.xml")]
-    status, _ = run(suite, words, environment)
-    return count_ctest(suite, results, status)
+    ctest = ["ctest", "--test-dir", folder, *words]
+    listing = subprocess.run([*ctest, "--show-only=json-v1"], cwd=ROOT, capture_output=True, text=True)
+    command = [*wrapper, *ctest, "--output-on-failure", "--no-tests=error", "--timeout", str(CTEST_TIMEOUT_SECONDS)]
+    status, _ = run(suite, [*command, "--output-junit", str(results / "ctest.xml")], environment)
+    return count_ctest(suite, results, status, plain_tests(listing.stdout) if listing.returncode == 0 else set())
+
+
+def run_pytest(suite: str, tests: list[str], environment: dict[str, str], wrapper: list[str]) -> Tally:
+    results = RESULTS / f"{suite}.xml"
+    results.unlink(missing_ok=True)
+    words = [*wrapper, sys.executable, "-m", "pytest", *tests, "-q", "-ra", "--junitxml", str(results)]
+    status, _ = run(suite, words, {"PYTHONFAULTHANDLER": "1", **environment})
+    if not results.exists():
+        return Tally(failed=[f"{suite}: pytest wrote no results (status {status})"])
+    tally = read_cases(results, suite)
+    if status != 0 and not tally.failed:
+        tally.failed.append(f"{suite}: pytest ended with {status}")
+    return tally
 
 
 def unit(_: argparse.Namespace) -> Tally:
@@ -155,50 +140,54 @@ def unit(_: argparse.Namespace) -> Tally:
 
 
 def python(_: argparse.Namespace) -> Tally:
-    results = RESULTS / "python.xml"
-    results.unlink(missing_ok=True)
-    words = [sys.executable, "-m", "pytest", "tests", "-q", "-ra", "--junitxml", str(results)]
-    status, _ = run("python", words, {"PYTHONFAULTHANDLER": "1"})
-    if not results.exists():
-        return Tally(failed=[f"python: pytest wrote no results (status {status})"])
-    tally = read_cases(results, "python")
-    if status != 0 and not tally.failed:
-        tally.failed.append(f"python: pytest ended with {status}")
-    return tally
+    return run_pytest("python", ["tests"], {}, [])
 
 
 def lint(_: argparse.Namespace) -> Tally:
     results = RESULTS / "lint.xml"
     results.unlink(missing_ok=True)
-    status, log = run("lint", [sys.executable, "scripts/lint", "--junit", str(results)])
+    status, log = run("lint", [*PATIENT, sys.executable, "scripts/lint", "--junit", str(results)])
     for line in log.read_text().splitlines():
-        if line.startswith("tidy: time was up"):
+        if line.startswith("tidy: "):
             print(f"    {line}")
     return read_cases(results, "lint") if results.exists() else Tally(failed=[f"lint: ended with {status}"])
 
 
-def sanitizer_settings(kind: str) -> list[str]:
-    return [f"-DDEFT_SANITIZE={kind}", "-DDEFT_BUILD_BENCH=OFF"]
+def build_sanitized(folder: str, kind: str, tests: str) -> bool:
+    settings = [f"-DDEFT_SANITIZE={kind}", "-DDEFT_BUILD_BENCH=OFF", "-DDEFT_UNITY=ON"]
+    return build_patiently(folder, *settings, tests, "deftd", "python")
+
+
+def runtime(name: str) -> str:
+    """The compiler's sanitizer library, which a Python without it loads first."""
+    return subprocess.run(["c++", f"-print-file-name={name}.so"], capture_output=True, text=True).stdout.strip()
+
+
+def sanitized_workers(suite: str, folder: str, environment: dict[str, str], wrapper: list[str]) -> Tally:
+    """Process tests with this tree's deftd, and its libdeft in the workers."""
+    environment = {**environment, "DEFT_TEST_BUILD": str(ROOT / folder), "DEFT_TEST_PRELOAD": runtime(f"lib{suite}")}
+    return run_pytest(f"{suite}-process", SANITIZED_TESTS, environment, wrapper)
 
 
 def asan(_: argparse.Namespace) -> Tally:
-    if not build("build-asan", *sanitizer_settings("address")):
-        return Tally(failed=["asan: the build"])
     environment = {
         "ASAN_OPTIONS": "detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1",
         "UBSAN_OPTIONS": "print_stacktrace=1",
         "LSAN_OPTIONS": suppressions("lsan"),
     }
-    return run_ctest("asan", "build-asan", environment, [])
+    tally = run_ctest("asan", "build-asan", environment, [], "-j2")
+    tally.add(sanitized_workers("asan", "build-asan", environment, []))
+    return tally
 
 
 def tsan(_: argparse.Namespace) -> Tally:
-    if not build("build-tsan", *sanitizer_settings("thread")):
-        return Tally(failed=["tsan: the build"])
     # GCC 12's runtime does not know the wider address randomization of newer kernels.
     fixed = ["setarch", "-R"]
     wrapper = fixed if subprocess.run([*fixed, "true"], capture_output=True).returncode == 0 else []
-    return run_ctest("tsan", "build-tsan", {"TSAN_OPTIONS": f"second_deadlock_stack=1 {suppressions('tsan')}"}, wrapper)
+    environment = {"TSAN_OPTIONS": f"second_deadlock_stack=1 {suppressions('tsan')}"}
+    tally = run_ctest("tsan", "build-tsan", environment, wrapper, "-j2", "-L", "threads")
+    tally.add(sanitized_workers("tsan", "build-tsan", environment, wrapper))
+    return tally
 
 
 def suppressions(kind: str) -> str:
@@ -206,54 +195,114 @@ def suppressions(kind: str) -> str:
     return f"suppressions={file}" if file.exists() else ""
 
 
+def build_fuzzers() -> bool:
+    if not shutil.which("clang++-14"):
+        return True  # the suite says that it skips
+    settings = ["-DDEFT_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++-14", "-DDEFT_UNITY=ON", "-DDEFT_BUILD_BENCH=OFF"]
+    return build_patiently("build-fuzz", *settings, "fuzz_targets")
+
+
+def fuzz_one(target: Path, seconds: int) -> Tally:
+    corpus = ROOT / "build-fuzz/corpus" / target.name
+    corpus.mkdir(parents=True, exist_ok=True)
+    seeds = [str(p) for p in ROOT.glob(f"tests/fuzz*/corpus/{target.name}")]
+    words = [str(target), str(corpus), *seeds, f"-max_total_time={seconds}", "-timeout=10"]
+    words += ["-rss_limit_mb=2048", f"-artifact_prefix={RESULTS}/{target.name}-"]
+    status, _ = run(f"fuzz-{target.name}", words, timeout=seconds + 120)
+    if status == 0:
+        return Tally(passed=1)
+    return Tally(failed=[f"fuzz {target.name}: see build/test-results/{target.name}-*"])
+
+
 def fuzz(arguments: argparse.Namespace) -> Tally:
     if not shutil.which("clang++-14"):
-        return Tally(skipped=["fuzz: clang++-14 is not installed: run scripts/setup"])
-    folder = ROOT / "build-fuzz"
-    if not build("build-fuzz", "-DDEFT_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++-14", "fuzz_targets"):
-        return Tally(failed=["fuzz: the build"])
-    tally = Tally()
-    for target in sorted(p for p in (folder / "fuzz").glob("*") if os.access(p, os.X_OK) and p.is_file()):
-        corpus = folder / "corpus" / target.name
-        corpus.mkdir(parents=True, exist_ok=True)
-        seeds = [str(p) for p in ROOT.glob(f"tests/fuzz*/corpus/{target.name}")]
-        words = [str(target), str(corpus), *seeds, f"-max_total_time={arguments.fuzz_seconds}", "-timeout=10"]
-        words += ["-rss_limit_mb=2048", f"-artifact_prefix={RESULTS}/{target.name}-"]
-        status, _ = run(f"fuzz-{target.name}", words, timeout=arguments.fuzz_seconds + 120)
-        if status == 0:
-            tally.passed += 1
-        else:
-            tally.failed.append(f"fuzz {target.name}: see build/test-results/{target.name}-*")
-    if not tally.passed and not tally.failed:
-        tally.failed.append("fuzz: no target was built")
+        return Tally(skipped=["fuzz: clang++-14 is not installed: run scripts/setup test"])
+    targets = sorted(p for p in (ROOT / "build-fuzz/fuzz").glob("*") if os.access(p, os.X_OK) and p.is_file())
+    tally = Tally() if targets else Tally(failed=["fuzz: no target was built"])
+    with ThreadPoolExecutor(2) as pool:
+        for result in pool.map(lambda target: fuzz_one(target, arguments.fuzz_seconds), targets):
+            tally.add(result)
     return tally
 
 
-SUITES = {"unit": unit, "python": python, "lint": lint, "asan": asan, "tsan": tsan, "fuzz": fuzz}
-NEED_BUILD = {"unit", "python", "lint"}
+@dataclass
+class Suite:
+    run: Callable[[argparse.Namespace], Tally]
+    build: Callable[[], bool] | None = None  # a tree of its own; without it the suite uses build/
+    beside: bool = False  # runs beside the suites that wait
 
 
-def run_suites(names: list[str], arguments: argparse.Namespace) -> Tally:
-    total = Tally()
-    built = not NEED_BUILD.intersection(names) or build("build")
-    if not built:
-        total.failed.append("the build")
-    for name in names:
-        if name in NEED_BUILD and not built:
-            continue
+SUITES = {
+    "unit": Suite(unit),
+    "python": Suite(python),
+    "lint": Suite(lint, beside=True),
+    "asan": Suite(asan, lambda: build_sanitized("build-asan", "address", "deft_tests")),
+    "tsan": Suite(tsan, lambda: build_sanitized("build-tsan", "thread", "deft_threaded_tests")),
+    "fuzz": Suite(fuzz, build_fuzzers),
+}
+
+
+class Run:
+    """One run of some suites: first what needs build/, with the other builds and lint beside it, then the rest."""
+
+    def __init__(self, names: list[str], arguments: argparse.Namespace) -> None:
+        self.names = names
+        self.arguments = arguments
+        self.total = Tally()
+        self.unbuilt: set[str] = set()
+
+    def suite(self, name: str) -> None:
         print(f"==> {name}", flush=True)
         began = time.monotonic()
-        tally = SUITES[name](arguments)
+        tally = SUITES[name].run(self.arguments)
         print(f"==> {name}: {tally} in {time.monotonic() - began:.0f} s", flush=True)
-        total.add(tally)
-    return total
+        self.total.add(tally)
+
+    def beside(self) -> None:
+        for name in self.names:
+            suite = SUITES[name]
+            if suite.beside:
+                self.suite(name)
+            elif suite.build and not suite.build():
+                self.unbuilt.add(name)
+
+    def all(self) -> Tally:
+        waiting = [name for name in self.names if not SUITES[name].build]
+        # The setting configures again: what scripts/setup has installed since the last time is found now.
+        if waiting and not build("build", "-DDEFT_BUILD_TESTS=ON"):
+            self.total.failed.append("the build")
+            return self.total
+        try:
+            with ThreadPoolExecutor(1) as pool:
+                beside = pool.submit(self.beside)
+                for name in waiting:
+                    if not SUITES[name].beside:
+                        self.suite(name)
+                beside.result()
+        except BaseException:
+            for process in list(running):
+                end_group(process)
+            raise
+        self.total.failed += [f"{name}: the build" for name in sorted(self.unbuilt)]
+        for name in self.names:
+            if SUITES[name].build and name not in self.unbuilt:
+                self.suite(name)
+        return self.total
+
+
+def require(file: Path, total: Tally) -> None:
+    """What this machine may not leave out, and did."""
+    required = parts.read(file)
+    total.failed += required.missing()
+    total.failed += [f"a skip that {file.name} does not allow: {line}" for line in required.wrong_skips(total.skipped)]
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(
         prog="scripts/test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--fuzz-seconds", type=int, default=20, help="time of each fuzz target")
+    parser.add_argument("--fuzz-seconds", type=int, default=15, help="time of each fuzz target")
+    parser.add_argument("--require", type=Path, metavar="FILE", help="parts that must be there, see scripts/parts.py")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=" ".join(SUITES))
     arguments = parser.parse_args()
     unknown = [name for name in arguments.suites if name not in SUITES]
@@ -261,7 +310,9 @@ def main() -> int:
         parser.error(f"unknown suite {unknown[0]}: one of {' '.join(SUITES)}")
     RESULTS.mkdir(parents=True, exist_ok=True)
     began = time.monotonic()
-    total = run_suites(arguments.suites or list(SUITES), arguments)
+    total = Run(arguments.suites or list(SUITES), arguments).all()
+    if arguments.require:
+        require(arguments.require, total)
     for reason in total.skipped:
         print(f"skipped: {reason}")
     for failure in total.failed:

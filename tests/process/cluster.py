@@ -4,7 +4,10 @@
         workers = cluster.start(SCRIPT, per_node=1)
         cluster.finish(workers)              # all exit 0, or the test fails with their output
 
-A worker script runs with `session`, `rank`, `size`, `np` and `floats(group, tensor)` ready.
+A worker script runs with `session`, `rank`, `size`, `np`, `vector(group, tensor)` and `pointer(array)` ready.
+
+DEFT_TEST_BUILD names another build folder than build/. If that build has a sanitizer, DEFT_TEST_PRELOAD names the
+sanitizer's library: a Python that is built without it has to load it before libdeft.
 """
 
 import json
@@ -20,7 +23,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 
-PROLOGUE = """
+IMPORTS = """
 import ctypes, os, sys, time
 import numpy as np
 import deft
@@ -31,9 +34,14 @@ def pointer(array):
     return array.ctypes.data
 def say(text):
     print(text, flush=True)
+"""
+PROLOGUE = (
+    IMPORTS
+    + """
 session = deft.open()
 rank, size = session.rank, session.size
 """
+)
 
 
 def free_port(address: str) -> int:
@@ -100,6 +108,7 @@ class Cluster:
         node = rank // per_node
         return (
             clean_environment()
+            | sanitizer_environment()
             | {
                 "PYTHONPATH": str(BUILD / "python"),
                 "DEFT_SOCKET": self.socket(node),
@@ -115,6 +124,11 @@ class Cluster:
 
     def start_one(self, script: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
         return self.start_program(PROLOGUE + script, rank, per_node, **variables)
+
+    def start_without_session(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
+        """A worker a rank, each with `np`, `vector`, `pointer` and `say`, which opens its sessions itself."""
+        ranks = range(per_node * self.nodes)
+        return [self.start_program(IMPORTS + script, rank, per_node, **variables) for rank in ranks]
 
     def start_program(self, program: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
         """A worker without the prologue: it opens its own session."""
@@ -151,6 +165,15 @@ class Cluster:
             env=clean_environment(),
         )
         return json.loads(result.stdout)
+
+
+def sanitizer_environment() -> dict[str, str]:
+    """What a worker needs for a libdeft with a sanitizer. What Python itself leaves at its end counts as no leak."""
+    library = os.environ.get("DEFT_TEST_PRELOAD")
+    if not library:
+        return {}
+    options = os.environ.get("ASAN_OPTIONS", "").replace("detect_leaks=1", "detect_leaks=0")
+    return {"LD_PRELOAD": library, "ASAN_OPTIONS": options}
 
 
 def clean_environment() -> dict[str, str]:

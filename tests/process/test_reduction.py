@@ -7,22 +7,23 @@ from cluster import Cluster, wait_for_line
 
 LAYOUTS = [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]
 
+POLICIES = ["fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"]
+
 SUMS = """
 import hashlib, random
 DTYPES = [deft.FLOAT32, deft.FLOAT64, deft.FLOAT16, deft.BFLOAT16]
 SIZES = [1, 7, 1009, 16384, 40009]  # one element, primes, a whole part, several parts
 tensors = [deft.Tensor(f"t{d}.{n}", d, (n,), i * len(SIZES) + j)
            for i, d in enumerate(DTYPES) for j, n in enumerate(SIZES)]
-group = session.declare("mixed", tensors)
 
-def store(index, values):  # float32 values into the tensor's own type; bfloat16 by its upper half
+def store(group, index, values):  # float32 values into the tensor's own type; bfloat16 by its upper half
     dtype = tensors[index].dtype
     if dtype == deft.BFLOAT16:
         vector(group, index, np.uint16)[:] = (values.astype(np.float32).view(np.uint32) >> 16).astype(np.uint16)
     else:
         vector(group, index, numpy_type(dtype))[:] = values
 
-def load(index):
+def load(group, index):
     dtype = tensors[index].dtype
     if dtype == deft.BFLOAT16:
         return (vector(group, index, np.uint16).astype(np.uint32) << 16).view(np.float32).astype(np.float64)
@@ -31,42 +32,58 @@ def load(index):
 def numpy_type(dtype):
     return {deft.FLOAT32: np.float32, deft.FLOAT64: np.float64, deft.FLOAT16: np.float16}[dtype]
 
-digest = hashlib.sha256()
-for step in range(4):
-    # Small whole numbers are exact in every type, so the sum must be exact too, in whatever order it is made.
-    parts = {r: [np.random.default_rng((step, r, i)).integers(-8, 9, t.shape[0]).astype(np.float32)
-                 for i, t in enumerate(tensors)] for r in range(size)}
-    order = list(range(len(tensors)))
-    random.Random(1000 * step + rank).shuffle(order)  # another order on every rank
-    for index in order:
-        store(index, parts[rank][index])
+def sums(session, rank, size):
+    group = session.declare("mixed", tensors)
+    digest = hashlib.sha256()
+    for step in range(4):
+        # Small whole numbers are exact in every type, so the sum must be exact too, in whatever order it is made.
+        parts = {r: [np.random.default_rng((step, r, i)).integers(-8, 9, t.shape[0]).astype(np.float32)
+                     for i, t in enumerate(tensors)] for r in range(size)}
+        order = list(range(len(tensors)))
+        random.Random(1000 * step + rank).shuffle(order)  # another order on every rank
+        for index in order:
+            store(group, index, parts[rank][index])
+            group.ready(index, 1, step)
+        for index in range(len(tensors)):
+            group.wait(index, 1, step)
+            expected = sum(parts[r][index].astype(np.float64) for r in range(size))
+            assert (load(group, index) == expected).all(), (tensors[index].name, step)
+        # Fractions round; all ranks must then hold the very same bits.
+    step += 1
+    for index, t in enumerate(tensors):
+        store(group, index, np.random.default_rng((rank, index)).standard_normal(t.shape[0]).astype(np.float32))
         group.ready(index, 1, step)
-    for index in range(len(tensors)):
-        group.wait(index, 1, step)
-        expected = sum(parts[r][index].astype(np.float64) for r in range(size))
-        assert (load(index) == expected).all(), (tensors[index].name, step)
-    # Fractions round; all ranks must then hold the very same bits.
-step += 1
-for index, t in enumerate(tensors):
-    store(index, np.random.default_rng((rank, index)).standard_normal(t.shape[0]).astype(np.float32))
-    group.ready(index, 1, step)
-group.wait(0, len(tensors), step)
-for index, t in enumerate(tensors):
-    digest.update(np.ascontiguousarray(load(index)).tobytes())
-    exact = sum(np.random.default_rng((r, index)).standard_normal(t.shape[0]) for r in range(size))
-    tolerance = {deft.FLOAT32: 1e-5, deft.FLOAT64: 1e-5, deft.FLOAT16: 2e-2, deft.BFLOAT16: 2e-1}[t.dtype]
-    assert np.abs(load(index) - exact).max() < tolerance, (t.name, np.abs(load(index) - exact).max())
-say(digest.hexdigest())
-session.close()
+    group.wait(0, len(tensors), step)
+    for index, t in enumerate(tensors):
+        digest.update(np.ascontiguousarray(load(group, index)).tobytes())
+        exact = sum(np.random.default_rng((r, index)).standard_normal(t.shape[0]) for r in range(size))
+        tolerance = {deft.FLOAT32: 1e-5, deft.FLOAT64: 1e-5, deft.FLOAT16: 2e-2, deft.BFLOAT16: 2e-1}[t.dtype]
+        assert np.abs(load(group, index) - exact).max() < tolerance, (t.name, np.abs(load(group, index) - exact).max())
+    return digest.hexdigest()
+
+for policy in POLICIES:  # a job each, one after the other
+    os.environ["DEFT_POLICY"] = policy
+    session = deft.open(job=policy)
+    say(f"{policy} {sums(session, session.rank, session.size)}")
+    session.close()
 """
 
 
-@pytest.mark.parametrize("policy", ["fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack"])
-@pytest.mark.parametrize("nodes, per_node", LAYOUTS)
-def test_every_rank_gets_the_exact_sum(policy, nodes, per_node):
+@pytest.fixture(scope="module", params=LAYOUTS, ids=lambda layout: f"{layout[0]}-{layout[1]}")
+def bits(request):
+    """The ranks' bits by policy: one cluster and one process a rank do all policies."""
+    nodes, per_node = request.param
     with Cluster(nodes, timeout="20s", bucket_bytes="64KB", partition_bytes="16KB", credit_bytes="32KB") as cluster:
-        outputs = cluster.finish(cluster.start(SUMS, per_node, DEFT_POLICY=policy))
-    assert len(set(outputs)) == 1, "the ranks hold different bits"
+        workers = cluster.start_without_session(f"POLICIES = {POLICIES}\n{SUMS}", per_node)
+        lines = [line.split() for output in cluster.finish(workers, seconds=180) for line in output.splitlines()]
+    found = {policy: [bits for name, bits in lines if name == policy] for policy in POLICIES}
+    assert all(len(values) == nodes * per_node for values in found.values()), lines
+    return found
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_every_rank_gets_the_exact_sum(policy, bits):
+    assert len(set(bits[policy])) == 1, "the ranks hold different bits"
 
 
 COLLECTIVES = """

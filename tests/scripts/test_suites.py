@@ -1,6 +1,7 @@
 """scripts/test counts what really ran: a program that dies, hangs or writes nothing is a failure, never a silence."""
 
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -36,7 +37,7 @@ SKIPPED = '<testcase name="three" classname="S" status="run" result="skipped"><s
 def test_cases_are_counted_one_by_one(suites, tmp_path):
     ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
     case_file(tmp_path, "ring_test", PASSED + FAILED + SKIPPED)
-    tally = suites.count_ctest("unit", tmp_path, 8)
+    tally = suites.count_ctest("unit", tmp_path, 8, set())
     assert tally.passed == 1
     assert tally.failed == ["unit S.two"]
     assert tally.skipped == ["unit S.three: no NIC"]
@@ -45,7 +46,7 @@ def test_cases_are_counted_one_by_one(suites, tmp_path):
 
 def test_a_program_that_died_is_a_failure(suites, tmp_path):
     ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/><testcase name="other" status="run"/>')
-    tally = suites.count_ctest("asan", tmp_path, 8)
+    tally = suites.count_ctest("asan", tmp_path, 8, {"other"})
     assert tally.failed == ["asan ring_test (died or ran out of time)"]
     assert tally.passed == 1
 
@@ -53,12 +54,53 @@ def test_a_program_that_died_is_a_failure(suites, tmp_path):
 def test_a_program_that_died_after_passing_cases_is_a_failure(suites, tmp_path):
     ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
     case_file(tmp_path, "ring_test", PASSED)
-    tally = suites.count_ctest("asan", tmp_path, 8)
+    tally = suites.count_ctest("asan", tmp_path, 8, {"other"})
     assert tally.failed == ["asan ring_test (died or ran out of time)"]
 
 
+def test_a_program_that_wrote_no_cases_is_a_failure_unless_it_is_a_plain_command(suites, tmp_path):
+    ctest_file(tmp_path, '<testcase name="ring_test" status="run"/><testcase name="exports" status="run"/>')
+    exports = {"name": "exports"}
+    ring = {"name": "ring_test", "properties": [{"name": "LABELS", "value": ["gtest"]}]}
+    listing = json.dumps({"tests": [ring, exports]})
+    tally = suites.count_ctest("unit", tmp_path, 0, suites.plain_tests(listing))
+    assert tally.failed == ["unit ring_test (ended well, but wrote no results)"]
+    assert tally.passed == 1
+
+
+@pytest.fixture
+def required(suites, tmp_path):
+    def write(text: str):
+        (tmp_path / "parts").write_text(text)
+        return suites.parts.read(tmp_path / "parts")
+
+    return write
+
+
+def test_a_required_part_that_is_missing_is_named(suites, required, monkeypatch):
+    monkeypatch.setitem(suites.parts.PARTS, "mpi", lambda: False)
+    monkeypatch.setitem(suites.parts.PARTS, "torch", lambda: True)
+    assert required("# why\n\npart mpi\npart torch\n").missing() == ["part mpi: CI requires it, and it is missing here"]
+
+
+def test_a_skip_that_the_list_does_not_allow_is_named(required):
+    allowed = required("skip this processor has\n")
+    skips = ["unit Reduce.Avx2: this processor has no AVX2", "python test_mpi.test_sum: this build has no MPI links"]
+    assert allowed.wrong_skips(skips) == skips[1:]
+
+
+@pytest.mark.parametrize("line", ["part nothing", "skip", "mpi"])
+def test_a_wrong_line_in_the_list_of_parts_is_an_error(required, line):
+    with pytest.raises(ValueError, match="parts:1"):
+        required(line)
+
+
+def test_the_list_of_ci_can_be_read(suites):
+    assert suites.parts.read(ROOT / ".ci/parts").parts
+
+
 def test_no_results_is_a_failure(suites, tmp_path):
-    assert suites.count_ctest("unit", tmp_path, 1).failed
+    assert suites.count_ctest("unit", tmp_path, 1, set()).failed
 
 
 def test_output_and_status_of_a_command_are_kept(suites, tmp_path, monkeypatch):
