@@ -14,9 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from lab import forecast, links, rates, report
+from lab.assignment import Training
 from lab.catalogue import MODELS
 from lab.events import Events
-from lab.job import Block, Job, JobFailed, Score, Training
+from lab.job import Block, Job, JobFailed, Score
 from lab.layers import Layers, medians
 from lab.netns import Nodes
 from lab.progress import Progress
@@ -27,6 +28,14 @@ FIRST_WARMUP, WARMUP = 3, 1  # steps that are trained but not timed, in the firs
 LAYER_STEPS = 6  # of `compute` in each round, for --verify
 REPLAYED_STEPS = 16  # whose medians --accelerator replays
 DDP_MARGIN = 1.08  # after the first round, DDP's bucket sizes that are this much slower than its best are dropped
+
+
+@dataclasses.dataclass
+class Shaping:
+    """How the NICs are shaped; nothing on loopback."""
+
+    rates: list[str] | None = None  # one a NIC
+    coverage: float | None = None  # if the rates were chosen for it
 
 
 class Comparison:
@@ -49,8 +58,7 @@ class Comparison:
         )
         self._jobs: dict[Scheme, Job] = {}
         self._outcomes: dict[Scheme, Outcome] = {}
-        self._rates: list[str] | None = None
-        self._coverage: float | None = None
+        self._shaping = Shaping()
         self._layers: list[dict] = []  # measured steps of `compute`
         self.failures: list[str] = []
 
@@ -108,15 +116,17 @@ class Comparison:
         if not self._lab.emulated:
             return
         if arguments.rate:
-            self._rates = rates.parse(arguments.rate, arguments.nics)
+            self._shaping.rates = rates.parse(arguments.rate, arguments.nics)
         elif arguments.nodes > 1:
-            self._coverage = arguments.coverage or 1.0
-            self._rates = self._rates_for_coverage()
-        if self._rates:
-            self._lab.shape(self._rates)
+            self._shaping.coverage = arguments.coverage or 1.0
+            self._shaping.rates = self._rates_for_coverage()
+        if self._shaping.rates:
+            self._lab.shape(self._shaping.rates)
             if arguments.nodes > 1:
-                shares = " ".join(f"{share:.3f}" for share in rates.achieved(self._lab, self._rates))
-                self._progress.event(f"NICs at {', '.join(self._rates)}; a plain TCP transfer gets {shares} of it")
+                shares = " ".join(f"{share:.3f}" for share in rates.achieved(self._lab, self._shaping.rates))
+                self._progress.event(
+                    f"NICs at {', '.join(self._shaping.rates)}; a plain TCP transfer gets {shares} of it"
+                )
 
     def _rates_for_coverage(self) -> list[str]:
         """Measures compute on all nodes at the same time."""
@@ -127,10 +137,10 @@ class Comparison:
         nodes, nics = self._arguments.nodes, self._arguments.nics
         count = job.gradient_bytes
         self._progress.event(
-            f"compute: {compute_ms:.0f} ms a step; coverage {self._coverage:g}: {count / 1e6:.1f} MB of gradients in "
-            f"{self._coverage * compute_ms:.0f} ms over {nics} NICs"
+            f"compute: {compute_ms:.0f} ms a step; coverage {self._shaping.coverage:g}: {count / 1e6:.1f} MB of "
+            f"gradients in {self._shaping.coverage * compute_ms:.0f} ms over {nics} NICs"
         )
-        return rates.for_coverage(self._coverage, compute_ms / 1e3, count, nodes, nics)
+        return rates.for_coverage(self._shaping.coverage, compute_ms / 1e3, count, nodes, nics)
 
     # Rounds
 
@@ -164,7 +174,7 @@ class Comparison:
         warmup = WARMUP if number else FIRST_WARMUP
         for scheme, job in list(self._jobs.items()):
             where = f"round {number + 1}/{self._arguments.rounds}, {scheme.label}"
-            self._lab.shape(None if scheme.free else self._rates)
+            self._lab.shape(None if scheme.free else self._shaping.rates)
             self._progress.tick(f"{where}: starting")
             block = self._attempt(scheme, lambda job=job, where=where: self._turn(job, where, warmup))
             if block:
@@ -268,7 +278,7 @@ class Comparison:
         return forecast.Cpu.measured(outcome.scheme.passes, daemon_ms, worker_ms, layers.update_us / 1e3)
 
     def _measured_links(self, free: bool) -> list[links.Link]:
-        limits = None if free else self._rates
+        limits = None if free else self._shaping.rates
         self._progress.stage("measuring an all-reduce on each link")
         self._lab.shape(limits)
         found = links.measure(self._lab, self._training, limits, len(self._jobs) + 100, self._logs)
@@ -288,7 +298,9 @@ class Comparison:
     def _results(self) -> Results:
         outcomes = list(self._outcomes.values())
         arguments = self._arguments
-        return Results(outcomes, self._rates, self._coverage, arguments.time_to_accuracy, arguments.accelerator)
+        return Results(
+            outcomes, self._shaping.rates, self._shaping.coverage, arguments.time_to_accuracy, arguments.accelerator
+        )
 
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:

@@ -13,8 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.assignment import Assignment, Training
 from lab.governor import cpu_seconds
-from lab.layers import Layers
 from lab.netns import Child, Nodes
 from lab.schemes import Scheme
 
@@ -25,28 +25,6 @@ SILENCE_DEADLINE_S = 180  # no step of any kind takes this long
 
 class JobFailed(RuntimeError):
     """A scheme could not be run; the text ends with what its processes printed last."""
-
-
-@dataclass(frozen=True)
-class Training:
-    """What is trained, the same for all schemes."""
-
-    model: str
-    data: str | None
-    batch: int
-    workers: int  # a node
-    learning_rate: float
-    seed: int
-    build: Path
-    links: tuple[str, ...] = ()  # Deft's, as gloo:eth0; none: gloo on every NIC
-    schedule: str = "constant"  # a key of schedule.py's
-    steps: int = 0  # of the whole run, as far as the schedule goes
-    layers: Layers | None = None  # to be replayed (lab/replay.py) instead of computed
-
-    def links_on(self, interfaces: list[str]) -> list[str]:
-        """Deft's links on these NICs; gloo where there is none of them, as on loopback."""
-        chosen = [link for link in self.links if link.partition(":")[2] in interfaces]
-        return chosen or [f"gloo:{name}" for name in interfaces]
 
 
 @dataclass
@@ -82,15 +60,13 @@ class Job:
     def __init__(
         self, lab: Nodes, scheme: Scheme, training: Training, number: int, logs: Path, role: str | None = None
     ):
-        """`role`: what the workers do, where that is not to train as the scheme says."""
-        self._role = role or ("deft" if scheme.is_deft else scheme.kind)
+        """`role`: what the workers do if they do not train as the scheme says."""
         self.scheme, self._lab, self._training = scheme, lab, training
-        self._port = 29610 + number  # jobs live side by side
-        self._number, self._logs = number, logs
+        self._assignment = Assignment(lab, scheme, training, number, logs, role)
         self._daemons: list[subprocess.Popen] = []
         self._workers: list[Child] = []
         self._buffers: dict[int, bytes] = {}
-        self.world = lab.nodes * training.workers
+        self.world = self._assignment.world
         self.gradient_bytes = 0
 
     # Starting and ending
@@ -112,18 +88,18 @@ class Job:
             argv = [
                 str(daemon),
                 "--socket",
-                self._socket(node),
+                self._assignment.socket(node),
                 "--listen",
-                self._control(node),
+                self._assignment.control(node),
                 "--links",
-                self._links(),
+                self._assignment.links(),
             ]
-            with open(self._log(f"daemon{node}"), "wb") as log:
+            with open(self._assignment.log(f"daemon{node}"), "wb") as log:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                environment = {**os.environ, **self._option_environment()}
+                environment = {**os.environ, **self._assignment.option_environment()}
                 self._daemons.append(self._lab.start(node, argv, env=environment, **streams))
         deadline = time.monotonic() + START_DEADLINE_S
-        while not all(os.path.exists(self._socket(node)) for node in range(self._lab.nodes)):
+        while not all(os.path.exists(self._assignment.socket(node)) for node in range(self._lab.nodes)):
             dead = next((node for node, process in enumerate(self._daemons) if process.poll() is not None), None)
             if dead is not None or time.monotonic() > deadline:
                 raise self._failure("the daemon did not start", f"daemon{dead or 0}")
@@ -132,57 +108,10 @@ class Job:
     def _start_worker(self, rank: int) -> None:
         from lab import worker  # imports torch, which every worker then has from the start
 
-        setting = self._setting(rank)
-        node, log = rank // self._training.workers, self._log(f"worker{rank}")
-        environment = self._worker_environment(rank)
+        setting = self._assignment.setting(rank)
+        node, log = rank // self._training.workers, self._assignment.log(f"worker{rank}")
+        environment = self._assignment.worker_environment(rank)
         self._workers.append(self._lab.fork(node, functools.partial(worker.serve, setting), environment, log))
-
-    def _log(self, name: str) -> Path:
-        return self._logs / f"{self._number}-{self.scheme.text.replace('/', '_')}-{name}.log"
-
-    def _setting(self, rank: int) -> dict:
-        training = self._training
-        setting = {
-            "kind": self._role,
-            "model": training.model,
-            "data": training.data,
-            "batch": training.batch,
-            "rank": rank,
-        }
-        setting |= {"world": self.world, "learning_rate": training.learning_rate, "seed": training.seed}
-        setting |= {"schedule": training.schedule, "steps": training.steps, "layers": training.layers}
-        setting |= {"packages": str(training.build / "python"), "passes": self.scheme.passes}
-        setting |= {"bucket_mib": self.scheme.bucket_mib, "hook": self.scheme.hook, "options": self.scheme.options}
-        return setting | {"store": self._control(0)}
-
-    def _worker_environment(self, rank: int) -> dict[str, str]:
-        node, local = divmod(rank, self._training.workers)
-        environment = {}
-        if self.scheme.kind == "ddp":
-            environment["GLOO_SOCKET_IFNAME"] = ",".join(self._lab.interfaces(self.scheme.nics))
-        if self.scheme.is_deft:
-            environment |= {
-                "DEFT_SOCKET": self._socket(node),
-                "DEFT_LEADER": self._control(0), "DEFT_RANK": str(rank), "DEFT_WORLD_SIZE": str(self.world),
-                "DEFT_LOCAL_RANK": str(local), "DEFT_LOCAL_SIZE": str(self._training.workers),
-                "DEFT_POLICY": self.scheme.kind, "DEFT_LINKS": self._links(),
-            }  # fmt: skip
-        return environment | self._option_environment()
-
-    def _option_environment(self) -> dict[str, str]:
-        if not self.scheme.is_deft:
-            return {}
-        return {f"DEFT_{name.upper()}": value for name, value in self.scheme.options}
-
-    def _socket(self, node: int) -> str:
-        return str(self._lab.folder(node) / f"deftd{self._number}.sock")
-
-    def _control(self, node: int) -> str:
-        return f"{self._lab.address(node)}:{self._port}"
-
-    def _links(self) -> str:
-        chosen = self._training.links_on(self._lab.interfaces(self.scheme.nics))
-        return dict(self.scheme.options).get("links") or ",".join(chosen)
 
     def stop(self) -> None:
         """Ends the workers in peace, then the daemons; what does not end is killed."""
@@ -248,7 +177,7 @@ class Job:
 
     def bucket_bytes(self) -> list[int]:
         """The buckets into which Deft has cut the gradients, in the order of the arena."""
-        command = [self._training.build / "bin" / "deft", "status", "--json", "--socket", self._socket(0)]
+        command = [self._training.build / "bin" / "deft", "status", "--json", "--socket", self._assignment.socket(0)]
         done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
         if done.returncode:
             raise JobFailed(f"{self.scheme.text}: deft status: {done.stderr.strip()}")
@@ -298,5 +227,5 @@ class Job:
 
     def _failure(self, what: str, name: str) -> JobFailed:
         time.sleep(0.2)  # lets the others say what they know
-        text = self._log(name).read_text(errors="replace").strip().splitlines()[-12:]
+        text = self._assignment.log(name).read_text(errors="replace").strip().splitlines()[-12:]
         return JobFailed(f"{self.scheme.text}: {what}. Its last lines:\n" + "\n".join(f"    {line}" for line in text))

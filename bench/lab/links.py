@@ -8,19 +8,16 @@ them that what the bucket of a shaped NIC has saved up meanwhile counts for litt
 from __future__ import annotations
 
 import statistics
-import sys
-import time
-from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from lab import rates
-from lab.job import Job, Training
+from lab.assignment import Training
+from lab.job import Job
+from lab.link_worker import PARTS
 from lab.netns import PAYLOAD_SHARE, Nodes
 from lab.schemes import Scheme
 
-_PARTS = (48, 12)
-_REPEATS = 5
 _PART_S = 0.01
 _LEAST_PART, _MOST_PART = 64 << 10, 1 << 20
 
@@ -58,47 +55,15 @@ def _measure_one(lab: Nodes, training: Training, name: str, part_bytes: int, num
         times = job.link_times(part_bytes)
     finally:
         job.stop()
-    return fitted(name, part_bytes, *(statistics.median(times[str(count)]) for count in _PARTS))
+    return fitted(name, part_bytes, *(statistics.median(times[str(count)]) for count in PARTS))
 
 
 def fitted(name: str, part_bytes: int, many_us: float, few_us: float) -> Link:
     """The line through both times; where its latency would be negative there is none, and the quicker way counts."""
-    many, few = _PARTS
+    many, few = PARTS
     latency_us = max(0.0, (many_us - few_us) / (many - few))
     return Link(name, latency_us, many * part_bytes / max(1.0, min(many_us, few_us) - few * latency_us))
 
 
 def as_profile(link: Link) -> dict:
     return asdict(link)
-
-
-class Probe:
-    """In a worker: all-reduces through Deft's session, in the place of a trainer."""
-
-    gradient_bytes = 0
-
-    def __init__(self, setting: dict, _told: Callable[[dict], None]):
-        sys.path.insert(0, setting["packages"])
-        import deft
-
-        self._deft = deft
-        self._session = deft.open()
-
-    def times(self, part_bytes: int) -> dict[str, list[float]]:
-        """Microseconds of each repetition, by the number of parts."""
-        return {str(count): self._repeat(count, part_bytes * _PARTS[0] // count) for count in _PARTS}
-
-    def _repeat(self, count: int, tensor_bytes: int) -> list[float]:
-        tensors = [self._deft.Tensor(f"t{i}", self._deft.FLOAT32, (tensor_bytes // 4,), i) for i in range(count)]
-        group = self._session.declare(f"links.{count}", tensors)
-        taken = []
-        for step in range(_REPEATS + 1):
-            self._session.barrier()
-            began = time.perf_counter()
-            group.ready(0, count, step=step)
-            group.wait(0, count, step=step)
-            taken.append(1e6 * (time.perf_counter() - began))
-        return taken[1:]
-
-    def close(self) -> None:
-        self._session.close()

@@ -4,7 +4,7 @@
                                               "wall_s": ...}
     {"evaluate": true}                   ->  {"correct": ..., "seen": ..., "loss_sum": ...}
     {"layers": {"steps": 5}}             ->  {"layers": [...]}, of a worker that trains alone
-    {"links": {"part_bytes": 65536}}     ->  {"links": {...}}, of lab/links.py's
+    {"links": {"part_bytes": 65536}}     ->  {"links": {...}}, of lab/link_worker.py's
     {"hash": true}                       ->  {"sha256": "..."}
     {"stop": true}                       ends it
 
@@ -19,7 +19,7 @@ import os
 
 import torch
 
-from lab.links import Probe
+from lab.link_worker import Probe
 from lab.trainers import TRAINERS
 
 KINDS = {**TRAINERS, "links": Probe}

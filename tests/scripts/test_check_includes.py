@@ -73,3 +73,43 @@ def test_a_circle_is_caught(tmp_path):
     result = run(tmp_path)
     assert result.returncode == 1
     assert "a circle of includes: core/model/a.h -> core/model/b.h -> core/model/c.h -> core/model/a.h" in result.stdout
+
+
+def test_right_imports_pass(tmp_path):
+    write(tmp_path, "plugins/python/deft/session.py", "import ctypes\nfrom deft import _native\n")
+    write(tmp_path, "plugins/python/deft/_native.py", "import ctypes\n")
+    write(tmp_path, "plugins/torch/arena.py", "import torch\nimport deft\nfrom .dtypes import HALVES\n")
+    write(tmp_path, "plugins/torch/dtypes.py", "from __future__ import annotations\n")
+    write(tmp_path, "bench/lab/job.py", "import numpy\nimport deft\nfrom lab import netns\n")
+    write(tmp_path, "bench/lab/netns.py", "import os\n")
+    result = run(tmp_path)
+    assert result.returncode == 0, result.stdout
+
+
+@pytest.mark.parametrize(
+    ("path", "line", "says"),
+    [
+        ("plugins/python/deft/session.py", "import numpy", "plugins/python sees only setuptools"),
+        ("plugins/python/deft/session.py", "import deft.torch", "plugins/python sees only setuptools"),
+        ("plugins/torch/arena.py", "import lab", "plugins/torch sees only plugins/python, torch"),
+        ("plugins/torch/arena.py", "import numpy as np", "plugins/torch sees only plugins/python, torch"),
+        ("tools/deft_launcher/launch.py", "import deft", "tools sees only itself"),
+        ("scripts/lint.py", "from deft_launcher import hosts", "scripts sees only itself"),
+    ],
+)
+def test_a_wrong_import_is_caught_also_in_a_function(tmp_path, path, line, says):
+    write(tmp_path, path, f"def later():\n    {line}\n")
+    result = run(tmp_path)
+    assert result.returncode == 1
+    assert path in result.stdout
+    assert says in result.stdout
+
+
+def test_a_circle_of_imports_is_caught_also_through_a_function(tmp_path):
+    write(tmp_path, "bench/lab/job.py", "def start():\n    from lab import worker\n")
+    write(tmp_path, "bench/lab/worker.py", "from lab.links import Probe\n")
+    write(tmp_path, "bench/lab/links.py", "from .job import Job\n")
+    result = run(tmp_path)
+    assert result.returncode == 1
+    circle = "bench/lab/job.py -> bench/lab/worker.py -> bench/lab/links.py -> bench/lab/job.py"
+    assert f"a circle of imports: {circle}" in result.stdout
