@@ -23,6 +23,11 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 
+# What a busy machine may add to a deadline of Deft's. Without the deadline an error never comes, so a wide margin is as
+# good a test as a narrow one.
+MARGIN_S = 10.0
+TIMEOUT_S = 3.0  # of a cluster that is given none
+
 IMPORTS = """
 import ctypes, os, sys, time
 import numpy as np
@@ -51,7 +56,7 @@ def free_port(address: str) -> int:
 
 
 class Cluster:
-    def __init__(self, nodes: int = 1, timeout: str = "3s", **options: str):
+    def __init__(self, nodes: int = 1, timeout: str = f"{TIMEOUT_S:g}s", **options: str):
         self.nodes = nodes
         self.options = {"timeout": timeout, "links": "gloo:lo", **options}
         self.folder = tempfile.TemporaryDirectory(prefix="deft-test-")
@@ -184,7 +189,7 @@ def clean_environment() -> dict[str, str]:
     }
 
 
-def wait_until(condition, seconds: float = 10, what: str = "the condition") -> None:
+def wait_until(condition, seconds: float = 30, what: str = "the condition") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

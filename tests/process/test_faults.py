@@ -6,11 +6,8 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import Cluster, wait_for_line, wait_until
+from cluster import MARGIN_S, TIMEOUT_S, Cluster, wait_for_line, wait_until
 from held import descriptors
-
-TIMEOUT_S = 3.0
-MARGIN_S = 1.5  # starting an interpreter's exception path on a busy machine
 
 TRAIN = """
 group = session.declare("sgd", [deft.Tensor("fc.weight", deft.FLOAT32, (1 << 20,), 0),

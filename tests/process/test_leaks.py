@@ -6,13 +6,12 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, wait_for_line, wait_until
+from cluster import BUILD, MARGIN_S, TIMEOUT_S, Cluster, wait_for_line, wait_until
 from held import held
 from test_mpi import children
 from test_parameter_servers import Servers
 
 FAKES = BUILD / "tests/fakes"
-TIMEOUT_S = 3.0
 PYTHONPATH = os.pathsep.join([str(BUILD / "python"), str(Path(__file__).parents[1] / "client")])
 needs_mpi = pytest.mark.skipif(not (BUILD / "bin/deft-mpi").exists(), reason="this build has no MPI links")
 needs_nccl = pytest.mark.skipif(not (FAKES / "libnccl.so.2").exists(), reason="this build has no NCCL link")
@@ -66,7 +65,7 @@ def test_nothing_is_left_behind_by_a_peer_that_is_killed(links, victim):
         if victim == "node":
             cluster.daemons[1].kill()
         _, seconds, text = wait_for_line(workers[0], "ERROR").split(" ", 2)
-        assert float(seconds) - moment < TIMEOUT_S + 1.5, text
+        assert float(seconds) - moment < TIMEOUT_S + MARGIN_S, text
         assert "rank 1" in text if victim == "worker" else "node 1" in text or "rank 1" in text, text
         counts = wait_for_line(workers[0], "HELD")
         assert counts.startswith("HELD True"), counts

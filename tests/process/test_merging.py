@@ -22,11 +22,14 @@ for step in range(int(os.environ["STEPS"])):
     session.stage(deft.FORWARD, step)
     session.stage(deft.BACKWARD, step)
     for index, tensor in enumerate(tensors):
-        if step == 14 and rank == int(os.environ.get("LATE", -1)) and tensor.name == "t1.5000":
-            await_end()
         # Small whole numbers are exact in every type, so the sum must be exact, too.
         vector(group, index, kinds[tensor.dtype])[:] = (np.arange(tensor.shape[0]) + step * index + rank) % 17 - 8
-        group.ready(index, 1, step)
+    # All at once, so that merging never waits for a gradient: whatever the machine does, it saves a start each.
+    owed = 1 if step == 14 and rank == int(os.environ.get("LATE", -1)) else 0
+    group.ready(0, len(tensors) - owed, step)
+    if owed:
+        await_end()
+        group.ready(len(tensors) - 1, 1, step)
     for index, tensor in enumerate(tensors):
         group.wait(index, 1, step)
         wanted = sum(((np.arange(tensor.shape[0]) + step * index + r) % 17 - 8).astype(np.float64) for r in range(size))
@@ -38,7 +41,6 @@ await_end()
 session.close()
 """
 STEPS = 16
-TRIALS = 4
 
 
 class Trained(NamedTuple):
@@ -64,20 +66,11 @@ def train(policy: str, nodes: int, per_node: int, links: str) -> Trained:
         return Trained(digests, merged.pop(), parts.pop(), statuses[0]["leader"]["merging"], cluster.log(0))
 
 
-def train_until_merged(*case) -> Trained:
-    """Merging is worth it by what is measured; on a machine that is busy now it may not be."""
-    for _ in range(TRIALS):
-        trained = train("mgwfbp", *case)
-        if trained.merging:
-            return trained
-    pytest.fail(f"nothing was merged in {TRIALS} runs:\n{trained.log}")
-
-
 @pytest.mark.parametrize("links", ["gloo:lo", "workertcp:lo", "gloo:lo,workertcp:lo"])
 @pytest.mark.parametrize("nodes, per_node", [(2, 1), (2, 2), (3, 1)])
 def test_merged_operations_carry_the_exact_sums(nodes, per_node, links):
     fifo = train("fifo", nodes, per_node, links)
-    mgwfbp = train_until_merged(nodes, per_node, links)
+    mgwfbp = train("mgwfbp", nodes, per_node, links)
     assert len(fifo.digests) == 1 and mgwfbp.digests == fifo.digests
     assert fifo.merged == 0 and fifo.merging == []
     [chosen] = mgwfbp.merging
@@ -103,8 +96,7 @@ def status_of_a_stall(late: int) -> dict:
 
 @pytest.mark.parametrize("late", [0, 1])
 def test_the_worker_and_the_tensor_for_which_merged_ones_wait_are_named(late):
-    jobs = (status_of_a_stall(late) for _ in range(TRIALS))  # see train_until_merged
-    job = next((job for job in jobs if job["leader"]["merging"]), None)
-    assert job, f"nothing was merged before, in {TRIALS} runs"
+    job = status_of_a_stall(late)
+    assert job["leader"]["merging"], "nothing was merged before"
     owed = {(stall["rank"], stall["owes"], stall["step"]) for stall in job["stalls"]}
-    assert (late, "t1.5000", 14) in owed and all(rank == late for rank, _, _ in owed)
+    assert (late, "t3.5000", 14) in owed and all(rank == late for rank, _, _ in owed)

@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, wait_for_line, wait_until
+from cluster import BUILD, MARGIN_S, TIMEOUT_S, Cluster, clean_environment, wait_for_line, wait_until
 from test_parameter_servers import SUMS, Servers, run
 
 pytestmark = pytest.mark.skipif(
@@ -66,7 +66,7 @@ def test_a_lost_node_is_named_and_the_daemons_serve_the_next_job():
         for worker in workers[:2]:
             _, seconds, text = wait_for_line(worker, "ERROR").split(" ", 2)
             assert "node 2" in text
-            assert float(seconds) - moment < 3 + 1.5, text
+            assert float(seconds) - moment < TIMEOUT_S + MARGIN_S, text
         wait_until(lambda: all(gone(pid) for pid in left), what="the end of the killed daemon's helpers")
         cluster.daemons[2].wait()
         cluster.daemons[2] = cluster.start_daemon(2)
@@ -89,7 +89,7 @@ def test_a_crash_of_mpi_is_the_end_of_the_link_where_another_one_is_left(kill):
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_of_mpi_ends_the_job_with_the_reason_and_not_the_daemon(kill):
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout="40s") as cluster:
         workers = cluster.start(SUMS, DEFT_LINKS="mpi:lo", STEPS="1000000")
         for worker in workers:
             wait_for_line(worker, "training")
@@ -98,7 +98,7 @@ def test_a_crash_of_mpi_ends_the_job_with_the_reason_and_not_the_daemon(kill):
         for worker in workers:
             _, seconds, text = wait_for_line(worker, "ERROR").split(" ", 2)
             assert f"the MPI process of node 1 was ended by signal {int(kill)}" in text
-            assert float(seconds) - moment < 3, text
+            assert float(seconds) - moment < 20, f"noticed only by the deadline: {text}"
         assert len({output.split()[-1] for output in run(cluster, 1, "mpi:lo")}) == 1
 
 
@@ -111,17 +111,17 @@ def test_writing_to_a_node_that_has_died_does_not_end_the_own_mpi_process():
 
 
 def test_a_node_without_the_helper_is_named_on_every_worker(tmp_path):
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2, timeout="60s") as cluster:
         cluster.daemons[1].kill()
         cluster.daemons[1].wait()
         shutil.copy(BUILD / "bin/deftd", tmp_path / "deftd")
         cluster.daemons[1] = cluster.start_daemon(1, program=tmp_path / "deftd")
         begin = time.monotonic()
         for rank, worker in enumerate(cluster.start(SUMS, DEFT_LINKS="mpi:lo")):
-            out, err = worker.communicate(timeout=20)
+            out, err = worker.communicate(timeout=60)
             assert worker.returncode != 0
             assert f"there is no program deft-mpi in {tmp_path}" in out + err, (rank, out, err)
-        assert time.monotonic() - begin < 10
+        assert time.monotonic() - begin < 30, "noticed only by the deadline"
 
 
 def test_nodes_with_different_kinds_of_links_are_told():
