@@ -1,0 +1,59 @@
+"""scripts/mutate says `killed` only if a test that passes without the mutation fails with it."""
+
+import importlib.machinery
+import importlib.util
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def mutate():
+    loader = importlib.machinery.SourceFileLoader("mutate", str(ROOT / "scripts/mutate"))
+    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mutate", loader))
+    sys.modules["mutate"] = module
+    loader.exec_module(module)
+    return module
+
+
+def copy_of(mutate, folder: Path, source: str, test: str):
+    """A tree of one Python file and its test, which needs no build."""
+
+    class PythonCopy(mutate.Copy):
+        def build(self, _):
+            return True
+
+    (folder / "thing.py").write_text(source)
+    (folder / "test_thing.py").write_text(f"from thing import larger\n\ndef test_larger():\n    {test}\n")
+    (folder / ".venv/bin").mkdir(parents=True)
+    (folder / ".venv/bin/python").symlink_to(sys.executable)
+    return PythonCopy(folder)
+
+
+SOURCE = "def larger(a, b):\n    return a if a > b else b\n"
+
+
+@pytest.mark.parametrize(
+    ("test", "verdict"),
+    [
+        ("assert larger(1, 2) == 2", "killed"),
+        ("assert larger(2, 2) == 2", "survived"),
+        ("assert larger(1, 2) == 1", "its tests fail without it"),
+    ],
+)
+def test_a_mutation_is_killed_only_by_a_test_that_passes_without_it(mutate, tmp_path, test, verdict):
+    copy = copy_of(mutate, tmp_path, SOURCE, test)
+    mutation = mutate.Mutation("thing.py", "a > b", "a < b", "the smaller one", pytest="test_thing.py")
+    [result] = mutate.run(copy, [mutation])
+    assert result["verdict"] == verdict
+    assert (tmp_path / "thing.py").read_text() == SOURCE
+
+
+def test_a_text_that_is_not_there_once_is_told(mutate, tmp_path):
+    copy = copy_of(mutate, tmp_path, SOURCE, "assert larger(1, 2) == 2")
+    mutation = mutate.Mutation("thing.py", "a < b", "a > b", "nothing", pytest="test_thing.py")
+    [result] = mutate.run(copy, [mutation])
+    assert result["verdict"].startswith("stale: thing.py has 0 times: a < b")
