@@ -38,9 +38,17 @@ CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
 PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
-# The process tests of the sanitizer trees: workers and daemons in every role, a peer that dies, bad input.
+# The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
+POLICIES = ("fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "knapsack")
 SANITIZED_TESTS = [
-    "tests/process/test_reduction.py::test_sum_of_two_nodes_with_two_workers_each",
+    *(f"tests/process/test_reduction.py::test_every_rank_gets_the_exact_sum[2-2-{policy}]" for policy in POLICIES),
+    "tests/process/test_reduction.py::test_collectives_of_all_types[2-2]",
+    "tests/process/test_reduction.py::test_several_jobs_at_once_are_kept_apart",
+    "tests/process/test_faults.py::test_a_killed_node_is_named",
+    "tests/process/test_faults.py::test_a_rank_that_ends_early_is_named",
+    "tests/process/test_faults.py::test_a_worker_that_exits_by_an_exception_ends_the_others",
+    "tests/process/test_bad_input.py::test_collectives_that_differ_fail_alone_and_the_job_goes_on",
+    "tests/process/test_bad_input.py::test_garbage_on_the_socket",
 ]
 
 running: set[subprocess.Popen] = set()

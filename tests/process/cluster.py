@@ -75,7 +75,9 @@ class Cluster:
                 process.send_signal(signal.SIGCONT)
                 process.kill()
             process.wait()
+        reports = [log for log in map(self.log, range(len(self.daemons))) if "Sanitizer" in log]
         self.folder.cleanup()
+        assert not reports, "\n".join(reports)
 
     def address_to_listen_on(self, node: int) -> str:
         return f"127.0.0.{node + 1}:{free_port(f'127.0.0.{node + 1}')}"

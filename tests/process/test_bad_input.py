@@ -1,6 +1,7 @@
 """What users get wrong: each a clear error on every side, at once or by the deadline."""
 
 import os
+import random
 import socket
 import subprocess
 import time
@@ -250,7 +251,17 @@ def test_a_client_of_another_version():
         assert cluster.daemons[0].poll() is None
 
 
-@pytest.mark.parametrize("garbage", [b"", b"x", b"DEFT", os.urandom(64), b"DEFT" + bytes(60), os.urandom(60000)])
+GARBAGE = {
+    "empty": b"",
+    "one byte": b"x",
+    "a header cut off": b"DEFT",
+    "noise": random.Random(1).randbytes(64),
+    "zeros": b"DEFT" + bytes(60),
+    "much noise": random.Random(2).randbytes(60000),
+}
+
+
+@pytest.mark.parametrize("garbage", GARBAGE.values(), ids=GARBAGE)
 def test_garbage_on_the_socket(garbage):
     with Cluster(1) as cluster:
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
