@@ -36,6 +36,7 @@ RESULTS = ROOT / "build/test-results"
 HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
+FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
 PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
@@ -147,8 +148,20 @@ def unit(_: argparse.Namespace) -> Tally:
     return run_ctest("unit", "build", {}, [])
 
 
+def halves() -> list[list[str]]:
+    """The folders of Python tests in two groups that take about as long. They run at the same time: most of them wait."""
+    folders = sorted({f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")})
+    first = [folder for folder in folders if folder.split("/")[1] in FIRST_HALF]
+    return [first, [folder for folder in folders if folder not in first]]
+
+
 def python(_: argparse.Namespace) -> Tally:
-    return run_pytest("python", ["tests"], {}, [])
+    tally = Tally()
+    with ThreadPoolExecutor(2) as pool:
+        names = ("python-1", "python-2")
+        for result in pool.map(lambda name, tests: run_pytest(name, tests, {}, []), names, halves()):
+            tally.add(result)
+    return tally
 
 
 def lint(_: argparse.Namespace) -> Tally:

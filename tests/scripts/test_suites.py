@@ -119,3 +119,10 @@ def test_a_command_that_hangs_is_ended_with_its_children(suites, tmp_path, monke
     assert status == 124
     child = Path(f"/proc/{log.read_text().split()[0]}/stat")
     assert not child.exists() or child.read_text().split()[2] == "Z"
+
+
+def test_the_halves_of_the_python_suite_hold_every_test_file(suites):
+    first, second = suites.halves()
+    assert first and second and not set(first) & set(second)
+    files = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
+    assert {ROOT / folder for folder in first + second} == files
