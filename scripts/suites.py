@@ -149,7 +149,7 @@ def unit(_: argparse.Namespace) -> Tally:
 
 
 def halves() -> list[list[str]]:
-    """The folders of Python tests in two groups that take about as long. They run at the same time: most of them wait."""
+    """The folders of Python tests in two groups that take about as long, to run at the same time: most tests wait."""
     folders = sorted({f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")})
     first = [folder for folder in folders if folder.split("/")[1] in FIRST_HALF]
     return [first, [folder for folder in folders if folder not in first]]

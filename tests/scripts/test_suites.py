@@ -115,7 +115,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(suites, tmp_path, monke
     monkeypatch.setattr(suites, "RESULTS", tmp_path)
     monkeypatch.setattr(suites, "ROOT", tmp_path)
     monkeypatch.setattr(suites, "HEARTBEAT_SECONDS", 0.2)
-    status, log = suites.run("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], timeout=0.3)
+    status, log = suites.run("hanging", ["sh", "-c", "sleep 600 & echo $!; wait"], timeout=5)
     assert status == 124
     child = Path(f"/proc/{log.read_text().split()[0]}/stat")
     assert not child.exists() or child.read_text().split()[2] == "Z"
