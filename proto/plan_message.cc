@@ -49,7 +49,7 @@ std::vector<model::PlanGeneration> read(const Generations& message) {
 
 }  // namespace
 
-deft::Plan to_message(const DatedPlan& dated) {
+deft::Plan to_message(const ScheduledPlan& dated) {
   deft::Plan message;
   message.set_epoch(dated.epoch);
   message.set_activation_step(dated.activation_step);
@@ -77,9 +77,9 @@ deft::Plan to_message(const DatedPlan& dated) {
   return message;
 }
 
-Result<DatedPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
-                               std::size_t links) {
-  DatedPlan dated{message.epoch(), message.activation_step(), {}};
+Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
+                                   std::size_t links) {
+  ScheduledPlan dated{message.epoch(), message.activation_step(), {}};
   model::Plan& plan = dated.plan;
   plan.period_steps = message.period_steps();
   plan.generations = read(message.generations());
@@ -97,7 +97,7 @@ Result<DatedPlan> from_message(const deft::Plan& message, std::span<const std::u
   return dated;
 }
 
-std::string to_json(const DatedPlan& dated) {
+std::string to_json(const ScheduledPlan& dated) {
   google::protobuf::util::JsonPrintOptions options;
   options.always_print_primitive_fields = true;
   options.preserve_proto_field_names = true;
@@ -106,7 +106,8 @@ std::string to_json(const DatedPlan& dated) {
   return ok.ok() ? text : std::string();  // it fails only for messages that hold an Any
 }
 
-Result<DatedPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes, std::size_t links) {
+Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes,
+                                 std::size_t links) {
   deft::Plan message;
   const auto ok = google::protobuf::util::JsonStringToMessage({json.data(), json.size()}, &message);
   if (!ok.ok()) return fail(ErrorKind::kInvalid, "plan: " + std::string(ok.message()));

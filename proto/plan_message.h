@@ -17,21 +17,21 @@
 namespace deft::messages {
 
 // A plan, and from when on it holds: its cycles begin at `activation_step`.
-struct DatedPlan {
+struct ScheduledPlan {
   std::uint64_t epoch = 0;  // counts plans
   std::uint64_t activation_step = 0;
   model::Plan plan;
-  bool operator==(const DatedPlan&) const = default;
+  bool operator==(const ScheduledPlan&) const = default;
 };
 
-deft::Plan to_message(const DatedPlan& dated);
+deft::Plan to_message(const ScheduledPlan& dated);
 
 // An error names the field: "plan.links[1].parts[4].bucket: 9, and there are 6 buckets". A plan whose hash is another
 // than the message says is a mismatch.
-Result<DatedPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
-                               std::size_t links);
+Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
+                                   std::size_t links);
 
-std::string to_json(const DatedPlan& dated);
-Result<DatedPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes, std::size_t links);
+std::string to_json(const ScheduledPlan& dated);
+Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes, std::size_t links);
 
 }  // namespace deft::messages

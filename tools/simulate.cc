@@ -7,6 +7,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/model/link_costs.h"
+#include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
 #include "tools/simulate_options.h"
 #include "tools/simulate_output.h"
@@ -59,7 +60,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   setup.limits = options.limits;
   setup.limits.set_slots(options.slots);
   const auto begin = std::chrono::steady_clock::now();
-  const auto scheduler = sched::make_scheduler(setup);
+  const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));
   const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
   const sim::Options run{.steps = options.steps,

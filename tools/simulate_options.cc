@@ -33,11 +33,11 @@ Setter number(T SimulateOptions::*member, T minimum) {
   return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.*member); };
 }
 
-Setter limit(std::uint32_t sched::PlanLimits::*member, std::uint32_t minimum) {
+Setter limit(std::uint32_t plan::Limits::*member, std::uint32_t minimum) {
   return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.limits.*member); };
 }
 
-Setter percent(double sched::PlanLimits::*member) {
+Setter percent(double plan::Limits::*member) {
   return [=](SimulateOptions& o, const std::string& text) {
     double value = 0;
     if (!parse(text, 0.0, value) || value > 100) return false;
@@ -85,15 +85,15 @@ const std::vector<Flag>& flags() {
       {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
        number<std::uint64_t>(&O::credit_bytes, 1)},
       {"--max-staleness-steps", "N", "knapsack: steps by which an update may be late; 0: none (default: 16)",
-       limit(&sched::PlanLimits::max_staleness_steps, 0)},
+       limit(&plan::Limits::max_staleness_steps, 0)},
       {"--max-merged-steps", "N", "knapsack: steps whose gradients an update may merge (default: 16)",
-       limit(&sched::PlanLimits::max_merged_steps, 1)},
+       limit(&plan::Limits::max_merged_steps, 1)},
       {"--fresh-wait-percent", "X", "knapsack: waiting for fresh updates, in percent of compute (default: 0)",
-       percent(&sched::PlanLimits::fresh_tolerance)},
+       percent(&plan::Limits::fresh_tolerance)},
       {"--max-late-percent", "X", "knapsack: of all bytes, how many may be merged or late (default: 100)",
-       percent(&sched::PlanLimits::late_share)},
+       percent(&plan::Limits::stale_share)},
       {"--link-reserve-percent", "X", "knapsack: of the links' time, how much plans leave free (default: 2)",
-       percent(&sched::PlanLimits::jitter_margin)},
+       percent(&plan::Limits::jitter_margin)},
       {"--slots", "N", "knapsack: generations under way at once (default: 8)", number<std::uint32_t>(&O::slots, 1)},
       {"--contention", "X", "with n busy links each is 1 + X * (n - 1) times slower (default: 0)",
        number<double>(&O::contention, 0)},

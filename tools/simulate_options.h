@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/sched/plan_limits.h"
+#include "core/plan/limits.h"
 
 namespace deft::tools {
 
@@ -32,8 +32,8 @@ struct SimulateOptions {
   std::uint64_t seed = 1;
   std::uint64_t partition_bytes = 4'000'000;  // ByteScheduler's defaults, in bytes of float32
   std::uint64_t credit_bytes = 16'000'000;
-  sched::PlanLimits limits;  // of the knapsack policies
-  std::uint32_t slots = sched::PlanLimits{}.max_generations;
+  plan::Limits limits;  // of the knapsack policies
+  std::uint32_t slots = plan::Limits{}.max_generations;
 
   [[nodiscard]] std::uint64_t warmup_steps() const { return warmup ? warmup : steps / 4; }
 };

@@ -4,11 +4,11 @@
 
 #include <random>
 
+#include "core/papers/knapsack_solver.h"
+#include "core/plan/planner.h"
 #include "core/preserve/preserver.h"
-#include "core/sched/knapsack_planner.h"
-#include "core/sched/knapsack_solver.h"
 
-namespace deft::sched {
+namespace deft::plan {
 namespace {
 
 model::Profile profile_of(std::size_t buckets, std::size_t links, double coverage) {
@@ -43,7 +43,7 @@ void plan(benchmark::State& state) {
                                   static_cast<double>(state.range(2)) / 100);
   model::Plan last;
   for (auto _ : state) {
-    auto plan = plan_knapsack(profile, {});
+    auto plan = find_plan(profile, {});
     if (!plan) return state.SkipWithError(plan.error().message().c_str());
     last = std::move(*plan);
   }
@@ -61,9 +61,9 @@ BENCHMARK(plan)
 // Synchronous plans, and caps that allow no plan without waiting: the search goes through all rhythms.
 void plan_with_caps(benchmark::State& state) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), 4, 4);
-  PlanLimits limits;
+  Limits limits;
   limits.max_staleness_steps = static_cast<std::uint32_t>(state.range(1));
-  for (auto _ : state) benchmark::DoNotOptimize(plan_knapsack(profile, limits));
+  for (auto _ : state) benchmark::DoNotOptimize(find_plan(profile, limits));
 }
 BENCHMARK(plan_with_caps)
     ->ArgNames({"buckets", "staleness"})
@@ -88,7 +88,7 @@ void exact(benchmark::State& state) {
 BENCHMARK(exact)->Arg(10)->Arg(20)->Arg(50)->Arg(200)->Unit(benchmark::kMillisecond);
 
 void judge_plan(benchmark::State& state) {
-  const auto plan = plan_knapsack(profile_of(20, 2, 2), {});
+  const auto plan = find_plan(profile_of(20, 2, 2), {});
   const preserve::Walk walk{
       .state = 0.02, .target = 0, .learning_rate = 0.01, .gradient_mean = 0.4, .gradient_deviation = 20, .batch = 64};
   for (auto _ : state) benchmark::DoNotOptimize(preserve::judge(*plan, walk));
@@ -96,6 +96,6 @@ void judge_plan(benchmark::State& state) {
 BENCHMARK(judge_plan)->Unit(benchmark::kMillisecond);
 
 }  // namespace
-}  // namespace deft::sched
+}  // namespace deft::plan
 
 BENCHMARK_MAIN();

@@ -6,6 +6,7 @@
 #include <random>
 
 #include "core/base/policy_traits.h"
+#include "core/papers/policies.h"
 #include "core/sim/simulation.h"
 
 namespace deft::sim {
@@ -34,7 +35,7 @@ model::Profile random_profile(std::uint32_t buckets, std::uint32_t links) {
 void run(benchmark::State& state, const model::Profile& profile, std::string_view policy) {
   std::uint64_t events = 0;
   for (auto _ : state) {
-    const auto scheduler = sched::make_scheduler(setup_for(profile, policy));
+    const auto scheduler = papers::make_scheduler(setup_for(profile, policy));
     const auto outcome = scheduler ? simulate(**scheduler, profile, {.steps = 50, .warmup_steps = 10})
                                    : tl::unexpected(scheduler.error());
     if (!outcome) {

@@ -120,7 +120,7 @@ client::Request request_of(const char* name, deft::ipc::Collective collective, c
   return request;
 }
 
-deft_generation described(const deft::client::Group& group, const deft::model::Dated& dated) {
+deft_generation described(const deft::client::Group& group, const deft::model::UpdateWindow& dated) {
   return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group.slot_of(dated.generation)};
 }
 

@@ -12,25 +12,25 @@ tl::unexpected<Error> senseless(const std::string& what) {
 
 }  // namespace
 
-model::Dated Generations::of_step(std::size_t tensor, std::uint64_t step) const {
+model::UpdateWindow Generations::of_step(std::size_t tensor, std::uint64_t step) const {
   const std::lock_guard lock(mutex_);
-  return calendars_[tensor].of_step(step);
+  return schedules_[tensor].of_step(step);
 }
 
-model::Dated Generations::at(std::size_t tensor, std::uint64_t generation) const {
+model::UpdateWindow Generations::at(std::size_t tensor, std::uint64_t generation) const {
   const std::lock_guard lock(mutex_);
-  return calendars_[tensor].at(generation);
+  return schedules_[tensor].at(generation);
 }
 
 void Generations::cut(std::uint64_t step) {
   const std::lock_guard lock(mutex_);
-  model::cut(calendars_, step);
+  model::cut(schedules_, step);
 }
 
 Result<void> Generations::receive(const shm::PlanRecord& plan) {
   const std::lock_guard lock(mutex_);
   if (announced_ || plan.generations == 0 || plan.generations > kMaxGenerations) return senseless("out of turn");
-  if (plan.first_tensor >= calendars_.size() || plan.tensors > calendars_.size() - plan.first_tensor)
+  if (plan.first_tensor >= schedules_.size() || plan.tensors > schedules_.size() - plan.first_tensor)
     return senseless("for tensors that do not exist");
   announced_ = {plan.activation_step, plan.first_tensor, plan.tensors, plan.generations, {plan.cycle_steps, {}}};
   return {};
@@ -45,7 +45,7 @@ Result<void> Generations::receive(const shm::PlanGenerationRecord& generation) {
   if (model::slots_needed(announced_->cycle) > slots_) return senseless("that needs more slots than the arena has");
   const auto cycle = std::make_shared<const model::UpdateCycle>(std::move(announced_->cycle));
   for (std::size_t t = announced_->first; t < announced_->first + announced_->count; ++t)
-    calendars_[t].follow(announced_->step, cycle);
+    schedules_[t].follow(announced_->step, cycle);
   announced_.reset();
   return {};
 }

@@ -1,4 +1,4 @@
-// What a worker knows of a group's generations: a calendar for each tensor, kept up to date by the plans that its daemon
+// What a worker knows of a group's generations: a schedule for each tensor, kept up to date by the plans that its daemon
 // announces and by the worker's own flushes.
 //
 // A plan is announced before the last FINISH without which no worker can come to the plan's first step, and the ring
@@ -10,28 +10,28 @@
 #include <optional>
 #include <vector>
 
-#include "core/model/calendar.h"
+#include "core/model/update_schedule.h"
 #include "core/shm/layout.h"
 
 namespace deft::client {
 
 class Generations {
  public:
-  Generations(std::size_t tensors, std::uint32_t slots) : calendars_(tensors), slots_(slots) {}
+  Generations(std::size_t tensors, std::uint32_t slots) : schedules_(tensors), slots_(slots) {}
 
   // Of tensors that exist.
-  [[nodiscard]] model::Dated of_step(std::size_t tensor, std::uint64_t step) const;
-  [[nodiscard]] model::Dated at(std::size_t tensor, std::uint64_t generation) const;
+  [[nodiscard]] model::UpdateWindow of_step(std::size_t tensor, std::uint64_t step) const;
+  [[nodiscard]] model::UpdateWindow at(std::size_t tensor, std::uint64_t generation) const;
   // The same for all tensors; `visit(tensor, dated)` is called for each, in order.
   template <typename Visit>
   void each_of_step(std::uint64_t step, Visit visit) const {
     const std::lock_guard lock(mutex_);
-    for (std::size_t t = 0; t < calendars_.size(); ++t) visit(t, calendars_[t].of_step(step));
+    for (std::size_t t = 0; t < schedules_.size(); ++t) visit(t, schedules_[t].of_step(step));
   }
   template <typename Visit>
   void each_at(const std::uint64_t* generations, Visit visit) const {
     const std::lock_guard lock(mutex_);
-    for (std::size_t t = 0; t < calendars_.size(); ++t) visit(t, calendars_[t].at(generations[t]));
+    for (std::size_t t = 0; t < schedules_.size(); ++t) visit(t, schedules_[t].at(generations[t]));
   }
   // The generation under way ends before `step`, and the cycle begins anew.
   void cut(std::uint64_t step);
@@ -50,7 +50,7 @@ class Generations {
   };
 
   mutable std::mutex mutex_;
-  std::vector<model::Calendar> calendars_;  // of the tensors
+  std::vector<model::UpdateSchedule> schedules_;  // of the tensors
   std::uint32_t slots_;
   std::optional<Announced> announced_;  // a plan whose generations are still coming
 };

@@ -130,7 +130,7 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
     std::fill_n(next_.begin() + static_cast<std::ptrdiff_t>(first), count, generation + 1);
   }
   for (std::size_t at = first, end = first + count; at < end;) {  // those with the same dates together
-    const model::Dated when = generations_->at(at, generation);
+    const model::UpdateWindow when = generations_->at(at, generation);
     std::size_t next = at + 1;
     while (next < end && generations_->at(next, generation) == when) ++next;
     if (auto ok = submit_ready(at, next - at, when, slot); !ok) return ok;
@@ -139,7 +139,7 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
   return {};
 }
 
-Result<void> Group::submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot) {
+Result<void> Group::submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when, std::uint32_t slot) {
   shm::ReadyRecord record;
   record.group = number_;
   record.slot = slot;

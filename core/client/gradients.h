@@ -59,7 +59,7 @@ class Group {
         model::ReduceOp op);
   Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
   Result<void> map_arena();
-  Result<void> submit_ready(std::size_t first, std::size_t count, const model::Dated& when, std::uint32_t slot);
+  Result<void> submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when, std::uint32_t slot);
   [[nodiscard]] Result<void> check_range(std::size_t first, std::size_t count) const;
 
   Session& session_;

@@ -133,7 +133,7 @@ std::uint32_t Plan::max_merged() const {
   return most_of(*this, [](const PlanGeneration& generation) { return generation.merged(); });
 }
 
-double Plan::late_share() const {
+double Plan::stale_share() const {
   double late = 0, all = 0;
   for (const auto& [bucket, bytes] : bucket_bytes()) {
     all += bytes;

@@ -65,7 +65,7 @@ struct Plan {
   [[nodiscard]] double updates_per_step() const;                     // a mean over the bytes of all buckets
   [[nodiscard]] std::uint32_t max_staleness() const;
   [[nodiscard]] std::uint32_t max_merged() const;
-  [[nodiscard]] double late_share() const;  // of all bytes, those of buckets that are merged or late
+  [[nodiscard]] double stale_share() const;  // of all bytes, those of buckets that are merged or late
   [[nodiscard]] std::size_t parts() const;
   // Of everything that the nodes must agree on; the same on every machine.
   [[nodiscard]] std::uint64_t hash() const;

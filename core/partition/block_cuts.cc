@@ -6,7 +6,7 @@
 #include <queue>
 
 #include "core/model/backward.h"
-#include "core/model/merging.h"
+#include "core/model/fusion.h"
 
 namespace deft::partition {
 namespace {
@@ -66,7 +66,7 @@ Cuts mgwfbp_cuts(const Profile& profile) {
   Cuts cuts;
   std::uint64_t at = 0;
   std::size_t i = 0;
-  for (const auto start : model::merged_starts(profile)) {
+  for (const auto start : model::fused_starts(profile)) {
     for (; i < start; ++i) at += profile.buckets[produced(profile, i)].bytes;
     cuts.push_back(at);
   }

@@ -11,7 +11,7 @@ namespace {
 
 using Cycle = std::vector<model::PlanGeneration>;
 
-double expected(const Cycle& cycle, const Walk& walk, Merging merging, double noise) {
+double expected(const Cycle& cycle, const Walk& walk, MergeScale merging, double noise) {
   if (!std::isfinite(noise)) return std::numeric_limits<double>::infinity();
   Position position(walk);
   for (const auto& generation : cycle) position.update(generation.merged(), merging, noise);
@@ -68,8 +68,8 @@ double staleness_in_updates(const Cycle& cycle, std::uint32_t period_steps) {
 double ratio_of(double original, double planned) { return planned > 0 ? original / planned : 1.0; }
 
 // The share of an update's way that it pulls the walk back; an update of k summed steps pulls k times as far.
-double pull_of(const model::Plan& plan, const Walk& walk, Merging merging) {
-  const double step = walk.learning_rate * (merging == Merging::kSum ? plan.max_merged() : 1);
+double pull_of(const model::Plan& plan, const Walk& walk, MergeScale merging) {
+  const double step = walk.learning_rate * (merging == MergeScale::kSum ? plan.max_merged() : 1);
   return step * std::max(walk.gradient_norm, walk.gradient_mean) / (2 * (walk.state - walk.target));
 }
 
@@ -87,12 +87,12 @@ double staleness_noise(double pull, double delay_updates) {
   return (1 + std::sin(angle)) / std::cos(angle);
 }
 
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging, double epsilon, Staleness judged) {
+Judgement judge(const model::Plan& plan, const Walk& walk, MergeScale merging, double epsilon, Staleness judged) {
   Position original(walk);
   for (std::uint32_t step = 0; step < plan.period_steps; ++step) original.update(1, merging);
   Judgement out;
   out.expected_original = original.mean();
-  if (judged == Staleness::kOfAllPlans || plan.late_share() > kAlmostAllBytes)
+  if (judged == Staleness::kOfAllPlans || plan.stale_share() > kAlmostAllBytes)
     out.noise = staleness_noise(kSteepest * pull_of(plan, walk, merging), staleness_in_updates(plan));
   for (const auto& [cycle, share] : parts_of(plan)) {
     out.expected_fresh += share * expected(cycle, walk, merging, 1);
@@ -120,8 +120,8 @@ Result<void> check_walk(const Walk& walk) {
   return {};
 }
 
-Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, Merging merging, double epsilon,
-                           Staleness judged) {
+Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, MergeScale merging,
+                           double epsilon, Staleness judged) {
   if (auto ok = check_walk(walk); !ok) return tl::unexpected(ok.error());
   for (unsigned attempt = 1;; ++attempt) {
     auto plan = planner(request);

@@ -54,7 +54,7 @@ enum class Staleness { kOfAllPlans, kOfAlmostAllBytes };
 inline constexpr double kAlmostAllBytes = 0.9;
 
 // `walk` as check_walk wants it.
-Judgement judge(const model::Plan& plan, const Walk& walk, Merging merging = Merging::kSum, double epsilon = 0.01,
+Judgement judge(const model::Plan& plan, const Walk& walk, MergeScale merging = MergeScale::kSum, double epsilon = 0.01,
                 Staleness judged = Staleness::kOfAllPlans);
 
 // What the planner is asked for.
@@ -76,7 +76,7 @@ inline constexpr double kMoreCapacity = 1.15;  // an attempt
 
 // Plans until a plan is accepted or the attempts run out; then the last plan comes back with its judgement, unaccepted.
 Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request = {},
-                           Merging merging = Merging::kSum, double epsilon = 0.01,
+                           MergeScale merging = MergeScale::kSum, double epsilon = 0.01,
                            Staleness judged = Staleness::kOfAllPlans);
 
 }  // namespace deft::preserve

@@ -88,8 +88,8 @@ void Position::rebound_from_grid(double drift, double deviation) {
   mean_ = mean;
 }
 
-void Position::update(unsigned steps, Merging merging, double noise) {
-  const double scale = merging == Merging::kSum ? walk_.learning_rate * steps : walk_.learning_rate;
+void Position::update(unsigned steps, MergeScale merging, double noise) {
+  const double scale = merging == MergeScale::kSum ? walk_.learning_rate * steps : walk_.learning_rate;
   const double drift = scale * walk_.gradient_mean;
   const double own = scale * walk_.gradient_deviation * std::sqrt(noise / (walk_.batch * steps));
   if (!mass_.empty()) return rebound_from_grid(drift, std::max(own, 1e-3 * cell_));

@@ -14,7 +14,7 @@
 namespace deft::preserve {
 
 // How an update of k merged steps is scaled: their sum (k times the step of one) or their mean.
-enum class Merging { kSum, kMean };
+enum class MergeScale { kSum, kMean };
 
 struct Walk {
   double state = 0;               // s: the loss now
@@ -32,7 +32,7 @@ class Position {
   explicit Position(const Walk& walk) : walk_(walk), mean_(walk.state - walk.target) {}
 
   // One update that merges `steps` steps. `noise` multiplies its variance (1: as the gradients give it).
-  void update(unsigned steps, Merging merging, double noise = 1);
+  void update(unsigned steps, MergeScale merging, double noise = 1);
   [[nodiscard]] double mean() const { return walk_.target + mean_; }  // the expected loss
 
  private:

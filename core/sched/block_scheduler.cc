@@ -4,13 +4,13 @@
 #include <cmath>
 #include <limits>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::sched {
 namespace {
 
 std::uint64_t round_up(std::uint64_t bytes) {
-  return (bytes + kPartAlignBytes - 1) / kPartAlignBytes * kPartAlignBytes;
+  return (bytes + model::kPartAlignBytes - 1) / model::kPartAlignBytes * model::kPartAlignBytes;
 }
 
 }  // namespace
@@ -53,7 +53,7 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
 
 std::uint64_t BlockScheduler::fitting(const Ready& task, model::LinkIndex link, TimeUs now_us) const {
   const auto next_us =
-      forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.urgency});
+      forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.priority});
   if (!next_us) return kNoLimit;
   const double room_us = *next_us - static_cast<double>(now_us) - board_.cost_us(link, 0);
   if (room_us <= 0) return rules_.unit_bytes;
@@ -62,7 +62,7 @@ std::uint64_t BlockScheduler::fitting(const Ready& task, model::LinkIndex link, 
     const double units = std::ceil(bytes / static_cast<double>(rules_.unit_bytes));
     return static_cast<std::uint64_t>(std::max(1.0, units)) * rules_.unit_bytes;
   }
-  const auto whole = static_cast<std::uint64_t>(bytes) / kPartAlignBytes * kPartAlignBytes;
+  const auto whole = static_cast<std::uint64_t>(bytes) / model::kPartAlignBytes * model::kPartAlignBytes;
   return std::max(whole, rules_.unit_bytes);
 }
 

@@ -4,7 +4,7 @@
 #include <limits>
 #include <tuple>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::sched {
 namespace {
@@ -15,7 +15,7 @@ constexpr double kLongestShare = 0.1;  // the same where the latency is long
 constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
-constexpr std::uint64_t kExpressWindowBytes = 4 * kExpressBytes;  // on their way at once on a link
+constexpr std::uint64_t kExpressWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
 // Parts that one call considers: past a fast link's backlog to what a slow one should take.
 constexpr int kLookAhead = 64;
 
@@ -27,19 +27,19 @@ DueQueue::DueQueue(const Setup& setup)
       express_bytes_(setup.links.size()) {}
 
 bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
-  return std::tie(a.task.due_step, a.task.urgency) < std::tie(b.task.due_step, b.task.urgency);
+  return std::tie(a.task.due_step, a.task.priority) < std::tie(b.task.due_step, b.task.priority);
 }
 
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
-  auto& queue = passes_others(waiting.bytes) ? express_ : waiting_;
+  auto& queue = model::is_small(waiting.bytes) ? express_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
 
-void DueQueue::date_anew(const std::vector<model::Calendar>& calendars) {
+void DueQueue::date_anew(const std::vector<model::UpdateSchedule>& schedules) {
   for (auto* const queue : {&waiting_, &express_}) {
     for (Waiting& waiting : *queue)
-      waiting.task.due_step = calendars[waiting.task.bucket].at(waiting.task.generation).apply_step;
+      waiting.task.due_step = schedules[waiting.task.bucket].at(waiting.task.generation).apply_step;
     std::stable_sort(queue->begin(), queue->end(), is_before);
   }
 }
@@ -55,7 +55,7 @@ std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
 // How much of `rest` goes to `link` at once; leaves no sliver.
 std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest) const {
   const std::uint64_t part = std::min(part_bytes(link), bytes_until_urgent(link));
-  return rest <= part + part / 4 ? rest : part / kPartAlignBytes * kPartAlignBytes;
+  return rest <= part + part / 4 ? rest : part / model::kPartAlignBytes * model::kPartAlignBytes;
 }
 
 // As little as a part may be.
@@ -120,7 +120,7 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
   if (is_express(launches.back())) express_bytes_[link] += bytes;
 }
 
-bool DueQueue::is_express(const Launch& launch) const { return passes_others(buckets_[launch.bucket].bytes); }
+bool DueQueue::is_express(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   board_.finish(launch, now_us);

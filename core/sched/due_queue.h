@@ -2,7 +2,7 @@
 //
 //   DueQueue queue(setup);
 //   queue.pace(plan.compute_us);                      // how long a part may keep a link
-//   queue.add({bucket, generation, due_step, urgency});   // ready to go, to be applied before the forward of due_step
+//   queue.add({bucket, generation, due_step, priority});   // ready to go, to be applied before the forward of due_step
 //   queue.expect_urgent(at_us);                       // what no part should hold up is ready then
 //   queue.take(now_us, launches);                     // what the links have room for
 //   queue.finish(launch, now_us);                     // then take again
@@ -20,7 +20,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
-#include "core/model/calendar.h"
+#include "core/model/update_schedule.h"
 #include "core/sched/link_board.h"
 #include "core/sched/scheduler.h"
 
@@ -32,7 +32,7 @@ class DueQueue {
     model::BucketIndex bucket = 0;
     std::uint64_t generation = 0;
     std::uint64_t due_step = 0;
-    std::uint32_t urgency = 0;  // of what is due in the same step: lower goes first
+    std::uint32_t priority = 0;  // of what is due in the same step: lower goes first
   };
 
   explicit DueQueue(const Setup& setup);
@@ -42,8 +42,8 @@ class DueQueue {
   // When something is expected that is more urgent than all that waits; nothing where none is. Parts end by then.
   void expect_urgent(std::optional<double> at_us) { urgent_us_ = at_us; }
   void add(const Task& task);
-  // The dates may have changed: `calendars` of the buckets tell the new ones.
-  void date_anew(const std::vector<model::Calendar>& calendars);
+  // The dates may have changed: `schedules` of the buckets tell the new ones.
+  void date_anew(const std::vector<model::UpdateSchedule>& schedules);
   void take(TimeUs now_us, std::vector<Launch>& launches);
 
   void finish(const Launch& launch, TimeUs now_us);

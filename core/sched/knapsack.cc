@@ -7,15 +7,15 @@
 #include <string>
 #include <utility>
 
-#include "core/model/calendar.h"
+#include "core/model/parts.h"
+#include "core/model/update_schedule.h"
+#include "core/plan/planner.h"
 #include "core/sched/due_queue.h"
-#include "core/sched/knapsack_planner.h"
-#include "core/sched/looks.h"
-#include "core/sched/parts.h"
 #include "core/sched/pinned_plan.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_change.h"
 #include "core/sched/ready_forecast.h"
+#include "core/sched/replan_trigger.h"
 #include "core/sched/step_meter.h"
 
 namespace deft::sched {
@@ -41,8 +41,8 @@ std::vector<bool> joined_buckets(const Setup& setup) {
 
 // A plan for the links that are left, in which the lost ones have no parts.
 Result<model::Plan> plan_without(const std::vector<bool>& lost, const model::Profile& profile,
-                                 const PlanLimits& limits) {
-  auto plan = plan_knapsack(without_lost(profile, lost), limits);
+                                 const plan::Limits& limits) {
+  auto plan = plan::find_plan(without_lost(profile, lost), limits);
   if (!plan) return plan;
   for (std::size_t l = 0; l < lost.size(); ++l)
     if (lost[l]) plan->links.emplace(plan->links.begin() + static_cast<std::ptrdiff_t>(l));
@@ -58,14 +58,14 @@ class Knapsack final : public Scheduler {
         plan_(std::move(plan)),
         meter_(setup.buckets),
         measures_(!setup.profile),
-        calendars_(setup.buckets.size()),
+        schedules_(setup.buckets.size()),
         decided_(setup.buckets.size()),
         ready_(setup.buckets.size()),
         queued_(setup.buckets.size()),
         queue_(setup),
         forecast_(setup) {
     setup_.limits.joined = joined_buckets(setup);
-    model::follow(calendars_, 0, model::cycles_of(plan_));
+    model::follow(schedules_, 0, model::cycles_of(plan_));
     if (setup.profile) queue_.pace(plan_.compute_us);
   }
 
@@ -95,7 +95,7 @@ class Knapsack final : public Scheduler {
   void link_lost(model::LinkIndex link) override {
     lost_[link] = true;
     queue_.lose(link);
-    looks_.hurry(reached_);
+    trigger_.hurry(reached_);
   }
 
   std::vector<Launch> take_launches(TimeUs now_us) override {
@@ -108,10 +108,10 @@ class Knapsack final : public Scheduler {
 
   // The plan in force begins anew at `step`, before whatever plan follows.
   void flushed(std::uint64_t step, TimeUs) override {
-    model::cut(calendars_, step);
+    model::cut(schedules_, step);
     begins_ = std::max(begins_, step);
-    for (model::BucketIndex b = 0; b < calendars_.size(); ++b) queue_ready(b);
-    queue_.date_anew(calendars_);
+    for (model::BucketIndex b = 0; b < schedules_.size(); ++b) queue_ready(b);
+    queue_.date_anew(schedules_);
   }
 
   std::optional<PlanSwitch> take_switch() override { return std::exchange(switch_, std::nullopt); }
@@ -120,9 +120,9 @@ class Knapsack final : public Scheduler {
   void reach(std::uint64_t step) {
     if (reached_ > step) return;
     reached_ = step + 1;
-    if (measures_ && step >= begins_ && looks_.due(step)) look(step);
-    for (model::BucketIndex b = 0; b < calendars_.size(); ++b)
-      for (auto due = calendars_[b].at(decided_[b]); due.first_step <= step; due = calendars_[b].at(++decided_[b]))
+    if (measures_ && step >= begins_ && trigger_.due(step)) look(step);
+    for (model::BucketIndex b = 0; b < schedules_.size(); ++b)
+      for (auto due = schedules_[b].at(decided_[b]); due.first_step <= step; due = schedules_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
   }
 
@@ -130,9 +130,9 @@ class Knapsack final : public Scheduler {
   void backward_began(std::uint64_t step, TimeUs now_us) {
     forecast_.backward_began(step, now_us);
     most_urgent_.reset();
-    for (model::BucketIndex b = 0; b < calendars_.size(); ++b) {
-      const auto next = calendars_[b].at(queued_[b]);
-      if (next.last_step != step || next.apply_step != step + 1 || passes_others(setup_.buckets[b].bytes)) continue;
+    for (model::BucketIndex b = 0; b < schedules_.size(); ++b) {
+      const auto next = schedules_[b].at(queued_[b]);
+      if (next.last_step != step || next.apply_step != step + 1 || model::is_small(setup_.buckets[b].bytes)) continue;
       if (!most_urgent_ || setup_.buckets[b].forward_position < setup_.buckets[*most_urgent_].forward_position)
         most_urgent_ = b;
     }
@@ -141,23 +141,23 @@ class Knapsack final : public Scheduler {
   // Queues what is complete. Before the first plan buckets go as they become ready, later as forward needs them.
   void queue_ready(model::BucketIndex bucket) {
     const bool planned = setup_.profile || setup_.pinned || planned_on_;
-    const std::uint32_t urgency = planned ? setup_.buckets[bucket].forward_position : 0;
-    for (auto due = calendars_[bucket].at(queued_[bucket]); due.last_step < ready_[bucket];
-         due = calendars_[bucket].at(++queued_[bucket]))
-      queue_.add({bucket, due.generation, due.apply_step, urgency});
+    const std::uint32_t priority = planned ? setup_.buckets[bucket].forward_position : 0;
+    for (auto due = schedules_[bucket].at(queued_[bucket]); due.last_step < ready_[bucket];
+         due = schedules_[bucket].at(++queued_[bucket]))
+      queue_.add({bucket, due.generation, due.apply_step, priority});
   }
 
   // Plans anew if that is worth it.
   void look(std::uint64_t step) {
-    looks_.looked(step, planned_on_.has_value());
+    trigger_.looked(step, planned_on_.has_value());
     auto measured = meter_.profile(links_);
     if (!measured) return;
-    ChangeOfMind change = reason_to_plan(*measured);
-    if (!looks_.confirm(change)) return;
+    plan::ReplanReason change = reason_to_plan(*measured);
+    if (!trigger_.confirm(change)) return;
     auto made = make_plan(*measured);
     if (!made) return;  // what was measured makes no sense yet; the old plan is still good
     planned_on_ = measured;
-    looks_.decided();
+    trigger_.decided();
     if (made->plan.hash() == plan_.hash()) return;
     change_to(std::move(*made), next_begin(step), std::move(*measured), std::move(change.reason));
   }
@@ -169,28 +169,28 @@ class Knapsack final : public Scheduler {
     return false;
   }
 
-  [[nodiscard]] ChangeOfMind reason_to_plan(const model::Profile& measured) const {
+  [[nodiscard]] plan::ReplanReason reason_to_plan(const model::Profile& measured) const {
     if (plan_uses_lost()) return {describe_loss(lost_), true};
     if (!planned_on_) return {"the first profile", true};
-    const ChangeOfMind judged = setup_.judge ? setup_.judge->reconsider(plan_) : ChangeOfMind{};
-    if (judged.at_once) return judged;
+    const plan::ReplanReason judged = setup_.judge ? setup_.judge->reconsider(plan_) : plan::ReplanReason{};
+    if (judged.immediate) return judged;
     std::string reason = describe_move(measured, *planned_on_, lost_);
-    return reason.empty() ? judged : ChangeOfMind{std::move(reason), false};
+    return reason.empty() ? judged : plan::ReplanReason{std::move(reason), false};
   }
 
-  [[nodiscard]] Result<JudgedPlan> make_plan(const model::Profile& measured) const {
-    const auto make = [&](const PlanLimits& limits) { return plan_without(lost_, measured, limits); };
+  [[nodiscard]] Result<plan::GuardedPlan> make_plan(const model::Profile& measured) const {
+    const auto make = [&](const plan::Limits& limits) { return plan_without(lost_, measured, limits); };
     if (setup_.judge) return setup_.judge->choose(make, setup_.limits);
     auto plan = make(setup_.limits);
     if (!plan) return tl::unexpected(plan.error());
-    return JudgedPlan{std::move(*plan), {}};
+    return plan::GuardedPlan{std::move(*plan), {}};
   }
 
-  void change_to(JudgedPlan made, std::uint64_t begin, model::Profile profile, std::string reason) {
-    model::follow(calendars_, begin, model::cycles_of(made.plan));
+  void change_to(plan::GuardedPlan made, std::uint64_t begin, model::Profile profile, std::string reason) {
+    model::follow(schedules_, begin, model::cycles_of(made.plan));
     switch_ = {begin, made.plan, std::move(profile), std::move(reason), {}};
     if (setup_.judge && measures_) switch_->verdict = std::move(made.verdict);
-    looks_.resume_after(begin);
+    trigger_.resume_after(begin);
     if (measures_) queue_.pace(made.plan.compute_us);
     begins_ = begin;
     plan_ = std::move(made.plan);
@@ -213,10 +213,10 @@ class Knapsack final : public Scheduler {
   std::uint64_t begins_ = 0;  // its first cycle, or that after the last flush
   StepMeter meter_;
   bool measures_;
-  std::vector<model::Calendar> calendars_;  // of the buckets
+  std::vector<model::UpdateSchedule> schedules_;  // of the buckets
   std::optional<model::Profile> planned_on_;
   std::optional<PlanSwitch> switch_;
-  Looks looks_{StepMeter::kComplete};
+  ReplanTrigger trigger_{StepMeter::kComplete};
   std::uint64_t reached_ = 0;
   std::vector<std::uint64_t> decided_;  // of each bucket, generations whose updates were given
   std::vector<std::uint64_t> ready_;    // of each bucket, one more than the newest step that is ready
@@ -230,10 +230,10 @@ class Knapsack final : public Scheduler {
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup) {
-  PlanLimits limits = setup.limits;
+  plan::Limits limits = setup.limits;
   limits.joined = joined_buckets(setup);
   if (!setup.profile || setup.pinned) limits.max_staleness_steps = 0;  // synchronous until there is a plan
-  auto plan = plan_knapsack(setup.profile ? *setup.profile : unknown_times(setup), limits);
+  auto plan = plan::find_plan(setup.profile ? *setup.profile : unknown_times(setup), limits);
   if (!plan) return tl::unexpected(plan.error().in("policy knapsack"));
   auto policy = std::make_unique<Knapsack>(setup, std::move(*plan));
   if (setup.pinned) {

@@ -46,7 +46,7 @@ void LinkBoard::launch(const Launch& launch, TimeUs now_us) {
 void LinkBoard::finish(const Launch& launch, TimeUs now_us) {
   State& state = links_.at(launch.link);
   const auto it =
-      std::find_if(state.queue.begin(), state.queue.end(), [&](const Flight& f) { return f.id == launch.id; });
+      std::find_if(state.queue.begin(), state.queue.end(), [&](const InFlight& f) { return f.id == launch.id; });
   if (it == state.queue.end()) throw std::logic_error("part_finished: this launch is not on its way");
   if (it == state.queue.begin()) state.head_began_us = now_us;
   state.queued_us -= it->cost_us;

@@ -15,8 +15,8 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/model/buckets.h"
-#include "core/sched/parts.h"
 #include "core/sched/scheduler.h"
+#include "core/sched/size_limit.h"
 
 namespace deft::sched {
 
@@ -45,14 +45,14 @@ class LinkBoard {
   void lose(model::LinkIndex link) { links_.at(link).lost = true; }  // it has no room and is never free again
 
  private:
-  struct Flight {
+  struct InFlight {
     std::uint64_t id;
     std::uint64_t bytes;
     double cost_us;
   };
   struct State {
     model::LinkModel model;
-    std::deque<Flight> queue;
+    std::deque<InFlight> queue;
     std::uint64_t bytes = 0;
     double queued_us = 0;      // cost of all in the queue
     TimeUs head_began_us = 0;  // when the first of the queue began

@@ -8,7 +8,7 @@ namespace deft::sched {
 namespace {
 
 constexpr double kLargeBytes = 256 << 10;
-constexpr std::uint64_t kSmallBytes = 32 << 10;
+constexpr std::uint64_t kShortBytes = 32 << 10;
 constexpr double kRunKept = 0.9;     // what counts of the parts before one that overlaps them
 constexpr double kQuickShare = 0.7;  // the throughput that this share of the parts does not reach
 
@@ -19,7 +19,7 @@ double net_us(double us, double other_us) { return std::max(us - other_us, us / 
 
 void LinkMeter::add(std::uint64_t bytes, double us, bool overlapped) {
   if (us < 0) return;
-  const bool small = bytes <= kSmallBytes;
+  const bool small = bytes <= kShortBytes;
   const double kept = !overlapped ? 0 : small ? 1 : kRunKept;
   run_ = {run_.bytes * kept + static_cast<double>(bytes), run_.us * kept + us, overlapped};
   const Sample sample = run_;

@@ -9,11 +9,11 @@
 #include <optional>
 #include <utility>
 
-#include "core/model/merging.h"
-#include "core/sched/looks.h"
+#include "core/model/fusion.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_change.h"
 #include "core/sched/queue_scheduler.h"
+#include "core/sched/replan_trigger.h"
 #include "core/sched/step_meter.h"
 
 namespace deft::sched {
@@ -63,13 +63,13 @@ class MgWfbp final : public QueueScheduler {
         lost_(setup.links.size()),
         meter_(setup.buckets),
         measures_(!setup.profile) {
-    group(setup.profile ? model::merged_starts(*setup.profile, apart_) : all_apart(setup.buckets.size()));
+    group(setup.profile ? model::fused_starts(*setup.profile, apart_) : all_apart(setup.buckets.size()));
   }
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
     if (!measures_) return;
     meter_.stage_began(stage, step, now_us, waited_us);
-    if (stage == Stage::kForward && looks_.due(step)) look(step);
+    if (stage == Stage::kForward && trigger_.due(step)) look(step);
   }
 
   void bucket_ready(BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
@@ -100,10 +100,10 @@ class MgWfbp final : public QueueScheduler {
   void link_lost(model::LinkIndex link) override {
     QueueScheduler::link_lost(link);
     lost_[link] = true;
-    looks_.hurry(0);
+    trigger_.hurry(0);
   }
 
-  std::optional<Merging> take_merging() override { return std::exchange(merging_, std::nullopt); }
+  std::optional<BucketFusion> take_fusion() override { return std::exchange(merging_, std::nullopt); }
 
  private:
   struct Step {  // of which not all buckets are ready
@@ -125,21 +125,21 @@ class MgWfbp final : public QueueScheduler {
 
   // Groups anew if that is worth it.
   void look(std::uint64_t step) {
-    looks_.looked(step, grouped_for_.has_value());
+    trigger_.looked(step, grouped_for_.has_value());
     const auto measured = meter_.profile(setup_.links);
     if (!measured) return;
-    const ChangeOfMind change = reason_to_group(*measured);
-    if (!looks_.confirm(change)) return;
+    const plan::ReplanReason change = reason_to_group(*measured);
+    if (!trigger_.confirm(change)) return;
     grouped_for_ = measured;
     lost_then_ = lost_;
-    looks_.decided();
-    auto starts = model::merged_starts(without_lost(*measured, lost_), apart_);
+    trigger_.decided();
+    auto starts = model::fused_starts(without_lost(*measured, lost_), apart_);
     if (starts == groups_->starts) return;
-    merging_ = Merging{step, starts, change.reason};
+    merging_ = BucketFusion{step, starts, change.reason};
     group(std::move(starts));
   }
 
-  [[nodiscard]] ChangeOfMind reason_to_group(const model::Profile& measured) const {
+  [[nodiscard]] plan::ReplanReason reason_to_group(const model::Profile& measured) const {
     if (!grouped_for_) return {"the first profile", true};
     if (lost_ != lost_then_) return {describe_loss(lost_), true};
     std::string reason = describe_move(measured, *grouped_for_, lost_);
@@ -159,8 +159,8 @@ class MgWfbp final : public QueueScheduler {
   std::shared_ptr<const Groups> groups_;
   std::map<std::uint64_t, Step> steps_;
   std::optional<model::Profile> grouped_for_;
-  std::optional<Merging> merging_;
-  Looks looks_{StepMeter::kComplete};
+  std::optional<BucketFusion> merging_;
+  ReplanTrigger trigger_{StepMeter::kComplete};
 };
 
 }  // namespace

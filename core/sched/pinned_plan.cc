@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::sched {
 namespace {
@@ -11,7 +11,7 @@ tl::unexpected<Error> beyond(const model::UpdateCycles& cycles, const std::strin
   return fail(ErrorKind::kInvalid, "the plan '" + model::to_text(cycles) + "' " + what, fix);
 }
 
-Result<void> check_limits(const model::Plan& plan, const PlanLimits& limits) {
+Result<void> check_limits(const model::Plan& plan, const plan::Limits& limits) {
   const auto cycles = model::cycles_of(plan);
   if (const auto needed = model::slots_needed(cycles); needed > limits.max_generations)
     return beyond(
@@ -42,7 +42,7 @@ Result<model::Plan> pinned_plan(const Setup& setup) {
   if (auto ok = check_limits(plan, setup.limits); !ok) return tl::unexpected(ok.error());
   std::size_t turn = 0;
   const auto add = [&](model::BucketIndex b, std::uint32_t generation) {
-    const std::uint64_t bytes = setup.buckets[b].bytes, part = even_part_bytes(bytes, setup.partition_bytes);
+    const std::uint64_t bytes = setup.buckets[b].bytes, part = model::even_part_bytes(bytes, setup.partition_bytes);
     for (std::uint64_t at = 0; at < bytes; at += part)
       plan.links[turn++ % setup.links.size()].push_back({b, generation, at, std::min(part, bytes - at), 0});
   };

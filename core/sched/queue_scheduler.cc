@@ -4,7 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::sched {
 namespace {
@@ -33,7 +33,7 @@ void QueueScheduler::change_rules(const Rules& rules) {
 
 void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs) {
   const model::Bucket& b = bucket(index);
-  enqueue(index, step, rules_.by_priority ? b.forward_position : 0, even_part_bytes(b.bytes, part_limit()));
+  enqueue(index, step, rules_.by_priority ? b.forward_position : 0, model::even_part_bytes(b.bytes, part_limit()));
 }
 
 std::uint64_t QueueScheduler::part_limit() const {

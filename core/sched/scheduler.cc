@@ -1,8 +1,8 @@
 #include "core/sched/scheduler.h"
 
 #include "core/base/policy_traits.h"
+#include "core/model/parts.h"
 #include "core/sched/link_board.h"
-#include "core/sched/parts.h"
 #include "core/sched/policies.h"
 
 namespace deft::sched {
@@ -19,22 +19,6 @@ Result<void> check_profile(const Setup& setup) {
   return {};
 }
 
-Result<void> check(const Setup& setup) {
-  if (setup.buckets.empty()) return fail(ErrorKind::kInvalid, "there are no buckets to schedule");
-  if (setup.links.empty()) return fail(ErrorKind::kInvalid, "there are no links to schedule on");
-  for (std::size_t i = 0; i < setup.buckets.size(); ++i)
-    if (setup.buckets[i].bytes == 0)
-      return fail(ErrorKind::kInvalid, "bucket " + std::to_string(i) + " '" + setup.buckets[i].name + "' is empty");
-  for (const auto& link : setup.links)
-    if (!is_sane(link))
-      return fail(ErrorKind::kInvalid, "link '" + link.name + "' has an impossible latency or throughput",
-                  "the latency must be 0 or more, the throughput more than 0, both finite");
-  if (setup.partition_bytes < kPartAlignBytes)
-    return fail(ErrorKind::kInvalid, "partition_bytes is " + std::to_string(setup.partition_bytes),
-                "give at least " + std::to_string(kPartAlignBytes));
-  return check_profile(setup);
-}
-
 std::string known_policies() {
   std::string text;
   for (const auto& traits : kPolicyTraits) text += (text.empty() ? "" : " ") + std::string(traits.name);
@@ -49,7 +33,7 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
     case PolicyId::kByteScheduler: return make_bytescheduler(setup);
     case PolicyId::kProphet: return make_prophet(setup);
     case PolicyId::kUsByte: return make_usbyte(setup);
-    case PolicyId::kKnapsackPaper: return make_knapsack_paper(setup);
+    case PolicyId::kKnapsackPaper: return fail(ErrorKind::kInvalid, "only the simulator runs policy knapsack-paper");
     case PolicyId::kKnapsack: return make_knapsack(setup);
   }
   return fail(ErrorKind::kInternal, "a policy of the table has no scheduler");
@@ -57,8 +41,24 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
 
 }  // namespace
 
+Result<void> check_setup(const Setup& setup) {
+  if (setup.buckets.empty()) return fail(ErrorKind::kInvalid, "there are no buckets to schedule");
+  if (setup.links.empty()) return fail(ErrorKind::kInvalid, "there are no links to schedule on");
+  for (std::size_t i = 0; i < setup.buckets.size(); ++i)
+    if (setup.buckets[i].bytes == 0)
+      return fail(ErrorKind::kInvalid, "bucket " + std::to_string(i) + " '" + setup.buckets[i].name + "' is empty");
+  for (const auto& link : setup.links)
+    if (!is_sane(link))
+      return fail(ErrorKind::kInvalid, "link '" + link.name + "' has an impossible latency or throughput",
+                  "the latency must be 0 or more, the throughput more than 0, both finite");
+  if (setup.partition_bytes < model::kPartAlignBytes)
+    return fail(ErrorKind::kInvalid, "partition_bytes is " + std::to_string(setup.partition_bytes),
+                "give at least " + std::to_string(model::kPartAlignBytes));
+  return check_profile(setup);
+}
+
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup) {
-  if (auto ok = check(setup); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_setup(setup); !ok) return tl::unexpected(ok.error());
   if (const PolicyTraits* const traits = find_policy(setup.policy)) return make(traits->id, setup);
   return fail(ErrorKind::kInvalid, "unknown policy '" + setup.policy + "'", "one of " + known_policies());
 }

@@ -22,12 +22,12 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/model/buckets.h"
-#include "core/model/calendar.h"
 #include "core/model/events.h"
 #include "core/model/plan.h"
 #include "core/model/profile.h"
-#include "core/sched/plan_judge.h"
-#include "core/sched/plan_limits.h"
+#include "core/model/update_schedule.h"
+#include "core/plan/convergence_guard.h"
+#include "core/plan/limits.h"
 
 namespace deft::sched {
 
@@ -61,11 +61,11 @@ struct PlanSwitch {
   model::Plan plan;
   model::Profile profile;  // what it was made for
   std::string reason;
-  std::optional<Verdict> verdict = {};  // where the setup has a judge
+  std::optional<plan::Decision> verdict = {};  // where the setup has a judge
 };
 
 // From `step` on these buckets go together.
-struct Merging {
+struct BucketFusion {
   std::uint64_t step = 0;
   std::vector<model::BucketIndex> starts;  // the first of each group, ascending, the first 0
   std::string reason;
@@ -80,9 +80,10 @@ struct Setup {
   // What planning policies need, of exactly these buckets and links. It counts buckets in forward order, the other way
   // round: its bucket i is buckets[buckets.size() - 1 - i].
   std::shared_ptr<const model::Profile> profile;
-  PlanLimits limits;                          // of the knapsack policies
+  plan::Limits limits;                        // of the knapsack policies
   std::optional<model::UpdateCycles> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
-  std::shared_ptr<PlanJudge> judge;           // knapsack: of the plans made from measurements; none: all are followed
+  std::shared_ptr<plan::ConvergenceGuard>
+      judge;  // knapsack: of the plans made from measurements; none: all are followed
 };
 
 class Scheduler {
@@ -125,8 +126,11 @@ class Scheduler {
   virtual std::optional<PlanSwitch> take_switch() { return std::nullopt; }
 
   // A change of what a policy merges, given once, for people: the launches say it all.
-  virtual std::optional<Merging> take_merging() { return std::nullopt; }
+  virtual std::optional<BucketFusion> take_fusion() { return std::nullopt; }
 };
+
+// Buckets and links that can be: an error names the first that cannot.
+Result<void> check_setup(const Setup& setup);
 
 // A scheduler for `setup.policy`; an unknown policy or an impossible setup is an error that names it.
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup);

@@ -3,13 +3,13 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::sched {
 
-void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t urgency,
+void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t priority,
                                    std::uint64_t part_bytes) {
-  insert({step, urgency, index, bucket(index).bytes, part_bytes});
+  insert({step, priority, index, bucket(index).bytes, part_bytes});
   updates_.push_back({index, step, step, step, step + 1});
 }
 
@@ -20,13 +20,13 @@ void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t c
     bytes += bucket(index).bytes;
     updates_.push_back({index, step, step, step, step + 1});
   }
-  insert({step, 0, first, bytes, even_part_bytes(bytes, part_limit)});
+  insert({step, 0, first, bytes, model::even_part_bytes(bytes, part_limit)});
 }
 
 void SynchronousScheduler::insert(const Ready& ready) {
   // Nearly always at one of the ends, where a deque inserts at no cost.
   const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const Ready& a, const Ready& b) {
-    return std::tie(a.generation, a.urgency) < std::tie(b.generation, b.urgency);
+    return std::tie(a.generation, a.priority) < std::tie(b.generation, b.priority);
   });
   queue_.insert(place, ready);
 }

@@ -31,7 +31,7 @@ class SynchronousScheduler : public Scheduler {
   // A ready bucket, or run of buckets, of which [sent, bytes) is still to go.
   struct Ready {
     std::uint64_t generation;
-    std::uint32_t urgency;  // lower goes first
+    std::uint32_t priority;  // lower goes first
     model::BucketIndex bucket;
     std::uint64_t bytes;
     std::uint64_t part_bytes;  // the policy cuts parts of this size; the last may be smaller
@@ -42,8 +42,8 @@ class SynchronousScheduler : public Scheduler {
 
   SynchronousScheduler(const Setup& setup, SizeLimit window) : board_(setup.links, window), buckets_(setup.buckets) {}
 
-  // Puts `bucket` into the queue: by generation, then urgency, then in the order of the calls.
-  void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t urgency,
+  // Puts `bucket` into the queue: by generation, then priority, then in the order of the calls.
+  void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
                std::uint64_t part_bytes = kNoLimit);
   // Likewise `count` buckets that lie one behind the other, as if they were one that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);

@@ -7,7 +7,8 @@
 #include <numeric>
 #include <set>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
+#include "core/sched/size_limit.h"
 
 namespace deft::sched {
 namespace {
@@ -76,11 +77,11 @@ double UsByteModel::parts_us() const {
   for (const auto& layer : layers) rest.push_back(layer.bytes);
   Arrivals arrivals(*this);
   std::set<std::size_t> ready;
-  struct Flight {
+  struct InFlight {
     double end_us;
     std::uint64_t bytes;
   };
-  std::deque<Flight> flights;
+  std::deque<InFlight> flights;
   std::uint64_t in_flight = 0;
   double now_us = 0;
   while (arrivals.any() || !ready.empty()) {
@@ -90,7 +91,7 @@ double UsByteModel::parts_us() const {
     bool launched = false;
     if (!ready.empty()) {
       const std::size_t layer = *ready.begin();
-      const std::uint64_t bytes = std::min(rest[layer], even_part_bytes(layers[layer].bytes, part_bytes));
+      const std::uint64_t bytes = std::min(rest[layer], model::even_part_bytes(layers[layer].bytes, part_bytes));
       if (in_flight == 0 || in_flight + bytes <= credit_bytes) {
         const double begin_us = flights.empty() ? now_us : flights.back().end_us;
         flights.push_back({begin_us + cost_us(bytes), bytes});

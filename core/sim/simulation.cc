@@ -5,9 +5,9 @@
 #include <map>
 #include <utility>
 
-#include "core/sim/compute_lane.h"
 #include "core/sim/event_queue.h"
-#include "core/sim/link_lane.h"
+#include "core/sim/link_channels.h"
+#include "core/sim/node_compute.h"
 #include "core/sim/steady_state.h"
 #include "core/sim/update_book.h"
 
@@ -111,7 +111,7 @@ class Simulation {
   [[nodiscard]] bool may_start(const QueuedLaunch& queued) const {
     return for_each_bucket(queued.launch, [&](std::uint32_t bucket, std::uint64_t) {
       return std::all_of(nodes_.begin(), nodes_.end(),
-                         [&](const ComputeLane& node) { return node.gradients(bucket) >= queued.needs_gradients; });
+                         [&](const NodeCompute& node) { return node.gradients(bucket) >= queued.needs_gradients; });
     });
   }
 
@@ -146,7 +146,7 @@ class Simulation {
 
   void stage_began(std::uint32_t node) {
     if (node != kLeader) return;
-    const ComputeLane& lane = nodes_[node];
+    const NodeCompute& lane = nodes_[node];
     if (lane.stage() == Stage::kForward) steady_.step_began(lane.step(), now_us_, lane.computed_us(), sent_bytes_);
     if (lane.step() == options_.steps) return;
     const double busy_us = lane.computed_us() - std::exchange(computed_us_, lane.computed_us());
@@ -158,7 +158,7 @@ class Simulation {
   }
 
   void try_start(std::uint32_t node) {
-    ComputeLane& lane = nodes_[node];
+    NodeCompute& lane = nodes_[node];
     if (lane.is_running() || lane.step() == options_.steps) return;
     if (lane.stage() == Stage::kForward) {
       const std::uint32_t bucket = lane.bucket();
@@ -178,7 +178,7 @@ class Simulation {
   }
 
   void compute_done(std::uint32_t node) {
-    ComputeLane& lane = nodes_[node];
+    NodeCompute& lane = nodes_[node];
     const auto [stage, step, bucket] = std::tuple(lane.stage(), lane.step(), lane.bucket());
     if (options_.record && node == kLeader)
       outcome_.timeline.compute.push_back({stage, step, bucket, lane.started_us(), now_us_});
@@ -240,7 +240,7 @@ class Simulation {
   }
 
   void check_finished() {
-    for (const ComputeLane& lane : nodes_) {
+    for (const NodeCompute& lane : nodes_) {
       if (lane.step() == options_.steps) continue;
       error_ = Error{ErrorKind::kInternal,
                      "step " + std::to_string(lane.step()) + " stalls: its forward waits for " +
@@ -255,10 +255,10 @@ class Simulation {
   const model::Profile& profile_;
   const Options& options_;
   EventQueue events_;
-  LinkLanes links_;
+  LinkChannels links_;
   UpdateBook book_;
   SteadyState steady_;
-  std::vector<ComputeLane> nodes_;
+  std::vector<NodeCompute> nodes_;
   std::vector<std::uint64_t> fastest_forward_;       // of each bucket: steps whose forward has begun on some node
   std::vector<std::vector<std::uint32_t>> waiting_;  // nodes whose forward waits for the bucket
   std::vector<std::uint32_t> waiting_for_leader_;

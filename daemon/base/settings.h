@@ -8,7 +8,7 @@
 
 #include "core/base/config.h"
 #include "core/model/buckets.h"
-#include "core/model/calendar.h"
+#include "core/model/update_schedule.h"
 
 namespace deft::daemon {
 

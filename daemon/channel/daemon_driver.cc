@@ -8,7 +8,7 @@
 #include <mutex>
 #include <utility>
 
-#include "core/sched/parts.h"
+#include "core/model/parts.h"
 
 namespace deft::daemon {
 
@@ -141,7 +141,7 @@ void DaemonDriver::work(Channel& channel) {
 bool DaemonDriver::belongs_to(const Channel& channel, const Transfer& transfer) const {
   if (!link_ || link_->express() == nullptr) return true;
   const bool passes = transfer.collective == ipc::Collective::kAllReduce &&
-                      sched::passes_others(transfer.count * model::dtype_bytes(transfer.dtype));
+                      model::is_small(transfer.count * model::dtype_bytes(transfer.dtype));
   return passes == (&channel == &express_channel_);
 }
 

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "core/model/calendar.h"
 #include "core/model/tensors.h"
+#include "core/model/update_schedule.h"
 #include "core/sched/link_meter.h"
 #include "core/sched/scheduler.h"
 #include "daemon/base/settings.h"
@@ -64,7 +64,7 @@ class Leader {
     std::vector<std::optional<proto::Declare>> declared;  // by node
     std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
     std::shared_ptr<PlanPreserver> preserver;             // null: its plans are not judged
-    std::vector<model::Calendar> calendars;          // of the buckets: what plans and rank 0's flushes make of them
+    std::vector<model::UpdateSchedule> schedules;    // of the buckets: what plans and rank 0's flushes make of them
     std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
     std::uint64_t epoch = 0;                         // plans so far
     nlohmann::json plans = nlohmann::json::array();  // the newest ones, for the status
@@ -147,12 +147,12 @@ class Leader {
   void watch_links(TimeUs now_us);
 
   // leader_plans.cc: changes of plan
-  [[nodiscard]] sched::PlanLimits limits_of(const proto::Declare& declare) const;
-  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const sched::PlanLimits& limits) const;
+  [[nodiscard]] plan::Limits limits_of(const proto::Declare& declare) const;
+  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
   void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
   void on_step_time(Member& member, const proto::StepTime& time);
   void order_plan(std::uint32_t group);
-  void tell_merging(std::uint32_t group);
+  void tell_fusion(std::uint32_t group);
 
   Reactor& reactor_;
   const std::string job_;

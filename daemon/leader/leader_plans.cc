@@ -24,7 +24,7 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
           {"period_steps", plan.period_steps},
           {"cycle", model::to_text(model::cycles_of(plan))},  // as the option plan takes it
           {"updates_per_step", plan.updates_per_step()},
-          {"late_share", plan.late_share()},
+          {"stale_share", plan.stale_share()},
           {"max_staleness_steps", plan.max_staleness()},
           {"max_merged_steps", plan.max_merged()},
           {"step_us", plan.step_us},
@@ -48,11 +48,11 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 }  // namespace
 
-sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
-  sched::PlanLimits limits;
+plan::Limits Leader::limits_of(const proto::Declare& declare) const {
+  plan::Limits limits;
   limits.max_staleness_steps = settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
-  limits.late_share = settings_.max_late_percent / 100.0;
+  limits.stale_share = settings_.max_late_percent / 100.0;
   limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
   limits.jitter_margin = settings_.link_reserve_percent / 100.0;
   limits.set_slots(declare.slots());
@@ -60,7 +60,7 @@ sched::PlanLimits Leader::limits_of(const proto::Declare& declare) const {
 }
 
 // Only the knapsack's own plans that may delay something are judged.
-std::shared_ptr<PlanPreserver> Leader::make_preserver(const sched::PlanLimits& limits) const {
+std::shared_ptr<PlanPreserver> Leader::make_preserver(const plan::Limits& limits) const {
   if (!settings_.preserver || settings_.plan || !find_policy(settings_.policy)->delays_updates ||
       limits.max_staleness_steps == 0)
     return nullptr;
@@ -86,7 +86,7 @@ void Leader::order_plan(std::uint32_t id) {
   Group& group = groups_.at(id);
   const auto change = group.scheduler->take_switch();
   if (!change) return;
-  model::follow(group.calendars, change->step, model::cycles_of(change->plan));
+  model::follow(group.schedules, change->step, model::cycles_of(change->plan));
   group.plans.push_back(summary(id, ++group.epoch, *change));
   if (change->verdict && group.preserver) {
     group.plans.back()["judgement"] = to_json(*change->verdict);
@@ -98,16 +98,16 @@ void Leader::order_plan(std::uint32_t id) {
   proto::Envelope envelope;
   auto* const order = envelope.mutable_plan_order();
   order->set_group(id);
-  *order->mutable_plan() = messages::to_message(messages::DatedPlan{group.epoch, change->step, change->plan});
+  *order->mutable_plan() = messages::to_message(messages::ScheduledPlan{group.epoch, change->step, change->plan});
   order->set_reason(change->reason);
   broadcast(envelope);
 }
 
-void Leader::tell_merging(std::uint32_t id) {
+void Leader::tell_fusion(std::uint32_t id) {
   Group& group = groups_.at(id);
-  const auto change = group.scheduler->take_merging();
+  const auto change = group.scheduler->take_fusion();
   if (!change) return;
-  const std::size_t buckets = group.calendars.size();
+  const std::size_t buckets = group.schedules.size();
   const std::string groups = describe_groups(change->starts, buckets);
   group.merging = {{"group", id},        {"from_step", change->step},
                    {"buckets", buckets}, {"transfers", change->starts.size()},
@@ -120,10 +120,10 @@ Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
   if (state_ != State::kRunning) return {};
   Group& group = groups_.at(id);
   const std::uint64_t ahead = group.declared.front()->slots() + 1;
-  if (step == 0 || group.calendars.empty() ||
-      group.calendars.front().of_step(step - 1).generation > group.newest + ahead)
+  if (step == 0 || group.schedules.empty() ||
+      group.schedules.front().of_step(step - 1).generation > group.newest + ahead)
     return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");
-  model::cut(group.calendars, step);
+  model::cut(group.schedules, step);
   group.scheduler->flushed(step, MonotonicClock::now());
   pump(id);
   return {};

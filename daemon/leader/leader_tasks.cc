@@ -86,7 +86,7 @@ Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   agreed.set_hash(group_hash(specs, agreed));
   LOG(INFO) << "[" << job_ << "] group '" << group.declared.front()->name() << "': " << specs.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << buckets->size() << " buckets, policy " << settings_.policy;
-  group.calendars.resize(buckets->size());
+  group.schedules.resize(buckets->size());
   sched::Setup setup;
   setup.policy = settings_.policy;
   setup.buckets = std::move(*buckets);
@@ -108,7 +108,7 @@ void Leader::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint
   if (state_ != State::kRunning) return;
   Group& group = groups_.at(id);
   if (bucket == 0) group.newest = std::max(group.newest, generation);
-  group.scheduler->bucket_ready(bucket, group.calendars[bucket].at(generation).last_step, MonotonicClock::now());
+  group.scheduler->bucket_ready(bucket, group.schedules[bucket].at(generation).last_step, MonotonicClock::now());
   pump(id);
 }
 
@@ -122,9 +122,9 @@ void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_u
 }
 
 void Leader::pump(std::uint32_t id) {
-  groups_.at(id).scheduler->take_updates();  // workers know by the calendar when they update
+  groups_.at(id).scheduler->take_updates();  // workers know by the schedule when they update
   order_plan(id);
-  tell_merging(id);
+  tell_fusion(id);
   order_launches(id);
 }
 
@@ -143,7 +143,7 @@ void Leader::order_launches(std::uint32_t id) {
     message->set_group(id);
     message->set_bucket(launch.bucket);
     message->set_generation(launch.generation);
-    const model::Dated when = group.calendars[launch.bucket].at(launch.generation);
+    const model::UpdateWindow when = group.schedules[launch.bucket].at(launch.generation);
     message->set_last_step(when.last_step);
     message->set_cycle_step(when.cycle_step);
     message->set_offset(launch.offset);

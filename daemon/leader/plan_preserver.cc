@@ -17,7 +17,7 @@ bool makes_sense(const proto::GradientStatistics& s, std::uint32_t world) {
 
 }  // namespace
 
-nlohmann::json to_json(const sched::Verdict& verdict) {
+nlohmann::json to_json(const plan::Decision& verdict) {
   nlohmann::json json{{"judged", verdict.judged},
                       {"accepted", verdict.accepted},
                       {"capacity", verdict.capacity},
@@ -60,15 +60,15 @@ void PlanPreserver::combine() {
     return;
   }
   const std::uint64_t step = newest_.front()->step();
-  merging_ = newest_.front()->merged_as_sums() ? preserve::Merging::kSum : preserve::Merging::kMean;
+  merging_ = newest_.front()->merged_as_sums() ? preserve::MergeScale::kSum : preserve::MergeScale::kMean;
   // An update with k times the learning rate counts as k.
-  const double rhythm = merging_ == preserve::Merging::kSum ? 1 : updates_per_step_;
+  const double rhythm = merging_ == preserve::MergeScale::kSum ? 1 : updates_per_step_;
   updates_ += rhythm * static_cast<double>(step - step_);
   step_ = step;
   learning_rate_ = rate;
   target_ = target;
   told_ = true;
-  if (!onset_.over()) return onset_.take(step, loss / workers, target);
+  if (!warmup_.over()) return warmup_.take(step, loss / workers, target);
   trend_.take(*norms, updates_, loss / workers);
   watch_.take(loss / workers, trend_);
 }
@@ -77,7 +77,7 @@ void PlanPreserver::combine() {
 Result<preserve::Walk> PlanPreserver::walk(Doubt doubt) const {
   if (!told_)
     return fail(ErrorKind::kUnavailable, "no loss was reported", "call optimizer.report_loss(loss) on all ranks");
-  if (!onset_.over())
+  if (!warmup_.over())
     return fail(ErrorKind::kUnavailable,
                 "training has only begun: late updates wait until the first fall of the loss is over");
   if (loss_alone_)
@@ -104,7 +104,7 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
   return preserve::judge(plan, walk, merging_, epsilon_, preserve::Staleness::kOfAlmostAllBytes);
 }
 
-sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
+plan::GuardedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
                                         const preserve::Request& request, unsigned attempts, std::string note) {
   verdict_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
               attempts, std::move(note)};
@@ -115,12 +115,12 @@ sched::JudgedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgem
 
 // Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh, and
 // what never can be is followed.
-Result<sched::JudgedPlan> PlanPreserver::unjudged(const Make& make, sched::PlanLimits limits, std::string why) {
+Result<plan::GuardedPlan> PlanPreserver::unjudged(const Make& make, plan::Limits limits, std::string why) {
   if (waits_ || fresh_) limits.max_staleness_steps = 0;
   auto plan = make(limits);
   if (!plan) return tl::unexpected(plan.error());
   verdict_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
-  return sched::JudgedPlan{std::move(*plan), verdict_};
+  return plan::GuardedPlan{std::move(*plan), verdict_};
 }
 
 // Why another plan is asked for may be what the last look found, or something else meanwhile.
@@ -140,7 +140,7 @@ void PlanPreserver::act_on_what_was_found() {
   }
 }
 
-Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::PlanLimits& limits) {
+Result<plan::GuardedPlan> PlanPreserver::choose(const Make& make, const plan::Limits& limits) {
   act_on_what_was_found();
   wanted_.clear();
   const auto walk = this->walk(doubt_);
@@ -151,7 +151,7 @@ Result<sched::JudgedPlan> PlanPreserver::choose(const Make& make, const sched::P
   return judged(make, limits, *walk);
 }
 
-Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::PlanLimits& limits,
+Result<plan::GuardedPlan> PlanPreserver::judged(const Make& make, const plan::Limits& limits,
                                                 const preserve::Walk& walk) {
   const TimeUs deadline = MonotonicClock::now() + patience_us_;
   std::optional<model::Plan> last;
@@ -160,7 +160,7 @@ Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::P
   const auto planner = [&](const preserve::Request& request) -> Result<model::Plan> {
     if (last && MonotonicClock::now() > deadline)
       return fail(ErrorKind::kTimeout, "there was no time to try more plans");
-    sched::PlanLimits stricter = limits;
+    plan::Limits stricter = limits;
     stricter.capacity = request.capacity;
     stricter.max_staleness_steps = request.max_staleness_steps;
     auto plan = make(stricter);
@@ -179,7 +179,7 @@ Result<sched::JudgedPlan> PlanPreserver::judged(const Make& make, const sched::P
   return chosen(std::move(*last), judgement, asked, attempts, preserved.error().what);
 }
 
-sched::ChangeOfMind PlanPreserver::reconsider(const model::Plan& in_force) {
+plan::ReplanReason PlanPreserver::reconsider(const model::Plan& in_force) {
   updates_per_step_ = in_force.updates_per_step();
   if (trend_.samples() != reconsidered_) {
     reconsidered_ = trend_.samples();
@@ -233,7 +233,7 @@ nlohmann::json PlanPreserver::statistics() const {
                       {"loss", trend_.loss().mean},
                       {"target", target_},
                       {"fall", fall.mean},  // of the loss, an update
-                      {"merged_as_sums", merging_ == preserve::Merging::kSum}};
+                      {"merged_as_sums", merging_ == preserve::MergeScale::kSum}};
   if (std::isfinite(fall.error)) json["fall_error"] = fall.error;
   if (loss_alone_) return json;
   json["learning_rate"] = learning_rate_;

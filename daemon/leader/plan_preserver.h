@@ -29,16 +29,16 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/plan/convergence_guard.h"
 #include "core/preserve/loss_watch.h"
-#include "core/preserve/onset.h"
 #include "core/preserve/preserver.h"
 #include "core/preserve/trend.h"
-#include "core/sched/plan_judge.h"
+#include "core/preserve/warmup_detector.h"
 #include "proto/control.pb.h"
 
 namespace deft::daemon {
 
-class PlanPreserver final : public sched::PlanJudge {
+class PlanPreserver final : public plan::ConvergenceGuard {
  public:
   // `patience_us`: no further plan is tried when one has been looked for that long.
   PlanPreserver(std::uint32_t world, std::size_t nodes, double epsilon, TimeUs patience_us)
@@ -47,8 +47,8 @@ class PlanPreserver final : public sched::PlanJudge {
   // What makes no sense is counted and left out.
   void take(std::size_t node, const proto::GradientStatistics& statistics);
 
-  Result<sched::JudgedPlan> choose(const Make& make, const sched::PlanLimits& limits) override;
-  sched::ChangeOfMind reconsider(const model::Plan& in_force) override;
+  Result<plan::GuardedPlan> choose(const Make& make, const plan::Limits& limits) override;
+  plan::ReplanReason reconsider(const model::Plan& in_force) override;
 
   [[nodiscard]] nlohmann::json statistics()
       const;  // what a judgement of this moment uses; null: nothing since the onset
@@ -61,21 +61,21 @@ class PlanPreserver final : public sched::PlanJudge {
   void combine();
   [[nodiscard]] Result<preserve::Walk> walk(Doubt doubt) const;
   [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk) const;
-  Result<sched::JudgedPlan> unjudged(const Make& make, sched::PlanLimits limits, std::string why);
-  Result<sched::JudgedPlan> judged(const Make& make, const sched::PlanLimits& limits, const preserve::Walk& walk);
-  sched::JudgedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
+  Result<plan::GuardedPlan> unjudged(const Make& make, plan::Limits limits, std::string why);
+  Result<plan::GuardedPlan> judged(const Make& make, const plan::Limits& limits, const preserve::Walk& walk);
+  plan::GuardedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
                            unsigned attempts, std::string note);
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
   void judge_in_force(const model::Plan& in_force, const preserve::Walk& likely);
   [[nodiscard]] bool wants_another() const;  // a plan that was refused
-  [[nodiscard]] bool judges_by_loss_alone() const { return loss_alone_ && onset_.over(); }
+  [[nodiscard]] bool judges_by_loss_alone() const { return loss_alone_ && warmup_.over(); }
 
   const std::uint32_t world_;
   const double epsilon_;
   const TimeUs patience_us_;
   std::vector<std::optional<proto::GradientStatistics>> newest_;  // by node
-  preserve::Onset onset_;
+  preserve::WarmupDetector warmup_;
   preserve::Trend trend_;  // since the onset
   preserve::LossWatch watch_;
   std::uint64_t step_ = 0;  // of the newest sample
@@ -83,10 +83,10 @@ class PlanPreserver final : public sched::PlanJudge {
   double learning_rate_ = 0, target_ = 0;
   bool told_ = false;        // of a loss
   bool loss_alone_ = false;  // and of nothing else: the optimizer is no SGD, and the walk no model of its training
-  preserve::Merging merging_ = preserve::Merging::kMean;
+  preserve::MergeScale merging_ = preserve::MergeScale::kMean;
   std::uint64_t refused_ = 0;  // messages
 
-  sched::Verdict verdict_;           // of the plan chosen last
+  plan::Decision verdict_;           // of the plan chosen last
   double ratio_now_ = 1;             // of that plan
   std::vector<model::Plan> wanted_;  // rather than that one, but refused
   Doubt doubt_ = Doubt::kNone;       // whom the next judgement favours
@@ -101,6 +101,6 @@ class PlanPreserver final : public sched::PlanJudge {
   Found found_ = Found::kNothing;
 };
 
-nlohmann::json to_json(const sched::Verdict& verdict);
+nlohmann::json to_json(const plan::Decision& verdict);
 
 }  // namespace deft::daemon

@@ -36,7 +36,7 @@ struct FinishedTensors {
   std::uint64_t generation = 0;
 };
 
-// What must be the same for a generation on all workers, or they apply it at different steps. See model::Dated.
+// What must be the same for a generation on all workers, or they apply it at different steps. See model::UpdateWindow.
 struct GenerationDates {
   std::uint64_t last_step = 0;
   std::uint64_t cycle_step = 0;

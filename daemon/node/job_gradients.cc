@@ -4,7 +4,7 @@
 #include <algorithm>
 
 #include "core/base/policy_traits.h"
-#include "core/model/calendar.h"
+#include "core/model/update_schedule.h"
 #include "core/sched/scheduler.h"
 #include "daemon/node/job.h"
 #include "daemon/wire/plan_messages.h"

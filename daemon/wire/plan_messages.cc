@@ -27,7 +27,7 @@ void add_records(const shm::PlanRecord& head, const Dates& dates, std::vector<sh
 
 }  // namespace
 
-Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::DatedPlan& dated,
+Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::ScheduledPlan& dated,
                                               const Gradients& gradients) {
   shm::PlanRecord head;
   head.group = group;

@@ -14,7 +14,7 @@ namespace deft::daemon {
 
 // What a worker gets of a plan: for each range of tensors with the same dates a PLAN and its PLAN_GENERATIONs. An error
 // where a tensor lies in buckets with different dates.
-Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::DatedPlan& dated,
+Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::ScheduledPlan& dated,
                                               const Gradients& gradients);
 
 }  // namespace deft::daemon

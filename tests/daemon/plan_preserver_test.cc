@@ -24,13 +24,13 @@ model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
 
 // Merges the fewer steps the more capacity it gets: eight, four, two, one.
 struct Planner {
-  Result<model::Plan> operator()(const sched::PlanLimits& limits) {
+  Result<model::Plan> operator()(const plan::Limits& limits) {
     asked.push_back(limits);
     if (limits.max_staleness_steps == 0 || limits.capacity > 1.5) return plan_of({{0, 0, 1}});
     if (limits.capacity > 1.3) return plan_of({{0, 1, 2}});
     return limits.capacity > 1.1 ? plan_of({{0, 3, 4}}) : plan_of({{0, 7, 8}});
   }
-  std::vector<sched::PlanLimits> asked;
+  std::vector<plan::Limits> asked;
 };
 
 // Of `ranks` workers: |G|^2 = `gradient`, tr(Sigma) / B = `noise`.
@@ -73,9 +73,9 @@ struct Job {
   void tell(double fall, double gradient, int times = 8) {
     for (int i = 0; i < times; ++i, loss -= fall) tell_one(gradient);
   }
-  sched::JudgedPlan choose() {
+  plan::GuardedPlan choose() {
     planner.asked.clear();
-    return preserver.choose([this](const sched::PlanLimits& limits) { return planner(limits); }, {}).value();
+    return preserver.choose([this](const plan::Limits& limits) { return planner(limits); }, {}).value();
   }
 };
 
@@ -134,7 +134,7 @@ TEST(PlanPreserver, WhatWouldTrainWorseIsMadeAgainWithMoreCapacity) {
 TEST(PlanPreserver, WhereNothingIsAcceptedTheLastPlanIsFollowedAndItIsSaid) {
   Job job;
   job.tell(0.01, 1.0);
-  const auto stubborn = [](const sched::PlanLimits&) -> Result<model::Plan> { return plan_of({{0, 7, 8}}); };
+  const auto stubborn = [](const plan::Limits&) -> Result<model::Plan> { return plan_of({{0, 7, 8}}); };
   const auto chosen = job.preserver.choose(stubborn, {}).value();
   EXPECT_TRUE(chosen.verdict.judged);
   EXPECT_FALSE(chosen.verdict.accepted);
@@ -156,7 +156,7 @@ TEST(PlanPreserver, WithoutPatienceOnePlanIsTriedAndSaysSo) {
 TEST(PlanPreserver, AnImpossiblePlanIsAnErrorAsWithoutAJudge) {
   Job job;
   job.tell(0.01, 1.0);
-  const auto fails = [](const sched::PlanLimits&) -> Result<model::Plan> { return fail(ErrorKind::kInvalid, "no"); };
+  const auto fails = [](const plan::Limits&) -> Result<model::Plan> { return fail(ErrorKind::kInvalid, "no"); };
   EXPECT_FALSE(job.preserver.choose(fails, {}));
 }
 
@@ -192,7 +192,7 @@ TEST(PlanPreserver, APlanIsGivenUpWhenItHasBecomeWorseAndTriedAgainLaterAndLater
 TEST(PlanPreserver, LateUpdatesUnderWhichTheLossRisesAreTakenBackAtOnce) {
   Job job;
   const auto late = plan_of({{0, 0, 2}});
-  const auto make = [&late](const sched::PlanLimits& limits) -> Result<model::Plan> {
+  const auto make = [&late](const plan::Limits& limits) -> Result<model::Plan> {
     return limits.max_staleness_steps > 0 ? late : plan_of({{0, 0, 1}});
   };
   job.tell(0.01, 0.5, 60);
@@ -227,7 +227,7 @@ TEST(PlanPreserver, EverythingLateIsRefusedWhereTheGradientSwings) {
     told.set_learning_rate(0.5);
     for (const std::size_t node : {0, 1}) job.preserver.take(node, told);
   }
-  const auto make = [](const sched::PlanLimits& limits) -> Result<model::Plan> {
+  const auto make = [](const plan::Limits& limits) -> Result<model::Plan> {
     return plan_of({{0, 0, 1 + std::min(1U, limits.max_staleness_steps)}});
   };
   const auto chosen = job.preserver.choose(make, {}).value();
@@ -330,7 +330,7 @@ TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThe
   job.loss = 3;
   job.tell(0, 0, 6);
   const auto risen = job.preserver.reconsider(late.plan);
-  EXPECT_TRUE(risen.at_once);
+  EXPECT_TRUE(risen.immediate);
   EXPECT_NE(risen.reason.find("the loss rose"), std::string::npos);
   const auto back = job.choose();
   EXPECT_EQ(back.plan.max_merged(), 1U);

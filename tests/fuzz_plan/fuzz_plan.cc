@@ -32,7 +32,7 @@ std::uint64_t hash_of(const deft::Plan& message) {
   return plan.hash();
 }
 
-void check_plan(const Result<messages::DatedPlan>& dated) {
+void check_plan(const Result<messages::ScheduledPlan>& dated) {
   if (!dated) return require(!dated.error().what.empty());
   const auto again = messages::from_message(messages::to_message(*dated), kBucketBytes, kLinks);
   require(again.has_value() && *again == *dated);

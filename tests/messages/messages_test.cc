@@ -4,7 +4,7 @@
 
 #include <limits>
 
-#include "core/sched/knapsack_planner.h"
+#include "core/plan/planner.h"
 #include "proto/plan_message.h"
 #include "proto/profile_message.h"
 #include "tests/plan/random_profile.h"
@@ -67,8 +67,8 @@ TEST(ProfileMessage, AnEmptyOneHasNoBuckets) {
   EXPECT_THAT(from_message(deft::Profile()).error().message(), HasSubstr("buckets: there are none"));
 }
 
-DatedPlan any_dated(const model::Profile& profile) {
-  const auto plan = sched::plan_knapsack(profile, {});
+ScheduledPlan any_dated(const model::Profile& profile) {
+  const auto plan = plan::find_plan(profile, {});
   RC_ASSERT(plan.has_value());
   const auto any = [] { return *rc::gen::arbitrary<std::uint64_t>(); };
   return {any(), any(), *plan};
@@ -117,7 +117,7 @@ RC_GTEST_PROP(PlanMessage, AChangedPlanIsRefused, ()) {
 
 TEST(PlanMessage, NamesTheFieldAtFault) {
   const std::vector<std::uint64_t> bytes{8, 8};
-  const DatedPlan good{
+  const ScheduledPlan good{
       3, 100, {2, {{0, 0, 2}, {1, 1, 3}}, {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 8}, {1, 1, 0, 8}}}, 5, 4}};
   const auto says = [&](auto change) {
     auto message = to_message(good);

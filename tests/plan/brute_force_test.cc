@@ -8,19 +8,18 @@
 #include <limits>
 #include <numeric>
 
-#include "core/sched/knapsack_planner.h"
-#include "core/sched/knapsack_problem.h"
+#include "core/plan/planner.h"
+#include "core/plan/problem.h"
 #include "tests/plan/exact_search.h"
 #include "tests/plan/random_profile.h"
 
-namespace deft::sched {
+namespace deft::plan {
 namespace {
 
 // Runs all plans of a few whole buckets in up to two steps, one by one: no thought is shared with ExactSearch.
 class Enumeration {
  public:
-  Enumeration(const PlanProblem& problem, std::uint32_t max_staleness)
-      : problem_(problem), max_staleness_(max_staleness) {}
+  Enumeration(const Problem& problem, std::uint32_t max_staleness) : problem_(problem), max_staleness_(max_staleness) {}
 
   // All plans that merge the steps up to each of `last_steps`.
   void run(const std::vector<std::uint32_t>& last_steps) {
@@ -62,7 +61,7 @@ class Enumeration {
     if (result.runs) shortest_us_ = std::min(shortest_us_, result.step_us);
   }
 
-  const PlanProblem& problem_;
+  const Problem& problem_;
   std::uint32_t max_staleness_;
   model::Plan plan_;
   std::vector<std::size_t> order_;  // generation * buckets + bucket
@@ -78,7 +77,7 @@ double rate(const std::vector<std::uint32_t>& last_steps) {
 
 RC_GTEST_PROP(ExactSearch, KnowsWhatTryingAllPlansOfThreeBucketsFinds, ()) {
   const auto profile = any_profile({.most_buckets = 3, .most_links = 2, .least_coverage = 0.5, .most_coverage = 3});
-  const PlanProblem problem(profile);
+  const Problem problem(profile);
   const auto cap = *rc::gen::inRange(0U, 2U);
   ExactSearch exact(problem, cap);
   Enumeration all(problem, cap);
@@ -94,8 +93,8 @@ RC_GTEST_PROP(ExactSearch, KnowsWhatTryingAllPlansOfThreeBucketsFinds, ()) {
 }
 
 // No slack for jitter and nothing given away, as the brute force has none of it.
-PlanLimits exact_limits(std::uint32_t max_staleness) {
-  PlanLimits limits;
+Limits exact_limits(std::uint32_t max_staleness) {
+  Limits limits;
   limits.max_staleness_steps = max_staleness;
   limits.jitter_margin = 0;
   limits.rate_tolerance = 0;
@@ -106,9 +105,9 @@ PlanLimits exact_limits(std::uint32_t max_staleness) {
 RC_GTEST_PROP(BruteForce, NoPlanOfWholeBucketsIsTwoPercentBetter, ()) {
   const auto profile = any_profile({.most_buckets = 8, .most_links = 2, .most_coverage = 3});
   const auto cap = *rc::gen::element(0U, 1U, 2U, 5U);
-  const auto plan = plan_knapsack(profile, exact_limits(cap));
+  const auto plan = find_plan(profile, exact_limits(cap));
   RC_ASSERT(plan.has_value());
-  const PlanProblem problem(profile);
+  const Problem problem(profile);
   ExactSearch exact(problem, cap);
   RC_ASSERT(plan->step_us <= 1.02 * exact.least_step_us(cap == 0 ? 1 : 3));
   for (const auto& last_steps : kRhythms) {
@@ -122,7 +121,7 @@ RC_GTEST_PROP(BruteForce, NoPlanOfWholeBucketsIsTwoPercentBetter, ()) {
 // steps can be faster than the links' limit. The limit knows no latency of cuts: a rhythm within 1 % of it is not counted.
 RC_GTEST_PROP(Bounds, NoRhythmOfThreeStepsIsTwoPercentFaster, ()) {
   const auto profile = any_profile({.most_buckets = 8, .most_links = 2, .most_coverage = 2.9});
-  const auto plan = plan_knapsack(profile, exact_limits(16));
+  const auto plan = find_plan(profile, exact_limits(16));
   RC_ASSERT(plan.has_value());
   const double limit = update_rate_limit(profile);
   double fastest = 0;
@@ -134,7 +133,7 @@ RC_GTEST_PROP(Bounds, NoRhythmOfThreeStepsIsTwoPercentFaster, ()) {
 
 // Synchronous plans, links without latency: then all links together are one whose time can be cut at will, and sending
 // what forward needs first is optimal.
-double shortest_synchronous_step(const PlanProblem& problem) {
+double shortest_synchronous_step(const Problem& problem) {
   const std::size_t count = problem.buckets();
   std::vector<double> left(count);
   std::vector<double> arrival(count);
@@ -171,12 +170,12 @@ double shortest_synchronous_step(const PlanProblem& problem) {
 RC_GTEST_PROP(Bounds, NoSynchronousPlanIsTwoPercentShorter, ()) {
   auto profile = any_profile({.most_buckets = 8, .most_links = 2});
   for (auto& link : profile.links) link.latency_us = 0;
-  const auto plan = plan_knapsack(profile, exact_limits(0));
+  const auto plan = find_plan(profile, exact_limits(0));
   RC_ASSERT(plan.has_value());
-  const double bound = shortest_synchronous_step(PlanProblem(profile));
+  const double bound = shortest_synchronous_step(Problem(profile));
   RC_ASSERT(plan->step_us >= bound * (1 - 1e-6));
   RC_ASSERT(plan->step_us <= bound * 1.02);
 }
 
 }  // namespace
-}  // namespace deft::sched
+}  // namespace deft::plan

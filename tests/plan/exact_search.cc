@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <numeric>
 
-namespace deft::sched {
+namespace deft::plan {
 namespace {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
@@ -14,7 +14,7 @@ constexpr std::uint64_t kEffort = 100'000'000;  // steps of dynamic programming 
 // of generation g is released and due at fixed times in a cycle that repeats, and each link is a machine of its own.
 class Rhythms {
  public:
-  Rhythms(const PlanProblem& problem, const std::vector<std::uint32_t>& last_steps, std::uint32_t staleness)
+  Rhythms(const Problem& problem, const std::vector<std::uint32_t>& last_steps, std::uint32_t staleness)
       : problem_(problem),
         last_(last_steps),
         staleness_(staleness),
@@ -129,7 +129,7 @@ class Rhythms {
     return end_us_.back();
   }
 
-  const PlanProblem& problem_;
+  const Problem& problem_;
   std::vector<std::uint32_t> last_;
   std::uint32_t staleness_;
   double cycle_us_;
@@ -145,7 +145,7 @@ class Rhythms {
 
 }  // namespace
 
-ExactSearch::ExactSearch(const PlanProblem& problem, std::uint32_t max_staleness)
+ExactSearch::ExactSearch(const Problem& problem, std::uint32_t max_staleness)
     : problem_(problem), max_staleness_(max_staleness) {}
 
 // One generation on empty links. A set of buckets can be sent by one link if the earliest end of it, each bucket in time,
@@ -199,4 +199,4 @@ std::optional<bool> ExactSearch::runs_without_waiting(const std::vector<std::uin
   return Rhythms(problem_, last_steps, max_staleness_).run();
 }
 
-}  // namespace deft::sched
+}  // namespace deft::plan

@@ -16,13 +16,13 @@
 #include <unordered_map>
 #include <vector>
 
-#include "core/sched/knapsack_problem.h"
+#include "core/plan/problem.h"
 
-namespace deft::sched {
+namespace deft::plan {
 
 class ExactSearch {
  public:
-  ExactSearch(const PlanProblem& problem, std::uint32_t max_staleness);
+  ExactSearch(const Problem& problem, std::uint32_t max_staleness);
 
   // A step that no plan of up to `most_steps` steps a cycle is shorter than; with staleness below `most_steps` (but for 2
   // in 3, where 2 steps may be below 3) a plan reaches it.
@@ -45,8 +45,8 @@ class ExactSearch {
   [[nodiscard]] double least_wait_us(std::uint32_t staleness) const;
   [[nodiscard]] bool arrives(std::uint32_t staleness, double wait_us) const;
 
-  const PlanProblem& problem_;
+  const Problem& problem_;
   std::uint32_t max_staleness_;
 };
 
-}  // namespace deft::sched
+}  // namespace deft::plan

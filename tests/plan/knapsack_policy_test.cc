@@ -2,8 +2,9 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
-#include "core/sched/knapsack_planner.h"
+#include "core/plan/planner.h"
 #include "core/sim/simulation.h"
 #include "tests/plan/random_profile.h"
 
@@ -16,7 +17,7 @@ Result<sim::Outcome> run(const model::Profile& profile, std::string_view policy,
                          const sim::Options& options = {}) {
   auto setup = sim::setup_for(profile, policy);
   if (!given) setup.profile.reset();
-  const auto scheduler = make_scheduler(setup);
+  const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   return sim::simulate(**scheduler, profile, options);
 }
@@ -25,7 +26,7 @@ TEST(KnapsackPolicy, vgg19TakesTheComputeTimeOnTwoLinks) {
   const auto outcome = run(vgg19(), "knapsack");
   ASSERT_TRUE(outcome) << outcome.error().message();
   EXPECT_LE(outcome->step_us, 131'500);
-  EXPECT_GE(outcome->updates_per_step, 0.93 * update_rate_limit(vgg19()));
+  EXPECT_GE(outcome->updates_per_step, 0.93 * plan::update_rate_limit(vgg19()));
 }
 
 // A part lasts 2 ms on this link, and the first bucket that forward needs, too large for the express way, is the last one
@@ -36,7 +37,7 @@ TEST(KnapsackPolicy, whatForwardNeedsFirstWaitsForNoPart) {
   profile.links = {{"link", 50, {}, 1000}};
   auto setup = sim::setup_for(profile, "knapsack");
   setup.limits.max_staleness_steps = 0;
-  const auto scheduler = make_scheduler(setup);
+  const auto scheduler = papers::make_scheduler(setup);
   ASSERT_TRUE(scheduler) << scheduler.error().message();
   const auto outcome = sim::simulate(**scheduler, profile, {});
   ASSERT_TRUE(outcome) << outcome.error().message();
@@ -66,7 +67,7 @@ TEST(KnapsackPaperPolicy, asksForAProfile) {
 
 RC_GTEST_PROP(KnapsackPolicy, SimulatedStepsTakeTheComputeTimeAndThePlansRate, ()) {
   const auto profile = any_profile({.most_buckets = 20});
-  const auto plan = plan_knapsack(profile, {});
+  const auto plan = plan::find_plan(profile, {});
   RC_ASSERT(plan.has_value());
   const auto outcome = run(profile, "knapsack");
   if (!outcome) RC_FAIL(outcome.error().message());
@@ -105,13 +106,13 @@ RC_GTEST_PROP(KnapsackPolicy, LosesLittleWhereForwardIsSharedOutOtherwise, ()) {
   RC_ASSERT(measured_step(any_profile({.most_buckets = 12, .most_links = 2})) <= 1.15);
 }
 
-Result<sim::Outcome> run_pinned(const char* cycle, const PlanLimits& limits = {}) {
+Result<sim::Outcome> run_pinned(const char* cycle, const plan::Limits& limits = {}) {
   const auto profile = vgg19();
   auto setup = sim::setup_for(profile, "knapsack");
   setup.profile.reset();
   setup.limits = limits;
   setup.pinned = model::parse_cycles(cycle).value();
-  const auto scheduler = make_scheduler(setup);
+  const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   return sim::simulate(**scheduler, profile, {.steps = 120, .warmup_steps = 30});
 }
@@ -124,7 +125,7 @@ TEST(PinnedPlan, decidesWhateverIsMeasured) {
 }
 
 TEST(PinnedPlan, staysWithinTheLimits) {
-  const auto refused = [](const char* cycle, const PlanLimits& limits) {
+  const auto refused = [](const char* cycle, const plan::Limits& limits) {
     const auto outcome = run_pinned(cycle, limits);
     return outcome ? "accepted" : outcome.error().message();
   };

@@ -6,7 +6,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/model/calendar.h"
+#include "core/model/update_schedule.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -26,14 +26,14 @@ Setup small_setup(std::size_t buckets, std::size_t links) {
   return setup;
 }
 
-// Runs steps of random length, within `spread_us` of 2750, over a scheduler and keeps the workers' calendar beside it.
+// Runs steps of random length, within `spread_us` of 2750, over a scheduler and keeps the workers' schedule beside it.
 class Driver {
  public:
   explicit Driver(const Setup& setup, TimeUs spread_us = 2250)
       : setup_(setup),
         spread_us_(spread_us),
         scheduler_(make_scheduler(setup).value()),
-        calendars_(setup.buckets.size()) {}
+        schedules_(setup.buckets.size()) {}
 
   void step() {
     const auto backward_us = 2750 + *rc::gen::inRange<TimeUs>(-spread_us_, spread_us_);
@@ -44,7 +44,7 @@ class Driver {
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b) {
       now_ += backward_us / static_cast<TimeUs>(setup_.buckets.size());
       ready_[b] = step_ + 1;
-      if (calendars_[b].of_step(step_).last_step == step_) scheduler_->bucket_ready(b, step_, now_);
+      if (schedules_[b].of_step(step_).last_step == step_) scheduler_->bucket_ready(b, step_, now_);
       take();
     }
     ++step_;
@@ -54,8 +54,8 @@ class Driver {
   void flush() {
     std::vector<model::BucketIndex> under_way;
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
-      if (calendars_[b].of_step(step_ - 1).last_step >= step_) under_way.push_back(b);
-    model::cut(calendars_, step_);
+      if (schedules_[b].of_step(step_ - 1).last_step >= step_) under_way.push_back(b);
+    model::cut(schedules_, step_);
     scheduler_->flushed(step_, now_);
     for (const auto bucket : under_way) scheduler_->bucket_ready(bucket, step_ - 1, now_);
     do take();
@@ -74,7 +74,7 @@ class Driver {
   // Every byte of every generation so far was launched once.
   void check_complete() const {
     for (model::BucketIndex b = 0; b < setup_.buckets.size(); ++b)
-      for (std::uint64_t g = 0; calendars_[b].at(g).last_step < step_; ++g) {
+      for (std::uint64_t g = 0; schedules_[b].at(g).last_step < step_; ++g) {
         const auto sent = sent_.find({g, b});
         RC_ASSERT(sent != sent_.end());
         RC_ASSERT(sent->second == setup_.buckets[b].bytes);
@@ -90,10 +90,10 @@ class Driver {
       RC_ASSERT(change->step > step_);
       // A worker that waits for what is due before that step has waited for something launched after this. It hears of a
       // plan that is given before the first update.
-      const auto next = calendars_[0].of_step(step_ + 1);
+      const auto next = schedules_[0].of_step(step_ + 1);
       RC_ASSERT(next.apply_step < change->step || (setup_.pinned && switches_ == 0));
       RC_ASSERT(!sent_.contains({next.generation, 0}));
-      model::follow(calendars_, change->step, model::cycles_of(change->plan));
+      model::follow(schedules_, change->step, model::cycles_of(change->plan));
       if (!change->plan.own_generations.empty()) ++mixed_;
       ++switches_;
     }
@@ -101,7 +101,7 @@ class Driver {
     for (const auto& launch : std::exchange(on_way_, {})) scheduler_->part_finished(launch, now_);
     on_way_ = scheduler_->take_launches(now_);
     for (const auto& launch : on_way_) {
-      RC_ASSERT(calendars_[launch.bucket].at(launch.generation).last_step < ready_[launch.bucket]);
+      RC_ASSERT(schedules_[launch.bucket].at(launch.generation).last_step < ready_[launch.bucket]);
       auto& before = newest[{launch.link, launch.bucket}];
       RC_ASSERT(launch.link != lost_);
       RC_ASSERT(launch.generation >= before);
@@ -113,7 +113,7 @@ class Driver {
   Setup setup_;
   TimeUs spread_us_;
   std::unique_ptr<Scheduler> scheduler_;
-  std::vector<model::Calendar> calendars_;  // of the buckets
+  std::vector<model::UpdateSchedule> schedules_;  // of the buckets
   std::map<model::BucketIndex, std::uint64_t> ready_;
   std::map<std::pair<std::uint64_t, model::BucketIndex>, std::uint64_t> sent_;
   std::vector<Launch> on_way_;  // until the next event

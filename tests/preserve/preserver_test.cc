@@ -4,7 +4,7 @@
 
 #include <cmath>
 
-#include "core/sched/knapsack_planner.h"
+#include "core/plan/planner.h"
 
 namespace deft::preserve {
 namespace {
@@ -28,8 +28,8 @@ TEST(Preserver, theOriginalSequenceIsAcceptedWithRatioOne) {
 
 TEST(Preserver, meansOfMergedStepsLearnLessThanTheirSums) {
   const auto plan = plan_of({{0, 3, 4}});
-  EXPECT_LT(judge(plan, kWalk, Merging::kMean).ratio, 0.99);
-  EXPECT_GT(judge(plan, kWalk, Merging::kSum).ratio, judge(plan, kWalk, Merging::kMean).ratio);
+  EXPECT_LT(judge(plan, kWalk, MergeScale::kMean).ratio, 0.99);
+  EXPECT_GT(judge(plan, kWalk, MergeScale::kSum).ratio, judge(plan, kWalk, MergeScale::kMean).ratio);
 }
 
 TEST(Preserver, moreMergingIsNeverBetterNearTheTarget) {
@@ -68,14 +68,14 @@ model::Plan partly_late(std::uint64_t bytes) {
 
 TEST(Preserver, whatIsLateCountsByItsShareOfTheBytes) {
   EXPECT_DOUBLE_EQ(staleness_in_updates(partly_late(50)), 0.25);
-  double before = judge(plan_of({{0, 0, 1}, {1, 1, 2}}), kWalk, Merging::kMean).ratio;
+  double before = judge(plan_of({{0, 0, 1}, {1, 1, 2}}), kWalk, MergeScale::kMean).ratio;
   EXPECT_DOUBLE_EQ(before, 1);
   for (const std::uint64_t bytes : {1, 25, 50, 99}) {
-    const double ratio = judge(partly_late(bytes), kWalk, Merging::kMean).ratio;
+    const double ratio = judge(partly_late(bytes), kWalk, MergeScale::kMean).ratio;
     EXPECT_LT(ratio, before) << bytes;
     before = ratio;
   }
-  const auto all = judge(plan_of({{0, 1, 3}}), kWalk, Merging::kMean);
+  const auto all = judge(plan_of({{0, 1, 3}}), kWalk, MergeScale::kMean);
   EXPECT_NEAR(before, all.ratio, 2e-2 * (1 - all.ratio));
 }
 
@@ -89,13 +89,13 @@ TEST(Preserver, refusesEverythingLateWhereTheWidestMatrixMayBe) {
                       .gradient_deviation = 0.005,
                       .batch = 1,
                       .gradient_norm = 1.6};
-  EXPECT_DOUBLE_EQ(judge(plan_of({{0, 0, 2}}), training, Merging::kMean).ratio, 0);
-  EXPECT_TRUE(judge(partly_late(73), training, Merging::kMean).accepted);
+  EXPECT_DOUBLE_EQ(judge(plan_of({{0, 0, 2}}), training, MergeScale::kMean).ratio, 0);
+  EXPECT_TRUE(judge(partly_late(73), training, MergeScale::kMean).accepted);
   auto five = plan_of({{0, 0, 1}, {1, 1, 2}, {2, 2, 3}, {3, 3, 4}, {4, 4, 5}});
   five.own_generations[0] = {{0, 4, 9}};
   five.links = {{{0, 0, 0, 73}}};
   for (std::uint32_t g = 0; g < 5; ++g) five.links[0].push_back({1, g, 0, 27});
-  const auto judgement = judge(five, training, Merging::kMean);
+  const auto judgement = judge(five, training, MergeScale::kMean);
   EXPECT_TRUE(std::isfinite(judgement.noise));
 }
 
@@ -106,9 +106,9 @@ TEST(Preserver, stalenessOfAPartIsLeftToTheLossWhereThatIsWatched) {
   part.own_generations[0] = {{0, 0, 2}};
   part.links = {{{0, 0, 0, 73}, {1, 0, 0, 27}}};
   EXPECT_FALSE(judge(part, steep).accepted);
-  EXPECT_TRUE(judge(part, steep, Merging::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
+  EXPECT_TRUE(judge(part, steep, MergeScale::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
   part.links[0][0].bytes = 730;  // of 757
-  EXPECT_FALSE(judge(part, steep, Merging::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
+  EXPECT_FALSE(judge(part, steep, MergeScale::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
 }
 
 TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
@@ -128,7 +128,7 @@ TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
 TEST(Preserver, givesUpAfterTenMoreAttemptsAndSaysSo) {
   unsigned calls = 0;
   const Planner stubborn = [&](const Request&) -> Result<model::Plan> { return ++calls, plan_of({{0, 7, 8}}); };
-  const auto preserved = preserve(stubborn, kWalk, {}, Merging::kMean);
+  const auto preserved = preserve(stubborn, kWalk, {}, MergeScale::kMean);
   ASSERT_TRUE(preserved);
   EXPECT_FALSE(preserved->judgement.accepted);
   EXPECT_EQ(preserved->attempts, 11U);
@@ -141,15 +141,15 @@ TEST(Preserver, moreCapacityBuysMoreUpdates) {
   ASSERT_TRUE(profile);
   profile = model::with_links(*profile, {"nccl"});
   const auto planner = [&](const Request& request) {
-    sched::PlanLimits limits;
+    plan::Limits limits;
     limits.capacity = request.capacity;
     limits.max_staleness_steps = request.max_staleness_steps;
-    return sched::plan_knapsack(*profile, limits);
+    return plan::find_plan(*profile, limits);
   };
   const auto first = planner({});
   ASSERT_TRUE(first);
-  EXPECT_FALSE(judge(*first, kWalk, Merging::kMean).accepted);
-  const auto preserved = preserve(planner, kWalk, {}, Merging::kMean);
+  EXPECT_FALSE(judge(*first, kWalk, MergeScale::kMean).accepted);
+  const auto preserved = preserve(planner, kWalk, {}, MergeScale::kMean);
   ASSERT_TRUE(preserved);
   EXPECT_TRUE(preserved->judgement.accepted) << preserved->judgement.ratio;
   EXPECT_GT(preserved->plan.updates_per_step(), first->updates_per_step());

@@ -19,7 +19,7 @@ struct Sample {
   double error;
 };
 
-Sample run_walks(const Walk& walk, const std::vector<unsigned>& merged, Merging merging, int runs) {
+Sample run_walks(const Walk& walk, const std::vector<unsigned>& merged, MergeScale merging, int runs) {
   std::mt19937_64 random(7);
   std::normal_distribution<> normal;
   double sum = 0;
@@ -29,7 +29,7 @@ Sample run_walks(const Walk& walk, const std::vector<unsigned>& merged, Merging 
     for (const unsigned k : merged) {
       // The mean of k steps' gains; a sum of them is k times that.
       const double gain = walk.gradient_mean + walk.gradient_deviation / std::sqrt(walk.batch * k) * normal(random);
-      const double scale = merging == Merging::kSum ? walk.learning_rate * k : walk.learning_rate;
+      const double scale = merging == MergeScale::kSum ? walk.learning_rate * k : walk.learning_rate;
       const double next = s - scale * gain;
       s = next >= walk.target ? next : 2 * walk.target - next;
     }
@@ -40,7 +40,7 @@ Sample run_walks(const Walk& walk, const std::vector<unsigned>& merged, Merging 
   return {mean, std::sqrt((squares / runs - mean * mean) / runs)};
 }
 
-double expected(const Walk& walk, const std::vector<unsigned>& merged, Merging merging) {
+double expected(const Walk& walk, const std::vector<unsigned>& merged, MergeScale merging) {
   Position position(walk);
   for (const unsigned k : merged) position.update(k, merging);
   return position.mean();
@@ -56,7 +56,7 @@ const Walk kNoisy{
 TEST(Walk, oneUpdateIsExactForEveryMerge) {
   for (const Walk& walk : {kFar, kNear, kNoisy})
     for (const unsigned k : {1U, 2U, 5U})
-      for (const auto merging : {Merging::kSum, Merging::kMean}) {
+      for (const auto merging : {MergeScale::kSum, MergeScale::kMean}) {
         const auto sample = run_walks(walk, {k}, merging, 400'000);
         EXPECT_NEAR(expected(walk, {k}, merging), sample.mean, 4 * sample.error) << walk.state << " k " << k;
       }
@@ -66,8 +66,8 @@ TEST(Walk, severalUpdatesAgreeWithTheWalkWithinAThousandth) {
   for (const Walk& walk : {kFar, kNear, kNoisy})
     for (const auto& merged :
          {std::vector<unsigned>{1, 1, 1, 1}, {2, 1, 1}, {1, 2, 1, 2, 1, 2}, std::vector<unsigned>(24, 1)}) {
-      const auto sample = run_walks(walk, merged, Merging::kSum, 200'000);
-      EXPECT_NEAR(expected(walk, merged, Merging::kSum) / sample.mean, 1, 1e-3 + 4 * sample.error / sample.mean)
+      const auto sample = run_walks(walk, merged, MergeScale::kSum, 200'000);
+      EXPECT_NEAR(expected(walk, merged, MergeScale::kSum) / sample.mean, 1, 1e-3 + 4 * sample.error / sample.mean)
           << walk.state << " n " << merged.size();
     }
 }
@@ -75,9 +75,9 @@ TEST(Walk, severalUpdatesAgreeWithTheWalkWithinAThousandth) {
 TEST(Walk, withoutNoiseItIsTheDistanceFromTheTarget) {
   const Walk walk{
       .state = 1, .target = 0.25, .learning_rate = 1, .gradient_mean = 0.5, .gradient_deviation = 0, .batch = 1};
-  EXPECT_DOUBLE_EQ(expected(walk, {1}, Merging::kSum), 0.5);
-  EXPECT_DOUBLE_EQ(expected(walk, {2}, Merging::kSum), 0.5);  // beyond the target by 0.25, and back
-  EXPECT_DOUBLE_EQ(expected(walk, {2}, Merging::kMean), 0.5);
+  EXPECT_DOUBLE_EQ(expected(walk, {1}, MergeScale::kSum), 0.5);
+  EXPECT_DOUBLE_EQ(expected(walk, {2}, MergeScale::kSum), 0.5);  // beyond the target by 0.25, and back
+  EXPECT_DOUBLE_EQ(expected(walk, {2}, MergeScale::kMean), 0.5);
 }
 
 // The factor for staleness against the delayed linear walk that it is derived from, in its continuous limit: a small

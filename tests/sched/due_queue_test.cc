@@ -201,14 +201,14 @@ TEST(DueQueue, leavesALostLinkAtOnce) {
 }
 
 TEST(DueQueue, followsTheDatesThatAFlushHasMoved) {
-  std::vector<model::Calendar> calendars(3);
-  model::follow(calendars, 0, {{2, {{0, 1, 6}}}, {{2, {2, {{0, 1, 3}}}}}});
+  std::vector<model::UpdateSchedule> schedules(3);
+  model::follow(schedules, 0, {{2, {{0, 1, 6}}}, {{2, {2, {{0, 1, 3}}}}}});
   Links links(setup_of({2'000'000, 2'000'000, 2'000'000}, {kRate}));
-  for (model::BucketIndex b = 0; b < 3; ++b) links.queue.add({b, 0, calendars[b].at(0).apply_step, b});
+  for (model::BucketIndex b = 0; b < 3; ++b) links.queue.add({b, 0, schedules[b].at(0).apply_step, b});
   links.take();
   ASSERT_EQ(links.sent.front().bucket, 2U);
-  model::cut(calendars, 2);  // now all three are due before step 2, the first of them first
-  links.queue.date_anew(calendars);
+  model::cut(schedules, 2);  // now all three are due before step 2, the first of them first
+  links.queue.date_anew(schedules);
   const std::size_t before = links.sent.size();
   links.finish_one();
   ASSERT_GT(links.sent.size(), before);

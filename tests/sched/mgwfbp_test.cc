@@ -110,12 +110,12 @@ class Live {
     for (int i = 0; i < steps; ++i) {
       const auto number = step_;
       if (step(gap_us).size() == before) continue;
-      const auto merging = scheduler_->take_merging();
+      const auto merging = scheduler_->take_fusion();
       EXPECT_TRUE(merging.has_value());
       EXPECT_EQ(merging->step, number);
       return {number, merging->reason};
     }
-    EXPECT_FALSE(scheduler_->take_merging().has_value());
+    EXPECT_FALSE(scheduler_->take_fusion().has_value());
     return {};
   }
 

@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/papers/policies.h"
 #include "core/sim/simulation.h"
 
 namespace deft::sim {
@@ -26,7 +27,7 @@ inline Result<Outcome> try_run(const model::Profile& profile, std::string_view p
   auto setup = setup_for(profile, policy);
   setup.partition_bytes = sizes.partition_bytes;
   setup.credit_bytes = sizes.credit_bytes;
-  const auto scheduler = sched::make_scheduler(setup);
+  const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   return simulate(**scheduler, profile, options);
 }

@@ -119,7 +119,7 @@ def test_measured_plans_are_judged_by_what_the_workers_tell(start, losses):
     leader, text, _ = asked(start, "sgd", losses)
     plans = [plan for plan in leader["plans"] if plan["judgement"]["judged"]]
     for plan in leader["plans"]:
-        assert plan in plans or plan["late_share"] == 0, json.dumps(plan)
+        assert plan in plans or plan["stale_share"] == 0, json.dumps(plan)
     for plan in plans:
         assert plan["judgement"]["statistics"]["samples"] >= 4
         assert plan["judgement"]["accepted"] == (plan["judgement"]["ratio"] >= 0.99)
@@ -158,10 +158,10 @@ def test_other_optimizers_than_sgd_are_judged_by_the_loss_alone(start):
     assert "no SGD" in preserver["judgement"]["note"]
     assert preserver["statistics"]["loss"] == pytest.approx(2.0)
     assert "gradient" not in preserver["statistics"]
-    assert any(plan["late_share"] > 0 for plan in leader["plans"])
+    assert any(plan["stale_share"] > 0 for plan in leader["plans"])
     for plan in leader["plans"]:
         assert not plan["judgement"]["judged"]
-        if plan["late_share"] > 0:  # the first fall of the loss is behind
+        if plan["stale_share"] > 0:  # the first fall of the loss is behind
             assert "no SGD" in plan["judgement"]["note"], json.dumps(plan)
 
 

@@ -1,0 +1,238 @@
+// DeFT's Algorithm 2 with its greedy multi-knapsack, to compare with.
+//
+// Two queues: CURRENT, what is left to send of a generation, and FUTURE, the local sums of the steps after it.
+//   forward   case 1: of CURRENT what fits into the forward time
+//   backward  case 2: CURRENT does not fit: send what fits; the new gradients join FUTURE; no update
+//             case 3: it fits: send it all, then of FUTURE what Algorithm 1 chooses for the time that is left
+//             case 4: CURRENT is empty: Algorithm 1 over FUTURE
+// Cases 3 and 4 close a generation: what of FUTURE was not chosen becomes CURRENT, and the generation before is applied
+// when this backward ends.
+//
+// Decided where the paper is silent: "fits" means that it can be packed; time that a link still owes to earlier choices
+// is no capacity; with one link the knapsack is exact (the greedy rule otherwise, as published); a generation that was
+// sent whole in its own backward is applied at once if forward would hardly wait for it; what no knapsack holds for a
+// whole step is sent all the same, so that nothing starves.
+#include <algorithm>
+#include <deque>
+#include <optional>
+#include <utility>
+
+#include "core/papers/knapsack_solver.h"
+#include "core/papers/policies.h"
+#include "core/plan/problem.h"
+
+namespace deft::papers {
+namespace {
+
+using sched::Launch;
+using sched::Scheduler;
+using sched::Setup;
+using sched::Stage;
+using sched::Update;
+
+constexpr std::uint64_t kEffort = 20'000;  // of one exact knapsack
+constexpr double kGap = 1e-4;
+
+// A generation that is not applied yet.
+struct Open {
+  std::uint64_t number = 0;
+  std::uint64_t first_step = 0;
+  std::uint64_t last_step = 0;
+};
+
+Packing pack(std::span<const KnapsackItem> items, std::span<const double> capacity_us) {
+  return capacity_us.size() == 1 ? exact_knapsack(items, capacity_us, kEffort, kGap)
+                                 : greedy_knapsack(items, capacity_us);
+}
+
+class KnapsackPaper final : public Scheduler {
+ public:
+  explicit KnapsackPaper(const Setup& setup)
+      : problem_(*setup.profile),
+        tolerance_us_(setup.limits.bubble_tolerance * problem_.compute_us()),
+        ready_(problem_.buckets()),
+        queue_(problem_.links()),
+        owed_us_(problem_.links()) {
+    for (std::size_t b = 0; b < problem_.buckets(); ++b) {
+      KnapsackItem item;
+      for (std::size_t l = 0; l < problem_.links(); ++l)
+        item.cost_us.push_back(problem_.cost(l, b).us(problem_.bucket(b).bytes));
+      item.value = *std::min_element(item.cost_us.begin(), item.cost_us.end());
+      items_.push_back(std::move(item));
+      backward_us_.push_back(problem_.bucket(b).backward_us);
+    }
+  }
+
+  void stage_began(Stage stage, std::uint64_t step, TimeUs, TimeUs) override {
+    if (stage == Stage::kForward)
+      forward();
+    else
+      backward(step);
+  }
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override { ready_[bucket] = step + 1; }
+  void part_finished(const Launch&, TimeUs) override {}
+  void link_measured(model::LinkIndex, const model::LinkModel&) override {}
+  void link_lost(model::LinkIndex) override {}  // to compare with, in simulations, where no link is lost
+  std::vector<Launch> take_launches(TimeUs) override;
+  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
+
+ private:
+  struct Queued {
+    model::BucketIndex bucket;
+    Open generation;
+  };
+  void forward();
+  void backward(std::uint64_t step);
+  void close(std::uint64_t step, std::vector<double> capacity);
+  void begin_stage(double length_us);
+  [[nodiscard]] std::vector<double> room(double length_us) const;
+  [[nodiscard]] std::vector<KnapsackItem> items(const std::vector<model::BucketIndex>& buckets) const;
+  // Sends what `packing` chose of `buckets` and takes it out of them. How many that were.
+  std::size_t send(std::vector<model::BucketIndex>& buckets, const Open& generation, const Packing& packing);
+  void force_largest();
+  [[nodiscard]] bool arrives_in_time(const Packing& packing, std::vector<double> owed) const;
+  void apply(const Open& generation, std::uint64_t step);
+
+  plan::Problem problem_;
+  double tolerance_us_;
+  std::vector<KnapsackItem> items_;
+  std::vector<double> backward_us_;
+  std::vector<std::uint64_t> ready_;  // one more than the newest step of each bucket
+  std::vector<std::deque<Queued>> queue_;
+  std::vector<double> owed_us_;  // what each link has yet to send of earlier choices, as this stage begins
+  double stage_us_ = 0;          // the stage that runs
+  std::vector<model::BucketIndex> current_;
+  std::optional<Open> pending_;          // the generation of CURRENT, or one that is sent and not applied
+  std::optional<std::uint64_t> future_;  // the first step in FUTURE
+  bool stuck_ = false;                   // nothing of CURRENT was chosen in the last stage
+  std::uint64_t generations_ = 0;
+  std::uint64_t launches_ = 0;
+  std::vector<Update> updates_;
+};
+
+// What the links did meanwhile is estimated: decisions must not depend on the clock.
+void KnapsackPaper::begin_stage(double length_us) {
+  for (auto& owed : owed_us_) owed = std::max(0.0, owed - stage_us_);
+  stage_us_ = length_us;
+}
+
+std::vector<double> KnapsackPaper::room(double length_us) const {
+  std::vector<double> out;
+  for (const double owed : owed_us_) out.push_back(length_us - owed);
+  return out;
+}
+
+std::vector<KnapsackItem> KnapsackPaper::items(const std::vector<model::BucketIndex>& buckets) const {
+  std::vector<KnapsackItem> out;
+  for (const auto bucket : buckets) out.push_back(items_[bucket]);
+  return out;
+}
+
+std::size_t KnapsackPaper::send(std::vector<model::BucketIndex>& buckets, const Open& generation,
+                                const Packing& packing) {
+  std::vector<model::BucketIndex> left;
+  for (std::size_t i = 0; i < buckets.size(); ++i) {
+    const int link = packing.link[i];
+    if (link == Packing::kNone) {
+      left.push_back(buckets[i]);
+      continue;
+    }
+    queue_[link].push_back({buckets[i], generation});
+    owed_us_[link] += items_[buckets[i]].cost_us[link];
+  }
+  const std::size_t sent = buckets.size() - left.size();
+  buckets = std::move(left);
+  return sent;
+}
+
+// The bucket that no knapsack takes goes where it ends first.
+void KnapsackPaper::force_largest() {
+  const auto largest = std::max_element(current_.begin(), current_.end(),
+                                        [&](auto a, auto b) { return items_[a].value < items_[b].value; });
+  Packing packing;
+  packing.link.assign(current_.size(), Packing::kNone);
+  std::size_t best = 0;
+  const auto end_us = [&](std::size_t l) { return owed_us_[l] + items_[*largest].cost_us[l]; };
+  for (std::size_t l = 1; l < problem_.links(); ++l)
+    if (end_us(l) < end_us(best)) best = l;
+  packing.link[static_cast<std::size_t>(largest - current_.begin())] = static_cast<int>(best);
+  send(current_, *pending_, packing);
+}
+
+void KnapsackPaper::forward() {
+  begin_stage(problem_.forward_us());
+  if (current_.empty()) return;
+  stuck_ = send(current_, *pending_, pack(items(current_), room(problem_.forward_us()))) == 0;
+}
+
+void KnapsackPaper::backward(std::uint64_t step) {
+  const double length = problem_.compute_us() - problem_.forward_us();
+  begin_stage(length);
+  if (!future_) future_ = step;
+  if (!current_.empty()) {
+    const auto packing = pack(items(current_), room(length));
+    if (!packing.all()) {  // case 2
+      const bool idle = std::all_of(owed_us_.begin(), owed_us_.end(), [](double owed) { return owed == 0; });
+      if (send(current_, *pending_, packing) == 0 && stuck_ && idle) force_largest();
+      return;
+    }
+    send(current_, *pending_, packing);
+    close(step, room(length));  // case 3
+  } else {
+    close(step, room(length - backward_us_.front()));  // case 4: the first bucket cannot overlap its own backward
+  }
+}
+
+// Applies the generation before and begins to send FUTURE, which ends with this step.
+void KnapsackPaper::close(std::uint64_t step, std::vector<double> capacity) {
+  if (pending_) apply(*pending_, step + 1);
+  const Open generation{generations_++, *std::exchange(future_, std::nullopt), step};
+  current_.resize(problem_.buckets());
+  for (std::size_t b = 0; b < current_.size(); ++b) current_[b] = static_cast<model::BucketIndex>(b);
+  const auto owed = owed_us_;
+  const auto packing = recursive_knapsack(items_, backward_us_, std::move(capacity), pack);
+  send(current_, generation, packing);
+  pending_ = generation;
+  if (!current_.empty() || !arrives_in_time(packing, owed)) return;
+  apply(generation, step + 1);
+  pending_.reset();
+}
+
+// Whether forward would wait for none of what was just chosen, were it applied at once.
+bool KnapsackPaper::arrives_in_time(const Packing& packing, std::vector<double> owed) const {
+  for (std::size_t b = 0; b < problem_.buckets(); ++b) {
+    const auto link = static_cast<std::size_t>(packing.link[b]);
+    const double ready_us = problem_.bucket(b).ready_us - problem_.forward_us();
+    owed[link] = std::max(owed[link], ready_us) + items_[b].cost_us[link];
+    const double due_us = problem_.compute_us() - problem_.forward_us() + problem_.bucket(b).forward_start_us;
+    if (owed[link] > due_us + tolerance_us_) return false;
+  }
+  return true;
+}
+
+void KnapsackPaper::apply(const Open& generation, std::uint64_t step) {
+  for (model::BucketIndex b = 0; b < problem_.buckets(); ++b)
+    updates_.push_back({b, generation.number, generation.first_step, generation.last_step, step});
+}
+
+std::vector<Launch> KnapsackPaper::take_launches(TimeUs) {
+  std::vector<Launch> launches;
+  for (std::size_t link = 0; link < queue_.size(); ++link)
+    for (auto& queue = queue_[link]; !queue.empty(); queue.pop_front()) {
+      const auto& [bucket, generation] = queue.front();
+      if (ready_[bucket] <= generation.last_step) break;
+      launches.push_back({launches_++, static_cast<model::LinkIndex>(link), bucket, generation.number, 0,
+                          problem_.bucket(bucket).bytes});
+    }
+  return launches;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> make_knapsack_paper(const Setup& setup) {
+  if (!setup.profile)
+    return fail(ErrorKind::kInvalid, "policy knapsack-paper needs a profile", "policy knapsack measures its own");
+  return std::make_unique<KnapsackPaper>(setup);
+}
+
+}  // namespace deft::papers

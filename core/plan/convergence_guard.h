@@ -1,0 +1,56 @@
+// Who judges a planning policy's plans before they are followed: a hook, so that a policy need not know by what.
+//
+//   setup.judge = std::make_shared<MyJudge>();   // none: every plan that a policy makes is followed
+//
+// The policy asks for each plan through choose(), which calls `make` until it is content, and at its looks at what is
+// measured through reconsider() whether the plan in force is still what would be chosen. A judge does no I/O towards the
+// scheduler and may keep what it was told from one call to the next.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/model/plan.h"
+#include "core/plan/limits.h"
+
+namespace deft::plan {
+
+// What a judge said of the plan that it chose.
+struct Decision {
+  bool judged = false;   // false: there was nothing to judge by, as `note` says
+  bool accepted = true;  // false: no plan was; this is the last that was tried
+  double ratio = 1;      // expected loss with an update a step / with the plan; below 1 the plan trains worse
+  // What the plan was made for.
+  double capacity = 1;
+  std::uint32_t max_staleness_steps = 0;
+  unsigned attempts = 1;  // plans that were made
+  std::string note;
+};
+
+struct GuardedPlan {
+  model::Plan plan;
+  Decision verdict;
+};
+
+struct ReplanReason {
+  std::string reason = {};  // empty: there is none
+  bool immediate = false;   // it need not be confirmed by further looks
+};
+
+class ConvergenceGuard {
+ public:
+  using Make = std::function<Result<model::Plan>(const Limits&)>;
+
+  virtual ~ConvergenceGuard() = default;
+
+  // The plan to follow, of those that `make` gives for `limits` or stricter ones. An error of `make` for `limits`
+  // themselves is handed on.
+  virtual Result<GuardedPlan> choose(const Make& make, const Limits& limits) = 0;
+
+  // Whether another plan would be chosen now than `in_force`.
+  virtual ReplanReason reconsider(const model::Plan& in_force) = 0;
+};
+
+}  // namespace deft::plan

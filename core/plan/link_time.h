@@ -1,0 +1,65 @@
+// The links' time while a plan is built: what goes to which link when.
+//
+//   LinkTime links(problem, part_us);
+//   Sending sending{generation, bucket, ready_us, bytes};
+//   links.place(sending, links.best(link, sending));   // one part; again until sending.rest is 0
+//   links.placed(link)                                 // the parts of a link in the order in which they start
+#pragma once
+
+#include <cstdint>
+#include <limits>
+#include <vector>
+
+#include "core/plan/problem.h"
+
+namespace deft::plan {
+
+// A bucket of a generation on its way.
+struct Sending {
+  std::uint32_t generation = 0;
+  model::BucketIndex bucket = 0;
+  double ready_us = 0;
+  std::uint64_t rest = 0;  // bytes that are still to be placed
+  double finish_us = 0;    // of what is placed
+};
+
+// A part as placed: offsets come later, when it is known which neighbours stay together.
+struct Placed {
+  std::uint32_t generation = 0;
+  model::BucketIndex bucket = 0;
+  std::uint64_t bytes = 0;
+  double start_us = 0;
+};
+
+class LinkTime {
+ public:
+  // A bucket that would keep a link longer than `part_us` is sent in parts. `problem` outlives this.
+  LinkTime(const Problem& problem, double part_us)
+      : problem_(problem), part_us_(part_us), free_us_(problem.links()), placed_(problem.links()) {}
+
+  // The link that is free first, and the one of all where this would end first if it is sent to the end.
+  [[nodiscard]] std::size_t idle() const;
+  [[nodiscard]] std::size_t best(std::size_t idle, const Sending& sending) const;
+
+  // Sends the next part on `link`, as soon as the link is free and it is ready. `most_us`: it lasts no longer.
+  void place(Sending& sending, std::size_t link, double most_us = std::numeric_limits<double>::infinity());
+  // The shortest part of the bucket that is worth its latency.
+  [[nodiscard]] double least_us(std::size_t link, model::BucketIndex bucket) const;
+  // The link does nothing before `until_us`.
+  void wait(std::size_t link, double until_us) { free_us_[link] = std::max(free_us_[link], until_us); }
+
+  [[nodiscard]] double free_us(std::size_t link) const { return free_us_[link]; }
+  [[nodiscard]] const std::vector<Placed>& placed(std::size_t link) const { return placed_[link]; }
+  [[nodiscard]] double busy_us() const { return busy_us_; }  // of all links together
+
+ private:
+  [[nodiscard]] std::uint64_t piece(std::size_t link, const Sending& sending, double most_us) const;
+
+  const Problem& problem_;
+  double part_us_;
+  std::vector<double> free_us_;
+  std::vector<std::vector<Placed>> placed_;
+  double busy_us_ = 0;
+};
+
+}  // namespace deft::plan

@@ -1,0 +1,196 @@
+#include "core/plan/planner.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <tuple>
+#include <vector>
+
+#include "core/plan/problem.h"
+#include "core/plan/schedule_builder.h"
+#include "core/plan/stale_plans.h"
+
+namespace deft::plan {
+namespace {
+
+constexpr double kWaitingAccepted = 1.03;    // of compute, where none within the tolerance is found
+constexpr double kRounding = 1e-6;           // of compute: not waiting but arithmetic
+constexpr std::uint32_t kLongestCycle = 64;  // steps: every rate has one within 2 % below it
+constexpr double kRateGrid = 0.006;          // ratios closer than this are one: the shortest cycle stands for them
+constexpr double kPartsOfACycle = 40'000;    // generations * buckets: bounds the time of one candidate
+constexpr double kEffort = 400'000;          // generations * buckets of all candidates: bounds the search
+constexpr std::size_t kPatience = 10;  // ratios that fail one after the other before the search takes long strides
+constexpr double kStride = 0.9;
+constexpr std::uint32_t kShortCycle = 6;  // steps: ratios so simple are never strode over
+constexpr std::uint32_t kPlainCycle = 3;  // steps: ratios so plain are tried with parts of every size
+// Of compute, the longest part: two that tell whether a ratio is worth more, two more, and two for synchronous plans,
+// where every part that is on its way when something more urgent becomes ready is waited for, and for plain cycles.
+constexpr std::array kPartShares = {0.04, 0.5, 0.15, 8.0, 0.015, 0.005};
+constexpr std::size_t kTelling = 2;
+constexpr std::size_t kUsual = 4;
+
+std::uint32_t merged_steps(UpdateRatio ratio) { return (ratio.steps + ratio.generations - 1) / ratio.generations; }
+
+// Rhythms up to `fastest` updates a step, the fastest first.
+std::vector<UpdateRatio> ratios(double fastest, const Limits& limits, std::size_t buckets) {
+  if (limits.max_staleness_steps == 0) return {{1, 1}};
+  const auto most = static_cast<std::uint32_t>(std::max(1.0, kPartsOfACycle / static_cast<double>(buckets)));
+  const std::uint32_t longest = std::max(kLongestCycle, limits.max_merged_steps);
+  std::map<int, UpdateRatio> grid;  // by the rate's place on a logarithmic grid; whole numbers of steps have their own
+  for (std::uint32_t steps = 1; steps <= longest; ++steps)
+    for (std::uint32_t u = 1; u <= std::min(steps, most); ++u) {
+      const UpdateRatio ratio{u, steps};
+      if (merged_steps(ratio) <= limits.max_merged_steps && ratio.rate() <= fastest)
+        grid.emplace(static_cast<int>(-std::log(ratio.rate()) / kRateGrid), ratio);
+    }
+  std::vector<UpdateRatio> out;
+  for (const auto& [place, ratio] : grid) out.push_back(ratio);
+  if (out.empty()) out.push_back({1, limits.max_merged_steps});
+  return out;
+}
+
+struct Candidate {
+  model::Plan plan;
+  int waiting = 2;  // 0: none to speak of, 1: accepted, 2: more
+};
+
+double mean_staleness(const model::Plan& plan) {
+  double sum = 0;
+  for (const auto& generation : plan.generations) sum += generation.staleness();
+  return sum / static_cast<double>(plan.generations.size());
+}
+
+// Merit of two candidates whose rates count as equal.
+bool better(const Candidate& a, const Candidate& b) {
+  const auto merit = [](const Candidate& c) {
+    const double parts = static_cast<double>(c.plan.parts()) / static_cast<double>(c.plan.generations.size());
+    const double step_us = c.waiting == 0 ? 0 : std::floor(c.plan.step_us / c.plan.compute_us * 1000);
+    const double steps_per_update = c.waiting == 0 ? 0 : 1 / c.plan.updates_per_step();
+    return std::make_tuple(c.waiting, step_us, steps_per_update, c.plan.max_staleness(), mean_staleness(c.plan), parts,
+                           c.plan.period_steps);
+  };
+  return merit(a) < merit(b);
+}
+
+class Search {
+ public:
+  Search(const Problem& problem, const Limits& limits)
+      : problem_(problem), limits_(limits), counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)) {}
+
+  std::optional<model::Plan> run();
+
+ private:
+  [[nodiscard]] double part_us(std::size_t i) const { return kPartShares[i] * counted_on_.compute_us(); }
+  [[nodiscard]] bool spent() const { return effort_ > kEffort; }
+  // Builds one plan and keeps it if it is the best yet. What it made the training wait: Candidate::waiting.
+  int attempt(UpdateRatio ratio, std::size_t share);
+  int attempt_all(UpdateRatio ratio);
+
+  const Problem& problem_;
+  Limits limits_;
+  Problem counted_on_;
+  std::optional<Candidate> best_;
+  double effort_ = 0;
+};
+
+int Search::attempt(UpdateRatio ratio, std::size_t share) {
+  effort_ += static_cast<double>(ratio.generations) * static_cast<double>(problem_.buckets());
+  auto plan = build_cycle(counted_on_, limits_, ratio, part_us(share));
+  if (!plan) return 2;
+  const Evaluation result = evaluate(*plan, problem_);
+  if (!result.runs) return 2;
+  plan->step_us = result.step_us;
+  plan->compute_us = problem_.compute_us();
+  const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
+  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0 : step_share <= kWaitingAccepted ? 1 : 2;
+  Candidate candidate{std::move(*plan), waiting};
+  if (!best_ || better(candidate, *best_)) best_ = std::move(candidate);
+  return waiting;
+}
+
+int Search::attempt_all(UpdateRatio ratio) {
+  int least = 2;
+  const bool synchronous = limits_.max_staleness_steps == 0;
+  const bool plain = ratio.steps <= kPlainCycle;
+  for (std::size_t i = 0; i < kPartShares.size(); ++i) {
+    const bool promising = i < kTelling || (least == 0 && i < kUsual);
+    if (promising || synchronous || (plain && least > 0)) least = std::min(least, attempt(ratio, i));
+  }
+  return least;
+}
+
+std::optional<model::Plan> Search::run() {
+  const double fastest = std::min(1.0, counted_on_.compute_us() / counted_on_.generation_bound_us());
+  const auto list = ratios(fastest, limits_, problem_.buckets());
+  double found = 0;  // the rate of the fastest ratio without waiting
+  double below = 1;  // look only at rates up to this
+  std::size_t failed = 0;
+  for (const UpdateRatio ratio : list) {
+    if (found > 0 && (ratio.rate() < found * (1 - limits_.rate_tolerance) || spent())) break;
+    if (ratio.rate() > below && ratio.steps > kShortCycle && ratio.rate() != list.back().rate()) continue;
+    if (attempt_all(ratio) == 0) {
+      if (found == 0) found = ratio.rate();
+    } else if (found == 0 && ++failed > kPatience) {
+      below = ratio.rate() * kStride;
+    }
+  }
+  if (!best_) {  // overloaded, and a backlog as long as the cap allows does not fit into the arena
+    limits_.max_staleness_steps = std::min(limits_.max_staleness_steps, limits_.max_generations - 2);
+    attempt_all({1, 1});
+  }
+  return best_ ? std::optional(std::move(best_->plan)) : std::nullopt;
+}
+
+Result<void> check(const Limits& limits) {
+  const auto refuse = [](const char* what) { return fail(ErrorKind::kInvalid, what); };
+  if (limits.max_merged_steps == 0 || limits.max_merged_steps > 1024)
+    return refuse("max_merged_steps is not 1 to 1024");
+  if (limits.max_staleness_steps > 1024) return refuse("max_staleness_steps is above 1024");
+  if (limits.max_generations < 2) return refuse("max_generations is below 2");
+  if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
+  if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
+  if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
+  if (!(limits.stale_share >= 0 && limits.stale_share <= 1)) return refuse("stale_share is not 0 to 1");
+  if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
+  return {};
+}
+
+// Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
+bool prefers_fresh(const Limits& limits) {
+  return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.stale_share < 1);
+}
+
+// The plan with the fewest late bytes, be it none; nothing where it waits too long and all may be late.
+std::optional<model::Plan> freshest_plan(const Problem& problem, const Limits& limits) {
+  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity;
+  Limits all_fresh = limits;
+  all_fresh.max_staleness_steps = 0;
+  auto plan = Search(problem, all_fresh).run();
+  if (plan && plan->step_us <= enough_us) return plan;
+  auto late = plan_stale_buckets(problem, limits);
+  if (late && (!plan || late->step_us < plan->step_us)) plan = std::move(late);
+  if (plan && plan->step_us > enough_us && limits.stale_share >= 1) return std::nullopt;
+  return plan;
+}
+
+}  // namespace
+
+Result<model::Plan> find_plan(const model::Profile& profile, const Limits& limits) {
+  if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
+  const Problem problem(profile);
+  std::optional<model::Plan> plan;
+  if (prefers_fresh(limits)) plan = freshest_plan(problem, limits);
+  if (!plan) plan = Search(problem, limits).run();
+  if (!plan) return fail(ErrorKind::kInternal, "no plan was found");
+  return std::move(*plan);
+}
+
+double update_rate_limit(const model::Profile& profile) {
+  const Problem problem(profile);
+  return std::min(1.0, problem.compute_us() / std::max(problem.generation_bound_us(), 1e-9));
+}
+
+}  // namespace deft::plan

@@ -1,0 +1,28 @@
+#include "core/preserve/warmup_detector.h"
+
+#include <algorithm>
+
+namespace deft::preserve {
+
+WarmupDetector::Sample WarmupDetector::mean(std::uint64_t first) const {
+  Sample sum;
+  for (std::uint64_t i = first; i < first + kHalf; ++i) {
+    sum.step += newest_[i % newest_.size()].step;
+    sum.loss += newest_[i % newest_.size()].loss;
+  }
+  return {sum.step / kHalf, sum.loss / kHalf};
+}
+
+void WarmupDetector::take(std::uint64_t step, double loss, double target) {
+  if (over_) return;
+  if (count_ == 0) first_loss_ = loss;
+  newest_[count_++ % newest_.size()] = {static_cast<double>(step), loss};
+  over_ = count_ >= kLatest;
+  if (count_ < newest_.size()) return;
+  const Sample before = mean(count_ - newest_.size()), now = mean(count_ - kHalf);
+  const double slope = (before.loss - now.loss) / std::max(1.0, now.step - before.step);
+  steepest_ = std::max(steepest_, slope);
+  if (now.loss - target < kFallen * (first_loss_ - target) && slope < kSlower * steepest_) over_ = true;
+}
+
+}  // namespace deft::preserve

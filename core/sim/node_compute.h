@@ -1,0 +1,46 @@
+// The compute of one node: forward from the first bucket to the last, then backward, step after step.
+#pragma once
+
+#include <cstdint>
+#include <random>
+#include <vector>
+
+#include "core/model/profile.h"
+#include "core/sched/scheduler.h"
+#include "core/sim/simulation.h"
+
+namespace deft::sim {
+
+class NodeCompute {
+ public:
+  NodeCompute(const model::Profile& profile, const Node& node, std::uint64_t seed);
+
+  [[nodiscard]] sched::Stage stage() const { return stage_; }
+  [[nodiscard]] std::uint64_t step() const { return step_; }
+  [[nodiscard]] std::uint32_t bucket() const { return bucket_; }  // in forward order
+  [[nodiscard]] double started_us() const { return started_us_; }
+  [[nodiscard]] bool is_running() const { return running_; }
+  [[nodiscard]] double computed_us() const { return computed_us_; }  // since the beginning
+
+  // Begins the current bucket; gives the time when it will be done.
+  double start(double now_us);
+  // The current bucket is done: moves on to the next, perhaps of the next stage or step.
+  void finish();
+  // The last step of which `bucket` has been through backward, plus one.
+  [[nodiscard]] std::uint64_t gradients(std::uint32_t bucket) const { return gradients_[bucket]; }
+
+ private:
+  const model::Profile& profile_;
+  Node node_;
+  std::mt19937_64 random_;
+  sched::Stage stage_ = sched::Stage::kForward;
+  std::uint64_t step_ = 0;
+  std::uint32_t bucket_ = 0;
+  bool running_ = false;
+  double started_us_ = 0;
+  double duration_us_ = 0;
+  double computed_us_ = 0;
+  std::vector<std::uint64_t> gradients_;
+};
+
+}  // namespace deft::sim

@@ -1,0 +1,162 @@
+// The judge of a setup: which plans the knapsack policy follows, and when it plans anew because of the judge.
+#include "core/plan/convergence_guard.h"
+
+#include <gtest/gtest.h>
+
+#include <memory>
+
+#include "core/model/update_schedule.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+namespace {
+
+// Accepts plans that are made with at least `capacity`; tries at most `most` of them.
+struct NeedsCapacity final : plan::ConvergenceGuard {
+  explicit NeedsCapacity(double needed, unsigned tries = 20) : capacity(needed), most(tries) {}
+
+  Result<plan::GuardedPlan> choose(const Make& make, const plan::Limits& limits) override {
+    ++choices;
+    plan::Limits asked = limits;
+    for (unsigned attempt = 1;; ++attempt, asked.capacity *= 1.15) {
+      auto plan = make(asked);
+      if (!plan) return tl::unexpected(plan.error());
+      const bool accepted = asked.capacity >= capacity;
+      if (accepted || attempt == most)
+        return plan::GuardedPlan{std::move(*plan),
+                                 {true, accepted, 0.9, asked.capacity, asked.max_staleness_steps, attempt, {}}};
+    }
+  }
+  plan::ReplanReason reconsider(const model::Plan&) override { return {mind, immediate}; }
+
+  double capacity;
+  unsigned most;
+  unsigned choices = 0;
+  std::string mind;
+  bool immediate = false;
+};
+
+// Two links' worth of gradients on one, steps of 4 ms: without waiting every second update must be left out.
+Setup narrow_setup(std::shared_ptr<plan::ConvergenceGuard> judge) {
+  Setup setup;
+  setup.policy = "knapsack";
+  for (std::uint32_t b = 0; b < 4; ++b)
+    setup.buckets.push_back({"b", b * 200'000ULL, 200'000, model::DType::kFloat32, 3 - b, b, 1});
+  setup.links.push_back({"link", 10, 100});
+  setup.limits.max_generations = 8;
+  setup.judge = std::move(judge);
+  return setup;
+}
+
+class Driver {
+ public:
+  explicit Driver(const Setup& setup) : buckets_(setup.buckets.size()), scheduler_(make_scheduler(setup).value()) {}
+
+  void run(int steps) {
+    for (int i = 0; i < steps; ++i, ++step_) {
+      scheduler_->stage_began(Stage::kForward, step_, now_, 0);
+      now_ += 2000;
+      scheduler_->stage_began(Stage::kBackward, step_, now_, 0);
+      for (model::BucketIndex b = 0; b < buckets_; ++b) {
+        now_ += 2000 / static_cast<TimeUs>(buckets_);
+        scheduler_->bucket_ready(b, step_, now_);
+        scheduler_->take_launches(now_);
+        if (auto change = scheduler_->take_switch()) switches.push_back(std::move(*change));
+      }
+    }
+  }
+
+  std::vector<PlanSwitch> switches;
+
+ private:
+  std::size_t buckets_;
+  std::unique_ptr<Scheduler> scheduler_;
+  std::uint64_t step_ = 0;
+  TimeUs now_ = 0;
+};
+
+TEST(plan::ConvergenceGuard, ARefusedPlanIsMadeAgainWithMoreUpdates) {
+  Driver free(narrow_setup(nullptr));
+  free.run(12);
+  Driver judged(narrow_setup(std::make_shared<NeedsCapacity>(1.5)));
+  judged.run(12);
+  ASSERT_EQ(free.switches.size(), 1U);
+  ASSERT_EQ(judged.switches.size(), 1U);
+  EXPECT_FALSE(free.switches[0].verdict);
+  const PlanSwitch& change = judged.switches[0];
+  ASSERT_TRUE(change.verdict);
+  EXPECT_TRUE(change.verdict->accepted);
+  EXPECT_GE(change.verdict->capacity, 1.5);
+  EXPECT_EQ(change.verdict->attempts, 4U);
+  EXPECT_GT(change.plan.updates_per_step(), free.switches[0].plan.updates_per_step());
+  EXPECT_GT(change.plan.step_us, free.switches[0].plan.step_us);
+}
+
+TEST(plan::ConvergenceGuard, MoreCapacityLetsUpdatesBeFreshToo) {
+  auto setup = narrow_setup(std::make_shared<NeedsCapacity>(2.5));
+  setup.limits.fresh_tolerance = 0.05;
+  Driver driver(setup);
+  driver.run(12);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  EXPECT_EQ(driver.switches[0].plan.max_staleness(), 0U);
+  EXPECT_EQ(driver.switches[0].plan.stale_share(), 0);
+  setup.judge = nullptr;
+  Driver free(setup);
+  free.run(12);
+  ASSERT_EQ(free.switches.size(), 1U);
+  EXPECT_GT(free.switches[0].plan.stale_share(), 0);
+}
+
+TEST(plan::ConvergenceGuard, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
+  Driver driver(narrow_setup(std::make_shared<NeedsCapacity>(1000, 3)));
+  driver.run(12);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  ASSERT_TRUE(driver.switches[0].verdict);
+  EXPECT_FALSE(driver.switches[0].verdict->accepted);
+  EXPECT_EQ(driver.switches[0].verdict->attempts, 3U);
+}
+
+TEST(plan::ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
+  const auto judge = std::make_shared<NeedsCapacity>(1);
+  Driver driver(narrow_setup(judge));
+  driver.run(60);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  EXPECT_EQ(judge->choices, 1U);
+  judge->mind = "the loss has fallen";
+  judge->capacity = 1.5;
+  driver.run(16);  // two looks
+  EXPECT_EQ(judge->choices, 1U);
+  judge->mind = "";
+  driver.run(64);
+  EXPECT_EQ(driver.switches.size(), 1U);
+  judge->mind = "the loss has fallen";
+  driver.run(64);
+  ASSERT_EQ(driver.switches.size(), 2U);
+  EXPECT_EQ(driver.switches[1].reason, "the loss has fallen");
+  EXPECT_GT(driver.switches[1].plan.updates_per_step(), driver.switches[0].plan.updates_per_step());
+}
+
+TEST(plan::ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
+  const auto judge = std::make_shared<NeedsCapacity>(1);
+  Driver driver(narrow_setup(judge));
+  driver.run(60);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  judge->mind = "the loss has risen";
+  judge->immediate = true;
+  judge->capacity = 1.5;
+  driver.run(9);  // one look
+  ASSERT_EQ(driver.switches.size(), 2U);
+  EXPECT_EQ(driver.switches[1].reason, "the loss has risen");
+}
+
+TEST(plan::ConvergenceGuard, APinnedPlanIsNotJudged) {
+  auto setup = narrow_setup(std::make_shared<NeedsCapacity>(1000));
+  setup.pinned = model::parse_cycles("0-1@4").value();
+  Driver driver(setup);
+  driver.run(40);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  EXPECT_FALSE(driver.switches[0].verdict);
+}
+
+}  // namespace
+}  // namespace deft::sched

@@ -1,0 +1,148 @@
+// Plans in which only the largest buckets are late: what they promise, and that the simulator sees the same.
+#include "core/plan/stale_plans.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <set>
+
+#include "core/model/update_cycle.h"
+#include "core/plan/planner.h"
+#include "core/sim/simulation.h"
+#include "tests/plan/random_profile.h"
+
+namespace deft::plan {
+namespace {
+
+Limits any_limits(std::size_t buckets) {
+  Limits limits;
+  limits.fresh_tolerance = *rc::gen::element(0.01, 0.05, 0.2);
+  limits.stale_share = *rc::gen::element(0.3, 0.75, 1.0);
+  limits.max_staleness_steps = *rc::gen::inRange(1U, 17U);
+  limits.max_merged_steps = *rc::gen::inRange(1U, 17U);
+  limits.max_generations = *rc::gen::inRange(2U, 9U);
+  limits.joined.resize(buckets);
+  for (std::size_t b = 1; b < buckets; ++b) limits.joined[b] = *rc::gen::weightedElement<bool>({{4, false}, {1, true}});
+  return limits;
+}
+
+void check_promises(const model::Plan& plan, const model::Profile& profile, const Limits& limits) {
+  std::vector<std::uint64_t> bytes;
+  for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket)
+    bytes.push_back(bucket->bytes);
+  if (auto ok = model::check_plan(plan, bytes, profile.links.size()); !ok) RC_FAIL(ok.error().message());
+  RC_ASSERT(plan.max_staleness() <= limits.max_staleness_steps);
+  RC_ASSERT(plan.max_merged() <= limits.max_merged_steps);
+  RC_ASSERT(plan.stale_share() <= limits.stale_share + 1e-9);
+  RC_ASSERT(model::slots_needed(model::cycles_of(plan)) <= limits.max_generations);
+  for (model::BucketIndex b = 1; b < bytes.size(); ++b)
+    if (limits.joined[b]) RC_ASSERT(plan.generations_of(b) == plan.generations_of(b - 1));
+  const Evaluation result = evaluate(plan, Problem(profile));
+  RC_ASSERT(result.runs);
+  RC_ASSERT(std::abs(result.step_us / plan.step_us - 1) < 1e-9);
+}
+
+RC_GTEST_PROP(LatePlans, AreWithinTheLimitsAndRun, ()) {
+  const auto profile = any_profile({.most_buckets = 20, .most_coverage = 4});
+  const auto limits = any_limits(profile.buckets.size());
+  const auto plan = plan_stale_buckets(Problem(profile), limits);
+  if (plan) check_promises(*plan, profile, limits);
+}
+
+// Of a plan that waits little enough, no block that is smaller than the largest fresh one is late.
+RC_GTEST_PROP(LatePlans, MakeTheLargestBucketsLate, ()) {
+  const auto profile = any_profile({.most_buckets = 12, .least_coverage = 1, .most_coverage = 3});
+  Limits limits;
+  limits.fresh_tolerance = 0.05;
+  const Problem problem(profile);
+  const auto plan = plan_stale_buckets(problem, limits);
+  RC_PRE(plan.has_value());
+  std::uint64_t largest_fresh = 0, smallest_late = ~0ULL;
+  for (model::BucketIndex b = 0; b < problem.buckets(); ++b) {
+    auto& bound = plan->own_generations.contains(b) ? smallest_late : largest_fresh;
+    bound = plan->own_generations.contains(b) ? std::min(bound, problem.bucket(b).bytes)
+                                              : std::max(bound, problem.bucket(b).bytes);
+  }
+  RC_ASSERT(smallest_late >= largest_fresh);
+}
+
+// How long a part may keep a link (due_queue.cc), in microseconds.
+double longest_part_us(const model::Profile& profile) {
+  const double latency_us = profile.link_model(0).latency_us, compute_us = profile.compute_us();
+  return std::max({0.01 * compute_us, std::min(40 * latency_us, 0.1 * compute_us), 6 * latency_us});
+}
+
+// What is planned is what runs, but that what is urgent may come when two parts are on their way.
+RC_GTEST_PROP(LatePlans, TheSimulatorSeesThePlannedTime, ()) {
+  const auto profile = any_profile({.most_buckets = 12, .least_coverage = 0.8, .most_coverage = 3});
+  auto setup = sim::setup_for(profile, "knapsack");
+  setup.limits.fresh_tolerance = 0.05;
+  setup.limits.stale_share = 0.75;
+  const auto plan = find_plan(profile, setup.limits);
+  RC_ASSERT(plan.has_value());
+  const auto outcome =
+      sim::simulate(*sched::make_scheduler(setup).value(), profile, {.steps = 200, .warmup_steps = 60});
+  if (!outcome) RC_FAIL(outcome.error().message());
+  RC_ASSERT(outcome->step_us <= 1.05 * plan->step_us + 2 * longest_part_us(profile));
+  RC_ASSERT(outcome->step_us >= 0.999 * profile.compute_us());
+  RC_ASSERT(outcome->max_staleness_steps <= plan->max_staleness());
+}
+
+// One wide matrix with three quarters of the bytes, as convolutional networks end.
+model::Profile wide_matrix(double coverage) {
+  const std::vector<std::pair<const char*, std::uint64_t>> layers = {
+      {"conv1", 2'560},     {"conv2", 147'712},    {"conv3", 147'712}, {"conv4", 147'712},
+      {"wide", 12'849'152}, {"square", 4'198'400}, {"last", 41'000}};
+  model::Profile profile;
+  double bytes = 0;
+  for (const auto& [name, size] : layers) bytes += static_cast<double>(size);
+  for (const auto& [name, size] : layers) {
+    const bool matrix = size > 1'000'000;
+    profile.buckets.push_back({name, size, matrix ? 8'000.0 : 22'000.0, matrix ? 16'000.0 : 44'000.0, {}});
+  }
+  const double rate = bytes / (coverage * profile.compute_us());
+  profile.links.push_back({"nic0", 150, {}, rate / 2});
+  profile.links.push_back({"nic1", 150, {}, rate / 2});
+  return profile;
+}
+
+TEST(LatePlans, spareAllButTheWideMatrix) {
+  Limits limits;
+  limits.fresh_tolerance = 0.05;
+  limits.stale_share = 0.75;
+  limits.max_staleness_steps = 4;
+  limits.max_generations = 4;
+  const auto profile = wide_matrix(2);
+  const auto plan = find_plan(profile, limits);
+  ASSERT_TRUE(plan);
+  EXPECT_LE(plan->step_us, 1.05 * plan->compute_us);
+  ASSERT_EQ(plan->own_generations.size(), 1U);
+  EXPECT_EQ(plan->own_generations.begin()->first, 2U);  // counted from the end of forward
+  EXPECT_GE(plan->updates_per_step(), 0.9 * 0.5);
+}
+
+TEST(LatePlans, areNotMadeWhereFreshOnesWaitLittle) {
+  Limits limits;
+  limits.fresh_tolerance = 0.05;
+  const auto plan = find_plan(wide_matrix(0.3), limits);
+  ASSERT_TRUE(plan);
+  EXPECT_TRUE(plan->own_generations.empty());
+  EXPECT_EQ(plan->updates_per_step(), 1);
+  EXPECT_EQ(plan->max_staleness(), 0U);
+}
+
+// Where too little may be late, the rest waits.
+TEST(LatePlans, keepTheShareOfLateBytes) {
+  Limits limits;
+  limits.fresh_tolerance = 0.05;
+  limits.stale_share = 0.5;
+  const auto plan = find_plan(wide_matrix(2), limits);
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->stale_share(), 0);
+  EXPECT_GT(plan->step_us, 1.3 * plan->compute_us);
+  limits.stale_share = 0.75;
+  EXPECT_LT(find_plan(wide_matrix(6), limits)->step_us, find_plan(wide_matrix(6), {.max_staleness_steps = 0})->step_us);
+}
+
+}  // namespace
+}  // namespace deft::plan
