@@ -75,7 +75,7 @@ class Driver {
   TimeUs now_ = 0;
 };
 
-TEST(plan::ConvergenceGuard, ARefusedPlanIsMadeAgainWithMoreUpdates) {
+TEST(ConvergenceGuard, ARefusedPlanIsMadeAgainWithMoreUpdates) {
   Driver free(narrow_setup(nullptr));
   free.run(12);
   Driver judged(narrow_setup(std::make_shared<NeedsCapacity>(1.5)));
@@ -92,7 +92,7 @@ TEST(plan::ConvergenceGuard, ARefusedPlanIsMadeAgainWithMoreUpdates) {
   EXPECT_GT(change.plan.step_us, free.switches[0].plan.step_us);
 }
 
-TEST(plan::ConvergenceGuard, MoreCapacityLetsUpdatesBeFreshToo) {
+TEST(ConvergenceGuard, MoreCapacityLetsUpdatesBeFreshToo) {
   auto setup = narrow_setup(std::make_shared<NeedsCapacity>(2.5));
   setup.limits.fresh_tolerance = 0.05;
   Driver driver(setup);
@@ -107,7 +107,7 @@ TEST(plan::ConvergenceGuard, MoreCapacityLetsUpdatesBeFreshToo) {
   EXPECT_GT(free.switches[0].plan.stale_share(), 0);
 }
 
-TEST(plan::ConvergenceGuard, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
+TEST(ConvergenceGuard, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
   Driver driver(narrow_setup(std::make_shared<NeedsCapacity>(1000, 3)));
   driver.run(12);
   ASSERT_EQ(driver.switches.size(), 1U);
@@ -116,7 +116,7 @@ TEST(plan::ConvergenceGuard, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
   EXPECT_EQ(driver.switches[0].verdict->attempts, 3U);
 }
 
-TEST(plan::ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
+TEST(ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
   const auto judge = std::make_shared<NeedsCapacity>(1);
   Driver driver(narrow_setup(judge));
   driver.run(60);
@@ -136,7 +136,7 @@ TEST(plan::ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
   EXPECT_GT(driver.switches[1].plan.updates_per_step(), driver.switches[0].plan.updates_per_step());
 }
 
-TEST(plan::ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
+TEST(ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
   const auto judge = std::make_shared<NeedsCapacity>(1);
   Driver driver(narrow_setup(judge));
   driver.run(60);
@@ -149,7 +149,7 @@ TEST(plan::ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
   EXPECT_EQ(driver.switches[1].reason, "the loss has risen");
 }
 
-TEST(plan::ConvergenceGuard, APinnedPlanIsNotJudged) {
+TEST(ConvergenceGuard, APinnedPlanIsNotJudged) {
   auto setup = narrow_setup(std::make_shared<NeedsCapacity>(1000));
   setup.pinned = model::parse_cycles("0-1@4").value();
   Driver driver(setup);
