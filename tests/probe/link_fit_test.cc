@@ -53,6 +53,24 @@ TEST(LinkFit, ItsErrorsHoldTheTruthAsOftenAsTheySay) {
   }
 }
 
+// With three samples the deviation rests on one degree of freedom: the mean of its square is right only if it counts so.
+TEST(LinkFit, ItsErrorsAreRightOnAverageWithTheFewestSamples) {
+  double missed = 0, said = 0;
+  std::mt19937_64 random(1);
+  std::normal_distribution<double> relative(0, 0.01);
+  for (int i = 0; i < 4000; ++i) {
+    std::vector<LinkSample> samples;
+    for (const std::uint64_t bytes : {4096ULL, 65536ULL, 1048576ULL})
+      samples.push_back({bytes, (80 + static_cast<double>(bytes) / 117) * (1 + relative(random))});
+    const auto fit = fit_link(samples);
+    ASSERT_TRUE(fit);
+    missed += (fit->latency_us - 80) * (fit->latency_us - 80);
+    said += fit->latency_error_us * fit->latency_error_us;
+  }
+  EXPECT_GT(said / missed, 0.8);
+  EXPECT_LT(said / missed, 1.25);
+}
+
 TEST(LinkFit, ALatencyBelowZeroIsZero) {
   const auto fit = fit_link(std::vector<LinkSample>{{1000, 9}, {2000, 20}, {3000, 31}});
   ASSERT_TRUE(fit);

@@ -98,6 +98,14 @@ TEST(DueQueue, sendsWhatIsDueFirstAndOfThatWhatIsUrgent) {
   EXPECT_EQ(order, (std::vector<model::BucketIndex>{2, 1, 0}));
 }
 
+TEST(DueQueue, aRestThatIsLittleMoreThanAPartGoesWithIt) {
+  Links links(setup_of({120'000}, {kRate}));  // a part is 100,000 bytes
+  links.queue.add({0, 0, 5, 0});
+  links.take();
+  ASSERT_EQ(links.sent.size(), 1U);
+  EXPECT_EQ(links.sent.front().bytes, 120'000U);
+}
+
 TEST(DueQueue, whatIsUrgentWaitsForTwoPartsOfWhatIsLate) {
   Links links(setup_of({50'000'000, 50'000}, {kRate}));
   links.queue.add({0, 0, 9, 0});
