@@ -37,7 +37,10 @@ def has_link(name: str) -> Callable[[], bool]:
     """Whether `deft check-build` ticks this link."""
 
     def ask() -> bool:
-        done = subprocess.run([ROOT / "build/bin/deft", "check-build"], capture_output=True, text=True)
+        deft = ROOT / "build/bin/deft"
+        if not deft.exists():
+            return False
+        done = subprocess.run([deft, "check-build"], capture_output=True, text=True)
         return re.search(rf"^\s*\[X\] {name}\b", done.stdout, re.MULTILINE) is not None
 
     return ask

@@ -104,7 +104,9 @@ int Search::attempt(UpdateRatio ratio, std::size_t share) {
   plan->step_us = result.step_us;
   plan->compute_us = problem_.compute_us();
   const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
-  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0 : step_share <= kWaitingAccepted ? 1 : 2;
+  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
+                      : step_share <= kWaitingAccepted                       ? 1
+                                                                             : 2;
   Candidate candidate{std::move(*plan), waiting};
   if (!best_ || better(candidate, *best_)) best_ = std::move(candidate);
   return waiting;
