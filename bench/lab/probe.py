@@ -1,10 +1,14 @@
-"""One end of a plain TCP transfer: `receive ADDRESS` prints the bytes a second that `send ADDRESS BYTES` gets."""
+"""One end of a plain TCP transfer: `receive ADDRESS` prints the bytes a second that `send ADDRESS BYTES` gets.
+
+The two ends may be started in any order: the sender waits for the receiver.
+"""
 
 import socket
 import sys
 import time
 
 PORT = 29590
+PATIENCE_S = 30
 
 
 def receive(address: str) -> None:
@@ -21,8 +25,19 @@ def receive(address: str) -> None:
     print(counted / (last - start) if total and counted else 0, flush=True)
 
 
+def connect(address: str) -> socket.socket:
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        try:
+            return socket.create_connection((address, PORT))
+        except ConnectionRefusedError:
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.02)
+
+
 def send(address: str, count: int) -> None:
-    with socket.create_connection((address, PORT)) as connection:
+    with connect(address) as connection:
         connection.sendall(bytes(count))
 
 

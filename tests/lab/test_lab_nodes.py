@@ -24,7 +24,7 @@ PROBE = f"{sys.executable} -I bench/lab/probe.py"
 
 def transfer(by, to, address, size):
     """A shell's words: one plain TCP transfer, whose receiver prints the bytes a second."""
-    return f"on {to} {PROBE} receive {address} & sleep 0.5; on {by} {PROBE} send {address} {size} && wait; "
+    return f"on {to} {PROBE} receive {address} & on {by} {PROBE} send {address} {size} && wait; "
 
 
 def test_nodes_reach_each_other_on_every_nic_and_nothing_else():
@@ -42,11 +42,16 @@ def test_a_node_sees_its_own_nics_and_cores():
 
 
 CONTROL_OF_A_CONNECTION = """
-import socket, sys
+import socket, sys, time
+place = (sys.argv[2], 29591)
 if sys.argv[1] == "accept":
-    end, _ = socket.create_server((sys.argv[2], 29591)).accept()
+    end, _ = socket.create_server(place).accept()
 else:
-    end = socket.create_connection((sys.argv[2], 29591))
+    for _ in range(1500):  # until the other listens
+        end = socket.socket()
+        if end.connect_ex(place) == 0:
+            break
+        time.sleep(0.02)
 print(end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(bytes(1)).decode())
 """
 
@@ -55,7 +60,7 @@ def test_tcp_is_the_same_in_all_nodes_whatever_the_machine_uses(tmp_path):
     script = tmp_path / "control.py"
     script.write_text(CONTROL_OF_A_CONNECTION)
     end = f"{sys.executable} -I {script}"
-    done = lab_shell(f"on 1 {end} accept 10.77.1.2 & sleep 0.5; on 0 {end} connect 10.77.1.2 && wait")
+    done = lab_shell(f"on 1 {end} accept 10.77.1.2 & on 0 {end} connect 10.77.1.2 && wait")
     wanted = "cubic" if "cubic" in Path("/proc/sys/net/ipv4/tcp_available_congestion_control").read_text() else "reno"
     assert done.stdout.split() == [wanted, wanted], done.stderr
 

@@ -21,7 +21,7 @@ session.close()
 def errors(workers) -> list[str]:
     texts = []
     for worker in workers:
-        _, err = worker.communicate(timeout=30)
+        _, err = worker.communicate(timeout=60)
         assert worker.returncode != 0, "the worker should have failed"
         texts.append(err)
     return texts

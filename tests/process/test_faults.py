@@ -32,7 +32,7 @@ def error_after(worker, moment: float) -> str:
     _, seconds, text = line.split(" ", 2)
     late = float(seconds) - moment
     assert late < TIMEOUT_S + MARGIN_S, f"the error came after {late:.1f} s: {text}"
-    assert worker.wait(10) == 7
+    assert worker.wait(60) == 7
     return text
 
 
@@ -116,7 +116,7 @@ def test_a_stopped_worker_is_reported_with_what_it_owes_and_goes_on_when_continu
     with Cluster(2) as cluster:
         workers = start_training(cluster, STEPS="400")
         workers[victim].send_signal(signal.SIGSTOP)
-        wait_until(lambda: cluster.status(0)["jobs"][0]["stalls"], seconds=10, what="the stall in the status")
+        wait_until(lambda: cluster.status(0)["jobs"][0]["stalls"], what="the stall in the status")
         stall = cluster.status(0)["jobs"][0]["stalls"][0]
         assert stall["rank"] == victim and stall["owes"].startswith("fc.")
         time.sleep(TIMEOUT_S)  # longer than any deadline: a living worker is never given up for lost
@@ -142,7 +142,7 @@ def test_a_rank_that_ends_early_is_named(short):
         workers = [cluster.start_one(TRAIN, rank, STEPS="20" if rank == short else "30") for rank in (0, 1)]
         text = wait_for_line(workers[1 - short], "ERROR")
         assert f"rank {short}" in text and "has ended" in text
-        assert workers[short].wait(20) == 0
+        assert workers[short].wait(60) == 0
 
 
 def test_a_worker_that_exits_by_an_exception_ends_the_others():
@@ -159,7 +159,7 @@ def test_a_stopping_daemon_waits_for_its_jobs():
         cluster.daemons[0].terminate()
         for output in cluster.finish(workers):
             assert "done" in output
-        assert cluster.daemons[0].wait(10) == 0
+        assert cluster.daemons[0].wait(60) == 0
         assert not os.path.exists(cluster.socket(0))
 
 
@@ -190,8 +190,8 @@ def test_a_worker_that_scribbles_over_its_rings_harms_nobody_else(seed):
         before = descriptors(cluster.daemons[0].pid)
         hostile = cluster.start_one(SCRIBBLE, 0, DEFT_JOB="hostile", SEED=str(seed))
         honest = cluster.start_one(TRAIN, 0, DEFT_JOB="honest", STEPS="200")
-        hostile.communicate(timeout=20)
-        out, err = honest.communicate(timeout=30)
+        hostile.communicate(timeout=60)
+        out, err = honest.communicate(timeout=60)
         assert "done" in out, err
         assert cluster.daemons[0].poll() is None
         assert_clean(cluster, 0, before)

@@ -128,7 +128,7 @@ def test_nodes_with_different_kinds_of_links_are_told():
     with Cluster(2) as cluster:
         workers = [cluster.start_one(SUMS, rank, DEFT_LINKS=links) for rank, links in enumerate(("mpi:lo", "gloo:lo"))]
         for worker in workers:
-            out, err = worker.communicate(timeout=20)
+            out, err = worker.communicate(timeout=60)
             assert worker.returncode != 0
             assert "mpi" in out + err and "gloo" in out + err
 
@@ -155,4 +155,4 @@ def test_daemons_under_mpirun_use_mpi_links():
             assert len({output.split()[-1] for output in run(cluster, 1, "mpi:lo")}) == 1
         finally:
             mpirun.terminate()
-            mpirun.wait(20)
+            mpirun.wait(60)
