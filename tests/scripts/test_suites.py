@@ -126,3 +126,34 @@ def test_the_halves_of_the_python_suite_hold_every_test_file(suites):
     assert first and second and not set(first) & set(second)
     files = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
     assert {ROOT / folder for folder in first + second} == files
+
+
+def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(suites, monkeypatch):
+    order = []
+
+    def suite(name):
+        return lambda _: order.append(name) or suites.Tally(passed=1)
+
+    def beside(_):
+        order.append("lint")
+        return suites.Tally(failed=["lint x"])
+
+    fakes = {
+        "unit": suites.Suite(suite("unit")),
+        "lint": suites.Suite(beside, beside=True),
+        "asan": suites.Suite(suite("asan"), lambda: order.append("asan's build") or True),
+        "tsan": suites.Suite(suite("tsan"), lambda: order.append("tsan's build") or False),
+    }
+    monkeypatch.setattr(suites, "SUITES", fakes)
+    monkeypatch.setattr(suites, "build", lambda *_: order.append("build") or True)
+    total = suites.Run(list(fakes), None).all()
+    assert order[0] == "build"
+    assert order[-1] == "asan"
+    assert sorted(order) == sorted(["build", "unit", "lint", "asan's build", "tsan's build", "asan"])
+    assert total.passed == 2
+    assert sorted(total.failed) == ["lint x", "tsan: the build"]
+
+
+def test_without_the_normal_build_nothing_runs(suites, monkeypatch):
+    monkeypatch.setattr(suites, "build", lambda *_: False)
+    assert suites.Run(["unit", "asan"], None).all().failed == ["the build"]
