@@ -9,14 +9,16 @@ not compile. universal-ctags finds the names. Without it every source is a batch
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from pathlib import Path
 
-# ctags takes these macros for functions. GoogleTest and RapidCheck make unique names of their arguments. The names of
-# MATCHER_P are not seen: it is no part of the list, so that two sources with matchers count as a clash.
-MACROS = ("TEST", "RC_", "INSTANTIATE_", "BENCHMARK", "TYPED_")
+# ctags takes these macros for functions. GoogleTest and RapidCheck make unique names of their arguments.
+MACROS = ("TEST", "RC_", "INSTANTIATE_", "BENCHMARK", "TYPED_", "MATCHER")
+MATCHER = re.compile(r"^MATCHER(?:_P\d*)?\((\w+)", re.MULTILINE)  # defines what it names, unseen by ctags
 
 
 def ctags(root: str, sources: list[str]) -> list[list[str]]:
@@ -42,6 +44,9 @@ def names(root: str, sources: list[str]) -> tuple[dict[str, set[str]], dict[str,
         every[source].add(name)
         if "__anon" in scope or kind == "macro":
             private[source].add(name)
+    for source in sources:
+        private[source].update(MATCHER.findall(Path(root, source).read_text(errors="replace")))
+        every[source] |= private[source]
     return private, every
 
 
