@@ -7,7 +7,7 @@ find_path(DEFT_CUDA_INCLUDE cuda_runtime_api.h HINTS ENV CUDA_HOME PATHS /usr/lo
           PATH_SUFFIXES include)
 if(DEFT_NCCL AND DEFT_NCCL_INCLUDE AND DEFT_CUDA_INCLUDE)
   set(DEFT_WITH_NCCL ON)
-  set(DEFT_NCCL_SOURCES nccl/factory.cc nccl/link_impl.cc nccl/communicator.cc nccl/introduction.cc nccl/libraries.cc)
+  set(DEFT_NCCL_SOURCES nccl/factory.cc nccl/link_impl.cc nccl/communicator.cc nccl/rendezvous.cc nccl/libraries.cc)
   message(STATUS "NCCL link: ${DEFT_NCCL_INCLUDE}/nccl.h, ${DEFT_CUDA_INCLUDE}/cuda_runtime_api.h")
 else()
   set(DEFT_WITH_NCCL OFF)

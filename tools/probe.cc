@@ -175,7 +175,7 @@ ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place
   row.link = item.link;
   row.nodes = item.nodes;
   const TimeUs now = MonotonicClock::now();
-  link::Group group;
+  link::LinkGroup group;
   group.node = place;
   group.nodes = static_cast<std::uint32_t>(item.nodes.size());
   group.prefix = key_of("link", index);

@@ -45,7 +45,9 @@ class Watch {
 // One all-reduce and its time. Zeroes: their sums never overflow, and no link compresses.
 Result<double> transfer(link::Link& link, std::vector<std::byte>& data, std::size_t bytes) {
   const TimeUs began = MonotonicClock::now();
-  if (auto ok = link.all_reduce(data.data(), bytes / 4, model::DType::kFloat32, model::ReduceOp::kSum); !ok)
+  if (auto ok = link.run(
+          link::WorkRequest::all_reduce(data.data(), bytes / 4, model::DType::kFloat32, model::ReduceOp::kSum));
+      !ok)
     return tl::unexpected(ok.error());
   return static_cast<double>(std::max<TimeUs>(MonotonicClock::now() - began, 1));
 }
@@ -74,7 +76,7 @@ Result<std::vector<model::LinkSample>> measure_link(link::Link& link, const Prob
     // Node 0 also ends the series, when a transfer takes more than this size's share.
     const bool enough = bytes >= limits.largest || (samples.size() >= 3 && *first > share_us);
     std::uint32_t plan[2] = {repeats(*first, share_us), enough ? 1U : 0U};
-    if (auto told = link.broadcast(reinterpret_cast<std::byte*>(plan), sizeof plan, 0); !told)
+    if (auto told = link.run(link::WorkRequest::broadcast(reinterpret_cast<std::byte*>(plan), sizeof plan, 0)); !told)
       return tl::unexpected(told.error());
     std::vector<double> times;
     for (std::uint32_t i = 0; i < plan[0]; ++i) {

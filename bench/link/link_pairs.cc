@@ -44,7 +44,7 @@ class Node {
       : node_(node) {
     const auto store = std::make_shared<FolderStore>(folder);
     for (const LinkSpec& spec : value_or_exit(resolve_links(links, true))) {
-      const Group group{
+      const LinkGroup group{
           node, nodes, "pairs" + std::to_string(links_.size()), store, MonotonicClock::now() + kConnectUs, kConnectUs};
       links_.push_back(value_or_exit(open_link(spec, group)));
       names_.push_back(spec.name());
@@ -93,8 +93,8 @@ class Node {
 
  private:
   void reduce(std::size_t link, float* data, std::size_t elements) {
-    const auto done = links_[link]->all_reduce(reinterpret_cast<std::byte*>(data), elements, model::DType::kFloat32,
-                                               model::ReduceOp::kSum);
+    const auto done = links_[link]->run(WorkRequest::all_reduce(reinterpret_cast<std::byte*>(data), elements,
+                                                                model::DType::kFloat32, model::ReduceOp::kSum));
     if (done) return;
     std::cerr << done.error().message() << "\n";
     std::_Exit(1);  // the other links' threads still run

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <atomic>
 #include <barrier>
-#include <iostream>
 #include <thread>
 #include <vector>
 
@@ -30,23 +29,23 @@ double cpu_ms() {
 
 Connect connect_deft(const std::string& backend, std::size_t under_way) {
   return [=, store = std::make_shared<PollingStore>()](std::uint32_t node) -> AllReduce {
-    const Group group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
+    const LinkGroup group{node, kNodes, "bench", store, MonotonicClock::now() + 10'000'000, 10'000'000};
     const LinkSpec spec{backend, "lo", "127.0.0." + std::to_string(node + 1)};
     const std::shared_ptr<Link> link = value_or_exit(open_link(spec, group));
-    const auto begun = std::make_shared<std::size_t>(0);
-    const auto finish_down_to = [=](std::size_t left) {
-      for (; *begun > left; --*begun)
-        if (const auto done = link->finish_all_reduce(); !done) std::cerr << done.error().message() << "\n";
+    const auto in_flight = std::make_shared<std::size_t>(0);
+    const auto submitted = std::make_shared<std::uint64_t>(0);
+    const auto poll_down_to = [=](std::size_t left) {
+      while (*in_flight > left)
+        if (value_or_exit(link->poll())) --*in_flight;
     };
-    const std::size_t most = std::min(under_way, link->depth());
-    return {[=](float* data, std::size_t count) {
-              finish_down_to(most - 1);
-              ++*begun;
-              const auto started = link->start_all_reduce(reinterpret_cast<std::byte*>(data), count,
-                                                          model::DType::kFloat32, model::ReduceOp::kSum, 0);
-              if (!started) std::cerr << started.error().message() << "\n";
-            },
-            [=] { finish_down_to(0); }};
+    return {
+        [=](float* data, std::size_t count) {
+          poll_down_to(under_way - 1);
+          value_or_exit(link->submit(WorkRequest::all_reduce(
+              reinterpret_cast<std::byte*>(data), count, model::DType::kFloat32, model::ReduceOp::kSum, ++*submitted)));
+          ++*in_flight;
+        },
+        [=] { poll_down_to(0); }};
   };
 }
 

@@ -18,7 +18,7 @@ struct AllReduce {
 // Makes that of `node`; both nodes are made at the same time, each in its own thread.
 using Connect = std::function<AllReduce(std::uint32_t node)>;
 
-// `under_way`: how many it has begun before it waits for the oldest, as far as the link's depth allows.
+// `under_way`: how many requests are in flight before it waits for one.
 Connect connect_deft(const std::string& backend, std::size_t under_way);
 Connect connect_bare_gloo();  // gloo::allreduce with its ring, float sums by gloo
 
@@ -31,7 +31,7 @@ struct Cost {
 Cost measure(const Connect& connect, std::size_t bytes, std::size_t part, int passes);
 
 // How long a small operation takes on a ps link, from its start to its report, behind a large one of `bytes`: the median of
-// `rounds`. Its urgency is `urgency`, the large one's 1.
-double small_behind_large_ms(std::size_t bytes, std::uint32_t urgency, int rounds);
+// `rounds`. Its priority is `priority`, the large one's 1.
+double small_behind_large_ms(std::size_t bytes, std::uint32_t priority, int rounds);
 
 }  // namespace deft::link

@@ -46,7 +46,7 @@ Result<void> WorkerLinks::open_all() {
   const World& world = session_.world();
   const auto store = std::make_shared<JobStore>(session_);
   for (const AnnouncedLink& announced : session_.worker_links()) {
-    link::Group group;
+    link::LinkGroup group;
     group.node = world.rank;
     group.nodes = world.size;
     group.prefix = announced.prefix;
@@ -112,18 +112,19 @@ Result<void> WorkerLinks::execute(link::Link& link, const shm::Record& start) {
   if (!group) return tl::unexpected(group.error());
   const auto part = (*group)->part(launch.slot, launch.offset_bytes, launch.bytes);
   if (!part) return tl::unexpected(part.error());
-  return link.all_reduce(part->data, part->count, part->dtype, part->op);
+  return link.run(link::WorkRequest::all_reduce(part->data, part->count, part->dtype, part->op));
 }
 
 Result<void> WorkerLinks::execute_collective(link::Link& link, const shm::StartCollectiveRecord& start) {
   const auto data = heaps_.find(start.staging_buffer, start.offset_bytes, start.bytes);
   if (!data) return tl::unexpected(data.error());
   if (start.collective == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
-    return link.broadcast(*data, start.bytes, start.root);
+    return link.run(link::WorkRequest::broadcast(*data, start.bytes, start.root));
   const auto dtype = static_cast<model::DType>(start.dtype);
   const std::size_t element = model::dtype_bytes(dtype);
   if (element == 0) return fail(ErrorKind::kViolation, "the daemon started a collective of an unknown type");
-  return link.all_reduce(*data, start.bytes / element, dtype, static_cast<model::ReduceOp>(start.reduce_op));
+  return link.run(link::WorkRequest::all_reduce(*data, start.bytes / element, dtype,
+                                                static_cast<model::ReduceOp>(start.reduce_op)));
 }
 
 }  // namespace deft::client

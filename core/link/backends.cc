@@ -17,8 +17,8 @@ constexpr std::array kBackends = {
     Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ..."},
 #endif
     Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true, true},
-    Backend{"workertcp", Place::kNics, true,
-            "TCP between the workers themselves; to test worker-run links without a GPU and to compare with", true},
+    Backend{"tcp", Place::kNics, true,
+            "TCP between the workers themselves; to test in-process links without a GPU and to compare with", true},
 };
 
 std::string names(bool built_only) {
@@ -45,6 +45,8 @@ const Backend* find_backend(std::string_view name) {
 
 Result<void> check_backend(std::string_view name) {
   const Backend* backend = find_backend(name);
+  if (name == kFormerTcp)
+    return fail(ErrorKind::kInvalid, "the link backend 'workertcp' is called 'tcp' now", "write for instance tcp:eth0");
   if (backend == nullptr) {
     return fail(ErrorKind::kInvalid, "there is no link backend '" + std::string(name) + "'; there are: " + names(false),
                 "write for instance gloo:eth0,gloo:eth1 or auto");

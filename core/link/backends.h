@@ -32,6 +32,9 @@ std::span<const Backend> backends();
 // Whether links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
 bool runs_in_worker(std::string_view backend_or_link);
 
+// The former name of tcp: an error that names tcp.
+inline constexpr std::string_view kFormerTcp = "workertcp";
+
 // Null for a name that Deft does not know.
 const Backend* find_backend(std::string_view name);
 

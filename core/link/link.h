@@ -1,24 +1,26 @@
-// A link: one way to run collectives between nodes (gloo on a NIC, MPI, parameter servers).
+// A link: one way to run collectives between nodes (gloo on a NIC, Open MPI, parameter servers, NCCL, TCP).
 //
-// A link belongs to one job and is used by one executor thread, which starts operations in the same order on all nodes.
+// A link works like a queue pair of verbs: one thread submits requests and polls for completions.
 //
-//   auto specs = resolve_links("gloo:eth0,gloo:eth1", remote_peers);       // names to NICs and addresses
-//   auto link = open_link(specs->front(), group);                          // blocks, with a deadline
-//   (*link)->all_reduce(data, count, dtype, op);                           // in place
-//   (*link)->abort("job failed: ...");                                     // from any thread: what is under way fails
+//   auto specs = resolve_links("gloo:eth0,gloo:eth1", loopback_allowed);       // names to NICs and addresses
+//   auto link = open_link(specs->front(), group);                              // blocks, with a deadline
+//   (*link)->submit(WorkRequest::all_reduce(first, count, dtype, op, 1));      // does not wait for peers
+//   (*link)->submit(WorkRequest::all_reduce(second, count, dtype, op, 2));
+//   auto completion = (*link)->poll();                                         // waits; names a request by its id
+//   (*link)->run(WorkRequest::broadcast(data, bytes, 0));                      // or submits one and waits for it
+//   (*link)->abort("job failed: ...");                                         // any thread: everything in flight fails
 //
-// or with the next one on its way while the last one's results still come:
+// All nodes submit the same requests in the same order, each at its own time. The data belongs to the link from submit()
+// until the completion, or until an error. After an error nothing is in flight and no data is touched any more; all later
+// calls give the same error. A refusal (kInvalid, from submit() alone) leaves everything as it was.
 //
-//   (*link)->start_all_reduce(first, count, dtype, op, urgency);
-//   (*link)->start_all_reduce(second, count, dtype, op, urgency);          // where depth() is 2 or more
-//   (*link)->finish_all_reduce();                                          // of the first
-//
-// Operations have no deadline of their own: a peer may be slow for minutes (a checkpoint, a debugger). The engine
-// watches the time and calls abort() when a node is lost or a deadline of the job has passed.
+// Requests have no deadline: a peer may be slow for minutes (a checkpoint, a debugger). The caller watches the time, and
+// calls abort() when a node is lost or a deadline of the job has passed.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -28,112 +30,105 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/link/failure.h"
+#include "core/link/group.h"
+#include "core/link/slices.h"
+#include "core/link/work_queue.h"
+#include "core/link/work_request.h"
 #include "core/model/dtype.h"
 
 namespace deft::link {
 
-// One link as this node knows it, after names and patterns are resolved.
-struct LinkSpec {
-  std::string backend;    // "gloo"
-  std::string interface;  // "eth0"; of ps the servers, "host:port+host:port"; empty where the backend chooses itself
-  std::string address;    // the interface's address that peers connect to; empty where there is none
-  [[nodiscard]] std::string name() const { return interface.empty() ? backend : backend + ":" + interface; }
-  // What must be the same on all nodes: NICs may differ, servers may not.
-  [[nodiscard]] std::string common() const { return backend == "ps" ? name() : backend; }
-};
-
-// Key-value store shared by the nodes of a job, for rendezvous. Thread-safe; blocks.
-class Store {
- public:
-  virtual ~Store() = default;
-  virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys.
-  virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
-};
-
-// The members that a link joins: nodes, or the ranks of a job for links that run in the workers.
-struct Group {
-  std::uint32_t node = 0;
-  std::uint32_t nodes = 1;
-  std::string prefix;  // of store keys; different for each link of each job
-  std::shared_ptr<Store> store;
-  TimeUs connect_deadline_us = 0;           // MonotonicClock
-  TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
-  std::string member = "node";              // what messages call a member
-  std::vector<std::uint32_t> node_of = {};  // of each member, where members are ranks: those of a node are summed first
-};
-
 class Link {
  public:
   virtual ~Link() = default;
-  [[nodiscard]] virtual const std::string& name() const = 0;
+  Link(const Link&) = delete;
+  Link& operator=(const Link&) = delete;
 
-  // In place, over `count` elements; blocks. Bit-identical results on all nodes.
-  virtual Result<void> all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) = 0;
+  [[nodiscard]] const std::string& name() const { return name_; }
 
-  // The same in two halves. start_all_reduce begins an operation behind those under way, and returns without waiting for
-  // peers; finish_all_reduce waits for the oldest one. At most depth() may be under way, and no other collective
-  // meanwhile. When to start and to finish is each node's own affair; only the order of the starts is the same on all.
-  // After an error of either, nothing is under way any more and no data is touched; only a refusal (kInvalid) of
-  // start_all_reduce leaves everything as it was.
-  //
-  // `urgency`: how soon the next forward needs it, 0 first; the same on all nodes. A link may carry urgent ones before older
-  // ones, and many carry all in the order of their starts.
-  //
-  // By default start_all_reduce does it all and finish_all_reduce gives the result.
-  [[nodiscard]] virtual std::size_t depth() const { return 1; }
-  virtual Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
-                                        std::uint32_t /*urgency*/) {
-    ended_ = all_reduce(data, count, dtype, op);
-    const bool refused = !ended_ && ended_.error().kind == ErrorKind::kInvalid;
-    return refused ? ended_ : Result<void>{};
-  }
-  virtual Result<void> finish_all_reduce() { return ended_; }
+  // Queues a request. The link starts it as soon as it can; how many are on the wire is the link's own affair.
+  Result<void> submit(WorkRequest request);
 
-  // The same, of the first one that can end: gives its place among those under way, 0 for the oldest. Only more urgent
-  // ones end before older ones. Nothing where wake() came and none has ended: there may be one to start.
-  virtual Result<std::optional<std::size_t>> finish_next() {
-    if (auto ok = finish_all_reduce(); !ok) return tl::unexpected(ok.error());
-    return 0;
-  }
-  // Any thread. Links whose finish_next keeps the order need not listen.
-  virtual void wake() {}
+  // Waits for the next completion. Requests of one priority complete in the order of their submission, except that a link may
+  // send small ones apart from the others. Empty if nothing is in flight, or if interrupt() was called and nothing has
+  // completed.
+  Result<std::optional<Completion>> poll();
 
-  // Another way over the same NIC, for what is small and urgent: all-reduces on it wait for none of this link's. A link of
-  // its own for another thread, with the life of this one; abort() of this one aborts it, too. Null: there is none.
-  [[nodiscard]] virtual Link* express() { return nullptr; }
+  // Ends a poll() that waits, or else the next one that would wait. Links that cannot be interrupted wait for a completion.
+  // Any thread.
+  void interrupt();
 
-  // `root`'s bytes to all nodes, in place.
-  virtual Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) = 0;
+  // Makes everything in flight and all later requests fail with `reason`, promptly. Any thread; more than once is harmless.
+  void abort(std::string_view reason);
 
-  // `data` holds the blocks of all nodes one behind the other, of bytes[node] each; this node's own block is in place.
-  virtual Result<void> all_gather(std::byte* data, std::span<const std::size_t> bytes) = 0;
+  // Whether nothing is in flight.
+  [[nodiscard]] bool idle() const;
 
-  // Makes what is under way and all later operations fail with `reason`, promptly. Any thread; more than once is harmless.
-  virtual void abort(std::string_view reason) = 0;
+  // Whether an all-reduce is composed here of a reduce-scatter, the owner's stage and an all-gather. Otherwise the backend
+  // reduces natively (on parameter servers, in NCCL), and refuses a request with an owner's stage.
+  [[nodiscard]] virtual bool composes() const { return true; }
+
+  // Submits a request and waits for its completion. kInvalid if the link is not idle.
+  Result<void> run(WorkRequest request);
+
+  // The elements that this node owns: of a reduce-scatter of `count` elements its result.
+  [[nodiscard]] Range owned(std::size_t count, model::DType dtype) const;
+
+ protected:
+  // `depth`: how many requests may be on the wire. Requests of a second sequence overtake those of the first one;
+  // `second_depth` is 0 in a link that has none.
+  Link(std::string name, const LinkGroup& group, std::size_t depth, std::size_t second_depth = 0);
+
+  // The backend's part. submit(), poll() and the destructor are of one thread, and so are these three:
+  // Begins a request, for which there is room; does not wait for peers. An error fails the link.
+  virtual Result<void> start(const WorkRequest& request) = 0;
+  // Waits for a request that has ended, and gives its id; empty after an interrupt. An error fails the link.
+  virtual Result<std::optional<std::uint64_t>> await() = 0;
+  // The link has failed. When it returns, no data is touched any more. More than once is harmless.
+  virtual void settle() = 0;
+
+  // Any thread: makes start() and await() fail, now and later.
+  virtual void stop(const Error& reason) = 0;
+  // Any thread: ends an await().
+  virtual void interrupt_await() {}
+  // Whether a request belongs to the second sequence. The same on all nodes.
+  [[nodiscard]] virtual bool overtakes(const WorkRequest& /*request*/) const { return false; }
+
+  [[nodiscard]] bool failed() const { return !failure_.check(); }
 
  private:
-  Result<void> ended_;  // of the operation that start_all_reduce has run
+  Result<void> check_failure();
+  tl::unexpected<Error> fail_with(const Error& error);
+  Result<void> start_what_fits(WorkQueue& queue);
+
+  const std::string name_;
+  const std::string member_;  // the word for a member in messages
+  const std::uint32_t node_;
+  const std::uint32_t nodes_;
+  WorkQueue queue_;
+  WorkQueue overtaking_;
+  std::deque<Completion> completed_;  // at once: a node that is alone, or no elements
+  Failure failure_;
 };
 
 // Resolves DEFT_LINKS: a comma-separated list of backend:place.
 //   gloo:PATTERN         on NICs: a NIC's name, a prefix (`eth`), an exact name (`=eth0`) or exclusions (`^lo,docker` stand for
 //                        all usable NICs but these); more names may follow without the backend (`gloo:eth0,eth1`)
-//   gloo:auto, gloo      all usable NICs, and loopback only where there is nothing else and `loopback_allowed` (all peers
-//                        are on this machine); `auto` alone means the same
+//   gloo:auto, gloo      all usable NICs; loopback only if there is nothing else and `loopback_allowed` (all peers are on this
+//                        machine); `auto` alone means the same
 //   ps:HOST:PORT+HOST:PORT   through these parameter servers together
 //   mpi:PATTERN          Open MPI over TCP on NICs, as with gloo; `mpi` alone lets it choose by its own parameters
-// An error names the NIC and lists the ones that exist.
+// An error names the NIC and lists the NICs that exist.
 Result<std::vector<LinkSpec>> resolve_links(std::string_view grammar, bool loopback_allowed);
 
-// "gloo:eth0 (10.0.0.1), ps:10.0.0.9:29610": what the names were resolved to, for people.
+// "gloo:eth0 (10.0.0.1), ps:10.0.0.9:29610": the resolved names, for people.
 std::string describe(std::span<const LinkSpec> specs);
 
 // Opens the link to all peers; a timeout names the nodes that did not come.
-Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group);
+Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const LinkGroup& group);
 
-// The same for backends that run in the workers (Backend::runs_in_worker), and for these alone: it needs none of the
-// libraries of the others.
-Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const Group& group);
+// The same for in-process links (Backend::runs_in_worker), and for these alone: it needs none of the libraries of the others.
+Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const LinkGroup& group);
 
 }  // namespace deft::link

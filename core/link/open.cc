@@ -8,7 +8,7 @@
 
 namespace deft::link {
 
-Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const Group& group) {
+Result<std::unique_ptr<Link>> open_link(const LinkSpec& spec, const LinkGroup& group) {
   if (group.nodes == 0 || group.node >= group.nodes || (group.nodes > 1 && group.store == nullptr)) {
     return fail(ErrorKind::kInvalid, "a link needs a group with a store that this node belongs to");
   }

@@ -1,12 +1,12 @@
 #include "core/link/backends.h"
 #include "core/link/link.h"
 #include "core/link/nccl/factory.h"
-#include "core/link/workertcp/factory.h"
+#include "core/link/tcp/factory.h"
 
 namespace deft::link {
 
-Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const Group& group) {
-  if (spec.backend == "workertcp") return workertcp_backend::open(spec, group);
+Result<std::unique_ptr<Link>> open_worker_link(const LinkSpec& spec, const LinkGroup& group) {
+  if (spec.backend == "tcp") return tcp_backend::open(spec, group);
   if (auto known = check_backend(spec.backend); !known) return tl::unexpected(known.error());
   if (spec.backend == "nccl") return nccl_backend::open(spec, group);
   return fail(ErrorKind::kInternal, "links of '" + spec.backend + "' do not run in workers");

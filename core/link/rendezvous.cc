@@ -8,7 +8,7 @@ std::string plural(std::size_t n, const std::string& noun) {
 }
 
 // The nodes whose keys are not in the store, as "1, 3"; empty if all are there.
-std::string absent_nodes(const Group& group, std::string_view topic, std::size_t& count) {
+std::string absent_nodes(const LinkGroup& group, std::string_view topic, std::size_t& count) {
   std::string absent;
   count = 0;
   for (std::uint32_t node = 0; node < group.nodes; ++node) {
@@ -22,11 +22,11 @@ std::string absent_nodes(const Group& group, std::string_view topic, std::size_t
 
 }  // namespace
 
-std::string meeting_key(const Group& group, std::string_view topic, std::uint32_t node) {
+std::string meeting_key(const LinkGroup& group, std::string_view topic, std::uint32_t node) {
   return group.prefix + "/" + std::string(topic) + "/" + std::to_string(node);
 }
 
-Result<std::vector<std::vector<std::byte>>> meet(const Group& group, std::string_view topic,
+Result<std::vector<std::vector<std::byte>>> meet(const LinkGroup& group, std::string_view topic,
                                                  std::span<const std::byte> own) {
   if (auto published = group.store->set(meeting_key(group, topic, group.node), own); !published)
     return tl::unexpected(published.error());

@@ -97,7 +97,7 @@ Result<void> take_item(std::vector<Entry>& entries, std::string_view item) {
   const std::size_t colon = item.find(':');
   const bool has_colon = colon != std::string_view::npos;
   const std::string_view word = trim(item.substr(0, colon));
-  const bool continues = !has_colon && find_backend(word) == nullptr;
+  const bool continues = !has_colon && word != kFormerTcp && find_backend(word) == nullptr;
   if (continues) {
     if (entries.empty()) {
       return fail(ErrorKind::kInvalid, "the link '" + std::string(item) + "' has no backend", std::string(kSyntaxFix));

@@ -32,6 +32,14 @@ struct Slices {
   }
 };
 
+// The elements that `owner` owns of `count`.
+inline Range slice_of(std::size_t count, std::size_t element, std::uint32_t nodes, std::uint32_t owner) {
+  const std::size_t granule = kGranuleBytes / element;
+  const std::size_t slice = ((count + nodes - 1) / nodes + granule - 1) / granule * granule;
+  const std::size_t first = std::min(owner * slice, count);
+  return {first, std::min(slice, count - first)};
+}
+
 // `element`: bytes of one, a power of two up to kGranuleBytes; a slot holds a granule or more.
 inline Slices cut_slices(std::size_t count, std::size_t element, std::uint32_t nodes, std::size_t slot_bytes) {
   if (count == 0) return {};

@@ -1,6 +1,7 @@
 #include "daemon/channel/channel.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
 #include <numeric>
 #include <utility>
@@ -10,160 +11,174 @@
 namespace deft::daemon {
 namespace {
 
-void take(const Transfer& transfer, const std::byte* data, std::size_t bytes) {
-  if (!transfer.replay_buffer || transfer.replay_buffer->filled) return;
-  ReplayBuffer& kept = *transfer.replay_buffer;
-  kept.data = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  kept.bytes = bytes;
-  if (bytes > 0) std::memcpy(kept.data.get(), data, bytes);
-  kept.filled = true;
+std::size_t sum_of(std::span<const std::size_t> sizes) {
+  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
 
-std::size_t sum_of(const std::vector<std::size_t>& sizes) {
-  return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
+std::size_t bytes_of(const Transfer& transfer) {
+  if (transfer.collective == ipc::Collective::kAllGather) return sum_of(transfer.node_bytes);
+  return transfer.count * model::dtype_bytes(transfer.dtype);
 }
 
 }  // namespace
 
-Channel::Channel(std::string name, std::uint32_t node, Report report, const Channel* passes)
-    : name_(std::move(name)), node_(node), report_(std::move(report)), passes_(passes) {}
-
-bool Channel::has_room_for(const Transfer& transfer) const {
-  if (in_flight_.empty()) return true;
-  return transfer.collective == ipc::Collective::kAllReduce && link_ != nullptr && in_flight_.size() < link_->depth();
+// The pipeline of each collective. An all-reduce sums the workers first, so one message a node crosses the network.
+std::span<const Channel::Stage> Channel::stages_of(ipc::Collective collective) {
+  static constexpr std::array<Stage, 4> kAllReduce = {&Channel::sum_workers, &Channel::keep_for_replay,
+                                                      &Channel::submit, &Channel::copy_to_workers};
+  static constexpr std::array<Stage, 4> kAllGather = {&Channel::gather_workers, &Channel::keep_for_replay,
+                                                      &Channel::submit, &Channel::copy_to_workers};
+  static constexpr std::array<Stage, 4> kBroadcast = {&Channel::choose_source, &Channel::keep_for_replay,
+                                                      &Channel::submit, &Channel::copy_to_workers};
+  switch (collective) {
+    case ipc::Collective::kAllReduce: return kAllReduce;
+    case ipc::Collective::kAllGather: return kAllGather;
+    case ipc::Collective::kBroadcast: return kBroadcast;
+    case ipc::Collective::kBarrier: break;
+  }
+  return {};
 }
+
+Channel::Channel(std::string name, std::uint32_t node, Report report)
+    : name_(std::move(name)), node_(node), report_(std::move(report)) {}
 
 void Channel::start(Transfer transfer) {
   InFlight& entry = in_flight_.emplace_back();
   entry.transfer = std::move(transfer);
   entry.began_us = MonotonicClock::now();
-  if (passes_ != nullptr) entry.passed_ended = passes_->ended_;
-  ++started_;
-  TransferDone& done = entry.done;
-  done.token = entry.transfer.token;
+  entry.done.token = entry.transfer.token;
+  entry.done.bytes = entry.transfer.collective == ipc::Collective::kBarrier ? 0 : bytes_of(entry.transfer);
   if (entry.transfer.buffers.empty() && entry.transfer.replay_buffer) use_own_memory(entry);
-  switch (entry.transfer.collective) {
-    case ipc::Collective::kAllReduce: done.result = start_all_reduce(entry); break;
-    case ipc::Collective::kBroadcast: done.result = run_broadcast(entry.transfer, done); break;
-    case ipc::Collective::kAllGather: done.result = run_all_gather(entry.transfer, done); break;
-    case ipc::Collective::kBarrier: break;
+  advance(std::prev(in_flight_.end()));
+}
+
+void Channel::poll() {
+  const auto polled = link_->poll();
+  if (!polled) return fail_all(polled.error());
+  if (!*polled) return;
+  const link::Completion& completion = **polled;
+  const auto at = std::ranges::find(in_flight_, completion.id, &InFlight::id);
+  at->done.link_us = completion.link_us;
+  at->done.overlapped = completion.overlapped;
+  advance(at);
+}
+
+// Runs the stages up to the link's, or those behind it.
+void Channel::advance(std::deque<InFlight>::iterator at) {
+  const auto stages = stages_of(at->transfer.collective);
+  while (at->stage < stages.size()) {
+    const Stage stage = stages[at->stage++];
+    const bool on_link = stage == &Channel::submit && link_ != nullptr;
+    at->done.result = (this->*stage)(*at);
+    if (on_link && !at->done.result && at->done.result.error().kind != ErrorKind::kInvalid)
+      return fail_all(Error(at->done.result.error()));
+    if (!at->done.result) break;
+    if (on_link) return;
   }
+  report(at);
 }
 
-void Channel::finish_next() {
-  if (in_flight_.front().link_began_us == 0) return report(0, in_flight_.front().done.result);
-  const auto ended = link_->finish_next();
-  if (!ended) return report(0, tl::unexpected(ended.error()));
-  if (!*ended) return;
-  std::size_t place = 0;  // among all flights, of that one among those in the link
-  for (std::size_t before = **ended; before > 0 || in_flight_[place].link_began_us == 0; ++place)
-    if (in_flight_[place].link_began_us != 0) --before;
-  report(place, {});
-}
-
-void Channel::report(std::size_t place, Result<void> result) {
-  InFlight& entry = in_flight_[place];
-  TransferDone& done = entry.done;
-  done.result = std::move(result);
-  const Transfer& transfer = entry.transfer;
-  const TimeUs link_ended_us = MonotonicClock::now();
-  if (done.result && transfer.collective == ipc::Collective::kAllReduce)
-    for (std::size_t i = 1; i < transfer.buffers.size(); ++i)
-      std::memcpy(transfer.buffers[i], transfer.buffers.front(), done.bytes);
+// The times of transfers add up: each counts from the end of the previous one, or from the start of the oldest in flight.
+void Channel::report(std::deque<InFlight>::iterator at) {
+  TransferDone done = std::move(at->done);
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
-  measure(entry, place, link_ended_us);
-  TransferDone ended = std::move(done);
-  in_flight_.erase(in_flight_.begin() + static_cast<std::ptrdiff_t>(place));
-  ++ended_;
-  report_(std::move(ended));
-}
-
-// The times of flights add up: each counts from the end of the one before, or from where the oldest under way began.
-void Channel::measure(InFlight& entry, std::size_t place, TimeUs link_ended_us) {
-  const InFlight& oldest = in_flight_.front();
-  TransferDone& done = entry.done;
-  if (entry.link_began_us != 0) {
-    const TimeUs link_began_us = oldest.link_began_us != 0 ? oldest.link_began_us : entry.link_began_us;
-    done.overlapped = place > 0 || entry.link_began_us < link_free_us_;
-    done.link_us = link_ended_us - std::max(link_began_us, link_free_us_);
-    link_free_us_ = link_ended_us;
+  if (done.link_us) {
+    const TimeUs now_us = MonotonicClock::now();
+    done.busy_us = now_us - std::max(in_flight_.front().began_us, free_us_);
+    free_us_ = now_us;
   }
-  const TimeUs now = MonotonicClock::now();
-  done.busy_us = now - std::max(oldest.began_us, free_us_);
-  free_us_ = now;
-  // Where all that ever started there had ended before, nothing shared the wire.
-  if (passes_ == nullptr || passes_->started_ == entry.passed_ended) return;
-  done.link_us.reset();
-  done.busy_us = 0;
+  in_flight_.erase(at);
+  report_(std::move(done));
 }
 
-// In an all-gather all blocks of the nodes before this one come first.
-std::size_t Channel::own_offset(const Transfer& transfer) const {
-  const auto begin = transfer.node_bytes.begin();
-  return std::accumulate(begin, begin + node_, std::size_t{0});
+void Channel::fail_all(const Error& error) {
+  while (!in_flight_.empty()) {
+    in_flight_.front().done.result = tl::unexpected(error);
+    report(in_flight_.begin());
+  }
 }
 
-void Channel::use_own_memory(InFlight& entry) const {
-  Transfer& transfer = entry.transfer;
-  const ReplayBuffer& kept = *transfer.replay_buffer;
-  if (transfer.collective == ipc::Collective::kBarrier) return;
-  const bool gathers = transfer.collective == ipc::Collective::kAllGather;
-  const std::size_t bytes = gathers ? sum_of(transfer.node_bytes) : transfer.count * model::dtype_bytes(transfer.dtype);
-  entry.own = std::make_unique_for_overwrite<std::byte[]>(bytes);
-  transfer.buffers = {entry.own.get()};
-  transfer.root_local = 0;
-  if (kept.bytes > 0) std::memcpy(entry.own.get() + (gathers ? own_offset(transfer) : 0), kept.data.get(), kept.bytes);
-}
-
-Result<void> Channel::start_all_reduce(InFlight& entry) {
+// This node's part of the data. In an all-gather the blocks of the nodes before this one come first.
+std::span<std::byte> Channel::brought(const InFlight& entry) const {
   const Transfer& transfer = entry.transfer;
-  std::byte* const sum = transfer.buffers.front();
-  entry.done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
-  if (transfer.replay_buffer && transfer.replay_buffer->filled) {
-    if (!entry.own && entry.done.bytes > 0) std::memcpy(sum, transfer.replay_buffer->data.get(), entry.done.bytes);
-  } else if (transfer.buffers.size() > 1) {
-    reduce::reduce(sum, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
-                   transfer.op);
+  switch (transfer.collective) {
+    case ipc::Collective::kAllGather: {
+      const std::span<const std::size_t> sizes(transfer.node_bytes);
+      return {entry.data + sum_of(sizes.first(node_)), sizes[node_]};
+    }
+    case ipc::Collective::kBroadcast: return {entry.data, transfer.root_node == node_ ? entry.done.bytes : 0};
+    default: return {entry.data, entry.done.bytes};
   }
-  if (link_ == nullptr) return {};
-  take(transfer, sum, entry.done.bytes);
-  entry.link_began_us = MonotonicClock::now();
-  auto started = link_->start_all_reduce(sum, transfer.count, transfer.dtype, transfer.op, transfer.priority);
-  if (!started) entry.link_began_us = 0;
-  return started;
 }
 
-Result<void> Channel::run_broadcast(const Transfer& transfer, TransferDone& done) {
-  const std::size_t source = transfer.root_node == node_ ? transfer.root_local : 0;
-  done.bytes = transfer.count * model::dtype_bytes(transfer.dtype);
-  if (link_ != nullptr) {
-    take(transfer, transfer.buffers[source], transfer.root_node == node_ ? done.bytes : 0);
-    const TimeUs began = MonotonicClock::now();
-    if (auto ok = link_->broadcast(transfer.buffers[source], done.bytes, transfer.root_node); !ok) return ok;
-    done.link_us = MonotonicClock::now() - began;
-  }
-  for (std::size_t i = 0; i < transfer.buffers.size(); ++i)
-    if (i != source) std::memcpy(transfer.buffers[i], transfer.buffers[source], done.bytes);
+// A replay for the other nodes' sake: this node's workers have the result already, and use their buffers for other things.
+void Channel::use_own_memory(InFlight& entry) const {
+  entry.own = std::make_unique_for_overwrite<std::byte[]>(entry.done.bytes);
+  entry.transfer.buffers = {entry.own.get()};
+  entry.transfer.root_local = 0;
+}
+
+Result<void> Channel::sum_workers(InFlight& entry) {
+  const Transfer& transfer = entry.transfer;
+  entry.data = transfer.buffers.front();
+  const bool replays = transfer.replay_buffer && transfer.replay_buffer->filled;
+  if (!replays && transfer.buffers.size() > 1)
+    reduce::reduce(entry.data, {transfer.buffers.data(), transfer.buffers.size()}, transfer.count, transfer.dtype,
+                   transfer.op);
   return {};
 }
 
 // Every worker's buffer has room for all blocks, in the order of nodes and, within a node, of ranks.
-Result<void> Channel::run_all_gather(const Transfer& transfer, TransferDone& done) {
-  std::byte* const all = transfer.buffers.front();
-  const std::size_t total = sum_of(transfer.node_bytes);
-  std::size_t own = own_offset(transfer);
+Result<void> Channel::gather_workers(InFlight& entry) {
+  const Transfer& transfer = entry.transfer;
+  entry.data = transfer.buffers.front();
+  std::size_t at = static_cast<std::size_t>(brought(entry).data() - entry.data);
   for (std::size_t i = 0; i < transfer.buffers.size(); ++i) {
-    if (i > 0) std::memcpy(all + own, transfer.buffers[i] + own, transfer.local_bytes[i]);
-    own += transfer.local_bytes[i];
+    if (i > 0) std::memcpy(entry.data + at, transfer.buffers[i] + at, transfer.local_bytes[i]);
+    at += transfer.local_bytes[i];
   }
-  done.bytes = total;
-  if (link_ != nullptr) {
-    take(transfer, all + own_offset(transfer), transfer.node_bytes[node_]);
-    const TimeUs began = MonotonicClock::now();
-    if (auto ok = link_->all_gather(all, transfer.node_bytes); !ok) return ok;
-    done.link_us = MonotonicClock::now() - began;
+  return {};
+}
+
+Result<void> Channel::choose_source(InFlight& entry) {
+  const Transfer& transfer = entry.transfer;
+  entry.data = transfer.buffers[transfer.root_node == node_ ? transfer.root_local : 0];
+  return {};
+}
+
+// Copies this node's part before the link destroys it. A filled buffer replaces that part.
+Result<void> Channel::keep_for_replay(InFlight& entry) {
+  if (link_ == nullptr || !entry.transfer.replay_buffer) return {};
+  ReplayBuffer& kept = *entry.transfer.replay_buffer;
+  const std::span<std::byte> own = brought(entry);
+  if (kept.filled) {
+    if (kept.bytes > 0) std::memcpy(own.data(), kept.data.get(), kept.bytes);
+    return {};
   }
-  for (std::size_t i = 1; i < transfer.buffers.size(); ++i) std::memcpy(transfer.buffers[i], all, total);
+  kept.data = std::make_unique_for_overwrite<std::byte[]>(own.size());
+  kept.bytes = own.size();
+  if (kept.bytes > 0) std::memcpy(kept.data.get(), own.data(), own.size());
+  kept.filled = true;
+  return {};
+}
+
+Result<void> Channel::submit(InFlight& entry) {
+  if (link_ == nullptr) return {};
+  const Transfer& transfer = entry.transfer;
+  entry.id = ++requests_;
+  link::WorkRequest request = link::WorkRequest::all_reduce(entry.data, transfer.count, transfer.dtype, transfer.op);
+  if (transfer.collective == ipc::Collective::kBroadcast)
+    request = link::WorkRequest::broadcast(entry.data, entry.done.bytes, transfer.root_node);
+  if (transfer.collective == ipc::Collective::kAllGather)
+    request = link::WorkRequest::all_gather(entry.data, transfer.node_bytes);
+  request.id = entry.id;
+  request.priority = transfer.priority;
+  return link_->submit(std::move(request));
+}
+
+Result<void> Channel::copy_to_workers(InFlight& entry) {
+  for (std::byte* const buffer : entry.transfer.buffers)
+    if (buffer != entry.data && entry.done.bytes > 0) std::memcpy(buffer, entry.data, entry.done.bytes);
   return {};
 }
 

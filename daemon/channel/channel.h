@@ -1,20 +1,24 @@
-// One way over a link: runs transfers in the order given, the next all-reduces beside the oldest one where the link can have
-// several under way. One thread's, but what says otherwise.
+// Runs a link's transfers. A transfer is a pipeline of stages, listed in one table for each collective (channel.cc):
+//
+//   sum the local workers' buffers -> keep a copy for a replay -> link -> copy the result to the local workers
+//
+// The link does reduce-scatter, the owner's work and all-gather, segment by segment. Stages that encode and decode go before
+// and behind it in the table.
 //
 //   Channel channel("gloo:eth0", node, [](TransferDone done) { ... });
-//   channel.use(link.get());                     // null: a job of one node
-//   if (channel.has_room_for(transfer)) channel.start(transfer);
-//   else channel.finish_next();                  // waits; reports what ended
+//   channel.use(link.get());                  // null: a job of one node, which has no stage on a link
+//   channel.start(transfer);                  // runs the stages before the link; does not wait for other nodes
+//   while (!channel.is_idle()) channel.poll();   // waits for the link, and runs the stages behind it
 //
-// A channel that passes another one measures nothing while that one is busy: they share the wire.
+// One thread.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "core/link/link.h"
@@ -26,48 +30,51 @@ class Channel {
  public:
   using Report = std::function<void(TransferDone)>;
 
-  // `passes`: the channel beside which this one runs, or null.
-  Channel(std::string name, std::uint32_t node, Report report, const Channel* passes = nullptr);
+  Channel(std::string name, std::uint32_t node, Report report);
 
   void use(link::Link* link) { link_ = link; }
   [[nodiscard]] bool is_idle() const { return in_flight_.empty(); }
-  // Only all-reduces share the link.
-  [[nodiscard]] bool has_room_for(const Transfer& transfer) const;
-  // All-reduces up to where the link's peers would have to be waited for, other collectives altogether.
+  // Reports the transfer at once if it has no stage on the link.
   void start(Transfer transfer);
-  // Waits for the next one that ends, or until there may be one to start.
-  void finish_next();
+  // Waits for the next completion of the link, or for an interrupt of it. If the link has failed, all transfers have.
+  void poll();
   // The link is gone, and uses no memory of theirs any more.
   void clear() { in_flight_.clear(); }
 
  private:
-  struct InFlight {  // a transfer that was started
+  struct InFlight {  // a transfer between its stages
     Transfer transfer;
     TransferDone done;
     std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
-    TimeUs began_us = 0;               // its local sum
-    TimeUs link_began_us = 0;          // 0: nothing of it is under way in the link
-    std::uint64_t passed_ended = 0;    // how many of the channel that it passes had ended when it began
+    std::byte* data = nullptr;         // what the link works on
+    std::uint64_t id = 0;              // of its request
+    std::size_t stage = 0;             // the next one
+    TimeUs began_us = 0;
   };
+  using Stage = Result<void> (Channel::*)(InFlight&);
+  [[nodiscard]] static std::span<const Stage> stages_of(ipc::Collective collective);
 
-  void report(std::size_t place, Result<void> result);
-  void measure(InFlight& entry, std::size_t place, TimeUs link_ended_us);
+  // Stages.
+  Result<void> sum_workers(InFlight& entry);
+  Result<void> gather_workers(InFlight& entry);
+  Result<void> choose_source(InFlight& entry);
+  Result<void> keep_for_replay(InFlight& entry);
+  Result<void> submit(InFlight& entry);
+  Result<void> copy_to_workers(InFlight& entry);
+
+  void advance(std::deque<InFlight>::iterator at);
+  void report(std::deque<InFlight>::iterator at);
+  void fail_all(const Error& error);
   void use_own_memory(InFlight& entry) const;
-  [[nodiscard]] std::size_t own_offset(const Transfer& transfer) const;
-  Result<void> start_all_reduce(InFlight& entry);
-  Result<void> run_broadcast(const Transfer& transfer, TransferDone& done);
-  Result<void> run_all_gather(const Transfer& transfer, TransferDone& done);
+  [[nodiscard]] std::span<std::byte> brought(const InFlight& entry) const;
 
   const std::string name_;
   const std::uint32_t node_;
   Report report_;
-  const Channel* const passes_;
   link::Link* link_ = nullptr;
-  std::deque<InFlight> in_flight_;
-  TimeUs link_free_us_ = 0;                // when the last transfer ended in the link
-  TimeUs free_us_ = 0;                     // and altogether
-  std::atomic<std::uint64_t> started_{0};  // any thread, as is
-  std::atomic<std::uint64_t> ended_{0};
+  std::deque<InFlight> in_flight_;  // oldest first
+  std::uint64_t requests_ = 0;
+  TimeUs free_us_ = 0;  // when the last transfer ended
 };
 
 }  // namespace deft::daemon

@@ -2,17 +2,14 @@
 
 #include <pthread.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <deque>
 #include <mutex>
 #include <utility>
 
-#include "core/model/parts.h"
-
 namespace deft::daemon {
 
-// What the threads and the reactor share; callbacks that are still posted when the driver goes find `aborted` set.
+// The thread and the reactor share this. Callbacks that are still posted when the driver goes find `aborted` set.
 struct DaemonDriver::Shared {
   std::mutex mutex;
   std::condition_variable condition;
@@ -31,9 +28,9 @@ DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t nod
       make_transfer_(std::move(make_transfer)),
       on_open_(std::move(on_open)),
       on_done_(std::move(on_done)),
-      channel_(name_, node, [this](TransferDone done) { tell(std::move(done)); }),
-      express_channel_(
-          name_, node, [this](TransferDone done) { tell(std::move(done)); }, &channel_),
+      channel_(
+          name_, node,
+          [this](TransferDone done) { post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); }); }),
       shared_(std::make_shared<Shared>()),
       thread_([this] { run(); }) {
   pthread_setname_np(thread_.native_handle(), ("link " + name_).substr(0, 15).c_str());
@@ -47,8 +44,8 @@ DaemonDriver::~DaemonDriver() {
 void DaemonDriver::push(Transfer transfer) {
   {
     const std::lock_guard lock(shared_->mutex);
-    if (shared_->link != nullptr) (belongs_to(channel_, transfer) ? shared_->link : shared_->link->express())->wake();
     shared_->queue.push_back(std::move(transfer));
+    if (shared_->link != nullptr) shared_->link->interrupt();
   }
   shared_->condition.notify_all();
 }
@@ -82,10 +79,6 @@ void DaemonDriver::post(std::function<void()> callback) {
   });
 }
 
-void DaemonDriver::tell(TransferDone done) {
-  post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); });
-}
-
 bool DaemonDriver::open_link() {
   auto opened = open_();
   Result<void> result;
@@ -105,14 +98,15 @@ bool DaemonDriver::open_link() {
 void DaemonDriver::run() {
   if (open_link()) {
     channel_.use(link_.get());
-    std::thread express;
-    if (link_ && link_->express() != nullptr) {
-      express_channel_.use(link_->express());
-      express = std::thread([this] { work(express_channel_); });
-      pthread_setname_np(express.native_handle(), ("fast " + name_).substr(0, 15).c_str());
+    while (true) {
+      if (auto transfer = next()) {
+        channel_.start(*std::move(transfer));
+      } else if (!channel_.is_idle()) {
+        channel_.poll();
+      } else {
+        break;
+      }
     }
-    work(channel_);
-    if (express.joinable()) express.join();
   }
   {
     const std::lock_guard lock(shared_->mutex);
@@ -120,44 +114,18 @@ void DaemonDriver::run() {
   }
   link_.reset();
   channel_.clear();  // not before: the link may have been using their memory
-  express_channel_.clear();
   const std::lock_guard lock(shared_->mutex);
   shared_->finished = true;
 }
 
-void DaemonDriver::work(Channel& channel) {
-  while (true) {
-    auto transfer = next(channel);
-    if (transfer) {
-      channel.start(*std::move(transfer));
-    } else if (!channel.is_idle()) {
-      channel.finish_next();
-    } else {
-      break;
-    }
-  }
-}
-
-bool DaemonDriver::belongs_to(const Channel& channel, const Transfer& transfer) const {
-  if (!link_ || link_->express() == nullptr) return true;
-  const bool passes = transfer.collective == ipc::Collective::kAllReduce &&
-                      model::is_small(transfer.count * model::dtype_bytes(transfer.dtype));
-  return passes == (&channel == &express_channel_);
-}
-
-// The channel's next transfer, where it can start beside those under way. Waits for one where none is under way, and gives
-// none then when the driver was aborted.
-std::optional<Transfer> DaemonDriver::next(Channel& channel) {
+// The next transfer, if there is one. Waits for it while nothing is in flight, and gives none then after an abort.
+std::optional<Transfer> DaemonDriver::next() {
   std::unique_lock lock(shared_->mutex);
   auto& queue = shared_->queue;
-  const auto first = [&] {
-    return std::find_if(queue.begin(), queue.end(), [&](const Transfer& t) { return belongs_to(channel, t); });
-  };
-  if (channel.is_idle()) shared_->condition.wait(lock, [&] { return shared_->aborted || first() != queue.end(); });
-  const auto found = first();
-  if (shared_->aborted || found == queue.end() || !channel.has_room_for(*found)) return std::nullopt;
-  Transfer transfer = std::move(*found);
-  queue.erase(found);
+  if (channel_.is_idle()) shared_->condition.wait(lock, [&] { return shared_->aborted || !queue.empty(); });
+  if (shared_->aborted || queue.empty()) return std::nullopt;
+  Transfer transfer = std::move(queue.front());
+  queue.pop_front();
   return transfer;
 }
 

@@ -1,10 +1,8 @@
-// Drives a link that the daemon owns: the threads that open the link and run its transfers in the order given.
+// Drives a link that the daemon owns: a thread opens the link and runs its transfers in the order given (channel.h).
 //
-// A transfer reduces the buffers of this node's workers into the first one, runs the collective between nodes on it, and
-// copies the result to the others (daemon/channel/channel.h). Where the link has an express way, small all-reduces go there, on a
-// thread of their own, and pass what is on its way; which ones depends on their size alone, so all nodes agree. On a job of
-// one node there is no link, and the driver does the local part alone. Results are posted to the reactor as they come: in
-// order, but for those that pass others. The destructor aborts the link and waits for the threads.
+// On a job of one node there is no link, and the driver does the local stages alone. Results are posted to the reactor as
+// they come; a link may let urgent or small transfers overtake others. The destructor aborts the link and waits for the
+// thread.
 #pragma once
 
 #include <cstdint>
@@ -44,11 +42,8 @@ class DaemonDriver final : public LinkDriver {
 
   void run();
   bool open_link();
-  void work(Channel& channel);
-  std::optional<Transfer> next(Channel& channel);
-  [[nodiscard]] bool belongs_to(const Channel& channel, const Transfer& transfer) const;
+  std::optional<Transfer> next();
   void post(std::function<void()> callback);
-  void tell(TransferDone done);
 
   Reactor& reactor_;
   const std::string name_;
@@ -56,9 +51,8 @@ class DaemonDriver final : public LinkDriver {
   MakeTransfer make_transfer_;
   OnOpen on_open_;
   OnDone on_done_;
-  std::unique_ptr<link::Link> link_;  // set by the thread before any channel takes transfers
-  Channel channel_;
-  Channel express_channel_;
+  std::unique_ptr<link::Link> link_;  // the thread's
+  Channel channel_;                   // the thread's
   std::shared_ptr<Shared> shared_;
   std::thread thread_;
 };

@@ -284,7 +284,7 @@ std::unique_ptr<LinkDriver> Job::daemon_driver(std::size_t link, const link::Lin
 
 DaemonDriver::Open Job::opener(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us) const {
   if (spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
-  link::Group group;
+  link::LinkGroup group;
   group.node = node_;
   group.nodes = static_cast<std::uint32_t>(nodes_.size());
   group.prefix = link_prefix(link);

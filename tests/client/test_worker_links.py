@@ -14,7 +14,7 @@ from test_libdeft import (  # noqa: F401  (fixtures)
     started,
 )
 
-ALONE, MIXED = "workertcp:lo", "gloo:lo,workertcp:lo"
+ALONE, MIXED = "tcp:lo", "gloo:lo,tcp:lo"
 
 
 @pytest.mark.parametrize("scenarios", [COLLECTIVES, GRADIENTS], ids=["collectives", "gradients"])
@@ -36,7 +36,7 @@ def test_both_links_of_a_mix_carry_gradients(daemons):  # noqa: F811
     outputs = running.run("gradients,link_bytes", 2)
     for output in outputs:
         shares = dict(line.split() for line in output.splitlines() if line)
-        assert set(shares) == {"gloo:lo", "workertcp:lo"}, output
+        assert set(shares) == {"gloo:lo", "tcp:lo"}, output
         assert all(int(share) > 100_000 for share in shares.values()), output
 
 
@@ -97,7 +97,7 @@ def test_a_link_that_cannot_open_in_one_worker_is_told_to_all(daemons):  # noqa:
     assert time.monotonic() - began < 8, "nobody waits for the deadline"
     for status, output in results:
         assert status != 0, output
-        assert "workertcp:lo" in output, output
+        assert "tcp:lo" in output, output
         assert "Too many open files" in output, output
     assert "rank 1" in results[0][1], results[0][1]
     running.run("allreduce", 2)

@@ -17,7 +17,7 @@ shm::StartRecord start(std::uint64_t launch, std::uint64_t offset, std::uint64_t
 }
 
 void serve(Worker& worker) {
-  worker.announce(kAnnounced, {"workertcp", "lo", "127.0.0.1", "job/1/5"});
+  worker.announce(kAnnounced, {"tcp", "lo", "127.0.0.1", "job/1/5"});
   worker.welcome();
   worker.grant_arena(arena_bytes(kTensors));
 }
@@ -109,7 +109,7 @@ TEST(WorkerLinks, AStartOnALinkThatWasNotAnnouncedFailsTheSession) {
 
 TEST(WorkerLinks, ALinkThatCannotOpenIsReportedAndFailsTheOpening) {
   ScriptedDaemon daemon([](Worker& worker) {
-    worker.announce(kAnnounced, {"workertcp", "eth0", "192.0.2.1", "job/1/5"});  // an address of nobody
+    worker.announce(kAnnounced, {"tcp", "eth0", "192.0.2.1", "job/1/5"});  // an address of nobody
     worker.welcome({0, 0});
     const std::string told = reported(worker);
     EXPECT_NE(told.find("cannot listen on 192.0.2.1"), std::string::npos) << told;
@@ -118,12 +118,12 @@ TEST(WorkerLinks, ALinkThatCannotOpenIsReportedAndFailsTheOpening) {
   deft_error error{};
   EXPECT_EQ(daemon.open(&error, 0, 2), nullptr);
   EXPECT_EQ(error.kind, DEFT_EUNAVAILABLE);
-  EXPECT_NE(std::string(error.message).find("open link workertcp:eth0"), std::string::npos) << error.message;
+  EXPECT_NE(std::string(error.message).find("open link tcp:eth0"), std::string::npos) << error.message;
 }
 
 TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
   ScriptedDaemon daemon([&](Worker& worker) {
-    worker.announce(kAnnounced, {"workertcp", "lo", "127.0.0.1", "job/1/5"});
+    worker.announce(kAnnounced, {"tcp", "lo", "127.0.0.1", "job/1/5"});
     worker.welcome({0, 0, 1});
     std::map<std::string, std::vector<std::byte>> store;
     while (true) {
@@ -135,7 +135,7 @@ TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
       ASSERT_TRUE(item) << item.error().message();
       const std::string& key = item->texts[0];
       if (header->kind == ipc::MessageKind::kStoreSet) store[key].assign(item->tail.begin(), item->tail.end());
-      if (key == "job/1/5/workertcp/1") store[key] = {std::byte{'x'}};  // rank 1 has come
+      if (key == "job/1/5/tcp/1") store[key] = {std::byte{'x'}};  // rank 1 has come
       if (header->kind == ipc::MessageKind::kStoreSet || store.count(key) == 0) continue;
       const std::string_view texts[] = {key};
       worker.send(ipc::encode(item->fixed, ipc::MessageKind::kStoreValue, texts, store[key]));

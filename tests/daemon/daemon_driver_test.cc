@@ -14,19 +14,20 @@ namespace {
 
 using std::chrono::milliseconds;
 
-// Writes down its calls. A finish lasts until the test lets it; it fails from the one that is told on.
+constexpr std::size_t kOvertakes = 999;  // a request of so many elements overtakes all others
+
+// Writes down its calls. A request lasts until the test lets it end; those from number `fails_at` on fail.
 class ScriptedLink final : public link::Link {
  public:
   struct Script {
     std::mutex mutex;
     std::condition_variable changed;
     std::string calls;
-    int allowed = 0;  // finishes
+    int allowed = 0;  // requests that may end
     int fails_at = 1000;
     bool aborted = false;
-    bool woken = false;
-    int wakes = 0;
-    std::deque<std::size_t> places;  // of those that end, where the link does not keep the order
+    bool interrupted = false;
+    std::deque<std::size_t> places;  // of the requests that end next among those in flight; 0 if there is none
 
     void allow(int count) {
       const std::lock_guard lock(mutex);
@@ -40,70 +41,55 @@ class ScriptedLink final : public link::Link {
     }
   };
 
-  ScriptedLink(Script& script, std::size_t depth, Script* express = nullptr) : script_(script), depth_(depth) {
-    if (express != nullptr) express_ = std::make_unique<ScriptedLink>(*express, depth);
-  }
-  [[nodiscard]] Link* express() override { return express_.get(); }
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::size_t depth() const override { return depth_; }
-  Result<void> all_reduce(std::byte*, std::size_t, model::DType, model::ReduceOp) override { return {}; }
-  Result<void> start_all_reduce(std::byte*, std::size_t count, model::DType, model::ReduceOp, std::uint32_t) override {
-    say("+" + std::to_string(count));
+  ScriptedLink(Script& script, std::size_t depth)
+      : Link("scripted", link::LinkGroup{.node = 0, .nodes = 2, .prefix = {}, .store = {}}, depth, depth),
+        script_(script) {}
+
+ protected:
+  Result<void> start(const link::WorkRequest& request) override {
+    const std::lock_guard lock(script_.mutex);
+    script_.calls += request.reduces() ? "+" + std::to_string(request.count) : "b";
+    in_flight_.push_back(request.id);
+    script_.changed.notify_all();
     return {};
   }
-  Result<void> finish_all_reduce() override {
+  Result<std::optional<std::uint64_t>> await() override {
     std::unique_lock lock(script_.mutex);
-    script_.changed.wait(lock, [this] { return script_.aborted || script_.allowed > 0; });
+    script_.changed.wait(lock, [this] { return script_.aborted || script_.allowed > 0 || script_.interrupted; });
     if (script_.aborted) return fail(ErrorKind::kLost, "aborted");
+    if (script_.allowed == 0) {
+      script_.interrupted = false;
+      return std::nullopt;
+    }
     --script_.allowed;
     script_.calls += "-";
     script_.changed.notify_all();
     if (--script_.fails_at < 0) return fail(ErrorKind::kLost, "the wire was cut");
-    return {};
-  }
-  Result<std::optional<std::size_t>> finish_next() override {
-    if (script_.places.empty()) return Link::finish_next();
-    {
-      std::unique_lock lock(script_.mutex);
-      script_.changed.wait(lock, [this] { return script_.aborted || script_.allowed > 0 || script_.woken; });
-      script_.woken = false;
-      if (!script_.aborted && script_.allowed == 0) return std::nullopt;
+    std::ptrdiff_t place = 0;
+    if (!script_.places.empty()) {
+      place = static_cast<std::ptrdiff_t>(script_.places.front());
+      script_.places.pop_front();
     }
-    if (auto ok = finish_all_reduce(); !ok) return tl::unexpected(ok.error());
-    const std::size_t place = script_.places.front();
-    script_.places.pop_front();
-    return place;
+    const std::uint64_t id = in_flight_[static_cast<std::size_t>(place)];
+    in_flight_.erase(in_flight_.begin() + place);
+    return id;
   }
-  void wake() override {
+  void settle() override { in_flight_.clear(); }
+  void stop(const Error&) override {
     const std::lock_guard lock(script_.mutex);
-    script_.woken = true;
-    ++script_.wakes;
+    script_.aborted = true;
     script_.changed.notify_all();
   }
-  Result<void> broadcast(std::byte*, std::size_t, std::uint32_t) override {
-    say("b");
-    return {};
+  void interrupt_await() override {
+    const std::lock_guard lock(script_.mutex);
+    script_.interrupted = true;
+    script_.changed.notify_all();
   }
-  Result<void> all_gather(std::byte*, std::span<const std::size_t>) override { return {}; }
-  void abort(std::string_view) override {
-    {
-      const std::lock_guard lock(script_.mutex);
-      script_.aborted = true;
-      script_.changed.notify_all();
-    }
-    if (express_) express_->abort({});
-  }
+  [[nodiscard]] bool overtakes(const link::WorkRequest& request) const override { return request.count == kOvertakes; }
 
  private:
-  void say(const std::string& call) {
-    const std::lock_guard lock(script_.mutex);
-    script_.calls += call;
-    script_.changed.notify_all();
-  }
   Script& script_;
-  const std::size_t depth_;
-  const std::string name_ = "scripted";
-  std::unique_ptr<ScriptedLink> express_;
+  std::deque<std::uint64_t> in_flight_;
 };
 
 class DaemonDriverTest : public ::testing::Test {
@@ -123,7 +109,7 @@ class DaemonDriverTest : public ::testing::Test {
         reactor_, "scripted", 0,
         [this, depth]() -> Result<std::unique_ptr<link::Link>> {
           pushed_.wait();
-          return std::make_unique<ScriptedLink>(script_, depth, has_express_ ? &express_ : nullptr);
+          return std::make_unique<ScriptedLink>(script_, depth);
         },
         [](const SubCommTask&) { return Transfer{}; }, [](const Result<void>&) {},
         [this](TransferDone done) {
@@ -153,8 +139,7 @@ class DaemonDriverTest : public ::testing::Test {
   }
 
   Reactor reactor_;
-  ScriptedLink::Script script_, express_;
-  bool has_express_ = false;
+  ScriptedLink::Script script_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(64 << 10);
   std::vector<TransferDone> done_;
   std::size_t expected_ = 0;
@@ -188,9 +173,9 @@ TEST_F(DaemonDriverTest, OtherCollectivesHaveTheLinkAlone) {
   driver_->push(transfer(3));
   pushed_.count_down();  // it finds all three, and is free to begin any of them
   script_.await_calls("+1");
-  script_.allow(2);
+  script_.allow(3);
   run_until_done(3);
-  EXPECT_EQ(script_.calls, "+1-b+3-");
+  EXPECT_EQ(script_.calls, "+1-b-+3-");
 }
 
 TEST_F(DaemonDriverTest, TheTimesOfOverlappingTransfersAddUpToTheWhole) {
@@ -241,86 +226,66 @@ TEST_F(DaemonDriverTest, OneThatComesWhileAnotherIsWaitedForStartsAtOnce) {
   EXPECT_EQ(done_[0].token, 2U);
 }
 
-// A large transfer: `count` floats, more than what may pass others.
-Transfer large(Transfer t, std::size_t count = 5000) {
-  t.count = count;
-  return t;
-}
-
-TEST_F(DaemonDriverTest, WhatIsSmallPassesWhatIsLargeOnTheExpressWay) {
-  has_express_ = true;
+TEST_F(DaemonDriverTest, ATransferThatOvertakesOthersIsNotMeasured) {
+  const auto small = [this](std::uint64_t token) {
+    Transfer t = transfer(token);
+    t.count = kOvertakes;
+    return t;
+  };
   open(2);
-  driver_->push(large(transfer(1)));
-  driver_->push(large(transfer(2), 4097));
-  driver_->push(large(transfer(3), 4096));  // 16 KiB
-  driver_->push(transfer(4));
-  driver_->push(transfer(5, ipc::Collective::kBroadcast));  // not an all-reduce: it waits for the link
-  script_.await_calls("+5000+4097");
-  express_.await_calls("+4096+4");
-  express_.allow(2);
-  run_until_done(2);
-  EXPECT_EQ(done_[0].token, 3U);
-  EXPECT_EQ(done_[1].token, 4U);
-  script_.allow(2);
-  run_until_done(5);
-  EXPECT_EQ(done_[2].token, 1U);
-  EXPECT_EQ(script_.calls, "+5000+4097--b");
-}
-
-TEST_F(DaemonDriverTest, OneThatComesWakesItsOwnWayAlone) {
-  has_express_ = true;
-  script_.places = {0};
-  express_.places = {1, 0};
-  open(2);
-  driver_->push(large(transfer(1)));
-  script_.await_calls("+5000");
-  driver_->push(transfer(2));
-  express_.await_calls("+2");
-  const int wakes = script_.wakes;
-  driver_->push(transfer(3));
-  express_.await_calls("+2+3");
-  EXPECT_EQ(script_.wakes, wakes);
-  express_.allow(2);
-  run_until_done(2);
+  driver_->push(small(1));
+  script_.await_calls("+999");
   script_.allow(1);
-  run_until_done(3);
-}
-
-TEST_F(DaemonDriverTest, OnlyWhatHadTheWireAloneIsMeasuredOnTheExpressWay) {
-  has_express_ = true;
-  open(2);
-  driver_->push(transfer(1));
-  express_.await_calls("+1");
-  express_.allow(1);
   run_until_done(1);
-  EXPECT_TRUE(done_[0].link_us);
+  EXPECT_TRUE(done_[0].link_us);  // it had the wire alone
 
   driver_->push(transfer(2));
-  express_.await_calls("+1-+2");
-  driver_->push(large(transfer(3)));  // begins while the small one is under way
-  script_.await_calls("+5000");
-  express_.allow(1);
+  script_.await_calls("+999-+2");
+  driver_->push(small(3));
+  script_.await_calls("+999-+2+999");
+  {
+    const std::lock_guard lock(script_.mutex);
+    script_.places = {1};
+  }
+  script_.allow(1);
   run_until_done(2);
+  EXPECT_EQ(done_[1].token, 3U);
   EXPECT_FALSE(done_[1].link_us);
   EXPECT_EQ(done_[1].busy_us, 0);
 
-  driver_->push(transfer(4));
-  express_.await_calls("+1-+2-+4");
-  express_.allow(1);
-  script_.allow(1);
+  driver_->push(small(4));
+  script_.await_calls("+999-+2+999-+999");
+  script_.allow(2);  // the large one ends first
   run_until_done(4);
-  for (const TransferDone& done : done_) EXPECT_EQ(done.link_us.has_value(), done.token == 1 || done.token == 3);
+  for (const TransferDone& done : done_) EXPECT_EQ(done.link_us.has_value(), done.token == 1 || done.token == 2);
 }
 
-TEST_F(DaemonDriverTest, AbortEndsBothWays) {
-  has_express_ = true;
-  open(2);
-  driver_->push(large(transfer(1)));
+TEST_F(DaemonDriverTest, AFailureOfTheLinkEndsAllThatWait) {
+  script_.fails_at = 0;
+  open_with(2, 4);
+  script_.allow(1);
+  run_until_done(4);
+  for (std::size_t i = 0; i < 4; ++i) {
+    EXPECT_EQ(done_[i].token, i + 1);
+    ASSERT_FALSE(done_[i].result);
+    EXPECT_EQ(done_[i].result.error().kind, ErrorKind::kLost);
+  }
+}
+
+TEST_F(DaemonDriverTest, ARefusedTransferLeavesTheOthersAsTheyWere) {
+  open_later(3);
   driver_->push(transfer(2));
-  script_.await_calls("+5000");
-  express_.await_calls("+2");
-  driver_->abort("enough");
-  await_end();
+  Transfer refused = transfer(3);
+  refused.op = static_cast<model::ReduceOp>(77);
+  driver_->push(refused);
+  driver_->push(transfer(4));
+  pushed_.count_down();
+  script_.await_calls("+2+4");
+  script_.allow(2);
+  run_until_done(3);
+  EXPECT_EQ(done_[0].token, 3U);
+  EXPECT_EQ(done_[0].result.error().kind, ErrorKind::kInvalid);
+  for (const std::size_t i : {1U, 2U}) EXPECT_TRUE(done_[i].result);
 }
 
 TEST_F(DaemonDriverTest, AnErrorComesToEachThatItConcernsInOrder) {

@@ -32,55 +32,57 @@ struct Hub {
 
 class FaultyLink final : public link::Link {
  public:
-  FaultyLink(Hub& hub, std::size_t node) : hub_(hub), node_(node) {}
-  [[nodiscard]] const std::string& name() const override { return name_; }
-  [[nodiscard]] std::size_t depth() const override { return 3; }
-  Result<void> all_reduce(std::byte*, std::size_t, model::DType, model::ReduceOp) override { return {}; }
-  Result<void> start_all_reduce(std::byte* data, std::size_t count, model::DType, model::ReduceOp,
-                                std::uint32_t) override {
-    float* const values = floats(data);
-    bring({values, values + count});
-    std::fill(values, values + count, kSpoilt);
-    under_way_.push_back(values);
+  FaultyLink(Hub& hub, std::size_t node)
+      : Link("faulty",
+             link::LinkGroup{.node = static_cast<std::uint32_t>(node),
+                             .nodes = static_cast<std::uint32_t>(hub.fails_at.size()),
+                             .prefix = {},
+                             .store = {}},
+             3),
+        hub_(hub),
+        node_(node) {}
+
+ protected:
+  // Takes what this node brings, and spoils it.
+  Result<void> start(const link::WorkRequest& request) override {
+    float* const values = reinterpret_cast<float*>(request.data);
+    const bool gathers = request.kind == link::WorkRequest::Kind::kAllGather;
+    float* const own = gathers ? values + node_ * kCount : values;
+    bring({own, own + kCount});
+    const bool keeps = gathers || (request.kind == link::WorkRequest::Kind::kBroadcast && request.root == node_);
+    if (!keeps) std::fill(own, own + kCount, kSpoilt);
+    in_flight_.push_back(request);
     return {};
   }
-  Result<void> finish_all_reduce() override {
-    const std::size_t operation = started_ - under_way_.size();
-    auto brought = await(operation);
+  Result<std::optional<std::uint64_t>> await() override {
+    const link::WorkRequest request = in_flight_.front();
+    const auto brought = await(started_ - in_flight_.size());
     if (!brought) return tl::unexpected(brought.error());
-    for (std::size_t i = 0; i < brought->front().size(); ++i) {
-      under_way_.front()[i] = 0;
-      for (const auto& values : *brought) under_way_.front()[i] += values[i];
-    }
-    under_way_.pop_front();
-    return {};
+    give(request, *brought);
+    in_flight_.pop_front();
+    return request.id;
   }
-  Result<void> broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) override {
-    float* const values = floats(data);
-    bring({values, values + bytes / sizeof(float)});
-    if (root != node_) values[0] = kSpoilt;
-    auto brought = await(started_ - 1);
-    if (!brought) return tl::unexpected(brought.error());
-    std::ranges::copy((*brought)[root], values);
-    return {};
-  }
-  Result<void> all_gather(std::byte* data, std::span<const std::size_t>) override {
-    float* const values = floats(data);
-    bring({values + node_ * kCount, values + (node_ + 1) * kCount});
-    auto brought = await(started_ - 1);
-    if (!brought) return tl::unexpected(brought.error());
-    for (std::size_t node = 0; node < brought->size(); ++node)
-      std::ranges::copy((*brought)[node], values + node * kCount);
-    return {};
-  }
-  void abort(std::string_view) override {
+  void settle() override { in_flight_.clear(); }
+  void stop(const Error&) override {
     const std::lock_guard lock(hub_.mutex);
     hub_.aborted = true;
     hub_.changed.notify_all();
   }
 
  private:
-  static float* floats(std::byte* data) { return reinterpret_cast<float*>(data); }
+  static void give(const link::WorkRequest& request, const std::vector<Values>& brought) {
+    float* const values = reinterpret_cast<float*>(request.data);
+    if (request.kind == link::WorkRequest::Kind::kBroadcast) {
+      std::ranges::copy(brought[request.root], values);
+    } else if (request.kind == link::WorkRequest::Kind::kAllGather) {
+      for (std::size_t node = 0; node < brought.size(); ++node)
+        std::ranges::copy(brought[node], values + node * kCount);
+    } else {
+      std::fill(values, values + kCount, 0.0F);
+      for (const Values& one : brought)
+        for (std::size_t i = 0; i < kCount; ++i) values[i] += one[i];
+    }
+  }
   void bring(Values values) {
     const std::lock_guard lock(hub_.mutex);
     if (hub_.brought.size() <= started_) hub_.brought.resize(started_ + 1);
@@ -89,22 +91,21 @@ class FaultyLink final : public link::Link {
     brought[node_] = std::move(values);
     hub_.changed.notify_all();
   }
-  Result<std::vector<Values>> await(std::size_t operation) {
+  Result<std::vector<Values>> await(std::size_t number) {
     std::unique_lock lock(hub_.mutex);
-    if (operation >= hub_.fails_at[node_]) return fail(ErrorKind::kLost, "the wire was cut");
+    if (number >= hub_.fails_at[node_]) return fail(ErrorKind::kLost, "the wire was cut");
     const auto& all = hub_.brought;
     hub_.changed.wait(lock, [&] {
-      return hub_.aborted || std::ranges::none_of(all[operation], [](const Values& v) { return v.empty(); });
+      return hub_.aborted || std::ranges::none_of(all[number], [](const Values& v) { return v.empty(); });
     });
     if (hub_.aborted) return fail(ErrorKind::kLost, "aborted");
-    return all[operation];
+    return all[number];
   }
 
   Hub& hub_;
   const std::size_t node_;
-  const std::string name_ = "faulty";
   std::size_t started_ = 0;
-  std::deque<float*> under_way_;
+  std::deque<link::WorkRequest> in_flight_;
 };
 
 Collective kind_of(std::uint64_t number) {

@@ -205,7 +205,7 @@ def all_checks(torch, gpus):
     checks = [
         training("host links, fifo", "gloo:lo", DEFT_POLICY="fifo"),
         training("host links, bytescheduler", "gloo:lo", DEFT_POLICY="bytescheduler"),
-        training("host links, worker-run", "workertcp:lo", DEFT_POLICY="p3"),
+        training("host links, worker-run", "tcp:lo", DEFT_POLICY="p3"),
     ]
     if gpus == 0:
         return checks

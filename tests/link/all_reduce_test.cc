@@ -1,8 +1,11 @@
+#include <array>
+#include <atomic>
 #include <cmath>
 #include <cstring>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <numeric>
 #include <random>
 #include <thread>
 
@@ -78,17 +81,16 @@ class Operations {
   std::map<std::uint64_t, Taken> taken_;
 };
 
-class AllReduce : public ::testing::TestWithParam<Backend> {
+class AllReduce : public BackendTest {
  protected:
   void run(Link& link, std::uint32_t node, std::uint32_t nodes, const Shape& shape, std::uint64_t seed) {
     const auto operation = operations_.take(nodes, shape, seed);
     Bytes data = operation->inputs[node];
-    ASSERT_OK(link.all_reduce(data.data(), shape.count, shape.dtype, shape.op));
+    ASSERT_OK(all_reduce(link, data.data(), shape.count, shape.dtype, shape.op));
     ASSERT_TRUE(data == operation->result)
         << shape.count << " x " << to_string(shape.dtype) << " on " << nodes << " nodes, node " << node;
   }
 
- private:
   Operations operations_;
 };
 INSTANTIATE_TEST_SUITE_P(Links, AllReduce, ::testing::ValuesIn(backends()), name_of);
@@ -123,7 +125,8 @@ TEST_P(AllReduce, Carries64MegabytesInOneOperation) {
   on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     std::vector<float> data(16 << 20);
     for (std::size_t i = 0; i < data.size(); ++i) data[i] = static_cast<float>(i % 4096 + node);
-    ASSERT_OK(link.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kFloat32, ReduceOp::kSum));
+    ASSERT_OK(
+        all_reduce(link, reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kFloat32, ReduceOp::kSum));
     std::size_t wrong = 0;
     for (std::size_t i = 0; i < data.size(); ++i) wrong += data[i] != static_cast<float>(2 * (i % 4096) + 1) ? 1 : 0;
     EXPECT_EQ(wrong, 0U);
@@ -153,7 +156,7 @@ TEST_P(AllReduce, GivesTheSameBitsHoweverTheDataIsCutIntoParts) {
       Bytes data = whole.inputs[node];
       for (std::size_t first = 0; first < kCount; first += part) {
         const std::size_t count = std::min(part, kCount - first);
-        ASSERT_OK(link.all_reduce(data.data() + first * 2, count, shape.dtype, shape.op));
+        ASSERT_OK(all_reduce(link, data.data() + first * 2, count, shape.dtype, shape.op));
       }
       ASSERT_TRUE(data == whole.result);
     }
@@ -164,7 +167,7 @@ TEST_P(AllReduce, TouchesNothingBesideItsElements) {
   on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
     for (const std::size_t count : {std::size_t{3}, std::size_t{100'003}}) {
       Bytes data(count + 128, std::byte{1});
-      ASSERT_OK(link.all_reduce(data.data() + 64, count, DType::kInt8, ReduceOp::kSum));
+      ASSERT_OK(all_reduce(link, data.data() + 64, count, DType::kInt8, ReduceOp::kSum));
       for (std::size_t i = 0; i < data.size(); ++i) {
         ASSERT_EQ(data[i], std::byte{static_cast<unsigned char>(i >= 64 && i < 64 + count ? 2 : 1)}) << i;
       }
@@ -187,20 +190,74 @@ TEST_P(AllReduce, SeveralLinksWorkAtOnce) {
 TEST_P(AllReduce, OfNothingOrOnOneNodeIsDoneAtOnce) {
   on_nodes(GetParam(), 1, [&](std::uint32_t, Link& link) {
     float value = 3;
-    ASSERT_OK(link.all_reduce(reinterpret_cast<std::byte*>(&value), 1, DType::kFloat32, ReduceOp::kSum));
+    ASSERT_OK(all_reduce(link, reinterpret_cast<std::byte*>(&value), 1, DType::kFloat32, ReduceOp::kSum));
     EXPECT_EQ(value, 3);
   });
-  on_nodes(GetParam(), 2,
-           [&](std::uint32_t, Link& link) { ASSERT_OK(link.all_reduce(nullptr, 0, DType::kFloat32, ReduceOp::kSum)); });
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    ASSERT_OK(all_reduce(link, nullptr, 0, DType::kFloat32, ReduceOp::kSum));
+  });
 }
 
 TEST_P(AllReduce, RefusesATypeThatDoesNotExist) {
   on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
     std::byte data{};
-    const auto result = link.all_reduce(&data, 1, static_cast<DType>(99), ReduceOp::kSum);
+    const auto result = all_reduce(link, &data, 1, static_cast<DType>(99), ReduceOp::kSum);
     ASSERT_FALSE(result);
     EXPECT_EQ(result.error().kind, ErrorKind::kInvalid);
   });
+}
+
+TEST_P(AllReduce, AReduceScatterGivesEachNodeTheSameBitsOfItsOwnElements) {
+  for (const std::uint32_t nodes : {2U, 3U, 4U}) {
+    std::atomic<std::size_t> owned_elements{0};
+    constexpr std::array<std::size_t, 6> kCounts{1, 5, 1009, 40'009, 262'143, 1'000'003};
+    on_nodes(GetParam(), nodes, [&](std::uint32_t node, Link& link) {
+      for (std::size_t i = 0; i < kCounts.size(); ++i) {
+        const Shape shape{kCounts[i], kDTypes[i % std::size(kDTypes)]};
+        const auto operation = operations_.take(nodes, shape, i);
+        Bytes data = operation->inputs[node];
+        ASSERT_OK(link.run(WorkRequest::reduce_scatter(data.data(), shape.count, shape.dtype, shape.op)));
+        const Range owned = link.owned(shape.count, shape.dtype);
+        const std::size_t element = model::dtype_bytes(shape.dtype);
+        ASSERT_EQ(std::memcmp(data.data() + owned.first * element, operation->result.data() + owned.first * element,
+                              owned.count * element),
+                  0)
+            << shape.count << " x " << to_string(shape.dtype) << " on " << nodes << " nodes, node " << node;
+        owned_elements += owned.count;
+      }
+    });
+    EXPECT_EQ(owned_elements, std::accumulate(kCounts.begin(), kCounts.end(), std::size_t{0}));
+  }
+}
+
+TEST_P(AllReduce, TheOwnersStageStandsForTheAddition) {
+  for (const std::size_t count : {std::size_t{1000}, std::size_t{300'007}}) {
+    std::atomic<std::size_t> staged{0};
+    on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+      std::vector<std::int32_t> data(count);
+      for (std::size_t i = 0; i < count; ++i) data[i] = static_cast<std::int32_t>(i + node);
+      auto request =
+          WorkRequest::all_reduce(reinterpret_cast<std::byte*>(data.data()), count, DType::kInt32, ReduceOp::kSum);
+      request.owner_stage = [&](const OwnedSegment& segment) {
+        add(segment);
+        auto* const values = reinterpret_cast<std::int32_t*>(segment.data.data());
+        const std::size_t size = segment.data.size() / sizeof(std::int32_t);
+        for (std::size_t i = 0; i < size; ++i) values[i] -= static_cast<std::int32_t>(segment.first + i);
+        staged += size;
+      };
+      const auto result = link.run(request);
+      if (!link.composes()) {
+        ASSERT_FALSE(result);
+        EXPECT_EQ(result.error().kind, ErrorKind::kInvalid);
+        return;
+      }
+      ASSERT_OK(result);
+      for (std::size_t i = 0; i < count; ++i) ASSERT_EQ(data[i], static_cast<std::int32_t>(2 * i + 3)) << i;
+    });
+    const bool native = GetParam().name == "ps" || GetParam().name == "nccl";
+    // Every element once, or once on each node if all is sent whole.
+    EXPECT_TRUE(staged == (native ? 0 : count) || (count == 1000 && staged == 3 * count)) << staged;
+  }
 }
 
 }  // namespace

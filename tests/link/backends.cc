@@ -17,9 +17,12 @@ std::vector<Backend> backends() {
 #ifdef DEFT_TEST_NCCL  // tests/nccl, over fakes
   return {{"nccl"}};
 #endif
-  std::vector<Backend> all = {{"gloo"}, {"ps"}, {"workertcp"}};
-  if (find_backend("mpi")->built) all.push_back({"mpi"});
-  return all;
+  return {{"gloo"}, {"ps"}, {"tcp"}, {"mpi"}};
+}
+
+void BackendTest::SetUp() {
+  const auto built = check_backend(GetParam().name);
+  if (!built) GTEST_SKIP() << built.error().message();
 }
 
 std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
@@ -32,9 +35,9 @@ LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
 
 TimeUs seconds_from_now(double seconds) { return MonotonicClock::now() + static_cast<TimeUs>(seconds * 1e6); }
 
-Group make_group(std::uint32_t nodes, std::shared_ptr<Store> store) {
+LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store) {
   static std::atomic<int> next{0};
-  Group group;
+  LinkGroup group;
   group.nodes = nodes;
   group.prefix = "job/" + std::to_string(next++);
   group.store = std::move(store);
@@ -42,7 +45,7 @@ Group make_group(std::uint32_t nodes, std::shared_ptr<Store> store) {
   return group;
 }
 
-std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uint32_t node) {
+std::unique_ptr<Link> open_or_fail(const Backend& backend, LinkGroup group, std::uint32_t node) {
   group.node = node;
   auto link = open_link(spec_for(backend, node), group);
   EXPECT_TRUE(link) << link.error().message();
@@ -50,7 +53,7 @@ std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uin
 }
 
 void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body) {
-  const Group group = make_group(nodes, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(nodes, std::make_shared<MemoryStore>());
   std::vector<std::thread> running;
   for (std::uint32_t node = 0; node < nodes; ++node) {
     running.emplace_back([&, node] {
@@ -59,6 +62,18 @@ void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<v
     });
   }
   for (std::thread& thread : running) thread.join();
+}
+
+Result<void> all_reduce(Link& link, std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
+  return link.run(WorkRequest::all_reduce(data, count, dtype, op));
+}
+
+Result<void> broadcast(Link& link, std::byte* data, std::size_t bytes, std::uint32_t root) {
+  return link.run(WorkRequest::broadcast(data, bytes, root));
+}
+
+Result<void> all_gather(Link& link, std::byte* data, const std::vector<std::size_t>& bytes) {
+  return link.run(WorkRequest::all_gather(data, bytes));
 }
 
 namespace {

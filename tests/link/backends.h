@@ -17,6 +17,12 @@ namespace deft::link::testing {
 struct Backend {
   std::string name;
 };
+
+// A suite over all backends. A backend that this build lacks is skipped in every test, with the reason.
+class BackendTest : public ::testing::TestWithParam<Backend> {
+ protected:
+  void SetUp() override;
+};
 inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
 
 std::vector<Backend> backends();
@@ -28,13 +34,18 @@ LinkSpec spec_for(const Backend& backend, std::uint32_t node);
 TimeUs seconds_from_now(double seconds);
 
 // A store, and a key prefix that no other test uses.
-Group make_group(std::uint32_t nodes, std::shared_ptr<Store> store);
+LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store);
 
 // Opens the link of `node` in `group`; null (and a failed test) when that fails.
-std::unique_ptr<Link> open_or_fail(const Backend& backend, Group group, std::uint32_t node);
+std::unique_ptr<Link> open_or_fail(const Backend& backend, LinkGroup group, std::uint32_t node);
 
 // Runs `body` on each node of a new link, each in its own thread; returns when all are done and all links closed.
 void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body);
+
+// Run one request alone.
+Result<void> all_reduce(Link& link, std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op);
+Result<void> broadcast(Link& link, std::byte* data, std::size_t bytes, std::uint32_t root);
+Result<void> all_gather(Link& link, std::byte* data, const std::vector<std::size_t>& bytes);
 
 // Open descriptors and threads of this process, to find leaks; a joined thread is not counted.
 std::size_t open_descriptors();

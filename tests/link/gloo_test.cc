@@ -21,7 +21,7 @@ TEST(Gloo, AnAddressThatIsNotOursIsSaid) {
 
 TEST(Gloo, AnAddressOfAnotherLengthIsAnError) {
   const auto store = std::make_shared<MemoryStore>();
-  const Group group = make_group(2, store);
+  const LinkGroup group = make_group(2, store);
   Bytes published(12);  // as node 1: the length of the address for node 0, and eight bytes
   published[0] = std::byte{8};
   ASSERT_OK(store->set(meeting_key(group, "gloo", 1), published));
@@ -39,13 +39,20 @@ std::vector<std::int32_t> numbers(std::uint32_t node, std::size_t count) {
 }
 
 Result<void> sum(Link& link, std::vector<std::int32_t>& data) {
-  return link.all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), model::DType::kInt32,
-                         model::ReduceOp::kSum);
+  return all_reduce(link, reinterpret_cast<std::byte*>(data.data()), data.size(), model::DType::kInt32,
+                    model::ReduceOp::kSum);
 }
 
-Result<void> start(Link& link, std::vector<std::int32_t>& data) {
-  return link.start_all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), model::DType::kInt32,
-                               model::ReduceOp::kSum, 0);
+Result<void> submit(Link& link, std::vector<std::int32_t>& data, std::uint64_t id = 0) {
+  return link.submit(WorkRequest::all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(),
+                                             model::DType::kInt32, model::ReduceOp::kSum, id));
+}
+
+// The id of the next request that completes.
+std::optional<std::uint64_t> completed(Link& link) {
+  const auto done = link.poll();
+  EXPECT_TRUE(done) << done.error().message();
+  return done && *done ? std::optional((*done)->id) : std::nullopt;
 }
 
 void expect_sum(const std::vector<std::int32_t>& data) {
@@ -58,78 +65,91 @@ TEST(Gloo, NoNodeWaitsForAnotherOnesCaller) {
   on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::vector<std::int32_t>> data;
     for (const std::size_t count : {1'500'000, 100, 300'000}) data.push_back(numbers(node, count));  // many rounds
-    for (auto& each : data) ASSERT_OK(start(link, each));
+    for (auto& each : data) ASSERT_OK(submit(link, each));
     while (node == 1 && !finished) std::this_thread::yield();
-    for (auto& each : data) {
-      ASSERT_OK(link.finish_all_reduce());
-      expect_sum(each);
-    }
+    while (!link.idle()) ASSERT_TRUE(completed(link));
+    for (auto& each : data) expect_sum(each);
     finished = true;
   });
 }
 
-TEST(Gloo, AWakeEndsTheWaitAndAnotherOneCanStart) {
+TEST(Gloo, AnInterruptEndsTheWaitAndAnotherRequestCanStart) {
   std::atomic<bool> started{false};
   on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> first = numbers(node, 700'000);
     std::vector<std::int32_t> second = numbers(node, 50'000);
     while (node == 1 && !started) std::this_thread::yield();
-    ASSERT_OK(start(link, first));
+    ASSERT_OK(submit(link, first, 1));
     if (node == 0) {
-      std::thread waker([&] { link.wake(); });
-      const auto nothing = link.finish_next();
-      waker.join();
-      ASSERT_OK(nothing);
-      EXPECT_EQ(*nothing, std::nullopt);
+      std::thread interrupter([&] { link.interrupt(); });
+      EXPECT_EQ(completed(link), std::nullopt);
+      interrupter.join();
     }
-    ASSERT_OK(start(link, second));
+    ASSERT_OK(submit(link, second, 2));
     started = true;
-    for (const auto* each : {&first, &second}) {
-      const auto place = link.finish_next();
-      ASSERT_OK(place);
-      EXPECT_EQ(*place, 0U);
-      expect_sum(*each);
-    }
+    EXPECT_EQ(completed(link), 1U);
+    expect_sum(first);
+    EXPECT_EQ(completed(link), 2U);
+    expect_sum(second);
   });
 }
 
-TEST(Gloo, TheExpressWayWaitsForNothingOfTheLink) {
+TEST(Gloo, SmallAllReducesTakeThePriorityChannelAndWaitForNothingElse) {
   on_nodes(kGloo, 2, [](std::uint32_t node, Link& link) {
-    Link* const express = link.express();
-    ASSERT_NE(express, nullptr);
     std::vector<std::int32_t> large = numbers(node, 1 << 20);
-    // Node 1 begins the large one only when all small ones are through, which node 0 has begun before them.
-    if (node == 0) ASSERT_OK(start(link, large));
+    std::uint64_t word = node == 0 ? 7 : 0;
+    const auto submit_large = [&] {
+      ASSERT_OK(submit(link, large, 100));
+      ASSERT_OK(link.submit(WorkRequest::broadcast(reinterpret_cast<std::byte*>(&word), sizeof word, 0, 101)));
+    };
+    // Node 1 submits the large one only when all small ones are through. Node 0 has submitted it before them.
+    if (node == 0) submit_large();
     for (std::size_t i = 0; i < 50; ++i) {
-      std::vector<std::int32_t> small = numbers(node, 1 + i * 80);
-      ASSERT_OK(sum(*express, small));
+      std::vector<std::int32_t> small = numbers(node, i == 49 ? 4096 : 1 + i * 80);  // 16 KiB are small still
+      ASSERT_OK(submit(link, small, i));
+      EXPECT_EQ(completed(link), i);
       expect_sum(small);
     }
-    if (node == 1) ASSERT_OK(start(link, large));
-    ASSERT_OK(link.finish_all_reduce());
+    if (node == 1) submit_large();
+    EXPECT_EQ(completed(link), 100U);
     expect_sum(large);
+    EXPECT_EQ(completed(link), 101U);
+    EXPECT_EQ(word, 7U);
   });
 }
 
-TEST(Gloo, AnAbortReachesTheExpressWay) {
+TEST(Gloo, OnlySmallAllReducesOvertake) {
+  on_nodes(kGloo, 2, [](std::uint32_t node, Link& link) {
+    std::vector<std::int32_t> large = numbers(node, 1 << 20), middle = numbers(node, 4097);
+    ASSERT_OK(submit(link, large, 1));
+    ASSERT_OK(submit(link, middle, 2));
+    EXPECT_EQ(completed(link), 1U);
+    EXPECT_EQ(completed(link), 2U);
+    expect_sum(middle);
+  });
+}
+
+TEST(Gloo, AnAbortReachesThePriorityChannel) {
   std::atomic<bool> ended = false;
   on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> small = numbers(node, 10);
-    if (node == 0) {
-      std::thread waits([&] { EXPECT_FALSE(sum(*link.express(), small)); });
+    if (node == 1) {
+      ended.wait(false);
+      EXPECT_FALSE(sum(link, small));
+      return;
+    }
+    std::thread aborter([&] {
       std::this_thread::sleep_for(std::chrono::milliseconds(20));
       link.abort("enough");
-      waits.join();
-      ended = true;
-      ended.notify_all();
-    } else {
-      ended.wait(false);
-      EXPECT_FALSE(sum(*link.express(), small));
-    }
+    });
+    EXPECT_FALSE(sum(link, small));
+    aborter.join();
+    ended = true;
+    ended.notify_all();
   });
 }
 
-TEST(Gloo, OnlyTheExpressWaysConnectionsGoFirstAtTheNic) {
+TEST(Gloo, OnlyThePriorityChannelsConnectionsGoFirstAtTheNic) {
   const auto before = socket_priorities();
   std::latch looked(2);
   std::multiset<int> seen;

@@ -17,19 +17,19 @@ using std::chrono::milliseconds;
 constexpr TimeUs kPromptly = 1'000'000;  // generous: the machine may be busy
 
 Result<void> sum(Link& link, Bytes& data) {
-  return link.all_reduce(data.data(), data.size() / 4, DType::kFloat32, ReduceOp::kSum);
+  return all_reduce(link, data.data(), data.size() / 4, DType::kFloat32, ReduceOp::kSum);
 }
 
-class Lifecycle : public ::testing::TestWithParam<Backend> {};
+class Lifecycle : public BackendTest {};
 INSTANTIATE_TEST_SUITE_P(Links, Lifecycle, ::testing::ValuesIn(backends()), name_of);
 
 TEST_P(Lifecycle, OpeningEndsAtTheDeadlineAndNamesTheNodesThatDidNotCome) {
-  Group group = make_group(4, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(4, std::make_shared<MemoryStore>());
   group.connect_deadline_us = seconds_from_now(0.3);
   std::vector<std::thread> present;
   for (const std::uint32_t node : {0U, 2U}) {
     present.emplace_back([&, node] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = node;
       const auto link = open_link(spec_for(GetParam(), node), own);
       ASSERT_FALSE(link);
@@ -45,7 +45,7 @@ TEST_P(Lifecycle, OpeningEndsAtTheDeadlineAndNamesTheNodesThatDidNotCome) {
 
 TEST_P(Lifecycle, OpeningEndsAtTheDeadlineWhenANodeCameAndDied) {
   for (const std::uint32_t dead : {0U, 1U}) {  // once the one that connects, once the one that accepts
-    Group group = make_group(2, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
     group.node = dead;
     group.connect_deadline_us = seconds_from_now(0.1);
     ASSERT_FALSE(open_link(spec_for(GetParam(), dead), group));
@@ -60,7 +60,7 @@ TEST_P(Lifecycle, OpeningEndsAtTheDeadlineWhenANodeCameAndDied) {
 
 TEST_P(Lifecycle, ANodeThatPublishesNonsenseIsRefused) {
   for (const std::size_t size : {0, 3, 4, 9, 100}) {
-    Group group = make_group(2, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
     ASSERT_OK(group.store->set(meeting_key(group, GetParam().name, 1), Bytes(size, std::byte{0x7F})));
     const auto link = open_link(spec_for(GetParam(), 0), group);
     ASSERT_FALSE(link);
@@ -76,20 +76,23 @@ TEST_P(Lifecycle, AnUnknownBackendIsSaid) {
 }
 
 // Each way in which node 0 can be blocked by a node that does not take part.
-enum class Blocked { kSmall, kLarge, kBroadcast, kAllGather };
+enum class Blocked { kSmall, kLarge, kReduceScatter, kBroadcast, kAllGather };
 
 Result<void> block(Link& link, Blocked how) {
   Bytes data(how == Blocked::kSmall ? 400 : 8 << 20);
-  const std::size_t blocks[] = {data.size() / 4, data.size() / 4, data.size() / 2};
+  const std::vector<std::size_t> blocks = {data.size() / 4, data.size() / 4, data.size() / 2};
   switch (how) {
-    case Blocked::kBroadcast: return link.broadcast(data.data(), data.size(), 1);
-    case Blocked::kAllGather: return link.all_gather(data.data(), blocks);
+    case Blocked::kReduceScatter:
+      return link.run(WorkRequest::reduce_scatter(data.data(), data.size() / 4, DType::kFloat32, ReduceOp::kSum));
+    case Blocked::kBroadcast: return broadcast(link, data.data(), data.size(), 1);
+    case Blocked::kAllGather: return all_gather(link, data.data(), blocks);
     default: return sum(link, data);
   }
 }
 
 TEST_P(Lifecycle, AbortEndsABlockedOperationPromptlyWithItsReason) {
-  for (const Blocked how : {Blocked::kSmall, Blocked::kLarge, Blocked::kBroadcast, Blocked::kAllGather}) {
+  for (const Blocked how :
+       {Blocked::kSmall, Blocked::kLarge, Blocked::kReduceScatter, Blocked::kBroadcast, Blocked::kAllGather}) {
     on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
       if (node == 1) return std::this_thread::sleep_for(milliseconds(300));  // takes no part, and is not gone
       std::atomic<TimeUs> aborted_at{0};
@@ -199,7 +202,7 @@ TEST_P(Lifecycle, NothingIsLeftBehindAfterClosingOrAborting) {
 TEST_P(Lifecycle, ALinkOpensAgainUnderAnotherPrefixWithTheSameStore) {
   const auto store = std::make_shared<MemoryStore>();
   for (int round = 0; round < 3; ++round) {
-    const Group group = make_group(2, store);
+    const LinkGroup group = make_group(2, store);
     std::vector<std::thread> nodes;
     for (std::uint32_t node = 0; node < 2; ++node) {
       nodes.emplace_back([&, node] {

@@ -36,7 +36,7 @@ class Mpi : public ::testing::Test {
 
 Result<void> sum(Link& link, std::size_t bytes) {
   Bytes data(bytes);
-  return link.all_reduce(data.data(), bytes, model::DType::kUInt8, model::ReduceOp::kSum);
+  return all_reduce(link, data.data(), bytes, model::DType::kUInt8, model::ReduceOp::kSum);
 }
 
 std::set<pid_t> children_of(pid_t parent) {
@@ -54,19 +54,19 @@ pid_t mpi_process_of(pid_t helper) {
   return children.empty() ? -1 : *children.begin();
 }
 
-void publish(const Group& group, std::uint32_t node, const std::string& text) {
+void publish(const LinkGroup& group, std::uint32_t node, const std::string& text) {
   const auto* first = reinterpret_cast<const std::byte*>(text.data());
   ASSERT_OK(group.store->set(meeting_key(group, "mpi", node), Bytes(first, first + text.size())));
 }
 
-Error error_of_opening(const Group& group, const LinkSpec& spec = {"mpi", "lo", "127.0.0.1"}) {
+Error error_of_opening(const LinkGroup& group, const LinkSpec& spec = {"mpi", "lo", "127.0.0.1"}) {
   const auto link = open_link(spec, group);
   EXPECT_FALSE(link);
   return link ? Error{} : link.error();
 }
 
 TEST_F(Mpi, AKilledMpiProcessIsAnErrorOfItsNodeAndTheOthersCanBeAborted) {
-  const Group group = make_group(2, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   const auto before = children_of(getpid());
   std::unique_ptr<Link> links[2];
   std::thread second([&] { links[1] = open_or_fail({"mpi"}, group, 1); });
@@ -111,7 +111,7 @@ TEST_F(Mpi, NoHelperOutlivesItsLink) {
 }
 
 TEST_F(Mpi, ANodeThatGivesUpIsNamedAtOnceWithItsReason) {
-  Group group = make_group(2, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   publish(group, 1, "deft-mpi 1 gives up there is no program deft-mpi in /opt/deft/bin");
   const TimeUs begin = MonotonicClock::now();
   const Error error = error_of_opening(group);
@@ -121,7 +121,7 @@ TEST_F(Mpi, ANodeThatGivesUpIsNamedAtOnceWithItsReason) {
 }
 
 TEST_F(Mpi, NodesWithDifferentVersionsAreBothNamed) {
-  Group group = make_group(2, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   publish(group, 1, "deft-mpi 1 goes on Open MPI v3.0.0");
   const Error error = error_of_opening(group);
   EXPECT_EQ(error.kind, ErrorKind::kMismatch);
@@ -130,12 +130,12 @@ TEST_F(Mpi, NodesWithDifferentVersionsAreBothNamed) {
 }
 
 TEST_F(Mpi, WhatMpiSaysWhenItCannotStartIsInTheErrorsOfAllNodes) {
-  const Group group = make_group(2, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   setenv("OMPI_MCA_pml", "nonsense", 1);
   std::vector<std::thread> nodes;
   for (std::uint32_t node = 0; node < 2; ++node) {
     nodes.emplace_back([&, node] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = node;
       const std::string message = error_of_opening(own).message();
       EXPECT_THAT(message, HasSubstr("MPI does not start: its process"));
@@ -146,11 +146,11 @@ TEST_F(Mpi, WhatMpiSaysWhenItCannotStartIsInTheErrorsOfAllNodes) {
 }
 
 TEST_F(Mpi, WithoutANicMpiChoosesByItself) {
-  const Group group = make_group(2, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   std::vector<std::thread> nodes;
   for (std::uint32_t node = 0; node < 2; ++node) {
     nodes.emplace_back([&, node] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = node;
       const auto link = open_link({"mpi", "", ""}, own);
       ASSERT_TRUE(link) << link.error().message();

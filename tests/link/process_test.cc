@@ -17,7 +17,7 @@ constexpr int kSawLoss = 0;
 constexpr int kNoLink = 2;
 constexpr int kWrongError = 3;
 
-class Processes : public ::testing::TestWithParam<Backend> {
+class Processes : public BackendTest {
  protected:
   void SetUp() override { ASSERT_EQ(pipe(started_), 0); }
   void TearDown() override {
@@ -26,17 +26,17 @@ class Processes : public ::testing::TestWithParam<Backend> {
   }
 
   // A node that all-reduces `bytes` for ever, and ends well when it is told that a peer is lost.
-  pid_t start(const Group& group, std::uint32_t node, std::size_t bytes) {
+  pid_t start(const LinkGroup& group, std::uint32_t node, std::size_t bytes) {
     const pid_t pid = fork();
     if (pid != 0) return pid;
     alarm(20);  // never outlive a failed test
-    Group own = group;
+    LinkGroup own = group;
     own.node = node;
     auto link = open_link(spec_for(GetParam(), node), own);
     if (!link) _exit(kNoLink);
     Bytes data(bytes);
     for (int i = 0;; ++i) {
-      const auto result = (*link)->all_reduce(data.data(), bytes, DType::kUInt8, ReduceOp::kMax);
+      const auto result = all_reduce(**link, data.data(), bytes, DType::kUInt8, ReduceOp::kMax);
       if (!result) _exit(result.error().kind == ErrorKind::kLost ? kSawLoss : kWrongError);
       if (i == 3 && write(started_[1], "x", 1) != 1) _exit(kWrongError);
     }
@@ -54,7 +54,7 @@ INSTANTIATE_TEST_SUITE_P(Links, Processes, ::testing::ValuesIn(backends()), name
 TEST_P(Processes, APeerKilledInMidOperationIsAnErrorAtOnceOnAllOthers) {
   for (const std::uint32_t nodes : {2U, 3U, 4U}) {
     for (const std::size_t bytes : {std::size_t{100}, std::size_t{4'000'037}}) {
-      const Group group = make_group(nodes, std::make_shared<SharedStore>());
+      const LinkGroup group = make_group(nodes, std::make_shared<SharedStore>());
       std::vector<pid_t> pids;
       for (std::uint32_t node = 0; node < nodes; ++node) pids.push_back(start(group, node, bytes));
       await_running(nodes);
@@ -73,14 +73,14 @@ TEST_P(Processes, APeerKilledInMidOperationIsAnErrorAtOnceOnAllOthers) {
 }
 
 TEST_P(Processes, AStoppedPeerIsWaitedForAndGoesOnWhenContinued) {
-  const Group group = make_group(2, std::make_shared<SharedStore>());
+  const LinkGroup group = make_group(2, std::make_shared<SharedStore>());
   const pid_t other = start(group, 1, 1'000'000);
-  Group own = group;
+  LinkGroup own = group;
   own.node = 0;
   auto link = open_link(spec_for(GetParam(), 0), own);
   ASSERT_TRUE(link) << link.error().message();
   Bytes data(1'000'000);
-  const auto reduce = [&] { return (*link)->all_reduce(data.data(), data.size(), DType::kUInt8, ReduceOp::kMax); };
+  const auto reduce = [&] { return all_reduce(**link, data.data(), data.size(), DType::kUInt8, ReduceOp::kMax); };
   for (int i = 0; i < 5; ++i) ASSERT_OK(reduce());
   kill(other, SIGSTOP);
   const TimeUs stopped_at = MonotonicClock::now();

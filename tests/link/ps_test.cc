@@ -6,7 +6,7 @@
 #include <thread>
 #include <zmq.hpp>
 
-#include "core/link/ps/spread.h"
+#include "core/link/ps/segmenter.h"
 #include "core/link/ps/wire.h"
 #include "tests/link/backends.h"
 #include "tests/link/server_process.h"
@@ -21,12 +21,12 @@ using ::testing::HasSubstr;
 LinkSpec through(const std::string& servers) { return {"ps", servers, ""}; }
 
 // Opens the link of each of `nodes` nodes and runs `body` with what came of it.
-void on_links(Group group, const std::string& servers,
+void on_links(LinkGroup group, const std::string& servers,
               const std::function<void(std::uint32_t, Result<std::unique_ptr<Link>>)>& body) {
   std::vector<std::thread> threads;
   for (std::uint32_t node = 0; node < group.nodes; ++node) {
     threads.emplace_back([&, node] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = node;
       body(node, open_link(through(servers), own));
     });
@@ -36,12 +36,12 @@ void on_links(Group group, const std::string& servers,
 
 Result<void> sum(Link& link, std::size_t bytes) {
   Bytes data(bytes);
-  return link.all_reduce(data.data(), bytes, DType::kUInt8, ReduceOp::kSum);
+  return all_reduce(link, data.data(), bytes, DType::kUInt8, ReduceOp::kSum);
 }
 
 TEST(ParameterServer, OneThatIsNotThereIsNamedByTheDeadlineOnAllNodes) {
   const ServerProcess here;
-  Group group = make_group(2, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   group.connect_deadline_us = seconds_from_now(0.4);
   on_links(group, here.address() + "+127.0.0.1:1", [](std::uint32_t, const Result<std::unique_ptr<Link>>& link) {
     ASSERT_FALSE(link);
@@ -54,11 +54,11 @@ TEST(ParameterServer, OneThatIsNotThereIsNamedByTheDeadlineOnAllNodes) {
 TEST(ParameterServer, NodesThatNameOtherServersAreTold) {
   const ServerProcess first;
   const ServerProcess second;
-  const Group group = make_group(2, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   std::vector<std::thread> threads;
   for (std::uint32_t node = 0; node < 2; ++node) {
     threads.emplace_back([&, node] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = node;
       const auto link = open_link(through(node == 0 ? first.address() : second.address()), own);
       ASSERT_FALSE(link);
@@ -74,7 +74,7 @@ TEST(ParameterServer, OneThatDiesOrFallsSilentIsNamedOnAllNodes) {
   for (const int signal : {SIGKILL, SIGSTOP}) {
     const ServerProcess healthy;
     const ServerProcess victim;
-    Group group = make_group(3, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(3, std::make_shared<MemoryStore>());
     group.silence_us = 400'000;
     std::atomic<int> running{0};
     on_links(group, healthy.address() + "+" + victim.address(), [&](std::uint32_t node, auto link) {
@@ -111,72 +111,73 @@ TEST(ParameterServer, NodesThatDisagreeAreBothNamedAtOnce) {
 // An all-reduce of many segments, or of one, that two nodes start.
 struct Sum {
   explicit Sum(std::size_t count) : data(count, 1) {}
-  Result<void> start(Link& link, std::uint32_t urgency) {
-    return link.start_all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kInt32, ReduceOp::kSum,
-                                 urgency);
+  // Its id is its priority.
+  Result<void> submit(Link& link, std::uint32_t priority) {
+    return link.submit(WorkRequest::all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kInt32,
+                                               ReduceOp::kSum, priority, priority));
   }
   [[nodiscard]] bool is(std::int32_t value) const {
     return std::ranges::all_of(data, [value](std::int32_t v) { return v == value; });
   }
   std::vector<std::int32_t> data;
 };
-// The place of the one that ended.
-std::optional<std::size_t> ended(Link& link) {
-  const auto place = link.finish_next();
-  EXPECT_TRUE(place) << place.error().message();
-  return place ? *place : std::nullopt;
+// The id of the next request that completes.
+std::optional<std::uint64_t> completed(Link& link) {
+  const auto done = link.poll();
+  EXPECT_TRUE(done) << done.error().message();
+  return done && *done ? std::optional((*done)->id) : std::nullopt;
 }
 
 constexpr std::size_t kMany = 4 << 20;  // 16 MiB, where 2 MiB are on their way to two servers
 
-TEST(Urgency, ASmallUrgentOperationEndsWhileALargeOneIsUnderWay) {
+TEST(Priority, ASmallUrgentOperationEndsWhileALargeOneIsUnderWay) {
   on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [](std::uint32_t, auto link) {
     ASSERT_TRUE(link) << link.error().message();
     for (int i = 0; i < 5; ++i) {
       Sum large(kMany);
       Sum small(1000);
-      ASSERT_OK(large.start(**link, 7));
-      ASSERT_OK(small.start(**link, 0));
-      EXPECT_EQ(ended(**link), 1U);
+      ASSERT_OK(large.submit(**link, 7));
+      ASSERT_OK(small.submit(**link, 0));
+      EXPECT_EQ(completed(**link), 0U);
       EXPECT_TRUE(small.is(2));
-      EXPECT_EQ(ended(**link), 0U);
+      EXPECT_EQ(completed(**link), 7U);
       EXPECT_TRUE(large.is(2));
     }
   });
 }
 
-TEST(Urgency, AnUrgentOperationThatThePeerStartsLastDoesNotHoldUpALargeOne) {
+TEST(Priority, AnUrgentOperationThatThePeerStartsLastDoesNotHoldUpALargeOne) {
   on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [](std::uint32_t node, auto link) {
     ASSERT_TRUE(link) << link.error().message();
     Sum large(kMany);
     Sum urgent(kMany);
-    ASSERT_OK(large.start(**link, 7));
-    if (node == 0) ASSERT_OK(urgent.start(**link, 0));
-    ASSERT_OK((*link)->finish_all_reduce());
+    ASSERT_OK(large.submit(**link, 7));
+    if (node == 0) ASSERT_OK(urgent.submit(**link, 0));
+    EXPECT_EQ(completed(**link), 7U);
     EXPECT_TRUE(large.is(2));
-    if (node == 1) ASSERT_OK(urgent.start(**link, 0));
-    ASSERT_OK((*link)->finish_all_reduce());
+    if (node == 1) ASSERT_OK(urgent.submit(**link, 0));
+    EXPECT_EQ(completed(**link), 0U);
     EXPECT_TRUE(urgent.is(2));
   });
 }
 
-TEST(Urgency, AWakeEndsTheWaitWithoutAResult) {
-  std::atomic<bool> woken{false};
+TEST(Priority, AnInterruptEndsTheWaitWithoutACompletion) {
+  std::atomic<bool> interrupted{false};
   on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [&](std::uint32_t node, auto link) {
     ASSERT_TRUE(link) << link.error().message();
     Sum sum(1000);
     if (node == 1) {
-      while (!woken) std::this_thread::yield();
-      ASSERT_OK(sum.start(**link, 0));
-      ASSERT_OK((*link)->finish_all_reduce());
+      while (!interrupted) std::this_thread::yield();
+      ASSERT_OK(sum.submit(**link, 0));
+      EXPECT_EQ(completed(**link), 0U);
       return;
     }
-    ASSERT_OK(sum.start(**link, 0));
-    std::thread waker([&] { (*link)->wake(); });
-    EXPECT_EQ(ended(**link), std::nullopt);
-    waker.join();
-    woken = true;
-    EXPECT_EQ(ended(**link), 0U);
+    ASSERT_OK(sum.submit(**link, 0));
+    std::thread interrupter([&] { (*link)->interrupt(); });
+    EXPECT_EQ(completed(**link), std::nullopt);
+    interrupter.join();
+    interrupted = true;
+    EXPECT_EQ(completed(**link), 0U);
     EXPECT_TRUE(sum.is(2));
   });
 }
@@ -242,7 +243,7 @@ TEST(ParameterServer, ALinkThatBreaksTheProtocolHarmsNoOther) {
 
 TEST(ParameterServer, ANodeThatIsThereAlreadyIsRefusedAndTheOthersGoOn) {
   const ServerProcess server;
-  const Group group = make_group(2, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   on_links(group, server.address(), [&](std::uint32_t node, auto link) {
     ASSERT_TRUE(link) << link.error().message();
     if (node == 0) {
@@ -258,9 +259,9 @@ TEST(ParameterServer, ANodeThatIsThereAlreadyIsRefusedAndTheOthersGoOn) {
   });
 }
 
-TEST(Spread, GivesAllServersEqualBytesAndKeepsSmallThingsWhole) {
+TEST(Segmenter, GivesAllServersEqualBytesAndKeepsSmallThingsWhole) {
   for (const std::size_t servers : {1, 2, 3, 5}) {
-    ps_backend::Spread spread(servers);
+    ps_backend::Segmenter spread(servers);
     std::vector<std::size_t> load(servers);
     std::size_t total = 0;
     for (const std::size_t bytes :

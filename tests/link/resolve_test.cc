@@ -129,12 +129,17 @@ TEST(Resolve, AnMpiLinkHasANicOrChoosesByItself) {
   EXPECT_THAT(error("mpi,eth0"), HasSubstr("the link 'eth0' has no backend"));
 }
 
+TEST(Resolve, TheFormerNameOfTcpIsAnErrorThatNamesTcp) {
+  for (const std::string grammar : {"workertcp:eth0", "workertcp", "gloo:eth0,workertcp"})
+    EXPECT_THAT(error(grammar), HasSubstr("'workertcp' is called 'tcp' now")) << grammar;
+}
+
 TEST(Resolve, LinksThatTheWorkersRunAreKnownByTheirNames) {
   EXPECT_TRUE(runs_in_worker("nccl"));
-  EXPECT_TRUE(runs_in_worker("workertcp:eth0"));
+  EXPECT_TRUE(runs_in_worker("tcp:eth0"));
   EXPECT_FALSE(runs_in_worker("gloo:eth0"));
   EXPECT_FALSE(runs_in_worker("local"));
-  EXPECT_THAT(names("gloo:eth0,workertcp:eth1"), ElementsAre("eth0 10.0.0.1", "workertcp:eth1"));
+  EXPECT_THAT(names("gloo:eth0,tcp:eth1"), ElementsAre("eth0 10.0.0.1", "tcp:eth1"));
 }
 
 TEST(Resolve, NcclHasOneLinkOverAllItsNicsBecauseItReadsThemOnceAProcess) {

@@ -23,7 +23,7 @@ const Backend kNccl{"nccl"};
 constexpr TimeUs kPromptly = 1'500'000;
 
 Result<void> sum(Link& link, std::byte* data, std::size_t bytes) {
-  return link.all_reduce(data, bytes / 4, DType::kFloat32, ReduceOp::kSum);
+  return all_reduce(link, data, bytes / 4, DType::kFloat32, ReduceOp::kSum);
 }
 
 // A function of the fake runtime, which the link has loaded.
@@ -83,13 +83,13 @@ TEST(Nccl, DeviceMemoryIsReducedInPlaceWithoutACopy) {
 // Opens the link of each rank, which has made `chosen[rank]` its GPU, and gives it to `body`.
 void on_gpus(const std::vector<int>& chosen,
              const std::function<void(std::uint32_t, Result<std::unique_ptr<Link>>&)>& body) {
-  Group group = make_group(static_cast<std::uint32_t>(chosen.size()), std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(static_cast<std::uint32_t>(chosen.size()), std::make_shared<MemoryStore>());
   group.connect_deadline_us = seconds_from_now(2);
   std::vector<std::thread> ranks;
   for (std::uint32_t rank = 0; rank < chosen.size(); ++rank) {
     ranks.emplace_back([&, rank] {
       choose_gpu(chosen[rank]);
-      Group own = group;
+      LinkGroup own = group;
       own.node = rank;
       auto link = open_link(spec_for(kNccl, rank), own);
       EXPECT_EQ(chosen_gpu(), chosen[rank]);
@@ -138,14 +138,14 @@ TEST(Nccl, RanksThatMustShareAGpuAreRefusedByNccl) {
 
 TEST(Nccl, VersionsThatDifferAreNamedOnBothSides) {
   const auto store = std::make_shared<MemoryStore>();
-  Group group = make_group(2, store);
+  LinkGroup group = make_group(2, store);
   group.connect_deadline_us = seconds_from_now(5);
   group.member = "rank";
   std::vector<std::thread> ranks;
   std::atomic<int> turn{0};
   for (const std::uint32_t rank : {0U, 1U}) {
     ranks.emplace_back([&, rank] {
-      Group own = group;
+      LinkGroup own = group;
       own.node = rank;
       while (turn != static_cast<int>(rank)) std::this_thread::yield();
       setenv("FAKE_NCCL_VERSION", rank == 0 ? "22703" : "22803", 1);
@@ -177,7 +177,7 @@ TEST(Nccl, AWorkerWithoutAGpuSaysSo) {
 }
 
 TEST(Nccl, OpeningEndsAtTheDeadlineAndNamesTheRanksThatDidNotCome) {
-  Group group = make_group(3, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(3, std::make_shared<MemoryStore>());
   group.connect_deadline_us = seconds_from_now(0.2);
   const auto link = open_link(spec_for(kNccl, 0), group);
   ASSERT_FALSE(link);
@@ -186,7 +186,7 @@ TEST(Nccl, OpeningEndsAtTheDeadlineAndNamesTheRanksThatDidNotCome) {
 
 TEST(Nccl, ConnectingEndsAtTheDeadlineWhenARankCameAndDied) {
   for (const std::uint32_t dead : {0U, 1U}) {
-    Group group = make_group(2, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
     group.node = dead;
     group.connect_deadline_us = seconds_from_now(0.1);
     ASSERT_FALSE(open_link(spec_for(kNccl, dead), group));
@@ -201,7 +201,7 @@ TEST(Nccl, ConnectingEndsAtTheDeadlineWhenARankCameAndDied) {
 }
 
 TEST(Nccl, NonsenseInTheStoreIsRefused) {
-  Group group = make_group(2, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
   ASSERT_OK(group.store->set(meeting_key(group, "nccl", 1), Bytes(100, std::byte{0x7F})));
   const auto link = open_link(spec_for(kNccl, 0), group);
   ASSERT_FALSE(link);
@@ -318,7 +318,7 @@ TEST(Nccl, NothingIsLeftBehindAfterClosingOrAborting) {
 
 TEST(Nccl, TheNicsAreNamedToNcclUnlessTheUserHasNamedThem) {
   unsetenv("NCCL_SOCKET_IFNAME");
-  Group group = make_group(1, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(1, std::make_shared<MemoryStore>());
   ASSERT_TRUE(open_link({"nccl", "eth0+eth1", "10.0.0.1"}, group));
   EXPECT_STREQ(std::getenv("NCCL_SOCKET_IFNAME"), "=eth0,eth1");
   const Variable given("NCCL_SOCKET_IFNAME", "ib0");

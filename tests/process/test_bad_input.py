@@ -128,10 +128,10 @@ def test_a_nic_that_does_not_exist():
 
 def test_nodes_with_different_lists_are_named_on_every_side():
     with Cluster(2) as cluster:
-        lists = ("gloo:lo", "gloo:lo,workertcp:lo")
+        lists = ("gloo:lo", "gloo:lo,tcp:lo")
         workers = [cluster.start_one(ATTACH, rank, DEFT_LINKS=links) for rank, links in enumerate(lists)]
         for text in errors(workers):
-            assert "'gloo' on" in text and "'gloo workertcp' on" in text and "name as many on each" in text, text
+            assert "'gloo' on" in text and "'gloo tcp' on" in text and "name as many on each" in text, text
 
 
 def a_nic_that_is_down() -> str | None:

@@ -15,7 +15,7 @@ FAKES = BUILD / "tests/fakes"
 PYTHONPATH = os.pathsep.join([str(BUILD / "python"), str(Path(__file__).parents[1] / "client")])
 needs_mpi = pytest.mark.skipif(not (BUILD / "bin/deft-mpi").exists(), reason="this build has no MPI links")
 needs_nccl = pytest.mark.skipif(not (FAKES / "libnccl.so.2").exists(), reason="this build has no NCCL link")
-LINKS = ["gloo:lo", "ps", "workertcp:lo", "gloo:lo,ps", pytest.param("mpi:lo", marks=needs_mpi)]
+LINKS = ["gloo:lo", "ps", "tcp:lo", "gloo:lo,ps", pytest.param("mpi:lo", marks=needs_mpi)]
 LINKS += [pytest.param(links, marks=needs_nccl) for links in ("nccl", "nccl,gloo:lo")]
 
 # A worker that outlives its job: what it has open before and after is the same.

@@ -66,7 +66,7 @@ def train(policy: str, nodes: int, per_node: int, links: str) -> Trained:
         return Trained(digests, merged.pop(), parts.pop(), statuses[0]["leader"]["merging"], cluster.log(0))
 
 
-@pytest.mark.parametrize("links", ["gloo:lo", "workertcp:lo", "gloo:lo,workertcp:lo"])
+@pytest.mark.parametrize("links", ["gloo:lo", "tcp:lo", "gloo:lo,tcp:lo"])
 @pytest.mark.parametrize("nodes, per_node", [(2, 1), (2, 2), (3, 1)])
 def test_merged_operations_carry_the_exact_sums(nodes, per_node, links):
     fifo = train("fifo", nodes, per_node, links)

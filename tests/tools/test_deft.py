@@ -246,8 +246,8 @@ def test_doctor_says_which_mpi_it_finds_and_why_it_cannot_use_it(tmp_path):
 def test_check_build_names_links_policies_and_plugins():
     build = json.loads(deft("check-build", "--json").stdout)
     here = {link["name"]: link["here"] for link in build["links"]}
-    assert set(here) == {"gloo", "ps", "mpi", "nccl", "workertcp"}
-    assert here["gloo"] and here["ps"] and here["workertcp"] and here["mpi"] == HAS_MPI
+    assert set(here) == {"gloo", "ps", "mpi", "nccl", "tcp"}
+    assert here["gloo"] and here["ps"] and here["tcp"] and here["mpi"] == HAS_MPI
     assert all(link["why"] for link in build["links"])
     assert {"fifo", "bytescheduler"} <= set(build["policies"])
     assert next(p for p in build["plugins"] if "torch" in p["name"])["here"]

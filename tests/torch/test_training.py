@@ -85,7 +85,7 @@ def train_with_a_large_last_layer():
     return {key: hashlib.sha256(value.numpy().tobytes()).hexdigest() for key, value in state.items()}
 
 
-@pytest.mark.parametrize("links", ["gloo:lo", "gloo:lo,workertcp:lo"])
+@pytest.mark.parametrize("links", ["gloo:lo", "gloo:lo,tcp:lo"])
 def test_merged_gradients_give_the_bits_of_single_ones(start, links):
     cluster = start(2, policy="mgwfbp", partition_bytes="4KB", links=links)
     merged = cluster.run(train_with_a_large_last_layer, workers=4)

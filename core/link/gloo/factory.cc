@@ -4,19 +4,16 @@
 
 namespace deft::link::gloo_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group) {
-  auto mesh = Mesh::connect(spec, group);
-  if (!mesh) return tl::unexpected(mesh.error().in("open " + spec.name()));
-  if (group.nodes == 1) return std::make_unique<LinkImpl>(spec.name(), *std::move(mesh));
-  // Connections of its own, so that what is small waits neither behind what their senders have queued nor, as TCP queues
-  // little at the NIC, behind much of it there.
-  Group beside = group;
-  beside.prefix += "express/";
-  auto express = Mesh::connect(spec, beside);
-  if (!express) return tl::unexpected(express.error().in("open " + spec.name()));
-  (*express)->go_first();
-  return std::make_unique<LinkImpl>(spec.name(), *std::move(mesh),
-                                    std::make_unique<LinkImpl>(spec.name(), *std::move(express)));
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group) {
+  if (group.nodes == 1) return std::make_unique<LinkImpl>(spec, group, nullptr, nullptr);
+  auto main = Mesh::connect(spec, group);
+  if (!main) return tl::unexpected(main.error().in("open " + spec.name()));
+  LinkGroup beside = group;
+  beside.prefix += "priority/";
+  auto priority = Mesh::connect(spec, beside);
+  if (!priority) return tl::unexpected(priority.error().in("open " + spec.name()));
+  (*priority)->go_first();
+  return std::make_unique<LinkImpl>(spec, group, *std::move(main), *std::move(priority));
 }
 
 }  // namespace deft::link::gloo_backend

@@ -21,7 +21,7 @@
 #include <thread>
 #include <vector>
 
-#include "core/link/gloo/priority.h"
+#include "core/link/gloo/mesh_sockets.h"
 #include "core/link/gloo/signals.h"
 #include "core/link/rendezvous.h"
 
@@ -30,6 +30,7 @@ namespace {
 
 // Longer than any job; gloo adds it to a clock, so it must not be the largest number there is.
 constexpr std::chrono::hours kForever{100};
+constexpr std::chrono::milliseconds kPartingTime{500};
 
 using Bytes = std::vector<std::byte>;
 
@@ -135,7 +136,7 @@ class Deadline {
 
 }  // namespace
 
-Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const Group& group) {
+Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGroup& group) {
   std::unique_ptr<Mesh> mesh(new Mesh(group.node, group.nodes));
   if (group.nodes == 1) return mesh;
   if (auto created = mesh->create(spec.address); !created) return tl::unexpected(created.error());
@@ -168,7 +169,7 @@ Result<void> Mesh::create(const std::string& address) {
   return {};
 }
 
-Result<void> Mesh::connect_pairs(const LinkSpec& spec, const Group& group) {
+Result<void> Mesh::connect_pairs(const LinkSpec& spec, const LinkGroup& group) {
   std::vector<std::vector<char>> addresses(nodes_);
   for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
     if (peer == node_) continue;
@@ -205,6 +206,36 @@ gloo::transport::Pair& Mesh::pair(std::uint32_t peer) { return *context_->getPai
 
 std::unique_ptr<gloo::transport::UnboundBuffer> Mesh::unbound(std::byte* data, std::size_t bytes) {
   return context_->createUnboundBuffer(data, bytes);
+}
+
+// gloo fails a receive when the connection ends, even if its data has just arrived.
+void Mesh::part() {
+  constexpr std::uint64_t kTag = ~std::uint64_t{0};
+  const SigpipeBlocked guard;
+  const auto until = std::chrono::steady_clock::now() + kPartingTime;
+  std::vector<std::byte> words(2 * nodes_);  // one to send and one to receive for each peer
+  std::vector<std::unique_ptr<gloo::transport::UnboundBuffer>> buffers(nodes_);
+  const auto each_peer = [&](auto visit) {
+    for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
+      if (peer == node_) continue;
+      try {
+        visit(static_cast<int>(peer), buffers[peer]);
+      } catch (const std::exception&) {
+        buffers[peer].reset();  // this peer is gone already
+      }
+    }
+  };
+  each_peer([&](int peer, auto& buffer) {
+    buffer = unbound(&words[2 * static_cast<std::size_t>(peer)], 2);
+    buffer->recv(peer, kTag, 0, 1);
+    buffer->send(peer, kTag, 1, 1);
+  });
+  each_peer([&](int, auto& buffer) {
+    if (buffer == nullptr) return;
+    const auto left = until - std::chrono::steady_clock::now();
+    buffer->waitRecv(std::max(std::chrono::ceil<std::chrono::milliseconds>(left), std::chrono::milliseconds(1)));
+    buffer->waitSend(std::chrono::milliseconds(1));
+  });
 }
 
 void Mesh::poison() {

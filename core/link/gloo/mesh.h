@@ -41,7 +41,7 @@ void naming_peer(std::uint32_t peer, Deal deal) {
 class Mesh {
  public:
   // Meets the other nodes in the group's store and connects to each of them.
-  static Result<std::unique_ptr<Mesh>> connect(const LinkSpec& spec, const Group& group);
+  static Result<std::unique_ptr<Mesh>> connect(const LinkSpec& spec, const LinkGroup& group);
   ~Mesh();
   Mesh(const Mesh&) = delete;
   Mesh& operator=(const Mesh&) = delete;
@@ -55,13 +55,16 @@ class Mesh {
   // (pfifo_fast and prio do).
   void go_first();
 
+  // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.
+  void part();
+
   // Makes every wait on this mesh throw, now and later. Any thread. Afterwards gloo touches no buffer any more.
   void poison();
 
  private:
   Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
   Result<void> create(const std::string& address);
-  Result<void> connect_pairs(const LinkSpec& spec, const Group& group);
+  Result<void> connect_pairs(const LinkSpec& spec, const LinkGroup& group);
 
   const std::uint32_t node_;
   const std::uint32_t nodes_;

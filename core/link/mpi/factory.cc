@@ -4,8 +4,8 @@
 #include <array>
 #include <cstdio>
 
+#include "core/link/mpi/bootstrap.h"
 #include "core/link/mpi/link_impl.h"
-#include "core/link/mpi/opening.h"
 
 namespace deft::link::mpi_backend {
 namespace {
@@ -28,7 +28,7 @@ std::string job_name(const std::string& prefix) {
   return text.data();
 }
 
-Result<std::unique_ptr<Carrier>> connect(const LinkSpec& spec, const Group& group) {
+Result<std::unique_ptr<Transport>> connect(const LinkSpec& spec, const LinkGroup& group) {
   const AgentArguments arguments{.node = group.node,
                                  .nodes = group.nodes,
                                  .job = job_name(group.prefix),
@@ -36,18 +36,18 @@ Result<std::unique_ptr<Carrier>> connect(const LinkSpec& spec, const Group& grou
                                  .control_fd = -1,
                                  .data_fd = -1,
                                  .slots_fd = -1};
-  Opening opening(group);
+  Bootstrap bootstrap(group);
   auto helper = AgentProcess::start(arguments, spec.interface);
   if (!helper) {
-    opening.give_up(helper.error());
+    bootstrap.give_up(helper.error());
     return tl::unexpected(helper.error());
   }
-  const auto tag_limit = opening.connect(**helper);
+  const auto tag_limit = bootstrap.connect(**helper);
   if (!tag_limit) {
-    opening.give_up(tag_limit.error());
+    bootstrap.give_up(tag_limit.error());
     return tl::unexpected(tag_limit.error());
   }
-  return std::make_unique<Carrier>(*std::move(helper), group.node, group.nodes, arguments.slot_bytes, *tag_limit);
+  return std::make_unique<Transport>(*std::move(helper), group.node, group.nodes, arguments.slot_bytes, *tag_limit);
 }
 
 constexpr TimeUs kPatienceUs = 5'000'000;
@@ -64,14 +64,14 @@ Result<std::string> library_version() {
                              .slots_fd = -1};
   const auto helper = AgentProcess::start(alone, {});
   if (!helper) return tl::unexpected(helper.error());
-  return Opening::greeting(**helper, MonotonicClock::now() + kPatienceUs);
+  return Bootstrap::greeting(**helper, MonotonicClock::now() + kPatienceUs);
 }
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group) {
-  if (group.nodes == 1) return std::make_unique<LinkImpl>(spec.name(), nullptr);
-  auto carrier = connect(spec, group);
-  if (!carrier) return tl::unexpected(carrier.error().in("open " + spec.name()));
-  return std::make_unique<LinkImpl>(spec.name(), *std::move(carrier));
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group) {
+  if (group.nodes == 1) return std::make_unique<LinkImpl>(spec, group, nullptr);
+  auto transport = connect(spec, group);
+  if (!transport) return tl::unexpected(transport.error().in("open " + spec.name()));
+  return std::make_unique<LinkImpl>(spec, group, *std::move(transport));
 }
 
 }  // namespace deft::link::mpi_backend

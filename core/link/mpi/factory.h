@@ -8,7 +8,7 @@
 
 namespace deft::link::mpi_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group);
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group);
 
 // The MPI library that links of this machine would use, "Open MPI v4.1.4"; or why they cannot.
 Result<std::string> library_version();

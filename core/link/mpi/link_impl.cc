@@ -1,72 +1,31 @@
 #include "core/link/mpi/link_impl.h"
 
 #include <utility>
-#include <vector>
 
 namespace deft::link::mpi_backend {
 
-LinkImpl::LinkImpl(std::string name, std::unique_ptr<Carrier> carrier)
-    : name_(std::move(name)), carrier_(std::move(carrier)) {
-  if (!carrier_) return;
-  all_reduce_.emplace(*carrier_);
-  blocks_.emplace(*carrier_);
+LinkImpl::LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Transport> transport)
+    : Link(spec.name(), group, Engine::kDepth), transport_(std::move(transport)) {
+  if (!transport_) return;
+  engine_.emplace(*transport_);
+  exchange_.emplace(*transport_);
 }
 
-template <typename Operation>
-Result<void> LinkImpl::run(Operation operation) {
-  if (!carrier_) {
-    const std::lock_guard lock(mutex_);
-    if (aborted_) return tl::unexpected(*aborted_);
-    return {};
-  }
-  auto failure = carrier_->failure();
-  if (!failure && operation()) return {};
-  if (!failure) failure = carrier_->failure();
-  return tl::unexpected(failure->in(name_));
+// An exchange of blocks has the link alone, and runs when it is waited for.
+Result<void> LinkImpl::start(const WorkRequest& request) {
+  if (request.reduces() && !engine_->start(request)) return tl::unexpected(*transport_->failure());
+  in_flight_.push_back(request);
+  return {};
 }
 
-Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  if (auto ok = start_all_reduce(data, count, dtype, op, 0); !ok) return ok;
-  return finish_all_reduce();
-}
-
-Result<void> LinkImpl::start_all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
-                                        std::uint32_t /*urgency*/) {
-  if (model::dtype_bytes(dtype) == 0 || !model::is_known(op)) {
-    return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
-  }
-  return run([&] { return all_reduce_->start(data, count, dtype, op); });
-}
-
-Result<void> LinkImpl::finish_all_reduce() {
-  return run([&] { return all_reduce_->finish(); });
-}
-
-Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
-  if (root >= nodes()) {
-    return fail(ErrorKind::kInvalid, "broadcast from node " + std::to_string(root) + " of " + std::to_string(nodes()));
-  }
-  if (bytes == 0) return {};
-  return run([&] {
-    std::vector<std::size_t> sizes(nodes(), 0);
-    sizes[root] = bytes;
-    return blocks_->share(data, sizes);
-  });
-}
-
-Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> bytes) {
-  if (bytes.size() != nodes()) {
-    return fail(ErrorKind::kInvalid,
-                "all-gather of " + std::to_string(bytes.size()) + " blocks on " + std::to_string(nodes()) + " nodes");
-  }
-  return run([&] { return blocks_->share(data, bytes); });
-}
-
-void LinkImpl::abort(std::string_view reason) {
-  const Error error{ErrorKind::kLost, std::string(reason), {}, {}};
-  if (carrier_) return carrier_->abort(error);
-  const std::lock_guard lock(mutex_);
-  if (!aborted_) aborted_ = error.in(name_);
+Result<std::optional<std::uint64_t>> LinkImpl::await() {
+  const WorkRequest& oldest = in_flight_.front();
+  const bool ended =
+      oldest.reduces() ? engine_->finish() : exchange_->share(oldest.data, oldest.blocks(transport_->nodes()));
+  if (!ended) return tl::unexpected(*transport_->failure());
+  const std::uint64_t id = oldest.id;
+  in_flight_.pop_front();
+  return id;
 }
 
 }  // namespace deft::link::mpi_backend

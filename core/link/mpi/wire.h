@@ -1,7 +1,7 @@
 // What an MPI link and its helper processes say to each other.
 //
-//   daemon  LinkImpl, AllReduce, Blocks, Carrier     (no MPI here)
-//     |  |       \__ control socket: opening and ending       -> deft-mpi: a PMIx server, the parent of the next
+//   daemon  LinkImpl, Engine, BlockExchange, Transport     (no MPI here)
+//     |  |       \__ control socket: bootstrap and ending       -> deft-mpi: a PMIx server, the parent of the next
 //     |  \__ data socket: Command one way, News the other       -> the MPI process: MPI_Isend and MPI_Irecv of slots
 //     \__ slots: memory that the daemon and the MPI process map
 //

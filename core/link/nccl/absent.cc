@@ -4,7 +4,7 @@
 
 namespace deft::link::nccl_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& /*group*/) {
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& /*group*/) {
   return fail(ErrorKind::kUnavailable, "the link " + spec.name() + " cannot be opened: " + std::string(kSummary));
 }
 

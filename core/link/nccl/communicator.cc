@@ -7,7 +7,7 @@
 #include <thread>
 #include <utility>
 
-#include "core/link/nccl/introduction.h"
+#include "core/link/nccl/rendezvous.h"
 
 namespace deft::link::nccl_backend {
 namespace {
@@ -45,7 +45,7 @@ auto on_own_thread(Body body) {
 
 }  // namespace
 
-Result<std::unique_ptr<Communicator>> Communicator::connect(const LinkSpec& spec, const Group& group) {
+Result<std::unique_ptr<Communicator>> Communicator::connect(const LinkSpec& spec, const LinkGroup& group) {
   const auto libraries = Libraries::load();
   if (!libraries) return tl::unexpected(libraries.error());
   std::unique_ptr<Communicator> made(new Communicator(**libraries, group.node, group.nodes));
@@ -65,10 +65,10 @@ Result<void> Communicator::find_devices() {
 
 Result<void> Communicator::use_device() { return libraries_.check(libraries_.cudaSetDevice(device_), "cudaSetDevice"); }
 
-Result<void> Communicator::meet_all(const Group& group) {
+Result<void> Communicator::meet_all(const LinkGroup& group) {
   for (std::uint32_t peer = 0; peer < members_; ++peer)
     if (peer != own_) others_ += (others_.empty() ? "" : ", ") + group.member + " " + std::to_string(peer);
-  Introduction own;
+  RankInfo own;
   own.devices = devices_;
   own.machine = machine_id();
   if (auto ok = libraries_.check(libraries_.ncclGetVersion(&own.version), "ncclGetVersion"); !ok) return ok;

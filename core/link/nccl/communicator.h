@@ -19,7 +19,7 @@ class Communicator {
   // Meets the other ranks in the group's store and connects. Errors name ranks that did not come or that have another
   // version of NCCL. The GPU is the one that the calling thread has made current; where nobody on this machine has chosen
   // one (all ranks have the same), each takes the one of its place, if there are enough. The thread's own stays current.
-  static Result<std::unique_ptr<Communicator>> connect(const LinkSpec& spec, const Group& group);
+  static Result<std::unique_ptr<Communicator>> connect(const LinkSpec& spec, const LinkGroup& group);
   ~Communicator();
   Communicator(const Communicator&) = delete;
   Communicator& operator=(const Communicator&) = delete;
@@ -50,7 +50,7 @@ class Communicator {
   Communicator(const Libraries& libraries, std::uint32_t own, std::uint32_t members)
       : libraries_(libraries), own_(own), members_(members) {}
   Result<void> find_devices();
-  Result<void> meet_all(const Group& group);
+  Result<void> meet_all(const LinkGroup& group);
   Result<void> join(const ncclUniqueId& id, TimeUs deadline_us);
   Result<bool> busy(const char* name) const;
   Result<void> settle(const char* name, TimeUs deadline_us);

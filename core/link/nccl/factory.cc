@@ -4,10 +4,10 @@
 
 namespace deft::link::nccl_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group) {
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group) {
   auto communicator = Communicator::connect(spec, group);
   if (!communicator) return tl::unexpected(communicator.error().in(spec.name()));
-  return std::make_unique<LinkImpl>(spec.name(), std::move(*communicator));
+  return std::make_unique<LinkImpl>(spec, group, std::move(*communicator));
 }
 
 Result<std::string> usable() {

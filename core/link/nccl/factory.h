@@ -8,7 +8,7 @@
 
 namespace deft::link::nccl_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group);
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group);
 
 // Whether it can be used on this machine now, for people: "NCCL 2.27.3, 8 GPUs", or what is missing.
 Result<std::string> usable();

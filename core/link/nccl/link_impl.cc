@@ -28,8 +28,8 @@ std::optional<ncclRedOp_t> nccl_op(model::ReduceOp op) {
 
 }  // namespace
 
-LinkImpl::LinkImpl(std::string name, std::unique_ptr<Communicator> communicator)
-    : name_(std::move(name)), communicator_(std::move(communicator)) {}
+LinkImpl::LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Communicator> communicator)
+    : Link(spec.name(), group, 1), communicator_(std::move(communicator)) {}
 
 LinkImpl::~LinkImpl() {
   const Libraries& libraries = communicator_->libraries();
@@ -37,21 +37,34 @@ LinkImpl::~LinkImpl() {
   if (scratch_ != nullptr) libraries.cudaFree(scratch_);
 }
 
-// Runs `operation` on this worker's GPU; its error makes the link fail for good. The data is given back when neither NCCL nor
-// a copy touches it any more.
-template <typename Operation>
-Result<void> LinkImpl::run(Operation operation) {
+// One request is in flight. It runs when it is waited for.
+Result<void> LinkImpl::start(const WorkRequest& request) {
+  request_ = request;
+  return {};
+}
+
+// An error means that the data was given back: neither NCCL nor a copy touches it any more.
+Result<std::optional<std::uint64_t>> LinkImpl::await() {
   Result<void> done;
   {
     const std::lock_guard lock(turn_);
-    if (auto ok = failure_.check(); !ok) return ok;
-    done = communicator_->use_device();
-    if (done) done = operation();
+    done = communicator_->aborted() ? fail(ErrorKind::kLost, "aborted") : communicator_->use_device();
+    if (done) done = run_on_gpu(request_);
     if (!done) communicator_->halt();
   }
-  halt_if_aborted();  // by somebody who left it to this operation, when that had ended already
-  if (done) return done;
-  return tl::unexpected(failure_.keep(done.error().in(name_)));
+  halt_if_aborted();  // an abort may have left it to this request just when that had ended
+  if (!done) return tl::unexpected(done.error());
+  return request_.id;
+}
+
+void LinkImpl::settle() {
+  const std::lock_guard lock(turn_);
+  communicator_->halt();
+}
+
+void LinkImpl::stop(const Error& /*reason*/) {
+  communicator_->abort();
+  halt_if_aborted();  // else the request that runs does it
 }
 
 void LinkImpl::halt_if_aborted() {
@@ -72,29 +85,38 @@ Result<void> LinkImpl::reserve(std::size_t bytes) {
   return {};
 }
 
-// Calls `operation` with `data` itself, or with a copy of it on the GPU that is copied back.
-template <typename Operation>
-Result<void> LinkImpl::on_device(std::byte* data, std::size_t bytes, Operation operation) {
+// Calls `work` with `data` itself, or with a copy of it on the GPU that is copied back.
+template <typename Work>
+Result<void> LinkImpl::on_device(std::byte* data, std::size_t bytes, Work work) {
   const auto there = communicator_->is_device_memory(data);
   if (!there) return tl::unexpected(there.error());
-  if (*there) return operation(data);
+  if (*there) return work(data);
   if (auto ok = reserve(bytes); !ok) return ok;
   if (auto ok = communicator_->copy(scratch_, data, bytes); !ok) return ok;
-  if (auto ok = operation(scratch_); !ok) return ok;
+  if (auto ok = work(scratch_); !ok) return ok;
   if (auto ok = communicator_->copy(data, scratch_, bytes); !ok) return ok;
   return communicator_->wait("copy from the GPU");
 }
 
-Result<void> LinkImpl::all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op) {
-  const auto type = nccl_type(dtype);
-  const auto reduction = nccl_op(op);
-  if (!type || !reduction) return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
-  if (count == 0) return {};
-  return run([&] {
-    return on_device(data, count * model::dtype_bytes(dtype), [&](std::byte* memory) {
-      return communicator_->run("ncclAllReduce", [&](ncclComm_t communicator, cudaStream_t stream) {
-        return communicator_->libraries().ncclAllReduce(memory, memory, count, *type, *reduction, communicator, stream);
-      });
+Result<void> LinkImpl::run_on_gpu(const WorkRequest& request) {
+  if (request.reduces()) return all_reduce(request);
+  std::byte* data = request.data;
+  const std::vector<std::size_t> bytes = request.blocks(communicator_->members());
+  for (std::uint32_t root = 0; root < bytes.size(); data += bytes[root], ++root) {
+    if (bytes[root] == 0) continue;
+    if (auto ok = broadcast_block(data, bytes[root], root); !ok) return ok;
+  }
+  return {};
+}
+
+Result<void> LinkImpl::all_reduce(const WorkRequest& request) {
+  const auto type = nccl_type(request.dtype);
+  const auto reduction = nccl_op(request.op);
+  if (!type || !reduction) return fail(ErrorKind::kInvalid, "NCCL has no such dtype or operation");
+  return on_device(request.data, request.bytes(), [&](std::byte* memory) {
+    return communicator_->run("ncclAllReduce", [&](ncclComm_t communicator, cudaStream_t stream) {
+      return communicator_->libraries().ncclAllReduce(memory, memory, request.count, *type, *reduction, communicator,
+                                                      stream);
     });
   });
 }
@@ -106,33 +128,6 @@ Result<void> LinkImpl::broadcast_block(std::byte* data, std::size_t bytes, std::
                                                       communicator, stream);
     });
   });
-}
-
-Result<void> LinkImpl::broadcast(std::byte* data, std::size_t bytes, std::uint32_t root) {
-  if (root >= communicator_->members())
-    return fail(ErrorKind::kInvalid,
-                "broadcast from rank " + std::to_string(root) + " of " + std::to_string(communicator_->members()));
-  if (bytes == 0) return {};
-  return run([&] { return broadcast_block(data, bytes, root); });
-}
-
-Result<void> LinkImpl::all_gather(std::byte* data, std::span<const std::size_t> bytes) {
-  if (bytes.size() != communicator_->members())
-    return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(bytes.size()) + " blocks on " +
-                                         std::to_string(communicator_->members()) + " ranks");
-  return run([&]() -> Result<void> {
-    for (std::uint32_t root = 0; root < bytes.size(); data += bytes[root], ++root) {
-      if (bytes[root] == 0) continue;
-      if (auto ok = broadcast_block(data, bytes[root], root); !ok) return ok;
-    }
-    return {};
-  });
-}
-
-void LinkImpl::abort(std::string_view reason) {
-  failure_.keep({ErrorKind::kLost, std::string(reason), {}, name_});
-  communicator_->abort();
-  halt_if_aborted();  // else the operation that runs does it
 }
 
 }  // namespace deft::link::nccl_backend

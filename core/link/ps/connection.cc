@@ -32,9 +32,9 @@ Connection::Connection(zmq::context_t& context, std::string address, std::uint32
   dealer_.connect("tcp://" + address_);
 }
 
-void Connection::hello(const Header& header, const std::string& channel) {
+void Connection::hello(const Header& header, const std::string& link) {
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
-  dealer_.send(zmq::buffer(channel), zmq::send_flags::none);
+  dealer_.send(zmq::buffer(link), zmq::send_flags::none);
 }
 
 void Connection::push(Header header, std::byte* data, std::size_t bytes) {

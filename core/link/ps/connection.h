@@ -20,7 +20,7 @@ class Connection {
   Connection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us);
 
   [[nodiscard]] const std::string& address() const { return address_; }
-  void hello(const Header& header, const std::string& channel);
+  void hello(const Header& header, const std::string& link);
 
   // The bytes are not copied: they must stay until the answer has come or the connection is closed.
   void push(Header header, std::byte* data, std::size_t bytes);

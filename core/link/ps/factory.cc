@@ -4,10 +4,10 @@
 
 namespace deft::link::ps_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group) {
-  auto exchange = Exchange::connect(spec, group);
-  if (!exchange) return tl::unexpected(exchange.error().in("open " + spec.name()));
-  return std::make_unique<LinkImpl>(spec.name(), *std::move(exchange));
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group) {
+  auto engine = Engine::connect(spec, group);
+  if (!engine) return tl::unexpected(engine.error().in("open " + spec.name()));
+  return std::make_unique<LinkImpl>(spec, group, *std::move(engine));
 }
 
 }  // namespace deft::link::ps_backend

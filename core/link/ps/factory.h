@@ -7,6 +7,6 @@
 
 namespace deft::link::ps_backend {
 
-Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const Group& group);
+Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group);
 
 }  // namespace deft::link::ps_backend

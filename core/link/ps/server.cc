@@ -58,7 +58,7 @@ void Server::log(const std::string& line) const {
 }
 
 void Server::run(int stop_fd) {
-  while (!done_) {
+  while (!stop_.done) {
     wait(stop_fd);
     watch_connections();
     for (int i = 0; i < kMessagesAtOnce && receive_one(); ++i) continue;
@@ -69,7 +69,7 @@ void Server::run(int stop_fd) {
     }
     put_away_the_gone();
     if (options_.on_turn) options_.on_turn();
-    if (stopping_ && (channels_.empty() || now >= stop_at_us_)) done_ = true;
+    if (stop_.begun && (links_.empty() || now >= stop_.at_us)) stop_.done = true;
   }
 }
 
@@ -79,7 +79,7 @@ void Server::wait(int stop_fd) {
   TimeUs timeout = kTurnUs;
   const TimeUs now = MonotonicClock::now();
   if (!checks_.empty()) timeout = std::clamp<TimeUs>(checks_.front() - now, 0, timeout);
-  if (stopping_) timeout = std::clamp<TimeUs>(stop_at_us_ - now, 0, timeout);
+  if (stop_.begun) timeout = std::clamp<TimeUs>(stop_.at_us - now, 0, timeout);
   // An interrupted wait is a short one.
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout + 999) / 1000));
   if ((items[2].revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
@@ -88,10 +88,10 @@ void Server::wait(int stop_fd) {
 void Server::on_stop(int stop_fd) {
   std::array<char, 512> told{};  // an eventfd's number or signalfd's records
   if (read(stop_fd, told.data(), told.size()) <= 0) return;
-  if (stopping_) done_ = true;
-  stopping_ = true;
-  stop_at_us_ = MonotonicClock::now() + options_.grace_us;
-  log(channels_.empty() ? "shutting down" : "shutting down when the links that are open have closed");
+  if (stop_.begun) stop_.done = true;
+  stop_.begun = true;
+  stop_.at_us = MonotonicClock::now() + options_.grace_us;
+  log(links_.empty() ? "shutting down" : "shutting down when the links that are open have closed");
 }
 
 bool Server::receive_one() {
@@ -120,26 +120,26 @@ void Server::on_message(const std::string& peer, const zmq::message_t& first, zm
   const auto member = members_.find(peer);
   if (header->kind == Kind::kHello && member == members_.end()) return on_hello(peer, *header, payload);
   if (member == members_.end()) return;
-  Channel& channel = *channels_.at(member->second.channel);
-  if (header->kind == Kind::kPush) channel.push(member->second.node, *header, std::move(payload));
-  if (header->kind == Kind::kTaken) channel.taken(member->second.node, header->taken);
+  ServedLink& link = *links_.at(member->second.link);
+  if (header->kind == Kind::kPush) link.push(member->second.node, *header, std::move(payload));
+  if (header->kind == Kind::kTaken) link.taken(member->second.node, header->taken);
 }
 
 void Server::on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload) {
   const std::string name = payload.to_string();
   if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || name.empty() ||
-      name.size() > kMaxChannelName || stopping_) {
-    return refuse(peer, {stopping_ ? ErrorKind::kUnavailable : ErrorKind::kViolation,
-                         stopping_ ? "the parameter server is shutting down" : "a hello that cannot be",
+      name.size() > kMaxLinkName || stop_.begun) {
+    return refuse(peer, {stop_.begun ? ErrorKind::kUnavailable : ErrorKind::kViolation,
+                         stop_.begun ? "the parameter server is shutting down" : "a hello that cannot be",
                          "",
                          {}});
   }
   find_the_gone(name);  // a node that has died must not be counted as one that came
   put_away_the_gone();
-  auto& channel = channels_[name];
-  const bool added = channel == nullptr;
+  auto& link = links_[name];
+  const bool added = link == nullptr;
   if (added) {
-    channel = std::make_unique<Channel>(header.nodes,
+    link = std::make_unique<ServedLink>(header.nodes,
                                         [this, name](std::uint32_t node, const Header& message, zmq::message_t& bytes) {
                                           send_to_member(name, node, message, bytes);
                                         });
@@ -148,10 +148,10 @@ void Server::on_hello(const std::string& peer, const Header& header, const zmq::
   const auto before = peers_.find({name, header.node});
   const std::string replaced = before == peers_.end() ? std::string() : before->second;
   if (replaced.empty()) peers_[{name, header.node}] = peer;
-  if (auto joined = channel->join(header.node, header.nodes); !joined) {
+  if (auto joined = link->join(header.node, header.nodes); !joined) {
     members_.erase(peer);
     if (replaced.empty()) peers_.erase({name, header.node});
-    if (added) channels_.erase(name);
+    if (added) links_.erase(name);
     return refuse(peer, joined.error());
   }
   if (added) log("the link " + name + " of " + std::to_string(header.nodes) + " nodes begins");
@@ -174,9 +174,9 @@ bool Server::send(const std::string& peer, const Header& header, zmq::message_t&
   }
 }
 
-void Server::send_to_member(const std::string& channel, std::uint32_t node, const Header& header,
+void Server::send_to_member(const std::string& link, std::uint32_t node, const Header& header,
                             zmq::message_t& payload) {
-  const auto peer = peers_.find({channel, node});
+  const auto peer = peers_.find({link, node});
   if (peer != peers_.end() && !send(peer->second, header, payload)) gone_.push_back(peer->second);
 }
 
@@ -189,17 +189,17 @@ void Server::watch_connections() {
   for (const TimeUs after : kChecksAfterUs) checks_.push_back(MonotonicClock::now() + after);
 }
 
-// Of one channel, or of all where none is named.
-void Server::find_the_gone(const std::string& channel) {
+// Of one link, or of all where none is named.
+void Server::find_the_gone(const std::string& link) {
   const Header ping;
   for (const auto& [peer, member] : members_) {
-    if (!channel.empty() && member.channel != channel) continue;
+    if (!link.empty() && member.link != link) continue;
     zmq::message_t nothing;
     if (!send(peer, ping, nothing)) gone_.push_back(peer);
   }
 }
 
-// Not while a channel is sending: that a node has gone makes it send again.
+// Not while a link is sending: that a node has gone makes it send again.
 void Server::put_away_the_gone() {
   while (!gone_.empty()) {
     const std::string peer = gone_.back();
@@ -208,12 +208,12 @@ void Server::put_away_the_gone() {
     if (it == members_.end()) continue;
     const Member member = it->second;
     members_.erase(it);
-    peers_.erase({member.channel, member.node});
-    Channel& channel = *channels_.at(member.channel);
-    channel.leave(member.node);
-    if (!channel.empty()) continue;
-    log("the link " + member.channel + " has ended after " + std::to_string(channel.bytes()) + " bytes");
-    channels_.erase(member.channel);
+    peers_.erase({member.link, member.node});
+    ServedLink& link = *links_.at(member.link);
+    link.leave(member.node);
+    if (!link.empty()) continue;
+    log("the link " + member.link + " has ended after " + std::to_string(link.bytes()) + " bytes");
+    links_.erase(member.link);
   }
 }
 

@@ -17,7 +17,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/link/ps/channel.h"
+#include "core/link/ps/served_link.h"
 
 namespace deft::link::ps_backend {
 
@@ -39,7 +39,7 @@ class Server {
 
  private:
   struct Member {
-    std::string channel;
+    std::string link;
     std::uint32_t node = 0;
   };
   explicit Server(Options options);
@@ -48,10 +48,10 @@ class Server {
   void on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload);
   void on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload);
   bool send(const std::string& peer, const Header& header, zmq::message_t& payload);
-  void send_to_member(const std::string& channel, std::uint32_t node, const Header& header, zmq::message_t& payload);
+  void send_to_member(const std::string& link, std::uint32_t node, const Header& header, zmq::message_t& payload);
   void refuse(const std::string& peer, const Error& error);
   void watch_connections();
-  void find_the_gone(const std::string& channel);
+  void find_the_gone(const std::string& link);
   void put_away_the_gone();
   void wait(int stop_fd);
   void on_stop(int stop_fd);
@@ -63,13 +63,16 @@ class Server {
   zmq::socket_t monitor_;
   std::string address_;
   std::map<std::string, Member> members_;                               // by ZeroMQ's identity of the connection
-  std::map<std::pair<std::string, std::uint32_t>, std::string> peers_;  // identity by channel and node
-  std::map<std::string, std::unique_ptr<Channel>> channels_;
+  std::map<std::pair<std::string, std::uint32_t>, std::string> peers_;  // identity by link and node
+  std::map<std::string, std::unique_ptr<ServedLink>> links_;
   std::vector<std::string> gone_;
   std::vector<TimeUs> checks_;  // when to look for connections that have ended
-  bool stopping_ = false;
-  bool done_ = false;
-  TimeUs stop_at_us_ = 0;
+  struct Stop {
+    bool begun = false;
+    bool done = false;
+    TimeUs at_us = 0;  // the end of the grace
+  };
+  Stop stop_;
 };
 
 }  // namespace deft::link::ps_backend

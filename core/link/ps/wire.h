@@ -2,14 +2,14 @@
 // a Header and a payload frame.
 //
 // From the link of `node` of `nodes`:
-//   kHello    the first one of a connection; payload: the channel's name, which all links of the group share
+//   kHello    the first one of a connection; payload: the link's name, which all links of the group share
 //   kPush     segment `segment` of round `round`; payload: its elements, or nothing where another node's are asked for
 //   kTaken    nothing but `taken`, where there was no push to say it
 // From the server:
 //   kPresent  payload: a byte for each node, 1 where its link has said hello
 //   kWelcome  all have: pushes may begin
 //   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing
-//   kFailed   `error` is the kind, payload: the text; the channel is of no use any more
+//   kFailed   `error` is the kind, payload: the text; the link is of no use any more
 //   kPing     nothing: shows the server that the connection stands
 //
 // A round is one operation of the link. Every node pushes each segment of it once, in rising order, and a result is for the
@@ -17,7 +17,7 @@
 // over all nodes; one with an owner goes from it to all others.
 //
 // A link pushes the most urgent of its rounds first. A server lets kAnswersAhead results leave for a link that has not taken
-// them (`taken` counts those that it took), and of the others the most urgent one goes next (core/link/ps/urgency.h).
+// them (`taken` counts those that it took), and of the others the most urgent one goes next (core/link/ps/priority.h).
 #pragma once
 
 #include <algorithm>
@@ -35,7 +35,7 @@ inline constexpr std::uint16_t kVersion = 2;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
-inline constexpr std::size_t kMaxChannelName = 512;
+inline constexpr std::size_t kMaxLinkName = 512;
 inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
 // Results that leave before the link has taken the first of them; with 4 a NIC of 1 Gbit/s stood idle at times, because the
 // word of what was taken comes behind pushes.
@@ -70,7 +70,7 @@ struct Header {
   std::uint8_t op = 0;
   std::uint8_t error = 0;
   std::uint8_t unused = 0;
-  std::uint32_t urgency = 0;  // 0: the most urgent
+  std::uint32_t priority = 0;  // 0: the most urgent
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 

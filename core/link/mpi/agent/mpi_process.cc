@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstdio>
 #include <ctime>
+#include <optional>
 #include <vector>
 
 #include "core/link/mpi/wire.h"
@@ -116,8 +117,7 @@ class MpiProcess {
   std::vector<Work> works_;
   std::vector<News> news_;
   std::size_t greeted_ = 0;
-  std::uint32_t first_gone_ = 0;
-  bool someone_gone_ = false;
+  std::optional<std::uint32_t> first_gone_;  // the node that left first
   bool failed_ = false;
   bool daemon_left_ = false;
   Us last_moved_ = 0;
@@ -198,8 +198,7 @@ void MpiProcess::finished(const Work& work) {
       break;
     case WorkKind::kFarewellIn:
       peer.gone_at = now_us();
-      if (!someone_gone_) first_gone_ = peer.farewell;
-      someone_gone_ = true;
+      if (!first_gone_) first_gone_ = peer.farewell;
       break;
     case WorkKind::kFarewellOut: break;
   }
@@ -236,7 +235,7 @@ bool MpiProcess::test() {
 }
 
 void MpiProcess::report_lost() {
-  if (!someone_gone_) return;
+  if (!first_gone_) return;
   const Us now = now_us();
   for (const Work& work : works_) {
     Peer& peer = peers_[work.peer];
@@ -269,7 +268,7 @@ void MpiProcess::nap(bool watch_daemon) {
 
 // Tells all peers, and lets MPI carry what is still on its way. Peers that are about to end as well say so.
 void MpiProcess::say_farewell() {
-  std::uint32_t first = someone_gone_ ? first_gone_ : node_;
+  std::uint32_t first = first_gone_.value_or(node_);
   each_peer([&](std::uint16_t peer) {
     begin({.kind = WorkKind::kFarewellOut, .peer = peer}, &first, sizeof first, kFarewellTag);
   });

@@ -1,0 +1,52 @@
+#include "core/link/gloo/block_exchange.h"
+
+#include <gloo/transport/unbound_buffer.h>
+
+#include <span>
+
+namespace deft::link::gloo_backend {
+namespace {
+
+// The tag of an exchange. Nodes that disagree about it get different tags.
+std::uint64_t tag_of(std::uint64_t number, const WorkRequest& request, std::span<const std::size_t> blocks) {
+  std::uint64_t hash = (number << 2) | static_cast<std::uint64_t>(request.kind);
+  for (const std::size_t size : blocks) {
+    hash = (hash ^ size) * 0x9E3779B97F4A7C15U;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+}  // namespace
+
+BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64_t number) {
+  const std::vector<std::size_t> bytes = request.blocks(mesh.nodes());
+  const std::uint64_t tag = tag_of(number, request, bytes);
+  const std::uint32_t own = mesh.node();
+  std::byte* block = request.data;
+  std::byte* mine = request.data;
+  for (std::uint32_t node = 0; node < mesh.nodes(); block += bytes[node], ++node) {
+    if (node == own) mine = block;
+    if (node == own || bytes[node] == 0) continue;
+    naming_peer(node, [&] {
+      receives_.push_back({node, mesh.unbound(block, bytes[node])});
+      receives_.back().buffer->recv(static_cast<int>(node), tag);
+    });
+  }
+  for (std::uint32_t node = 0; node < mesh.nodes() && bytes[own] > 0; ++node) {
+    if (node == own) continue;
+    naming_peer(node, [&] {
+      sends_.push_back({node, mesh.unbound(mine, bytes[own])});
+      sends_.back().buffer->send(static_cast<int>(node), tag);
+    });
+  }
+}
+
+BlockExchange::~BlockExchange() = default;
+
+void BlockExchange::wait() {
+  for (const Transfer& transfer : receives_) naming_peer(transfer.peer, [&] { transfer.buffer->waitRecv(); });
+  for (const Transfer& transfer : sends_) naming_peer(transfer.peer, [&] { transfer.buffer->waitSend(); });
+}
+
+}  // namespace deft::link::gloo_backend

@@ -1,0 +1,48 @@
+// Which link to open (LinkSpec), with whom (Group), and the store through which its members find each other (Store).
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace deft::link {
+
+// One link as this node knows it, after names and patterns are resolved.
+struct LinkSpec {
+  std::string backend;    // "gloo"
+  std::string interface;  // "eth0"; of ps the servers, "host:port+host:port"; empty if the backend chooses itself
+  std::string address;    // the interface's address that peers connect to; empty if there is none
+  [[nodiscard]] std::string name() const { return interface.empty() ? backend : backend + ":" + interface; }
+  // The part that must be the same on all nodes: NICs may differ, servers may not.
+  [[nodiscard]] std::string common() const { return backend == "ps" ? name() : backend; }
+};
+
+// A key-value store that the nodes of a job share, for rendezvous. Thread-safe; blocks.
+class Store {
+ public:
+  virtual ~Store() = default;
+  virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
+  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys.
+  virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
+};
+
+// The members of a link: nodes, or the ranks of a job if the link runs in the workers' processes.
+struct LinkGroup {
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+  std::string prefix;  // of store keys; different for each link of each job
+  std::shared_ptr<Store> store;
+  TimeUs connect_deadline_us = 0;           // MonotonicClock
+  TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
+  std::string member = "node";              // the word for a member in messages
+  std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
+};
+
+}  // namespace deft::link

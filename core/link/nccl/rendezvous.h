@@ -1,0 +1,38 @@
+// What the ranks of an NCCL link tell each other before they connect: who has which NCCL and which GPU.
+//
+//   RankInfo own = introduce(current_gpu, visible_gpus);    // rank 0 adds NCCL's id
+//   auto all = exchange(group, own);                            // by rank; an error where versions differ
+//   const int device = device_of(*all, group.node, current_device);
+#pragma once
+
+#include <nccl.h>
+
+#include <array>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "core/link/link.h"
+
+namespace deft::link::nccl_backend {
+
+struct RankInfo {
+  std::uint64_t magic = 0x3243434e54464544;  // "DEFTNCC2"
+  std::int32_t version = 0;                  // of NCCL
+  std::int32_t devices = 0;                  // GPUs that this rank sees
+  std::array<char, 40> machine{};            // the same in all containers of a machine, and until it is started again
+  std::array<char, 24> gpu{};                // PCI address of the one that is current
+  ncclUniqueId id{};                         // rank 0's is the one that counts
+};
+static_assert(sizeof(RankInfo) == 80 + NCCL_UNIQUE_ID_BYTES);
+
+// Of this machine.
+std::array<char, 40> machine_id();
+
+Result<std::vector<RankInfo>> exchange(const LinkGroup& group, const RankInfo& own);
+
+// The GPU for `rank`: its current one. But where nobody on its machine has chosen one, so that all ranks there have the
+// same, and each sees enough of them, each takes the one of its place among them: NCCL wants a GPU for each rank.
+int device_of(std::span<const RankInfo> all, std::uint32_t rank, int current);
+
+}  // namespace deft::link::nccl_backend

@@ -1,0 +1,295 @@
+#include "core/link/ps/engine.h"
+
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "core/link/rendezvous.h"
+#include "core/link/servers.h"
+
+namespace deft::link::ps_backend {
+namespace {
+
+constexpr TimeUs kLongUs = 3'600'000'000;
+
+std::string listed(const std::vector<std::uint32_t>& nodes) {
+  std::string text;
+  for (const std::uint32_t node : nodes) text += (text.empty() ? "" : ", ") + std::to_string(node);
+  return text;
+}
+
+// Nodes that name other servers would wait for each other in vain.
+Result<void> check_same_servers(const LinkSpec& spec, const LinkGroup& group) {
+  const auto* own = reinterpret_cast<const std::byte*>(spec.interface.data());
+  const auto values = meet(group, "ps", {own, spec.interface.size()});
+  if (!values) return tl::unexpected(values.error());
+  for (std::uint32_t node = 0; node < values->size(); ++node) {
+    const std::string other(reinterpret_cast<const char*>((*values)[node].data()), (*values)[node].size());
+    if (other == spec.interface) continue;
+    if (!split_servers(other)) {
+      return fail(ErrorKind::kViolation, "node " + std::to_string(node) + " published bad addresses of its servers");
+    }
+    return fail(
+        ErrorKind::kMismatch,
+        "node " + std::to_string(node) + " uses the parameter servers " + other + ", this one " + spec.interface,
+        "give all nodes the same DEFT_LINKS");
+  }
+  return {};
+}
+
+Error not_welcome(const Connection& connection) {
+  if (!connection.answered()) {
+    return {ErrorKind::kTimeout,
+            "the parameter server " + connection.address() + " does not answer",
+            "start it there (deftd --role server --listen " + connection.address() + "), or correct DEFT_LINKS",
+            {}};
+  }
+  return {ErrorKind::kTimeout,
+          "node " + listed(connection.absent()) + " did not reach the parameter server " + connection.address() +
+              " in time",
+          "check that a firewall lets TCP through from there",
+          {}};
+}
+
+}  // namespace
+
+Engine::Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd)
+    : node_(node), nodes_(nodes), segmenter_(servers), wake_fd_(wake_fd) {}
+
+Engine::~Engine() {
+  close();
+  ::close(wake_fd_);
+}
+
+// Blocks until ZeroMQ holds none of our memory any more; what was not sent yet is dropped.
+void Engine::close() {
+  routes_.clear();
+  rounds_.clear();
+  context_.reset();
+}
+
+Result<std::unique_ptr<Engine>> Engine::connect(const LinkSpec& spec, const LinkGroup& group) {
+  const auto servers = split_servers(spec.interface);
+  if (!servers) return tl::unexpected(servers.error());
+  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+  if (wake_fd < 0) {
+    return fail(ErrorKind::kExhausted, std::string("eventfd: ") + std::strerror(errno),
+                "raise the limit on open files (ulimit -n)");
+  }
+  std::unique_ptr<Engine> engine(new Engine(group.node, group.nodes, servers->size(), wake_fd));
+  if (group.nodes == 1) return engine;
+  if (auto opened = engine->open(*servers, group); !opened) return tl::unexpected(opened.error());
+  if (auto same = check_same_servers(spec, group); !same) return tl::unexpected(same.error());
+  if (auto welcome = engine->await_welcome(group); !welcome) return tl::unexpected(welcome.error());
+  return engine;
+}
+
+Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGroup& group) {
+  try {
+    context_ = std::make_unique<zmq::context_t>(1);
+    Header header;
+    header.kind = Kind::kHello;
+    header.node = node_;
+    header.nodes = nodes_;
+    for (const std::string& server : servers) {
+      Route route;
+      route.server = static_cast<std::uint32_t>(routes_.size());
+      route.connection = std::make_unique<Connection>(*context_, server, route.server, group.silence_us);
+      route.connection->hello(header, group.prefix);
+      routes_.push_back(std::move(route));
+    }
+  } catch (const zmq::error_t& error) {
+    return fail(ErrorKind::kInvalid, std::string("cannot connect to the parameter servers: ") + error.what(),
+                "correct the addresses in DEFT_LINKS");
+  }
+  return {};
+}
+
+Result<void> Engine::await_welcome(const LinkGroup& group) {
+  while (true) {
+    const Connection* missing = nullptr;
+    for (Route& route : routes_) {
+      Connection& connection = *route.connection;
+      while (connection.receive()) continue;  // no result can be due
+      connection.check_alive();
+      if (connection.welcome()) continue;  // a failure since then is the first operation's
+      if (connection.ended()) return tl::unexpected(*connection.ended());
+      if (missing == nullptr) missing = &connection;
+    }
+    if (missing == nullptr) return {};
+    const TimeUs left = group.connect_deadline_us - MonotonicClock::now();
+    if (left <= 0) return tl::unexpected(not_welcome(*missing));
+    wait(left);
+  }
+}
+
+void Engine::wait(TimeUs timeout_us) {
+  std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
+  for (Route& route : routes_) {
+    items.push_back(route.connection->messages());
+    items.push_back(route.connection->events());
+  }
+  // An interrupted wait is a short one.
+  zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout_us + 999) / 1000));
+  if ((items.front().revents & ZMQ_POLLIN) == 0) return;
+  std::uint64_t times = 0;
+  [[maybe_unused]] const auto emptied = read(wake_fd_, &times, sizeof times);
+}
+
+void Engine::abort() {
+  aborted_ = true;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
+  close_if_aborted();
+}
+
+void Engine::end() {
+  aborted_ = true;
+  const std::lock_guard lock(in_use_);
+  close();
+}
+
+// After an abort somebody closes the connections: whoever has them, or else the abort itself.
+void Engine::close_if_aborted() {
+  if (!aborted_ || !in_use_.try_lock()) return;
+  close();
+  in_use_.unlock();
+}
+
+// Does `work` with the connections; an error of it closes them.
+template <typename Work>
+Result<void> Engine::guarded(Work work) {
+  Result<void> result;
+  {
+    const std::lock_guard lock(in_use_);
+    try {
+      result = aborted_ ? fail(ErrorKind::kLost, "aborted") : work();
+    } catch (const zmq::error_t& error) {
+      result = fail(ErrorKind::kLost, std::string("ZeroMQ: ") + error.what());
+    }
+    if (!result) close();
+  }
+  close_if_aborted();
+  return result;
+}
+
+Result<void> Engine::start(std::uint64_t id, std::byte* data, std::vector<Segment> segments, const Header& shape) {
+  return guarded([&] {
+    Round& round = rounds_.emplace_back();
+    round.id = id;
+    round.data = data;
+    round.segments = std::move(segments);
+    round.missing = round.segments.size();
+    round.header = shape;
+    round.header.kind = Kind::kPush;
+    round.header.node = node_;
+    round.header.nodes = nodes_;
+    round.header.round = started_++;
+    round.asked.resize(round.segments.size());
+    for (Route& route : routes_) route.shares.push_back({.priority = shape.priority});
+    for (std::uint32_t i = 0; i < round.segments.size(); ++i)
+      routes_[round.segments[i].server].shares.back().segments.push_back(i);
+    return move_on();
+  });
+}
+
+Result<std::optional<std::uint64_t>> Engine::await() {
+  std::optional<std::uint64_t> id;
+  const auto moved = guarded([&]() -> Result<void> {
+    while (true) {
+      if (auto ok = move_on(); !ok) return ok;
+      std::vector<Ending> endings;
+      for (const Round& round : rounds_) endings.push_back({round.header.priority, round.missing == 0});
+      if (const auto place = next_to_finish(endings, started_ - 1 - rounds_.front().header.round)) {
+        id = rounds_[*place].id;
+        end_round(*place);
+        return {};
+      }
+      if (interrupted_.exchange(false)) return {};
+      if (aborted_) return fail(ErrorKind::kLost, "aborted");
+      wait(kLongUs);
+    }
+  });
+  if (!moved) return tl::unexpected(moved.error());
+  return id;
+}
+
+void Engine::end_round(std::size_t place) {
+  const auto at = static_cast<std::ptrdiff_t>(place);
+  rounds_.erase(rounds_.begin() + at);
+  for (Route& route : routes_) route.shares.erase(route.shares.begin() + at);
+}
+
+void Engine::interrupt() {
+  if (interrupted_.exchange(true)) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
+}
+
+// Pushes what there is room for, and takes what has come.
+Result<void> Engine::move_on() {
+  for (Route& route : routes_) {
+    push_what_fits(route);
+    const std::size_t before = route.connection->unanswered();
+    if (auto ok = look_after(route); !ok) return ok;
+    if (route.connection->unanswered() < before) push_what_fits(route);
+    route.connection->tell_taken();
+  }
+  return {};
+}
+
+void Engine::push_what_fits(Route& route) {
+  while (const auto place = next_to_push(route.shares)) {
+    Round& round = rounds_[*place];
+    Share& share = route.shares[*place];
+    const std::uint32_t number = share.segments[share.pushed++];
+    const Segment& segment = round.segments[number];
+    Header header = round.header;
+    header.segment = number;
+    header.bytes = segment.bytes;
+    header.owner = segment.owner;
+    round.asked[number] = true;
+    const bool brings = segment.owner == kNoOwner || segment.owner == node_;
+    route.connection->push(header, round.data + segment.offset, brings ? segment.bytes : 0);
+  }
+}
+
+// False for what was not asked for.
+bool Engine::take(Route& route, const Connection::Message& message) {
+  const auto round = std::ranges::find(rounds_, message.header.round, [](const Round& r) { return r.header.round; });
+  const std::uint32_t number = message.header.segment;
+  if (round == rounds_.end() || number >= round->segments.size() || !round->asked[number]) return false;
+  const Segment& segment = round->segments[number];
+  const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
+  if (segment.server != route.server || message.payload.size() != bytes) return false;
+  if (bytes > 0) std::memcpy(round->data + segment.offset, message.payload.data(), bytes);
+  round->asked[number] = false;
+  --round->missing;
+  ++route.shares[static_cast<std::size_t>(round - rounds_.begin())].answered;
+  return true;
+}
+
+Result<void> Engine::take_results(Route& route) {
+  while (const auto message = route.connection->receive()) {
+    if (take(route, *message)) continue;
+    return fail(ErrorKind::kViolation,
+                "the parameter server " + route.connection->address() + " gave back what was not asked for",
+                "install the same version of Deft on all nodes");
+  }
+  return {};
+}
+
+// What has come, and whether what the oldest round waits for still will.
+Result<void> Engine::look_after(Route& route) {
+  if (auto ok = take_results(route); !ok) return ok;
+  route.connection->check_alive();
+  if (!route.connection->ended()) return {};
+  if (auto ok = take_results(route); !ok) return ok;  // came before the server's end did
+  if (route.shares.empty() || route.shares.front().done()) return {};
+  return tl::unexpected(*route.connection->ended());
+}
+
+}  // namespace deft::link::ps_backend

@@ -1,0 +1,92 @@
+// A ps link's connections to all its servers, and the rounds that run over them: the pushes of the most urgent operation go
+// first, of equals those of the oldest, while results of all of them come.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+#include <zmq.hpp>
+
+#include "core/link/link.h"
+#include "core/link/ps/connection.h"
+#include "core/link/ps/priority.h"
+#include "core/link/ps/segmenter.h"
+
+namespace deft::link::ps_backend {
+
+class Engine {
+ public:
+  // Connects to all servers and waits until all nodes have done so.
+  static Result<std::unique_ptr<Engine>> connect(const LinkSpec& spec, const LinkGroup& group);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
+  [[nodiscard]] Segmenter& segmenter() { return segmenter_; }
+
+  // Begins request `id`: pushes as many of its segments as the servers have room for. `shape` has its priority and total,
+  // and dtype and op if it reduces. await() takes results, in place, and pushes on for all requests, until one may end (see
+  // priority.h), and gives its id; or nothing after an interrupt(). After an error of either no data is touched any more and
+  // all connections are closed.
+  Result<void> start(std::uint64_t id, std::byte* data, std::vector<Segment> segments, const Header& shape);
+  Result<std::optional<std::uint64_t>> await();
+
+  // Any thread.
+  void interrupt();
+
+  // Makes the rounds under way and all later ones fail; the peers learn it from the servers. Any thread.
+  void abort();
+  // The same; when it returns no data is touched any more. The thread that starts and finishes.
+  void end();
+
+ private:
+  struct Round {
+    std::uint64_t id = 0;  // of the request
+    std::byte* data = nullptr;
+    std::vector<Segment> segments;
+    Header header;            // of its pushes
+    std::size_t missing = 0;  // results
+    std::vector<bool> asked;  // by segment: pushed and not answered
+  };
+  struct Route {  // what goes through one server
+    std::uint32_t server = 0;
+    std::unique_ptr<Connection> connection;
+    std::vector<Share> shares;  // of each round under way
+  };
+
+  Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);
+  Result<void> open(const std::vector<std::string>& servers, const LinkGroup& group);
+  Result<void> await_welcome(const LinkGroup& group);
+  template <typename Work>
+  Result<void> guarded(Work work);
+  void end_round(std::size_t place);
+  Result<void> move_on();
+  void push_what_fits(Route& route);
+  Result<void> take_results(Route& route);
+  bool take(Route& route, const Connection::Message& message);
+  Result<void> look_after(Route& route);
+  void wait(TimeUs timeout_us);
+  void close();
+  void close_if_aborted();
+
+  const std::uint32_t node_;
+  const std::uint32_t nodes_;
+  Segmenter segmenter_;
+  const int wake_fd_;
+  std::atomic<bool> aborted_{false};
+  std::atomic<bool> interrupted_{false};
+  std::mutex in_use_;  // the connections: by start or finish, or by an abort between them
+  std::unique_ptr<zmq::context_t> context_;
+  std::vector<Route> routes_;  // by server
+  std::deque<Round> rounds_;   // under way, oldest first
+  std::uint64_t started_ = 0;
+};
+
+}  // namespace deft::link::ps_backend

@@ -1,0 +1,53 @@
+#include "core/link/tcp/address.h"
+
+#include <arpa/inet.h>
+#include <netinet/in.h>
+
+#include <cerrno>
+#include <charconv>
+#include <cstring>
+
+namespace deft::link::tcp_backend {
+
+Result<Address> make_address(const std::string& ip, std::uint16_t port) {
+  Address address;
+  auto* const v4 = reinterpret_cast<sockaddr_in*>(&address.storage);
+  auto* const v6 = reinterpret_cast<sockaddr_in6*>(&address.storage);
+  if (inet_pton(AF_INET, ip.c_str(), &v4->sin_addr) == 1) {
+    v4->sin_family = AF_INET;
+    v4->sin_port = htons(port);
+    address.bytes = sizeof *v4;
+  } else if (inet_pton(AF_INET6, ip.c_str(), &v6->sin6_addr) == 1) {
+    v6->sin6_family = AF_INET6;
+    v6->sin6_port = htons(port);
+    address.bytes = sizeof *v6;
+  } else {
+    return fail(ErrorKind::kInvalid, "'" + ip + "' is no IP address");
+  }
+  return address;
+}
+
+Result<std::uint16_t> port_of(int socket) {
+  sockaddr_storage storage{};
+  socklen_t bytes = sizeof storage;
+  if (getsockname(socket, reinterpret_cast<sockaddr*>(&storage), &bytes) != 0)
+    return fail(ErrorKind::kInternal, std::string("getsockname: ") + std::strerror(errno));
+  return storage.ss_family == AF_INET6 ? ntohs(reinterpret_cast<sockaddr_in6*>(&storage)->sin6_port)
+                                       : ntohs(reinterpret_cast<sockaddr_in*>(&storage)->sin_port);
+}
+
+std::string to_text(const std::string& ip, std::uint16_t port) { return ip + " " + std::to_string(port); }
+
+Result<Address> from_text(std::span<const std::byte> text) {
+  const std::string_view all(reinterpret_cast<const char*>(text.data()), text.size());
+  const std::size_t space = all.find(' ');
+  std::uint16_t port = 0;
+  if (space != std::string_view::npos) {
+    const auto [end, error] = std::from_chars(all.data() + space + 1, all.data() + all.size(), port);
+    if (error == std::errc{} && end == all.data() + all.size() && port != 0)
+      return make_address(std::string(all.substr(0, space)), port);
+  }
+  return fail(ErrorKind::kInvalid, "no address and port");
+}
+
+}  // namespace deft::link::tcp_backend

@@ -1,0 +1,31 @@
+// Addresses of the members of a tcp link, as sockets and as text: "10.0.0.1 4711".
+#pragma once
+
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <span>
+#include <string>
+
+#include "core/base/status.h"
+
+namespace deft::link::tcp_backend {
+
+struct Address {
+  sockaddr_storage storage{};
+  socklen_t bytes = 0;
+  [[nodiscard]] const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&storage); }
+  [[nodiscard]] int family() const { return storage.ss_family; }
+};
+
+// An IPv4 or IPv6 address without names; kInvalid where `ip` is none.
+Result<Address> make_address(const std::string& ip, std::uint16_t port);
+
+// The port that a bound socket has.
+Result<std::uint16_t> port_of(int socket);
+
+// What a member publishes, and back; kInvalid for anything else.
+std::string to_text(const std::string& ip, std::uint16_t port);
+Result<Address> from_text(std::span<const std::byte> text);
+
+}  // namespace deft::link::tcp_backend

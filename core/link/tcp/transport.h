@@ -1,0 +1,83 @@
+// A TCP connection to every other member of a link, and the one thing that is done with them: all exchange messages with
+// all at once.
+//
+//   auto transport = Transport::connect(spec, group);             // blocks, with the group's deadline
+//   (*transport)->exchange(tag, messages);                   // blocks until all have come and all are sent
+//   (*transport)->abort();                                   // any thread: the running exchange and all later ones fail
+//
+// A message is preceded by a frame that says which exchange it belongs to and how long it is, so members that disagree
+// find out instead of adding up each other's nonsense.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/link/link.h"
+
+namespace deft::link::tcp_backend {
+
+// What goes to one peer and comes from it; either may be empty.
+struct Message {
+  std::span<const std::byte> out;
+  std::span<std::byte> in;
+};
+
+// A descriptor with one owner.
+class Socket {
+ public:
+  Socket() = default;
+  explicit Socket(int fd) : fd_(fd) {}
+  Socket(Socket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
+  Socket& operator=(Socket&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
+  Socket(const Socket&) = delete;
+  Socket& operator=(const Socket&) = delete;
+  ~Socket();
+  [[nodiscard]] int get() const { return fd_; }
+  [[nodiscard]] bool valid() const { return fd_ >= 0; }
+
+ private:
+  int fd_ = -1;
+};
+
+class Transport {
+ public:
+  static Result<std::unique_ptr<Transport>> connect(const LinkSpec& spec, const LinkGroup& group);
+
+  [[nodiscard]] std::uint32_t own() const { return own_; }
+  [[nodiscard]] std::uint32_t members() const { return members_; }
+
+  // `messages` has an entry for each member; this one's own is not looked at. All members call it in the same order, with
+  // the same tag. An error names the peer; after it the connections are of no more use.
+  Result<void> exchange(std::uint64_t tag, std::span<const Message> messages);
+
+  void abort();
+
+ private:
+  struct Pending;
+  Transport(std::uint32_t own, std::uint32_t members, std::string noun)
+      : own_(own), members_(members), noun_(std::move(noun)), sockets_(members) {}
+  Result<void> meet_all(const LinkSpec& spec, const LinkGroup& group);
+  Result<void> dial(std::span<const std::vector<std::byte>> values, TimeUs deadline_us);
+  Result<void> answer(int listener, TimeUs deadline_us);
+  Result<void> step(Pending& progress);
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return noun_ + " " + std::to_string(peer); }
+  [[nodiscard]] tl::unexpected<Error> lost(std::uint32_t peer, const std::string& cause) const;
+
+  const std::uint32_t own_;
+  const std::uint32_t members_;
+  const std::string noun_;  // what a member is called
+  std::vector<Socket> sockets_;
+  Socket stop_;  // an eventfd that abort() makes readable for good
+  std::uint64_t exchanges_ = 0;
+};
+
+}  // namespace deft::link::tcp_backend

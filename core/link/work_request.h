@@ -1,0 +1,74 @@
+// The requests that a link takes, and their completions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/model/dtype.h"
+
+namespace deft::link {
+
+// A segment of a reduction, on the node that owns it.
+struct OwnedSegment {
+  std::span<std::byte> data;                   // this node's elements; the result belongs here
+  std::size_t first = 0;                       // of the request's elements
+  std::span<const std::byte* const> inputs{};  // the same elements of all nodes, in their order
+  model::DType dtype{};
+  model::ReduceOp op{};
+};
+
+// The work of an owner between reduce-scatter and all-gather. It must give the same bits wherever it runs: small data is
+// owned by every node. Called from the link's threads, for one segment at a time.
+using OwnerStage = std::function<void(const OwnedSegment&)>;
+
+// Leaves the reduction of the inputs in the data: the owner's work if a request has no stage of its own.
+void add(const OwnedSegment& segment);
+
+// A collective over `data`, in place.
+struct WorkRequest {
+  enum class Kind : std::uint8_t {
+    kAllReduce,      // `count` elements; the same bits on all nodes
+    kReduceScatter,  // the same, but only the elements that this node owns are defined afterwards (Link::owned)
+    kAllGather,      // `data` has the blocks of all nodes one behind the other; this node's own is there already
+    kBroadcast,      // the `count` bytes of node `root`
+  };
+  Kind kind = Kind::kAllReduce;
+  std::byte* data = nullptr;
+  std::size_t count = 0;  // elements; of a broadcast, bytes
+  model::DType dtype = model::DType::kUInt8;
+  model::ReduceOp op = model::ReduceOp::kSum;
+  std::vector<std::size_t> block_bytes = {};  // all-gather: of each node
+  std::uint32_t root = 0;                     // broadcast
+  std::uint64_t id = 0;                       // the caller's, of one request in flight
+  // How soon it is needed, 0 first; the same on all nodes. A link may carry urgent requests before older ones, and many
+  // links carry all in the order of their submission.
+  std::uint32_t priority = 0;
+  // Stands for add(). Only on links that compose all-reduces (Link::composes).
+  OwnerStage owner_stage = {};
+
+  static WorkRequest all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                std::uint64_t id = 0, std::uint32_t priority = 0);
+  static WorkRequest reduce_scatter(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
+                                    std::uint64_t id = 0, std::uint32_t priority = 0);
+  static WorkRequest all_gather(std::byte* data, std::vector<std::size_t> block_bytes, std::uint64_t id = 0);
+  static WorkRequest broadcast(std::byte* data, std::size_t bytes, std::uint32_t root, std::uint64_t id = 0);
+
+  [[nodiscard]] bool reduces() const { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
+  [[nodiscard]] std::size_t bytes() const;  // of `data`
+  // The bytes that each of the `nodes` brings to an all-gather or broadcast, one behind the other in `data`.
+  [[nodiscard]] std::vector<std::size_t> blocks(std::uint32_t nodes) const;
+};
+
+struct Completion {
+  std::uint64_t id = 0;  // of the request
+  // Time on the wire, from the end of the previous request. Empty if this request overtook others.
+  std::optional<TimeUs> link_us = 0;
+  bool overlapped = false;  // it shared the wire with another request
+};
+
+}  // namespace deft::link

@@ -1,0 +1,247 @@
+// A parameter server's channel without a network: when it sums, in which order it answers, and what it refuses.
+#include "core/link/ps/served_link.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "core/model/dtype.h"
+
+namespace deft::link::ps_backend {
+namespace {
+
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
+
+struct Told {
+  std::uint32_t node;
+  Header header;
+  std::string payload;
+};
+
+class ChannelTest : public ::testing::Test {
+ protected:
+  void begin(std::uint32_t nodes) {
+    channel =
+        std::make_unique<ServedLink>(nodes, [this](std::uint32_t node, const Header& header, zmq::message_t& payload) {
+          told.push_back({node, header, payload.to_string()});
+        });
+    for (std::uint32_t node = 0; node < nodes; ++node) ASSERT_TRUE(channel->join(node, nodes));
+    told.clear();
+  }
+  static Header shape(std::uint64_t round, std::uint32_t segment, std::size_t bytes) {
+    Header header;
+    header.kind = Kind::kPush;
+    header.round = round;
+    header.segment = segment;
+    header.bytes = header.total = bytes;
+    header.dtype = static_cast<std::uint8_t>(model::DType::kFloat32);
+    header.op = static_cast<std::uint8_t>(model::ReduceOp::kSum);
+    return header;
+  }
+  void push(std::uint32_t node, std::uint64_t round, std::uint32_t segment, float value) {
+    channel->push(node, shape(round, segment, 4), zmq::message_t(&value, sizeof value));
+  }
+  static float value_of(const Told& message) {
+    float value = 0;
+    std::memcpy(&value, message.payload.data(), sizeof value);
+    return value;
+  }
+  std::vector<std::string> results() {  // "node: round.segment = value"
+    std::vector<std::string> lines;
+    for (const Told& message : told) {
+      if (message.header.kind != Kind::kResult) continue;
+      lines.push_back(std::to_string(message.node) + ": " + std::to_string(message.header.round) + "." +
+                      std::to_string(message.header.segment) + " = " +
+                      std::to_string(static_cast<int>(value_of(message))));
+    }
+    told.clear();
+    return lines;
+  }
+  std::string failure() {
+    for (const Told& message : told)
+      if (message.header.kind == Kind::kFailed) return message.payload;
+    return {};
+  }
+
+  std::unique_ptr<ServedLink> channel;
+  std::vector<Told> told;
+};
+
+TEST_F(ChannelTest, WelcomesAllWhenTheLastOneComes) {
+  std::vector<std::pair<std::uint32_t, Kind>> said;
+  ServedLink meeting(
+      2, [&](std::uint32_t node, const Header& header, zmq::message_t&) { said.emplace_back(node, header.kind); });
+  ASSERT_TRUE(meeting.join(1, 2));
+  EXPECT_THAT(said, ElementsAre(std::pair{1U, Kind::kPresent}));
+  ASSERT_TRUE(meeting.join(0, 2));
+  EXPECT_THAT(said, ::testing::IsSupersetOf({std::pair{0U, Kind::kWelcome}, std::pair{1U, Kind::kWelcome}}));
+  EXPECT_THAT(meeting.join(0, 2).error().message(), HasSubstr("two links are node 0"));
+  EXPECT_THAT(meeting.join(0, 3).error().message(), HasSubstr("one of 3, the others of 2"));
+}
+
+TEST_F(ChannelTest, AnswersWhenTheLastNodeHasPushedWhateverTheOrder) {
+  begin(3);
+  push(2, 0, 0, 4);
+  push(0, 0, 0, 1);
+  EXPECT_THAT(results(), IsEmpty());
+  push(1, 0, 0, 2);
+  EXPECT_THAT(results(), ElementsAre("0: 0.0 = 7", "1: 0.0 = 7", "2: 0.0 = 7"));
+}
+
+// 1e8 + 1 + -1e8 is 0 in the order of the nodes, and 1 if node 2 is added before node 1.
+TEST_F(ChannelTest, SumsInTheOrderOfTheNodesWhoeverIsFirst) {
+  for (const auto& order : {std::vector{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}}) {
+    begin(3);
+    const float values[] = {1e8F, 1.F, -1e8F};
+    for (const int node : order) push(static_cast<std::uint32_t>(node), 0, 0, values[node]);
+    ASSERT_EQ(told.size(), 3U);
+    EXPECT_EQ(value_of(told.front()), (1e8F + 1.F) - 1e8F);
+  }
+}
+
+TEST_F(ChannelTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
+  begin(2);
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    for (std::uint32_t segment = 0; segment < 2; ++segment)
+      push(0, round, segment, static_cast<float>(10 * round + segment));
+  }
+  EXPECT_THAT(results(), IsEmpty());
+  push(1, 0, 0, 100);
+  EXPECT_THAT(results(), ElementsAre("0: 0.0 = 100", "1: 0.0 = 100"));
+  push(1, 0, 1, 100);
+  push(1, 1, 0, 100);
+  EXPECT_THAT(results(), ElementsAre("0: 0.1 = 101", "1: 0.1 = 101", "0: 1.0 = 110", "1: 1.0 = 110"));
+}
+
+// Node 0 takes nothing for a while, node 1 takes everything at once.
+TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
+  begin(2);
+  const auto push_urgent = [&](std::uint32_t node, std::uint64_t round, std::uint32_t priority, std::uint64_t taken) {
+    Header header = shape(round, 0, 4);
+    header.priority = priority;
+    header.taken = taken;
+    const float value = 1;
+    channel->push(node, header, zmq::message_t(&value, sizeof value));
+  };
+  for (std::uint64_t round = 0; round < kAnswersAhead; ++round) {
+    push_urgent(0, round, 5, 0);
+    push_urgent(1, round, 5, round);
+  }
+  EXPECT_EQ(results().size(), 2 * kAnswersAhead);
+  const auto to = [](int node, std::uint64_t round) {
+    return std::to_string(node) + ": " + std::to_string(round) + ".0 = 2";
+  };
+  const std::uint64_t next = kAnswersAhead;
+  for (const std::uint64_t round : {next, next + 1, next + 2}) {
+    push_urgent(0, round, round == next + 1 ? 1 : 5, 0);
+    push_urgent(1, round, round == next + 1 ? 1 : 5, round);
+  }
+  EXPECT_THAT(results(), ElementsAre(to(1, next), to(1, next + 1), to(1, next + 2)));
+  channel->taken(0, 1);
+  EXPECT_THAT(results(), ElementsAre(to(0, next + 1)));
+  channel->taken(0, 3);
+  EXPECT_THAT(results(), ElementsAre(to(0, next), to(0, next + 2)));
+}
+
+TEST_F(ChannelTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
+  begin(2);
+  for (std::uint64_t round = 0; round < kAnswersAhead + 2; ++round) {
+    push(0, round, 0, 1);
+    push(1, round, 0, 1);
+  }
+  told.clear();
+  channel->leave(1);
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(told[1].header.round, kAnswersAhead + 1);
+  EXPECT_EQ(told[2].header.kind, Kind::kFailed);
+}
+
+TEST_F(ChannelTest, ALinkThatTakesWhatItWasNotGivenIsNamed) {
+  begin(2);
+  channel->taken(1, 1);
+  EXPECT_THAT(failure(), HasSubstr("node 1 took results that the parameter server did not give"));
+}
+
+TEST_F(ChannelTest, RoundsComeInAnyOrderButNotFromLongAgo) {
+  begin(2);
+  push(0, 9, 0, 1);
+  push(0, 7, 0, 1);
+  push(0, 9, 1, 1);
+  EXPECT_EQ(failure(), "");
+  push(0, 7 + kRoundsApart, 0, 1);
+  push(0, 7, 1, 1);
+  EXPECT_THAT(failure(), HasSubstr("node 0 pushed of a round long past"));
+  begin(2);
+  push(0, ~std::uint64_t{0}, 0, 1);
+  push(0, 0, 0, 1);
+  EXPECT_THAT(failure(), HasSubstr("of a round long past"));
+}
+
+TEST_F(ChannelTest, ALatePushOfAFinishedRoundIsRefused) {
+  begin(2);
+  push(0, 5, 0, 1);
+  push(1, 5, 0, 1);
+  EXPECT_EQ(results().size(), 2U);
+  push(1, 5, 0, 1);
+  EXPECT_THAT(failure(), HasSubstr("node 1 pushed a second time"));
+}
+
+TEST_F(ChannelTest, AnOwnersBytesGoToAllOthersOnceAllAreReady) {
+  begin(3);
+  Header header = shape(0, 0, 4);
+  header.owner = 1;
+  const float value = 42;
+  channel->push(0, header, {});
+  channel->push(1, header, zmq::message_t(&value, sizeof value));
+  EXPECT_THAT(told, IsEmpty());
+  channel->push(2, header, {});
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(value_of(told[0]), 42);
+  EXPECT_EQ(told[1].payload, "");
+  EXPECT_EQ(value_of(told[2]), 42);
+}
+
+TEST_F(ChannelTest, WhoLeavesFailsTheOthersOnceAndByName) {
+  begin(3);
+  push(0, 0, 0, 1);
+  channel->leave(1);
+  ASSERT_EQ(told.size(), 2U);
+  EXPECT_THAT(told[0].payload, HasSubstr("node 1 has closed its link or died"));
+  channel->leave(2);
+  EXPECT_EQ(told.size(), 2U);
+  EXPECT_FALSE(channel->empty());
+  channel->leave(0);
+  EXPECT_TRUE(channel->empty());
+}
+
+TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
+  const auto refusal = [&](const Header& header, std::size_t payload) {
+    begin(2);
+    channel->push(1, header, zmq::message_t(payload));
+    return failure();
+  };
+  EXPECT_THAT(refusal(shape(0, 0, 8), 4), HasSubstr("node 1 pushed 4 bytes for 8 bytes of 8 of float32"));
+  EXPECT_THAT(refusal(shape(0, 0, 6), 6), HasSubstr("of an unknown type or operation"));
+  EXPECT_THAT(refusal(shape(0, 0, 0), 0), HasSubstr("0 bytes at once"));
+  EXPECT_THAT(refusal(shape(0, 0, kMaxSegmentBytes + 4), kMaxSegmentBytes + 4), HasSubstr("bytes at once"));
+  Header header = shape(0, 0, 4);
+  header.owner = 2;
+  EXPECT_THAT(refusal(header, 0), HasSubstr("for a node that does not exist"));
+  header = shape(0, 0, 4);
+  header.dtype = 77;
+  EXPECT_THAT(refusal(header, 4), HasSubstr("of an unknown type or operation"));
+}
+
+TEST_F(ChannelTest, ANodeThatRunsAwayIsStopped) {
+  begin(2);
+  for (std::uint64_t round = 0; round < 8 * kWindow; ++round) push(0, round, 0, 1);
+  EXPECT_EQ(failure(), "");
+  push(0, 8 * kWindow, 0, 1);
+  EXPECT_THAT(failure(), HasSubstr("too far ahead of the others"));
+}
+
+}  // namespace
+}  // namespace deft::link::ps_backend
