@@ -11,9 +11,7 @@ The rest of the training script stays as it is. See docs/pytorch.md.
 """
 
 from deft import DeftError, __version__
-
-from .autograd import allgather, allreduce, broadcast
-from .capabilities import (
+from deft.capabilities import (
     ccl_built,
     cuda_built,
     ddl_built,
@@ -25,6 +23,21 @@ from .capabilities import (
     nccl_built,
     rocm_built,
 )
+from deft.world import (
+    cross_rank,
+    cross_size,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
+
+from .autograd import allgather, allreduce, broadcast
+from .broadcasting import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .collectives import (
     Adasum,
     Average,
@@ -49,20 +62,7 @@ from .collectives import (
 )
 from .compression import Compression
 from .optimizer import DistributedOptimizer
-from .replicate import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .scaling import GradScaler
-from .world import (
-    cross_rank,
-    cross_size,
-    init,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
 
 __all__ = [
     "Adasum",

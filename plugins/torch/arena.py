@@ -73,14 +73,3 @@ class Arena:
         if self.staging is not None:
             self.staging.close()
             self.staging = None
-
-
-def runs_of(places):
-    """Numbers as runs of neighbours: [3, 1, 2, 7] -> [(1, 3), (7, 1)]."""
-    runs = []
-    for place in sorted(places):
-        if runs and place == runs[-1][0] + runs[-1][1]:
-            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
-        else:
-            runs.append((place, 1))
-    return runs

@@ -1,5 +1,7 @@
 """allreduce, allgather and broadcast that gradients flow through."""
 
+from deft.world import rank
+
 import torch
 
 from .collectives import (
@@ -11,7 +13,6 @@ from .collectives import (
     choose_op,
 )
 from .compression import Compression
-from .world import rank
 
 
 class _AllReduce(torch.autograd.Function):

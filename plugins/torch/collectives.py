@@ -8,16 +8,16 @@ The `_` variants write into their argument. Names match tensors across ranks; wi
 order in which they are made. Functions named here without `_` and `_async` can be differentiated (autograd.py).
 """
 
-import itertools
 import math
 
 import deft
+from deft.names import wire_name
+from deft.world import rank, session, size
 
 import torch
 
 from .compression import Compression
 from .dtypes import HALVES, TO_DEFT, as_bytes, in_memory, reducible
-from .world import rank, session, size
 
 
 class ReduceOp:
@@ -37,8 +37,6 @@ Min = ReduceOp("Min", deft.MIN)
 Max = ReduceOp("Max", deft.MAX)
 Adasum = ReduceOp("Adasum", None)
 Product = ReduceOp("Product", None)
-
-_unnamed = {kind: itertools.count() for kind in ("allreduce", "allgather", "broadcast", "barrier")}
 
 
 class Handle:
@@ -67,10 +65,6 @@ def synchronize(handle):
 def poll(handle):
     """Whether synchronize() would return at once."""
     return handle.poll()
-
-
-def wire_name(kind, name):
-    return f"{kind}.{name}" if name is not None else f"{kind}.noname.{next(_unnamed[kind])}"
 
 
 def choose_op(average, op):

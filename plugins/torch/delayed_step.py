@@ -1,86 +1,50 @@
-"""step() where updates are delayed: which averages are applied when, and the user's optimizer called for them."""
+"""step() if updates may be delayed and merged: gradients whose average is applied some steps later.
 
-import contextlib
-import functools
-import weakref
+A generation of a gradient merges one or more steps in one slot of the arena: the hook copies in its first step and adds
+in later ones, and with its last step the gradient is handed over. While it travels, training goes on and fills the next
+slot. It is applied between two steps that the plan names, the same ones on all ranks, so replicas stay equal bit for
+bit. The plan may give gradients different dates: an update then touches some parameters and leaves the others and their
+optimizer state alone.
 
-from torch.optim.lr_scheduler import LRScheduler, ReduceLROnPlateau
+p.grad stays the step's own gradient until step(), and is None afterwards. synchronize() shows the average that this
+step() will apply, or None if none is due.
+"""
 
-from .distribution import Distribution
-from .exchange import Phase
-from .norms import Norms
-from .overlap import bare_step
-from .scaling import has_infinities, refuse_torch_scalers
-from .world import log
+import sys
+
+from deft.gradient_round import Phase
+
+from .scaling import refuse_torch_scalers, scale_under_way
+from .schedulers import let_schedulers_count_updates
 
 
-class DelayedDistribution(Distribution):
-    """A Distribution whose exchange is a DelayedExchange.
+class DelayedStep:
+    """Takes the calls of the user's optimizer and of its backward. It has the methods of SynchronousStep."""
 
-    scale_lr: an update that merges k steps is made with k times the learning rate.
-    """
-
-    def __init__(self, optimizer, exchange, mode, scale_lr):
-        super().__init__(optimizer, exchange, mode)
-        self.updates_made = 0
-        self._scale_lr = scale_lr
-        exchange.splits_merged = scale_lr
-        exchange.norms = Norms(optimizer, exchange, scale_lr)
-        self._warned = False
-        self._apply = functools.partial(bare_step(optimizer), optimizer)
-        _let_schedulers_count_updates()
+    def __init__(self, buffer, applier, stages, ownership):
+        self.buffer = buffer
+        self.schedule = buffer.schedule
+        self.applier = applier
+        self.stages = stages
+        self.ownership = ownership
+        self._shown = None  # the Due whose average p.grad shows
+        buffer.listener = self
+        let_schedulers_count_updates()
         refuse_torch_scalers()
 
+    # ---- what the optimizer calls
+
     def step(self, update):
-        exchange = self.exchange
-        if exchange.phase is Phase.AVERAGED:  # synchronize() has shown what is due
-            result = self._made(exchange.shown, update) if exchange.shown is not None else None
-            exchange.turn()
+        """`update` is the step() of the user's class."""
+        if self.buffer.round.phase is Phase.AVERAGED:  # synchronize() has shown what is due
+            result = self.applier.apply_shown(self._shown, update) if self._shown is not None else None
+            self._advance_step()
         else:
             self._complete()
-            result = self._update(exchange.turn(), update)
-        self._count_step()
-        self.tell_stages()
+            result = self._update(self._advance_step(), update)
+        self.applier.overlap.count_step()
+        self.stages.watch(self.applier.overlap.tracker)
         return result
-
-    def synchronize(self):
-        """p.grad holds the average that this step() will apply; None where none is due."""
-        exchange = self.exchange
-        if exchange.phase is Phase.AVERAGED:
-            return
-        self._complete()
-        self.flush()
-        *earlier, last = exchange.due_after_this() or [None]
-        for due in earlier:
-            self._make(due, self._apply)
-            exchange.applied(due)
-        exchange.show(last)
-
-    def flush_all(self):
-        """Applies everything that has been gathered, on all ranks between the same steps."""
-        if self.exchange.phase is not Phase.IDLE:
-            raise RuntimeError("flush() between backward() and step(): call it after step()")
-        self.flush()
-        for due in self.exchange.end_generation():
-            self._make(due, self._apply)
-
-    def scaled_by(self, scaler, scale):
-        """The losses of this step were multiplied by `scale`: updates with infinities are skipped, and it is told."""
-        if self.exchange.phase is not Phase.AVERAGED:
-            self._complete()
-        self.exchange.note_scale(scaler, scale)
-
-    def settle(self):
-        self.flush()
-        if self.exchange.phase is Phase.IDLE:
-            self.flush_all()
-
-    def show_averages(self):
-        if self.exchange.phase is Phase.HANDED:
-            self.synchronize()
-
-    def report_loss(self, loss, target):
-        self.exchange.norms.report_loss(loss, target)
 
     def step_with(self, _update, _closure):
         raise RuntimeError(
@@ -88,116 +52,142 @@ class DelayedDistribution(Distribution):
             "synchronous DEFT_POLICY"
         )
 
-    def note_saving(self):
-        """A checkpoint is being made."""
-        if self.exchange.pending() and not self._warned:
-            self._warned = True
-            log.warning(
-                "a state_dict() is taken while gradients wait for their update: they will not be in the checkpoint. "
-                "Call optimizer.flush() on all ranks before it"
-            )
+    def synchronize(self):
+        """p.grad holds the average that this step() will apply; None if none is due."""
+        if self.buffer.round.phase is Phase.AVERAGED:
+            return
+        self._complete()
+        self.applier.flush()
+        *earlier, last = self.schedule.due_after_this() or [None]
+        for due in earlier:
+            self.applier.apply(due)
+            self.schedule.applied(due)
+        self._show(last)
 
-    # ---- one update
+    def drop(self):
+        """zero_grad(): an average that synchronize() has shown may be dropped; what is merged already cannot."""
+        phase = self.buffer.round.phase
+        if phase in (Phase.OPEN, Phase.HANDED):
+            raise RuntimeError(
+                "zero_grad() between backward() and step() would drop gradients that are merged with those of other "
+                "steps already; call optimizer.synchronize() before it, or use a synchronous DEFT_POLICY"
+            )
+        if phase is Phase.AVERAGED:
+            self._advance_step()
+        self.buffer.used()
+
+    def flush(self):
+        """Applies what step() has deferred to the next forward."""
+        self.applier.flush()
+
+    def flush_all(self):
+        """Applies everything that has been gathered, on all ranks between the same steps."""
+        if self.buffer.round.phase is not Phase.IDLE:
+            raise RuntimeError("flush() between backward() and step(): call it after step()")
+        self.applier.flush()
+        if not self.schedule.pending():
+            return
+        arena = self.buffer.arena
+        arena.drain()  # what a GPU still writes was handed over before the flush
+        for first, count, number, slot in self.schedule.flush():
+            arena.ready(first, count, number, slot)
+        for due in self._take_due():
+            self.applier.apply(due)
+
+    def scaled_by(self, scaler, scale):
+        """The losses of this step were multiplied by `scale`: updates with infinities are skipped, and it is told."""
+        if self.buffer.round.phase is not Phase.AVERAGED:
+            self._complete()
+        self.applier.scales.note(self.schedule.step, scaler, scale)
+
+    def settle(self):
+        """Before this rank leaves: applies all gradients, as the other ranks do."""
+        self.applier.flush()
+        if self.buffer.round.phase is Phase.IDLE:
+            self.flush_all()
+
+    def show_averages(self):
+        """Somebody looks at the optimizer between backward() and step()."""
+        if self.buffer.round.phase is Phase.HANDED:
+            self.synchronize()
+
+    def release(self):
+        """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
+        self.applier.overlap.release()
+        self.stages.release()
+        self.buffer.release()
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            self.release()
+
+    # ---- what the buffer calls
+
+    def backward_begins(self):
+        if self.buffer.round.phase in (Phase.HANDED, Phase.AVERAGED):
+            raise RuntimeError(
+                "a second backward() before step(): with delayed updates use backward_passes_per_step, or a "
+                "synchronous DEFT_POLICY"
+            )
+        self.buffer.writer.unscale(scale_under_way())
+
+    def generation_begins(self, with_backward):
+        self.schedule.open_step()
+        self.applier.overlap.generation_begins()
+        if with_backward:
+            self.stages.backward_begins()
+
+    def backward_ends(self):
+        self.buffer.complete(expose=False)
+
+    # ---- one step
 
     def _complete(self):
-        self.exchange.complete()
-        self.check_gradients()
-        if self.updates is not None:
-            self.updates.refuse_late()
-        name = self.exchange.changed()
+        """All gradients of this step are merged into their generations."""
+        self.buffer.complete(expose=False)
+        self.ownership.check_gradients()
+        if self.applier.overlap.deferred is not None:
+            self.applier.overlap.deferred.refuse_uses_before_update()
+        name = self.buffer.versions.changed()
         if name is not None:
             raise RuntimeError(
                 f"the gradient of {name} was changed between backward() and step(), after it was merged into the "
                 "average (clipping or unscaling, for instance): call optimizer.synchronize() before"
             )
-        self.exchange.norms.gathered()
+        self.applier.norms.gathered()
+
+    def _advance_step(self):
+        """This step is over: gives what is to be applied before the next one's forward, oldest first."""
+        self.schedule.advance()
+        self.buffer.used()
+        self._shown = None
+        self.buffer.writer.unscale(1.0)
+        self.buffer.release_grads()
+        return self._take_due()
+
+    def _take_due(self):
+        due = self.schedule.take_due()
+        if self.applier.scales:
+            self.applier.scales.forget_before(self.schedule.oldest_step(due))
+        return due
 
     def _update(self, due, update):
-        self.flush()
+        self.applier.flush()
         if not due:
             return None
-        for earlier in due[:-1]:
-            self._make(earlier, self._apply)
-        if self.may_defer() and not self.exchange.scales.cover(due[-1]):
-            self.updates_made += 1
-            self.updates.defer(due[-1], self._lr_factor(due[-1]))
+        *earlier, last = due
+        for one in earlier:
+            self.applier.apply(one)
+        if self.applier.may_defer(last):
+            self.applier.defer(last)
             return None
-        return self._make(due[-1], update)
+        return self.applier.apply(last, update)
 
-    def may_defer(self):
-        optimizer = self._optimizer
-        return (
-            self.updates is not None
-            and not self.immediate
-            and not optimizer._optimizer_step_pre_hooks
-            and not optimizer._optimizer_step_post_hooks
-            and getattr(optimizer, "grad_scale", None) is None
-        )
-
-    def _make(self, due, update):
-        """Waits for an average and lets the optimizer apply it."""
-        self.exchange.receive_all(due)
-        result = self._made(due, update)
-        for gradient in self.exchange.gradients:
-            gradient.param.grad = None
-        return result
-
-    def _made(self, due, update):
-        if self.exchange.scales.cover(due):
-            infinite = has_infinities(gradient.param.grad for gradient in self.exchange.gradients)
-            self.exchange.scales.tell(due, infinite)
-            if infinite:
-                return None
-        self.updates_made += 1
-        with self._scaled_lr(self._lr_factor(due)):
-            return update()
-
-    def _lr_factor(self, due):
-        return due.merged if self._scale_lr else 1
-
-    @contextlib.contextmanager
-    def _scaled_lr(self, factor):
-        if factor == 1:
-            yield
-            return
-        groups = self._optimizer.__dict__["param_groups"]
-        before = [group["lr"] for group in groups]
-        for group in groups:
-            group["lr"] = group["lr"] * factor
-        try:
-            yield
-        finally:
-            for group, lr in zip(groups, before, strict=True):
-                group["lr"] = lr
-
-
-_seen = weakref.WeakKeyDictionary()  # scheduler -> the optimizer's updates when it made its last step
-
-
-def _let_schedulers_count_updates():
-    """A scheduler's step() does nothing where no update has been made since its last one."""
-    waiting = [LRScheduler, ReduceLROnPlateau]
-    while waiting:
-        kind = waiting.pop()
-        waiting += kind.__subclasses__()
-        step = kind.__dict__.get("step")
-        if step is not None and not hasattr(step, "deft_counts"):
-            kind.step = _counting(step)
-
-
-def _counting(step):
-    @functools.wraps(step)
-    def counted(scheduler, *args, **kwargs):
-        distribution = getattr(getattr(scheduler, "optimizer", None), "_deft", None)
-        if isinstance(distribution, DelayedDistribution):
-            begins = getattr(scheduler, "_step_count", 1) == 0  # its constructor calls step(), too
-            if not begins and _seen.get(scheduler, 0) == distribution.updates_made:
-                return None
-            _seen[scheduler] = distribution.updates_made
-        return step(scheduler, *args, **kwargs)
-
-    counted.deft_counts = True
-    return counted
-
-
-__all__ = ["DelayedDistribution"]
+    def _show(self, due):
+        """p.grad is the average `due`; None: none is due."""
+        self.buffer.release_grads()
+        if due is not None:
+            self.applier.receive_all(due)
+        self._shown = due
+        self.buffer.round.phase = Phase.AVERAGED
+        self.buffer.versions.forget()

@@ -13,7 +13,7 @@ class Gradient:
     back.
     """
 
-    def __init__(self, param, name, position, compression):
+    def __init__(self, param, name, position, compression, sparse_as_dense=False):
         if param.dtype not in GRADIENT_DTYPES:
             raise ValueError(
                 f"parameter {name} is {param.dtype}; gradients can be float32, float64, float16 or bfloat16"
@@ -28,7 +28,7 @@ class Gradient:
         self.views = ()  # in each slot
         self.direct = False  # p.grad becomes a part of the arena
         self.staging = None  # where the arena is on the host and p.grad on a GPU
-        self.sparse = False
+        self.sparse_as_dense = sparse_as_dense
 
     def settle_in(self, place, views, staging):
         """Has the place `place` in an arena: `views`, one a slot."""
@@ -100,7 +100,7 @@ class Gradient:
                 if scale != 1.0:
                     param.grad.mul_(scale)
 
-    def take_late(self, scale):
+    def take_withheld(self, scale):
         """The same where p.grad was none, and a further backward may have begun: what that has made is added to."""
         fresh = self.param.grad
         if fresh is None:
@@ -117,3 +117,25 @@ class Gradient:
         if self.param.grad is not None and any(self.param.grad is view for view in self.views):
             self.param.grad = self.param.grad.clone()
         self.view, self.views, self.staging = None, (), None
+
+
+class GradientVersions:
+    """Notices if p.grad is changed or replaced after it was handed over or averaged."""
+
+    def __init__(self):
+        self._noted = ()
+
+    def note(self, gradients):
+        grads = ((gradient, gradient.param.grad) for gradient in gradients)
+        self._noted = [(gradient, grad, None if grad is None else grad._version) for gradient, grad in grads]
+
+    def forget(self):
+        self._noted = ()
+
+    def changed(self):
+        """The name of a gradient that was changed since note(); None if none was."""
+        for gradient, grad, version in self._noted:
+            current = gradient.param.grad
+            if current is not grad or (grad is not None and grad._version != version):
+                return gradient.name
+        return None

@@ -5,23 +5,28 @@ so isinstance, param_groups, state, LR schedulers and checkpoints see what they 
 """
 
 import contextlib
-import weakref
+import logging
 
 import deft
+from deft.names import check_named, in_forward_order
+from deft.update_schedule import UpdateSchedule
+from deft.world import depend, number_optimizer, rank, size
 
 import torch
-from torch.utils.weak import WeakTensorKeyDictionary
 
+from .arena_writers import MergingWriter, Scaling, SharingWriter
 from .collectives import Average, ReduceOp, Sum
 from .compression import Compression
-from .delayed import DelayedExchange, slots_wanted
-from .delayed_step import DelayedDistribution
-from .distribution import Distribution
-from .exchange import Exchange
+from .delayed_step import DelayedStep
+from .forward_overlap import StageReports
 from .gradient import Gradient
-from .world import log, number_optimizer, rank, size
+from .gradient_buffer import GradientBuffer
+from .ownership import Ownership, register, retire_earlier
+from .schedulers import keep_scheduler_informed
+from .synchronous_step import SynchronousStep
+from .update_applier import UpdateApplier
 
-_owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the Distribution whose hooks it has
+log = logging.getLogger("deft.torch")
 
 
 def DistributedOptimizer(
@@ -51,62 +56,65 @@ def DistributedOptimizer(
     rate; the default is the option scale_merged_lr.
     """
     base = type(optimizer)
-    if hasattr(base, "deft_base"):
-        raise ValueError("this optimizer is a DistributedOptimizer already")
-    if op not in (Average, Sum):
-        raise ValueError(f"op is {op!r}; DistributedOptimizer offers deft.torch.Average and deft.torch.Sum")
-    if gradient_predivide_factor != 1.0 and op is not Average:
-        raise ValueError("gradient_predivide_factor works with op=Average only")
-    if backward_passes_per_step < 1:
-        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; it must be 1 or more")
+    _check_arguments(base, op, gradient_predivide_factor, backward_passes_per_step)
+    mode = _overlap_mode(overlap_forward, base)
     if (num_groups or groups) and rank() == 0:
         log.info("num_groups and groups have no effect: Deft fuses and cuts gradients by its policy")
-    names = _names(optimizer, named_parameters)
+    slots = slots_wanted()
     gradients = [
-        Gradient(param, name, position, compression)
-        for position, (name, param) in enumerate(names)
+        Gradient(param, name, position, compression, sparse_as_dense or slots > 1)
+        for position, (name, param) in enumerate(_names(optimizer, named_parameters))
         if param.requires_grad and param.numel()
     ]
     if not gradients:
         raise ValueError("the optimizer has no parameter that requires a gradient")
-    _retire_earlier(gradients)
-    number = number_optimizer()
-    name, scales, slots = f"optimizer.{number}", _scales(op, gradient_predivide_factor), slots_wanted()
-    if slots > 1:
-        exchange = DelayedExchange(name, gradients, *scales, backward_passes_per_step, slots)
-    else:
-        exchange = Exchange(name, gradients, *scales, backward_passes_per_step, sparse_as_dense)
-    exchange.reports_stages = number == 0
+    retire_earlier(gradients)
+    if scale_merged_lr is None:
+        scale_merged_lr = deft.option("scale_merged_lr") == "on"
+    schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
+    scaling = _scaling(op, gradient_predivide_factor)
+    ownership = Ownership(optimizer, gradients)
     optimizer.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "deft_base": base})
-    mode = _overlap_mode(overlap_forward, optimizer)
-    if slots > 1:
-        if scale_merged_lr is None:
-            scale_merged_lr = deft.option("scale_merged_lr") == "on"
-        optimizer._deft = DelayedDistribution(optimizer, exchange, mode, scale_merged_lr)
-    else:
-        optimizer._deft = Distribution(optimizer, exchange, mode)
-    for gradient in gradients:
-        _owners[gradient.param] = weakref.ref(optimizer._deft)
-    _keep_scheduler_informed(optimizer)
+    optimizer._deft = _steps(optimizer, gradients, backward_passes_per_step, schedule, scaling, ownership, mode)
+    depend(optimizer._deft)
+    register(gradients, optimizer._deft)
+    keep_scheduler_informed(optimizer)
     return optimizer
 
 
-def _retire_earlier(gradients):
-    """A model that is given to a new optimizer leaves its earlier one."""
-    for gradient in gradients:
-        reference = _owners.pop(gradient.param, None)
-        earlier = None if reference is None else reference()
-        if earlier is not None:
-            earlier.retire(gradient.name)
+def _check_arguments(base, op, predivide, passes):
+    if hasattr(base, "deft_base"):
+        raise ValueError("this optimizer is a DistributedOptimizer already")
+    if op not in (Average, Sum):
+        raise ValueError(f"op is {op!r}; DistributedOptimizer offers deft.torch.Average and deft.torch.Sum")
+    if predivide != 1.0 and op is not Average:
+        raise ValueError("gradient_predivide_factor works with op=Average only")
+    if passes < 1:
+        raise ValueError(f"backward_passes_per_step is {passes}; it must be 1 or more")
 
 
-def _scales(op, predivide):
-    """What gradients are multiplied by before and after the sum."""
+def _steps(optimizer, gradients, passes, schedule, scaling, ownership, mode):
+    """The parts of a distributed optimizer, put together."""
+    number = number_optimizer()
+    writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
+    buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer)
+    applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)
+    stages = StageReports(buffer, enabled=number == 0)
+    return (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
+
+
+def slots_wanted():
+    """Generations that the arena is to hold: 1 if updates are not delayed."""
+    delays = deft.policy_traits().delays_updates and int(deft.option("max_staleness_steps")) > 0
+    return int(deft.option("slots")) if delays else 1
+
+
+def _scaling(op, predivide):
     if op is Sum:
-        return 1.0, 1.0
+        return Scaling(1.0, 1.0)
     if predivide == 1.0:
-        return 1.0 / size(), 1.0
-    return 1.0 / predivide, predivide / size()
+        return Scaling(1.0 / size(), 1.0)
+    return Scaling(1.0 / predivide, predivide / size())
 
 
 def _names(optimizer, named_parameters):
@@ -119,33 +127,15 @@ def _names(optimizer, named_parameters):
                 f"group{g}.{i}" for g, group in enumerate(optimizer.param_groups) for i in range(len(group["params"]))
             ]
         return list(zip(given, own))
-    named = list(named_parameters)
-    if not all(isinstance(pair, tuple) and len(pair) == 2 for pair in named):
-        raise ValueError(
-            "named_parameters should be a sequence of tuples (name, parameter), as model.named_parameters()"
-        )
-    names = [name for name, _ in named]
-    twice = sorted({name for name in names if names.count(name) > 1}) if len(set(names)) < len(names) else []
-    if twice:
-        raise ValueError(f"names in named_parameters must differ; found more than once: {', '.join(twice)}")
-    ids = {id(param) for param in own}
-    unnamed = len(ids - {id(param) for _, param in named})
-    if unnamed:
-        raise ValueError(f"named_parameters was given, but {unnamed} of the optimizer's parameters are not in it")
-    first = {}
-    for name, param in named:
-        if id(param) in ids:
-            first.setdefault(id(param), (name, param))
-    return list(first.values())
+    return in_forward_order(check_named(named_parameters), own)
 
 
-def _overlap_mode(argument, optimizer):
-    """auto, on or off, and why not where it was asked for."""
+def _overlap_mode(argument, base):
+    """auto, on or off. `base`: the user's class."""
     mode = {None: None, True: "on", False: "off"}.get(argument, argument)
     mode = deft.option("overlap_forward") if mode is None else mode
     if mode not in ("auto", "on", "off"):
         raise ValueError(f"overlap_forward is {argument!r}; give auto, on or off")
-    base = type(optimizer).deft_base
     if mode == "auto" and not (deft.policy_traits().overlaps_forward and base.__module__.startswith("torch.optim.")):
         return "off"
     if mode != "off" and issubclass(base, (torch.optim.LBFGS, torch.optim.SparseAdam)):
@@ -155,27 +145,12 @@ def _overlap_mode(argument, optimizer):
     return mode
 
 
-def _keep_scheduler_informed(optimizer):
-    """An LR scheduler made before has wrapped step() of this object: lets the wrapper call the new one."""
-    wrapped = optimizer.__dict__.get("step")
-    if wrapped is None:
-        return
-
-    def step(*args, **kwargs):
-        optimizer._opt_called = True
-        return type(optimizer).step(optimizer, *args, **kwargs)
-
-    step.__dict__.update(getattr(wrapped, "__dict__", {}))
-    step._wrapped_by_lr_sched = True
-    optimizer.step = step
-
-
 class _Distributed:
     """Comes before the user's class in the class of a distributed optimizer."""
 
     def step(self, closure=None, *args, **kwargs):
         d = self._deft
-        d.check_in_use()
+        d.ownership.check_in_use()
         base = super().step
         if closure is not None:
             return d.step_with(lambda evaluate: base(evaluate, *args, **kwargs), closure)
@@ -185,17 +160,17 @@ class _Distributed:
 
     def synchronize(self):
         """Waits until every p.grad holds its average: for clipping and the like before step()."""
-        self._deft.check_in_use()
+        self._deft.ownership.check_in_use()
         self._deft.synchronize()
 
     @contextlib.contextmanager
     def skip_synchronize(self):
         """Around step() after synchronize(), as in Horovod; the update is made at once."""
-        self._deft.immediate = True
+        self._deft.applier.immediate = True
         try:
             yield
         finally:
-            self._deft.immediate = False
+            self._deft.applier.immediate = False
 
     def flush(self):
         """Applies the updates that wait for the next forward, if there are any.
@@ -211,18 +186,18 @@ class _Distributed:
         Call it in each step on all ranks, with the loss of this rank's batch before any scaling: a number, or a tensor
         of one element, which is read only now and then. `target` is the lowest loss that can be reached, 0 or more.
         """
-        self._deft.report_loss(loss, float(target))
+        self._deft.applier.report_loss(loss, float(target))
 
     def set_backward_passes_per_step(self, passes):
-        self._deft.exchange.set_passes(passes)
+        self._deft.buffer.set_passes(passes)
 
     def zero_grad(self, set_to_none=True):
-        self._deft.exchange.drop()
+        self._deft.drop()
         super().zero_grad(set_to_none)
 
     def state_dict(self):
         self._deft.flush()
-        self._deft.note_saving()
+        self._deft.applier.note_saving()
         return super().state_dict()
 
     def load_state_dict(self, state_dict):
@@ -238,13 +213,13 @@ class _Distributed:
                 "deft.torch.DistributedOptimizer, with requires_grad set"
             )
         super().add_param_group({**param_group, "params": params})
-        self._deft.add_unhooked(params)
+        self._deft.ownership.add_unhooked(params)
 
     @property
     def state(self):
-        distribution = self.__dict__.get("_deft")
-        if distribution is not None:
-            distribution.flush()
+        steps = self.__dict__.get("_deft")
+        if steps is not None:
+            steps.flush()
         return self.__dict__["state"]
 
     @state.setter
@@ -254,9 +229,9 @@ class _Distributed:
     @property
     def param_groups(self):
         """Who looks at the groups between backward() and step(), a GradScaler for one, finds the averages in p.grad."""
-        distribution = self.__dict__.get("_deft")
-        if distribution is not None:
-            distribution.show_averages()
+        steps = self.__dict__.get("_deft")
+        if steps is not None:
+            steps.show_averages()
         return self.__dict__["param_groups"]
 
     @param_groups.setter

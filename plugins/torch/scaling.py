@@ -56,21 +56,21 @@ class GradScaler(_TorchScaler):
             self._watch(tensor)
 
     def unscale_(self, optimizer):
-        distribution = self._delayed(optimizer)
-        if distribution is None:
+        steps = self._delayed(optimizer)
+        if steps is None:
             return super().unscale_(optimizer)
         self._call_once(optimizer, "unscale_")
-        distribution.scaled_by(self, self.get_scale())
-        return distribution.synchronize()
+        steps.scaled_by(self, self.get_scale())
+        return steps.synchronize()
 
     def step(self, optimizer, *args, **kwargs):
-        distribution = self._delayed(optimizer)
-        if distribution is None:
+        steps = self._delayed(optimizer)
+        if steps is None:
             return super().step(optimizer, *args, **kwargs)
         if "closure" in kwargs:
             raise RuntimeError("GradScaler.step() takes no closure")
         self._call_once(optimizer, "step")
-        distribution.scaled_by(self, self.get_scale())
+        steps.scaled_by(self, self.get_scale())
         return optimizer.step(*args, **kwargs)
 
     def update(self, new_scale=None):
@@ -123,8 +123,9 @@ def _note_backward(scale):
 
 
 def _delayed(optimizer):
-    distribution = getattr(optimizer, "_deft", None)
-    return distribution if hasattr(distribution, "scaled_by") else None
+    """The steps of an optimizer whose updates are delayed; None for all others."""
+    steps = getattr(optimizer, "_deft", None)
+    return steps if steps is not None and steps.schedule.delays else None
 
 
 def refuse_torch_scalers():
@@ -149,7 +150,7 @@ def _checked(method):
     return checked
 
 
-class Scales:
+class LossScales:
     """The steps of an optimizer whose losses were scaled: by whom, and by how much at most."""
 
     def __init__(self):

@@ -43,7 +43,7 @@ class Run:
 
     @property
     def group(self):
-        return self.optimizer._deft.exchange.arena.group
+        return self.optimizer._deft.buffer.arena.group
 
     def calendar(self):
         """The generation of each step, where all gradients have the same."""
@@ -53,7 +53,7 @@ class Run:
 
     def calendars(self):
         """The generations of each step, by the parameter's name."""
-        names = [gradient.name for gradient in self.optimizer._deft.exchange.gradients]
+        names = [gradient.name for gradient in self.optimizer._deft.buffer.gradients]
         steps = range(self.steps)
         return [dict(zip(names, self.group.generations_of(step), strict=True)) for step in steps]
 

@@ -113,7 +113,7 @@ def wrapped(model, optimizer_name="sgd", **options):
 
 
 def overlaps(optimizer):
-    return optimizer._deft.updates is not None
+    return optimizer._deft.applier.overlap.deferred is not None
 
 
 def check(model, optimizer, expected):

@@ -420,7 +420,7 @@ def resume_in_mid_cycle():
     whole = Run("adamw")
     whole.step(6)  # the cycle of the steps 4 to 6 is under way
     whole.optimizer.flush()
-    assert not whole.optimizer._deft.exchange.pending()
+    assert not whole.optimizer._deft.schedule.pending()
     saved = copy.deepcopy([part.state_dict() for part in (whole.model, whole.optimizer)])
     second = Run("adamw")
     for part, state in zip((second.model, second.optimizer), saved):

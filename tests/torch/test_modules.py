@@ -47,7 +47,7 @@ def train(model, forward=None, optimizer_name="sgd", **options):
 
 
 def overlaps(optimizer):
-    return optimizer._deft.updates is not None
+    return optimizer._deft.applier.overlap.deferred is not None
 
 
 def finish(model, expected):
@@ -161,8 +161,8 @@ class BorrowingInAFunction(Borrowing):
 def train_borrowing(build):
     model = make(build)
     optimizer = train(model)
-    sites = dict(optimizer._deft._sites.found)
-    assert model.decoder.weight in set(sites[model]), "the first use was not noticed"
+    uses = dict(optimizer._deft.applier.overlap.tracker.found)
+    assert model.decoder.weight in set(uses[model]), "the first use was not noticed"
     assert overlaps(optimizer)
     assert "apply" not in vars(torch.autograd.function._SingleLevelFunction), "the watch goes on"
     return finish(model, train_alone("sgd", STEPS, schedule=False, build=build))
@@ -201,9 +201,9 @@ def take_a_detour():
 
 
 def detour_without_fusing():
-    import deft.torch.overlap as overlap
+    import deft.torch.deferred_updates as deferred_updates
 
-    overlap._BATCH_BYTES = 0
+    deferred_updates._BATCH_BYTES = 0
     take_a_detour()
 
 

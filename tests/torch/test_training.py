@@ -35,7 +35,7 @@ def distributed(optimizer_name, dtype=torch.float32, **options):
         loss_of(model, *own_share(x, y)).backward()
         optimizer.step()
         scheduler.step()
-    return parameters(model), optimizer._deft.updates is not None
+    return parameters(model), optimizer._deft.applier.overlap.deferred is not None
 
 
 def train_everything():

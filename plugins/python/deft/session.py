@@ -4,7 +4,7 @@ import atexit
 import ctypes
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple, Self
 
@@ -39,6 +39,17 @@ class Generation(NamedTuple):
     @property
     def merged(self) -> int:
         return self.last_step - self.first_step + 1
+
+
+def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
+    """Places as runs of neighbours, each (first, count): [3, 1, 2, 7] -> [(1, 3), (7, 1)]."""
+    runs: list[tuple[int, int]] = []
+    for place in sorted(places):
+        if runs and place == sum(runs[-1]):
+            runs[-1] = (runs[-1][0], runs[-1][1] + 1)
+        else:
+            runs.append((place, 1))
+    return runs
 
 
 class Statistics(NamedTuple):

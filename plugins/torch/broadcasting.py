@@ -7,11 +7,13 @@ import collections.abc
 import io
 import pickle
 
+from deft.names import wire_name
+from deft.world import flush_all, rank, size
+
 import torch
 
-from .collectives import allgather_async, broadcast_async, broadcast_async_, wire_name
+from .collectives import allgather_async, broadcast_async, broadcast_async_
 from .dtypes import as_bytes, in_memory
-from .world import flush_all, rank, size
 
 _CHUNK_BYTES = 32 << 20
 

@@ -1,4 +1,4 @@
-"""What Horovod scripts ask before they begin. Deft moves data by itself: of these only gloo is in it."""
+"""What Horovod scripts ask before they begin. Deft moves data by itself; of these it contains only gloo."""
 
 
 def gloo_built():

@@ -1,8 +1,10 @@
-"""This process's place in the job: one session a process, opened by init() and closed by shutdown(), or by the base
-package at exit (which says no goodbye after an uncaught exception, so that the other ranks hear of it at once).
+"""This process's place in the job: one session a process, for all frameworks. Needs no framework.
 
-A forked child (a DataLoader worker) keeps the numbers - rank(), size() - but not the session: collectives belong to the
-process that called init().
+init() opens the session. shutdown() closes it, and so does the end of the process. After an uncaught exception nobody
+says goodbye, so the other ranks hear of it at once.
+
+A forked child, such as a DataLoader worker, keeps the numbers (rank(), size()) but not the session: collectives belong
+to the process that called init().
 """
 
 import atexit
@@ -14,7 +16,9 @@ import threading
 import weakref
 from typing import NamedTuple
 
-import deft
+from deft._native import DeftError, option
+from deft.session import Session
+from deft.session import open as open_session
 
 
 class World(NamedTuple):
@@ -33,7 +37,7 @@ _owner = None  # pid of the process that opened the session
 _optimizers = itertools.count()
 _inherited = []  # sessions of the parent process: kept, so that no destructor closes them
 _dependents = weakref.WeakSet()  # distributed optimizers: see depend()
-log = logging.getLogger("deft.torch")
+log = logging.getLogger("deft")  # each framework's package logs to a child of it
 
 
 def init(**options):
@@ -45,7 +49,7 @@ def init(**options):
     with _lock:
         if _session is not None:
             return
-        session = deft.open(**options)
+        session = open_session(**options)
         _session = session
         _optimizers = itertools.count()
         _world = World(session.rank, session.size, session.local_rank, session.local_size, session.node, session.nodes)
@@ -72,21 +76,21 @@ def is_initialized():
     return _world is not None
 
 
-def session():
+def session() -> Session:
     """The open session; the error says what is missing."""
     if _session is None:
         if _world is not None:
             raise RuntimeError(
                 "this process was forked from a worker of Deft (a DataLoader worker, for instance): "
-                "only the process that called deft.torch.init() can communicate"
+                "only the process that called init() can communicate"
             )
-        raise ValueError("Deft has not been initialized: call deft.torch.init() first")
+        raise ValueError("Deft has not been initialized: call init() first")
     return _session
 
 
 def world():
     if _world is None:
-        raise ValueError("Deft has not been initialized: call deft.torch.init() first")
+        raise ValueError("Deft has not been initialized: call init() first")
     return _world
 
 
@@ -146,11 +150,11 @@ def flush_all():
 
 
 def _prepare_log():
-    level = deft.option("log_level").upper()
+    level = option("log_level").upper()
     log.setLevel(logging.getLevelName(level))
     if not log.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler(sys.stderr)
-        handler.setFormatter(logging.Formatter(f"deft.torch rank {_world.rank}: %(levelname)s: %(message)s"))
+        handler.setFormatter(logging.Formatter(f"%(name)s rank {_world.rank}: %(levelname)s: %(message)s"))
         log.addHandler(handler)
         log.propagate = False
 
@@ -162,7 +166,7 @@ def _at_exit():
     try:
         for dependent in list(_dependents):
             dependent.settle()
-    except deft.DeftError as error:
+    except DeftError as error:
         log.error("updates under way are lost: %s", error)
 
 

@@ -7,9 +7,10 @@ hyper-parameters of the moment at which the user called step(). So the result ha
 Small neighbours in forward order are updated together, since a call of step() costs some tens of microseconds.
 """
 
+from deft.session import runs_of
+
 import torch
 
-from .arena import runs_of
 from .compiling import untraced
 
 _BATCH_BYTES = 64 << 10
@@ -27,38 +28,44 @@ class _Batch:
         self.pending = False
 
 
-class Updates:
-    """The deferred updates of one optimizer. `sites`: (module, parameters) in forward's order."""
+class DeferredUpdates:
+    """The deferred updates of one optimizer.
 
-    def __init__(self, optimizer, exchange, sites, roots):
+    `receive(due, gradients, runs)` waits for averages and shows them in p.grad. `uses`: (module, parameters) in the
+    order of forward. `roots`: the outermost modules.
+    """
+
+    def __init__(self, optimizer, buffer, receive, uses, roots):
         self._optimizer = optimizer
-        self._exchange = exchange
+        self._buffer = buffer
+        self._receive = receive
         self._apply_step = bare_step(optimizer)
         self._hooks = []
         self._batches = []
         self._groups = None  # hyper-parameters at step()
         self._due = None  # what to wait for, and where it lies
         self._left = 0  # batches not yet applied
-        self._late = set()  # updated at the begin of this backward: no forward may have used them
+        self._unclaimed = set()  # updated when this backward began: no forward may have used them
+        self._without_module = None  # the batch of the parameters that no module was seen to use
         self.applying = False
-        self._build(sites, roots)
-        exchange.before_backward = self._before_backward
+        self._build(uses)
+        self._guard_state(roots)
 
-    def defer(self, due, lr_factor=1):
+    def defer(self, due, lr_factor):
         """The user's step(): notes what is to be applied and the hyper-parameters of this moment."""
         self._groups = [
             {key: _copied(value) for key, value in group.items() if key != "params"} for group in self._real_groups()
         ]
-        if lr_factor != 1:
+        if lr_factor != 1:  # of an update that merges steps
             for group in self._groups:
                 group["lr"] = group["lr"] * lr_factor
         self._due = due
         for batch in self._batches:
             batch.pending = True
         self._left = len(self._batches)
-        self._late.clear()
-        if self._without_site is not None:
-            self.apply(self._without_site)
+        self._unclaimed.clear()
+        if self._without_module is not None:
+            self.apply(self._without_module)
 
     def flush(self):
         """Applies everything that is deferred."""
@@ -70,15 +77,14 @@ class Updates:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-        self._exchange.before_backward = lambda: None
 
     # ---- when
 
-    def _build(self, sites, roots):
+    def _build(self, uses):
         group_of = {param: number for number, group in enumerate(self._real_groups()) for param in group["params"]}
-        gradient_of = {gradient.param: gradient for gradient in self._exchange.gradients}
+        gradient_of = {gradient.param: gradient for gradient in self._buffer.gradients}
         waiting, modules, bytes_waiting = [], [], 0
-        for module, params in sites:
+        for module, params in uses:
             waiting += [gradient_of.pop(param) for param in params]
             modules.append(module)
             bytes_waiting += sum(param.numel() * param.element_size() for param in params)
@@ -87,10 +93,9 @@ class Updates:
                 waiting, modules, bytes_waiting = [], [], 0
         if waiting:
             self._add(_Batch(waiting, group_of), modules)
-        self._without_site = _Batch(list(gradient_of.values()), group_of) if gradient_of else None
-        if self._without_site is not None:
-            self._batches.append(self._without_site)
-        self._guard_state(roots)
+        if gradient_of:
+            self._without_module = _Batch(list(gradient_of.values()), group_of)
+            self._batches.append(self._without_module)
 
     def _add(self, batch, modules):
         self._batches.append(batch)
@@ -104,46 +109,32 @@ class Updates:
             if any(True for _ in module.parameters()):
                 self._hooks.append(module.register_state_dict_pre_hook(guard))
 
-    def _before_backward(self):
-        """What no module asked for in this forward is updated now, before its place in the arena is written again."""
+    def backward_begins(self):
+        """Updates what no module asked for in this forward, before its place in the arena is written again."""
         if self._left:
-            late = [gradient for batch in self._batches if batch.pending for gradient in batch.gradients]
-            for gradient in late:
+            unclaimed = [gradient for batch in self._batches if batch.pending for gradient in batch.gradients]
+            for gradient in unclaimed:
                 if gradient.param.grad is not None:
                     _refuse_use(gradient)
-            self._late = {gradient.param for gradient in late}
+            self._unclaimed = {gradient.param for gradient in unclaimed}
             self.flush()
-        elif self._late:
-            self._late.clear()
+        elif self._unclaimed:
+            self._unclaimed.clear()
 
-    def check_step(self):
-        """Before the gradients of a step are let go."""
-        self.refuse_late()
-        self._refuse_changes()
-
-    def refuse_late(self):
+    def refuse_uses_before_update(self):
         """A parameter that was updated when this backward began must not have got a gradient from it."""
-        if not self._late:
+        if not self._unclaimed:
             return
-        for gradient in self._exchange.produced():
-            if gradient.param in self._late:
+        for gradient in self._buffer.produced():
+            if gradient.param in self._unclaimed:
                 _refuse_use(gradient)
-
-    def _refuse_changes(self):
-        name = self._exchange.changed()
-        if name is not None:
-            raise RuntimeError(
-                f"the gradient of {name} was changed between backward() and step() while it was being averaged "
-                "(clipping or unscaling, for instance): call optimizer.synchronize() before, or set "
-                "DEFT_OVERLAP_FORWARD=off"
-            )
 
     # ---- how
 
     def apply(self, batch):
         if not batch.pending:
             return
-        self._exchange.receive(self._due, batch.gradients, batch.runs)
+        self._receive(self._due, batch.gradients, batch.runs)
         self._call_step([{**self._groups[number], "params": params} for number, params in batch.by_group.items()])
         for gradient in batch.gradients:
             gradient.param.grad = None

@@ -1,10 +1,10 @@
 """Where in the forward pass each parameter is first used.
 
 During one training forward, every torch function and autograd.Function called inside a module's forward is watched for
-parameters among its arguments. The site of a parameter is the module in whose forward it was first used: mostly its
-owner, but the attention module for the output projection of torch.nn.MultiheadAttention, and whichever module comes
-first for tied weights. A parameter that was seen in no module has no site. A compiled module is one site for all its
-parameters.
+parameters among its arguments. A parameter belongs to the module in whose forward it was first used. Mostly this is its
+owner; for the output projection of torch.nn.MultiheadAttention it is the attention module, and for tied weights the
+module that comes first. A parameter that no module was seen to use belongs to none. A compiled module counts as the
+user of all its parameters.
 """
 
 import threading
@@ -35,12 +35,12 @@ _METADATA = {
 } | {torch.Tensor.size, torch.Tensor.dim, torch.Tensor.numel, torch.Tensor.is_floating_point, torch.Tensor.stride}
 
 
-class Sites:
+class ParameterUseTracker:
     """Watches forwards from its making until stop().
 
     `wanted` maps id(parameter) to the parameter. `found` then gives (module, parameters) in the order in which forward
-    enters the modules.
-    `roots` are the outermost modules that own any of them. Without `deep` only the first root is looked for.
+    enters the modules. `roots` are the outermost modules that own any of the parameters. Without `deep` the watch ends
+    with the first root.
     """
 
     def __init__(self, wanted, deep):
@@ -49,7 +49,7 @@ class Sites:
         self._wanted = wanted
         self._deep = deep
         self._stack = []
-        self._site = {}  # id(parameter) -> module
+        self._user = {}  # id(parameter) -> the module that used it first
         self._entered = {}  # module -> its number in the order of first entry
         self._mode = None
         self._stopping = False
@@ -60,9 +60,9 @@ class Sites:
     @property
     def found(self):
         by_module = {}
-        for key, module in self._site.items():
+        for key, module in self._user.items():
             by_module.setdefault(module, []).append(self._wanted[key])
-        return sorted(by_module.items(), key=lambda site: self._entered[site[0]])
+        return sorted(by_module.items(), key=lambda use: self._entered[use[0]])
 
     def stop(self):
         """Ends the watch; within a forward, at the end of that."""
@@ -110,10 +110,10 @@ class Sites:
         return True
 
     def _opaque(self, module):
-        """What happens inside is not ours to watch: the module as a whole is the site."""
+        """The inside of a compiled module cannot be watched: the module as a whole is the user."""
         for param in module.parameters():
             if id(param) in self._wanted:
-                self._site.setdefault(id(param), module)
+                self._user.setdefault(id(param), module)
         self._end_mode()
         self._stack.clear()
         self._remove()
@@ -125,8 +125,8 @@ class Sites:
 
     def _use(self, value):
         if isinstance(value, torch.Tensor):
-            if id(value) in self._wanted and id(value) not in self._site:
-                self._site[id(value)] = self._stack[-1]
+            if id(value) in self._wanted and id(value) not in self._user:
+                self._user[id(value)] = self._stack[-1]
         elif isinstance(value, (list, tuple)):
             for item in value:
                 self._use(item)

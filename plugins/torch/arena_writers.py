@@ -1,0 +1,143 @@
+"""How a gradient is written to the arena; two ways with the same methods.
+
+SharingWriter: p.grad becomes a part of the arena and later holds the average. For updates that are made with the
+step's own gradients.
+
+MergingWriter: p.grad stays the step's own gradient, and is copied or added to the slot of its generation. For updates
+that merge steps or come later.
+"""
+
+import weakref
+from typing import NamedTuple
+
+from deft.gradient_round import HANDED
+
+import torch
+
+from .hooks import current_task
+
+
+class Scaling(NamedTuple):
+    """What gradients are multiplied by."""
+
+    before: float  # the sum over all ranks
+    after: float
+
+
+class SharingWriter:
+    """Writes to the only slot."""
+
+    def __init__(self, scaling, schedule):
+        self.scaling = scaling
+        self._schedule = schedule
+        self._arena = None
+        self._takers = []  # gradients that need work after the wait
+        self._withheld = set()  # had none when the generation was completed, and p.grad shows none until the wait
+
+    def attach(self, arena, gradients):
+        self._arena = arena
+        self._takers = [g for g in gradients if self.scaling.after != 1.0 or not g.direct]
+
+    def hook(self, buffer, gradient):
+        """Runs once a parameter and step: every name in it is local."""
+        place, view, scale, plain = gradient.place, gradient.view, self.scaling.before, gradient.direct
+        marks, schedule, ready, multiply = buffer.round.marks, self._schedule, self._arena.ready, torch.mul
+        buffer_of, gradient_of = weakref.ref(buffer), weakref.ref(gradient)
+
+        def hand_over(param):
+            buffer = buffer_of()
+            if buffer is None:
+                return
+            if marks[place]:
+                buffer.check_again(gradient_of())
+            if buffer.task != current_task():
+                buffer.begin_backward()
+            grad = param.grad
+            if plain and grad is not view and not grad.is_sparse and not grad.requires_grad:
+                multiply(grad, scale, out=view)
+                param.grad = view
+            else:
+                gradient_of().put(scale)
+            marks[place] = HANDED
+            ready(place, 1, schedule.step)
+
+        return hand_over
+
+    def hand_in(self, gradient, expose):
+        """Hands over a gradient that no hook has handed over."""
+        if not expose and gradient.param.grad is None:
+            self._withheld.add(gradient)
+        gradient.put(self.scaling.before, expose=expose)
+        self._arena.ready(gradient.place, 1, self._schedule.step)
+
+    def may_come_again(self, gradient, mark):
+        """A gradient that was averaged may begin anew: its p.grad was replaced."""
+        kept = gradient.view if gradient.direct else None
+        return mark != HANDED and kept is not None and gradient.param.grad is not kept
+
+    def take_averages(self):
+        """Lets every p.grad be the average. The arena holds the sums."""
+        for gradient in self._takers:
+            if gradient not in self._withheld:
+                gradient.take(self.scaling.after)
+        for gradient in self._withheld:
+            gradient.take_withheld(self.scaling.after)
+        self._withheld.clear()
+
+    def detach(self):
+        """The averages are taken later, from the arena."""
+        self._withheld.clear()
+
+
+class MergingWriter:
+    """Writes to the slot of the generation that merges the step."""
+
+    def __init__(self, scaling, schedule):
+        self.scaling = scaling
+        self.factor = scaling.before  # of the gradients of this backward
+        self._schedule = schedule
+        self._arena = None
+
+    def attach(self, arena, _gradients):
+        self._arena = arena
+
+    def unscale(self, loss_scale):
+        """The loss of the backward that begins was multiplied by `loss_scale`; 1: it was not."""
+        self.factor = self.scaling.before / loss_scale
+
+    def hook(self, buffer, gradient):
+        place, marks, hand_in = gradient.place, buffer.round.marks, self.hand_in
+        buffer_of, gradient_of = weakref.ref(buffer), weakref.ref(gradient)
+
+        def hand_over(_param):
+            buffer = buffer_of()
+            if buffer is None:
+                return
+            if marks[place]:
+                buffer.check_again(gradient_of())
+            if buffer.task != current_task():
+                buffer.begin_backward()
+            hand_in(gradient_of())
+            marks[place] = HANDED
+
+        return hand_over
+
+    def hand_in(self, gradient, _expose=False):
+        """Adds a gradient to its generation, and hands that over with its last step."""
+        schedule = self._schedule
+        now, step = schedule.now[gradient.place], schedule.step
+        view, grad = gradient.views[now.slot], gradient.param.grad
+        first = now.first_step == step
+        if grad is None:
+            if first:
+                gradient.clear(view)
+        elif first:
+            gradient.copy(grad, self.factor, view)
+        else:
+            gradient.add(grad, self.factor, view)
+        if now.last_step == step:
+            self._arena.ready(gradient.place, 1, now.number, now.slot)
+
+    def may_come_again(self, _gradient, _mark):
+        """What is merged with other steps cannot begin anew."""
+        return False

@@ -1,0 +1,188 @@
+"""The gradients of one optimizer on their way into the arena: what a backward hands over.
+
+A generation begins with the first gradient that a hook hands over. It is complete when every parameter has been handed
+over: by its hook, or by complete() if it has no gradient. How a gradient is written is the writer's matter
+(arena_writers.py); when the averages are waited for and applied is the listener's (synchronous_step.py,
+delayed_step.py).
+
+The first backward only watches: it finds the order in which gradients appear and which of them are sparse. Rank 0's
+findings are declared for all ranks. From then on each hook hands its gradient over at once.
+"""
+
+import sys
+
+from deft.gradient_round import HANDED, GradientRound, Phase
+from deft.production_order import ProductionOrder
+from deft.world import session
+
+import torch
+
+from . import hooks
+from .arena import Arena
+from .device import device_of
+from .gradient import GradientVersions
+
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+_PYTHON_BACKWARD = torch.autograd.function.BackwardCFunction.apply.__code__
+
+
+class GradientBuffer:
+    """Hooks, arena, and the round of gradients under way. `name` is the same on all ranks.
+
+    The listener has backward_begins(), which runs before the first gradient of a backward is handed over,
+    generation_begins(with_backward), which runs if that gradient or complete() begins a generation, and
+    backward_ends().
+    """
+
+    def __init__(self, name, gradients, passes, schedule, writer):
+        self.name = name
+        self.gradients = gradients  # in forward order, until the first backward has shown the order of production
+        self.sparse = []
+        self.arena = None
+        self.schedule = schedule
+        self.writer = writer
+        self.round = GradientRound(len(gradients), passes)
+        self.versions = GradientVersions()
+        self.task = -1  # autograd's number of the backward whose hooks run
+        self.listener = None
+        self._order = ProductionOrder(len(gradients))
+        self._hooks = [
+            gradient.param.register_post_accumulate_grad_hook(hooks.observing(self, index, gradient))
+            for index, gradient in enumerate(gradients)
+        ]
+
+    # ---- what the steps call
+
+    def complete(self, expose):
+        """Hands over what no hook has handed over in this generation.
+
+        `expose`: parameters without a gradient get p.grad, too. Otherwise nobody looks at p.grad before step(), and
+        changes of it are noted from now on.
+        """
+        if self.round.phase in (Phase.HANDED, Phase.AVERAGED):
+            return
+        if self.round.phase is Phase.IDLE:
+            self.listener.generation_begins(with_backward=False)
+        appeared = self._declare() if self.arena is None else ()
+        for place in self.round.missing():
+            self.writer.hand_in(self.gradients[place], expose)
+        for gradient in appeared:
+            self.round.marks[gradient.place] = HANDED
+        self.round.phase = Phase.HANDED
+        if not expose:
+            self.versions.note(self.gradients)
+
+    def used(self):
+        """The averages are applied or dropped: the next backward begins a new generation."""
+        self.round.used()
+        self.versions.forget()
+        self._order.restart_passes()
+
+    def release_grads(self):
+        for gradient in self.gradients:
+            gradient.param.grad = None
+
+    def produced(self):
+        """The gradients that backward made in this generation, complete or not."""
+        return [gradient for gradient in self.gradients if self.round.marks[gradient.place] == HANDED]
+
+    def has_unhanded_grads(self):
+        """Whether a parameter has a gradient that no hook has handed over: more passes over it are to come."""
+        return any(self.gradients[place].param.grad is not None for place in self.round.missing())
+
+    def set_passes(self, passes):
+        self.round.passes = passes
+        self.round.reset_marks()
+        self._order.restart_passes()
+        if self.arena is not None:
+            self._install_hooks()
+
+    def release(self):
+        """Takes the hooks off and lets go of the arena, before the session ends."""
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks = []
+        if self.arena is not None:
+            self.arena.release()
+        for gradient in self.gradients:
+            gradient.release()
+
+    # ---- what the hooks call
+
+    def observe(self, index, gradient):
+        """A gradient of the first generation."""
+        sparse = gradient.param.grad.is_sparse and not gradient.sparse_as_dense
+        passes = self._order.saw(index, sparse)
+        if passes > self.round.passes:
+            self.refuse(gradient)
+        if passes == self.round.passes and self.task != hooks.current_task():
+            self.begin_backward()
+
+    def begin_backward(self):
+        """The first gradient of a backward that hands over."""
+        self.listener.backward_begins()
+        self.task = hooks.current_task()
+        if self.round.phase is not Phase.OPEN:
+            self.listener.generation_begins(with_backward=True)
+        self.round.phase = Phase.OPEN
+        _queue_callback(self._end_backward)
+
+    def check_again(self, gradient):
+        """A gradient appears that was handed over before, and no step() has used it."""
+        if not self.writer.may_come_again(gradient, self.round.marks[gradient.place]):
+            self.refuse(gradient)
+
+    def refuse(self, gradient):
+        raise AssertionError(
+            f"Gradients were computed more than backward_passes_per_step times before call to step(): {gradient.name} "
+            f"has a gradient from more than {self.round.passes} backward passes. Increase backward_passes_per_step to "
+            "accumulate gradients locally, or call optimizer.zero_grad() where a gradient is not meant to be used"
+        )
+
+    def _end_backward(self):
+        """Completes the generation, unless this backward is nested in another one (activation checkpointing)."""
+        if self.round.phase is not Phase.OPEN or (not self.round.all_handed() and _is_nested()):
+            return
+        self.task = -1
+        self.listener.backward_ends()
+
+    # ---- the declaration
+
+    def _declare(self):
+        """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
+        known = self.gradients
+        agreed = self._order.agree(session(), f"{self.name}.order")
+        sparse = set(agreed.sparse)
+        self.sparse = [known[index] for index in agreed.sparse]
+        self.gradients = [known[index] for index in agreed.order if index not in sparse]
+        self.arena = Arena(
+            session(),
+            self.name,
+            [(g.name, g.wire_dtype, g.param.shape, g.position) for g in self.gradients],
+            self.schedule.slots,
+            device_of([g.param for g in self.gradients]),
+        )
+        for place, gradient in enumerate(self.gradients):
+            gradient.settle_in(place, [views[place] for views in self.arena.views], self.arena.staging)
+        self.schedule.attach(self.arena.group)
+        self.writer.attach(self.arena, self.gradients)
+        self.round.resize(len(self.gradients))
+        self._install_hooks()
+        return [known[index] for index in self._order.appeared() if index not in sparse]
+
+    def _install_hooks(self):
+        for hook in self._hooks:
+            hook.remove()
+        make = hooks.handing_over if self.round.passes == 1 else hooks.accumulating
+        self._hooks = [g.param.register_post_accumulate_grad_hook(make(self, g)) for g in self.gradients]
+        self._hooks += [g.param.register_post_accumulate_grad_hook(hooks.noting_sparse(self)) for g in self.sparse]
+
+
+def _is_nested():
+    """Whether this runs inside the Python backward of an autograd function: then another backward is under way."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _PYTHON_BACKWARD:
+            return True
+        frame = frame.f_back
+    return False

@@ -1,0 +1,51 @@
+"""Which optimizer a parameter belongs to: a model that is given to a new optimizer leaves its earlier one."""
+
+import weakref
+
+from torch.utils.weak import WeakTensorKeyDictionary
+
+_owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the steps of the optimizer whose hooks it has
+
+
+def retire_earlier(gradients):
+    """Ends the optimizers that these parameters had before; call it before any new hook is made."""
+    for gradient in gradients:
+        reference = _owners.pop(gradient.param, None)
+        earlier = None if reference is None else reference()
+        if earlier is not None and earlier.ownership.retired_by is None:
+            earlier.settle()
+            earlier.release()
+            earlier.ownership.retired_by = gradient.name
+
+
+def register(gradients, steps):
+    """`steps` has settle(), release() and an Ownership."""
+    for gradient in gradients:
+        _owners[gradient.param] = weakref.ref(steps)
+
+
+class Ownership:
+    """The parameters of one optimizer; those without a hook must not get a gradient."""
+
+    def __init__(self, optimizer, gradients):
+        hooked = {id(gradient.param) for gradient in gradients}
+        self._unhooked = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in hooked]
+        self.retired_by = None  # the name of a parameter that a newer optimizer has taken
+
+    def add_unhooked(self, params):
+        self._unhooked += params
+
+    def check_in_use(self):
+        if self.retired_by is not None:
+            raise RuntimeError(
+                f"parameter {self.retired_by} was given to a newer DistributedOptimizer; this one is out of use"
+            )
+
+    def check_gradients(self):
+        for param in self._unhooked:
+            if param.grad is not None:
+                raise RuntimeError(
+                    f"a parameter of shape {list(param.shape)} has a gradient, but did not require one when the "
+                    "optimizer was made distributed; set requires_grad before deft.torch.DistributedOptimizer, or wrap "
+                    "a new optimizer"
+                )

@@ -1,0 +1,177 @@
+"""step() if every update is made with the step's own gradients.
+
+With the barrier, p.grad holds the averages when backward() returns. With forward overlap, step() leaves the waiting to
+the next forward.
+"""
+
+import contextlib
+import sys
+
+from deft.gradient_round import Phase
+
+import torch
+
+from .autograd import allreduce
+from .collectives import Average
+from .sparse import exchange_sparse
+
+
+class SynchronousStep:
+    """Takes the calls of the user's optimizer and of its backward. It has the methods of DelayedStep."""
+
+    def __init__(self, buffer, applier, stages, ownership):
+        self.buffer = buffer
+        self.schedule = buffer.schedule
+        self.applier = applier
+        self.stages = stages
+        self.ownership = ownership
+        self._in_closure = False
+        buffer.listener = self
+
+    @property
+    def blocking(self):
+        """Whether every backward ends with the averages in p.grad."""
+        return self._in_closure or self.applier.overlap.deferred is None
+
+    # ---- what the optimizer calls
+
+    def step(self, update):
+        """`update` is the step() of the user's class."""
+        if self.buffer.round.phase is not Phase.AVERAGED and self.applier.may_defer():
+            self._defer()
+            return None
+        self.synchronize()
+        self.ownership.check_gradients()
+        self.applier.overlap.check_gradients_kept()
+        result = update()
+        self.buffer.used()
+        self.applier.overlap.count_step()
+        self.stages.watch(self.applier.overlap.tracker)
+        return result
+
+    def step_with(self, update, closure):
+        """The optimizer may decide by the loss, so it sees the average on every rank."""
+
+        def evaluate():
+            loss = closure()
+            self._synchronize_gradients()
+            value = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
+            return allreduce(value, op=Average, name=f"{self.buffer.name}.loss")
+
+        self.applier.flush()
+        with self._closure_runs():
+            result = update(evaluate)
+        self.buffer.used()
+        return result
+
+    def synchronize(self):
+        """Every p.grad holds its average afterwards."""
+        self.applier.flush()
+        self._synchronize_gradients()
+
+    def drop(self):
+        """zero_grad(): finishes what is under way, for the other ranks count on it."""
+        if self.buffer.round.phase in (Phase.OPEN, Phase.HANDED):
+            self._synchronize_gradients()
+        self.buffer.used()
+
+    def flush(self):
+        """Applies what step() has deferred to the next forward."""
+        self.applier.flush()
+
+    def flush_all(self):
+        self.applier.flush()
+
+    def settle(self):
+        """Before this rank leaves: waits for all that it has handed over, since the others wait for the same."""
+        self.applier.flush()
+        if self.buffer.round.phase is Phase.HANDED:
+            self._wait()
+
+    def show_averages(self):
+        """Somebody looks at the optimizer: with forward overlap the averages may not have arrived yet."""
+        if self.buffer.round.phase is Phase.HANDED and not self.blocking:
+            self._wait()
+
+    def release(self):
+        """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
+        self.applier.overlap.release()
+        self.stages.release()
+        self.buffer.release()
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            self.release()
+
+    # ---- what the buffer calls
+
+    def backward_begins(self):
+        """A further backward of the same step waits for the first one."""
+        if self.buffer.round.phase is Phase.HANDED:
+            self._wait()
+
+    def generation_begins(self, with_backward):
+        self.applier.overlap.generation_begins()
+        if with_backward:
+            self.stages.backward_begins()
+
+    def backward_ends(self):
+        if self.blocking or self.buffer.has_unhanded_grads():
+            self._synchronize_gradients()  # in the second case a further backward would add to what is under way
+        else:
+            self.buffer.complete(expose=False)
+
+    # ---- one generation
+
+    def _synchronize_gradients(self):
+        if self.buffer.round.phase is Phase.AVERAGED:
+            return
+        self.buffer.complete(expose=self.blocking)
+        self._wait()
+
+    def _wait(self):
+        """Waits for a complete generation."""
+        buffer, writer = self.buffer, self.buffer.writer
+        buffer.arena.wait(self.schedule.step)
+        writer.take_averages()
+        for gradient in buffer.sparse:
+            factor = writer.scaling.before * writer.scaling.after
+            exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor)
+        self.schedule.advance()
+        buffer.round.averaged()
+        if self.applier.overlap.watches:
+            buffer.versions.note(buffer.gradients)
+        else:
+            buffer.versions.forget()
+
+    def _defer(self):
+        """The update is made in the next forward."""
+        self.buffer.complete(expose=self.blocking)
+        self.ownership.check_gradients()
+        self.applier.flush()
+        self.applier.overlap.deferred.refuse_uses_before_update()
+        name = self.buffer.versions.changed()
+        if name is not None:
+            raise RuntimeError(
+                f"the gradient of {name} was changed between backward() and step() while it was being averaged "
+                "(clipping or unscaling, for instance): call optimizer.synchronize() before, or set "
+                "DEFT_OVERLAP_FORWARD=off"
+            )
+        self._detach()
+        (due,) = self.schedule.take_due()
+        self.applier.defer(due)
+
+    def _detach(self):
+        """Leaves a complete generation to the next forward. p.grad lets go of the arena."""
+        self.buffer.writer.detach()
+        self.schedule.advance()
+        self.buffer.release_grads()
+        self.buffer.used()
+
+    @contextlib.contextmanager
+    def _closure_runs(self):
+        before, self._in_closure = self._in_closure, True
+        try:
+            yield
+        finally:
+            self._in_closure = before
