@@ -42,7 +42,7 @@ def run(schedule, group, steps, flushes=()):
     return applied, dues
 
 
-@pytest.mark.parametrize(("plan", "flushes"), itertools.product(PLANS, [(), (4,), (2, 3, 7)]))
+@pytest.mark.parametrize(("plan", "flushes"), [*itertools.product(PLANS, [(), (4,), (2, 3, 7)])])
 def test_every_gradient_is_applied_once_in_order_at_its_date(plan, flushes):
     schedule, group = made(plan)
     applied, _ = run(schedule, group, 12, flushes)
