@@ -63,12 +63,15 @@ class Run:
             self.optimizer.flush()
         return {name: value.detach().clone() for name, value in self.model.state_dict().items()}
 
-    def expected(self, before_update=lambda _model: None):
-        """The same in one process: each generation's average over merged steps and ranks, applied when it was."""
-        return follow(self.calendars(), self.kind, self.dtype, self.passes, self.schedule, before_update)
+    def expected(self, before_update=lambda _model: None, scaled=False):
+        """The same in one process: each generation's average over merged steps and ranks, applied when it was.
+
+        `scaled`: k merged steps are applied with k times the learning rate.
+        """
+        return follow(self.calendars(), self.kind, self.dtype, self.passes, self.schedule, before_update, scaled)
 
 
-def follow(calendars, kind, dtype, passes, schedule, before_update):
+def follow(calendars, kind, dtype, passes, schedule, before_update, scaled=False):
     model = make(dtype=dtype)
     optimizer = OPTIMIZERS[kind](model.parameters())
     scheduler = schedule(optimizer) if schedule else None
@@ -76,12 +79,13 @@ def follow(calendars, kind, dtype, passes, schedule, before_update):
     waiting = {name: {} for name in params}  # of each parameter, its generations that are not applied yet, oldest first
     for step in range(len(calendars) + 1):
         while due := take_due(waiting, step):
-            for name, param in params.items():
-                param.grad = due.get(name)
-            before_update(model)
-            optimizer.step()
-            if scheduler is not None:
-                scheduler.step()
+            for merged, averages in by_merging(due, scaled):
+                for name, param in params.items():
+                    param.grad = averages.get(name)
+                before_update(model)
+                step_with_rate(optimizer, merged if scaled else 1)
+                if scheduler is not None:
+                    scheduler.step()
         if step == len(calendars):
             break
         optimizer.zero_grad()
@@ -96,11 +100,28 @@ def follow(calendars, kind, dtype, passes, schedule, before_update):
 
 
 def take_due(waiting, step):
-    """The oldest average of each parameter that is applied before `step`."""
+    """The oldest average of each parameter that is applied before `step`, and how many steps it merges."""
     due = {}
     for name, generations in waiting.items():
         number = next(iter(generations), None)
         if number is not None and generations[number][0].apply_step <= step:
             now, total = generations.pop(number)
-            due[name] = total / now.merged
+            due[name] = (now.merged, total / now.merged)
     return due
+
+
+def by_merging(due, split):
+    """The averages in one update, or in one for each number of merged steps."""
+    kinds = sorted({merged for merged, _ in due.values()})
+    chosen = [[merged] for merged in kinds] if split else [kinds]
+    for some in chosen:
+        yield some[0], {name: average for name, (merged, average) in due.items() if merged in some}
+
+
+def step_with_rate(optimizer, factor):
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] *= factor
+    optimizer.step()
+    for group, rate in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = rate

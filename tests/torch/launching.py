@@ -8,7 +8,6 @@ import contextlib
 import multiprocessing
 import os
 import pickle
-import re
 import signal
 import socket
 import subprocess
@@ -39,6 +38,11 @@ class WorkerFailed(AssertionError):
     def __init__(self, text, errors):
         super().__init__(text)
         self.errors = errors
+
+
+def without_deft(environment):
+    """No option of the caller's, and DEFT_TEST_BUILD is none at all."""
+    return {name: value for name, value in environment.items() if not name.startswith("DEFT_")}
 
 
 def free_port():
@@ -73,7 +77,7 @@ class Cluster:
         self.daemons.append(
             subprocess.Popen(
                 [DAEMON, "--socket", self.socket(node), "--listen", address, f"--ready_fd={write_end}"],
-                env={**os.environ, **self.environment},
+                env={**without_deft(os.environ), **self.environment},
                 stdout=log,
                 stderr=log,
                 pass_fds=[write_end],
@@ -143,7 +147,7 @@ class Cluster:
         processes = [
             subprocess.Popen(
                 [sys.executable, str(path), *arguments],
-                env={**os.environ, **self.variables(rank, workers, job), "PYTHONPATH": str(PACKAGE)},
+                env={**without_deft(os.environ), **self.variables(rank, workers, job), "PYTHONPATH": str(PACKAGE)},
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
                 text=True,
@@ -187,7 +191,7 @@ def _work(function, arguments, variables, log, answer):
     output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
     os.dup2(output, 1)
     os.dup2(output, 2)
-    for name in [name for name in os.environ if re.fullmatch(r"DEFT_(?!TEST_).*", name)]:
+    for name in [name for name in os.environ if name.startswith("DEFT_")]:
         del os.environ[name]
     os.environ.update(variables)
     import deft.torch as hvd

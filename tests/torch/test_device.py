@@ -1,4 +1,4 @@
-"""How gradients get from a GPU into the arena: the order of what is asked for, by stand-ins for torch.cuda."""
+"""How gradients get from a GPU into the arena and back, on a model of a GPU whose streams run as late as they may."""
 
 import contextlib
 import threading
@@ -70,99 +70,186 @@ def test_what_goes_wrong_is_raised_where_it_is_waited_for(device):
 
 
 class Stream:
-    """Notes what is asked of it."""
+    """Work that runs only when somebody waits for it, in order: the latest that a GPU may run it."""
 
-    def __init__(self, log, name):
-        self.log, self.name = log, name
+    def __init__(self):
+        self.queue = []
+
+    def enqueue(self, work):
+        self.queue.append(work)
 
     def wait_stream(self, other):
-        self.log.append(f"{self.name} waits for {other.name}")
-
-    def synchronize(self):
-        self.log.append(f"host waits for {self.name}")
+        self.enqueue(other.record_event().synchronize)
 
     def record_event(self, event=None):
-        stream = self
+        event = Recorded() if event is None else event
+        event.at(self, len(self.queue))
+        return event
 
-        class Recorded:
-            def synchronize(self):
-                stream.log.append(f"host waits for an event of {stream.name}")
+    def synchronize(self):
+        self.record_event().synchronize()
 
-        self.log.append(f"event on {self.name}" + (", to sleep for" if event == "blocking" else ""))
-        return Recorded()
+    def run_until(self, count):
+        while count > 0 and self.queue:
+            self.queue.pop(0)()
+            count -= 1
+        return count
 
 
-class Cuda:
-    """As much of torch.cuda as staging uses."""
+class Recorded:
+    """Passes when all that was enqueued before it has run."""
+
+    def __init__(self, blocking=False):
+        self.blocking = blocking
+
+    def at(self, stream, count):
+        self._stream, self._after = stream, list(stream.queue[:count])
+
+    def synchronize(self):
+        while any(work in self._stream.queue for work in self._after):
+            self._stream.run_until(1)
+
+
+class Gpu:
+    """As much of torch.cuda as staging uses. Memory that the host may access while it is pinned."""
+
+    Event = Recorded
 
     def __init__(self, code=0):
-        self.log, self.code = [], code
-        self.compute = Stream(self.log, "compute")
+        self.compute, self.entered, self.code = Stream(), None, code
+        self.pinned = set()
 
     def Stream(self, _device):
-        return Stream(self.log, "copies")
+        return Stream()
 
-    def current_stream(self, _device):
-        return self.compute
-
-    def Event(self, blocking=False):
-        return "blocking" if blocking else "spinning"
+    def current_stream(self, _device=None):
+        return self.entered or self.compute
 
     @contextlib.contextmanager
     def stream(self, stream):
-        self.log.append(f"on {stream.name}:")
+        before, self.entered = self.entered, stream
         yield
+        self.entered = before
 
     def cudart(self):
         return self
 
     def cudaHostRegister(self, address, size, _flags):
-        self.log.append(f"pin {address} {size}")
+        if self.code == 0:
+            self.pinned.add((address, size))
         return self.code
 
     def cudaHostUnregister(self, address):
-        self.log.append(f"unpin {address}")
+        self.pinned = {(at, size) for at, size in self.pinned if at != address}
+
+    def tensor(self, *values):
+        tensor = torch.tensor(values).as_subclass(Lazy)
+        tensor.gpu, tensor.held = self, []
+        return tensor
+
+    def write(self, tensor, *values):
+        """What a backward does: a kernel on the compute stream writes the gradient."""
+        values = torch.tensor(values)
+        self.compute.enqueue(lambda: torch.Tensor.copy_(tensor, values))
+
+    def reuse(self, tensor):
+        """The allocator gives the memory to another tensor: at once, or when the streams that hold it are done."""
+
+        def overwrite():
+            torch.Tensor.fill_(tensor, -1)
+
+        if not tensor.held:
+            self.compute.enqueue(overwrite)
+        for stream in tensor.held:
+            self.compute.enqueue(stream.record_event().synchronize)
+        if tensor.held:
+            self.compute.enqueue(overwrite)
 
 
-class Grad(torch.Tensor):
-    """A gradient that notes for which stream its memory is kept."""
+class Lazy(torch.Tensor):
+    """Memory whose copies run on the current stream of the model."""
+
+    def copy_(self, source, non_blocking=False):
+        assert non_blocking, "the host would wait for the GPU"
+        self.gpu.current_stream().enqueue(lambda: torch.Tensor.copy_(self, source))
+        return self
 
     def record_stream(self, stream):
-        stream.log.append(f"kept for {stream.name}")
+        self.held.append(stream)
 
 
-def test_a_copy_to_the_arena_waits_for_the_backward_on_a_stream_of_its_own(device):
-    cuda = Cuda()
-    staging = device.HostStaging(4096, 64, "cuda:0", cuda)
-    grad, view = torch.ones(4).as_subclass(Grad), torch.zeros(4)
+def values(tensor):
+    return torch.Tensor.tolist(tensor.as_subclass(torch.Tensor))
+
+
+def test_the_event_of_a_copy_passes_when_the_arena_holds_what_the_backward_wrote(device):
+    gpu = Gpu()
+    staging = device.HostStaging(4096, 64, "cuda:0", gpu)
+    grad, view = gpu.tensor(0.0, 0.0), gpu.tensor(0.0, 0.0)
+    gpu.write(grad, 1.0, 2.0)  # enqueued, not run yet
     staging.fetch(grad, view)
-    staging.record_event()
-    assert cuda.log == [
-        "pin 4096 64",
-        "copies waits for compute",
-        "on copies:",
-        "kept for copies",
-        "event on copies, to sleep for",
-    ]
-    assert view.tolist() == [1, 1, 1, 1]
+    event = staging.record_event()
+    assert values(view) == [0, 0], "the host has waited for the GPU"
+    event.synchronize()
+    assert values(view) == [1, 2]
+    assert event.blocking, "whoever waits spins on a core of training"
 
 
-def test_the_host_writes_to_the_arena_only_when_no_copy_is_under_way_in_either_direction(device):
-    cuda = Cuda()
-    staging = device.HostStaging(4096, 64, "cuda:0", cuda)
-    grad = torch.zeros(4)
-    staging.bring(torch.ones(4), grad)
-    assert grad.tolist() == [1, 1, 1, 1]
-    del cuda.log[:]
+def test_memory_of_a_gradient_is_not_used_again_before_it_is_copied(device):
+    gpu = Gpu()
+    staging = device.HostStaging(4096, 64, "cuda:0", gpu)
+    grad, view = gpu.tensor(0.0, 0.0), gpu.tensor(0.0, 0.0)
+    gpu.write(grad, 3.0, 4.0)
+    staging.fetch(grad, view)
+    event = staging.record_event()
+    gpu.reuse(grad)
+    gpu.compute.synchronize()  # compute runs as far as it may before the copy's own event is waited for
+    event.synchronize()
+    assert values(view) == [3, 4]
+    assert values(grad) == [-1, -1]
+
+
+def test_an_average_is_on_the_gpu_before_the_kernels_that_use_it(device):
+    gpu = Gpu()
+    staging = device.HostStaging(4096, 64, "cuda:0", gpu)
+    view, grad, seen = torch.tensor([5.0, 6.0]), gpu.tensor(0.0, 0.0), []
+    staging.bring(view, grad)
+    gpu.compute.enqueue(lambda: seen.append(values(grad)))  # the optimizer's kernel
+    gpu.compute.synchronize()
+    assert seen == [[5, 6]]
+
+
+@pytest.mark.parametrize("direction", ["to the arena", "to the GPU"])
+def test_the_host_writes_to_the_arena_only_after_the_copies_in_either_direction(device, direction):
+    gpu = Gpu()
+    staging = device.HostStaging(4096, 64, "cuda:0", gpu)
+    arena, memory = gpu.tensor(1.0, 1.0), gpu.tensor(7.0, 7.0)
+    if direction == "to the arena":
+        staging.fetch(memory, arena)
+    else:
+        staging.bring(arena, memory)
     staging.settle()
-    assert cuda.log == ["host waits for copies", "host waits for an event of compute"]
+    torch.Tensor.fill_(arena, 0)  # what the host does next
+    gpu.compute.synchronize()
+    staging.stream.synchronize()
+    assert values(arena) == [0, 0], "a copy came after the host's write"
+    assert values(memory) == ([7, 7] if direction == "to the arena" else [1, 1])
+
+
+def test_the_arena_is_pinned_while_copies_may_run_and_no_longer(device):
+    gpu = Gpu()
+    staging = device.HostStaging(4096, 64, "cuda:0", gpu)
+    assert gpu.pinned == {(4096, 64)}
+    view = gpu.tensor(0.0)
+    gpu.write(grad := gpu.tensor(0.0), 2.0)
+    staging.fetch(grad, view)
     staging.close()
-    assert cuda.log[-1] == "unpin 4096"
+    assert values(view) == [2] and gpu.pinned == set()
 
 
 def test_memory_that_cannot_be_pinned_is_said(device):
     with pytest.raises(RuntimeError, match=r"cannot pin the 64 bytes.*ulimit -l"):
-        device.HostStaging(4096, 64, "cuda:0", Cuda(code=2))
+        device.HostStaging(4096, 64, "cuda:0", Gpu(code=2))
 
 
 def test_parameters_on_several_devices_are_refused(device):

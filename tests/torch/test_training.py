@@ -94,12 +94,20 @@ def test_merged_gradients_give_the_bits_of_single_ones(start, links):
     assert merged == cluster.run(train_with_a_large_last_layer, workers=4, policy="fifo")
 
 
+def same_movement(state, expected, dtype, share):
+    """The weights moved as they did in one process: the difference is a small share of the way that they went."""
+    start = parameters(make(dtype=dtype))
+    for name, value in expected.items():
+        way = (value.double() - start[name].double()).norm()
+        off = (state[name].double() - value.double()).norm()
+        assert way > 0 and off <= share * way, f"{dtype} {name}: {off:.3g} off after a way of {way:.3g}"
+
+
 def train_dtypes():
-    for dtype, rtol, atol in ((torch.float64, 1e-9, 1e-9), (torch.bfloat16, 0.1, 0.05), (torch.float16, 0.05, 0.01)):
-        expected = train_alone("sgd", STEPS, dtype)
+    for dtype, share in ((torch.float64, 1e-9), (torch.bfloat16, 0.15), (torch.float16, 0.02)):
         state, _ = distributed("sgd", dtype)
         assert_same_everywhere(state)
-        assert_close(state, expected, rtol, atol)
+        same_movement(state, train_alone("sgd", STEPS, dtype), dtype, share)
     expected = train_alone("sgd", STEPS)
     state, _ = distributed("sgd", compression=hvd.Compression.fp16)
     assert_same_everywhere(state)

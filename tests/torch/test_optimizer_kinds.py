@@ -1,0 +1,166 @@
+"""Optimizers of any kind: with step hooks, from outside of torch.optim, with groups; and what state_dict() sees."""
+
+import deft
+import deft.torch as hvd
+import pytest
+import torch
+from delayed_reference import Run
+from small_models import (
+    OPTIMIZERS,
+    assert_same_everywhere,
+    batches,
+    check,
+    digest,
+    loss_of,
+    make,
+    overlaps,
+    own_share,
+    parameters,
+    train_alone,
+)
+
+STEPS = 6
+
+
+def train(model, optimizer, steps=STEPS):
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.step()
+    return optimizer
+
+
+# ---- hooks on step()
+
+
+def step_with_hooks():
+    """A hook sees the averages before the update and the new weights after it, once a step."""
+    model, alone = make(), make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    alone_optimizer = OPTIMIZERS["sgd"](alone.parameters())
+    train(model, optimizer)
+    train_whole(alone, alone_optimizer)
+    assert overlaps(optimizer) == deft.policy_traits().overlaps_forward
+    seen = {"mine": [], "alone": []}
+    for name, net, opt in (("mine", model, optimizer), ("alone", alone, alone_optimizer)):
+        notes = seen[name]
+        opt.register_step_pre_hook(lambda *_, net=net, notes=notes: notes.append(grads(net)))
+        opt.register_step_post_hook(lambda *_, net=net, notes=notes: notes.append(parameters(net)))
+    train(model, optimizer, 3)
+    train_whole(alone, alone_optimizer, 3)
+    assert len(seen["mine"]) == len(seen["alone"]) == 6
+    for mine, whole in zip(seen["mine"], seen["alone"]):
+        for key, value in whole.items():
+            torch.testing.assert_close(mine[key], value, rtol=1e-4, atol=1e-5)
+    return check(model, optimizer, parameters(alone))
+
+
+def train_whole(model, optimizer, steps=STEPS):
+    for x, y in batches(steps):
+        optimizer.zero_grad()
+        loss_of(model, x, y).backward()
+        optimizer.step()
+
+
+def grads(model):
+    return {name: param.grad.detach().clone() for name, param in model.named_parameters()}
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack 0@1"])
+def test_step_hooks_keep_the_barrier(start, policy):
+    assert all(start(2, policy=policy).run(step_with_hooks))
+
+
+# ---- from outside of torch.optim
+
+
+class Lion(torch.optim.Optimizer):
+    """As scripts bring their own; each parameter is updated by itself."""
+
+    def __init__(self, params, lr):
+        super().__init__(params, {"lr": lr})
+
+    @torch.no_grad()
+    def step(self, closure=None):
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is None:
+                    continue
+                momentum = self.state[param].setdefault("momentum", torch.zeros_like(param))
+                param.sub_(group["lr"] * (0.9 * momentum + 0.1 * param.grad))
+                momentum.mul_(0.99).add_(param.grad, alpha=0.01)
+
+
+def own_optimizer(overlap):
+    model, alone = make(), make()
+    optimizer = hvd.DistributedOptimizer(
+        Lion(model.parameters(), lr=0.1), model.named_parameters(), overlap_forward=overlap
+    )
+    assert isinstance(optimizer, Lion)
+    train(model, optimizer)
+    train_whole(alone, Lion(alone.parameters(), lr=0.1))
+    assert overlaps(optimizer) == (overlap == "on")
+    return check(model, optimizer, parameters(alone))
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0@1"])
+@pytest.mark.parametrize("overlap", ["auto", "on"])
+def test_an_optimizer_of_ones_own_overlaps_only_if_that_is_said(start, policy, overlap):
+    assert all(start(2, policy=policy).run(own_optimizer, overlap))
+
+
+# ---- groups
+
+
+def with_groups(options):
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), **options)
+    train(model, optimizer)
+    return check(model, optimizer, train_alone("sgd", STEPS, schedule=False)) and digest(parameters(model))
+
+
+def test_horovods_groups_change_nothing(start):
+    cluster = start(2, policy="bytescheduler")
+    bits = {with_ for options in ({}, {"num_groups": 2}) for with_ in cluster.run(with_groups, options)}
+    assert len(bits) == 1
+
+
+# ---- what state_dict() sees
+
+
+def states(model, optimizer):
+    """Digests of the parameters: as they lie there, in model.state_dict(), after optimizer.flush()."""
+    before = digest({name: param.detach().clone() for name, param in model.named_parameters()})
+    named = {name: value for name, value in model.state_dict().items() if name in dict(model.named_parameters())}
+    saved = digest(named)
+    optimizer.flush()
+    return before, saved, digest({name: param.detach().clone() for name, param in model.named_parameters()})
+
+
+def save_with_overlap():
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    train(model, optimizer)
+    assert overlaps(optimizer)
+    return states(model, optimizer)
+
+
+def test_state_dict_has_the_updates_that_wait_for_the_next_forward(start):
+    for before, saved, flushed in start(2, policy="bytescheduler").run(save_with_overlap):
+        assert before != saved == flushed
+
+
+def save_delayed(overlap):
+    run = Run("sgd", overlap_forward=overlap)
+    run.step(7)
+    found = states(run.model, run.optimizer)
+    assert_same_everywhere(run.state())
+    return found
+
+
+@pytest.mark.parametrize("overlap", ["off", "on"])
+def test_state_dict_does_not_have_delayed_updates_that_are_not_due(start, overlap):
+    cluster = start(2, policy="knapsack", max_staleness_steps=16)
+    for before, saved, flushed in cluster.run(save_delayed, overlap, plan="0@3"):
+        assert saved != flushed  # the newest two steps wait
+        assert (before == saved) == (overlap == "off")  # with overlap it holds the update that was due
