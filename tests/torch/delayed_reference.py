@@ -3,6 +3,12 @@
 import deft.torch as hvd
 import torch
 from small_models import OPTIMIZERS, batches, loss_of, make, own_share, wrapped
+from torch.optim import lr_scheduler
+
+
+def delayed(start, nodes, function, *arguments, workers=2, **options):
+    """Runs a job whose updates may be delayed."""
+    return start(nodes, policy="knapsack", max_staleness_steps=16).run(function, *arguments, workers=workers, **options)
 
 
 def share_of(rank, size, *tensors):
@@ -125,3 +131,22 @@ def step_with_rate(optimizer, factor):
     optimizer.step()
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
+
+
+# ---- learning rates
+
+
+def jump(update):
+    return 0.01 if update in (2, 3) else 10.0 if update == 5 else 1.0
+
+
+SCHEDULES = {
+    "step": lambda optimizer: lr_scheduler.StepLR(optimizer, 2, 0.5),
+    "cosine": lambda optimizer: lr_scheduler.CosineAnnealingLR(optimizer, 7),
+    "jump": lambda optimizer: lr_scheduler.LambdaLR(optimizer, jump),
+    "sequential": lambda optimizer: lr_scheduler.SequentialLR(
+        optimizer,
+        [lr_scheduler.LinearLR(optimizer, 0.1, total_iters=3), lr_scheduler.ExponentialLR(optimizer, 0.8)],
+        milestones=[3],
+    ),
+}

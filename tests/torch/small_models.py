@@ -9,6 +9,7 @@ from torch.nn import functional
 
 BATCH = 8  # of all ranks together
 FEATURES, CLASSES = 20, 7
+DOUBLE = {"rtol": 1e-9, "atol": 1e-11}  # of float64, for assert_close
 
 
 class Mixed(nn.Module):

@@ -3,16 +3,11 @@
 import deft.torch as hvd
 import pytest
 import torch
-from delayed_reference import Run, backward, data_of, share_of
+from delayed_reference import Run, backward, data_of, delayed, share_of
 from launching import WorkerFailed
-from small_models import OPTIMIZERS, assert_close, assert_same_everywhere, digest, loss_of, make, own_share
+from small_models import DOUBLE, OPTIMIZERS, assert_close, assert_same_everywhere, digest, loss_of, make, own_share
 
 PLANS = ["0@2", "0-1@4", "0-2@5"]
-DOUBLE = {"rtol": 1e-9, "atol": 1e-11}
-
-
-def delayed(start, nodes, function, *arguments, **options):
-    return start(nodes, policy="knapsack", max_staleness_steps=16).run(function, *arguments, **options)
 
 
 def train_scaled(run, scaler, steps, broken=(), clip=None, factor=1e30):
