@@ -106,16 +106,16 @@ def test_what_is_shown_before_the_step_ends_is_not_given_again():
 
 
 def test_a_flush_hands_over_the_generations_under_way_by_runs():
-    group = FakeGroup([Pattern(3), Pattern(3), Pattern(1), Pattern(2), Pattern(3)])
+    group = FakeGroup([Pattern(3), Pattern(3), Pattern(1), Pattern(2), Pattern(3), Pattern(5)])
     schedule = UpdateSchedule(slots=4)
     schedule.attach(group)
     for _ in range(4):
         schedule.advance()
         schedule.take_due()
-    assert schedule.pending()  # step 3 is in generations that end with step 5
-    assert sorted(schedule.flush()) == [(0, 2, 1, 1), (4, 1, 1, 1)]
+    assert schedule.pending()  # step 3 is in generations that end with step 5, or with the step that comes next
+    assert sorted(schedule.flush()) == [(0, 2, 1, 1), (4, 1, 1, 1), (5, 1, 0, 0)]
     (due,) = schedule.take_due()
-    assert [due.of(place) is not None for place in range(5)] == [True, True, False, False, True]
+    assert [due.of(place) is not None for place in range(6)] == [True, True, False, False, True, True]
     assert not schedule.pending()
 
 
