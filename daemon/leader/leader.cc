@@ -5,7 +5,6 @@
 #include <algorithm>
 
 #include "core/model/link_costs.h"
-#include "daemon/wire/envelopes.h"
 
 namespace deft::daemon {
 
@@ -23,9 +22,7 @@ std::string describe_ranks(const std::vector<std::uint32_t>& ranks) {
 
 namespace {
 
-std::vector<std::uint32_t> ranks_of(const proto::Join& join) { return {join.ranks().begin(), join.ranks().end()}; }
-
-std::string place(const proto::Join& join) { return join.host() + " (rank " + describe_ranks(ranks_of(join)) + ")"; }
+std::string place(const wire::Join& join) { return join.host + " (rank " + describe_ranks(join.ranks) + ")"; }
 
 }  // namespace
 
@@ -40,17 +37,8 @@ Leader::Leader(Reactor& reactor, std::string job, std::uint64_t incarnation, Job
       incarnation_(incarnation),
       settings_(std::move(settings)),
       world_(world),
-      send_([this, send = std::move(send)](const Peer& peer, proto::Envelope envelope) {
-        envelope.set_version(kControlVersion);
-        envelope.set_job(job_);
-        envelope.set_incarnation(incarnation_);
-        send(peer, std::move(envelope));
-      }),
-      store_([this](const Peer& peer, proto::StoreValue value) {
-        proto::Envelope envelope;
-        *envelope.mutable_store_value() = std::move(value);
-        send_(peer, std::move(envelope));
-      }) {
+      send_(std::move(send)),
+      store_([this](const Peer& peer, wire::StoreValue value) { send_(peer, std::move(value)); }) {
   gather_timer_ = reactor_.after(settings_.timeout_us, [this] { give_up_gathering(); });
 }
 
@@ -59,57 +47,83 @@ Leader::~Leader() {
   reactor_.cancel(tick_timer_);
 }
 
-Leader::Member* Leader::member_of(const Peer& peer) {
+const Leader::Member* Leader::member_of(const Peer& peer) const {
   const auto it = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.peer == peer; });
   return it == members_.end() ? nullptr : &*it;
 }
 
-void Leader::broadcast(const proto::Envelope& envelope) {
-  for (const auto& member : members_) send_(member.peer, envelope);
+void Leader::broadcast(const wire::ToNode& message) {
+  for (const auto& member : members_) send_(member.peer, message);
 }
 
-void Leader::receive(const Peer& from, const proto::Envelope& envelope) {
-  if (state_ == State::kFailed) return;
-  if (envelope.has_join()) return on_join(from, envelope.join());
-  if (from.empty() && envelope.has_failure()) return on_failure(envelope.failure());  // also before it has joined
-  Member* const member = member_of(from);
-  if (member == nullptr) return;
-  member->last_seen_us = MonotonicClock::now();
+wire::LeaderFacts Leader::facts(const Peer& from) const {
+  wire::LeaderFacts facts;
+  facts.world = world_;
+  if (const Member* const member = member_of(from)) facts.sender_ranks = member->join.ranks;
+  for (const auto& state : link_states_) facts.link_epochs.push_back(state.epoch);
+  facts.next_number = next_number_;
+  facts.buckets = [this](std::uint32_t id) {
+    const auto group = groups_.find(id);
+    return group == groups_.end() || !group->second.scheduler ? 0 : group->second.schedules.size();
+  };
+  return facts;
+}
+
+bool Leader::refuse(const Peer& from, const Error& error) {
+  const Member* const member = member_of(from);
+  if (member == nullptr || state_ == State::kFailed) return false;
   const auto node = static_cast<std::size_t>(member - members_.data());
-  switch (envelope.body_case()) {
-    case proto::Envelope::kLinksOpen: return on_links_open(*member);
-    case proto::Envelope::kDeclare: return on_declare(node, envelope.declare());
-    case proto::Envelope::kOperationReady: return on_operation_ready(node, envelope.operation_ready());
-    case proto::Envelope::kGradientStatistics: return on_statistics(node, envelope.gradient_statistics());
-    case proto::Envelope::kStepTime: return on_step_time(*member, envelope.step_time());
-    case proto::Envelope::kStoreSet: return store_.set(envelope.store_set());
-    case proto::Envelope::kStoreGet: return store_.get(from, envelope.store_get());
-    case proto::Envelope::kFailure: return on_failure(envelope.failure());
-    case proto::Envelope::kLeave: return on_leave(envelope.leave());
-    case proto::Envelope::kLinkFailed:
-      return on_link_failed(envelope.link_failed().link(), envelope.link_failed().epoch(),
-                            error_of(envelope.link_failed().cause()));
-    case proto::Envelope::kLinkStopped: return on_link_stopped(node, envelope.link_stopped());
-    case proto::Envelope::kLinkProgress: return on_link_progress(node, envelope.link_progress());
-    case proto::Envelope::kStalled: return broadcast(envelope);
-    case proto::Envelope::kWaiting: return send_(Peer(), envelope);
-    case proto::Envelope::kHeartbeat:
-      if (!envelope.heartbeat().reply()) send_(from, heartbeat_reply(envelope.heartbeat().number()));
-      return;
-    default: return;
-  }
+  fail_job(error.in("a message from " + member->describe(node)));
+  return true;
 }
 
-std::optional<Error> Leader::check_join(const proto::Join& join) const {
-  if (join.world() != world_)
+void Leader::receive(const Peer& from, wire::ToLeader message) {
+  if (state_ == State::kFailed) return;
+  if (auto* const join = std::get_if<wire::Join>(&message)) return on_join(from, std::move(*join));
+  const auto* const failure = std::get_if<wire::Failure>(&message);
+  if (from.empty() && failure != nullptr) return on_failure(*failure);  // also before it has joined
+  const auto it = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.peer == from; });
+  if (it == members_.end()) return;
+  Member& member = *it;
+  member.last_seen_us = MonotonicClock::now();
+  const auto node = static_cast<std::size_t>(it - members_.begin());
+  std::visit(wire::Overloaded{
+                 [](wire::Join&) {},
+                 [&](wire::LinksOpen&) { on_links_open(member); },
+                 [&](wire::Declare& declare) { on_declare(node, std::move(declare)); },
+                 [&](wire::OperationReady& ready) { on_operation_ready(node, std::move(ready)); },
+                 [&](wire::GradientStatistics& statistics) { on_statistics(node, statistics); },
+                 [&](wire::StepTime& time) { on_step_time(member, time); },
+                 [&](wire::StoreSet& set) { check(store_.set(std::move(set))); },
+                 [&](wire::StoreGet& get) { check(store_.get(from, std::move(get))); },
+                 [&](wire::LinkFailed& failed) { on_link_failed(failed.link, failed.epoch, failed.cause); },
+                 [&](wire::LinkStopped& stopped) { on_link_stopped(node, stopped); },
+                 [&](wire::NodeProgress& progress) { on_link_progress(node, progress); },
+                 [&](wire::Heartbeat& heartbeat) {
+                   if (!heartbeat.reply) send_(from, wire::Heartbeat{heartbeat.number, true});
+                 },
+                 [&](wire::Failure& failed) { on_failure(failed); },
+                 [&](wire::Leave& leave) { on_leave(leave); },
+                 [&](wire::Stalled& stalled) { broadcast(stalled); },
+                 [&](wire::Waiting& waiting) { send_(Peer(), waiting); },
+             },
+             message);
+}
+
+void Leader::check(const Result<void>& done) {
+  if (!done) fail_job(done.error());
+}
+
+std::optional<Error> Leader::check_join(const wire::Join& join) const {
+  if (join.world != world_)
     return Error{ErrorKind::kMismatch,
-                 place(join) + " was started with a world size of " + std::to_string(join.world()) +
+                 place(join) + " was started with a world size of " + std::to_string(join.world) +
                      ", the leader with " + std::to_string(world_),
                  "give all workers the same WORLD_SIZE",
                  {}};
   for (const auto& member : members_)
-    for (const auto rank : join.ranks())
-      if (std::count(member.join.ranks().begin(), member.join.ranks().end(), rank) != 0)
+    for (const auto rank : join.ranks)
+      if (std::count(member.join.ranks.begin(), member.join.ranks.end(), rank) != 0)
         return Error{
             ErrorKind::kMismatch,
             "two workers have rank " + std::to_string(rank) + ": on " + place(member.join) + " and on " + place(join),
@@ -117,16 +131,15 @@ std::optional<Error> Leader::check_join(const proto::Join& join) const {
             {}};
   if (members_.empty()) return std::nullopt;
   const auto& first = members_.front().join;
-  if (join.deft_version() != first.deft_version())
-    return Error{
-        ErrorKind::kMismatch,
-        place(first) + " runs deftd " + first.deft_version() + ", " + place(join) + " runs " + join.deft_version(),
-        "install the same version on all nodes",
-        {}};
-  for (const auto& [name, value] : first.settings()) {
-    const auto it = join.settings().find(name);
-    if (it == join.settings().end() && join.has_refusal()) continue;  // it does not know
-    const std::string other = it == join.settings().end() ? "(unset)" : it->second;
+  if (join.deft_version != first.deft_version)
+    return Error{ErrorKind::kMismatch,
+                 place(first) + " runs deftd " + first.deft_version + ", " + place(join) + " runs " + join.deft_version,
+                 "install the same version on all nodes",
+                 {}};
+  for (const auto& [name, value] : first.settings) {
+    const auto it = join.settings.find(name);
+    if (it == join.settings.end() && join.refusal) continue;  // it does not know
+    const std::string other = it == join.settings.end() ? "(unset)" : it->second;
     if (other != value)
       return Error{ErrorKind::kMismatch,
                    "the nodes differ in '" + name + "': '" + value + "' on " + place(first) + ", '" + other + "' on " +
@@ -138,22 +151,22 @@ std::optional<Error> Leader::check_join(const proto::Join& join) const {
   return std::nullopt;
 }
 
-void Leader::on_join(const Peer& from, const proto::Join& join) {
+void Leader::on_join(const Peer& from, wire::Join join) {
   // Repeated while others are missing: the leader lives and knows it.
-  if (member_of(from) != nullptr) return send_(from, heartbeat_reply(0));
-  if (state_ != State::kGathering || join.ranks_size() == 0) return;
+  if (member_of(from) != nullptr) return send_(from, wire::Heartbeat{0, true});
+  if (state_ != State::kGathering || join.ranks.empty()) return;
   const auto error = check_join(join);
   Member member;
   member.peer = from;
-  member.join = join;
+  member.join = std::move(join);
   member.last_seen_us = MonotonicClock::now();
   members_.push_back(std::move(member));
   if (error) return fail_job(*error);
   std::size_t present = 0;
-  for (const auto& m : members_) present += static_cast<std::size_t>(m.join.ranks_size());
+  for (const auto& m : members_) present += m.join.ranks.size();
   if (present < world_) return;
   if (const auto refused = refusal()) return fail_job(*refused);
-  if (members_.size() > 1 && members_.front().join.links().empty())
+  if (members_.size() > 1 && members_.front().join.links.empty())
     return fail_job({ErrorKind::kInvalid, "the nodes have no link between them", "name one by DEFT_LINKS", {}});
   begin_connecting();
 }
@@ -161,7 +174,7 @@ void Leader::on_join(const Peer& from, const proto::Join& join) {
 // Of the first node that cannot take part.
 std::optional<Error> Leader::refusal() const {
   for (const auto& member : members_)
-    if (member.join.has_refusal()) return error_of(member.join.refusal());
+    if (member.join.refusal) return member.join.refusal;
   return std::nullopt;
 }
 
@@ -171,7 +184,7 @@ void Leader::give_up_gathering() {
   std::vector<bool> here(world_, false);
   std::string hosts;
   for (const auto& member : members_) {
-    for (const auto rank : member.join.ranks())
+    for (const auto rank : member.join.ranks)
       if (rank < world_) here[rank] = true;
     hosts += (hosts.empty() ? "" : "; ") + place(member.join);
   }
@@ -189,26 +202,19 @@ void Leader::begin_connecting() {
   reactor_.cancel(gather_timer_);
   gather_timer_ = 0;
   state_ = State::kConnecting;
-  const auto first_rank = [](const Member& m) {
-    return *std::min_element(m.join.ranks().begin(), m.join.ranks().end());
-  };
+  const auto first_rank = [](const Member& m) { return *std::min_element(m.join.ranks.begin(), m.join.ranks.end()); };
   std::sort(members_.begin(), members_.end(),
             [&](const Member& a, const Member& b) { return first_rank(a) < first_rank(b); });
-  proto::Envelope envelope;
-  for (const auto& member : members_) {
-    auto* const node = envelope.mutable_joined()->add_nodes();
-    node->set_host(member.join.host());
-    *node->mutable_ranks() = member.join.ranks();
-    *node->mutable_links() = member.join.links();
-  }
+  wire::Joined joined;
+  for (const auto& member : members_) joined.nodes.push_back({member.join.host, member.join.ranks, member.join.links});
   for (std::size_t i = 0; i < members_.size(); ++i) {
-    envelope.mutable_joined()->set_node(static_cast<std::uint32_t>(i));
-    send_(members_[i].peer, envelope);
+    joined.node = static_cast<std::uint32_t>(i);
+    send_(members_[i].peer, joined);
   }
-  for (const auto& link : members_.front().join.links()) {
-    const double latency_us = link.name() == "local" ? 1 : 200;
-    const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name());
-    links_.emplace_back(known != nullptr ? *known : model::LinkModel{link.name(), latency_us, 1000});
+  for (const auto& link : members_.front().join.links) {
+    const double latency_us = link.name == "local" ? 1 : 200;
+    const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name);
+    links_.emplace_back(known != nullptr ? *known : model::LinkModel{link.name, latency_us, 1000});
   }
   link_states_.resize(links_.size());
   for (auto& state : link_states_) state.progress.resize(members_.size());
@@ -220,23 +226,18 @@ void Leader::on_links_open(Member& member) {
   const bool all = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.links_open; });
   if (!all || state_ != State::kConnecting) return;
   state_ = State::kRunning;
-  proto::Envelope envelope;
-  envelope.mutable_begin();
-  broadcast(envelope);
+  broadcast(wire::Begin{});
 }
 
-void Leader::on_failure(const proto::Failure& failure) {
-  const Error error = error_of(failure);
-  if (!failure.suspected()) return fail_job(error);
-  suspect(error, false);
+void Leader::on_failure(const wire::Failure& failure) {
+  if (!failure.suspected) return fail_job(failure.error);
+  suspect(failure.error, false);
 }
 
 void Leader::suspect(const Error& error, bool of_link) {
   if (suspicion_ && (of_link || !suspicion_->of_link)) return;
   suspicion_ = {error, MonotonicClock::now(), of_link};
-  proto::Envelope ping;
-  ping.mutable_heartbeat()->set_number(++heartbeats_);
-  broadcast(ping);
+  broadcast(wire::Heartbeat{++heartbeats_, false});
 }
 
 void Leader::check_suspicion(TimeUs now_us) {
@@ -254,14 +255,12 @@ void Leader::check_suspicion(TimeUs now_us) {
   fail_job(lost ? *lost : suspicion_->error);
 }
 
-void Leader::on_leave(const proto::Leave& leave) {
+void Leader::on_leave(const wire::Leave& leave) {
   for (auto& member : members_)
-    for (const auto rank : leave.ranks())
-      if (std::count(member.join.ranks().begin(), member.join.ranks().end(), rank) != 0) member.left.insert(rank);
-  proto::Envelope envelope;
-  *envelope.mutable_leave() = leave;
+    for (const auto rank : leave.ranks)
+      if (std::count(member.join.ranks.begin(), member.join.ranks.end(), rank) != 0) member.left.insert(rank);
   for (const auto& member : members_)
-    if (!member.gone()) send_(member.peer, envelope);
+    if (!member.gone()) send_(member.peer, leave);
 }
 
 void Leader::tick() {
@@ -284,9 +283,9 @@ void Leader::tick() {
 void Leader::fail_job(const Error& error) {
   if (state_ == State::kFailed) return;
   LOG(ERROR) << "[" << job_ << "] the job failed: " << error.message();
-  const proto::Envelope envelope = failure_envelope(error);
-  broadcast(envelope);
-  if (member_of(Peer()) == nullptr) send_(Peer(), envelope);  // the own node has not joined yet
+  const wire::ToNode message = wire::Failure{error, false};
+  broadcast(message);
+  if (member_of(Peer()) == nullptr) send_(Peer(), message);  // the own node has not joined yet
   state_ = State::kFailed;
   reactor_.cancel(gather_timer_);
   reactor_.cancel(tick_timer_);
@@ -312,8 +311,8 @@ nlohmann::json Leader::status() const {
   }
   nlohmann::json nodes = nlohmann::json::array();
   for (const auto& member : members_)
-    nodes.push_back({{"host", member.join.host()},
-                     {"ranks", ranks_of(member.join)},
+    nodes.push_back({{"host", member.join.host},
+                     {"ranks", member.join.ranks},
                      {"step_us", member.step_us},
                      {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
   return {{"nodes", nodes}, {"links", links},     {"launches", next_number_}, {"outstanding", outstanding_.size()},

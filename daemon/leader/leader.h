@@ -2,7 +2,7 @@
 //
 // It gathers the nodes, checks that they agree, decides the order of all launches (it owns the job's schedulers) and of
 // all collectives, keeps the rendezvous store, and decides what the cause of a failure was. It talks to the nodes, its
-// own included, by the messages of control.proto only. Reactor thread.
+// own included, by the messages of daemon/wire/messages.h only. Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,27 @@
 #include "core/model/update_schedule.h"
 #include "core/sched/link_meter.h"
 #include "core/sched/scheduler.h"
+#include "daemon/base/reactor.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/plan_preserver.h"
-#include "daemon/wire/control_plane.h"
-#include "daemon/wire/store.h"
+#include "daemon/leader/store_table.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 
 class Leader {
  public:
-  using Send = std::function<void(const Peer& node, proto::Envelope)>;  // an empty peer: the leader's own node
+  using Send = std::function<void(const Peer& node, wire::ToNode)>;  // an empty peer: the leader's own node
 
   Leader(Reactor& reactor, std::string job, std::uint64_t incarnation, JobSettings settings, std::uint32_t world,
          Send send);
   ~Leader();
 
-  void receive(const Peer& from, const proto::Envelope& envelope);
+  void receive(const Peer& from, wire::ToLeader message);
+  // What a message from there is checked against.
+  [[nodiscard]] wire::LeaderFacts facts(const Peer& from) const;
+  // A message from there is wrong, as `error` says: the job ends if it came from one of its nodes. False: nothing happened.
+  bool refuse(const Peer& from, const Error& error);
 
   // From the leader's own node.
   void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
@@ -51,24 +56,24 @@ class Leader {
 
   struct Member {
     Peer peer;
-    proto::Join join;
+    wire::Join join;
     TimeUs last_seen_us = 0;
     bool links_open = false;
     double step_us = 0;            // what a step takes its slowest worker; 0: not told yet
     std::set<std::uint32_t> left;  // ranks that ended cleanly
-    [[nodiscard]] bool gone() const { return left.size() == static_cast<std::size_t>(join.ranks_size()); }
+    [[nodiscard]] bool gone() const { return left.size() == join.ranks.size(); }
     [[nodiscard]] std::string describe(std::size_t node) const;
   };
 
   struct Group {
-    std::vector<std::optional<proto::Declare>> declared;  // by node
-    std::unique_ptr<sched::Scheduler> scheduler;          // once agreed
-    std::shared_ptr<PlanPreserver> preserver;             // null: its plans are not judged
-    std::vector<model::UpdateSchedule> schedules;    // of the buckets: what plans and rank 0's flushes make of them
-    std::uint64_t newest = 0;                        // generation of bucket 0 that was ready
-    std::uint64_t epoch = 0;                         // plans so far
-    nlohmann::json plans = nlohmann::json::array();  // the newest ones, for the status
-    nlohmann::json merging;                          // what is merged now, likewise; null: nothing was chosen yet
+    std::vector<std::optional<wire::Declare>> declared;  // by node
+    std::unique_ptr<sched::Scheduler> scheduler;         // once agreed
+    std::shared_ptr<PlanPreserver> preserver;            // null: its plans are not judged
+    std::vector<model::UpdateSchedule> schedules;        // of the buckets: what plans and rank 0's flushes make of them
+    std::uint64_t newest = 0;                            // generation of bucket 0 that was ready
+    std::uint64_t epoch = 0;                             // plans so far
+    nlohmann::json plans = nlohmann::json::array();      // the newest ones, for the status
+    nlohmann::json merging;                              // what is merged now, likewise; null: nothing was chosen yet
   };
 
   struct Outstanding {
@@ -77,7 +82,7 @@ class Leader {
   };
 
   struct Operation {
-    std::vector<std::optional<proto::OperationReady>> ready;  // by node
+    std::vector<std::optional<wire::OperationReady>> ready;  // by node
     TimeUs since_us = 0;
   };
 
@@ -109,30 +114,31 @@ class Leader {
   };
 
   // leader.cc: gathering, failing, watching
-  void on_join(const Peer& from, const proto::Join& join);
-  std::optional<Error> check_join(const proto::Join& join) const;
+  void on_join(const Peer& from, wire::Join join);
+  std::optional<Error> check_join(const wire::Join& join) const;
   [[nodiscard]] std::optional<Error> refusal() const;
   void begin_connecting();
   void on_links_open(Member& member);
-  void on_failure(const proto::Failure& failure);
+  void on_failure(const wire::Failure& failure);
   void suspect(const Error& error, bool of_link);
-  void on_leave(const proto::Leave& leave);
+  void on_leave(const wire::Leave& leave);
   void give_up_gathering();
   void tick();
   void check_suspicion(TimeUs now_us);
   void watch_operations(TimeUs now_us);
   void fail_job(const Error& error);
-  void broadcast(const proto::Envelope& envelope);
-  Member* member_of(const Peer& peer);
+  void check(const Result<void>& done);  // an error ends the job
+  void broadcast(const wire::ToNode& message);
+  [[nodiscard]] const Member* member_of(const Peer& peer) const;
 
   // leader_tasks.cc: declarations, launches, collectives
-  void on_declare(std::size_t node, const proto::Declare& declare);
+  void on_declare(std::size_t node, wire::Declare declare);
   std::optional<std::string> difference(const Group& group) const;
-  Result<proto::DeclareAgreed> agree(std::uint32_t id, Group& group);
+  Result<wire::DeclareAgreed> agree(std::uint32_t id, Group& group);
   void pump(std::uint32_t group);
   void order_launches(std::uint32_t group);
   void measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us, bool overlapped);
-  void on_operation_ready(std::size_t node, const proto::OperationReady& ready);
+  void on_operation_ready(std::size_t node, wire::OperationReady ready);
   std::uint32_t link_for_operation();
   void start_operation(const std::string& name, const Operation& operation);
   [[nodiscard]] std::optional<Error> check_operation(const std::string& name, const Operation& operation) const;
@@ -140,17 +146,17 @@ class Leader {
   // leader_links.cc: links that die or stall
   [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost) const;
   void on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error& error);
-  void on_link_stopped(std::size_t node, const proto::LinkStopped& stopped);
-  void on_link_progress(std::size_t node, const proto::LinkProgress& progress);
+  void on_link_stopped(std::size_t node, const wire::LinkStopped& stopped);
+  void on_link_progress(std::size_t node, const wire::NodeProgress& progress);
   void note_ordered(std::uint32_t link, std::uint64_t bytes);
   [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const;
   void watch_links(TimeUs now_us);
 
   // leader_plans.cc: changes of plan
-  [[nodiscard]] plan::Limits limits_of(const proto::Declare& declare) const;
+  [[nodiscard]] plan::Limits limits_of(const wire::Declare& declare) const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
-  void on_statistics(std::size_t node, const proto::GradientStatistics& statistics);
-  void on_step_time(Member& member, const proto::StepTime& time);
+  void on_statistics(std::size_t node, const wire::GradientStatistics& statistics);
+  void on_step_time(Member& member, const wire::StepTime& time);
   void order_plan(std::uint32_t group);
   void tell_fusion(std::uint32_t group);
 
@@ -178,8 +184,7 @@ class Leader {
 // Ranks as people write them: "0-2, 5".
 std::string describe_ranks(const std::vector<std::uint32_t>& ranks);
 
-// Tensor declarations as messages and back; and the hash of a group that every node computes for itself.
-std::vector<model::TensorSpec> specs_of(const proto::Declare& declare);
-std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const proto::DeclareAgreed& agreed);
+// The hash of a group's declaration and buckets, which every node computes for itself.
+std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed);
 
 }  // namespace deft::daemon

@@ -6,7 +6,6 @@
 
 #include "core/link/backends.h"
 #include "daemon/leader/leader.h"
-#include "daemon/wire/envelopes.h"
 
 namespace deft::daemon {
 namespace {
@@ -34,7 +33,7 @@ void Leader::on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error
   LinkState& state = link_states_[link];
   if (state.epoch != epoch || state.stopping) return;
   const auto by = substitute_for(link);
-  if (!by) return on_failure(failure_envelope(error, true).failure());
+  if (!by) return on_failure({error, true});
   LOG(WARNING) << "[" << job_ << "] link " << links_[link].model().name << " is lost: " << error.message()
                << "; the job goes on over " << links_[*by].model().name;
   const bool first = state.lost.empty();
@@ -45,11 +44,7 @@ void Leader::on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error
   state.replacer = *by;
   state.replacers.insert(*by);
   state.stopped.assign(members_.size(), std::nullopt);
-  proto::Envelope envelope;
-  envelope.mutable_link_stop()->set_link(link);
-  envelope.mutable_link_stop()->set_epoch(epoch);
-  *envelope.mutable_link_stop()->mutable_cause() = failure_envelope(error).failure();
-  broadcast(envelope);
+  broadcast(wire::LinkStop{link, epoch, error});
   suspect(error, true);  // it may have failed because a node was lost
   if (!first) return;
   for (auto& [id, group] : groups_) {
@@ -59,42 +54,36 @@ void Leader::on_link_failed(std::uint32_t link, std::uint32_t epoch, const Error
   }
 }
 
-void Leader::on_link_stopped(std::size_t node, const proto::LinkStopped& stopped) {
-  if (stopped.link() >= link_states_.size()) return;
-  LinkState& state = link_states_[stopped.link()];
-  if (!state.stopping || stopped.epoch() != state.epoch) return;
-  state.stopped[node] = stopped.finished_below();
+void Leader::on_link_stopped(std::size_t node, const wire::LinkStopped& stopped) {
+  if (stopped.link >= link_states_.size()) return;
+  LinkState& state = link_states_[stopped.link];
+  if (!state.stopping || stopped.epoch != state.epoch) return;
+  state.stopped[node] = stopped.finished_below;
   if (std::ranges::any_of(state.stopped, [](const auto& told) { return !told; })) return;
-  proto::Envelope envelope;
-  auto* const replaced = envelope.mutable_link_replaced();
-  replaced->set_link(stopped.link());
-  replaced->set_epoch(++state.epoch);
-  replaced->set_by(state.replacer);
-  replaced->set_from(**std::ranges::min_element(state.stopped));
+  const std::uint64_t from = **std::ranges::min_element(state.stopped);
+  ++state.epoch;
   state.stopping = false;
   state.progress.assign(members_.size(), {});
   state.oldest = ~std::uint64_t{0};
-  broadcast(envelope);
+  broadcast(wire::LinkReplaced{stopped.link, state.epoch, state.replacer, from});
 }
 
-void Leader::on_link_progress(std::size_t node, const proto::LinkProgress& progress) {
-  if (progress.links_size() != static_cast<int>(link_states_.size())) return;
-  proto::Envelope envelope;
+void Leader::on_link_progress(std::size_t node, const wire::NodeProgress& progress) {
+  if (progress.links.size() != link_states_.size()) return;
+  wire::JobProgress all;
   bool news = false;
   for (std::size_t link = 0; link < link_states_.size(); ++link) {
     LinkState& state = link_states_[link];
-    const auto& told = progress.links(static_cast<int>(link));
-    if (told.epoch() == state.epoch)
-      state.progress[node] = {told.finished_below(), told.started_below(), MonotonicClock::now()};
+    const auto& told = progress.links[link];
+    if (told.epoch == state.epoch)
+      state.progress[node] = {told.finished_below, told.started_below, MonotonicClock::now()};
     const std::uint64_t finished = std::ranges::min(state.progress, {}, &Progress::finished_below).finished_below;
-    auto* const all = envelope.mutable_link_progress()->add_links();
-    all->set_epoch(state.epoch);
-    all->set_finished_below(finished);
+    all.links.push_back({state.epoch, finished});
     state.ordered.erase(state.ordered.begin(), state.ordered.lower_bound(finished));
     news = news || finished > state.told_finished;
     state.told_finished = std::max(state.told_finished, finished);
   }
-  if (news && link_states_.size() > 1) broadcast(envelope);
+  if (news && link_states_.size() > 1) broadcast(all);
 }
 
 // Under the next number.

@@ -6,7 +6,6 @@
 
 #include "core/base/policy_traits.h"
 #include "daemon/leader/leader.h"
-#include "proto/plan_message.h"
 
 namespace deft::daemon {
 namespace {
@@ -48,14 +47,14 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 }  // namespace
 
-plan::Limits Leader::limits_of(const proto::Declare& declare) const {
+plan::Limits Leader::limits_of(const wire::Declare& declare) const {
   plan::Limits limits;
   limits.max_staleness_steps = settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
   limits.stale_share = settings_.max_late_percent / 100.0;
   limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
   limits.jitter_margin = settings_.link_reserve_percent / 100.0;
-  limits.set_slots(declare.slots());
+  limits.set_slots(declare.slots);
   return limits;
 }
 
@@ -68,14 +67,14 @@ std::shared_ptr<PlanPreserver> Leader::make_preserver(const plan::Limits& limits
                                          settings_.timeout_us / 10);
 }
 
-void Leader::on_statistics(std::size_t node, const proto::GradientStatistics& statistics) {
-  const auto group = groups_.find(statistics.group());
+void Leader::on_statistics(std::size_t node, const wire::GradientStatistics& statistics) {
+  const auto group = groups_.find(statistics.group);
   if (group != groups_.end() && group->second.preserver) group->second.preserver->take(node, statistics);
 }
 
-void Leader::on_step_time(Member& member, const proto::StepTime& time) {
-  if (!std::isfinite(time.us()) || time.us() < 0) return;
-  member.step_us = time.us();
+void Leader::on_step_time(Member& member, const wire::StepTime& time) {
+  if (!std::isfinite(time.us) || time.us < 0) return;
+  member.step_us = time.us;
   double slowest_us = 0;
   for (const Member& each : members_) slowest_us = std::max(slowest_us, each.step_us);
   for (auto& [id, group] : groups_)
@@ -95,12 +94,7 @@ void Leader::order_plan(std::uint32_t id) {
   if (group.plans.size() > kPlansShown) group.plans.erase(group.plans.begin());
   LOG(INFO) << "[" << job_ << "] plan " << group.epoch << " from step " << change->step << " on, because of "
             << change->reason << ": " << group.plans.back().dump();
-  proto::Envelope envelope;
-  auto* const order = envelope.mutable_plan_order();
-  order->set_group(id);
-  *order->mutable_plan() = messages::to_message(messages::ScheduledPlan{group.epoch, change->step, change->plan});
-  order->set_reason(change->reason);
-  broadcast(envelope);
+  broadcast(wire::PlanOrder{id, group.epoch, change->step, change->plan, change->reason});
 }
 
 void Leader::tell_fusion(std::uint32_t id) {
@@ -119,7 +113,7 @@ void Leader::tell_fusion(std::uint32_t id) {
 Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
   if (state_ != State::kRunning) return {};
   Group& group = groups_.at(id);
-  const std::uint64_t ahead = group.declared.front()->slots() + 1;
+  const std::uint64_t ahead = group.declared.front()->slots + 1;
   if (step == 0 || group.schedules.empty() ||
       group.schedules.front().of_step(step - 1).generation > group.newest + ahead)
     return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");

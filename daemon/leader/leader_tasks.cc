@@ -10,19 +10,8 @@
 
 namespace deft::daemon {
 
-std::vector<model::TensorSpec> specs_of(const proto::Declare& declare) {
-  std::vector<model::TensorSpec> specs;
-  specs.reserve(static_cast<std::size_t>(declare.tensors_size()));
-  for (const auto& tensor : declare.tensors())
-    specs.push_back({tensor.name(),
-                     static_cast<model::DType>(tensor.dtype()),
-                     {tensor.shape().begin(), tensor.shape().end()},
-                     tensor.forward_position()});
-  return specs;
-}
-
 // FNV-1a over everything that must be the same on all nodes.
-std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const proto::DeclareAgreed& agreed) {
+std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed) {
   std::uint64_t hash = 14695981039346656037ULL;
   const auto mix = [&hash](std::string_view text) {
     for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
@@ -32,59 +21,51 @@ std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const prot
     mix(spec.describe());
     mix(std::to_string(spec.forward_position));
   }
-  for (const auto& bucket : agreed.buckets())
-    mix(std::to_string(bucket.offset()) + "+" + std::to_string(bucket.bytes()));
+  for (const auto& bucket : agreed.buckets) mix(std::to_string(bucket.offset) + "+" + std::to_string(bucket.bytes));
   return hash;
 }
 
-void Leader::on_declare(std::size_t node, const proto::Declare& declare) {
-  Group& group = groups_[declare.group()];
+void Leader::on_declare(std::size_t node, wire::Declare declare) {
+  const std::uint32_t id = declare.group;
+  Group& group = groups_[id];
   if (group.scheduler) return;  // agreed already
   group.declared.resize(members_.size());
-  group.declared[node] = declare;
+  group.declared[node] = std::move(declare);
   for (const auto& declared : group.declared)
     if (!declared) return;
   if (const auto text = difference(group))
     return fail_job(
         {ErrorKind::kMismatch, *text, "all ranks must train the same model, declared in the same order", {}});
-  auto agreed = agree(declare.group(), group);
-  if (!agreed) return fail_job(agreed.error().in("group '" + declare.name() + "'"));
-  proto::Envelope envelope;
-  *envelope.mutable_declare_agreed() = std::move(*agreed);
-  broadcast(envelope);
+  auto agreed = agree(id, group);
+  if (!agreed) return fail_job(agreed.error().in("group '" + group.declared.front()->name + "'"));
+  broadcast(std::move(*agreed));
 }
 
 std::optional<std::string> Leader::difference(const Group& group) const {
   const auto& first = *group.declared.front();
-  const auto specs = specs_of(first);
-  const auto name = [this](std::size_t node) { return "rank " + std::to_string(members_[node].join.ranks(0)); };
+  const auto name = [this](std::size_t node) { return "rank " + std::to_string(members_[node].join.ranks.front()); };
   for (std::size_t node = 1; node < group.declared.size(); ++node) {
     const auto& other = *group.declared[node];
-    if (other.slots() != first.slots() || other.reduce_op() != first.reduce_op() || other.name() != first.name())
-      return "group " + std::to_string(first.group()) + " is '" + first.name() + "' on " + name(0) + " and '" +
-             other.name() + "', with other slots or another reduction, on " + name(node);
-    const auto text = model::first_difference(specs, name(0), specs_of(other), name(node));
+    if (other.slots != first.slots || other.op != first.op || other.name != first.name)
+      return "group " + std::to_string(first.group) + " is '" + first.name + "' on " + name(0) + " and '" + other.name +
+             "', with other slots or another reduction, on " + name(node);
+    const auto text = model::first_difference(first.tensors, name(0), other.tensors, name(node));
     if (!text.empty()) return text;
   }
   return std::nullopt;
 }
 
-Result<proto::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
-  const auto specs = specs_of(*group.declared.front());
-  auto layout = model::lay_out(specs, group.declared.front()->slots());
+Result<wire::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
+  const auto& specs = group.declared.front()->tensors;
+  auto layout = model::lay_out(specs, group.declared.front()->slots);
   if (!layout) return tl::unexpected(layout.error());
   auto buckets = partition::cut_buckets(
       specs, *layout, {settings_.bucketing, settings_.policy, settings_.bucket_bytes, settings_.partition_bytes});
   if (!buckets) return tl::unexpected(buckets.error());
-  proto::DeclareAgreed agreed;
-  agreed.set_group(id);
-  for (const auto& bucket : *buckets) {
-    auto* const message = agreed.add_buckets();
-    message->set_offset(bucket.offset);
-    message->set_bytes(bucket.bytes);
-  }
-  agreed.set_hash(group_hash(specs, agreed));
-  LOG(INFO) << "[" << job_ << "] group '" << group.declared.front()->name() << "': " << specs.size() << " tensors, "
+  wire::DeclareAgreed agreed{.group = id, .buckets = {}, .hash = 0};
+  for (const auto& bucket : *buckets) agreed.buckets.push_back({bucket.offset, bucket.bytes});
+  agreed.hash = group_hash(specs, agreed);
+  LOG(INFO) << "[" << job_ << "] group '" << group.declared.front()->name << "': " << specs.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << buckets->size() << " buckets, policy " << settings_.policy;
   group.schedules.resize(buckets->size());
   sched::Setup setup;
@@ -132,24 +113,16 @@ void Leader::order_launches(std::uint32_t id) {
   Group& group = groups_.at(id);
   const auto launches = group.scheduler->take_launches(MonotonicClock::now());
   if (launches.empty()) return;
-  proto::Envelope envelope;
-  auto* const order = envelope.mutable_launch_order();
-  order->set_first(next_number_);
+  wire::LaunchOrder order{.first = next_number_, .launches = {}};
+  order.launches.reserve(launches.size());
   for (const auto& launch : launches) {
     note_ordered(launch.link, launch.bytes);
     outstanding_[next_number_++] = {id, launch};
-    auto* const message = order->add_launches();
-    message->set_link(launch.link);
-    message->set_group(id);
-    message->set_bucket(launch.bucket);
-    message->set_generation(launch.generation);
     const model::UpdateWindow when = group.schedules[launch.bucket].at(launch.generation);
-    message->set_last_step(when.last_step);
-    message->set_cycle_step(when.cycle_step);
-    message->set_offset(launch.offset);
-    message->set_bytes(launch.bytes);
+    order.launches.push_back({launch.link, id, launch.bucket, launch.generation, launch.offset, launch.bytes,
+                              when.last_step, when.cycle_step});
   }
-  broadcast(envelope);
+  broadcast(order);
 }
 
 void Leader::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
@@ -169,54 +142,49 @@ void Leader::measure(model::LinkIndex link, std::uint64_t bytes, TimeUs link_us,
     if (group.scheduler) group.scheduler->link_measured(link, links_[link].model());
 }
 
-void Leader::on_operation_ready(std::size_t node, const proto::OperationReady& ready) {
-  const auto [it, added] = operations_.try_emplace(ready.name());
+void Leader::on_operation_ready(std::size_t node, wire::OperationReady ready) {
+  const std::string name = ready.name;
+  const auto [it, added] = operations_.try_emplace(name);
   Operation& operation = it->second;
   if (added) {
     operation.ready.resize(members_.size());
     operation.since_us = MonotonicClock::now();
   }
-  operation.ready[node] = ready;
+  operation.ready[node] = std::move(ready);
   for (const auto& r : operation.ready)
     if (!r) return;
   const Operation complete = std::move(operation);
   operations_.erase(it);
-  const auto error = check_operation(ready.name(), complete);
-  if (!error) return start_operation(ready.name(), complete);
-  proto::Envelope envelope;
-  auto* const failed = envelope.mutable_operation_failed();
-  failed->set_name(ready.name());
-  failed->set_kind(static_cast<std::uint32_t>(error->kind));
-  failed->set_what(error->what);
-  failed->set_fix(error->fix);
-  broadcast(envelope);
+  const auto error = check_operation(name, complete);
+  if (!error) return start_operation(name, complete);
+  broadcast(wire::OperationFailed{name, *error});
 }
 
 namespace {
 
-std::string describe(const proto::OperationSpec& spec) {
+std::string describe(const wire::CollectiveSpec& spec) {
   static constexpr std::string_view kCollectives[] = {"?", "allreduce", "broadcast", "allgather", "barrier"};
   static constexpr std::string_view kOps[] = {"?", "sum", "min", "max"};
-  std::string text = std::string(kCollectives[std::min<std::uint32_t>(spec.collective(), 4)]) + " of " +
-                     std::to_string(spec.count()) + " " +
-                     std::string(model::to_string(static_cast<model::DType>(spec.dtype())));
-  if (spec.collective() == 1) text += " (" + std::string(kOps[std::min<std::uint32_t>(spec.reduce_op(), 3)]) + ")";
-  if (spec.collective() == 2) text += " from rank " + std::to_string(spec.root());
-  return text + " on rank " + std::to_string(spec.rank());
+  std::string text = std::string(kCollectives[static_cast<std::size_t>(spec.collective)]) + " of " +
+                     std::to_string(spec.count) + " " + std::string(model::to_string(spec.dtype));
+  if (spec.collective == ipc::Collective::kAllReduce)
+    text += " (" + std::string(kOps[static_cast<std::size_t>(spec.op)]) + ")";
+  if (spec.collective == ipc::Collective::kBroadcast) text += " from rank " + std::to_string(spec.root);
+  return text + " on rank " + std::to_string(spec.rank);
 }
 
 }  // namespace
 
 std::optional<Error> Leader::check_operation(const std::string& name, const Operation& operation) const {
-  const auto& first = operation.ready.front()->specs(0);
-  const bool gathers = first.collective() == static_cast<std::uint32_t>(ipc::Collective::kAllGather);
+  const auto& first = operation.ready.front()->specs.front();
+  const bool gathers = first.collective == ipc::Collective::kAllGather;
   std::uint64_t total = 0;
   for (const auto& ready : operation.ready) {
-    for (const auto& spec : ready->specs()) {
-      total += spec.count();
-      const bool same = spec.collective() == first.collective() && spec.dtype() == first.dtype() &&
-                        spec.reduce_op() == first.reduce_op() && spec.root() == first.root() &&
-                        (gathers ? spec.capacity() == first.capacity() : spec.count() == first.count());
+    for (const auto& spec : ready->specs) {
+      total += spec.count;
+      const bool same = spec.collective == first.collective && spec.dtype == first.dtype && spec.op == first.op &&
+                        spec.root == first.root &&
+                        (gathers ? spec.capacity == first.capacity : spec.count == first.count);
       if (!same)
         return Error{ErrorKind::kMismatch,
                      "'" + name + "' is an " + describe(first) + " and an " + describe(spec),
@@ -224,14 +192,14 @@ std::optional<Error> Leader::check_operation(const std::string& name, const Oper
                      {}};
     }
   }
-  if (gathers && total != first.capacity())
+  if (gathers && total != first.capacity)
     return Error{ErrorKind::kMismatch,
                  "'" + name + "': the ranks bring " + std::to_string(total) + " elements where " +
-                     std::to_string(first.capacity()) + " are expected",
+                     std::to_string(first.capacity) + " are expected",
                  "give the same counts on all ranks",
                  {}};
-  if (first.root() >= world_)
-    return Error{ErrorKind::kInvalid, "'" + name + "': there is no rank " + std::to_string(first.root()), "", {}};
+  if (first.root >= world_)
+    return Error{ErrorKind::kInvalid, "'" + name + "': there is no rank " + std::to_string(first.root), "", {}};
   return std::nullopt;
 }
 
@@ -245,19 +213,14 @@ std::uint32_t Leader::link_for_operation() {
 }
 
 void Leader::start_operation(const std::string& name, const Operation& operation) {
-  proto::Envelope envelope;
-  auto* const start = envelope.mutable_operation_start();
   const std::uint32_t link = link_for_operation();
-  const auto& first = operation.ready.front()->specs(0);
-  const auto bytes =
-      std::max(first.count(), first.capacity()) * model::dtype_bytes(static_cast<model::DType>(first.dtype()));
+  const auto& first = operation.ready.front()->specs.front();
+  const auto bytes = std::max(first.count, first.capacity) * model::dtype_bytes(first.dtype);
   note_ordered(link, bytes * members_.size());  // a root sends it to every other node
-  start->set_number(next_number_++);
-  start->set_link(link);
-  start->set_name(name);
+  wire::OperationStart start{.number = next_number_++, .link = link, .name = name, .counts = {}};
   for (const auto& ready : operation.ready)
-    for (const auto& spec : ready->specs()) start->add_counts(spec.count());
-  broadcast(envelope);
+    for (const auto& spec : ready->specs) start.counts.push_back(spec.count);
+  broadcast(std::move(start));
 }
 
 void Leader::watch_operations(TimeUs now_us) {
@@ -279,12 +242,7 @@ void Leader::watch_operations(TimeUs now_us) {
                          {}});
       const bool due = age / warning != (age - settings_.heartbeat_us()) / warning;
       if (age < warning || !due) continue;
-      proto::Envelope envelope;
-      auto* const stalled = envelope.mutable_stalled();
-      stalled->set_rank(members_[node].join.ranks(0));
-      stalled->set_tensor(name);
-      stalled->set_age_ms(static_cast<std::uint64_t>(age / 1000));
-      broadcast(envelope);
+      broadcast(wire::Stalled{members_[node].join.ranks.front(), name, 0, static_cast<std::uint64_t>(age / 1000)});
     }
   }
 }

@@ -9,10 +9,10 @@ namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
 
-bool makes_sense(const proto::GradientStatistics& s, std::uint32_t world) {
+bool makes_sense(const wire::GradientStatistics& s, std::uint32_t world) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
-  return s.ranks() > 0 && s.ranks() <= world && amount(s.local_norms()) && amount(s.average_norms()) &&
-         amount(s.learning_rate()) && std::isfinite(s.loss()) && std::isfinite(s.target());
+  return s.ranks > 0 && s.ranks <= world && amount(s.local_norms) && amount(s.average_norms) &&
+         amount(s.learning_rate) && std::isfinite(s.loss) && std::isfinite(s.target);
 }
 
 }  // namespace
@@ -28,15 +28,15 @@ nlohmann::json to_json(const plan::Decision& verdict) {
   return json;
 }
 
-void PlanPreserver::take(std::size_t node, const proto::GradientStatistics& statistics) {
-  const bool grows = node < newest_.size() && (!newest_[node] || newest_[node]->step() < statistics.step());
+void PlanPreserver::take(std::size_t node, const wire::GradientStatistics& statistics) {
+  const bool grows = node < newest_.size() && (!newest_[node] || newest_[node]->step < statistics.step);
   if (!grows || !makes_sense(statistics, world_)) {
     ++refused_;
     return;
   }
   newest_[node] = statistics;
   for (const auto& other : newest_)
-    if (!other || other->step() != statistics.step()) return;
+    if (!other || other->step != statistics.step) return;
   combine();
 }
 
@@ -45,12 +45,12 @@ void PlanPreserver::combine() {
   double local = 0, average = 0, loss = 0, rate = 0, target = 0;
   std::uint64_t ranks = 0;
   for (const auto& node : newest_) {
-    ranks += node->ranks();
-    local += node->local_norms();
-    average += node->average_norms();
-    loss += node->loss();
-    rate = std::max(rate, node->learning_rate());
-    target = std::max(target, node->target());
+    ranks += node->ranks;
+    local += node->local_norms;
+    average += node->average_norms;
+    loss += node->loss;
+    rate = std::max(rate, node->learning_rate);
+    target = std::max(target, node->target);
   }
   loss_alone_ = local == 0 && average == 0 && rate == 0;
   const double workers = world_;
@@ -59,8 +59,8 @@ void PlanPreserver::combine() {
     ++refused_;
     return;
   }
-  const std::uint64_t step = newest_.front()->step();
-  merging_ = newest_.front()->merged_as_sums() ? preserve::MergeScale::kSum : preserve::MergeScale::kMean;
+  const std::uint64_t step = newest_.front()->step;
+  merging_ = newest_.front()->merged_as_sums ? preserve::MergeScale::kSum : preserve::MergeScale::kMean;
   // An update with k times the learning rate counts as k.
   const double rhythm = merging_ == preserve::MergeScale::kSum ? 1 : updates_per_step_;
   updates_ += rhythm * static_cast<double>(step - step_);

@@ -34,7 +34,7 @@
 #include "core/preserve/preserver.h"
 #include "core/preserve/trend.h"
 #include "core/preserve/warmup_detector.h"
-#include "proto/control.pb.h"
+#include "daemon/wire/messages.h"
 
 namespace deft::daemon {
 
@@ -45,7 +45,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
       : world_(world), epsilon_(epsilon), patience_us_(patience_us), newest_(nodes) {}
 
   // What makes no sense is counted and left out.
-  void take(std::size_t node, const proto::GradientStatistics& statistics);
+  void take(std::size_t node, const wire::GradientStatistics& statistics);
 
   Result<plan::GuardedPlan> choose(const Make& make, const plan::Limits& limits) override;
   plan::ReplanReason reconsider(const model::Plan& in_force) override;
@@ -74,7 +74,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   const std::uint32_t world_;
   const double epsilon_;
   const TimeUs patience_us_;
-  std::vector<std::optional<proto::GradientStatistics>> newest_;  // by node
+  std::vector<std::optional<wire::GradientStatistics>> newest_;  // by node
   preserve::WarmupDetector warmup_;
   preserve::Trend trend_;  // since the onset
   preserve::LossWatch watch_;

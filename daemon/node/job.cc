@@ -6,7 +6,7 @@
 
 #include "core/link/backends.h"
 #include "daemon/base/version.h"
-#include "daemon/wire/envelopes.h"
+#include "daemon/node/job_facts.h"
 
 namespace deft::daemon {
 namespace {
@@ -138,7 +138,7 @@ void Job::join() {
   if (leads) {
     leader_ = std::make_unique<Leader>(
         context_.reactor, name_, context_.make_incarnation(), settings_, world_,
-        [this](const Peer& node, proto::Envelope envelope) { send_from_leader(node, std::move(envelope)); });
+        [this](const Peer& node, wire::ToNode message) { send_from_leader(node, std::move(message)); });
   } else {
     auto peer = context_.control.connect(leader_address_);
     if (!peer) return fail_job(peer.error());
@@ -171,95 +171,117 @@ Result<void> Job::choose_links() {
 
 // Repeated until it is answered: the leader's rank 0 may come later than this node.
 void Job::send_join() {
-  proto::Envelope envelope;
-  auto* const message = envelope.mutable_join();
-  message->set_host(context_.host);
-  message->set_deft_version(kVersion);
-  message->set_world(world_);
-  message->set_daemon_epoch(context_.daemon_epoch);
-  for (const auto& worker : workers_) message->add_ranks(worker.rank);
-  for (const auto& [name, value] : settings_.agreed()) (*message->mutable_settings())[name] = value;
+  wire::Join message;
+  message.host = context_.host;
+  message.deft_version = kVersion;
+  message.world = world_;
+  for (const auto& worker : workers_) message.ranks.push_back(worker.rank);
+  message.settings = settings_.agreed();
   std::string backends;
   for (const auto& spec : link_specs_) {
-    auto* const link = message->add_links();
-    link->set_name(spec.name());
-    link->set_address(spec.address);
+    message.links.push_back({spec.name(), spec.address});
     backends += (backends.empty() ? "" : " ") + spec.common();
   }
   if (refusal_)
-    *message->mutable_refusal() = failure_of(*refusal_);
+    message.refusal = refusal_;
   else
-    (*message->mutable_settings())["links (their kinds)"] = backends;
-  to_leader(std::move(envelope));
+    message.settings["links (their kinds)"] = backends;
+  to_leader(std::move(message));
   if (!leader_) join_timer_ = context_.reactor.after(kJoinAgainUs, [this] { send_join(); });
 }
 
-void Job::to_leader(proto::Envelope envelope) {
-  envelope.set_version(kControlVersion);
-  envelope.set_job(name_);
-  envelope.set_incarnation(leader_ ? leader_->incarnation() : incarnation_);
-  if (!leader_) return context_.control.send(leader_peer_, envelope);
-  context_.reactor.post([weak = weak_from_this(), envelope = std::move(envelope)] {
-    if (const auto job = weak.lock(); job && !job->ended()) job->leader_->receive(Peer(), envelope);
+void Job::to_leader(wire::ToLeader message) {
+  if (!leader_)
+    return context_.control.send(leader_peer_, wire::encode({.job = name_, .incarnation = incarnation_}, message));
+  context_.reactor.post([weak = weak_from_this(), message = std::move(message)]() mutable {
+    if (const auto job = weak.lock(); job && !job->ended()) job->leader_->receive(Peer(), std::move(message));
   });
 }
 
-void Job::send_from_leader(const Peer& node, proto::Envelope envelope) {
-  if (!node.empty()) return context_.control.send(node, envelope);
-  context_.reactor.post([weak = weak_from_this(), envelope = std::move(envelope)] {
-    if (const auto job = weak.lock(); job && !job->ended()) job->receive(Peer(), envelope);
+void Job::send_from_leader(const Peer& node, wire::ToNode message) {
+  if (!node.empty())
+    return context_.control.send(node, wire::encode({.job = name_, .incarnation = leader_->incarnation()}, message));
+  context_.reactor.post([weak = weak_from_this(), message = std::move(message)]() mutable {
+    const auto job = weak.lock();
+    if (!job || job->ended()) return;
+    job->handle(std::move(message));
   });
 }
 
-bool Job::accepts(const Peer& from, const proto::Envelope& envelope) const {
-  if (state_ == State::kEnded || envelope.job() != name_) return false;
+bool Job::accepts(const Peer& from, const wire::Received& received) const {
+  if (state_ == State::kEnded || received.header().job != name_) return false;
   if (!leader_peer_.empty()) return from == leader_peer_;
   if (!leader_) return false;
-  return envelope.has_join() ? leader_->gathering() : envelope.incarnation() == leader_->incarnation();
+  return received.is_join() ? leader_->gathering() : received.header().incarnation == leader_->incarnation();
 }
 
-void Job::receive(const Peer& from, const proto::Envelope& envelope) {
-  if (!from.empty() && from != leader_peer_) return leader_->receive(from, envelope);
-  leader_seen_us_ = MonotonicClock::now();
-  switch (envelope.body_case()) {
-    case proto::Envelope::kJoined:
-      if (state_ == State::kJoining) incarnation_ = envelope.incarnation(), on_joined(envelope.joined());
-      return;
-    case proto::Envelope::kBegin: return on_begin();
-    case proto::Envelope::kDeclareAgreed: return on_declare_agreed(envelope.declare_agreed());
-    case proto::Envelope::kPlanOrder: return on_plan_order(envelope.plan_order());
-    case proto::Envelope::kLaunchOrder: return on_launch_order(envelope.launch_order());
-    case proto::Envelope::kOperationStart: return on_operation_start(envelope.operation_start());
-    case proto::Envelope::kOperationFailed: return on_operation_failed(envelope.operation_failed());
-    case proto::Envelope::kLinkStop: return on_link_stop(envelope.link_stop());
-    case proto::Envelope::kLinkReplaced: return on_link_replaced(envelope.link_replaced());
-    case proto::Envelope::kLinkProgress: return on_link_progress(envelope.link_progress());
-    case proto::Envelope::kStoreValue:
-      if (store_) store_->arrived(envelope.store_value());
-      return;
-    case proto::Envelope::kFailure: return on_failure(envelope.failure());
-    case proto::Envelope::kLeave: return on_leave(envelope.leave());
-    case proto::Envelope::kStalled: return on_stalled(envelope.stalled());
-    case proto::Envelope::kWaiting: return on_waiting(envelope.waiting());
-    case proto::Envelope::kHeartbeat:
-      if (!envelope.heartbeat().reply()) to_leader(heartbeat_reply(envelope.heartbeat().number()));
-      return;
-    default: return;
+bool Job::receive(const Peer& from, const wire::Received& received) {
+  if (leader_) return receive_for_leader(from, received);
+  auto message = received.to_node(Facts(*this));
+  if (!message) {
+    fail_job(message.error().in("a message from the leader at " + leader_name() + " to " + context_.host));
+    return true;
   }
+  if (state_ == State::kJoining && std::holds_alternative<wire::Joined>(*message))
+    incarnation_ = received.header().incarnation;
+  handle(std::move(*message));
+  return true;
 }
 
-void Job::on_joined(const proto::Joined& joined) {
+bool Job::receive_for_leader(const Peer& from, const wire::Received& received) {
+  auto message = received.to_leader(leader_->facts(from));
+  if (!message) return leader_->refuse(from, message.error());
+  leader_->receive(from, std::move(*message));
+  return true;
+}
+
+void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Error& error) {
+  if (state_ == State::kEnded || header.job != name_) return;
+  if (!leader_peer_.empty() && from == leader_peer_) return end(error, false);
+  if (leader_ && leader_->gathering() && header.incarnation == 0) fail_job(error);
+}
+
+void Job::handle(wire::ToNode message) {
+  leader_seen_us_ = MonotonicClock::now();
+  std::visit(wire::Overloaded{
+                 [&](wire::Joined& joined) {
+                   if (state_ == State::kJoining) on_joined(std::move(joined));
+                 },
+                 [&](wire::Begin&) { on_begin(); },
+                 [&](wire::DeclareAgreed& agreed) { on_declare_agreed(agreed); },
+                 [&](wire::PlanOrder& order) { on_plan_order(order); },
+                 [&](wire::LaunchOrder& order) { on_launch_order(order); },
+                 [&](wire::OperationStart& start) { on_operation_start(std::move(start)); },
+                 [&](wire::OperationFailed& failed) { on_operation_failed(failed); },
+                 [&](wire::LinkStop& stop) { on_link_stop(stop); },
+                 [&](wire::LinkReplaced& replaced) { on_link_replaced(replaced); },
+                 [&](wire::JobProgress& progress) { on_link_progress(progress); },
+                 [&](wire::StoreValue& value) {
+                   if (store_) store_->arrived(std::move(value));
+                 },
+                 [&](wire::Failure& failure) { on_failure(failure); },
+                 [&](wire::Leave& leave) { on_leave(leave); },
+                 [&](wire::Stalled& stalled) { on_stalled(stalled); },
+                 [&](wire::Waiting& waiting) { on_waiting(waiting); },
+                 [&](wire::Heartbeat& heartbeat) {
+                   if (!heartbeat.reply) to_leader(wire::Heartbeat{heartbeat.number, true});
+                 },
+             },
+             message);
+}
+
+void Job::on_joined(wire::Joined joined) {
   context_.reactor.cancel(join_timer_);
   join_timer_ = 0;
-  nodes_.assign(joined.nodes().begin(), joined.nodes().end());
-  node_ = joined.node();
+  if (leader_) incarnation_ = leader_->incarnation();
+  nodes_ = std::move(joined.nodes);
+  node_ = joined.node;
   node_of_rank_.assign(world_, 0);
   for (std::uint32_t node = 0; node < nodes_.size(); ++node)
-    for (const auto rank : nodes_[node].ranks())
-      if (rank < world_) node_of_rank_[rank] = node;
+    for (const auto rank : nodes_[node].ranks) node_of_rank_[rank] = node;
   state_ = State::kConnecting;
   store_ = std::make_shared<StoreClient>(context_.reactor,
-                                         [this](proto::Envelope envelope) { to_leader(std::move(envelope)); });
+                                         [this](wire::ToLeader message) { to_leader(std::move(message)); });
   tick_timer_ = context_.reactor.after(settings_.heartbeat_us(), [this] { tick(); });
   open_links();
 }
@@ -299,9 +321,7 @@ void Job::on_link_open(std::size_t link, Result<void> result) {
   links_[link].open = true;
   if (state_ != State::kConnecting) return;
   if (!std::all_of(links_.begin(), links_.end(), [](const LinkQueue& l) { return l.open; })) return;
-  proto::Envelope envelope;
-  envelope.mutable_links_open()->set_node(node_);
-  to_leader(std::move(envelope));
+  to_leader(wire::LinksOpen{});
 }
 
 void Job::on_begin() {
@@ -333,9 +353,7 @@ void Job::worker_ended(WorkerPort& session, bool clean, const Error& reason) {
         {ErrorKind::kLost, session.describe() + " on " + context_.host + " left before the job began", "", {}});
   workers_[index].left = true;
   left_.insert(workers_[index].rank);
-  proto::Envelope envelope;
-  envelope.mutable_leave()->add_ranks(workers_[index].rank);
-  to_leader(std::move(envelope));
+  to_leader(wire::Leave{{workers_[index].rank}});
   if (all_left()) all_left_us_ = MonotonicClock::now();
 }
 

@@ -1,7 +1,7 @@
 // One job on one node: its local workers, its links, its gradients and collectives, and how it ends.
 //
 // Life: workers attach -> all local ones are here -> the node joins at the leader -> links open -> running -> ended.
-// The job that holds rank 0 also owns the Leader. Messages of control.proto are the only way between a node and its
+// The job that holds rank 0 also owns the Leader. Messages of daemon/wire/messages.h are the only way between a node and its
 // leader, also on the leader's own node, where they go through the reactor. Reactor thread.
 #pragma once
 
@@ -22,8 +22,9 @@
 #include "daemon/channel/link_queue.h"
 #include "daemon/leader/leader.h"
 #include "daemon/node/gradients.h"
+#include "daemon/node/store_client.h"
 #include "daemon/node/worker_port.h"
-#include "daemon/wire/store.h"
+#include "daemon/wire/control_plane.h"
 
 namespace deft::daemon {
 
@@ -56,8 +57,11 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void store_get(WorkerPort& session, std::uint32_t request, const std::string& key) override;
   void worker_ended(WorkerPort& session, bool clean, const Error& reason) override;
 
-  [[nodiscard]] bool accepts(const Peer& from, const proto::Envelope& envelope) const;
-  void receive(const Peer& from, const proto::Envelope& envelope);
+  [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
+  // A wrong message ends the job if it came from one of its nodes. False: the message was dropped.
+  bool receive(const Peer& from, const wire::Received& received);
+  // The daemon there speaks another version of the protocol, as `error` says: it cannot take part.
+  void peer_mismatched(const Peer& from, const wire::Header& header, const Error& error);
 
   void fail_job(const Error& error);  // decided here: tells the leader, who tells all
   [[nodiscard]] const std::string& name() const { return name_; }
@@ -98,11 +102,13 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
     TimeUs since_us = 0;
   };
 
+  class Facts;  // job_facts.cc: what messages of the leader are checked against
+
   // job.cc: life
   void on_deadline();
   void join();
   void send_join();
-  void on_joined(const proto::Joined& joined);
+  void on_joined(wire::Joined joined);
   Result<void> choose_links();
   void open_links();
   std::unique_ptr<LinkDriver> daemon_driver(std::size_t link, const link::LinkSpec& spec, TimeUs deadline_us);
@@ -110,23 +116,25 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void on_link_open(std::size_t link, Result<void> result);
   void on_begin();
   void end(const Error& error, bool clean);
-  void to_leader(proto::Envelope envelope);
-  void send_from_leader(const Peer& node, proto::Envelope envelope);
+  void to_leader(wire::ToLeader message);
+  void send_from_leader(const Peer& node, wire::ToNode message);
+  bool receive_for_leader(const Peer& from, const wire::Received& received);
+  void handle(wire::ToNode message);
   [[nodiscard]] std::size_t index_of(const WorkerPort& session) const;
   [[nodiscard]] Result<void> check_attach(const Attachment& a) const;
   [[nodiscard]] std::string leader_name() const;
 
   // job_gradients.cc: groups and launches
   void send_declaration(std::uint32_t id, const Declaration& declaration);
-  void on_declare_agreed(const proto::DeclareAgreed& agreed);
-  Result<std::vector<model::Bucket>> buckets_of(const proto::DeclareAgreed& agreed, const Gradients& gradients) const;
+  void on_declare_agreed(const wire::DeclareAgreed& agreed);
+  Result<std::vector<model::Bucket>> buckets_of(const wire::DeclareAgreed& agreed, const Gradients& gradients) const;
   void on_ready(std::size_t worker, WorkerPort& session, const shm::ReadyRecord& ready);
   void on_stage(std::size_t worker, const shm::StageRecord& began);
   void tell_step_time();
   void on_flush(WorkerPort& session, std::size_t worker, const shm::FlushRecord& flush);
-  void on_plan_order(const proto::PlanOrder& order);
-  Result<std::vector<shm::Record>> checked_plan(const proto::PlanOrder& order) const;
-  void on_launch_order(const proto::LaunchOrder& order);
+  void on_plan_order(const wire::PlanOrder& order);
+  Result<std::vector<shm::Record>> checked_plan(const wire::PlanOrder& order) const;
+  void on_launch_order(const wire::LaunchOrder& order);
   bool take_number(std::uint64_t number);
   void pump(std::size_t link);
   [[nodiscard]] bool can_start(const SubCommTask& launch) const;
@@ -136,8 +144,8 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void finish_part(const SubCommTask& launch);
 
   // job_operations.cc: collectives
-  void on_operation_start(const proto::OperationStart& start);
-  void on_operation_failed(const proto::OperationFailed& failed);
+  void on_operation_start(wire::OperationStart start);
+  void on_operation_failed(const wire::OperationFailed& failed);
   [[nodiscard]] Transfer operation_transfer(const SubCommTask& launch) const;
   void finish_operation(const std::string& name);
 
@@ -154,10 +162,10 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const;
   void keep(std::size_t link, const SubCommTask& launch, std::size_t transferred);
   void on_link_error(std::size_t link, const Error& error);
-  void on_link_stop(const proto::LinkStop& stop);
+  void on_link_stop(const wire::LinkStop& stop);
   void await_stop(std::size_t link);
-  void on_link_replaced(const proto::LinkReplaced& replaced);
-  void on_link_progress(const proto::LinkProgress& progress);
+  void on_link_replaced(const wire::LinkReplaced& replaced);
+  void on_link_progress(const wire::JobProgress& progress);
   void tell_progress();
 
   // job_watch.cc: who is late, who is lost
@@ -168,10 +176,10 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   void watch_operations(TimeUs now_us);
   void report_owed(const Gradients& gradients, const Owed& owed, TimeUs now_us);
   void report_stall(std::uint32_t rank, const std::string& what, std::uint64_t step, TimeUs age_us);
-  void on_stalled(const proto::Stalled& stalled);
-  void on_waiting(const proto::Waiting& waiting);
-  void on_failure(const proto::Failure& failure);
-  void on_leave(const proto::Leave& leave);
+  void on_stalled(const wire::Stalled& stalled);
+  void on_waiting(const wire::Waiting& waiting);
+  void on_failure(const wire::Failure& failure);
+  void on_leave(const wire::Leave& leave);
   void suspect(const Error& error);
   void send_failure(const Error& error, bool suspected);
   [[nodiscard]] bool all_left() const;
@@ -190,7 +198,7 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   std::uint64_t incarnation_ = 0;
   std::vector<link::LinkSpec> link_specs_;
   std::optional<Error> refusal_;  // why this node cannot take part
-  std::vector<proto::Node> nodes_;
+  std::vector<wire::NodeInfo> nodes_;
   std::vector<std::uint32_t> node_of_rank_;
   std::uint32_t node_ = 0;
   std::shared_ptr<StoreClient> store_;
@@ -207,5 +215,8 @@ class Job final : public JobPort, public std::enable_shared_from_this<Job> {
   std::map<std::string, nlohmann::json> stalls_;  // for the status
   Reactor::TimerId join_timer_ = 0, tick_timer_ = 0, deadline_timer_ = 0;
 };
+
+// What a worker asked for, as its node tells the leader: what a collective does not use is left out.
+wire::CollectiveSpec collective_spec(const ipc::Operation& call, std::uint32_t rank);
 
 }  // namespace deft::daemon

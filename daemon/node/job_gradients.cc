@@ -2,13 +2,13 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/policy_traits.h"
 #include "core/model/update_schedule.h"
 #include "core/sched/scheduler.h"
 #include "daemon/node/job.h"
-#include "daemon/wire/plan_messages.h"
-#include "proto/plan_message.h"
+#include "daemon/node/plan_records.h"
 
 namespace deft::daemon {
 namespace {
@@ -52,33 +52,20 @@ void Job::declare(WorkerPort& session, Declaration declaration) {
 }
 
 void Job::send_declaration(std::uint32_t id, const Declaration& declaration) {
-  proto::Envelope envelope;
-  auto* const message = envelope.mutable_declare();
-  message->set_group(id);
-  message->set_name(declaration.name);
-  message->set_slots(declaration.slots);
-  message->set_reduce_op(static_cast<std::uint32_t>(declaration.op));
-  for (const auto& spec : declaration.tensors) {
-    auto* const tensor = message->add_tensors();
-    tensor->set_name(spec.name);
-    tensor->set_dtype(static_cast<std::uint32_t>(spec.dtype));
-    tensor->set_forward_position(spec.forward_position);
-    for (const auto extent : spec.shape) tensor->add_shape(extent);
-  }
-  to_leader(std::move(envelope));
+  to_leader(wire::Declare{id, declaration.name, declaration.tensors, declaration.slots, declaration.op});
 }
 
-Result<std::vector<model::Bucket>> Job::buckets_of(const proto::DeclareAgreed& agreed,
+Result<std::vector<model::Bucket>> Job::buckets_of(const wire::DeclareAgreed& agreed,
                                                    const Gradients& gradients) const {
-  if (group_hash(gradients.specs(), agreed) != agreed.hash())
+  if (group_hash(gradients.specs(), agreed) != agreed.hash)
     return fail(ErrorKind::kMismatch, "the leader's plan has another hash than this node computes",
                 "install the same version of Deft on all nodes");
   std::vector<model::Bucket> buckets;
-  for (const auto& message : agreed.buckets()) {
+  for (const auto& range : agreed.buckets) {
     model::Bucket bucket;
     bucket.name = "b" + std::to_string(buckets.size());
-    bucket.offset = message.offset();
-    bucket.bytes = message.bytes();
+    bucket.offset = range.offset;
+    bucket.bytes = range.bytes;
     for (const auto& region : gradients.layout().regions)
       if (bucket.offset >= region.offset && bucket.offset < region.offset + region.bytes) bucket.dtype = region.dtype;
     buckets.push_back(std::move(bucket));
@@ -86,8 +73,8 @@ Result<std::vector<model::Bucket>> Job::buckets_of(const proto::DeclareAgreed& a
   return buckets;
 }
 
-void Job::on_declare_agreed(const proto::DeclareAgreed& agreed) {
-  const auto it = groups_.find(agreed.group());
+void Job::on_declare_agreed(const wire::DeclareAgreed& agreed) {
+  const auto it = groups_.find(agreed.group);
   if (it == groups_.end() || !it->second.gradients || it->second.agreed) return;
   Group& group = it->second;
   auto buckets = buckets_of(agreed, *group.gradients);
@@ -98,7 +85,7 @@ void Job::on_declare_agreed(const proto::DeclareAgreed& agreed) {
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     WorkerPort* const session = workers_[i].session;
     if (session == nullptr) continue;
-    auto arena = session->grant_arena(agreed.group(), group.gradients->layout().total_bytes(),
+    auto arena = session->grant_arena(agreed.group, group.gradients->layout().total_bytes(),
                                       static_cast<std::uint32_t>(group.gradients->buckets().size()));
     if (!arena) return fail_job(arena.error().in("the arena of " + session->describe() + " on " + context_.host));
     group.arenas[i] = std::move(*arena);
@@ -155,9 +142,7 @@ void Job::on_stage(std::size_t worker, const shm::StageRecord& began) {
 void Job::tell_step_time() {
   double slowest_us = 0;
   for (const Worker& worker : workers_) slowest_us = std::max(slowest_us, worker.steps.usual_us());
-  proto::Envelope envelope;
-  envelope.mutable_step_time()->set_us(slowest_us);
-  to_leader(std::move(envelope));
+  to_leader(wire::StepTime{slowest_us});
 }
 
 // Workers end a generation before its plan does. Only the leader must know; nodes compare what their own workers say with
@@ -176,49 +161,42 @@ void Job::on_flush(WorkerPort& session, std::size_t worker, const shm::FlushReco
 // The leader gets the statistics of this node when all its workers have told those of one step.
 void Job::take_statistics(WorkerPort& session, const ipc::Statistics& statistics) {
   const auto it = groups_.find(statistics.group);
-  if (state_ != State::kRunning || it == groups_.end()) return;
+  if (state_ != State::kRunning || it == groups_.end() || !it->second.agreed) return;
   auto& told = it->second.statistics;
   told.resize(workers_.size());
   told[index_of(session)] = statistics;
-  proto::Envelope envelope;
-  auto* const sum = envelope.mutable_gradient_statistics();
+  wire::GradientStatistics sum{
+      .group = statistics.group, .step = statistics.step, .ranks = static_cast<std::uint32_t>(told.size())};
   for (const auto& one : told) {
     if (!one || one->step != statistics.step) return;
-    sum->set_local_norms(sum->local_norms() + one->local_norm);
-    sum->set_average_norms(sum->average_norms() + one->average_norm);
-    sum->set_loss(sum->loss() + one->loss);
-    sum->set_learning_rate(std::max(sum->learning_rate(), one->learning_rate));
-    sum->set_target(std::max(sum->target(), one->target));
+    sum.local_norms += one->local_norm;
+    sum.average_norms += one->average_norm;
+    sum.loss += one->loss;
+    sum.learning_rate = std::max(sum.learning_rate, one->learning_rate);
+    sum.target = std::max(sum.target, one->target);
   }
-  sum->set_group(statistics.group);
-  sum->set_step(statistics.step);
-  sum->set_ranks(static_cast<std::uint32_t>(told.size()));
-  sum->set_merged_as_sums(statistics.merged_as_sums != 0);
-  to_leader(std::move(envelope));
+  sum.merged_as_sums = statistics.merged_as_sums != 0;
+  // Finite values may have an infinite sum, which says nothing.
+  if (std::isfinite(sum.local_norms) && std::isfinite(sum.average_norms) && std::isfinite(sum.loss)) to_leader(sum);
 }
 
-Result<std::vector<shm::Record>> Job::checked_plan(const proto::PlanOrder& order) const {
-  const auto it = groups_.find(order.group());
+Result<std::vector<shm::Record>> Job::checked_plan(const wire::PlanOrder& order) const {
+  const auto it = groups_.find(order.group);
   if (it == groups_.end() || !it->second.agreed)
     return fail(ErrorKind::kViolation, "the leader sent a plan for an unknown group");
-  const Gradients& gradients = *it->second.gradients;
-  std::vector<std::uint64_t> bytes;
-  for (const auto& bucket : gradients.buckets()) bytes.push_back(bucket.bytes);
-  const auto dated = messages::from_message(order.plan(), bytes, links_.size());
-  if (!dated) return tl::unexpected(dated.error());
-  const std::uint32_t slots = gradients.layout().slots;
-  if (const auto needed = model::slots_needed(model::cycles_of(dated->plan)); needed > slots)
+  const std::uint32_t slots = it->second.gradients->layout().slots;
+  if (const auto needed = model::slots_needed(model::cycles_of(order.plan)); needed > slots)
     return fail(ErrorKind::kViolation, "the leader's plan needs " + std::to_string(needed) +
                                            " slots of the arena, of " + std::to_string(slots));
-  return plan_records(order.group(), *dated, gradients);
+  return plan_records(order, *it->second.gradients);
 }
 
-void Job::on_plan_order(const proto::PlanOrder& order) {
+void Job::on_plan_order(const wire::PlanOrder& order) {
   if (state_ != State::kRunning) return;
   const auto records = checked_plan(order);
   if (!records) return fail_job(records.error().in("on " + context_.host));
-  LOG(INFO) << "[" << name_ << "] follows plan " << order.plan().epoch() << " of group " << order.group()
-            << " from step " << order.plan().activation_step() << " on";
+  LOG(INFO) << "[" << name_ << "] follows plan " << order.epoch << " of group " << order.group << " from step "
+            << order.activation_step << " on";
   for (const auto& record : *records)
     for (auto& worker : workers_)
       if (worker.session != nullptr) worker.session->complete(record);
@@ -236,27 +214,27 @@ bool Job::take_number(std::uint64_t number) {
   return false;
 }
 
-void Job::on_launch_order(const proto::LaunchOrder& order) {
+void Job::on_launch_order(const wire::LaunchOrder& order) {
   if (state_ != State::kRunning) return;
-  std::uint64_t number = order.first();
+  std::uint64_t number = order.first;
   const TimeUs now = MonotonicClock::now();
-  for (const auto& message : order.launches()) {
+  for (const auto& ordered : order.launches) {
     if (!take_number(number)) return;
-    const auto it = groups_.find(message.group());
-    auto ok = it == groups_.end() || !it->second.agreed || message.link() >= links_.size()
-                  ? fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link")
-                  : it->second.gradients->start(message.bucket(), message.generation(),
-                                                {message.last_step(), message.cycle_step()}, message.offset(),
-                                                message.bytes(), now);
+    const auto it = groups_.find(ordered.group);
+    auto ok =
+        it == groups_.end() || !it->second.agreed || ordered.link >= links_.size()
+            ? fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link")
+            : it->second.gradients->start(ordered.bucket, ordered.generation, {ordered.last_step, ordered.cycle_step},
+                                          ordered.offset, ordered.bytes, now);
     if (!ok) return fail_job(ok.error());
     SubCommTask launch;
     launch.number = number++;
-    launch.group = message.group();
-    launch.bucket = message.bucket();
-    launch.generation = message.generation();
-    launch.offset = message.offset();
-    launch.bytes = message.bytes();
-    links_[message.link()].waiting.push_back(std::move(launch));
+    launch.group = ordered.group;
+    launch.bucket = ordered.bucket;
+    launch.generation = ordered.generation;
+    launch.offset = ordered.offset;
+    launch.bytes = ordered.bytes;
+    links_[ordered.link].waiting.push_back(std::move(launch));
   }
   for (std::size_t link = 0; link < links_.size(); ++link) pump(link);
 }

@@ -14,7 +14,6 @@
 
 #include "core/link/backends.h"
 #include "daemon/node/job.h"
-#include "daemon/wire/envelopes.h"
 
 namespace deft::daemon {
 namespace {
@@ -55,21 +54,18 @@ void Job::keep(std::size_t index, const SubCommTask& launch, std::size_t transfe
 
 void Job::tell_progress() {
   if (nodes_.size() < 2) return;
-  proto::Envelope envelope;
+  wire::NodeProgress progress;
   for (auto& link : links_) {
-    auto* const told = envelope.mutable_link_progress()->add_links();
-    told->set_epoch(link.epoch);
-    told->set_finished_below(link.finished_below(next_number_));
-    told->set_started_below(link.started_below(next_number_));
+    progress.links.push_back({link.epoch, link.finished_below(next_number_), link.started_below(next_number_)});
     link.untold_bytes = 0;
   }
-  to_leader(std::move(envelope));
+  to_leader(std::move(progress));
 }
 
-void Job::on_link_progress(const proto::LinkProgress& progress) {
-  for (std::size_t i = 0; i < links_.size() && static_cast<int>(i) < progress.links_size(); ++i) {
-    const auto& all = progress.links(static_cast<int>(i));
-    if (all.epoch() == links_[i].epoch) links_[i].release(all.finished_below());
+void Job::on_link_progress(const wire::JobProgress& progress) {
+  for (std::size_t i = 0; i < links_.size() && i < progress.links.size(); ++i) {
+    const auto& all = progress.links[i];
+    if (all.epoch == links_[i].epoch) links_[i].release(all.finished_below);
   }
 }
 
@@ -80,24 +76,20 @@ void Job::on_link_error(std::size_t index, const Error& error) {
   if (!can_lose(index) || !of_the_link) return suspect(error);
   link.failure_told = true;
   LOG(WARNING) << "[" << name_ << "] " << error.message() << "; asking the leader how to go on without " << link.name;
-  proto::Envelope envelope;
-  envelope.mutable_link_failed()->set_link(static_cast<std::uint32_t>(index));
-  envelope.mutable_link_failed()->set_epoch(link.epoch);
-  *envelope.mutable_link_failed()->mutable_cause() = failure_envelope(error.in("on " + context_.host)).failure();
-  to_leader(std::move(envelope));
+  to_leader(wire::LinkFailed{static_cast<std::uint32_t>(index), link.epoch, error.in("on " + context_.host)});
 }
 
-void Job::on_link_stop(const proto::LinkStop& stop) {
-  if (state_ != State::kRunning || stop.link() >= links_.size()) return;
-  LinkQueue& link = links_[stop.link()];
-  if (stop.epoch() != link.epoch || link.stopping || !link.driver->runs_in_daemon()) return;
-  const Error cause = error_of(stop.cause());
+void Job::on_link_stop(const wire::LinkStop& stop) {
+  if (state_ != State::kRunning || stop.link >= links_.size()) return;
+  LinkQueue& link = links_[stop.link];
+  if (stop.epoch != link.epoch || link.stopping || !link.driver->runs_in_daemon()) return;
+  const Error& cause = stop.cause;
   LOG(WARNING) << "[" << name_ << "] link " << link.name << " is lost: " << cause.message();
   link.lost = cause.message();
   link.stopping = true;
   link.open = false;
   link.driver->abort(cause.message());
-  await_stop(stop.link());
+  await_stop(stop.link);
 }
 
 // What has finished is what this thread has seen finish: what the link did beyond that is forgotten, and done again.
@@ -109,24 +101,19 @@ void Job::await_stop(std::size_t index) {
     });
     return;
   }
-  proto::Envelope envelope;
-  auto* const stopped = envelope.mutable_link_stopped();
-  stopped->set_link(static_cast<std::uint32_t>(index));
-  stopped->set_epoch(link.epoch);
-  stopped->set_finished_below(link.finished_below(next_number_));
-  to_leader(std::move(envelope));
+  to_leader(wire::LinkStopped{static_cast<std::uint32_t>(index), link.epoch, link.finished_below(next_number_)});
 }
 
-void Job::on_link_replaced(const proto::LinkReplaced& replaced) {
-  if (state_ != State::kRunning || replaced.link() >= links_.size() || replaced.by() >= links_.size()) return;
-  const std::size_t index = replaced.link();
+void Job::on_link_replaced(const wire::LinkReplaced& replaced) {
+  if (state_ != State::kRunning || replaced.link >= links_.size() || replaced.by >= links_.size()) return;
+  const std::size_t index = replaced.link;
   LinkQueue& link = links_[index];
-  if (!link.stopping || replaced.epoch() != link.epoch + 1) return;
+  if (!link.stopping || replaced.epoch != link.epoch + 1) return;
   const std::uint64_t before = link.replayed_parts;
-  if (auto ok = link.replay(replaced.from()); !ok) return fail_job(ok.error().in("link " + link.name));
+  if (auto ok = link.replay(replaced.from); !ok) return fail_job(ok.error().in("link " + link.name));
   ++link.epoch;
   link.stopping = link.failure_told = false;
-  link.replacer = replaced.by();
+  link.replacer = replaced.by;
   link.replacers.insert(link.replacer);
   LOG(WARNING) << "[" << name_ << "] goes on without link " << link.name << ": what it had to do goes over "
                << links_[link.replacer].name << ", of which " << link.replayed_parts - before << " once more";

@@ -3,6 +3,17 @@
 
 namespace deft::daemon {
 
+wire::CollectiveSpec collective_spec(const ipc::Operation& call, std::uint32_t rank) {
+  wire::CollectiveSpec spec{.rank = rank, .collective = call.collective};
+  if (call.collective == ipc::Collective::kBarrier) return spec;
+  spec.dtype = static_cast<model::DType>(call.dtype);
+  spec.op = static_cast<model::ReduceOp>(call.reduce_op);
+  spec.root = call.root;
+  spec.count = call.count;
+  if (call.collective == ipc::Collective::kAllGather) spec.capacity = call.capacity;
+  return spec;
+}
+
 void Job::request(WorkerPort& session, OperationRequest request) {
   if (state_ != State::kRunning) return;
   const std::size_t index = index_of(session);
@@ -19,49 +30,38 @@ void Job::request(WorkerPort& session, OperationRequest request) {
                               request.call.operation);
   const std::string name = request.name;
   operation.requests[index] = std::move(request);
-  proto::Envelope envelope;
-  auto* const ready = envelope.mutable_operation_ready();
-  ready->set_name(name);
+  wire::OperationReady ready{.name = name, .specs = {}};
   for (std::size_t i = 0; i < workers_.size(); ++i) {
     if (!operation.requests[i]) return;
-    const ipc::Operation& call = operation.requests[i]->call;
-    auto* const spec = ready->add_specs();
-    spec->set_rank(workers_[i].rank);
-    spec->set_collective(static_cast<std::uint32_t>(call.collective));
-    spec->set_dtype(call.dtype);
-    spec->set_reduce_op(call.reduce_op);
-    spec->set_root(call.root);
-    spec->set_count(call.count);
-    spec->set_capacity(call.capacity);
+    ready.specs.push_back(collective_spec(operation.requests[i]->call, workers_[i].rank));
   }
-  to_leader(std::move(envelope));
+  to_leader(std::move(ready));
 }
 
-void Job::on_operation_start(const proto::OperationStart& start) {
-  if (state_ != State::kRunning || !take_number(start.number())) return;
-  const auto it = operations_.find(start.name());
-  if (it == operations_.end() || start.link() >= links_.size() || start.counts_size() != static_cast<int>(world_))
+void Job::on_operation_start(wire::OperationStart start) {
+  if (state_ != State::kRunning || !take_number(start.number)) return;
+  const auto it = operations_.find(start.name);
+  if (it == operations_.end() || start.link >= links_.size() || start.counts.size() != world_)
     return fail_job(
-        {ErrorKind::kInternal, "the leader started '" + start.name() + "', which nobody here asked for", "", {}});
+        {ErrorKind::kInternal, "the leader started '" + start.name + "', which nobody here asked for", "", {}});
   it->second.started = true;
-  it->second.counts.assign(start.counts().begin(), start.counts().end());
+  it->second.counts = std::move(start.counts);
   SubCommTask launch;
-  launch.number = start.number();
+  launch.number = start.number;
   launch.is_operation = true;
-  launch.operation = start.name();
-  links_[start.link()].waiting.push_back(std::move(launch));
-  pump(start.link());
+  launch.operation = start.name;
+  links_[start.link].waiting.push_back(std::move(launch));
+  pump(start.link);
 }
 
-void Job::on_operation_failed(const proto::OperationFailed& failed) {
-  const auto it = operations_.find(failed.name());
+void Job::on_operation_failed(const wire::OperationFailed& failed) {
+  const auto it = operations_.find(failed.name);
   if (it == operations_.end()) return;
   const Operation operation = std::move(it->second);
   operations_.erase(it);
-  const Error error{static_cast<ErrorKind>(failed.kind()), failed.what(), failed.fix(), {}};
   for (std::size_t i = 0; i < workers_.size(); ++i)
     if (workers_[i].session != nullptr && operation.requests[i])
-      workers_[i].session->send_error(error, operation.requests[i]->call.operation);
+      workers_[i].session->send_error(failed.error, operation.requests[i]->call.operation);
 }
 
 Transfer Job::operation_transfer(const SubCommTask& launch) const {
@@ -85,7 +85,7 @@ Transfer Job::operation_transfer(const SubCommTask& launch) const {
   std::size_t next = 0;
   for (std::size_t node = 0; node < nodes_.size(); ++node) {
     std::size_t bytes = 0;
-    for (int i = 0; i < nodes_[node].ranks_size(); ++i, ++next) {
+    for (std::size_t i = 0; i < nodes_[node].ranks.size(); ++i, ++next) {
       bytes += operation.counts[next] * element;
       if (node == node_) transfer.local_bytes.push_back(operation.counts[next] * element);
     }

@@ -7,7 +7,6 @@
 #include <algorithm>
 
 #include "daemon/node/job.h"
-#include "daemon/wire/envelopes.h"
 
 namespace deft::daemon {
 namespace {
@@ -44,12 +43,10 @@ bool Job::idle() const {
 
 void Job::watch_leader(TimeUs now_us) {
   if (leader_peer_.empty()) return;
-  proto::Envelope envelope;
-  envelope.mutable_heartbeat();
-  to_leader(std::move(envelope));
+  to_leader(wire::Heartbeat{});
   const auto lost = [&](const std::string& how) {
     end({ErrorKind::kLost,
-         "node 0: " + (nodes_.empty() ? leader_address_ : nodes_[0].host()) + ", the leader, was lost: " + how,
+         "node 0: " + (nodes_.empty() ? leader_address_ : nodes_[0].host) + ", the leader, was lost: " + how,
          "look at that node and its daemon's log",
          {}},
         false);
@@ -76,7 +73,7 @@ void Job::suspect(const Error& error) {
   send_failure(error.in("on " + context_.host), true);
 }
 
-void Job::send_failure(const Error& error, bool suspected) { to_leader(failure_envelope(error, suspected)); }
+void Job::send_failure(const Error& error, bool suspected) { to_leader(wire::Failure{error, suspected}); }
 
 void Job::fail_job(const Error& error) {
   if (state_ == State::kEnded) return;
@@ -85,31 +82,24 @@ void Job::fail_job(const Error& error) {
   end(error, false);
 }
 
-void Job::on_failure(const proto::Failure& failure) { end(error_of(failure), false); }
+void Job::on_failure(const wire::Failure& failure) { end(failure.error, false); }
 
-void Job::on_leave(const proto::Leave& leave) { left_.insert(leave.ranks().begin(), leave.ranks().end()); }
+void Job::on_leave(const wire::Leave& leave) { left_.insert(leave.ranks.begin(), leave.ranks.end()); }
 
 void Job::report_stall(std::uint32_t rank, const std::string& what, std::uint64_t step, TimeUs age_us) {
   const TimeUs now = MonotonicClock::now();
   const auto [it, added] = reported_.try_emplace(std::to_string(rank) + what, 0);
   if (!added && now - it->second < settings_.stall_warning_us()) return;
   it->second = now;
-  proto::Envelope envelope;
-  auto* const stalled = envelope.mutable_stalled();
-  stalled->set_rank(rank);
-  stalled->set_tensor(what);
-  stalled->set_step(step);
-  stalled->set_age_ms(static_cast<std::uint64_t>(age_us / 1000));
-  to_leader(std::move(envelope));
+  to_leader(wire::Stalled{rank, what, step, static_cast<std::uint64_t>(age_us / 1000)});
 }
 
-void Job::on_stalled(const proto::Stalled& stalled) {
-  LOG(WARNING) << "[" << name_ << "] stalled: rank " << stalled.rank() << " has not handed in '" << stalled.tensor()
-               << "' of step " << stalled.step() << "; others have waited " << stalled.age_ms() << " ms";
-  const std::string key = std::to_string(stalled.rank()) + stalled.tensor();
+void Job::on_stalled(const wire::Stalled& stalled) {
+  LOG(WARNING) << "[" << name_ << "] stalled: rank " << stalled.rank << " has not handed in '" << stalled.tensor
+               << "' of step " << stalled.step << "; others have waited " << stalled.age_ms << " ms";
+  const std::string key = std::to_string(stalled.rank) + stalled.tensor;
   reported_[key] = MonotonicClock::now();
-  stalls_[key] = {
-      {"rank", stalled.rank()}, {"owes", stalled.tensor()}, {"step", stalled.step()}, {"age_ms", stalled.age_ms()}};
+  stalls_[key] = {{"rank", stalled.rank}, {"owes", stalled.tensor}, {"step", stalled.step}, {"age_ms", stalled.age_ms}};
 }
 
 void Job::report_owed(const Gradients& gradients, const Owed& owed, TimeUs now_us) {
@@ -144,7 +134,7 @@ void Job::watch_gradients(TimeUs now_us) {
     const auto unordered = gradients.unordered(now_us - grace_us(settings_));
     if (!unordered) continue;
     const TimeUs age = now_us - unordered->since_us;
-    for (const auto rank : nodes_[0].ranks()) {
+    for (const auto rank : nodes_[0].ranks) {
       if (left_.count(rank) == 0) continue;
       return fail_job({ErrorKind::kLost,
                        "rank " + std::to_string(rank) + " has ended without handing in '" +
@@ -154,25 +144,20 @@ void Job::watch_gradients(TimeUs now_us) {
                        {}});
     }
     if (age < settings_.stall_warning_us()) continue;
-    proto::Envelope envelope;
-    envelope.mutable_waiting()->set_group(id);
-    envelope.mutable_waiting()->set_bucket(unordered->bucket);
-    envelope.mutable_waiting()->set_generation(unordered->generation);
-    to_leader(std::move(envelope));
+    to_leader(wire::Waiting{id, unordered->bucket, unordered->generation});
   }
 }
 
 // Another node waits for a launch: on the leader's node, say which of its workers owes the gradients.
-void Job::on_waiting(const proto::Waiting& waiting) {
-  const auto it = groups_.find(waiting.group());
+void Job::on_waiting(const wire::Waiting& waiting) {
+  const auto it = groups_.find(waiting.group);
   if (state_ != State::kRunning || it == groups_.end() || !it->second.agreed) return;
   const Gradients& gradients = *it->second.gradients;
-  if (waiting.bucket() >= gradients.buckets().size()) return;
-  Owed owed = gradients.missing(waiting.bucket(), waiting.generation());
+  if (waiting.bucket >= gradients.buckets().size()) return;
+  Owed owed = gradients.missing(waiting.bucket, waiting.generation);
   // What is ready here and not ordered may be waiting to be merged with one behind it.
-  for (model::BucketIndex next = waiting.bucket() + 1; owed.workers.empty() && next < gradients.buckets().size();
-       ++next)
-    owed = gradients.missing(next, waiting.generation());
+  for (model::BucketIndex next = waiting.bucket + 1; owed.workers.empty() && next < gradients.buckets().size(); ++next)
+    owed = gradients.missing(next, waiting.generation);
   owed.since_us = MonotonicClock::now() - settings_.stall_warning_us();
   report_owed(gradients, owed, MonotonicClock::now());
 }

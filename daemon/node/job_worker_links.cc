@@ -68,7 +68,7 @@ InProcessDriver::Records Job::operation_records(const SubCommTask& launch) const
     record.collective = static_cast<std::uint32_t>(ipc::Collective::kBroadcast);
     std::size_t next = 0;
     for (const auto& node : nodes_) {
-      for (const auto rank : node.ranks()) {
+      for (const auto rank : node.ranks) {
         record.root = rank;
         record.bytes = operation.counts[next++] * element;
         if (record.bytes > 0) records[worker].push_back(record);

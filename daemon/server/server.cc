@@ -46,8 +46,8 @@ Result<std::unique_ptr<Server>> Server::open(Reactor& reactor, const Config& con
   Server* const raw = server.get();
   if (auto ok = reactor.watch(raw->listener_.descriptor(), EPOLLIN, [raw](std::uint32_t) { raw->accept(); }); !ok)
     return tl::unexpected(ok.error());
-  raw->control_->on_message = [raw](const Peer& from, const proto::Envelope& envelope) {
-    raw->on_control(from, envelope);
+  raw->control_->on_message = [raw](const Peer& from, std::span<const std::byte> message) {
+    raw->on_control(from, message);
   };
   return server;
 }
@@ -65,6 +65,7 @@ Server::Server(Reactor& reactor, const Config& config, ipc::Listener listener, s
                random_number(),
                [this] { return next_incarnation_++; },
                [this](Job& job) { on_job_ended(job); }},
+      versions_(context_.host),
       started_us_(MonotonicClock::now()),
       next_incarnation_(random_number() | 1) {}
 
@@ -130,22 +131,29 @@ void Server::session_ended(Session& session, const Error& reason) {
   reactor_.post([this, key = &session] { sessions_.erase(key); });
 }
 
-void Server::on_control(const Peer& from, const proto::Envelope& envelope) {
-  if (envelope.version() != kControlVersion) {
-    proto::Envelope reply;
-    reply.set_version(kControlVersion);
-    reply.set_job(envelope.job());
-    reply.set_incarnation(envelope.incarnation());
-    reply.mutable_failure()->set_kind(static_cast<std::uint32_t>(ErrorKind::kMismatch));
-    reply.mutable_failure()->set_what("the daemon on " + context_.host + " speaks control version " +
-                                      std::to_string(kControlVersion) + ", another one version " +
-                                      std::to_string(envelope.version()));
-    reply.mutable_failure()->set_fix("install the same version of Deft on all nodes");
-    return control_->send(from, reply);
-  }
+void Server::on_control(const Peer& from, std::span<const std::byte> message) {
+  const auto received = wire::Received::parse(message);
+  if (!received) return reject_control(received.error().what);
+  if (const auto error = versions_.mismatch(*received)) return on_other_version(from, *received, *error);
   const auto jobs = jobs_;  // a job may end while it handles the message
-  for (const auto& job : jobs)
-    if (job->accepts(from, envelope)) return job->receive(from, envelope);
+  for (const auto& job : jobs) {
+    if (!job->accepts(from, *received)) continue;
+    if (!job->receive(from, *received)) reject_control("its sender has not joined the job");
+    return;
+  }
+  ++control_unclaimed_;
+}
+
+void Server::on_other_version(const Peer& from, const wire::Received& received, const Error& error) {
+  reject_control(error.what);
+  if (const auto answer = versions_.answer(from, received)) control_->send(from, *answer);
+  const auto jobs = jobs_;
+  for (const auto& job : jobs) job->peer_mismatched(from, received.header(), error);
+}
+
+void Server::reject_control(const std::string& why) {
+  ++control_rejected_;
+  LOG_EVERY_N(WARNING, 1000) << "a control message was rejected (" << control_rejected_ << " until now): " << why;
 }
 
 void Server::on_job_ended(Job& job) {
@@ -192,7 +200,8 @@ std::string Server::session_status() {
                       {"sessions", sessions_.size()},
                       {"jobs_served", jobs_served_},
                       {"clients_dropped", clients_dropped_},
-                      {"control_messages_rejected", control_->rejected_messages()},
+                      {"control_messages_rejected", control_->rejected_messages() + control_rejected_},
+                      {"control_messages_unclaimed", control_unclaimed_},
                       {"memory_bytes", budget_.used_bytes()},
                       {"memory_limit_bytes", budget_.limit_bytes()},
                       {"configuration", config_.effective()},

@@ -13,6 +13,7 @@
 #include "core/ipc/channel.h"
 #include "daemon/node/job.h"
 #include "daemon/server/session.h"
+#include "daemon/wire/version_gate.h"
 
 namespace deft::daemon {
 
@@ -32,7 +33,9 @@ class Server final : public SessionHandler {
  private:
   Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control);
   void accept();
-  void on_control(const Peer& from, const proto::Envelope& envelope);
+  void on_control(const Peer& from, std::span<const std::byte> message);
+  void on_other_version(const Peer& from, const wire::Received& received, const Error& error);
+  void reject_control(const std::string& why);
   void on_job_ended(Job& job);
   void put_away();
   std::shared_ptr<Job> job_for(Session& session, Result<void>& result);
@@ -44,12 +47,15 @@ class Server final : public SessionHandler {
   ipc::Listener listener_;
   std::unique_ptr<ControlPlane> control_;
   JobContext context_;
+  VersionGate versions_;
   const TimeUs started_us_;
   std::uint64_t next_incarnation_;
   std::unordered_map<Session*, std::unique_ptr<Session>> sessions_;
   std::list<std::shared_ptr<Job>> jobs_;
   std::list<std::shared_ptr<Job>> ended_;  // until their link threads have ended
   std::uint64_t jobs_served_ = 0, clients_dropped_ = 0;
+  std::uint64_t control_rejected_ = 0;   // control messages that are wrong, or of another version
+  std::uint64_t control_unclaimed_ = 0;  // control messages of jobs that do not run here (any more)
   bool shutting_down_ = false;
   Reactor::TimerId put_away_timer_ = 0;
 };

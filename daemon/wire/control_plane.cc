@@ -15,6 +15,8 @@ namespace {
 
 constexpr std::size_t kZ85KeyChars = 40;
 constexpr std::int64_t kMaxMessageBytes = 64 << 20;
+constexpr int kMessagesARound = 512;   // of a socket, so that a flood does not keep sessions and timers waiting
+constexpr int kUnreadMessages = 4096;  // of one peer; its further messages wait on its side
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 constexpr char kAuthenticationEndpoint[] = "inproc://zeromq.zap.01";
@@ -89,7 +91,7 @@ Result<void> ControlPlane::listen(const std::string& address) {
 void ControlPlane::guard(zmq::socket_t& socket, bool server) {
   socket.set(zmq::sockopt::linger, 500);
   socket.set(zmq::sockopt::sndhwm, 0);
-  socket.set(zmq::sockopt::rcvhwm, 0);
+  socket.set(zmq::sockopt::rcvhwm, kUnreadMessages);
   socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
   socket.set(zmq::sockopt::tos, kLowDelay);
   if (secret_key_.empty()) return;
@@ -132,17 +134,15 @@ void ControlPlane::disconnect(const Peer& peer) {
   dealers_.erase(it);
 }
 
-void ControlPlane::send(const Peer& peer, const proto::Envelope& envelope) {
-  std::string bytes;
-  envelope.SerializeToString(&bytes);
+void ControlPlane::send(const Peer& peer, const std::string& message) {
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
-      dealer->second.send(zmq::buffer(bytes), zmq::send_flags::dontwait);
+      dealer->second.send(zmq::buffer(message), zmq::send_flags::dontwait);
       return;
     }
     router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
-    router_.send(zmq::buffer(bytes), zmq::send_flags::dontwait);
+    router_.send(zmq::buffer(message), zmq::send_flags::dontwait);
   } catch (const zmq::error_t& error) {
     LOG(WARNING) << "a control message could not be sent: " << error.what();
   }
@@ -160,13 +160,13 @@ bool ControlPlane::drain() {
 }
 
 bool ControlPlane::drain_router() {
-  bool any = false;
+  int received = 0;
   zmq::message_t identity, payload;
-  while (router_.recv(identity, zmq::recv_flags::dontwait)) {
-    any = true;
+  while (received < kMessagesARound && router_.recv(identity, zmq::recv_flags::dontwait)) {
+    ++received;
     int parts = 1;
     while (router_.get(zmq::sockopt::rcvmore)) {
-      [[maybe_unused]] const auto received = router_.recv(payload, zmq::recv_flags::none);
+      [[maybe_unused]] const auto part = router_.recv(payload, zmq::recv_flags::none);
       ++parts;
     }
     if (parts == 2) {
@@ -175,29 +175,23 @@ bool ControlPlane::drain_router() {
       ++rejected_;
     }
   }
-  return any;
+  return received > 0;
 }
 
 bool ControlPlane::drain_dealer(const Peer& peer, zmq::socket_t& socket) {
-  bool any = false;
+  int received = 0;
   const Peer name = peer;  // NOLINT(performance-unnecessary-copy-initialization): a message may end who owns it
   zmq::message_t payload;
-  while (dealers_.count(name) != 0 && socket.recv(payload, zmq::recv_flags::dontwait)) {
-    any = true;
+  while (received < kMessagesARound && dealers_.count(name) != 0 && socket.recv(payload, zmq::recv_flags::dontwait)) {
+    ++received;
     deliver(name, payload);
   }
-  return any;
+  return received > 0;
 }
 
 void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
   go_first_on_the_way_of(message);
-  proto::Envelope envelope;
-  if (!envelope.ParseFromArray(message.data(), static_cast<int>(message.size()))) {
-    ++rejected_;
-    LOG_EVERY_N(WARNING, 100) << "a control message that cannot be read was dropped";
-    return;
-  }
-  if (on_message) on_message(from, envelope);
+  if (on_message) on_message(from, {message.data<std::byte>(), message.size()});
 }
 
 // ZAP (ZeroMQ RFC 27): a client is let in when its public key is ours, that is, when it holds the same secret.

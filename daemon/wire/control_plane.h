@@ -1,10 +1,11 @@
 // Control messages between daemons over ZeroMQ: one ROUTER socket that listens, one DEALER socket for each leader that
-// this node follows. It carries envelopes and knows nothing of jobs.
+// this node follows. It carries bytes (daemon/wire/codec.h makes them) and
+// knows nothing of jobs.
 //
 //   auto plane = ControlPlane::open(reactor, {.listen = "10.0.0.1:29610"});
-//   (*plane)->on_message = [](const Peer& from, const proto::Envelope& message) { ... };
+//   (*plane)->on_message = [](const Peer& from, std::span<const std::byte> message) { ... };
 //   auto leader = (*plane)->connect("10.0.0.2:29610");
-//   (*plane)->send(*leader, envelope);
+//   (*plane)->send(*leader, wire::encode(header, message));
 //
 // Delivery is ordered while the connection lives. A peer that is gone is noticed by its silence (heartbeats), not here.
 // With a secret, both sides must hold the same CURVE key; others cannot connect. Reactor thread only.
@@ -14,18 +15,15 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <span>
 #include <string>
 #include <zmq.hpp>
 
 #include "core/base/status.h"
 #include "daemon/base/reactor.h"
-#include "proto/control.pb.h"
+#include "daemon/wire/messages.h"
 
 namespace deft::daemon {
-
-inline constexpr std::uint32_t kControlVersion = 2;
-
-using Peer = std::string;  // opaque; empty: nobody
 
 class ControlPlane {
  public:
@@ -41,10 +39,11 @@ class ControlPlane {
   Result<Peer> connect(const std::string& address);
   void disconnect(const Peer& peer);
 
-  void send(const Peer& peer, const proto::Envelope& envelope);
+  void send(const Peer& peer, const std::string& message);
 
-  std::function<void(const Peer& from, const proto::Envelope& envelope)> on_message;
+  std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
 
+  // Messages that had not the two parts of a ROUTER's.
   [[nodiscard]] std::uint64_t rejected_messages() const { return rejected_; }
 
  private:

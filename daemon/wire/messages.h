@@ -23,7 +23,11 @@
 #include "core/model/plan.h"
 #include "core/model/tensors.h"
 
-namespace deft::daemon::wire {
+namespace deft::daemon {
+
+using Peer = std::string;  // names a connection of the control plane; empty: this daemon's own node
+
+namespace wire {
 
 // Limits of what a message may hold. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
@@ -39,8 +43,8 @@ inline constexpr std::size_t kMaxStoreKeys = 1 << 16;  // in one STORE_GET
 inline constexpr std::size_t kMaxStoreValueBytes = 4 << 20;
 
 struct LinkAddress {
-  std::string name;     // backend:interface
-  std::string address;  // of the node that tells it
+  std::string name = {};     // backend:interface
+  std::string address = {};  // of the node that tells it
   bool operator==(const LinkAddress&) const = default;
 };
 
@@ -52,17 +56,17 @@ struct Heartbeat {
 };
 
 struct Failure {
-  Error error;
+  Error error = {};
   bool suspected = false;  // to the leader: a link failed, and the leader finds out whether a node was lost
 };
 
 struct Leave {  // these ranks ended cleanly
-  std::vector<std::uint32_t> ranks;
+  std::vector<std::uint32_t> ranks = {};
 };
 
 struct Stalled {  // a worker that lives but owes a tensor or a collective
   std::uint32_t rank = 0;
-  std::string tensor;
+  std::string tensor = {};
   std::uint64_t step = 0;
   std::uint64_t age_ms = 0;
 };
@@ -76,20 +80,20 @@ struct Waiting {  // this bucket is ready on the sender, and the leader has not 
 // --- From a node to the leader ---
 
 struct Join {
-  std::string host, deft_version;
+  std::string host = {}, deft_version = {};
   std::uint32_t world = 0;
-  std::vector<std::uint32_t> ranks;             // by local rank
-  std::map<std::string, std::string> settings;  // options on which all nodes must agree
-  std::vector<LinkAddress> links;
-  std::optional<Error> refusal;  // why this node cannot take part: all are told once all have come
+  std::vector<std::uint32_t> ranks = {};             // by local rank
+  std::map<std::string, std::string> settings = {};  // options on which all nodes must agree
+  std::vector<LinkAddress> links = {};
+  std::optional<Error> refusal = {};  // why this node cannot take part: all are told once all have come
 };
 
 struct LinksOpen {};
 
 struct Declare {
   std::uint32_t group = 0;
-  std::string name;
-  std::vector<model::TensorSpec> tensors;
+  std::string name = {};
+  std::vector<model::TensorSpec> tensors = {};
   std::uint32_t slots = 1;
   model::ReduceOp op = model::ReduceOp::kSum;
 };
@@ -106,8 +110,8 @@ struct CollectiveSpec {
 };
 
 struct OperationReady {
-  std::string name;
-  std::vector<CollectiveSpec> specs;  // by local rank
+  std::string name = {};
+  std::vector<CollectiveSpec> specs = {};  // by local rank
 };
 
 struct GradientStatistics {  // of one group and step, summed over the workers of a node
@@ -127,19 +131,19 @@ struct StepTime {  // of the slowest worker of a node, waiting left out
 };
 
 struct StoreSet {
-  std::string key;
-  std::vector<std::byte> value;
+  std::string key = {};
+  std::vector<std::byte> value = {};
 };
 
 struct StoreGet {
   std::uint64_t request = 0;  // the node's number for it, returned in StoreValue
-  std::vector<std::string> keys;
+  std::vector<std::string> keys = {};
 };
 
 struct LinkFailed {
   std::uint32_t link = 0;
   std::uint32_t epoch = 0;  // of the link: counts its replacements
-  Error cause;
+  Error cause = {};
 };
 
 struct LinkStopped {  // nothing runs on the link any more
@@ -154,19 +158,19 @@ struct NodeProgress {  // how far a node is
     std::uint64_t finished_below = 0;
     std::uint64_t started_below = 0;  // given to the link
   };
-  std::vector<Link> links;
+  std::vector<Link> links = {};
 };
 
 // --- From the leader to a node ---
 
 struct NodeInfo {
-  std::string host;
-  std::vector<std::uint32_t> ranks;  // by local rank
-  std::vector<LinkAddress> links;
+  std::string host = {};
+  std::vector<std::uint32_t> ranks = {};  // by local rank
+  std::vector<LinkAddress> links = {};
 };
 
 struct Joined {
-  std::vector<NodeInfo> nodes;
+  std::vector<NodeInfo> nodes = {};
   std::uint32_t node = 0;  // the receiver's index
 };
 
@@ -178,7 +182,7 @@ struct DeclareAgreed {
     std::uint64_t bytes = 0;
   };
   std::uint32_t group = 0;
-  std::vector<Bucket> buckets;
+  std::vector<Bucket> buckets = {};
   std::uint64_t hash = 0;  // of declaration and buckets; a node that computes another refuses
 };
 
@@ -195,38 +199,38 @@ struct Launch {
 
 struct LaunchOrder {
   std::uint64_t first = 0;  // number of the first launch
-  std::vector<Launch> launches;
+  std::vector<Launch> launches = {};
 };
 
 struct PlanOrder {
   std::uint32_t group = 0;
   std::uint64_t epoch = 0;            // counts plans
   std::uint64_t activation_step = 0;  // the plan's cycles begin here
-  model::Plan plan;
-  std::string reason;
+  model::Plan plan = {};
+  std::string reason = {};
 };
 
 struct OperationStart {
   std::uint64_t number = 0;
   std::uint32_t link = 0;
-  std::string name;
-  std::vector<std::uint64_t> counts;  // elements of each rank, in the order of nodes and their local ranks
+  std::string name = {};
+  std::vector<std::uint64_t> counts = {};  // elements of each rank, in the order of nodes and their local ranks
 };
 
 struct OperationFailed {  // it cannot run; the job goes on
-  std::string name;
-  Error error;
+  std::string name = {};
+  Error error = {};
 };
 
 struct StoreValue {
   std::uint64_t request = 0;
-  std::vector<std::vector<std::byte>> values;  // of the keys, in order
+  std::vector<std::vector<std::byte>> values = {};  // of the keys, in order
 };
 
 struct LinkStop {  // end what runs on the link
   std::uint32_t link = 0;
   std::uint32_t epoch = 0;  // that ends
-  Error cause;
+  Error cause = {};
 };
 
 struct LinkReplaced {
@@ -241,7 +245,7 @@ struct JobProgress {  // how far all nodes are
     std::uint32_t epoch = 0;
     std::uint64_t finished_below = 0;
   };
-  std::vector<Link> links;
+  std::vector<Link> links = {};
 };
 
 using ToLeader =
@@ -251,4 +255,11 @@ using ToNode =
     std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, OperationStart, OperationFailed, StoreValue,
                  LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
 
-}  // namespace deft::daemon::wire
+// For std::visit: one handler for each kind of message, so that a forgotten one does not compile.
+template <class... Handlers>
+struct Overloaded : Handlers... {
+  using Handlers::operator()...;
+};
+
+}  // namespace wire
+}  // namespace deft::daemon

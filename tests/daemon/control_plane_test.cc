@@ -36,14 +36,16 @@ TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
       ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
   ASSERT_TRUE(leader && follower);
   bool answered = false;
-  (*leader)->on_message = [&](const Peer& from, const proto::Envelope& message) { (*leader)->send(from, message); };
-  (*follower)->on_message = [&](const Peer&, const proto::Envelope&) {
-    answered = true;
+  (*leader)->on_message = [&](const Peer& from, std::span<const std::byte> message) {
+    (*leader)->send(from, {reinterpret_cast<const char*>(message.data()), message.size()});
+  };
+  (*follower)->on_message = [&](const Peer&, std::span<const std::byte> message) {
+    answered = message.size() == 5;
     reactor.stop();
   };
   const auto peer = (*follower)->connect(address);
   ASSERT_TRUE(peer);
-  (*follower)->send(*peer, proto::Envelope());
+  (*follower)->send(*peer, "hello");
   reactor.after(5'000'000, [&] { reactor.stop(); });
   reactor.run();
   ASSERT_TRUE(answered);

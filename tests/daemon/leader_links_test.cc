@@ -7,6 +7,7 @@ namespace deft::daemon {
 namespace {
 
 constexpr TimeUs kTimeoutUs = 1'200'000;
+const std::vector<Peer> kNodes{"", "b"};
 
 JobSettings settings() {
   JobSettings s;
@@ -22,100 +23,67 @@ JobSettings settings() {
 // Two nodes with two or three links, and a group of one bucket of 1 MiB.
 struct World {
   explicit World(std::vector<std::string> names)
-      : links(std::move(names)),
-        leader(reactor, "job", 7, settings(), 2,
-               [this](const Peer& to, proto::Envelope envelope) { sent.emplace_back(to, std::move(envelope)); }) {
-    for (const Peer& from : {Peer(""), Peer("b")})
-      say(from, [&](auto& e) {
-        auto* const join = e.mutable_join();
-        join->set_world(2);
-        join->add_ranks(from.empty() ? 0 : 1);
-        for (const auto& name : links) join->add_links()->set_name(name);
-      });
-    for (const Peer& from : {Peer(""), Peer("b")}) say(from, [](auto& e) { e.mutable_links_open(); });
-    for (const Peer& from : {Peer(""), Peer("b")})
-      say(from, [](auto& e) {
-        auto* const declare = e.mutable_declare();
-        declare->set_slots(1);
-        declare->set_reduce_op(1);
-        auto* const tensor = declare->add_tensors();
-        tensor->set_name("w");
-        tensor->set_dtype(1);
-        tensor->add_shape(1 << 18);
-      });
+      : links(std::move(names)), leader(reactor, "job", 7, settings(), 2, [this](const Peer& to, wire::ToNode message) {
+          sent.emplace_back(to, std::move(message));
+        }) {
+    for (const Peer& from : kNodes) {
+      wire::Join join{.host = {}, .deft_version = {}, .world = 2, .ranks = {from.empty() ? 0U : 1U}};
+      for (const auto& name : links) join.links.push_back({name, ""});
+      leader.receive(from, std::move(join));
+    }
+    for (const Peer& from : kNodes) leader.receive(from, wire::LinksOpen{});
+    for (const Peer& from : kNodes)
+      leader.receive(from, wire::Declare{0, "", {{"w", model::DType::kFloat32, {1 << 18}}}, 1});
     sent.clear();
   }
 
-  template <typename Fill>
-  void say(const Peer& from, Fill fill) {
-    proto::Envelope envelope;
-    fill(envelope);
-    leader.receive(from, envelope);
-  }
   void fails(const Peer& from, std::uint32_t link, std::uint32_t epoch = 0) {
-    say(from, [&](auto& e) {
-      e.mutable_link_failed()->set_link(link);
-      e.mutable_link_failed()->set_epoch(epoch);
-      e.mutable_link_failed()->mutable_cause()->set_kind(static_cast<std::uint32_t>(ErrorKind::kLost));
-      e.mutable_link_failed()->mutable_cause()->set_what("the cable was cut");
-    });
+    leader.receive(from, wire::LinkFailed{link, epoch, {ErrorKind::kLost, "the cable was cut", "", {}}});
   }
   void stopped(const Peer& from, std::uint32_t link, std::uint64_t below, std::uint32_t epoch = 0) {
-    say(from, [&](auto& e) {
-      e.mutable_link_stopped()->set_link(link);
-      e.mutable_link_stopped()->set_epoch(epoch);
-      e.mutable_link_stopped()->set_finished_below(below);
-    });
+    leader.receive(from, wire::LinkStopped{link, epoch, below});
   }
   // The same on every link.
   void progress(const Peer& from, std::uint64_t finished, std::uint64_t started) {
-    say(from, [&](auto& e) {
-      for (std::size_t i = 0; i < links.size(); ++i) {
-        auto* const link = e.mutable_link_progress()->add_links();
-        link->set_epoch(leader_epoch[i]);
-        link->set_finished_below(i == 1 ? finished : started);
-        link->set_started_below(started);
-      }
-    });
+    wire::NodeProgress progress;
+    for (std::size_t i = 0; i < links.size(); ++i)
+      progress.links.push_back({leader_epoch[i], i == 1 ? finished : started, started});
+    leader.receive(from, std::move(progress));
   }
   // Tells how far the nodes are, again and again.
   void live_for(TimeUs us, std::uint64_t finished, std::uint64_t started) {
     const TimeUs until = MonotonicClock::now() + us;
     while (MonotonicClock::now() < until) {
-      for (const Peer& from : {Peer(""), Peer("b")}) progress(from, finished, started);
+      for (const Peer& from : kNodes) progress(from, finished, started);
       reactor.after(20'000, [this] { reactor.stop(); });
       reactor.run();
     }
   }
 
-  template <typename Has>
-  std::vector<proto::Envelope> of_kind(Has has) const {
-    std::vector<proto::Envelope> found;
-    for (const auto& [peer, envelope] : sent)
-      if (has(envelope)) found.push_back(envelope);
+  template <typename Message>
+  std::vector<Message> all() const {
+    std::vector<Message> found;
+    for (const auto& [peer, message] : sent)
+      if (const auto* const one = std::get_if<Message>(&message)) found.push_back(*one);
     return found;
   }
-  [[nodiscard]] auto stops() const {
-    return of_kind([](const auto& e) { return e.has_link_stop(); });
-  }
-  [[nodiscard]] auto replaced() const {
-    return of_kind([](const auto& e) { return e.has_link_replaced(); });
-  }
+  [[nodiscard]] auto stops() const { return all<wire::LinkStop>(); }
+  [[nodiscard]] auto replaced() const { return all<wire::LinkReplaced>(); }
   [[nodiscard]] std::string failure() const {
-    const auto found = of_kind([](const auto& e) { return e.has_failure(); });
-    return found.empty() ? "" : found.front().failure().what();
+    const auto found = all<wire::Failure>();
+    return found.empty() ? "" : found.front().error.what;
   }
   [[nodiscard]] std::set<std::uint32_t> launched_on() const {
     std::set<std::uint32_t> used;
-    for (const auto& envelope : of_kind([](const auto& e) { return e.has_launch_order(); }))
-      for (const auto& launch : envelope.launch_order().launches()) used.insert(launch.link());
+    for (const auto& order : all<wire::LaunchOrder>())
+      for (const auto& launch : order.launches) used.insert(launch.link);
     return used;
   }
 
   std::vector<std::string> links;
   std::vector<std::uint32_t> leader_epoch = std::vector<std::uint32_t>(3);
   Reactor reactor;
-  std::vector<std::pair<Peer, proto::Envelope>> sent;
+  std::vector<std::pair<Peer, wire::ToNode>> sent;
   Leader leader;
 };
 
@@ -124,15 +92,15 @@ TEST(LeaderLinks, AFailedLinkIsStoppedEverywhereAndRunAgainFromWhereTheSlowestNo
   world.fails("b", 1);
   world.fails("", 1);  // at the same time
   ASSERT_EQ(world.stops().size(), 2u);
-  EXPECT_EQ(world.stops()[0].link_stop().cause().what(), "the cable was cut");
+  EXPECT_EQ(world.stops()[0].cause.what, "the cable was cut");
   world.stopped("b", 1, 17);
   EXPECT_TRUE(world.replaced().empty()) << "one node may still touch its gradients";
   world.stopped("", 1, 12);
   ASSERT_EQ(world.replaced().size(), 2u);
-  const proto::LinkReplaced replaced = world.replaced()[0].link_replaced();
-  EXPECT_EQ(replaced.from(), 12u);
-  EXPECT_EQ(replaced.by(), 0u);
-  EXPECT_EQ(replaced.epoch(), 1u);
+  const wire::LinkReplaced replaced = world.replaced()[0];
+  EXPECT_EQ(replaced.from, 12u);
+  EXPECT_EQ(replaced.by, 0u);
+  EXPECT_EQ(replaced.epoch, 1u);
   EXPECT_EQ(world.leader.status()["links"][1]["lost"], "the cable was cut");
   world.fails("b", 1);  // of the epoch before: late news
   EXPECT_EQ(world.stops().size(), 2u);
@@ -154,7 +122,7 @@ TEST(LeaderLinks, TheLastLinkEndsTheJobAndSoDoesTheOneThatStoodIn) {
   for (const std::uint32_t second : {0U, 1U}) {
     World world({"gloo:eth0", "gloo:eth1"});
     world.fails("b", 1);
-    for (const Peer& from : {Peer(""), Peer("b")}) world.stopped(from, 1, 0);
+    for (const Peer& from : kNodes) world.stopped(from, 1, 0);
     world.leader_epoch[1] = 1;
     world.sent.clear();
     world.fails("b", second, second == 1 ? 1 : 0);
@@ -168,9 +136,9 @@ TEST(LeaderLinks, AThirdLinkStandsInForBoth) {
   World world({"gloo:eth0", "gloo:eth1", "gloo:eth2"});
   for (const std::uint32_t link : {0U, 1U}) world.fails("b", link);
   for (const std::uint32_t link : {0U, 1U})
-    for (const Peer& from : {Peer(""), Peer("b")}) world.stopped(from, link, 0);
+    for (const Peer& from : kNodes) world.stopped(from, link, 0);
   ASSERT_EQ(world.replaced().size(), 4u);
-  EXPECT_EQ(world.replaced()[3].link_replaced().by(), 2u);
+  EXPECT_EQ(world.replaced()[3].by, 2u);
   EXPECT_EQ(world.failure(), "");
 }
 
@@ -188,9 +156,8 @@ TEST(LeaderLinks, ALinkStallsWhenAllNodesHaveStartedWhatDoesNotEnd) {
   EXPECT_TRUE(world.stops().empty());
   world.live_for(kTimeoutUs / 2, 5, 7);
   ASSERT_FALSE(world.stops().empty());
-  EXPECT_EQ(world.stops()[0].link_stop().link(), 1u);
-  EXPECT_NE(world.stops()[0].link_stop().cause().what().find("nothing has come through link gloo:eth1 for"),
-            std::string::npos);
+  EXPECT_EQ(world.stops()[0].link, 1u);
+  EXPECT_NE(world.stops()[0].cause.what.find("nothing has come through link gloo:eth1 for"), std::string::npos);
 }
 
 TEST(LeaderLinks, ANodeThatIsNotThereYetIsNoStall) {
@@ -225,7 +192,7 @@ TEST(LeaderLinks, WhatAllHaveFinishedIsTold) {
   EXPECT_TRUE(world.sent.empty());
   world.progress("b", 4, 12);
   ASSERT_EQ(world.sent.size(), 2u);
-  EXPECT_EQ(world.sent[0].second.link_progress().links(1).finished_below(), 4u);
+  EXPECT_EQ(std::get<wire::JobProgress>(world.sent[0].second).links[1].finished_below, 4u);
 }
 
 }  // namespace

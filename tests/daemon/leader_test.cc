@@ -22,32 +22,29 @@ JobSettings settings(TimeUs timeout_us = 60'000'000) {
 struct World {
   explicit World(std::uint32_t size, JobSettings s = settings())
       : leader(reactor, "job", 7, std::move(s), size,
-               [this](const Peer& to, proto::Envelope envelope) { sent.emplace_back(to, std::move(envelope)); }) {}
+               [this](const Peer& to, wire::ToNode message) { sent.emplace_back(to, std::move(message)); }) {}
 
   void join(const Peer& from, std::vector<std::uint32_t> ranks, std::uint32_t world,
             std::map<std::string, std::string> with = {}, const std::string& version = "1") {
-    proto::Envelope envelope;
-    auto* const message = envelope.mutable_join();
-    message->set_host("host" + from);
-    message->set_deft_version(version);
-    message->set_world(world);
-    message->add_links()->set_name("gloo:eth0");
-    for (const auto rank : ranks) message->add_ranks(rank);
-    for (const auto& [name, value] : with) (*message->mutable_settings())[name] = value;
-    leader.receive(from, envelope);
+    wire::Join join{.host = "host" + from, .deft_version = version, .world = world, .ranks = std::move(ranks)};
+    join.links = {{"gloo:eth0", ""}};
+    join.settings = std::move(with);
+    leader.receive(from, std::move(join));
   }
 
   std::string failure_for(const Peer& to) const {
-    for (const auto& [peer, envelope] : sent)
-      if (peer == to && envelope.has_failure()) return envelope.failure().what();
+    for (const auto& [peer, message] : sent)
+      if (const auto* const failure = std::get_if<wire::Failure>(&message); failure != nullptr && peer == to)
+        return failure->error.what;
     return "";
   }
 
-  template <typename Has>
-  std::size_t count(Has has) const {
-    std::size_t n = 0;
-    for (const auto& [peer, envelope] : sent) n += has(envelope) ? 1 : 0;
-    return n;
+  template <typename Message>
+  std::vector<Message> all() const {
+    std::vector<Message> found;
+    for (const auto& [peer, message] : sent)
+      if (const auto* const one = std::get_if<Message>(&message)) found.push_back(*one);
+    return found;
   }
 
   void run_for(TimeUs us) {
@@ -56,7 +53,7 @@ struct World {
   }
 
   Reactor reactor;
-  std::vector<std::pair<Peer, proto::Envelope>> sent;
+  std::vector<std::pair<Peer, wire::ToNode>> sent;
   Leader leader;
 };
 
@@ -66,10 +63,11 @@ TEST(Leader, NumbersTheNodesByTheirSmallestRankWhenAllHaveCome) {
   EXPECT_TRUE(world.sent.empty());
   world.join("", {0, 1}, 4);
   ASSERT_EQ(world.sent.size(), 2u);
-  for (const auto& [peer, envelope] : world.sent) {
-    ASSERT_TRUE(envelope.has_joined());
-    EXPECT_EQ(envelope.joined().node(), peer.empty() ? 0u : 1u);
-    EXPECT_EQ(envelope.joined().nodes(1).host(), "hostb");
+  for (const auto& [peer, message] : world.sent) {
+    const auto* const joined = std::get_if<wire::Joined>(&message);
+    ASSERT_NE(joined, nullptr);
+    EXPECT_EQ(joined->node, peer.empty() ? 0u : 1u);
+    EXPECT_EQ(joined->nodes[1].host, "hostb");
   }
 }
 
@@ -116,39 +114,19 @@ struct Running : World {
   explicit Running(JobSettings s) : World(2, std::move(s)) {
     join("", {0}, 2);
     join("b", {1}, 2);
-    for (const Peer& peer : {Peer(""), Peer("b")}) {
-      proto::Envelope envelope;
-      envelope.mutable_links_open();
-      leader.receive(peer, envelope);
-    }
-    EXPECT_EQ(count([](const auto& e) { return e.has_begin(); }), 2u);
+    for (const Peer& peer : {Peer(""), Peer("b")}) leader.receive(peer, wire::LinksOpen{});
+    EXPECT_EQ(all<wire::Begin>().size(), 2u);
     sent.clear();
   }
 
   void declare(const Peer& from, const std::string& tensor, std::uint64_t extent, std::uint32_t slots = 1) {
-    proto::Envelope envelope;
-    auto* const message = envelope.mutable_declare();
-    message->set_name("sgd");
-    message->set_slots(slots);
-    message->set_reduce_op(1);
-    auto* const t = message->add_tensors();
-    t->set_name(tensor);
-    t->set_dtype(1);
-    t->add_shape(extent);
-    leader.receive(from, envelope);
+    leader.receive(from, wire::Declare{0, "sgd", {{tensor, model::DType::kFloat32, {extent}}}, slots});
   }
 
   void ask(const Peer& from, std::uint32_t rank, std::uint64_t count) {
-    proto::Envelope envelope;
-    auto* const ready = envelope.mutable_operation_ready();
-    ready->set_name("loss");
-    auto* const spec = ready->add_specs();
-    spec->set_rank(rank);
-    spec->set_collective(1);
-    spec->set_dtype(1);
-    spec->set_reduce_op(1);
-    spec->set_count(count);
-    leader.receive(from, envelope);
+    wire::CollectiveSpec spec{.rank = rank, .collective = ipc::Collective::kAllReduce};
+    spec.count = count;
+    leader.receive(from, wire::OperationReady{"loss", {spec}});
   }
 };
 
@@ -166,13 +144,14 @@ TEST(Leader, OrdersReadyBucketsForAllNodesAlike) {
   Running world;
   world.declare("", "fc.weight", 10);
   world.declare("b", "fc.weight", 10);
-  ASSERT_EQ(world.count([](const auto& e) { return e.has_declare_agreed(); }), 2u);
+  ASSERT_EQ(world.all<wire::DeclareAgreed>().size(), 2u);
   world.sent.clear();
   world.leader.bucket_ready(0, 0, 0);
   ASSERT_EQ(world.sent.size(), 2u);
-  EXPECT_EQ(world.sent[0].second.SerializeAsString(), world.sent[1].second.SerializeAsString());
-  EXPECT_EQ(world.sent[0].second.launch_order().first(), 0u);
-  EXPECT_EQ(world.sent[0].second.launch_order().launches(0).bytes(), 64u);
+  EXPECT_EQ(wire::encode({}, world.sent[0].second), wire::encode({}, world.sent[1].second));
+  const auto order = world.all<wire::LaunchOrder>().at(0);
+  EXPECT_EQ(order.first, 0u);
+  EXPECT_EQ(order.launches[0].bytes, 64u);
 }
 
 TEST(Leader, StartsACollectiveWhenAllAskedAlikeAndFailsOnlyItWhenTheyDiffer) {
@@ -180,14 +159,14 @@ TEST(Leader, StartsACollectiveWhenAllAskedAlikeAndFailsOnlyItWhenTheyDiffer) {
   world.ask("b", 1, 5);
   EXPECT_TRUE(world.sent.empty());
   world.ask("", 0, 5);
-  EXPECT_EQ(world.count([](const auto& e) { return e.has_operation_start(); }), 2u);
+  EXPECT_EQ(world.all<wire::OperationStart>().size(), 2u);
   world.sent.clear();
   world.ask("b", 1, 5);
   world.ask("", 0, 6);
-  ASSERT_EQ(world.count([](const auto& e) { return e.has_operation_failed(); }), 2u);
-  EXPECT_NE(world.sent[0].second.operation_failed().what().find("allreduce of 6 float32 (sum) on rank 0"),
-            std::string::npos)
-      << world.sent[0].second.operation_failed().what();
+  const auto failed = world.all<wire::OperationFailed>();
+  ASSERT_EQ(failed.size(), 2u);
+  EXPECT_NE(failed[0].error.what.find("allreduce of 6 float32 (sum) on rank 0"), std::string::npos)
+      << failed[0].error.what;
   EXPECT_EQ(world.failure_for("b"), "");
 }
 
@@ -205,16 +184,10 @@ struct Judged : Running {
     return s;
   }
   void tell(const Peer& from, std::uint64_t step, double loss, std::uint32_t group = 0) {
-    proto::Envelope envelope;
-    auto* const told = envelope.mutable_gradient_statistics();
-    told->set_group(group);
-    told->set_step(step);
-    told->set_ranks(1);
-    told->set_local_norms(3);
-    told->set_average_norms(2);
-    told->set_learning_rate(0.01);
-    told->set_loss(loss);
-    leader.receive(from, envelope);
+    wire::GradientStatistics told{.group = group, .step = step, .ranks = 1, .local_norms = 3, .average_norms = 2};
+    told.learning_rate = 0.01;
+    told.loss = loss;
+    leader.receive(from, told);
   }
   void train(std::uint64_t steps) {
     for (std::uint64_t step = 0; step < steps; ++step) {
@@ -236,7 +209,7 @@ TEST(Leader, JudgesItsPlanByWhatAllNodesTold) {
   world.tell("b", 1, 3, 9);  // of no group
   world.tell("b", 17, std::numeric_limits<double>::quiet_NaN());
   world.train(10);
-  ASSERT_EQ(world.count([](const auto& e) { return e.has_plan_order(); }), 2u);
+  ASSERT_EQ(world.all<wire::PlanOrder>().size(), 2u);
   const auto status = world.leader.status();
   const auto& judgement = status["plans"][0]["judgement"];
   EXPECT_EQ(judgement["judged"], true) << status.dump();
@@ -267,11 +240,7 @@ TEST(Leader, PlansForTheSlowestNode) {
   alike.train(10);
   ASSERT_EQ(alike.leader.status()["plans"].size(), 1u);
   Judged world(false);
-  const auto tell = [&](const Peer& from, double us) {
-    proto::Envelope envelope;
-    envelope.mutable_step_time()->set_us(us);
-    world.leader.receive(from, envelope);
-  };
+  const auto tell = [&](const Peer& from, double us) { world.leader.receive(from, wire::StepTime{us}); };
   tell("", 1000);
   tell("b", 3e6);
   tell("b", std::numeric_limits<double>::quiet_NaN());
@@ -292,11 +261,7 @@ TEST(Leader, NamesTheNodeThatFellSilent) {
 
 TEST(Leader, ALinkErrorIsBlamedOnTheNodeThatNoLongerAnswers) {
   Running world(800'000);
-  proto::Envelope envelope;
-  envelope.mutable_failure()->set_what("connection reset");
-  envelope.mutable_failure()->set_kind(static_cast<std::uint32_t>(ErrorKind::kLost));
-  envelope.mutable_failure()->set_suspected(true);
-  world.leader.receive("", envelope);
+  world.leader.receive("", wire::Failure{{ErrorKind::kLost, "connection reset", "", {}}, true});
   EXPECT_EQ(world.failure_for(""), "") << "it asks first";
   world.run_for(350'000);
   EXPECT_NE(world.failure_for("").find("node 1: hostb (rank 1) was lost"), std::string::npos);
@@ -304,9 +269,7 @@ TEST(Leader, ALinkErrorIsBlamedOnTheNodeThatNoLongerAnswers) {
 
 TEST(Leader, IgnoresStrangersAndMalformedJoins) {
   Running world;
-  proto::Envelope failure;
-  failure.mutable_failure()->set_what("ha");
-  world.leader.receive("stranger", failure);
+  world.leader.receive("stranger", wire::Failure{{ErrorKind::kInternal, "ha", "", {}}, false});
   world.join("stranger", {}, 2);
   EXPECT_TRUE(world.sent.empty());
 }

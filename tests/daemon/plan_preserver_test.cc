@@ -34,15 +34,15 @@ struct Planner {
 };
 
 // Of `ranks` workers: |G|^2 = `gradient`, tr(Sigma) / B = `noise`.
-proto::GradientStatistics statistics(std::uint64_t step, double loss, double gradient, double noise,
-                                     std::uint32_t ranks = 2, std::uint32_t world = 4) {
-  proto::GradientStatistics out;
-  out.set_step(step);
-  out.set_ranks(ranks);
-  out.set_local_norms(ranks * (gradient + noise * world));
-  out.set_average_norms(ranks * (gradient + noise));
-  out.set_loss(ranks * loss);
-  out.set_learning_rate(0.01);
+wire::GradientStatistics statistics(std::uint64_t step, double loss, double gradient, double noise,
+                                    std::uint32_t ranks = 2, std::uint32_t world = 4) {
+  wire::GradientStatistics out;
+  out.step = step;
+  out.ranks = ranks;
+  out.local_norms = ranks * (gradient + noise * world);
+  out.average_norms = ranks * (gradient + noise);
+  out.loss = ranks * loss;
+  out.learning_rate = 0.01;
   return out;
 }
 
@@ -66,7 +66,7 @@ struct Job {
   void tell_one(double gradient, double noise = 0, std::uint64_t steps = 1) {
     step += steps;
     auto told = statistics(step, loss, gradient, noise);
-    told.set_learning_rate(learning_rate);
+    told.learning_rate = learning_rate;
     for (const std::size_t node : {0, 1}) preserver.take(node, told);
   }
   // The loss falls by `fall` a step.
@@ -224,7 +224,7 @@ TEST(PlanPreserver, EverythingLateIsRefusedWhereTheGradientSwings) {
   std::normal_distribution<> normal(0, 0.07);
   for (int i = 0; i < 40; ++i) {
     auto told = statistics(job.step += 4, 0.85 + normal(random), swing(random), 0.5);
-    told.set_learning_rate(0.5);
+    told.learning_rate = 0.5;
     for (const std::size_t node : {0, 1}) job.preserver.take(node, told);
   }
   const auto make = [](const plan::Limits& limits) -> Result<model::Plan> {
@@ -253,7 +253,7 @@ TEST(PlanPreserver, AnswersChangeSeldomInATrainingThatStaysAsItIs) {
       job.step += 8;
       const double loss = 0.4 + 1.9 * std::exp(-0.01 * static_cast<double>(job.step)) + normal(random);
       auto told = statistics(job.step, loss, 0.7 * swing(random), 0.45);
-      told.set_learning_rate(0.5);
+      told.learning_rate = 0.5;
       for (const std::size_t node : {0, 1}) job.preserver.take(node, told);
       const std::string reason = job.preserver.reconsider(plan).reason;
       if (reason.empty()) continue;
@@ -364,7 +364,7 @@ TEST(PlanPreserver, AGradientThatDrownsInNoiseIsNoReasonToRefuse) {
 }
 
 TEST(PlanPreserver, ImpossibleStatisticsAreCountedAndLeftOut) {
-  const auto refused = [](const std::function<void(proto::GradientStatistics&)>& spoil) {
+  const auto refused = [](const std::function<void(wire::GradientStatistics&)>& spoil) {
     PlanPreserver preserver(4, 2, 0.01, kPatienceUs);
     auto bad = statistics(16, 2, 0.5, 0.1);
     spoil(bad);
@@ -374,16 +374,16 @@ TEST(PlanPreserver, ImpossibleStatisticsAreCountedAndLeftOut) {
     return preserver.status()["statistics_refused"].get<int>();
   };
   constexpr double kNan = std::numeric_limits<double>::quiet_NaN(), kInfinity = std::numeric_limits<double>::infinity();
-  EXPECT_EQ(refused([](auto& s) { s.set_local_norms(kNan); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_local_norms(-1); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_local_norms(1e308), s.set_average_norms(1e308), s.set_loss(-kInfinity); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_average_norms(kInfinity); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_learning_rate(-0.1); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_loss(kNan); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_target(kNan); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_ranks(0); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_ranks(5); }), 1);
-  EXPECT_EQ(refused([](auto& s) { s.set_ranks(1); }), 1) << "not all workers of the job";
+  EXPECT_EQ(refused([](auto& s) { s.local_norms = kNan; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.local_norms = -1; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.local_norms = 1e308, s.average_norms = 1e308, s.loss = -kInfinity; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.average_norms = kInfinity; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.learning_rate = -0.1; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.loss = kNan; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.target = kNan; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.ranks = 0; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.ranks = 5; }), 1);
+  EXPECT_EQ(refused([](auto& s) { s.ranks = 1; }), 1) << "not all workers of the job";
   PlanPreserver preserver(4, 2, 0.01, kPatienceUs);
   preserver.take(7, statistics(16, 2, 0.5, 0.1));
   preserver.take(0, statistics(16, 2, 0.5, 0.1));

@@ -1,9 +1,10 @@
 // The rendezvous store: answers come when all keys exist; waiting ends by deadline and by cancellation.
-#include "daemon/wire/store.h"
-
 #include <gtest/gtest.h>
 
 #include <thread>
+
+#include "daemon/leader/store_table.h"
+#include "daemon/node/store_client.h"
 
 namespace deft::daemon {
 namespace {
@@ -15,11 +16,12 @@ std::vector<std::byte> bytes_of(std::string_view text) {
 
 struct Loop {  // a store on one reactor, its client used from other threads
   Loop()
-      : table([this](const Peer&, proto::StoreValue value) { client->arrived(value); }),
+      : table([this](const Peer&, wire::StoreValue value) { client->arrived(std::move(value)); }),
         client(std::make_shared<StoreClient>(reactor,
-                                             [this](proto::Envelope envelope) {
-                                               if (envelope.has_store_set()) table.set(envelope.store_set());
-                                               if (envelope.has_store_get()) table.get("me", envelope.store_get());
+                                             [this](wire::ToLeader message) {
+                                               auto* const set = std::get_if<wire::StoreSet>(&message);
+                                               if (set != nullptr) return check(table.set(std::move(*set)));
+                                               check(table.get("me", std::get<wire::StoreGet>(std::move(message))));
                                              })),
         thread([this] { reactor.run(); }) {}
   ~Loop() {
@@ -27,6 +29,7 @@ struct Loop {  // a store on one reactor, its client used from other threads
     reactor.stop();
     thread.join();
   }
+  static void check(const Result<void>& done) { EXPECT_TRUE(done) << done.error().message(); }
   Reactor reactor;
   StoreTable table;
   std::shared_ptr<StoreClient> client;
@@ -65,6 +68,56 @@ TEST(Store, CancellingEndsAWaitAtOnceWithItsReason) {
   const auto values = loop.client->get(keys, MonotonicClock::now() + 60'000'000);
   ASSERT_FALSE(values);
   EXPECT_EQ(values.error().what, "node 1 was lost");
+}
+
+struct Answers {
+  std::vector<std::pair<Peer, wire::StoreValue>> given;
+  StoreTable::Limits limits{.keys = 3, .bytes = 100, .waits = 3};
+  StoreTable table{[this](const Peer& to, wire::StoreValue value) { given.emplace_back(to, std::move(value)); },
+                   limits};
+};
+
+TEST(StoreTable, AnswersEachRequestOnceWhenTheLastOfItsKeysIsThere) {
+  Answers answers;
+  ASSERT_TRUE(answers.table.get("b", {.request = 7, .keys = {"x", "y"}}));
+  ASSERT_TRUE(answers.table.get("c", {.request = 1, .keys = {"x"}}));
+  ASSERT_TRUE(answers.table.set({"x", bytes_of("1")}));
+  ASSERT_EQ(answers.given.size(), 1U);
+  EXPECT_EQ(answers.given[0].first, "c");
+  ASSERT_TRUE(answers.table.set({"y", bytes_of("2")}));
+  ASSERT_TRUE(answers.table.set({"y", bytes_of("3")}));
+  ASSERT_EQ(answers.given.size(), 2U);
+  EXPECT_EQ(answers.given[1].first, "b");
+  EXPECT_EQ(answers.given[1].second.request, 7U);
+  EXPECT_EQ(answers.given[1].second.values, (std::vector{bytes_of("1"), bytes_of("2")}));
+}
+
+TEST(StoreTable, RefusesMoreThanItMayHold) {
+  Answers keys;
+  for (const auto* const key : {"a", "b", "c"}) EXPECT_TRUE(keys.table.set({key, {}}));
+  EXPECT_TRUE(keys.table.set({"c", bytes_of("again")}));
+  EXPECT_EQ(keys.table.set({"d", {}}).error().kind, ErrorKind::kExhausted);
+  Answers bytes;
+  EXPECT_TRUE(bytes.table.set({"a", std::vector<std::byte>(99)}));
+  EXPECT_TRUE(bytes.table.set({"a", std::vector<std::byte>(9)}));
+  EXPECT_TRUE(bytes.table.set({"b", std::vector<std::byte>(89)}));
+  EXPECT_EQ(bytes.table.set({"c", {}}).error().kind, ErrorKind::kExhausted);
+  Answers waits;
+  EXPECT_TRUE(waits.table.get("b", {.request = 1, .keys = {"x", "y", "z"}}));
+  EXPECT_EQ(waits.table.get("c", {.request = 1, .keys = {"x"}}).error().kind, ErrorKind::kExhausted);
+}
+
+// A thousand workers that each wait for a thousand others: a set must not look at all that wait.
+TEST(StoreTable, ASetCostsOnlyTheRequestsThatWaitForItsKey) {
+  constexpr std::size_t kRanks = 1000;
+  std::size_t answered = 0;
+  StoreTable table([&](const Peer&, const wire::StoreValue&) { ++answered; });
+  for (std::size_t i = 0; i < kRanks * kRanks; ++i)
+    ASSERT_TRUE(table.get("b", {.request = i, .keys = {std::to_string(i)}}));
+  const TimeUs begin = MonotonicClock::now();
+  for (std::size_t i = 0; i < kRanks; ++i) ASSERT_TRUE(table.set({std::to_string(i), {}}));
+  EXPECT_EQ(answered, kRanks);
+  EXPECT_LT(MonotonicClock::now() - begin, 5'000'000);  // looking at all of them would take minutes
 }
 
 }  // namespace

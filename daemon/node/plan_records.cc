@@ -1,4 +1,4 @@
-#include "daemon/wire/plan_messages.h"
+#include "daemon/node/plan_records.h"
 
 namespace deft::daemon {
 namespace {
@@ -27,17 +27,16 @@ void add_records(const shm::PlanRecord& head, const Dates& dates, std::vector<sh
 
 }  // namespace
 
-Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::ScheduledPlan& dated,
-                                              const Gradients& gradients) {
+Result<std::vector<shm::Record>> plan_records(const wire::PlanOrder& order, const Gradients& gradients) {
   shm::PlanRecord head;
-  head.group = group;
-  head.epoch = dated.epoch;
-  head.activation_step = dated.activation_step;
-  head.cycle_steps = dated.plan.period_steps;
+  head.group = order.group;
+  head.epoch = order.epoch;
+  head.activation_step = order.activation_step;
+  head.cycle_steps = order.plan.period_steps;
   std::vector<shm::Record> records;
   const Dates* open = nullptr;  // of the tensors that `head` counts
   for (std::uint32_t tensor = 0; tensor < gradients.specs().size(); ++tensor) {
-    const Dates* const dates = dates_of(tensor, dated.plan, gradients);
+    const Dates* const dates = dates_of(tensor, order.plan, gradients);
     if (dates == nullptr)
       return fail(ErrorKind::kViolation,
                   "the leader's plan updates parts of '" + gradients.specs()[tensor].name + "' at different times");

@@ -5,16 +5,14 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/model/plan.h"
 #include "core/shm/layout.h"
 #include "daemon/node/gradients.h"
-#include "proto/plan_message.h"
+#include "daemon/wire/messages.h"
 
 namespace deft::daemon {
 
 // What a worker gets of a plan: for each range of tensors with the same dates a PLAN and its PLAN_GENERATIONs. An error
 // where a tensor lies in buckets with different dates.
-Result<std::vector<shm::Record>> plan_records(std::uint32_t group, const messages::ScheduledPlan& dated,
-                                              const Gradients& gradients);
+Result<std::vector<shm::Record>> plan_records(const wire::PlanOrder& order, const Gradients& gradients);
 
 }  // namespace deft::daemon

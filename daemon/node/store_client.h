@@ -1,0 +1,58 @@
+// A node's side of the job's key-value store (daemon/leader/store_table.h), for the rendezvous of links.
+//
+//   auto store = std::make_shared<StoreClient>(reactor, [&](wire::ToLeader message) { port.send(std::move(message)); });
+//   store->set("key", bytes);                          // any thread
+//   auto values = store->get(keys, deadline_us);       // any thread but the reactor's: it blocks until all keys exist
+//   store->arrived(value);                             // reactor thread, as the leader's answer comes
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <future>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/link/link.h"
+#include "daemon/base/reactor.h"
+#include "daemon/wire/messages.h"
+
+namespace deft::daemon {
+
+class StoreClient final : public link::Store {
+ public:
+  using Send = std::function<void(wire::ToLeader)>;  // called on the reactor thread
+  StoreClient(Reactor& reactor, Send send) : reactor_(reactor), send_(std::move(send)) {}
+
+  Result<void> set(const std::string& key, std::span<const std::byte> value) override;
+  Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
+
+  // Asks for a key without waiting, for a worker: `answered` is called when the key exists. Reactor thread, both.
+  void ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered);
+
+  void arrived(wire::StoreValue message);  // reactor thread
+  void cancel(const Error& reason);        // every waiting and later call fails; reactor thread
+
+  // Of a request that awaits its answer.
+  [[nodiscard]] std::optional<std::size_t> keys_asked(std::uint64_t request);
+
+ private:
+  using Values = Result<std::vector<std::vector<std::byte>>>;
+  struct Waiting {
+    std::size_t keys = 0;
+    std::promise<Values> promise;
+  };
+  Reactor& reactor_;
+  Send send_;
+  std::mutex mutex_;
+  std::map<std::uint64_t, Waiting> waiting_;
+  std::map<std::uint64_t, std::function<void(std::span<const std::byte>)>> asked_;  // reactor thread
+  std::uint64_t next_request_ = 1;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // read and written on the reactor thread
+  Error cancelled_;
+  bool is_cancelled_ = false;
+};
+
+}  // namespace deft::daemon

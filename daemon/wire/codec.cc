@@ -1,0 +1,103 @@
+#include "daemon/wire/codec.h"
+
+#include <unordered_set>
+
+#include "daemon/wire/decoding.h"
+
+namespace deft::daemon::wire {
+
+struct Received::Body {
+  proto::Envelope envelope;
+};
+
+Received::Received(std::unique_ptr<Body> body) : body_(std::move(body)) {}
+Received::~Received() = default;
+Received::Received(Received&&) noexcept = default;
+Received& Received::operator=(Received&&) noexcept = default;
+
+Result<Received> Received::parse(std::span<const std::byte> bytes) {
+  auto body = std::make_unique<Body>();
+  proto::Envelope& envelope = body->envelope;
+  if (!envelope.ParseFromArray(bytes.data(), static_cast<int>(bytes.size())))
+    return fail(ErrorKind::kViolation, "a message that cannot be read");
+  Checks checks;
+  Header header{.job = checks.text(envelope.job(), {nullptr, "job"}, kMaxNameBytes),
+                .incarnation = envelope.incarnation(),
+                .version = envelope.version()};
+  if (checks.failed()) return tl::unexpected(*checks.error());
+  Received received(std::move(body));
+  received.header_ = std::move(header);
+  return received;
+}
+
+bool Received::is_refusal() const { return body_->envelope.has_refusal(); }
+
+bool Received::is_join() const { return body_->envelope.has_to_leader() && body_->envelope.to_leader().has_join(); }
+
+bool Received::is_failure() const {
+  return body_->envelope.has_to_leader() && body_->envelope.to_leader().has_failure();
+}
+
+Error Received::refusal() const {
+  Checks checks;  // of a version that is not known: its kind may be new
+  Error error = read_error(body_->envelope.refusal(), {nullptr, "refusal"}, checks);
+  if (checks.failed()) error.kind = ErrorKind::kMismatch;
+  return error;
+}
+
+Result<ToLeader> Received::to_leader(const LeaderFacts& facts) const {
+  if (!body_->envelope.has_to_leader()) return fail(ErrorKind::kViolation, "to_leader: missing");
+  return decode(body_->envelope.to_leader(), facts);
+}
+
+Result<ToNode> Received::to_node(const NodeFacts& facts) const {
+  if (!body_->envelope.has_to_node()) return fail(ErrorKind::kViolation, "to_node: missing");
+  return decode(body_->envelope.to_node(), facts);
+}
+
+Error read_error(const proto::Failure& from, const Field& at, Checks& checks) {
+  return {read_enum(from.kind(), ErrorKind::kInvalid, ErrorKind::kInternal, {&at, "kind"}, checks),
+          readable(from.what(), kMaxTextBytes), readable(from.fix(), kMaxTextBytes),
+          readable(from.where(), kMaxTextBytes)};
+}
+
+std::vector<LinkAddress> read_links(const google::protobuf::RepeatedPtrField<proto::LinkAddress>& from, const Field& at,
+                                    Checks& checks) {
+  std::vector<LinkAddress> links;
+  checks.size(static_cast<std::size_t>(from.size()), 0, kMaxLinks, at);
+  for (int i = 0; i < from.size() && !checks.failed(); ++i) {
+    const Field item{at.parent, at.name, i};
+    links.push_back({checks.name(from[i].name(), {&item, "name"}, kMaxNameBytes),
+                     checks.text(from[i].address(), {&item, "address"}, kMaxNameBytes)});
+  }
+  return links;
+}
+
+std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std::uint32_t>& from, std::uint32_t world,
+                                      const Field& at, Checks& checks) {
+  checks.size(static_cast<std::size_t>(from.size()), 1, kMaxLocalSize, at);
+  if (checks.failed()) return {};
+  std::unordered_set<std::uint32_t> seen;
+  for (int i = 0; i < from.size(); ++i) {
+    const Field item{at.parent, at.name, i};
+    checks.below(from[i], world, item, "ranks");
+    checks.require(seen.insert(from[i]).second, item,
+                   [&] { return "rank " + std::to_string(from[i]) + " comes twice"; });
+  }
+  return {from.begin(), from.end()};
+}
+
+Heartbeat read(const proto::Heartbeat& from) { return {from.number(), from.reply()}; }
+
+Stalled read(const proto::Stalled& from, const Field& at, Checks& checks) {
+  constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;
+  return {from.rank(), checks.text(from.tensor(), {&at, "tensor"}, kMaxLongNameBytes), from.step(),
+          checks.at_most(from.age_ms(), kMostMs, {&at, "age_ms"})};
+}
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  return {bytes.begin(), bytes.end()};
+}
+
+}  // namespace deft::daemon::wire

@@ -1,0 +1,124 @@
+#include "tests/daemon/control_messages.h"
+
+namespace deft::daemon::testing {
+namespace {
+
+const Error kError{ErrorKind::kLost, "connection reset", "look at the cable", "on host1"};
+
+std::vector<std::byte> bytes_of(const std::string& text) {
+  const auto bytes = std::as_bytes(std::span(text.data(), text.size()));
+  return {bytes.begin(), bytes.end()};
+}
+
+wire::CollectiveSpec spec(std::uint32_t rank, ipc::Collective collective, std::uint64_t count, std::uint64_t capacity) {
+  return {.rank = rank,
+          .collective = collective,
+          .dtype = model::DType::kFloat32,
+          .op = model::ReduceOp::kSum,
+          .root = 0,
+          .count = count,
+          .capacity = capacity};
+}
+
+}  // namespace
+
+std::vector<wire::ToLeader> messages_to_leader() {
+  constexpr auto kGather = ipc::Collective::kAllGather;
+  return {
+      wire::Join{.host = "host1",
+                 .deft_version = "1.0",
+                 .world = 4,
+                 .ranks = {2, 3},
+                 .settings = {{"policy", "fifo"}, {"bucketing", "size"}},
+                 .links = {{"gloo:eth0", "10.0.0.2"}, {"gloo:eth1", "10.0.1.2"}},
+                 .refusal = kError},
+      wire::LinksOpen{},
+      wire::Declare{.group = 0,
+                    .name = "sgd",
+                    .tensors = {{"fc.weight", model::DType::kFloat32, {32, 16}, 1},
+                                {"fc.bias", model::DType::kFloat32, {512}, 0}},
+                    .slots = 4,
+                    .op = model::ReduceOp::kSum},
+      wire::OperationReady{.name = "gather", .specs = {spec(2, kGather, 5, 18), spec(3, kGather, 6, 18)}},
+      wire::OperationReady{.name = "barrier",
+                           .specs = {{.rank = 2, .collective = ipc::Collective::kBarrier},
+                                     {.rank = 3, .collective = ipc::Collective::kBarrier}}},
+      wire::GradientStatistics{.group = 0,
+                               .step = 8,
+                               .ranks = 2,
+                               .local_norms = 3,
+                               .average_norms = 2,
+                               .loss = 1.5,
+                               .learning_rate = 0.1,
+                               .target = 0.5,
+                               .merged_as_sums = true},
+      wire::StepTime{1200},
+      wire::StoreSet{"job/7/0/peers", bytes_of(std::string("a\0b", 3))},
+      wire::StoreGet{3, {"job/7/0/peers", "job/7/1/peers"}},
+      wire::LinkFailed{0, 1, kError},
+      wire::LinkStopped{0, 1, 7},
+      wire::NodeProgress{{{1, 5, 8}, {0, 6, 9}}},
+      wire::Heartbeat{12, true},
+      wire::Failure{kError, true},
+      wire::Leave{{3}},
+      wire::Stalled{2, "fc.weight", 4, 1500},
+      wire::Waiting{0, 1, 4},
+  };
+}
+
+std::vector<wire::ToNode> messages_to_node() {
+  model::Plan plan;
+  plan.period_steps = 2;
+  plan.generations = {{0, 1, 3}};
+  plan.links = {{{0, 0, 0, 2048, 0}}, {{1, 0, 0, 2048, 0}}};
+  plan.step_us = 1000;
+  plan.compute_us = 900;
+  return {
+      wire::Joined{.nodes = {{"host0", {0, 1}, {{"gloo:eth0", "10.0.0.1"}, {"gloo:eth1", "10.0.1.1"}}},
+                             {"host1", {2, 3}, {{"gloo:eth0", "10.0.0.2"}, {"gloo:eth1", "10.0.1.2"}}}},
+                   .node = 1},
+      wire::Begin{},
+      wire::DeclareAgreed{.group = 0, .buckets = {{0, 2048}, {2048, 2048}}, .hash = 77},
+      wire::LaunchOrder{.first = 10, .launches = {{0, 0, 0, 3, 0, 2048, 3, 1}, {1, 0, 1, 3, 1024, 1024, 3, 1}}},
+      wire::PlanOrder{.group = 0, .epoch = 2, .activation_step = 40, .plan = plan, .reason = "the links are slower"},
+      wire::OperationStart{.number = 10, .link = 1, .name = "gather", .counts = {3, 4, 5, 6}},
+      wire::OperationStart{.number = 10, .link = 0, .name = "sum", .counts = {8, 8, 8, 8}},
+      wire::OperationFailed{"sum", {ErrorKind::kMismatch, "the counts differ", "give the same", {}}},
+      wire::StoreValue{3, {bytes_of("10.0.0.1"), bytes_of("10.0.0.2")}},
+      wire::LinkStop{0, 1, kError},
+      wire::LinkReplaced{1, 1, 0, 6},
+      wire::JobProgress{{{1, 5}, {0, 6}}},
+      wire::Heartbeat{12, false},
+      wire::Failure{kError, false},
+      wire::Leave{{0, 1}},
+      wire::Stalled{1, "fc.weight", 4, 1500},
+      wire::Waiting{0, 1, 4},
+  };
+}
+
+wire::LeaderFacts leader_facts(bool joined) {
+  wire::LeaderFacts facts;
+  facts.world = 4;
+  if (joined) facts.sender_ranks = {2, 3};
+  facts.link_epochs = {1, 0};
+  facts.next_number = 10;
+  facts.buckets = [](std::uint32_t group) { return group == 0 ? std::size_t{2} : 0; };
+  return facts;
+}
+
+std::optional<wire::NodeFacts::Group> NodeOne::group(std::uint32_t id) const {
+  if (id != 0) return std::nullopt;
+  return Group{.slot_bytes = 4096, .slots = 4, .buckets = buckets_};
+}
+
+std::optional<wire::NodeFacts::Operation> NodeOne::operation(const std::string& name) const {
+  if (name == "gather") return Operation{.first = spec(2, ipc::Collective::kAllGather, 5, 18), .counts = {5, 6}};
+  if (name == "sum") return Operation{.first = spec(2, ipc::Collective::kAllReduce, 8, 0), .counts = {8, 8}};
+  return std::nullopt;
+}
+
+std::optional<std::size_t> NodeOne::keys_asked(std::uint64_t request) const {
+  return request == 3 ? std::optional<std::size_t>(2) : std::nullopt;
+}
+
+}  // namespace deft::daemon::testing
