@@ -10,7 +10,7 @@
 
 namespace deft::link {
 
-// What stands behind the colon in DEFT_LINKS.
+// The part behind the colon in DEFT_LINKS.
 enum class Place : std::uint8_t {
   kNics,          // gloo:eth0, a link on each NIC
   kNicsTogether,  // nccl:eth0,eth1, one link over all of them; without a NIC the backend chooses
@@ -22,7 +22,7 @@ struct Backend {
   std::string_view name;
   Place place;
   bool built;                        // in this build
-  std::string_view summary;          // what it is, or why it is missing
+  std::string_view summary;          // a description, or why it is missing
   bool runs_in_worker = false;       // in the training process instead of the daemon; its members are ranks, not nodes
   bool takes_device_memory = false;  // reduces a GPU's memory where it lies
 };
@@ -38,7 +38,7 @@ inline constexpr std::string_view kFormerTcp = "workertcp";
 // Null for a name that Deft does not know.
 const Backend* find_backend(std::string_view name);
 
-// An error where links of this backend cannot be opened: unknown, or not in this build.
+// An error if links of this backend cannot be opened: unknown, or not in this build.
 Result<void> check_backend(std::string_view name);
 
 }  // namespace deft::link

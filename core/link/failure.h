@@ -1,7 +1,7 @@
-// Why a link has failed, for good: the first cause counts, whoever comes with it. Every backend has one.
+// Why a link has failed for good. The first cause counts. Link has one for all backends.
 //
-//   if (auto ok = failure_.check(); !ok) return ok;          // before an operation
-//   return tl::unexpected(failure_.keep(error));             // where one fails, and in abort()
+//   if (auto ok = failure_.check(); !ok) return ok;          // before a request
+//   return tl::unexpected(failure_.keep(error));             // when a request fails, and in abort()
 //
 // Any thread.
 #pragma once
@@ -16,7 +16,7 @@ namespace deft::link {
 
 class Failure {
  public:
-  // The cause, where there is one.
+  // The cause, if there is one.
   [[nodiscard]] Result<void> check() const {
     const std::lock_guard lock(mutex_);
     if (cause_) return tl::unexpected(*cause_);

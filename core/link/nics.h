@@ -19,7 +19,7 @@ struct Nic {
   bool loopback = false;
 };
 
-// All of them, in the kernel's order.
+// All NICs, in the kernel's order.
 std::vector<Nic> list_nics();
 
 // resolve_links on the NICs given.

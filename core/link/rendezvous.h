@@ -1,4 +1,4 @@
-// How the nodes of a link find each other: each leaves a value in the group's store and waits for all others'.
+// How the nodes of a link find each other: each puts a value into the group's store, and waits for the values of all others.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
-// How an all-reduce cuts its data: each node owns a slice and reduces it for all, in segments that fit a slot of the peers,
-// one a round.
+// How a reduction cuts its data: each node owns a slice, and reduces it for all in segments, one a round. A segment fits a slot
+// of the peers.
 //
 //   const Slices slices = cut_slices(count, element_bytes, nodes, slot_bytes);
 //   for (round < slices.rounds) send_to(owner, slices.segment_of(owner, round));
@@ -22,9 +22,9 @@ struct Slices {
   std::size_t count = 0;     // elements of all
   std::size_t slice = 0;     // elements of each slice but the last ones
   std::size_t segment = 0;   // elements of each segment but a slice's last one
-  std::uint64_t rounds = 0;  // none where there are no elements
+  std::uint64_t rounds = 0;  // 0 if there are no elements
 
-  // Empty where the slice has no such segment.
+  // Empty if the slice has no such segment.
   [[nodiscard]] Range segment_of(std::uint32_t owner, std::uint64_t round) const {
     const std::size_t slice_end = std::min((owner + 1) * slice, count);
     const std::size_t first = std::min(owner * slice + round * segment, slice_end);

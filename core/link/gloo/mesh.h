@@ -51,8 +51,8 @@ class Mesh {
   [[nodiscard]] gloo::transport::Pair& pair(std::uint32_t peer);
   [[nodiscard]] std::unique_ptr<gloo::transport::UnboundBuffer> unbound(std::byte* data, std::size_t bytes);
 
-  // What this mesh sends goes before other traffic that waits for the NIC, where the kernel's queue there has priorities
-  // (pfifo_fast and prio do).
+  // Lets this mesh's traffic go before other traffic that waits for the NIC, if the kernel's queue there has priorities
+  // (pfifo_fast and prio have).
   void go_first();
 
   // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.

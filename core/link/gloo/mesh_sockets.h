@@ -1,4 +1,4 @@
-// Lets some of this process's TCP connections go before others where both wait for a NIC.
+// Lets some of this process's TCP connections go before others if both wait for a NIC.
 #pragma once
 
 #include <sys/socket.h>

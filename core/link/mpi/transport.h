@@ -1,7 +1,7 @@
-// Ordered messages to and from every other node, carried by the MPI process: in each stream of each direction of each pair of
-// nodes the n-th message that is sent is the n-th one that is expected there. Streams do not wait for each other.
+// Ordered messages to and from every other node, which the MPI process carries. A pair of nodes has streams in each direction.
+// The n-th message that is sent in a stream is the n-th one that is expected there. Streams do not wait for each other.
 //
-// All functions but abort() belong to one thread. One that fails returns false (or null), and so do all later ones;
+// All functions but abort() belong to one thread. A function that fails returns false (or null), and so do all later calls;
 // failure() says why.
 #pragma once
 
@@ -33,8 +33,8 @@ class Transport {
   [[nodiscard]] std::uint32_t nodes() const { return static_cast<std::uint32_t>(peers_.size()); }
   [[nodiscard]] std::size_t slot_bytes() const { return slot_bytes_; }
 
-  // The tag of the next operation's messages, of which `words` say all. Nodes that disagree about an operation get different
-  // tags, and nothing from each other.
+  // The tag of the next request's messages; `words` describe the request. Nodes that disagree about it get different tags, and
+  // nothing from each other.
   std::uint32_t begin(std::span<const std::uint64_t> words);
 
   // Whether one more message from `peer` can be expected now.

@@ -49,7 +49,10 @@ Result<void> Libraries::bind() {
   DEFT_CUDA_FUNCTIONS(DEFT_FIND_CUDA)
 #undef DEFT_FIND_NCCL
 #undef DEFT_FIND_CUDA
-  return find(cuda, "cudaMalloc", cudaMalloc);
+  if (auto found = find(cuda, "cudaMalloc", cudaMalloc); !found) return found;
+  if (auto found = find(cuda, "cudaMemcpyAsync", cudaMemcpyAsync); !found) return found;
+  if (auto found = find(cuda, "cudaPointerGetAttributes", cudaPointerGetAttributes); !found) return found;
+  return find(cuda, "cudaDeviceGetPCIBusId", cudaDeviceGetPCIBusId);
 }
 
 Result<const Libraries*> Libraries::load() {

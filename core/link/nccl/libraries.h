@@ -24,7 +24,7 @@ namespace deft::link::nccl_backend {
 #define DEFT_CUDA_FUNCTIONS(X)                                                              \
   X(cudaGetErrorString) X(cudaGetDeviceCount) X(cudaGetDevice) X(cudaSetDevice)             \
   X(cudaStreamCreateWithFlags) X(cudaStreamDestroy) X(cudaStreamQuery) X(cudaFree)          \
-  X(cudaMemcpyAsync) X(cudaPointerGetAttributes) X(cudaGetLastError) X(cudaDeviceGetPCIBusId)
+  X(cudaGetLastError)
 // clang-format on
 
 class Libraries {
@@ -36,7 +36,11 @@ class Libraries {
   DEFT_NCCL_FUNCTIONS(DEFT_MEMBER)
   DEFT_CUDA_FUNCTIONS(DEFT_MEMBER)
 #undef DEFT_MEMBER
-  cudaError_t (*cudaMalloc)(void**, std::size_t) = nullptr;  // of its own: the header overloads it
+  // Headers of some versions overload these for C++, so each has a type of its own here.
+  cudaError_t (*cudaMalloc)(void**, std::size_t) = nullptr;
+  cudaError_t (*cudaMemcpyAsync)(void*, const void*, std::size_t, cudaMemcpyKind, cudaStream_t) = nullptr;
+  cudaError_t (*cudaPointerGetAttributes)(cudaPointerAttributes*, const void*) = nullptr;
+  cudaError_t (*cudaDeviceGetPCIBusId)(char*, int, int) = nullptr;
 
   // kUnavailable with the runtime's own text for anything but success.
   [[nodiscard]] Result<void> check(cudaError_t result, const char* call) const;

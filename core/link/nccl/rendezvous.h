@@ -1,7 +1,7 @@
-// What the ranks of an NCCL link tell each other before they connect: who has which NCCL and which GPU.
+// How the ranks of an NCCL link learn, before they connect, which NCCL and which GPU each of them has.
 //
-//   RankInfo own = introduce(current_gpu, visible_gpus);    // rank 0 adds NCCL's id
-//   auto all = exchange(group, own);                            // by rank; an error where versions differ
+//   RankInfo own;                                               // filled in; rank 0 adds NCCL's id
+//   auto all = exchange(group, own);                            // by rank; an error if versions differ
 //   const int device = device_of(*all, group.node, current_device);
 #pragma once
 
@@ -31,8 +31,8 @@ std::array<char, 40> machine_id();
 
 Result<std::vector<RankInfo>> exchange(const LinkGroup& group, const RankInfo& own);
 
-// The GPU for `rank`: its current one. But where nobody on its machine has chosen one, so that all ranks there have the
-// same, and each sees enough of them, each takes the one of its place among them: NCCL wants a GPU for each rank.
+// The GPU for `rank`: its current one, if the ranks on its machine have chosen different GPUs. If all of them have the same
+// one, nobody has chosen. Then each takes the GPU of its place among them, if there are enough: NCCL wants a GPU for each rank.
 int device_of(std::span<const RankInfo> all, std::uint32_t rank, int current);
 
 }  // namespace deft::link::nccl_backend

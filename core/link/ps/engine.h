@@ -1,5 +1,5 @@
-// A ps link's connections to all its servers, and the rounds that run over them: the pushes of the most urgent operation go
-// first, of equals those of the oldest, while results of all of them come.
+// Runs the requests of a ps link over its connections to all servers. Each request is a round. The pushes of the most urgent
+// round go first, of equals those of the oldest, while results of all rounds come.
 #pragma once
 
 #include <atomic>
@@ -41,7 +41,7 @@ class Engine {
   // Any thread.
   void interrupt();
 
-  // Makes the rounds under way and all later ones fail; the peers learn it from the servers. Any thread.
+  // Makes all rounds in flight and all later ones fail; the peers learn it from the servers. Any thread.
   void abort();
   // The same; when it returns no data is touched any more. The thread that starts and finishes.
   void end();
@@ -55,10 +55,10 @@ class Engine {
     std::size_t missing = 0;  // results
     std::vector<bool> asked;  // by segment: pushed and not answered
   };
-  struct Route {  // what goes through one server
+  struct Route {  // the traffic through one server
     std::uint32_t server = 0;
     std::unique_ptr<Connection> connection;
-    std::vector<Share> shares;  // of each round under way
+    std::vector<Share> shares;  // of each round in flight
   };
 
   Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);
@@ -85,7 +85,7 @@ class Engine {
   std::mutex in_use_;  // the connections: by start or finish, or by an abort between them
   std::unique_ptr<zmq::context_t> context_;
   std::vector<Route> routes_;  // by server
-  std::deque<Round> rounds_;   // under way, oldest first
+  std::deque<Round> rounds_;   // in flight, oldest first
   std::uint64_t started_ = 0;
 };
 

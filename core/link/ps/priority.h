@@ -1,7 +1,8 @@
-// Who goes first on a ps link. Pure: the link asks what to push and what to finish, a server what to answer.
+// The order of pushes, completions and answers on a ps link. Pure: a link asks which request pushes and completes next, a server
+// which answer leaves next.
 //
-// 0 is the most urgent. All nodes start the same operations in the same order, but one may start an urgent operation long after
-// another one did, perhaps only when an older one is finished. So priority never keeps the oldest operation from moving.
+// Priority 0 goes first. All nodes start the same requests in the same order, but a slow node may start an urgent request long
+// after another node did, perhaps only when an older request is finished. So the oldest request always moves on.
 #pragma once
 
 #include <cstddef>
@@ -17,7 +18,7 @@
 
 namespace deft::link::ps_backend {
 
-// The segments of one operation that go through one server.
+// The segments of one request that go through one server.
 struct Share {
   std::uint32_t priority = 0;
   std::vector<std::uint32_t> segments = {};  // by number, in the order in which they are pushed
@@ -27,8 +28,8 @@ struct Share {
   [[nodiscard]] bool done() const { return answered == segments.size(); }
 };
 
-// Which of the operations under way, oldest first, pushes its next segment now: the most urgent one, of equals the oldest.
-// Nothing where all must wait for answers: kWindow pushes are under way, or two more where the oldest had none of them.
+// The request in flight (`shares` has the oldest first) that pushes its next segment now: the most urgent one, of equals the
+// oldest. Empty if all must wait for answers: kWindow pushes are unanswered, or two more if none of them was the oldest's.
 std::optional<std::size_t> next_to_push(std::span<const Share> shares);
 
 struct Ending {
@@ -36,12 +37,12 @@ struct Ending {
   bool done = false;
 };
 
-// Which of the operations under way, oldest first, may be reported as finished now: one that is done and more urgent than all
-// older ones that are not. `apart`: how many were started after the oldest one; beyond kOvertakes of them only that may end.
+// The request in flight (oldest first) that may complete now: it is done, and more urgent than all older ones that are not
+// done. `apart`: how many were started after the oldest one; beyond kOvertakes of them only the oldest may complete.
 std::optional<std::size_t> next_to_finish(std::span<const Ending> rounds, std::uint64_t apart);
 
-// What a server has to say to one link: kAnswersAhead answers are on their way at most, and of those that wait the most urgent
-// one leaves first, of equals the one that came first.
+// A server's answers to one link. At most kAnswersAhead answers are on their way. Of the answers that wait, the most urgent one
+// leaves first, of equals the one that came first.
 class Outbox {
  public:
   struct Answer {
@@ -49,11 +50,11 @@ class Outbox {
     zmq::message_t payload;
   };
   void add(const Header& header, zmq::message_t payload);
-  // One that may leave now.
+  // An answer that may leave now.
   std::optional<Answer> next();
-  // One whatever is on its way: what was finished before a failure still counts.
+  // An answer, however many are on their way: results from before a failure still count.
   std::optional<Answer> next_of_all();
-  // The link has got so many altogether; false if that cannot be.
+  // The link has taken `count` answers altogether; false if that cannot be.
   bool taken(std::uint64_t count);
 
  private:

@@ -1,4 +1,4 @@
-// Cuts an operation into segments and spreads them over the servers by size, in the same way on every node.
+// Cuts a request into segments and spreads them over the servers by size, in the same way on every node.
 #pragma once
 
 #include <cstddef>
@@ -19,7 +19,7 @@ class Segmenter {
   explicit Segmenter(std::size_t servers) : load_(servers) {}
 
   // Appends the segments of `bytes` bytes at `offset`; each but the last is a multiple of 64 bytes. A segment goes to the
-  // server that was given the fewest bytes so far: what is small stays whole, and all servers get equal shares in time.
+  // server that was given the fewest bytes so far: small requests stay whole, and all servers get equal shares in time.
   void cut(std::size_t offset, std::size_t bytes, std::uint32_t owner, std::vector<Segment>& segments);
 
  private:

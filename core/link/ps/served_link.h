@@ -1,9 +1,9 @@
-// A server's side of one link of one job: who takes part, the segments that are being summed, and how it fails.
+// A server's side of one link of one job: its nodes, the segments that are being added, and how it fails.
 //
-// A segment is summed in the order of the nodes as soon as the next one in that order is here, while others still send;
-// 16-bit types wait for all, because they are rounded once. When all nodes have pushed it, everyone gets the result: at once,
-// or where a link has not taken the ones before it, when it is the most urgent of those that wait.
-// It does no I/O. What a link sends is checked: a link that breaks the protocol fails its link and no other.
+// The server adds the nodes' parts of a segment in the order of the nodes, each as soon as it is here, while others still
+// send. 16-bit types wait for all parts, because they are rounded once. When all nodes have pushed a segment, every node gets
+// the result: at once, or, if the node has not taken the results before it, when it is the most urgent result that waits.
+// It does no I/O. It checks every message of a node: a node that breaks the protocol fails this link and no other.
 #pragma once
 
 #include <cstdint>
@@ -25,12 +25,12 @@ class ServedLink {
 
   ServedLink(std::uint32_t nodes, Send send);
 
-  // The link of `node` came; an error refuses it, and harms nobody else.
+  // `node` has come. An error refuses it, and harms nobody else.
   Result<void> join(std::uint32_t node, std::uint32_t nodes);
-  // It is gone: what the others wait for cannot come any more.
+  // `node` is gone: the others wait in vain.
   void leave(std::uint32_t node);
   void push(std::uint32_t node, const Header& header, zmq::message_t payload);
-  // It has got so many results altogether, as every push says too.
+  // `node` has taken `count` results altogether, as every push says too.
   void taken(std::uint32_t node, std::uint64_t count);
 
   [[nodiscard]] bool empty() const { return present_ == 0; }
@@ -72,7 +72,7 @@ class ServedLink {
   std::uint64_t bytes_ = 0;
 };
 
-// The message that tells a link that its link is of no use.
+// The message that tells a node that the link has failed.
 Header failed_header(const Error& error);
 
 }  // namespace deft::link::ps_backend

@@ -1,10 +1,12 @@
-// A parameter server: sums what the nodes of each ps link push, and gives the sums back. `deftd --role server` runs one.
+// A parameter server: adds the segments that the nodes of each ps link push, and gives the sums back. `deftd --role server`
+// runs one.
 //
 //   auto server = Server::open({.listen = "10.0.0.9:29610", .log = ...});
 //   (*server)->run(stop_fd);      // until stop_fd is readable and the jobs that use it have ended
 //
-// One thread; it keeps what the nodes of running rounds have pushed (kWindow segments a link and server, and two of its oldest
-// round) and the results that a link has not taken yet (of the same number), and nothing else. Links of different jobs do not see each other. It takes messages from whoever reaches its address.
+// One thread. For each link and node it keeps the segments of running rounds (kWindow, and two of the oldest round) and as many
+// results that the node has not taken yet, and nothing else. Links of different jobs do not see each other. It takes messages
+// from everyone who reaches its address.
 #pragma once
 
 #include <cstdint>

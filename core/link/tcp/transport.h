@@ -1,7 +1,6 @@
-// A TCP connection to every other member of a link, and the one thing that is done with them: all exchange messages with
-// all at once.
+// A TCP connection to every other member of a link. All members exchange messages with all others at once.
 //
-//   auto transport = Transport::connect(spec, group);             // blocks, with the group's deadline
+//   auto transport = Transport::connect(spec, group);        // blocks, with the group's deadline
 //   (*transport)->exchange(tag, messages);                   // blocks until all have come and all are sent
 //   (*transport)->abort();                                   // any thread: the running exchange and all later ones fail
 //
