@@ -21,18 +21,19 @@
 #include "daemon/base/reactor.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/plan_preserver.h"
+#include "daemon/leader/scheduler_port.h"
 #include "daemon/leader/store_table.h"
 #include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 
-class Leader {
+class Leader final : public SchedulerPort {
  public:
   using Send = std::function<void(const Peer& node, wire::ToNode)>;  // an empty peer: the leader's own node
 
   Leader(Reactor& reactor, std::string job, std::uint64_t incarnation, JobSettings settings, std::uint32_t world,
          Send send);
-  ~Leader();
+  ~Leader() override;
 
   void receive(const Peer& from, wire::ToLeader message);
   // What a message from there is checked against.
@@ -41,11 +42,11 @@ class Leader {
   bool refuse(const Peer& from, const Error& error);
 
   // From the leader's own node.
-  void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation);
-  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us);
-  Result<void> flushed(std::uint32_t group, std::uint64_t step);
+  void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) override;
+  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) override;
+  Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
   // `link_us` and `overlapped` as TransferDone has them.
-  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped);
+  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
 
   [[nodiscard]] std::uint64_t incarnation() const { return incarnation_; }
   [[nodiscard]] bool gathering() const { return state_ == State::kGathering; }

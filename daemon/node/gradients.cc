@@ -7,60 +7,11 @@ namespace deft::daemon {
 using model::BucketIndex;
 
 Gradients::Gradients(std::vector<model::TensorSpec> specs, model::ArenaLayout layout, std::size_t workers)
-    : specs_(std::move(specs)),
-      layout_(std::move(layout)),
+    : map_(std::move(specs), std::move(layout)),
       workers_(workers),
-      next_(workers, std::vector<std::uint64_t>(specs_.size(), 0)),
-      complete_(specs_.size(), 0),
-      remaining_(specs_.size()) {
-  extents_.reserve(specs_.size());
-  for (const auto& place : layout_.tensors)
-    extents_.push_back((place.bytes + model::kTensorAlignBytes - 1) / model::kTensorAlignBytes *
-                       model::kTensorAlignBytes);
-}
-
-Result<void> Gradients::set_buckets(std::vector<model::Bucket> buckets) {
-  std::vector<std::pair<std::uint64_t, std::uint64_t>> ranges;
-  for (const auto& bucket : buckets) {
-    const std::size_t element = model::dtype_bytes(bucket.dtype);
-    if (element == 0 || bucket.bytes == 0 || bucket.bytes % element != 0 || bucket.offset % element != 0)
-      return fail(ErrorKind::kViolation, "bucket '" + bucket.name + "' is no whole number of elements");
-    ranges.emplace_back(bucket.offset, bucket.bytes);
-  }
-  std::sort(ranges.begin(), ranges.end());
-  std::size_t next = 0;
-  for (const auto& region : layout_.regions) {
-    std::uint64_t at = region.offset;
-    for (; next < ranges.size() && ranges[next].first == at && at < region.offset + region.bytes; ++next)
-      at += ranges[next].second;
-    if (at != region.offset + region.bytes)
-      return fail(ErrorKind::kViolation, "the buckets do not cover the arena at byte " + std::to_string(at));
-  }
-  if (next != ranges.size()) return fail(ErrorKind::kViolation, "a bucket lies outside the arena");
-  buckets_ = std::move(buckets);
-  map_tensors();
-  return {};
-}
-
-void Gradients::map_tensors() {
-  bucket_tensors_.assign(buckets_.size(), {});
-  tensor_buckets_.assign(specs_.size(), {});
-  std::vector<std::uint32_t> order(specs_.size());
-  for (std::uint32_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto offset = [this](std::uint32_t t) { return layout_.tensors[t].offset; };
-  std::sort(order.begin(), order.end(), [&](auto a, auto b) { return offset(a) < offset(b); });
-  for (BucketIndex b = 0; b < buckets_.size(); ++b) {
-    auto& bucket = buckets_[b];
-    bucket.forward_position = ~0U;
-    auto it = std::partition_point(order.begin(), order.end(),
-                                   [&](std::uint32_t t) { return offset(t) + extents_[t] <= bucket.offset; });
-    for (; it != order.end() && offset(*it) < bucket.offset + bucket.bytes; ++it) {
-      bucket.forward_position = std::min(bucket.forward_position, specs_[*it].forward_position);
-      bucket_tensors_[b].push_back(*it);
-      tensor_buckets_[*it].push_back(b);
-    }
-  }
-}
+      next_(workers, std::vector<std::uint64_t>(map_.specs().size(), 0)),
+      complete_(map_.specs().size(), 0),
+      remaining_(map_.specs().size()) {}
 
 Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_t generation,
                                                 const GenerationDates& dates, TimeUs now_us) {
@@ -69,7 +20,7 @@ Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_
   if (added) {
     task.first_us = now_us;
     task.dates = dates;
-    task.missing = static_cast<std::uint32_t>(bucket_tensors_[bucket].size() * workers_);
+    task.missing = static_cast<std::uint32_t>(map_.tensors_of(bucket).size() * workers_);
   }
   if (task.dates == dates) return &task;
   const bool ends_alike = task.dates.last_step == dates.last_step;
@@ -86,12 +37,12 @@ Result<Gradients::CommTask*> Gradients::enqueue(BucketIndex bucket, std::uint64_
 
 Result<void> Gradients::check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const {
   if (next_[worker][tensor] != generation)
-    return fail(ErrorKind::kViolation, "tensor '" + specs_[tensor].name + "' was handed in for step " +
+    return fail(ErrorKind::kViolation, "tensor '" + map_.specs()[tensor].name + "' was handed in for step " +
                                            std::to_string(generation) + " where step " +
                                            std::to_string(next_[worker][tensor]) + " was due");
-  if (generation >= complete_[tensor] + layout_.slots)
+  if (generation >= complete_[tensor] + map_.layout().slots)
     return fail(ErrorKind::kViolation,
-                "tensor '" + specs_[tensor].name + "' was handed in for step " + std::to_string(generation) +
+                "tensor '" + map_.specs()[tensor].name + "' was handed in for step " + std::to_string(generation) +
                     " while step " + std::to_string(complete_[tensor]) + " is still being reduced",
                 "wait for a tensor before handing it in again");
   return {};
@@ -101,17 +52,18 @@ Result<std::vector<BucketIndex>> Gradients::notify_ready(std::size_t worker, Ten
                                                          std::uint64_t generation, const GenerationDates& dates,
                                                          std::uint32_t slot, TimeUs now_us) {
   const auto [first, count] = tensors;
-  if (count == 0 || first >= specs_.size() || count > specs_.size() - first)
+  if (count == 0 || first >= map_.specs().size() || count > map_.specs().size() - first)
     return fail(ErrorKind::kViolation, "tensors " + std::to_string(first) + " + " + std::to_string(count) +
-                                           " were handed in, of " + std::to_string(specs_.size()));
-  if (buckets_.empty()) return fail(ErrorKind::kViolation, "tensors were handed in before all ranks had declared them");
-  if (slot != slot_of(generation)) return fail(ErrorKind::kViolation, "a tensor was handed in in the wrong slot");
+                                           " were handed in, of " + std::to_string(map_.specs().size()));
+  if (map_.buckets().empty())
+    return fail(ErrorKind::kViolation, "tensors were handed in before all ranks had declared them");
+  if (slot != map_.slot_of(generation)) return fail(ErrorKind::kViolation, "a tensor was handed in in the wrong slot");
   std::vector<BucketIndex> ready;
   for (std::uint32_t tensor = first; tensor < first + count; ++tensor) {
     if (auto ok = check_ready(worker, tensor, generation); !ok) return tl::unexpected(ok.error());
     ++next_[worker][tensor];
-    remaining_[tensor].try_emplace(generation, extents_[tensor]);
-    for (const BucketIndex bucket : tensor_buckets_[tensor]) {
+    remaining_[tensor].try_emplace(generation, map_.extent_bytes(tensor));
+    for (const BucketIndex bucket : map_.buckets_of(tensor)) {
       const auto task = enqueue(bucket, generation, dates, now_us);
       if (!task) return tl::unexpected(task.error());
       if (--(*task)->missing > 0) continue;
@@ -128,39 +80,21 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
 }
 
 bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation) const {
-  return for_each_piece(part, [&](const model::BucketPiece& piece) { return is_ready(piece.bucket, generation); });
-}
-
-Result<void> Gradients::check_part(const model::BucketPiece& part) const {
-  if (part.bucket >= buckets_.size() || part.bytes == 0 || part.offset >= buckets_[part.bucket].bytes)
-    return fail(ErrorKind::kViolation, "the leader ordered a part that does not exist");
-  const model::Bucket& first = buckets_[part.bucket];
-  const std::size_t element = model::dtype_bytes(first.dtype);
-  if (part.offset % element != 0 || part.bytes % element != 0)
-    return fail(ErrorKind::kViolation, "the leader ordered a part that cuts an element");
-  std::uint64_t next = first.offset + part.offset;
-  const bool one_piece = for_each_piece(part, [&](const model::BucketPiece& piece) {
-    const model::Bucket& bucket = buckets_[piece.bucket];
-    const bool follows = bucket.dtype == first.dtype && bucket.offset + piece.offset == next;
-    next += piece.bytes;
-    return follows;
-  });
-  if (!one_piece) return fail(ErrorKind::kViolation, "the leader ordered a part that does not lie in one piece");
-  return {};
+  return map_.for_each_piece(part, [&](const model::BucketPiece& piece) { return is_ready(piece.bucket, generation); });
 }
 
 Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                               std::uint64_t offset, std::uint64_t bytes, TimeUs now_us) {
   const model::BucketPiece part{bucket, offset, bytes};
-  if (auto ok = check_part(part); !ok) return ok;
+  if (auto ok = map_.check_part(part); !ok) return ok;
   Result<void> result;
-  for_each_piece(part, [&](const model::BucketPiece& piece) {
+  map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
     const auto task = enqueue(piece.bucket, generation, dates, now_us);
     if (!task) {
       result = tl::unexpected(task.error());
-    } else if ((*task)->ordered_bytes + piece.bytes > buckets_[piece.bucket].bytes) {
-      result =
-          fail(ErrorKind::kViolation, "the leader ordered bytes of bucket '" + buckets_[piece.bucket].name + "' twice");
+    } else if ((*task)->ordered_bytes + piece.bytes > map_.buckets()[piece.bucket].bytes) {
+      result = fail(ErrorKind::kViolation,
+                    "the leader ordered bytes of bucket '" + map_.buckets()[piece.bucket].name + "' twice");
     } else {
       (*task)->ordered_bytes += piece.bytes;
     }
@@ -173,7 +107,7 @@ Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket
                                                               std::uint64_t offset, std::uint64_t bytes) {
   std::vector<FinishedTensors> ended;
   Result<void> result;
-  for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
+  map_.for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
     result = finish_piece(piece, generation, ended);
     return result.has_value();
   });
@@ -185,21 +119,19 @@ Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket
 
 Result<void> Gradients::finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
                                      std::vector<FinishedTensors>& ended) {
-  const model::Bucket& bucket = buckets_[piece.bucket];
+  const model::Bucket& bucket = map_.buckets()[piece.bucket];
   const auto it = tasks_.find({generation, piece.bucket});
   if (it == tasks_.end() || it->second.finished_bytes + piece.bytes > bucket.bytes)
     return fail(ErrorKind::kInternal, "a part of bucket " + std::to_string(piece.bucket) + " finished twice");
   it->second.finished_bytes += piece.bytes;
   if (it->second.finished_bytes == bucket.bytes) tasks_.erase(it);
-  const std::uint64_t begin = bucket.offset + piece.offset, end = begin + piece.bytes;
-  for (const std::uint32_t tensor : bucket_tensors_[piece.bucket]) {
-    const std::uint64_t from = std::max(begin, layout_.tensors[tensor].offset);
-    const std::uint64_t to = std::min(end, layout_.tensors[tensor].offset + extents_[tensor]);
-    if (from >= to) continue;
+  for (const std::uint32_t tensor : map_.tensors_of(piece.bucket)) {
+    const std::uint64_t bytes = map_.shared_bytes(piece, tensor);
+    if (bytes == 0) continue;
     const auto left = remaining_[tensor].find(generation);
-    if (left == remaining_[tensor].end() || left->second < to - from)
-      return fail(ErrorKind::kInternal, "bytes of tensor '" + specs_[tensor].name + "' were reduced twice");
-    left->second -= to - from;
+    if (left == remaining_[tensor].end() || left->second < bytes)
+      return fail(ErrorKind::kInternal, "bytes of tensor '" + map_.specs()[tensor].name + "' were reduced twice");
+    left->second -= bytes;
     if (left->second == 0) tell_in_order(tensor, ended);
   }
   return {};
@@ -224,7 +156,7 @@ void Gradients::collect_workers(Owed& owed) const {
   owed.workers.clear();
   bool named = false;
   for (std::size_t worker = 0; worker < workers_; ++worker) {
-    for (const std::uint32_t tensor : bucket_tensors_[owed.bucket]) {
+    for (const std::uint32_t tensor : map_.tensors_of(owed.bucket)) {
       if (next_[worker][tensor] > owed.generation) continue;
       if (!named) owed.tensor = tensor, named = true;
       owed.workers.push_back(worker);
@@ -253,7 +185,7 @@ std::vector<Owed> Gradients::owed(TimeUs before_us) const {
 std::optional<Owed> Gradients::unordered(TimeUs before_us) const {
   for (const auto& [key, task] : tasks_)
     if (task.ready_us != 0 && task.ordered_bytes == 0 && task.ready_us <= before_us)
-      return Owed{key.second, key.first, task.ready_us, {}, bucket_tensors_[key.second].front()};
+      return Owed{key.second, key.first, task.ready_us, {}, map_.tensors_of(key.second).front()};
   return std::nullopt;
 }
 

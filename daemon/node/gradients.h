@@ -1,9 +1,9 @@
 // A node's account of one group of gradients: who has handed in what, and which bytes are reduced. No I/O.
 //
-// A CommTask is one bucket of one generation; it has ByteScheduler's calls (paper, section 4.1). It is enqueued by the
-// first sign of it, becomes ready when every local worker has handed in all tensors that overlap the bucket, is
-// partitioned into SubCommTasks by the leader's scheduler, which are started and finished one by one, and ends when all
-// its bytes are reduced (conservation: no byte twice, none left out).
+// A CommTask is one bucket of one generation, with ByteScheduler's calls (paper, section 4.1). It is enqueued by the first
+// tensor that a worker hands in, or by the first launch that the leader orders. It becomes ready when every local worker has
+// handed in all tensors that overlap the bucket. The leader's scheduler cuts it into SubCommTasks, which start and finish
+// one by one. It ends when all its bytes are reduced: no byte twice, none left out (conservation).
 //
 //   Gradients gradients(specs, layout, workers);
 //   gradients.set_buckets(buckets);
@@ -20,9 +20,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/model/bucket_run.h"
-#include "core/model/buckets.h"
-#include "core/model/tensors.h"
+#include "daemon/node/bucket_map.h"
 
 namespace deft::daemon {
 
@@ -36,7 +34,7 @@ struct FinishedTensors {
   std::uint64_t generation = 0;
 };
 
-// What must be the same for a generation on all workers, or they apply it at different steps. See model::UpdateWindow.
+// Must be the same for a generation on all workers; otherwise they would apply it at different steps. See model::UpdateWindow.
 struct GenerationDates {
   std::uint64_t last_step = 0;
   std::uint64_t cycle_step = 0;
@@ -56,53 +54,49 @@ class Gradients {
  public:
   Gradients(std::vector<model::TensorSpec> specs, model::ArenaLayout layout, std::size_t workers);
 
-  // Checks that the buckets cover every region exactly once, and gives each its forward_position; they may be set once.
-  Result<void> set_buckets(std::vector<model::Bucket> buckets);
+  // As BucketMap has it.
+  Result<void> set_buckets(std::vector<model::Bucket> buckets) { return map_.set_buckets(std::move(buckets)); }
 
-  // Worker `worker` hands in `tensors` of `generation` in `slot`. Gives the buckets that are ready now. kViolation for
-  // a tensor that does not exist, comes twice, too early or in the wrong slot; kMismatch where workers date the generation
-  // differently, as they do when not all of them have flushed.
+  // Worker `worker` hands in `tensors` of `generation` in `slot`. Gives the buckets that became ready. kViolation for a
+  // tensor that does not exist, comes twice, too early or in the wrong slot. kMismatch if workers merge different steps into
+  // the generation, which happens if only some of them have flushed.
   Result<std::vector<model::BucketIndex>> notify_ready(std::size_t worker, TensorRange tensors,
                                                        std::uint64_t generation, const GenerationDates& dates,
                                                        std::uint32_t slot, TimeUs now_us);
 
   [[nodiscard]] bool is_ready(model::BucketIndex bucket, std::uint64_t generation) const;
-  // Of all buckets that a part touches.
+  // All buckets that a part touches are ready.
   [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation) const;
 
-  // The leader ordered this part of the bucket, of a generation that it dates so. It may run on over the buckets behind it,
-  // where they are next to it in memory of the same type. kViolation for one that cannot be, kMismatch as above.
+  // The leader ordered this part of the bucket. A part may run on over the buckets behind it, if they lie next to it in
+  // memory of the same type. kViolation for a part that cannot be; kMismatch if the leader's dates are not the workers'.
   Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                      std::uint64_t offset, std::uint64_t bytes, TimeUs now_us);
 
-  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now, of each
-  // tensor the generations in order: one that is complete before an older one (on another link) is told after it.
+  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now. The
+  // generations of a tensor come in order: if a younger one is complete first, on another link, it waits for the older one.
   Result<std::vector<FinishedTensors>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
                                                      std::uint64_t offset, std::uint64_t bytes);
 
-  // Buckets that somebody waits for (a worker handed in, or a launch was ordered) since before `before_us`, and that
-  // local workers owe.
+  // Buckets that local workers owe, and for which a worker or a launch has waited since before `before_us`.
   [[nodiscard]] std::vector<Owed> owed(TimeUs before_us) const;
   // The oldest bucket that is ready here and not ordered since before `before_us`.
   [[nodiscard]] std::optional<Owed> unordered(TimeUs before_us) const;
-  // What local workers owe for this bucket of `generation`, whether or not anything was handed in.
+  // What local workers owe for this bucket of `generation`, even if nothing was handed in.
   [[nodiscard]] Owed missing(model::BucketIndex bucket, std::uint64_t generation) const;
   [[nodiscard]] bool idle() const { return tasks_.empty(); }
 
-  [[nodiscard]] const std::vector<model::TensorSpec>& specs() const { return specs_; }
-  [[nodiscard]] const model::ArenaLayout& layout() const { return layout_; }
-  [[nodiscard]] const std::vector<model::Bucket>& buckets() const { return buckets_; }
-  [[nodiscard]] const std::vector<model::BucketIndex>& buckets_of(std::uint32_t tensor) const {
-    return tensor_buckets_[tensor];
-  }
+  [[nodiscard]] const BucketMap& map() const { return map_; }
+  [[nodiscard]] const std::vector<model::TensorSpec>& specs() const { return map_.specs(); }
+  [[nodiscard]] const model::ArenaLayout& layout() const { return map_.layout(); }
+  [[nodiscard]] const std::vector<model::Bucket>& buckets() const { return map_.buckets(); }
   [[nodiscard]] std::uint64_t finished_generations() const { return finished_generations_; }
-  [[nodiscard]] std::uint64_t slot_of(std::uint64_t generation) const { return generation % layout_.slots; }
 
  private:
   struct CommTask {  // one bucket of one generation
     TimeUs first_us = 0;
     TimeUs ready_us = 0;        // 0: not ready
-    std::uint32_t missing = 0;  // (worker, tensor) pairs still owed
+    std::uint32_t missing = 0;  // pairs of worker and tensor that are still owed
     GenerationDates dates;
     std::uint64_t ordered_bytes = 0;
     std::uint64_t finished_bytes = 0;
@@ -111,27 +105,14 @@ class Gradients {
 
   Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                             TimeUs now_us);
-  // Calls visit(piece) for each bucket of a part while it gives true; false where it did not or there are not so many bytes.
-  template <typename Visit>
-  bool for_each_piece(const model::BucketPiece& part, const Visit& visit) const {
-    return model::for_each_piece(
-        part, buckets_.size(), [this](model::BucketIndex bucket) { return buckets_[bucket].bytes; }, visit);
-  }
-  [[nodiscard]] Result<void> check_part(const model::BucketPiece& part) const;
   Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
                             std::vector<FinishedTensors>& ended);
   void tell_in_order(std::uint32_t tensor, std::vector<FinishedTensors>& ended);
   [[nodiscard]] Result<void> check_ready(std::size_t worker, std::uint32_t tensor, std::uint64_t generation) const;
-  void map_tensors();
   void collect_workers(Owed& owed) const;
 
-  std::vector<model::TensorSpec> specs_;
-  model::ArenaLayout layout_;
+  BucketMap map_;
   std::size_t workers_;
-  std::vector<model::Bucket> buckets_;
-  std::vector<std::vector<std::uint32_t>> bucket_tensors_;  // tensors that overlap each bucket
-  std::vector<std::vector<model::BucketIndex>> tensor_buckets_;
-  std::vector<std::uint64_t> extents_;            // padded bytes of each tensor
   std::vector<std::vector<std::uint64_t>> next_;  // [worker][tensor]: next generation
   std::vector<std::uint64_t> complete_;           // [tensor]: generations reduced
   std::vector<std::map<std::uint64_t, std::uint64_t>>

@@ -8,7 +8,7 @@ using Dates = std::vector<model::PlanGeneration>;
 // The dates of a tensor, which all of its buckets must have; null where they differ.
 const Dates* dates_of(std::uint32_t tensor, const model::Plan& plan, const Gradients& gradients) {
   const Dates* dates = nullptr;
-  for (const auto bucket : gradients.buckets_of(tensor)) {
+  for (const auto bucket : gradients.map().buckets_of(tensor)) {
     const Dates& here = plan.generations_of(bucket);
     if (dates != nullptr && *dates != here) return nullptr;
     dates = &here;

@@ -97,7 +97,8 @@ void Server::accept() {
 
 std::shared_ptr<Job> Server::job_for(Session& session, Result<void>& result) {
   const auto it = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-    return job->name() == session.attachment().job && !job->ended() && !job->leaving();
+    return job->members().identity().name == session.attachment().job && job->members().state() != JobState::kEnded &&
+           job->members().left().empty();
   });
   if (it != jobs_.end()) return *it;
   auto settings = job_settings(config_, session.attachment().settings);
@@ -116,7 +117,7 @@ void Server::session_attached(Session& session) {
   if (shutting_down_) result = fail(ErrorKind::kUnavailable, "the daemon is shutting down");
   const auto job = result ? job_for(session, result) : nullptr;
   if (job) {
-    session.serve(job);
+    session.serve(job->port());
     result = job->attach(session);
   }
   if (result || session.closed()) return;
@@ -166,7 +167,7 @@ void Server::on_job_ended(Job& job) {
 
 void Server::put_away() {
   put_away_timer_ = 0;
-  std::erase_if(ended_, [](const auto& job) { return job->executors_finished(); });
+  std::erase_if(ended_, [](const auto& job) { return job->drivers_finished(); });
   if (!ended_.empty()) put_away_timer_ = reactor_.after(kPutAwayUs, [this] { put_away(); });
   stop_if_done();
 }
@@ -181,7 +182,7 @@ void Server::shut_down() {
   const auto end_all = [this] {
     const auto jobs = jobs_;
     for (const auto& job : jobs)
-      job->fail_job({ErrorKind::kLost, "the daemon on " + context_.host + " was stopped", "", {}});
+      job->fail({ErrorKind::kLost, "the daemon on " + context_.host + " was stopped", "", {}});
     reactor_.after(kPutAwayUs, [this] { reactor_.stop(); });
   };
   if (again) return end_all();

@@ -225,7 +225,7 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
     std::vector<BucketIndex> ready;
     for (const auto& [worker, tensor] : arrivals) {
       const auto now_ready = g.notify_ready(worker, {tensor, 1}, generation, {generation, 0},
-                                            static_cast<std::uint32_t>(g.slot_of(generation)), 1);
+                                            static_cast<std::uint32_t>(g.map().slot_of(generation)), 1);
       RC_ASSERT(now_ready.has_value());
       ready.insert(ready.end(), now_ready->begin(), now_ready->end());
     }

@@ -31,6 +31,9 @@ def test_right_includes_pass(tmp_path):
     write(tmp_path, "core/sched/fifo.cc", '#include "core/model/dtype.h"\n#include <vector>\n')
     write(tmp_path, "core/link/gloo/link_impl.cc", "#include <gloo/allreduce.h>\n")
     write(tmp_path, "daemon/main.cc", '#include <glog/logging.h>\n#include "core/sched/fifo.h"\n')
+    write(tmp_path, "daemon/base/reactor.h", "#include <cstdint>\n")
+    write(tmp_path, "daemon/node/job.h", '#include "daemon/base/reactor.h"\n#include "core/sched/fifo.h"\n')
+    write(tmp_path, "daemon/server/server.h", '#include "daemon/node/job.h"\n')
     assert run(tmp_path).returncode == 0
 
 
@@ -49,6 +52,12 @@ def test_right_includes_pass(tmp_path):
         ("core/base/config.cc", '"proto/control.pb.h"', "core/base sees only itself"),
         ("tools/main.cc", '"daemon/engine.h"', "tools sees only"),
         ("daemon/main.cc", '"core/client/deft.h"', "daemon sees only"),
+        ("daemon/base/reactor.cc", '"daemon/node/job.h"', "daemon/base sees only itself"),
+        ("daemon/channel/channel.cc", '"daemon/leader/leader.h"', "daemon/channel sees only daemon/base, daemon/wire"),
+        ("daemon/leader/leader.cc", '"daemon/node/job.h"', "daemon/leader sees only daemon/base, daemon/wire"),
+        ("daemon/node/job.cc", '"daemon/server/session.h"', "daemon/node sees only daemon/base, daemon/channel"),
+        ("daemon/node/job.cc", '"proto/control.pb.h"', "only daemon/wire, tools, proto"),
+        ("daemon/novel/thing.cc", "<vector>", "stands in no rule"),
         ("core/sched/fifo.cc", '"../shm/ring.h"', "from the root of the tree"),
         ("core/novel/thing.cc", "<vector>", "stands in no rule"),
     ],

@@ -1,0 +1,76 @@
+// The groups of gradients of a job on one node: declared by its workers, agreed by all nodes, then reduced launch by launch.
+//
+//   groups.declare(worker, declaration);      // each local worker; the last one's sends DECLARE to the leader
+//   groups.agree(agreed);                     // the leader's answer: buckets; each worker gets its arena
+//   groups.ready(worker, record, now_us);     // tensors are in the arena; true: buckets became ready
+//   auto task = groups.order(launch, number, now_us);   // the leader's launch, checked against what the workers bring
+//   groups.finish(*task, done);               // FINISH to the workers for the tensors that are complete
+//
+// daemon/node/gradients.h keeps the account of one group. On the leader's own node the schedulers hear of ready buckets, flushes
+// and finished launches through a SchedulerPort. Errors: kViolation and kMismatch of a worker's call concern that worker; an
+// error of declare, agree, follow, order and finish ends the job. No I/O but through the ports. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "daemon/leader/scheduler_port.h"
+#include "daemon/node/gradients.h"
+#include "daemon/node/launch_source.h"
+#include "daemon/node/leader_port.h"
+#include "daemon/node/membership.h"
+#include "daemon/wire/codec.h"
+
+namespace deft::daemon {
+
+class GradientGroups final : public LaunchSource {
+ public:
+  struct Group {
+    std::vector<std::optional<Declaration>> declared;   // by local index
+    std::unique_ptr<Gradients> gradients;               // once all local workers have declared it
+    std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
+    bool agreed = false;                                // by all nodes: it has buckets
+  };
+
+  // `scheduler`: null if the leader is on another node. `links`: of the job. All outlive this object.
+  GradientGroups(const Membership& members, LeaderPort& leader, SchedulerPort* scheduler, std::size_t links)
+      : members_(members), leader_(leader), scheduler_(scheduler), links_(links) {}
+
+  Result<void> declare(std::size_t worker, Declaration declaration);
+  Result<void> agree(const wire::DeclareAgreed& agreed);
+  Result<bool> ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us);
+  // A worker ends a generation before its plan does. Only the leader must know; nodes compare what their own workers say
+  // with the leader's launches.
+  Result<void> flush(std::size_t worker, const shm::FlushRecord& flush);
+  Result<void> follow(const wire::PlanOrder& order);
+  Result<SubCommTask> order(const wire::Launch& launch, std::uint64_t number, TimeUs now_us);
+
+  [[nodiscard]] bool can_start(const SubCommTask& launch) const override;
+  [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const override;
+  [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask& launch) const override;
+  [[nodiscard]] bool is_merged(const SubCommTask& launch) const override;
+  Result<void> finish(const SubCommTask& launch, const TransferDone& done) override;
+
+  [[nodiscard]] const std::map<std::uint32_t, Group>& groups() const { return groups_; }
+  // What messages of the leader are checked against.
+  [[nodiscard]] std::optional<wire::NodeFacts::Group> facts(std::uint32_t id) const;
+  [[nodiscard]] nlohmann::json status() const;
+
+ private:
+  [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed
+  [[nodiscard]] std::optional<Error> difference(const Group& group) const;
+
+  const Membership& members_;
+  LeaderPort& leader_;
+  SchedulerPort* const scheduler_;
+  const std::size_t links_;
+  std::map<std::uint32_t, Group> groups_;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,91 @@
+#include "daemon/node/join_phase.h"
+
+#include "daemon/base/version.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr TimeUs kJoinAgainUs = 200'000;
+
+}  // namespace
+
+JoinPhase::JoinPhase(Reactor& reactor, const Membership& members, LeaderLine& line, JobControl& control,
+                     std::string host)
+    : reactor_(reactor),
+      members_(members),
+      line_(line),
+      control_(control),
+      host_(std::move(host)),
+      began_us_(MonotonicClock::now()) {
+  deadline_ = reactor_.after(members_.settings().timeout_us, [this] { on_deadline(); });
+}
+
+JoinPhase::~JoinPhase() { finished(); }
+
+void JoinPhase::start() {
+  choice_ = choose_links(members_, host_);
+  send();
+}
+
+// Repeated until it is answered: the leader's rank 0 may come later than this node.
+void JoinPhase::send() {
+  wire::Join message;
+  message.host = host_;
+  message.deft_version = kVersion;
+  message.world = members_.identity().world;
+  message.ranks = members_.ranks();
+  message.settings = members_.settings().agreed();
+  message.refusal = choice_.refusal;
+  std::string kinds;
+  for (const auto& spec : choice_.specs) {
+    message.links.push_back({spec.name(), spec.address});
+    kinds += (kinds.empty() ? "" : " ") + spec.common();
+  }
+  if (!choice_.refusal) message.settings["links (their kinds)"] = kinds;
+  line_.send(std::move(message));
+  if (line_.leader() != nullptr) return;
+  again_ = reactor_.after(kJoinAgainUs, [this] { guard(control_, "joining", [this] { send(); }); });
+}
+
+void JoinPhase::answered() {
+  reactor_.cancel(again_);
+  again_ = 0;
+}
+
+void JoinPhase::finished() {
+  answered();
+  reactor_.cancel(deadline_);
+  deadline_ = 0;
+}
+
+void JoinPhase::on_deadline() {
+  deadline_ = 0;
+  const JobSettings& settings = members_.settings();
+  if (const std::string missing = members_.missing(); !missing.empty())
+    return control_.end(
+        {ErrorKind::kTimeout,
+         "the worker with local rank " + missing + " of " + std::to_string(members_.workers().size()) + " on " + host_ +
+             " did not come within " + std::to_string(settings.timeout_us / 1'000'000) + " s",
+         "start it, or correct LOCAL_WORLD_SIZE",
+         {}},
+        false);
+  // A leader has the same deadline, and knows who is missing. If it lives, its decision is on its way.
+  if (line_.leader() != nullptr || members_.state() != JobState::kJoining) return;
+  if (heard_ && MonotonicClock::now() < began_us_ + settings.timeout_us + settings.silence_us()) {
+    deadline_ = reactor_.after(settings.silence_us(), [this] { on_deadline(); });
+    return;
+  }
+  control_.end(choice_.refusal ? *choice_.refusal : nobody_answered(), false);
+}
+
+Error JoinPhase::nobody_answered() const {
+  const std::string& leader = members_.identity().leader;
+  return {ErrorKind::kTimeout,
+          "the leader at " + (leader.empty() ? "(unset)" : leader) + " did not answer within " +
+              std::to_string(members_.settings().timeout_us / 1'000'000) + " s",
+          "DEFT_LEADER must name the daemon on rank 0's node, its DEFT_LISTEN must be reachable from here, and rank 0 "
+          "must have been started",
+          {}};
+}
+
+}  // namespace deft::daemon

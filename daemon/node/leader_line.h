@@ -1,0 +1,63 @@
+// A job's line to its leader, and from the leader to the nodes: over the control plane, or within this daemon if it leads.
+//
+//   line.lead(std::make_unique<Leader>(...));     // this node has rank 0; or
+//   line.connect("10.0.0.1:29610");
+//   line.send(wire::LinksOpen{});
+//
+// Between different daemons, messages are encoded here and decoded by Job::receive, which checks them. Within one daemon they are
+// handed over as they are, always through the reactor: neither side runs inside the other's code. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "daemon/base/reactor.h"
+#include "daemon/leader/leader.h"
+#include "daemon/node/job_control.h"
+#include "daemon/node/leader_port.h"
+#include "daemon/wire/codec.h"
+#include "daemon/wire/control_plane.h"
+
+namespace deft::daemon {
+
+class LeaderLine final : public LeaderPort {
+ public:
+  using Deliver = std::function<void(wire::ToNode)>;  // what a leader of this node says to it
+
+  // `control` hears of what fails while a message is handed over. All references outlive this object.
+  LeaderLine(Reactor& reactor, ControlPlane& plane, JobControl& control, std::string job, Deliver deliver);
+  ~LeaderLine() override;
+  LeaderLine(const LeaderLine&) = delete;
+  LeaderLine& operator=(const LeaderLine&) = delete;
+
+  void lead(std::unique_ptr<Leader> leader) { leader_ = std::move(leader); }
+  // Returns at once; the connection is made, and made again, in the background. An error: not an address.
+  Result<void> connect(const std::string& address);
+  [[nodiscard]] bool is_open() const { return leader_ || !peer_.empty(); }
+
+  void send(wire::ToLeader message) override;
+  // From a leader on this node; an empty peer is this node.
+  void send_to_node(const Peer& node, wire::ToNode message);
+
+  // Whether a message of another daemon is for this job: from its leader, or from a node to the leader here.
+  [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
+  [[nodiscard]] bool is_leader(const Peer& from) const { return !peer_.empty() && from == peer_; }
+  [[nodiscard]] Leader* leader() const { return leader_.get(); }  // null: it is on another node
+  [[nodiscard]] std::uint64_t incarnation() const { return leader_ ? leader_->incarnation() : incarnation_; }
+  void set_incarnation(std::uint64_t incarnation) { incarnation_ = incarnation; }  // as a leader elsewhere told it
+
+ private:
+  Reactor& reactor_;
+  ControlPlane& plane_;
+  JobControl& control_;
+  const std::string job_;
+  Deliver deliver_;
+  std::unique_ptr<Leader> leader_;
+  Peer peer_;  // empty: this node leads, or does not know its leader yet
+  std::uint64_t incarnation_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: what is still posted does nothing
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,102 @@
+#include "daemon/node/leader_messages.h"
+
+namespace deft::daemon {
+
+void LeaderMessages::fail_unless(const Result<void>& ok) {
+  if (!ok) control_.fail(ok.error().in("on " + host_));
+}
+
+void LeaderMessages::operator()(const wire::Begin& /*message*/) { control_.begin(); }
+
+void LeaderMessages::operator()(const wire::DeclareAgreed& message) {
+  if (runs()) fail_unless(parts_->groups.agree(message));
+}
+
+void LeaderMessages::operator()(const wire::LaunchOrder& message) {
+  if (!runs()) return;
+  const auto ok = launch(message);
+  if (!ok) return fail_unless(ok);
+  parts_->links.pump();
+}
+
+Result<void> LeaderMessages::launch(const wire::LaunchOrder& order) {
+  const TimeUs now_us = MonotonicClock::now();
+  std::uint64_t number = order.first;
+  for (const auto& launch : order.launches) {
+    if (auto ok = parts_->links.take_number(number); !ok) return ok;
+    auto task = parts_->groups.order(launch, number++, now_us);
+    if (!task) return tl::unexpected(task.error());
+    parts_->links.push(launch.link, std::move(*task));
+  }
+  return {};
+}
+
+void LeaderMessages::operator()(const wire::PlanOrder& message) {
+  if (runs()) fail_unless(parts_->groups.follow(message));
+}
+
+void LeaderMessages::operator()(const wire::OperationStart& message) {
+  if (!runs()) return;
+  if (auto ok = parts_->links.take_number(message.number); !ok) return fail_unless(ok);
+  auto task = parts_->collectives.start(message);
+  if (!task) return fail_unless(tl::unexpected(task.error()));
+  parts_->links.push(message.link, std::move(*task));
+  parts_->links.pump();
+}
+
+void LeaderMessages::operator()(const wire::OperationFailed& message) {
+  if (runs()) parts_->collectives.fail(message);
+}
+
+void LeaderMessages::operator()(wire::StoreValue message) {
+  if (parts_) parts_->store->arrived(std::move(message));
+}
+
+void LeaderMessages::operator()(const wire::LinkStop& message) {
+  if (!runs()) return;
+  parts_->recovery.stop(message);
+  parts_->await_stopped_links();
+}
+
+void LeaderMessages::operator()(const wire::LinkReplaced& message) {
+  if (runs()) fail_unless(parts_->recovery.replace(message));
+}
+
+void LeaderMessages::operator()(const wire::JobProgress& message) {
+  if (parts_) parts_->recovery.release(message);
+}
+
+void LeaderMessages::operator()(const wire::Heartbeat& message) {
+  if (!message.reply) leader_.send(wire::Heartbeat{message.number, true});
+}
+
+void LeaderMessages::operator()(const wire::Stalled& message) {
+  if (parts_) parts_->watchdog.note(message, MonotonicClock::now());
+}
+
+void LeaderMessages::operator()(const wire::Waiting& message) {
+  if (runs()) fail_unless(parts_->watchdog.answer(message, MonotonicClock::now()));
+}
+
+std::size_t JobFacts::first_position() const { return parts_ ? parts_->view->first_position() : 0; }
+
+std::vector<std::uint32_t> JobFacts::link_epochs() const {
+  std::vector<std::uint32_t> epochs(links_, 0);
+  if (parts_)
+    for (std::size_t link = 0; link < links_; ++link) epochs[link] = parts_->links.queues()[link].epoch;
+  return epochs;
+}
+
+std::optional<wire::NodeFacts::Group> JobFacts::group(std::uint32_t id) const {
+  return parts_ ? parts_->groups.facts(id) : std::nullopt;
+}
+
+std::optional<wire::NodeFacts::Operation> JobFacts::operation(const std::string& name) const {
+  return parts_ ? parts_->collectives.facts(name) : std::nullopt;
+}
+
+std::optional<std::size_t> JobFacts::keys_asked(std::uint64_t request) const {
+  return parts_ ? parts_->store->keys_asked(request) : std::nullopt;
+}
+
+}  // namespace deft::daemon

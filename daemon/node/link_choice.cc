@@ -1,0 +1,95 @@
+#include "daemon/node/link_choice.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+
+#include "core/link/backends.h"
+#include "daemon/channel/daemon_driver.h"
+
+namespace deft::daemon {
+namespace {
+
+std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
+
+bool is_loopback(const std::string& host) {
+  return host.starts_with("127.") || host == "localhost" || host == "[::1]" || host == "::1";
+}
+
+// Of a link's keys in the job's store.
+std::string prefix_of(const std::string& job, const View& view, std::uint32_t link, std::uint32_t epoch) {
+  const std::string prefix = job + "/" + std::to_string(view.epoch()) + "/" + std::to_string(link);
+  return epoch == 0 ? prefix : prefix + "/" + std::to_string(epoch);
+}
+
+DaemonDriver::Open opener(const DriverRequest& request, const Membership& members, const View& view,
+                          std::shared_ptr<link::Store> store) {
+  if (request.spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
+  const TimeUs timeout_us = members.settings().timeout_us;
+  link::LinkGroup group;
+  group.node = view.node();
+  group.nodes = view.node_count();
+  group.prefix = prefix_of(members.identity().name, view, request.link, request.epoch);
+  group.store = std::move(store);
+  group.connect_deadline_us = MonotonicClock::now() + (request.epoch == 0 ? timeout_us : timeout_us / 3);
+  group.silence_us = members.settings().silence_us();
+  return [spec = request.spec, group] { return link::open_link(spec, group); };
+}
+
+}  // namespace
+
+LinkChoice choose_links(const Membership& members, const std::string& host) {
+  const std::string& wanted = members.settings().links;
+  const bool alone = members.identity().local_size == members.identity().world;
+  const bool in_workers = std::ranges::any_of(link::backends(), [&](const link::Backend& backend) {
+    return backend.runs_in_worker && wanted.find(backend.name) != std::string::npos;
+  });
+  if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
+  auto specs = link::resolve_links(wanted, alone || is_loopback(host_of(members.identity().leader)));
+  if (!specs) return {{}, specs.error().in("links '" + wanted + "' on " + host)};
+  LinkChoice choice;
+  bool local = false;
+  for (auto& spec : *specs) {
+    if (alone && !link::runs_in_worker(spec.backend)) spec = {"local", "", ""};
+    if (spec.backend != "local" || !local) choice.specs.push_back(spec);
+    local = local || spec.backend == "local";
+  }
+  LOG(INFO) << "[" << members.identity().name << "] DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
+  return choice;
+}
+
+LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
+                                   std::shared_ptr<link::Store> store, JobControl& control) {
+  return [&reactor, &members, &control, view = std::move(view),
+          store = std::move(store)](DriverRequest request) -> std::unique_ptr<LinkDriver> {
+    const auto on_open = [&control, opened = std::move(request.on_open)](const Result<void>& result) {
+      guard(control, "the opening of a link", [&] { opened(result); });
+    };
+    const auto on_done = [&control, ended = std::move(request.on_done)](const TransferDone& done) {
+      guard(control, "the end of a launch", [&] { ended(done); });
+    };
+    if (link::runs_in_worker(request.spec.backend)) {
+      const auto tell = [&members](std::size_t worker, const shm::Record& record) {
+        if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
+      };
+      return std::make_unique<InProcessDriver>(reactor, request.link, members.workers().size(),
+                                               std::move(request.records_of), tell, on_open, on_done);
+    }
+    auto open = opener(request, members, *view, store);
+    return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
+                                          std::move(request.transfer_of), on_open, on_done);
+  };
+}
+
+JobLinks links_of_workers(const std::string& job, const View& view) {
+  JobLinks links;
+  for (std::uint32_t i = 0; i < view.links().size(); ++i) {
+    if (link::runs_in_worker(view.links()[i].backend))
+      links.in_workers.push_back({i, view.links()[i], prefix_of(job, view, i, 0)});
+    else
+      ++links.in_daemons;
+  }
+  return links;
+}
+
+}  // namespace deft::daemon

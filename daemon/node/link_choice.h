@@ -1,0 +1,35 @@
+// The links of a node in a job, from DEFT_LINKS; and what drives them.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/link/link.h"
+#include "daemon/base/reactor.h"
+#include "daemon/node/job_control.h"
+#include "daemon/node/link_set.h"
+#include "daemon/node/membership.h"
+#include "daemon/node/view.h"
+
+namespace deft::daemon {
+
+struct LinkChoice {
+  std::vector<link::LinkSpec> specs;
+  std::optional<Error> refusal;  // why this node cannot take part
+};
+
+// A node that has all workers needs no link between nodes: whatever DEFT_LINKS says of those, "local" stands for them.
+// `members` is complete. Reads the NICs of this machine, `host`.
+LinkChoice choose_links(const Membership& members, const std::string& host);
+
+// The real drivers of the links of `view`: those that the daemon runs have threads of their own and meet through `store`. The first
+// opening may take the job's timeout, a replacement a third of it.
+LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
+                                   std::shared_ptr<link::Store> store, JobControl& control);
+
+// The links as a worker hears of them: those that it runs itself, and how many the daemons run.
+JobLinks links_of_workers(const std::string& job, const View& view);
+
+}  // namespace deft::daemon

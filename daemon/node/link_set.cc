@@ -1,0 +1,160 @@
+#include "daemon/node/link_set.h"
+
+#include <algorithm>
+#include <exception>
+
+#include "core/link/backends.h"
+
+namespace deft::daemon {
+
+LinkSet::LinkSet(const Membership& members, std::shared_ptr<const View> view, LaunchSource& gradients,
+                 LaunchSource& collectives, MakeDriver make_driver, LinkEvents& events)
+    : members_(members),
+      view_(std::move(view)),
+      gradients_(gradients),
+      collectives_(collectives),
+      make_driver_(std::move(make_driver)),
+      events_(events),
+      queues_(view_->links().size()) {
+  for (std::size_t i = 0; i < queues_.size(); ++i) queues_[i].name = view_->links()[i].name();
+}
+
+void LinkSet::open() {
+  for (std::size_t link = 0; link < queues_.size(); ++link) reopen(link, link);
+}
+
+void LinkSet::reopen(std::size_t link, std::size_t over) {
+  DriverRequest request;
+  request.link = static_cast<std::uint32_t>(link);
+  request.spec = view_->links()[over];
+  request.epoch = queues_[link].epoch;
+  request.transfer_of = [this](const SubCommTask& launch) { return transfer_of(launch); };
+  request.records_of = [this](const SubCommTask& launch) { return source_of(launch).records_of(launch); };
+  request.on_open = [this, link](const Result<void>& result) { on_open(link, result); };
+  request.on_done = [this, link](const TransferDone& done) { on_done(link, done); };
+  try {
+    queues_[link].driver = make_driver_(std::move(request));
+  } catch (const std::exception& failure) {
+    return events_.failed({ErrorKind::kExhausted,
+                           "link " + queues_[link].name + " cannot be opened: " + failure.what(),
+                           "raise the limit of threads or of memory of deftd",
+                           {}});
+  }
+  pump(link);
+}
+
+void LinkSet::on_open(std::size_t link, const Result<void>& result) {
+  if (!result) return events_.link_failed(link, result.error());
+  queues_[link].open = true;
+  if (std::ranges::all_of(queues_, &LinkQueue::open)) events_.links_open();
+}
+
+Result<void> LinkSet::take_number(std::uint64_t number) {
+  if (number != next_number_)
+    return fail(ErrorKind::kInternal,
+                "launch " + std::to_string(number) + " came where " + std::to_string(next_number_) + " was due");
+  ++next_number_;
+  return {};
+}
+
+void LinkSet::pump() {
+  for (std::size_t link = 0; link < queues_.size(); ++link) pump(link);
+}
+
+void LinkSet::pump(std::size_t index) {
+  LinkQueue& link = queues_[index];
+  if (link.stopping || !link.driver) return;
+  const bool losable = can_lose(index);
+  while (!link.waiting.empty() && link.running.size() < kStartedAhead) {
+    if (!link.waiting.front().replay && !source_of(link.waiting.front()).can_start(link.waiting.front())) return;
+    const std::uint64_t number = link.waiting.front().number;
+    const auto [started, _] = link.running.emplace(number, std::move(link.waiting.front()));
+    link.waiting.pop_front();
+    if (losable && !started->second.replay_buffer) started->second.replay_buffer = std::make_shared<ReplayBuffer>();
+    link.driver->start(started->second);
+  }
+}
+
+Transfer LinkSet::transfer_of(const SubCommTask& launch) const {
+  Transfer transfer = launch.replay ? *launch.replay : source_of(launch).transfer_of(launch);
+  transfer.token = launch.number;
+  transfer.replay_buffer = launch.replay_buffer;
+  return transfer;
+}
+
+void LinkSet::on_done(std::size_t index, const TransferDone& done) {
+  if (members_.state() != JobState::kRunning) return;
+  LinkQueue& link = queues_[index];
+  const auto it = link.running.find(done.token);
+  if (it == link.running.end()) return;
+  if (!done.result) return events_.link_failed(index, done.result.error());
+  const SubCommTask launch = std::move(it->second);
+  link.running.erase(it);
+  LaunchSource& source = source_of(launch);
+  ++link.parts;
+  if (source.is_merged(launch)) ++link.merged_parts;
+  link.bytes += done.bytes;
+  link.busy_us += done.busy_us;
+  if (launch.replay_buffer) {
+    SubCommTask kept = launch;
+    kept.replay = transfer_of(launch);
+    kept.replay->buffers.clear();
+    kept.replay->keep.clear();
+    link.finished(std::move(kept), done.bytes);
+    if (link.untold_bytes >= kTellEveryBytes) events_.progress_due();
+  }
+  pump(index);
+  if (launch.replay) return;  // it was done here before the link was lost
+  if (auto ok = source.finish(launch, done); !ok) events_.failed(ok.error());
+}
+
+Result<void> LinkSet::answered(std::size_t worker, const shm::RanRecord& ran) {
+  if (ran.link >= queues_.size() || !queues_[ran.link].driver || queues_[ran.link].driver->runs_in_daemon())
+    return fail(ErrorKind::kViolation, "an unknown in-process link ran a launch");
+  return queues_[ran.link].driver->answered(worker, ran.launch);
+}
+
+void LinkSet::abort(const std::string& reason) {
+  for (auto& link : queues_)
+    if (link.driver) link.driver->abort(reason);
+}
+
+bool LinkSet::finished() {
+  return std::ranges::all_of(queues_, [](LinkQueue& link) { return !link.driver || link.driver->finished(); });
+}
+
+bool LinkSet::idle() const {
+  return std::ranges::all_of(queues_,
+                             [](const LinkQueue& link) { return link.waiting.empty() && link.running.empty(); });
+}
+
+// The leader chooses among the same links: see LinkFailover there.
+bool LinkSet::can_lose(std::size_t index) const {
+  const auto runs_here = [](const LinkQueue& link) { return link.driver && link.driver->runs_in_daemon(); };
+  if (members_.state() != JobState::kRunning || view_->node_count() < 2 || !runs_here(queues_[index])) return false;
+  for (std::size_t other = 0; other < queues_.size(); ++other)
+    if (other != index && queues_[other].lost.empty() && runs_here(queues_[other]) &&
+        queues_[index].replacers.count(static_cast<std::uint32_t>(other)) == 0)
+      return true;
+  return false;
+}
+
+nlohmann::json LinkSet::status() const {
+  nlohmann::json json = nlohmann::json::array();
+  for (const auto& link : queues_) {
+    json.push_back({{"name", link.name},
+                    {"open", link.open},
+                    {"parts", link.parts},
+                    {"merged_parts", link.merged_parts},
+                    {"bytes", link.bytes},
+                    {"busy_us", link.busy_us},
+                    {"waiting", link.waiting.size()}});
+    if (link.lost.empty()) continue;
+    json.back()["lost"] = link.lost;
+    json.back()["run_again"] = link.replayed_parts;
+    json.back()["goes_over"] = link.stopping ? "" : queues_[link.replacer].name;
+  }
+  return json;
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,44 @@
+// What the workers of a node measure, gathered over all of them and sent to the leader: step times and gradient statistics.
+//
+//   measurements.stage_began(worker, record, now_us);   // every few steps STEP_TIME: the slowest worker's step
+//   measurements.take(worker, statistics);              // when all have told those of one step: GRADIENT_STATISTICS
+//
+// On the leader's own node the schedulers hear of rank 0's stages, too. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/ipc/messages.h"
+#include "core/sched/step_time.h"
+#include "core/shm/layout.h"
+#include "daemon/leader/scheduler_port.h"
+#include "daemon/node/leader_port.h"
+#include "daemon/node/membership.h"
+
+namespace deft::daemon {
+
+class Measurements {
+ public:
+  static constexpr std::size_t kStepsTold = 4;  // steps of a worker between two STEP_TIME messages
+
+  // `scheduler`: null if the leader is on another node. All outlive this object.
+  Measurements(const Membership& members, LeaderPort& leader, SchedulerPort* scheduler)
+      : members_(members), leader_(leader), scheduler_(scheduler), steps_(members.workers().size()) {}
+
+  void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
+  void take(std::size_t worker, const ipc::Statistics& statistics);
+
+ private:
+  const Membership& members_;
+  LeaderPort& leader_;
+  SchedulerPort* const scheduler_;
+  std::vector<sched::StepTime> steps_;  // by local index
+  std::map<std::uint32_t, std::vector<std::optional<ipc::Statistics>>>
+      statistics_;  // by group and local index: the newest
+};
+
+}  // namespace deft::daemon

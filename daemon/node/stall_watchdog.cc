@@ -1,0 +1,150 @@
+#include "daemon/node/stall_watchdog.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+
+namespace deft::daemon {
+namespace {
+
+constexpr TimeUs kLongestGraceUs = 1'000'000;
+constexpr const char* kSameSteps = "all ranks must run the same number of steps";
+constexpr const char* kSameModel = "all ranks must train the same model";
+constexpr const char* kRaiseTimeout = "raise DEFT_STALL_TIMEOUT if this is expected";
+
+std::string key_of(const wire::Stalled& stalled) { return std::to_string(stalled.rank) + stalled.tensor; }
+
+std::string seconds(TimeUs us) { return std::to_string(us / 1'000'000) + " s"; }
+
+}  // namespace
+
+TimeUs StallWatchdog::grace_us() const { return std::min(members_.settings().timeout_us / 4, kLongestGraceUs); }
+
+Result<void> StallWatchdog::check(TimeUs now_us) {
+  std::erase_if(stalls_, [&](const auto& entry) {
+    return now_us - entry.second.reported_us > 2 * members_.settings().stall_warning_us();
+  });
+  if (auto ok = check_declarations(); !ok) return ok;
+  if (auto ok = check_gradients(now_us); !ok) return ok;
+  return check_collectives(now_us);
+}
+
+Result<void> StallWatchdog::check_declarations() const {
+  for (const auto& [id, group] : groups_.groups()) {
+    if (group.agreed) continue;
+    for (std::size_t i = 0; i < group.declared.size(); ++i)
+      if (!group.declared[i] && members_.workers()[i].left)
+        return fail(ErrorKind::kLost,
+                    "rank " + std::to_string(members_.workers()[i].rank) + " has ended without declaring group " +
+                        std::to_string(id) + ", which others did",
+                    kSameModel);
+    for (const auto rank : members_.left())
+      if (!view_->is_local(rank))
+        return fail(ErrorKind::kLost,
+                    "rank " + std::to_string(rank) + " has ended, and group " + std::to_string(id) + " needs it",
+                    kSameModel);
+  }
+  return {};
+}
+
+Result<void> StallWatchdog::check_gradients(TimeUs now_us) {
+  for (const auto& [id, group] : groups_.groups()) {
+    if (!group.agreed) continue;
+    for (const Owed& owed : group.gradients->owed(now_us - grace_us()))
+      if (auto ok = judge(*group.gradients, owed, now_us); !ok) return ok;
+    if (auto ok = check_order(id, *group.gradients, now_us); !ok) return ok;
+  }
+  return {};
+}
+
+// What is ready here, and the leader has not ordered: rank 0's node owes it.
+Result<void> StallWatchdog::check_order(std::uint32_t id, const Gradients& gradients, TimeUs now_us) {
+  const auto unordered = gradients.unordered(now_us - grace_us());
+  if (!unordered) return {};
+  for (const auto rank : view_->nodes()[0].ranks)
+    if (members_.has_left(rank))
+      return fail(ErrorKind::kLost,
+                  "rank " + std::to_string(rank) + " has ended without handing in '" +
+                      gradients.specs()[unordered->tensor].name + "' of step " + std::to_string(unordered->generation) +
+                      ", for which others wait",
+                  kSameSteps);
+  if (now_us - unordered->since_us >= members_.settings().stall_warning_us())
+    leader_.send(wire::Waiting{id, unordered->bucket, unordered->generation});
+  return {};
+}
+
+Result<void> StallWatchdog::judge(const Gradients& gradients, const Owed& owed, TimeUs now_us) {
+  const std::string& tensor = gradients.specs()[owed.tensor].name;
+  const TimeUs age_us = now_us - owed.since_us;
+  for (const std::size_t index : owed.workers) {
+    const Membership::Worker& worker = members_.workers()[index];
+    const std::string what = "'" + tensor + "' of step " + std::to_string(owed.generation);
+    if (worker.left)
+      return fail(ErrorKind::kLost,
+                  worker.describe() + " has ended without handing in " + what + ", for which others wait", kSameSteps);
+    if (age_us > members_.settings().stall_timeout_us)
+      return fail(ErrorKind::kTimeout, worker.describe() + " has not handed in " + what + " for " + seconds(age_us),
+                  kRaiseTimeout);
+    if (age_us >= members_.settings().stall_warning_us())
+      report({worker.rank, tensor, owed.generation, static_cast<std::uint64_t>(age_us / 1000)}, now_us);
+  }
+  return {};
+}
+
+Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
+  for (const auto& owed : collectives_.owed(now_us - grace_us())) {
+    const TimeUs age_us = now_us - owed.since_us;
+    for (const std::size_t index : owed.workers) {
+      const Membership::Worker& worker = members_.workers()[index];
+      const std::string who = "rank " + std::to_string(worker.rank);
+      if (worker.left)
+        return fail(ErrorKind::kLost, who + " has ended, and '" + owed.name + "' needs it",
+                    "all ranks must run the same collectives");
+      if (age_us > members_.settings().stall_timeout_us)
+        return fail(ErrorKind::kTimeout, who + " has not asked for '" + owed.name + "' for " + seconds(age_us),
+                    kRaiseTimeout);
+      if (age_us >= members_.settings().stall_warning_us())
+        report({worker.rank, owed.name, 0, static_cast<std::uint64_t>(age_us / 1000)}, now_us);
+    }
+  }
+  return {};
+}
+
+Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) {
+  const auto it = groups_.groups().find(waiting.group);
+  if (it == groups_.groups().end() || !it->second.agreed) return {};
+  const Gradients& gradients = *it->second.gradients;
+  if (waiting.bucket >= gradients.buckets().size()) return {};
+  Owed owed = gradients.missing(waiting.bucket, waiting.generation);
+  // What is ready here and not ordered may be waiting to be merged with one behind it.
+  for (model::BucketIndex next = waiting.bucket + 1; owed.workers.empty() && next < gradients.buckets().size(); ++next)
+    owed = gradients.missing(next, waiting.generation);
+  owed.since_us = now_us - members_.settings().stall_warning_us();
+  return judge(gradients, owed, now_us);
+}
+
+void StallWatchdog::report(wire::Stalled stalled, TimeUs now_us) {
+  const auto [it, added] = stalls_.try_emplace(key_of(stalled));
+  if (!added && now_us - it->second.reported_us < members_.settings().stall_warning_us()) return;
+  it->second.reported_us = now_us;
+  leader_.send(std::move(stalled));
+}
+
+void StallWatchdog::note(const wire::Stalled& stalled, TimeUs now_us) {
+  LOG(WARNING) << "[" << members_.identity().name << "] stalled: rank " << stalled.rank << " has not handed in '"
+               << stalled.tensor << "' of step " << stalled.step << "; others have waited " << stalled.age_ms << " ms";
+  stalls_[key_of(stalled)] = {stalled, true, now_us};
+}
+
+nlohmann::json StallWatchdog::status() const {
+  nlohmann::json json = nlohmann::json::array();
+  for (const auto& [key, stall] : stalls_)
+    if (stall.told)
+      json.push_back({{"rank", stall.stalled.rank},
+                      {"owes", stall.stalled.tensor},
+                      {"step", stall.stalled.step},
+                      {"age_ms", stall.stalled.age_ms}});
+  return json;
+}
+
+}  // namespace deft::daemon

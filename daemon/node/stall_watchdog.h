@@ -1,0 +1,66 @@
+// Who is late: watches what the workers of a node owe, and what the leader owes them.
+//
+// A worker that lives but owes something is reported after settings.stall_warning_us() and again at that interval; after
+// stall_timeout it ends the job. What can never come, because its rank has left, ends the job after a short grace.
+//
+//   if (auto ok = watchdog.check(now_us); !ok) fail_job(ok.error());     // with every heartbeat
+//   watchdog.answer(waiting, now_us);                                    // on the leader's node: another node waits
+//   watchdog.note(stalled, now_us);                                      // the leader told all nodes of a stall
+//
+// Reads the other parts of the job, changes none. Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "daemon/node/collective_table.h"
+#include "daemon/node/gradient_groups.h"
+#include "daemon/node/leader_port.h"
+#include "daemon/node/membership.h"
+#include "daemon/node/view.h"
+
+namespace deft::daemon {
+
+class StallWatchdog {
+ public:
+  // All references outlive this object.
+  StallWatchdog(const Membership& members, std::shared_ptr<const View> view, const GradientGroups& groups,
+                const CollectiveTable& collectives, LeaderPort& leader)
+      : members_(members), view_(std::move(view)), groups_(groups), collectives_(collectives), leader_(leader) {}
+
+  // An error ends the job: it names the rank that owes, and what.
+  Result<void> check(TimeUs now_us);
+  // Another node waits for a launch. Reports the local workers that owe its gradients; errors as above.
+  Result<void> answer(const wire::Waiting& waiting, TimeUs now_us);
+  void note(const wire::Stalled& stalled, TimeUs now_us);
+  [[nodiscard]] nlohmann::json status() const;  // stalls of the last moments
+
+ private:
+  [[nodiscard]] TimeUs grace_us() const;
+  Result<void> check_declarations() const;
+  Result<void> check_gradients(TimeUs now_us);
+  Result<void> check_order(std::uint32_t id, const Gradients& gradients, TimeUs now_us);
+  Result<void> check_collectives(TimeUs now_us);
+  Result<void> judge(const Gradients& gradients, const Owed& owed, TimeUs now_us);
+  void report(wire::Stalled stalled, TimeUs now_us);
+
+  struct Stall {
+    wire::Stalled stalled;  // as the leader told it last
+    bool told = false;      // by the leader
+    TimeUs reported_us = 0;
+  };
+
+  const Membership& members_;
+  std::shared_ptr<const View> view_;
+  const GradientGroups& groups_;
+  const CollectiveTable& collectives_;
+  LeaderPort& leader_;
+  std::map<std::string, Stall> stalls_;  // by rank and name
+};
+
+}  // namespace deft::daemon

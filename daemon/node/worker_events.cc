@@ -1,0 +1,88 @@
+#include "daemon/node/worker_events.h"
+
+namespace deft::daemon {
+
+template <typename Act>
+void WorkerEvents::if_running(WorkerPort& worker, const char* what, const Act& act) {
+  if (members_.state() != JobState::kRunning || !parts_) return;
+  const auto index = members_.index_of(worker);
+  if (index) guard(control_, what, [&] { act(*index); });
+}
+
+void WorkerEvents::declare(WorkerPort& worker, Declaration declaration) {
+  if_running(worker, "a declaration", [&](std::size_t index) {
+    if (auto ok = parts_->groups.declare(index, std::move(declaration)); !ok) control_.fail(ok.error());
+  });
+}
+
+void WorkerEvents::request(WorkerPort& worker, OperationRequest request) {
+  if_running(worker, "the request for a collective", [&](std::size_t index) {
+    const std::uint64_t operation = request.call.operation;
+    if (auto ok = parts_->collectives.request(index, std::move(request), MonotonicClock::now()); !ok)
+      worker.send_error(ok.error(), operation);
+  });
+}
+
+void WorkerEvents::record(WorkerPort& worker, const shm::Record& record) {
+  if_running(worker, "a worker's record", [&](std::size_t index) {
+    auto ok = take(index, record);
+    if (ok) return;
+    worker.send_error(ok.error(), 0);
+    worker.close(ok.error().in(worker.describe()));
+  });
+}
+
+Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
+  switch (record.kind()) {
+    case shm::RecordKind::kReady: {
+      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), MonotonicClock::now());
+      if (!ready) return tl::unexpected(ready.error());
+      if (*ready) parts_->links.pump();
+      return {};
+    }
+    case shm::RecordKind::kStage:
+      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), MonotonicClock::now());
+      return {};
+    case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
+    case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
+    default: return fail(ErrorKind::kViolation, "a record of an unknown kind");
+  }
+}
+
+void WorkerEvents::take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) {
+  if_running(worker, "a worker's statistics", [&](std::size_t index) { parts_->measurements.take(index, statistics); });
+}
+
+void WorkerEvents::link_failed(WorkerPort& worker, const Error& error) {
+  if_running(worker, "the failure of a worker's link", [&](std::size_t /*index*/) {
+    const Error told = error.in(worker.describe() + " on " + host_);
+    if (error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout) return control_.suspect(told);
+    control_.fail(told);
+  });
+}
+
+void WorkerEvents::store_set(const std::string& key, std::span<const std::byte> value) {
+  if (members_.state() == JobState::kRunning) static_cast<void>(parts_->store->set(key, value));
+}
+
+void WorkerEvents::store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) {
+  if_running(worker, "a worker's question to the store", [&](std::size_t index) {
+    // The answer may come when the worker is gone. The store forgets what it was asked when the job ends.
+    parts_->store->ask(key, [&members = members_, index, request, key](std::span<const std::byte> value) {
+      if (WorkerPort* const asker = members.workers()[index].port) asker->send_store_value(request, key, value);
+    });
+  });
+}
+
+void WorkerEvents::worker_ended(WorkerPort& worker, bool clean, const Error& reason) {
+  const auto index = members_.detach(worker);
+  if (!index || members_.state() == JobState::kEnded) return;
+  if (!clean) return control_.fail(reason.in("on " + host_));
+  if (members_.state() != JobState::kRunning)
+    return control_.fail({ErrorKind::kLost, worker.describe() + " on " + host_ + " left before the job began", "", {}});
+  const std::uint32_t ranks[] = {members_.workers()[*index].rank};
+  members_.mark_left(ranks);
+  leader_.send(wire::Leave{{ranks[0]}});
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,337 @@
+// A node's links: launches in the leader's order and as soon as their data is here; and going on without a link that is lost.
+#include "daemon/node/link_set.h"
+
+#include <gtest/gtest.h>
+
+#include <stdexcept>
+
+#include "daemon/node/link_recovery.h"
+#include "tests/daemon/fake_node.h"
+
+namespace deft::daemon {
+namespace {
+
+// Launches whose data is here when the test says so.
+struct FakeSource final : LaunchSource {
+  [[nodiscard]] bool can_start(const SubCommTask& launch) const override { return launch.number < ready_below; }
+  [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const override {
+    Transfer transfer;
+    transfer.count = launch.bytes;
+    transfer.buffers.resize(2);
+    return transfer;
+  }
+  [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask& /*launch*/) const override {
+    return InProcessDriver::Records(2);
+  }
+  [[nodiscard]] bool is_merged(const SubCommTask& launch) const override { return launch.bytes > 100; }
+  Result<void> finish(const SubCommTask& launch, const TransferDone& /*done*/) override {
+    finished.push_back(launch.number);
+    if (launch.number == fails_at) return fail(ErrorKind::kInternal, "bytes were reduced twice");
+    return {};
+  }
+  std::uint64_t ready_below = ~std::uint64_t{0}, fails_at = ~std::uint64_t{0};
+  std::vector<std::uint64_t> finished;
+};
+
+struct FakeDriver;
+
+struct FakeDrivers {
+  std::vector<DriverRequest> made;
+  std::vector<FakeDriver*> drivers;  // the newest of each link
+  bool in_daemon = true;
+  bool ends_at_once = true;
+};
+
+struct FakeDriver final : LinkDriver {
+  FakeDriver(FakeDrivers& all, DriverRequest request) : all_(all), request_(std::move(request)) {
+    if (all_.drivers.size() <= request_.link) all_.drivers.resize(request_.link + 1);
+    all_.drivers[request_.link] = this;
+  }
+  ~FakeDriver() override {
+    if (all_.drivers[request_.link] == this) all_.drivers[request_.link] = nullptr;
+  }
+  void start(const SubCommTask& launch) override {
+    started.push_back(launch.number);
+    transfers.push_back(request_.transfer_of(launch));
+  }
+  void abort(const std::string& reason) override { aborted = reason; }
+  [[nodiscard]] bool finished() override { return !aborted.empty() && all_.ends_at_once; }
+  Result<void> answered(std::size_t worker, std::uint64_t token) override {
+    answers.emplace_back(worker, token);
+    return {};
+  }
+  [[nodiscard]] bool runs_in_daemon() const override { return all_.in_daemon; }
+
+  void opened(Result<void> result = {}) { request_.on_open(std::move(result)); }
+  void done(std::uint64_t token, std::size_t bytes = 64, Result<void> result = {}) {
+    TransferDone done;
+    done.token = token;
+    done.bytes = bytes;
+    done.busy_us = 10;
+    done.result = std::move(result);
+    request_.on_done(std::move(done));
+  }
+
+  std::vector<std::uint64_t> started;
+  std::vector<Transfer> transfers;
+  std::vector<std::pair<std::size_t, std::uint64_t>> answers;
+  std::string aborted;
+
+ private:
+  FakeDrivers& all_;
+  DriverRequest request_;
+};
+
+struct FakeEvents final : LinkEvents {
+  void links_open() override { ++open; }
+  void link_failed(std::size_t link, const Error& error) override { failures.emplace_back(link, error); }
+  void progress_due() override { ++due; }
+  void failed(const Error& error) override { errors.push_back(error); }
+  int open = 0, due = 0;
+  std::vector<std::pair<std::size_t, Error>> failures;
+  std::vector<Error> errors;
+};
+
+struct Links : testing::Test, FakeNode {
+  FakeSource gradients, collectives;
+  FakeEvents events;
+  FakeDrivers drivers;
+  LinkSet links{members,
+                view,
+                gradients,
+                collectives,
+                [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); },
+                events};
+  LinkRecovery recovery{links, leader, "job", "hosta"};
+
+  void open() {
+    links.open();
+    for (auto* const driver : drivers.drivers) driver->opened();
+  }
+  void order(std::size_t link, std::uint64_t number, std::uint64_t bytes = 64) {
+    ASSERT_TRUE(links.take_number(number));
+    SubCommTask launch;
+    launch.number = number;
+    launch.bytes = bytes;
+    links.push(link, std::move(launch));
+  }
+  // Launches 0 and 2 on link 0, launch 1 on link 1; the first is done.
+  void run_three() {
+    open();
+    order(0, 0);
+    order(1, 1);
+    order(0, 2);
+    links.pump();
+    drivers.drivers[0]->done(0);
+  }
+};
+
+TEST_F(Links, AreOpenWhenTheLastOneIs) {
+  links.open();
+  drivers.drivers[1]->opened();
+  EXPECT_EQ(events.open, 0);
+  drivers.drivers[0]->opened();
+  EXPECT_EQ(events.open, 1);
+}
+
+TEST_F(Links, OneThatCannotOpenIsReported) {
+  links.open();
+  drivers.drivers[1]->opened(fail(ErrorKind::kTimeout, "nobody came"));
+  ASSERT_EQ(events.failures.size(), 1u);
+  EXPECT_EQ(events.failures[0].first, 1u);
+}
+
+TEST_F(Links, ADriverThatCannotBeMadeFailsTheJobAndNothingElse) {
+  LinkSet broken(
+      members, view, gradients, collectives,
+      [](DriverRequest) -> std::unique_ptr<LinkDriver> { throw std::runtime_error("no thread is left"); }, events);
+  broken.open();
+  ASSERT_EQ(events.errors.size(), 2u);
+  EXPECT_EQ(events.errors[0].kind, ErrorKind::kExhausted);
+  EXPECT_NE(events.errors[0].what.find("no thread is left"), std::string::npos);
+  broken.pump();
+  broken.abort("over");
+  EXPECT_TRUE(broken.finished());
+}
+
+TEST_F(Links, ALaunchWaitsForItsDataAndThoseBehindItWaitForIt) {
+  open();
+  gradients.ready_below = 0;
+  order(0, 0);
+  order(0, 1);
+  order(1, 2);
+  links.pump();
+  EXPECT_TRUE(drivers.drivers[0]->started.empty());
+  gradients.ready_below = 2;
+  links.pump();
+  EXPECT_EQ(drivers.drivers[0]->started, (std::vector<std::uint64_t>{0, 1}));
+  EXPECT_TRUE(drivers.drivers[1]->started.empty());
+}
+
+TEST_F(Links, AGapInTheCountIsAnError) {
+  EXPECT_FALSE(links.take_number(1));
+  EXPECT_TRUE(links.take_number(0));
+  EXPECT_FALSE(links.take_number(0));
+  EXPECT_EQ(links.next_number(), 1u);
+}
+
+TEST_F(Links, SomeLaunchesAreGivenToADriverAheadAndNotAll) {
+  open();
+  for (std::uint64_t number = 0; number < 9; ++number) order(0, number);
+  links.pump();
+  EXPECT_EQ(drivers.drivers[0]->started.size(), LinkSet::kStartedAhead);
+  drivers.drivers[0]->done(0);
+  EXPECT_EQ(drivers.drivers[0]->started.size(), LinkSet::kStartedAhead + 1) << "the next starts as one ends";
+  EXPECT_FALSE(links.idle());
+}
+
+TEST_F(Links, ADoneLaunchIsFinishedOnceAtItsSource) {
+  open();
+  order(0, 0, 200);
+  ASSERT_TRUE(links.take_number(1));
+  SubCommTask operation;
+  operation.number = 1;
+  operation.is_operation = true;
+  links.push(0, operation);
+  links.pump();
+  drivers.drivers[0]->done(1);
+  drivers.drivers[0]->done(0);
+  drivers.drivers[0]->done(0);
+  EXPECT_EQ(gradients.finished, (std::vector<std::uint64_t>{0}));
+  EXPECT_EQ(collectives.finished, (std::vector<std::uint64_t>{1}));
+  EXPECT_TRUE(links.idle());
+  const auto status = links.status();
+  EXPECT_EQ(status[0]["parts"], 2);
+  EXPECT_EQ(status[0]["merged_parts"], 1);
+  EXPECT_EQ(status[0]["bytes"], 128);
+}
+
+TEST_F(Links, ASourceThatCannotFinishFailsTheJob) {
+  open();
+  gradients.fails_at = 0;
+  order(0, 0);
+  links.pump();
+  drivers.drivers[0]->done(0);
+  ASSERT_EQ(events.errors.size(), 1u);
+}
+
+TEST_F(Links, AnswersOfWorkersGoToLinksThatTheyRunOnly) {
+  open();
+  EXPECT_FALSE(links.answered(0, {.link = 0, .launch = 0})) << "the daemon runs it";
+  EXPECT_FALSE(links.answered(0, {.link = 2, .launch = 0}));
+  drivers.in_daemon = false;
+  ASSERT_TRUE(links.answered(1, {.link = 0, .launch = 4}));
+  EXPECT_EQ(drivers.drivers[0]->answers, (std::vector<std::pair<std::size_t, std::uint64_t>>{{1, 4}}));
+}
+
+TEST_F(Links, TheLeaderIsToldWhenMuchIsFinished) {
+  open();
+  order(0, 0);
+  order(0, 1);
+  links.pump();
+  drivers.drivers[0]->done(0, LinkSet::kTellEveryBytes - 1);
+  EXPECT_EQ(events.due, 0);
+  drivers.drivers[0]->done(1, 1);
+  EXPECT_EQ(events.due, 1);
+  recovery.tell_progress();
+  const auto told = leader.all<wire::NodeProgress>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].links[0].finished_below, 2u);
+  EXPECT_EQ(links.queues()[0].untold_bytes, 0u);
+}
+
+TEST_F(Links, TheOnlyOneThatDaemonsRunCannotBeLost) {
+  open();
+  EXPECT_TRUE(links.can_lose(0));
+  drivers.in_daemon = false;
+  EXPECT_FALSE(links.can_lose(0)) << "the workers run it";
+  FakeNode alone({{"gloo", "eth0", "10.0.0.1"}});
+  FakeDrivers one;
+  LinkSet single(
+      alone.members, alone.view, gradients, collectives,
+      [&](DriverRequest request) { return std::make_unique<FakeDriver>(one, std::move(request)); }, events);
+  single.open();
+  EXPECT_FALSE(single.can_lose(0));
+  LinkRecovery none(single, leader, "job", "hosta");
+  EXPECT_FALSE(none.failed(0, {ErrorKind::kLost, "cut", "", {}}));
+  EXPECT_TRUE(leader.sent.empty());
+}
+
+TEST_F(Links, AFailureIsToldToTheLeaderOnceAndOnlyIfItIsTheLinks) {
+  open();
+  EXPECT_FALSE(recovery.failed(0, {ErrorKind::kInternal, "a bug", "", {}}));
+  EXPECT_TRUE(recovery.failed(0, {ErrorKind::kLost, "cut", "", {}}));
+  EXPECT_TRUE(recovery.failed(0, {ErrorKind::kLost, "cut", "", {}}));
+  const auto told = leader.all<wire::LinkFailed>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_NE(told[0].cause.message().find("on hosta"), std::string::npos) << told[0].cause.message();
+}
+
+TEST_F(Links, AStoppedLinkTellsWhatHadFinishedWhenItsDriverHasEnded) {
+  run_three();
+  drivers.ends_at_once = false;
+  recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
+  EXPECT_FALSE(drivers.drivers[0]->aborted.empty());
+  EXPECT_TRUE(recovery.poll()) << "its driver has not ended";
+  EXPECT_TRUE(leader.sent.empty());
+  drivers.ends_at_once = true;
+  EXPECT_FALSE(recovery.poll());
+  const auto stopped = leader.all<wire::LinkStopped>();
+  ASSERT_EQ(stopped.size(), 1u);
+  EXPECT_EQ(stopped[0].finished_below, 2u) << "launch 2 was under way";
+  recovery.poll();
+  EXPECT_EQ(leader.sent.size(), 1u);
+}
+
+TEST_F(Links, AReplacementRunsWhatTheOthersNeedAgainInTheSameOrder) {
+  run_three();
+  recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
+  recovery.poll();
+  ASSERT_TRUE(recovery.replace({0, 1, 1, 0}));
+  EXPECT_EQ(drivers.drivers[0]->started, (std::vector<std::uint64_t>{0, 2}));
+  EXPECT_TRUE(drivers.drivers[0]->transfers[0].buffers.empty()) << "this node had its result: others' sake";
+  EXPECT_FALSE(drivers.drivers[0]->transfers[1].buffers.empty());
+  drivers.drivers[0]->done(0);
+  drivers.drivers[0]->done(2);
+  EXPECT_EQ(gradients.finished, (std::vector<std::uint64_t>{0, 2})) << "launch 0 is not finished twice";
+  EXPECT_EQ(links.status()[0]["goes_over"], "gloo:eth1");
+}
+
+TEST_F(Links, WhatAllHaveFinishedIsNotReplayed) {
+  run_three();
+  recovery.release({{{0, 1}, {0, 0}}});
+  EXPECT_TRUE(links.queues()[0].kept.empty());
+  recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
+  recovery.poll();
+  ASSERT_TRUE(recovery.replace({0, 1, 1, 2}));
+  EXPECT_EQ(drivers.drivers[0]->started, (std::vector<std::uint64_t>{2}));
+}
+
+TEST_F(Links, StopsAndReplacementsOfAnotherEpochOrOfNoLinkAreIgnored) {
+  run_three();
+  recovery.stop({2, 0, {}});
+  recovery.stop({0, 1, {}});
+  EXPECT_TRUE(drivers.drivers[0]->aborted.empty());
+  ASSERT_TRUE(recovery.replace({0, 1, 1, 0})) << "nothing was stopped";
+  EXPECT_EQ(links.queues()[0].epoch, 0u);
+  recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
+  ASSERT_TRUE(recovery.replace({0, 1, 1, 0})) << "its driver still runs here";
+  recovery.poll();
+  ASSERT_TRUE(recovery.replace({0, 2, 1, 0}));
+  ASSERT_TRUE(recovery.replace({0, 1, 2, 0}));
+  EXPECT_EQ(links.queues()[0].epoch, 0u);
+}
+
+TEST_F(Links, NothingIsReportedOnceTheJobHasEnded) {
+  open();
+  order(0, 0);
+  links.pump();
+  members.advance(JobState::kEnded);
+  links.abort("over");
+  drivers.drivers[0]->done(0);
+  EXPECT_TRUE(gradients.finished.empty());
+  EXPECT_TRUE(links.finished());
+}
+
+}  // namespace
+}  // namespace deft::daemon

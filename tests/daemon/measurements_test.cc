@@ -1,0 +1,103 @@
+// What workers measure: told to the leader for all workers of the node together; and the exception boundary of a job.
+#include "daemon/node/measurements.h"
+
+#include <gtest/gtest.h>
+
+#include <system_error>
+
+#include "daemon/node/job_control.h"
+#include "tests/daemon/fake_node.h"
+
+namespace deft::daemon {
+namespace {
+
+struct Measured : testing::Test, FakeNode {
+  Measurements measurements{members, leader, &scheduler};
+
+  // Steps of the worker, each of them so long.
+  void train(std::size_t worker, std::uint64_t steps, TimeUs step_us, std::uint64_t waited_us = 0) {
+    for (std::uint64_t step = 0; step <= steps; ++step) {
+      const TimeUs begin_us = 1000 + static_cast<TimeUs>(step) * step_us;
+      measurements.stage_began(worker, {.stage = 1, .step = step, .waited_us = 0}, begin_us);
+      measurements.stage_began(worker, {.stage = 2, .step = step, .waited_us = waited_us}, begin_us + step_us / 2);
+    }
+  }
+  static ipc::Statistics statistics(std::uint64_t step, double loss, double rate) {
+    ipc::Statistics statistics;
+    statistics.step = step;
+    statistics.local_norm = 3;
+    statistics.average_norm = 2;
+    statistics.loss = loss;
+    statistics.learning_rate = rate;
+    return statistics;
+  }
+};
+
+TEST_F(Measured, TheSlowestWorkersStepIsToldEveryFewSteps) {
+  train(1, 8, 50'000);
+  EXPECT_TRUE(leader.sent.empty()) << "the first worker's steps set the pace of telling";
+  train(0, Measurements::kStepsTold, 20'000);
+  const auto told = leader.all<wire::StepTime>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_DOUBLE_EQ(told[0].us, 50'000);
+}
+
+TEST_F(Measured, WaitingIsNoPartOfAStep) {
+  train(0, Measurements::kStepsTold, 20'000, 5'000);
+  ASSERT_EQ(leader.all<wire::StepTime>().size(), 1u);
+  EXPECT_DOUBLE_EQ(leader.all<wire::StepTime>()[0].us, 15'000);
+}
+
+TEST_F(Measured, OnlyRankZerosStagesReachTheScheduler) {
+  measurements.stage_began(1, {.stage = 1, .step = 4, .waited_us = 0}, 1000);
+  EXPECT_TRUE(scheduler.stages.empty());
+  measurements.stage_began(0, {.stage = 2, .step = 4, .waited_us = 9}, 1000);
+  EXPECT_EQ(scheduler.stages, (std::vector<std::vector<std::uint64_t>>{{2, 4, 9}}));
+}
+
+TEST_F(Measured, AnUnknownStageIsIgnoredAndAnAbsurdWaitIsBounded) {
+  measurements.stage_began(0, {.stage = 3, .step = 4, .waited_us = 0}, 1000);
+  EXPECT_TRUE(scheduler.stages.empty());
+  measurements.stage_began(0, {.stage = 1, .step = 4, .waited_us = ~std::uint64_t{0}}, 1000);
+  EXPECT_EQ(scheduler.stages[0][2], 86'400'000'000u) << "a day";
+}
+
+TEST_F(Measured, StatisticsAreSummedWhenAllWorkersHaveToldThoseOfOneStep) {
+  measurements.take(0, statistics(8, 1, 0.1));
+  measurements.take(0, statistics(16, 1, 0.1));
+  measurements.take(1, statistics(8, 2, 0.3));
+  EXPECT_TRUE(leader.sent.empty()) << "steps 16 and 8 are not one step";
+  measurements.take(1, statistics(16, 2, 0.3));
+  const auto told = leader.all<wire::GradientStatistics>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_EQ(told[0].step, 16u);
+  EXPECT_EQ(told[0].ranks, 2u);
+  EXPECT_DOUBLE_EQ(told[0].local_norms, 6);
+  EXPECT_DOUBLE_EQ(told[0].average_norms, 4);
+  EXPECT_DOUBLE_EQ(told[0].loss, 3);
+  EXPECT_DOUBLE_EQ(told[0].learning_rate, 0.3) << "the largest";
+}
+
+struct FakeControl final : JobControl {
+  void fail(const Error& error) override { failures.push_back(error); }
+  void suspect(const Error& /*error*/) override {}
+  void end(const Error& /*error*/, bool /*clean*/) override {}
+  void joined(wire::Joined /*message*/) override {}
+  void begin() override {}
+  std::vector<Error> failures;
+};
+
+TEST(Guard, WhateverACallbackThrowsFailsItsJobWithAnErrorThatNamesIt) {
+  FakeControl job, other;
+  guard(job, "the heartbeat", [] { throw std::bad_alloc(); });
+  guard(job, "the opening of a link", [] { throw std::system_error(EAGAIN, std::generic_category()); });
+  guard(other, "the heartbeat", [] {});
+  ASSERT_EQ(job.failures.size(), 2u);
+  EXPECT_EQ(job.failures[0].kind, ErrorKind::kExhausted);
+  EXPECT_NE(job.failures[0].what.find("the heartbeat"), std::string::npos);
+  EXPECT_NE(job.failures[1].what.find("the opening of a link failed"), std::string::npos) << job.failures[1].what;
+  EXPECT_TRUE(other.failures.empty());
+}
+
+}  // namespace
+}  // namespace deft::daemon
