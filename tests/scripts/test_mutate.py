@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import json
 import sys
 from pathlib import Path
 
@@ -57,3 +58,11 @@ def test_a_text_that_is_not_there_once_is_told(mutate, tmp_path):
     mutation = mutate.Mutation("thing.py", "a < b", "a > b", "nothing", pytest="test_thing.py")
     [result] = mutate.run(copy, [mutation])
     assert result["verdict"].startswith("stale: thing.py has 0 times: a < b")
+
+
+def test_the_list_fits_the_tree(mutate):
+    mutations = mutate.read(ROOT / "tests/mutations.json")
+    assert json.loads((ROOT / "tests/mutations.json").read_text())
+    for mutation in mutations:
+        mutate.mutated((ROOT / mutation.file).read_text(), mutation)
+        assert mutation.program or mutation.pytest, mutation
