@@ -25,6 +25,7 @@ class DelayedStep:
         self.buffer = buffer
         self.schedule = buffer.schedule
         self.applier = applier
+        self.overlap = applier.overlap
         self.stages = stages
         self.ownership = ownership
         self._shown = None  # the Due whose average p.grad shows
@@ -42,8 +43,8 @@ class DelayedStep:
         else:
             self._complete()
             result = self._update(self._advance_step(), update)
-        self.applier.overlap.count_step()
-        self.stages.watch(self.applier.overlap.tracker)
+        self.overlap.count_step()
+        self.stages.watch(self.overlap.tracker)
         return result
 
     def step_with(self, _update, _closure):
@@ -113,7 +114,7 @@ class DelayedStep:
 
     def release(self):
         """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
-        self.applier.overlap.release()
+        self.overlap.release()
         self.stages.release()
         self.buffer.release()
 
@@ -133,7 +134,7 @@ class DelayedStep:
 
     def generation_begins(self, with_backward):
         self.schedule.open_step()
-        self.applier.overlap.generation_begins()
+        self.overlap.generation_begins()
         if with_backward:
             self.stages.backward_begins()
 
@@ -146,8 +147,8 @@ class DelayedStep:
         """All gradients of this step are merged into their generations."""
         self.buffer.complete(expose=False)
         self.ownership.check_gradients()
-        if self.applier.overlap.deferred is not None:
-            self.applier.overlap.deferred.refuse_uses_before_update()
+        if self.overlap.deferred is not None:
+            self.overlap.deferred.refuse_uses_before_update()
         name = self.buffer.versions.changed()
         if name is not None:
             raise RuntimeError(

@@ -217,9 +217,10 @@ class _Distributed:
 
     @property
     def state(self):
+        """The optimizer's own step() reads it once a parameter, so without deferred updates this calls nothing."""
         steps = self.__dict__.get("_deft")
-        if steps is not None:
-            steps.flush()
+        if steps is not None and steps.overlap.deferred is not None:
+            steps.overlap.deferred.flush()
         return self.__dict__["state"]
 
     @state.setter

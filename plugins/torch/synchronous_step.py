@@ -23,6 +23,7 @@ class SynchronousStep:
         self.buffer = buffer
         self.schedule = buffer.schedule
         self.applier = applier
+        self.overlap = applier.overlap
         self.stages = stages
         self.ownership = ownership
         self._in_closure = False
@@ -31,7 +32,7 @@ class SynchronousStep:
     @property
     def blocking(self):
         """Whether every backward ends with the averages in p.grad."""
-        return self._in_closure or self.applier.overlap.deferred is None
+        return self._in_closure or self.overlap.deferred is None
 
     # ---- what the optimizer calls
 
@@ -42,11 +43,11 @@ class SynchronousStep:
             return None
         self.synchronize()
         self.ownership.check_gradients()
-        self.applier.overlap.check_gradients_kept()
+        self.overlap.check_gradients_kept()
         result = update()
         self.buffer.used()
-        self.applier.overlap.count_step()
-        self.stages.watch(self.applier.overlap.tracker)
+        self.overlap.count_step()
+        self.stages.watch(self.overlap.tracker)
         return result
 
     def step_with(self, update, closure):
@@ -95,7 +96,7 @@ class SynchronousStep:
 
     def release(self):
         """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
-        self.applier.overlap.release()
+        self.overlap.release()
         self.stages.release()
         self.buffer.release()
 
@@ -111,7 +112,7 @@ class SynchronousStep:
             self._wait()
 
     def generation_begins(self, with_backward):
-        self.applier.overlap.generation_begins()
+        self.overlap.generation_begins()
         if with_backward:
             self.stages.backward_begins()
 
@@ -139,7 +140,7 @@ class SynchronousStep:
             exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor)
         self.schedule.advance()
         buffer.round.averaged()
-        if self.applier.overlap.watches:
+        if self.overlap.watches:
             buffer.versions.note(buffer.gradients)
         else:
             buffer.versions.forget()
@@ -149,7 +150,7 @@ class SynchronousStep:
         self.buffer.complete(expose=self.blocking)
         self.ownership.check_gradients()
         self.applier.flush()
-        self.applier.overlap.deferred.refuse_uses_before_update()
+        self.overlap.deferred.refuse_uses_before_update()
         name = self.buffer.versions.changed()
         if name is not None:
             raise RuntimeError(
