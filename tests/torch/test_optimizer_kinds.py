@@ -1,10 +1,15 @@
 """Optimizers of any kind: with step hooks, from outside of torch.optim, with groups; and what state_dict() sees."""
 
+import json
+import os
+import subprocess
+
 import deft
 import deft.torch as hvd
 import pytest
 import torch
 from delayed_reference import Run
+from launching import BUILD
 from small_models import (
     OPTIMIZERS,
     assert_same_everywhere,
@@ -164,3 +169,35 @@ def test_state_dict_does_not_have_delayed_updates_that_are_not_due(start, overla
     for before, saved, flushed in cluster.run(save_delayed, overlap, plan="0@3"):
         assert saved != flushed  # the newest two steps wait
         assert (before == saved) == (overlap == "off")  # with overlap it holds the update that was due
+
+
+# ---- how policies cut a gradient
+
+
+def parts_of_a_step():
+    """Parts that this rank's node sends for one tensor of 1,000,000 bytes, by `deft status`."""
+    weight = torch.nn.Parameter(torch.zeros(250_000))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([weight], lr=0.1), [("weight", weight)])
+
+    def sent(steps):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            (weight.sum() * 2).backward()
+            optimizer.step()
+        optimizer.flush()
+        hvd.barrier()
+        jobs = {job["name"]: job for job in json.loads(status("--json"))["jobs"]}
+        return sum(link["parts"] for link in jobs[os.environ["DEFT_JOB"]]["links"])
+
+    first = sent(2)
+    return (sent(5) - first - 1) / 5  # the barrier was a part, too
+
+
+def status(*options):
+    return subprocess.run([BUILD / "bin/deft", "status", *options], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.mark.parametrize(("policy", "parts"), [("p3", 7), ("bytescheduler", 1)])  # p3: slices of 160,000 bytes
+def test_p3_cuts_a_gradient_into_slices(start, policy, parts):
+    found = start(2, policy=policy, partition_bytes="1MB", overlap_forward="off").run(parts_of_a_step)
+    assert found == [parts, parts]
