@@ -19,11 +19,10 @@ Result<void> check_time(const char* field, double us) {
   return fail(ErrorKind::kInvalid, std::string("plan.") + field + ": " + std::to_string(us) + " is no time");
 }
 
-Result<void> check(const model::Plan& plan, std::uint64_t hash, std::span<const std::uint64_t> bucket_bytes,
-                   std::size_t links) {
+Result<void> check(const model::Plan& plan, std::uint64_t hash) {
   if (auto ok = check_time("step_us", plan.step_us); !ok) return ok;
   if (auto ok = check_time("compute_us", plan.compute_us); !ok) return ok;
-  if (auto ok = model::check_plan(plan, bucket_bytes, links); !ok) return ok;
+  if (auto ok = model::check_plan(plan, plan.bucket_bytes.size()); !ok) return ok;
   if (plan.hash() == hash) return {};
   return fail(ErrorKind::kMismatch,
               "plan.hash: the sender says " + hex(hash) + ", and here the plan's hash is " + hex(plan.hash()),
@@ -60,25 +59,13 @@ deft::Plan to_message(const ScheduledPlan& dated) {
     own.set_bucket(bucket);
     write(generations, *own.mutable_generations());
   }
-  for (const auto& link : dated.plan.links) {
-    deft::PlanLink& to = *message.add_links();
-    for (const auto& part : link) {
-      deft::PlanPart& added = *to.add_parts();
-      added.set_bucket(part.bucket);
-      added.set_generation(part.generation);
-      added.set_offset(part.offset);
-      added.set_bytes(part.bytes);
-      added.set_cycles_back(part.cycles_back);
-    }
-  }
   message.set_hash(dated.plan.hash());
   message.set_step_us(dated.plan.step_us);
   message.set_compute_us(dated.plan.compute_us);
   return message;
 }
 
-Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
-                                   std::size_t links) {
+Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes) {
   ScheduledPlan dated{message.epoch(), message.activation_step(), {}};
   model::Plan& plan = dated.plan;
   plan.period_steps = message.period_steps();
@@ -86,14 +73,10 @@ Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const st
   for (const auto& own : message.own_generations())
     if (!plan.own_generations.emplace(own.bucket(), read(own.generations())).second)
       return fail(ErrorKind::kInvalid, "plan.own_generations: bucket " + std::to_string(own.bucket()) + " comes twice");
-  for (const auto& from : message.links()) {
-    auto& parts = plan.links.emplace_back();
-    for (const auto& part : from.parts())
-      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes(), part.cycles_back()});
-  }
+  plan.bucket_bytes.assign(bucket_bytes.begin(), bucket_bytes.end());
   plan.step_us = message.step_us();
   plan.compute_us = message.compute_us();
-  if (auto ok = check(plan, message.hash(), bucket_bytes, links); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check(plan, message.hash()); !ok) return tl::unexpected(ok.error());
   return dated;
 }
 
@@ -106,12 +89,11 @@ std::string to_json(const ScheduledPlan& dated) {
   return ok.ok() ? text : std::string();  // it fails only for messages that hold an Any
 }
 
-Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes,
-                                 std::size_t links) {
+Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes) {
   deft::Plan message;
   const auto ok = google::protobuf::util::JsonStringToMessage({json.data(), json.size()}, &message);
   if (!ok.ok()) return fail(ErrorKind::kInvalid, "plan: " + std::string(ok.message()));
-  return from_message(message, bucket_bytes, links);
+  return from_message(message, bucket_bytes);
 }
 
 }  // namespace deft::messages

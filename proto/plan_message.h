@@ -1,8 +1,8 @@
 // A plan between core/model's plain data and its protobuf message (deft.Plan), as the leader gives it to the other nodes.
 //
 //   *order->mutable_plan() = to_message({epoch, step, plan});
-//   auto plan = from_message(order.plan(), bucket_bytes, links);  // checked, and its hash computed anew
-//   auto plan = parse_plan(json, bucket_bytes, links);            // the message's JSON form
+//   auto plan = from_message(order.plan(), bucket_bytes);  // checked, and its hash computed anew
+//   auto plan = parse_plan(json, bucket_bytes);            // the message's JSON form
 #pragma once
 
 #include <cstdint>
@@ -26,12 +26,11 @@ struct ScheduledPlan {
 
 deft::Plan to_message(const ScheduledPlan& dated);
 
-// An error names the field: "plan.links[1].parts[4].bucket: 9, and there are 6 buckets". A plan whose hash is another
+// `bucket_bytes`: the sizes of the group's buckets. An error names the field: "plan.generations[1].apply_step: ...". A plan whose hash is another
 // than the message says is a mismatch.
-Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes,
-                                   std::size_t links);
+Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes);
 
 std::string to_json(const ScheduledPlan& dated);
-Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes, std::size_t links);
+Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes);
 
 }  // namespace deft::messages

@@ -56,7 +56,6 @@ void LinkTime::place(Sending& sending, std::size_t link, double most_us) {
   else
     list.push_back({sending.generation, sending.bucket, bytes, start});
   free_us_[link] = start + us;
-  busy_us_ += us;
   sending.finish_us = std::max(sending.finish_us, free_us_[link]);
   sending.rest -= bytes;
 }

@@ -37,7 +37,7 @@ class LinkTime {
   LinkTime(const Problem& problem, double part_us)
       : problem_(problem), part_us_(part_us), free_us_(problem.links()), placed_(problem.links()) {}
 
-  // The link that is free first, and the one of all where this would end first if it is sent to the end.
+  // The link that is free first; and the link on which `sending` would finish first.
   [[nodiscard]] std::size_t idle() const;
   [[nodiscard]] std::size_t best(std::size_t idle, const Sending& sending) const;
 
@@ -50,7 +50,6 @@ class LinkTime {
 
   [[nodiscard]] double free_us(std::size_t link) const { return free_us_[link]; }
   [[nodiscard]] const std::vector<Placed>& placed(std::size_t link) const { return placed_[link]; }
-  [[nodiscard]] double busy_us() const { return busy_us_; }  // of all links together
 
  private:
   [[nodiscard]] std::uint64_t piece(std::size_t link, const Sending& sending, double most_us) const;
@@ -59,7 +58,6 @@ class LinkTime {
   double part_us_;
   std::vector<double> free_us_;
   std::vector<std::vector<Placed>> placed_;
-  double busy_us_ = 0;
 };
 
 }  // namespace deft::plan

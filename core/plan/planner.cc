@@ -8,7 +8,6 @@
 #include <tuple>
 #include <vector>
 
-#include "core/plan/problem.h"
 #include "core/plan/schedule_builder.h"
 #include "core/plan/stale_plans.h"
 
@@ -52,7 +51,7 @@ std::vector<UpdateRatio> ratios(double fastest, const Limits& limits, std::size_
 }
 
 struct Candidate {
-  model::Plan plan;
+  Timetable table;
   int waiting = 2;  // 0: none to speak of, 1: accepted, 2: more
 };
 
@@ -65,11 +64,11 @@ double mean_staleness(const model::Plan& plan) {
 // Merit of two candidates whose rates count as equal.
 bool better(const Candidate& a, const Candidate& b) {
   const auto merit = [](const Candidate& c) {
-    const double parts = static_cast<double>(c.plan.parts()) / static_cast<double>(c.plan.generations.size());
-    const double step_us = c.waiting == 0 ? 0 : std::floor(c.plan.step_us / c.plan.compute_us * 1000);
-    const double steps_per_update = c.waiting == 0 ? 0 : 1 / c.plan.updates_per_step();
-    return std::make_tuple(c.waiting, step_us, steps_per_update, c.plan.max_staleness(), mean_staleness(c.plan), parts,
-                           c.plan.period_steps);
+    const double parts = static_cast<double>(c.table.parts()) / static_cast<double>(c.table.plan.generations.size());
+    const double step_us = c.waiting == 0 ? 0 : std::floor(c.table.plan.step_us / c.table.plan.compute_us * 1000);
+    const double steps_per_update = c.waiting == 0 ? 0 : 1 / c.table.plan.updates_per_step();
+    return std::make_tuple(c.waiting, step_us, steps_per_update, c.table.plan.max_staleness(), mean_staleness(c.table.plan), parts,
+                           c.table.plan.period_steps);
   };
   return merit(a) < merit(b);
 }
@@ -79,7 +78,7 @@ class Search {
   Search(const Problem& problem, const Limits& limits)
       : problem_(problem), limits_(limits), counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)) {}
 
-  std::optional<model::Plan> run();
+  std::optional<Timetable> run();
 
  private:
   [[nodiscard]] double part_us(std::size_t i) const { return kPartShares[i] * counted_on_.compute_us(); }
@@ -97,17 +96,15 @@ class Search {
 
 int Search::attempt(UpdateRatio ratio, std::size_t share) {
   effort_ += static_cast<double>(ratio.generations) * static_cast<double>(problem_.buckets());
-  auto plan = build_cycle(counted_on_, limits_, ratio, part_us(share));
-  if (!plan) return 2;
-  const Evaluation result = evaluate(*plan, problem_);
+  auto table = build_uniform(counted_on_, limits_, ratio, part_us(share));
+  if (!table) return 2;
+  const Evaluation result = evaluate(*table, problem_);
   if (!result.runs) return 2;
-  plan->step_us = result.step_us;
-  plan->compute_us = problem_.compute_us();
+  table->plan.step_us = result.step_us;
+  table->plan.compute_us = problem_.compute_us();
   const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
-  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
-                      : step_share <= kWaitingAccepted                       ? 1
-                                                                             : 2;
-  Candidate candidate{std::move(*plan), waiting};
+  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0 : step_share <= kWaitingAccepted ? 1 : 2;
+  Candidate candidate{std::move(*table), waiting};
   if (!best_ || better(candidate, *best_)) best_ = std::move(candidate);
   return waiting;
 }
@@ -123,7 +120,7 @@ int Search::attempt_all(UpdateRatio ratio) {
   return least;
 }
 
-std::optional<model::Plan> Search::run() {
+std::optional<Timetable> Search::run() {
   const double fastest = std::min(1.0, counted_on_.compute_us() / counted_on_.generation_bound_us());
   const auto list = ratios(fastest, limits_, problem_.buckets());
   double found = 0;  // the rate of the fastest ratio without waiting
@@ -142,7 +139,7 @@ std::optional<model::Plan> Search::run() {
     limits_.max_staleness_steps = std::min(limits_.max_staleness_steps, limits_.max_generations - 2);
     attempt_all({1, 1});
   }
-  return best_ ? std::optional(std::move(best_->plan)) : std::nullopt;
+  return best_ ? std::optional(std::move(best_->table)) : std::nullopt;
 }
 
 Result<void> check(const Limits& limits) {
@@ -164,30 +161,37 @@ bool prefers_fresh(const Limits& limits) {
   return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.stale_share < 1);
 }
 
-// The plan with the fewest late bytes, be it none; nothing where it waits too long and all may be late.
-std::optional<model::Plan> freshest_plan(const Problem& problem, const Limits& limits) {
+// The plan with the fewest stale bytes, be it none; nothing if it waits too long and all bytes may be stale.
+std::optional<Timetable> freshest(const Problem& problem, const Limits& limits) {
   const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity;
   Limits all_fresh = limits;
   all_fresh.max_staleness_steps = 0;
-  auto plan = Search(problem, all_fresh).run();
-  if (plan && plan->step_us <= enough_us) return plan;
-  auto late = plan_stale_buckets(problem, limits);
-  if (late && (!plan || late->step_us < plan->step_us)) plan = std::move(late);
-  if (plan && plan->step_us > enough_us && limits.stale_share >= 1) return std::nullopt;
-  return plan;
+  auto found = Search(problem, all_fresh).run();
+  if (found && found->plan.step_us <= enough_us) return found;
+  auto mixed = stale_timetable(problem, limits);
+  if (mixed && (!found || mixed->plan.step_us < found->plan.step_us)) found = std::move(mixed);
+  if (found && found->plan.step_us > enough_us && limits.stale_share >= 1) return std::nullopt;
+  return found;
 }
 
 }  // namespace
 
-Result<model::Plan> find_plan(const model::Profile& profile, const Limits& limits) {
+Result<Timetable> find_timetable(const model::Profile& profile, const Limits& limits) {
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
   const Problem problem(profile);
-  std::optional<model::Plan> plan;
-  if (prefers_fresh(limits)) plan = freshest_plan(problem, limits);
-  if (!plan) plan = Search(problem, limits).run();
-  if (!plan) return fail(ErrorKind::kInternal, "no plan was found");
-  return std::move(*plan);
+  std::optional<Timetable> table;
+  if (prefers_fresh(limits)) table = freshest(problem, limits);
+  if (!table) table = Search(problem, limits).run();
+  if (!table) return fail(ErrorKind::kInternal, "no plan was found");
+  table->plan.bucket_bytes = problem.bucket_bytes();
+  return std::move(*table);
+}
+
+Result<model::Plan> find_plan(const model::Profile& profile, const Limits& limits) {
+  auto table = find_timetable(profile, limits);
+  if (!table) return tl::unexpected(table.error());
+  return std::move(table->plan);
 }
 
 double update_rate_limit(const model::Profile& profile) {

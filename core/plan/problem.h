@@ -1,15 +1,12 @@
-// What a plan is made for: the times of the buckets and links in the scheduler's own numbering, and what limits a plan.
+// The planner's problem: the times of the buckets and links, in the numbering of the scheduler.
 //
 //   Problem problem(profile);       // bucket 0 is the first that backward produces
-//   evaluate(plan, problem);            // runs the plan to its steady state
 #pragma once
 
 #include <cstdint>
 #include <vector>
 
-#include "core/model/plan.h"
 #include "core/model/profile.h"
-#include "core/plan/limits.h"
 
 namespace deft::plan {
 
@@ -29,6 +26,11 @@ class Problem {
   [[nodiscard]] std::size_t links() const { return costs_.size(); }
   [[nodiscard]] const ProblemBucket& bucket(std::size_t index) const { return buckets_[index]; }
   [[nodiscard]] const model::PartCost& cost(std::size_t link, std::size_t bucket) const { return costs_[link][bucket]; }
+  [[nodiscard]] std::vector<std::uint64_t> bucket_bytes() const {
+    std::vector<std::uint64_t> bytes;
+    for (const auto& bucket : buckets_) bytes.push_back(bucket.bytes);
+    return bytes;
+  }
   [[nodiscard]] double compute_us() const { return compute_us_; }
   [[nodiscard]] double forward_us() const { return forward_us_; }
 
@@ -61,13 +63,5 @@ class ComputeTimeline {
   const Problem& problem_;
   double now_us_ = 0;
 };
-
-struct Evaluation {
-  bool runs = false;   // false: a link's order waits for a step that waits for that link
-  double step_us = 0;  // in the steady state
-};
-
-// Runs `plan` exactly: links keep their order and start a part as soon as they are free and it is ready.
-Evaluation evaluate(const model::Plan& plan, const Problem& problem);
 
 }  // namespace deft::plan

@@ -2,83 +2,93 @@
 
 #include <algorithm>
 #include <cmath>
+#include <map>
+#include <tuple>
 
+#include "core/model/update_cycle.h"
 #include "core/plan/link_time.h"
 
 namespace deft::plan {
 namespace {
 
-constexpr std::uint32_t kCycles = 3;  // that are run at least, and
-constexpr std::uint32_t kSteps = 16;  // so many steps: by then the backlog repeats
-constexpr double kRounding = 1e-7;    // of compute: not late but arithmetic
+constexpr std::uint32_t kUniformCycles = 3;  // a uniform schedule runs for at least so many cycles
+constexpr std::uint32_t kUniformSteps = 16;  // and so many steps; by then the backlog repeats
+constexpr std::uint32_t kMixedSteps = 12;    // the same for a mixed schedule
+constexpr double kRounding = 1e-7;           // of compute: a delay below it comes from arithmetic
 
-// The links' time, filled generation by generation.
-class Sender {
+// List scheduling: of the buckets that are ready, the one that forward needs first is sent first, on the link where it
+// finishes first.
+class ListScheduler {
  public:
-  Sender(const Problem& problem, double part_us)
-      : problem_(problem), links_(problem, part_us), sending_(problem.buckets()) {}
+  explicit ListScheduler(LinkTime& links) : links_(links) {}
 
-  // Sends `generation`, whose buckets are ready at `ready_us`; writes when each has arrived to `finish_us`.
-  void send(std::uint32_t generation, const double* ready_us, double* finish_us);
-
-  [[nodiscard]] const LinkTime& links() const { return links_; }
+  // Sends all of `sendings`, which stand in the order in which they become ready; forward needs the last one first.
+  // `use_gap(link, until_us)`: nothing is ready before until_us, and the link is idle. True: it now waits until then; false:
+  // another link may be free earlier. `arrived(sending)` is called for each bucket that has been sent whole.
+  template <typename UseGap, typename Arrived>
+  void send(std::vector<Sending>& sendings, const UseGap& use_gap, const Arrived& arrived) {
+    std::size_t next = 0;
+    while (next < sendings.size() || !urgent_.empty()) {
+      const std::size_t idle = links_.idle();
+      next = take_ready(sendings, next, idle);
+      if (urgent_.empty()) {
+        if (!use_gap(idle, sendings[next].ready_us)) continue;
+        next = take_ready(sendings, next, idle);
+      }
+      Sending& sending = sendings[urgent_.front()];
+      links_.place(sending, links_.best(idle, sending));
+      if (sending.rest > 0) continue;
+      arrived(sending);
+      std::pop_heap(urgent_.begin(), urgent_.end());
+      urgent_.pop_back();
+    }
+  }
 
  private:
-  const Problem& problem_;
-  LinkTime links_;
-  std::vector<Sending> sending_;     // of each bucket
-  std::vector<std::size_t> urgent_;  // a heap of ready buckets: the highest index is the first that forward needs
-};
-
-void Sender::send(std::uint32_t generation, const double* ready_us, double* finish_us) {
-  const std::size_t count = problem_.buckets();
-  for (std::size_t b = 0; b < count; ++b)
-    sending_[b] = {generation, static_cast<model::BucketIndex>(b), ready_us[b], problem_.bucket(b).bytes};
-  std::size_t next = 0;
-  while (next < count || !urgent_.empty()) {
-    const std::size_t idle = links_.idle();
-    if (urgent_.empty()) links_.wait(idle, ready_us[next]);
-    for (; next < count && ready_us[next] <= links_.free_us(idle); ++next) {
+  std::size_t take_ready(const std::vector<Sending>& sendings, std::size_t next, std::size_t link) {
+    for (; next < sendings.size() && sendings[next].ready_us <= links_.free_us(link); ++next) {
       urgent_.push_back(next);
       std::push_heap(urgent_.begin(), urgent_.end());
     }
-    Sending& sending = sending_[urgent_.front()];
-    links_.place(sending, links_.best(idle, sending));
-    if (sending.rest > 0) continue;
-    finish_us[sending.bucket] = sending.finish_us;
-    std::pop_heap(urgent_.begin(), urgent_.end());
-    urgent_.pop_back();
+    return next;
   }
-}
 
-class Builder {
+  LinkTime& links_;
+  std::vector<std::size_t> urgent_;  // a heap of ready buckets: the highest index is the first that forward needs
+};
+
+// All buckets have the same dates.
+class UniformBuilder {
  public:
-  Builder(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us)
+  UniformBuilder(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us)
       : problem_(problem),
         limits_(limits),
         ratio_(ratio),
-        lane_(problem),
-        sender_(problem, part_us),
+        timeline_(problem),
+        links_(problem, part_us),
+        list_(links_),
+        sending_(problem.buckets()),
         ready_(problem.buckets()),
-        cycles_(std::max(kCycles, kSteps / ratio.steps)),
+        cycles_(std::max(kUniformCycles, kUniformSteps / ratio.steps)),
         finish_(std::size_t{cycles_} * ratio.generations * problem.buckets()) {}
 
-  std::optional<model::Plan> build();
+  std::optional<Timetable> build();
 
  private:
-  [[nodiscard]] std::uint32_t first_step(std::uint64_t generation) const {
-    return static_cast<std::uint32_t>(generation * ratio_.steps / ratio_.generations);
-  }
+  [[nodiscard]] std::uint32_t first_step(std::uint64_t generation) const { return ratio_.first_step(generation); }
   void run_steps(std::uint32_t until);
   bool apply(std::uint32_t generation);
   [[nodiscard]] bool fits_the_arena() const;
-  [[nodiscard]] model::Plan last_cycle();
+  [[nodiscard]] Timetable last_cycle() const;
+  void send(std::uint32_t generation);
 
   const Problem& problem_;
   const Limits& limits_;
   UpdateRatio ratio_;
-  ComputeTimeline lane_;
-  Sender sender_;
+  ComputeTimeline timeline_;
+  LinkTime links_;
+  ListScheduler list_;
+  std::vector<Sending> sending_;  // of each bucket, of one generation
   std::vector<double> ready_;  // of the newest step
   std::uint32_t cycles_;
   std::vector<double> finish_;             // [generation][bucket]
@@ -88,25 +98,25 @@ class Builder {
 };
 
 // Runs compute through step `until`.
-void Builder::run_steps(std::uint32_t until) {
+void UniformBuilder::run_steps(std::uint32_t until) {
   while (began_us_.size() <= until) {
     const auto step = static_cast<std::uint32_t>(began_us_.size());
     const double* arrival = nullptr;
     if (applied_ < apply_step_.size() && apply_step_[applied_] == step)
       arrival = &finish_[std::size_t{applied_++} * problem_.buckets()];
-    began_us_.push_back(lane_.now_us());
-    lane_.run_step(arrival, ready_.data());
+    began_us_.push_back(timeline_.now_us());
+    timeline_.run_step(arrival, ready_.data());
   }
 }
 
 // Chooses the step that sees `generation`: the first whose forward does not have to wait for it. False: the limits
 // leave no such step after the one before.
-bool Builder::apply(std::uint32_t generation) {
+bool UniformBuilder::apply(std::uint32_t generation) {
   const double* finish = &finish_[std::size_t{generation} * problem_.buckets()];
   const std::uint32_t last = first_step(std::uint64_t{generation} + 1) - 1;
   double late = 0;
   for (std::size_t b = 0; b < problem_.buckets(); ++b)
-    late = std::max(late, finish[b] - lane_.now_us() - problem_.bucket(b).forward_start_us);
+    late = std::max(late, finish[b] - timeline_.now_us() - problem_.bucket(b).forward_start_us);
   late -= (limits_.bubble_tolerance + kRounding) * problem_.compute_us();
   const double delay =
       std::clamp(std::ceil(late / problem_.compute_us()), 0.0, static_cast<double>(limits_.max_staleness_steps));
@@ -117,7 +127,7 @@ bool Builder::apply(std::uint32_t generation) {
 }
 
 // Generations that are being gathered, sent or waiting to be applied at the same time.
-bool Builder::fits_the_arena() const {
+bool UniformBuilder::fits_the_arena() const {
   const std::uint32_t count = ratio_.generations;
   for (std::uint32_t g = 0; g < count; ++g) {
     const std::uint32_t applied = apply_step_[(cycles_ - 1) * count + g] - (cycles_ - 1) * ratio_.steps;
@@ -128,17 +138,32 @@ bool Builder::fits_the_arena() const {
   return true;
 }
 
-model::Plan Builder::last_cycle() {
+// Sends `generation`, whose buckets the newest step has made ready.
+void UniformBuilder::send(std::uint32_t generation) {
+  for (std::size_t b = 0; b < problem_.buckets(); ++b)
+    sending_[b] = {generation, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes};
+  double* const finish = &finish_[std::size_t{generation} * problem_.buckets()];
+  list_.send(
+      sending_,
+      [this](std::size_t link, double until_us) {
+        links_.wait(link, until_us);
+        return true;
+      },
+      [finish](const Sending& sent) { finish[sent.bucket] = sent.finish_us; });
+}
+
+Timetable UniformBuilder::last_cycle() const {
   const std::uint32_t count = ratio_.generations;
   const std::uint32_t begin = (cycles_ - 1) * ratio_.steps;
-  model::Plan plan;
+  Timetable table;
+  model::Plan& plan = table.plan;
   plan.period_steps = ratio_.steps;
   for (std::uint32_t g = 0; g < count; ++g)
     plan.generations.push_back({first_step(g), first_step(g + 1) - 1, apply_step_[(cycles_ - 1) * count + g] - begin});
   std::vector<std::uint64_t> sent(std::size_t{count} * problem_.buckets());
   for (std::size_t l = 0; l < problem_.links(); ++l) {
-    auto& list = plan.links.emplace_back();
-    for (const auto& p : sender_.links().placed(l)) {
+    auto& list = table.links.emplace_back();
+    for (const auto& p : links_.placed(l)) {
       if (p.generation < (cycles_ - 1) * count) continue;
       const std::uint32_t g = p.generation - (cycles_ - 1) * count;
       std::uint64_t& offset = sent[g * problem_.buckets() + p.bucket];
@@ -146,14 +171,14 @@ model::Plan Builder::last_cycle() {
       offset += p.bytes;
     }
   }
-  return plan;
+  return table;
 }
 
-std::optional<model::Plan> Builder::build() {
+std::optional<Timetable> UniformBuilder::build() {
   const std::uint32_t total = cycles_ * ratio_.generations;
   for (std::uint32_t g = 0; g < total; ++g) {
     run_steps(first_step(std::uint64_t{g} + 1) - 1);
-    sender_.send(g, ready_.data(), &finish_[std::size_t{g} * problem_.buckets()]);
+    send(g);
     if (!apply(g)) return std::nullopt;
   }
   const bool repeats = apply_step_[total - 1] < apply_step_[total - ratio_.generations] + ratio_.steps;
@@ -161,19 +186,266 @@ std::optional<model::Plan> Builder::build() {
   return last_cycle();
 }
 
-}  // namespace
-
-std::optional<model::Plan> build_cycle(const Problem& problem, const Limits& limits, UpdateRatio ratio,
-                                       double part_us) {
-  return Builder(problem, limits, ratio, part_us).build();
+// Where the backlog does not repeat exactly, parts of a bucket may have changed places; the older ones go first. False:
+// in the next cycle older ones would still come behind newer ones.
+bool put_older_first(std::vector<TimetablePart>& list) {
+  std::map<model::BucketIndex, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < list.size(); ++i) places[list[i].bucket].push_back(i);
+  for (const auto& [bucket, at] : places) {
+    std::vector<TimetablePart> parts;
+    for (const auto i : at) parts.push_back(list[i]);
+    std::stable_sort(parts.begin(), parts.end(), [](const auto& a, const auto& b) {
+      return std::tie(b.cycles_back, a.generation, a.offset) < std::tie(a.cycles_back, b.generation, b.offset);
+    });
+    for (std::size_t i = 0; i < at.size(); ++i) list[at[i]] = parts[i];
+    const std::uint32_t next_back = std::max(parts.front().cycles_back, 1U) - 1;  // one cycle later, seen from this one
+    const auto &newest = parts.back(), &next = parts.front();
+    if (next.cycles_back > 0 && std::tie(next_back, newest.generation) > std::tie(newest.cycles_back, next.generation))
+      return false;
+  }
+  return true;
 }
 
-double generation_share_us(const Problem& problem, double part_us) {
-  Sender sender(problem, part_us);
-  const std::vector<double> ready(problem.buckets(), 0);
-  std::vector<double> finish(problem.buckets());
-  sender.send(0, ready.data(), finish.data());
-  return sender.links().busy_us() / static_cast<double>(problem.links());
+class MixedBuilder {
+ public:
+  MixedBuilder(const Problem& problem, const Limits& limits, const std::vector<bool>& stale, UpdateRatio ratio,
+               double part_us)
+      : problem_(problem),
+        limits_(limits),
+        stale_(stale),
+        ratio_(ratio),
+        timeline_(problem),
+        links_(problem, part_us),
+        list_(links_),
+        ready_(problem.buckets()),
+        arrival_(problem.buckets()),
+        dates_(problem.buckets()),
+        block_(problem.buckets()),
+        block_size_(problem.buckets()),
+        cycle_(std::max(2U, (kMixedSteps + ratio.steps - 1) / ratio.steps)) {
+    for (std::size_t b = 0; b < block_.size(); ++b) {
+      block_[b] = b > 0 && b < limits.joined.size() && limits.joined[b] ? block_[b - 1] : b;
+      ++block_size_[block_[b]];
+    }
+  }
+
+  std::optional<Timetable> build();
+
+ private:
+  struct Arrival {
+    std::size_t bucket;
+    double us;
+  };
+  [[nodiscard]] std::uint32_t first_step(std::uint32_t generation) const { return ratio_.first_step(generation); }
+  [[nodiscard]] std::uint32_t last_step(std::uint32_t generation) const { return first_step(generation + 1) - 1; }
+  [[nodiscard]] bool complete() const;
+  void run_step();
+  void gather();
+  void send();
+  void send_fresh();
+  bool fill(std::size_t link, double until_us);
+  void send_overdue();
+  void sent(const Sending& sending);
+  [[nodiscard]] std::uint32_t step_that_sees(std::uint32_t generation, const std::vector<Arrival>& arrivals) const;
+  [[nodiscard]] std::uint32_t cycles_back(double start_us) const;
+  std::optional<Timetable> chosen_cycle();
+  bool list_parts(Timetable& table);
+
+  const Problem& problem_;
+  const Limits& limits_;
+  const std::vector<bool>& stale_;
+  UpdateRatio ratio_;
+  ComputeTimeline timeline_;
+  LinkTime links_;
+  ListScheduler list_;
+  std::uint32_t step_ = 0;                             // the next one to run
+  std::vector<double> began_us_;                       // of each step
+  std::vector<double> ready_;                          // of the newest step
+  std::vector<double> arrival_;                        // of what the next step's forward must see
+  std::map<std::uint32_t, std::vector<Arrival>> due_;  // stale buckets by the step that sees them
+  std::uint32_t gathered_ = 0;                         // generations of the stale buckets
+  std::vector<Sending> backlog_;                       // stale buckets, the oldest and most urgent first
+  std::vector<std::vector<std::uint32_t>> dates_;      // of each stale bucket the step that sees each generation
+  std::vector<std::size_t> block_;                     // of each bucket: the first of those that have its dates
+  std::vector<std::size_t> block_size_;                // of each first one: how many they are
+  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Arrival>> arrived_;  // of a block and generation
+  std::uint32_t cycle_;                                                            // the one that becomes the plan
+};
+
+// Whether all generations of the chosen cycle have their dates, and the compute that goes on meanwhile has run.
+bool MixedBuilder::complete() const {
+  const std::size_t wanted = std::size_t{cycle_ + 1} * ratio_.generations;
+  for (std::size_t b = 0; b < dates_.size(); ++b)
+    if (stale_[b] && (dates_[b].size() < wanted || dates_[b][wanted - 1] >= step_)) return false;
+  return step_ > (cycle_ + 1) * ratio_.steps;
+}
+
+void MixedBuilder::run_step() {
+  if (const auto due = due_.find(step_); due != due_.end())
+    for (const Arrival& arrival : due->second) arrival_[arrival.bucket] = arrival.us;
+  began_us_.push_back(timeline_.now_us());
+  timeline_.run_step(arrival_.data(), ready_.data());
+  std::fill(arrival_.begin(), arrival_.end(), 0);
+  ++step_;
+  gather();
+  send_fresh();
+  send_overdue();
+}
+
+// The stale buckets of a generation that ends with this step.
+void MixedBuilder::gather() {
+  if (first_step(gathered_ + 1) != step_) return;
+  for (std::size_t b = problem_.buckets(); b-- > 0;)
+    if (stale_[b])
+      backlog_.push_back({gathered_, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes});
+  ++gathered_;
+}
+
+void MixedBuilder::send_fresh() {
+  std::vector<Sending> fresh;
+  for (std::size_t b = 0; b < problem_.buckets(); ++b)
+    if (!stale_[b])
+      fresh.push_back({step_ - 1, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes});
+  list_.send(
+      fresh,
+      [this](std::size_t link, double until_us) {
+        if (!fill(link, until_us)) links_.wait(link, until_us);
+        return false;
+      },
+      [this](const Sending& sent) { arrival_[sent.bucket] = sent.finish_us; });
+}
+
+// Sends a part of a stale bucket that `link` finishes by `until_us`; false: none fits.
+bool MixedBuilder::fill(std::size_t link, double until_us) {
+  for (auto sending = backlog_.begin(); sending != backlog_.end(); ++sending) {
+    const double room_us = until_us - std::max(links_.free_us(link), sending->ready_us);
+    if (room_us < links_.least_us(link, sending->bucket)) continue;
+    links_.place(*sending, link, room_us);
+    if (sending->rest == 0) {
+      sent(*sending);
+      backlog_.erase(sending);
+    }
+    return true;
+  }
+  return false;
+}
+
+// What the next step must see, whatever waits for it.
+void MixedBuilder::send_overdue() {
+  while (!backlog_.empty() && last_step(backlog_.front().generation) + 1 + limits_.max_staleness_steps <= step_) {
+    Sending& sending = backlog_.front();
+    while (sending.rest > 0) links_.place(sending, links_.best(links_.idle(), sending));
+    sent(sending);
+    backlog_.erase(backlog_.begin());
+  }
+}
+
+// The first step whose forward does not have to wait, as far as the limit allows it.
+std::uint32_t MixedBuilder::step_that_sees(std::uint32_t generation, const std::vector<Arrival>& arrivals) const {
+  double behind_us = 0;
+  for (const Arrival& arrival : arrivals)
+    behind_us = std::max(behind_us, arrival.us - timeline_.now_us() - problem_.bucket(arrival.bucket).forward_start_us);
+  behind_us -= (limits_.bubble_tolerance + kRounding) * problem_.compute_us();
+  const auto delay = static_cast<std::uint32_t>(std::max(0.0, std::ceil(behind_us / problem_.compute_us())));
+  const std::uint32_t latest = last_step(generation) + 1 + limits_.max_staleness_steps;
+  return std::clamp(step_ + delay, step_, std::max(step_, latest));
+}
+
+// Dates a generation once all buckets of its block have been sent.
+void MixedBuilder::sent(const Sending& sending) {
+  const std::size_t block = block_[sending.bucket];
+  auto& arrivals = arrived_[{block, sending.generation}];
+  arrivals.push_back({sending.bucket, sending.finish_us});
+  if (arrivals.size() < block_size_[block]) return;
+  std::uint32_t step = step_that_sees(sending.generation, arrivals);
+  if (!dates_[block].empty()) step = std::max(step, dates_[block].back() + 1);
+  for (const Arrival& arrival : arrivals) {
+    dates_[arrival.bucket].push_back(step);
+    due_[step].push_back(arrival);
+  }
+  arrived_.erase({block, sending.generation});
+}
+
+// How many cycles after the chosen one a part starts.
+std::uint32_t MixedBuilder::cycles_back(double start_us) const {
+  std::uint32_t back = 0;
+  while (std::size_t{cycle_ + back + 1} * ratio_.steps < began_us_.size() &&
+         began_us_[(cycle_ + back + 1) * ratio_.steps] <= start_us)
+    ++back;
+  return back;
+}
+
+bool MixedBuilder::list_parts(Timetable& table) {
+  const std::uint32_t steps = ratio_.steps, generations = ratio_.generations;
+  struct Start {
+    double at_us;  // in the cycle in which it starts
+    double start_us;
+    std::size_t link;
+    TimetablePart part;
+  };
+  std::vector<Start> parts;
+  for (std::size_t l = 0; l < problem_.links(); ++l)
+    for (const Placed& placed : links_.placed(l)) {
+      const std::uint32_t count = stale_[placed.bucket] ? generations : steps;
+      if (placed.generation / count != cycle_) continue;
+      const std::uint32_t back = cycles_back(placed.start_us);
+      parts.push_back({placed.start_us - began_us_[(cycle_ + back) * steps],
+                       placed.start_us,
+                       l,
+                       {placed.bucket, placed.generation % count, 0, placed.bytes, back}});
+    }
+  std::sort(parts.begin(), parts.end(), [](const Start& a, const Start& b) { return a.start_us < b.start_us; });
+  std::map<std::pair<model::BucketIndex, std::uint32_t>, std::uint64_t> sent;
+  for (Start& dated : parts) {
+    std::uint64_t& offset = sent[{dated.part.bucket, dated.part.generation}];
+    dated.part.offset = offset;
+    offset += dated.part.bytes;
+  }
+  std::stable_sort(parts.begin(), parts.end(), [](const Start& a, const Start& b) { return a.at_us < b.at_us; });
+  table.links.resize(problem_.links());
+  for (const Start& dated : parts) table.links[dated.link].push_back(dated.part);
+  return std::ranges::all_of(table.links, put_older_first);
+}
+
+std::optional<Timetable> MixedBuilder::chosen_cycle() {
+  const std::uint32_t begin = cycle_ * ratio_.steps, first = cycle_ * ratio_.generations;
+  Timetable table;
+  model::Plan& plan = table.plan;
+  plan.period_steps = ratio_.steps;
+  plan.generations.clear();
+  for (std::uint32_t s = 0; s < ratio_.steps; ++s) plan.generations.push_back({s, s, s + 1});
+  for (std::size_t b = 0; b < problem_.buckets(); ++b) {
+    if (!stale_[b]) continue;
+    model::UpdateCycle own{ratio_.steps, {}};
+    for (std::uint32_t g = first; g < first + ratio_.generations; ++g)
+      own.generations.push_back({first_step(g) - begin, first_step(g + 1) - 1 - begin, dates_[b][g] - begin});
+    const bool too_stale = std::ranges::any_of(
+        own.generations, [&](const auto& g) { return g.staleness() > limits_.max_staleness_steps; });
+    if (too_stale || !model::check_cycle(own) || model::slots_needed(own) > limits_.max_generations) return std::nullopt;
+    plan.own_generations.emplace(static_cast<model::BucketIndex>(b), std::move(own.generations));
+  }
+  if (!list_parts(table)) return std::nullopt;
+  return table;
+}
+
+std::optional<Timetable> MixedBuilder::build() {
+  const std::uint32_t longest = (cycle_ + 2) * ratio_.steps + limits_.max_staleness_steps + 2;
+  while (!complete()) {
+    if (step_ > longest) return std::nullopt;
+    run_step();
+  }
+  return chosen_cycle();
+}
+
+}  // namespace
+
+std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us) {
+  return UniformBuilder(problem, limits, ratio, part_us).build();
+}
+
+std::optional<Timetable> build_mixed(const Problem& problem, const Limits& limits, const std::vector<bool>& stale,
+                                     UpdateRatio ratio, double part_us) {
+  return MixedBuilder(problem, limits, stale, ratio, part_us).build();
 }
 
 }  // namespace deft::plan

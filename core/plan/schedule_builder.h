@@ -1,18 +1,25 @@
-// Builds one plan for one ratio of updates: U generations in P steps.
+// Builds the timetable of one update ratio: U generations in P steps, for all buckets or for the stale ones alone.
 //
-// The builder runs the steps, and each generation in turn goes to the links by list scheduling: of the buckets that are
-// ready the one that forward needs first goes first (earliest deadline first, whichever step applies it), to the link
-// where it finishes first, and a bucket that would keep a link longer than `part_us` is sent in parts by whichever links
-// come free. A generation is applied as early as waiting stays within the tolerance. The last cycle is the plan: by
-// then the backlog repeats. On each link the generations go one after the other, so a plan never waits for itself.
+//   auto table = build_uniform(problem, limits, {2, 3}, part_us);         // two updates in three steps
+//   auto table = build_mixed(problem, limits, stale, {1, 2}, part_us);    // the stale buckets so, all others in every step
+//
+// A builder runs the steps and sends each generation by list scheduling: of the buckets that are ready, the one that forward
+// needs first goes first, to the link where it finishes first. A bucket that would keep a link longer than `part_us` is
+// sent in parts by whichever links come free. A generation is applied as early as waiting stays within the tolerance. The
+// timetable is one cycle of the run, once the backlog repeats.
+//
+// Uniform: on each link the generations go one after the other, so a plan never waits for itself. Mixed: stale buckets fill
+// what fresh ones leave of the links' time, the oldest first, in parts that end before the next fresh bucket is ready.
+//
+// Both give nothing if the limits forbid what comes out. `problem` already contains the slack for jitter.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
-#include "core/model/plan.h"
 #include "core/plan/limits.h"
-#include "core/plan/problem.h"
+#include "core/plan/timetable.h"
 
 namespace deft::plan {
 
@@ -21,13 +28,15 @@ struct UpdateRatio {
   std::uint32_t steps = 1;        // P, at least U
 
   [[nodiscard]] double rate() const { return static_cast<double>(generations) / steps; }
+  [[nodiscard]] std::uint32_t first_step(std::uint64_t generation) const {
+    return static_cast<std::uint32_t>(generation * steps / generations);
+  }
 };
 
-// Nothing where the limits forbid what comes out. `problem` is what to count on: slack for jitter is in it already.
-std::optional<model::Plan> build_cycle(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us);
+std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us);
 
-// Busy time of all links over their number when one generation is sent by itself: what a generation takes of the links
-// in a long run.
-double generation_share_us(const Problem& problem, double part_us);
+// `stale[b]`: bucket b follows `ratio`; all others are updated in every step, before the next forward.
+std::optional<Timetable> build_mixed(const Problem& problem, const Limits& limits, const std::vector<bool>& stale,
+                                     UpdateRatio ratio, double part_us);
 
 }  // namespace deft::plan

@@ -5,14 +5,14 @@
 #include <numeric>
 #include <vector>
 
-#include "core/plan/stale_builder.h"
+#include "core/plan/schedule_builder.h"
 
 namespace deft::plan {
 namespace {
 
 constexpr std::uint32_t kLongestCycle = 8;                      // steps
 constexpr std::array kPartShares = {0.04, 0.015, 0.15, 0.005};  // of compute, the longest part
-constexpr std::size_t kRates = 4;                               // tried for one set of late buckets, the fastest first
+constexpr std::size_t kRates = 4;                               // tried for one set of stale buckets, the fastest first
 constexpr double kEffort = 1'000'000;                           // steps * buckets of all builds: bounds the search
 constexpr double kStepsOfABuild = 20;
 
@@ -42,35 +42,35 @@ class StaleSearch {
         counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)),
         enough_us_((1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity) {}
 
-  std::optional<model::Plan> run();
+  std::optional<Timetable> run();
 
  private:
-  [[nodiscard]] std::vector<UpdateRatio> ratios(const std::vector<bool>& late) const;
-  bool attempt(const std::vector<bool>& late, UpdateRatio ratio);
+  [[nodiscard]] std::vector<UpdateRatio> ratios(const std::vector<bool>& stale) const;
+  bool attempt(const std::vector<bool>& stale, UpdateRatio ratio);
 
   const Problem& problem_;
   const Limits& limits_;
   Problem counted_on_;
   double enough_us_;
   double effort_ = 0;
-  std::optional<model::Plan> best_;
+  std::optional<Timetable> best_;
 };
 
-// The ratios that the links can carry for these late buckets beside the fresh ones, the fastest first.
-std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& late) const {
-  double fresh_us = 0, late_us = 0;  // of all links together
+// The ratios that the links can carry for these stale buckets beside the fresh ones, the fastest first.
+std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& stale) const {
+  double fresh_us = 0, stale_us = 0;  // of all links together
   for (std::size_t b = 0; b < problem_.buckets(); ++b) {
     double speed = 0;
     for (std::size_t l = 0; l < problem_.links(); ++l)
       speed += 1 / std::max(counted_on_.cost(l, b).us(problem_.bucket(b).bytes), 1e-9);
-    (late[b] ? late_us : fresh_us) += 1 / speed;
+    (stale[b] ? stale_us : fresh_us) += 1 / speed;
   }
   const double room_us = counted_on_.compute_us() * (1 + limits_.fresh_tolerance) - fresh_us;
   std::vector<UpdateRatio> out;
   const std::uint32_t longest = std::min(kLongestCycle, limits_.max_merged_steps);
   for (std::uint32_t steps = 1; steps <= longest; ++steps)
     for (std::uint32_t u = 1; u <= steps; ++u)
-      if (std::gcd(u, steps) == 1 && late_us * u <= room_us * steps) out.push_back({u, steps});
+      if (std::gcd(u, steps) == 1 && stale_us * u <= room_us * steps) out.push_back({u, steps});
   std::sort(out.begin(), out.end(), [](UpdateRatio a, UpdateRatio b) { return a.rate() > b.rate(); });
   if (out.size() > kRates) out.resize(kRates);
   if (out.empty()) out.push_back({1, longest});  // the rest alone is too much
@@ -78,45 +78,45 @@ std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& late) cons
 }
 
 // Builds the plans of one ratio and keeps the one that waits least; true where that is little enough.
-bool StaleSearch::attempt(const std::vector<bool>& late, UpdateRatio ratio) {
-  std::optional<model::Plan> found;
+bool StaleSearch::attempt(const std::vector<bool>& stale, UpdateRatio ratio) {
+  std::optional<Timetable> found;
   for (const double share : kPartShares) {
     effort_ += kStepsOfABuild * static_cast<double>(problem_.buckets());
-    auto plan = build_stale_cycle(counted_on_, limits_, late, ratio, share * counted_on_.compute_us());
-    if (!plan) continue;
-    const Evaluation result = evaluate(*plan, problem_);
+    auto table = build_mixed(counted_on_, limits_, stale, ratio, share * counted_on_.compute_us());
+    if (!table) continue;
+    const Evaluation result = evaluate(*table, problem_);
     if (!result.runs) continue;
-    plan->step_us = result.step_us;
-    plan->compute_us = problem_.compute_us();
-    if (!found || plan->step_us < found->step_us) found = std::move(plan);
+    table->plan.step_us = result.step_us;
+    table->plan.compute_us = problem_.compute_us();
+    if (!found || table->plan.step_us < found->plan.step_us) found = std::move(table);
   }
   if (!found) return false;
-  const bool enough = found->step_us <= enough_us_;
-  if (enough || !best_ || found->step_us < best_->step_us) best_ = std::move(found);
+  const bool enough = found->plan.step_us <= enough_us_;
+  if (enough || !best_ || found->plan.step_us < best_->plan.step_us) best_ = std::move(found);
   return enough;
 }
 
-std::optional<model::Plan> StaleSearch::run() {
+std::optional<Timetable> StaleSearch::run() {
   const auto blocks = blocks_by_size(problem_, limits_);
-  double all = 0, late_bytes = 0;
+  double all = 0, stale_bytes = 0;
   for (const Block& block : blocks) all += block.bytes;
-  std::vector<bool> late(problem_.buckets());
-  std::size_t next = 1;  // how many blocks are tried as late ones
+  std::vector<bool> stale(problem_.buckets());
+  std::size_t next = 1;  // how many blocks are tried as stale ones
   for (std::size_t i = 0; i + 1 < blocks.size(); ++i) {
-    late_bytes += blocks[i].bytes;
-    if (late_bytes > limits_.stale_share * all || effort_ > kEffort) break;
-    for (const auto bucket : blocks[i].buckets) late[bucket] = true;
+    stale_bytes += blocks[i].bytes;
+    if (stale_bytes > limits_.stale_share * all || effort_ > kEffort) break;
+    for (const auto bucket : blocks[i].buckets) stale[bucket] = true;
     if (i + 1 != next) continue;
     next += 1 + next / 4;
-    for (const UpdateRatio ratio : ratios(late))
-      if (attempt(late, ratio)) return best_;
+    for (const UpdateRatio ratio : ratios(stale))
+      if (attempt(stale, ratio)) return best_;
   }
   return best_;
 }
 
 }  // namespace
 
-std::optional<model::Plan> plan_stale_buckets(const Problem& problem, const Limits& limits) {
+std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits) {
   return StaleSearch(problem, limits).run();
 }
 

@@ -38,7 +38,8 @@ std::vector<Part> parts_of(const model::Plan& plan) {
     else
       known->share += bytes;
   };
-  for (const auto& [bucket, bytes] : plan.bucket_bytes()) add(plan.generations_of(bucket), bytes);
+  for (model::BucketIndex b = 0; b < plan.bucket_bytes.size(); ++b)
+    add(plan.generations_of(b), static_cast<double>(plan.bucket_bytes[b]));
   if (parts.empty()) {
     add(plan.generations, 1);
     for (const auto& [bucket, own] : plan.own_generations) add(own, 1);

@@ -17,8 +17,7 @@ model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
   model::Plan plan;
   plan.period_steps = generations.back().last_step + 1;
   plan.generations = std::move(generations);
-  plan.links.emplace_back();
-  for (std::uint32_t g = 0; g < plan.generations.size(); ++g) plan.links[0].push_back({0, g, 0, 64});
+  plan.bucket_bytes = {64};
   return plan;
 }
 

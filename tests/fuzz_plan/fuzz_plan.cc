@@ -12,7 +12,6 @@ namespace {
 using namespace deft;  // NOLINT(google-build-using-namespace): the messages and their conversions
 
 const std::vector<std::uint64_t> kBucketBytes{8, 64};
-constexpr std::size_t kLinks = 1;
 
 void require(bool holds) {
   if (!holds) std::abort();
@@ -24,19 +23,17 @@ std::uint64_t hash_of(const deft::Plan& message) {
   plan.period_steps = message.period_steps();
   for (const auto& g : message.generations())
     plan.generations.push_back({g.first_step(), g.last_step(), g.apply_step()});
-  for (const auto& link : message.links()) {
-    auto& parts = plan.links.emplace_back();
-    for (const auto& part : link.parts())
-      parts.push_back({part.bucket(), part.generation(), part.offset(), part.bytes()});
-  }
+  for (const auto& own : message.own_generations())
+    for (const auto& g : own.generations())
+      plan.own_generations[own.bucket()].push_back({g.first_step(), g.last_step(), g.apply_step()});
   return plan.hash();
 }
 
 void check_plan(const Result<messages::ScheduledPlan>& dated) {
   if (!dated) return require(!dated.error().what.empty());
-  const auto again = messages::from_message(messages::to_message(*dated), kBucketBytes, kLinks);
+  const auto again = messages::from_message(messages::to_message(*dated), kBucketBytes);
   require(again.has_value() && *again == *dated);
-  const auto text = messages::parse_plan(messages::to_json(*dated), kBucketBytes, kLinks);
+  const auto text = messages::parse_plan(messages::to_json(*dated), kBucketBytes);
   require(text.has_value() && *text == *dated);
 }
 
@@ -53,12 +50,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   if (data[0] == 'j') {
-    check_plan(messages::parse_plan(bytes, kBucketBytes, kLinks));
+    check_plan(messages::parse_plan(bytes, kBucketBytes));
   } else if (data[0] == 'p') {
     deft::Plan message;
     if (!message.ParseFromString(bytes)) return 0;
     message.set_hash(hash_of(message));
-    check_plan(messages::from_message(message, kBucketBytes, kLinks));
+    check_plan(messages::from_message(message, kBucketBytes));
   } else {
     deft::Profile message;
     if (message.ParseFromString(bytes)) check_profile(message);

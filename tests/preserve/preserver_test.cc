@@ -61,8 +61,7 @@ TEST(Preserver, countsTheUpdatesThatAStaleGradientMisses) {
 model::Plan partly_late(std::uint64_t bytes) {
   auto plan = plan_of({{0, 0, 1}, {1, 1, 2}});
   plan.own_generations[0] = {{0, 1, 3}};
-  plan.links.resize(1);
-  plan.links[0] = {{0, 0, 0, bytes}, {1, 0, 0, 100 - bytes}, {1, 1, 0, 100 - bytes}};
+  plan.bucket_bytes = {bytes, 100 - bytes};
   return plan;
 }
 
@@ -93,8 +92,7 @@ TEST(Preserver, refusesEverythingLateWhereTheWidestMatrixMayBe) {
   EXPECT_TRUE(judge(partly_late(73), training, MergeScale::kMean).accepted);
   auto five = plan_of({{0, 0, 1}, {1, 1, 2}, {2, 2, 3}, {3, 3, 4}, {4, 4, 5}});
   five.own_generations[0] = {{0, 4, 9}};
-  five.links = {{{0, 0, 0, 73}}};
-  for (std::uint32_t g = 0; g < 5; ++g) five.links[0].push_back({1, g, 0, 27});
+  five.bucket_bytes = {73, 27};
   const auto judgement = judge(five, training, MergeScale::kMean);
   EXPECT_TRUE(std::isfinite(judgement.noise));
 }
@@ -104,10 +102,10 @@ TEST(Preserver, stalenessOfAPartIsLeftToTheLossWhereThatIsWatched) {
       .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
   auto part = plan_of({{0, 0, 1}});
   part.own_generations[0] = {{0, 0, 2}};
-  part.links = {{{0, 0, 0, 73}, {1, 0, 0, 27}}};
+  part.bucket_bytes = {73, 27};
   EXPECT_FALSE(judge(part, steep).accepted);
   EXPECT_TRUE(judge(part, steep, MergeScale::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
-  part.links[0][0].bytes = 730;  // of 757
+  part.bucket_bytes[0] = 730;  // of 757
   EXPECT_FALSE(judge(part, steep, MergeScale::kSum, 0.01, Staleness::kOfAlmostAllBytes).accepted);
 }
 

@@ -1,0 +1,46 @@
+// A timetable: a plan, and the proof that the links can keep its dates. The planner builds and runs timetables and keeps the
+// plan of the best one; nobody executes a timetable.
+//
+//   const Evaluation result = evaluate(timetable, problem);   // runs it to its steady state
+//
+// Each link sends its parts in the order of its list: the list of cycle 0, then of cycle 1, and so on. A part waits until
+// its bucket is ready in the last step that its generation merges. In cycle c a part of `cycles_back` k belongs to cycle
+// c - k: stale parts go when the more urgent parts of later steps leave room.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/model/plan.h"
+#include "core/plan/problem.h"
+
+namespace deft::plan {
+
+struct TimetablePart {
+  model::BucketIndex bucket = 0;
+  std::uint32_t generation = 0;  // of its cycle
+  std::uint64_t offset = 0;      // in the bucket
+  std::uint64_t bytes = 0;
+  std::uint32_t cycles_back = 0;
+};
+
+struct Timetable {
+  model::Plan plan;
+  std::vector<std::vector<TimetablePart>> links;  // for each link the parts of one cycle, in the order in which they start
+
+  [[nodiscard]] std::size_t parts() const {
+    std::size_t count = 0;
+    for (const auto& link : links) count += link.size();
+    return count;
+  }
+};
+
+struct Evaluation {
+  bool runs = false;   // false: a link's order waits for a step that waits for that link
+  double step_us = 0;  // in the steady state
+};
+
+// Runs `timetable` exactly: links keep their order and start a part as soon as they are free and it is ready.
+Evaluation evaluate(const Timetable& timetable, const Problem& problem);
+
+}  // namespace deft::plan
