@@ -62,6 +62,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   const auto begin = std::chrono::steady_clock::now();
   const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));
+  if ((*scheduler)->wants_profile(0)) (*scheduler)->profile_measured(*profile, 0, 0);  // solves: the simulator would ask later
   const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
   const sim::Options run{.steps = options.steps,
                          .warmup_steps = options.warmup_steps(),

@@ -15,6 +15,7 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
+#include <stdexcept>
 #include <utility>
 
 #include "core/papers/knapsack_solver.h"
@@ -45,11 +46,11 @@ Packing pack(std::span<const KnapsackItem> items, std::span<const double> capaci
                                  : greedy_knapsack(items, capacity_us);
 }
 
-class KnapsackPaper final : public Scheduler {
+class Algorithm2 {
  public:
-  explicit KnapsackPaper(const Setup& setup)
-      : problem_(*setup.profile),
-        tolerance_us_(setup.limits.bubble_tolerance * problem_.compute_us()),
+  Algorithm2(const model::Profile& profile, double bubble_tolerance)
+      : problem_(profile),
+        tolerance_us_(bubble_tolerance * problem_.compute_us()),
         ready_(problem_.buckets()),
         queue_(problem_.links()),
         owed_us_(problem_.links()) {
@@ -63,26 +64,17 @@ class KnapsackPaper final : public Scheduler {
     }
   }
 
-  void stage_began(Stage stage, std::uint64_t step, TimeUs, TimeUs) override {
-    if (stage == Stage::kForward)
-      forward();
-    else
-      backward(step);
-  }
-  void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override { ready_[bucket] = step + 1; }
-  void part_finished(const Launch&, TimeUs) override {}
-  void link_measured(model::LinkIndex, const model::LinkModel&) override {}
-  void link_lost(model::LinkIndex) override {}  // to compare with, in simulations, where no link is lost
-  std::vector<Launch> take_launches(TimeUs) override;
-  std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
+  void forward();
+  void backward(std::uint64_t step);
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step) { ready_[bucket] = step + 1; }
+  std::vector<Launch> take_launches();
+  std::vector<Update> take_updates() { return std::exchange(updates_, {}); }
 
  private:
   struct Queued {
     model::BucketIndex bucket;
     Open generation;
   };
-  void forward();
-  void backward(std::uint64_t step);
   void close(std::uint64_t step, std::vector<double> capacity);
   void begin_stage(double length_us);
   [[nodiscard]] std::vector<double> room(double length_us) const;
@@ -111,24 +103,24 @@ class KnapsackPaper final : public Scheduler {
 };
 
 // What the links did meanwhile is estimated: decisions must not depend on the clock.
-void KnapsackPaper::begin_stage(double length_us) {
+void Algorithm2::begin_stage(double length_us) {
   for (auto& owed : owed_us_) owed = std::max(0.0, owed - stage_us_);
   stage_us_ = length_us;
 }
 
-std::vector<double> KnapsackPaper::room(double length_us) const {
+std::vector<double> Algorithm2::room(double length_us) const {
   std::vector<double> out;
   for (const double owed : owed_us_) out.push_back(length_us - owed);
   return out;
 }
 
-std::vector<KnapsackItem> KnapsackPaper::items(const std::vector<model::BucketIndex>& buckets) const {
+std::vector<KnapsackItem> Algorithm2::items(const std::vector<model::BucketIndex>& buckets) const {
   std::vector<KnapsackItem> out;
   for (const auto bucket : buckets) out.push_back(items_[bucket]);
   return out;
 }
 
-std::size_t KnapsackPaper::send(std::vector<model::BucketIndex>& buckets, const Open& generation,
+std::size_t Algorithm2::send(std::vector<model::BucketIndex>& buckets, const Open& generation,
                                 const Packing& packing) {
   std::vector<model::BucketIndex> left;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
@@ -146,7 +138,7 @@ std::size_t KnapsackPaper::send(std::vector<model::BucketIndex>& buckets, const 
 }
 
 // The bucket that no knapsack takes goes where it ends first.
-void KnapsackPaper::force_largest() {
+void Algorithm2::force_largest() {
   const auto largest = std::max_element(current_.begin(), current_.end(),
                                         [&](auto a, auto b) { return items_[a].value < items_[b].value; });
   Packing packing;
@@ -159,13 +151,13 @@ void KnapsackPaper::force_largest() {
   send(current_, *pending_, packing);
 }
 
-void KnapsackPaper::forward() {
+void Algorithm2::forward() {
   begin_stage(problem_.forward_us());
   if (current_.empty()) return;
   stuck_ = send(current_, *pending_, pack(items(current_), room(problem_.forward_us()))) == 0;
 }
 
-void KnapsackPaper::backward(std::uint64_t step) {
+void Algorithm2::backward(std::uint64_t step) {
   const double length = problem_.compute_us() - problem_.forward_us();
   begin_stage(length);
   if (!future_) future_ = step;
@@ -184,7 +176,7 @@ void KnapsackPaper::backward(std::uint64_t step) {
 }
 
 // Applies the generation before and begins to send FUTURE, which ends with this step.
-void KnapsackPaper::close(std::uint64_t step, std::vector<double> capacity) {
+void Algorithm2::close(std::uint64_t step, std::vector<double> capacity) {
   if (pending_) apply(*pending_, step + 1);
   const Open generation{generations_++, *std::exchange(future_, std::nullopt), step};
   current_.resize(problem_.buckets());
@@ -199,7 +191,7 @@ void KnapsackPaper::close(std::uint64_t step, std::vector<double> capacity) {
 }
 
 // Whether forward would wait for none of what was just chosen, were it applied at once.
-bool KnapsackPaper::arrives_in_time(const Packing& packing, std::vector<double> owed) const {
+bool Algorithm2::arrives_in_time(const Packing& packing, std::vector<double> owed) const {
   for (std::size_t b = 0; b < problem_.buckets(); ++b) {
     const auto link = static_cast<std::size_t>(packing.link[b]);
     const double ready_us = problem_.bucket(b).ready_us - problem_.forward_us();
@@ -210,12 +202,12 @@ bool KnapsackPaper::arrives_in_time(const Packing& packing, std::vector<double> 
   return true;
 }
 
-void KnapsackPaper::apply(const Open& generation, std::uint64_t step) {
+void Algorithm2::apply(const Open& generation, std::uint64_t step) {
   for (model::BucketIndex b = 0; b < problem_.buckets(); ++b)
     updates_.push_back({b, generation.number, generation.first_step, generation.last_step, step});
 }
 
-std::vector<Launch> KnapsackPaper::take_launches(TimeUs) {
+std::vector<Launch> Algorithm2::take_launches() {
   std::vector<Launch> launches;
   for (std::size_t link = 0; link < queue_.size(); ++link)
     for (auto& queue = queue_[link]; !queue.empty(); queue.pop_front()) {
@@ -227,11 +219,39 @@ std::vector<Launch> KnapsackPaper::take_launches(TimeUs) {
   return launches;
 }
 
+class KnapsackPaper final : public Scheduler {
+ public:
+  explicit KnapsackPaper(const Setup& setup) : bubble_tolerance_(setup.limits.bubble_tolerance) {}
+
+  [[nodiscard]] bool wants_profile(std::uint64_t) const override { return !algorithm_; }
+  void profile_measured(const model::Profile& profile, std::uint64_t, TimeUs) override {
+    if (!algorithm_) algorithm_.emplace(profile, bubble_tolerance_);
+  }
+  void stage_began(Stage stage, std::uint64_t step, TimeUs, TimeUs) override {
+    stage == Stage::kForward ? algorithm().forward() : algorithm().backward(step);
+  }
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs) override {
+    algorithm().bucket_ready(bucket, step);
+  }
+  void part_finished(const Launch&, TimeUs) override {}
+  void link_measured(model::LinkIndex, const model::LinkModel&) override {}
+  void link_lost(model::LinkIndex) override {}  // the published algorithm knows no loss
+  std::vector<Launch> take_launches(TimeUs) override { return algorithm().take_launches(); }
+  std::vector<Update> take_updates() override { return algorithm().take_updates(); }
+
+ private:
+  Algorithm2& algorithm() {
+    if (!algorithm_) throw std::logic_error("knapsack-paper needs a profile before the first step");
+    return *algorithm_;
+  }
+
+  double bubble_tolerance_;
+  std::optional<Algorithm2> algorithm_;  // once there is a profile
+};
+
 }  // namespace
 
 Result<std::unique_ptr<Scheduler>> make_knapsack_paper(const Setup& setup) {
-  if (!setup.profile)
-    return fail(ErrorKind::kInvalid, "policy knapsack-paper needs a profile", "policy knapsack measures its own");
   return std::make_unique<KnapsackPaper>(setup);
 }
 

@@ -10,7 +10,8 @@
 
 namespace deft::papers {
 
-// DeFT's Algorithm 2 with its greedy multi-knapsack.
+// DeFT's Algorithm 2 with its greedy multi-knapsack. It needs its profile before the first step (wants_profile): any other event
+// before it is a std::logic_error.
 Result<std::unique_ptr<sched::Scheduler>> make_knapsack_paper(const sched::Setup& setup);
 
 // A scheduler for `setup.policy`, of this folder or of core/sched. Errors as sched::make_scheduler has them.

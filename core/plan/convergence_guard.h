@@ -1,10 +1,11 @@
-// Who judges a planning policy's plans before they are followed: a hook, so that a policy need not know by what.
+// The hook of a planning policy for a guard of convergence, which decides whether a plan is followed. So a policy need not
+// know by what the guard judges.
 //
-//   setup.judge = std::make_shared<MyJudge>();   // none: every plan that a policy makes is followed
+//   setup.guard = std::make_shared<MyGuard>();   // none: every plan that a policy makes is followed
 //
-// The policy asks for each plan through choose(), which calls `make` until it is content, and at its looks at what is
-// measured through reconsider() whether the plan in force is still what would be chosen. A judge does no I/O towards the
-// scheduler and may keep what it was told from one call to the next.
+// The policy asks for each plan through choose(), which calls `make` until the guard is content. At its checks of new
+// profiles it asks through reconsider() whether the guard would still choose the plan in force. A guard does no I/O towards
+// the scheduler and may keep what it was told from one call to the next.
 #pragma once
 
 #include <cstdint>
@@ -17,10 +18,10 @@
 
 namespace deft::plan {
 
-// What a judge said of the plan that it chose.
+// What a guard says of the plan that it has chosen.
 struct Decision {
-  bool judged = false;   // false: there was nothing to judge by, as `note` says
-  bool accepted = true;  // false: no plan was; this is the last that was tried
+  bool judged = false;   // false: nothing was known to judge by; `note` says why
+  bool accepted = true;  // false: no plan was accepted; this is the last that was tried
   double ratio = 1;      // expected loss with an update a step / with the plan; below 1 the plan trains worse
   // What the plan was made for.
   double capacity = 1;
@@ -31,12 +32,12 @@ struct Decision {
 
 struct GuardedPlan {
   model::Plan plan;
-  Decision verdict;
+  Decision decision;
 };
 
 struct ReplanReason {
   std::string reason = {};  // empty: there is none
-  bool immediate = false;   // it need not be confirmed by further looks
+  bool immediate = false;   // it need not be confirmed by further checks
 };
 
 class ConvergenceGuard {

@@ -16,7 +16,7 @@ std::uint64_t round_up(std::uint64_t bytes) {
 }  // namespace
 
 BlockScheduler::BlockScheduler(const Setup& setup, Rules rules)
-    : SynchronousScheduler(setup, {.bytes = kNoLimit}), rules_(std::move(rules)), forecast_(setup) {
+    : SynchronousScheduler(setup, {.bytes = kNoLimit}), rules_(std::move(rules)), forecast_(setup.buckets.size()) {
   rules_.unit_bytes = round_up(std::max<std::uint64_t>(1, rules_.unit_bytes));
 }
 
@@ -51,7 +51,7 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
 }
 
-std::uint64_t BlockScheduler::fitting(const Ready& task, model::LinkIndex link, TimeUs now_us) const {
+std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const {
   const auto next_us =
       forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.priority});
   if (!next_us) return kNoLimit;
@@ -70,7 +70,7 @@ bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector
   std::vector<double> free_at_us;
   for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
-    Ready& task = *it;
+    ReadyTask& task = *it;
     const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
     if (share == 0) continue;  // other links are done with it before this one could begin
     // A sliver is not worth a transfer of its own.

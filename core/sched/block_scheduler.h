@@ -1,10 +1,11 @@
-// The common part of the policies that cut blocks to measure: as much of the most urgent ready bucket as fits before the
-// next bucket becomes ready, and all of it where nothing more is to come. Blocks are not interrupted.
+// The common part of the policies that cut blocks to measure: a block is as much of the most urgent ready bucket as fits before
+// the next bucket becomes ready, and all of it if nothing more is to come. Blocks are not interrupted.
 //
 // With several links a bucket is shared so that all links end together; each takes its share when it becomes idle.
 #pragma once
 
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "core/sched/ready_forecast.h"
@@ -12,7 +13,7 @@
 
 namespace deft::sched {
 
-class BlockScheduler final : public SynchronousScheduler {
+class BlockScheduler : public SynchronousScheduler {
  public:
   struct Rules {
     std::vector<std::uint32_t> ranks;  // of each bucket: lower goes first
@@ -27,13 +28,22 @@ class BlockScheduler final : public SynchronousScheduler {
   }
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) override;
   std::vector<Launch> take_launches(TimeUs now_us) override;
+  void profile_measured(const model::Profile& profile, std::uint64_t, TimeUs) override { forecast_.learn(profile); }
+  [[nodiscard]] bool wants_profile(std::uint64_t) const override { return forecast_.is_incomplete(); }
+
+ protected:
+  // Lower goes first; for buckets that become ready from now on.
+  void change_ranks(std::vector<std::uint32_t> ranks) { rules_.ranks = std::move(ranks); }
+  void forecast_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
+    forecast_.ready(bucket, step, now_us);
+  }
 
  private:
   // What `link` should take of `bytes` so that all links end together, each beginning when it is free.
   [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
                                          std::vector<double>& free_at_us) const;
   // The largest block that the forecast allows on an idle link.
-  [[nodiscard]] std::uint64_t fitting(const Ready& task, model::LinkIndex link, TimeUs now_us) const;
+  [[nodiscard]] std::uint64_t fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const;
   bool launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches);
 
   Rules rules_;

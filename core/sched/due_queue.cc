@@ -15,7 +15,7 @@ constexpr double kLongestShare = 0.1;  // the same where the latency is long
 constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
-constexpr std::uint64_t kExpressWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
+constexpr std::uint64_t kSmallWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
 // Parts that one call considers: past a fast link's backlog to what a slow one should take.
 constexpr int kLookAhead = 64;
 
@@ -24,7 +24,7 @@ constexpr int kLookAhead = 64;
 DueQueue::DueQueue(const Setup& setup)
     : buckets_(setup.buckets),
       board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
-      express_bytes_(setup.links.size()) {}
+      small_bytes_(setup.links.size()) {}
 
 bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
   return std::tie(a.task.due_step, a.task.priority) < std::tie(b.task.due_step, b.task.priority);
@@ -32,12 +32,12 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
-  auto& queue = model::is_small(waiting.bytes) ? express_ : waiting_;
+  auto& queue = model::is_small(waiting.bytes) ? small_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
 
-void DueQueue::date_anew(const std::vector<model::UpdateSchedule>& schedules) {
-  for (auto* const queue : {&waiting_, &express_}) {
+void DueQueue::update_due_steps(const std::vector<model::UpdateSchedule>& schedules) {
+  for (auto* const queue : {&waiting_, &small_}) {
     for (Waiting& waiting : *queue)
       waiting.task.due_step = schedules[waiting.task.bucket].at(waiting.task.generation).apply_step;
     std::stable_sort(queue->begin(), queue->end(), is_before);
@@ -71,11 +71,12 @@ std::uint64_t DueQueue::bytes_until_urgent(model::LinkIndex link) const {
   return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
 }
 
-// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling. Not
-// so where the one that runs keeps the link until the urgent is expected; where that is overdue, the two are the least.
+// One part runs, and the next waits behind it, so that the link need not wait for an order that is still travelling. Send
+// nothing more if the running part occupies the link until the urgent bucket is expected. If that bucket is overdue, keep
+// two of the smallest parts in flight.
 bool DueQueue::has_room(model::LinkIndex link, TimeUs now_us) const {
   if (board_.is_lost(link)) return false;
-  const std::uint64_t on_way = board_.on_way_bytes(link) - express_bytes_[link];
+  const std::uint64_t on_way = board_.on_way_bytes(link) - small_bytes_[link];
   if (!urgent_us_ || on_way == 0) return on_way <= part_bytes(link);
   if (*urgent_us_ <= static_cast<double>(now_us)) return on_way <= least_bytes(link);
   return board_.free_at_us(link, now_us) < *urgent_us_ && on_way <= part_bytes(link);
@@ -117,34 +118,34 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
   launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, bytes});
   board_.launch(launches.back(), now_us);
   waiting.sent += bytes;
-  if (is_express(launches.back())) express_bytes_[link] += bytes;
+  if (is_small(launches.back())) small_bytes_[link] += bytes;
 }
 
-bool DueQueue::is_express(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
+bool DueQueue::is_small(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   board_.finish(launch, now_us);
-  if (is_express(launch)) express_bytes_[launch.link] -= launch.bytes;
+  if (is_small(launch)) small_bytes_[launch.link] -= launch.bytes;
 }
 
 // To the link where they are through first, if all that is larger stood still.
-void DueQueue::take_express(TimeUs now_us, std::vector<Launch>& launches) {
+void DueQueue::take_small(TimeUs now_us, std::vector<Launch>& launches) {
   const auto through_us = [&](model::LinkIndex link, std::uint64_t bytes) {
     return board_.is_lost(link) ? std::numeric_limits<double>::infinity()
-                                : board_.cost_us(link, express_bytes_[link] + bytes);
+                                : board_.cost_us(link, small_bytes_[link] + bytes);
   };
-  for (; !express_.empty(); express_.pop_front()) {
-    Waiting& first = express_.front();
+  for (; !small_.empty(); small_.pop_front()) {
+    Waiting& first = small_.front();
     model::LinkIndex best = 0;
     for (model::LinkIndex link = 1; link < board_.count(); ++link)
       if (through_us(link, first.bytes) < through_us(best, first.bytes)) best = link;
-    if (board_.is_lost(best) || express_bytes_[best] >= kExpressWindowBytes) return;
+    if (board_.is_lost(best) || small_bytes_[best] >= kSmallWindowBytes) return;
     launch(first, best, first.bytes, now_us, launches);
   }
 }
 
 void DueQueue::take(TimeUs now_us, std::vector<Launch>& launches) {
-  take_express(now_us, launches);
+  take_small(now_us, launches);
   if (waiting_.empty() || !any_room(now_us)) return;
   free_at_us_.clear();
   for (model::LinkIndex link = 0; link < board_.count(); ++link) free_at_us_.push_back(board_.free_at_us(link, now_us));

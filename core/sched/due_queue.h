@@ -11,7 +11,7 @@
 // ready what is due first, and of that what forward needs first. So no link idles while anything is ready, and what may be
 // late fills the gaps. Parts end when something urgent is forecast; where forecasts err, that waits for two parts at most. A
 // part goes to the link that is free first, unless all the rest would be through earlier on another one. Small buckets do
-// not wait for room: links carry them on their express way (parts.h).
+// not wait for room: links carry them on their priority channel (core/model/parts.h).
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ class DueQueue {
   void expect_urgent(std::optional<double> at_us) { urgent_us_ = at_us; }
   void add(const Task& task);
   // The dates may have changed: `schedules` of the buckets tell the new ones.
-  void date_anew(const std::vector<model::UpdateSchedule>& schedules);
+  void update_due_steps(const std::vector<model::UpdateSchedule>& schedules);
   void take(TimeUs now_us, std::vector<Launch>& launches);
 
   void finish(const Launch& launch, TimeUs now_us);
   void measured(model::LinkIndex link, const model::LinkModel& model) { board_.measured(link, model); }
-  void lose(model::LinkIndex link) { board_.lose(link); }
+  void remove(model::LinkIndex link) { board_.remove(link); }
 
  private:
   struct Waiting {
@@ -57,8 +57,8 @@ class DueQueue {
     std::uint64_t sent = 0;
   };
   static bool is_before(const Waiting& a, const Waiting& b);
-  [[nodiscard]] bool is_express(const Launch& launch) const;
-  void take_express(TimeUs now_us, std::vector<Launch>& launches);
+  [[nodiscard]] bool is_small(const Launch& launch) const;
+  void take_small(TimeUs now_us, std::vector<Launch>& launches);
   void launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
               std::vector<Launch>& launches);
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
@@ -73,8 +73,8 @@ class DueQueue {
   std::vector<model::Bucket> buckets_;
   LinkBoard board_;
   std::deque<Waiting> waiting_;               // the most urgent first
-  std::deque<Waiting> express_;               // so are those that are small
-  std::vector<std::uint64_t> express_bytes_;  // of each link, on their way
+  std::deque<Waiting> small_;               // so are those that are small
+  std::vector<std::uint64_t> small_bytes_;  // of each link, on their way
   std::vector<double> free_at_us_;            // of each link, with what `take` has looked at; kept for its memory alone
   double compute_us_ = 0;
   std::optional<double> urgent_us_;  // when it is expected

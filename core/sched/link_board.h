@@ -42,7 +42,7 @@ class LinkBoard {
   void finish(const Launch& launch, TimeUs now_us);
   void measured(model::LinkIndex link, const model::LinkModel& model);
   void set_window(SizeLimit window) { window_ = window; }
-  void lose(model::LinkIndex link) { links_.at(link).lost = true; }  // it has no room and is never free again
+  void remove(model::LinkIndex link) { links_.at(link).lost = true; }  // it has no room and is never free again
 
  private:
   struct InFlight {

@@ -1,6 +1,6 @@
 // MG-WFBP (Shi et al., INFOCOM 2019): neighbours in the order of production go as one launch where the start-up of the link
-// that this saves is worth more than the wait for the last of them; otherwise fifo. Where no profile is given it begins as
-// fifo, measures, and merges when it has seen enough; later it looks again whether what it measures has moved.
+// that this saves is worth more than the wait for the last of them; otherwise fifo. It begins as fifo, merges
+// once it has a profile, and merges anew when the profile has moved.
 //
 // Each step keeps the groups with which its first bucket came, so that a change never leaves a byte out or sends it twice.
 #include <algorithm>
@@ -11,10 +11,8 @@
 
 #include "core/model/fusion.h"
 #include "core/sched/policies.h"
-#include "core/sched/profile_change.h"
+#include "core/sched/profile_watch.h"
 #include "core/sched/queue_scheduler.h"
-#include "core/sched/replan_trigger.h"
-#include "core/sched/step_meter.h"
 
 namespace deft::sched {
 namespace {
@@ -60,20 +58,11 @@ class MgWfbp final : public QueueScheduler {
       : QueueScheduler(setup, in_order(setup, 0)),
         setup_(setup),
         apart_(apart_buckets(setup.buckets)),
-        lost_(setup.links.size()),
-        meter_(setup.buckets),
-        measures_(!setup.profile) {
-    group(setup.profile ? model::fused_starts(*setup.profile, apart_) : all_apart(setup.buckets.size()));
+        watch_(setup.links.size(), true) {
+    group(all_apart(setup.buckets.size()));
   }
 
-  void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
-    if (!measures_) return;
-    meter_.stage_began(stage, step, now_us, waited_us);
-    if (stage == Stage::kForward && trigger_.due(step)) look(step);
-  }
-
-  void bucket_ready(BucketIndex bucket, std::uint64_t step, TimeUs now_us) override {
-    if (measures_) meter_.bucket_ready(bucket, step, now_us);
+  void bucket_ready(BucketIndex bucket, std::uint64_t step, TimeUs) override {
     const auto [it, first] = steps_.try_emplace(step);
     Step& under_way = it->second;
     if (first) under_way = {groups_, groups_->size, static_cast<std::uint32_t>(setup_.buckets.size())};
@@ -92,18 +81,23 @@ class MgWfbp final : public QueueScheduler {
     return launches;
   }
 
-  void slowest_step_measured(double us) override { meter_.slowest_step_measured(us); }
-  void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
-    QueueScheduler::link_measured(link, measured);
-    if (is_sane(measured)) setup_.links[link] = measured;
-  }
   void link_lost(model::LinkIndex link) override {
     QueueScheduler::link_lost(link);
-    lost_[link] = true;
-    trigger_.hurry(0);
+    watch_.link_lost(link);
   }
 
-  std::optional<BucketFusion> take_fusion() override { return std::exchange(merging_, std::nullopt); }
+  [[nodiscard]] bool wants_profile(std::uint64_t step) const override { return watch_.is_due(step); }
+  void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override {
+    auto reason = watch_.look(profile, step);
+    if (!reason) return;
+    watch_.decided(profile);
+    auto starts = model::fused_starts(watch_.remaining(profile), apart_);
+    if (starts == groups_->starts) return;
+    fusion_ = BucketFusion{step, starts, *std::move(reason)};
+    group(std::move(starts));
+  }
+
+  std::optional<BucketFusion> take_fusion() override { return std::exchange(fusion_, std::nullopt); }
 
  private:
   struct Step {  // of which not all buckets are ready
@@ -123,44 +117,12 @@ class MgWfbp final : public QueueScheduler {
     change_rules(in_order(setup_, largest));
   }
 
-  // Groups anew if that is worth it.
-  void look(std::uint64_t step) {
-    trigger_.looked(step, grouped_for_.has_value());
-    const auto measured = meter_.profile(setup_.links);
-    if (!measured) return;
-    const plan::ReplanReason change = reason_to_group(*measured);
-    if (!trigger_.confirm(change)) return;
-    grouped_for_ = measured;
-    lost_then_ = lost_;
-    trigger_.decided();
-    auto starts = model::fused_starts(without_lost(*measured, lost_), apart_);
-    if (starts == groups_->starts) return;
-    merging_ = BucketFusion{step, starts, change.reason};
-    group(std::move(starts));
-  }
-
-  [[nodiscard]] plan::ReplanReason reason_to_group(const model::Profile& measured) const {
-    if (!grouped_for_) return {"the first profile", true};
-    if (lost_ != lost_then_) return {describe_loss(lost_), true};
-    std::string reason = describe_move(measured, *grouped_for_, lost_);
-    for (std::size_t l = 0; l < lost_.size() && reason.empty(); ++l) {
-      const double before = grouped_for_->links[l].latency_us, after = measured.links[l].latency_us;
-      if (!lost_[l] && moved(after, before))
-        reason = describe_change("link " + std::to_string(l) + "'s latency (us)", before, after);
-    }
-    return {std::move(reason), false};
-  }
-
-  Setup setup_;  // its links as they are measured
+  Setup setup_;
   std::vector<bool> apart_;
-  std::vector<bool> lost_, lost_then_;  // of each link: now, and when the groups were made
-  StepMeter meter_;
-  bool measures_;
+  ProfileWatch watch_;
   std::shared_ptr<const Groups> groups_;
   std::map<std::uint64_t, Step> steps_;
-  std::optional<model::Profile> grouped_for_;
-  std::optional<BucketFusion> merging_;
-  ReplanTrigger trigger_{StepMeter::kComplete};
+  std::optional<BucketFusion> fusion_;
 };
 
 }  // namespace

@@ -2,8 +2,6 @@
 
 #include <string>
 
-#include "core/model/parts.h"
-
 namespace deft::sched {
 namespace {
 
@@ -36,25 +34,13 @@ Result<void> check_limits(const model::Plan& plan, const plan::Limits& limits) {
 }  // namespace
 
 Result<model::Plan> pinned_plan(const Setup& setup) {
-  model::Plan plan{setup.pinned->usual.period_steps, setup.pinned->usual.generations, {}, 0, 0, {}};
+  model::Plan plan;
+  plan.period_steps = setup.pinned->usual.period_steps;
+  plan.generations = setup.pinned->usual.generations;
   for (const auto& [bucket, cycle] : setup.pinned->own) plan.own_generations.emplace(bucket, cycle.generations);
-  plan.links.resize(setup.links.size());
+  for (const auto& bucket : setup.buckets) plan.bucket_bytes.push_back(bucket.bytes);
   if (auto ok = check_limits(plan, setup.limits); !ok) return tl::unexpected(ok.error());
-  std::size_t turn = 0;
-  const auto add = [&](model::BucketIndex b, std::uint32_t generation) {
-    const std::uint64_t bytes = setup.buckets[b].bytes, part = model::even_part_bytes(bytes, setup.partition_bytes);
-    for (std::uint64_t at = 0; at < bytes; at += part)
-      plan.links[turn++ % setup.links.size()].push_back({b, generation, at, std::min(part, bytes - at), 0});
-  };
-  for (std::uint32_t step = 0; step < plan.period_steps; ++step)  // as they become ready
-    for (model::BucketIndex b = 0; b < setup.buckets.size(); ++b) {
-      const auto& generations = plan.generations_of(b);
-      for (std::uint32_t g = 0; g < generations.size(); ++g)
-        if (generations[g].last_step == step) add(b, g);
-    }
-  std::vector<std::uint64_t> bytes;
-  for (const auto& bucket : setup.buckets) bytes.push_back(bucket.bytes);
-  if (auto ok = model::check_plan(plan, bytes, setup.links.size()); !ok)
+  if (auto ok = model::check_plan(plan, setup.buckets.size()); !ok)
     return tl::unexpected(ok.error().in("the plan '" + model::to_text(*setup.pinned) + "'"));
   return plan;
 }

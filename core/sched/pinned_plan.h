@@ -6,8 +6,7 @@
 
 namespace deft::sched {
 
-// `setup.pinned` with parts for `setup.buckets` and `setup.links`: the buckets in the order in which they become ready, the
-// links taking turns. An error where `setup.limits` forbid that cycle.
+// `setup.pinned` as a plan for `setup.buckets`. An error if `setup.limits` forbid that cycle.
 Result<model::Plan> pinned_plan(const Setup& setup);
 
 }  // namespace deft::sched

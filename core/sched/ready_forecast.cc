@@ -5,18 +5,21 @@
 
 namespace deft::sched {
 
-ReadyForecast::ReadyForecast(const Setup& setup)
-    : offset_us_(setup.buckets.size(), -1),
-      by_offset_(setup.buckets.size()),
-      is_ready_(setup.buckets.size()),
-      missing_(setup.buckets.size()) {
+ReadyForecast::ReadyForecast(std::size_t buckets)
+    : offset_us_(buckets, -1), by_offset_(buckets), is_ready_(buckets), missing_(buckets) {
   std::iota(by_offset_.begin(), by_offset_.end(), 0);
-  if (!setup.profile) return;
+}
+
+void ReadyForecast::learn(const model::Profile& profile) {
   double at_us = 0;
   for (std::size_t i = 0; i < offset_us_.size(); ++i) {
-    at_us += setup.profile->buckets[offset_us_.size() - 1 - i].backward_us;
-    offset_us_[i] = at_us;
+    at_us += profile.buckets[offset_us_.size() - 1 - i].backward_us;
+    if (offset_us_[i] < 0) offset_us_[i] = at_us;
   }
+}
+
+bool ReadyForecast::is_incomplete() const {
+  return std::ranges::any_of(offset_us_, [](double us) { return us < 0; });
 }
 
 void ReadyForecast::begin(std::uint64_t step, TimeUs now_us) {

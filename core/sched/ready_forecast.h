@@ -1,6 +1,6 @@
 // When the buckets that backward has not produced yet will be ready: from a profile, and from what the last steps did.
 //
-//   ReadyForecast forecast(setup);
+//   ReadyForecast forecast(setup.buckets.size());
 //   forecast.backward_began(step, now_us);
 //   forecast.ready(bucket, step, now_us);
 //   forecast.next_us(ranks, ranks[bucket]);   // the next bucket that is more urgent than `bucket`
@@ -18,13 +18,18 @@ namespace deft::sched {
 
 class ReadyForecast {
  public:
-  explicit ReadyForecast(const Setup& setup);
+  explicit ReadyForecast(std::size_t buckets);
+
+  // Takes what `profile` says of buckets that have not been seen yet.
+  void learn(const model::Profile& profile);
+  // Some bucket has been neither seen nor learned.
+  [[nodiscard]] bool is_incomplete() const;
 
   void backward_began(std::uint64_t step, TimeUs now_us);
   void ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us);
 
   // When the next bucket with a rank below `rank` is expected; nothing where no such bucket is to come in this
-  // backward. In the very first step, without a profile, any time might be the one: 0.
+  // backward. In the very first step, without a profile, any time is possible: 0.
   [[nodiscard]] std::optional<double> next_us(std::span<const std::uint32_t> ranks, std::uint64_t rank) const;
   // When `bucket` is expected; nothing where it is ready, backward does not run, or it was never seen.
   [[nodiscard]] std::optional<double> ready_us(model::BucketIndex bucket) const;

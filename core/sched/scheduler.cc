@@ -8,17 +8,6 @@
 namespace deft::sched {
 namespace {
 
-Result<void> check_profile(const Setup& setup) {
-  if (!setup.profile) return {};
-  if (auto ok = model::check_profile(*setup.profile); !ok) return tl::unexpected(ok.error().in("profile"));
-  const auto& buckets = setup.profile->buckets;
-  bool same = buckets.size() == setup.buckets.size() && setup.profile->links.size() == setup.links.size();
-  for (std::size_t i = 0; same && i < buckets.size(); ++i)
-    same = buckets[i].bytes == setup.buckets[buckets.size() - 1 - i].bytes;
-  if (!same) return fail(ErrorKind::kMismatch, "the profile is not of these buckets and links");
-  return {};
-}
-
 std::string known_policies() {
   std::string text;
   for (const auto& traits : kPolicyTraits) text += (text.empty() ? "" : " ") + std::string(traits.name);
@@ -54,7 +43,7 @@ Result<void> check_setup(const Setup& setup) {
   if (setup.partition_bytes < model::kPartAlignBytes)
     return fail(ErrorKind::kInvalid, "partition_bytes is " + std::to_string(setup.partition_bytes),
                 "give at least " + std::to_string(model::kPartAlignBytes));
-  return check_profile(setup);
+  return {};
 }
 
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup) {

@@ -2,6 +2,7 @@
 // thread. The daemon's engine (on the leader) drives it with real events and the simulator with virtual ones.
 //
 //   auto scheduler = make_scheduler(setup);
+//   if ((*scheduler)->wants_profile(step)) (*scheduler)->profile_measured(profile, step, now_us);
 //   (*scheduler)->bucket_ready(bucket, step, now_us);
 //   for (const Launch& launch : (*scheduler)->take_launches(now_us)) links[launch.link].push(launch);
 //   ...
@@ -59,9 +60,9 @@ struct Update {
 struct PlanSwitch {
   std::uint64_t step = 0;
   model::Plan plan;
-  model::Profile profile;  // what it was made for
   std::string reason;
-  std::optional<plan::Decision> verdict = {};  // where the setup has a judge
+  std::vector<model::LinkModel> links = {};  // what the links cost when it was made; empty: not measured
+  std::optional<plan::Decision> decision = {};  // of the guard, if the setup has one
 };
 
 // From `step` on these buckets go together.
@@ -77,13 +78,9 @@ struct Setup {
   std::vector<model::LinkModel> links;
   std::uint64_t partition_bytes = 1 << 20;  // largest launch of the policies that cut equal parts
   std::uint64_t credit_bytes = 4 << 20;     // bytescheduler: bytes in flight on each link
-  // What planning policies need, of exactly these buckets and links. It counts buckets in forward order, the other way
-  // round: its bucket i is buckets[buckets.size() - 1 - i].
-  std::shared_ptr<const model::Profile> profile;
-  plan::Limits limits;                        // of the knapsack policies
-  std::optional<model::UpdateCycles> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
-  std::shared_ptr<plan::ConvergenceGuard>
-      judge;  // knapsack: of the plans made from measurements; none: all are followed
+  plan::Limits limits;                            // of the knapsack policies
+  std::optional<model::UpdateCycles> pinned;      // knapsack: follow this from step 1 on instead of plans of its own
+  std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; none: all are
 };
 
 class Scheduler {
@@ -105,6 +102,16 @@ class Scheduler {
 
   // What a step takes the slowest worker of the job, waiting left out; grows and falls. Policies that plan by stages use it.
   virtual void slowest_step_measured(double us) { static_cast<void>(us); }
+
+  // The times of the job's steps and links are known, before anything of `step` is. `profile` counts buckets in forward
+  // order, the other way round: its bucket i is buckets[buckets.size() - 1 - i]. The one way in which a policy learns times:
+  // in training ProfileMeter sends it after the first steps, in a simulation the simulator before step 0. Until then a
+  // policy works without times.
+  virtual void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs now_us) {
+    static_cast<void>(profile), static_cast<void>(step), static_cast<void>(now_us);
+  }
+  // Whether the policy would use a profile before `step`. Drivers ask once a step; policies without times never want one.
+  [[nodiscard]] virtual bool wants_profile(std::uint64_t step) const { return static_cast<void>(step), false; }
 
   // The link is out of use: no policy chooses it any more. What was launched on it before still ends, as part_finished.
   // Never the last one.

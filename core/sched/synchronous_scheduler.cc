@@ -23,9 +23,9 @@ void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t c
   insert({step, 0, first, bytes, model::even_part_bytes(bytes, part_limit)});
 }
 
-void SynchronousScheduler::insert(const Ready& ready) {
+void SynchronousScheduler::insert(const ReadyTask& ready) {
   // Nearly always at one of the ends, where a deque inserts at no cost.
-  const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const Ready& a, const Ready& b) {
+  const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const ReadyTask& a, const ReadyTask& b) {
     return std::tie(a.generation, a.priority) < std::tie(b.generation, b.priority);
   });
   queue_.insert(place, ready);

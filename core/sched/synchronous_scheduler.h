@@ -16,30 +16,30 @@
 
 namespace deft::sched {
 
+inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();  // of bytes
+
+// A ready bucket, or run of buckets, of which [sent, bytes) is still to go.
+struct ReadyTask {
+  std::uint64_t generation;
+  std::uint32_t priority;  // lower goes first
+  model::BucketIndex bucket;
+  std::uint64_t bytes;
+  std::uint64_t part_bytes;  // the policy cuts parts of this size; the last may be smaller
+  std::uint64_t sent = 0;
+
+  [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
+};
+
 class SynchronousScheduler : public Scheduler {
  public:
   void part_finished(const Launch& launch, TimeUs now_us) override { board_.finish(launch, now_us); }
   void link_measured(model::LinkIndex link, const model::LinkModel& measured) override {
     board_.measured(link, measured);
   }
-  void link_lost(model::LinkIndex link) override { board_.lose(link); }
+  void link_lost(model::LinkIndex link) override { board_.remove(link); }
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
  protected:
-  static constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-
-  // A ready bucket, or run of buckets, of which [sent, bytes) is still to go.
-  struct Ready {
-    std::uint64_t generation;
-    std::uint32_t priority;  // lower goes first
-    model::BucketIndex bucket;
-    std::uint64_t bytes;
-    std::uint64_t part_bytes;  // the policy cuts parts of this size; the last may be smaller
-    std::uint64_t sent = 0;
-
-    [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
-  };
-
   SynchronousScheduler(const Setup& setup, SizeLimit window) : board_(setup.links, window), buckets_(setup.buckets) {}
 
   // Puts `bucket` into the queue: by generation, then priority, then in the order of the calls.
@@ -53,10 +53,10 @@ class SynchronousScheduler : public Scheduler {
   [[nodiscard]] const model::Bucket& bucket(model::BucketIndex index) const { return buckets_.at(index); }
 
   LinkBoard board_;
-  std::deque<Ready> queue_;
+  std::deque<ReadyTask> queue_;
 
  private:
-  void insert(const Ready& ready);
+  void insert(const ReadyTask& ready);
 
   std::vector<model::Bucket> buckets_;
   std::uint64_t launches_ = 0;

@@ -13,7 +13,8 @@
 namespace deft::sched {
 namespace {
 
-constexpr int kMaxTrials = 400;  // raisings that are tried, from the output side on
+constexpr std::size_t kMaxTrials = 400;      // raisings that are tried, from the output side on
+constexpr std::size_t kMaxEffort = 400'000;  // the same, times layers: a leader plans while its job trains
 
 // Forward of the next step, each layer once it has arrived.
 double forward_end_us(const UsByteModel& model, const std::vector<double>& arrived_us) {
@@ -110,22 +111,23 @@ double UsByteModel::parts_us() const {
   return forward_end_us(*this, arrived_us);
 }
 
-UsByteModel usbyte_model(const Setup& setup) {
+UsByteModel usbyte_model(const model::Profile& profile, std::uint64_t partition_bytes, std::uint64_t credit_bytes) {
   UsByteModel model;
   double at_us = 0;
-  for (auto it = setup.profile->buckets.rbegin(); it != setup.profile->buckets.rend(); ++it) {
+  for (auto it = profile.buckets.rbegin(); it != profile.buckets.rend(); ++it) {
     at_us += it->backward_us;
     model.layers.push_back({at_us, it->forward_us, it->bytes});
   }
   std::reverse(model.layers.begin(), model.layers.end());
   model.latency_us = std::numeric_limits<double>::infinity();
   model.bytes_per_us = 0;
-  for (const auto& link : setup.links) {
+  for (std::size_t l = 0; l < profile.links.size(); ++l) {
+    const model::LinkModel link = profile.link_model(l);
     model.latency_us = std::min(model.latency_us, link.latency_us);
     model.bytes_per_us += link.bytes_per_us;
   }
-  model.unit_bytes = setup.partition_bytes;
-  const CreditRules parts = credit_rules(setup.partition_bytes, setup.credit_bytes);
+  model.unit_bytes = partition_bytes;
+  const CreditRules parts = credit_rules(partition_bytes, credit_bytes);
   model.part_bytes = parts.part.on_link(model.bytes_per_us);
   model.credit_bytes = parts.credit.on_link(model.bytes_per_us);
   return model;
@@ -135,8 +137,9 @@ std::vector<std::uint32_t> raised_ranks(const UsByteModel& model) {
   std::vector<std::uint32_t> ranks(model.layers.size());
   std::iota(ranks.begin(), ranks.end(), 0);
   auto best = model.blocks(ranks);
-  int trials = 0;
-  for (std::size_t layer = ranks.size() - 1; layer >= 1 && trials < kMaxTrials; --layer) {
+  const std::size_t most = std::min(kMaxTrials, kMaxEffort / std::max<std::size_t>(1, ranks.size()));
+  std::size_t trials = 0;
+  for (std::size_t layer = ranks.size() - 1; layer >= 1 && trials < most; --layer) {
     const double whole_us = best.first_sent_us[layer] + model.cost_us(model.layers[layer].bytes);
     // The layer that is the newest at that time: it would otherwise overtake.
     std::size_t newest = layer;

@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "core/sched/scheduler.h"
+#include "core/model/profile.h"
 
 namespace deft::sched {
 
@@ -36,8 +36,8 @@ struct UsByteModel {
   }
 };
 
-// All links taken as one; needs setup.profile.
-UsByteModel usbyte_model(const Setup& setup);
+// All links of the profile taken as one. `partition_bytes` and `credit_bytes` as Setup has them.
+UsByteModel usbyte_model(const model::Profile& profile, std::uint64_t partition_bytes, std::uint64_t credit_bytes);
 
 // The ranks that US-Byte's raising of priorities ends with.
 std::vector<std::uint32_t> raised_ranks(const UsByteModel& model);

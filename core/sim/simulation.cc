@@ -152,6 +152,8 @@ class Simulation {
     const double busy_us = lane.computed_us() - std::exchange(computed_us_, lane.computed_us());
     const double elapsed_us = now_us_ - std::exchange(stage_began_us_, now_us_);
     const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
+    if (lane.stage() == Stage::kForward && scheduler_.wants_profile(lane.step()))
+      scheduler_.profile_measured(profile_, lane.step(), clock());
     scheduler_.stage_began(lane.stage(), lane.step(), clock(), waited_us);
     pump();
     for (const auto other : std::exchange(waiting_for_leader_, {})) try_start(other);
@@ -290,7 +292,6 @@ sched::Setup setup_for(const model::Profile& profile, std::string_view policy) {
     offset += bucket.bytes;
   }
   for (std::size_t link = 0; link < profile.links.size(); ++link) setup.links.push_back(profile.link_model(link));
-  setup.profile = std::make_shared<model::Profile>(profile);
   return setup;
 }
 

@@ -7,7 +7,9 @@
 //
 // Compute runs bucket by bucket: forward in forward order, each bucket waiting for its updates, then backward the other
 // way round. A link takes one launch at a time, in the order of the scheduler, as soon as all nodes have the gradients;
-// what is small may pass.
+// a small launch may overtake others.
+// The simulator gives the scheduler the profile before step 0, and again whenever it wants one. A scheduler that is wrapped
+// by sched::measured (profile_meter.h) measures instead, as in training.
 // No node begins a step before the leader, who knows which updates are due.
 // Nodes that are alike and keep time exactly are one: thousands cost as much as one.
 #pragma once

@@ -15,8 +15,7 @@ constexpr std::size_t kPlansShown = 8;
 nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change) {
   const model::Plan& plan = change.plan;
   nlohmann::json links = nlohmann::json::array();
-  for (std::size_t l = 0; l < plan.links.size(); ++l)
-    links.push_back({{"parts", plan.links[l].size()}, {"bytes_per_us", change.profile.link_model(l).bytes_per_us}});
+  for (const auto& link : change.links) links.push_back({{"bytes_per_us", link.bytes_per_us}});
   return {{"group", group},
           {"epoch", epoch},
           {"from_step", change.step},
@@ -87,8 +86,8 @@ void Leader::order_plan(std::uint32_t id) {
   if (!change) return;
   model::follow(group.schedules, change->step, model::cycles_of(change->plan));
   group.plans.push_back(summary(id, ++group.epoch, *change));
-  if (change->verdict && group.preserver) {
-    group.plans.back()["judgement"] = to_json(*change->verdict);
+  if (change->decision && group.preserver) {
+    group.plans.back()["judgement"] = to_json(*change->decision);
     group.plans.back()["judgement"]["statistics"] = group.preserver->statistics();
   }
   if (group.plans.size() > kPlansShown) group.plans.erase(group.plans.begin());

@@ -6,6 +6,7 @@
 #include "core/ipc/messages.h"
 #include "core/link/backends.h"
 #include "core/partition/bucketing.h"
+#include "core/sched/profile_meter.h"
 #include "daemon/leader/leader.h"
 
 namespace deft::daemon {
@@ -76,10 +77,10 @@ Result<wire::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   setup.credit_bytes = settings_.credit_bytes;
   setup.limits = limits_of(*group.declared.front());
   setup.pinned = settings_.plan;
-  setup.judge = group.preserver = make_preserver(setup.limits);
+  setup.guard = group.preserver = make_preserver(setup.limits);
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
-  group.scheduler = std::move(*scheduler);
+  group.scheduler = sched::measured(std::move(*scheduler), setup);
   for (std::size_t link = 0; link < links_.size(); ++link)
     if (!link_states_[link].lost.empty()) group.scheduler->link_lost(static_cast<model::LinkIndex>(link));
   return agreed;

@@ -17,14 +17,14 @@ bool makes_sense(const wire::GradientStatistics& s, std::uint32_t world) {
 
 }  // namespace
 
-nlohmann::json to_json(const plan::Decision& verdict) {
-  nlohmann::json json{{"judged", verdict.judged},
-                      {"accepted", verdict.accepted},
-                      {"capacity", verdict.capacity},
-                      {"max_staleness_steps", verdict.max_staleness_steps},
-                      {"attempts", verdict.attempts}};
-  if (verdict.judged) json["ratio"] = verdict.ratio;
-  if (!verdict.note.empty()) json["note"] = verdict.note;
+nlohmann::json to_json(const plan::Decision& decision) {
+  nlohmann::json json{{"judged", decision.judged},
+                      {"accepted", decision.accepted},
+                      {"capacity", decision.capacity},
+                      {"max_staleness_steps", decision.max_staleness_steps},
+                      {"attempts", decision.attempts}};
+  if (decision.judged) json["ratio"] = decision.ratio;
+  if (!decision.note.empty()) json["note"] = decision.note;
   return json;
 }
 
@@ -106,11 +106,11 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
 
 plan::GuardedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
                                         const preserve::Request& request, unsigned attempts, std::string note) {
-  verdict_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
+  decision_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
               attempts, std::move(note)};
   ratio_now_ = judgement.ratio;
   doubt_ = wanted_.empty() ? Doubt::kFor : Doubt::kAgainst;
-  return {std::move(plan), verdict_};
+  return {std::move(plan), decision_};
 }
 
 // Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh, and
@@ -119,8 +119,8 @@ Result<plan::GuardedPlan> PlanPreserver::unjudged(const Make& make, plan::Limits
   if (waits_ || fresh_) limits.max_staleness_steps = 0;
   auto plan = make(limits);
   if (!plan) return tl::unexpected(plan.error());
-  verdict_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
-  return plan::GuardedPlan{std::move(*plan), verdict_};
+  decision_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
+  return plan::GuardedPlan{std::move(*plan), decision_};
 }
 
 // Why another plan is asked for may be what the last look found, or something else meanwhile.
@@ -199,7 +199,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
     return "the Preserver: the loss rose from " + std::to_string(watch_.level()) + " to " +
            std::to_string(watch_.newest()) + " under late updates";
   }
-  if (likely && verdict_.accepted && late && !judge(in_force, walk(Doubt::kFor).value()).accepted) {
+  if (likely && decision_.accepted && late && !judge(in_force, walk(Doubt::kFor).value()).accepted) {
     found_ = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
   }
@@ -214,10 +214,10 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
 
 void PlanPreserver::judge_in_force(const model::Plan& in_force, const preserve::Walk& likely) {
   ratio_now_ = judge(in_force, likely).ratio;
-  if (verdict_.judged || waits_ || fresh_) return;
-  verdict_.judged = true;  // followed before there were statistics; content with it, or it goes
-  verdict_.ratio = ratio_now_;
-  verdict_.note = "judged after it was chosen";
+  if (decision_.judged || waits_ || fresh_) return;
+  decision_.judged = true;  // followed before there were statistics; content with it, or it goes
+  decision_.ratio = ratio_now_;
+  decision_.note = "judged after it was chosen";
 }
 
 bool PlanPreserver::wants_another() const {
@@ -248,8 +248,8 @@ nlohmann::json PlanPreserver::statistics() const {
 
 nlohmann::json PlanPreserver::status() const {
   const auto walk = this->walk(Doubt::kNone);
-  nlohmann::json judgement = to_json(verdict_);
-  if (walk && verdict_.judged) judgement["ratio_now"] = ratio_now_;
+  nlohmann::json judgement = to_json(decision_);
+  if (walk && decision_.judged) judgement["ratio_now"] = ratio_now_;
   if (!walk) judgement["note"] = walk.error().message();
   if (step_ < try_from_) judgement["try_from_step"] = try_from_;
   judgement["loss_has_risen"] = watch_.risen(target_);

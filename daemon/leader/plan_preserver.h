@@ -1,7 +1,7 @@
 // The Preserver in the leader: judges a group's plans by what its workers tell of their gradients and of the loss.
 //
 //   auto preserver = std::make_shared<PlanPreserver>(world, nodes, epsilon, patience_us);
-//   setup.judge = preserver;              // without a loss every plan is followed; with one, late plans once judged
+//   setup.guard = preserver;              // without a loss every plan is followed; with one, late plans once judged
 //   preserver->take(node, statistics);    // each time that a node sends some
 //   preserver->status();                  // JSON: the statistics, and the newest judgement
 //
@@ -10,7 +10,7 @@
 // that lies in the direction of G, the most it can. What |G|^2 decides is staleness: whether a plan can be borne.
 //
 // Steady. Until a training's first fast fall is over (preserve/onset.h) all updates are fresh, and the statistics begin
-// after it. Every value lies within two standard errors, and the verdict in force has the benefit of the doubt: a plan is
+// after it. Every value lies within two standard errors, and the decision in force has the benefit of the doubt: a plan is
 // given up when it would be refused even by those of the values that favour it, and one that was refused is tried when
 // it would be accepted even by those that speak against it, each time after twice as many steps as the time before.
 // Whether a training bears staleness of a part of its bytes is no question for a model, which knows neither curvature nor
@@ -86,7 +86,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   preserve::MergeScale merging_ = preserve::MergeScale::kMean;
   std::uint64_t refused_ = 0;  // messages
 
-  plan::Decision verdict_;           // of the plan chosen last
+  plan::Decision decision_;           // of the plan chosen last
   double ratio_now_ = 1;             // of that plan
   std::vector<model::Plan> wanted_;  // rather than that one, but refused
   Doubt doubt_ = Doubt::kNone;       // whom the next judgement favours
@@ -101,6 +101,6 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   Found found_ = Found::kNothing;
 };
 
-nlohmann::json to_json(const plan::Decision& verdict);
+nlohmann::json to_json(const plan::Decision& decision);
 
 }  // namespace deft::daemon

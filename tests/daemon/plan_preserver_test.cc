@@ -82,9 +82,9 @@ TEST(PlanPreserver, WithoutALossEveryPlanIsFollowedAndItIsSaid) {
   Job job(false);
   const auto chosen = job.choose();
   EXPECT_EQ(chosen.plan.max_merged(), 8U);
-  EXPECT_FALSE(chosen.verdict.judged);
+  EXPECT_FALSE(chosen.decision.judged);
   EXPECT_EQ(job.planner.asked.size(), 1U);
-  EXPECT_NE(chosen.verdict.note.find("report_loss"), std::string::npos);
+  EXPECT_NE(chosen.decision.note.find("report_loss"), std::string::npos);
   EXPECT_EQ(job.preserver.reconsider(chosen.plan).reason, "");
   EXPECT_TRUE(job.preserver.statistics().is_null());
 }
@@ -112,9 +112,9 @@ TEST(PlanPreserver, FarFromTheTargetMergingIsAccepted) {
   Job job;
   job.tell(1e-4, 0.01);
   const auto chosen = job.choose();
-  EXPECT_TRUE(chosen.verdict.judged);
-  EXPECT_TRUE(chosen.verdict.accepted);
-  EXPECT_EQ(chosen.verdict.attempts, 1U);
+  EXPECT_TRUE(chosen.decision.judged);
+  EXPECT_TRUE(chosen.decision.accepted);
+  EXPECT_EQ(chosen.decision.attempts, 1U);
   EXPECT_EQ(chosen.plan.max_merged(), 8U);
 }
 
@@ -123,11 +123,11 @@ TEST(PlanPreserver, WhatWouldTrainWorseIsMadeAgainWithMoreCapacity) {
   Job job;
   job.tell(0.01, 1.0);
   const auto chosen = job.choose();
-  EXPECT_TRUE(chosen.verdict.accepted);
-  EXPECT_GT(chosen.verdict.capacity, 1);
-  EXPECT_GT(chosen.verdict.attempts, 1U);
+  EXPECT_TRUE(chosen.decision.accepted);
+  EXPECT_GT(chosen.decision.capacity, 1);
+  EXPECT_GT(chosen.decision.attempts, 1U);
   EXPECT_LT(chosen.plan.max_merged(), 8U);
-  EXPECT_EQ(chosen.verdict.attempts, job.planner.asked.size());
+  EXPECT_EQ(chosen.decision.attempts, job.planner.asked.size());
 }
 
 TEST(PlanPreserver, WhereNothingIsAcceptedTheLastPlanIsFollowedAndItIsSaid) {
@@ -135,10 +135,10 @@ TEST(PlanPreserver, WhereNothingIsAcceptedTheLastPlanIsFollowedAndItIsSaid) {
   job.tell(0.01, 1.0);
   const auto stubborn = [](const plan::Limits&) -> Result<model::Plan> { return plan_of({{0, 7, 8}}); };
   const auto chosen = job.preserver.choose(stubborn, {}).value();
-  EXPECT_TRUE(chosen.verdict.judged);
-  EXPECT_FALSE(chosen.verdict.accepted);
-  EXPECT_EQ(chosen.verdict.attempts, 11U);
-  EXPECT_LT(chosen.verdict.ratio, 0.99);
+  EXPECT_TRUE(chosen.decision.judged);
+  EXPECT_FALSE(chosen.decision.accepted);
+  EXPECT_EQ(chosen.decision.attempts, 11U);
+  EXPECT_LT(chosen.decision.ratio, 0.99);
   job.tell(0.01, 1.0);
   EXPECT_EQ(job.preserver.reconsider(chosen.plan).reason, "") << "there is nothing better to change to";
 }
@@ -148,8 +148,8 @@ TEST(PlanPreserver, WithoutPatienceOnePlanIsTriedAndSaysSo) {
   job.tell(0.01, 1.0);
   const auto chosen = job.choose();
   EXPECT_EQ(job.planner.asked.size(), 1U);
-  EXPECT_FALSE(chosen.verdict.accepted);
-  EXPECT_NE(chosen.verdict.note.find("no time"), std::string::npos);
+  EXPECT_FALSE(chosen.decision.accepted);
+  EXPECT_NE(chosen.decision.note.find("no time"), std::string::npos);
 }
 
 TEST(PlanPreserver, AnImpossiblePlanIsAnErrorAsWithoutAJudge) {
@@ -206,7 +206,7 @@ TEST(PlanPreserver, LateUpdatesUnderWhichTheLossRisesAreTakenBackAtOnce) {
   EXPECT_LE(samples, 8);
   const auto fresh = job.preserver.choose(make, {}).value();
   EXPECT_EQ(fresh.plan.max_staleness(), 0U);
-  EXPECT_NE(fresh.verdict.note.find("the loss had risen"), std::string::npos);
+  EXPECT_NE(fresh.decision.note.find("the loss had risen"), std::string::npos);
   job.tell(0.005, 0.5, 60);
   EXPECT_EQ(job.preserver.reconsider(fresh.plan).reason, "");
   EXPECT_EQ(job.preserver.choose(make, {}).value().plan.max_staleness(), 0U) << "whoever asks";
@@ -230,7 +230,7 @@ TEST(PlanPreserver, EverythingLateIsRefusedWhereTheGradientSwings) {
     return plan_of({{0, 0, 1 + std::min(1U, limits.max_staleness_steps)}});
   };
   const auto chosen = job.preserver.choose(make, {}).value();
-  EXPECT_TRUE(chosen.verdict.judged);
+  EXPECT_TRUE(chosen.decision.judged);
   EXPECT_EQ(chosen.plan.max_staleness(), 0U);
 }
 
@@ -282,8 +282,8 @@ TEST(PlanPreserver, ALossAtItsTargetIsNotJudged) {
   job.loss = 0;
   job.tell(0, 1.0);
   const auto chosen = job.choose();
-  EXPECT_FALSE(chosen.verdict.judged);
-  EXPECT_NE(chosen.verdict.note.find("not above its target"), std::string::npos);
+  EXPECT_FALSE(chosen.decision.judged);
+  EXPECT_NE(chosen.decision.note.find("not above its target"), std::string::npos);
 }
 
 TEST(PlanPreserver, UntilTheFirstFallOfTheLossIsOverNothingIsMerged) {
@@ -292,7 +292,7 @@ TEST(PlanPreserver, UntilTheFirstFallOfTheLossIsOverNothingIsMerged) {
     job.tell_one(0.01);
     const auto chosen = job.choose();
     EXPECT_EQ(chosen.plan.max_merged(), 1U) << job.loss;
-    EXPECT_NE(chosen.verdict.note.find("only begun"), std::string::npos);
+    EXPECT_NE(chosen.decision.note.find("only begun"), std::string::npos);
     EXPECT_EQ(job.preserver.reconsider(chosen.plan).reason, "");
   }
   const auto fresh = job.choose().plan;
@@ -309,7 +309,7 @@ TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThe
     job.tell_one(0);
     const auto fresh = job.choose();
     EXPECT_EQ(fresh.plan.max_merged(), 1U);
-    EXPECT_NE(fresh.verdict.note.find("only begun"), std::string::npos);
+    EXPECT_NE(fresh.decision.note.find("only begun"), std::string::npos);
     EXPECT_EQ(job.preserver.reconsider(fresh.plan).reason, "");
   }
   const auto fresh = job.choose().plan;
@@ -318,8 +318,8 @@ TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThe
   EXPECT_NE(job.preserver.reconsider(fresh).reason.find("ready for late updates"), std::string::npos);
   const auto late = job.choose();
   EXPECT_EQ(late.plan.max_merged(), 8U);
-  EXPECT_FALSE(late.verdict.judged);
-  EXPECT_NE(late.verdict.note.find("no SGD"), std::string::npos);
+  EXPECT_FALSE(late.decision.judged);
+  EXPECT_NE(late.decision.note.find("no SGD"), std::string::npos);
   EXPECT_EQ(job.preserver.reconsider(late.plan).reason, "");
   EXPECT_FALSE(job.preserver.statistics().contains("gradient"));
 
@@ -333,7 +333,7 @@ TEST(PlanPreserver, TheLossAloneLetsLateUpdatesBeginAfterItsFirstFallAndTakesThe
   EXPECT_NE(risen.reason.find("the loss rose"), std::string::npos);
   const auto back = job.choose();
   EXPECT_EQ(back.plan.max_merged(), 1U);
-  EXPECT_NE(back.verdict.note.find("the loss had risen"), std::string::npos);
+  EXPECT_NE(back.decision.note.find("the loss had risen"), std::string::npos);
   job.loss = 2.4;
   job.tell(0, 0, 200);
   EXPECT_NE(job.preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
@@ -344,21 +344,21 @@ TEST(PlanPreserver, UntilThereAreEnoughSamplesNothingIsMerged) {
   Job job;
   job.tell(1e-4, 0.2, 3);
   const auto chosen = job.choose();
-  EXPECT_FALSE(chosen.verdict.judged);
-  EXPECT_NE(chosen.verdict.note.find("too few samples"), std::string::npos);
+  EXPECT_FALSE(chosen.decision.judged);
+  EXPECT_NE(chosen.decision.note.find("too few samples"), std::string::npos);
   EXPECT_EQ(chosen.plan.max_merged(), 1U);
-  EXPECT_EQ(chosen.verdict.max_staleness_steps, 0U);
+  EXPECT_EQ(chosen.decision.max_staleness_steps, 0U);
   EXPECT_EQ(job.preserver.reconsider(chosen.plan).reason, "");
   job.tell(1e-4, 0.2, 1);
   EXPECT_NE(job.preserver.reconsider(chosen.plan).reason, "") << "now it can be judged";
-  EXPECT_TRUE(job.choose().verdict.judged);
+  EXPECT_TRUE(job.choose().decision.judged);
   EXPECT_EQ(job.preserver.reconsider(chosen.plan).reason, "");
 }
 
 TEST(PlanPreserver, AGradientThatDrownsInNoiseIsNoReasonToRefuse) {
   Job job;
   for (int i = 0; i < 8; ++i) job.tell_one(-0.1, 0.2);
-  EXPECT_TRUE(job.choose().verdict.accepted);
+  EXPECT_TRUE(job.choose().decision.accepted);
   EXPECT_FALSE(job.preserver.statistics().contains("noise_scale"));
 }
 

@@ -1,4 +1,4 @@
-// The judge of a setup: which plans the knapsack policy follows, and when it plans anew because of the judge.
+// The guard of a setup: which plans the knapsack policy follows, and when it plans anew because of the guard.
 #include "core/plan/convergence_guard.h"
 
 #include <gtest/gtest.h>
@@ -6,6 +6,7 @@
 #include <memory>
 
 #include "core/model/update_schedule.h"
+#include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -37,20 +38,20 @@ struct NeedsCapacity final : plan::ConvergenceGuard {
 };
 
 // Two links' worth of gradients on one, steps of 4 ms: without waiting every second update must be left out.
-Setup narrow_setup(std::shared_ptr<plan::ConvergenceGuard> judge) {
+Setup narrow_setup(std::shared_ptr<plan::ConvergenceGuard> guard) {
   Setup setup;
   setup.policy = "knapsack";
   for (std::uint32_t b = 0; b < 4; ++b)
     setup.buckets.push_back({"b", b * 200'000ULL, 200'000, model::DType::kFloat32, 3 - b, b, 1});
   setup.links.push_back({"link", 10, 100});
   setup.limits.max_generations = 8;
-  setup.judge = std::move(judge);
+  setup.guard = std::move(guard);
   return setup;
 }
 
 class Driver {
  public:
-  explicit Driver(const Setup& setup) : buckets_(setup.buckets.size()), scheduler_(make_scheduler(setup).value()) {}
+  explicit Driver(const Setup& setup) : buckets_(setup.buckets.size()), scheduler_(measured(make_scheduler(setup).value(), setup)) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i, ++step_) {
@@ -82,12 +83,12 @@ TEST(ConvergenceGuard, ARefusedPlanIsMadeAgainWithMoreUpdates) {
   judged.run(12);
   ASSERT_EQ(free.switches.size(), 1U);
   ASSERT_EQ(judged.switches.size(), 1U);
-  EXPECT_FALSE(free.switches[0].verdict);
+  EXPECT_FALSE(free.switches[0].decision);
   const PlanSwitch& change = judged.switches[0];
-  ASSERT_TRUE(change.verdict);
-  EXPECT_TRUE(change.verdict->accepted);
-  EXPECT_GE(change.verdict->capacity, 1.5);
-  EXPECT_EQ(change.verdict->attempts, 4U);
+  ASSERT_TRUE(change.decision);
+  EXPECT_TRUE(change.decision->accepted);
+  EXPECT_GE(change.decision->capacity, 1.5);
+  EXPECT_EQ(change.decision->attempts, 4U);
   EXPECT_GT(change.plan.updates_per_step(), free.switches[0].plan.updates_per_step());
   EXPECT_GT(change.plan.step_us, free.switches[0].plan.step_us);
 }
@@ -100,7 +101,7 @@ TEST(ConvergenceGuard, MoreCapacityLetsUpdatesBeFreshToo) {
   ASSERT_EQ(driver.switches.size(), 1U);
   EXPECT_EQ(driver.switches[0].plan.max_staleness(), 0U);
   EXPECT_EQ(driver.switches[0].plan.stale_share(), 0);
-  setup.judge = nullptr;
+  setup.guard = nullptr;
   Driver free(setup);
   free.run(12);
   ASSERT_EQ(free.switches.size(), 1U);
@@ -111,25 +112,25 @@ TEST(ConvergenceGuard, WhereNoPlanIsAcceptedTheLastIsFollowedAndSaysSo) {
   Driver driver(narrow_setup(std::make_shared<NeedsCapacity>(1000, 3)));
   driver.run(12);
   ASSERT_EQ(driver.switches.size(), 1U);
-  ASSERT_TRUE(driver.switches[0].verdict);
-  EXPECT_FALSE(driver.switches[0].verdict->accepted);
-  EXPECT_EQ(driver.switches[0].verdict->attempts, 3U);
+  ASSERT_TRUE(driver.switches[0].decision);
+  EXPECT_FALSE(driver.switches[0].decision->accepted);
+  EXPECT_EQ(driver.switches[0].decision->attempts, 3U);
 }
 
 TEST(ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
-  const auto judge = std::make_shared<NeedsCapacity>(1);
-  Driver driver(narrow_setup(judge));
+  const auto guard = std::make_shared<NeedsCapacity>(1);
+  Driver driver(narrow_setup(guard));
   driver.run(60);
   ASSERT_EQ(driver.switches.size(), 1U);
-  EXPECT_EQ(judge->choices, 1U);
-  judge->mind = "the loss has fallen";
-  judge->capacity = 1.5;
+  EXPECT_EQ(guard->choices, 1U);
+  guard->mind = "the loss has fallen";
+  guard->capacity = 1.5;
   driver.run(16);  // two looks
-  EXPECT_EQ(judge->choices, 1U);
-  judge->mind = "";
+  EXPECT_EQ(guard->choices, 1U);
+  guard->mind = "";
   driver.run(64);
   EXPECT_EQ(driver.switches.size(), 1U);
-  judge->mind = "the loss has fallen";
+  guard->mind = "the loss has fallen";
   driver.run(64);
   ASSERT_EQ(driver.switches.size(), 2U);
   EXPECT_EQ(driver.switches[1].reason, "the loss has fallen");
@@ -137,13 +138,13 @@ TEST(ConvergenceGuard, AChangeOfMindCountsOnlyWhenItIsSeenAgainAndAgain) {
 }
 
 TEST(ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
-  const auto judge = std::make_shared<NeedsCapacity>(1);
-  Driver driver(narrow_setup(judge));
+  const auto guard = std::make_shared<NeedsCapacity>(1);
+  Driver driver(narrow_setup(guard));
   driver.run(60);
   ASSERT_EQ(driver.switches.size(), 1U);
-  judge->mind = "the loss has risen";
-  judge->immediate = true;
-  judge->capacity = 1.5;
+  guard->mind = "the loss has risen";
+  guard->immediate = true;
+  guard->capacity = 1.5;
   driver.run(9);  // one look
   ASSERT_EQ(driver.switches.size(), 2U);
   EXPECT_EQ(driver.switches[1].reason, "the loss has risen");
@@ -155,7 +156,7 @@ TEST(ConvergenceGuard, APinnedPlanIsNotJudged) {
   Driver driver(setup);
   driver.run(40);
   ASSERT_EQ(driver.switches.size(), 1U);
-  EXPECT_FALSE(driver.switches[0].verdict);
+  EXPECT_FALSE(driver.switches[0].decision);
 }
 
 }  // namespace

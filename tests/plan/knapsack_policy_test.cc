@@ -5,6 +5,7 @@
 #include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
 #include "core/plan/planner.h"
+#include "core/sched/profile_meter.h"
 #include "core/sim/simulation.h"
 #include "tests/plan/random_profile.h"
 
@@ -15,10 +16,10 @@ model::Profile vgg19() { return model::read_profile(DEFT_PROFILES "/vgg19_deft_t
 
 Result<sim::Outcome> run(const model::Profile& profile, std::string_view policy, bool given = true,
                          const sim::Options& options = {}) {
-  auto setup = sim::setup_for(profile, policy);
-  if (!given) setup.profile.reset();
-  const auto scheduler = papers::make_scheduler(setup);
+  const auto setup = sim::setup_for(profile, policy);
+  auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
+  if (!given) scheduler = measured(std::move(*scheduler), setup);
   return sim::simulate(**scheduler, profile, options);
 }
 
@@ -60,9 +61,7 @@ TEST(KnapsackPaperPolicy, sendsWhatNoKnapsackHolds) {
 }
 
 TEST(KnapsackPaperPolicy, asksForAProfile) {
-  const auto outcome = run(vgg19(), "knapsack-paper", false);
-  ASSERT_FALSE(outcome);
-  EXPECT_NE(outcome.error().message().find("profile"), std::string::npos);
+  EXPECT_THROW(run(vgg19(), "knapsack-paper", false), std::logic_error);
 }
 
 RC_GTEST_PROP(KnapsackPolicy, SimulatedStepsTakeTheComputeTimeAndThePlansRate, ()) {
@@ -109,7 +108,6 @@ RC_GTEST_PROP(KnapsackPolicy, LosesLittleWhereForwardIsSharedOutOtherwise, ()) {
 Result<sim::Outcome> run_pinned(const char* cycle, const plan::Limits& limits = {}) {
   const auto profile = vgg19();
   auto setup = sim::setup_for(profile, "knapsack");
-  setup.profile.reset();
   setup.limits = limits;
   setup.pinned = model::parse_cycles(cycle).value();
   const auto scheduler = papers::make_scheduler(setup);

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/model/update_schedule.h"
+#include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -32,7 +33,7 @@ class Driver {
   explicit Driver(const Setup& setup, TimeUs spread_us = 2250)
       : setup_(setup),
         spread_us_(spread_us),
-        scheduler_(make_scheduler(setup).value()),
+        scheduler_(measured(make_scheduler(setup).value(), setup)),
         schedules_(setup.buckets.size()) {}
 
   void step() {

@@ -1,6 +1,7 @@
 // What MG-WFBP merges, when, and when it looks again.
 #include <gmock/gmock.h>
 
+#include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -26,12 +27,12 @@ Setup setup_of(std::size_t buckets, std::vector<model::LinkModel> links) {
 }
 
 // Backward takes so long for each bucket, in the order of production.
-std::shared_ptr<model::Profile> profile_of(const Setup& setup, const std::vector<double>& backward_us) {
+model::Profile profile_of(const Setup& setup, const std::vector<double>& backward_us) {
   model::Profile profile;
   for (std::size_t b = setup.buckets.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), setup.buckets[b].bytes, 1, backward_us[b], {}});
   for (const auto& link : setup.links) profile.links.push_back({link.name, link.latency_us, {}, link.bytes_per_us});
-  return std::make_shared<model::Profile>(profile);
+  return profile;
 }
 
 std::vector<Launch> launches_of_step(Scheduler& scheduler, std::uint64_t step, const std::vector<BucketIndex>& order) {
@@ -47,8 +48,8 @@ std::vector<Launch> launches_of_step(Scheduler& scheduler, std::uint64_t step, c
 TEST(MgWfbp, MergesWhatWaitsForTheLinkAnywayAndSendsItWhenTheLastIsReady) {
   // The first goes at 10 and takes 105; the others are ready meanwhile.
   auto setup = setup_of(3, {{"l", 5, 1}});
-  setup.profile = profile_of(setup, {10, 10, 10});
   auto scheduler = *make_scheduler(setup);
+  scheduler->profile_measured(profile_of(setup, {10, 10, 10}), 0, 0);
   scheduler->bucket_ready(2, 0, 0);
   EXPECT_TRUE(scheduler->take_launches(0).empty());
   scheduler->bucket_ready(0, 0, 0);
@@ -60,8 +61,8 @@ TEST(MgWfbp, MergesWhatWaitsForTheLinkAnywayAndSendsItWhenTheLastIsReady) {
 
 TEST(MgWfbp, KeepsApartWhatWouldOnlyBeDelayed) {
   auto setup = setup_of(2, {{"l", 5, 1}});
-  setup.profile = profile_of(setup, {500, 500});
   auto scheduler = *make_scheduler(setup);
+  scheduler->profile_measured(profile_of(setup, {500, 500}), 0, 0);
   EXPECT_THAT(launches_of_step(*scheduler, 0, {0, 1}), testing::ElementsAre(Part(0, 0, 100), Part(1, 0, 100)));
 }
 
@@ -69,8 +70,8 @@ TEST(MgWfbp, MergesNothingOverABorderOfTypesOrOverAGap) {
   auto setup = setup_of(6, {{"l", 1000, 1}});
   for (const std::size_t i : {2, 3, 4, 5}) setup.buckets[i].dtype = model::DType::kUInt8;
   for (const std::size_t i : {4, 5}) setup.buckets[i].offset += 4096;
-  setup.profile = profile_of(setup, {1, 1, 1, 1, 1, 1});
   auto scheduler = *make_scheduler(setup);
+  scheduler->profile_measured(profile_of(setup, {1, 1, 1, 1, 1, 1}), 0, 0);
   EXPECT_THAT(launches_of_step(*scheduler, 0, {0, 1, 2, 3, 4, 5}),
               testing::ElementsAre(Part(0, 0, 200), Part(2, 0, 200), Part(4, 0, 200)));
 }
@@ -79,8 +80,8 @@ TEST(MgWfbp, SharesWhatItMergedAmongLinksInPartsThatCrossBuckets) {
   auto setup = setup_of(4, {{"a", 1000, 1}, {"b", 1000, 1}});
   setup.partition_bytes = 192;
   setup.credit_bytes = 1 << 20;
-  setup.profile = profile_of(setup, {1, 1, 1, 1});
   auto scheduler = *make_scheduler(setup);
+  scheduler->profile_measured(profile_of(setup, {1, 1, 1, 1}), 0, 0);
   for (const BucketIndex bucket : {0, 1, 2, 3}) scheduler->bucket_ready(bucket, 0, 0);
   const auto launches = scheduler->take_launches(0);
   EXPECT_THAT(launches, testing::ElementsAre(Part(0, 0, 192), Part(1, 92, 192), Part(3, 84, 16)));
@@ -90,7 +91,7 @@ TEST(MgWfbp, SharesWhatItMergedAmongLinksInPartsThatCrossBuckets) {
 // Steps as the daemon sees them: all buckets of a step ready one after the other, `gap_us` apart.
 class Live {
  public:
-  explicit Live(const Setup& setup) : scheduler_(*make_scheduler(setup)), buckets_(setup.buckets.size()) {}
+  explicit Live(const Setup& setup) : scheduler_(measured(*make_scheduler(setup), setup)), buckets_(setup.buckets.size()) {}
 
   std::vector<Launch> step(TimeUs gap_us) {
     scheduler_->stage_began(Stage::kForward, step_, now_, 0);

@@ -1,0 +1,88 @@
+#include "core/sched/profile_watch.h"
+
+#include <cmath>
+#include <utility>
+
+namespace deft::sched {
+namespace {
+
+constexpr double kMoved = 0.1;  // a change of a time or a throughput that is worth a new decision
+
+bool moved(double now, double then) { return now > then + kMoved * then || now < then - kMoved * then; }
+
+// "a step's compute time (us) went from 100 to 120".
+std::string describe_change(const std::string& what, double before, double after) {
+  return what + " went from " + std::to_string(std::llround(before)) + " to " + std::to_string(std::llround(after));
+}
+
+std::string describe_loss(const std::vector<bool>& lost) {
+  std::string links;
+  for (std::size_t l = 0; l < lost.size(); ++l)
+    if (lost[l]) links += (links.empty() ? "" : ", ") + std::to_string(l);
+  return "the loss of link " + links;
+}
+
+// What has moved away from the profile that a decision was made for; empty: nothing that matters. Lost links do not count.
+std::string describe_move(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {
+  if (moved(now.compute_us(), then.compute_us()))
+    return describe_change("a step's compute time (us)", then.compute_us(), now.compute_us());
+  if (std::abs(now.forward_us() - then.forward_us()) > kMoved * then.compute_us())  // its share matters, not itself
+    return describe_change("the forward time (us)", then.forward_us(), now.forward_us());
+  for (std::size_t l = 0; l < now.links.size(); ++l) {
+    if (lost[l]) continue;
+    const double before = then.link_model(l).bytes_per_us * 8, after = now.link_model(l).bytes_per_us * 8;
+    if (moved(after, before))
+      return describe_change("link " + std::to_string(l) + "'s throughput (Mbit/s)", before, after);
+  }
+  return "";
+}
+
+std::string describe_latency(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {
+  for (std::size_t l = 0; l < lost.size(); ++l) {
+    const double before = then.links[l].latency_us, after = now.links[l].latency_us;
+    if (!lost[l] && moved(after, before))
+      return describe_change("link " + std::to_string(l) + "'s latency (us)", before, after);
+  }
+  return "";
+}
+
+}  // namespace
+
+std::optional<std::string> ProfileWatch::look(const model::Profile& profile, std::uint64_t step,
+                                              const std::function<plan::ReplanReason()>& own) {
+  trigger_.looked(step, has_decided());
+  plan::ReplanReason found = reason(profile, own);
+  if (!trigger_.confirm(found)) return std::nullopt;
+  return std::move(found.reason);
+}
+
+plan::ReplanReason ProfileWatch::reason(const model::Profile& profile,
+                                        const std::function<plan::ReplanReason()>& own) const {
+  if (!decided_for_) return {"the first profile", true};
+  if (lost_ != lost_then_) return {describe_loss(lost_), true};
+  plan::ReplanReason others = own ? own() : plan::ReplanReason{};
+  if (others.immediate) return others;
+  std::string text = describe_move(profile, *decided_for_, lost_);
+  if (text.empty() && latencies_) text = describe_latency(profile, *decided_for_, lost_);
+  return text.empty() ? others : plan::ReplanReason{std::move(text), false};
+}
+
+void ProfileWatch::decided(const model::Profile& profile) {
+  decided_for_ = profile;
+  lost_then_ = lost_;
+  trigger_.decided();
+}
+
+void ProfileWatch::link_lost(std::size_t link) {
+  lost_[link] = true;
+  trigger_.hurry();
+}
+
+model::Profile ProfileWatch::remaining(const model::Profile& profile) const {
+  model::Profile rest = profile;
+  for (std::size_t l = lost_.size(); l-- > 0;)
+    if (lost_[l]) rest.links.erase(rest.links.begin() + static_cast<std::ptrdiff_t>(l));
+  return rest;
+}
+
+}  // namespace deft::sched
