@@ -38,12 +38,12 @@ model::Profile profile_of(std::size_t buckets, std::size_t links, double coverag
   return profile;
 }
 
-void plan(benchmark::State& state) {
+void plan_within(benchmark::State& state, const Limits& limits) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), static_cast<std::size_t>(state.range(1)),
                                   static_cast<double>(state.range(2)) / 100);
   model::Plan last;
   for (auto _ : state) {
-    auto plan = find_plan(profile, {});
+    auto plan = find_plan(profile, limits);
     if (!plan) return state.SkipWithError(plan.error().message().c_str());
     last = std::move(*plan);
   }
@@ -51,6 +51,8 @@ void plan(benchmark::State& state) {
   state.counters["step_of_compute"] = last.step_us / last.compute_us;
   state.counters["staleness"] = last.max_staleness();
 }
+void plan(benchmark::State& state) { plan_within(state, {}); }
+void plan_in_training(benchmark::State& state) { plan_within(state, training_limits()); }
 BENCHMARK(plan)
     ->ArgNames({"buckets", "links", "coverage"})
     ->ArgsProduct({{20}, {2}, {50, 99, 130, 198, 400, 800}})
@@ -58,7 +60,14 @@ BENCHMARK(plan)
     ->ArgsProduct({{2000}, {4}, {50, 99, 130, 198, 400, 800}})
     ->Unit(benchmark::kMillisecond);
 
-// Synchronous plans, and caps that allow no plan without waiting: the search goes through all rhythms.
+BENCHMARK(plan_in_training)
+    ->ArgNames({"buckets", "links", "coverage"})
+    ->ArgsProduct({{20}, {2}, {50, 130, 198, 400}})
+    ->ArgsProduct({{200}, {4}, {50, 130, 198, 400}})
+    ->ArgsProduct({{2000}, {4}, {50, 130, 198, 400}})
+    ->Unit(benchmark::kMillisecond);
+
+// Synchronous plans, and caps that allow no plan without waiting: the search goes through all update ratios.
 void plan_with_caps(benchmark::State& state) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), 4, 4);
   Limits limits;

@@ -46,8 +46,8 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 }  // namespace
 
-plan::Limits Leader::limits_of(const wire::Declare& declare) const {
-  plan::Limits limits;
+plan::Limits Leader::limits_of(const proto::Declare& declare) const {
+  plan::Limits limits = plan::training_limits();
   limits.max_staleness_steps = settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
   limits.stale_share = settings_.max_late_percent / 100.0;

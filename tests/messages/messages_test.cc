@@ -77,7 +77,7 @@ ScheduledPlan any_dated(const model::Profile& profile) {
 RC_GTEST_PROP(PlanMessage, LosesNothing, ()) {
   const auto profile = any_profile({.most_buckets = 12});
   const auto dated = any_dated(profile);
-  const auto again = from_message(over_the_wire(to_message(dated)), bucket_bytes(profile), profile.links.size());
+  const auto again = from_message(over_the_wire(to_message(dated)), bucket_bytes(profile));
   if (!again) RC_FAIL(again.error().message());
   RC_ASSERT(*again == dated);
 }
@@ -85,7 +85,7 @@ RC_GTEST_PROP(PlanMessage, LosesNothing, ()) {
 RC_GTEST_PROP(PlanMessage, ItsJsonLosesNothing, ()) {
   const auto profile = any_profile({.most_buckets = 6});
   const auto dated = any_dated(profile);
-  const auto again = parse_plan(to_json(dated), bucket_bytes(profile), profile.links.size());
+  const auto again = parse_plan(to_json(dated), bucket_bytes(profile));
   if (!again) RC_FAIL(again.error().message());
   RC_ASSERT(*again == dated);
 }
@@ -97,37 +97,28 @@ RC_GTEST_PROP(PlanMessage, AChangedPlanIsRefused, ()) {
   const auto delta = *rc::gen::inRange(1U, 1000U);
   const auto g = *rc::gen::inRange(0, message.generations_size());
   auto& generation = *message.mutable_generations(g);
-  auto& link = *message.mutable_links(*rc::gen::suchThat(rc::gen::inRange(0, message.links_size()),
-                                                         [&](int l) { return message.links(l).parts_size() > 0; }));
-  auto& part = *link.mutable_parts(*rc::gen::inRange(0, link.parts_size()));
-  switch (*rc::gen::inRange(0, 10)) {
+  switch (*rc::gen::inRange(0, 5)) {
     case 0: message.set_period_steps(message.period_steps() + delta); break;
     case 1: generation.set_first_step(generation.first_step() + delta); break;
     case 2: generation.set_last_step(generation.last_step() + delta); break;
     case 3: generation.set_apply_step(generation.apply_step() + delta); break;
-    case 4: part.set_bucket(part.bucket() + delta); break;
-    case 5: part.set_generation(part.generation() + delta); break;
-    case 6: part.set_offset(part.offset() + delta); break;
-    case 7: part.set_bytes(part.bytes() + delta); break;
-    case 8: link.mutable_parts()->RemoveLast(); break;
     default: message.set_hash(message.hash() ^ delta); break;
   }
-  RC_ASSERT(!from_message(message, bucket_bytes(profile), profile.links.size()).has_value());
+  RC_ASSERT(!from_message(message, bucket_bytes(profile)).has_value());
 }
 
 TEST(PlanMessage, NamesTheFieldAtFault) {
   const std::vector<std::uint64_t> bytes{8, 8};
-  const ScheduledPlan good{
-      3, 100, {2, {{0, 0, 2}, {1, 1, 3}}, {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 8}, {1, 1, 0, 8}}}, 5, 4}};
+  const ScheduledPlan good{3, 100, {2, {{0, 0, 2}, {1, 1, 3}}, 5, 4, {{1, {{0, 1, 2}}}}, {8, 8}}};
   const auto says = [&](auto change) {
     auto message = to_message(good);
     change(message);
-    const auto dated = from_message(message, bytes, 1);
+    const auto dated = from_message(message, bytes);
     return dated ? std::string("fine") : dated.error().message();
   };
   EXPECT_EQ(says([](auto&) {}), "fine");
-  EXPECT_THAT(says([](auto& m) { m.mutable_links(0)->mutable_parts(2)->set_bucket(7); }),
-              StartsWith("plan.links[0].parts[2].bucket: 7"));
+  EXPECT_THAT(says([](auto& m) { m.mutable_own_generations(0)->set_bucket(7); }),
+              StartsWith("plan.own_generations: of bucket 7"));
   EXPECT_THAT(says([](auto& m) { m.mutable_generations(1)->set_apply_step(1); }),
               StartsWith("plan.generations[1].apply_step: "));
   EXPECT_THAT(says([](auto& m) { m.set_step_us(-1); }), StartsWith("plan.step_us: -1"));
@@ -140,14 +131,15 @@ TEST(PlanMessage, NamesTheFieldAtFault) {
 TEST(PlanMessage, NamesTheFieldAtFaultInJson) {
   const std::vector<std::uint64_t> bytes{8};
   const auto says = [&](const std::string& text) {
-    const auto dated = parse_plan(text, bytes, 1);
+    const auto dated = parse_plan(text, bytes);
     return dated ? std::string("fine") : dated.error().message();
   };
   EXPECT_THAT(says("{"), StartsWith("plan: "));
   EXPECT_THAT(says(R"({"period_steps": "many"})"), HasSubstr("period_steps"));
   EXPECT_THAT(says(R"({"generations": [{"first_step": -1}]})"), HasSubstr("first_step"));
   EXPECT_THAT(says(R"({"speed": 1})"), HasSubstr("speed"));
-  EXPECT_THAT(says(R"({"period_steps": 1, "generations": [{"apply_step": 1}]})"), HasSubstr("links: "));
+  EXPECT_THAT(says(R"({"period_steps": 1, "generations": [{"apply_step": 0}]})"),
+              HasSubstr("generations[0].apply_step: "));
 }
 
 }  // namespace

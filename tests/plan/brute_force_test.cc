@@ -9,7 +9,7 @@
 #include <numeric>
 
 #include "core/plan/planner.h"
-#include "core/plan/problem.h"
+#include "core/plan/timetable.h"
 #include "tests/plan/exact_search.h"
 #include "tests/plan/random_profile.h"
 
@@ -24,10 +24,10 @@ class Enumeration {
   // All plans that merge the steps up to each of `last_steps`.
   void run(const std::vector<std::uint32_t>& last_steps) {
     shortest_us_ = std::numeric_limits<double>::infinity();
-    plan_ = {};
-    plan_.period_steps = last_steps.back() + 1;
+    table_ = {};
+    table_.plan.period_steps = last_steps.back() + 1;
     std::uint32_t first = 0;
-    for (const auto last : last_steps) plan_.generations.push_back({first, last, 0}), first = last + 1;
+    for (const auto last : last_steps) table_.plan.generations.push_back({first, last, 0}), first = last + 1;
     order_.resize(problem_.buckets() * last_steps.size());
     std::iota(order_.begin(), order_.end(), std::size_t{0});
     delay(0);
@@ -37,39 +37,43 @@ class Enumeration {
 
  private:
   void delay(std::size_t generation) {
-    if (generation == plan_.generations.size()) return orders();
-    auto& g = plan_.generations[generation];
+    if (generation == table_.plan.generations.size()) return orders();
+    auto& g = table_.plan.generations[generation];
     for (g.apply_step = g.last_step + 1; g.apply_step <= g.last_step + 1 + max_staleness_; ++g.apply_step)
       delay(generation + 1);
   }
   void orders() {
-    if (plan_.generations.size() > 1 && plan_.generations[1].apply_step <= plan_.generations[0].apply_step) return;
-    if (plan_.generations.back().apply_step >= plan_.generations.front().apply_step + plan_.period_steps) return;
+    if (table_.plan.generations.size() > 1 &&
+        table_.plan.generations[1].apply_step <= table_.plan.generations[0].apply_step)
+      return;
+    if (table_.plan.generations.back().apply_step >=
+        table_.plan.generations.front().apply_step + table_.plan.period_steps)
+      return;
     std::sort(order_.begin(), order_.end());
     do  // one order of all parts, cut anywhere: what is before the cut goes on the first link
       for (std::size_t cut = problem_.links() == 1 ? order_.size() : 0; cut <= order_.size(); ++cut) judge(cut);
     while (std::next_permutation(order_.begin(), order_.end()));
   }
   void judge(std::size_t cut) {
-    plan_.links.assign(problem_.links(), {});
+    table_.links.assign(problem_.links(), {});
     for (std::size_t i = 0; i < order_.size(); ++i) {
       const auto bucket = static_cast<model::BucketIndex>(order_[i] % problem_.buckets());
       const auto generation = static_cast<std::uint32_t>(order_[i] / problem_.buckets());
-      plan_.links[i < cut ? 0 : 1].push_back({bucket, generation, 0, problem_.bucket(bucket).bytes});
+      table_.links[i < cut ? 0 : 1].push_back({bucket, generation, 0, problem_.bucket(bucket).bytes, 0});
     }
-    const auto result = evaluate(plan_, problem_);
+    const auto result = evaluate(table_, problem_);
     if (result.runs) shortest_us_ = std::min(shortest_us_, result.step_us);
   }
 
   const Problem& problem_;
   std::uint32_t max_staleness_;
-  model::Plan plan_;
+  Timetable table_;
   std::vector<std::size_t> order_;  // generation * buckets + bucket
   double shortest_us_ = 0;
 };
 
 // Every way to merge up to three steps: the last step of each generation.
-const std::vector<std::vector<std::uint32_t>> kRhythms = {{0}, {0, 1}, {0, 1, 2}, {0, 2}, {1, 2}, {1}, {2}};
+const std::vector<std::vector<std::uint32_t>> kMerges = {{0}, {0, 1}, {0, 1, 2}, {0, 2}, {1, 2}, {1}, {2}};
 
 double rate(const std::vector<std::uint32_t>& last_steps) {
   return static_cast<double>(last_steps.size()) / (last_steps.back() + 1);
@@ -82,7 +86,7 @@ RC_GTEST_PROP(ExactSearch, KnowsWhatTryingAllPlansOfThreeBucketsFinds, ()) {
   ExactSearch exact(problem, cap);
   Enumeration all(problem, cap);
   double shortest_us = std::numeric_limits<double>::infinity();
-  for (const auto& last_steps : kRhythms) {
+  for (const auto& last_steps : kMerges) {
     if (last_steps.back() > 1) continue;
     all.run(last_steps);
     shortest_us = std::min(shortest_us, all.shortest_us());
@@ -110,15 +114,15 @@ RC_GTEST_PROP(BruteForce, NoPlanOfWholeBucketsIsTwoPercentBetter, ()) {
   const Problem problem(profile);
   ExactSearch exact(problem, cap);
   RC_ASSERT(plan->step_us <= 1.02 * exact.least_step_us(cap == 0 ? 1 : 3));
-  for (const auto& last_steps : kRhythms) {
+  for (const auto& last_steps : kMerges) {
     const bool is_tried = cap > 0 || last_steps.size() == last_steps.back() + 1;  // synchronous: one update a step
     if (!is_tried || plan->updates_per_step() >= 0.98 * rate(last_steps)) continue;
     RC_ASSERT(exact.runs_without_waiting(last_steps) == false);
   }
 }
 
-// Up to 8 buckets cut in any way: where staleness is allowed no step is shorter than compute, and no rhythm of up to three
-// steps can be faster than the links' limit. The limit knows no latency of cuts: a rhythm within 1 % of it is not counted.
+// Up to 8 buckets cut in any way: where staleness is allowed no step is shorter than compute, and no update ratio of up to three
+// steps can be faster than the links' limit. The limit knows no latency of cuts: a update ratio within 1 % of it is not counted.
 RC_GTEST_PROP(Bounds, NoRhythmOfThreeStepsIsTwoPercentFaster, ()) {
   const auto profile = any_profile({.most_buckets = 8, .most_links = 2, .most_coverage = 2.9});
   const auto plan = find_plan(profile, exact_limits(16));

@@ -1,6 +1,6 @@
 // The exact optimum over all plans of whole buckets on up to two links: what the planner is judged by.
 //
-// "All" is every rhythm of the given steps, every delay up to the cap for each generation, each bucket of each generation
+// "All" is every update ratio of the given steps, every delay up to the cap for each generation, each bucket of each generation
 // on any link, and any order on each link. There are far too many to run one by one (8 buckets in 3 generations on 2
 // links: 24! orders for one link alone), so two questions are answered exactly instead. Both use that all is monotone:
 // what is released earlier, due later or not sent at all makes nothing later.

@@ -6,6 +6,7 @@
 #include <algorithm>
 
 #include "core/plan/problem.h"
+#include "tests/plan/check_timetable.h"
 #include "tests/plan/random_profile.h"
 
 namespace deft::plan {
@@ -18,11 +19,11 @@ std::vector<std::uint64_t> bucket_bytes(const model::Profile& profile) {
 }
 
 model::Plan planned(const model::Profile& profile, const Limits& limits = {}) {
-  auto plan = find_plan(profile, limits);
-  RC_ASSERT(plan.has_value());
-  const auto ok = model::check_plan(*plan, bucket_bytes(profile), profile.links.size());
-  if (!ok) RC_FAIL(ok.error().message());
-  return std::move(*plan);
+  auto table = find_timetable(profile, limits);
+  RC_ASSERT(table.has_value());
+  const std::string fault = fault_of(*table, bucket_bytes(profile), profile.links.size());
+  if (!fault.empty()) RC_FAIL(fault);
+  return std::move(table->plan);
 }
 
 RC_GTEST_PROP(Planner, NeverWaitsAndUpdatesNearlyAsOftenAsTheLinksPermit, ()) {
@@ -35,15 +36,44 @@ RC_GTEST_PROP(Planner, NeverWaitsAndUpdatesNearlyAsOftenAsTheLinksPermit, ()) {
 }
 
 RC_GTEST_PROP(Planner, KeepsTheCaps, ()) {
-  const auto profile = any_profile({.most_buckets = 20});
-  Limits limits;
+  const auto profile = any_profile({.most_buckets = 20, .hard = true});
+  Limits limits = *rc::gen::arbitrary<bool>() ? training_limits() : Limits{};
   limits.max_staleness_steps = *rc::gen::inRange(0U, 6U);
   limits.max_merged_steps = *rc::gen::inRange(1U, 6U);
   limits.max_generations = *rc::gen::inRange(2U, 9U);
   const auto plan = planned(profile, limits);
   RC_ASSERT(plan.max_staleness() <= limits.max_staleness_steps);
   RC_ASSERT(plan.max_merged() <= limits.max_merged_steps);
+  RC_ASSERT(plan.stale_share() <= limits.stale_share + 1e-9);
   if (limits.max_staleness_steps == 0) RC_ASSERT(plan.updates_per_step() == 1.0);
+}
+
+// What training gets: a plan in which updates are fresh, or stale ones that shorten the step.
+RC_GTEST_PROP(Planner, InTrainingStaleUpdatesOnlyShortenTheStep, ()) {
+  const auto profile = any_profile({.most_buckets = 20, .hard = true});
+  const auto limits = training_limits();
+  const auto plan = planned(profile, limits);
+  auto fresh_limits = limits;
+  fresh_limits.max_staleness_steps = 0;
+  const auto fresh = planned(profile, fresh_limits);
+  RC_ASSERT(plan.step_us <= fresh.step_us * (1 + 1e-9));
+  if (fresh.step_us <= (1 + limits.fresh_tolerance) * fresh.compute_us) RC_ASSERT(plan.stale_share() == 0.0);
+  if (plan.max_staleness() > 0 || plan.max_merged() > 1) RC_ASSERT(plan.step_us < fresh.step_us);
+  RC_CLASSIFY(plan.stale_share() > 0);
+}
+
+// In the region where fresh updates would wait and the largest buckets alone relieve the links, plans must use that.
+TEST(Planner, inTrainingMakesStalePlansWhereTheLinksAreShort) {
+  std::size_t stale = 0, waiting = 0, all = 0;
+  ASSERT_TRUE(rc::check([&] {
+    const auto profile = any_profile({.most_buckets = 20, .least_coverage = 1.3, .most_coverage = 3});
+    const auto plan = planned(profile, training_limits());
+    ++all;
+    stale += plan.stale_share() > 0 ? 1 : 0;
+    waiting += plan.step_us > 1.1 * plan.compute_us ? 1 : 0;
+  }));
+  EXPECT_GE(stale, all * 6 / 10) << "of " << all;
+  EXPECT_LE(waiting, all * 4 / 10) << "of " << all;
 }
 
 RC_GTEST_PROP(Planner, MoreCapacityNeverMeansFewerUpdates, ()) {
@@ -55,8 +85,9 @@ RC_GTEST_PROP(Planner, MoreCapacityNeverMeansFewerUpdates, ()) {
 }
 
 RC_GTEST_PROP(Planner, TheSameProfileGivesTheSamePlan, ()) {
-  const auto profile = any_profile({.most_buckets = 20});
+  const auto profile = any_profile({.most_buckets = 20, .hard = true});
   RC_ASSERT(planned(profile).hash() == planned(profile).hash());
+  RC_ASSERT(planned(profile, training_limits()).hash() == planned(profile, training_limits()).hash());
 }
 
 TEST(Planner, medianUpdateRateIsWithinSevenPercentOfTheLimit) {
@@ -78,7 +109,7 @@ TEST(Planner, appliesAtOnceWhereNothingHasToWait) {
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->max_staleness(), 0U);
   EXPECT_EQ(plan->updates_per_step(), 1);
-  EXPECT_EQ(plan->parts(), 10U);
+  EXPECT_EQ(find_timetable(profile, {})->parts(), 10U);
   EXPECT_LT(plan->step_us, plan->compute_us * 1.001);
 }
 
@@ -111,7 +142,7 @@ TEST(Planner, namesWhatItRefuses) {
 }
 
 TEST(PlanHash, changesWithEveryDecision) {
-  model::Plan plan{1, {{0, 0, 1}}, {{{0, 0, 0, 8}}}, 1, 1};
+  model::Plan plan{1, {{0, 0, 1}}, 1, 1, {}, {8}};
   const auto hash = plan.hash();
   const auto changed = [&](auto change) {
     model::Plan other = plan;
@@ -120,36 +151,21 @@ TEST(PlanHash, changesWithEveryDecision) {
   };
   EXPECT_TRUE(changed([](auto& p) { p.period_steps = 2; }));
   EXPECT_TRUE(changed([](auto& p) { p.generations[0].apply_step = 2; }));
-  EXPECT_TRUE(changed([](auto& p) { p.links[0][0].generation = 1; }));
-  EXPECT_TRUE(changed([](auto& p) { p.links[0][0].bytes = 4; }));
-  EXPECT_TRUE(changed([](auto& p) { p.links.push_back({}); }));
+  EXPECT_TRUE(changed([](auto& p) { p.own_generations[0] = {{0, 0, 3}}; }));
   EXPECT_FALSE(changed([](auto& p) { p.step_us = 7; }));
 }
 
 TEST(PlanCheck, namesWhatIsWrong) {
-  const std::vector<std::uint64_t> bytes{8, 8};
-  const model::Plan good{
-      2, {{0, 0, 2}, {1, 1, 3}}, {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 4}, {0, 1, 4, 4}, {1, 1, 0, 8}}}, 0, 0};
-  EXPECT_TRUE(model::check_plan(good, bytes, 1));
+  const model::Plan good{2, {{0, 0, 2}, {1, 1, 3}}, 0, 0};
+  EXPECT_TRUE(model::check_plan(good, 2));
   const auto says = [&](auto change) {
     model::Plan plan = good;
     change(plan);
-    const auto ok = model::check_plan(plan, bytes, 1);
+    const auto ok = model::check_plan(plan, 2);
     return ok ? std::string("fine") : ok.error().message();
   };
   using testing::StartsWith;
   EXPECT_THAT(says([](auto&) {}), "fine");
-  EXPECT_THAT(says([](auto& p) { p.links[0].pop_back(); }), "plan.links: generation 1 does not send all of bucket 1");
-  EXPECT_THAT(says([](auto& p) { p.links[0][3].offset = 0; }),
-              StartsWith("plan.links[0].parts[3].offset: 0, the parts of"));
-  EXPECT_THAT(says([](auto& p) { p.links[0][2].offset = 2; }),
-              StartsWith("plan.links[0].parts[2].offset: 2, the parts of"));
-  EXPECT_THAT(says([](auto& p) { p.links[0][1].bytes = 9; }),
-              StartsWith("plan.links[0].parts[1].bytes: the part ends"));
-  EXPECT_THAT(says([](auto& p) { p.links[0][1].bytes = 0; }),
-              StartsWith("plan.links[0].parts[1].bytes: a part of zero"));
-  EXPECT_THAT(says([](auto& p) { p.links[0][0].bucket = 9; }), StartsWith("plan.links[0].parts[0].bucket: 9"));
-  EXPECT_THAT(says([](auto& p) { p.links[0][0].generation = 2; }), StartsWith("plan.links[0].parts[0].generation: 2"));
   EXPECT_THAT(says([](auto& p) { p.generations[0].first_step = 1; }), StartsWith("plan.generations[0].first_step: 1"));
   EXPECT_THAT(says([](auto& p) { p.generations[1].last_step = 0; }), StartsWith("plan.generations[1].last_step"));
   EXPECT_THAT(says([](auto& p) { p.generations[0].apply_step = 0; }),
@@ -163,7 +179,30 @@ TEST(PlanCheck, namesWhatIsWrong) {
   EXPECT_THAT(says([](auto& p) { p.generations.clear(); }), StartsWith("plan.generations: there are none"));
   EXPECT_THAT(says([](auto& p) { p.period_steps = 0; }), StartsWith("plan.period_steps: 0"));
   EXPECT_THAT(says([](auto& p) { p.period_steps = 3; }), StartsWith("plan.period_steps: 3"));
-  EXPECT_THAT(says([](auto& p) { p.links.push_back({}); }), StartsWith("plan.links: the plan is for 2 links"));
+  EXPECT_THAT(says([](auto& p) {
+                p.own_generations[2] = {{0, 1, 2}};
+              }),
+              StartsWith("plan.own_generations: of bucket 2"));
+  EXPECT_THAT(says([](auto& p) { p.own_generations[1] = {{0, 0, 1}}; }), testing::HasSubstr("plan.period_steps: 2"));
+}
+
+TEST(TimetableCheck, findsWhatIsWrong) {
+  const Timetable good{{2, {{0, 0, 2}, {1, 1, 3}}, 0, 0, {}, {8, 8}},
+                       {{{0, 0, 0, 8}, {1, 0, 0, 8}, {0, 1, 0, 4}, {0, 1, 4, 4}, {1, 1, 0, 8}}}};
+  const auto says = [&](auto change) {
+    Timetable table = good;
+    change(table.links);
+    return fault_of(table, {8, 8}, 1);
+  };
+  EXPECT_EQ(says([](auto&) {}), "");
+  EXPECT_NE(says([](auto& l) { l[0].pop_back(); }), "");
+  EXPECT_NE(says([](auto& l) { l[0][3].offset = 0; }), "");
+  EXPECT_NE(says([](auto& l) { l[0][2].offset = 2; }), "");
+  EXPECT_NE(says([](auto& l) { l[0][1].bytes = 9; }), "");
+  EXPECT_NE(says([](auto& l) { l[0][1].bytes = 0; }), "");
+  EXPECT_NE(says([](auto& l) { l[0][0].bucket = 9; }), "");
+  EXPECT_NE(says([](auto& l) { l[0][0].generation = 2; }), "");
+  EXPECT_NE(says([](auto& l) { l.push_back({}); }), "");
 }
 
 }  // namespace

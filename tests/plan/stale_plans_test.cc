@@ -1,14 +1,17 @@
-// Plans in which only the largest buckets are late: what they promise, and that the simulator sees the same.
+// Plans in which only the largest buckets are stale: what they promise, and that the simulator sees the same.
 #include "core/plan/stale_plans.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <numeric>
 #include <set>
 
 #include "core/model/update_cycle.h"
 #include "core/plan/planner.h"
+#include "core/plan/schedule_builder.h"
 #include "core/sim/simulation.h"
+#include "tests/plan/check_timetable.h"
 #include "tests/plan/random_profile.h"
 
 namespace deft::plan {
@@ -26,44 +29,92 @@ Limits any_limits(std::size_t buckets) {
   return limits;
 }
 
-void check_promises(const model::Plan& plan, const model::Profile& profile, const Limits& limits) {
+void check_promises(const Timetable& table, const model::Profile& profile, const Limits& limits) {
+  const model::Plan& plan = table.plan;
   std::vector<std::uint64_t> bytes;
   for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket)
     bytes.push_back(bucket->bytes);
-  if (auto ok = model::check_plan(plan, bytes, profile.links.size()); !ok) RC_FAIL(ok.error().message());
+  const std::string fault = fault_of(table, bytes, profile.links.size());
+  if (!fault.empty()) RC_FAIL(fault);
   RC_ASSERT(plan.max_staleness() <= limits.max_staleness_steps);
   RC_ASSERT(plan.max_merged() <= limits.max_merged_steps);
   RC_ASSERT(plan.stale_share() <= limits.stale_share + 1e-9);
   RC_ASSERT(model::slots_needed(model::cycles_of(plan)) <= limits.max_generations);
   for (model::BucketIndex b = 1; b < bytes.size(); ++b)
     if (limits.joined[b]) RC_ASSERT(plan.generations_of(b) == plan.generations_of(b - 1));
-  const Evaluation result = evaluate(plan, Problem(profile));
+  const Evaluation result = evaluate(table, Problem(profile));
   RC_ASSERT(result.runs);
   RC_ASSERT(std::abs(result.step_us / plan.step_us - 1) < 1e-9);
 }
 
-RC_GTEST_PROP(LatePlans, AreWithinTheLimitsAndRun, ()) {
-  const auto profile = any_profile({.most_buckets = 20, .most_coverage = 4});
+RC_GTEST_PROP(StalePlans, AreWithinTheLimitsAndRun, ()) {
+  const auto profile = any_profile({.most_buckets = 20, .most_coverage = 4, .hard = true});
   const auto limits = any_limits(profile.buckets.size());
-  const auto plan = plan_stale_buckets(Problem(profile), limits);
-  if (plan) check_promises(*plan, profile, limits);
+  const Problem problem(profile);
+  auto table = stale_timetable(problem, limits);
+  if (!table) return;
+  table->plan.bucket_bytes = problem.bucket_bytes();
+  check_promises(*table, profile, limits);
 }
 
-// Of a plan that waits little enough, no block that is smaller than the largest fresh one is late.
-RC_GTEST_PROP(LatePlans, MakeTheLargestBucketsLate, ()) {
+// Of a plan that waits little enough, no block that is smaller than the largest fresh one is stale.
+RC_GTEST_PROP(StalePlans, MakeTheLargestBucketsStale, ()) {
   const auto profile = any_profile({.most_buckets = 12, .least_coverage = 1, .most_coverage = 3});
   Limits limits;
   limits.fresh_tolerance = 0.05;
   const Problem problem(profile);
-  const auto plan = plan_stale_buckets(problem, limits);
-  RC_PRE(plan.has_value());
-  std::uint64_t largest_fresh = 0, smallest_late = ~0ULL;
+  const auto table = stale_timetable(problem, limits);
+  RC_PRE(table.has_value());
+  const model::Plan* const plan = &table->plan;
+  std::uint64_t largest_fresh = 0, smallest_stale = ~0ULL;
   for (model::BucketIndex b = 0; b < problem.buckets(); ++b) {
-    auto& bound = plan->own_generations.contains(b) ? smallest_late : largest_fresh;
+    auto& bound = plan->own_generations.contains(b) ? smallest_stale : largest_fresh;
     bound = plan->own_generations.contains(b) ? std::min(bound, problem.bucket(b).bytes)
                                               : std::max(bound, problem.bucket(b).bytes);
   }
-  RC_ASSERT(smallest_late >= largest_fresh);
+  RC_ASSERT(smallest_stale >= largest_fresh);
+}
+
+// The fewest blocks, taken by size, that may be stale so that some timetable waits at most `enough_us`: all update ratios of up
+// to eight steps and parts of many sizes are tried.
+std::size_t fewest_stale_blocks(const Problem& problem, const Limits& limits, double enough_us) {
+  const Problem counted_on = problem.scaled(1, 1 + limits.jitter_margin);
+  std::vector<std::size_t> by_size(problem.buckets());
+  std::iota(by_size.begin(), by_size.end(), std::size_t{0});
+  std::ranges::stable_sort(by_size, [&](auto a, auto b) { return problem.bucket(a).bytes > problem.bucket(b).bytes; });
+  std::vector<bool> stale(problem.buckets());
+  double stale_bytes = 0, all = 0;
+  for (const auto bytes : problem.bucket_bytes()) all += static_cast<double>(bytes);
+  for (std::size_t count = 1; count < problem.buckets(); ++count) {
+    stale[by_size[count - 1]] = true;
+    stale_bytes += static_cast<double>(problem.bucket(by_size[count - 1]).bytes);
+    if (stale_bytes > limits.stale_share * all) break;
+    for (std::uint32_t steps = 1; steps <= 8; ++steps)
+      for (std::uint32_t updates = 1; updates <= steps; ++updates)
+        for (const double part : {0.005, 0.015, 0.04, 0.15}) {
+          const auto table = build_mixed(counted_on, limits, stale, {updates, steps}, part * counted_on.compute_us());
+          if (table && evaluate(*table, problem).step_us <= enough_us && evaluate(*table, problem).runs) return count;
+        }
+  }
+  return problem.buckets();
+}
+
+// The search skips some counts of stale blocks (1, 2, 3, 4, 6 ... are tried) and slow update ratios; beyond that no plan with fewer
+// stale bytes exists among those that enumeration finds.
+RC_GTEST_PROP(StalePlans, EnumerationFindsNoneWithFewerStaleBytes, ()) {
+  const auto profile = any_profile({.most_buckets = 7, .most_links = 2, .least_coverage = 0.8, .most_coverage = 3});
+  const Problem problem(profile);
+  const auto limits = training_limits();
+  const auto plan = find_plan(profile, limits);
+  RC_ASSERT(plan.has_value());
+  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
+  const std::size_t stale = plan->own_generations.size();
+  if (stale == 0 && plan->step_us <= enough_us) return;  // all fresh
+  const std::size_t fewest = fewest_stale_blocks(problem, limits, enough_us);
+  RC_CLASSIFY(fewest < problem.buckets());
+  if (fewest == problem.buckets()) return RC_ASSERT(plan->step_us > enough_us * (1 - 1e-9));
+  RC_ASSERT(plan->step_us <= enough_us);
+  RC_ASSERT(stale <= (fewest == 5 ? 6 : fewest));
 }
 
 // How long a part may keep a link (due_queue.cc), in microseconds.
@@ -73,11 +124,10 @@ double longest_part_us(const model::Profile& profile) {
 }
 
 // What is planned is what runs, but that what is urgent may come when two parts are on their way.
-RC_GTEST_PROP(LatePlans, TheSimulatorSeesThePlannedTime, ()) {
+RC_GTEST_PROP(StalePlans, TheSimulatorSeesThePlannedTime, ()) {
   const auto profile = any_profile({.most_buckets = 12, .least_coverage = 0.8, .most_coverage = 3});
   auto setup = sim::setup_for(profile, "knapsack");
-  setup.limits.fresh_tolerance = 0.05;
-  setup.limits.stale_share = 0.75;
+  setup.limits = training_limits();
   const auto plan = find_plan(profile, setup.limits);
   RC_ASSERT(plan.has_value());
   const auto outcome =
@@ -106,7 +156,7 @@ model::Profile wide_matrix(double coverage) {
   return profile;
 }
 
-TEST(LatePlans, spareAllButTheWideMatrix) {
+TEST(StalePlans, spareAllButTheWideMatrix) {
   Limits limits;
   limits.fresh_tolerance = 0.05;
   limits.stale_share = 0.75;
@@ -121,7 +171,7 @@ TEST(LatePlans, spareAllButTheWideMatrix) {
   EXPECT_GE(plan->updates_per_step(), 0.9 * 0.5);
 }
 
-TEST(LatePlans, areNotMadeWhereFreshOnesWaitLittle) {
+TEST(StalePlans, areNotMadeWhereFreshOnesWaitLittle) {
   Limits limits;
   limits.fresh_tolerance = 0.05;
   const auto plan = find_plan(wide_matrix(0.3), limits);
@@ -132,7 +182,7 @@ TEST(LatePlans, areNotMadeWhereFreshOnesWaitLittle) {
 }
 
 // Where too little may be late, the rest waits.
-TEST(LatePlans, keepTheShareOfLateBytes) {
+TEST(StalePlans, keepTheShareOfStaleBytes) {
   Limits limits;
   limits.fresh_tolerance = 0.05;
   limits.stale_share = 0.5;

@@ -10,6 +10,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/model/bucket_run.h"
+#include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 
 namespace deft::sched {
@@ -44,7 +45,8 @@ std::string_view any_policy() {
 // Plays steps with random readiness and random finishes, and checks each launch when it comes.
 class Play {
  public:
-  explicit Play(const Setup& setup) : setup_(setup), scheduler_(*make_scheduler(setup)), flights_(setup.links.size()) {}
+  explicit Play(const Setup& setup)
+      : setup_(setup), scheduler_(measured(*make_scheduler(setup), setup)), flights_(setup.links.size()) {}
 
   // From some moment of the next step on.
   void lose_a_link() { losing_ = true; }
@@ -190,6 +192,15 @@ RC_GTEST_PROP(Online, MgWfbpSendsEveryByteOnceWhileItMergesAndChangesItsGroups, 
     return launch.offset + launch.bytes > setup.buckets[launch.bucket].bytes;
   });
   RC_CLASSIFY(merged);
+}
+
+// Long enough that its model has measurements, and changes between blocks and equal parts with the links.
+RC_GTEST_PROP(Online, UsByteSendsEveryByteOnceWhileItsModelChangesItsMind, ()) {
+  Play play(random_setup("usbyte"));
+  for (std::uint64_t step = 0; step < 40; ++step) {
+    if (step == 11 && *rc::gen::arbitrary<bool>()) play.lose_a_link();
+    play.step(step);
+  }
 }
 
 RC_GTEST_PROP(Online, WhatIsOnALostLinkStillEndsAndNothingMoreIsLaunchedThere, ()) {
