@@ -1,9 +1,7 @@
-// What happened when: computing, sending and updating, as plain data. A simulation gives a Timeline; for files and other
-// programs each entry is an Event, which has names instead of numbers, a line of JSON (design of `deft simulate --events`)
-// and a message (proto/trace.proto).
+// What happened when: computing, sending and updating, as plain data. A simulation gives a Timeline; for files each entry is an
+// Event, which has names instead of numbers, and a line of JSON (`deft simulate --events`).
 //
-//   auto event = parse_event(R"({"policy":"fifo","kind":"update","bucket":"b1","generation":2,"steps":[1,2],"at_us":5})");
-//   event_line(*event);   // the same line
+//   for (const Event& event : events_of(timeline, "fifo", bucket_names, link_names)) out << event_line(event) << '\n';
 #pragma once
 
 #include <cstdint>
@@ -11,8 +9,6 @@
 #include <string_view>
 #include <variant>
 #include <vector>
-
-#include "core/base/status.h"
 
 namespace deft::model {
 
@@ -61,9 +57,5 @@ std::vector<Event> events_of(const Timeline& timeline, std::string_view policy,
 
 // One JSON object without a line break; times with three digits behind the point.
 std::string event_line(const Event& event);
-
-// Checks everything: an error names the field, as "event.steps: 3 does not follow 1".
-Result<Event> parse_event(std::string_view line);
-Result<void> check_event(const Event& event);
 
 }  // namespace deft::model

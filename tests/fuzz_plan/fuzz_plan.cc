@@ -1,11 +1,9 @@
-// Feeds the readers of plan and profile messages with whatever libFuzzer makes up, as the first byte says: the wire form,
-// or the JSON form of a plan. What is accepted must survive being written and read again.
+// Feeds the readers of plan messages with whatever libFuzzer makes up, as the first byte says: the wire form, or the JSON form. What is accepted must survive being written and read again.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "proto/plan_message.h"
-#include "proto/profile_message.h"
 
 namespace {
 
@@ -37,13 +35,6 @@ void check_plan(const Result<messages::ScheduledPlan>& dated) {
   require(text.has_value() && *text == *dated);
 }
 
-void check_profile(const deft::Profile& message) {
-  const auto profile = messages::from_message(message);
-  if (!profile) return require(!profile.error().what.empty());
-  const auto again = messages::from_message(messages::to_message(*profile));
-  require(again.has_value() && model::to_json(*again) == model::to_json(*profile));
-}
-
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
@@ -51,14 +42,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string bytes(reinterpret_cast<const char*>(data + 1), size - 1);
   if (data[0] == 'j') {
     check_plan(messages::parse_plan(bytes, kBucketBytes));
-  } else if (data[0] == 'p') {
+  } else {
     deft::Plan message;
     if (!message.ParseFromString(bytes)) return 0;
     message.set_hash(hash_of(message));
     check_plan(messages::from_message(message, kBucketBytes));
-  } else {
-    deft::Profile message;
-    if (message.ParseFromString(bytes)) check_profile(message);
   }
   return 0;
 }

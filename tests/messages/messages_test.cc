@@ -1,4 +1,4 @@
-// Plain data through its protobuf message and back: nothing is lost, and what is wrong is refused by its field's name.
+// A plan through its protobuf message and back: nothing is lost, and what is wrong is refused by its field's name.
 #include <gmock/gmock.h>
 #include <rapidcheck/gtest.h>
 
@@ -6,7 +6,6 @@
 
 #include "core/plan/planner.h"
 #include "proto/plan_message.h"
-#include "proto/profile_message.h"
 #include "tests/plan/random_profile.h"
 
 namespace deft::messages {
@@ -26,45 +25,6 @@ std::vector<std::uint64_t> bucket_bytes(const model::Profile& profile) {
   std::vector<std::uint64_t> out;
   for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket) out.push_back(bucket->bytes);
   return out;
-}
-
-RC_GTEST_PROP(ProfileMessage, LosesNothing, ()) {
-  const auto profile = any_profile({.most_buckets = 20});
-  const auto again = from_message(over_the_wire(to_message(profile)));
-  if (!again) RC_FAIL(again.error().message());
-  RC_ASSERT(model::to_json(*again) == model::to_json(profile));
-}
-
-// Any one number of a message replaced by one that cannot be.
-RC_GTEST_PROP(ProfileMessage, NamesTheFieldAtFault, ()) {
-  auto message = to_message(any_profile({.most_buckets = 6}));
-  const auto bad =
-      *rc::gen::element(-1.0, std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), 1e300);
-  const auto b = *rc::gen::inRange(0, message.buckets_size());
-  const auto l = *rc::gen::inRange(0, message.links_size());
-  std::string place;
-  switch (*rc::gen::inRange(0, 7)) {
-    case 0:
-      message.mutable_buckets(b)->set_forward_us(bad), place = "buckets[" + std::to_string(b) + "].forward_us";
-      break;
-    case 1:
-      message.mutable_buckets(b)->set_backward_us(bad), place = "buckets[" + std::to_string(b) + "].backward_us";
-      break;
-    case 2: message.mutable_buckets(b)->set_comm_us(bad), place = "buckets[" + std::to_string(b) + "].comm_us"; break;
-    case 3: message.mutable_buckets(b)->set_bytes(0), place = "buckets[" + std::to_string(b) + "].bytes"; break;
-    case 4: message.mutable_links(l)->set_latency_us(bad), place = "links[" + std::to_string(l) + "].latency_us"; break;
-    case 5:
-      message.mutable_links(l)->set_bytes_per_us(bad), place = "links[" + std::to_string(l) + "].bytes_per_us";
-      break;
-    default: message.mutable_links(l)->clear_speed(), place = "links[" + std::to_string(l) + "]"; break;
-  }
-  const auto profile = from_message(message);
-  RC_ASSERT(!profile.has_value());
-  RC_ASSERT(profile.error().message().find(place + ": ") != std::string::npos);
-}
-
-TEST(ProfileMessage, AnEmptyOneHasNoBuckets) {
-  EXPECT_THAT(from_message(deft::Profile()).error().message(), HasSubstr("buckets: there are none"));
 }
 
 ScheduledPlan any_dated(const model::Profile& profile) {
