@@ -39,11 +39,12 @@ Result<model::Profile> load_profile(const SimulateOptions& options) {
   return profile;
 }
 
-Result<std::vector<model::LinkIndex>> express_links(const SimulateOptions& options, const model::Profile& profile) {
+Result<std::vector<model::LinkIndex>> priority_links(const SimulateOptions& options, const model::Profile& profile) {
   std::vector<model::LinkIndex> found;
-  for (const std::string& name : options.express) {
+  for (const std::string& name : options.priority_channel) {
     const auto link = std::ranges::find(profile.links, name, &model::ProfileLink::name);
-    if (link == profile.links.end()) return fail(ErrorKind::kInvalid, "--express: no link '" + name + "' is simulated");
+    if (link == profile.links.end())
+      return fail(ErrorKind::kInvalid, "--priority-channel: no link '" + name + "' is simulated");
     found.push_back(static_cast<model::LinkIndex>(link - profile.links.begin()));
   }
   return found;
@@ -52,8 +53,8 @@ Result<std::vector<model::LinkIndex>> express_links(const SimulateOptions& optio
 Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profile& given, std::string_view policy) {
   auto profile = partition::rebucket(given, options.bucketing);
   if (!profile) return tl::unexpected(profile.error());
-  auto express = express_links(options, *profile);
-  if (!express) return tl::unexpected(express.error());
+  auto priority = priority_links(options, *profile);
+  if (!priority) return tl::unexpected(priority.error());
   auto setup = sim::setup_for(*profile, policy);
   setup.partition_bytes = options.partition_bytes;
   setup.credit_bytes = options.credit_bytes;
@@ -62,7 +63,8 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   const auto begin = std::chrono::steady_clock::now();
   const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));
-  if ((*scheduler)->wants_profile(0)) (*scheduler)->profile_measured(*profile, 0, 0);  // solves: the simulator would ask later
+  if ((*scheduler)->wants_profile(0))
+    (*scheduler)->profile_measured(*profile, 0, 0);  // solves: the simulator would ask later
   const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
   const sim::Options run{.steps = options.steps,
                          .warmup_steps = options.warmup_steps(),
@@ -70,7 +72,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
                          .nodes = make_nodes(options),
                          .seed = options.seed,
                          .record = !options.events_path.empty() || !options.svg_path.empty(),
-                         .express = *std::move(express)};
+                         .priority_links = *std::move(priority)};
   auto outcome = sim::simulate(**scheduler, *profile, run);
   if (!outcome) return tl::unexpected(outcome.error().in(policy));
   return PolicyRun{std::string(policy), solve.count(), std::move(*profile), std::move(*outcome)};

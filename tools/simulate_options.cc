@@ -69,8 +69,9 @@ const std::vector<Flag>& flags() {
   static const std::vector<Flag> kFlags = {
       {"--policy", "NAME|all", "the policy to run (default: all)", text(&O::policy)},
       {"--links", "a,b", "only these links of the profile", names(&O::links)},
-      {"--express", "a,b", "links on which parts of up to 16 KiB pass what is on its way, as on gloo's in training",
-       names(&O::express)},
+      {"--priority-channel", "a,b",
+       "links on which parts of up to 16 KiB pass what is on its way, as on gloo's in training",
+       names(&O::priority_channel)},
       {"--link-costs", "FILE", "the links that deft probe --output has measured, instead of the profile's",
        text(&O::link_costs)},
       {"--bucketing", "NAME", "profile, uniform:BYTES, ddp, mgwfbp, usbyte or deft (default: profile)",

@@ -16,7 +16,7 @@ struct SimulateOptions {
   std::string profile_path;
   std::string policy = "all";
   std::vector<std::string> links;    // empty: all of the profile
-  std::vector<std::string> express;  // those that have an express way
+  std::vector<std::string> priority_channel;  // links that have one
   std::string link_costs;            // a file; empty: as the profile has them
   std::string bucketing;             // empty: as the profile has it, but mgwfbp, whose decision it is, merges
   std::uint64_t steps = 200;

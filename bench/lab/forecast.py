@@ -122,8 +122,8 @@ class Simulator:
             path.write_text(json.dumps(measured))
             command = [self._program, "simulate", path, "--policy", scheme.kind, "--steps", str(STEPS), "--json"]
             command += ["--warmup", str(_SETTLED), "--events", events, *self._flags(scheme)]
-            express = [link["name"] for link in measured["links"] if link["name"].startswith("gloo")]
-            command += ["--express", ",".join(express)] if express else []
+            priority = [link["name"] for link in measured["links"] if link["name"].startswith("gloo")]
+            command += ["--priority-channel", ",".join(priority)] if priority else []
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise CannotForecast(f"{scheme.text}: {done.stderr.strip()}")

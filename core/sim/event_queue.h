@@ -13,14 +13,14 @@ struct Event {
   double at_us;
   std::uint64_t number;
   Kind kind;
-  std::uint32_t lane;     // of its kind
+  std::uint32_t of;       // the node or the channel
   std::uint64_t version;  // a send that was timed anew leaves its old event behind
 };
 
 class EventQueue {
  public:
-  void add(double at_us, Event::Kind kind, std::uint32_t lane, std::uint64_t version = 0) {
-    queue_.push({at_us, ++added_, kind, lane, version});
+  void add(double at_us, Event::Kind kind, std::uint32_t of, std::uint64_t version = 0) {
+    queue_.push({at_us, ++added_, kind, of, version});
   }
   [[nodiscard]] bool empty() const { return queue_.empty(); }
   [[nodiscard]] std::uint64_t added() const { return added_; }

@@ -28,34 +28,35 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
 }
 
 LinkChannels::LinkChannels(const model::Profile& profile, double contention,
-                           const std::vector<model::LinkIndex>& express, EventQueue& events)
-    : profile_(profile), contention_(contention), events_(events), lanes_(2 * profile.links.size()) {
+                           const std::vector<model::LinkIndex>& priority_links, EventQueue& events)
+    : profile_(profile), contention_(contention), events_(events), channels_(2 * profile.links.size()) {
   for (std::uint32_t link = 0; link < links(); ++link)
-    lanes_[links() + link].exists = std::ranges::find(express, link) != express.end();
+    channels_[links() + link].exists = std::ranges::find(priority_links, link) != priority_links.end();
 }
 
-std::uint32_t LinkChannels::lane_of(const sched::Launch& launch) const {
-  const std::uint32_t express = links() + launch.link;
-  return lanes_[express].exists && model::is_small(launch.bytes) ? express : launch.link;
+std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
+  const std::uint32_t priority = links() + launch.link;
+  return channels_[priority].exists && model::is_small(launch.bytes) ? priority : launch.link;
 }
 
-void LinkChannels::schedule(std::uint32_t lane, double now_us) {
-  lanes_[lane].since_us = now_us;
-  events_.add(now_us + lanes_[lane].left_us * slowness(), Event::Kind::kSendDone, lane, ++lanes_[lane].version);
+void LinkChannels::schedule(std::uint32_t channel, double now_us) {
+  channels_[channel].since_us = now_us;
+  events_.add(now_us + channels_[channel].left_us * slowness(), Event::Kind::kSendDone, channel,
+              ++channels_[channel].version);
 }
 
-void LinkChannels::time_anew(std::uint32_t lane, double now_us, double slowness, double more_us) {
-  Lane& timed = lanes_[lane];
+void LinkChannels::retime(std::uint32_t channel, double now_us, double slowness, double more_us) {
+  Channel& timed = channels_[channel];
   if (!timed.busy) return;
   timed.left_us = std::max(0.0, timed.left_us - (now_us - timed.since_us) / slowness) + more_us;
-  schedule(lane, now_us);
+  schedule(channel, now_us);
 }
 
 void LinkChannels::change_active(int change, double now_us) {
   const double before = slowness();
   active_ += change;
   if (contention_ == 0) return;
-  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) time_anew(lane, now_us, before);
+  for (std::uint32_t channel = 0; channel < channels_.size(); ++channel) retime(channel, now_us, before);
 }
 
 double LinkChannels::bytes_us(const sched::Launch& launch) const {
@@ -66,36 +67,36 @@ double LinkChannels::bytes_us(const sched::Launch& launch) const {
   return sum_us;
 }
 
-// What passes on the express way takes its bytes' time from what is on its way.
-void LinkChannels::begin(std::uint32_t lane, double now_us) {
-  Lane& begun = lanes_[lane];
+// A launch on the priority channel takes its bytes' time from the launch on the other channel.
+void LinkChannels::begin(std::uint32_t channel, double now_us) {
+  Channel& begun = channels_[channel];
   const sched::Launch& launch = begun.queue.front().launch;
   begun.busy = true;
   begun.started_us = now_us;
   begun.left_us = 0;
   for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { begun.left_us += us; });
-  schedule(lane, now_us);
-  if (is_express(lane)) time_anew(launch.link, now_us, slowness(), bytes_us(launch));
+  schedule(channel, now_us);
+  if (is_priority(channel)) retime(launch.link, now_us, slowness(), bytes_us(launch));
 }
 
-void LinkChannels::start_ready(std::uint32_t lane, double now_us, const MayStart& may_start) {
-  const Lane& idle = lanes_[lane];
+void LinkChannels::start_ready(std::uint32_t channel, double now_us, const MayStart& may_start) {
+  const Channel& idle = channels_[channel];
   if (idle.busy || idle.queue.empty() || !may_start(idle.queue.front())) return;
-  if (!is_express(lane)) change_active(1, now_us);
-  begin(lane, now_us);
+  if (!is_priority(channel)) change_active(1, now_us);
+  begin(channel, now_us);
 }
 
 void LinkChannels::start_ready(double now_us, const MayStart& may_start) {
-  for (std::uint32_t lane = 0; lane < lanes_.size(); ++lane) start_ready(lane, now_us, may_start);
+  for (std::uint32_t channel = 0; channel < channels_.size(); ++channel) start_ready(channel, now_us, may_start);
 }
 
 std::optional<sched::Launch> LinkChannels::finish(const Event& event) {
-  Lane& lane = lanes_[event.lane];
-  if (!lane.busy || event.version != lane.version) return std::nullopt;
-  const sched::Launch launch = lane.queue.front().launch;
-  lane.queue.pop_front();
-  lane.busy = false;
-  if (!is_express(event.lane)) change_active(-1, event.at_us);
+  Channel& channel = channels_[event.of];
+  if (!channel.busy || event.version != channel.version) return std::nullopt;
+  const sched::Launch launch = channel.queue.front().launch;
+  channel.queue.pop_front();
+  channel.busy = false;
+  if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }
 

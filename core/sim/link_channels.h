@@ -1,4 +1,4 @@
-// The links: each runs its launches one after the other; what is small may pass them on a lane of its own. Links that are
+// The links: each runs its launches one after the other; a small launch may pass them on a priority channel. Links that are
 // busy at once may slow one another down.
 #pragma once
 
@@ -29,22 +29,22 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
 
 class LinkChannels {
  public:
-  // `express`: the links that have such a lane.
-  LinkChannels(const model::Profile& profile, double contention, const std::vector<model::LinkIndex>& express,
+  // `priority_links`: the links that have a channel for small launches.
+  LinkChannels(const model::Profile& profile, double contention, const std::vector<model::LinkIndex>& priority_links,
                EventQueue& events);
 
   using MayStart = std::function<bool(const QueuedLaunch&)>;
 
-  void push(const QueuedLaunch& queued) { lanes_[lane_of(queued.launch)].queue.push_back(queued); }
-  // Starts the first launch of each idle lane that may start.
+  void push(const QueuedLaunch& queued) { channels_[channel_of(queued.launch)].queue.push_back(queued); }
+  // Starts the first launch of each idle channel that may start.
   void start_ready(double now_us, const MayStart& may_start);
   // The event of a send came: the launch that is done, or nothing where the event is out of date.
   std::optional<sched::Launch> finish(const Event& event);
-  // When the running launch of an event's lane began.
-  [[nodiscard]] double started_us(std::uint32_t lane) const { return lanes_[lane].started_us; }
+  // When the running launch of an event's channel began.
+  [[nodiscard]] double started_us(std::uint32_t channel) const { return channels_[channel].started_us; }
 
  private:
-  struct Lane {
+  struct Channel {
     bool exists = true;  // which the one for small launches does on some links
     std::deque<QueuedLaunch> queue;
     bool busy = false;
@@ -56,22 +56,22 @@ class LinkChannels {
   [[nodiscard]] double slowness() const { return 1 + contention_ * (active_ > 1 ? active_ - 1 : 0); }
   // The number of busy links changes by `change`: work done so far is booked at the old speed, the rest timed anew.
   void change_active(int change, double now_us);
-  // Books what a busy lane has done since it was timed last, at `slowness`, and what it got to do in addition.
-  void time_anew(std::uint32_t lane, double now_us, double slowness, double more_us = 0);
-  void schedule(std::uint32_t lane, double now_us);
-  void start_ready(std::uint32_t lane, double now_us, const MayStart& may_start);
-  void begin(std::uint32_t lane, double now_us);
+  // Books what a busy channel has done since it was timed last, at `slowness`, and what it got to do in addition.
+  void retime(std::uint32_t channel, double now_us, double slowness, double more_us = 0);
+  void schedule(std::uint32_t channel, double now_us);
+  void start_ready(std::uint32_t channel, double now_us, const MayStart& may_start);
+  void begin(std::uint32_t channel, double now_us);
   [[nodiscard]] double bytes_us(const sched::Launch& launch) const;  // without its latency
 
-  // The lanes of all links come first, then those for what is small.
-  [[nodiscard]] std::uint32_t links() const { return static_cast<std::uint32_t>(lanes_.size() / 2); }
-  [[nodiscard]] bool is_express(std::uint32_t lane) const { return lane >= links(); }
-  [[nodiscard]] std::uint32_t lane_of(const sched::Launch& launch) const;
+  // The channels of all links come first, then the priority channels.
+  [[nodiscard]] std::uint32_t links() const { return static_cast<std::uint32_t>(channels_.size() / 2); }
+  [[nodiscard]] bool is_priority(std::uint32_t channel) const { return channel >= links(); }
+  [[nodiscard]] std::uint32_t channel_of(const sched::Launch& launch) const;
 
   const model::Profile& profile_;
   double contention_;
   EventQueue& events_;
-  std::vector<Lane> lanes_;
+  std::vector<Channel> channels_;
   int active_ = 0;
 };
 

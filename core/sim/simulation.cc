@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
 #include <utility>
 
 #include "core/sim/event_queue.h"
@@ -29,9 +30,13 @@ Result<void> check(const Options& options, std::size_t links) {
     return fail(ErrorKind::kInvalid, "the warm-up of " + std::to_string(options.warmup_steps) +
                                          " steps leaves nothing of " + std::to_string(options.steps) + " to measure");
   if (!finite_from(options.contention, 0)) return fail(ErrorKind::kInvalid, "contention must be 0 or more");
-  for (const model::LinkIndex link : options.express)
+  for (const model::LinkIndex link : options.priority_links)
     if (link >= links)
-      return fail(ErrorKind::kInvalid, "there is no link " + std::to_string(link) + " to pass others on");
+      return fail(ErrorKind::kInvalid, "there is no link " + std::to_string(link) + " for a priority channel");
+  std::set<model::LinkIndex> lost;
+  for (const auto& loss : options.losses) lost.insert(loss.link);
+  if (!lost.empty() && (*lost.rbegin() >= links || lost.size() == links))
+    return fail(ErrorKind::kInvalid, "the links that are lost do not exist, or none is left");
   if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
   for (const Node& node : options.nodes)
     if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
@@ -61,7 +66,7 @@ class Simulation {
       : scheduler_(scheduler),
         profile_(profile),
         options_(options),
-        links_(profile, options.contention, options.express, events_),
+        links_(profile, options.contention, options.priority_links, events_),
         book_(scheduler_bucket_bytes(profile)),
         steady_(options.steps),
         backward_end_us_(profile.buckets.size(), 0) {
@@ -77,7 +82,7 @@ class Simulation {
     while (!events_.empty() && !error_) {
       const Event event = events_.take();
       now_us_ = event.at_us;
-      event.kind == Event::Kind::kComputeDone ? compute_done(event.lane) : send_done(event);
+      event.kind == Event::Kind::kComputeDone ? compute_done(event.of) : send_done(event);
       if (events_.added() > options_.max_events) keep(too_many_events());
     }
     if (!error_) check_finished();
@@ -92,14 +97,14 @@ class Simulation {
  private:
   static constexpr std::uint32_t kLeader = 0;
 
-  // The scheduler counts buckets from the other side than the profile and the lanes.
+  // The scheduler counts buckets from the other side than the profile and the nodes.
   [[nodiscard]] std::uint32_t mirrored(std::uint32_t bucket) const {
     return static_cast<std::uint32_t>(profile_.buckets.size()) - 1 - bucket;
   }
   [[nodiscard]] TimeUs clock() const { return std::llround(now_us_); }
 
   // Calls visit(bucket of the profile, bytes) for each bucket of the launch while it gives true. Where times count, see
-  // link_lane.h.
+  // link_channels.h.
   template <typename Visit>
   bool for_each_bucket(const Launch& launch, const Visit& visit) const {
     return model::for_each_piece(
@@ -146,45 +151,52 @@ class Simulation {
 
   void stage_began(std::uint32_t node) {
     if (node != kLeader) return;
-    const NodeCompute& lane = nodes_[node];
-    if (lane.stage() == Stage::kForward) steady_.step_began(lane.step(), now_us_, lane.computed_us(), sent_bytes_);
-    if (lane.step() == options_.steps) return;
-    const double busy_us = lane.computed_us() - std::exchange(computed_us_, lane.computed_us());
+    const NodeCompute& compute = nodes_[node];
+    if (compute.stage() == Stage::kForward)
+      steady_.step_began(compute.step(), now_us_, compute.computed_us(), sent_bytes_);
+    if (compute.step() == options_.steps) return;
+    const double busy_us = compute.computed_us() - std::exchange(computed_us_, compute.computed_us());
     const double elapsed_us = now_us_ - std::exchange(stage_began_us_, now_us_);
     const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
-    if (lane.stage() == Stage::kForward && scheduler_.wants_profile(lane.step()))
-      scheduler_.profile_measured(profile_, lane.step(), clock());
-    scheduler_.stage_began(lane.stage(), lane.step(), clock(), waited_us);
+    if (compute.stage() == Stage::kForward) lose_links(compute.step());
+    if (compute.stage() == Stage::kForward && scheduler_.wants_profile(compute.step()))
+      scheduler_.profile_measured(profile_, compute.step(), clock());
+    scheduler_.stage_began(compute.stage(), compute.step(), clock(), waited_us);
     pump();
     for (const auto other : std::exchange(waiting_for_leader_, {})) try_start(other);
   }
 
+  void lose_links(std::uint64_t step) {
+    for (const auto& loss : options_.losses)
+      if (loss.step == step) scheduler_.link_lost(loss.link);
+  }
+
   void try_start(std::uint32_t node) {
-    NodeCompute& lane = nodes_[node];
-    if (lane.is_running() || lane.step() == options_.steps) return;
-    if (lane.stage() == Stage::kForward) {
-      const std::uint32_t bucket = lane.bucket();
+    NodeCompute& compute = nodes_[node];
+    if (compute.is_running() || compute.step() == options_.steps) return;
+    if (compute.stage() == Stage::kForward) {
+      const std::uint32_t bucket = compute.bucket();
       // What is due before a step is certain only once the leader has come to it.
-      if (lane.step() > nodes_[kLeader].step()) {
+      if (compute.step() > nodes_[kLeader].step()) {
         waiting_for_leader_.push_back(node);
         return;
       }
-      if (!book_.may_begin(mirrored(bucket), lane.step())) {
+      if (!book_.may_begin(mirrored(bucket), compute.step())) {
         waiting_[bucket].push_back(node);
         return;
       }
-      fastest_forward_[bucket] = std::max(fastest_forward_[bucket], lane.step() + 1);
-      if (node == kLeader) mark(bucket, book_.apply(mirrored(bucket), lane.step()));
+      fastest_forward_[bucket] = std::max(fastest_forward_[bucket], compute.step() + 1);
+      if (node == kLeader) mark(bucket, book_.apply(mirrored(bucket), compute.step()));
     }
-    events_.add(lane.start(now_us_), Event::Kind::kComputeDone, node);
+    events_.add(compute.start(now_us_), Event::Kind::kComputeDone, node);
   }
 
   void compute_done(std::uint32_t node) {
-    NodeCompute& lane = nodes_[node];
-    const auto [stage, step, bucket] = std::tuple(lane.stage(), lane.step(), lane.bucket());
+    NodeCompute& compute = nodes_[node];
+    const auto [stage, step, bucket] = std::tuple(compute.stage(), compute.step(), compute.bucket());
     if (options_.record && node == kLeader)
-      outcome_.timeline.compute.push_back({stage, step, bucket, lane.started_us(), now_us_});
-    lane.finish();
+      outcome_.timeline.compute.push_back({stage, step, bucket, compute.started_us(), now_us_});
+    compute.finish();
     if (stage == Stage::kBackward) {
       if (node == kLeader) {
         backward_end_us_[bucket] = now_us_;
@@ -194,12 +206,12 @@ class Simulation {
         start_links();
       }
     }
-    if (lane.stage() != stage) stage_began(node);
+    if (compute.stage() != stage) stage_began(node);
     try_start(node);
   }
 
   void send_done(const Event& event) {
-    const double started_us = links_.started_us(event.lane);
+    const double started_us = links_.started_us(event.of);
     const auto launch = links_.finish(event);
     if (!launch) return;
     sent_bytes_ += launch->bytes;
@@ -242,11 +254,11 @@ class Simulation {
   }
 
   void check_finished() {
-    for (const NodeCompute& lane : nodes_) {
-      if (lane.step() == options_.steps) continue;
+    for (const NodeCompute& compute : nodes_) {
+      if (compute.step() == options_.steps) continue;
       error_ = Error{ErrorKind::kInternal,
-                     "step " + std::to_string(lane.step()) + " stalls: its forward waits for " +
-                         book_.describe_wait(mirrored(lane.bucket()), lane.step()),
+                     "step " + std::to_string(compute.step()) + " stalls: its forward waits for " +
+                         book_.describe_wait(mirrored(compute.bucket()), compute.step()),
                      {},
                      "simulate"};
       return;

@@ -39,7 +39,12 @@ struct Options {
   std::uint64_t seed = 1;                  // of the jitter
   bool record = false;                     // keep the timeline
   std::uint64_t max_events = 400'000'000;  // an error where more would be needed: some minutes
-  std::vector<model::LinkIndex> express = {};  // links on which what is small passes what is on its way (link/link.h)
+  std::vector<model::LinkIndex> priority_links = {};  // links on which small launches pass others (core/link/link.h)
+  struct Loss {
+    std::uint64_t step = 0;  // lost as the leader begins it
+    model::LinkIndex link = 0;
+  };
+  std::vector<Loss> losses = {};  // what was launched on a lost link before still ends; never all links
 };
 
 // The steady state, measured over whole periods behind the warm-up.

@@ -8,6 +8,8 @@
 
 #include "core/base/policy_traits.h"
 #include "core/partition/rebucket.h"
+#include "core/sched/profile_meter.h"
+#include "tests/plan/random_profile.h"
 #include "tests/sim/run.h"
 
 namespace deft::sim {
@@ -149,15 +151,17 @@ class Judge {
 
 bool is_synchronous(std::string_view policy) { return !policy.starts_with("knapsack"); }
 
-void judge_run(const model::Profile& profile, std::string_view policy) {
+void judge_run(const model::Profile& profile, std::string_view policy, Options options = {}) {
   constexpr std::uint64_t kSteps = 6;
   const bool synchronous = is_synchronous(policy);
   const std::uint64_t steps = synchronous ? kSteps : 10 * kSteps;
-  const auto outcome =
-      try_run(profile, policy, {.steps = steps, .warmup_steps = 2, .record = true}, random_sizes(profile));
+  options.steps = steps;
+  options.warmup_steps = 2;
+  options.record = true;
+  const auto outcome = try_run(profile, policy, options, random_sizes(profile));
   if (!outcome) RC_FAIL(std::string(policy) + ": " + outcome.error().message());
   const Judge judge(profile, outcome->timeline);
-  judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp");
+  if (options.priority_links.empty()) judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp");
   judge.nothing_is_sent_before_it_is_ready();
   judge.every_byte_of_an_update_is_sent_once_before_it();
   judge.weights_never_change_between_forward_and_backward();
@@ -173,6 +177,57 @@ RC_GTEST_PROP(EveryPolicy, KeepsTheInvariants, ()) {
   RC_TAG(std::string(policy));
   const auto buckets = *rc::gen::weightedElement<std::uint32_t>({{40, 24}, {1, 2000}});
   judge_run(random_profile({buckets, 4, 500}), policy);
+}
+
+// Up to four nodes with jitter and stragglers, links that are lost on the way, and priority channels.
+Options hard_options(std::uint32_t links, bool may_lose) {
+  Options options;
+  options.nodes.resize(*rc::gen::inRange<std::size_t>(1, 5));
+  for (Node& node : options.nodes) node = {*rc::gen::element(1.0, 1.0, 1.3, 3.0), *rc::gen::element(0.0, 0.05, 0.3)};
+  options.seed = *rc::gen::inRange<std::uint64_t>(1, 1000);
+  options.contention = *rc::gen::element(0.0, 0.0, 0.5);
+  for (std::uint32_t link = 0; link < links; ++link)
+    if (*rc::gen::arbitrary<bool>()) options.priority_links.push_back(link);
+  if (may_lose && links > 1 && *rc::gen::arbitrary<bool>())
+    options.losses.push_back({*rc::gen::inRange<std::uint64_t>(0, 6), *rc::gen::inRange(0U, links)});
+  return options;
+}
+
+// The region in which policies meet what tests of one exact node do not show: latencies of up to 5 ms, each link its own,
+// links of 1 to 50, one bucket, any forward, other nodes, losses.
+RC_GTEST_PROP(EveryPolicy, KeepsTheInvariantsInTheHardRegion, ()) {
+  const auto policy = any_policy();
+  RC_TAG(std::string(policy));
+  const auto profile = any_profile({.most_buckets = 24, .hard = true});
+  const auto links = static_cast<std::uint32_t>(profile.links.size());
+  auto options = hard_options(links, policy != "knapsack-paper");
+  if (options.contention > 0 || !options.priority_links.empty()) {
+    options.priority_links.resize(
+        std::max<std::size_t>(1, options.priority_links.size()));  // transfers share the links
+  }
+  judge_run(profile, policy, options);
+}
+
+// What a training sees: no profile is given, and the policy measures steps that vary.
+RC_GTEST_PROP(EveryPolicy, KeepsTheInvariantsWhileItMeasures, ()) {
+  const auto policy = any_policy();
+  if (find_policy(policy)->simulator_only) return;
+  RC_TAG(std::string(policy));
+  const auto profile = any_profile({.most_buckets = 12, .hard = true});
+  auto options = hard_options(static_cast<std::uint32_t>(profile.links.size()), true);
+  options.steps = 60;
+  options.warmup_steps = 2;
+  options.record = true;
+  auto setup = setup_for(profile, policy);
+  setup.limits = plan::training_limits();
+  const auto scheduler = sched::measured(sched::make_scheduler(setup).value(), setup);
+  const auto outcome = simulate(*scheduler, profile, options);
+  if (!outcome) RC_FAIL(outcome.error().message());
+  const Judge judge(profile, outcome->timeline);
+  judge.nothing_is_sent_before_it_is_ready();
+  judge.every_byte_of_an_update_is_sent_once_before_it();
+  judge.weights_never_change_between_forward_and_backward();
+  judge.every_gradient_is_in_one_update(0);
 }
 
 RC_GTEST_PROP(UsByte, IsNeverWorseThanByteSchedulerOnItsOwnModel, ()) {

@@ -79,16 +79,16 @@ TEST(Simulation, WhatIsSmallPassesOnTheExpressWayAndTakesItsBytesTimeFromTheOthe
   const Sizes whole{1 << 20, 1 << 20};
   EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {}, whole).step_us, 100'000 + 10 + 1000 + 5 + 50);
   // Bucket 0 passes and its forward hides; bucket 1 ends 1000 later, and all of it waits for that.
-  EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.express = {0}}, whole).step_us, 10 + 100'000 + 1000 + 50);
+  EXPECT_DOUBLE_EQ(run(profile, "bytescheduler", {.priority_links = {0}}, whole).step_us, 10 + 100'000 + 1000 + 50);
 }
 
 TEST(Simulation, TheExpressWayIsForWhatIsSmallAndOnlyOnItsLinks) {
   const Sizes whole{1 << 20, 1 << 20};
   const auto larger = small({{(16 << 10) + 1, 5, 10}, {100'000, 50, 10}});
-  EXPECT_EQ(run(larger, "bytescheduler", {.express = {0}}, whole).step_us,
+  EXPECT_EQ(run(larger, "bytescheduler", {.priority_links = {0}}, whole).step_us,
             run(larger, "bytescheduler", {}, whole).step_us);
   const auto two = small({{1000, 5, 10}, {100'000, 50, 10}}, {1, 1e-9});
-  EXPECT_EQ(run(two, "fifo", {.express = {1}}, whole).step_us, run(two, "fifo", {}, whole).step_us);
+  EXPECT_EQ(run(two, "fifo", {.priority_links = {1}}, whole).step_us, run(two, "fifo", {}, whole).step_us);
 }
 
 TEST(Simulation, AllNodesWaitForTheSlowest) {
@@ -136,7 +136,7 @@ TEST(Options, WhatCannotBeSimulatedIsAnErrorThatNamesIt) {
   EXPECT_THAT(message(Options{.steps = 5, .warmup_steps = 5}), testing::HasSubstr("warm-up"));
   EXPECT_THAT(message(Options{.contention = -1}), testing::HasSubstr("contention"));
   EXPECT_THAT(message(Options{.contention = std::nan("")}), testing::HasSubstr("contention"));
-  EXPECT_THAT(message(Options{.express = {7}}), testing::HasSubstr("no link 7"));
+  EXPECT_THAT(message(Options{.priority_links = {7}}), testing::HasSubstr("no link 7"));
   EXPECT_THAT(message(Options{.nodes = {}}), testing::HasSubstr("nodes"));
   EXPECT_THAT(message(Options{.nodes = {{0, 0}}}), testing::HasSubstr("slowdown"));
   EXPECT_THAT(message(Options{.max_events = 1000}), testing::HasSubstr("1000 events"));

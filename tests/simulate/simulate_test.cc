@@ -97,7 +97,7 @@ TEST(Simulate, WhatIsSmallPassesOnTheLinksThatExpressNames) {
     return Json::parse(simulate(words).out)[0]["step_us"].get<double>();
   };
   EXPECT_DOUBLE_EQ(step_us({}), 100'000 + 64 + 100 + 10);
-  EXPECT_DOUBLE_EQ(step_us({"--express=l"}), 100'000 + 64 + 50 + 10);
+  EXPECT_DOUBLE_EQ(step_us({"--priority-channel=l"}), 100'000 + 64 + 50 + 10);
 }
 
 TEST(Simulate, TheTableNamesPolicyAndTimes) {
@@ -176,7 +176,7 @@ TEST(Simulate, WhatCannotBeDoneIsStatusOneAndNamed) {
       {{"/nowhere.json"}, "/nowhere.json"},
       {{kVgg, "--policy", "fife"}, "fife"},
       {{kVgg, "--links", "nccl,ib"}, "ib"},
-      {{kVgg, "--links", "nccl", "--express", "gloo"}, "no link 'gloo' is simulated"},
+      {{kVgg, "--links", "nccl", "--priority-channel", "gloo"}, "no link 'gloo' is simulated"},
       {{kVgg, "--bucketing", "best"}, "best"},
       {{kVgg, "--bucketing", "uniform:0"}, "uniform:0"},
       {{kVgg, "--policy", "fifo", "--svg", "/nowhere/x.svg"}, "/nowhere/x.svg"},
