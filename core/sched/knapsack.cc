@@ -58,7 +58,7 @@ class Knapsack final : public Scheduler {
         maker_(setup),
         plan_(synchronous_plan(setup)),
         watch_(setup.links.size()),
-        ledger_(setup.buckets.size()),
+        ledger_(setup.buckets.size(), setup.reports_updates),
         queue_(setup),
         forecast_(setup.buckets.size()) {}
 

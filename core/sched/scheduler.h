@@ -61,7 +61,7 @@ struct PlanSwitch {
   std::uint64_t step = 0;
   model::Plan plan;
   std::string reason;
-  std::vector<model::LinkModel> links = {};  // what the links cost when it was made; empty: not measured
+  std::vector<model::LinkModel> links = {};     // what the links cost when it was made; empty: not measured
   std::optional<plan::Decision> decision = {};  // of the guard, if the setup has one
 };
 
@@ -76,10 +76,11 @@ struct Setup {
   std::string policy = "fifo";
   std::vector<model::Bucket> buckets;
   std::vector<model::LinkModel> links;
-  std::uint64_t partition_bytes = 1 << 20;  // largest launch of the policies that cut equal parts
-  std::uint64_t credit_bytes = 4 << 20;     // bytescheduler: bytes in flight on each link
-  plan::Limits limits;                            // of the knapsack policies
-  std::optional<model::UpdateCycles> pinned;      // knapsack: follow this from step 1 on instead of plans of its own
+  std::uint64_t partition_bytes = 1 << 20;    // largest launch of the policies that cut equal parts
+  std::uint64_t credit_bytes = 4 << 20;       // bytescheduler: bytes in flight on each link
+  bool reports_updates = true;                // false: take_updates gives none, where workers date updates themselves
+  plan::Limits limits;                        // of the knapsack policies
+  std::optional<model::UpdateCycles> pinned;  // knapsack: follow this from step 1 on instead of plans of its own
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; none: all are
 };
 

@@ -10,7 +10,7 @@ namespace deft::sched {
 void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t priority,
                                    std::uint64_t part_bytes) {
   insert({step, priority, index, bucket(index).bytes, part_bytes});
-  updates_.push_back({index, step, step, step, step + 1});
+  update(index, step);
 }
 
 void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step,
@@ -18,7 +18,7 @@ void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t c
   std::uint64_t bytes = 0;
   for (model::BucketIndex index = first; index < first + count; ++index) {
     bytes += bucket(index).bytes;
-    updates_.push_back({index, step, step, step, step + 1});
+    update(index, step);
   }
   insert({step, 0, first, bytes, model::even_part_bytes(bytes, part_limit)});
 }

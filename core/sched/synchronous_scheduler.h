@@ -40,7 +40,8 @@ class SynchronousScheduler : public Scheduler {
   std::vector<Update> take_updates() override { return std::exchange(updates_, {}); }
 
  protected:
-  SynchronousScheduler(const Setup& setup, SizeLimit window) : board_(setup.links, window), buckets_(setup.buckets) {}
+  SynchronousScheduler(const Setup& setup, SizeLimit window)
+      : board_(setup.links, window), buckets_(setup.buckets), reports_updates_(setup.reports_updates) {}
 
   // Puts `bucket` into the queue: by generation, then priority, then in the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
@@ -57,8 +58,12 @@ class SynchronousScheduler : public Scheduler {
 
  private:
   void insert(const ReadyTask& ready);
+  void update(model::BucketIndex index, std::uint64_t step) {
+    if (reports_updates_) updates_.push_back({index, step, step, step, step + 1});
+  }
 
   std::vector<model::Bucket> buckets_;
+  bool reports_updates_;
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };

@@ -1,7 +1,7 @@
 // Which generations of a group's buckets are complete, and when they are applied: what a policy with delayed updates keeps
 // of every bucket.
 //
-//   UpdateLedger ledger(buckets);
+//   UpdateLedger ledger(buckets, reports);
 //   ledger.follow(step, cycles_of(plan));                 // from `step` on
 //   ledger.reach(step);                                   // decides the updates that begin with `step`
 //   ledger.ready(bucket, step, [&](const UpdateWindow& complete) { ... });   // all of its gradients are in the arena
@@ -19,8 +19,9 @@ namespace deft::sched {
 
 class UpdateLedger {
  public:
-  explicit UpdateLedger(std::size_t buckets)
-      : schedules_(buckets), decided_(buckets), ready_(buckets), complete_(buckets) {}
+  // `reports`: take_updates gives what was decided; otherwise nothing is kept for it.
+  UpdateLedger(std::size_t buckets, bool reports)
+      : reports_(reports), schedules_(buckets), decided_(buckets), ready_(buckets), complete_(buckets) {}
 
   void follow(std::uint64_t step, const model::UpdateCycles& cycles) { model::follow(schedules_, step, cycles); }
   // A flush before `step`.
@@ -28,6 +29,7 @@ class UpdateLedger {
 
   // Nothing of `step` has been decided before.
   void reach(std::uint64_t step) {
+    if (!reports_) return;
     for (model::BucketIndex b = 0; b < schedules_.size(); ++b)
       for (auto due = schedules_[b].at(decided_[b]); due.first_step <= step; due = schedules_[b].at(++decided_[b]))
         updates_.push_back({b, due.generation, due.first_step, due.last_step, due.apply_step});
@@ -55,6 +57,7 @@ class UpdateLedger {
   [[nodiscard]] const std::vector<model::UpdateSchedule>& schedules() const { return schedules_; }
 
  private:
+  bool reports_;
   std::vector<model::UpdateSchedule> schedules_;  // of the buckets, as all below
   std::vector<std::uint64_t> decided_;            // generations whose updates were decided
   std::vector<std::uint64_t> ready_;              // one more than the newest step that is ready

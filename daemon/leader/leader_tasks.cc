@@ -77,6 +77,7 @@ Result<wire::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   setup.credit_bytes = settings_.credit_bytes;
   setup.limits = limits_of(*group.declared.front());
   setup.pinned = settings_.plan;
+  setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = group.preserver = make_preserver(setup.limits);
   auto scheduler = sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
@@ -104,7 +105,6 @@ void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_u
 }
 
 void Leader::pump(std::uint32_t id) {
-  groups_.at(id).scheduler->take_updates();  // workers know by the schedule when they update
   order_plan(id);
   tell_fusion(id);
   order_launches(id);
