@@ -67,7 +67,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
     (*scheduler)->profile_measured(*profile, 0, 0);  // solves: the simulator would ask later
   const std::chrono::duration<double, std::micro> solve = std::chrono::steady_clock::now() - begin;
   const sim::Options run{.steps = options.steps,
-                         .warmup_steps = options.warmup_steps(),
+                         .warmup_steps = warmup_steps(options),
                          .contention = options.contention,
                          .nodes = make_nodes(options),
                          .seed = options.seed,

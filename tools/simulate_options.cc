@@ -116,7 +116,7 @@ const Flag* find_flag(std::string_view name) {
 Result<void> check(const SimulateOptions& options) {
   if (options.help) return {};
   if (options.profile_path.empty()) return fail(ErrorKind::kInvalid, "no profile is given", "deft simulate --help");
-  if (options.warmup_steps() >= options.steps)
+  if (warmup_steps(options) >= options.steps)
     return fail(ErrorKind::kInvalid, "--warmup leaves no steps to measure", "give more --steps");
   constexpr std::uint64_t kMaxSteps = 10'000'000;
   constexpr std::uint64_t kMaxNodes = 1'000'000;

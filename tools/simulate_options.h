@@ -34,9 +34,12 @@ struct SimulateOptions {
   std::uint64_t credit_bytes = 16'000'000;
   plan::Limits limits;  // of the knapsack policies
   std::uint32_t slots = plan::Limits{}.max_generations;
-
-  [[nodiscard]] std::uint64_t warmup_steps() const { return warmup ? warmup : steps / 4; }
 };
+
+// The steps that are not measured.
+inline std::uint64_t warmup_steps(const SimulateOptions& options) {
+  return options.warmup ? options.warmup : options.steps / 4;
+}
 
 Result<SimulateOptions> parse_simulate_options(std::span<const std::string> arguments);
 std::string simulate_usage();

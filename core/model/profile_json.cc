@@ -48,7 +48,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     return number(static_cast<double>(value));
   }
   bool number_unsigned(std::uint64_t value) override {
-    return field_name() == "bytes" && level_ == Level::kEntry ? bytes(value) : number(static_cast<double>(value));
+    return field_name() == "bytes" && level_ == Level::kEntry ? (profile.buckets.back().bytes = value, true) : number(static_cast<double>(value));
   }
   bool number_float(double value, const string_t& text) override {
     if (field_name() == "bytes" && level_ == Level::kEntry) return refuse(text + " is no whole number of bytes");
@@ -77,7 +77,6 @@ class Reader final : public nlohmann::json_sax<Json> {
     return false;
   }
   bool number(double value);
-  bool bytes(std::uint64_t value);
   bool leave(unsigned seen);
 
   Level level_ = Level::kOutside;
@@ -115,11 +114,6 @@ bool Reader::number(double value) {
   return refuse("a number where a text belongs");
 }
 
-bool Reader::bytes(std::uint64_t value) {
-  profile.buckets.back().bytes = value;
-  return true;
-}
-
 bool Reader::string(string_t& value) {
   if (level_ == Level::kRoot && field_name() == "model") return profile.model = value, true;
   if (level_ == Level::kRoot && field_name() == "source") return profile.source = value, true;
@@ -132,7 +126,7 @@ bool Reader::string(string_t& value) {
   const auto [stop, problem] = std::from_chars(value.data(), end, count);
   if (problem != std::errc{} || stop != end || value.empty())
     return refuse("'" + value + "' is no whole number of bytes");
-  return bytes(count);
+  return profile.buckets.back().bytes = count, true;
 }
 
 bool Reader::start_object(std::size_t) {

@@ -46,14 +46,74 @@ Packing pack(std::span<const KnapsackItem> items, std::span<const double> capaci
                                  : greedy_knapsack(items, capacity_us);
 }
 
+// What the links have yet to send of earlier choices. What they did meanwhile is estimated: decisions must not depend on the
+// clock.
+class LinkDebt {
+ public:
+  explicit LinkDebt(std::size_t links) : owed_us_(links) {}
+
+  // A stage of this length begins, and the one before is over.
+  void begin_stage(double length_us) {
+    for (auto& owed : owed_us_) owed = std::max(0.0, owed - stage_us_);
+    stage_us_ = length_us;
+  }
+  // The time that each link has left in a stage of this length.
+  [[nodiscard]] std::vector<double> room(double length_us) const {
+    std::vector<double> out;
+    for (const double owed : owed_us_) out.push_back(length_us - owed);
+    return out;
+  }
+  void add(std::size_t link, double us) { owed_us_[link] += us; }
+  [[nodiscard]] const std::vector<double>& owed_us() const { return owed_us_; }
+  [[nodiscard]] bool is_none() const {
+    return std::ranges::all_of(owed_us_, [](double owed) { return owed == 0; });
+  }
+
+ private:
+  std::vector<double> owed_us_;  // of each link, as this stage begins
+  double stage_us_ = 0;          // the stage that runs
+};
+
+// The chosen buckets of each link, in order, until they are ready.
+class SendQueues {
+ public:
+  explicit SendQueues(const plan::Problem& problem)
+      : bytes_(problem.bucket_bytes()), ready_(problem.buckets()), queues_(problem.links()) {}
+
+  void push(std::size_t link, model::BucketIndex bucket, const Open& generation) {
+    queues_[link].push_back({bucket, generation});
+  }
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step) { ready_[bucket] = step + 1; }
+  std::vector<Launch> take() {
+    std::vector<Launch> launches;
+    for (std::size_t link = 0; link < queues_.size(); ++link)
+      for (auto& queue = queues_[link]; !queue.empty(); queue.pop_front()) {
+        const auto& [bucket, generation] = queue.front();
+        if (ready_[bucket] <= generation.last_step) break;
+        launches.push_back(
+            {launches_++, static_cast<model::LinkIndex>(link), bucket, generation.number, 0, bytes_[bucket]});
+      }
+    return launches;
+  }
+
+ private:
+  struct Queued {
+    model::BucketIndex bucket;
+    Open generation;
+  };
+  std::vector<std::uint64_t> bytes_;
+  std::vector<std::uint64_t> ready_;  // of each bucket, one more than the newest step
+  std::vector<std::deque<Queued>> queues_;
+  std::uint64_t launches_ = 0;
+};
+
 class Algorithm2 {
  public:
   Algorithm2(const model::Profile& profile, double bubble_tolerance)
       : problem_(profile),
         tolerance_us_(bubble_tolerance * problem_.compute_us()),
-        ready_(problem_.buckets()),
-        queue_(problem_.links()),
-        owed_us_(problem_.links()) {
+        queues_(problem_),
+        debt_(problem_.links()) {
     for (std::size_t b = 0; b < problem_.buckets(); ++b) {
       KnapsackItem item;
       for (std::size_t l = 0; l < problem_.links(); ++l)
@@ -66,18 +126,12 @@ class Algorithm2 {
 
   void forward();
   void backward(std::uint64_t step);
-  void bucket_ready(model::BucketIndex bucket, std::uint64_t step) { ready_[bucket] = step + 1; }
-  std::vector<Launch> take_launches();
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t step) { queues_.bucket_ready(bucket, step); }
+  std::vector<Launch> take_launches() { return queues_.take(); }
   std::vector<Update> take_updates() { return std::exchange(updates_, {}); }
 
  private:
-  struct Queued {
-    model::BucketIndex bucket;
-    Open generation;
-  };
   void close(std::uint64_t step, std::vector<double> capacity);
-  void begin_stage(double length_us);
-  [[nodiscard]] std::vector<double> room(double length_us) const;
   [[nodiscard]] std::vector<KnapsackItem> items(const std::vector<model::BucketIndex>& buckets) const;
   // Sends what `packing` chose of `buckets` and takes it out of them. How many that were.
   std::size_t send(std::vector<model::BucketIndex>& buckets, const Open& generation, const Packing& packing);
@@ -89,30 +143,15 @@ class Algorithm2 {
   double tolerance_us_;
   std::vector<KnapsackItem> items_;
   std::vector<double> backward_us_;
-  std::vector<std::uint64_t> ready_;  // one more than the newest step of each bucket
-  std::vector<std::deque<Queued>> queue_;
-  std::vector<double> owed_us_;  // what each link has yet to send of earlier choices, as this stage begins
-  double stage_us_ = 0;          // the stage that runs
+  SendQueues queues_;
+  LinkDebt debt_;
   std::vector<model::BucketIndex> current_;
   std::optional<Open> pending_;          // the generation of CURRENT, or one that is sent and not applied
   std::optional<std::uint64_t> future_;  // the first step in FUTURE
   bool stuck_ = false;                   // nothing of CURRENT was chosen in the last stage
   std::uint64_t generations_ = 0;
-  std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };
-
-// What the links did meanwhile is estimated: decisions must not depend on the clock.
-void Algorithm2::begin_stage(double length_us) {
-  for (auto& owed : owed_us_) owed = std::max(0.0, owed - stage_us_);
-  stage_us_ = length_us;
-}
-
-std::vector<double> Algorithm2::room(double length_us) const {
-  std::vector<double> out;
-  for (const double owed : owed_us_) out.push_back(length_us - owed);
-  return out;
-}
 
 std::vector<KnapsackItem> Algorithm2::items(const std::vector<model::BucketIndex>& buckets) const {
   std::vector<KnapsackItem> out;
@@ -129,8 +168,8 @@ std::size_t Algorithm2::send(std::vector<model::BucketIndex>& buckets, const Ope
       left.push_back(buckets[i]);
       continue;
     }
-    queue_[link].push_back({buckets[i], generation});
-    owed_us_[link] += items_[buckets[i]].cost_us[link];
+    queues_.push(static_cast<std::size_t>(link), buckets[i], generation);
+    debt_.add(static_cast<std::size_t>(link), items_[buckets[i]].cost_us[static_cast<std::size_t>(link)]);
   }
   const std::size_t sent = buckets.size() - left.size();
   buckets = std::move(left);
@@ -144,7 +183,7 @@ void Algorithm2::force_largest() {
   Packing packing;
   packing.link.assign(current_.size(), Packing::kNone);
   std::size_t best = 0;
-  const auto end_us = [&](std::size_t l) { return owed_us_[l] + items_[*largest].cost_us[l]; };
+  const auto end_us = [&](std::size_t l) { return debt_.owed_us()[l] + items_[*largest].cost_us[l]; };
   for (std::size_t l = 1; l < problem_.links(); ++l)
     if (end_us(l) < end_us(best)) best = l;
   packing.link[static_cast<std::size_t>(largest - current_.begin())] = static_cast<int>(best);
@@ -152,26 +191,26 @@ void Algorithm2::force_largest() {
 }
 
 void Algorithm2::forward() {
-  begin_stage(problem_.forward_us());
+  debt_.begin_stage(problem_.forward_us());
   if (current_.empty()) return;
-  stuck_ = send(current_, *pending_, pack(items(current_), room(problem_.forward_us()))) == 0;
+  stuck_ = send(current_, *pending_, pack(items(current_), debt_.room(problem_.forward_us()))) == 0;
 }
 
 void Algorithm2::backward(std::uint64_t step) {
   const double length = problem_.compute_us() - problem_.forward_us();
-  begin_stage(length);
+  debt_.begin_stage(length);
   if (!future_) future_ = step;
   if (!current_.empty()) {
-    const auto packing = pack(items(current_), room(length));
+    const auto packing = pack(items(current_), debt_.room(length));
     if (!packing.all()) {  // case 2
-      const bool idle = std::all_of(owed_us_.begin(), owed_us_.end(), [](double owed) { return owed == 0; });
+      const bool idle = debt_.is_none();
       if (send(current_, *pending_, packing) == 0 && stuck_ && idle) force_largest();
       return;
     }
     send(current_, *pending_, packing);
-    close(step, room(length));  // case 3
+    close(step, debt_.room(length));  // case 3
   } else {
-    close(step, room(length - backward_us_.front()));  // case 4: the first bucket cannot overlap its own backward
+    close(step, debt_.room(length - backward_us_.front()));  // case 4: the first bucket cannot overlap its own backward
   }
 }
 
@@ -181,7 +220,7 @@ void Algorithm2::close(std::uint64_t step, std::vector<double> capacity) {
   const Open generation{generations_++, *std::exchange(future_, std::nullopt), step};
   current_.resize(problem_.buckets());
   for (std::size_t b = 0; b < current_.size(); ++b) current_[b] = static_cast<model::BucketIndex>(b);
-  const auto owed = owed_us_;
+  const auto owed = debt_.owed_us();
   const auto packing = recursive_knapsack(items_, backward_us_, std::move(capacity), pack);
   send(current_, generation, packing);
   pending_ = generation;
@@ -205,18 +244,6 @@ bool Algorithm2::arrives_in_time(const Packing& packing, std::vector<double> owe
 void Algorithm2::apply(const Open& generation, std::uint64_t step) {
   for (model::BucketIndex b = 0; b < problem_.buckets(); ++b)
     updates_.push_back({b, generation.number, generation.first_step, generation.last_step, step});
-}
-
-std::vector<Launch> Algorithm2::take_launches() {
-  std::vector<Launch> launches;
-  for (std::size_t link = 0; link < queue_.size(); ++link)
-    for (auto& queue = queue_[link]; !queue.empty(); queue.pop_front()) {
-      const auto& [bucket, generation] = queue.front();
-      if (ready_[bucket] <= generation.last_step) break;
-      launches.push_back({launches_++, static_cast<model::LinkIndex>(link), bucket, generation.number, 0,
-                          problem_.bucket(bucket).bytes});
-    }
-  return launches;
 }
 
 class KnapsackPaper final : public Scheduler {

@@ -18,10 +18,11 @@ class SuffixBounds {
  public:
   template <typename ItemAt>
   SuffixBounds(std::size_t count, std::size_t links, const ItemAt& item_at)
-      : value_(count + 1, 0), density_(links, std::vector<double>(count + 1, 0)) {
+      : value_(count + 1, 0), rest_release_(count + 1, kNoBound), density_(links, std::vector<double>(count + 1, 0)) {
     for (std::size_t i = count; i-- > 0;) {
       const KnapsackItem& item = item_at(i);
       value_[i] = value_[i + 1] + item.value;
+      rest_release_[i] = std::min(rest_release_[i + 1], item.release_us);
       for (std::size_t l = 0; l < links; ++l) {
         const double cost = item.cost_us[l];
         density_[l][i] = std::max(density_[l][i + 1], cost > 0 ? item.value / cost : kNoBound);
@@ -29,6 +30,7 @@ class SuffixBounds {
     }
   }
   [[nodiscard]] double value(std::size_t first) const { return value_[first]; }
+  [[nodiscard]] double least_release_us(std::size_t first) const { return rest_release_[first]; }
   [[nodiscard]] double fill(std::size_t first, std::size_t link, double room_us) const {
     if (room_us < 0) return 0;
     const double density = density_[link][first];
@@ -37,6 +39,7 @@ class SuffixBounds {
 
  private:
   std::vector<double> value_;
+  std::vector<double> rest_release_;  // the smallest of the items from one on
   std::vector<std::vector<double>> density_;  // [link][first] the most value a microsecond
 };
 
@@ -61,8 +64,6 @@ class BranchAndBound {
     });
     bounds_.emplace(
         items.size(), deadline_us.size(), [&](std::size_t d) -> auto& { return item(d); });
-    rest_release_.assign(items.size() + 1, kNoBound);
-    for (std::size_t d = items.size(); d-- > 0;) rest_release_[d] = std::min(rest_release_[d + 1], item(d).release_us);
     best_.link = path_;
   }
 
@@ -88,7 +89,6 @@ class BranchAndBound {
   std::vector<double> used_;            // of each link
   std::vector<int> path_;               // the links chosen so far, by item
   std::optional<SuffixBounds> bounds_;  // of the items by depth
-  std::vector<double> rest_release_;    // the smallest of the items from a depth on
   double value_ = 0;
   std::uint64_t nodes_ = 0;
   bool stopped_ = false;
@@ -100,7 +100,7 @@ double BranchAndBound::bound(std::size_t depth) const {
   if (depth == items_.size()) return 0;
   double fill = 0;
   for (std::size_t l = 0; l < deadline_.size(); ++l) {
-    const double room = deadline_[l] - rest_release_[depth] - used_[l];
+    const double room = deadline_[l] - bounds_->least_release_us(depth) - used_[l];
     fill += bounds_->fill(depth, l, room);
   }
   return std::min(bounds_->value(depth), fill * (1 + kSlack));
