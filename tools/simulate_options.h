@@ -15,10 +15,10 @@ namespace deft::tools {
 struct SimulateOptions {
   std::string profile_path;
   std::string policy = "all";
-  std::vector<std::string> links;    // empty: all of the profile
+  std::vector<std::string> links;             // empty: all of the profile
   std::vector<std::string> priority_channel;  // links that have one
-  std::string link_costs;            // a file; empty: as the profile has them
-  std::string bucketing;             // empty: as the profile has it, but mgwfbp, whose decision it is, merges
+  std::string link_costs;                     // a file; empty: as the profile has them
+  std::string bucketing;                      // empty: as the profile has it, but mgwfbp, whose decision it is, merges
   std::uint64_t steps = 200;
   std::uint64_t warmup = 0;  // 0: a quarter of the steps
   std::string events_path;

@@ -159,8 +159,7 @@ std::vector<KnapsackItem> Algorithm2::items(const std::vector<model::BucketIndex
   return out;
 }
 
-std::size_t Algorithm2::send(std::vector<model::BucketIndex>& buckets, const Open& generation,
-                                const Packing& packing) {
+std::size_t Algorithm2::send(std::vector<model::BucketIndex>& buckets, const Open& generation, const Packing& packing) {
   std::vector<model::BucketIndex> left;
   for (std::size_t i = 0; i < buckets.size(); ++i) {
     const int link = packing.link[i];

@@ -39,7 +39,7 @@ class SuffixBounds {
 
  private:
   std::vector<double> value_;
-  std::vector<double> rest_release_;  // the smallest of the items from one on
+  std::vector<double> rest_release_;          // the smallest of the items from one on
   std::vector<std::vector<double>> density_;  // [link][first] the most value a microsecond
 };
 

@@ -67,8 +67,8 @@ bool better(const Candidate& a, const Candidate& b) {
     const double parts = static_cast<double>(c.table.parts()) / static_cast<double>(c.table.plan.generations.size());
     const double step_us = c.waiting == 0 ? 0 : std::floor(c.table.plan.step_us / c.table.plan.compute_us * 1000);
     const double steps_per_update = c.waiting == 0 ? 0 : 1 / c.table.plan.updates_per_step();
-    return std::make_tuple(c.waiting, step_us, steps_per_update, c.table.plan.max_staleness(), mean_staleness(c.table.plan), parts,
-                           c.table.plan.period_steps);
+    return std::make_tuple(c.waiting, step_us, steps_per_update, c.table.plan.max_staleness(),
+                           mean_staleness(c.table.plan), parts, c.table.plan.period_steps);
   };
   return merit(a) < merit(b);
 }
@@ -103,7 +103,9 @@ int Search::attempt(UpdateRatio ratio, std::size_t share) {
   table->plan.step_us = result.step_us;
   table->plan.compute_us = problem_.compute_us();
   const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
-  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0 : step_share <= kWaitingAccepted ? 1 : 2;
+  const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
+                      : step_share <= kWaitingAccepted                       ? 1
+                                                                             : 2;
   Candidate candidate{std::move(*table), waiting};
   if (!best_ || better(candidate, *best_)) best_ = std::move(candidate);
   return waiting;

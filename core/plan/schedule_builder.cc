@@ -4,6 +4,7 @@
 #include <cmath>
 #include <map>
 #include <tuple>
+#include <utility>
 
 #include "core/model/update_cycle.h"
 #include "core/plan/link_time.h"
@@ -20,7 +21,10 @@ constexpr double kRounding = 1e-7;           // of compute: a delay below it com
 // finishes first.
 class ListScheduler {
  public:
-  explicit ListScheduler(LinkTime& links) : links_(links) {}
+  ListScheduler(const Problem& problem, double part_us) : links_(problem, part_us) {}
+
+  [[nodiscard]] LinkTime& links() { return links_; }
+  [[nodiscard]] const LinkTime& links() const { return links_; }
 
   // Sends all of `sendings`, which stand in the order in which they become ready; forward needs the last one first.
   // `use_gap(link, until_us)`: nothing is ready before until_us, and the link is idle. True: it now waits until then; false:
@@ -53,8 +57,29 @@ class ListScheduler {
     return next;
   }
 
-  LinkTime& links_;
+  LinkTime links_;
   std::vector<std::size_t> urgent_;  // a heap of ready buckets: the highest index is the first that forward needs
+};
+
+// Runs steps, and keeps when they began and when their buckets were ready.
+class StepRunner {
+ public:
+  explicit StepRunner(const Problem& problem) : timeline_(problem), ready_us_(problem.buckets()) {}
+
+  // The next step; `arrival_us` as ComputeTimeline has it.
+  void run(const double* arrival_us) {
+    began_us_.push_back(timeline_.now_us());
+    timeline_.run_step(arrival_us, ready_us_.data());
+  }
+  [[nodiscard]] std::uint32_t steps() const { return static_cast<std::uint32_t>(began_us_.size()); }  // that have run
+  [[nodiscard]] double now_us() const { return timeline_.now_us(); }
+  [[nodiscard]] double ready_us(std::size_t bucket) const { return ready_us_[bucket]; }  // in the newest step
+  [[nodiscard]] double began_us(std::size_t step) const { return began_us_[step]; }
+
+ private:
+  ComputeTimeline timeline_;
+  std::vector<double> ready_us_;
+  std::vector<double> began_us_;  // of each step
 };
 
 // All buckets have the same dates.
@@ -64,11 +89,9 @@ class UniformBuilder {
       : problem_(problem),
         limits_(limits),
         ratio_(ratio),
-        timeline_(problem),
-        links_(problem, part_us),
-        list_(links_),
+        runner_(problem),
+        list_(problem, part_us),
         sending_(problem.buckets()),
-        ready_(problem.buckets()),
         cycles_(std::max(kUniformCycles, kUniformSteps / ratio.steps)),
         finish_(std::size_t{cycles_} * ratio.generations * problem.buckets()) {}
 
@@ -85,27 +108,23 @@ class UniformBuilder {
   const Problem& problem_;
   const Limits& limits_;
   UpdateRatio ratio_;
-  ComputeTimeline timeline_;
-  LinkTime links_;
+  StepRunner runner_;
   ListScheduler list_;
   std::vector<Sending> sending_;  // of each bucket, of one generation
-  std::vector<double> ready_;  // of the newest step
   std::uint32_t cycles_;
   std::vector<double> finish_;             // [generation][bucket]
-  std::vector<double> began_us_;           // of each step
   std::vector<std::uint32_t> apply_step_;  // of each generation
   std::uint32_t applied_ = 0;
 };
 
 // Runs compute through step `until`.
 void UniformBuilder::run_steps(std::uint32_t until) {
-  while (began_us_.size() <= until) {
-    const auto step = static_cast<std::uint32_t>(began_us_.size());
+  while (runner_.steps() <= until) {
+    const std::uint32_t step = runner_.steps();
     const double* arrival = nullptr;
     if (applied_ < apply_step_.size() && apply_step_[applied_] == step)
       arrival = &finish_[std::size_t{applied_++} * problem_.buckets()];
-    began_us_.push_back(timeline_.now_us());
-    timeline_.run_step(arrival, ready_.data());
+    runner_.run(arrival);
   }
 }
 
@@ -114,12 +133,12 @@ void UniformBuilder::run_steps(std::uint32_t until) {
 bool UniformBuilder::apply(std::uint32_t generation) {
   const double* finish = &finish_[std::size_t{generation} * problem_.buckets()];
   const std::uint32_t last = first_step(std::uint64_t{generation} + 1) - 1;
-  double late = 0;
+  double behind_us = 0;
   for (std::size_t b = 0; b < problem_.buckets(); ++b)
-    late = std::max(late, finish[b] - timeline_.now_us() - problem_.bucket(b).forward_start_us);
-  late -= (limits_.bubble_tolerance + kRounding) * problem_.compute_us();
+    behind_us = std::max(behind_us, finish[b] - runner_.now_us() - problem_.bucket(b).forward_start_us);
+  behind_us -= (limits_.bubble_tolerance + kRounding) * problem_.compute_us();
   const double delay =
-      std::clamp(std::ceil(late / problem_.compute_us()), 0.0, static_cast<double>(limits_.max_staleness_steps));
+      std::clamp(std::ceil(behind_us / problem_.compute_us()), 0.0, static_cast<double>(limits_.max_staleness_steps));
   std::uint32_t step = last + 1 + static_cast<std::uint32_t>(delay);
   if (!apply_step_.empty()) step = std::max(step, apply_step_.back() + 1);
   apply_step_.push_back(step);
@@ -141,12 +160,12 @@ bool UniformBuilder::fits_the_arena() const {
 // Sends `generation`, whose buckets the newest step has made ready.
 void UniformBuilder::send(std::uint32_t generation) {
   for (std::size_t b = 0; b < problem_.buckets(); ++b)
-    sending_[b] = {generation, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes};
+    sending_[b] = {generation, static_cast<model::BucketIndex>(b), runner_.ready_us(b), problem_.bucket(b).bytes};
   double* const finish = &finish_[std::size_t{generation} * problem_.buckets()];
   list_.send(
       sending_,
       [this](std::size_t link, double until_us) {
-        links_.wait(link, until_us);
+        list_.links().wait(link, until_us);
         return true;
       },
       [finish](const Sending& sent) { finish[sent.bucket] = sent.finish_us; });
@@ -163,7 +182,7 @@ Timetable UniformBuilder::last_cycle() const {
   std::vector<std::uint64_t> sent(std::size_t{count} * problem_.buckets());
   for (std::size_t l = 0; l < problem_.links(); ++l) {
     auto& list = table.links.emplace_back();
-    for (const auto& p : links_.placed(l)) {
+    for (const auto& p : list_.links().placed(l)) {
       if (p.generation < (cycles_ - 1) * count) continue;
       const std::uint32_t g = p.generation - (cycles_ - 1) * count;
       std::uint64_t& offset = sent[g * problem_.buckets() + p.bucket];
@@ -206,6 +225,58 @@ bool put_older_first(std::vector<TimetablePart>& list) {
   return true;
 }
 
+// The dates of the stale buckets. Buckets that a tensor joins are a block, and have the same dates.
+class StaleDates {
+ public:
+  struct Arrival {
+    std::size_t bucket;
+    double us;
+  };
+
+  StaleDates(std::size_t buckets, const std::vector<bool>& joined)
+      : block_(buckets), block_size_(buckets), dates_(buckets) {
+    for (std::size_t b = 0; b < buckets; ++b) {
+      block_[b] = b > 0 && b < joined.size() && joined[b] ? block_[b - 1] : b;
+      ++block_size_[block_[b]];
+    }
+  }
+
+  // A bucket of a generation has been sent. All arrivals of its block, once they are complete; empty before.
+  std::vector<Arrival> sent(const Sending& sending) {
+    const std::pair key{block_[sending.bucket], sending.generation};
+    auto& arrivals = arrived_[key];
+    arrivals.push_back({sending.bucket, sending.finish_us});
+    if (arrivals.size() < block_size_[key.first]) return {};
+    auto complete = std::move(arrivals);
+    arrived_.erase(key);
+    return complete;
+  }
+  // These arrivals of a block are seen by `step`, or by the first step after the generation before them.
+  void date(const std::vector<Arrival>& arrivals, std::uint32_t step) {
+    const auto& dates = dates_[block_[arrivals.front().bucket]];
+    if (!dates.empty()) step = std::max(step, dates.back() + 1);
+    for (const Arrival& arrival : arrivals) {
+      dates_[arrival.bucket].push_back(step);
+      due_[step].push_back(arrival);
+    }
+  }
+  // Writes when the buckets arrive that `step` must see.
+  void write_due(std::uint32_t step, std::vector<double>& arrival_us) const {
+    const auto due = due_.find(step);
+    if (due == due_.end()) return;
+    for (const Arrival& arrival : due->second) arrival_us[arrival.bucket] = arrival.us;
+  }
+  // The step that sees each generation of `bucket`.
+  [[nodiscard]] const std::vector<std::uint32_t>& of(std::size_t bucket) const { return dates_[bucket]; }
+
+ private:
+  std::vector<std::size_t> block_;       // of each bucket: the first of its block
+  std::vector<std::size_t> block_size_;  // of each first one
+  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Arrival>> arrived_;  // of a block and generation
+  std::vector<std::vector<std::uint32_t>> dates_;
+  std::map<std::uint32_t, std::vector<Arrival>> due_;  // by the step that sees them
+};
+
 class MixedBuilder {
  public:
   MixedBuilder(const Problem& problem, const Limits& limits, const std::vector<bool>& stale, UpdateRatio ratio,
@@ -214,34 +285,21 @@ class MixedBuilder {
         limits_(limits),
         stale_(stale),
         ratio_(ratio),
-        timeline_(problem),
-        links_(problem, part_us),
-        list_(links_),
-        ready_(problem.buckets()),
+        runner_(problem),
+        list_(problem, part_us),
         arrival_(problem.buckets()),
-        dates_(problem.buckets()),
-        block_(problem.buckets()),
-        block_size_(problem.buckets()),
-        cycle_(std::max(2U, (kMixedSteps + ratio.steps - 1) / ratio.steps)) {
-    for (std::size_t b = 0; b < block_.size(); ++b) {
-      block_[b] = b > 0 && b < limits.joined.size() && limits.joined[b] ? block_[b - 1] : b;
-      ++block_size_[block_[b]];
-    }
-  }
+        dates_(problem.buckets(), limits.joined),
+        cycle_(std::max(2U, (kMixedSteps + ratio.steps - 1) / ratio.steps)) {}
 
   std::optional<Timetable> build();
 
  private:
-  struct Arrival {
-    std::size_t bucket;
-    double us;
-  };
+  using Arrival = StaleDates::Arrival;
   [[nodiscard]] std::uint32_t first_step(std::uint32_t generation) const { return ratio_.first_step(generation); }
   [[nodiscard]] std::uint32_t last_step(std::uint32_t generation) const { return first_step(generation + 1) - 1; }
   [[nodiscard]] bool complete() const;
   void run_step();
   void gather();
-  void send();
   void send_fresh();
   bool fill(std::size_t link, double until_us);
   void send_overdue();
@@ -255,38 +313,27 @@ class MixedBuilder {
   const Limits& limits_;
   const std::vector<bool>& stale_;
   UpdateRatio ratio_;
-  ComputeTimeline timeline_;
-  LinkTime links_;
+  StepRunner runner_;
   ListScheduler list_;
-  std::uint32_t step_ = 0;                             // the next one to run
-  std::vector<double> began_us_;                       // of each step
-  std::vector<double> ready_;                          // of the newest step
-  std::vector<double> arrival_;                        // of what the next step's forward must see
-  std::map<std::uint32_t, std::vector<Arrival>> due_;  // stale buckets by the step that sees them
-  std::uint32_t gathered_ = 0;                         // generations of the stale buckets
-  std::vector<Sending> backlog_;                       // stale buckets, the oldest and most urgent first
-  std::vector<std::vector<std::uint32_t>> dates_;      // of each stale bucket the step that sees each generation
-  std::vector<std::size_t> block_;                     // of each bucket: the first of those that have its dates
-  std::vector<std::size_t> block_size_;                // of each first one: how many they are
-  std::map<std::pair<std::size_t, std::uint32_t>, std::vector<Arrival>> arrived_;  // of a block and generation
-  std::uint32_t cycle_;                                                            // the one that becomes the plan
+  std::vector<double> arrival_;   // of each bucket that the next step's forward must see
+  std::uint32_t gathered_ = 0;    // generations of the stale buckets
+  std::vector<Sending> backlog_;  // stale buckets, the oldest and most urgent first
+  StaleDates dates_;
+  std::uint32_t cycle_;  // the cycle that becomes the timetable
 };
 
 // Whether all generations of the chosen cycle have their dates, and the compute that goes on meanwhile has run.
 bool MixedBuilder::complete() const {
   const std::size_t wanted = std::size_t{cycle_ + 1} * ratio_.generations;
-  for (std::size_t b = 0; b < dates_.size(); ++b)
-    if (stale_[b] && (dates_[b].size() < wanted || dates_[b][wanted - 1] >= step_)) return false;
-  return step_ > (cycle_ + 1) * ratio_.steps;
+  for (std::size_t b = 0; b < problem_.buckets(); ++b)
+    if (stale_[b] && (dates_.of(b).size() < wanted || dates_.of(b)[wanted - 1] >= runner_.steps())) return false;
+  return runner_.steps() > (cycle_ + 1) * ratio_.steps;
 }
 
 void MixedBuilder::run_step() {
-  if (const auto due = due_.find(step_); due != due_.end())
-    for (const Arrival& arrival : due->second) arrival_[arrival.bucket] = arrival.us;
-  began_us_.push_back(timeline_.now_us());
-  timeline_.run_step(arrival_.data(), ready_.data());
+  dates_.write_due(runner_.steps(), arrival_);
+  runner_.run(arrival_.data());
   std::fill(arrival_.begin(), arrival_.end(), 0);
-  ++step_;
   gather();
   send_fresh();
   send_overdue();
@@ -294,10 +341,11 @@ void MixedBuilder::run_step() {
 
 // The stale buckets of a generation that ends with this step.
 void MixedBuilder::gather() {
-  if (first_step(gathered_ + 1) != step_) return;
+  if (first_step(gathered_ + 1) != runner_.steps()) return;
   for (std::size_t b = problem_.buckets(); b-- > 0;)
     if (stale_[b])
-      backlog_.push_back({gathered_, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes});
+      backlog_.push_back(
+          {gathered_, static_cast<model::BucketIndex>(b), runner_.ready_us(b), problem_.bucket(b).bytes});
   ++gathered_;
 }
 
@@ -305,11 +353,12 @@ void MixedBuilder::send_fresh() {
   std::vector<Sending> fresh;
   for (std::size_t b = 0; b < problem_.buckets(); ++b)
     if (!stale_[b])
-      fresh.push_back({step_ - 1, static_cast<model::BucketIndex>(b), ready_[b], problem_.bucket(b).bytes});
+      fresh.push_back(
+          {runner_.steps() - 1, static_cast<model::BucketIndex>(b), runner_.ready_us(b), problem_.bucket(b).bytes});
   list_.send(
       fresh,
       [this](std::size_t link, double until_us) {
-        if (!fill(link, until_us)) links_.wait(link, until_us);
+        if (!fill(link, until_us)) list_.links().wait(link, until_us);
         return false;
       },
       [this](const Sending& sent) { arrival_[sent.bucket] = sent.finish_us; });
@@ -318,9 +367,9 @@ void MixedBuilder::send_fresh() {
 // Sends a part of a stale bucket that `link` finishes by `until_us`; false: none fits.
 bool MixedBuilder::fill(std::size_t link, double until_us) {
   for (auto sending = backlog_.begin(); sending != backlog_.end(); ++sending) {
-    const double room_us = until_us - std::max(links_.free_us(link), sending->ready_us);
-    if (room_us < links_.least_us(link, sending->bucket)) continue;
-    links_.place(*sending, link, room_us);
+    const double room_us = until_us - std::max(list_.links().free_us(link), sending->ready_us);
+    if (room_us < list_.links().least_us(link, sending->bucket)) continue;
+    list_.links().place(*sending, link, room_us);
     if (sending->rest == 0) {
       sent(*sending);
       backlog_.erase(sending);
@@ -332,9 +381,10 @@ bool MixedBuilder::fill(std::size_t link, double until_us) {
 
 // What the next step must see, whatever waits for it.
 void MixedBuilder::send_overdue() {
-  while (!backlog_.empty() && last_step(backlog_.front().generation) + 1 + limits_.max_staleness_steps <= step_) {
+  while (!backlog_.empty() &&
+         last_step(backlog_.front().generation) + 1 + limits_.max_staleness_steps <= runner_.steps()) {
     Sending& sending = backlog_.front();
-    while (sending.rest > 0) links_.place(sending, links_.best(links_.idle(), sending));
+    while (sending.rest > 0) list_.links().place(sending, list_.links().best(list_.links().idle(), sending));
     sent(sending);
     backlog_.erase(backlog_.begin());
   }
@@ -344,33 +394,24 @@ void MixedBuilder::send_overdue() {
 std::uint32_t MixedBuilder::step_that_sees(std::uint32_t generation, const std::vector<Arrival>& arrivals) const {
   double behind_us = 0;
   for (const Arrival& arrival : arrivals)
-    behind_us = std::max(behind_us, arrival.us - timeline_.now_us() - problem_.bucket(arrival.bucket).forward_start_us);
+    behind_us = std::max(behind_us, arrival.us - runner_.now_us() - problem_.bucket(arrival.bucket).forward_start_us);
   behind_us -= (limits_.bubble_tolerance + kRounding) * problem_.compute_us();
   const auto delay = static_cast<std::uint32_t>(std::max(0.0, std::ceil(behind_us / problem_.compute_us())));
   const std::uint32_t latest = last_step(generation) + 1 + limits_.max_staleness_steps;
-  return std::clamp(step_ + delay, step_, std::max(step_, latest));
+  return std::clamp(runner_.steps() + delay, runner_.steps(), std::max(runner_.steps(), latest));
 }
 
 // Dates a generation once all buckets of its block have been sent.
 void MixedBuilder::sent(const Sending& sending) {
-  const std::size_t block = block_[sending.bucket];
-  auto& arrivals = arrived_[{block, sending.generation}];
-  arrivals.push_back({sending.bucket, sending.finish_us});
-  if (arrivals.size() < block_size_[block]) return;
-  std::uint32_t step = step_that_sees(sending.generation, arrivals);
-  if (!dates_[block].empty()) step = std::max(step, dates_[block].back() + 1);
-  for (const Arrival& arrival : arrivals) {
-    dates_[arrival.bucket].push_back(step);
-    due_[step].push_back(arrival);
-  }
-  arrived_.erase({block, sending.generation});
+  const auto arrivals = dates_.sent(sending);
+  if (!arrivals.empty()) dates_.date(arrivals, step_that_sees(sending.generation, arrivals));
 }
 
 // How many cycles after the chosen one a part starts.
 std::uint32_t MixedBuilder::cycles_back(double start_us) const {
   std::uint32_t back = 0;
-  while (std::size_t{cycle_ + back + 1} * ratio_.steps < began_us_.size() &&
-         began_us_[(cycle_ + back + 1) * ratio_.steps] <= start_us)
+  while (std::size_t{cycle_ + back + 1} * ratio_.steps < runner_.steps() &&
+         runner_.began_us((cycle_ + back + 1) * ratio_.steps) <= start_us)
     ++back;
   return back;
 }
@@ -385,11 +426,11 @@ bool MixedBuilder::list_parts(Timetable& table) {
   };
   std::vector<Start> parts;
   for (std::size_t l = 0; l < problem_.links(); ++l)
-    for (const Placed& placed : links_.placed(l)) {
+    for (const Placed& placed : list_.links().placed(l)) {
       const std::uint32_t count = stale_[placed.bucket] ? generations : steps;
       if (placed.generation / count != cycle_) continue;
       const std::uint32_t back = cycles_back(placed.start_us);
-      parts.push_back({placed.start_us - began_us_[(cycle_ + back) * steps],
+      parts.push_back({placed.start_us - runner_.began_us((cycle_ + back) * steps),
                        placed.start_us,
                        l,
                        {placed.bucket, placed.generation % count, 0, placed.bytes, back}});
@@ -418,10 +459,11 @@ std::optional<Timetable> MixedBuilder::chosen_cycle() {
     if (!stale_[b]) continue;
     model::UpdateCycle own{ratio_.steps, {}};
     for (std::uint32_t g = first; g < first + ratio_.generations; ++g)
-      own.generations.push_back({first_step(g) - begin, first_step(g + 1) - 1 - begin, dates_[b][g] - begin});
+      own.generations.push_back({first_step(g) - begin, first_step(g + 1) - 1 - begin, dates_.of(b)[g] - begin});
     const bool too_stale = std::ranges::any_of(
         own.generations, [&](const auto& g) { return g.staleness() > limits_.max_staleness_steps; });
-    if (too_stale || !model::check_cycle(own) || model::slots_needed(own) > limits_.max_generations) return std::nullopt;
+    if (too_stale || !model::check_cycle(own) || model::slots_needed(own) > limits_.max_generations)
+      return std::nullopt;
     plan.own_generations.emplace(static_cast<model::BucketIndex>(b), std::move(own.generations));
   }
   if (!list_parts(table)) return std::nullopt;
@@ -431,7 +473,7 @@ std::optional<Timetable> MixedBuilder::chosen_cycle() {
 std::optional<Timetable> MixedBuilder::build() {
   const std::uint32_t longest = (cycle_ + 2) * ratio_.steps + limits_.max_staleness_steps + 2;
   while (!complete()) {
-    if (step_ > longest) return std::nullopt;
+    if (runner_.steps() > longest) return std::nullopt;
     run_step();
   }
   return chosen_cycle();
@@ -439,7 +481,8 @@ std::optional<Timetable> MixedBuilder::build() {
 
 }  // namespace
 
-std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us) {
+std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio,
+                                       double part_us) {
   return UniformBuilder(problem, limits, ratio, part_us).build();
 }
 

@@ -26,7 +26,8 @@ struct TimetablePart {
 
 struct Timetable {
   model::Plan plan;
-  std::vector<std::vector<TimetablePart>> links;  // for each link the parts of one cycle, in the order in which they start
+  std::vector<std::vector<TimetablePart>>
+      links;  // for each link the parts of one cycle, in the order in which they start
 
   [[nodiscard]] std::size_t parts() const {
     std::size_t count = 0;

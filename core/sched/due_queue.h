@@ -72,10 +72,10 @@ class DueQueue {
 
   std::vector<model::Bucket> buckets_;
   LinkBoard board_;
-  std::deque<Waiting> waiting_;               // the most urgent first
+  std::deque<Waiting> waiting_;             // the most urgent first
   std::deque<Waiting> small_;               // so are those that are small
   std::vector<std::uint64_t> small_bytes_;  // of each link, on their way
-  std::vector<double> free_at_us_;            // of each link, with what `take` has looked at; kept for its memory alone
+  std::vector<double> free_at_us_;          // of each link, with what `take` has looked at; kept for its memory alone
   double compute_us_ = 0;
   std::optional<double> urgent_us_;  // when it is expected
   std::uint64_t launches_ = 0;

@@ -107,7 +107,7 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
 plan::GuardedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
                                         const preserve::Request& request, unsigned attempts, std::string note) {
   decision_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
-              attempts, std::move(note)};
+               attempts, std::move(note)};
   ratio_now_ = judgement.ratio;
   doubt_ = wanted_.empty() ? Doubt::kFor : Doubt::kAgainst;
   return {std::move(plan), decision_};

@@ -86,7 +86,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   preserve::MergeScale merging_ = preserve::MergeScale::kMean;
   std::uint64_t refused_ = 0;  // messages
 
-  plan::Decision decision_;           // of the plan chosen last
+  plan::Decision decision_;          // of the plan chosen last
   double ratio_now_ = 1;             // of that plan
   std::vector<model::Plan> wanted_;  // rather than that one, but refused
   Doubt doubt_ = Doubt::kNone;       // whom the next judgement favours

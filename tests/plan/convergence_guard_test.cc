@@ -51,7 +51,8 @@ Setup narrow_setup(std::shared_ptr<plan::ConvergenceGuard> guard) {
 
 class Driver {
  public:
-  explicit Driver(const Setup& setup) : buckets_(setup.buckets.size()), scheduler_(measured(make_scheduler(setup).value(), setup)) {}
+  explicit Driver(const Setup& setup)
+      : buckets_(setup.buckets.size()), scheduler_(measured(make_scheduler(setup).value(), setup)) {}
 
   void run(int steps) {
     for (int i = 0; i < steps; ++i, ++step_) {

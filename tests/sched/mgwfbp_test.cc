@@ -91,7 +91,8 @@ TEST(MgWfbp, SharesWhatItMergedAmongLinksInPartsThatCrossBuckets) {
 // Steps as the daemon sees them: all buckets of a step ready one after the other, `gap_us` apart.
 class Live {
  public:
-  explicit Live(const Setup& setup) : scheduler_(measured(*make_scheduler(setup), setup)), buckets_(setup.buckets.size()) {}
+  explicit Live(const Setup& setup)
+      : scheduler_(measured(*make_scheduler(setup), setup)), buckets_(setup.buckets.size()) {}
 
   std::vector<Launch> step(TimeUs gap_us) {
     scheduler_->stage_began(Stage::kForward, step_, now_, 0);
