@@ -96,6 +96,7 @@ std::optional<sched::Launch> LinkChannels::finish(const Event& event) {
   const sched::Launch launch = channel.queue.front().launch;
   channel.queue.pop_front();
   channel.busy = false;
+  sent_bytes_ += launch.bytes;
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }

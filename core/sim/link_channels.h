@@ -43,6 +43,8 @@ class LinkChannels {
   // When the running launch of an event's channel began.
   [[nodiscard]] double started_us(std::uint32_t channel) const { return channels_[channel].started_us; }
 
+  [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }  // of all launches that are done
+
  private:
   struct Channel {
     bool exists = true;  // which the one for small launches does on some links
@@ -73,6 +75,7 @@ class LinkChannels {
   EventQueue& events_;
   std::vector<Channel> channels_;
   int active_ = 0;
+  std::uint64_t sent_bytes_ = 0;
 };
 
 }  // namespace deft::sim

@@ -7,10 +7,11 @@
 #include <utility>
 
 #include "core/sim/event_queue.h"
+#include "core/sim/forward_gate.h"
 #include "core/sim/link_channels.h"
 #include "core/sim/node_compute.h"
 #include "core/sim/steady_state.h"
-#include "core/sim/update_book.h"
+#include "core/sim/timeline_recorder.h"
 
 namespace deft::sim {
 namespace {
@@ -67,13 +68,11 @@ class Simulation {
         profile_(profile),
         options_(options),
         links_(profile, options.contention, options.priority_links, events_),
-        book_(scheduler_bucket_bytes(profile)),
+        gate_(scheduler_bucket_bytes(profile)),
         steady_(options.steps),
-        backward_end_us_(profile.buckets.size(), 0) {
+        recorder_(profile, options.record) {
     const auto nodes = distinct_nodes(options.nodes);
     for (std::size_t i = 0; i < nodes.size(); ++i) nodes_.emplace_back(profile, nodes[i], options.seed + i);
-    fastest_forward_.resize(profile.buckets.size());
-    waiting_.resize(profile.buckets.size());
   }
 
   Result<Outcome> run() {
@@ -88,10 +87,12 @@ class Simulation {
     if (!error_) check_finished();
     if (error_) return tl::unexpected(*error_);
     for (std::uint32_t bucket = 0; bucket < profile_.buckets.size(); ++bucket)
-      mark(bucket, book_.apply_rest(mirrored(bucket)));
-    steady_.measure(options_.warmup_steps, profile_.buckets.size(), outcome_);
-    outcome_.events = events_.added();
-    return std::move(outcome_);
+      recorder_.applied(bucket, gate_.book().apply_rest(mirrored(bucket)));
+    Outcome outcome;
+    steady_.measure(options_.warmup_steps, profile_.buckets.size(), outcome);
+    outcome.events = events_.added();
+    outcome.timeline = recorder_.take();
+    return outcome;
   }
 
  private:
@@ -138,7 +139,7 @@ class Simulation {
   // Takes what the scheduler has decided.
   void pump() {
     for (const Update& update : scheduler_.take_updates()) {
-      keep(book_.decided(update, fastest_forward_[mirrored(update.bucket)]));
+      keep(gate_.decided(update));
       steady_.decided(update);
     }
     bool any = false;
@@ -153,17 +154,17 @@ class Simulation {
     if (node != kLeader) return;
     const NodeCompute& compute = nodes_[node];
     if (compute.stage() == Stage::kForward)
-      steady_.step_began(compute.step(), now_us_, compute.computed_us(), sent_bytes_);
+      steady_.step_began(compute.step(), now_us_, compute.computed_us(), links_.sent_bytes());
     if (compute.step() == options_.steps) return;
-    const double busy_us = compute.computed_us() - std::exchange(computed_us_, compute.computed_us());
-    const double elapsed_us = now_us_ - std::exchange(stage_began_us_, now_us_);
+    const double busy_us = compute.computed_us() - std::exchange(leader_.computed_us, compute.computed_us());
+    const double elapsed_us = now_us_ - std::exchange(leader_.stage_began_us, now_us_);
     const TimeUs waited_us = std::llround(std::max(0.0, elapsed_us - busy_us));
     if (compute.stage() == Stage::kForward) lose_links(compute.step());
     if (compute.stage() == Stage::kForward && scheduler_.wants_profile(compute.step()))
       scheduler_.profile_measured(profile_, compute.step(), clock());
     scheduler_.stage_began(compute.stage(), compute.step(), clock(), waited_us);
     pump();
-    for (const auto other : std::exchange(waiting_for_leader_, {})) try_start(other);
+    for (const auto other : gate_.take_waiting_for_leader()) try_start(other);
   }
 
   void lose_links(std::uint64_t step) {
@@ -176,17 +177,8 @@ class Simulation {
     if (compute.is_running() || compute.step() == options_.steps) return;
     if (compute.stage() == Stage::kForward) {
       const std::uint32_t bucket = compute.bucket();
-      // What is due before a step is certain only once the leader has come to it.
-      if (compute.step() > nodes_[kLeader].step()) {
-        waiting_for_leader_.push_back(node);
-        return;
-      }
-      if (!book_.may_begin(mirrored(bucket), compute.step())) {
-        waiting_[bucket].push_back(node);
-        return;
-      }
-      fastest_forward_[bucket] = std::max(fastest_forward_[bucket], compute.step() + 1);
-      if (node == kLeader) mark(bucket, book_.apply(mirrored(bucket), compute.step()));
+      if (!gate_.may_begin(node, mirrored(bucket), compute.step(), nodes_[kLeader].step())) return;
+      if (node == kLeader) recorder_.applied(bucket, gate_.book().apply(mirrored(bucket), compute.step()));
     }
     events_.add(compute.start(now_us_), Event::Kind::kComputeDone, node);
   }
@@ -194,12 +186,10 @@ class Simulation {
   void compute_done(std::uint32_t node) {
     NodeCompute& compute = nodes_[node];
     const auto [stage, step, bucket] = std::tuple(compute.stage(), compute.step(), compute.bucket());
-    if (options_.record && node == kLeader)
-      outcome_.timeline.compute.push_back({stage, step, bucket, compute.started_us(), now_us_});
+    if (node == kLeader) recorder_.computed({stage, step, bucket, compute.started_us(), now_us_});
     compute.finish();
     if (stage == Stage::kBackward) {
       if (node == kLeader) {
-        backward_end_us_[bucket] = now_us_;
         scheduler_.bucket_ready(mirrored(bucket), step, clock());
         pump();
       } else {
@@ -214,11 +204,10 @@ class Simulation {
     const double started_us = links_.started_us(event.of);
     const auto launch = links_.finish(event);
     if (!launch) return;
-    sent_bytes_ += launch->bytes;
-    if (options_.record) record_sends(*launch, started_us);
+    recorder_.sent(*launch, started_us, now_us_);
     std::vector<std::uint32_t> complete;
     for_each_bucket(*launch, [&](std::uint32_t bucket, std::uint64_t bytes) {
-      const auto whole = book_.sent(mirrored(bucket), launch->generation, bytes, now_us_);
+      const auto whole = gate_.book().sent(mirrored(bucket), launch->generation, bytes, now_us_);
       if (whole && *whole) complete.push_back(bucket);
       if (!whole) error_ = whole.error().in("simulate");
       return whole.has_value();
@@ -228,29 +217,7 @@ class Simulation {
     pump();
     start_links();
     for (const auto bucket : complete)
-      for (const auto node : std::exchange(waiting_[bucket], {})) try_start(node);
-  }
-
-  // The pieces of a launch over several buckets stand one behind the other.
-  void record_sends(const Launch& launch, double started_us) {
-    double whole_us = 0, done_us = 0;
-    for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { whole_us += us; });
-    double begin_us = started_us;
-    for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
-      done_us += us;
-      const bool last = done_us >= whole_us;
-      const double end_us = last ? now_us_ : started_us + (now_us_ - started_us) * done_us / whole_us;
-      outcome_.timeline.sends.push_back(
-          {launch.link, piece.bucket, launch.generation, piece.offset, piece.bytes, begin_us, end_us});
-      begin_us = end_us;
-    });
-  }
-
-  void mark(std::uint32_t bucket, const std::vector<UpdateBook::Applied>& applied) {
-    if (!options_.record) return;
-    for (const auto& [update, complete_us] : applied)
-      outcome_.timeline.updates.push_back({bucket, update.generation, update.first_step, update.last_step,
-                                           std::max(complete_us, backward_end_us_[bucket])});
+      for (const auto node : gate_.take_waiting(mirrored(bucket))) try_start(node);
   }
 
   void check_finished() {
@@ -258,7 +225,7 @@ class Simulation {
       if (compute.step() == options_.steps) continue;
       error_ = Error{ErrorKind::kInternal,
                      "step " + std::to_string(compute.step()) + " stalls: its forward waits for " +
-                         book_.describe_wait(mirrored(compute.bucket()), compute.step()),
+                         gate_.book().describe_wait(mirrored(compute.bucket()), compute.step()),
                      {},
                      "simulate"};
       return;
@@ -270,19 +237,16 @@ class Simulation {
   const Options& options_;
   EventQueue events_;
   LinkChannels links_;
-  UpdateBook book_;
+  ForwardGate gate_;
   SteadyState steady_;
+  TimelineRecorder recorder_;
   std::vector<NodeCompute> nodes_;
-  std::vector<std::uint64_t> fastest_forward_;       // of each bucket: steps whose forward has begun on some node
-  std::vector<std::vector<std::uint32_t>> waiting_;  // nodes whose forward waits for the bucket
-  std::vector<std::uint32_t> waiting_for_leader_;
-  std::vector<double> backward_end_us_;  // of each bucket on the leader
   double now_us_ = 0;
-  double stage_began_us_ = 0;  // on the leader, and what it had computed then
-  double computed_us_ = 0;
-  std::uint64_t sent_bytes_ = 0;
+  struct {
+    double stage_began_us = 0;
+    double computed_us = 0;  // by then
+  } leader_;
   std::optional<Error> error_;
-  Outcome outcome_;
 };
 
 }  // namespace

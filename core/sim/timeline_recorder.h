@@ -1,0 +1,53 @@
+// Records what the leader does, if it is asked to: buckets are numbered in forward order, as in the profile.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/model/events.h"
+#include "core/sim/link_channels.h"
+#include "core/sim/update_book.h"
+
+namespace deft::sim {
+
+class TimelineRecorder {
+ public:
+  TimelineRecorder(const model::Profile& profile, bool on)
+      : profile_(profile), on_(on), backward_end_us_(profile.buckets.size(), 0) {}
+
+  void computed(const model::ComputeSpan& span) {
+    if (span.stage == model::Stage::kBackward) backward_end_us_[span.bucket] = span.end_us;
+    if (on_) timeline_.compute.push_back(span);
+  }
+  // The pieces of a launch over several buckets stand one behind the other.
+  void sent(const sched::Launch& launch, double started_us, double ended_us) {
+    if (!on_) return;
+    double whole_us = 0, done_us = 0;
+    for_each_piece(profile_, launch, [&](const model::BucketPiece&, double us) { whole_us += us; });
+    double begin_us = started_us;
+    for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double us) {
+      done_us += us;
+      const double end_us = done_us >= whole_us ? ended_us : started_us + (ended_us - started_us) * done_us / whole_us;
+      timeline_.sends.push_back(
+          {launch.link, piece.bucket, launch.generation, piece.offset, piece.bytes, begin_us, end_us});
+      begin_us = end_us;
+    });
+  }
+  void applied(std::uint32_t bucket, const std::vector<UpdateBook::Applied>& updates) {
+    if (!on_) return;
+    for (const auto& [update, complete_us] : updates)
+      timeline_.updates.push_back({bucket, update.generation, update.first_step, update.last_step,
+                                   std::max(complete_us, backward_end_us_[bucket])});
+  }
+  model::Timeline take() { return std::move(timeline_); }
+
+ private:
+  const model::Profile& profile_;
+  bool on_;
+  std::vector<double> backward_end_us_;  // of each bucket
+  model::Timeline timeline_;
+};
+
+}  // namespace deft::sim
