@@ -1,0 +1,71 @@
+// What a group's workers tell of their gradients and of the loss, and the walk (preserve/walk.h) that a plan is judged by.
+//
+//   LossStatistics statistics(world, nodes);
+//   statistics.take(node, told, updates_per_step);   // each time that a node sends some
+//   auto walk = statistics.walk(Doubt::kNone);       // an error says why there is none yet
+//
+// The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses by
+// an update, where the published model takes eta |G|^2. That gain scatters by as large a share of itself as |G|^2 does by
+// noise in the direction of G, which is the most that it can. |G|^2 itself decides whether staleness can be borne.
+// They begin after the first fast fall of the loss (preserve/warmup_detector.h). Reactor thread.
+#pragma once
+
+#include <cstdint>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <vector>
+
+#include "core/preserve/loss_watch.h"
+#include "core/preserve/preserver.h"
+#include "core/preserve/trend.h"
+#include "core/preserve/warmup_detector.h"
+#include "daemon/wire/messages.h"
+
+namespace deft::daemon {
+
+// Which of the likely values a plan is judged by: those that favour it, the most likely ones, those that speak against it.
+enum class Doubt { kFor, kNone, kAgainst };
+
+class LossStatistics {
+ public:
+  LossStatistics(std::uint32_t world, std::size_t nodes) : world_(world), newest_(nodes) {}
+
+  // What makes no sense is counted and left out. `updates_per_step`: of the plan in force.
+  void take(std::size_t node, const wire::GradientStatistics& told, double updates_per_step);
+
+  [[nodiscard]] Result<preserve::Walk> walk(Doubt doubt) const;
+  // The optimizer is no SGD: only the loss is told, and the walk is no model of its training.
+  [[nodiscard]] bool is_loss_alone() const { return loss_alone_ && warmup_.over(); }
+  [[nodiscard]] bool is_told() const { return told_; }  // of a loss
+  [[nodiscard]] preserve::MergeScale merge_scale() const { return sample_.scale; }
+  [[nodiscard]] std::uint64_t step() const { return sample_.step; }  // of the newest sample
+  [[nodiscard]] std::uint64_t samples() const { return trend_.samples(); }
+
+  [[nodiscard]] bool has_risen() const { return watch_.risen(sample_.target); }
+  [[nodiscard]] const preserve::LossWatch& watch() const { return watch_; }
+  void forget_level() { watch_.forget(); }
+
+  [[nodiscard]] nlohmann::json json() const;  // null: nothing since the warm-up
+  [[nodiscard]] std::uint64_t refused() const { return refused_; }
+
+ private:
+  struct Sample {
+    std::uint64_t step = 0;
+    double learning_rate = 0, target = 0;
+    preserve::MergeScale scale = preserve::MergeScale::kMean;
+  };
+  void combine(double updates_per_step);
+
+  const std::uint32_t world_;
+  std::vector<std::optional<wire::GradientStatistics>> newest_;  // by node
+  preserve::WarmupDetector warmup_;
+  preserve::Trend trend_;  // since the warm-up
+  preserve::LossWatch watch_;
+  Sample sample_;       // the newest
+  double updates_ = 0;  // that were made until then: those of a mean byte
+  bool told_ = false;
+  bool loss_alone_ = false;
+  std::uint64_t refused_ = 0;  // messages
+};
+
+}  // namespace deft::daemon
