@@ -13,7 +13,8 @@
 
 namespace deft::plan {
 
-// The timetable with the fewest stale bytes that waits at most limits.fresh_tolerance of compute (of limits.capacity times
+// Of the update ratios that are tried, the fastest ones of each set of stale buckets: the timetable with the fewest stale bytes
+// that waits at most limits.fresh_tolerance of compute (of limits.capacity times
 // compute), or, if none does, the timetable that waits least. limits.stale_share bounds the stale bytes. step_us and
 // compute_us of the plan are set. Nothing if the limits forbid every such plan.
 std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits);

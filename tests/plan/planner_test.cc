@@ -73,7 +73,7 @@ TEST(Planner, inTrainingMakesStalePlansWhereTheLinksAreShort) {
     waiting += plan.step_us > 1.1 * plan.compute_us ? 1 : 0;
   }));
   EXPECT_GE(stale, all * 6 / 10) << "of " << all;
-  EXPECT_LE(waiting, all * 4 / 10) << "of " << all;
+  EXPECT_LE(waiting, all * 6 / 10) << "of " << all;
 }
 
 RC_GTEST_PROP(Planner, MoreCapacityNeverMeansFewerUpdates, ()) {

@@ -99,22 +99,27 @@ std::size_t fewest_stale_blocks(const Problem& problem, const Limits& limits, do
   return problem.buckets();
 }
 
-// The search skips some counts of stale blocks (1, 2, 3, 4, 6 ... are tried) and slow update ratios; beyond that no plan with fewer
-// stale bytes exists among those that enumeration finds.
-RC_GTEST_PROP(StalePlans, EnumerationFindsNoneWithFewerStaleBytes, ()) {
-  const auto profile = any_profile({.most_buckets = 7, .most_links = 2, .least_coverage = 0.8, .most_coverage = 3});
-  const Problem problem(profile);
-  const auto limits = training_limits();
-  const auto plan = find_plan(profile, limits);
-  RC_ASSERT(plan.has_value());
-  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
-  const std::size_t stale = plan->own_generations.size();
-  if (stale == 0 && plan->step_us <= enough_us) return;  // all fresh
-  const std::size_t fewest = fewest_stale_blocks(problem, limits, enough_us);
-  RC_CLASSIFY(fewest < problem.buckets());
-  if (fewest == problem.buckets()) return RC_ASSERT(plan->step_us > enough_us * (1 - 1e-9));
-  RC_ASSERT(plan->step_us <= enough_us);
-  RC_ASSERT(stale <= (fewest == 5 ? 6 : fewest));
+// The search tries only the fastest update ratios of each count of stale blocks, and skips some counts (5, 7). So it may miss a
+// plan with fewer stale bytes that enumeration finds, but rarely.
+TEST(StalePlans, enumerationRarelyFindsOneWithFewerStaleBytes) {
+  std::size_t stale_plans = 0, missed = 0;
+  ASSERT_TRUE(rc::check([&] {
+    const auto profile = any_profile({.most_buckets = 7, .most_links = 2, .least_coverage = 0.8, .most_coverage = 3});
+    const Problem problem(profile);
+    const auto limits = training_limits();
+    const auto plan = find_plan(profile, limits);
+    RC_ASSERT(plan.has_value());
+    const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us();
+    const std::size_t stale = plan->own_generations.size();
+    if (stale == 0 && plan->step_us <= enough_us) return;  // all fresh
+    const std::size_t fewest = fewest_stale_blocks(problem, limits, enough_us);
+    if (fewest == problem.buckets()) return RC_ASSERT(plan->step_us > enough_us * (1 - 1e-9));
+    ++stale_plans;
+    if (plan->step_us > enough_us || stale > fewest) ++missed;
+    RC_ASSERT(stale <= problem.buckets() - 1);
+  }));
+  EXPECT_GE(stale_plans, 10U);
+  EXPECT_LE(missed * 5, stale_plans) << "of " << stale_plans;
 }
 
 // How long a part may keep a link (due_queue.cc), in microseconds.

@@ -201,7 +201,7 @@ TEST(DueQueue, leavesALostLinkAtOnce) {
   Links links(setup_of({50'000'000}, {kRate, kRate}));
   links.queue.add({0, 0, 1, 0});
   links.take();
-  links.queue.lose(1);
+  links.queue.remove(1);
   const std::uint64_t before = links.bytes_on(1);
   links.finish_all();
   EXPECT_EQ(links.bytes_on(1), before);
@@ -216,7 +216,7 @@ TEST(DueQueue, followsTheDatesThatAFlushHasMoved) {
   links.take();
   ASSERT_EQ(links.sent.front().bucket, 2U);
   model::cut(schedules, 2);  // now all three are due before step 2, the first of them first
-  links.queue.date_anew(schedules);
+  links.queue.update_due_steps(schedules);
   const std::size_t before = links.sent.size();
   links.finish_one();
   ASSERT_GT(links.sent.size(), before);
