@@ -159,12 +159,13 @@ void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t ste
   if (!made) return;  // what was measured makes no sense yet; the old plan is still good
   watch_.decided(profile);
   queue_.pace(made->plan.compute_us);
-  if (made->plan.hash() == plan_.hash()) {
+  // A plan with the same dates is announced for what people ask about: the first plan, a lost link, a loss that has risen.
+  if (made->plan.hash() == plan_.hash() && !reason->immediate) {
     plan_ = std::move(made->plan);  // with the times that are expected now
     return;
   }
   // Before the first step there is no worker that would have to hear of the plan.
-  change_to(std::move(*made), reached_ == 0 ? 0 : next_begin(step), *std::move(reason));
+  change_to(std::move(*made), reached_ == 0 ? 0 : next_begin(step), std::move(reason->reason));
   for (std::size_t l = 0; l < profile.links.size(); ++l) switch_->links.push_back(profile.link_model(l));
 }
 

@@ -93,7 +93,7 @@ class MgWfbp final : public QueueScheduler {
     watch_.decided(profile);
     auto starts = model::fused_starts(watch_.remaining(profile), apart_);
     if (starts == groups_->starts) return;
-    fusion_ = BucketFusion{step, starts, *std::move(reason)};
+    fusion_ = BucketFusion{step, starts, std::move(reason->reason)};
     group(std::move(starts));
   }
 

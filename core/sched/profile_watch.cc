@@ -48,12 +48,12 @@ std::string describe_latency(const model::Profile& now, const model::Profile& th
 
 }  // namespace
 
-std::optional<std::string> ProfileWatch::look(const model::Profile& profile, std::uint64_t step,
-                                              const std::function<plan::ReplanReason()>& own) {
+std::optional<plan::ReplanReason> ProfileWatch::look(const model::Profile& profile, std::uint64_t step,
+                                                     const std::function<plan::ReplanReason()>& own) {
   trigger_.looked(step, has_decided());
   plan::ReplanReason found = reason(profile, own);
   if (!trigger_.confirm(found)) return std::nullopt;
-  return std::move(found.reason);
+  return found;
 }
 
 plan::ReplanReason ProfileWatch::reason(const model::Profile& profile,

@@ -31,8 +31,8 @@ class ProfileWatch {
   [[nodiscard]] bool has_decided() const { return decided_for_.has_value(); }
 
   // Why to decide anew before `step`; nothing: the decision in force stays. `own` is asked for a reason of the policy's own.
-  std::optional<std::string> look(const model::Profile& profile, std::uint64_t step,
-                                  const std::function<plan::ReplanReason()>& own = {});
+  std::optional<plan::ReplanReason> look(const model::Profile& profile, std::uint64_t step,
+                                         const std::function<plan::ReplanReason()>& own = {});
   // The decision was made for `profile`.
   void decided(const model::Profile& profile);
   // The decision holds from `step` on.

@@ -46,7 +46,7 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 }  // namespace
 
-plan::Limits Leader::limits_of(const proto::Declare& declare) const {
+plan::Limits Leader::limits_of(const wire::Declare& declare) const {
   plan::Limits limits = plan::training_limits();
   limits.max_staleness_steps = settings_.max_staleness_steps;
   limits.max_merged_steps = settings_.max_merged_steps;
@@ -66,12 +66,9 @@ std::shared_ptr<PlanPreserver> Leader::make_preserver(const plan::Limits& limits
                                          settings_.timeout_us / 10);
 }
 
-void Leader::on_statistics(std::size_t node, const proto::GradientStatistics& statistics) {
-  const auto group = groups_.find(statistics.group());
-  if (group == groups_.end() || !group->second.preserver) return;
-  group->second.preserver->take(node, {statistics.group(), statistics.step(), statistics.ranks(),
-                                       statistics.local_norms(), statistics.average_norms(), statistics.loss(),
-                                       statistics.learning_rate(), statistics.target(), statistics.merged_as_sums()});
+void Leader::on_statistics(std::size_t node, const wire::GradientStatistics& statistics) {
+  const auto group = groups_.find(statistics.group);
+  if (group != groups_.end() && group->second.preserver) group->second.preserver->take(node, statistics);
 }
 
 void Leader::on_step_time(Member& member, const wire::StepTime& time) {

@@ -146,7 +146,7 @@ Result<ToNode> NodeMessageReader::plan_order(const proto::PlanOrder& from) {
   if (!group) return tl::unexpected(*checks_.error());
   std::vector<std::uint64_t> bytes;
   for (const auto& bucket : group->buckets) bytes.push_back(bucket.bytes);
-  auto dated = messages::from_message(from.plan(), bytes, link_epochs_.size());
+  auto dated = messages::from_message(from.plan(), bytes);
   if (!dated) {
     Error error = dated.error();  // it names the field, as "plan.hash: ..."
     error.what = "plan_order." + error.what;
