@@ -70,7 +70,7 @@ std::vector<wire::ToNode> messages_to_node() {
   model::Plan plan;
   plan.period_steps = 2;
   plan.generations = {{0, 1, 3}};
-  plan.links = {{{0, 0, 0, 2048, 0}}, {{1, 0, 0, 2048, 0}}};
+  plan.bucket_bytes = {2048, 2048};
   plan.step_us = 1000;
   plan.compute_us = 900;
   return {
