@@ -58,8 +58,8 @@ std::optional<plan::ReplanReason> ProfileWatch::look(const model::Profile& profi
 
 plan::ReplanReason ProfileWatch::reason(const model::Profile& profile,
                                         const std::function<plan::ReplanReason()>& own) const {
-  if (!decided_for_) return {"the first profile", true};
   if (lost_ != lost_then_) return {describe_loss(lost_), true};
+  if (!decided_for_) return {"the first profile", true};
   plan::ReplanReason others = own ? own() : plan::ReplanReason{};
   if (others.immediate) return others;
   std::string text = describe_move(profile, *decided_for_, lost_);
