@@ -1,4 +1,4 @@
-// The C interface (deft.h) over Session, Group and Operation. No exception leaves it.
+// The C interface (deft.h) over the classes of this folder. No exception leaves it.
 #include <algorithm>
 #include <cstdlib>
 #include <cstring>
@@ -9,10 +9,11 @@
 #include <unordered_map>
 
 #include "core/base/placement.h"
-#include "core/client/collectives.h"
+#include "core/client/completions.h"
 #include "core/client/deft.h"
-#include "core/client/gradients.h"
+#include "core/client/gradient_group.h"
 #include "core/client/options.h"
+#include "core/client/staged_collective.h"
 #include "core/client/worker_links.h"
 
 namespace client = deft::client;
@@ -23,22 +24,25 @@ using deft::Result;
 struct deft_session;
 
 struct deft_group {
-  std::unique_ptr<client::Group> group;
+  deft_session* session;
+  std::unique_ptr<client::GradientGroup> group;
 };
 
 struct deft_operation {
   deft_session* session;
-  std::unique_ptr<client::Operation> operation;
+  std::unique_ptr<client::StagedCollective> operation;
 };
 
 struct deft_session {
-  explicit deft_session(std::unique_ptr<client::Session> opened) : session(std::move(opened)), heaps(*session) {}
+  explicit deft_session(std::unique_ptr<client::Session> opened)
+      : session(std::move(opened)), buffers(*session), completions(*session) {}
   std::unique_ptr<client::Session> session;
-  client::Heaps heaps;
+  client::StagingBuffers buffers;
   std::mutex mutex;
   std::vector<std::unique_ptr<deft_group>> groups;
   std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
-  std::unique_ptr<client::WorkerLinks> links;  // the first to go: its threads work on the others' memory
+  std::unique_ptr<client::WorkerLinks> links;  // goes before the memory that its threads work on
+  client::Completions completions;             // the first to go: its callbacks use all of the above
 };
 
 namespace {
@@ -93,8 +97,16 @@ Result<deft::model::TensorSpec> spec_of(const deft_tensor& tensor, std::size_t i
   return spec;
 }
 
-int start(deft_session* session, const client::Request& request, deft_operation** out, deft_error* error) {
-  auto started = client::Operation::start(*session->session, session->heaps, request);
+client::Completions::Callback callback_of(deft_callback callback, void* user_data) {
+  return [callback, user_data](const Result<void>& result) {
+    deft_error error{};
+    report(result, &error);
+    callback(user_data, &error);
+  };
+}
+
+int start(deft_session* session, const client::CollectiveCall& request, deft_operation** out, deft_error* error) {
+  auto started = client::StagedCollective::start(*session->session, session->buffers, request);
   if (!started) return report(started.error(), error);
   auto operation = std::make_unique<deft_operation>(deft_operation{session, std::move(*started)});
   *out = operation.get();
@@ -110,8 +122,8 @@ std::unique_ptr<deft_operation> take(deft_operation* operation) {
   return node ? std::move(node.mapped()) : nullptr;
 }
 
-client::Request request_of(const char* name, deft::ipc::Collective collective, const void* input, int dtype) {
-  client::Request request;
+client::CollectiveCall request_of(const char* name, deft::ipc::Collective collective, const void* input, int dtype) {
+  client::CollectiveCall request;
   request.name = name;
   request.collective = collective;
   request.input = input;
@@ -120,7 +132,7 @@ client::Request request_of(const char* name, deft::ipc::Collective collective, c
   return request;
 }
 
-deft_generation described(const deft::client::Group& group, const deft::model::UpdateWindow& dated) {
+deft_generation described(const deft::client::GradientGroup& group, const deft::model::UpdateWindow& dated) {
   return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group.slot_of(dated.generation)};
 }
 
@@ -168,7 +180,7 @@ int deft_open(const char* const* options, deft_session** session, deft_error* er
     auto opened = client::Session::open(*config, *placement);
     if (!opened) return report(opened.error(), error);
     auto made = std::make_unique<deft_session>(std::move(*opened));
-    auto links = client::WorkerLinks::open(*made->session, made->heaps);
+    auto links = client::WorkerLinks::open(*made->session, made->buffers);
     if (!links) return report(links.error(), error);
     made->links = std::move(*links);
     *session = made.release();
@@ -178,7 +190,7 @@ int deft_open(const char* const* options, deft_session** session, deft_error* er
 
 void deft_close(deft_session* session) {
   // A forked child leaves its parent's session alone: locks may be held by threads that it does not have.
-  if (session == nullptr || session->session->in_fork()) return;
+  if (session == nullptr || session->session->connection().in_fork()) return;
   guarded(nullptr, [&] {
     session->session->end();
     delete session;
@@ -209,10 +221,10 @@ int deft_declare(deft_session* session, const char* name, const deft_tensor* ten
       specs.push_back(std::move(*spec));
     }
     const auto op = static_cast<deft::model::ReduceOp>(reduce_op >= 0 && reduce_op <= 255 ? reduce_op : 0);
-    auto declared = client::Group::declare(*session->session, name, specs, slots, op);
+    auto declared = client::GradientGroup::declare(*session->session, name, specs, slots, op);
     if (!declared) return report(declared.error(), error);
     session->links->add(**declared);
-    auto owned = std::make_unique<deft_group>(deft_group{std::move(*declared)});
+    auto owned = std::make_unique<deft_group>(deft_group{session, std::move(*declared)});
     *group = owned.get();
     const std::lock_guard lock(session->mutex);
     session->groups.push_back(std::move(owned));
@@ -248,14 +260,6 @@ int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation
   return guarded(error, [&] { return report(group->group->test(first, count, generation), error); });
 }
 
-deft_generation deft_generation_of_step(const deft_group* group, uint64_t step) {
-  return described(*group->group, group->group->generations().of_step(0, step));
-}
-
-deft_generation deft_generation_at(const deft_group* group, uint64_t generation) {
-  return described(*group->group, group->group->generations().at(0, generation));
-}
-
 void deft_generations_of_step(const deft_group* group, uint64_t step, deft_generation* out) {
   group->group->generations().each_of_step(
       step, [&](std::size_t tensor, const auto& dated) { out[tensor] = described(*group->group, dated); });
@@ -278,8 +282,8 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
     record.stage = static_cast<std::uint32_t>(stage);
     record.step = step;
     record.waited_us = static_cast<std::uint64_t>(session->session->take_waited_us());
-    if (auto ok = session->session->submit(record); !ok) return report(ok, error);
-    return report(session->session->look(), error);  // a job that failed is noticed between waits, too
+    if (auto ok = session->session->connection().submit(record); !ok) return report(ok, error);
+    return report(session->session->connection().look(), error);  // a job that failed is noticed between waits, too
   });
 }
 
@@ -338,7 +342,7 @@ int deft_barrier(deft_session* session, const char* name, deft_error* error) {
     if (name == nullptr) return missing("name", error);
     auto request = request_of(name, deft::ipc::Collective::kBarrier, nullptr, DEFT_UINT8);
     request.counts = {0};
-    auto operation = client::Operation::start(*session->session, session->heaps, request);
+    auto operation = client::StagedCollective::start(*session->session, session->buffers, request);
     if (!operation) return report(operation.error(), error);
     return report((*operation)->finish(nullptr), error);
   });
@@ -353,6 +357,25 @@ int deft_finish(deft_operation* operation, void* output, deft_error* error) {
     auto owned = take(operation);
     if (owned == nullptr) return report(Error{ErrorKind::kInvalid, "the operation was finished before", "", ""}, error);
     return report(owned->operation->finish(output), error);
+  });
+}
+
+int deft_when_reduced(deft_group* group, size_t first, size_t count, uint64_t generation, deft_callback callback,
+                      void* user_data, deft_error* error) {
+  return guarded(error, [&] {
+    if (group == nullptr || callback == nullptr) return missing("group or callback", error);
+    return report(group->session->completions.when_reduced(*group->group, first, count, generation,
+                                                           callback_of(callback, user_data)),
+                  error);
+  });
+}
+
+int deft_when_done(deft_operation* operation, deft_callback callback, void* user_data, deft_error* error) {
+  return guarded(error, [&] {
+    if (operation == nullptr || callback == nullptr) return missing("operation or callback", error);
+    return report(
+        operation->session->completions.when_done(operation->operation->number(), callback_of(callback, user_data)),
+        error);
   });
 }
 

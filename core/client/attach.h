@@ -44,7 +44,8 @@ struct Attachment {
   std::uint32_t daemon_links = 0;  // links of the job that daemons run
 };
 
-// The daemon's deadline decides and its error names who is missing; ours is later and speaks only of a silent daemon.
+// Blocks until the whole job has come. The daemon's deadline comes first, and its error names who is missing; ours comes
+// later and only says that the daemon is silent.
 Result<Attachment> attach(const Config& config, const Placement& placement);
 
 // The Error that an ERROR message carries.

@@ -25,7 +25,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 5
+#define DEFT_INTERFACE_VERSION 6
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -82,8 +82,10 @@ DEFT_API const char* deft_option(const char* name, deft_error* error);
 /* What a plugin has to know of a scheduling policy: bits of DEFT_POLICY_*, or below 0: -DEFT_E*. Plugins ask for the policy
  * that deft_option("policy") gives, and list no policies of their own. */
 enum {
-  DEFT_POLICY_OVERLAPS_FORWARD = 1, /* gains if forward overlaps with communication; on unless an option says otherwise */
-  DEFT_POLICY_DELAYS_UPDATES = 2    /* may merge the gradients of several steps, or apply them later: wants several slots */
+  DEFT_POLICY_OVERLAPS_FORWARD =
+      1, /* gains if forward overlaps with communication; on unless an option says otherwise */
+  DEFT_POLICY_DELAYS_UPDATES =
+      2 /* may merge the gradients of several steps, or apply them later: wants several slots */
 };
 DEFT_API int deft_policy_traits(const char* policy, deft_error* error);
 
@@ -131,11 +133,7 @@ typedef struct {
   uint64_t generation, first_step, last_step, apply_step;
   unsigned slot;
 } deft_generation;
-DEFT_API deft_generation deft_generation_of_step(const deft_group* group, uint64_t step);
-DEFT_API deft_generation deft_generation_at(const deft_group* group, uint64_t generation);
-
-/* A plan may date tensors differently. The two functions above tell of the group's first tensor, these of all of them:
- * `out` holds one for each tensor, and so does `generations`. */
+/* A plan may date tensors differently: `out` holds one for each tensor of the group, and so does `generations`. */
 DEFT_API void deft_generations_of_step(const deft_group* group, uint64_t step, deft_generation* out);
 DEFT_API void deft_generations_at(const deft_group* group, const uint64_t* generations, deft_generation* out);
 
@@ -176,6 +174,22 @@ DEFT_API int deft_barrier(deft_session* session, const char* name, deft_error* e
 DEFT_API int deft_poll(deft_operation* operation, deft_error* error); /* as deft_test */
 /* Waits, copies the result to `output` (NULL: drop it) and frees the operation, also when it failed. */
 DEFT_API int deft_finish(deft_operation* operation, void* output, deft_error* error);
+
+/* Completions without a thread that waits, for frameworks with asynchronous operations.
+ *
+ * `callback` is called exactly once, when the tensors of `generation` are reduced or the operation has ended; or, with its
+ * error, when the job has failed or deft_close was called. `error->kind` is DEFT_OK if all went well; `error` lives until the
+ * callback returns. If the function itself returns an error, the callback is never called.
+ *
+ * All callbacks of a session run one after the other on a thread of the library, which the first call starts; in any order,
+ * perhaps before the function has returned. A callback may call any function of this header but deft_close. It should not
+ * wait: deft_finish does not for an operation that has ended, and may be called by the callback. deft_close returns when
+ * all callbacks have run. */
+typedef void (*deft_callback)(void* user_data, const deft_error* error);
+DEFT_API int deft_when_reduced(deft_group* group, size_t first, size_t count, uint64_t generation,
+                               deft_callback callback, void* user_data, deft_error* error);
+/* Before deft_finish. */
+DEFT_API int deft_when_done(deft_operation* operation, deft_callback callback, void* user_data, deft_error* error);
 
 #ifdef __cplusplus
 }

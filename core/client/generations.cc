@@ -12,11 +12,6 @@ tl::unexpected<Error> senseless(const std::string& what) {
 
 }  // namespace
 
-model::UpdateWindow Generations::of_step(std::size_t tensor, std::uint64_t step) const {
-  const std::lock_guard lock(mutex_);
-  return schedules_[tensor].of_step(step);
-}
-
 model::UpdateWindow Generations::at(std::size_t tensor, std::uint64_t generation) const {
   const std::lock_guard lock(mutex_);
   return schedules_[tensor].at(generation);

@@ -19,10 +19,9 @@ class Generations {
  public:
   Generations(std::size_t tensors, std::uint32_t slots) : schedules_(tensors), slots_(slots) {}
 
-  // Of tensors that exist.
-  [[nodiscard]] model::UpdateWindow of_step(std::size_t tensor, std::uint64_t step) const;
+  // Of a tensor that exists.
   [[nodiscard]] model::UpdateWindow at(std::size_t tensor, std::uint64_t generation) const;
-  // The same for all tensors; `visit(tensor, dated)` is called for each, in order.
+  // Of all tensors: `visit(tensor, dated)` is called for each, in order.
   template <typename Visit>
   void each_of_step(std::uint64_t step, Visit visit) const {
     const std::lock_guard lock(mutex_);
@@ -36,7 +35,7 @@ class Generations {
   // The generation under way ends before `step`, and the cycle begins anew.
   void cut(std::uint64_t step);
 
-  // The begin of a plan, and then each of its generations. kViolation if a number makes no sense.
+  // PLAN, and then its PLAN_GENERATIONs. kViolation if a number makes no sense.
   Result<void> receive(const shm::PlanRecord& plan);
   Result<void> receive(const shm::PlanGenerationRecord& generation);
 

@@ -32,8 +32,8 @@ std::uint64_t launch_of(const shm::Record& start) {
 
 }  // namespace
 
-Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Heaps& heaps) {
-  std::unique_ptr<WorkerLinks> links(new WorkerLinks(session, heaps));
+Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, StagingBuffers& buffers) {
+  std::unique_ptr<WorkerLinks> links(new WorkerLinks(session, buffers));
   if (auto ok = links->open_all(); !ok) {
     session.report(ok.error());
     return tl::unexpected(ok.error());
@@ -82,12 +82,12 @@ WorkerLinks::~WorkerLinks() {
   session_.on_failure(nullptr);
 }
 
-void WorkerLinks::add(Group& group) {
+void WorkerLinks::add(GradientGroup& group) {
   const std::lock_guard lock(mutex_);
   groups_[group.number()] = &group;
 }
 
-Result<Group*> WorkerLinks::find_group(std::uint32_t number) {
+Result<GradientGroup*> WorkerLinks::find_group(std::uint32_t number) {
   const std::lock_guard lock(mutex_);
   const auto found = groups_.find(number);
   if (found != groups_.end()) return found->second;
@@ -96,11 +96,11 @@ Result<Group*> WorkerLinks::find_group(std::uint32_t number) {
 
 void WorkerLinks::run(Runner& runner) {
   while (true) {
-    const auto start = session_.next_start(runner.number);
+    const auto start = session_.starts().next(runner.number);
     if (!start) return;
     if (auto done = execute(*runner.link, *start); !done) return session_.report(done.error());
     const shm::RanRecord ran{.link = runner.number, .launch = launch_of(*start)};
-    if (!session_.submit(ran)) return;
+    if (!session_.connection().submit(ran)) return;
   }
 }
 
@@ -116,7 +116,7 @@ Result<void> WorkerLinks::execute(link::Link& link, const shm::Record& start) {
 }
 
 Result<void> WorkerLinks::execute_collective(link::Link& link, const shm::StartCollectiveRecord& start) {
-  const auto data = heaps_.find(start.staging_buffer, start.offset_bytes, start.bytes);
+  const auto data = buffers_.find(start.staging_buffer, start.offset_bytes, start.bytes);
   if (!data) return tl::unexpected(data.error());
   if (start.collective == static_cast<std::uint32_t>(ipc::Collective::kBroadcast))
     return link.run(link::WorkRequest::broadcast(*data, start.bytes, start.root));

@@ -13,7 +13,7 @@ namespace deft::ipc {
 
 class UnixAddress {
  public:
-  // kInvalid where the path is empty or too long for the kernel.
+  // kInvalid if the path is empty or too long for the kernel.
   static Result<UnixAddress> of(const std::string& path) {
     UnixAddress out;
     if (path.empty() || path.size() >= sizeof out.address_.sun_path)

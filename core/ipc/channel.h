@@ -36,17 +36,17 @@ class Channel {
   Channel() = default;
   explicit Channel(shm::Descriptor socket) : socket_(std::move(socket)) {}
 
-  // kUnavailable with the path and what to do where no daemon listens.
+  // kUnavailable if no daemon listens; the error names the path and says what to do.
   static Result<Channel> connect(const std::string& path);
 
-  // Sends one packet. A peer that is gone: kLost. Blocks while the peer's queue is full when the socket blocks; a
-  // non-blocking socket gives kExhausted.
+  // Sends one packet. kLost if the peer is gone. If the peer's queue is full, a blocking socket waits, and a non-blocking
+  // one gives kExhausted.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
-  // The next packet, or kTimeout. An empty packet: end of file.
+  // The next packet, or kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.
   Result<Packet> receive(TimeUs deadline_us);
 
-  // The next packet if there is one (for non-blocking sockets).
+  // The next packet if there is one; never waits.
   Result<std::optional<Packet>> try_receive();
 
   [[nodiscard]] Result<PeerIdentity> peer() const;
@@ -78,7 +78,7 @@ class Listener {
   shm::Descriptor lock_;  // held for the daemon's life: tells a live daemon's socket file from a dead one's
 };
 
-// The socket path for `configured` (the option `socket`): the default where it is empty.
+// The socket path for `configured` (the option `socket`): the default if it is empty.
 std::string socket_path(const std::string& configured);
 
 }  // namespace deft::ipc

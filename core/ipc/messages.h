@@ -2,7 +2,8 @@
 //
 // The socket is SOCK_SEQPACKET: one message a packet, at most kMaxMessageBytes, beginning with a Header. Numbers are in
 // the machine's order; both sides run on one machine. Descriptors travel as SCM_RIGHTS of the message that names them.
-// The daemon takes identity (pid, uid) from the kernel only, and checks every length and number.
+// Names are UTF-8 without control characters. The daemon takes identity (pid, uid) from the kernel only, and checks every
+// length, number and name.
 //
 //   worker                                   daemon
 //   HELLO (version, job, rank, world, ...) ->
@@ -14,10 +15,11 @@
 //   ERROR                                 ->    such a link failed, and so does the job
 //   DECLARE, DECLARE_TENSOR...            ->
 //                                         <- DECLARED + arena descriptor (once all ranks declared the same), or ERROR
-//   HEAP (bytes)                          ->
-//                                         <- HEAP_MADE + descriptor, or ERROR
-//   OPERATION (collective on a heap)      ->    OP_DONE comes over the completion ring
-//   STATISTICS                            ->    of the gradients of a step, for whoever judges plans
+//   STAGING_BUFFER (bytes)                ->
+//                                         <- STAGING_BUFFER_MADE + descriptor, or ERROR
+//   OPERATION (collective on a buffer)    ->    OP_DONE comes over the completion ring
+//   FREE_STAGING_BUFFER                   ->
+//   STATISTICS                            ->    of the gradients of a step, for the preserver
 //   STATUS                                ->  (also without HELLO: `deft status`)
 //                                         <- TEXT... (JSON in pieces, the last one with `last`)
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
@@ -34,7 +36,8 @@ namespace deft::ipc {
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
 inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
-inline constexpr std::size_t kMaxNameBytes = 1024;
+inline constexpr std::size_t kMaxNameBytes = 1024;    // of a tensor, a collective, a key of the store
+inline constexpr std::size_t kMaxJobNameBytes = 255;  // also of a group, and of the leader's address
 inline constexpr std::size_t kMaxTextBytes = 4096;
 
 enum class MessageKind : std::uint32_t {
@@ -43,14 +46,14 @@ enum class MessageKind : std::uint32_t {
   kDeclare = 3,
   kDeclareTensor = 4,
   kDeclared = 5,
-  kHeap = 6,
-  kHeapMade = 7,
+  kStagingBuffer = 6,
+  kStagingBufferMade = 7,
   kOperation = 8,
   kGoodbye = 9,
   kError = 10,
   kStatus = 11,
   kText = 12,
-  kFreeHeap = 13,
+  kFreeStagingBuffer = 13,
   kLink = 14,
   kStoreSet = 15,
   kStoreGet = 16,
@@ -119,9 +122,9 @@ struct Declared {
   std::uint64_t arena_bytes = 0;
 };
 
-struct Heap {  // HEAP and HEAP_MADE; FREE_HEAP gives it back
+struct StagingBuffer {  // STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STAGING_BUFFER, which gives it back
   Header header;
-  std::uint32_t heap = 0;  // chosen by the worker, never a number that one of its operations has
+  std::uint32_t buffer = 0;  // chosen by the worker, never a number that one of its operations has
   std::uint32_t unused = 0;
   std::uint64_t bytes = 0;
 };
@@ -132,10 +135,10 @@ struct Operation {  // followed by the name that matches it across ranks
   Header header;
   std::uint64_t operation = 0;  // the worker's handle, returned in OP_DONE
   Collective collective{};
-  std::uint32_t heap = 0;
-  std::uint64_t offset = 0;    // of the buffer in the heap
-  std::uint64_t count = 0;     // elements: of the buffer; for all-gather, of this rank's own block
-  std::uint64_t capacity = 0;  // all-gather: elements that the buffer holds
+  std::uint32_t staging_buffer = 0;
+  std::uint64_t offset = 0;    // of the operation's piece in the staging buffer, in bytes
+  std::uint64_t count = 0;     // elements: of the piece; for all-gather, of this rank's own block
+  std::uint64_t capacity = 0;  // all-gather: elements that the piece holds
   std::uint32_t dtype = 0;
   std::uint32_t reduce_op = 0;
   std::uint32_t root = 0;  // rank
@@ -168,7 +171,8 @@ struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
   Header header;
   std::uint32_t error_kind = 0;  // deft::ErrorKind
   std::uint32_t unused = 0;
-  std::uint64_t operation = 0;  // not 0: only this operation (or HEAP: both count alike) failed, the job goes on
+  std::uint64_t operation =
+      0;  // not 0: only this operation (or STAGING_BUFFER: both count alike) failed, the job goes on
 };
 
 struct Text {  // followed by a piece of text
@@ -178,7 +182,7 @@ struct Text {  // followed by a piece of text
 };
 
 static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
-static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(Heap) == 32);
+static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(StagingBuffer) == 32);
 static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
 static_assert(sizeof(Link) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72);
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);

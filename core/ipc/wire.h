@@ -45,7 +45,7 @@ std::vector<std::byte> encode(const Fixed& fixed, MessageKind kind, std::initial
   return encode(fixed, kind, std::span<const std::string_view>(texts.begin(), texts.size()));
 }
 
-// The header of a packet; kViolation where it is none of ours, kMismatch for another version (both are named).
+// The header of a packet. kViolation if the packet is not Deft's; kMismatch, which names both versions, for another version.
 inline Result<Header> decode_header(std::span<const std::byte> bytes) {
   Header header;
   if (bytes.size() < sizeof header || bytes.size() > kMaxMessageBytes)

@@ -17,10 +17,10 @@ class Doorbell {
   Doorbell() = default;
   static Result<Doorbell> create();
 
-  // Takes a received descriptor and makes it non-blocking; kViolation where it is no eventfd.
+  // Takes a received descriptor and makes it non-blocking; kViolation if it is no eventfd.
   static Result<Doorbell> adopt(Descriptor descriptor);
 
-  // Any thread. A peer that has filled the counter is awake anyhow, so nothing can fail.
+  // Any thread. Never fails: a peer whose counter is full is awake.
   void ring() const;
 
   // Forgets all rings so far.

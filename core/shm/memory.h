@@ -9,7 +9,7 @@
 namespace deft::shm {
 
 // The smaller of the machine's available memory and what the process's control groups (v1 or v2) leave; the largest
-// number where neither is known.
+// number if neither is known.
 std::uint64_t available_memory();
 
 // The same from files under `proc` and `cgroup`, for tests ("/proc", "/sys/fs/cgroup").

@@ -4,7 +4,8 @@
 //   if (out.push(record)) wake(doorbell);      while (in.pop(record) == Pop::kRecord) handle(record);
 //                                              if (in.prepare_to_sleep()) poll(doorbell);
 //
-// The number of records is a power of two. An end belongs to one thread at a time. Positions are private; shared words are loaded once and never trusted.
+// The number of records is a power of two. An end belongs to one thread at a time. It keeps its own position, and loads
+// each shared word once and never trusts it.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,7 @@
 #include "daemon/base/reactor.h"
 
 #include <glog/logging.h>
+#include <glog/raw_logging.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -9,7 +10,11 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <limits>
+#include <new>
+#include <string>
+#include <system_error>
 
 namespace deft::daemon {
 
@@ -32,7 +37,7 @@ Result<void> Reactor::watch(int fd, std::uint32_t events, FdCallback callback) {
   const bool known = watched_.count(fd) != 0;
   if (epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0)
     return fail(ErrorKind::kExhausted, std::string("cannot watch a descriptor: ") + std::strerror(errno));
-  watched_[fd] = std::make_shared<FdCallback>(std::move(callback));
+  watched_[fd] = std::make_shared<Owned<FdCallback>>(std::move(callback), current_owner());
   return {};
 }
 
@@ -43,7 +48,7 @@ void Reactor::unwatch(int fd) {
 Reactor::TimerId Reactor::after(TimeUs delay_us, Callback callback) {
   const TimerId id = next_id_++;
   const TimeUs at = MonotonicClock::now() + std::max<TimeUs>(delay_us, 0);
-  timers_.emplace(at, Timer{id, std::move(callback)});
+  timers_.emplace(at, Timer{id, {std::move(callback), current_owner()}});
   timer_times_[id] = at;
   return id;
 }
@@ -62,18 +67,18 @@ void Reactor::cancel(TimerId timer) {
 
 Reactor::PollerId Reactor::add_poller(std::function<bool(bool)> poller) {
   const PollerId id = next_id_++;
-  pollers_[id] = std::make_shared<std::function<bool(bool)>>(std::move(poller));
+  pollers_[id] = std::make_shared<Owned<Poller>>(std::move(poller), current_owner());
   return id;
 }
 
 void Reactor::remove_poller(PollerId poller) { pollers_.erase(poller); }
 
-void Reactor::post(Callback callback) {
+void Reactor::post(Callback callback, Owner owner) {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
     first = posted_.empty();
-    posted_.push_back(std::move(callback));
+    posted_.push_back({std::move(callback), std::move(owner)});
   }
   if (first) wake();
 }
@@ -88,12 +93,12 @@ void Reactor::wake() const {
 }
 
 bool Reactor::run_posted() {
-  std::vector<Callback> batch;
+  std::vector<Owned<Callback>> batch;
   {
     const std::lock_guard lock(mutex_);
     batch.swap(posted_);
   }
-  for (auto& callback : batch) callback();
+  for (auto& callback : batch) run_for(callback.owner, callback.function);
   return !batch.empty();
 }
 
@@ -104,7 +109,7 @@ bool Reactor::run_timers() {
     Timer timer = std::move(timers_.begin()->second);
     timers_.erase(timers_.begin());
     timer_times_.erase(timer.id);
-    timer.callback();
+    run_for(timer.callback.owner, timer.callback.function);
     any = true;
   }
   return any;
@@ -116,7 +121,7 @@ bool Reactor::run_pollers(bool about_to_sleep) {
   for (auto it = pollers_.begin(); it != pollers_.end();) {
     const PollerId id = it->first;
     const auto poller = it->second;
-    any |= (*poller)(about_to_sleep);
+    run_for(poller->owner, [&] { any |= poller->function(about_to_sleep); });
     it = pollers_.upper_bound(id);
   }
   return any;
@@ -129,9 +134,32 @@ bool Reactor::run_events(int timeout_ms) {
     const auto it = watched_.find(events[i].data.fd);
     if (it == watched_.end()) continue;  // unwatched by an earlier callback of this round
     const auto callback = it->second;
-    (*callback)(events[i].events);
+    run_for(callback->owner, [&] { callback->function(events[i].events); });
   }
   return count > 0;
+}
+
+void Reactor::report(const Owner& owner) noexcept {
+  ++failed_callbacks_;
+  try {  // what it takes to tell may fail, too
+    Error error;
+    try {
+      throw;
+    } catch (const std::bad_alloc&) {
+      error = {ErrorKind::kExhausted, "the daemon is out of memory", "give it more, or run fewer jobs", "deftd"};
+    } catch (const std::system_error& e) {
+      error = {ErrorKind::kExhausted, std::string("the kernel refuses the daemon: ") + e.what(),
+               "raise the limits on threads and open files", "deftd"};
+    } catch (const std::exception& e) {
+      error = {ErrorKind::kInternal, e.what(), "", "deftd"};
+    } catch (...) {
+      error = {ErrorKind::kInternal, "an unknown exception", "", "deftd"};
+    }
+    LOG_EVERY_N(ERROR, 100) << "a callback failed (" << failed_callbacks_ << " until now): " << error.message();
+    if (const auto told = owner.lock()) told->callback_failed(error);
+  } catch (const std::exception& e) {
+    RAW_LOG(ERROR, "a callback failed, and its owner could not be told: %s", e.what());
+  }
 }
 
 int Reactor::timeout_ms() const {

@@ -5,6 +5,9 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
+#include <new>
+#include <string>
+#include <system_error>
 #include <utility>
 
 namespace deft::daemon {
@@ -23,6 +26,7 @@ struct DaemonDriver::Shared {
 DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open,
                            MakeTransfer make_transfer, OnOpen on_open, OnDone on_done)
     : reactor_(reactor),
+      owner_(Reactor::current_owner()),
       name_(std::move(name)),
       open_(std::move(open)),
       make_transfer_(std::move(make_transfer)),
@@ -70,13 +74,30 @@ bool DaemonDriver::finished() {
 }
 
 void DaemonDriver::post(std::function<void()> callback) {
-  reactor_.post([shared = shared_, callback = std::move(callback)] {
+  const auto run = [shared = shared_, callback = std::move(callback)] {
     {
       const std::lock_guard lock(shared->mutex);
       if (shared->aborted) return;
     }
     callback();
-  });
+  };
+  reactor_.post(run, owner_);
+}
+
+void DaemonDriver::guarded(const std::function<void()>& body) {
+  Result<void> failed;
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    failed = fail(ErrorKind::kExhausted, "the daemon is out of memory");
+  } catch (const std::system_error& e) {
+    failed = fail(ErrorKind::kExhausted, std::string("the kernel refuses the daemon: ") + e.what(),
+                  "raise the limits on threads and open files");
+  } catch (const std::exception& e) {
+    failed = fail(ErrorKind::kInternal, e.what());
+  }
+  failed = tl::unexpected(failed.error().in("link " + name_));
+  post([this, failed] { on_open_(failed); });
 }
 
 bool DaemonDriver::open_link() {
@@ -95,19 +116,22 @@ bool DaemonDriver::open_link() {
   return ok;
 }
 
-void DaemonDriver::run() {
-  if (open_link()) {
-    channel_.use(link_.get());
-    while (true) {
-      if (auto transfer = next()) {
-        channel_.start(*std::move(transfer));
-      } else if (!channel_.is_idle()) {
-        channel_.poll();
-      } else {
-        break;
-      }
+void DaemonDriver::run_link() {
+  if (!open_link()) return;
+  channel_.use(link_.get());
+  while (true) {
+    if (auto transfer = next()) {
+      channel_.start(*std::move(transfer));
+    } else if (!channel_.is_idle()) {
+      channel_.poll();
+    } else {
+      break;
     }
   }
+}
+
+void DaemonDriver::run() {
+  guarded([this] { run_link(); });
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->link = nullptr;

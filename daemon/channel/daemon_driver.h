@@ -41,11 +41,15 @@ class DaemonDriver final : public LinkDriver {
   struct Shared;
 
   void run();
+  void run_link();  // until an abort; may throw
   bool open_link();
+  // What the thread throws fails the job, and not the daemon.
+  void guarded(const std::function<void()>& body);
   std::optional<Transfer> next();
   void post(std::function<void()> callback);
 
   Reactor& reactor_;
+  const Reactor::Owner owner_;  // the job: who fails when a posted callback throws
   const std::string name_;
   Open open_;
   MakeTransfer make_transfer_;

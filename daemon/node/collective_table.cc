@@ -128,7 +128,7 @@ InProcessDriver::Records CollectiveTable::records_of(const SubCommTask& launch) 
     const std::size_t element = model::dtype_bytes(static_cast<model::DType>(call.dtype));
     shm::StartCollectiveRecord record;
     record.collective = static_cast<std::uint32_t>(call.collective);
-    record.staging_buffer = call.heap;
+    record.staging_buffer = call.staging_buffer;
     record.dtype = call.dtype;
     record.reduce_op = call.reduce_op;
     record.root = call.root;

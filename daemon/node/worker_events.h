@@ -30,6 +30,7 @@ class WorkerEvents final : public JobPort {
   void store_set(const std::string& key, std::span<const std::byte> value) override;
   void store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) override;
   void worker_ended(WorkerPort& worker, bool clean, const Error& reason) override;
+  void callback_failed(const Error& error) override { control_.fail(error.in("on " + host_)); }
 
  private:
   // Calls act(local index) for a worker of a job that runs; what it throws fails the job.

@@ -23,6 +23,7 @@
 #include "core/model/tensors.h"
 #include "core/shm/layout.h"
 #include "core/shm/segment.h"
+#include "daemon/base/reactor.h"
 
 namespace deft::daemon {
 
@@ -82,9 +83,9 @@ class WorkerPort {
   virtual void close(const Error& reason) = 0;  // drops the worker; calls JobPort::worker_ended
 };
 
-class JobPort {
+// As a CallbackOwner, the job fails if a callback that was made for it throws.
+class JobPort : public CallbackOwner {
  public:
-  virtual ~JobPort() = default;
   virtual void declare(WorkerPort& worker, Declaration declaration) = 0;
   virtual void request(WorkerPort& worker, OperationRequest request) = 0;
   virtual void record(WorkerPort& worker, const shm::Record& record) = 0;  // of the submission ring, unchecked

@@ -85,13 +85,13 @@ void Server::accept() {
       return;
     }
     if (!channel->has_value()) return;
-    auto session = std::make_unique<Session>(reactor_, budget_, *this, std::move(**channel), context_.daemon_epoch);
-    if (auto ok = session->start(); !ok) {
-      LOG(ERROR) << "a worker could not be served: " << ok.error().message();
-      continue;
-    }
-    Session* const key = session.get();
-    sessions_[key] = std::move(session);
+    const auto session =
+        std::make_shared<Session>(reactor_, budget_, *this, std::move(**channel), context_.daemon_epoch);
+    sessions_[session.get()] = session;
+    reactor_.run_for(session, [&] {
+      auto ok = session->start();
+      if (!ok) session->close(ok.error().in("serve a worker"));
+    });
   }
 }
 
@@ -118,7 +118,7 @@ void Server::session_attached(Session& session) {
   const auto job = result ? job_for(session, result) : nullptr;
   if (job) {
     session.serve(job->port());
-    result = job->attach(session);
+    reactor_.run_for(job->port(), [&] { result = job->attach(session); });
   }
   if (result || session.closed()) return;
   LOG(WARNING) << session.describe() << " is refused: " << result.error().message();
@@ -139,7 +139,9 @@ void Server::on_control(const Peer& from, std::span<const std::byte> message) {
   const auto jobs = jobs_;  // a job may end while it handles the message
   for (const auto& job : jobs) {
     if (!job->accepts(from, *received)) continue;
-    if (!job->receive(from, *received)) reject_control("its sender has not joined the job");
+    reactor_.run_for(job->port(), [&] {
+      if (!job->receive(from, *received)) reject_control("its sender has not joined the job");
+    });
     return;
   }
   ++control_unclaimed_;
@@ -149,7 +151,8 @@ void Server::on_other_version(const Peer& from, const wire::Received& received, 
   reject_control(error.what);
   if (const auto answer = versions_.answer(from, received)) control_->send(from, *answer);
   const auto jobs = jobs_;
-  for (const auto& job : jobs) job->peer_mismatched(from, received.header(), error);
+  for (const auto& job : jobs)
+    reactor_.run_for(job->port(), [&] { job->peer_mismatched(from, received.header(), error); });
 }
 
 void Server::reject_control(const std::string& why) {
@@ -201,6 +204,7 @@ std::string Server::session_status() {
                       {"sessions", sessions_.size()},
                       {"jobs_served", jobs_served_},
                       {"clients_dropped", clients_dropped_},
+                      {"callbacks_failed", reactor_.failed_callbacks()},
                       {"control_messages_rejected", control_->rejected_messages() + control_rejected_},
                       {"control_messages_unclaimed", control_unclaimed_},
                       {"memory_bytes", budget_.used_bytes()},
@@ -208,7 +212,8 @@ std::string Server::session_status() {
                       {"configuration", config_.effective()},
                       {"jobs", nlohmann::json::array()}};
   for (const auto& job : jobs_) json["jobs"].push_back(job->status());
-  return json.dump();
+  // A name that a peer chose may be no UTF-8: it is shown with replacement characters.
+  return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 }  // namespace deft::daemon

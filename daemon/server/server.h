@@ -50,7 +50,7 @@ class Server final : public SessionHandler {
   VersionGate versions_;
   const TimeUs started_us_;
   std::uint64_t next_incarnation_;
-  std::unordered_map<Session*, std::unique_ptr<Session>> sessions_;
+  std::unordered_map<Session*, std::shared_ptr<Session>> sessions_;
   std::list<std::shared_ptr<Job>> jobs_;
   std::list<std::shared_ptr<Job>> ended_;  // until their link threads have ended
   std::uint64_t jobs_served_ = 0, clients_dropped_ = 0;

@@ -1,26 +1,25 @@
-// One worker's connection: its socket, its rings, its arenas and heaps, and how it ends.
+// One worker's session: HELLO, then the job's answers to it and its requests to the job, and how it ends.
 //
-// The session checks everything that the worker sends and hands it on to its job as plain data; whatever a worker
-// does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd.
-// Reactor thread only.
+//   auto session = std::make_shared<Session>(reactor, budget, handler, std::move(socket), daemon_epoch);
+//   reactor.run_for(session, [&] { session->start(); });   // what throws in a callback of the session ends the session only
+//
+// The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (arenas, staging
+// buffers), RingPump (the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
+// does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd. Reactor
+// thread only.
 #pragma once
 
-#include <cstdint>
-#include <deque>
-#include <map>
 #include <memory>
-#include <optional>
 #include <string>
-#include <vector>
 
 #include "core/ipc/channel.h"
-#include "core/ipc/wire.h"
-#include "core/shm/control_segment.h"
-#include "core/shm/doorbell.h"
-#include "core/shm/ring.h"
 #include "daemon/base/memory_budget.h"
 #include "daemon/base/reactor.h"
 #include "daemon/node/worker_port.h"
+#include "daemon/server/ring_pump.h"
+#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_memory.h"
+#include "daemon/server/worker_requests.h"
 
 namespace deft::daemon {
 
@@ -35,79 +34,50 @@ class SessionHandler {
   virtual void session_ended(Session& session, const Error& reason) = 0;
 };
 
-class Session final : public WorkerPort {
+class Session final : public WorkerPort, public CallbackOwner {
  public:
-  Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::Channel channel,
+  Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::Channel socket,
           std::uint64_t daemon_epoch);
-  ~Session() override;
-  Session(const Session&) = delete;
-  Session& operator=(const Session&) = delete;
 
-  Result<void> start();  // begins to listen; an error: the descriptor table is full
+  Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
 
   // From now on what the worker asks for goes to `job`, which owns nothing of the session.
-  void serve(std::weak_ptr<JobPort> job) { job_ = std::move(job); }
+  void serve(const std::weak_ptr<JobPort>& job);
 
   Result<void> welcome(const JobStart& start) override;
   Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
                                                     std::uint32_t buckets) override;
   void complete(const shm::Record& record) override;
-  void send_error(const Error& error, std::uint64_t operation) override;
+  void send_error(const Error& error, std::uint64_t operation) override { channel_.send_error(error, operation); }
   void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override;
   void close(const Error& reason) override { end(reason, false); }
+  void callback_failed(const Error& error) override { drop(error); }
 
   [[nodiscard]] const Attachment& attachment() const override { return attachment_; }
-  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return peer_; }
+  [[nodiscard]] const ipc::PeerIdentity& peer() const override { return channel_.peer(); }
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] std::string describe() const override;
 
  private:
   void end(const Error& reason, bool clean);  // tells the job and the handler
-  void on_socket();
+  void drop(const Error& error);              // tells the worker why, and ends
   void on_packet(const ipc::Packet& packet);
   Result<void> dispatch(const ipc::Packet& packet);
   Result<void> on_hello(const ipc::Packet& packet);
-  Result<void> on_declare(const ipc::Packet& packet);
-  Result<void> on_declare_tensor(const ipc::Packet& packet);
-  Result<void> on_heap(const ipc::Packet& packet);
-  Result<void> on_free_heap(const ipc::Packet& packet);
-  Result<void> on_operation(const ipc::Packet& packet);
-  Result<void> on_link_failed(const ipc::Packet& packet);
-  Result<void> on_store_set(const ipc::Packet& packet);
-  Result<void> on_store_get(const ipc::Packet& packet);
-  Result<void> on_statistics(const ipc::Packet& packet);
-  Result<void> count_store_item();
-  Result<void> on_status();
-  Result<void> watch_process();
-  bool drain_ring(bool about_to_sleep);
-  bool flush_completions();
-  Result<void> send(const std::vector<std::byte>& bytes, std::span<const int> descriptors = {});
+  Result<void> send_status();
 
   Reactor& reactor_;
   MemoryBudget& budget_;
   SessionHandler& handler_;
-  ipc::Channel channel_;
   const std::uint64_t daemon_epoch_;
-  ipc::PeerIdentity peer_;
-  shm::Descriptor process_;  // pidfd
-  Attachment attachment_;
+  WorkerChannel channel_;
+  WorkerMemory memory_;
+  WorkerRequests requests_;
+  std::unique_ptr<RingPump> rings_;  // null: the job does not run yet
   std::weak_ptr<JobPort> job_;
+  Attachment attachment_;
   bool attached_ = false;
   bool closed_ = false;
-
-  std::shared_ptr<shm::Segment> control_;
-  std::optional<shm::Consumer> submissions_;
-  std::optional<shm::Producer> completions_;
-  std::deque<shm::Record> overflow_;  // completions that await room in the ring, oldest first
-  std::optional<shm::Doorbell> own_bell_, worker_bell_;
-  Reactor::PollerId poller_ = 0;
-  Reactor::TimerId retry_ = 0;  // while completions overflow: the worker rings no bell when it has read some
-
-  std::vector<std::shared_ptr<shm::Segment>> arenas_;  // by group
-  std::map<std::uint32_t, std::shared_ptr<shm::Segment>> heaps_;
-  std::optional<Declaration> declaring_;
-  std::uint32_t next_group_ = 0;
-  std::size_t store_items_ = 0;
 };
 
 }  // namespace deft::daemon

@@ -1,4 +1,4 @@
-// Collectives over a session: what is staged on the heap, where, and what comes back.
+// Collectives over a session: what is staged in shared memory, where, and what comes back.
 #include <gtest/gtest.h>
 
 #include <array>
@@ -18,7 +18,7 @@ TEST(Collective, AllReduceStagesTheInputAndBringsTheResult) {
     EXPECT_EQ(operation.fixed.collective, ipc::Collective::kAllReduce);
     EXPECT_EQ(operation.fixed.count, 3u);
     EXPECT_EQ(operation.fixed.reduce_op, 3u);
-    auto* values = reinterpret_cast<float*>(worker.heap() + operation.fixed.offset);
+    auto* values = reinterpret_cast<float*>(worker.staging_buffer() + operation.fixed.offset);
     for (int i = 0; i < 3; ++i) values[i] += 1;
     worker.operation_done(operation.fixed.operation);
     worker.receive();
@@ -37,19 +37,19 @@ TEST(Collective, AllReduceStagesTheInputAndBringsTheResult) {
   deft_close(session);
 }
 
-// Ranks 0 and 2 are on node 0, ranks 1 and 3 on node 1: on the heap lie 0, 2, 1, 3; the caller sees 0, 1, 2, 3.
-TEST(Collective, AllGatherOrdersByNodeOnTheHeapAndByRankForTheCaller) {
+// Ranks 0 and 2 are on node 0, ranks 1 and 3 on node 1: in the buffer lie 0, 2, 1, 3; the caller sees 0, 1, 2, 3.
+TEST(Collective, AllGatherOrdersByNodeInTheBufferAndByRankForTheCaller) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.welcome({0, 1, 0, 1});
     const auto operation = worker.expect_operation();
     EXPECT_EQ(operation.fixed.count, 3u);
     EXPECT_EQ(operation.fixed.capacity, 7u);
-    auto* heap = reinterpret_cast<std::int32_t*>(worker.heap() + operation.fixed.offset);
-    EXPECT_EQ(heap[1], 20);  // rank 2's block begins behind the one element of rank 0
-    EXPECT_EQ(heap[3], 22);
-    heap[0] = 0;
-    heap[4] = 10, heap[5] = 11;  // rank 1
-    heap[6] = 30;                // rank 3
+    auto* buffer = reinterpret_cast<std::int32_t*>(worker.staging_buffer() + operation.fixed.offset);
+    EXPECT_EQ(buffer[1], 20);  // rank 2's block begins behind the one element of rank 0
+    EXPECT_EQ(buffer[3], 22);
+    buffer[0] = 0;
+    buffer[4] = 10, buffer[5] = 11;  // rank 1
+    buffer[6] = 30;                  // rank 3
     worker.operation_done(operation.fixed.operation);
     worker.receive();
   });
@@ -102,12 +102,12 @@ TEST(Collective, AFailureCodeWithoutATextIsStillAnError) {
   deft_close(session);
 }
 
-TEST(Collective, AHeapThatCannotBeMadeFailsAlone) {
+TEST(Collective, ABufferThatCannotBeMadeFailsAlone) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.welcome();
     const auto packet = worker.receive();
-    const auto request = ipc::decode<ipc::Heap>(packet.bytes, ipc::MessageKind::kHeap, 0);
-    worker.send_error(ErrorKind::kExhausted, "the daemon's shared memory is full", request->fixed.heap);
+    const auto request = ipc::decode<ipc::StagingBuffer>(packet.bytes, ipc::MessageKind::kStagingBuffer, 0);
+    worker.send_error(ErrorKind::kExhausted, "the daemon's shared memory is full", request->fixed.buffer);
     const auto operation = worker.expect_operation();
     worker.operation_done(operation.fixed.operation);
     worker.receive();
@@ -146,22 +146,22 @@ TEST(Collective, MistakesOfTheCallerAreNamedAndHarmless) {
   deft_close(session);
 }
 
-// All parameters of a model are broadcast at once: that must not take a heap, and a descriptor, for each.
-TEST(Collective, HundredsAtATimeShareAFewHeaps) {
+// All parameters of a model are broadcast at once: that must not take a buffer, and a descriptor, for each.
+TEST(Collective, HundredsAtATimeShareAFewBuffers) {
   constexpr int kMany = 600;
-  std::atomic<int> heaps{0};
+  std::atomic<int> buffers{0};
   ScriptedDaemon daemon([&](Worker& worker) {
     worker.welcome();
     std::vector<std::uint64_t> operations;
     while (operations.size() < kMany) {
       const auto packet = worker.receive();
       const auto header = ipc::decode_header(packet.bytes);
-      if (header->kind == ipc::MessageKind::kHeap) {
-        const auto heap = ipc::decode<ipc::Heap>(packet.bytes, header->kind, 0)->fixed;
-        const auto memory = shm::Segment::create("test-heap", heap.bytes);
+      if (header->kind == ipc::MessageKind::kStagingBuffer) {
+        const auto asked = ipc::decode<ipc::StagingBuffer>(packet.bytes, header->kind, 0)->fixed;
+        const auto memory = shm::Segment::create("test-staging", asked.bytes);
         const std::array<int, 1> descriptors{memory->descriptor()};
-        worker.send(ipc::encode(heap, ipc::MessageKind::kHeapMade), descriptors);
-        ++heaps;
+        worker.send(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), descriptors);
+        ++buffers;
       } else {
         operations.push_back(ipc::decode<ipc::Operation>(packet.bytes, header->kind, 1)->fixed.operation);
       }
@@ -185,7 +185,7 @@ TEST(Collective, HundredsAtATimeShareAFewHeaps) {
     ASSERT_EQ(deft_finish(operations[i], output.data(), &error), DEFT_OK) << error.message;
     ASSERT_EQ(output, values[i]) << "operation " << i << " shares memory with another";
   }
-  EXPECT_LE(heaps, 6);
+  EXPECT_LE(buffers, 6);
   deft_close(session);
 }
 

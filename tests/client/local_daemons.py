@@ -6,6 +6,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,13 @@ class Daemons:
                 process.kill()
                 status = process.wait()
             assert status in (0, -signal.SIGKILL), f"daemon {node} ended with {status}:\n{self.log(node)}"
+
+
+def wait_until(condition, seconds: float = 20, what: str = "the condition") -> None:
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
+        time.sleep(0.01)
 
 
 def finish(workers: list[subprocess.Popen], seconds: float = 60) -> list[tuple[int, str]]:

@@ -69,17 +69,17 @@ void Worker::grant_arena(std::uint64_t bytes) {
   send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
 }
 
-void Worker::grant_heap() {
+void Worker::grant_staging_buffer() {
   const auto packet = receive();
-  const auto request = ipc::decode<ipc::Heap>(packet.bytes, ipc::MessageKind::kHeap, 0);
+  const auto request = ipc::decode<ipc::StagingBuffer>(packet.bytes, ipc::MessageKind::kStagingBuffer, 0);
   ASSERT_TRUE(request) << request.error().message();
-  heap_ = *shm::Segment::create("test-heap", request->fixed.bytes);
-  const std::array<int, 1> descriptors{heap_->descriptor()};
-  send(ipc::encode(request->fixed, ipc::MessageKind::kHeapMade), descriptors);
+  buffer_ = *shm::Segment::create("test-staging", request->fixed.bytes);
+  const std::array<int, 1> descriptors{buffer_->descriptor()};
+  send(ipc::encode(request->fixed, ipc::MessageKind::kStagingBufferMade), descriptors);
 }
 
 ipc::Decoded<ipc::Operation> Worker::expect_operation() {
-  if (!heap_) grant_heap();
+  if (!buffer_) grant_staging_buffer();
   const auto packet = receive();
   auto operation = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 1);
   EXPECT_TRUE(operation) << operation.error().message();

@@ -43,10 +43,10 @@ class Worker {
   // Takes DECLARE and its tensors and passes an arena, which arena() then shows.
   void grant_arena(std::uint64_t bytes);
   std::byte* arena() { return arena_->data(); }
-  // Answers HEAP; then heap() shows the last one.
-  void grant_heap();
-  std::byte* heap() { return heap_->data(); }
-  ipc::Decoded<ipc::Operation> expect_operation();  // grants a heap first where one is asked for
+  // Answers STAGING_BUFFER; then staging_buffer() shows the last one.
+  void grant_staging_buffer();
+  std::byte* staging_buffer() { return buffer_->data(); }
+  ipc::Decoded<ipc::Operation> expect_operation();  // grants a buffer first where one is asked for
 
   shm::Record pop();  // the next record; waits
   // The same, which must be of this kind.
@@ -60,12 +60,28 @@ class Worker {
   void finish(std::uint32_t tensor, std::uint32_t count, std::uint64_t step, std::uint32_t group = 0);
   void operation_done(std::uint64_t operation, std::uint32_t error_kind = 0);
   shm::ControlSegment& rings() { return *view_; }
+  // Waits until `holds`, which looks at the rings' shared words.
+  template <typename Condition>
+  void await(const Condition& holds) {
+    const TimeUs deadline = MonotonicClock::now() + kPatienceUs;
+    while (!holds()) {
+      ASSERT_LT(MonotonicClock::now(), deadline);
+      std::this_thread::yield();
+    }
+  }
+  // Waits until the worker has read all completions and sleeps.
+  void await_sleep() {
+    await([this] {
+      const auto& ring = view_->completion();
+      return ring.head == ring.tail && ring.sleeping == 1;
+    });
+  }
   void ring() { worker_bell_->ring(); }
 
  private:
   ipc::Channel channel_;
   std::vector<std::vector<std::byte>> links_;
-  std::optional<shm::Segment> control_, arena_, heap_;
+  std::optional<shm::Segment> control_, arena_, buffer_;
   std::optional<shm::ControlSegment> view_;
   std::optional<shm::Doorbell> own_bell_, worker_bell_;
   std::optional<shm::Consumer> submissions_;

@@ -136,7 +136,7 @@ TEST(Session, AnArenaOfAnotherSizeIsRefused) {
 TEST(Session, ADaemonThatDiesInMidWaitIsLostAtOnce) {
   const TimeUs before = MonotonicClock::now();
   const auto error = error_of_wait([](Worker& worker) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // so that the worker sleeps
+    worker.await_sleep();
     worker.close();
   });
   EXPECT_EQ(error.kind, DEFT_ELOST);
@@ -156,7 +156,7 @@ TEST(Session, AnErrorInMidWaitIsToldInFull) {
 TEST(Session, TheRingsFailureTakesItsTextFromTheSocket) {
   const auto error = error_of_wait([](Worker& worker) {
     worker.push(shm::FailedRecord{});
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    worker.await([&] { return worker.rings().completion().head == 1; });
     worker.send_error(ErrorKind::kTimeout, "node 1 does not answer");
     worker.receive();
   });
@@ -223,7 +223,10 @@ TEST(Session, AFullRingWaitsForTheDaemon) {
   std::atomic<std::uint64_t> seen{0};
   ScriptedDaemon daemon([&](Worker& worker) {
     worker.welcome();
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));  // the ring is full by now
+    worker.await([&] {
+      const auto& ring = worker.rings().submission();
+      return ring.tail - ring.head == shm::kRingCapacity;
+    });
     for (; seen < kStages; ++seen) ASSERT_EQ(worker.pop_as<shm::StageRecord>().step, seen.load());
     worker.receive();
   });
@@ -268,7 +271,7 @@ TEST(Session, AllWaitersLearnOfTheEnd) {
   ScriptedDaemon daemon([](Worker& worker) {
     serve(worker);
     for (std::size_t i = 0; i < kTensors; ++i) worker.pop();
-    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    worker.await_sleep();
   });
   deft_session* session = daemon.open();
   deft_group* group = declare(session, kTensors);
@@ -285,22 +288,22 @@ TEST(Session, AllWaitersLearnOfTheEnd) {
 }
 
 TEST(Session, CloseEndsTheWaitsOfOtherThreads) {
-  ScriptedDaemon daemon([](Worker& worker) {
+  std::atomic<bool> waiting{false};
+  ScriptedDaemon daemon([&](Worker& worker) {
     serve(worker);
     worker.pop();
+    worker.await_sleep();
+    waiting = true;
     worker.receive();
   });
   deft_session* session = daemon.open();
   deft_group* group = declare(session, kTensors);
-  std::atomic<bool> waiting{false};
   int code = DEFT_OK;
   std::thread other([&] {
     deft_ready(group, 0, 1, 0, 0, nullptr);
-    waiting = true;
     code = deft_wait(group, 0, 1, 0, nullptr);
   });
   while (!waiting) std::this_thread::yield();
-  std::this_thread::sleep_for(std::chrono::milliseconds(50));
   deft_close(session);
   other.join();
   EXPECT_EQ(code, DEFT_EINVALID);

@@ -4,7 +4,7 @@ import signal
 import time
 
 import pytest
-from local_daemons import finish
+from local_daemons import finish, wait_until
 from test_libdeft import (  # noqa: F401  (fixtures)
     COLLECTIVES,
     GRADIENTS,
@@ -59,7 +59,6 @@ def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links)
     running = daemons(2, links=links, timeout="6s")
     processes = running.start_workers("trains_until_it_fails", 4)
     started(processes)
-    time.sleep(0.3)
     processes[3].kill()
     began = time.monotonic()
     results = finish(processes)
@@ -71,13 +70,12 @@ def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links)
 
 
 def test_a_stopped_worker_is_waited_for(daemons):  # noqa: F811
-    running = daemons(2, links=ALONE)
-    processes = running.start_workers("gradients", 2)
-    time.sleep(0.5)
-    processes[1].send_signal(signal.SIGSTOP)
-    time.sleep(1)
+    running = daemons(2, links=ALONE, timeout="6s")
+    processes = running.start_workers("stops_itself", 2)
+    wait_until(lambda: "stalled: rank 1" in running.log(0), what="the daemon's word that rank 1 is late")
     processes[1].send_signal(signal.SIGCONT)
-    assert all(status == 0 for status, _ in finish(processes))
+    results = finish(processes)
+    assert all(status == 0 for status, _ in results), results
 
 
 def test_a_killed_daemon_is_told_to_all(daemons):  # noqa: F811

@@ -5,6 +5,7 @@ import json
 import os
 import random
 import resource
+import signal
 import socket
 import struct
 import sys
@@ -297,12 +298,13 @@ def trains_until_it_fails(session):
     count = 2_000_000
     group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (count,)) for i in range(2)])
     session.barrier("b")
-    print("running", flush=True)
     try:
         for step in range(100_000):
             for tensor in range(2):
                 view(group.data(tensor), count, deft.FLOAT32)[:] = 1
                 group.ready(tensor, 1, step)
+            if step == 2:
+                print("running", flush=True)
             group.wait(0, 2, step)
     except deft.DeftError as error:
         assert error.kind == LOST, error
@@ -310,6 +312,43 @@ def trains_until_it_fails(session):
         session.close()
         return
     raise AssertionError("nothing was lost")
+
+
+def stops_itself(session):
+    """The last rank stops in mid-training, and somebody continues it: all results are right."""
+    group = session.declare("model", [deft.Tensor("w", deft.FLOAT32, (1000,))])
+    for step in range(6):
+        view(group.data(0), 1000, deft.FLOAT32)[:] = session.rank + step
+        if step == 3 and session.rank == session.size - 1:
+            os.kill(os.getpid(), signal.SIGSTOP)
+        group.ready(0, 1, step)
+        group.wait(0, 1, step)
+        assert (view(group.data(0), 1000, deft.FLOAT32) == sum(r + step for r in range(session.size))).all(), step
+
+
+def callbacks(session):
+    """Gradients and a collective that call back, through ctypes as a framework's binding would."""
+    lib = deft._native.lib
+    kind = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p)
+    lib.deft_when_reduced.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_size_t, ctypes.c_uint64, kind]
+    lib.deft_when_reduced.argtypes += [ctypes.c_void_p, ctypes.c_void_p]
+    group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (100,)) for i in range(4)])
+    called, all_called = [], threading.Event()
+
+    @kind
+    def on_done(step, error):
+        called.append((step or 0, ctypes.c_int.from_address(error).value))
+        if len(called) == 20:
+            all_called.set()
+
+    for step in range(5):
+        for tensor in range(4):
+            view(group.data(tensor), 100, deft.FLOAT32)[:] = session.rank
+            group.ready(tensor, 1, step)
+            assert lib.deft_when_reduced(group._open(), tensor, 1, step, on_done, step, None) == 0
+        group.wait(0, 4, step)
+    assert all_called.wait(20), called
+    assert sorted(called) == [(step, 0) for step in range(5) for _ in range(4)], called
 
 
 def not_on_device(session):

@@ -83,11 +83,12 @@ TEST(WorkerLinks, AStartOutsideTheArenaIsNotRunButReported) {
   }
 }
 
-TEST(WorkerLinks, AStartOfAnUnknownGroupOrHeapIsReported) {
+TEST(WorkerLinks, AStartOfAnUnknownGroupOrBufferIsReported) {
   const shm::Record of_group = shm::StartRecord{.link = kLink, .group = 77, .launch = 1, .bytes = 64};
   const shm::Record of_buffer =
       shm::StartCollectiveRecord{.link = kLink, .staging_buffer = 77, .launch = 1, .bytes = 64};
-  for (const auto& [record, told] : {std::pair{of_group, "a group that was not declared"}, {of_buffer, "heaps"}}) {
+  for (const auto& [record, told] :
+       {std::pair{of_group, "a group that was not declared"}, {of_buffer, "staging buffers"}}) {
     error_after([&, told = std::string(told)](Worker& worker) {
       worker.push(record);
       EXPECT_NE(reported(worker).find(told), std::string::npos);

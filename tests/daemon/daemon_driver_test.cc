@@ -7,6 +7,8 @@
 #include <chrono>
 #include <deque>
 #include <latch>
+#include <new>
+#include <system_error>
 #include <thread>
 
 namespace deft::daemon {
@@ -309,6 +311,30 @@ TEST_F(DaemonDriverTest, AbortEndsAllUnderWayAndNothingIsPostedAfterwards) {
   reactor_.run();
   EXPECT_TRUE(done_.empty());
   EXPECT_EQ(script_.calls, "+1+2");
+}
+
+// Memory or threads may be used up while a link opens: the job hears of it, and the daemon lives.
+TEST(DaemonDriverFailure, WhatTheThreadThrowsBecomesAnErrorOfTheLink) {
+  for (const bool memory : {true, false}) {
+    Reactor reactor;
+    Result<void> opened;
+    DaemonDriver driver(
+        reactor, "gloo:eth0", 0,
+        [memory]() -> Result<std::unique_ptr<link::Link>> {
+          if (memory) throw std::bad_alloc();
+          throw std::system_error(EAGAIN, std::generic_category(), "thread");
+        },
+        [](const SubCommTask&) { return Transfer(); },
+        [&](Result<void> result) {
+          opened = std::move(result);
+          reactor.stop();
+        },
+        [](TransferDone) {});
+    reactor.run();
+    ASSERT_FALSE(opened);
+    EXPECT_EQ(opened.error().kind, ErrorKind::kExhausted);
+    EXPECT_NE(opened.error().message().find("gloo:eth0"), std::string::npos);
+  }
 }
 
 }  // namespace

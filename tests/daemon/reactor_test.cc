@@ -5,7 +5,12 @@
 #include <sys/epoll.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <new>
+#include <stdexcept>
+#include <system_error>
 #include <thread>
+#include <vector>
 
 namespace deft::daemon {
 namespace {
@@ -69,6 +74,103 @@ TEST(Reactor, APollerIsAskedBeforeEverySleepAndMayRemoveItself) {
   reactor.after(1000, [&] { reactor.stop(); });
   reactor.run();
   EXPECT_EQ(asked, 1);
+}
+
+// A session or a job, as far as the loop knows it.
+struct Told final : CallbackOwner {
+  void callback_failed(const Error& error) override { errors.push_back(error); }
+  std::vector<Error> errors;
+};
+
+TEST(Reactor, WhatACallbackThrowsReachesItsOwnerAloneAndTheLoopGoesOn) {
+  Reactor reactor;
+  const auto guilty = std::make_shared<Told>();
+  const auto other = std::make_shared<Told>();
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  ASSERT_EQ(write(pipes[1], "x", 1), 1);
+  Reactor::PollerId poller = 0;
+  reactor.run_for(guilty, [&] {
+    reactor.post([] { throw std::bad_alloc(); });
+    reactor.after(1000, [] { throw std::system_error(EAGAIN, std::generic_category(), "thread"); });
+    ASSERT_TRUE(reactor.watch(pipes[0], EPOLLIN, [&](std::uint32_t) {
+      reactor.unwatch(pipes[0]);
+      throw std::runtime_error("event");
+    }));
+    poller = reactor.add_poller([&](bool) -> bool {
+      reactor.remove_poller(poller);
+      throw 7;
+    });
+  });
+  int ran = 0;
+  reactor.run_for(other, [&] {
+    reactor.after(2000, [&] {
+      ++ran;
+      reactor.stop();
+    });
+  });
+  reactor.run();
+  EXPECT_EQ(ran, 1);
+  EXPECT_TRUE(other->errors.empty());
+  EXPECT_EQ(reactor.failed_callbacks(), 4u);
+  ASSERT_EQ(guilty->errors.size(), 4u);
+  const auto exhausted = std::count_if(guilty->errors.begin(), guilty->errors.end(),
+                                       [](const Error& error) { return error.kind == ErrorKind::kExhausted; });
+  EXPECT_EQ(exhausted, 2);
+  for (auto fd : pipes) close(fd);
+}
+
+TEST(Reactor, ACallbackThatACallbackMadeHasTheSameOwner) {
+  Reactor reactor;
+  const auto owner = std::make_shared<Told>();
+  reactor.run_for(owner, [&] {
+    reactor.post([&] {
+      reactor.after(0, [&] {
+        reactor.stop();
+        throw std::bad_alloc();
+      });
+    });
+  });
+  reactor.run();
+  EXPECT_EQ(owner->errors.size(), 1u);
+}
+
+TEST(Reactor, WhatIsDoneForAnotherOwnerMeanwhileFailsThatOne) {
+  Reactor reactor;
+  const auto session = std::make_shared<Told>();
+  const auto job = std::make_shared<Told>();
+  bool went_on = false;
+  reactor.run_for(session, [&] {
+    reactor.run_for(job, [] { throw std::bad_alloc(); });
+    went_on = true;
+    throw std::runtime_error("its own");
+  });
+  EXPECT_TRUE(went_on);
+  ASSERT_EQ(job->errors.size(), 1u);
+  ASSERT_EQ(session->errors.size(), 1u);
+  EXPECT_EQ(session->errors[0].what, "its own");
+}
+
+TEST(Reactor, AnOwnerThatIsGoneAndOneThatThrowsItselfHarmNobody) {
+  struct Throws final : CallbackOwner {
+    void callback_failed(const Error&) override { throw std::bad_alloc(); }
+  };
+  Reactor reactor;
+  reactor.run_for(std::make_shared<Throws>(), [] { throw std::bad_alloc(); });
+  reactor.run_for(std::weak_ptr<CallbackOwner>(), [] { throw std::bad_alloc(); });
+  EXPECT_EQ(reactor.failed_callbacks(), 2u);
+}
+
+TEST(Reactor, AThreadMayPostForAnOwner) {
+  Reactor reactor;
+  const auto owner = std::make_shared<Told>();
+  std::thread([&] {
+    EXPECT_TRUE(Reactor::current_owner().expired());
+    reactor.post([] { throw std::bad_alloc(); }, owner);
+    reactor.stop();
+  }).join();
+  reactor.run();
+  EXPECT_EQ(owner->errors.size(), 1u);
 }
 
 }  // namespace

@@ -31,16 +31,17 @@ HostileWorker::~HostileWorker() {
 
 bool HostileWorker::act() {
   if (data_.empty() || !channel_.open()) return false;
-  switch (data_.take<std::uint8_t>() % 9) {
+  switch (data_.take<std::uint8_t>() % 10) {
     case 0: send_rubbish(); break;
     case 1: say_hello(); break;
     case 2: declare(); break;
-    case 3: ask_for_heap(); break;
+    case 3: ask_for_staging_buffer(); break;
     case 4: ask_for_operation(); break;
     case 5: push_record(); break;
     case 6: scribble(); break;
     case 7: report(); break;
-    default: send_message(ipc::Heap{}, ipc::MessageKind::kStatus); break;
+    case 8: use_store(); break;
+    default: send_message(ipc::StagingBuffer{}, ipc::MessageKind::kStatus); break;
   }
   return true;
 }
@@ -75,10 +76,34 @@ void HostileWorker::say_hello() {
   hello.local_size = shape < 224 ? 1 : data_.take<std::uint32_t>();
   hello.local_rank = shape < 250 ? 0 : data_.take<std::uint32_t>();
   static std::uint64_t jobs = 0;  // an ended job's name is taken for a moment longer
-  const std::string job = "fuzz-" + std::to_string(++jobs);
-  const auto packet = ipc::encode(hello, ipc::MessageKind::kHello, {job, "127.0.0.1:1", "", "0.1.0"});
+  const std::string job = "fuzz-" + std::to_string(++jobs) + (shape % 4 == 0 ? text() : "");
+  const std::string leader = shape % 8 == 1 ? text() : "127.0.0.1:1";
+  const std::string settings = shape % 8 == 2 ? text() : "";
+  const auto packet = ipc::encode(hello, ipc::MessageKind::kHello, {job, leader, settings, "0.1.0"});
   send(packet.data(), packet.size());
   if (shape < 224) wait_for_welcome();
+}
+
+// Any bytes but a 0, which would end the text.
+std::string HostileWorker::text() {
+  std::string bytes(data_.take<std::uint8_t>(), '\1');
+  data_.copy_to(bytes.data(), bytes.size());
+  std::replace(bytes.begin(), bytes.end(), '\0', '\1');
+  return bytes;
+}
+
+// A few keys, so that what is asked for may be there, and now and then any.
+void HostileWorker::use_store() {
+  const auto shape = data_.take<std::uint8_t>();
+  ipc::StoreItem item;
+  item.request = data_.take<std::uint8_t>();
+  const std::string key = shape < 200 ? "key-" + std::to_string(shape % 4) : text();
+  const std::string value = text();
+  const std::string_view texts[] = {key};
+  const bool set = shape % 8 < 4;
+  const auto packet = ipc::encode(item, set ? ipc::MessageKind::kStoreSet : ipc::MessageKind::kStoreGet, texts,
+                                  set ? std::as_bytes(std::span(value)) : std::span<const std::byte>{});
+  send(packet.data(), packet.size());
 }
 
 void HostileWorker::wait_for_welcome() {
@@ -111,19 +136,19 @@ void HostileWorker::declare() {
   }
 }
 
-void HostileWorker::ask_for_heap() {
-  ipc::Heap heap;
-  heap.heap = data_.take<std::uint8_t>() % 4;
-  heap.bytes = data_.take<std::uint8_t>() < 200 ? data_.take<std::uint16_t>() : data_.take<std::uint64_t>();
+void HostileWorker::ask_for_staging_buffer() {
+  ipc::StagingBuffer buffer;
+  buffer.buffer = data_.take<std::uint8_t>() % 4;
+  buffer.bytes = data_.take<std::uint8_t>() < 200 ? data_.take<std::uint16_t>() : data_.take<std::uint64_t>();
   const bool free = data_.take<std::uint8_t>() % 4 == 0;
-  send_message(heap, free ? ipc::MessageKind::kFreeHeap : ipc::MessageKind::kHeap);
+  send_message(buffer, free ? ipc::MessageKind::kFreeStagingBuffer : ipc::MessageKind::kStagingBuffer);
 }
 
 void HostileWorker::ask_for_operation() {
   ipc::Operation call;
   call.operation = data_.take<std::uint8_t>();
   call.collective = static_cast<ipc::Collective>(data_.take<std::uint8_t>() % 6);
-  call.heap = data_.take<std::uint8_t>() % 4;
+  call.staging_buffer = data_.take<std::uint8_t>() % 4;
   const bool wild = data_.take<std::uint8_t>() > 200;
   call.offset = wild ? data_.take<std::uint64_t>() : data_.take<std::uint8_t>();
   call.count = wild ? data_.take<std::uint64_t>() : data_.take<std::uint8_t>();

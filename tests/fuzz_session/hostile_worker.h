@@ -43,9 +43,11 @@ class HostileWorker {
   void send_rubbish();
   void say_hello();
   void declare();
-  void ask_for_heap();
+  void ask_for_staging_buffer();
   void ask_for_operation();
   void report();
+  void use_store();
+  std::string text();
   void push_record();
   shm::Record plausible_record(std::uint8_t shape);
   void scribble();

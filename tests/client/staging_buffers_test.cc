@@ -1,4 +1,4 @@
-#include "core/client/heaps.h"
+#include "core/client/staging_buffers.h"
 
 #include <gtest/gtest.h>
 

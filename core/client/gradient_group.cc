@@ -1,62 +1,60 @@
-#include "core/client/gradients.h"
+#include "core/client/gradient_group.h"
 
 #include <algorithm>
 
+#include "core/base/text.h"
 #include "core/ipc/wire.h"
 
 namespace deft::client {
 namespace {
 
-Result<void> check_name(const std::string& name, const std::string& of) {
-  if (!name.empty() && name.size() <= ipc::kMaxNameBytes) return {};
-  return fail(ErrorKind::kInvalid, "the name of " + of + " has " + std::to_string(name.size()) + " bytes",
-              "give it 1 to " + std::to_string(ipc::kMaxNameBytes));
-}
-
 Result<void> check_names(const std::string& group, const std::vector<model::TensorSpec>& tensors) {
-  if (auto ok = check_name(group, "a group"); !ok) return ok;
-  for (std::size_t i = 0; i < tensors.size(); ++i)
-    if (auto ok = check_name(tensors[i].name, "tensor " + std::to_string(i)); !ok) return ok;
+  if (auto ok = check_name(group, ipc::kMaxJobNameBytes, "the group's name"); !ok) return ok;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto ok = check_name(tensors[i].name, ipc::kMaxNameBytes, "the name of tensor " + std::to_string(i));
+    if (!ok) return ok;
+  }
   return {};
 }
 
 }  // namespace
 
-Group::Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
-             model::ReduceOp op)
+GradientGroup::GradientGroup(Session& session, std::string name, std::vector<model::TensorSpec> tensors,
+                             model::ArenaLayout layout, model::ReduceOp op)
     : session_(session),
       name_(std::move(name)),
       tensors_(std::move(tensors)),
       layout_(std::move(layout)),
       op_(op),
-      progress_(std::make_shared<Progress>(tensors_.size())),
+      progress_(std::make_shared<TensorProgress>(tensors_.size())),
       generations_(std::make_shared<Generations>(tensors_.size(), layout_.slots)),
       next_(tensors_.size()) {}
 
-Result<std::unique_ptr<Group>> Group::declare(Session& session, const std::string& name,
-                                              const std::vector<model::TensorSpec>& tensors, std::uint32_t slots,
-                                              model::ReduceOp op) {
+Result<std::unique_ptr<GradientGroup>> GradientGroup::declare(Session& session, const std::string& name,
+                                                              const std::vector<model::TensorSpec>& tensors,
+                                                              std::uint32_t slots, model::ReduceOp op) {
   const std::string where = "declare '" + name + "'";
   auto layout = model::lay_out(tensors, slots);
   if (!layout) return tl::unexpected(layout.error().in(where));
   if (auto ok = check_names(name, tensors); !ok) return tl::unexpected(ok.error().in(where));
   if (!model::is_known(op)) return tl::unexpected(fail(ErrorKind::kInvalid, "unknown reduction").value().in(where));
-  if (auto ok = session.usable(); !ok) return tl::unexpected(ok.error());
-  std::unique_ptr<Group> group(new Group(session, name, tensors, std::move(*layout), op));
-  const auto turn = session.declaring();
-  group->number_ = session.add_group(group->progress_, group->generations_);
+  if (auto ok = session.connection().usable(); !ok) return tl::unexpected(ok.error());
+  std::unique_ptr<GradientGroup> group(new GradientGroup(session, name, tensors, std::move(*layout), op));
+  const auto turn = session.groups().declaring();
+  group->number_ = session.groups().add(group->progress_, group->generations_);
   if (auto ok = group->send_declaration(slots, op); !ok) return tl::unexpected(ok.error().in(where));
   if (auto ok = group->map_arena(); !ok) return tl::unexpected(ok.error().in(where));
   return group;
 }
 
-Result<void> Group::send_declaration(std::uint32_t slots, model::ReduceOp op) {
+Result<void> GradientGroup::send_declaration(std::uint32_t slots, model::ReduceOp op) {
   ipc::Declare declare;
   declare.group = number_;
   declare.tensors = static_cast<std::uint32_t>(tensors_.size());
   declare.slots = slots;
   declare.reduce_op = static_cast<std::uint32_t>(op);
-  if (auto sent = session_.send(ipc::encode(declare, ipc::MessageKind::kDeclare, {name_})); !sent) return sent;
+  if (auto sent = session_.connection().send(ipc::encode(declare, ipc::MessageKind::kDeclare, {name_})); !sent)
+    return sent;
   for (std::size_t i = 0; i < tensors_.size(); ++i) {
     ipc::DeclareTensor tensor;
     tensor.group = number_;
@@ -65,14 +63,14 @@ Result<void> Group::send_declaration(std::uint32_t slots, model::ReduceOp op) {
     tensor.dtype = static_cast<std::uint32_t>(tensors_[i].dtype);
     tensor.dims = static_cast<std::uint32_t>(tensors_[i].shape.size());
     std::copy(tensors_[i].shape.begin(), tensors_[i].shape.end(), tensor.shape);
-    auto sent = session_.send(ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name}));
+    auto sent = session_.connection().send(ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name}));
     if (!sent) return sent;
   }
   return {};
 }
 
-Result<void> Group::map_arena() {
-  auto packet = session_.answer(ipc::MessageKind::kDeclared, number_);
+Result<void> GradientGroup::map_arena() {
+  auto packet = session_.requests().answer(ipc::MessageKind::kDeclared, number_);
   if (!packet) return tl::unexpected(packet.error());
   auto declared = ipc::decode<ipc::Declared>(packet->bytes, ipc::MessageKind::kDeclared, 0);
   if (!declared) return tl::unexpected(declared.error());
@@ -86,12 +84,12 @@ Result<void> Group::map_arena() {
   return {};
 }
 
-std::byte* Group::data(std::size_t tensor, std::uint32_t slot) const {
+std::byte* GradientGroup::data(std::size_t tensor, std::uint32_t slot) const {
   if (tensor >= tensors_.size() || slot >= layout_.slots) return nullptr;
   return arena_.data() + slot * layout_.slot_bytes + layout_.tensors[tensor].offset;
 }
 
-Result<Part> Group::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const {
+Result<Part> GradientGroup::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const {
   for (const auto& region : layout_.regions) {
     if (slot >= layout_.slots || offset < region.offset || offset - region.offset >= region.bytes ||
         bytes > region.bytes - (offset - region.offset))
@@ -103,18 +101,18 @@ Result<Part> Group::part(std::uint32_t slot, std::uint64_t offset, std::uint64_t
   return fail(ErrorKind::kViolation, "the daemon started a launch outside of group '" + name_ + "'");
 }
 
-std::size_t Group::bytes(std::size_t tensor) const {
+std::size_t GradientGroup::bytes(std::size_t tensor) const {
   return tensor < tensors_.size() ? layout_.tensors[tensor].bytes : 0;
 }
 
-Result<void> Group::check_range(std::size_t first, std::size_t count) const {
+Result<void> GradientGroup::check_range(std::size_t first, std::size_t count) const {
   if (count > 0 && first < tensors_.size() && count <= tensors_.size() - first) return {};
   return fail(ErrorKind::kInvalid, "group '" + name_ + "' has " + std::to_string(tensors_.size()) +
                                        " tensors, not those from " + std::to_string(first) + " on, " +
                                        std::to_string(count) + " of them");
 }
 
-Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot) {
+Result<void> GradientGroup::ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot) {
   if (auto ok = check_range(first, count); !ok) return ok;
   if (slot >= layout_.slots)
     return fail(ErrorKind::kInvalid, "group '" + name_ + "' has " + std::to_string(layout_.slots) +
@@ -139,7 +137,8 @@ Result<void> Group::ready(std::size_t first, std::size_t count, std::uint64_t ge
   return {};
 }
 
-Result<void> Group::submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when, std::uint32_t slot) {
+Result<void> GradientGroup::submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when,
+                                         std::uint32_t slot) {
   shm::ReadyRecord record;
   record.group = number_;
   record.slot = slot;
@@ -148,35 +147,38 @@ Result<void> Group::submit_ready(std::size_t first, std::size_t count, const mod
   record.generation = when.generation;
   record.last_step = when.last_step;
   record.cycle_step = when.cycle_step;
-  return session_.submit(record);
+  return session_.connection().submit(record);
 }
 
-Result<void> Group::wait(std::size_t first, std::size_t count, std::uint64_t generation) {
+Result<void> GradientGroup::wait(std::size_t first, std::size_t count, std::uint64_t generation) {
   if (auto ok = check_range(first, count); !ok) return ok;
-  if (auto ok = session_.usable(); !ok) return ok;
+  if (auto ok = session_.connection().usable(); !ok) return ok;
   if (progress_->finished(first, count, generation)) return {};
-  return session_.wait([&] { return progress_->finished(first, count, generation); }, true);
+  const TimeUs began_us = MonotonicClock::now();
+  auto waited = session_.connection().wait([&] { return progress_->finished(first, count, generation); });
+  session_.count_waited(MonotonicClock::now() - began_us);
+  return waited;
 }
 
-Result<bool> Group::test(std::size_t first, std::size_t count, std::uint64_t generation) {
+Result<bool> GradientGroup::test(std::size_t first, std::size_t count, std::uint64_t generation) {
   if (auto ok = check_range(first, count); !ok) return tl::unexpected(ok.error());
   if (progress_->finished(first, count, generation)) return true;
-  if (auto ok = session_.look(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = session_.connection().look(); !ok) return tl::unexpected(ok.error());
   return progress_->finished(first, count, generation);
 }
 
-Result<void> Group::flush(std::uint64_t step) {
-  if (auto ok = session_.usable(); !ok) return ok;
+Result<void> GradientGroup::flush(std::uint64_t step) {
+  if (auto ok = session_.connection().usable(); !ok) return ok;
   generations_->cut(step);
-  return session_.submit(shm::FlushRecord{.group = number_, .step = step});
+  return session_.connection().submit(shm::FlushRecord{.group = number_, .step = step});
 }
 
-Result<void> Group::report(ipc::Statistics statistics) {
+Result<void> GradientGroup::report(ipc::Statistics statistics) {
   if (const char* value = ipc::impossible_value(statistics))
     return fail(ErrorKind::kInvalid, std::string(value) + " is no finite number of 0 or more",
                 "leave out steps whose gradients or loss overflowed");
   statistics.group = number_;
-  return session_.send(ipc::encode(statistics, ipc::MessageKind::kStatistics));
+  return session_.connection().send(ipc::encode(statistics, ipc::MessageKind::kStatistics));
 }
 
 }  // namespace deft::client

@@ -1,7 +1,9 @@
 // A group: the tensors of one optimizer, in an arena that the daemon shares with this worker.
 //
-//   auto group = Group::declare(session, "sgd", tensors, 1, model::ReduceOp::kSum);   // all ranks declare the same
+//   auto group = GradientGroup::declare(session, "sgd", tensors, 1, model::ReduceOp::kSum);   // on all ranks the same
 //   (*group)->ready(3, 1, step, 0);  (*group)->wait(3, 1, step);
+//
+// Any thread. The session outlives the group.
 #pragma once
 
 #include <atomic>
@@ -23,11 +25,11 @@ struct Part {
   model::ReduceOp op{};
 };
 
-class Group {
+class GradientGroup {
  public:
-  static Result<std::unique_ptr<Group>> declare(Session& session, const std::string& name,
-                                                const std::vector<model::TensorSpec>& tensors, std::uint32_t slots,
-                                                model::ReduceOp op);
+  static Result<std::unique_ptr<GradientGroup>> declare(Session& session, const std::string& name,
+                                                        const std::vector<model::TensorSpec>& tensors,
+                                                        std::uint32_t slots, model::ReduceOp op);
 
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
@@ -36,15 +38,21 @@ class Group {
   void use_device_arena(std::byte* memory) { device_arena_ = memory; }
 
   [[nodiscard]] std::uint32_t number() const { return number_; }
-  // `bytes` at `offset` of a slot; kViolation where there is no such part.
+  // `bytes` at `offset` of a slot; kViolation if there is no such part.
   [[nodiscard]] Result<Part> part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const;
 
-  // Hands over tensors [first, first + count); kInvalid where the generation is not the next one of each.
+  // Hands over tensors [first, first + count); kInvalid if the generation is not the next one of each.
   Result<void> ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot);
+  // Waits until they are reduced.
   Result<void> wait(std::size_t first, std::size_t count, std::uint64_t generation);
+  // Whether they are reduced.
   Result<bool> test(std::size_t first, std::size_t count, std::uint64_t generation);
 
-  // Tells the daemon, for whoever judges plans; kInvalid for values that cannot be.
+  // kInvalid if there are no such tensors.
+  [[nodiscard]] Result<void> check_range(std::size_t first, std::size_t count) const;
+  [[nodiscard]] const std::shared_ptr<TensorProgress>& progress() const { return progress_; }
+
+  // Sends the statistics of one step to the daemon, for the preserver. kInvalid for values that cannot be.
   Result<void> report(ipc::Statistics statistics);
 
   [[nodiscard]] const Generations& generations() const { return *generations_; }
@@ -55,19 +63,18 @@ class Group {
   Result<void> flush(std::uint64_t step);
 
  private:
-  Group(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
-        model::ReduceOp op);
+  GradientGroup(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,
+                model::ReduceOp op);
   Result<void> send_declaration(std::uint32_t slots, model::ReduceOp op);
   Result<void> map_arena();
   Result<void> submit_ready(std::size_t first, std::size_t count, const model::UpdateWindow& when, std::uint32_t slot);
-  [[nodiscard]] Result<void> check_range(std::size_t first, std::size_t count) const;
 
   Session& session_;
   std::string name_;
   std::vector<model::TensorSpec> tensors_;
   model::ArenaLayout layout_;
   model::ReduceOp op_;
-  std::shared_ptr<Progress> progress_;
+  std::shared_ptr<TensorProgress> progress_;
   std::shared_ptr<Generations> generations_;
   std::uint32_t number_ = 0;
   shm::Segment arena_;

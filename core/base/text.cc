@@ -1,0 +1,57 @@
+#include "core/base/text.h"
+
+#include <algorithm>
+#include <cstdint>
+
+namespace deft {
+namespace {
+
+// The bytes of the character that begins `text`; 0: it is no UTF-8. RFC 3629 has the table.
+std::size_t character_bytes(std::string_view text) {
+  const auto byte = [&](std::size_t i) { return i < text.size() ? static_cast<std::uint8_t>(text[i]) : 0U; };
+  const auto follows = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
+    return byte(i) >= least && byte(i) <= most;
+  };
+  const unsigned first = byte(0);
+  if (first < 0x80) return 1;
+  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
+  if (first >= 0xe0 && first <= 0xef)
+    return follows(1, first == 0xe0 ? 0xa0 : 0x80, first == 0xed ? 0x9f : 0xbf) && follows(2) ? 3 : 0;
+  if (first >= 0xf0 && first <= 0xf4)
+    return follows(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4 : 0;
+  return 0;
+}
+
+}  // namespace
+
+bool is_utf8(std::string_view text) {
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    if (bytes == 0) return false;
+    text.remove_prefix(bytes);
+  }
+  return true;
+}
+
+bool has_control_characters(std::string_view text) {
+  return std::any_of(text.begin(), text.end(), [](char c) {
+    const auto byte = static_cast<std::uint8_t>(c);
+    return byte < 0x20 || byte == 0x7f;
+  });
+}
+
+Result<void> check_text(std::string_view text, std::size_t most_bytes, const std::string& field) {
+  if (text.size() > most_bytes)
+    return fail(ErrorKind::kInvalid,
+                field + " has " + std::to_string(text.size()) + " bytes, more than " + std::to_string(most_bytes));
+  if (!is_utf8(text)) return fail(ErrorKind::kInvalid, field + " is not valid UTF-8");
+  if (has_control_characters(text)) return fail(ErrorKind::kInvalid, field + " holds control characters");
+  return {};
+}
+
+Result<void> check_name(std::string_view text, std::size_t most_bytes, const std::string& field) {
+  if (text.empty()) return fail(ErrorKind::kInvalid, field + " is empty");
+  return check_text(text, most_bytes, field);
+}
+
+}  // namespace deft

@@ -1,0 +1,135 @@
+#include "core/client/connection.h"
+
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "core/ipc/wire.h"
+
+namespace deft::client {
+namespace {
+
+constexpr auto kFullRingPause = std::chrono::microseconds(100);
+constexpr TimeUs kPatienceUs = 500'000;     // between two looks at the socket
+constexpr TimeUs kTextPatienceUs = 50'000;  // while a text is due
+
+struct Goodbye {
+  ipc::Header header;
+};
+
+}  // namespace
+
+shm::Push RecordWriter::push(const shm::Record& record) {
+  shm::Push outcome{};
+  {
+    const std::lock_guard lock(mutex_);
+    outcome = producer_.push(record);
+  }
+  if (outcome == shm::Push::kWake) bell_.ring();
+  return outcome;
+}
+
+Connection::Connection(Attachment attachment, ArrivalReceiver& receiver)
+    : fork_guard_(attachment.channel.descriptor()),
+      attachment_(std::move(attachment)),
+      writer_(attachment_),
+      reader_(attachment_),
+      receiver_(receiver) {}
+
+void Connection::end() {
+  Lock lock(mutex_);
+  if (ended_) return;
+  ended_ = true;
+  static_cast<void>(attachment_.channel.send(ipc::encode(Goodbye{}, ipc::MessageKind::kGoodbye)));
+  failure_.fail({ErrorKind::kInvalid, "the session was closed", "", ""});
+  attachment_.own_bell.ring();  // whoever sleeps for completions
+  changed_.notify_all();
+  changed_.wait(lock, [this] { return inside_ == 0; });
+}
+
+Result<void> Connection::usable() {
+  if (in_fork())
+    return fail(ErrorKind::kInvalid, "this process was forked from the worker and cannot use its session",
+                "use Deft in the worker itself, or start the process with spawn");
+  if (!failure_.failed()) return {};
+  const Lock lock(mutex_);
+  return tl::unexpected(*failure_.error());
+}
+
+Result<void> Connection::submit(const shm::Record& record) {
+  if (auto ok = usable(); !ok) return ok;
+  const TimeUs patience_us = 2 * attachment_.timeout_us;
+  TimeUs deadline_us = 0;
+  while (true) {
+    const shm::Push outcome = writer_.push(record);
+    if (outcome == shm::Push::kWake || outcome == shm::Push::kDone) return {};
+    if (outcome == shm::Push::kCorrupt)
+      return fail(ErrorKind::kViolation, "the daemon's position in the submission ring makes no sense");
+    if (auto ok = look(); !ok) return ok;
+    const TimeUs now_us = MonotonicClock::now();
+    if (deadline_us == 0) deadline_us = now_us + patience_us;
+    if (now_us > deadline_us)
+      return fail(ErrorKind::kTimeout,
+                  "the daemon on this node has taken no record for " + std::to_string(patience_us / 1'000'000) + " s",
+                  "see its log");
+    std::this_thread::sleep_for(kFullRingPause);
+  }
+}
+
+Result<void> Connection::send(std::span<const std::byte> bytes) {
+  if (auto ok = usable(); !ok) return ok;
+  auto sent = attachment_.channel.send(bytes);
+  if (sent || sent.error().kind != ErrorKind::kLost) return sent;
+  return wait([] { return false; });  // the end of the socket, or the error before it, is about to be read
+}
+
+Result<void> Connection::wait(const std::function<bool()>& done) {
+  if (auto ok = usable(); !ok) return ok;
+  Lock lock(mutex_);
+  ++inside_;
+  bool holds = done();
+  while (!holds && !failure_.error()) {
+    if (looking_)
+      changed_.wait(lock);
+    else
+      look_once(lock, true);
+    holds = done();
+  }
+  --inside_;
+  if (failure_.error()) changed_.notify_all();  // a connection that is being closed waits for us
+  return holds ? Result<void>{} : tl::unexpected(*failure_.error());
+}
+
+Result<void> Connection::look() {
+  if (auto ok = usable(); !ok) return ok;
+  Lock lock(mutex_);
+  if (!looking_) look_once(lock, false);
+  return failure_.error() ? tl::unexpected(*failure_.error()) : Result<void>{};
+}
+
+void Connection::nudge() {
+  const Lock lock(mutex_);
+  attachment_.own_bell.ring();
+  changed_.notify_all();
+}
+
+void Connection::look_once(Lock& lock, bool may_sleep) {
+  looking_ = true;
+  const TimeUs patience_us = !may_sleep ? 0 : texts_due_ ? kTextPatienceUs : kPatienceUs;
+  lock.unlock();
+  Arrivals arrivals;
+  try {
+    arrivals = reader_.gather(patience_us);
+  } catch (...) {
+    lock.lock();
+    looking_ = false;
+    changed_.notify_all();
+    throw;
+  }
+  lock.lock();
+  texts_due_ = receiver_.receive(std::move(arrivals));
+  looking_ = false;
+  changed_.notify_all();
+}
+
+}  // namespace deft::client

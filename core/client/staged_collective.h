@@ -1,0 +1,69 @@
+// A collective on any memory, staged through shared memory.
+//
+//   CollectiveCall call{.name = "loss", .collective = ipc::Collective::kAllReduce, ...};
+//   auto started = StagedCollective::start(session, buffers, call);   // copies the input
+//   (*started)->finish(output);                                       // waits, and copies the result
+//
+// One thread at a time. The object outlives neither the session nor the buffers.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/client/session.h"
+#include "core/client/staging_buffers.h"
+#include "core/ipc/messages.h"
+#include "core/model/dtype.h"
+
+namespace deft::client {
+
+struct CollectiveCall {
+  std::string name;  // the same on all ranks
+  ipc::Collective collective{};
+  const void* input = nullptr;
+  std::vector<std::uint64_t> counts;  // elements: one number, or for all-gather one for each rank
+  std::uint32_t dtype = 0;            // as the caller gave it: checked here
+  std::uint32_t reduce_op = 0;
+  std::int64_t root = 0;
+};
+
+class StagedCollective {
+ public:
+  // Copies the input and starts.
+  static Result<std::unique_ptr<StagedCollective>> start(Session& session, StagingBuffers& buffers,
+                                                         const CollectiveCall& call);
+  ~StagedCollective();
+  StagedCollective(const StagedCollective&) = delete;
+  StagedCollective& operator=(const StagedCollective&) = delete;
+
+  [[nodiscard]] std::uint64_t number() const { return number_; }  // in the session's RequestTable
+  // Whether the result is there.
+  Result<bool> poll();
+  // Waits, and copies the result to `output` unless that is nullptr.
+  Result<void> finish(void* output);
+
+ private:
+  struct Block {  // of one rank; all-reduce and broadcast have one block in all
+    std::uint64_t offset = 0;
+    std::uint64_t bytes = 0;
+  };
+  StagedCollective(Session& session, StagingBuffers& buffers, std::string name)
+      : session_(session), buffers_(buffers), name_(std::move(name)) {}
+  Result<void> lay_out(const CollectiveCall& call);
+  Result<void> stage(const CollectiveCall& call);
+  [[nodiscard]] const Block& own_block() const;
+
+  Session& session_;
+  StagingBuffers& buffers_;
+  std::string name_;
+  std::vector<Block> blocks_;  // in the order of ranks, which is the order of the output
+  std::uint64_t total_bytes_ = 0;
+  std::uint64_t number_ = 0;
+  Piece piece_;
+  bool settled_ = false;  // the daemon is done with the piece
+};
+
+}  // namespace deft::client

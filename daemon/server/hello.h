@@ -1,0 +1,18 @@
+// HELLO: what a worker says of itself, checked before the daemon keeps or allocates anything for it.
+#pragma once
+
+#include "core/base/status.h"
+#include "core/ipc/channel.h"
+#include "daemon/node/worker_port.h"
+
+namespace deft::daemon {
+
+// Far above any job, and far below what would hurt: a job keeps something for each rank and for each local worker.
+inline constexpr std::uint32_t kMaxWorld = 1U << 20;
+inline constexpr std::uint32_t kMaxLocalSize = 4096;
+inline constexpr std::size_t kMaxSettingsBytes = 8192;
+
+// kViolation for a packet that is no HELLO; kInvalid, with the field's name, for a value that no worker can have.
+Result<Attachment> read_hello(const ipc::Packet& packet);
+
+}  // namespace deft::daemon

@@ -1,0 +1,102 @@
+#include "daemon/server/ring_pump.h"
+
+#include <sys/epoll.h>
+
+#include <utility>
+
+namespace deft::daemon {
+namespace {
+
+constexpr int kRecordsARound = 512;            // so that one busy worker does not keep the others waiting
+constexpr std::size_t kMaxOverflow = 1 << 16;  // completions that a worker may leave unread beyond its ring
+constexpr TimeUs kOverflowRetryUs = 1000;
+
+}  // namespace
+
+Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, MemoryBudget& budget, std::uint64_t daemon_epoch,
+                                                 Events events) {
+  auto segment = budget.allocate("deft-rings", shm::kControlSegmentBytes);
+  if (!segment) return tl::unexpected(segment.error());
+  auto own = shm::Doorbell::create();
+  if (!own) return tl::unexpected(own.error());
+  auto worker = shm::Doorbell::create();
+  if (!worker) return tl::unexpected(worker.error());
+  std::unique_ptr<RingPump> pump(
+      new RingPump(reactor, std::move(*segment), daemon_epoch, std::move(*own), std::move(*worker), std::move(events)));
+  RingPump* const raw = pump.get();
+  const auto rung = [raw](std::uint32_t) { raw->own_bell_.drain(); };
+  if (auto ok = reactor.watch(raw->own_bell_.descriptor(), EPOLLIN, rung); !ok) return tl::unexpected(ok.error());
+  raw->poller_ = reactor.add_poller([raw](bool about_to_sleep) { return raw->drain(about_to_sleep); });
+  return pump;
+}
+
+RingPump::RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch,
+                   shm::Doorbell own, shm::Doorbell worker, Events events)
+    : reactor_(reactor),
+      segment_(std::move(segment)),
+      rings_(shm::ControlSegment::format(*segment_, daemon_epoch)),
+      submissions_(rings_.submission(), rings_.submission_records()),
+      completions_(rings_.completion(), rings_.completion_records()),
+      own_bell_(std::move(own)),
+      worker_bell_(std::move(worker)),
+      events_(std::move(events)) {}
+
+RingPump::~RingPump() {
+  if (poller_ != 0) reactor_.remove_poller(poller_);
+  reactor_.cancel(retry_);
+  reactor_.unwatch(own_bell_.descriptor());
+}
+
+std::array<int, 3> RingPump::descriptors() const {
+  return {segment_->descriptor(), own_bell_.descriptor(), worker_bell_.descriptor()};
+}
+
+void RingPump::stop() { stopped_ = true; }
+
+void RingPump::fail(const char* what) {
+  if (std::exchange(stopped_, true)) return;
+  events_.on_broken({ErrorKind::kViolation, what, "", {}});
+}
+
+bool RingPump::drain(bool about_to_sleep) {
+  if (stopped_) return false;
+  const bool any = flush();
+  if (!about_to_sleep) submissions_.woke();
+  shm::Record record;
+  for (int i = 0; i < kRecordsARound && !stopped_; ++i) {
+    const shm::Pop popped = submissions_.pop(record);
+    if (popped == shm::Pop::kCorrupt) fail("its submission ring is corrupt");
+    if (popped == shm::Pop::kEmpty) return any || i > 0 || (about_to_sleep && !submissions_.prepare_to_sleep());
+    if (popped == shm::Pop::kRecord) events_.on_record(record);
+  }
+  return true;
+}
+
+void RingPump::complete(const shm::Record& record) {
+  if (stopped_) return;
+  overflow_.push_back(record);
+  flush();
+  if (overflow_.size() > kMaxOverflow) fail("it does not read its completions");
+}
+
+bool RingPump::flush() {
+  bool any = false;
+  while (!overflow_.empty()) {
+    const shm::Push pushed = completions_.push(overflow_.front());
+    if (pushed == shm::Push::kFull) {
+      if (retry_ == 0) retry_ = reactor_.after(kOverflowRetryUs, [this] { retry_ = 0; });
+      break;
+    }
+    if (pushed == shm::Push::kCorrupt) {
+      overflow_.clear();
+      fail("its completion ring is corrupt");
+      return true;
+    }
+    overflow_.pop_front();
+    any = true;
+    if (pushed == shm::Push::kWake) worker_bell_.ring();
+  }
+  return any;
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,65 @@
+// A worker's control segment as the daemon uses it: records come out of the submission ring, completions go in the
+// other.
+//
+//   auto pump = RingPump::open(reactor, budget, daemon_epoch, {on_record, on_broken});
+//   send WELCOME with (*pump)->descriptors();
+//   (*pump)->complete(shm::FinishRecord{...});
+//
+// A worker that does not read its completions makes the daemon keep them, up to a limit; then it is dropped. Reactor
+// thread only.
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <memory>
+
+#include "core/shm/control_segment.h"
+#include "core/shm/doorbell.h"
+#include "core/shm/ring.h"
+#include "daemon/base/memory_budget.h"
+#include "daemon/base/reactor.h"
+
+namespace deft::daemon {
+
+class RingPump {
+ public:
+  struct Events {
+    std::function<void(const shm::Record&)> on_record;  // a copy, unchecked
+    std::function<void(const Error&)> on_broken;        // the worker broke the protocol; told once
+  };
+
+  static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, MemoryBudget& budget, std::uint64_t daemon_epoch,
+                                                Events events);
+  ~RingPump();
+  RingPump(const RingPump&) = delete;
+  RingPump& operator=(const RingPump&) = delete;
+
+  // The control segment, the daemon's doorbell and the worker's doorbell: what WELCOME passes.
+  [[nodiscard]] std::array<int, 3> descriptors() const;
+
+  void complete(const shm::Record& record);  // wakes the worker if it sleeps
+  void stop();                               // no event comes any more
+
+ private:
+  RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, shm::Doorbell own,
+           shm::Doorbell worker, Events events);
+  bool drain(bool about_to_sleep);
+  bool flush();
+  void fail(const char* what);
+
+  Reactor& reactor_;
+  const std::shared_ptr<shm::Segment> segment_;
+  const shm::ControlSegment rings_;
+  shm::Consumer submissions_;
+  shm::Producer completions_;
+  shm::Doorbell own_bell_, worker_bell_;
+  Events events_;
+  std::deque<shm::Record> overflow_;  // completions that await room in the ring, oldest first
+  Reactor::PollerId poller_ = 0;
+  Reactor::TimerId retry_ = 0;  // while completions overflow: the worker rings no bell when it has read some
+  bool stopped_ = false;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,98 @@
+#include "daemon/server/worker_channel.h"
+
+#include <glog/logging.h>
+#include <sys/epoll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <limits>
+#include <string_view>
+
+#include "core/ipc/wire.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr int kPacketsARound = 128;
+constexpr std::size_t kMaxErrorBytes = 2000;  // of each of the three texts
+
+}  // namespace
+
+WorkerChannel::WorkerChannel(Reactor& reactor, ipc::Channel socket, Events events)
+    : reactor_(reactor), socket_(std::move(socket)), events_(std::move(events)) {}
+
+WorkerChannel::~WorkerChannel() { stop(); }
+
+Result<void> WorkerChannel::start() {
+  auto peer = socket_.peer();
+  if (!peer) return tl::unexpected(peer.error());
+  peer_ = *peer;
+  return reactor_.watch(socket_.descriptor(), EPOLLIN, [this](std::uint32_t events) { on_events(events); });
+}
+
+Result<void> WorkerChannel::watch_process() {
+  if (peer_.pid <= 0) return {};  // another process namespace
+  process_ = shm::Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
+  if (!process_.valid()) return {};
+  return reactor_.watch(process_.get(), EPOLLIN, [this](std::uint32_t) {
+    read(std::numeric_limits<int>::max());  // a goodbye may still be unread
+    if (!stopped_) events_.on_death();
+  });
+}
+
+void WorkerChannel::stop() {
+  if (stopped_) return;
+  stopped_ = true;
+  reactor_.unwatch(socket_.descriptor());
+  if (process_.valid()) reactor_.unwatch(process_.get());
+}
+
+void WorkerChannel::read(int packets) {
+  for (int i = 0; i < packets && !stopped_; ++i) {
+    auto packet = socket_.try_receive();
+    if (!packet) return events_.on_broken(packet.error());
+    if (!packet->has_value()) return;
+    if ((*packet)->bytes.empty()) return events_.on_death();
+    events_.on_packet(**packet);
+  }
+}
+
+void WorkerChannel::on_events(std::uint32_t events) {
+  if ((events & EPOLLOUT) != 0)
+    if (auto ok = flush(); !ok) return events_.on_broken(ok.error());
+  if ((events & ~std::uint32_t{EPOLLOUT}) != 0) read(kPacketsARound);
+}
+
+Result<void> WorkerChannel::send_all(std::deque<std::vector<std::byte>> packets) {
+  if (!rest_.empty()) return fail(ErrorKind::kViolation, "it asked again before it had read the answer");
+  rest_ = std::move(packets);
+  return flush();
+}
+
+// A full queue is waited for by EPOLLOUT.
+Result<void> WorkerChannel::flush() {
+  while (!rest_.empty()) {
+    const auto sent = send(rest_.front());
+    if (!sent && sent.error().kind != ErrorKind::kExhausted) return sent;
+    if (!sent) break;
+    rest_.pop_front();
+  }
+  const std::uint32_t events = rest_.empty() ? EPOLLIN : EPOLLIN | EPOLLOUT;
+  return reactor_.watch(socket_.descriptor(), events, [this](std::uint32_t got) { on_events(got); });
+}
+
+Result<void> WorkerChannel::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
+  return socket_.send(bytes, descriptors);
+}
+
+void WorkerChannel::send_error(const Error& error, std::uint64_t operation) {
+  ipc::ErrorMessage message;
+  message.error_kind = static_cast<std::uint32_t>(error.kind);
+  message.operation = operation;
+  const auto cut = [](const std::string& text) { return std::string_view(text).substr(0, kMaxErrorBytes); };
+  const auto ok =
+      send(ipc::encode(message, ipc::MessageKind::kError, {cut(error.what), cut(error.fix), cut(error.where)}));
+  LOG_IF(INFO, !ok) << "pid " << peer_.pid << " could not be told of an error: " << ok.error().message();
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,62 @@
+// A worker's socket: packets in and out, who is at the other end, and the end of the worker's process.
+//
+//   WorkerChannel channel(reactor, std::move(socket), {on_packet, on_end});
+//   channel.start();            // the kernel says who it is; packets come from now on
+//   channel.watch_process();    // a forked child may hold the socket open after its parent's death
+//
+// Nothing comes after stop(). Reactor thread only.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "core/ipc/channel.h"
+#include "daemon/base/reactor.h"
+
+namespace deft::daemon {
+
+class WorkerChannel {
+ public:
+  struct Events {
+    std::function<void(const ipc::Packet&)> on_packet;
+    std::function<void(const Error&)> on_broken;  // the socket cannot be read
+    std::function<void()> on_death;               // the socket or the process has ended
+  };
+
+  WorkerChannel(Reactor& reactor, ipc::Channel socket, Events events);
+  ~WorkerChannel();
+  WorkerChannel(const WorkerChannel&) = delete;
+  WorkerChannel& operator=(const WorkerChannel&) = delete;
+
+  Result<void> start();          // an error: the descriptor table is full
+  Result<void> watch_process();  // no error if the kernel does not show that process: the socket's end must do
+  void stop();
+
+  Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
+  // A long answer in several packets, as fast as the other side reads them. kViolation while the last one is on its way.
+  Result<void> send_all(std::deque<std::vector<std::byte>> packets);
+  // ERROR; operation 0: the job failed. A worker that is gone hears nothing, which is no error.
+  void send_error(const Error& error, std::uint64_t operation);
+
+  [[nodiscard]] const ipc::PeerIdentity& peer() const { return peer_; }
+
+ private:
+  // Reads at most `packets`; what is left comes in the next round, so that one busy client does not keep others
+  // waiting.
+  void read(int packets);
+  void on_events(std::uint32_t events);
+  Result<void> flush();
+
+  Reactor& reactor_;
+  ipc::Channel socket_;
+  Events events_;
+  ipc::PeerIdentity peer_;
+  shm::Descriptor process_;                  // pidfd
+  std::deque<std::vector<std::byte>> rest_;  // of a long answer
+  bool stopped_ = false;
+};
+
+}  // namespace deft::daemon

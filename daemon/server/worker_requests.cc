@@ -1,0 +1,180 @@
+#include "daemon/server/worker_requests.h"
+
+#include <array>
+#include <string>
+#include <utility>
+
+#include "core/base/text.h"
+#include "core/ipc/wire.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::uint32_t kMaxGroups = 1024;
+constexpr std::size_t kMaxStoreItems = 65536;  // that a worker may set and ask for, each up to a message
+
+Result<void> check_operation(const ipc::Operation& call, const std::string& name) {
+  if (call.collective < ipc::Collective::kAllReduce || call.collective > ipc::Collective::kBarrier)
+    return fail(ErrorKind::kViolation, "an unknown collective");
+  return check_name(name, ipc::kMaxNameBytes, "the collective's name");
+}
+
+// The buffer must hold all elements, at a place that fits their size.
+Result<void> check_place(const ipc::Operation& call, std::uint64_t buffer_bytes) {
+  const std::uint64_t element = model::dtype_bytes(static_cast<model::DType>(call.dtype));
+  if (element == 0 || !model::is_known(static_cast<model::ReduceOp>(call.reduce_op)))
+    return fail(ErrorKind::kViolation, "a collective of an unknown type");
+  const std::uint64_t elements = call.collective == ipc::Collective::kAllGather ? call.capacity : call.count;
+  if (call.count > elements || call.offset > buffer_bytes || elements > (buffer_bytes - call.offset) / element ||
+      call.offset % element != 0)
+    return fail(ErrorKind::kViolation, "a collective outside its staging buffer");
+  return {};
+}
+
+}  // namespace
+
+WorkerRequests::Handler WorkerRequests::handler_of(ipc::MessageKind kind) {
+  static constexpr std::array<std::pair<ipc::MessageKind, Handler>, 9> kHandlers{{
+      {ipc::MessageKind::kDeclare, &WorkerRequests::on_declare},
+      {ipc::MessageKind::kDeclareTensor, &WorkerRequests::on_declare_tensor},
+      {ipc::MessageKind::kStagingBuffer, &WorkerRequests::on_staging_buffer},
+      {ipc::MessageKind::kFreeStagingBuffer, &WorkerRequests::on_free_staging_buffer},
+      {ipc::MessageKind::kOperation, &WorkerRequests::on_operation},
+      {ipc::MessageKind::kError, &WorkerRequests::on_link_failed},
+      {ipc::MessageKind::kStoreSet, &WorkerRequests::on_store_set},
+      {ipc::MessageKind::kStoreGet, &WorkerRequests::on_store_get},
+      {ipc::MessageKind::kStatistics, &WorkerRequests::on_statistics},
+  }};
+  for (const auto& [known, handler] : kHandlers)
+    if (known == kind) return handler;
+  return nullptr;
+}
+
+Result<void> WorkerRequests::handle(const ipc::Packet& packet, ipc::MessageKind kind) {
+  const Handler handler = handler_of(kind);
+  if (handler == nullptr) return fail(ErrorKind::kViolation, "a message of an unknown kind");
+  return (this->*handler)(packet);
+}
+
+Result<void> WorkerRequests::on_declare(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::Declare>(packet.bytes, ipc::MessageKind::kDeclare, 1);
+  if (!message) return tl::unexpected(message.error());
+  const auto& declare = message->fixed;
+  const auto op = static_cast<model::ReduceOp>(declare.reduce_op);
+  if (declaring_ || declare.group != next_group_ || declare.group >= kMaxGroups)
+    return fail(ErrorKind::kViolation, "groups were declared out of order");
+  if (!model::is_known(op) || declare.tensors == 0 || declare.tensors > model::kMaxTensors)
+    return fail(ErrorKind::kInvalid, "a group of " + std::to_string(declare.tensors) + " tensors");
+  if (auto ok = check_name(message->texts[0], ipc::kMaxJobNameBytes, "the group's name"); !ok) return ok;
+  declaring_.emplace();
+  declaring_->group = next_group_++;
+  declaring_->name = message->texts[0];
+  declaring_->slots = declare.slots;
+  declaring_->op = op;
+  declaring_->expected = declare.tensors;
+  return {};
+}
+
+Result<void> WorkerRequests::on_declare_tensor(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::DeclareTensor>(packet.bytes, ipc::MessageKind::kDeclareTensor, 1);
+  if (!message) return tl::unexpected(message.error());
+  const auto& tensor = message->fixed;
+  if (!declaring_ || tensor.group != declaring_->group || tensor.index != declaring_->tensors.size() ||
+      tensor.dims > model::kMaxDims)
+    return fail(ErrorKind::kViolation, "a tensor was declared out of order");
+  if (auto ok = check_name(message->texts[0], ipc::kMaxNameBytes, "a tensor's name"); !ok) return ok;
+  model::TensorSpec spec;
+  spec.name = message->texts[0];
+  spec.dtype = static_cast<model::DType>(tensor.dtype);
+  spec.shape.assign(tensor.shape, tensor.shape + tensor.dims);
+  spec.forward_position = tensor.forward_position;
+  declaring_->tensors.push_back(std::move(spec));
+  if (declaring_->tensors.size() < declaring_->expected) return {};
+  Declaration declaration = std::move(*declaring_);
+  declaring_.reset();
+  if (const auto job = job_.lock()) job->declare(worker_, std::move(declaration));
+  return {};
+}
+
+Result<void> WorkerRequests::on_staging_buffer(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StagingBuffer>(packet.bytes, ipc::MessageKind::kStagingBuffer, 0);
+  if (!message) return tl::unexpected(message.error());
+  auto buffer = memory_.make_buffer(message->fixed.buffer, message->fixed.bytes);
+  if (!buffer && buffer.error().kind == ErrorKind::kViolation) return tl::unexpected(buffer.error());
+  if (!buffer) {  // only what asked for it fails
+    worker_.send_error(buffer.error(), message->fixed.buffer);
+    return {};
+  }
+  const std::array<int, 1> descriptors{(*buffer)->descriptor()};
+  return channel_.send(ipc::encode(message->fixed, ipc::MessageKind::kStagingBufferMade), descriptors);
+}
+
+Result<void> WorkerRequests::on_free_staging_buffer(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StagingBuffer>(packet.bytes, ipc::MessageKind::kFreeStagingBuffer, 0);
+  if (!message) return tl::unexpected(message.error());
+  memory_.free_buffer(message->fixed.buffer);
+  return {};
+}
+
+Result<void> WorkerRequests::on_operation(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 1);
+  if (!message) return tl::unexpected(message.error());
+  const auto& call = message->fixed;
+  if (auto ok = check_operation(call, message->texts[0]); !ok) return ok;
+  OperationRequest request{message->texts[0], call, nullptr};
+  if (call.collective != ipc::Collective::kBarrier) {
+    request.heap = memory_.find_buffer(call.staging_buffer);
+    if (!request.heap) return fail(ErrorKind::kViolation, "a collective on an unknown staging buffer");
+    if (auto ok = check_place(call, request.heap->bytes()); !ok) return ok;
+  }
+  if (const auto job = job_.lock()) job->request(worker_, std::move(request));
+  return {};
+}
+
+Result<void> WorkerRequests::on_link_failed(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::ErrorMessage>(packet.bytes, ipc::MessageKind::kError, 3);
+  if (!message) return tl::unexpected(message.error());
+  const auto kind = message->fixed.error_kind;
+  const bool known =
+      kind >= static_cast<unsigned>(ErrorKind::kInvalid) && kind <= static_cast<unsigned>(ErrorKind::kInternal);
+  const Error error{known ? static_cast<ErrorKind>(kind) : ErrorKind::kInternal, message->texts[0], message->texts[1],
+                    message->texts[2]};
+  for (const auto& text : {error.what, error.fix, error.where})
+    if (!is_utf8(text)) return fail(ErrorKind::kViolation, "the text of an error is not valid UTF-8");
+  if (const auto job = job_.lock()) job->link_failed(worker_, error);
+  return {};
+}
+
+Result<void> WorkerRequests::on_statistics(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::Statistics>(packet.bytes, ipc::MessageKind::kStatistics, 0);
+  if (!message) return tl::unexpected(message.error());
+  if (message->fixed.group >= next_group_) return fail(ErrorKind::kViolation, "statistics of an undeclared group");
+  if (const char* value = ipc::impossible_value(message->fixed))
+    return fail(ErrorKind::kViolation, std::string(value) + " in its statistics is no finite number of 0 or more");
+  if (const auto job = job_.lock()) job->take_statistics(worker_, message->fixed);
+  return {};
+}
+
+Result<void> WorkerRequests::count_store_item(const std::string& key) {
+  if (++store_items_ > kMaxStoreItems)
+    return fail(ErrorKind::kExhausted, "more than " + std::to_string(kMaxStoreItems) + " items of the job's store");
+  return check_name(key, ipc::kMaxNameBytes, "a key of the job's store");
+}
+
+Result<void> WorkerRequests::on_store_set(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreSet, 1);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = count_store_item(message->texts[0]); !ok) return ok;
+  if (const auto job = job_.lock()) job->store_set(message->texts[0], message->tail);
+  return {};
+}
+
+Result<void> WorkerRequests::on_store_get(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreGet, 1);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = count_store_item(message->texts[0]); !ok) return ok;
+  if (const auto job = job_.lock()) job->store_get(worker_, message->fixed.request, message->texts[0]);
+  return {};
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,55 @@
+// What a worker asks for over its socket once its job runs: each packet is checked, and its request goes to the job.
+//
+//   WorkerRequests requests(worker, channel, memory);
+//   requests.serve(job);
+//   if (auto ok = requests.handle(packet); !ok) ...   // the worker broke the protocol: drop it
+//
+// A table has one row for each kind of message. Reactor thread only.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "core/ipc/channel.h"
+#include "core/ipc/messages.h"
+#include "daemon/node/worker_port.h"
+#include "daemon/server/worker_channel.h"
+#include "daemon/server/worker_memory.h"
+
+namespace deft::daemon {
+
+class WorkerRequests {
+ public:
+  WorkerRequests(WorkerPort& worker, WorkerChannel& channel, WorkerMemory& memory)
+      : worker_(worker), channel_(channel), memory_(memory) {}
+
+  void serve(std::weak_ptr<JobPort> job) { job_ = std::move(job); }
+
+  // An error is the worker's fault, or the daemon's lack of memory for what the protocol needs.
+  Result<void> handle(const ipc::Packet& packet, ipc::MessageKind kind);
+
+ private:
+  using Handler = Result<void> (WorkerRequests::*)(const ipc::Packet&);
+  static Handler handler_of(ipc::MessageKind kind);  // null: no request
+  Result<void> on_declare(const ipc::Packet& packet);
+  Result<void> on_declare_tensor(const ipc::Packet& packet);
+  Result<void> on_staging_buffer(const ipc::Packet& packet);
+  Result<void> on_free_staging_buffer(const ipc::Packet& packet);
+  Result<void> on_operation(const ipc::Packet& packet);
+  Result<void> on_link_failed(const ipc::Packet& packet);
+  Result<void> on_store_set(const ipc::Packet& packet);
+  Result<void> on_store_get(const ipc::Packet& packet);
+  Result<void> on_statistics(const ipc::Packet& packet);
+  Result<void> count_store_item(const std::string& key);
+
+  WorkerPort& worker_;
+  WorkerChannel& channel_;
+  WorkerMemory& memory_;
+  std::weak_ptr<JobPort> job_;
+  std::optional<Declaration> declaring_;  // a group whose tensors are still coming
+  std::uint32_t next_group_ = 0;
+  std::size_t store_items_ = 0;
+};
+
+}  // namespace deft::daemon

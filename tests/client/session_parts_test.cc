@@ -1,0 +1,202 @@
+// The parts of a session, each by itself: what came, what was asked for, how far the groups are, and why the job failed.
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <optional>
+#include <thread>
+
+#include "core/client/completions.h"
+#include "core/client/session.h"
+
+namespace deft::client {
+namespace {
+
+TEST(JobFailure, TheFirstErrorCounts) {
+  JobFailure failure;
+  std::vector<std::string> told;
+  failure.on_failure([&](const Error& error) { told.push_back(error.what); });
+  EXPECT_FALSE(failure.failed());
+  failure.fail({ErrorKind::kLost, "first", "", ""});
+  failure.fail({ErrorKind::kLost, "second", "", ""});
+  EXPECT_TRUE(failure.failed());
+  EXPECT_EQ(failure.error()->what, "first");
+  EXPECT_EQ(told, std::vector<std::string>{"first"});
+  failure.on_failure([&](const Error& error) { told.push_back("late: " + error.what); });
+  EXPECT_EQ(told.back(), "late: first");
+}
+
+TEST(JobFailure, ATextThatIsOverdueIsNotWaitedFor) {
+  JobFailure failure;
+  EXPECT_FALSE(failure.give_up_on_text(5));
+  failure.expect_text(10);
+  EXPECT_TRUE(failure.give_up_on_text(10 + kTextDueUs - 1));
+  EXPECT_FALSE(failure.failed());
+  EXPECT_FALSE(failure.give_up_on_text(10 + kTextDueUs));
+  EXPECT_EQ(failure.error()->kind, ErrorKind::kLost);
+}
+
+TEST(TensorProgress, GenerationsOfATensorNeverGoBack) {
+  TensorProgress progress(3);
+  progress.finish(0, 2, 4);
+  progress.finish(0, 1, 2);
+  EXPECT_TRUE(progress.finished(0, 2, 4));
+  EXPECT_FALSE(progress.finished(0, 1, 5));
+  EXPECT_FALSE(progress.finished(0, 3, 0));
+}
+
+// A connection whose daemon is the test: rings, doorbells and a socket pair in this process.
+class PartsTest : public ::testing::Test, public ArrivalReceiver {
+ protected:
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    daemon_ = ipc::Channel(shm::Descriptor(ends[0]));
+    auto segment = *shm::Segment::create("test-control", shm::kControlSegmentBytes);
+    const auto view = shm::ControlSegment::format(segment, 1);
+    submissions_.emplace(view.submission(), view.submission_records());
+    completions_.emplace(view.completion(), view.completion_records());
+    auto own_bell = *shm::Doorbell::create();
+    worker_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(own_bell.descriptor())));
+    connection_.emplace(Attachment{ipc::Channel(shm::Descriptor(ends[1])),
+                                   std::move(segment),
+                                   view,
+                                   *shm::Doorbell::create(),
+                                   std::move(own_bell),
+                                   World{},
+                                   1'000'000,
+                                   0,
+                                   {{5, {"workertcp", "lo", "127.0.0.1"}, "p"}},
+                                   0},
+                        *this);
+  }
+  bool receive(Arrivals arrivals) override {
+    records_ += arrivals.records.size();
+    if (arrivals.broken) connection_->failure().fail(*arrivals.broken);
+    return false;
+  }
+  void push(const shm::Record& record) {
+    if (completions_->push(record) == shm::Push::kWake) worker_bell_.ring();
+  }
+
+  ipc::Channel daemon_;
+  std::optional<shm::Consumer> submissions_;
+  std::optional<shm::Producer> completions_;
+  shm::Doorbell worker_bell_;
+  std::optional<Connection> connection_;
+  std::size_t records_ = 0;
+};
+
+TEST_F(PartsTest, WhatIsSubmittedReachesTheDaemon) {
+  ASSERT_TRUE(connection_->submit(shm::FlushRecord{.group = 1, .step = 2}));
+  shm::Record record;
+  ASSERT_EQ(submissions_->pop(record), shm::Pop::kRecord);
+  EXPECT_EQ(record.as<shm::FlushRecord>().step, 2u);
+}
+
+TEST_F(PartsTest, AWaitEndsWhenItsConditionHolds) {
+  std::thread other([this] {
+    for (int i = 0; i < 3; ++i) push(shm::FailedRecord{});
+  });
+  EXPECT_TRUE(connection_->wait([this] { return records_ == 3; }));
+  other.join();
+}
+
+TEST_F(PartsTest, ANudgeMakesAWaiterAskAgain) {
+  std::atomic<bool> asked{false}, ready{false};
+  std::thread other([&] {
+    while (!asked) std::this_thread::yield();
+    ready = true;
+    connection_->nudge();
+  });
+  const TimeUs before_us = MonotonicClock::now();
+  EXPECT_TRUE(connection_->wait([&] {
+    asked = true;
+    return ready.load();
+  }));
+  other.join();
+  EXPECT_LT(MonotonicClock::now() - before_us, 400'000) << "it slept on";
+}
+
+TEST_F(PartsTest, TheEndOfTheSocketEndsAWait) {
+  daemon_.close();
+  const auto waited = connection_->wait([] { return false; });
+  ASSERT_FALSE(waited);
+  EXPECT_EQ(waited.error().kind, ErrorKind::kLost);
+  EXPECT_FALSE(connection_->submit(shm::FlushRecord{}));
+}
+
+TEST_F(PartsTest, AFullRingThatNobodyReadsIsATimeoutInTheEnd) {
+  for (std::uint32_t i = 0; i < shm::kRingCapacity; ++i) ASSERT_TRUE(connection_->submit(shm::FlushRecord{}));
+  const auto submitted = connection_->submit(shm::FlushRecord{});
+  ASSERT_FALSE(submitted);
+  EXPECT_EQ(submitted.error().kind, ErrorKind::kTimeout);
+}
+
+TEST_F(PartsTest, GroupsAreNumberedInOrderAndRecordsForOthersAreViolations) {
+  GroupTable groups(*connection_);
+  const auto progress = std::make_shared<TensorProgress>(4);
+  EXPECT_EQ(groups.add(std::make_shared<TensorProgress>(1), std::make_shared<Generations>(1, 1)), 0u);
+  EXPECT_EQ(groups.add(progress, std::make_shared<Generations>(4, 1)), 1u);
+  EXPECT_TRUE(groups.finish({.group = 1, .first_tensor = 2, .tensors = 2, .generation = 0}));
+  EXPECT_TRUE(progress->finished(2, 2, 0));
+  for (const shm::FinishRecord& wrong : {shm::FinishRecord{.group = 1, .first_tensor = 3, .tensors = 2},
+                                         {.group = 1, .first_tensor = ~0U, .tensors = 2},
+                                         {.group = 2, .first_tensor = 0, .tensors = 0}})
+    EXPECT_EQ(groups.finish(wrong).error().kind, ErrorKind::kViolation);
+  EXPECT_EQ(groups.take_plan(shm::PlanRecord{.group = 2}).error().kind, ErrorKind::kViolation);
+  EXPECT_EQ(groups.take_plan(shm::PlanGenerationRecord{.group = 1}).error().kind, ErrorKind::kViolation)
+      << "without a PLAN before it";
+}
+
+TEST_F(PartsTest, AnOperationEndsByItsRecordOrByItsError) {
+  RequestTable requests(*connection_);
+  const auto first = requests.next_operation(), second = requests.next_operation();
+  EXPECT_NE(first, second);
+  requests.expect(first);
+  requests.expect(second);
+  EXPECT_FALSE(requests.result_of(first));
+  requests.end({.operation = first}, 0);
+  requests.fail(second, {ErrorKind::kMismatch, "differs", "", ""});
+  EXPECT_TRUE(*requests.finished(first));
+  EXPECT_EQ(requests.finished(second).error().what, "differs");
+  EXPECT_EQ(requests.wait_for(second).error().kind, ErrorKind::kMismatch);
+  requests.forget(second);
+  EXPECT_TRUE(requests.result_of(second).value()) << "whoever asks later is not kept waiting";
+  requests.end({.operation = 99}, 0);  // nobody asked
+  requests.fail(99, {});
+}
+
+TEST_F(PartsTest, AnOperationWhoseTextDoesNotComeFailsWithItsKind) {
+  RequestTable requests(*connection_);
+  requests.expect(7);
+  EXPECT_FALSE(requests.give_up_on_texts(0));
+  requests.end({.operation = 7, .error_kind = static_cast<std::uint32_t>(ErrorKind::kTimeout)}, 100);
+  EXPECT_TRUE(requests.give_up_on_texts(100 + kTextDueUs - 1));
+  EXPECT_FALSE(requests.result_of(7));
+  EXPECT_FALSE(requests.give_up_on_texts(100 + kTextDueUs));
+  EXPECT_EQ(requests.result_of(7)->error().kind, ErrorKind::kTimeout);
+}
+
+TEST_F(PartsTest, AnAnswerIsFoundByKindAndNumberAndMayBeLate) {
+  RequestTable requests(*connection_);
+  ipc::Packet packet;
+  packet.bytes.resize(3);
+  requests.take_answer(ipc::MessageKind::kStoreValue, 5, std::move(packet));
+  EXPECT_EQ(requests.answer(ipc::MessageKind::kStoreValue, 5)->bytes.size(), 3u);
+  const auto late = requests.answer(ipc::MessageKind::kStoreValue, 5, MonotonicClock::now());
+  EXPECT_EQ(late.error().kind, ErrorKind::kTimeout) << "an answer is taken once";
+}
+
+TEST_F(PartsTest, StartsAreTakenInOrderByLink) {
+  StartQueues starts(*connection_);
+  EXPECT_TRUE(starts.push(5, shm::StartRecord{.link = 5, .launch = 1}));
+  EXPECT_TRUE(starts.push(5, shm::StartRecord{.link = 5, .launch = 2}));
+  EXPECT_EQ(starts.push(6, shm::StartRecord{.link = 6}).error().kind, ErrorKind::kViolation);
+  for (std::uint64_t launch : {1U, 2U}) EXPECT_EQ(starts.next(5)->as<shm::StartRecord>().launch, launch);
+  daemon_.close();
+  EXPECT_FALSE(starts.next(5));
+}
+
+}  // namespace
+}  // namespace deft::client

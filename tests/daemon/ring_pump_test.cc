@@ -1,0 +1,122 @@
+// The daemon's end of a worker's rings, against a worker in the same process.
+#include "daemon/server/ring_pump.h"
+
+#include <gtest/gtest.h>
+
+#include <optional>
+#include <vector>
+
+namespace deft::daemon {
+namespace {
+
+class RingPumpTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto opened = RingPump::open(reactor_, budget_, 7,
+                                 {[this](const shm::Record& record) { records_.push_back(record); },
+                                  [this](const Error& error) { errors_.push_back(error); }});
+    ASSERT_TRUE(opened) << opened.error().message();
+    pump_ = std::move(*opened);
+    const auto passed = pump_->descriptors();
+    memory_ = *shm::Segment::map(shm::Descriptor(dup(passed[0])), shm::kControlSegmentBytes);
+    rings_ = *shm::ControlSegment::open(memory_);
+    daemon_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(passed[1])));
+    worker_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(passed[2])));
+    submissions_.emplace(rings_->submission(), rings_->submission_records());
+    completions_.emplace(rings_->completion(), rings_->completion_records());
+  }
+  void submit(std::uint64_t step) {
+    if (submissions_->push(shm::StageRecord{.stage = 1, .step = step}) == shm::Push::kWake) daemon_bell_.ring();
+  }
+  void run_reactor(TimeUs us = 0) {
+    reactor_.after(us, [this] { reactor_.stop(); });
+    reactor_.run();
+  }
+
+  Reactor reactor_;
+  MemoryBudget budget_{1 << 20};
+  std::vector<shm::Record> records_;
+  std::vector<Error> errors_;
+  std::unique_ptr<RingPump> pump_;
+  shm::Segment memory_;
+  std::optional<shm::ControlSegment> rings_;
+  shm::Doorbell daemon_bell_, worker_bell_;
+  std::optional<shm::Producer> submissions_;
+  std::optional<shm::Consumer> completions_;
+};
+
+TEST_F(RingPumpTest, RecordsComeInOrderAlsoToAReactorThatSleeps) {
+  submit(0);
+  run_reactor();
+  reactor_.after(0, [this] { reactor_.after(5000, [this] { submit(1); }); });
+  run_reactor(50'000);
+  ASSERT_EQ(records_.size(), 2u);
+  for (std::uint64_t step = 0; step < 2; ++step) EXPECT_EQ(records_[step].as<shm::StageRecord>().step, step);
+}
+
+TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
+  constexpr std::uint64_t kMany = 3 * shm::kRingCapacity;
+  for (std::uint64_t i = 0; i < kMany; ++i) pump_->complete(shm::OperationDoneRecord{.operation = i});
+  shm::Record record;
+  std::uint64_t next = 0;
+  while (next < kMany) {
+    if (completions_->pop(record) == shm::Pop::kRecord)
+      ASSERT_EQ(record.as<shm::OperationDoneRecord>().operation, next++);
+    else
+      run_reactor(2000);
+  }
+  EXPECT_TRUE(errors_.empty());
+}
+
+TEST_F(RingPumpTest, ASleepingWorkerIsWoken) {
+  ASSERT_TRUE(completions_->prepare_to_sleep());
+  pump_->complete(shm::FailedRecord{});
+  EXPECT_TRUE(worker_bell_.wait(MonotonicClock::now() + 5'000'000));
+}
+
+TEST_F(RingPumpTest, AWorkerThatNeverReadsIsDroppedAndTheDaemonKeepsNoMore) {
+  for (int i = 0; i < 200'000; ++i) pump_->complete(shm::FailedRecord{});
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(errors_[0].kind, ErrorKind::kViolation);
+  EXPECT_EQ(errors_[0].what, "it does not read its completions");
+}
+
+TEST_F(RingPumpTest, ACorruptRingIsToldOnceAndNothingComesAfterIt) {
+  rings_->submission().tail = ~std::uint64_t{0};
+  run_reactor(1000);
+  run_reactor(1000);
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(errors_[0].what, "its submission ring is corrupt");
+  rings_->submission().tail = 1;
+  run_reactor(1000);
+  EXPECT_TRUE(records_.empty());
+}
+
+TEST_F(RingPumpTest, ACorruptCompletionRingIsAViolation) {
+  for (std::uint32_t i = 0; i < shm::kRingCapacity; ++i) pump_->complete(shm::FailedRecord{});
+  rings_->completion().head = ~std::uint64_t{0};
+  pump_->complete(shm::FailedRecord{});
+  ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(errors_[0].what, "its completion ring is corrupt");
+}
+
+TEST_F(RingPumpTest, NothingComesAfterStop) {
+  submit(0);
+  pump_->stop();
+  pump_->complete(shm::FailedRecord{});
+  run_reactor(1000);
+  shm::Record record;
+  EXPECT_TRUE(records_.empty());
+  EXPECT_EQ(completions_->pop(record), shm::Pop::kEmpty);
+}
+
+TEST_F(RingPumpTest, ItsMemoryGoesBackToTheBudget) {
+  EXPECT_EQ(budget_.used_bytes(), shm::kControlSegmentBytes);
+  pump_.reset();
+  EXPECT_EQ(budget_.used_bytes(), 0u);
+  MemoryBudget small(4096);
+  EXPECT_EQ(RingPump::open(reactor_, small, 7, {}).error().kind, ErrorKind::kExhausted);
+}
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,216 @@
+// What a worker asks for over its socket: what reaches the job, what is refused, and what only the request pays for.
+#include "daemon/server/worker_requests.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <limits>
+#include <optional>
+
+#include "core/ipc/wire.h"
+#include "tests/daemon/fake_worker.h"
+
+namespace deft::daemon {
+namespace {
+
+struct FakeJob final : JobPort {
+  void declare(WorkerPort&, Declaration declaration) override { declared.push_back(std::move(declaration)); }
+  void request(WorkerPort&, OperationRequest request) override { requested.push_back(std::move(request)); }
+  void record(WorkerPort&, const shm::Record&) override {}
+  void take_statistics(WorkerPort&, const ipc::Statistics& of_step) override { statistics.push_back(of_step); }
+  void link_failed(WorkerPort&, const Error& error) override { failures.push_back(error); }
+  void store_set(const std::string& key, std::span<const std::byte>) override { set.push_back(key); }
+  void store_get(WorkerPort&, std::uint32_t request, const std::string& key) override {
+    got.emplace_back(request, key);
+  }
+  void worker_ended(WorkerPort&, bool, const Error&) override {}
+  void callback_failed(const Error&) override {}
+  std::vector<Declaration> declared;
+  std::vector<OperationRequest> requested;
+  std::vector<ipc::Statistics> statistics;
+  std::vector<Error> failures;
+  std::vector<std::string> set;
+  std::vector<std::pair<std::uint32_t, std::string>> got;
+};
+
+class WorkerRequestsTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    far_ = ipc::Channel(shm::Descriptor(ends[0]));
+    channel_.emplace(reactor_, ipc::Channel(shm::Descriptor(ends[1])), WorkerChannel::Events{});
+    requests_.emplace(worker_, *channel_, memory_);
+    requests_->serve(job_);
+  }
+  template <typename Message>
+  Result<void> ask(const Message& message, ipc::MessageKind kind, std::initializer_list<std::string_view> texts = {}) {
+    ipc::Packet packet;
+    packet.bytes = ipc::encode(message, kind, texts);
+    return requests_->handle(packet, kind);
+  }
+  Result<void> declare(std::uint32_t group, std::uint32_t tensors, std::string_view name = "sgd") {
+    ipc::Declare message;
+    message.group = group;
+    message.tensors = tensors;
+    message.slots = 1;
+    message.reduce_op = static_cast<std::uint32_t>(model::ReduceOp::kSum);
+    return ask(message, ipc::MessageKind::kDeclare, {name});
+  }
+  Result<void> tensor(std::uint32_t group, std::uint32_t index, std::string_view name = "w") {
+    ipc::DeclareTensor message;
+    message.group = group;
+    message.index = index;
+    message.dtype = static_cast<std::uint32_t>(model::DType::kFloat32);
+    message.dims = 1;
+    message.shape[0] = 4;
+    return ask(message, ipc::MessageKind::kDeclareTensor, {name});
+  }
+  Result<void> buffer(std::uint32_t number, std::uint64_t bytes) {
+    ipc::StagingBuffer message;
+    message.buffer = number;
+    message.bytes = bytes;
+    return ask(message, ipc::MessageKind::kStagingBuffer);
+  }
+  static ipc::Operation all_reduce(std::uint64_t offset, std::uint64_t count) {
+    ipc::Operation call;
+    call.collective = ipc::Collective::kAllReduce;
+    call.staging_buffer = 1;
+    call.offset = offset;
+    call.count = call.capacity = count;
+    call.dtype = static_cast<std::uint32_t>(model::DType::kFloat32);
+    call.reduce_op = static_cast<std::uint32_t>(model::ReduceOp::kSum);
+    return call;
+  }
+
+  Reactor reactor_;
+  MemoryBudget budget_{1 << 20};
+  FakeWorker worker_;
+  WorkerMemory memory_{budget_};
+  std::shared_ptr<FakeJob> job_ = std::make_shared<FakeJob>();
+  ipc::Channel far_;
+  std::optional<WorkerChannel> channel_;
+  std::optional<WorkerRequests> requests_;
+};
+
+bool is_violation(const Result<void>& result) { return !result && result.error().kind == ErrorKind::kViolation; }
+
+TEST_F(WorkerRequestsTest, AGroupReachesTheJobWithItsLastTensor) {
+  EXPECT_TRUE(declare(0, 2));
+  EXPECT_TRUE(tensor(0, 0, "a"));
+  EXPECT_TRUE(job_->declared.empty());
+  EXPECT_TRUE(tensor(0, 1, "b"));
+  ASSERT_EQ(job_->declared.size(), 1u);
+  EXPECT_EQ(job_->declared[0].name, "sgd");
+  ASSERT_EQ(job_->declared[0].tensors.size(), 2u);
+  EXPECT_EQ(job_->declared[0].tensors[1].name, "b");
+}
+
+TEST_F(WorkerRequestsTest, DeclarationsOutOfOrderAreViolations) {
+  EXPECT_TRUE(is_violation(tensor(0, 0)));
+  EXPECT_TRUE(is_violation(declare(1, 1)));
+  EXPECT_TRUE(declare(0, 2));
+  EXPECT_TRUE(is_violation(declare(1, 1))) << "group 0 is still open";
+  EXPECT_TRUE(is_violation(tensor(0, 1)));
+  EXPECT_TRUE(is_violation(tensor(1, 0)));
+}
+
+TEST_F(WorkerRequestsTest, NamesOfGroupsTensorsAndCollectivesAreChecked) {
+  EXPECT_EQ(declare(0, 1, std::string(256, 'x')).error().what, "the group's name has 256 bytes, more than 255");
+  EXPECT_EQ(declare(0, 1, "\xff").error().what, "the group's name is not valid UTF-8");
+  ASSERT_TRUE(declare(0, 1));
+  EXPECT_EQ(tensor(0, 0, "a\nb").error().what, "a tensor's name holds control characters");
+  ASSERT_TRUE(buffer(1, 4096));
+  EXPECT_EQ(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {""}).error().what, "the collective's name is empty");
+}
+
+TEST_F(WorkerRequestsTest, ACollectiveMustLieInItsBuffer) {
+  ASSERT_TRUE(buffer(1, 4096));
+  EXPECT_TRUE(ask(all_reduce(0, 1024), ipc::MessageKind::kOperation, {"x"}));
+  ASSERT_EQ(job_->requested.size(), 1u);
+  EXPECT_EQ(job_->requested[0].heap, memory_.find_buffer(1));
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
+  for (const auto& [offset, count] : {std::pair<std::uint64_t, std::uint64_t>{0, 1025},
+                                      {4, 1024},
+                                      {2, 1},
+                                      {4100, 0},
+                                      {kMost - 3, 1},
+                                      {0, kMost},
+                                      {0, (kMost >> 2) + 2}})
+    EXPECT_TRUE(is_violation(ask(all_reduce(offset, count), ipc::MessageKind::kOperation, {"x"})))
+        << offset << " " << count;
+  auto call = all_reduce(0, 1);
+  call.staging_buffer = 2;
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"}))) << "no such buffer";
+  call = all_reduce(0, 1);
+  call.dtype = 99;
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"})));
+  call = all_reduce(0, 1);
+  call.collective = static_cast<ipc::Collective>(5);
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"})));
+  EXPECT_EQ(job_->requested.size(), 1u);
+}
+
+TEST_F(WorkerRequestsTest, MemoryThatIsUsedUpFailsTheRequestAndNotTheWorker) {
+  EXPECT_TRUE(buffer(1, std::uint64_t{2} << 20));
+  ASSERT_EQ(worker_.errors.size(), 1u);
+  EXPECT_EQ(worker_.errors[0].first.kind, ErrorKind::kExhausted);
+  EXPECT_EQ(worker_.errors[0].second, 1u);
+  EXPECT_TRUE(is_violation(buffer(1, 0)));
+  ASSERT_TRUE(buffer(2, 4096));
+  EXPECT_TRUE(is_violation(buffer(2, 4096))) << "the number is taken";
+  for (std::uint32_t number = 3; number < 300; ++number) ASSERT_TRUE(buffer(number, 64));
+  EXPECT_EQ(worker_.errors.back().first.what, "this worker has 256 staging buffers already");
+}
+
+TEST_F(WorkerRequestsTest, ABufferThatIsGivenBackIsNoLongerCounted) {
+  ASSERT_TRUE(buffer(1, 4096));
+  EXPECT_GT(budget_.used_bytes(), 0u);
+  ipc::StagingBuffer message;
+  message.buffer = 1;
+  EXPECT_TRUE(ask(message, ipc::MessageKind::kFreeStagingBuffer));
+  EXPECT_EQ(budget_.used_bytes(), 0u);
+}
+
+TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
+  const std::string key(ipc::kMaxNameBytes, 'k');
+  EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key}));
+  EXPECT_EQ(job_->set, std::vector<std::string>{key});
+  EXPECT_FALSE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key + "k"}));
+  EXPECT_FALSE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"\xff"}));
+  Result<void> result;
+  int taken = 0;
+  for (; result && taken < 70'000; ++taken) result = ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"key"});
+  EXPECT_EQ(result.error().kind, ErrorKind::kExhausted);
+  EXPECT_EQ(job_->got.size() + job_->set.size(), 65536u - 2) << "those refused count, too";
+}
+
+TEST_F(WorkerRequestsTest, StatisticsAndFailuresOfLinksAreChecked) {
+  ipc::Statistics statistics;
+  EXPECT_TRUE(is_violation(ask(statistics, ipc::MessageKind::kStatistics))) << "group 0 is not declared";
+  ASSERT_TRUE(declare(0, 1));
+  EXPECT_TRUE(ask(statistics, ipc::MessageKind::kStatistics));
+  statistics.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(is_violation(ask(statistics, ipc::MessageKind::kStatistics)));
+  ipc::ErrorMessage message;
+  message.error_kind = 12345;
+  EXPECT_TRUE(ask(message, ipc::MessageKind::kError, {"what", "fix", "where"}));
+  ASSERT_EQ(job_->failures.size(), 1u);
+  EXPECT_EQ(job_->failures[0].kind, ErrorKind::kInternal);
+  EXPECT_TRUE(is_violation(ask(message, ipc::MessageKind::kError, {"\xff", "", ""})));
+}
+
+TEST_F(WorkerRequestsTest, KindsThatOnlyADaemonSendsAreViolations) {
+  for (const auto kind : {ipc::MessageKind::kWelcome, ipc::MessageKind::kDeclared, ipc::MessageKind::kStagingBufferMade,
+                          static_cast<ipc::MessageKind>(0), static_cast<ipc::MessageKind>(~0U)})
+    EXPECT_TRUE(is_violation(ask(ipc::Text{}, kind)));
+}
+
+TEST_F(WorkerRequestsTest, ARequestOfAJobThatIsGoneDoesNothing) {
+  job_.reset();
+  EXPECT_TRUE(declare(0, 1));
+  EXPECT_TRUE(tensor(0, 0));
+}
+
+}  // namespace
+}  // namespace deft::daemon

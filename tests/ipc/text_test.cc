@@ -1,0 +1,36 @@
+#include "core/base/text.h"
+
+#include <gtest/gtest.h>
+
+namespace deft {
+namespace {
+
+TEST(Text, WellFormedUtf8OfEveryLength) {
+  for (const char* text : {"", "plain", "\xc2\x80", "\xdf\xbf", "\xe0\xa0\x80", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xef\xbf\xbf", "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"})
+    EXPECT_TRUE(is_utf8(text)) << text;
+}
+
+TEST(Text, OverlongCutSurrogateAndTooLargeCharactersAreNoUtf8) {
+  for (const char* text : {"\x80", "\xc0\x80", "\xc1\xbf", "\xc2", "\xc2 ", "\xe0\x9f\xbf", "\xe2\x82", "\xed\xa0\x80",
+                           "\xf0\x8f\xbf\xbf", "\xf0\x9f\x92", "\xf4\x90\x80\x80", "\xf5\x80\x80\x80", "\xff"})
+    EXPECT_FALSE(is_utf8(text)) << text;
+}
+
+TEST(Text, ControlCharactersAreFound) {
+  for (const char* text : {"a\nb", "\t", "\x1b[2J", "\x7f"}) EXPECT_TRUE(has_control_characters(text));
+  EXPECT_FALSE(has_control_characters("\xc3\xa4 ~"));
+}
+
+TEST(Text, AnErrorNamesTheFieldAndNotTheText) {
+  const auto what = [](std::string_view text) { return check_name(text, 3, "the name").error().what; };
+  EXPECT_EQ(what(""), "the name is empty");
+  EXPECT_EQ(what("four"), "the name has 4 bytes, more than 3");
+  EXPECT_EQ(what("\xff"), "the name is not valid UTF-8");
+  EXPECT_EQ(what("a\n"), "the name holds control characters");
+  EXPECT_TRUE(check_name("abc", 3, "the name"));
+  EXPECT_TRUE(check_text("", 3, "the name"));
+}
+
+}  // namespace
+}  // namespace deft

@@ -1,0 +1,196 @@
+"""Clients that lie in HELLO or use the daemon up: each is refused, and a job that runs meanwhile goes on."""
+
+import contextlib
+import resource
+import socket
+import struct
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, wait_for_line, wait_until
+
+MAGIC, VERSION = 0x54464544, 3
+HELLO, WELCOME, ERROR, STATUS, TEXT, STORE_SET = 1, 2, 10, 11, 12, 15
+PATIENCE_S = 20
+
+VICTIM = """
+group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1 << 16,), 0)])
+go_on, step = os.environ["GO_ON"], 0
+while os.path.exists(go_on):
+    floats = vector(group, 0)
+    floats[:] = rank + step
+    group.ready(0, 1, step)
+    group.wait(0, 1, step)
+    assert (floats == sum(r + step for r in range(size))).all(), "a wrong sum"
+    step += 1
+    if step % 20 == 0:
+        say(f"step {step}")
+session.close()
+say("done")
+"""
+
+
+class Client:
+    """A client that knows the protocol and does not keep to it."""
+
+    def __init__(self, path: str):
+        self.socket = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.socket.settimeout(PATIENCE_S)
+        self.socket.connect(path)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.socket.close()
+
+    def send(self, kind: int, body: bytes) -> None:
+        self.socket.send(struct.pack("=IIII", MAGIC, kind, 16 + len(body), VERSION) + body)
+
+    def hello(self, rank=0, world=1, local_rank=0, local_size=1, job=b"mine", leader=b"", settings=b"", version=b"0"):
+        texts = b"".join(text + b"\0" for text in (job, leader, settings, version))
+        self.send(HELLO, struct.pack("=IIII", rank, world, local_rank, local_size) + texts)
+
+    def receive(self) -> tuple[int, bytes]:
+        packet = self.socket.recv(65536)
+        return (struct.unpack_from("=I", packet, 4)[0], packet[16:]) if packet else (0, b"")
+
+    def refusal(self) -> str:
+        kind, body = self.receive()
+        assert kind == ERROR, f"message {kind} came in place of an error"
+        assert self.receive() == (0, b""), "the daemon keeps a client that it refused"
+        return body[16:].split(b"\0")[0].decode()
+
+
+def memory_kib(pid: int, field: str = "VmRSS") -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(field + ":"))
+
+
+@pytest.fixture(scope="module")
+def busy(tmp_path_factory):
+    """A daemon whose job of two workers must live through all tests of this file."""
+    go_on = tmp_path_factory.mktemp("victim") / "go-on"
+    go_on.touch()
+    with Cluster(1, timeout="5s") as cluster:
+        workers = cluster.start(VICTIM, 2, GO_ON=str(go_on), DEFT_JOB="victim")
+        for worker in workers:
+            wait_for_line(worker, "step")
+        cluster.victims = workers
+        yield cluster
+        go_on.unlink()
+        outputs = cluster.finish(workers)
+        assert all("done" in output for output in outputs)
+
+
+def goes_on(cluster) -> None:
+    """Both workers take steps that began after this call."""
+    for worker in cluster.victims:
+        for _ in range(2):
+            wait_for_line(worker, "step")
+
+
+@pytest.mark.parametrize(
+    "lie, says",
+    [
+        ({"world": 2**32 - 1}, "the world's size is 4294967295, more than 1048576"),
+        ({"world": 2**20 + 1}, "the world's size is 1048577, more than 1048576"),
+        ({"world": 2**20, "local_size": 10**7}, "the local size is 10000000, more than 4096"),
+        ({"world": 2**20, "local_size": 4097}, "the local size is 4097, more than 4096"),
+        ({"rank": 2, "world": 2}, "rank 2 does not exist in a world of 2"),
+        ({"world": 0}, "rank 0 does not exist in a world of 0"),
+        ({"world": 4, "local_rank": 2, "local_size": 2}, "local rank 2 of 2 on a node does not fit a world of 4"),
+        ({"world": 2, "local_size": 3}, "local rank 0 of 3 on a node does not fit a world of 2"),
+        ({"job": b"\xff"}, "the job's name is not valid UTF-8"),
+        ({"job": b"\xed\xa0\x80"}, "the job's name is not valid UTF-8"),
+        ({"job": b"x" * 256}, "the job's name has 256 bytes, more than 255"),
+        ({"job": b"a\nE1124 deftd: all is lost"}, "the job's name holds control characters"),
+        ({"job": b""}, "the job's name is empty"),
+        ({"leader": b"h" * 256}, "the leader's address has 256 bytes, more than 255"),
+        ({"leader": b"\xc0\x80"}, "the leader's address is not valid UTF-8"),
+        ({"settings": b"policy=fifo\n" * 1000}, "the job's settings has 12000 bytes, more than 8192"),
+        ({"settings": b"policy=\xff"}, "the job's settings is not valid UTF-8"),
+        ({"settings": b"nonsense=1"}, "'nonsense' is no setting of a job"),
+        ({"version": b"v" * 65}, "the library's version has 65 bytes, more than 64"),
+    ],
+)
+def test_a_lie_in_hello_is_refused_by_the_name_of_its_field(busy, lie, says):
+    with Client(busy.socket(0)) as client:
+        client.hello(**lie)
+        assert says in client.refusal()
+    assert [job["name"] for job in busy.status()["jobs"]] == ["victim"]
+
+
+def test_lies_in_hello_cost_no_memory_and_stop_nobody(busy):
+    daemon = busy.daemons[0].pid
+    before = memory_kib(daemon)
+    for _ in range(50):
+        for lie in ({"world": 2**32 - 1}, {"world": 2**20, "local_size": 10**8}, {"job": b"\xff" * 60000}):
+            with Client(busy.socket(0)) as client:
+                client.hello(**lie)
+                client.refusal()
+    goes_on(busy)
+    assert memory_kib(daemon) < before + 64 * 1024
+
+
+def test_a_job_of_the_largest_world_waits_like_any_other(busy):
+    with Client(busy.socket(0)) as client:
+        client.hello(world=2**20, local_size=4096, job=b"large")
+        wait_until(lambda: any(job["name"] == "large" for job in busy.status()["jobs"]), what="a job that waits")
+        goes_on(busy)
+        kind, body = client.receive()  # at the deadline
+        assert kind == ERROR and b"the worker with local rank 1, 2, 3" in body
+
+
+def test_a_status_that_is_not_read_stops_nobody(busy):
+    with Client(busy.socket(0)) as lazy, Client(busy.socket(0)) as large:
+        large.hello(world=2**20, local_size=4096, job=b"listed")
+        wait_until(lambda: any(job["name"] == "listed" for job in busy.status()["jobs"]), what="a long status")
+        lazy.send(STATUS, b"")
+        goes_on(busy)
+        assert any(job["name"] == "listed" for job in busy.status()["jobs"])
+        lazy.send(STATUS, b"")
+        kinds = {lazy.receive()[0] for _ in range(20)}
+        assert TEXT in kinds, "what was sent before is there"
+
+
+def test_a_name_of_any_script_is_shown_as_it_is(busy):
+    name = "学習-обучение-🚂"
+    with Client(busy.socket(0)) as client:
+        client.hello(job=name.encode())
+        assert client.receive()[0] == WELCOME
+        assert name in [job["name"] for job in busy.status()["jobs"]]
+
+
+@pytest.mark.parametrize("key", [b"", b"k" * 1025, b"\xff"])
+def test_a_key_of_the_store_that_no_worker_has_is_refused(busy, key):
+    with Client(busy.socket(0)) as client:
+        client.hello(job=b"store")
+        assert client.receive()[0] == WELCOME
+        client.send(STORE_SET, struct.pack("=II", 0, 0) + key + b"\0value")
+        assert "a key of the job's store" in client.refusal()
+    goes_on(busy)
+
+
+def test_jobs_that_use_up_threads_and_memory_are_refused_and_the_others_go_on(busy):
+    daemon = busy.daemons[0].pid
+    room = 256 << 20
+    before = resource.prlimit(daemon, resource.RLIMIT_AS)
+    resource.prlimit(daemon, resource.RLIMIT_AS, ((memory_kib(daemon, "VmSize") << 10) + room, before[1]))
+    refused = 0
+    try:
+        with contextlib.ExitStack() as clients:
+            for number in range(500):
+                client = clients.enter_context(Client(busy.socket(0)))
+                client.hello(job=b"job-%d" % number)
+                refused += client.receive()[0] == ERROR
+                if refused == 5:
+                    break
+            assert refused == 5, "the limit was not reached: this test tests nothing"
+            goes_on(busy)
+    finally:
+        resource.prlimit(daemon, resource.RLIMIT_AS, before)
+    wait_until(lambda: [job["name"] for job in busy.status()["jobs"]] == ["victim"], what="the jobs are gone")
+    with Client(busy.socket(0)) as client:
+        client.hello(job=b"after")
+        assert client.receive()[0] == WELCOME
