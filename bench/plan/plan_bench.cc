@@ -82,7 +82,7 @@ BENCHMARK(plan_with_caps)
 void exact(benchmark::State& state) {
   std::mt19937_64 random(3);
   std::uniform_real_distribution<> any(1, 100);
-  std::vector<KnapsackItem> items;
+  std::vector<papers::KnapsackItem> items;
   double total = 0;
   for (int i = 0; i < state.range(0); ++i) {
     const double cost = any(random);
@@ -91,7 +91,7 @@ void exact(benchmark::State& state) {
   }
   const std::vector<double> deadline{total / 3, total / 3};
   double gap = 0;
-  for (auto _ : state) gap = exact_knapsack(items, deadline, 100'000, 1e-4).gap();
+  for (auto _ : state) gap = papers::exact_knapsack(items, deadline, 100'000, 1e-4).gap();
   state.counters["gap"] = gap;
 }
 BENCHMARK(exact)->Arg(10)->Arg(20)->Arg(50)->Arg(200)->Unit(benchmark::kMillisecond);

@@ -48,7 +48,8 @@ class Reader final : public nlohmann::json_sax<Json> {
     return number(static_cast<double>(value));
   }
   bool number_unsigned(std::uint64_t value) override {
-    return field_name() == "bytes" && level_ == Level::kEntry ? (profile.buckets.back().bytes = value, true) : number(static_cast<double>(value));
+    return field_name() == "bytes" && level_ == Level::kEntry ? (profile.buckets.back().bytes = value, true)
+                                                              : number(static_cast<double>(value));
   }
   bool number_float(double value, const string_t& text) override {
     if (field_name() == "bytes" && level_ == Level::kEntry) return refuse(text + " is no whole number of bytes");
