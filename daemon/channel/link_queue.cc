@@ -31,7 +31,7 @@ Result<void> LinkQueue::replay(std::uint64_t from) {
   }
   waiting.clear();
   for (auto& [number, launch] : replayed) waiting.push_back(std::move(launch));
-  replayed_parts += static_cast<std::uint64_t>(
+  counters.replayed_parts += static_cast<std::uint64_t>(
       std::count_if(waiting.begin(), waiting.end(), [](const SubCommTask& l) { return l.replay_buffer != nullptr; }));
   return {};
 }

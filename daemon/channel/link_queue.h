@@ -23,6 +23,22 @@
 
 namespace deft::daemon {
 
+// What a link has done, for the status.
+struct LinkCounters {
+  std::uint64_t parts = 0, merged_parts = 0, bytes = 0, replayed_parts = 0;
+  TimeUs busy_us = 0;
+};
+
+// A link that was lost goes on over another one's NIC or servers; each time is an epoch.
+struct LinkOutage {
+  std::uint32_t epoch = 0;
+  bool stopping = false;              // between two epochs: nothing runs
+  bool failure_told = false;          // to the leader, in this epoch
+  std::string reason;                 // of the newest loss; empty: never lost
+  std::uint32_t replacer = 0;         // the link that stands in now
+  std::set<std::uint32_t> replacers;  // all that have stood in
+};
+
 struct LinkQueue {
   std::string name;
   std::unique_ptr<LinkDriver> driver;
@@ -30,18 +46,9 @@ struct LinkQueue {
   std::map<std::uint64_t, SubCommTask> running;
   std::map<std::uint64_t, SubCommTask> kept;  // done here, and perhaps not everywhere
   bool open = false;
-  std::uint64_t parts = 0, merged_parts = 0, bytes = 0;
-  TimeUs busy_us = 0;
-
-  // A link that was lost goes on over another one's NIC or servers; each time is an epoch.
-  std::uint32_t epoch = 0;
-  bool stopping = false;              // between two epochs: nothing runs
-  bool failure_told = false;          // to the leader, in this epoch
-  std::string lost;                   // why, where it was
-  std::set<std::uint32_t> replacers;  // links that have stood in for it, the newest among them:
-  std::uint32_t replacer = 0;
-  std::uint64_t replayed_parts = 0;
-  std::uint64_t untold_bytes = 0;  // finished since the leader was told what is
+  LinkCounters counters;
+  LinkOutage outage;
+  std::uint64_t untold_bytes = 0;  // finished since the leader was told
 
   // All launches before these numbers are finished here, or given to the link; `next` is that of the next launch of all.
   [[nodiscard]] std::uint64_t finished_below(std::uint64_t next) const;
@@ -51,7 +58,7 @@ struct LinkQueue {
 
   void finished(SubCommTask launch, std::size_t transferred);
   void release(std::uint64_t below) { kept.erase(kept.begin(), kept.lower_bound(below)); }
-  // An error where one of them cannot be.
+  // An error if one of them cannot be replayed.
   Result<void> replay(std::uint64_t from);
 };
 

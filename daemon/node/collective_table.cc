@@ -4,7 +4,7 @@
 
 namespace deft::daemon {
 
-bool CollectiveTable::Collective::complete() const {
+bool CollectiveTable::CollectiveState::complete() const {
   return std::ranges::all_of(requests, [](const auto& request) { return request.has_value(); });
 }
 
@@ -25,7 +25,7 @@ wire::CollectiveSpec CollectiveTable::spec_of(std::size_t worker, const ipc::Ope
 Result<void> CollectiveTable::request(std::size_t worker, OperationRequest request, TimeUs now_us) {
   const std::string name = request.name;
   const auto [it, added] = collectives_.try_emplace(name);
-  Collective& collective = it->second;
+  CollectiveState& collective = it->second;
   if (added) {
     collective.requests.resize(members_.workers().size());
     collective.since_us = now_us;
@@ -51,7 +51,7 @@ Result<SubCommTask> CollectiveTable::start(const wire::OperationStart& message) 
   if (message.counts.size() != view_->world())
     return deft::fail(ErrorKind::kViolation, what + " with " + std::to_string(message.counts.size()) + " counts for " +
                                                  std::to_string(view_->world()) + " ranks");
-  Collective& collective = it->second;
+  CollectiveState& collective = it->second;
   for (std::size_t i = 0; i < collective.requests.size(); ++i) {
     const ipc::Operation& call = collective.requests[i]->call;
     if (call.collective == ipc::Collective::kBarrier) continue;
@@ -90,7 +90,7 @@ void CollectiveTable::fail(const wire::OperationFailed& message) {
 }
 
 Transfer CollectiveTable::transfer_of(const SubCommTask& launch) const {
-  const Collective& collective = collectives_.at(launch.operation);
+  const CollectiveState& collective = collectives_.at(launch.operation);
   const ipc::Operation& call = collective.requests.front()->call;
   Transfer transfer;
   transfer.collective = call.collective;
@@ -120,7 +120,7 @@ Transfer CollectiveTable::transfer_of(const SubCommTask& launch) const {
 }
 
 InProcessDriver::Records CollectiveTable::records_of(const SubCommTask& launch) const {
-  const Collective& collective = collectives_.at(launch.operation);
+  const CollectiveState& collective = collectives_.at(launch.operation);
   InProcessDriver::Records records(collective.requests.size());
   for (std::size_t worker = 0; worker < records.size(); ++worker) {
     const ipc::Operation& call = collective.requests[worker]->call;
@@ -164,11 +164,11 @@ Result<void> CollectiveTable::finish(const SubCommTask& launch, const TransferDo
   return {};
 }
 
-std::vector<CollectiveTable::Owed> CollectiveTable::owed(TimeUs before_us) const {
-  std::vector<Owed> out;
+std::vector<CollectiveTable::OwedCollective> CollectiveTable::owed(TimeUs before_us) const {
+  std::vector<OwedCollective> out;
   for (const auto& [name, collective] : collectives_) {
     if (collective.started || collective.complete() || collective.since_us > before_us) continue;
-    Owed owed{name, collective.since_us, {}};
+    OwedCollective owed{name, collective.since_us, {}};
     for (std::size_t i = 0; i < collective.requests.size(); ++i)
       if (!collective.requests[i]) owed.workers.push_back(i);
     out.push_back(std::move(owed));
@@ -179,7 +179,7 @@ std::vector<CollectiveTable::Owed> CollectiveTable::owed(TimeUs before_us) const
 std::optional<wire::NodeFacts::Operation> CollectiveTable::facts(const std::string& name) const {
   const auto it = collectives_.find(name);
   if (it == collectives_.end()) return std::nullopt;
-  const Collective& collective = it->second;
+  const CollectiveState& collective = it->second;
   wire::NodeFacts::Operation facts;
   facts.started = collective.started;
   if (collective.requests.front()) facts.first = spec_of(0, collective.requests.front()->call);

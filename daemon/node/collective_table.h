@@ -28,7 +28,7 @@ namespace deft::daemon {
 
 class CollectiveTable final : public LaunchSource {
  public:
-  struct Owed {  // a collective that some local workers asked for, and others did not
+  struct OwedCollective {  // a collective that some local workers asked for, and others did not
     std::string name;
     TimeUs since_us = 0;
     std::vector<std::size_t> workers;  // by local index: they owe their request
@@ -52,12 +52,12 @@ class CollectiveTable final : public LaunchSource {
   Result<void> finish(const SubCommTask& launch, const TransferDone& done) override;
 
   // Collectives that were first asked for before `before_us` and that local workers owe.
-  [[nodiscard]] std::vector<Owed> owed(TimeUs before_us) const;
+  [[nodiscard]] std::vector<OwedCollective> owed(TimeUs before_us) const;
   // What messages of the leader are checked against.
   [[nodiscard]] std::optional<wire::NodeFacts::Operation> facts(const std::string& name) const;
 
  private:
-  struct Collective {
+  struct CollectiveState {
     std::vector<std::optional<OperationRequest>> requests;  // by local index
     std::vector<std::uint64_t> counts;                      // of all ranks, node by node; once started
     bool started = false;
@@ -69,7 +69,7 @@ class CollectiveTable final : public LaunchSource {
   const Membership& members_;
   LeaderPort& leader_;
   std::shared_ptr<const View> view_;
-  std::map<std::string, Collective> collectives_;
+  std::map<std::string, CollectiveState> collectives_;
 };
 
 }  // namespace deft::daemon

@@ -36,7 +36,7 @@ Gradients* GradientGroups::agreed(std::uint32_t id) {
   return it == groups_.end() || !it->second.agreed ? nullptr : it->second.gradients.get();
 }
 
-std::optional<Error> GradientGroups::difference(const Group& group) const {
+std::optional<Error> GradientGroups::difference(const GroupState& group) const {
   const auto has = [](const auto& declared) { return declared.has_value(); };
   const auto first = std::ranges::find_if(group.declared, has);
   const auto rank = [&](const auto& declared) {
@@ -57,7 +57,7 @@ std::optional<Error> GradientGroups::difference(const Group& group) const {
 
 Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration) {
   const std::uint32_t id = declaration.group;
-  Group& group = groups_[id];
+  GroupState& group = groups_[id];
   group.declared.resize(members_.workers().size());
   if (group.declared[worker]) return fail(ErrorKind::kViolation, "group " + std::to_string(id) + " was declared twice");
   group.declared[worker] = std::move(declaration);
@@ -74,7 +74,7 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
 Result<void> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
   const auto it = groups_.find(agreed.group);
   if (it == groups_.end() || !it->second.gradients || it->second.agreed) return {};
-  Group& group = it->second;
+  GroupState& group = it->second;
   auto buckets = buckets_of(agreed, *group.gradients);
   if (!buckets) return tl::unexpected(buckets.error());
   if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return ok;
@@ -150,7 +150,7 @@ bool GradientGroups::is_merged(const SubCommTask& launch) const {
 }
 
 Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
-  const Group& group = groups_.at(launch.group);
+  const GroupState& group = groups_.at(launch.group);
   const Gradients& gradients = *group.gradients;
   const model::Bucket& bucket = gradients.buckets()[launch.bucket];
   const std::uint64_t at =

@@ -31,7 +31,7 @@ namespace deft::daemon {
 
 class GradientGroups final : public LaunchSource {
  public:
-  struct Group {
+  struct GroupState {
     std::vector<std::optional<Declaration>> declared;   // by local index
     std::unique_ptr<Gradients> gradients;               // once all local workers have declared it
     std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
@@ -57,20 +57,20 @@ class GradientGroups final : public LaunchSource {
   [[nodiscard]] bool is_merged(const SubCommTask& launch) const override;
   Result<void> finish(const SubCommTask& launch, const TransferDone& done) override;
 
-  [[nodiscard]] const std::map<std::uint32_t, Group>& groups() const { return groups_; }
+  [[nodiscard]] const std::map<std::uint32_t, GroupState>& groups() const { return groups_; }
   // What messages of the leader are checked against.
   [[nodiscard]] std::optional<wire::NodeFacts::Group> facts(std::uint32_t id) const;
   [[nodiscard]] nlohmann::json status() const;
 
  private:
   [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed
-  [[nodiscard]] std::optional<Error> difference(const Group& group) const;
+  [[nodiscard]] std::optional<Error> difference(const GroupState& group) const;
 
   const Membership& members_;
   LeaderPort& leader_;
   SchedulerPort* const scheduler_;
   const std::size_t links_;
-  std::map<std::uint32_t, Group> groups_;
+  std::map<std::uint32_t, GroupState> groups_;
 };
 
 }  // namespace deft::daemon

@@ -83,7 +83,7 @@ std::size_t JobFacts::first_position() const { return parts_ ? parts_->view->fir
 std::vector<std::uint32_t> JobFacts::link_epochs() const {
   std::vector<std::uint32_t> epochs(links_, 0);
   if (parts_)
-    for (std::size_t link = 0; link < links_; ++link) epochs[link] = parts_->links.queues()[link].epoch;
+    for (std::size_t link = 0; link < links_; ++link) epochs[link] = parts_->links.queues()[link].outage.epoch;
   return epochs;
 }
 

@@ -27,7 +27,7 @@ void LinkSet::reopen(std::size_t link, std::size_t over) {
   DriverRequest request;
   request.link = static_cast<std::uint32_t>(link);
   request.spec = view_->links()[over];
-  request.epoch = queues_[link].epoch;
+  request.epoch = queues_[link].outage.epoch;
   request.transfer_of = [this](const SubCommTask& launch) { return transfer_of(launch); };
   request.records_of = [this](const SubCommTask& launch) { return source_of(launch).records_of(launch); };
   request.on_open = [this, link](const Result<void>& result) { on_open(link, result); };
@@ -63,7 +63,7 @@ void LinkSet::pump() {
 
 void LinkSet::pump(std::size_t index) {
   LinkQueue& link = queues_[index];
-  if (link.stopping || !link.driver) return;
+  if (link.outage.stopping || !link.driver) return;
   const bool losable = can_lose(index);
   while (!link.waiting.empty() && link.running.size() < kStartedAhead) {
     if (!link.waiting.front().replay && !source_of(link.waiting.front()).can_start(link.waiting.front())) return;
@@ -91,10 +91,10 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   const SubCommTask launch = std::move(it->second);
   link.running.erase(it);
   LaunchSource& source = source_of(launch);
-  ++link.parts;
-  if (source.is_merged(launch)) ++link.merged_parts;
-  link.bytes += done.bytes;
-  link.busy_us += done.busy_us;
+  ++link.counters.parts;
+  if (source.is_merged(launch)) ++link.counters.merged_parts;
+  link.counters.bytes += done.bytes;
+  link.counters.busy_us += done.busy_us;
   if (launch.replay_buffer) {
     SubCommTask kept = launch;
     kept.replay = transfer_of(launch);
@@ -133,8 +133,8 @@ bool LinkSet::can_lose(std::size_t index) const {
   const auto runs_here = [](const LinkQueue& link) { return link.driver && link.driver->runs_in_daemon(); };
   if (members_.state() != JobState::kRunning || view_->node_count() < 2 || !runs_here(queues_[index])) return false;
   for (std::size_t other = 0; other < queues_.size(); ++other)
-    if (other != index && queues_[other].lost.empty() && runs_here(queues_[other]) &&
-        queues_[index].replacers.count(static_cast<std::uint32_t>(other)) == 0)
+    if (other != index && queues_[other].outage.reason.empty() && runs_here(queues_[other]) &&
+        queues_[index].outage.replacers.count(static_cast<std::uint32_t>(other)) == 0)
       return true;
   return false;
 }
@@ -144,15 +144,15 @@ nlohmann::json LinkSet::status() const {
   for (const auto& link : queues_) {
     json.push_back({{"name", link.name},
                     {"open", link.open},
-                    {"parts", link.parts},
-                    {"merged_parts", link.merged_parts},
-                    {"bytes", link.bytes},
-                    {"busy_us", link.busy_us},
+                    {"parts", link.counters.parts},
+                    {"merged_parts", link.counters.merged_parts},
+                    {"bytes", link.counters.bytes},
+                    {"busy_us", link.counters.busy_us},
                     {"waiting", link.waiting.size()}});
-    if (link.lost.empty()) continue;
-    json.back()["lost"] = link.lost;
-    json.back()["run_again"] = link.replayed_parts;
-    json.back()["goes_over"] = link.stopping ? "" : queues_[link.replacer].name;
+    if (link.outage.reason.empty()) continue;
+    json.back()["lost"] = link.outage.reason;
+    json.back()["run_again"] = link.counters.replayed_parts;
+    json.back()["goes_over"] = link.outage.stopping ? "" : queues_[link.outage.replacer].name;
   }
   return json;
 }

@@ -313,13 +313,13 @@ TEST_F(Links, StopsAndReplacementsOfAnotherEpochOrOfNoLinkAreIgnored) {
   recovery.stop({0, 1, {}});
   EXPECT_TRUE(drivers.drivers[0]->aborted.empty());
   ASSERT_TRUE(recovery.replace({0, 1, 1, 0})) << "nothing was stopped";
-  EXPECT_EQ(links.queues()[0].epoch, 0u);
+  EXPECT_EQ(links.queues()[0].outage.epoch, 0u);
   recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
   ASSERT_TRUE(recovery.replace({0, 1, 1, 0})) << "its driver still runs here";
   recovery.poll();
   ASSERT_TRUE(recovery.replace({0, 2, 1, 0}));
   ASSERT_TRUE(recovery.replace({0, 1, 2, 0}));
-  EXPECT_EQ(links.queues()[0].epoch, 0u);
+  EXPECT_EQ(links.queues()[0].outage.epoch, 0u);
 }
 
 TEST_F(Links, NothingIsReportedOnceTheJobHasEnded) {
