@@ -58,3 +58,20 @@ def test_commands_in_the_readme_exist():
     for command in set(re.findall(r"^\s*(scripts/\w+|bench/\w+)", text, re.MULTILINE)):
         assert (ROOT / command).is_file(), command
         assert subprocess.run([ROOT / command, "--help"], capture_output=True, timeout=60).returncode == 0, command
+
+
+def walk() -> list[str]:
+    """The files that the walk of a gradient in docs/architecture.md names."""
+    text = (ROOT / "docs/architecture.md").read_text()
+    section = text.split("## The walk of a gradient", 1)[1].split("\n## ", 1)[0]
+    return re.findall(r"^   ((?:plugins|core|daemon)/\S+)", section, re.MULTILINE)
+
+
+def test_the_walk_of_a_gradient_names_each_file_once():
+    assert len(walk()) > 20
+    assert len(walk()) == len(set(walk()))
+
+
+@pytest.mark.parametrize("path", walk())
+def test_the_files_of_the_walk_exist(path):
+    assert (ROOT / path).is_file()
