@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "daemon/leader/scheduler_port.h"
+#include "daemon/node/job_control.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/view.h"
 #include "tests/daemon/fake_worker.h"
@@ -31,6 +32,18 @@ struct FakeScheduler final : SchedulerPort {
   std::vector<std::vector<std::uint64_t>> ready, stages, flushes;
   std::vector<std::uint64_t> finished;
   bool refuses = false;
+};
+
+struct FakeControl final : JobControl {
+  void fail(const Error& error) override { failures.push_back(error); }
+  void suspect(const Error& error) override { suspicions.push_back(error); }
+  void end(const Error& error, bool /*clean*/) override { ends.push_back(error); }
+  void joined(wire::Joined message) override { views.push_back(std::move(message)); }
+  void begin() override { ++begun; }
+
+  std::vector<Error> failures, suspicions, ends;
+  std::vector<wire::Joined> views;
+  int begun = 0;
 };
 
 inline JobSettings fake_settings() {

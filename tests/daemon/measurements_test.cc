@@ -5,7 +5,6 @@
 
 #include <system_error>
 
-#include "daemon/node/job_control.h"
 #include "tests/daemon/fake_node.h"
 
 namespace deft::daemon {
@@ -77,15 +76,6 @@ TEST_F(Measured, StatisticsAreSummedWhenAllWorkersHaveToldThoseOfOneStep) {
   EXPECT_DOUBLE_EQ(told[0].loss, 3);
   EXPECT_DOUBLE_EQ(told[0].learning_rate, 0.3) << "the largest";
 }
-
-struct FakeControl final : JobControl {
-  void fail(const Error& error) override { failures.push_back(error); }
-  void suspect(const Error& /*error*/) override {}
-  void end(const Error& /*error*/, bool /*clean*/) override {}
-  void joined(wire::Joined /*message*/) override {}
-  void begin() override {}
-  std::vector<Error> failures;
-};
 
 TEST(Guard, WhateverACallbackThrowsFailsItsJobWithAnErrorThatNamesIt) {
   FakeControl job, other;
