@@ -1,4 +1,4 @@
-// deftd: the daemon, one a node.
+// deftd: the daemon, one a node. `deftd server`: a parameter server for links ps:host:port.
 #include <glog/logging.h>
 #include <signal.h>
 #include <sys/epoll.h>
@@ -6,10 +6,12 @@
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
+#include <charconv>
 #include <cstdio>
 #include <string>
 #include <vector>
 
+#include "core/ipc/daemon_socket.h"
 #include "core/model/link_costs.h"
 #include "daemon/base/time_slice.h"
 #include "daemon/base/version.h"
@@ -48,12 +50,41 @@ shm::Descriptor take_signals() {
   return shm::Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
-void tell_usable(const Config& config) {
+// What only this command line has. Options are in the table, because variables and files set them, too.
+struct CommandLine {
+  bool server = false;
+  int ready_fd = -1;  // gets the line "ready" once the daemon is usable, for the launcher that started it
+  std::vector<std::string> options;  // for Config::load
+};
+
+Result<CommandLine> parse(const std::vector<std::string>& arguments) {
+  CommandLine line;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& word = arguments[i];
+    if (i == 0 && word == "server") {
+      line.server = true;
+      continue;
+    }
+    const auto equals = word.find('=');
+    const std::string name = word.substr(0, equals);
+    if (name != "--ready-fd" && name != "--ready_fd") {
+      line.options.push_back(word);
+      continue;
+    }
+    const bool beside = equals == std::string::npos;
+    const std::string text = !beside ? word.substr(equals + 1) : i + 1 < arguments.size() ? arguments[++i] : "";
+    const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), line.ready_fd);
+    if (error != std::errc{} || end != text.data() + text.size() || line.ready_fd < 0)
+      return fail(ErrorKind::kInvalid, name + ": '" + text + "' is no descriptor");
+  }
+  return line;
+}
+
+void tell_usable(int ready_fd) {
   sd_notify(0, "READY=1");
-  if (!config.is_set("ready_fd")) return;
-  const int fd = static_cast<int>(config.integer("ready_fd"));
-  [[maybe_unused]] const auto written = write(fd, "ready\n", 6);
-  close(fd);
+  if (ready_fd < 0) return;
+  [[maybe_unused]] const auto written = write(ready_fd, "ready\n", 6);
+  close(ready_fd);
 }
 
 void feed_watchdog(Reactor& reactor) {
@@ -71,7 +102,7 @@ Result<void> check_link_costs(const Config& config) {
   return {};
 }
 
-int serve(const Config& config) {
+int serve(const Config& config, int ready_fd) {
   if (auto ok = check_link_costs(config); !ok) return complain(ok.error(), kUsage);
   Reactor reactor;
   reactor.set_spin(config.seconds_us("spin"));
@@ -88,15 +119,15 @@ int serve(const Config& config) {
   if (!watched) return complain(watched.error(), kFailed);
   LOG(INFO) << "deftd " << kVersion << " is ready on " << ipc::socket_path(config.text("socket")) << " and "
             << config.text("listen") << "; settings: " << config.effective();
-  tell_usable(config);
+  tell_usable(ready_fd);
   feed_watchdog(reactor);
   reactor.run();
   return 0;
 }
 
-int serve_as_server(const Config& config) {
+int serve_as_server(const Config& config, int ready_fd) {
   const shm::Descriptor signals = take_signals();
-  const auto served = serve_parameters(config, signals.get(), [&config] { tell_usable(config); });
+  const auto served = serve_parameters(config, signals.get(), [ready_fd] { tell_usable(ready_fd); });
   return served ? 0 : complain(served.error(), kFailed);
 }
 
@@ -107,15 +138,21 @@ int main(int argc, char** argv) {
   for (const auto& argument : arguments) {
     if (argument == "--version") return std::printf("deftd %s\n", kVersion), 0;
     if (argument == "--help" || argument == "-h")
-      return std::printf("deftd [--flag=value ...]: Deft's daemon, one a node.\n\n%s",
-                         describe_options(Audience::kDaemon).c_str()),
+      return std::printf(
+                 "deftd [--flag=value ...]: Deft's daemon, one a node.\n"
+                 "deftd server [--flag=value ...]: a parameter server for links ps:host:port, at --listen.\n\n"
+                 "  --ready-fd N\n      Descriptor that gets the line `ready` once the daemon is usable, for "
+                 "launchers.\n%s",
+                 describe_options(Audience::kDaemon).c_str()),
              0;
   }
+  const auto line = parse(arguments);
+  if (!line) return complain(line.error(), kUsage);
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  const auto config = Config::load(arguments, environment, Audience::kDaemon);
+  const auto config = Config::load(line->options, environment, Audience::kDaemon);
   if (!config) return complain(config.error(), kUsage);
   start_logging(*config);
   ask_for_short_slices();
-  return config->text("role") == "server" ? serve_as_server(*config) : serve(*config);
+  return line->server ? serve_as_server(*config, line->ready_fd) : serve(*config, line->ready_fd);
 }

@@ -1,6 +1,6 @@
-// The commands of `deft`: one file each, listed in main.cc.
+// The commands of `deft`. Each has a file of its own and a row in main.cc.
 //
-//   Result<int> run_status(Arguments arguments);   // gives the exit status; an error is printed by main
+//   Result<int> run_status(Arguments arguments);   // returns the exit status; main prints an error
 //
 // Exit statuses: 0 well, 1 failed, 2 wrong usage (errors of kind kInvalid).
 #pragma once
@@ -15,7 +15,7 @@
 
 namespace deft::tools {
 
-using Arguments = std::span<const std::string>;  // what stands behind the command's name
+using Arguments = std::span<const std::string>;  // those after the command's name
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
@@ -28,13 +28,13 @@ Result<int> run_keygen(Arguments arguments);
 Result<int> run_options(Arguments arguments);
 Result<int> run_probe(Arguments arguments);
 
-// Takes `flag` out of `arguments`; true when it was there.
+// Removes `flag` from `arguments`; true if it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 
-// The configuration from the flags that are left, the DEFT_* variables and the flag file.
+// The configuration from `flags`, the DEFT_* variables and the flag file.
 Result<Config> load_config(const std::vector<std::string>& flags);
 
-// A command that takes no argument (any more): the first one left is an error.
+// kInvalid, with the first of `arguments`, unless there are none: for commands that take no further argument.
 Result<void> expect_none(const std::vector<std::string>& arguments);
 
 }  // namespace deft::tools

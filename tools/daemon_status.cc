@@ -3,7 +3,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/daemon_socket.h"
 #include "core/ipc/wire.h"
 
 namespace deft::tools {
@@ -182,15 +182,16 @@ std::string describe_job(const json& job) {
 
 }  // namespace
 
-Result<json> query_daemon(const std::string& path, TimeUs patience_us) {
-  auto channel = ipc::Channel::connect(path);
-  if (!channel) return tl::unexpected(channel.error());
-  if (auto sent = channel->send(ipc::encode(StatusRequest{}, ipc::MessageKind::kStatus)); !sent)
+Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us) {
+  auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(socket));
+  if (!daemon) return tl::unexpected(daemon.error());
+  auto& [channel, path] = *daemon;
+  if (auto sent = channel.send(ipc::encode(StatusRequest{}, ipc::MessageKind::kStatus)); !sent)
     return tl::unexpected(sent.error());
   const TimeUs deadline = MonotonicClock::now() + patience_us;
   std::string text;
   for (bool last = false; !last;) {
-    auto packet = channel->receive(deadline);
+    auto packet = channel.receive(deadline);
     if (!packet) return tl::unexpected(packet.error().in("the status of the daemon at " + path));
     auto piece = append_piece(*packet, text);
     if (!piece) return tl::unexpected(piece.error());
@@ -199,7 +200,7 @@ Result<json> query_daemon(const std::string& path, TimeUs patience_us) {
   auto parsed = json::parse(text, nullptr, false);
   if (!parsed.is_object())
     return fail(ErrorKind::kViolation, "the daemon at " + path + " answered with no JSON object");
-  return parsed;
+  return DaemonStatus{std::move(parsed), path};
 }
 
 std::string describe_status(const json& status, const std::string& path) {

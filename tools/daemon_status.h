@@ -1,6 +1,7 @@
 // Asks a daemon for its status over the unix socket; no job is needed for it.
 //
-//   auto status = query_daemon(ipc::socket_path(config.text("socket")), 3'000'000);
+//   auto status = query_daemon(config.text("socket"), 3'000'000);
+//   describe_status(status->json, status->path);
 #pragma once
 
 #include <nlohmann/json.hpp>
@@ -11,10 +12,16 @@
 
 namespace deft::tools {
 
-// The daemon's JSON. kUnavailable where none listens, kTimeout where one does not answer within `patience_us`.
-Result<nlohmann::json> query_daemon(const std::string& path, TimeUs patience_us);
+struct DaemonStatus {
+  nlohmann::json json;
+  std::string path;  // of the daemon's socket
+};
 
-// The same for people.
+// Asks the daemon that a worker would use; `socket` is the option of this name, and may be empty. kUnavailable if no daemon
+// listens, kTimeout if it does not answer within `patience_us`. Blocks.
+Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us);
+
+// The status as text for people, with a line break at the end of each line.
 std::string describe_status(const nlohmann::json& status, const std::string& path);
 
 }  // namespace deft::tools

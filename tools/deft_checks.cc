@@ -12,7 +12,6 @@
 #include <fstream>
 #include <memory>
 
-#include "core/ipc/channel.h"
 #include "core/link/backends.h"
 #include "core/link/mpi/factory.h"
 #include "core/link/nccl/factory.h"
@@ -116,7 +115,7 @@ std::vector<Finding> server_findings(const std::string& grammar) {
         findings.push_back({Health::kOk, "server", server + " takes connections", ""});
       } else {
         findings.push_back({Health::kFail, "server", "no parameter server answers at " + server,
-                            "start it there (deftd --role server --listen " + server + "), or correct DEFT_LINKS"});
+                            "start it there (deftd server --listen " + server + "), or correct DEFT_LINKS"});
       }
     }
   }
@@ -144,14 +143,13 @@ Spoken ask(const std::string& command) {
 }  // namespace
 
 Finding check_daemon(const Config& config) {
-  const std::string path = ipc::socket_path(config.text("socket"));
-  const auto status = query_daemon(path, kPatienceUs);
+  const auto status = query_daemon(config.text("socket"), kPatienceUs);
   if (!status && status.error().kind == ErrorKind::kUnavailable)
     return {Health::kWarn, "daemon", status.error().what,
             "deftrun starts private daemons by itself; for a shared one: systemctl start deftd"};
   if (!status) return {Health::kFail, "daemon", status.error().message(), "see its log: journalctl -u deftd"};
-  const std::string version = status->value("version", std::string("of unknown version"));
-  const std::string text = "deftd " + version + " at " + path;
+  const std::string version = status->json.value("version", std::string("of unknown version"));
+  const std::string text = "deftd " + version + " at " + status->path;
   if (version != DEFT_VERSION)
     return {Health::kFail, "daemon", text + ", but this is deft " DEFT_VERSION,
             "install the same version for the daemon and the workers, and restart the daemon"};

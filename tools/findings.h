@@ -1,4 +1,4 @@
-// What `deft doctor` looks at: each check gives one finding, and none changes the machine.
+// The checks of `deft doctor`. Each looks at one thing and returns what it found. No check changes the machine.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ struct Finding {
   Health health = Health::kOk;
   std::string subject;  // "daemon", "memory", ...
   std::string text;     // what was found
-  std::string fix;      // what to do; empty where all is well
+  std::string fix;      // what to do; empty if all is well
 };
 
 // The machine: what the kernel offers and how much of it (machine_checks.cc).

@@ -1,12 +1,12 @@
-// Where the other pieces of this installation lie, found from the running program.
+// Finds the other parts of this installation from the path of the running program.
 #pragma once
 
 #include <filesystem>
 
 namespace deft::tools {
 
-// The folder of the Python package `deft` beside this program (build/python/deft in a tree, else below the prefix's
-// lib); empty where there is none.
+// The folder of the Python package `deft`: build/python/deft in a tree, else lib/deft/python/deft of the prefix. Empty if
+// neither exists.
 std::filesystem::path python_package();
 
 }  // namespace deft::tools

@@ -14,14 +14,24 @@ std::string options_as_json() {
   return out.dump(2) + "\n";
 }
 
+// For launchers: the name that an option had, and what to write instead.
+std::string retired_as_json() {
+  auto out = nlohmann::json::object();
+  for (const auto& retired : retired_options())
+    out[std::string(retired.name)] = retired.renamed_to.empty() ? retired.instead : retired.renamed_to;
+  return out.dump(2) + "\n";
+}
+
 }  // namespace
 
 Result<int> run_options(Arguments given) {
   std::vector<std::string> arguments(given.begin(), given.end());
   const bool markdown = take_flag(arguments, "--markdown");
   const bool as_json = take_flag(arguments, "--json");
+  const bool retired = take_flag(arguments, "--retired");
   if (auto ok = expect_none(arguments); !ok) return tl::unexpected(ok.error());
-  const std::string text = as_json    ? options_as_json()
+  const std::string text = retired    ? retired_as_json()
+                           : as_json  ? options_as_json()
                            : markdown ? options_as_markdown()
                                       : describe_options(Audience::kAll);
   std::fputs(text.c_str(), stdout);

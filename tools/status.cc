@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <cstdio>
 
-#include "core/ipc/channel.h"
 #include "tools/command.h"
 #include "tools/daemon_status.h"
 
@@ -12,10 +11,9 @@ Result<int> run_status(Arguments given) {
   const bool as_json = take_flag(arguments, "--json");
   auto config = load_config(arguments);
   if (!config) return tl::unexpected(config.error());
-  const std::string path = ipc::socket_path(config->text("socket"));
-  auto status = query_daemon(path, std::min<TimeUs>(config->seconds_us("timeout"), 10'000'000));
+  auto status = query_daemon(config->text("socket"), std::min<TimeUs>(config->seconds_us("timeout"), 10'000'000));
   if (!status) return tl::unexpected(status.error());
-  const std::string text = as_json ? status->dump(2) + "\n" : describe_status(*status, path);
+  const std::string text = as_json ? status->json.dump(2) + "\n" : describe_status(status->json, status->path);
   std::fputs(text.c_str(), stdout);
   return kExitOk;
 }

@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -17,6 +18,8 @@ namespace deft {
 namespace {
 
 constexpr std::string_view kPrefix = "DEFT_";
+constexpr std::array<std::string_view, 4> kLauncherVariables = {"DEFT_RANK", "DEFT_WORLD_SIZE", "DEFT_LOCAL_RANK",
+                                                                "DEFT_LOCAL_SIZE"};  // placement.h reads them
 
 const OptionSpec* find_option(std::string_view name) {
   for (const auto& spec : option_table())
@@ -94,7 +97,7 @@ struct Unit {
   double factor;
 };
 
-// A number with one of `units` behind it; nothing where it is no such thing.
+// A number with one of `units` behind it; nothing for any other text.
 std::optional<double> parse_number(std::string_view text, std::span<const Unit> units) {
   double value = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
@@ -161,6 +164,23 @@ tl::unexpected<Error> unknown_option(std::string_view shown, std::string_view su
       suggestion.empty() ? "see deftd --help for all options" : "did you mean " + std::string(suggestion) + "?");
 }
 
+// The error for a name that no row of the table has. `show` spells an option's name as a flag, a variable or a file's key.
+template <typename Show>
+tl::unexpected<Error> no_such_option(std::string_view name, std::string_view shown, Show show) {
+  for (const auto& retired : retired_options()) {
+    if (retired.name != name) continue;
+    if (!retired.renamed_to.empty())
+      return fail(ErrorKind::kInvalid, std::string(shown) + " has another name now",
+                  "say " + show(retired.renamed_to) + " instead");
+    return fail(ErrorKind::kInvalid, std::string(shown) + " is no option any more", std::string(retired.instead));
+  }
+  const auto near = closest(name, option_names());
+  return unknown_option(shown, near.empty() ? std::string() : show(near));
+}
+
+std::string as_flag(std::string_view name) { return "--" + replaced(name, '_', '-'); }
+std::string as_variable(std::string_view name) { return std::string(kPrefix) + upper(name); }
+
 bool reads(const OptionSpec& spec, Audience audience) {
   return (static_cast<unsigned>(spec.audience) & static_cast<unsigned>(audience)) != 0;
 }
@@ -208,7 +228,8 @@ Result<void> Config::read_file(const std::string& path) {
       return fail(ErrorKind::kInvalid, where + ": '" + std::string(text) + "' is no `name = value`");
     const std::string name = replaced(trimmed(text.substr(0, equals)), '-', '_');
     if (!find_option(name))
-      return tl::unexpected(unknown_option(name, closest(name, option_names())).value().in(where));
+      return tl::unexpected(
+          no_such_option(name, name, [](std::string_view known) { return std::string(known); }).value().in(where));
     if (auto ok = assign(name, text.substr(equals + 1), ConfigSource::kFile, where + ": " + name); !ok) return ok;
   }
   return {};
@@ -238,10 +259,7 @@ Result<std::vector<Assignment>> parse_flags(std::span<const std::string> argumen
         continue;
       }
     }
-    if (!spec) {
-      const auto near = closest(name, option_names());
-      return unknown_option(shown, near.empty() ? std::string() : "--" + replaced(near, '_', '-'));
-    }
+    if (!spec) return no_such_option(name, shown, as_flag);
     if (equals != std::string_view::npos) {
       out.push_back({name, std::string(argument.substr(equals + 1)), shown});
     } else if (spec->type == OptionType::kBool) {
@@ -262,10 +280,8 @@ Result<std::vector<Assignment>> parse_variables(std::span<const std::string> env
     const auto equals = entry.find('=');
     const std::string variable = entry.substr(0, equals);
     const std::string name = lower(std::string_view(variable).substr(kPrefix.size()));
-    if (!find_option(name)) {
-      const auto near = closest(name, option_names());
-      return unknown_option(variable, near.empty() ? std::string() : std::string(kPrefix) + upper(near));
-    }
+    if (std::ranges::find(kLauncherVariables, variable) != kLauncherVariables.end()) continue;
+    if (!find_option(name)) return no_such_option(name, variable, as_variable);
     out.push_back({name, equals == std::string::npos ? std::string() : entry.substr(equals + 1), variable});
   }
   return out;
@@ -273,12 +289,17 @@ Result<std::vector<Assignment>> parse_variables(std::span<const std::string> env
 
 }  // namespace
 
+Config::Config() {
+  for (const auto& spec : option_table())
+    if (auto ok = assign(spec.name, spec.default_value, ConfigSource::kDefault, spec.name); !ok) {
+      std::fprintf(stderr, "deft: a default of the option table is wrong: %s\n", ok.error().message().c_str());
+      std::abort();
+    }
+}
+
 Result<Config> Config::load(std::span<const std::string> arguments, std::span<const std::string> environment,
                             Audience audience) {
   Config config;
-  for (const auto& spec : option_table())
-    if (auto ok = config.assign(spec.name, spec.default_value, ConfigSource::kDefault, spec.name); !ok)
-      return tl::unexpected(ok.error());
   auto variables = parse_variables(environment);
   if (!variables) return tl::unexpected(variables.error());
   auto flags = parse_flags(arguments);
@@ -320,6 +341,17 @@ TimeUs Config::seconds_us(std::string_view name) const { return static_cast<Time
 bool Config::is_set(std::string_view name) const { return !at(name).text.empty(); }
 ConfigSource Config::source(std::string_view name) const { return at(name).source; }
 
+std::string Config::canonical(const OptionSpec& spec) const {
+  const Value& value = at(spec.name);
+  switch (spec.type) {
+    case OptionType::kInteger:
+    case OptionType::kBytes:
+    case OptionType::kSeconds:
+    case OptionType::kNumber: return value.text.empty() ? value.text : plain_number(value.number);
+    default: return value.text;
+  }
+}
+
 std::string Config::effective() const {
   static constexpr std::string_view kNames[] = {"default", "file", "variable", "flag"};
   std::string out;
@@ -345,17 +377,37 @@ std::string describe_options(Audience audience) {
   return out;
 }
 
+namespace {
+
+std::string range_of(const OptionSpec& spec) {
+  if (spec.maximum <= spec.minimum || spec.maximum >= 1e18) return "";
+  const bool bytes = spec.type == OptionType::kBytes;
+  const auto bound = [&](double value) {
+    if (!bytes) return plain_number(value);
+    return value >= 1073741824.0 ? plain_number(value / 1073741824.0) + "GB" : plain_number(value / 1024) + "KB";
+  };
+  const std::string unit = spec.type == OptionType::kSeconds ? " seconds" : "";
+  return " Range: " + bound(spec.minimum) + " to " + bound(spec.maximum) + unit + ".";
+}
+
+std::string readers_of(const OptionSpec& spec) {
+  std::string readers;
+  for (const auto& [audience, name] :
+       {std::pair{Audience::kDaemon, "daemon"}, {Audience::kWorker, "worker"}, {Audience::kLauncher, "launcher"}})
+    if (reads(spec, audience)) readers += (readers.empty() ? "" : ", ") + std::string(name);
+  return spec.audience == Audience::kAll ? "all" : readers;
+}
+
+}  // namespace
+
 std::string options_as_markdown() {
-  std::string out = "| variable | flag | default | read by | meaning |\n|---|---|---|---|---|\n";
+  static constexpr std::string_view kScopes[] = {"process", "job", "job, same on all nodes"};
+  std::string out = "| variable | default | read by | belongs to | meaning |\n|---|---|---|---|---|\n";
   for (const auto& spec : option_table()) {
-    std::string readers;
-    if (reads(spec, Audience::kDaemon)) readers += "daemon ";
-    if (reads(spec, Audience::kWorker)) readers += "worker ";
-    if (reads(spec, Audience::kLauncher)) readers += "launcher ";
-    if (!readers.empty()) readers.pop_back();
-    out += "| `" + std::string(kPrefix) + upper(spec.name) + "` | `--" + replaced(spec.name, '_', '-') + "` | " +
+    out += "| `" + as_variable(spec.name) + "` | " +
            (spec.default_value.empty() ? std::string("-") : "`" + std::string(spec.default_value) + "`") + " | " +
-           readers + " | " + std::string(spec.help) +
+           readers_of(spec) + " | " + std::string(kScopes[static_cast<std::size_t>(spec.scope)]) + " | " +
+           std::string(spec.help) + range_of(spec) +
            (spec.choices.empty() ? std::string() : " One of: " + replaced(spec.choices, '|', ' ') + ".") + " |\n";
   }
   return out;

@@ -1,11 +1,15 @@
 // Deft's configuration: one table of options, read from flags, DEFT_* variables and a flag file.
 //
-// Each option is named once, in option_table.cc. From that row come the flag (`--bucket-bytes`), the variable
-// (`DEFT_BUCKET_BYTES`), the line of a flag file (`bucket_bytes = 4MB`), the checks, `--help` and the table in
-// docs/configuration.md. A flag wins over a variable, a variable over the file, the file over the default.
+// An option is one row of option_table.cc and the place that reads it. From the row come the flag (`--bucket-bytes`), the
+// variable (`DEFT_BUCKET_BYTES`), the line of a flag file (`bucket_bytes = 4MB`), the checks, `--help`, the table in
+// docs/configuration.md, what a worker tells its daemon, and what the nodes of a job compare. A flag wins over a variable, a
+// variable over the file, the file over the default.
 //
-//   auto config = Config::load(args, environment, Audience::kDaemon);
+//   auto config = Config::load(arguments, environment, Audience::kDaemon);
+//   if (!config) return complain(config.error());
 //   config->seconds_us("timeout");
+//
+// A Config never changes after load and may be read by any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +34,15 @@ enum class OptionType : std::uint8_t {
   kChoice,   // one of `choices`, separated by |
 };
 
-// Who reads an option. A daemon's flag given to a worker as a variable is no error: variables are shared.
+// Who reads an option. A variable that another program reads is no error, because programs share their variables; a flag is.
 enum class Audience : std::uint8_t { kDaemon = 1, kWorker = 2, kLauncher = 4, kAll = 7 };
+
+// What an option belongs to.
+enum class Scope : std::uint8_t {
+  kProcess,  // one daemon, worker or launcher
+  kJob,      // a job: a worker that sets it sends it to its daemon, and it wins over the daemon's own value there
+  kAgreed,   // a job, and the same on all nodes: the leader refuses a node with another value
+};
 
 struct OptionSpec {
   std::string_view name;  // snake_case
@@ -41,34 +52,49 @@ struct OptionSpec {
   double minimum;                  // of numbers, in the option's base unit (bytes, seconds)
   double maximum;
   Audience audience;
-  std::string_view help;  // one sentence
+  Scope scope;
+  std::string_view help;  // one sentence or two
+};
+
+// An option that existed once. Its use is an error that says what to do instead.
+struct RetiredOption {
+  std::string_view name;
+  std::string_view renamed_to;  // empty: no option does the same
+  std::string_view instead;     // a hint if renamed_to is empty
 };
 
 // Every option of Deft, in the order in which the documentation lists them.
 std::span<const OptionSpec> option_table();
+std::span<const RetiredOption> retired_options();
 
 enum class ConfigSource : std::uint8_t { kDefault, kFile, kVariable, kFlag };
 
 class Config {
  public:
-  // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`, `--no-http`);
-  // `environment` holds NAME=value strings. Everything is checked: an unknown flag, file key or DEFT_* variable and a
-  // value out of range are errors that suggest what was meant.
+  Config();  // each option has its default
+
+  // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`); `environment`
+  // holds NAME=value strings. Everything is checked: an unknown flag, file key or DEFT_* variable and a value out of range
+  // are errors (kInvalid) that suggest what was meant. The launcher's variables of placement.h are no options and are left
+  // alone.
   static Result<Config> load(std::span<const std::string> arguments, std::span<const std::string> environment,
                              Audience audience);
   static Result<Config> from_environment(Audience audience);  // this process's variables alone
 
-  // Values by option name; a name that is not in the table ends the process (our own fault).
+  // Values by option name. A name that is not in the table ends the process, because it is our own fault.
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double number(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
   [[nodiscard]] std::uint64_t bytes(std::string_view name) const;
   [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // in microseconds
-  [[nodiscard]] bool is_set(std::string_view name) const;        // anything but an empty value
+  [[nodiscard]] bool is_set(std::string_view name) const;        // the value is not empty
   [[nodiscard]] ConfigSource source(std::string_view name) const;
 
-  // "policy=knapsack (variable) timeout=3s (flag)": what differs from the defaults, for the log's first line.
+  // The value in one spelling, to compare it between nodes: bytes and integers as decimal numbers, other types as given.
+  [[nodiscard]] std::string canonical(const OptionSpec& spec) const;
+
+  // "policy=knapsack (variable) timeout=3s (flag)": what was set and where, for the log's first line.
   [[nodiscard]] std::string effective() const;
 
  private:

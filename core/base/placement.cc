@@ -16,6 +16,7 @@ struct Launcher {
   const char* local_size;
 };
 
+constexpr Launcher kOwn = {"DEFT_RANK", "DEFT_RANK", "DEFT_WORLD_SIZE", "DEFT_LOCAL_RANK", "DEFT_LOCAL_SIZE"};
 constexpr Launcher kLaunchers[] = {
     {"torchrun", "RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"},
     {"mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_RANK",
@@ -98,11 +99,6 @@ Numbers with_slurm(Numbers numbers, const Environment& environment) {
   return numbers;
 }
 
-Number option(const Config& config, std::string_view name) {
-  if (!config.is_set(name)) return std::nullopt;
-  return static_cast<std::uint32_t>(config.integer(name));
-}
-
 Result<Placement> checked(const Numbers& numbers, const std::string& source, const std::string& variables) {
   Placement out;
   out.source = source;
@@ -126,10 +122,10 @@ Result<Placement> checked(const Numbers& numbers, const std::string& source, con
   return out;
 }
 
-Result<Placement> find_ranks(const Config& config, const Environment& environment) {
-  const Numbers own{option(config, "rank"), option(config, "world_size"), option(config, "local_rank"),
-                    option(config, "local_size")};
-  if (own.rank || own.size) return checked(own, "DEFT_RANK", "DEFT_RANK and DEFT_WORLD_SIZE");
+Result<Placement> find_ranks(const Environment& environment) {
+  const auto own = read_launcher(kOwn, environment);
+  if (!own) return tl::unexpected(own.error());
+  if (own->rank || own->size) return checked(*own, kOwn.name, "DEFT_RANK and DEFT_WORLD_SIZE");
   for (const auto& launcher : kLaunchers) {
     if (text_of(environment, launcher.rank).empty() || text_of(environment, launcher.size).empty()) continue;
     auto numbers = read_launcher(launcher, environment);
@@ -151,7 +147,7 @@ std::string leader_host(const Environment& environment) {
 }  // namespace
 
 Result<Placement> find_placement(const Config& config, const Environment& environment) {
-  auto placement = find_ranks(config, environment);
+  auto placement = find_ranks(environment);
   if (!placement) return placement;
   placement->leader = config.text("leader");
   if (!placement->leader.empty()) return placement;

@@ -2,8 +2,9 @@
 //
 //   auto placement = find_placement(config, [](const char* name) { return std::getenv(name); });
 //
-// The first of these that says anything decides: Deft's own options (DEFT_RANK, ...), torchrun (RANK, ...), Open MPI
-// (OMPI_COMM_WORLD_RANK, ...), Slurm (SLURM_PROCID, ...). Where none does, the process is a single worker.
+// The first of these that is set decides: deftrun's variables (DEFT_RANK, DEFT_WORLD_SIZE, DEFT_LOCAL_RANK, DEFT_LOCAL_SIZE),
+// torchrun's (RANK, ...), Open MPI's (OMPI_COMM_WORLD_RANK, ...), Slurm's (SLURM_PROCID, ...). If none is, the process is a
+// single worker. These variables say who a process is; they are different in each process, so they are no options.
 #pragma once
 
 #include <cstdint>
@@ -26,7 +27,7 @@ struct Placement {
 
 using Environment = std::function<const char*(const char*)>;
 
-// kInvalid where the numbers contradict each other; the error names the variables.
+// kInvalid if the numbers contradict each other; the error names the variables.
 Result<Placement> find_placement(const Config& config, const Environment& environment);
 
 }  // namespace deft

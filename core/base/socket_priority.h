@@ -1,9 +1,9 @@
-// Lets what a socket sends go before other traffic that waits for a NIC.
+// Makes the packets of a socket overtake other traffic that waits for a NIC.
 //
 //   put_first(fd);   // any socket of this process, connected or not
 //
-// It takes effect where the kernel's queue in front of the NIC has priorities, as Linux's default (pfifo_fast) has, and
-// needs no privilege. Only speed hangs on it: what cannot be done is left.
+// It works if the kernel's queue in front of the NIC has priorities, as Linux's default (pfifo_fast) has. It needs no
+// privilege. Only speed depends on it, so a failure is ignored.
 #pragma once
 
 #include <sys/socket.h>

@@ -175,7 +175,7 @@ int deft_open(const char* const* options, deft_session** session, deft_error* er
     for (; options != nullptr && *options != nullptr; ++options) given.emplace_back(*options);
     auto config = client::open_options(given);
     if (!config) return report(config.error(), error);
-    auto placement = find_placement(*config, [](const char* name) { return std::getenv(name); });
+    auto placement = find_placement(*config, client::worker_environment(given));
     if (!placement) return report(placement.error(), error);
     auto opened = client::Session::open(*config, *placement);
     if (!opened) return report(opened.error(), error);

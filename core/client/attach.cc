@@ -4,7 +4,7 @@
 #include <cstring>
 #include <utility>
 
-#include "core/base/job_options.h"
+#include "core/ipc/daemon_socket.h"
 #include "core/ipc/wire.h"
 
 namespace deft::client {
@@ -27,8 +27,9 @@ std::string who(const Placement& placement) {
 // What this worker was told about the job, for the daemon to follow.
 std::string job_settings(const Config& config) {
   std::string lines;
-  for (const auto name : kJobOptions)
-    if (config.source(name) != ConfigSource::kDefault) lines += std::string(name) + "=" + config.text(name) + "\n";
+  for (const auto& spec : option_table())
+    if (spec.scope != Scope::kProcess && config.source(spec.name) != ConfigSource::kDefault)
+      lines += std::string(spec.name) + "=" + config.text(spec.name) + "\n";
   return lines;
 }
 
@@ -110,10 +111,10 @@ Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const 
 }  // namespace
 
 Result<Attachment> attach(const Config& config, const Placement& placement) {
-  const std::string path = ipc::socket_path(config.text("socket"));
   const std::string where = "attach " + who(placement);
-  auto channel = ipc::Channel::connect(path);
-  if (!channel) return tl::unexpected(channel.error().in(where));
+  auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
+  if (!daemon) return tl::unexpected(daemon.error().in(where));
+  ipc::Channel& channel = daemon->channel;
   ipc::Hello hello;
   hello.rank = placement.rank;
   hello.world = placement.size;
@@ -121,11 +122,11 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   hello.local_size = placement.local_size;
   const auto bytes = ipc::encode(hello, ipc::MessageKind::kHello,
                                  {config.text("job"), placement.leader, job_settings(config), kVersion});
-  if (auto sent = channel->send(bytes); !sent && sent.error().kind != ErrorKind::kLost)
+  if (auto sent = channel.send(bytes); !sent && sent.error().kind != ErrorKind::kLost)
     return tl::unexpected(sent.error().in(where));  // a daemon that refused at once has said why; read that
-  auto packet = wait_for_welcome(*channel, path, config.seconds_us("timeout"));
+  auto packet = wait_for_welcome(channel, daemon->path, config.seconds_us("timeout"));
   if (!packet) return tl::unexpected(packet.error().in(where));
-  auto attachment = take_welcome(std::move(*channel), std::move(*packet), placement);
+  auto attachment = take_welcome(std::move(channel), std::move(*packet), placement);
   if (!attachment) return tl::unexpected(attachment.error().in(where));
   return attachment;
 }

@@ -1,6 +1,8 @@
 #include "core/client/options.h"
 
 #include <algorithm>
+#include <cstdlib>
+#include <map>
 #include <mutex>
 #include <set>
 
@@ -19,12 +21,18 @@ std::vector<std::string>& given_options() {
   return *options;
 }
 
+// What deft_open takes besides options, and the variable that it stands for.
+const std::map<std::string, std::string, std::less<>> kPlacement = {{"rank", "DEFT_RANK"},
+                                                                    {"world_size", "DEFT_WORLD_SIZE"},
+                                                                    {"local_rank", "DEFT_LOCAL_RANK"},
+                                                                    {"local_size", "DEFT_LOCAL_SIZE"}};
+
 Result<Config> load(const std::vector<std::string>& options) {
   std::vector<std::string> flags, variables;
   for (const auto& option : options) {
-    if (option.find('=') == std::string::npos)
-      return fail(ErrorKind::kInvalid, "the option '" + option + "' is no name=value");
-    flags.push_back("--" + option);
+    const auto equals = option.find('=');
+    if (equals == std::string::npos) return fail(ErrorKind::kInvalid, "the option '" + option + "' is no name=value");
+    if (!kPlacement.contains(option.substr(0, equals))) flags.push_back("--" + option);
   }
   for (char** entry = environ; *entry != nullptr; ++entry) variables.emplace_back(*entry);
   return Config::load(flags, variables, Audience::kWorker);
@@ -37,6 +45,19 @@ Result<Config> open_options(const std::vector<std::string>& options) {
   auto config = load(options);
   if (config) given_options() = options;
   return config;
+}
+
+Environment worker_environment(const std::vector<std::string>& options) {
+  std::map<std::string, std::string, std::less<>> given;
+  for (const auto& option : options) {
+    const auto equals = option.find('=');
+    const auto found = kPlacement.find(option.substr(0, equals));
+    if (found != kPlacement.end()) given[found->second] = option.substr(equals + 1);
+  }
+  return [given = std::move(given)](const char* name) -> const char* {
+    const auto found = given.find(std::string_view(name));
+    return found == given.end() ? std::getenv(name) : found->second.c_str();
+  };
 }
 
 Result<const char*> option_value(const std::string& name) {

@@ -6,12 +6,17 @@
 #include <vector>
 
 #include "core/base/config.h"
+#include "core/base/placement.h"
 #include "core/base/status.h"
 
 namespace deft::client {
 
-// Loads the configuration from `options` ("name=value" each) over the DEFT_* variables and remembers `options`.
+// Loads the configuration from `options` ("name=value" each) over the DEFT_* variables and remembers `options`. rank,
+// world_size, local_rank and local_size are no options of the table; worker_environment reads them.
 Result<Config> open_options(const std::vector<std::string>& options);
+
+// This process's variables, with rank, world_size, local_rank and local_size of `options` over DEFT_RANK and so on.
+Environment worker_environment(const std::vector<std::string>& options);
 
 // The effective value of `name`; the text lives as long as the process. kInvalid for a name that is not in the table.
 Result<const char*> option_value(const std::string& name);

@@ -78,7 +78,4 @@ class Listener {
   shm::Descriptor lock_;  // held for the daemon's life: tells a live daemon's socket file from a dead one's
 };
 
-// The socket path for `configured` (the option `socket`): the default if it is empty.
-std::string socket_path(const std::string& configured);
-
 }  // namespace deft::ipc

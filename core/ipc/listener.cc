@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstdlib>
 #include <cstring>
 
 #include "core/ipc/address.h"
@@ -100,14 +99,6 @@ Result<std::optional<Channel>> Listener::accept() {
     return fail(ErrorKind::kExhausted, std::string("cannot accept a worker: ") + std::strerror(errno),
                 "raise the limit on open files (ulimit -n)");
   }
-}
-
-std::string socket_path(const std::string& configured) {
-  if (!configured.empty()) return configured;
-  if (geteuid() == 0) return "/run/deft/deftd.sock";
-  const char* runtime = std::getenv("XDG_RUNTIME_DIR");
-  if (runtime != nullptr && *runtime != '\0') return std::string(runtime) + "/deftd.sock";
-  return "/tmp/deftd-" + std::to_string(geteuid()) + ".sock";
 }
 
 }  // namespace deft::ipc

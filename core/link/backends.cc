@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::array kBackends = {
     Backend{"gloo", Place::kNics, true, "host memory, any NIC with an IP address"},
-    Backend{"ps", Place::kServers, true, "parameter servers: deftd --role server"},
+    Backend{"ps", Place::kServers, true, "parameter servers: deftd server"},
 #ifdef DEFT_MPI_MISSING
     Backend{"mpi", Place::kNicOrNone, false, DEFT_MPI_MISSING},
 #else

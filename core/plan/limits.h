@@ -34,8 +34,8 @@ inline Limits training_limits() {
   Limits limits;
   limits.max_staleness_steps = 4;
   limits.max_generations = 4;
-  limits.jitter_margin = 0.08;  // times vary, and links carry less while the cores compute
-  limits.fresh_tolerance = 0.01;
+  limits.jitter_margin = 0.08;    // times vary, and links carry less while the cores compute
+  limits.fresh_tolerance = 0.01;  // less than step times vary by: a network that nearly keeps up costs no staleness
   limits.stale_share = 0.9;
   return limits;
 }

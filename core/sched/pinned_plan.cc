@@ -14,15 +14,15 @@ Result<void> check_limits(const model::Plan& plan, const plan::Limits& limits) {
   if (const auto needed = model::slots_needed(cycles); needed > limits.max_generations)
     return beyond(
         cycles, "needs an arena of " + std::to_string(needed) + " slots, of " + std::to_string(limits.max_generations),
-        "set DEFT_SLOTS=" + std::to_string(needed) + " on all workers, or delay less");
+        "delay less, or merge more steps in each update");
   if (limits.max_staleness_steps == 0 && plan.max_merged() > 1)
     return beyond(cycles, "merges steps, and every step is to be updated before the next",
-                  "raise DEFT_MAX_STALENESS_STEPS and DEFT_SLOTS above 0 and 1, or merge none");
+                  "raise DEFT_MAX_STALENESS_STEPS above 0, or merge none");
   if (plan.max_staleness() > limits.max_staleness_steps)
     return beyond(cycles,
                   "applies updates " + std::to_string(plan.max_staleness()) + " steps late, and the limit is " +
                       std::to_string(limits.max_staleness_steps),
-                  "raise DEFT_MAX_STALENESS_STEPS (and DEFT_SLOTS above 1), or delay less");
+                  "raise DEFT_MAX_STALENESS_STEPS, or delay less");
   if (plan.max_merged() > limits.max_merged_steps)
     return beyond(cycles,
                   "merges " + std::to_string(plan.max_merged()) + " steps, and the limit is " +

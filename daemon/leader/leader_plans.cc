@@ -48,21 +48,20 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 plan::Limits Leader::limits_of(const wire::Declare& declare) const {
   plan::Limits limits = plan::training_limits();
-  limits.max_staleness_steps = settings_.max_staleness_steps;
-  limits.max_merged_steps = settings_.max_merged_steps;
-  limits.stale_share = settings_.max_late_percent / 100.0;
-  limits.fresh_tolerance = settings_.fresh_wait_percent / 100.0;
-  limits.jitter_margin = settings_.link_reserve_percent / 100.0;
+  const Config& options = settings_.options;
+  limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
+  limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
+  limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
   limits.set_slots(declare.slots);
   return limits;
 }
 
 // Only the knapsack's own plans that may delay something are judged.
 std::shared_ptr<PlanPreserver> Leader::make_preserver(const plan::Limits& limits) const {
-  if (!settings_.preserver || settings_.plan || !find_policy(settings_.policy)->delays_updates ||
-      limits.max_staleness_steps == 0)
+  if (settings_.options.text("preserver") == "off" || settings_.plan ||
+      !find_policy(settings_.policy)->delays_updates || limits.max_staleness_steps == 0)
     return nullptr;
-  return std::make_shared<PlanPreserver>(world_, members_.size(), settings_.preserver_epsilon,
+  return std::make_shared<PlanPreserver>(world_, members_.size(), settings_.options.number("preserver_epsilon"),
                                          settings_.timeout_us / 10);
 }
 

@@ -60,8 +60,10 @@ Result<wire::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   const auto& specs = group.declared.front()->tensors;
   auto layout = model::lay_out(specs, group.declared.front()->slots);
   if (!layout) return tl::unexpected(layout.error());
+  const Config& options = settings_.options;
+  const std::uint64_t partition_bytes = options.bytes("partition_bytes");
   auto buckets = partition::cut_buckets(
-      specs, *layout, {settings_.bucketing, settings_.policy, settings_.bucket_bytes, settings_.partition_bytes});
+      specs, *layout, {options.text("bucketing"), settings_.policy, options.bytes("bucket_bytes"), partition_bytes});
   if (!buckets) return tl::unexpected(buckets.error());
   wire::DeclareAgreed agreed{.group = id, .buckets = {}, .hash = 0};
   for (const auto& bucket : *buckets) agreed.buckets.push_back({bucket.offset, bucket.bytes});
@@ -73,8 +75,8 @@ Result<wire::DeclareAgreed> Leader::agree(std::uint32_t id, Group& group) {
   setup.policy = settings_.policy;
   setup.buckets = std::move(*buckets);
   for (const auto& link : links_) setup.links.push_back(link.model());
-  setup.partition_bytes = settings_.partition_bytes;
-  setup.credit_bytes = settings_.credit_bytes;
+  setup.partition_bytes = partition_bytes;
+  setup.credit_bytes = options.bytes("credit_bytes");
   setup.limits = limits_of(*group.declared.front());
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule

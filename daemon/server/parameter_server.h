@@ -1,4 +1,4 @@
-// deftd --role server: a parameter server for ps links, in place of a node's daemon.
+// deftd server: a parameter server for ps links, in place of a node's daemon.
 #pragma once
 
 #include <functional>

@@ -9,6 +9,7 @@
 #include <fstream>
 #include <random>
 
+#include "core/ipc/daemon_socket.h"
 #include "daemon/base/version.h"
 
 namespace deft::daemon {

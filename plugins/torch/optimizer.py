@@ -103,10 +103,15 @@ def _steps(optimizer, gradients, passes, schedule, scaling, ownership, mode):
     return (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
 
 
+# Generations that an arena holds if updates may be delayed: as many as the default limit of 4 steps of staleness keeps
+# under way. Each takes the memory of all gradients once, so more of them cost more than they gain.
+SLOTS = 4
+
+
 def slots_wanted():
     """Generations that the arena is to hold: 1 if updates are not delayed."""
     delays = deft.policy_traits().delays_updates and int(deft.option("max_staleness_steps")) > 0
-    return int(deft.option("slots")) if delays else 1
+    return SLOTS if delays else 1
 
 
 def _scaling(op, predivide):

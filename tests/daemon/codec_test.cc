@@ -270,16 +270,10 @@ std::set<std::string> operator+(std::set<std::string> a, const std::set<std::str
 }
 
 JobSettings settings() {
-  JobSettings s;
-  s.policy = "knapsack";
-  s.max_staleness_steps = 4;
-  s.max_merged_steps = 4;
-  s.bucket_bytes = 1 << 20;
-  s.partition_bytes = 1 << 20;
-  s.credit_bytes = 4 << 20;
-  s.timeout_us = 60'000'000;
-  s.stall_timeout_us = 600'000'000;
-  return s;
+  return job_settings(Config(),
+                      "policy=knapsack\nmax_merged_steps=4\nmax_stale_percent=100\nbucket_bytes=1MB\n"
+                      "timeout=60s\nstall_timeout=600s\n")
+      .value();
 }
 
 // A leader in the state that testing::leader_facts describes, as far as messages bring it there.

@@ -10,14 +10,9 @@ constexpr TimeUs kTimeoutUs = 1'200'000;
 const std::vector<Peer> kNodes{"", "b"};
 
 JobSettings settings() {
-  JobSettings s;
-  s.policy = "fifo";
-  s.bucket_bytes = 1 << 20;
-  s.partition_bytes = 1 << 16;
-  s.credit_bytes = 4 << 20;
-  s.timeout_us = kTimeoutUs;
-  s.stall_timeout_us = 600'000'000;
-  return s;
+  return job_settings(Config(), "bucket_bytes=1MB\npartition_bytes=64KB\nstall_timeout=600s\ntimeout=" +
+                                    std::to_string(kTimeoutUs) + "us\n")
+      .value();
 }
 
 // Two nodes with two or three links, and a group of one bucket of 1 MiB.

@@ -8,14 +8,9 @@
 namespace deft::daemon {
 namespace {
 
-JobSettings settings(TimeUs timeout_us = 60'000'000) {
-  JobSettings s;
-  s.policy = "fifo";
-  s.bucket_bytes = 1 << 20;
-  s.partition_bytes = 1 << 20;
-  s.credit_bytes = 4 << 20;
-  s.timeout_us = timeout_us;
-  s.stall_timeout_us = 600'000'000;
+JobSettings settings(TimeUs timeout_us = 60'000'000, const std::string& more = "") {
+  auto s = job_settings(Config(), "bucket_bytes=1MB\nstall_timeout=600s\n" + more).value();
+  s.timeout_us = timeout_us;  // also shorter than users may choose
   return s;
 }
 
@@ -176,12 +171,8 @@ struct Judged : Running {
     for (const Peer& peer : {Peer(""), Peer("b")}) declare(peer, "fc.weight", 1 << 16, 4);
   }
   static JobSettings with(bool preserver) {
-    JobSettings s = settings();
-    s.policy = "knapsack";
-    s.max_staleness_steps = 4;
-    s.max_merged_steps = 4;
-    s.preserver = preserver;
-    return s;
+    return settings(60'000'000, "policy=knapsack\nmax_merged_steps=4\nmax_stale_percent=100\npreserver=" +
+                                    std::string(preserver ? "on" : "off"));
   }
   void tell(const Peer& from, std::uint64_t step, double loss, std::uint32_t group = 0) {
     wire::GradientStatistics told{.group = group, .step = step, .ranks = 1, .local_norms = 3, .average_norms = 2};

@@ -9,9 +9,7 @@ namespace deft::daemon {
 namespace {
 
 JobSettings settings(const std::string& policy = "fifo") {
-  JobSettings s;
-  s.policy = policy;
-  return s;
+  return job_settings(Config(), "policy=" + policy + "\n").value();
 }
 
 struct TwoOfFour : testing::Test {

@@ -15,7 +15,7 @@ TEST(JobSettings, TheWorkersWinOverTheDaemons) {
   const auto settings = job_settings(daemon_config(), "policy=bytescheduler\nbucket_bytes=1MB\n");
   ASSERT_TRUE(settings) << settings.error().message();
   EXPECT_EQ(settings->policy, "bytescheduler");
-  EXPECT_EQ(settings->bucket_bytes, 1u << 20);
+  EXPECT_EQ(settings->options.bytes("bucket_bytes"), 1u << 20);
   EXPECT_EQ(settings->timeout_us, 7'000'000);
 }
 
@@ -43,14 +43,38 @@ TEST(JobSettings, APlanIsReadAndMustFitThePolicy) {
 TEST(JobSettings, ThePreserverHasABoundThatIsAShare) {
   const auto settings = job_settings(daemon_config(), "preserver=off\npreserver_epsilon=0.025\n");
   ASSERT_TRUE(settings) << settings.error().message();
-  EXPECT_FALSE(settings->preserver);
-  EXPECT_DOUBLE_EQ(settings->preserver_epsilon, 0.025);
+  EXPECT_EQ(settings->options.text("preserver"), "off");
+  EXPECT_DOUBLE_EQ(settings->options.number("preserver_epsilon"), 0.025);
   EXPECT_NE(settings->agreed(), job_settings(daemon_config(), "").value().agreed());
   for (const char* wrong : {"0", "1.5", "-0.1", "nan", "some"}) {
     const auto refused = job_settings(daemon_config(), std::string("preserver_epsilon=") + wrong + "\n");
     ASSERT_FALSE(refused) << wrong;
     EXPECT_NE(refused.error().message().find("preserver_epsilon"), std::string::npos) << refused.error().message();
   }
+}
+
+TEST(JobSettings, NodesAgreeOnValuesAndNotOnTheirSpelling) {
+  const auto agreed = [](const std::string& lines) { return job_settings(daemon_config(), lines).value().agreed(); };
+  EXPECT_EQ(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=1024KB\n"));
+  EXPECT_EQ(agreed("preserver_epsilon=0.10\n"), agreed("preserver_epsilon=0.1\n"));
+  EXPECT_NE(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=2MB\n"));
+}
+
+TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
+  const auto base = job_settings(daemon_config(), "").value().agreed();
+  const std::map<std::string, std::string> others = {
+      {"policy", "knapsack"},    {"bucketing", "ddp"},         {"bucket_bytes", "9MB"},      {"partition_bytes", "9MB"},
+      {"credit_bytes", "9MB"},   {"max_staleness_steps", "9"}, {"max_merged_steps", "9"},    {"max_stale_percent", "9"},
+      {"scale_merged_lr", "on"}, {"preserver", "off"},         {"preserver_epsilon", "0.5"}, {"plan", "0@1"}};
+  EXPECT_EQ(others.size(), base.size());
+  for (const auto& [name, value] : others) {
+    const std::string policy = name == "plan" ? "policy=knapsack\n" : "";
+    const auto settings = job_settings(daemon_config(), policy + name + "=" + value + "\n");
+    ASSERT_TRUE(settings) << settings.error().message();
+    EXPECT_NE(settings->agreed().at(name), base.at(name)) << name;
+  }
+  // Nodes have NICs of other names, and the timeouts are each node's own.
+  EXPECT_EQ(job_settings(daemon_config(), "links=gloo:eth7\ntimeout=9s\n").value().agreed(), base);
 }
 
 TEST(JobSettings, AWorkerCannotSetWhatIsTheDaemons) {

@@ -97,9 +97,5 @@ TEST_F(ListenerTest, NoDaemonIsAnErrorThatSaysWhatToDo) {
   EXPECT_NE(channel.error().fix.find("deftd"), std::string::npos);
 }
 
-TEST(SocketPath, TheOptionWins) { EXPECT_EQ(socket_path("/x/y.sock"), "/x/y.sock"); }
-
-TEST(SocketPath, TheDefaultIsAbsolute) { EXPECT_EQ(socket_path("").front(), '/'); }
-
 }  // namespace
 }  // namespace deft::ipc

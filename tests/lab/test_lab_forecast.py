@@ -117,7 +117,7 @@ def test_knapsack_is_forecast_within_the_limits_of_training():
     slow = forecast.profile("m", LAYERS, [1024, 512], [links.Link("eth0", 1.0, 5.0)])
     step_ms = {
         text: simulator.forecast(parse(text, 1), slow, NO_CPU).step_ms
-        for text in ("knapsack", "knapsack:max_staleness_steps=4:max_late_percent=100", "usbyte")
+        for text in ("knapsack", "knapsack:max_staleness_steps=4:max_stale_percent=100", "usbyte")
     }
     fresh, late, synchronous = step_ms.values()
     assert late == pytest.approx(LAYERS.step_us / 1e3)

@@ -206,6 +206,16 @@ def test_a_dead_daemon_ends_the_run_and_is_named():
     assert "node 1 (127.0.0.2): its deftd was killed by SIGKILL" in last_block(result)
 
 
+@pytest.mark.parametrize(
+    ("old", "instead"),
+    [("--max-late-percent", "max_stale_percent"), ("--slots", "leave it"), ("--role", "deftd server")],
+)
+def test_a_flag_that_existed_once_says_what_to_write_instead(old, instead):
+    result = deftrun("-np", "1", old, "5", "true")
+    assert result.returncode == 2
+    assert f"{old} is no option any more" in result.stderr and instead in result.stderr
+
+
 def test_a_policy_that_does_not_exist_is_refused_with_a_suggestion():
     result = deftrun("-np", "2", "--policy", "fifoo", "true")
     assert result.returncode != 0

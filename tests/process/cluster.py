@@ -92,13 +92,16 @@ class Cluster:
     def log(self, node: int) -> str:
         return Path(f"{self.folder.name}/node{node}.log").read_text()
 
-    def start_daemon(self, node: int, program: Path = BUILD / "bin/deftd", **options: str) -> subprocess.Popen:
+    def start_daemon(
+        self, node: int, program: Path = BUILD / "bin/deftd", server: bool = False, **options: str
+    ) -> subprocess.Popen:
         reader, writer = os.pipe()
         flags = {"socket": self.socket(node), "listen": self.listen[node], "ready_fd": str(writer), **self.options}
         flags |= options
+        words = ["server"] if server else []
         with open(f"{self.folder.name}/node{node}.log", "a") as log:
             process = subprocess.Popen(
-                [*self.prefix(node), program, *(f"--{name}={value}" for name, value in flags.items())],
+                [*self.prefix(node), program, *words, *(f"--{n}={v}" for n, v in flags.items())],
                 stderr=log,
                 stdout=log,
                 pass_fds=[writer],

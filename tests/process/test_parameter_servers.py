@@ -1,4 +1,4 @@
-"""Training through parameter servers: real deftd --role server processes, alone and mixed with gloo."""
+"""Training through parameter servers: real `deftd server` processes, alone and mixed with gloo."""
 
 import signal
 import time
@@ -41,7 +41,7 @@ class Servers:
     def __init__(self, cluster: Cluster, count: int):
         self.addresses = [f"127.0.0.{100 + i}:{free_port(f'127.0.0.{100 + i}')}" for i in range(count)]
         cluster.listen += self.addresses
-        self.processes = [cluster.start_daemon(cluster.nodes + i, role="server", links="auto") for i in range(count)]
+        self.processes = [cluster.start_daemon(cluster.nodes + i, server=True, links="auto") for i in range(count)]
         cluster.daemons += self.processes
         self.link = "ps:" + "+".join(self.addresses)
 

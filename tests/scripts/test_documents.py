@@ -1,5 +1,6 @@
 """The documents say what the sources say."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
@@ -8,28 +9,68 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 HEADINGS = re.findall(r"^### `(.+)`$", (ROOT / "docs/troubleshooting.md").read_text(), re.MULTILINE)
-BETWEEN = 200  # characters of code between two pieces of one message
 
 
-def sources() -> str:
-    """All sources as one text, in which adjoining string literals are joined."""
-    text = (ROOT / "bench/compare").read_text()
-    for folder in ("core", "daemon", "tools", "plugins", "bench"):
-        for suffix in ("*.cc", "*.h", "*.py"):
-            text += "".join(path.read_text() for path in sorted((ROOT / folder).rglob(suffix)))
-    return re.sub(r'"\s*\n\s*f?"', "", text)
+FOLDERS = ("core", "daemon", "tools", "plugins", "bench")
+TOKEN = re.compile(r'"((?:[^"\\\n]|\\.)*)"|//[^\n]*|\'(?:[^\'\\]|\\.)\'|;')
+
+
+def statements_of_cpp(text: str) -> list[list[str]]:
+    """The string literals of each statement, adjoining ones joined."""
+    statements, literals, end = [], [], -1
+    for token in TOKEN.finditer(text):
+        if token[0] == ";":
+            statements.append(literals)
+            literals = []
+        elif token[1] is not None:
+            if literals and text[end : token.start()].isspace():
+                literals[-1] += token[1]
+            else:
+                literals.append(token[1])
+            end = token.end()
+    return statements
+
+
+def statements_of_python(text: str) -> list[list[str]]:
+    statements = []
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and not hasattr(node, "body"):
+            found = [n for n in ast.walk(node) if isinstance(n, ast.Constant) and isinstance(n.value, str)]
+            found.sort(key=lambda n: (n.lineno, n.col_offset))
+            statements.append([n.value for n in found])
+    return statements
 
 
 @pytest.fixture(scope="module")
-def code() -> str:
-    return sources()
+def messages() -> list[str]:
+    """What each statement of the sources may say, with … for what it fills in."""
+    statements = statements_of_python((ROOT / "bench/compare").read_text())
+    for path in (path for folder in FOLDERS for path in sorted((ROOT / folder).rglob("*"))):
+        if path.suffix in (".cc", ".h"):
+            statements += statements_of_cpp(path.read_text())
+        elif path.suffix == ".py":
+            statements += statements_of_python(path.read_text())
+    return ["…".join(literals) for literals in statements if literals]
+
+
+def says(message: str, heading: str) -> bool:
+    """Whether the pieces of a heading stand in the message in this order, and none of them is part of a longer word."""
+    pieces = [piece.strip() for piece in heading.split("…") if piece.strip()]
+    words = [rf"(?<![A-Za-z]){re.escape(piece)}(?![A-Za-z])" for piece in pieces]
+    return re.search(".*".join(words), message, re.DOTALL) is not None
+
+
+def test_a_fragment_is_no_message():
+    message = "the worker with local rank …… did not come within … s"
+    assert says(message, "the worker with local rank … did not come")
+    assert not says(message, "did not come … the worker with local rank")
+    assert not says(message, "the worker with local rank … did come")
+    assert not says(message, "work … local")
 
 
 @pytest.mark.parametrize("heading", HEADINGS)
-def test_the_errors_that_are_explained_exist(heading, code):
-    """A heading's pieces stand close together in the code, in its order: one message, not words from anywhere."""
-    pieces = [re.escape(piece.strip(" ,;:")) for piece in heading.split("…")]
-    assert re.search(f".{{0,{BETWEEN}}}?".join(piece for piece in pieces if piece), code, re.DOTALL), heading
+def test_the_errors_that_are_explained_exist(heading, messages):
+    assert any(says(message, heading) for message in messages)
 
 
 def test_there_are_headings():
@@ -45,6 +86,19 @@ def test_links_lead_somewhere(document):
     for target in re.findall(r"\]\(([^)#\s]+)", document.read_text()):
         if not target.startswith(("http://", "https://", "mailto:")):
             assert (document.parent / target).exists(), target
+
+
+LONG_LINES = {"architecture.md", "policies.md", "pytorch.md"}  # until they are rewritten
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in documents() if path.name not in LONG_LINES], ids=lambda path: path.name
+)
+def test_lines_are_short_enough_to_read(document):
+    code = False
+    for number, line in enumerate(document.read_text().splitlines(), 1):
+        code ^= line.lstrip().startswith("```")
+        assert code or line.startswith("|") or len(line) <= 140, f"{document.name}:{number}"
 
 
 def test_the_architecture_names_every_folder():

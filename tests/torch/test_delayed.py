@@ -3,6 +3,7 @@
 import copy
 import logging
 import re
+import sys
 import time
 
 import deft.torch as hvd
@@ -91,9 +92,9 @@ def follow_measured_plans():
 
 
 # One bucket for all, which must be late as a whole; and a bucket a tensor, of which only the largest may be.
-@pytest.mark.parametrize("options", [{"max_late_percent": 100}, {"partition_bytes": 4096}])
+@pytest.mark.parametrize("options", [{"max_stale_percent": 100}, {"partition_bytes": 4096}])
 def test_a_measured_plan_follows_in_the_middle_of_a_run(start, options):
-    cluster = start(2, policy="knapsack", max_staleness_steps=16, fresh_wait_percent=0, **options)
+    cluster = start(2, policy="knapsack", max_staleness_steps=16, **options)
     bits = cluster.run(follow_measured_plans, workers=4)
     assert len(set(bits)) == 1
     log = (cluster.folder / "daemon0.log").read_text()
@@ -119,9 +120,17 @@ def keep_up(steps):
     return digest(state)
 
 
-@pytest.mark.parametrize("limit", [{"max_staleness_steps": 0}, {"slots": 1}, {"plan": "0@1"}])
-def test_without_staleness_or_slots_every_step_is_updated_at_once(start, limit):
-    bits = delayed(start, 2, keep_up, 24, **limit) + start(2, policy="fifo").run(keep_up, 24)
+def keep_up_with_one_slot(steps):
+    sys.modules["deft.torch.optimizer"].SLOTS = 1
+    return keep_up(steps)
+
+
+@pytest.mark.parametrize(
+    ("train", "limit"),
+    [(keep_up, {"max_staleness_steps": 0}), (keep_up_with_one_slot, {}), (keep_up, {"plan": "0@1"})],
+)
+def test_without_staleness_or_slots_every_step_is_updated_at_once(start, train, limit):
+    bits = delayed(start, 2, train, 24, **limit) + start(2, policy="fifo").run(keep_up, 24)
     assert len(set(bits)) == 1
 
 
@@ -134,8 +143,8 @@ def test_a_run_may_end_before_there_is_a_plan(start):
     [
         ({"plan": "0-1@1"}, r"option plan: .*'0-1@1'"),
         ({"plan": "twice"}, "'twice' in 'twice' is no generation"),
-        ({"plan": "0@6"}, "needs an arena of 6 slots, of 4.*DEFT_SLOTS=6"),
-        ({"plan": "0@2", "slots": 1}, "1 steps late, and the limit is 0"),
+        ({"plan": "0@6"}, "needs an arena of 6 slots, of 4.*delay less"),
+        ({"plan": "0@2", "max_staleness_steps": 0}, "1 steps late, and the limit is 0"),
         ({"plan": "0-1@2", "max_staleness_steps": 0}, "merges steps, and every step is to be updated"),
         ({"plan": "0@2", "policy": "fifo"}, "the option plan is for the policy knapsack, not for fifo"),
     ],

@@ -37,7 +37,7 @@ HAS_MPI = (BUILD / "bin/deft-mpi").exists()
 def server():
     """A parameter server's link."""
     address = f"127.0.0.1:{free_port()}"
-    process = subprocess.Popen([DAEMON, "--role=server", f"--listen={address}"], stderr=subprocess.DEVNULL)
+    process = subprocess.Popen([DAEMON, "server", f"--listen={address}"], stderr=subprocess.DEVNULL)
     yield f"ps:{address}"
     process.terminate()
     assert process.wait(10) == 0

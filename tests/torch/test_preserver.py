@@ -109,7 +109,7 @@ def train_and_ask(kind, losses):
 
 
 def asked(start, kind, losses, **options):
-    cluster = start(2, **OPTIONS, fresh_wait_percent=0, max_late_percent=100)
+    cluster = start(2, **OPTIONS, max_stale_percent=100)
     results = cluster.run(train_and_ask, kind, losses, workers=4, **options)
     assert len({bits for bits, *_ in results}) == 1
     return results[0][1:]
@@ -164,7 +164,7 @@ def rise_under_late_updates():
 
 
 def test_late_updates_are_accepted_at_a_steady_loss_and_taken_back_when_it_rises(start):
-    cluster = start(2, **OPTIONS, fresh_wait_percent=0, max_late_percent=100)
+    cluster = start(2, **OPTIONS, max_stale_percent=100)
     before, text, after = cluster.run(rise_under_late_updates)[0]
     late = before["plans"][-1]
     assert late["judgement"]["judged"] and late["judgement"]["accepted"], json.dumps(late)

@@ -13,7 +13,7 @@ from pathlib import Path
 from deft_launcher import hosts
 from deft_launcher.hosts import Node, UsageError
 
-OURS = {"rank", "world_size", "local_rank", "local_size", "leader", "ready_fd", "listen"}  # deftrun sets them
+OURS = {"leader", "listen"}  # deftrun sets them
 FORWARDED = ("PATH", "PYTHONPATH", "LD_LIBRARY_PATH", "VIRTUAL_ENV", "OMP_NUM_THREADS", "PYTHONUNBUFFERED")
 
 USAGE = "deftrun -np N [-H host:slots,...] [--hostfile F] [--nodes K] [-x VAR] [--OPTION VALUE ...] COMMAND ..."
@@ -49,14 +49,25 @@ def program(name: str) -> str:
     return found
 
 
-def option_names() -> list[str]:
-    listed = subprocess.run([program("deft"), "options", "--json"], capture_output=True, text=True)
+def listed_options(which: str):
+    listed = subprocess.run([program("deft"), "options", which], capture_output=True, text=True)
     if listed.returncode != 0:
         raise UsageError(f"deft options failed: {listed.stderr.strip()}")
-    return [option["name"] for option in json.loads(listed.stdout)]
+    return json.loads(listed.stdout)
 
 
-def make_parser(names: list[str]) -> argparse.ArgumentParser:
+class Retired(argparse.Action):
+    """A flag that existed once."""
+
+    def __init__(self, *arguments, instead: str, **keywords):
+        super().__init__(*arguments, **keywords)
+        self.instead = instead
+
+    def __call__(self, parser, namespace, values, option_string=None):
+        raise UsageError(f"{option_string} is no option any more ({self.instead})")
+
+
+def make_parser(names: list[str], retired: dict[str, str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="deftrun",
         usage=USAGE,
@@ -81,6 +92,8 @@ def make_parser(names: list[str]) -> argparse.ArgumentParser:
             options.add_argument(
                 "--" + name.replace("_", "-"), dest="deft_" + name, metavar="V", help=argparse.SUPPRESS
             )
+    for name, instead in retired.items():
+        options.add_argument("--" + name.replace("_", "-"), action=Retired, instead=instead, help=argparse.SUPPRESS)
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND ...", help="what each worker runs")
     return parser
 
@@ -131,7 +144,7 @@ def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]
 
 def parse(words: list[str]) -> Run | None:
     """What to run; None when only a question was answered."""
-    parser = make_parser(option_names())
+    parser = make_parser([o["name"] for o in listed_options("--json")], listed_options("--retired"))
     given = parser.parse_args(words)
     if given.version:
         print(subprocess.run([program("deft"), "--version"], capture_output=True, text=True).stdout.strip())

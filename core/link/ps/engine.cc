@@ -44,7 +44,7 @@ Error not_welcome(const Connection& connection) {
   if (!connection.answered()) {
     return {ErrorKind::kTimeout,
             "the parameter server " + connection.address() + " does not answer",
-            "start it there (deftd --role server --listen " + connection.address() + "), or correct DEFT_LINKS",
+            "start it there (deftd server --listen " + connection.address() + "), or correct DEFT_LINKS",
             {}};
   }
   return {ErrorKind::kTimeout,

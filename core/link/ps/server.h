@@ -1,4 +1,4 @@
-// A parameter server: adds the segments that the nodes of each ps link push, and gives the sums back. `deftd --role server`
+// A parameter server: adds the segments that the nodes of each ps link push, and gives the sums back. `deftd server`
 // runs one.
 //
 //   auto server = Server::open({.listen = "10.0.0.9:29610", .log = ...});

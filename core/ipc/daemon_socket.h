@@ -1,0 +1,42 @@
+// Where a node's daemon listens, and how a client finds it.
+//
+//   daemon:  Listener::bind(socket_path(config.text("socket")));
+//   client:  auto daemon = connect_to_daemon(daemon_sockets(config.text("socket")));
+//            daemon->channel.send(bytes);
+//
+// The daemon of a machine's administrator serves /run/deft/deftd.sock, for all users whom the permissions of that file let
+// in. Any user may run a daemon of the own instead; clients of that user take it first.
+#pragma once
+
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/ipc/channel.h"
+
+namespace deft::ipc {
+
+inline constexpr const char* kSystemSocket = "/run/deft/deftd.sock";
+
+// The socket that a daemon serves: `configured` (the option `socket`), or if that is empty the default of this process's
+// user: kSystemSocket for root, else $XDG_RUNTIME_DIR/deftd.sock, else /tmp/deftd-UID.sock.
+std::string socket_path(const std::string& configured);
+
+struct DaemonSocket {
+  std::string path;
+  bool own = false;  // a daemon of this user must be behind it: others may write where it lies
+};
+
+// The sockets that a client tries, in this order: `configured` alone, or the default of its user and then kSystemSocket.
+std::vector<DaemonSocket> daemon_sockets(const std::string& configured);
+
+struct DaemonChannel {
+  Channel channel;
+  std::string path;  // of the socket that answered
+};
+
+// Connects to the first of `sockets` on which a daemon answers. kUnavailable if none does; the error names all that were
+// tried, and why each failed.
+Result<DaemonChannel> connect_to_daemon(std::span<const DaemonSocket> sockets);
+
+}  // namespace deft::ipc

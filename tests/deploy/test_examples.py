@@ -1,0 +1,169 @@
+"""The examples of deploy/ run: on emulated nodes, with the cluster's own programs replaced by small ones."""
+
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+sys.path.insert(0, str(ROOT / "tests/process"))
+
+from cluster import free_port  # noqa: E402
+
+WORKER = r"""
+import deft, os, sys
+with deft.open() as session:
+    session.barrier("all have come")
+    os.write(1, f"worker {session.rank} {session.size} {session.local_rank} {session.node}\n".encode())  # in one piece
+sys.exit(int(sys.argv[1]) if session.rank == 1 else 0)
+"""
+
+# `srun [--overlap] [--ntasks-per-node=N] [--ntasks=N] COMMAND`: two nodes, each with a TMPDIR of its own.
+SRUN = """
+import os, signal, subprocess, sys
+words = sys.argv[1:]
+options = {}
+while words[0].startswith("--"):
+    name, _, value = words.pop(0).partition("=")
+    options[name] = value
+assert set(options) <= {"--overlap", "--ntasks-per-node", "--ntasks"}, options
+each = int(options.get("--ntasks-per-node", os.environ["SLURM_NTASKS_PER_NODE"]))
+tasks = []
+for node in range(2):
+    for local in range(each):
+        own = dict(os.environ, SLURM_PROCID=str(node * each + local), SLURM_LOCALID=str(local), SLURM_NODEID=str(node))
+        own |= dict(SLURM_NTASKS=str(2 * each), SLURM_STEP_NUM_TASKS=str(2 * each))
+        own["SLURM_STEP_TASKS_PER_NODE"] = f"{each}(x2)"
+        own["TMPDIR"] = os.environ["NODES"] + f"/node{node}"
+        tasks.append(subprocess.Popen(words, env=own))
+signal.signal(signal.SIGTERM, lambda *_: [task.terminate() for task in tasks])
+sys.exit(max(abs(task.wait()) for task in tasks))
+"""
+
+# Of `ip route get`: the node's own address on the way.
+IP = """
+import os, sys
+assert sys.argv[1:4] == ["-o", "route", "get"] and sys.argv[4].startswith("127.0.0."), sys.argv
+print(sys.argv[4], "dev lo src 127.0.0." + str(1 + int(os.environ.get("SLURM_NODEID", "0"))), "uid 0")
+"""
+
+SCONTROL = "import sys; assert sys.argv[1:] == ['show', 'hostnames', 'n[1-2]']; print('127.0.0.1'); print('127.0.0.2')"
+
+
+def environment(**variables: str) -> dict[str, str]:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith(("DEFT_", "SLURM_"))}
+    return clean | {"PYTHONPATH": str(BUILD / "python"), "DEFT_TIMEOUT": "10s", "DEFT_LINKS": "gloo:lo"} | variables
+
+
+def run(words: list, env: dict[str, str]) -> subprocess.CompletedProcess:
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, env=env, cwd=ROOT)
+
+
+def workers_of(output: str) -> list[str]:
+    return sorted(re.findall(r"^worker .*$", output, re.MULTILINE))
+
+
+class Slurm:
+    def __init__(self, folder: Path):
+        self.nodes = folder / "nodes"
+        programs = folder / "bin"
+        programs.mkdir()
+        for node in range(2):
+            (self.nodes / f"node{node}").mkdir(parents=True)
+        for name, text in {"srun": SRUN, "ip": IP, "scontrol": SCONTROL}.items():
+            (programs / name).write_text(f"#!{sys.executable}\n{text}")
+            (programs / name).chmod(0o755)
+        self.path = f"{programs}:{BUILD / 'bin'}:{os.environ['PATH']}"
+
+    def sbatch(self, *command: str) -> subprocess.CompletedProcess:
+        variables = {
+            "PATH": self.path,
+            "NODES": str(self.nodes),
+            "SLURM_JOB_ID": str(os.getpid()),
+            "SLURM_JOB_NODELIST": "n[1-2]",
+            "SLURM_JOB_NUM_NODES": "2",
+            "SLURM_NTASKS_PER_NODE": "2",
+        }
+        return run(["bash", ROOT / "deploy/slurm.sbatch", *command], environment(**variables))
+
+    def left_behind(self) -> list[Path]:
+        return [path for path in self.nodes.rglob("*") if not path.name.startswith("node")]
+
+
+@pytest.fixture
+def slurm(tmp_path):
+    return Slurm(tmp_path)
+
+
+def test_slurm_gives_each_node_a_daemon_and_the_workers_find_their_ranks(slurm):
+    done = slurm.sbatch(sys.executable, "-c", WORKER, "0")
+    assert done.returncode == 0, done.stderr
+    assert workers_of(done.stdout) == ["worker 0 4 0 0", "worker 1 4 1 0", "worker 2 4 0 1", "worker 3 4 1 1"]
+    assert re.findall(r"and (127\.0\.0\.\d):\d+; settings", done.stderr) != []
+    assert slurm.left_behind() == []
+
+
+def test_slurm_passes_on_that_a_worker_failed(slurm):
+    done = slurm.sbatch(sys.executable, "-c", WORKER, "7")
+    assert done.returncode == 7, done.stderr
+    assert slurm.left_behind() == []
+
+
+class Pods:
+    """The container's command of kubernetes.yaml, once a pod, with the variables of the file."""
+
+    def __init__(self, folder: Path):
+        text = (ROOT / "deploy/kubernetes.yaml").read_text()
+        [script] = re.findall(r"\n          args:\n            - \|\n((?:              .*\n)+)", text)
+        self.script = textwrap.dedent(script)
+        self.variables = dict(re.findall(r'\{name: (\w+), value: "?([^"}]*)"?\}', text))
+        assert re.findall(r"command: (.*)", text) == ["[bash, -uc]"]
+        self.folder = folder
+        self.key = folder / "key"
+        self.key.write_text(run([BUILD / "bin/deft", "keygen"], environment()).stdout)
+        self.key.chmod(0o400)
+        (folder / "train.py").write_text(WORKER)
+
+    def start(self, pod: int, port: int, code: int, **more: str) -> subprocess.Popen:
+        ours = {
+            "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}",
+            "TRAIN": f"{sys.executable} {self.folder}/train.py {code}",
+            "JOB_COMPLETION_INDEX": str(pod),
+            "POD_IP": f"127.0.0.{pod + 1}",
+            "DEFT_SOCKET": str(self.folder / f"pod{pod}.sock"),
+            "DEFT_SECRET_FILE": str(self.key),
+            "DEFT_LEADER": f"127.0.0.1:{port}",
+            "DEFT_LINKS": "gloo:lo",
+        }
+        env = environment(**{**self.variables, **ours, **more})
+        return subprocess.Popen(["bash", "-uc", self.script], env=env, stdout=-1, stderr=-1, text=True)
+
+
+@pytest.mark.parametrize("code", [0, 7])
+def test_the_pods_of_kubernetes_train_and_end_with_the_workers_status(tmp_path, code):
+    pods, port = Pods(tmp_path), free_port("127.0.0.1")
+    running = [pods.start(pod, port, code) for pod in range(2)]
+    ended = [pod.communicate(timeout=120) for pod in running]
+    assert [pod.returncode for pod in running] == [code, 0], ended
+    found = sorted(line for out, _ in ended for line in workers_of(out))
+    assert found == ["worker 0 4 0 0", "worker 1 4 1 0", "worker 2 4 0 1", "worker 3 4 1 1"]
+
+
+def test_a_pod_whose_daemon_cannot_start_ends(tmp_path):
+    pod = Pods(tmp_path).start(0, free_port("127.0.0.1"), 0, POD_IP="192.0.2.1")
+    _, errors = pod.communicate(timeout=60)
+    assert pod.returncode == 1 and "192.0.2.1" in errors
+
+
+def test_the_pytorch_example_trains(tmp_path):
+    words = [sys.executable, BUILD / "bin/deftrun", "-np", "2", "--nodes", "2", sys.executable]
+    done = run([*words, ROOT / "examples/torch/fashion_mnist.py", "--steps", "3"], environment(TMPDIR=str(tmp_path)))
+    assert done.returncode == 0, done.stderr
+    assert "epoch 1, step 3/3: loss" in done.stdout and re.search(r"test accuracy \d+\.\d\d %", done.stdout), (
+        done.stdout
+    )
