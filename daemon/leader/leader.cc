@@ -7,316 +7,336 @@
 #include "core/model/link_costs.h"
 
 namespace deft::daemon {
-
-std::string describe_ranks(const std::vector<std::uint32_t>& ranks) {
-  std::string text;
-  for (std::size_t i = 0; i < ranks.size();) {
-    std::size_t j = i;
-    while (j + 1 < ranks.size() && ranks[j + 1] == ranks[j] + 1) ++j;
-    text += (text.empty() ? "" : ", ") + std::to_string(ranks[i]);
-    if (j > i) text += "-" + std::to_string(ranks[j]);
-    i = j + 1;
-  }
-  return text;
-}
-
 namespace {
 
-std::string place(const wire::Join& join) { return join.host + " (rank " + describe_ranks(join.ranks) + ")"; }
+const Peer kOwnNode;
+constexpr double kLocalLatencyUs = 1, kLatencyUs = 200, kBytesPerUs = 1000;  // of a link that was not measured yet
 
 }  // namespace
 
-std::string Leader::Member::describe(std::size_t node) const {
-  return "node " + std::to_string(node) + ": " + place(join);
-}
+// One call for each message of a node that has joined.
+class Leader::Handler {
+ public:
+  Handler(Leader& leader, std::size_t node) : leader_(leader), node_(node) {}
 
-Leader::Leader(Reactor& reactor, std::string job, std::uint64_t incarnation, JobSettings settings, std::uint32_t world,
-               Send send)
-    : reactor_(reactor),
-      job_(std::move(job)),
-      incarnation_(incarnation),
+  void operator()(const wire::Join&) {  // repeated while others are missing: the leader lives and knows it
+    reply(wire::Heartbeat{0, true});
+  }
+  void operator()(const wire::LinksOpen&) {
+    if (!leader_.roster_.open_links(node_) || leader_.state_ != State::kConnecting) return;
+    leader_.state_ = State::kRunning;
+    leader_.to_all(wire::Begin{});
+  }
+  void operator()(wire::Declare& declare) {
+    if (!leader_.links_) return;
+    const auto [it, added] = leader_.groups_.try_emplace(
+        declare.group, GroupCoordinator::Identity{leader_.id_.job, declare.group, leader_.id_.world}, leader_.settings_,
+        leader_.roster_.nodes().size());
+    const auto name_of = [this](std::size_t node) {
+      return "rank " + std::to_string(leader_.roster_.first_rank(node));
+    };
+    auto agreed = it->second.declare(node_, std::move(declare), *leader_.links_, name_of);
+    if (!agreed) return leader_.fail_job(agreed.error());
+    if (*agreed) leader_.to_all(**agreed);
+  }
+  void operator()(wire::OperationReady& request) {
+    if (!leader_.collectives_) return;
+    auto ready = leader_.collectives_->ask(node_, std::move(request), leader_.clock_.now_us());
+    if (!ready) return;
+    if (ready->mismatch) return leader_.to_all(wire::OperationFailed{ready->name, *ready->mismatch});
+    const std::uint32_t link = leader_.links_->next_for_collective();
+    // A root sends it to every other node.
+    const std::uint64_t number = leader_.links_->order(link, ready->bytes * leader_.roster_.nodes().size());
+    leader_.to_all(wire::OperationStart{number, link, std::move(ready->name), std::move(ready->counts)});
+  }
+  void operator()(const wire::GradientStatistics& statistics) {
+    const auto group = leader_.groups_.find(statistics.group);
+    if (group != leader_.groups_.end()) group->second.take_statistics(node_, statistics);
+  }
+  void operator()(const wire::StepTime& time) {
+    const double slowest_us = leader_.roster_.report_step(node_, time.us);
+    for (auto& [id, group] : leader_.groups_)
+      if (group.agreed()) group.scheduler().slowest_step_measured(slowest_us);
+  }
+  void operator()(wire::StoreSet& set) { check(leader_.store_.set(std::move(set))); }
+  void operator()(wire::StoreGet& get) {
+    check(leader_.store_.get(leader_.roster_.nodes()[node_].peer, std::move(get)));
+  }
+  void operator()(const wire::LinkFailed& failed) { leader_.lose_link(failed); }
+  void operator()(const wire::LinkStopped& stopped) {
+    if (!leader_.links_) return;
+    if (const auto replaced = leader_.links_->stopped(node_, stopped)) leader_.to_all(*replaced);
+  }
+  void operator()(const wire::NodeProgress& progress) {
+    if (!leader_.links_) return;
+    if (const auto all = leader_.links_->progress(node_, progress, leader_.clock_.now_us())) leader_.to_all(*all);
+  }
+  void operator()(const wire::Heartbeat& heartbeat) {
+    if (!heartbeat.reply) reply(wire::Heartbeat{heartbeat.number, true});
+  }
+  void operator()(const wire::Failure& failure) {
+    if (!failure.suspected) return leader_.fail_job(failure.error);
+    leader_.suspect(failure.error, false);
+  }
+  void operator()(const wire::Leave& leave) {
+    Roster& roster = leader_.roster_;
+    roster.leave(leave);
+    std::vector<Peer> stay;
+    for (std::size_t node = 0; node < roster.nodes().size(); ++node) {
+      if (!roster.nodes()[node].gone())
+        stay.push_back(roster.nodes()[node].peer);
+      else if (leader_.detector_)
+        leader_.detector_->ended(node);
+    }
+    leader_.outbox_.send(stay, leave);
+  }
+  void operator()(const wire::Stalled& stalled) { leader_.to_all(stalled); }
+  // Another node waits for a launch: the own node says which of its workers owes the gradients.
+  void operator()(const wire::Waiting& waiting) { leader_.outbox_.send({&kOwnNode, 1}, waiting); }
+
+ private:
+  void reply(const wire::ToNode& message) { leader_.outbox_.send({&leader_.roster_.nodes()[node_].peer, 1}, message); }
+  void check(const Result<void>& done) {
+    if (!done) leader_.fail_job(done.error());
+  }
+  Leader& leader_;
+  const std::size_t node_;
+};
+
+Leader::Leader(const Clock& clock, Outbox& outbox, Identity identity, JobSettings settings)
+    : clock_(clock),
+      outbox_(outbox),
+      id_(std::move(identity)),
       settings_(std::move(settings)),
-      world_(world),
-      send_(std::move(send)),
-      store_([this](const Peer& peer, wire::StoreValue value) { send_(peer, std::move(value)); }) {
-  gather_timer_ = reactor_.after(settings_.timeout_us, [this] { give_up_gathering(); });
-}
-
-Leader::~Leader() {
-  reactor_.cancel(gather_timer_);
-  reactor_.cancel(tick_timer_);
-}
-
-const Leader::Member* Leader::member_of(const Peer& peer) const {
-  const auto it = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.peer == peer; });
-  return it == members_.end() ? nullptr : &*it;
-}
-
-void Leader::broadcast(const wire::ToNode& message) {
-  for (const auto& member : members_) send_(member.peer, message);
-}
+      began_us_(clock.now_us()),
+      roster_(id_.world),
+      store_([this](const Peer& to, wire::StoreValue value) {
+        outbox_.send({&to, 1}, std::move(value));
+      }) {}
 
 wire::LeaderFacts Leader::facts(const Peer& from) const {
   wire::LeaderFacts facts;
-  facts.world = world_;
-  if (const Member* const member = member_of(from)) facts.sender_ranks = member->join.ranks;
-  for (const auto& state : link_states_) facts.link_epochs.push_back(state.epoch);
-  facts.next_number = next_number_;
+  facts.world = id_.world;
+  if (const auto node = roster_.index_of(from)) facts.sender_ranks = roster_.nodes()[*node].join.ranks;
+  if (links_) {
+    facts.link_epochs = links_->epochs();
+    facts.next_number = links_->next_number();
+  }
   facts.buckets = [this](std::uint32_t id) {
     const auto group = groups_.find(id);
-    return group == groups_.end() || !group->second.scheduler ? 0 : group->second.schedules.size();
+    return group == groups_.end() ? 0 : group->second.buckets();
   };
   return facts;
 }
 
 bool Leader::refuse(const Peer& from, const Error& error) {
-  const Member* const member = member_of(from);
-  if (member == nullptr || state_ == State::kFailed) return false;
-  const auto node = static_cast<std::size_t>(member - members_.data());
-  fail_job(error.in("a message from " + member->describe(node)));
+  const auto node = roster_.index_of(from);
+  if (!node || state_ == State::kFailed) return false;
+  fail_job(error.in("a message from " + roster_.describe(*node)));
   return true;
 }
 
 void Leader::receive(const Peer& from, wire::ToLeader message) {
   if (state_ == State::kFailed) return;
-  if (auto* const join = std::get_if<wire::Join>(&message)) return on_join(from, std::move(*join));
-  const auto* const failure = std::get_if<wire::Failure>(&message);
-  if (from.empty() && failure != nullptr) return on_failure(*failure);  // also before it has joined
-  const auto it = std::find_if(members_.begin(), members_.end(), [&](const Member& m) { return m.peer == from; });
-  if (it == members_.end()) return;
-  Member& member = *it;
-  member.last_seen_us = MonotonicClock::now();
-  const auto node = static_cast<std::size_t>(it - members_.begin());
-  std::visit(wire::Overloaded{
-                 [](wire::Join&) {},
-                 [&](wire::LinksOpen&) { on_links_open(member); },
-                 [&](wire::Declare& declare) { on_declare(node, std::move(declare)); },
-                 [&](wire::OperationReady& ready) { on_operation_ready(node, std::move(ready)); },
-                 [&](wire::GradientStatistics& statistics) { on_statistics(node, statistics); },
-                 [&](wire::StepTime& time) { on_step_time(member, time); },
-                 [&](wire::StoreSet& set) { check(store_.set(std::move(set))); },
-                 [&](wire::StoreGet& get) { check(store_.get(from, std::move(get))); },
-                 [&](wire::LinkFailed& failed) { on_link_failed(failed.link, failed.epoch, failed.cause); },
-                 [&](wire::LinkStopped& stopped) { on_link_stopped(node, stopped); },
-                 [&](wire::NodeProgress& progress) { on_link_progress(node, progress); },
-                 [&](wire::Heartbeat& heartbeat) {
-                   if (!heartbeat.reply) send_(from, wire::Heartbeat{heartbeat.number, true});
-                 },
-                 [&](wire::Failure& failed) { on_failure(failed); },
-                 [&](wire::Leave& leave) { on_leave(leave); },
-                 [&](wire::Stalled& stalled) { broadcast(stalled); },
-                 [&](wire::Waiting& waiting) { send_(Peer(), waiting); },
-             },
-             message);
-}
-
-void Leader::check(const Result<void>& done) {
-  if (!done) fail_job(done.error());
-}
-
-std::optional<Error> Leader::check_join(const wire::Join& join) const {
-  if (join.world != world_)
-    return Error{ErrorKind::kMismatch,
-                 place(join) + " was started with a world size of " + std::to_string(join.world) +
-                     ", the leader with " + std::to_string(world_),
-                 "give all workers the same WORLD_SIZE",
-                 {}};
-  for (const auto& member : members_)
-    for (const auto rank : join.ranks)
-      if (std::count(member.join.ranks.begin(), member.join.ranks.end(), rank) != 0)
-        return Error{
-            ErrorKind::kMismatch,
-            "two workers have rank " + std::to_string(rank) + ": on " + place(member.join) + " and on " + place(join),
-            "give each worker its own RANK",
-            {}};
-  if (members_.empty()) return std::nullopt;
-  const auto& first = members_.front().join;
-  if (join.deft_version != first.deft_version)
-    return Error{ErrorKind::kMismatch,
-                 place(first) + " runs deftd " + first.deft_version + ", " + place(join) + " runs " + join.deft_version,
-                 "install the same version on all nodes",
-                 {}};
-  for (const auto& [name, value] : first.settings) {
-    const auto it = join.settings.find(name);
-    if (it == join.settings.end() && join.refusal) continue;  // it does not know
-    const std::string other = it == join.settings.end() ? "(unset)" : it->second;
-    if (other != value)
-      return Error{ErrorKind::kMismatch,
-                   "the nodes differ in '" + name + "': '" + value + "' on " + place(first) + ", '" + other + "' on " +
-                       place(join),
-                   name.starts_with("links") ? "auto and patterns stand for each node's own NICs: name as many on each"
-                                             : "give all workers the same settings",
-                   {}};
+  if (const auto node = roster_.index_of(from)) {
+    if (detector_) detector_->heard(*node, clock_.now_us());
+    return std::visit(Handler(*this, *node), message);
   }
-  return std::nullopt;
-}
-
-void Leader::on_join(const Peer& from, wire::Join join) {
-  // Repeated while others are missing: the leader lives and knows it.
-  if (member_of(from) != nullptr) return send_(from, wire::Heartbeat{0, true});
-  if (state_ != State::kGathering || join.ranks.empty()) return;
-  const auto error = check_join(join);
-  Member member;
-  member.peer = from;
-  member.join = std::move(join);
-  member.last_seen_us = MonotonicClock::now();
-  members_.push_back(std::move(member));
-  if (error) return fail_job(*error);
-  std::size_t present = 0;
-  for (const auto& m : members_) present += m.join.ranks.size();
-  if (present < world_) return;
-  if (const auto refused = refusal()) return fail_job(*refused);
-  if (members_.size() > 1 && members_.front().join.links.empty())
-    return fail_job({ErrorKind::kInvalid, "the nodes have no link between them", "name one by DEFT_LINKS", {}});
+  const auto* const failure = std::get_if<wire::Failure>(&message);
+  if (from == kOwnNode && failure != nullptr) return fail_job(failure->error);  // before it has joined
+  auto* const join = std::get_if<wire::Join>(&message);
+  if (join == nullptr || state_ != State::kGathering || join->ranks.empty()) return;
+  if (auto ok = roster_.join(from, std::move(*join)); !ok) return fail_job(ok.error());
+  if (!roster_.complete()) return;
+  if (auto ok = roster_.check_complete(); !ok) return fail_job(ok.error());
   begin_connecting();
 }
 
-// Of the first node that cannot take part.
-std::optional<Error> Leader::refusal() const {
-  for (const auto& member : members_)
-    if (member.join.refusal) return member.join.refusal;
-  return std::nullopt;
-}
-
-void Leader::give_up_gathering() {
-  gather_timer_ = 0;
-  if (const auto refused = refusal()) return fail_job(*refused);
-  std::vector<bool> here(world_, false);
-  std::string hosts;
-  for (const auto& member : members_) {
-    for (const auto rank : member.join.ranks)
-      if (rank < world_) here[rank] = true;
-    hosts += (hosts.empty() ? "" : "; ") + place(member.join);
-  }
-  std::vector<std::uint32_t> missing;
-  for (std::uint32_t rank = 0; rank < world_; ++rank)
-    if (!here[rank]) missing.push_back(rank);
-  fail_job({ErrorKind::kTimeout,
-            "after " + std::to_string(settings_.timeout_us / 1'000'000) + " s rank " + describe_ranks(missing) +
-                " of " + std::to_string(world_) + " is missing; present: " + (hosts.empty() ? "nobody" : hosts),
-            "start the missing workers, with DEFT_LEADER naming this daemon and its port reachable",
-            {}});
-}
-
 void Leader::begin_connecting() {
-  reactor_.cancel(gather_timer_);
-  gather_timer_ = 0;
   state_ = State::kConnecting;
-  const auto first_rank = [](const Member& m) { return *std::min_element(m.join.ranks.begin(), m.join.ranks.end()); };
-  std::sort(members_.begin(), members_.end(),
-            [&](const Member& a, const Member& b) { return first_rank(a) < first_rank(b); });
+  roster_.number_nodes();
+  const auto& nodes = roster_.nodes();
   wire::Joined joined;
-  for (const auto& member : members_) joined.nodes.push_back({member.join.host, member.join.ranks, member.join.links});
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    joined.node = static_cast<std::uint32_t>(i);
-    send_(members_[i].peer, joined);
+  for (const auto& node : nodes) joined.nodes.push_back({node.join.host, node.join.ranks, node.join.links});
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    joined.node = static_cast<std::uint32_t>(node);
+    outbox_.send({&nodes[node].peer, 1}, joined);
   }
-  for (const auto& link : members_.front().join.links) {
-    const double latency_us = link.name == "local" ? 1 : 200;
+  std::vector<model::LinkModel> guesses;
+  for (const auto& link : nodes.front().join.links) {
     const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name);
-    links_.emplace_back(known != nullptr ? *known : model::LinkModel{link.name, latency_us, 1000});
+    const double latency_us = link.name == "local" ? kLocalLatencyUs : kLatencyUs;
+    guesses.push_back(known != nullptr ? *known : model::LinkModel{link.name, latency_us, kBytesPerUs});
   }
-  link_states_.resize(links_.size());
-  for (auto& state : link_states_) state.progress.resize(members_.size());
-  tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
+  const TimeUs timeout = settings_.timeout_us, heartbeat = settings_.heartbeat_us();
+  links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, heartbeat});
+  collectives_.emplace(
+      nodes.size(), id_.world,
+      CollectiveCoordinator::Timing{heartbeat, settings_.stall_warning_us(), settings_.stall_timeout_us, timeout / 4});
+  detector_.emplace(FailureDetector::Limits{settings_.silence_us(), timeout / 4, timeout / 4, timeout / 4},
+                    nodes.size(), clock_.now_us());
 }
 
-void Leader::on_links_open(Member& member) {
-  member.links_open = true;
-  const bool all = std::all_of(members_.begin(), members_.end(), [](const Member& m) { return m.links_open; });
-  if (!all || state_ != State::kConnecting) return;
-  state_ = State::kRunning;
-  broadcast(wire::Begin{});
+void Leader::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
+  if (state_ != State::kRunning) return;
+  GroupCoordinator& group = groups_.at(id);
+  group.bucket_ready(bucket, generation, clock_.now_us());
+  pump(group);
 }
 
-void Leader::on_failure(const wire::Failure& failure) {
-  if (!failure.suspected) return fail_job(failure.error);
-  suspect(failure.error, false);
+void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) {
+  if (state_ != State::kRunning) return;
+  for (auto& [id, group] : groups_) {
+    if (!group.agreed()) continue;
+    group.scheduler().stage_began(stage, step, clock_.now_us(), waited_us);
+    pump(group);
+  }
 }
 
+Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
+  if (state_ != State::kRunning) return {};
+  GroupCoordinator& group = groups_.at(id);
+  if (auto ok = group.flushed(step, clock_.now_us()); !ok) return ok;
+  pump(group);
+  return {};
+}
+
+void Leader::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
+  if (state_ != State::kRunning) return;
+  for (auto& [id, group] : groups_) {
+    const sched::Launch* const launch = group.outstanding(number);
+    if (launch == nullptr) continue;
+    const model::LinkIndex link = launch->link;
+    if (link_us && links_->measure(link, launch->bytes, *link_us, overlapped))
+      for (auto& [other_id, other] : groups_)
+        if (other.agreed()) other.scheduler().link_measured(link, links_->cost(link));
+    group.finished(number, clock_.now_us());
+    return pump(group);
+  }
+}
+
+// A plan goes before the launches that depend on it.
+void Leader::pump(GroupCoordinator& group) {
+  if (const auto plan = group.take_plan()) to_all(*plan);
+  if (const auto order = group.take_launches(*links_, clock_.now_us())) to_all(*order);
+}
+
+void Leader::lose_link(const wire::LinkFailed& failed) {
+  if (!links_) return;
+  const bool replaceable = state_ == State::kRunning && !roster_.any_gone();
+  const auto lost = links_->lose(failed, replaceable, clock_.now_us());
+  if (!lost) return suspect(lost.error(), false);
+  if (!*lost) return;
+  LOG(WARNING) << "[" << id_.job << "] link " << links_->cost(failed.link).name
+               << " is lost: " << failed.cause.message() << "; the job goes on over " << links_->cost((*lost)->by).name;
+  to_all((*lost)->stop);
+  suspect(failed.cause, true);  // it may have failed because a node was lost
+  if (!(*lost)->first) return;
+  for (auto& [id, group] : groups_) {
+    if (!group.agreed()) continue;
+    group.scheduler().link_lost(failed.link);
+    pump(group);
+  }
+}
+
+// All that live answer a heartbeat.
 void Leader::suspect(const Error& error, bool of_link) {
-  if (suspicion_ && (of_link || !suspicion_->of_link)) return;
-  suspicion_ = {error, MonotonicClock::now(), of_link};
-  broadcast(wire::Heartbeat{++heartbeats_, false});
+  if (!detector_) return fail_job(error);
+  if (detector_->suspect(error, clock_.now_us(), of_link)) to_all(wire::Heartbeat{0, false});
 }
 
-void Leader::check_suspicion(TimeUs now_us) {
-  if (!suspicion_ || now_us - suspicion_->since_us < settings_.timeout_us / 4) return;
-  std::optional<Error> lost;
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].gone())
-      lost = {ErrorKind::kLost, members_[i].describe(i) + " has ended, while others still need it",
-              "all ranks must run the same number of steps", suspicion_->error.what};
-    if (!members_[i].gone() && members_[i].last_seen_us < suspicion_->since_us)
-      lost = {ErrorKind::kLost, members_[i].describe(i) + " was lost", "look at that node and its daemon's log",
-              suspicion_->error.what};
+std::optional<TimeUs> Leader::tick() {
+  const TimeUs now = clock_.now_us();
+  if (state_ == State::kGathering) {
+    const TimeUs left = began_us_ + settings_.timeout_us - now;
+    if (left > 0) return std::min(left, settings_.heartbeat_us());
+    fail_job(roster_.missing(settings_.timeout_us));
   }
-  if (!lost && suspicion_->of_link) return suspicion_.reset();
-  fail_job(lost ? *lost : suspicion_->error);
+  if (state_ != State::kFailed) watch_nodes(now);
+  if (state_ != State::kFailed) watch_collectives(now);
+  if (state_ == State::kRunning) watch_links(now);
+  return state_ == State::kFailed ? std::nullopt : std::optional(settings_.heartbeat_us());
 }
 
-void Leader::on_leave(const wire::Leave& leave) {
-  for (auto& member : members_)
-    for (const auto rank : leave.ranks)
-      if (std::count(member.join.ranks.begin(), member.join.ranks.end(), rank) != 0) member.left.insert(rank);
-  for (const auto& member : members_)
-    if (!member.gone()) send_(member.peer, leave);
-}
-
-void Leader::tick() {
-  tick_timer_ = reactor_.after(settings_.heartbeat_us(), [this] { tick(); });
-  const TimeUs now = MonotonicClock::now();
-  for (std::size_t i = 0; i < members_.size(); ++i) {
-    if (members_[i].gone() || members_[i].peer.empty()) continue;
-    if (now - members_[i].last_seen_us <= settings_.silence_us()) continue;
-    return fail_job({ErrorKind::kLost,
-                     members_[i].describe(i) + " was lost: no sign of life for " +
-                         std::to_string((now - members_[i].last_seen_us) / 1000) + " ms",
-                     "look at that node and its daemon's log",
-                     {}});
+void Leader::watch_nodes(TimeUs now_us) {
+  const auto found = detector_->check(now_us, roster_.index_of(kOwnNode));
+  if (!found) return;
+  using Cause = FailureDetector::Cause;
+  if (found->cause == Cause::kSuspicion && found->of_link) return detector_->forget_suspicion();
+  if (found->cause == Cause::kSuspicion) return fail_job(found->suspicion);
+  Error error{ErrorKind::kLost, roster_.describe(found->peer), "look at that node and its daemon's log",
+              found->suspicion.what};
+  if (found->cause == Cause::kSilent)
+    error.what += " was lost: no sign of life for " + std::to_string(found->silent_us / 1000) + " ms";
+  if (found->cause == Cause::kUnanswered) error.what += " was lost";
+  if (found->cause == Cause::kEnded) {
+    error.what += " has ended, while others still need it";
+    error.fix = "all ranks must run the same number of steps";
   }
-  check_suspicion(now);
-  if (state_ != State::kFailed) watch_operations(now);
-  watch_links(now);
+  fail_job(error);
+}
+
+void Leader::watch_collectives(TimeUs now_us) {
+  const auto is_gone = [this](std::size_t node) { return roster_.nodes()[node].gone(); };
+  for (const auto& owed : collectives_->watch(now_us, is_gone)) {
+    const std::string who = roster_.describe(owed.node);
+    if (owed.gone)
+      return fail_job({ErrorKind::kLost,
+                       who + " has ended, and '" + owed.name + "' needs it",
+                       "all ranks must run the same number of steps and collectives",
+                       {}});
+    if (owed.too_long)
+      return fail_job(
+          {ErrorKind::kTimeout,
+           who + " has not asked for '" + owed.name + "' for " + std::to_string(owed.age_us / 1'000'000) + " s",
+           "raise DEFT_STALL_TIMEOUT if this is expected",
+           {}});
+    to_all(wire::Stalled{roster_.first_rank(owed.node), owed.name, 0, static_cast<std::uint64_t>(owed.age_us / 1000)});
+  }
+}
+
+void Leader::watch_links(TimeUs now_us) {
+  const auto stalls = links_->watch(!roster_.any_gone(), now_us);
+  if (!stalls) return fail_job(stalls.error());
+  for (const auto& stall : *stalls) lose_link(stall);
 }
 
 void Leader::fail_job(const Error& error) {
   if (state_ == State::kFailed) return;
-  LOG(ERROR) << "[" << job_ << "] the job failed: " << error.message();
+  LOG(ERROR) << "[" << id_.job << "] the job failed: " << error.message();
   const wire::ToNode message = wire::Failure{error, false};
-  broadcast(message);
-  if (member_of(Peer()) == nullptr) send_(Peer(), message);  // the own node has not joined yet
+  to_all(message);
+  if (!roster_.index_of(kOwnNode)) outbox_.send({&kOwnNode, 1}, message);  // it has not joined yet
   state_ = State::kFailed;
-  reactor_.cancel(gather_timer_);
-  reactor_.cancel(tick_timer_);
 }
 
 nlohmann::json Leader::status() const {
-  nlohmann::json links = nlohmann::json::array();
-  for (std::size_t i = 0; i < links_.size(); ++i) {
-    const auto& link = links_[i].model();
-    links.push_back({{"name", link.name},
-                     {"latency_us", link.latency_us},
-                     {"bytes_per_us", link.bytes_per_us},
-                     {"lost", link_states_[i].lost}});
+  using nlohmann::json;
+  json links = json::array(), nodes = json::array();
+  json plans = json::array(), merging = json::array(), preserver = json::array();
+  for (std::uint32_t link = 0; links_ && link < links_->size(); ++link) {
+    const auto& cost = links_->cost(link);
+    links.push_back({{"name", cost.name},
+                     {"latency_us", cost.latency_us},
+                     {"bytes_per_us", cost.bytes_per_us},
+                     {"lost", links_->lost(link)}});
   }
-  nlohmann::json plans = nlohmann::json::array(), preserver = nlohmann::json::array();
-  nlohmann::json merging = nlohmann::json::array();
+  for (std::size_t node = 0; node < roster_.nodes().size(); ++node) {
+    const auto& one = roster_.nodes()[node];
+    const TimeUs silent_us = detector_ ? detector_->silent_us(node, clock_.now_us()) : 0;
+    nodes.push_back({{"host", one.join.host},
+                     {"ranks", one.join.ranks},
+                     {"step_us", one.step_us},
+                     {"silent_ms", silent_us / 1000}});
+  }
+  std::size_t outstanding = 0;
   for (const auto& [id, group] : groups_) {
-    for (const auto& plan : group.plans) plans.push_back(plan);
-    if (!group.merging.is_null()) merging.push_back(group.merging);
-    if (!group.preserver) continue;
-    preserver.push_back(group.preserver->status());
-    preserver.back()["group"] = id;
+    group.add_status(plans, merging, preserver);
+    outstanding += group.outstanding_launches();
   }
-  nlohmann::json nodes = nlohmann::json::array();
-  for (const auto& member : members_)
-    nodes.push_back({{"host", member.join.host},
-                     {"ranks", member.join.ranks},
-                     {"step_us", member.step_us},
-                     {"silent_ms", (MonotonicClock::now() - member.last_seen_us) / 1000}});
-  return {{"nodes", nodes}, {"links", links},     {"launches", next_number_}, {"outstanding", outstanding_.size()},
-          {"plans", plans}, {"merging", merging}, {"preserver", preserver}};
+  return {{"nodes", nodes},        {"links", links},     {"launches", links_ ? links_->next_number() : 0},
+          {"plans", plans},        {"merging", merging}, {"outstanding", outstanding},
+          {"preserver", preserver}};
 }
 
 }  // namespace deft::daemon

@@ -52,10 +52,7 @@ Result<void> Job::attach(WorkerPort& worker) {
 void Job::join() {
   members_.advance(JobState::kJoining);
   if (members_.has_rank(0)) {
-    line_.lead(std::make_unique<Leader>(
-        context_.reactor, members_.identity().name, context_.make_incarnation(), members_.settings(),
-        members_.identity().world,
-        [this](const Peer& node, wire::ToNode message) { line_.send_to_node(node, std::move(message)); }));
+    line_.lead({members_.identity().name, context_.make_incarnation(), members_.identity().world}, members_.settings());
   } else if (auto ok = line_.connect(members_.identity().leader); !ok) {
     return fail(ok.error());
   }

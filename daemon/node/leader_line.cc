@@ -8,6 +8,7 @@ LeaderLine::LeaderLine(Reactor& reactor, ControlPlane& plane, JobControl& contro
     : reactor_(reactor), plane_(plane), control_(control), job_(std::move(job)), deliver_(std::move(deliver)) {}
 
 LeaderLine::~LeaderLine() {
+  reactor_.cancel(timer_);
   if (!peer_.empty()) plane_.disconnect(peer_);
 }
 
@@ -27,10 +28,29 @@ void LeaderLine::send(wire::ToLeader message) {
   });
 }
 
-void LeaderLine::send_to_node(const Peer& node, wire::ToNode message) {
-  if (!node.empty()) return plane_.send(node, wire::encode({.job = job_, .incarnation = incarnation()}, message));
-  reactor_.post([this, alive = std::weak_ptr(alive_), message = std::move(message)]() mutable {
-    if (!alive.expired()) deliver_(std::move(message));
+void LeaderLine::send(std::span<const Peer> nodes, const wire::ToNode& message) {
+  std::string bytes;
+  for (const Peer& node : nodes) {
+    if (!node.empty()) {
+      if (bytes.empty()) bytes = wire::encode({.job = job_, .incarnation = incarnation()}, message);
+      plane_.send(node, bytes);
+      continue;
+    }
+    reactor_.post([this, alive = std::weak_ptr(alive_), message]() mutable {
+      if (!alive.expired()) deliver_(std::move(message));
+    });
+  }
+}
+
+void LeaderLine::lead(Leader::Identity identity, const JobSettings& settings) {
+  leader_ = std::make_unique<Leader>(clock_, static_cast<Outbox&>(*this), std::move(identity), settings);
+  tick();
+}
+
+void LeaderLine::tick() {
+  timer_ = 0;
+  guard(control_, "the leader's watch", [this] {
+    if (const auto delay_us = leader_->tick()) timer_ = reactor_.after(*delay_us, [this] { tick(); });
   });
 }
 

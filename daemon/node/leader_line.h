@@ -1,6 +1,6 @@
 // A job's line to its leader, and from the leader to the nodes: over the control plane, or within this daemon if it leads.
 //
-//   line.lead(std::make_unique<Leader>(...));     // this node has rank 0; or
+//   line.lead({job, incarnation, world}, settings);   // this node has rank 0; or
 //   line.connect("10.0.0.1:29610");
 //   line.send(wire::LinksOpen{});
 //
@@ -22,7 +22,7 @@
 
 namespace deft::daemon {
 
-class LeaderLine final : public LeaderPort {
+class LeaderLine final : public LeaderPort, private Outbox {
  public:
   using Deliver = std::function<void(wire::ToNode)>;  // what a leader of this node says to it
 
@@ -32,14 +32,13 @@ class LeaderLine final : public LeaderPort {
   LeaderLine(const LeaderLine&) = delete;
   LeaderLine& operator=(const LeaderLine&) = delete;
 
-  void lead(std::unique_ptr<Leader> leader) { leader_ = std::move(leader); }
+  // Makes the leader and calls its tick() in time.
+  void lead(Leader::Identity identity, const JobSettings& settings);
   // Returns at once; the connection is made, and made again, in the background. An error: not an address.
   Result<void> connect(const std::string& address);
   [[nodiscard]] bool is_open() const { return leader_ || !peer_.empty(); }
 
   void send(wire::ToLeader message) override;
-  // From a leader on this node; an empty peer is this node.
-  void send_to_node(const Peer& node, wire::ToNode message);
 
   // Whether a message of another daemon is for this job: from its leader, or from a node to the leader here.
   [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
@@ -49,14 +48,19 @@ class LeaderLine final : public LeaderPort {
   void set_incarnation(std::uint64_t incarnation) { incarnation_ = incarnation; }  // as a leader elsewhere told it
 
  private:
+  void send(std::span<const Peer> nodes, const wire::ToNode& message) override;  // from the leader; encoded once
+  void tick();
+
   Reactor& reactor_;
   ControlPlane& plane_;
   JobControl& control_;
   const std::string job_;
   Deliver deliver_;
+  const MonotonicClock clock_;
   std::unique_ptr<Leader> leader_;
   Peer peer_;  // empty: this node leads, or does not know its leader yet
   std::uint64_t incarnation_ = 0;
+  Reactor::TimerId timer_ = 0;                                  // of the leader
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: what is still posted does nothing
 };
 

@@ -33,6 +33,19 @@ namespace deft::daemon::wire {
 
 inline constexpr std::uint32_t kControlVersion = 3;
 
+// Limits of what a message may hold. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
+inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
+inline constexpr std::uint32_t kMaxLocalSize = 4096;    // ranks of a node
+inline constexpr std::size_t kMaxNameBytes = 255;       // of jobs, hosts, links, groups, settings, versions
+inline constexpr std::size_t kMaxLongNameBytes = 4096;  // of tensors, and of collectives, which are named after tensors
+inline constexpr std::size_t kMaxTextBytes = 64 << 10;  // of a text for people, or of a setting's value
+inline constexpr std::size_t kMaxLinks = 256;           // of a job
+inline constexpr std::uint32_t kMaxGroups = 1024;       // of a job
+inline constexpr std::size_t kMaxSettings = 256;
+inline constexpr std::size_t kMaxStoreKeyBytes = 1024;
+inline constexpr std::size_t kMaxStoreKeys = 1 << 16;  // in one STORE_GET
+inline constexpr std::size_t kMaxStoreValueBytes = 4 << 20;
+
 struct Header {
   std::string job;
   std::uint64_t incarnation = 0;  // of the job on its leader; 0 before the leader has given one

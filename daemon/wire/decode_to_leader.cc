@@ -31,7 +31,6 @@ class LeaderMessageReader {
  private:
   model::TensorSpec tensor(const proto::Tensor& from, const Field& at);
   CollectiveSpec spec(const proto::OperationSpec& from, std::size_t local_rank, const Field& at);
-  void elements(std::uint64_t count, model::DType dtype, const Field& at);
   std::uint32_t link(std::uint32_t value, const Field& at) {
     return checks_.below(value, facts_.link_epochs.size(), at, "links");
   }
@@ -39,7 +38,6 @@ class LeaderMessageReader {
   std::uint32_t epoch(std::uint32_t value, std::uint32_t link, const Field& at) {
     return link < facts_.link_epochs.size() ? checks_.at_most(value, facts_.link_epochs[link], at) : value;
   }
-  std::uint64_t number(std::uint64_t value, const Field& at) { return checks_.at_most(value, facts_.next_number, at); }
   std::size_t buckets(std::uint32_t group, const Field& at);
   void own_rank(std::uint32_t rank, const Field& at);
 
@@ -98,10 +96,6 @@ Result<ToLeader> LeaderMessageReader::declare(const proto::Declare& from) {
   return checked<ToLeader>(std::move(to), checks_);
 }
 
-void LeaderMessageReader::elements(std::uint64_t count, model::DType dtype, const Field& at) {
-  checks_.at_most(count, model::kMaxArenaBytes / model::dtype_bytes(dtype), at);
-}
-
 CollectiveSpec LeaderMessageReader::spec(const proto::OperationSpec& from, std::size_t local_rank, const Field& at) {
   CollectiveSpec to;
   to.rank = from.rank();
@@ -122,8 +116,9 @@ CollectiveSpec LeaderMessageReader::spec(const proto::OperationSpec& from, std::
   to.root = from.root();
   to.count = from.count();
   to.capacity = from.capacity();
-  elements(to.count, to.dtype, {&at, "count"});
-  elements(to.capacity, to.dtype, {&at, "capacity"});
+  const std::uint64_t most = model::kMaxArenaBytes / model::dtype_bytes(to.dtype);
+  checks_.at_most(to.count, most, {&at, "count"});
+  checks_.at_most(to.capacity, most, {&at, "capacity"});
   if (to.collective == ipc::Collective::kAllGather)
     checks_.require(to.count <= to.capacity, {&at, "count"}, "more than the capacity");
   else
@@ -201,7 +196,7 @@ Result<ToLeader> LeaderMessageReader::link_stopped(const proto::LinkStopped& fro
   LinkStopped to;
   to.link = link(from.link(), {&at, "link"});
   to.epoch = epoch(from.epoch(), to.link, {&at, "epoch"});
-  to.finished_below = number(from.finished_below(), {&at, "finished_below"});
+  to.finished_below = checks_.at_most(from.finished_below(), facts_.next_number, {&at, "finished_below"});
   return checked<ToLeader>(to, checks_);
 }
 
@@ -214,7 +209,7 @@ Result<ToLeader> LeaderMessageReader::progress(const proto::NodeProgress& from) 
     const Field item{&at, "links", i};
     const auto& told = from.links(i);
     to.links.push_back({epoch(told.epoch(), static_cast<std::uint32_t>(i), {&item, "epoch"}), told.finished_below(),
-                        number(told.started_below(), {&item, "started_below"})});
+                        checks_.at_most(told.started_below(), facts_.next_number, {&item, "started_below"})});
     checks_.require(told.finished_below() <= told.started_below(), {&item, "finished_below"},
                     "beyond what has been started");
   }

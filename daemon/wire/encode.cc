@@ -37,189 +37,214 @@ void write(const CollectiveSpec& from, proto::OperationSpec& to) {
 }
 
 // One function for each message. The messages that go both ways are written into either envelope.
+void put(const Join& from, proto::ToLeader& out) {
+  auto& join = *out.mutable_join();
+  join.set_host(from.host);
+  join.set_deft_version(from.deft_version);
+  join.set_world(from.world);
+  join.mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
+  for (const auto& [name, value] : from.settings) {
+    auto& setting = *join.add_settings();
+    setting.set_name(name);
+    setting.set_value(value);
+  }
+  write(from.links, *join.mutable_links());
+  if (from.refusal) write(*from.refusal, *join.mutable_refusal());
+}
+
+void put(const LinksOpen&, proto::ToLeader& out) { out.mutable_links_open(); }
+
+void put(const Declare& from, proto::ToLeader& out) {
+  auto& declare = *out.mutable_declare();
+  declare.set_group(from.group);
+  declare.set_name(from.name);
+  declare.set_slots(from.slots);
+  declare.set_reduce_op(static_cast<std::uint32_t>(from.op));
+  for (const auto& spec : from.tensors) {
+    auto& tensor = *declare.add_tensors();
+    tensor.set_name(spec.name);
+    tensor.set_dtype(static_cast<std::uint32_t>(spec.dtype));
+    tensor.set_forward_position(spec.forward_position);
+    tensor.mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
+  }
+}
+
+void put(const OperationReady& from, proto::ToLeader& out) {
+  auto& ready = *out.mutable_operation_ready();
+  ready.set_name(from.name);
+  for (const auto& spec : from.specs) write(spec, *ready.add_specs());
+}
+
+void put(const GradientStatistics& from, proto::ToLeader& out) {
+  auto& statistics = *out.mutable_gradient_statistics();
+  statistics.set_group(from.group);
+  statistics.set_step(from.step);
+  statistics.set_ranks(from.ranks);
+  statistics.set_local_norms(from.local_norms);
+  statistics.set_average_norms(from.average_norms);
+  statistics.set_loss(from.loss);
+  statistics.set_learning_rate(from.learning_rate);
+  statistics.set_target(from.target);
+  statistics.set_merged_as_sums(from.merged_as_sums);
+}
+
+void put(const StepTime& from, proto::ToLeader& out) { out.mutable_step_time()->set_us(from.us); }
+
+void put(const StoreSet& from, proto::ToLeader& out) {
+  out.mutable_store_set()->set_key(from.key);
+  out.mutable_store_set()->set_value(text_of(from.value));
+}
+
+void put(const StoreGet& from, proto::ToLeader& out) {
+  out.mutable_store_get()->set_request(from.request);
+  for (const auto& key : from.keys) out.mutable_store_get()->add_keys(key);
+}
+
+void put(const LinkFailed& from, proto::ToLeader& out) {
+  out.mutable_link_failed()->set_link(from.link);
+  out.mutable_link_failed()->set_epoch(from.epoch);
+  write(from.cause, *out.mutable_link_failed()->mutable_cause());
+}
+
+void put(const LinkStopped& from, proto::ToLeader& out) {
+  out.mutable_link_stopped()->set_link(from.link);
+  out.mutable_link_stopped()->set_epoch(from.epoch);
+  out.mutable_link_stopped()->set_finished_below(from.finished_below);
+}
+
+void put(const NodeProgress& from, proto::ToLeader& out) {
+  auto& progress = *out.mutable_node_progress();
+  for (const auto& link : from.links) {
+    auto& told = *progress.add_links();
+    told.set_epoch(link.epoch);
+    told.set_finished_below(link.finished_below);
+    told.set_started_below(link.started_below);
+  }
+}
+
+void put(const Joined& from, proto::ToNode& out) {
+  auto& joined = *out.mutable_joined();
+  joined.set_node(from.node);
+  for (const auto& info : from.nodes) {
+    auto& node = *joined.add_nodes();
+    node.set_host(info.host);
+    node.mutable_ranks()->Assign(info.ranks.begin(), info.ranks.end());
+    write(info.links, *node.mutable_links());
+  }
+}
+
+void put(const Begin&, proto::ToNode& out) { out.mutable_begin(); }
+
+void put(const DeclareAgreed& from, proto::ToNode& out) {
+  auto& agreed = *out.mutable_declare_agreed();
+  agreed.set_group(from.group);
+  agreed.set_hash(from.hash);
+  for (const auto& range : from.buckets) {
+    auto& bucket = *agreed.add_buckets();
+    bucket.set_offset(range.offset);
+    bucket.set_bytes(range.bytes);
+  }
+}
+
+void put(const LaunchOrder& from, proto::ToNode& out) {
+  auto& order = *out.mutable_launch_order();
+  order.set_first(from.first);
+  for (const auto& launch : from.launches) {
+    auto& to = *order.add_launches();
+    to.set_link(launch.link);
+    to.set_group(launch.group);
+    to.set_bucket(launch.bucket);
+    to.set_generation(launch.generation);
+    to.set_offset(launch.offset);
+    to.set_bytes(launch.bytes);
+    to.set_last_step(launch.last_step);
+    to.set_cycle_step(launch.cycle_step);
+  }
+}
+
+void put(const PlanOrder& from, proto::ToNode& out) {
+  auto& order = *out.mutable_plan_order();
+  order.set_group(from.group);
+  *order.mutable_plan() = messages::to_message(messages::ScheduledPlan{from.epoch, from.activation_step, from.plan});
+  order.set_reason(from.reason);
+}
+
+void put(const OperationStart& from, proto::ToNode& out) {
+  auto& start = *out.mutable_operation_start();
+  start.set_number(from.number);
+  start.set_link(from.link);
+  start.set_name(from.name);
+  start.mutable_counts()->Assign(from.counts.begin(), from.counts.end());
+}
+
+void put(const OperationFailed& from, proto::ToNode& out) {
+  out.mutable_operation_failed()->set_name(from.name);
+  write(from.error, *out.mutable_operation_failed()->mutable_error());
+}
+
+void put(const StoreValue& from, proto::ToNode& out) {
+  out.mutable_store_value()->set_request(from.request);
+  for (const auto& value : from.values) out.mutable_store_value()->add_values(text_of(value));
+}
+
+void put(const LinkStop& from, proto::ToNode& out) {
+  out.mutable_link_stop()->set_link(from.link);
+  out.mutable_link_stop()->set_epoch(from.epoch);
+  write(from.cause, *out.mutable_link_stop()->mutable_cause());
+}
+
+void put(const LinkReplaced& from, proto::ToNode& out) {
+  out.mutable_link_replaced()->set_link(from.link);
+  out.mutable_link_replaced()->set_epoch(from.epoch);
+  out.mutable_link_replaced()->set_by(from.by);
+  out.mutable_link_replaced()->set_from(from.from);
+}
+
+void put(const JobProgress& from, proto::ToNode& out) {
+  auto& progress = *out.mutable_job_progress();
+  for (const auto& link : from.links) {
+    auto& told = *progress.add_links();
+    told.set_epoch(link.epoch);
+    told.set_finished_below(link.finished_below);
+  }
+}
+
 template <typename To>
-class Writer {
- public:
-  explicit Writer(To& to) : to_(to) {}
 
-  void operator()(const Join& from) {
-    auto& join = *to_.mutable_join();
-    join.set_host(from.host);
-    join.set_deft_version(from.deft_version);
-    join.set_world(from.world);
-    join.mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
-    for (const auto& [name, value] : from.settings) {
-      auto& setting = *join.add_settings();
-      setting.set_name(name);
-      setting.set_value(value);
-    }
-    write(from.links, *join.mutable_links());
-    if (from.refusal) write(*from.refusal, *join.mutable_refusal());
-  }
-  void operator()(const LinksOpen&) { to_.mutable_links_open(); }
-  void operator()(const Declare& from) {
-    auto& declare = *to_.mutable_declare();
-    declare.set_group(from.group);
-    declare.set_name(from.name);
-    declare.set_slots(from.slots);
-    declare.set_reduce_op(static_cast<std::uint32_t>(from.op));
-    for (const auto& spec : from.tensors) {
-      auto& tensor = *declare.add_tensors();
-      tensor.set_name(spec.name);
-      tensor.set_dtype(static_cast<std::uint32_t>(spec.dtype));
-      tensor.set_forward_position(spec.forward_position);
-      tensor.mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
-    }
-  }
-  void operator()(const OperationReady& from) {
-    auto& ready = *to_.mutable_operation_ready();
-    ready.set_name(from.name);
-    for (const auto& spec : from.specs) write(spec, *ready.add_specs());
-  }
-  void operator()(const GradientStatistics& from) {
-    auto& statistics = *to_.mutable_gradient_statistics();
-    statistics.set_group(from.group);
-    statistics.set_step(from.step);
-    statistics.set_ranks(from.ranks);
-    statistics.set_local_norms(from.local_norms);
-    statistics.set_average_norms(from.average_norms);
-    statistics.set_loss(from.loss);
-    statistics.set_learning_rate(from.learning_rate);
-    statistics.set_target(from.target);
-    statistics.set_merged_as_sums(from.merged_as_sums);
-  }
-  void operator()(const StepTime& from) { to_.mutable_step_time()->set_us(from.us); }
-  void operator()(const StoreSet& from) {
-    to_.mutable_store_set()->set_key(from.key);
-    to_.mutable_store_set()->set_value(text_of(from.value));
-  }
-  void operator()(const StoreGet& from) {
-    to_.mutable_store_get()->set_request(from.request);
-    for (const auto& key : from.keys) to_.mutable_store_get()->add_keys(key);
-  }
-  void operator()(const LinkFailed& from) {
-    to_.mutable_link_failed()->set_link(from.link);
-    to_.mutable_link_failed()->set_epoch(from.epoch);
-    write(from.cause, *to_.mutable_link_failed()->mutable_cause());
-  }
-  void operator()(const LinkStopped& from) {
-    to_.mutable_link_stopped()->set_link(from.link);
-    to_.mutable_link_stopped()->set_epoch(from.epoch);
-    to_.mutable_link_stopped()->set_finished_below(from.finished_below);
-  }
-  void operator()(const NodeProgress& from) {
-    auto& progress = *to_.mutable_node_progress();
-    for (const auto& link : from.links) {
-      auto& told = *progress.add_links();
-      told.set_epoch(link.epoch);
-      told.set_finished_below(link.finished_below);
-      told.set_started_below(link.started_below);
-    }
-  }
+void put(const Heartbeat& from, To& out) {
+  out.mutable_heartbeat()->set_number(from.number);
+  out.mutable_heartbeat()->set_reply(from.reply);
+}
 
-  void operator()(const Joined& from) {
-    auto& joined = *to_.mutable_joined();
-    joined.set_node(from.node);
-    for (const auto& info : from.nodes) {
-      auto& node = *joined.add_nodes();
-      node.set_host(info.host);
-      node.mutable_ranks()->Assign(info.ranks.begin(), info.ranks.end());
-      write(info.links, *node.mutable_links());
-    }
-  }
-  void operator()(const Begin&) { to_.mutable_begin(); }
-  void operator()(const DeclareAgreed& from) {
-    auto& agreed = *to_.mutable_declare_agreed();
-    agreed.set_group(from.group);
-    agreed.set_hash(from.hash);
-    for (const auto& range : from.buckets) {
-      auto& bucket = *agreed.add_buckets();
-      bucket.set_offset(range.offset);
-      bucket.set_bytes(range.bytes);
-    }
-  }
-  void operator()(const LaunchOrder& from) {
-    auto& order = *to_.mutable_launch_order();
-    order.set_first(from.first);
-    for (const auto& launch : from.launches) {
-      auto& to = *order.add_launches();
-      to.set_link(launch.link);
-      to.set_group(launch.group);
-      to.set_bucket(launch.bucket);
-      to.set_generation(launch.generation);
-      to.set_offset(launch.offset);
-      to.set_bytes(launch.bytes);
-      to.set_last_step(launch.last_step);
-      to.set_cycle_step(launch.cycle_step);
-    }
-  }
-  void operator()(const PlanOrder& from) {
-    auto& order = *to_.mutable_plan_order();
-    order.set_group(from.group);
-    *order.mutable_plan() = messages::to_message(messages::ScheduledPlan{from.epoch, from.activation_step, from.plan});
-    order.set_reason(from.reason);
-  }
-  void operator()(const OperationStart& from) {
-    auto& start = *to_.mutable_operation_start();
-    start.set_number(from.number);
-    start.set_link(from.link);
-    start.set_name(from.name);
-    start.mutable_counts()->Assign(from.counts.begin(), from.counts.end());
-  }
-  void operator()(const OperationFailed& from) {
-    to_.mutable_operation_failed()->set_name(from.name);
-    write(from.error, *to_.mutable_operation_failed()->mutable_error());
-  }
-  void operator()(const StoreValue& from) {
-    to_.mutable_store_value()->set_request(from.request);
-    for (const auto& value : from.values) to_.mutable_store_value()->add_values(text_of(value));
-  }
-  void operator()(const LinkStop& from) {
-    to_.mutable_link_stop()->set_link(from.link);
-    to_.mutable_link_stop()->set_epoch(from.epoch);
-    write(from.cause, *to_.mutable_link_stop()->mutable_cause());
-  }
-  void operator()(const LinkReplaced& from) {
-    to_.mutable_link_replaced()->set_link(from.link);
-    to_.mutable_link_replaced()->set_epoch(from.epoch);
-    to_.mutable_link_replaced()->set_by(from.by);
-    to_.mutable_link_replaced()->set_from(from.from);
-  }
-  void operator()(const JobProgress& from) {
-    auto& progress = *to_.mutable_job_progress();
-    for (const auto& link : from.links) {
-      auto& told = *progress.add_links();
-      told.set_epoch(link.epoch);
-      told.set_finished_below(link.finished_below);
-    }
-  }
+template <typename To>
 
-  void operator()(const Heartbeat& from) {
-    to_.mutable_heartbeat()->set_number(from.number);
-    to_.mutable_heartbeat()->set_reply(from.reply);
-  }
-  void operator()(const Failure& from) {
-    write(from.error, *to_.mutable_failure());
-    to_.mutable_failure()->set_suspected(from.suspected);
-  }
-  void operator()(const Leave& from) {
-    to_.mutable_leave()->mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
-  }
-  void operator()(const Stalled& from) {
-    to_.mutable_stalled()->set_rank(from.rank);
-    to_.mutable_stalled()->set_tensor(from.tensor);
-    to_.mutable_stalled()->set_step(from.step);
-    to_.mutable_stalled()->set_age_ms(from.age_ms);
-  }
-  void operator()(const Waiting& from) {
-    to_.mutable_waiting()->set_group(from.group);
-    to_.mutable_waiting()->set_bucket(from.bucket);
-    to_.mutable_waiting()->set_generation(from.generation);
-  }
+void put(const Failure& from, To& out) {
+  write(from.error, *out.mutable_failure());
+  out.mutable_failure()->set_suspected(from.suspected);
+}
 
- private:
-  To& to_;
-};
+template <typename To>
+
+void put(const Leave& from, To& out) {
+  out.mutable_leave()->mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
+}
+
+template <typename To>
+
+void put(const Stalled& from, To& out) {
+  out.mutable_stalled()->set_rank(from.rank);
+  out.mutable_stalled()->set_tensor(from.tensor);
+  out.mutable_stalled()->set_step(from.step);
+  out.mutable_stalled()->set_age_ms(from.age_ms);
+}
+
+template <typename To>
+
+void put(const Waiting& from, To& out) {
+  out.mutable_waiting()->set_group(from.group);
+  out.mutable_waiting()->set_bucket(from.bucket);
+  out.mutable_waiting()->set_generation(from.generation);
+}
 
 proto::Envelope envelope_of(const Header& header) {
   proto::Envelope envelope;
@@ -233,13 +258,13 @@ proto::Envelope envelope_of(const Header& header) {
 
 std::string encode(const Header& header, const ToLeader& message) {
   proto::Envelope envelope = envelope_of(header);
-  std::visit(Writer(*envelope.mutable_to_leader()), message);
+  std::visit([&](const auto& one) { put(one, *envelope.mutable_to_leader()); }, message);
   return envelope.SerializeAsString();
 }
 
 std::string encode(const Header& header, const ToNode& message) {
   proto::Envelope envelope = envelope_of(header);
-  std::visit(Writer(*envelope.mutable_to_node()), message);
+  std::visit([&](const auto& one) { put(one, *envelope.mutable_to_node()); }, message);
   return envelope.SerializeAsString();
 }
 

@@ -29,19 +29,6 @@ using Peer = std::string;  // names a connection of the control plane; empty: th
 
 namespace wire {
 
-// Limits of what a message may hold. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
-inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
-inline constexpr std::uint32_t kMaxLocalSize = 4096;    // ranks of a node
-inline constexpr std::size_t kMaxNameBytes = 255;       // of jobs, hosts, links, groups, settings, versions
-inline constexpr std::size_t kMaxLongNameBytes = 4096;  // of tensors, and of collectives, which are named after tensors
-inline constexpr std::size_t kMaxTextBytes = 64 << 10;  // of a text for people, or of a setting's value
-inline constexpr std::size_t kMaxLinks = 256;           // of a job
-inline constexpr std::uint32_t kMaxGroups = 1024;       // of a job
-inline constexpr std::size_t kMaxSettings = 256;
-inline constexpr std::size_t kMaxStoreKeyBytes = 1024;
-inline constexpr std::size_t kMaxStoreKeys = 1 << 16;  // in one STORE_GET
-inline constexpr std::size_t kMaxStoreValueBytes = 4 << 20;
-
 struct LinkAddress {
   std::string name = {};     // backend:interface
   std::string address = {};  // of the node that tells it
@@ -49,7 +36,6 @@ struct LinkAddress {
 };
 
 // --- Both ways ---
-
 struct Heartbeat {
   std::uint64_t number = 0;
   bool reply = false;  // false: the receiver answers it
@@ -78,7 +64,6 @@ struct Waiting {  // this bucket is ready on the sender, and the leader has not 
 };
 
 // --- From a node to the leader ---
-
 struct Join {
   std::string host = {}, deft_version = {};
   std::uint32_t world = 0;
@@ -162,7 +147,6 @@ struct NodeProgress {  // how far a node is
 };
 
 // --- From the leader to a node ---
-
 struct NodeInfo {
   std::string host = {};
   std::vector<std::uint32_t> ranks = {};  // by local rank

@@ -277,8 +277,8 @@ JobSettings settings() {
 }
 
 // A leader in the state that testing::leader_facts describes, as far as messages bring it there.
-struct Running {
-  Running() : leader(reactor, "job", 7, settings(), 4, [](const Peer&, const wire::ToNode&) {}) {
+struct Running : Outbox {
+  Running() : leader(clock, *this, {"job", 7, 4}, settings()) {
     auto join = std::get<wire::Join>(testing::messages_to_leader().front());
     join.refusal.reset();
     leader.receive("b", join);
@@ -288,7 +288,9 @@ struct Running {
     for (const Peer node : {"", "b"}) leader.receive(node, testing::messages_to_leader().at(2));
     leader.bucket_ready(0, 0, 0);
   }
-  Reactor reactor;
+  void send(std::span<const Peer> nodes, const wire::ToNode&) override { sent += nodes.size(); }
+  std::size_t sent = 0;
+  ManualClock clock;
   Leader leader;
 };
 

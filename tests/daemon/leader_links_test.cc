@@ -16,11 +16,9 @@ JobSettings settings() {
 }
 
 // Two nodes with two or three links, and a group of one bucket of 1 MiB.
-struct World {
+struct World : Outbox {
   explicit World(std::vector<std::string> names)
-      : links(std::move(names)), leader(reactor, "job", 7, settings(), 2, [this](const Peer& to, wire::ToNode message) {
-          sent.emplace_back(to, std::move(message));
-        }) {
+      : links(std::move(names)), leader(clock, *this, {"job", 7, 2}, settings()) {
     for (const Peer& from : kNodes) {
       wire::Join join{.host = {}, .deft_version = {}, .world = 2, .ranks = {from.empty() ? 0U : 1U}};
       for (const auto& name : links) join.links.push_back({name, ""});
@@ -45,13 +43,17 @@ struct World {
       progress.links.push_back({leader_epoch[i], i == 1 ? finished : started, started});
     leader.receive(from, std::move(progress));
   }
+  void send(std::span<const Peer> nodes, const wire::ToNode& message) override {
+    for (const Peer& to : nodes) sent.emplace_back(to, message);
+  }
   // Tells how far the nodes are, again and again.
   void live_for(TimeUs us, std::uint64_t finished, std::uint64_t started) {
-    const TimeUs until = MonotonicClock::now() + us;
-    while (MonotonicClock::now() < until) {
-      for (const Peer& from : kNodes) progress(from, finished, started);
-      reactor.after(20'000, [this] { reactor.stop(); });
-      reactor.run();
+    live_for(us, finished, {started, started});
+  }
+  void live_for(TimeUs us, std::uint64_t finished, std::array<std::uint64_t, 2> started) {
+    for (const TimeUs until = clock.now_us() + us; clock.now_us() < until; clock.advance(20'000)) {
+      for (std::size_t node = 0; node < 2; ++node) progress(kNodes[node], finished, started[node]);
+      leader.tick();
     }
   }
 
@@ -77,7 +79,7 @@ struct World {
 
   std::vector<std::string> links;
   std::vector<std::uint32_t> leader_epoch = std::vector<std::uint32_t>(3);
-  Reactor reactor;
+  ManualClock clock;
   std::vector<std::pair<Peer, wire::ToNode>> sent;
   Leader leader;
 };
@@ -157,13 +159,7 @@ TEST(LeaderLinks, ALinkStallsWhenAllNodesHaveStartedWhatDoesNotEnd) {
 
 TEST(LeaderLinks, ANodeThatIsNotThereYetIsNoStall) {
   World world({"gloo:eth0", "gloo:eth1"});
-  const TimeUs until = MonotonicClock::now() + kTimeoutUs;
-  while (MonotonicClock::now() < until) {
-    world.progress("", 5, 9);
-    world.progress("b", 5, 5);  // a worker is still computing
-    world.reactor.after(20'000, [&] { world.reactor.stop(); });
-    world.reactor.run();
-  }
+  world.live_for(kTimeoutUs, 5, {9, 5});  // a worker of the other node is still computing
   EXPECT_TRUE(world.stops().empty());
 }
 

@@ -1,0 +1,228 @@
+#include "daemon/leader/group_coordinator.h"
+
+#include <glog/logging.h>
+
+#include <algorithm>
+
+#include "core/base/policy_traits.h"
+#include "core/model/tensors.h"
+#include "core/partition/bucketing.h"
+#include "core/sched/profile_meter.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::size_t kPlansShown = 8;
+
+nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change) {
+  const model::Plan& plan = change.plan;
+  nlohmann::json links = nlohmann::json::array();
+  for (const auto& link : change.links) links.push_back({{"bytes_per_us", link.bytes_per_us}});
+  return {{"group", group},
+          {"epoch", epoch},
+          {"from_step", change.step},
+          {"period_steps", plan.period_steps},
+          {"cycle", model::to_text(model::cycles_of(plan))},  // as the option plan takes it
+          {"updates_per_step", plan.updates_per_step()},
+          {"stale_share", plan.stale_share()},
+          {"max_staleness_steps", plan.max_staleness()},
+          {"max_merged_steps", plan.max_merged()},
+          {"step_us", plan.step_us},
+          {"compute_us", plan.compute_us},
+          {"links", links},
+          {"reason", change.reason}};
+}
+
+// "0-3 4 5-9", of so many buckets.
+std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::size_t buckets) {
+  constexpr std::size_t kMostShown = 64;
+  std::string text;
+  for (std::size_t i = 0; i < starts.size(); ++i) {
+    if (i == kMostShown) return text + " ...";
+    const std::size_t last = (i + 1 < starts.size() ? starts[i + 1] : buckets) - 1;
+    text += (i == 0 ? "" : " ") + std::to_string(starts[i]);
+    if (last > starts[i]) text += "-" + std::to_string(last);
+  }
+  return text;
+}
+
+}  // namespace
+
+// FNV-1a over everything that must be the same on all nodes.
+std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed) {
+  std::uint64_t hash = 14695981039346656037ULL;
+  const auto mix = [&hash](std::string_view text) {
+    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    hash = (hash ^ 0xff) * 1099511628211ULL;
+  };
+  for (const auto& spec : specs) {
+    mix(spec.describe());
+    mix(std::to_string(spec.forward_position));
+  }
+  for (const auto& bucket : agreed.buckets) mix(std::to_string(bucket.offset) + "+" + std::to_string(bucket.bytes));
+  return hash;
+}
+
+Result<std::optional<wire::DeclareAgreed>> GroupCoordinator::declare(std::size_t node, wire::Declare declare,
+                                                                     const LinkFailover& links,
+                                                                     const NameOfNode& name_of) {
+  if (agreed()) return std::nullopt;
+  declared_[node] = std::move(declare);
+  for (const auto& declared : declared_)
+    if (!declared) return std::nullopt;
+  if (const auto text = difference(name_of))
+    return fail(ErrorKind::kMismatch, *text, "all ranks must train the same model, declared in the same order");
+  auto agreement = agree(links);
+  if (!agreement) return tl::unexpected(agreement.error().in("group '" + declared_.front()->name + "'"));
+  return std::move(*agreement);
+}
+
+std::optional<std::string> GroupCoordinator::difference(const NameOfNode& name_of) const {
+  const wire::Declare& first = *declared_.front();
+  for (std::size_t node = 1; node < declared_.size(); ++node) {
+    const wire::Declare& other = *declared_[node];
+    if (other.slots != first.slots || other.op != first.op || other.name != first.name)
+      return "group " + std::to_string(id_.group) + " is '" + first.name + "' on " + name_of(0) + " and '" +
+             other.name + "', with other slots or another reduction, on " + name_of(node);
+    auto text = model::first_difference(first.tensors, name_of(0), other.tensors, name_of(node));
+    if (!text.empty()) return text;
+  }
+  return std::nullopt;
+}
+
+Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
+  const wire::Declare& first = *declared_.front();
+  auto layout = model::lay_out(first.tensors, first.slots);
+  if (!layout) return tl::unexpected(layout.error());
+  const Config& options = settings_.options;
+  const std::uint64_t partition_bytes = options.bytes("partition_bytes");
+  auto buckets = partition::cut_buckets(
+      first.tensors, *layout,
+      {options.text("bucketing"), settings_.policy, options.bytes("bucket_bytes"), partition_bytes});
+  if (!buckets) return tl::unexpected(buckets.error());
+  wire::DeclareAgreed agreement{.group = id_.group, .buckets = {}, .hash = 0};
+  for (const auto& bucket : *buckets) agreement.buckets.push_back({bucket.offset, bucket.bytes});
+  agreement.hash = group_hash(first.tensors, agreement);
+  sched::Setup setup;
+  setup.policy = settings_.policy;
+  setup.buckets = std::move(*buckets);
+  for (std::uint32_t link = 0; link < links.size(); ++link) setup.links.push_back(links.cost(link));
+  setup.partition_bytes = partition_bytes;
+  setup.credit_bytes = options.bytes("credit_bytes");
+  setup.limits = limits();
+  setup.pinned = settings_.plan;
+  setup.reports_updates = false;  // workers date them by their own schedule
+  setup.guard = preserver_ = make_preserver(setup.limits);
+  auto scheduler = sched::make_scheduler(setup);
+  if (!scheduler) return tl::unexpected(scheduler.error());
+  scheduler_ = sched::measured(std::move(*scheduler), setup);
+  schedules_.resize(agreement.buckets.size());
+  for (std::uint32_t link = 0; link < links.size(); ++link)
+    if (!links.lost(link).empty()) scheduler_->link_lost(link);
+  LOG(INFO) << "[" << id_.job << "] group '" << first.name << "': " << first.tensors.size() << " tensors, "
+            << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
+  return agreement;
+}
+
+plan::Limits GroupCoordinator::limits() const {
+  plan::Limits limits = plan::training_limits();
+  const Config& options = settings_.options;
+  limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
+  limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
+  limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
+  limits.set_slots(declared_.front()->slots);
+  return limits;
+}
+
+// Only a policy's own plans that may delay something are judged.
+std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Limits& limits) const {
+  if (settings_.options.text("preserver") == "off" || settings_.plan ||
+      !find_policy(settings_.policy)->delays_updates || limits.max_staleness_steps == 0)
+    return nullptr;
+  return std::make_shared<PlanPreserver>(id_.world, declared_.size(), settings_.options.number("preserver_epsilon"),
+                                         settings_.timeout_us / 10);
+}
+
+void GroupCoordinator::bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us) {
+  if (bucket == 0) newest_ = std::max(newest_, generation);
+  scheduler_->bucket_ready(bucket, schedules_[bucket].at(generation).last_step, now_us);
+}
+
+Result<void> GroupCoordinator::flushed(std::uint64_t step, TimeUs now_us) {
+  const auto far_ahead = [&] {
+    return schedules_.front().of_step(step - 1).generation > newest_ + declared_.front()->slots + 1;
+  };
+  if (!agreed() || step == 0 || far_ahead())
+    return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");
+  model::cut(schedules_, step);
+  scheduler_->flushed(step, now_us);
+  return {};
+}
+
+const sched::Launch* GroupCoordinator::outstanding(std::uint64_t number) const {
+  const auto it = outstanding_.find(number);
+  return it == outstanding_.end() ? nullptr : &it->second;
+}
+
+void GroupCoordinator::finished(std::uint64_t number, TimeUs now_us) {
+  const auto launch = outstanding_.extract(number);
+  if (launch) scheduler_->part_finished(launch.mapped(), now_us);
+}
+
+void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientStatistics& statistics) {
+  if (preserver_) preserver_->take(node, statistics);
+}
+
+std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
+  note_fusion();
+  const auto change = scheduler_->take_switch();
+  if (!change) return std::nullopt;
+  model::follow(schedules_, change->step, model::cycles_of(change->plan));
+  plans_.push_back(summary(id_.group, ++epoch_, *change));
+  if (change->decision && preserver_) {
+    plans_.back()["judgement"] = to_json(*change->decision);
+    plans_.back()["judgement"]["statistics"] = preserver_->statistics();
+  }
+  if (plans_.size() > kPlansShown) plans_.erase(plans_.begin());
+  LOG(INFO) << "[" << id_.job << "] plan " << epoch_ << " from step " << change->step << " on, because of "
+            << change->reason << ": " << plans_.back().dump();
+  return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
+}
+
+void GroupCoordinator::note_fusion() {
+  const auto change = scheduler_->take_fusion();
+  if (!change) return;
+  merging_ = {{"group", id_.group},
+              {"from_step", change->step},
+              {"buckets", schedules_.size()},
+              {"transfers", change->starts.size()},
+              {"groups", describe_groups(change->starts, schedules_.size())},
+              {"reason", change->reason}};
+  LOG(INFO) << "[" << id_.job << "] merged " << schedules_.size() << " buckets into " << change->starts.size()
+            << " transfers from step " << change->step << " on, because of " << change->reason << ": "
+            << merging_["groups"].get<std::string>();
+}
+
+std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& links, TimeUs now_us) {
+  const auto launches = scheduler_->take_launches(now_us);
+  if (launches.empty()) return std::nullopt;
+  wire::LaunchOrder order{.first = links.next_number(), .launches = {}};
+  order.launches.reserve(launches.size());
+  for (const auto& launch : launches) {
+    outstanding_.emplace(links.order(launch.link, launch.bytes), launch);
+    const model::UpdateWindow when = schedules_[launch.bucket].at(launch.generation);
+    order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
+                              when.last_step, when.cycle_step});
+  }
+  return order;
+}
+
+void GroupCoordinator::add_status(nlohmann::json& plans, nlohmann::json& merging, nlohmann::json& preserver) const {
+  for (const auto& plan : plans_) plans.push_back(plan);
+  if (!merging_.is_null()) merging.push_back(merging_);
+  if (!preserver_) return;
+  preserver.push_back(preserver_->status());
+  preserver.back()["group"] = id_.group;
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,92 @@
+// One group of gradients, on the leader: agrees its declaration, drives its scheduler, and keeps what its launches and plans are.
+//
+//   GroupCoordinator group({job, id, world}, settings, nodes);
+//   auto agreed = group.declare(node, declare, links, name_of);      // once all nodes have: DECLARE_AGREED to all
+//   group.bucket_ready(bucket, generation, now_us);                  // events of the leader's own node ...
+//   if (auto plan = group.take_plan()) ...                           // ... then PLAN_ORDER to all, before
+//   if (auto order = group.take_launches(links, now_us)) ...         // LAUNCH_ORDER to all
+//   if (const auto* launch = group.outstanding(number)) group.finished(number, now_us);
+//
+// Every event but a declaration needs agreed(). No I/O, no clock. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "core/model/update_schedule.h"
+#include "core/sched/scheduler.h"
+#include "daemon/base/settings.h"
+#include "daemon/leader/link_failover.h"
+#include "daemon/leader/plan_preserver.h"
+#include "daemon/wire/messages.h"
+
+namespace deft::daemon {
+
+class GroupCoordinator {
+ public:
+  using NameOfNode = std::function<std::string(std::size_t node)>;  // "rank 2", for errors
+
+  struct Identity {
+    std::string job;  // for the log
+    std::uint32_t group = 0;
+    std::uint32_t world = 1;
+  };
+
+  // `settings` outlives the group.
+  GroupCoordinator(Identity id, const JobSettings& settings, std::size_t nodes)
+      : id_(std::move(id)), settings_(settings), declared_(nodes) {}
+
+  // Node `node` declares the group. Gives the agreement when it is the last one; nothing before that, or if it is agreed already.
+  // kMismatch: the nodes declare differently, and both are named.
+  Result<std::optional<wire::DeclareAgreed>> declare(std::size_t node, wire::Declare declare, const LinkFailover& links,
+                                                     const NameOfNode& name_of);
+  [[nodiscard]] bool agreed() const { return scheduler_ != nullptr; }
+  [[nodiscard]] std::size_t buckets() const { return schedules_.size(); }  // 0: not agreed
+  [[nodiscard]] sched::Scheduler& scheduler() { return *scheduler_; }
+
+  void bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us);
+  // Rank 0 ended the generation under way before `step`. kViolation for a step that is far ahead.
+  Result<void> flushed(std::uint64_t step, TimeUs now_us);
+  // A launch that is not finished on the own node; null: it is none of this group, or finished.
+  [[nodiscard]] const sched::Launch* outstanding(std::uint64_t number) const;
+  void finished(std::uint64_t number, TimeUs now_us);  // of an outstanding launch
+  void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
+
+  // What the scheduler decided since the last call; a plan must reach the nodes before the launches.
+  std::optional<wire::PlanOrder> take_plan();
+  std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
+
+  [[nodiscard]] std::size_t outstanding_launches() const { return outstanding_.size(); }
+  // Appends this group's newest plans, what it merges, and its preserver.
+  void add_status(nlohmann::json& plans, nlohmann::json& merging, nlohmann::json& preserver) const;
+
+ private:
+  [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
+  Result<wire::DeclareAgreed> agree(const LinkFailover& links);
+  [[nodiscard]] plan::Limits limits() const;
+  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
+  void note_fusion();
+
+  const Identity id_;
+  const JobSettings& settings_;
+  std::vector<std::optional<wire::Declare>> declared_;  // by node
+  std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
+  std::shared_ptr<PlanPreserver> preserver_;            // null: its plans are not judged
+  std::vector<model::UpdateSchedule> schedules_;        // of the buckets: from plans and rank 0's flushes
+  std::map<std::uint64_t, sched::Launch> outstanding_;  // by number
+  std::uint64_t newest_ = 0;                            // generation of bucket 0 that was ready
+  std::uint64_t epoch_ = 0;                             // plans so far
+  nlohmann::json plans_ = nlohmann::json::array();      // the newest ones, for the status
+  nlohmann::json merging_;                              // what is merged now, likewise; null: nothing was chosen yet
+};
+
+// The hash of a group's declaration and buckets, which every node computes for itself.
+std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed);
+
+}  // namespace deft::daemon

@@ -1,0 +1,85 @@
+// Collectives on the leader: they run when all ask alike, and nodes that do not ask are named.
+#include "daemon/leader/collective_coordinator.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::daemon {
+namespace {
+
+constexpr CollectiveCoordinator::Timing kTiming{
+    .heartbeat_us = 10, .warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
+
+wire::OperationReady ask(std::uint32_t rank, std::uint64_t count, ipc::Collective kind = ipc::Collective::kAllReduce,
+                         std::uint64_t capacity = 0, std::uint32_t root = 0) {
+  wire::CollectiveSpec spec{.rank = rank, .collective = kind, .root = root, .count = count, .capacity = capacity};
+  return {"loss", {spec}};
+}
+
+bool nobody(std::size_t) { return false; }
+
+TEST(CollectiveCoordinator, IsReadyWhenTheLastNodeAsks) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  EXPECT_FALSE(collectives.ask(1, ask(1, 5), 0));
+  EXPECT_FALSE(collectives.ask(1, ask(1, 5), 0)) << "the same node again";
+  const auto ready = collectives.ask(0, ask(0, 5), 0);
+  ASSERT_TRUE(ready);
+  EXPECT_FALSE(ready->mismatch);
+  EXPECT_EQ(ready->name, "loss");
+  EXPECT_EQ(ready->counts, (std::vector<std::uint64_t>{5, 5}));
+  EXPECT_EQ(ready->bytes, 20U);
+  EXPECT_FALSE(collectives.ask(0, ask(0, 5), 0)) << "the name may be used anew";
+}
+
+TEST(CollectiveCoordinator, NamesBothSidesOfAMismatch) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 6), 0);
+  const auto ready = collectives.ask(1, ask(1, 5), 0);
+  ASSERT_TRUE(ready && ready->mismatch);
+  EXPECT_EQ(ready->mismatch->what,
+            "'loss' is an allreduce of 6 float32 (sum) on rank 0 and an allreduce of 5 float32 (sum) on rank 1");
+}
+
+TEST(CollectiveCoordinator, BlocksOfAnAllGatherMustAddUp) {
+  constexpr auto kGather = ipc::Collective::kAllGather;
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 2, kGather, 7), 0);
+  const auto wrong = collectives.ask(1, ask(1, 4, kGather, 7), 0);
+  EXPECT_EQ(wrong->mismatch->what, "'loss': the ranks bring 6 elements where 7 are expected");
+  collectives.ask(0, ask(0, 3, kGather, 7), 0);
+  const auto right = collectives.ask(1, ask(1, 4, kGather, 7), 0);
+  EXPECT_FALSE(right->mismatch);
+  EXPECT_EQ(right->counts, (std::vector<std::uint64_t>{3, 4}));
+}
+
+TEST(CollectiveCoordinator, ARootThatIsNoRankFailsTheCollectiveAlone) {
+  CollectiveCoordinator collectives(1, 2, kTiming);
+  const auto ready = collectives.ask(0, ask(0, 1, ipc::Collective::kBroadcast, 0, 2), 0);
+  ASSERT_TRUE(ready && ready->mismatch);
+  EXPECT_EQ(ready->mismatch->what, "'loss': there is no rank 2");
+}
+
+TEST(CollectiveCoordinator, ReportsWhoOwesARequestOnceAnInterval) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 5), 0);
+  std::vector<TimeUs> told;
+  for (TimeUs now = 0; now <= 400; now += kTiming.heartbeat_us)
+    for (const auto& owed : collectives.watch(now, nobody)) {
+      EXPECT_EQ(owed.node, 1U);
+      EXPECT_FALSE(owed.too_long || owed.gone);
+      told.push_back(owed.age_us);
+    }
+  EXPECT_EQ(told, (std::vector<TimeUs>{100, 200, 300, 400}));
+  EXPECT_TRUE(collectives.watch(1001, nobody).back().too_long);
+}
+
+TEST(CollectiveCoordinator, WhatNeedsANodeThatEndedFailsSoon) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 5), 0);
+  const auto gone = [](std::size_t node) { return node == 1; };
+  EXPECT_TRUE(collectives.watch(50, gone).empty());
+  ASSERT_EQ(collectives.watch(51, gone).size(), 1U);
+  EXPECT_TRUE(collectives.watch(51, gone).front().gone);
+}
+
+}  // namespace
+}  // namespace deft::daemon

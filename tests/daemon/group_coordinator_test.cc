@@ -1,0 +1,145 @@
+// A group of gradients on the leader: agreeing on it, its launches, its plans.
+#include "daemon/leader/group_coordinator.h"
+
+#include <gtest/gtest.h>
+
+namespace deft::daemon {
+namespace {
+
+JobSettings settings(const std::string& policy = "fifo") {
+  return job_settings(Config(),
+                      "bucket_bytes=1MB\npartition_bytes=64KB\nmax_merged_steps=4\nmax_stale_percent=100\ntimeout=60s\n"
+                      "policy=" +
+                          policy + "\n")
+      .value();
+}
+
+std::string name_of(std::size_t node) { return "rank " + std::to_string(node); }
+
+struct Group {
+  explicit Group(const std::string& policy = "fifo")
+      : chosen(settings(policy)),
+        links({{"gloo:eth0", 200, 1000}, {"gloo:eth1", 200, 1000}}, 2, {60'000'000, 1'000'000}),
+        group({"job", 3, 2}, chosen, 2) {}
+
+  Result<std::optional<wire::DeclareAgreed>> declare(std::size_t node, std::uint64_t elements = 1 << 18,
+                                                     std::uint32_t slots = 4) {
+    return group.declare(node, {3, "sgd", {{"fc.weight", model::DType::kFloat32, {elements}}}, slots}, links, name_of);
+  }
+  void agree() {
+    for (const std::size_t node : {0, 1}) ASSERT_TRUE(declare(node));
+    ASSERT_TRUE(group.agreed());
+  }
+
+  const JobSettings chosen;
+  LinkFailover links;
+  GroupCoordinator group;
+};
+
+TEST(GroupCoordinator, AgreesWhenTheLastNodeDeclaresAlike) {
+  Group world;
+  const auto first = world.declare(0);
+  ASSERT_TRUE(first);
+  EXPECT_FALSE(*first);
+  EXPECT_EQ(world.group.buckets(), 0U);
+  const auto last = world.declare(1);
+  ASSERT_TRUE(last && *last);
+  EXPECT_EQ((*last)->group, 3U);
+  EXPECT_EQ((*last)->buckets.size(), world.group.buckets());
+  std::uint64_t bytes = 0;
+  for (const auto& bucket : (*last)->buckets) bytes += bucket.bytes;
+  EXPECT_EQ(bytes, std::uint64_t{1} << 20);
+  EXPECT_EQ((*last)->hash, group_hash({{"fc.weight", model::DType::kFloat32, {1 << 18}}}, **last));
+  EXPECT_FALSE(*world.declare(1)) << "agreed already";
+}
+
+TEST(GroupCoordinator, NamesWhatTheNodesDeclareDifferently) {
+  Group tensors;
+  ASSERT_TRUE(tensors.declare(0));
+  EXPECT_EQ(tensors.declare(1, 7).error().what,
+            "tensor 0 is fc.weight float32 [262144] on rank 0 and fc.weight float32 [7] on rank 1");
+  Group slots;
+  ASSERT_TRUE(slots.declare(0));
+  EXPECT_EQ(slots.declare(1, 1 << 18, 2).error().what,
+            "group 3 is 'sgd' on rank 0 and 'sgd', with other slots or another reduction, on rank 1");
+}
+
+TEST(GroupCoordinator, OrdersEveryByteOfAReadyBucketOnceAndInOneCount) {
+  Group world;
+  world.agree();
+  world.links.order(0, 1);  // a collective
+  world.group.bucket_ready(0, 0, 0);
+  const auto order = world.group.take_launches(world.links, 0);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(order->first, 1U);
+  std::uint64_t bytes = 0;
+  for (const auto& launch : order->launches) {
+    EXPECT_EQ(launch.group, 3U);
+    EXPECT_EQ(launch.last_step, 0U);
+    bytes += launch.bytes;
+  }
+  EXPECT_EQ(bytes, std::uint64_t{1} << 20);
+  EXPECT_EQ(world.group.outstanding_launches(), order->launches.size());
+  EXPECT_EQ(world.links.next_number(), 1 + order->launches.size());
+  EXPECT_FALSE(world.group.take_launches(world.links, 0)) << "given once";
+}
+
+TEST(GroupCoordinator, KnowsItsOwnLaunchesUntilTheyHaveFinished) {
+  Group world;
+  world.agree();
+  world.group.bucket_ready(0, 0, 0);
+  const auto order = world.group.take_launches(world.links, 0);
+  ASSERT_TRUE(order);
+  EXPECT_EQ(world.group.outstanding(order->launches.size()), nullptr);
+  ASSERT_NE(world.group.outstanding(0), nullptr);
+  EXPECT_EQ(world.group.outstanding(0)->bytes, order->launches[0].bytes);
+  for (std::uint64_t number = 0; number < order->launches.size(); ++number) world.group.finished(number, 10);
+  world.group.finished(0, 10);
+  EXPECT_EQ(world.group.outstanding_launches(), 0U);
+}
+
+TEST(GroupCoordinator, ALinkThatIsLostWhenTheGroupIsAgreedIsNeverChosen) {
+  Group world;
+  ASSERT_TRUE(world.links.lose({1, 0, {ErrorKind::kLost, "cut", "", {}}}, true, 0));
+  world.agree();
+  world.group.bucket_ready(0, 0, 0);
+  const auto order = world.group.take_launches(world.links, 0);
+  ASSERT_TRUE(order);
+  for (const auto& launch : order->launches) EXPECT_EQ(launch.link, 0U);
+}
+
+TEST(GroupCoordinator, RefusesAFlushThatIsFarAheadOrOfNoGroup) {
+  Group world;
+  EXPECT_FALSE(world.group.flushed(1, 0)) << "not agreed";
+  world.agree();
+  EXPECT_FALSE(world.group.flushed(0, 0));
+  EXPECT_TRUE(world.group.flushed(3, 0));
+  EXPECT_EQ(world.group.flushed(1000, 0).error().kind, ErrorKind::kViolation);
+}
+
+// Steps take next to no time here, so updates have to be merged.
+TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
+  Group world("knapsack");
+  world.agree();
+  std::optional<wire::PlanOrder> plan;
+  for (std::uint64_t step = 0; step < 10 && !plan; ++step) {
+    const TimeUs now = static_cast<TimeUs>(step) * 30;
+    world.group.scheduler().stage_began(sched::Stage::kForward, step, now, 0);
+    world.group.scheduler().stage_began(sched::Stage::kBackward, step, now + 10, 0);
+    for (model::BucketIndex bucket = 0; bucket < world.group.buckets(); ++bucket)
+      world.group.bucket_ready(bucket, step, now + 20);
+    plan = world.group.take_plan();
+    world.group.take_launches(world.links, now + 20);
+  }
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->group, 3U);
+  EXPECT_EQ(plan->epoch, 1U);
+  EXPECT_FALSE(plan->reason.empty());
+  nlohmann::json plans = nlohmann::json::array(), merging = plans, preserver = plans;
+  world.group.add_status(plans, merging, preserver);
+  ASSERT_EQ(plans.size(), 1U);
+  EXPECT_EQ(plans[0]["from_step"], plan->activation_step);
+}
+
+}  // namespace
+}  // namespace deft::daemon
