@@ -26,8 +26,9 @@ std::uint64_t PartPlacer::part_limit() const {
 }
 
 std::uint64_t PartPlacer::most_room() const {
+  const model::LinkIndex links = board_.count();
   std::uint64_t most = 0;
-  for (model::LinkIndex link = 0; link < board_.count(); ++link)
+  for (model::LinkIndex link = 0; link < links; ++link)
     most = std::max(most, board_.room_bytes(link, draft_.planned_bytes[link]));
   return most;
 }
@@ -43,13 +44,16 @@ bool PartPlacer::any_fits(std::size_t position) const {
 }
 
 model::LinkIndex PartPlacer::give_to_earliest(std::uint64_t bytes) {
+  const LinkBoard& board = board_;
+  std::vector<double>& free_at_us = draft_.free_at_us;
+  const model::LinkIndex links = board.count();
   model::LinkIndex best = 0;
-  double best_finish = draft_.free_at_us[0] + board_.cost_us(0, bytes);
-  for (model::LinkIndex link = 1; link < board_.count(); ++link) {
-    const double finish = draft_.free_at_us[link] + board_.cost_us(link, bytes);
+  double best_finish = free_at_us[0] + board.cost_us(0, bytes);
+  for (model::LinkIndex link = 1; link < links; ++link) {
+    const double finish = free_at_us[link] + board.cost_us(link, bytes);
     if (finish < best_finish) best = link, best_finish = finish;
   }
-  draft_.free_at_us[best] = best_finish;
+  free_at_us[best] = best_finish;
   return best;
 }
 
