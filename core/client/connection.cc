@@ -83,8 +83,9 @@ Result<void> Connection::send(std::span<const std::byte> bytes) {
   return wait([] { return false; });  // the end of the socket, or the error before it, is about to be read
 }
 
-Result<void> Connection::wait(const std::function<bool()>& done) {
+Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us) {
   if (auto ok = usable(); !ok) return ok;
+  const TimeUs began_us = waited_us == nullptr ? 0 : MonotonicClock::now();
   Lock lock(mutex_);
   ++inside_;
   bool holds = done();
@@ -95,6 +96,7 @@ Result<void> Connection::wait(const std::function<bool()>& done) {
       look_once(lock, true);
     holds = done();
   }
+  if (waited_us != nullptr) waited_us->fetch_add(MonotonicClock::now() - began_us, std::memory_order_relaxed);
   --inside_;
   if (failure_.error()) changed_.notify_all();  // a connection that is being closed waits for us
   return holds ? Result<void>{} : tl::unexpected(*failure_.error());

@@ -11,6 +11,7 @@
 // does not disturb it.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -65,8 +66,9 @@ class Connection {
   Result<void> send(std::span<const std::byte> bytes);
 
   // Waits until `done` holds, which is asked under the lock whenever something has come; or the error of a job that
-  // failed meanwhile.
-  Result<void> wait(const std::function<bool()>& done);
+  // failed meanwhile. Adds the time that it took to `waited_us` unless that is null: in here, because another thread may
+  // end the session and destroy it as soon as nobody waits any more.
+  Result<void> wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us = nullptr);
   // Takes in what has come, without waiting.
   Result<void> look();
   // Makes every thread in wait() ask its condition again.

@@ -154,10 +154,7 @@ Result<void> GradientGroup::wait(std::size_t first, std::size_t count, std::uint
   if (auto ok = check_range(first, count); !ok) return ok;
   if (auto ok = session_.connection().usable(); !ok) return ok;
   if (progress_->finished(first, count, generation)) return {};
-  const TimeUs began_us = MonotonicClock::now();
-  auto waited = session_.connection().wait([&] { return progress_->finished(first, count, generation); });
-  session_.count_waited(MonotonicClock::now() - began_us);
-  return waited;
+  return session_.wait_for_update([&] { return progress_->finished(first, count, generation); });
 }
 
 Result<bool> GradientGroup::test(std::size_t first, std::size_t count, std::uint64_t generation) {

@@ -9,6 +9,7 @@
 #pragma once
 
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -46,8 +47,9 @@ class Session final : private ArrivalReceiver {
   // `call` is called once when the job fails or the session ends, under the connection's lock; nullptr: no more.
   void on_failure(std::function<void(const Error&)> call);
 
-  // How long this worker has waited for updates: counted by who waits, taken with each stage.
-  void count_waited(TimeUs us) { waited_us_.fetch_add(us, std::memory_order_relaxed); }
+  // Connection::wait(), whose time counts as waiting for updates.
+  Result<void> wait_for_update(const std::function<bool()>& done) { return connection_.wait(done, &waited_us_); }
+  // How long this worker has waited for updates since the last call, which comes with each stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
 
  private:
