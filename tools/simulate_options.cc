@@ -85,13 +85,19 @@ const std::vector<Flag>& flags() {
       {"--partition-bytes", "N", "largest part (default: 4000000)", number<std::uint64_t>(&O::partition_bytes, 64)},
       {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
        number<std::uint64_t>(&O::credit_bytes, 1)},
-      {"--max-staleness-steps", "N", "knapsack: steps by which an update may be late; 0: none (default: 16)",
+      {"--training-limits", "", "knapsack: what training allows by default, in place of the next six flags' defaults",
+       [](O& o, const std::string&) {
+         o.limits = plan::training_limits();
+         o.slots = o.limits.max_generations;
+         return true;
+       }},
+      {"--max-staleness-steps", "N", "knapsack: steps by which an update may be stale; 0: none (default: 16)",
        limit(&plan::Limits::max_staleness_steps, 0)},
       {"--max-merged-steps", "N", "knapsack: steps whose gradients an update may merge (default: 16)",
        limit(&plan::Limits::max_merged_steps, 1)},
       {"--fresh-wait-percent", "X", "knapsack: waiting for fresh updates, in percent of compute (default: 0)",
        percent(&plan::Limits::fresh_tolerance)},
-      {"--max-late-percent", "X", "knapsack: of all bytes, how many may be merged or late (default: 100)",
+      {"--max-stale-percent", "X", "knapsack: of all bytes, how many may be merged or stale (default: 100)",
        percent(&plan::Limits::stale_share)},
       {"--link-reserve-percent", "X", "knapsack: of the links' time, how much plans leave free (default: 2)",
        percent(&plan::Limits::jitter_margin)},

@@ -134,7 +134,8 @@ class Simulator:
         chosen = {name: self._defaults[name] for name in self._shared} | {
             name: value for name, value in scheme.options if name in self._shared
         }
-        return [word for name, value in chosen.items() if value for word in (f"--{_flag(name)}", _plain(value))]
+        words = [word for name, value in chosen.items() if value for word in (f"--{_flag(name)}", _plain(value))]
+        return ["--training-limits", *words]
 
 
 def overlap(events) -> float:

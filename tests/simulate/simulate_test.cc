@@ -82,8 +82,14 @@ TEST(Simulate, KnapsackKeepsTheLimitsThatAreGiven) {
     EXPECT_GT(fresh["step_us"], free["step_us"]) << limits[0];
   }
   EXPECT_EQ(knapsack_with({"--max-staleness-steps", "1"})["max_staleness_steps"], 1);
-  EXPECT_GT(knapsack_with({"--max-late-percent", "10"})["bubble_us"], 0);
+  EXPECT_GT(knapsack_with({"--max-stale-percent", "10"})["bubble_us"], 0);
   EXPECT_LT(knapsack_with({"--link-reserve-percent", "50"})["updates_per_step"], free["updates_per_step"]);
+  const Json training = knapsack_with({"--training-limits"});
+  EXPECT_LE(training["max_staleness_steps"], 4);
+  EXPECT_EQ(training["step_us"],
+            knapsack_with({"--max-staleness-steps", "4", "--fresh-wait-percent", "1", "--slots", "4",
+                           "--max-stale-percent", "90", "--link-reserve-percent", "8"})["step_us"]);
+  EXPECT_EQ(knapsack_with({"--training-limits", "--max-staleness-steps", "0"})["max_staleness_steps"], 0);
 }
 
 TEST(Simulate, WhatIsSmallPassesOnTheLinksThatExpressNames) {
@@ -158,7 +164,7 @@ TEST(Simulate, WrongUsageIsStatusTwoAndNamed) {
       {{kVgg, "--json=yes"}, "--json takes no value"},
       {{kVgg, "--jitter", "nan"}, "'nan'"},
       {{kVgg, "--links", "a,,b"}, "'a,,b'"},
-      {{kVgg, "--max-late-percent", "101"}, "'101'"},
+      {{kVgg, "--max-stale-percent", "101"}, "'101'"},
       {{kVgg, "--max-merged-steps", "0"}, "'0'"},
       {{kVgg, "--slots", "4294967296"}, "'4294967296'"},
       {{kVgg, "--straggler", "2"}, "second node"},
