@@ -37,7 +37,7 @@ Result<void> Reactor::watch(int fd, std::uint32_t events, FdCallback callback) {
   const bool known = watched_.count(fd) != 0;
   if (epoll_ctl(epoll_.get(), known ? EPOLL_CTL_MOD : EPOLL_CTL_ADD, fd, &event) != 0)
     return fail(ErrorKind::kExhausted, std::string("cannot watch a descriptor: ") + std::strerror(errno));
-  watched_[fd] = std::make_shared<Owned<FdCallback>>(std::move(callback), current_owner());
+  watched_[fd] = std::make_shared<Owned<FdCallback>>(Owned<FdCallback>{std::move(callback), current_owner()});
   return {};
 }
 
@@ -67,7 +67,7 @@ void Reactor::cancel(TimerId timer) {
 
 Reactor::PollerId Reactor::add_poller(std::function<bool(bool)> poller) {
   const PollerId id = next_id_++;
-  pollers_[id] = std::make_shared<Owned<Poller>>(std::move(poller), current_owner());
+  pollers_[id] = std::make_shared<Owned<Poller>>(Owned<Poller>{std::move(poller), current_owner()});
   return id;
 }
 
