@@ -29,9 +29,9 @@ void check_all(std::span<const std::byte> bytes) {
   check<Declare>(bytes, MessageKind::kDeclare, 1);
   check<DeclareTensor>(bytes, MessageKind::kDeclareTensor, 1);
   check<Declared>(bytes, MessageKind::kDeclared, 0);
-  check<Heap>(bytes, MessageKind::kStagingBuffer, 0);
-  check<Heap>(bytes, MessageKind::kStagingBufferMade, 0);
-  check<Heap>(bytes, MessageKind::kFreeStagingBuffer, 0);
+  check<StagingBuffer>(bytes, MessageKind::kStagingBuffer, 0);
+  check<StagingBuffer>(bytes, MessageKind::kStagingBufferMade, 0);
+  check<StagingBuffer>(bytes, MessageKind::kFreeStagingBuffer, 0);
   check<Operation>(bytes, MessageKind::kOperation, 1);
   check<ErrorMessage>(bytes, MessageKind::kError, 3);
   check<Text>(bytes, MessageKind::kText, 1);
