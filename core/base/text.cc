@@ -54,4 +54,19 @@ Result<void> check_name(std::string_view text, std::size_t most_bytes, const std
   return check_text(text, most_bytes, field);
 }
 
+std::string readable(std::string_view text, std::size_t most_bytes) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t bytes = character_bytes(text);
+    const std::size_t taken = std::max<std::size_t>(bytes, 1);
+    if (result.size() + taken > most_bytes) break;
+    if (bytes == 0)
+      result += '?';
+    else
+      result += text.substr(0, bytes);
+    text.remove_prefix(taken);
+  }
+  return result;
+}
+
 }  // namespace deft

@@ -24,4 +24,7 @@ Result<void> check_name(std::string_view text, std::size_t most_bytes, const std
 // The same, and the text may be empty.
 Result<void> check_text(std::string_view text, std::size_t most_bytes, const std::string& field);
 
+// `text` for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
+std::string readable(std::string_view text, std::size_t most_bytes);
+
 }  // namespace deft

@@ -2,6 +2,7 @@
 
 #include <unordered_set>
 
+#include "core/base/text.h"
 #include "daemon/wire/decoding.h"
 
 namespace deft::daemon::wire {

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/base/text.h"
 #include "core/model/update_cycle.h"
 #include "daemon/wire/decoding.h"
 #include "proto/plan_message.h"

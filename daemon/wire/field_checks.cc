@@ -3,28 +3,9 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/base/text.h"
+
 namespace deft::daemon::wire {
-namespace {
-
-bool continues(char c) { return (static_cast<unsigned char>(c) & 0xC0) == 0x80; }
-
-// Bytes of the character with which `text` begins; 0: it is none. Follows table 3-7 of the Unicode standard.
-std::size_t character_bytes(std::string_view text) {
-  const auto at = [&](std::size_t i) { return static_cast<unsigned char>(text[i]); };
-  const unsigned char first = at(0);
-  if (first < 0x80) return 1;
-  const std::size_t bytes = first >= 0xF0 ? 4 : first >= 0xE0 ? 3 : 2;
-  if (first < 0xC2 || first > 0xF4 || text.size() < bytes) return 0;
-  for (std::size_t i = 1; i < bytes; ++i)
-    if (!continues(text[i])) return 0;
-  const unsigned char second = at(1);
-  const bool overlong = (first == 0xE0 && second < 0xA0) || (first == 0xF0 && second < 0x90);
-  const bool surrogate = first == 0xED && second > 0x9F;
-  const bool too_large = first == 0xF4 && second > 0x8F;
-  return overlong || surrogate || too_large ? 0 : bytes;
-}
-
-}  // namespace
 
 std::string Field::path() const {
   std::string text = parent == nullptr ? "" : parent->path() + ".";
@@ -69,30 +50,6 @@ std::size_t Checks::size(std::size_t items, std::size_t least, std::size_t most,
     fail(field, std::to_string(items) + " items, and there must be " + std::to_string(least) +
                     (least == most ? "" : " to " + std::to_string(most)));
   return items;
-}
-
-bool is_utf8(std::string_view text) {
-  while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
-    if (bytes == 0) return false;
-    text.remove_prefix(bytes);
-  }
-  return true;
-}
-
-std::string readable(std::string_view text, std::size_t most_bytes) {
-  std::string result;
-  while (!text.empty()) {
-    const std::size_t bytes = character_bytes(text);
-    const std::size_t taken = std::max<std::size_t>(bytes, 1);
-    if (result.size() + taken > most_bytes) break;
-    if (bytes == 0)
-      result += '?';
-    else
-      result += text.substr(0, bytes);
-    text.remove_prefix(taken);
-  }
-  return result;
 }
 
 }  // namespace deft::daemon::wire

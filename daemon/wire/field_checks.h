@@ -69,8 +69,4 @@ class Checks {
   std::optional<Error> error_;
 };
 
-bool is_utf8(std::string_view text);
-// A text for people: bytes that are no UTF-8 become '?', and it is cut after `most_bytes`.
-std::string readable(std::string_view text, std::size_t most_bytes);
-
 }  // namespace deft::daemon::wire

@@ -1,6 +1,7 @@
 // The codec against hostile peers: every field of every control message is spoiled, one at a time. The fields come from the
 // descriptors of the protocol, so that a new one is spoiled, too, and must be checked or named as free.
 #include "daemon/wire/codec.h"
+#include "core/base/text.h"
 
 #include <gtest/gtest.h>
 
@@ -222,7 +223,7 @@ Fields spoil_each(const std::vector<Variant>& messages,
       if (!decoded) {
         ++fields.refused[path];
         EXPECT_TRUE(names_a_field(decoded.error(), kind)) << path << ": " << decoded.error().message();
-        EXPECT_TRUE(wire::is_utf8(decoded.error().what)) << path;
+        EXPECT_TRUE(is_utf8(decoded.error().what)) << path;
         return;
       }
       ++fields.taken[path];
