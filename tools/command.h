@@ -1,8 +1,8 @@
-// The commands of `deft`. Each has a file of its own and a row in main.cc.
+// The commands of `deft`. Each command has a file and a row in main.cc.
 //
-//   Result<int> run_status(Arguments arguments);   // returns the exit status; main prints an error
+//   Result<int> run_status(Arguments arguments);   // returns the exit status; main prints the error
 //
-// Exit statuses: 0 well, 1 failed, 2 wrong usage (errors of kind kInvalid).
+// Exit statuses: 0 success, 1 failure, 2 wrong usage (errors of kind kInvalid).
 #pragma once
 
 #include <span>
@@ -15,7 +15,7 @@
 
 namespace deft::tools {
 
-using Arguments = std::span<const std::string>;  // those after the command's name
+using Arguments = std::span<const std::string>;  // the arguments after the command's name
 
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
@@ -34,7 +34,7 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
 // The configuration from `flags`, the DEFT_* variables and the flag file.
 Result<Config> load_config(const std::vector<std::string>& flags);
 
-// kInvalid, with the first of `arguments`, unless there are none: for commands that take no further argument.
+// kInvalid, naming the first of `arguments`, if there are any. For commands that take no further argument.
 Result<void> expect_none(const std::vector<std::string>& arguments);
 
 }  // namespace deft::tools

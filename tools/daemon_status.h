@@ -1,4 +1,4 @@
-// Asks a daemon for its status over the unix socket; no job is needed for it.
+// Asks a daemon for its status over the unix socket. The caller needs no job.
 //
 //   auto status = query_daemon(config.text("socket"), 3'000'000);
 //   describe_status(status->json, status->path);
@@ -14,14 +14,14 @@ namespace deft::tools {
 
 struct DaemonStatus {
   nlohmann::json json;
-  std::string path;  // of the daemon's socket
+  std::string path;  // the path of the daemon's socket
 };
 
 // Asks the daemon that a worker would use; `socket` is the option of this name, and may be empty. kUnavailable if no daemon
 // listens, kTimeout if it does not answer within `patience_us`. Blocks.
 Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us);
 
-// The status as text for people, with a line break at the end of each line.
+// The status as lines of text for people. Each line ends with a line break.
 std::string describe_status(const nlohmann::json& status, const std::string& path);
 
 }  // namespace deft::tools

@@ -5,8 +5,8 @@
 
 namespace deft::tools {
 
-// The folder of the Python package `deft`: build/python/deft in a tree, else lib/deft/python/deft of the prefix. Empty if
-// neither exists.
+// The folder of the Python package `deft`: build/python/deft in a source tree, else lib/deft/python/deft of the prefix. Empty
+// if neither exists.
 std::filesystem::path python_package();
 
 }  // namespace deft::tools

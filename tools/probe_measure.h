@@ -1,4 +1,4 @@
-// What `deft probe` measures on one link between some nodes: all-reduces of growing size.
+// The measurement of `deft probe` on one link between some nodes: all-reduces of growing size.
 #pragma once
 
 #include <vector>
@@ -9,13 +9,13 @@
 namespace deft::tools {
 
 struct ProbeLimits {
-  double seconds = 0.5;     // for all sizes together, about
-  TimeUs deadline_us = 0;   // MonotonicClock: an operation that has not ended by then is aborted
-  std::size_t largest = 0;  // bytes
+  double seconds = 0.5;     // about so long for all sizes together
+  TimeUs deadline_us = 0;   // MonotonicClock; an operation that has not ended by then is aborted
+  std::size_t largest = 0;  // the largest size in bytes
 };
 
-// For each size the median of some all-reduces. All nodes of the link call it at once; node 0 of
-// the link decides how many transfers there are.
+// The median time of some all-reduces for each size. All nodes of the link call this at once. Node 0 of the link decides how
+// many transfers there are. Blocks; the error is that of the link.
 Result<std::vector<model::LinkSample>> measure_link(link::Link& link, const ProbeLimits& limits);
 
 }  // namespace deft::tools

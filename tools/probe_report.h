@@ -1,4 +1,4 @@
-// What `deft probe` found, as a table and as JSON.
+// The results of `deft probe`, as a table and as JSON. The processes of a probe also exchange them as JSON.
 #pragma once
 
 #include <cstdint>
@@ -10,21 +10,22 @@
 
 namespace deft::tools {
 
+// A node that takes part.
 struct ProbeNode {
   std::uint32_t rank = 0;
   std::string host;
-  std::vector<std::string> links;      // names, as this node resolved them
-  std::vector<std::string> addresses;  // of the links
-  std::vector<std::string> common;     // what must be the same on all nodes
+  std::vector<std::string> links;      // the names of the links, as this node resolved them
+  std::vector<std::string> addresses;  // [link]
+  std::vector<std::string> common;     // facts that must be the same on all nodes
 };
 
-// One link between two nodes, or between all.
+// The measurement of one link between two nodes, or between all nodes.
 struct ProbeRow {
   std::size_t link = 0;
   std::vector<std::uint32_t> nodes;
   std::vector<model::LinkSample> samples;
   model::LinkFit fit;
-  std::string error;  // instead of the samples and the fit
+  std::string error;  // if not empty, there are no samples and no fit
 };
 
 nlohmann::json to_json(const ProbeNode& node);

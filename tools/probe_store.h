@@ -1,8 +1,8 @@
-// The store in which the processes of `deft probe` find each other: rank 0 holds it, all read and write it over ZeroMQ.
+// The store in which the processes of `deft probe` find each other. Rank 0 holds it. All ranks read and write it over ZeroMQ.
 //
 //   auto store = ProbeStore::open("10.0.0.1:29611", rank == 0, timeout_us);   // rank 0 also serves
 //   store->set("key", bytes);
-//   auto values = store->get(keys, deadline_us);                  // asks again until all are there
+//   auto values = store->get(keys, deadline_us);                  // asks again until all keys exist
 #pragma once
 
 #include <map>
@@ -19,8 +19,8 @@ namespace deft::tools {
 
 class ProbeStore final : public link::Store {
  public:
-  // Errors: the address is in use or not of this machine.
-  // `patience_us`: how long rank 0 may take to come.
+  // Opens the store; with `serves` this process holds it. kUnavailable if the address is in use or belongs to another machine.
+  // Other ranks wait up to `patience_us` for rank 0.
   static Result<std::shared_ptr<ProbeStore>> open(const std::string& address, bool serves, TimeUs patience_us);
   ~ProbeStore() override;
 
@@ -42,12 +42,12 @@ class ProbeStore final : public link::Store {
   const std::string address_;
   const TimeUs patience_us_;
   zmq::context_t context_;
-  std::mutex mutex_;  // of the client's side
+  std::mutex mutex_;  // guards the client's side
   zmq::socket_t client_;
   std::uint64_t questions_ = 0;
-  // Rank 0: the thread's own.
+  // On rank 0: used by the thread alone.
   zmq::socket_t server_;
-  zmq::socket_t stop_;  // the thread ends when it hears from it
+  zmq::socket_t stop_;  // the destructor sends on it, and the thread ends
   zmq::socket_t stop_ear_;
   std::map<std::string, std::string> values_;
   std::thread thread_;

@@ -1,4 +1,4 @@
-// `deft simulate`: what each policy would make of a profile, in virtual time.
+// The command `deft simulate`, which runs policies on a profile in virtual time.
 #pragma once
 
 #include <span>
@@ -6,7 +6,7 @@
 
 namespace deft::tools {
 
-// `arguments` are those behind the word `simulate`. Gives the exit status: 0 ok, 1 failed, 2 wrong usage.
+// `arguments` stand behind the word `simulate`. Returns the exit status: 0 success, 1 failure, 2 wrong usage.
 int run_simulate(std::span<const std::string> arguments);
 
 }  // namespace deft::tools

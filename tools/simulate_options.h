@@ -1,4 +1,6 @@
-// The command line of `deft simulate`.
+// Parses the command line of `deft simulate`.
+//
+//   auto options = parse_simulate_options(arguments);   // kInvalid names the wrong argument
 #pragma once
 
 #include <cstdint>
@@ -15,10 +17,10 @@ namespace deft::tools {
 struct SimulateOptions {
   std::string profile_path;
   std::string policy = "all";
-  std::vector<std::string> links;             // empty: all of the profile
-  std::vector<std::string> priority_channel;  // links that have one
-  std::string link_costs;                     // a file; empty: as the profile has them
-  std::string bucketing;                      // empty: as the profile has it, but mgwfbp, whose decision it is, merges
+  std::vector<std::string> links;             // empty: all links of the profile
+  std::vector<std::string> priority_channel;  // the links that have a priority channel
+  std::string link_costs;                     // a file; empty: the costs of the profile
+  std::string bucketing;                      // empty: the buckets of the profile, which only mgwfbp merges
   std::uint64_t steps = 200;
   std::uint64_t warmup = 0;  // 0: a quarter of the steps
   std::string events_path;
@@ -32,11 +34,11 @@ struct SimulateOptions {
   std::uint64_t seed = 1;
   std::uint64_t partition_bytes = 4'000'000;  // ByteScheduler's defaults, in bytes of float32
   std::uint64_t credit_bytes = 16'000'000;
-  plan::Limits limits;  // of the knapsack policies
+  plan::Limits limits;  // for the knapsack policies
   std::uint32_t slots = plan::Limits{}.max_generations;
 };
 
-// The steps that are not measured.
+// How many first steps are not measured.
 inline std::uint64_t warmup_steps(const SimulateOptions& options) {
   return options.warmup ? options.warmup : options.steps / 4;
 }

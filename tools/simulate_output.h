@@ -1,4 +1,4 @@
-// What `deft simulate` prints: the table, the JSON list, the lines of the event file.
+// Writes the output of `deft simulate`: the table, the JSON list, and the lines of the event file.
 #pragma once
 
 #include <ostream>
@@ -10,10 +10,11 @@
 
 namespace deft::tools {
 
+// The simulation of one policy.
 struct PolicyRun {
   std::string policy;
-  double solve_us = 0;     // real time that the policy took to plan
-  model::Profile profile;  // with the buckets that it ran with
+  double solve_us = 0;     // the real time that the policy needed to plan
+  model::Profile profile;  // the profile with the buckets that the policy used
   sim::Outcome outcome;
 };
 

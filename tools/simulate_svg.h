@@ -1,4 +1,4 @@
-// The timelines of a simulation as a picture.
+// Draws the timelines of a simulation (`deft simulate --svg`).
 #pragma once
 
 #include <ostream>
@@ -8,8 +8,9 @@
 
 namespace deft::tools {
 
-// One panel a policy, all to the same scale: a lane for compute and one for each link, colours by bucket, stripes where
-// a generation has another parity than its neighbours, hatched where compute waits, a mark where an update is applied.
+// Writes an SVG with one panel for each policy, all to the same scale. A panel has a row for compute and a row for each link.
+// Colours show the bucket, and stripes tell generations of odd number from even ones. Hatching shows that compute waits, and a
+// mark that an update is applied.
 void draw_timelines(std::ostream& out, const model::Profile& profile, const std::vector<PolicyRun>& runs);
 
 }  // namespace deft::tools

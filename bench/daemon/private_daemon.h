@@ -1,4 +1,4 @@
-// A deftd of this benchmark's own, on a loopback address, ended with its owner.
+// Runs a deftd for a benchmark, on a loopback address. The destructor ends it.
 #pragma once
 
 #include <sys/types.h>
@@ -9,14 +9,14 @@ namespace deft::bench {
 
 class PrivateDaemon {
  public:
-  PrivateDaemon(std::string folder, int node, int port);  // ready when this returns; throws std::runtime_error
+  PrivateDaemon(std::string folder, int node, int port);  // returns when it is ready; throws std::runtime_error
   ~PrivateDaemon();
   PrivateDaemon(const PrivateDaemon&) = delete;
   PrivateDaemon& operator=(const PrivateDaemon&) = delete;
 
   [[nodiscard]] const std::string& socket() const { return socket_; }
   [[nodiscard]] const std::string& listen() const { return listen_; }
-  [[nodiscard]] double cpu_ms() const;  // used so far
+  [[nodiscard]] double cpu_ms() const;  // the CPU time that it has used so far
 
  private:
   std::string socket_, listen_;

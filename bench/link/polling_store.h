@@ -1,4 +1,4 @@
-// The store that the nodes of a benchmark share, which are threads of one process, and what they do about errors.
+// The store that the nodes of a benchmark share, which are threads of one process; and value_or_exit for their errors.
 #pragma once
 
 #include <cstdlib>
@@ -13,7 +13,7 @@
 
 namespace deft::link {
 
-// Keys appear once and are never taken back; waits by polling, which only opening a link does.
+// A key is set once and never removed. Waits by polling; only the opening of a link waits.
 class PollingStore final : public Store {
  public:
   Result<void> set(const std::string& key, std::span<const std::byte> value) override {

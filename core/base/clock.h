@@ -1,4 +1,8 @@
-// The one clock: monotonic microseconds. Code that must be tested without waiting takes a `Clock&`.
+// Time in Deft: monotonic microseconds. No other clock is read.
+//
+//   const TimeUs deadline_us = MonotonicClock::now() + timeout_us;
+//
+// Code takes a `Clock&` if its tests must not wait; the tests then move a ManualClock by hand.
 #pragma once
 
 #include <chrono>
@@ -7,15 +11,16 @@
 
 namespace deft {
 
-using TimeUs = std::int64_t;  // microseconds; absolute times count from an arbitrary start
+using TimeUs = std::int64_t;  // microseconds; a point in time counts from an arbitrary start
 
+// Tells the time in microseconds.
 class Clock {
  public:
   virtual ~Clock() = default;
   [[nodiscard]] virtual TimeUs now_us() const = 0;
 };
 
-// CLOCK_MONOTONIC: the same for all processes of one machine, unmoved by changes of the date.
+// CLOCK_MONOTONIC: all processes of a machine read the same time, and a change of the date does not move it. Any thread.
 class MonotonicClock final : public Clock {
  public:
   [[nodiscard]] TimeUs now_us() const override { return now(); }
@@ -26,7 +31,7 @@ class MonotonicClock final : public Clock {
   }
 };
 
-// A clock that tests move by hand.
+// A clock for tests: it stands still until advance() is called. Not thread-safe.
 class ManualClock final : public Clock {
  public:
   [[nodiscard]] TimeUs now_us() const override { return now_; }

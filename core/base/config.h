@@ -37,19 +37,19 @@ enum class OptionType : std::uint8_t {
 // Who reads an option. A variable that another program reads is no error, because programs share their variables; a flag is.
 enum class Audience : std::uint8_t { kDaemon = 1, kWorker = 2, kLauncher = 4, kAll = 7 };
 
-// What an option belongs to.
+// Whose choice an option is, and who must agree on it.
 enum class Scope : std::uint8_t {
-  kProcess,  // one daemon, worker or launcher
-  kJob,      // a job: a worker that sets it sends it to its daemon, and it wins over the daemon's own value there
-  kAgreed,   // a job, and the same on all nodes: the leader refuses a node with another value
+  kProcess,  // one daemon, worker or launcher chooses it for itself
+  kJob,      // a job chooses it: a worker sends its value to the daemon, where it wins over the daemon's own value
+  kAgreed,   // as kJob, and all nodes must have the same value: the leader refuses a node with another one
 };
 
 struct OptionSpec {
   std::string_view name;  // snake_case
   OptionType type;
-  std::string_view default_value;  // as a user would write it; empty: unset
+  std::string_view default_value;  // as a user writes it; empty: the option is unset
   std::string_view choices;        // for kChoice
-  double minimum;                  // of numbers, in the option's base unit (bytes, seconds)
+  double minimum;                  // the range of a number, in the option's base unit (bytes, seconds)
   double maximum;
   Audience audience;
   Scope scope;
@@ -63,10 +63,11 @@ struct RetiredOption {
   std::string_view instead;     // a hint if renamed_to is empty
 };
 
-// Every option of Deft, in the order in which the documentation lists them.
+// Every option of Deft, in the order of the documentation. Both tables live as long as the process.
 std::span<const OptionSpec> option_table();
 std::span<const RetiredOption> retired_options();
 
+// Where a value came from.
 enum class ConfigSource : std::uint8_t { kDefault, kFile, kVariable, kFlag };
 
 class Config {
@@ -74,27 +75,28 @@ class Config {
   Config();  // each option has its default
 
   // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`); `environment`
-  // holds NAME=value strings. Everything is checked: an unknown flag, file key or DEFT_* variable and a value out of range
-  // are errors (kInvalid) that suggest what was meant. The launcher's variables of placement.h are no options and are left
-  // alone.
+  // holds NAME=value strings. Everything is checked. An unknown flag, file key or DEFT_* variable is an error (kInvalid) that
+  // suggests a known name; a value out of range is one, too. The launcher's variables of placement.h are no options and are
+  // left alone.
   static Result<Config> load(std::span<const std::string> arguments, std::span<const std::string> environment,
                              Audience audience);
-  static Result<Config> from_environment(Audience audience);  // this process's variables alone
+  // The same from this process's variables alone.
+  static Result<Config> from_environment(Audience audience);
 
-  // Values by option name. A name that is not in the table ends the process, because it is our own fault.
+  // The value of the option `name`. A name that is not in the table is a bug of Deft and ends the process.
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double number(std::string_view name) const;
   [[nodiscard]] bool boolean(std::string_view name) const;
   [[nodiscard]] std::uint64_t bytes(std::string_view name) const;
-  [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // in microseconds
-  [[nodiscard]] bool is_set(std::string_view name) const;        // the value is not empty
+  [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // converted to microseconds
+  [[nodiscard]] bool is_set(std::string_view name) const;        // true if the value is not empty
   [[nodiscard]] ConfigSource source(std::string_view name) const;
 
   // The value in one spelling, to compare it between nodes: bytes and integers as decimal numbers, other types as given.
   [[nodiscard]] std::string canonical(const OptionSpec& spec) const;
 
-  // "policy=knapsack (variable) timeout=3s (flag)": what was set and where, for the log's first line.
+  // The options that were set, and where: "policy=knapsack (variable) timeout=3s (flag)". For the log's first line.
   [[nodiscard]] std::string effective() const;
 
  private:
@@ -109,7 +111,7 @@ class Config {
   std::map<std::string, Value, std::less<>> values_;
 };
 
-// What `--help` prints, and the rows of docs/configuration.md.
+// The text that `--help` prints for `audience`; and the rows of docs/configuration.md.
 std::string describe_options(Audience audience);
 std::string options_as_markdown();
 

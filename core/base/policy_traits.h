@@ -29,6 +29,7 @@ enum class OwnBucketing : std::uint8_t {
   kByTensor,  // a bucket for each tensor; small ones are fused
 };
 
+// The properties of one policy.
 struct PolicyTraits {
   PolicyId id;
   std::string_view name;
@@ -38,7 +39,7 @@ struct PolicyTraits {
   bool urgent_first = false;
   // An update may merge the gradients of several steps, or be applied some steps later.
   bool delays_updates = false;
-  // The overlap of forward with communication gains under this policy; it is on unless an option says otherwise.
+  // Training gains if forward overlaps with communication; the overlap is on unless an option says otherwise.
   bool overlaps_forward = false;
   // Only the simulator runs the policy: it needs a whole profile before the first step.
   bool simulator_only = false;

@@ -3,7 +3,7 @@
 //   put_first(fd);   // any socket of this process, connected or not
 //
 // It works if the kernel's queue in front of the NIC has priorities, as Linux's default (pfifo_fast) has. It needs no
-// privilege. Only speed depends on it, so a failure is ignored.
+// privilege. Only speed depends on it, so a failure is ignored. Any thread.
 #pragma once
 
 #include <sys/socket.h>

@@ -1,6 +1,5 @@
-// The one way in which Deft says that something failed.
-//
-// What can fail returns Result<T>; an Error says what went wrong, where, and what to do about it. Use it so:
+// Errors of Deft. A function that can fail returns Result<T>: a value, or an Error. An Error says what went wrong, where, and
+// what the user can do about it.
 //
 //   Result<int> open_socket(const std::string& path) {
 //     if (path.empty()) return fail(ErrorKind::kInvalid, "the socket path is empty", "set DEFT_SOCKET");
@@ -9,7 +8,7 @@
 //   auto fd = open_socket(path);
 //   if (!fd) return tl::unexpected(fd.error().in("attach to the daemon"));
 //
-// Broken invariants of our own code are not Results: they end the process.
+// A broken invariant of our own code is no Result: it ends the process.
 #pragma once
 
 #include <cstdint>
@@ -20,16 +19,16 @@
 
 namespace deft {
 
-// The classes of errors, and who can do something about them.
+// The classes of errors. The class says who can do something about an error.
 enum class ErrorKind : std::uint8_t {
-  kInvalid = 1,      // the caller or the user gave something wrong: correct it
-  kMismatch = 2,     // two parties disagree (versions, tensors, world sizes): both are named
-  kTimeout = 3,      // a deadline passed: what was waited for is named
-  kLost = 4,         // a worker, daemon, node or link is gone: it is named
+  kInvalid = 1,      // the caller or the user gave a wrong value and must correct it
+  kMismatch = 2,     // two parties disagree (versions, tensors, world sizes); the error names both
+  kTimeout = 3,      // a deadline passed; the error names the thing that did not come
+  kLost = 4,         // a worker, daemon, node or link is gone; the error names it
   kExhausted = 5,    // memory, descriptors or ports ran out
-  kViolation = 6,    // a peer broke the protocol: it is dropped
-  kUnavailable = 7,  // this cannot work here (no such device, not compiled in): the reason is named
-  kInternal = 8,     // our own fault
+  kViolation = 6,    // a peer broke the protocol and is dropped
+  kUnavailable = 7,  // the feature cannot work here (no such device, not compiled in); the error names the reason
+  kInternal = 8,     // Deft has a bug
 };
 
 // A short stable name of `kind` for logs and JSON, for instance "timeout".
@@ -47,13 +46,14 @@ constexpr std::string_view to_string(ErrorKind kind) {
   return "unknown";
 }
 
+// An error on its way up. Each level may put its activity in front by in().
 struct Error {
   ErrorKind kind = ErrorKind::kInternal;
-  std::string what;   // what happened, with the values that matter
+  std::string what;   // the event, with the values that matter
   std::string fix;    // what the user can do; may be empty
-  std::string where;  // the activity during which it happened, outermost first; may be empty
+  std::string where;  // the activities during which it happened, the outermost first; may be empty
 
-  // The same error with `context` put in front of where it happened.
+  // The same error with `context` in front of `where`.
   [[nodiscard]] Error in(std::string_view context) const {
     Error e = *this;
     e.where = e.where.empty() ? std::string(context) : std::string(context) + ": " + e.where;
@@ -71,7 +71,7 @@ struct Error {
 template <typename T>
 using Result = tl::expected<T, Error>;
 
-// Makes the failing return value of any Result.
+// Makes the return value of a function that fails, for any Result.
 inline tl::unexpected<Error> fail(ErrorKind kind, std::string what, std::string fix = {}) {
   return tl::unexpected<Error>(Error{kind, std::move(what), std::move(fix), {}});
 }

@@ -1,6 +1,8 @@
-// Texts that another process wrote, checked before they reach a log line, a JSON document or a file.
+// Checks texts that another process wrote, before they reach a log line, a JSON document or a file.
 //
 //   if (auto ok = check_name(text, 255, "job"); !ok) return ok;   // "job has 300 bytes, more than 255"
+//
+// All functions may be called from any thread.
 #pragma once
 
 #include <cstddef>
@@ -11,20 +13,20 @@
 
 namespace deft {
 
-// Whether all of `text` is well-formed UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
+// True if all of `text` is well-formed UTF-8: no overlong form, no surrogate, nothing above U+10FFFF.
 bool is_utf8(std::string_view text);
 
-// Whether `text` holds a byte below 0x20 or 0x7f, which would break lines or move a terminal's cursor.
+// True if `text` holds a byte below 0x20 or 0x7f, which would break lines or move a terminal's cursor.
 bool has_control_characters(std::string_view text);
 
 // kInvalid unless `text` has 1 to `most_bytes` bytes of UTF-8 without control characters. The error names `field`; it
 // shows nothing of the text.
 Result<void> check_name(std::string_view text, std::size_t most_bytes, const std::string& field);
 
-// The same, and the text may be empty.
+// As check_name, but the text may be empty.
 Result<void> check_text(std::string_view text, std::size_t most_bytes, const std::string& field);
 
-// `text` for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
+// Makes `text` readable for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
 std::string readable(std::string_view text, std::size_t most_bytes);
 
 }  // namespace deft

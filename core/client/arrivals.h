@@ -1,7 +1,9 @@
-// What comes from the daemon, over the completion ring and the socket.
+// Reads what the daemon sends: records of the completion ring, and messages of the socket.
 //
 //   ArrivalReader reader(attachment);
 //   Arrivals arrivals = reader.gather(patience_us);   // one thread at a time
+//
+// Connection (connection.h) decides which thread calls gather().
 #pragma once
 
 #include <optional>
@@ -13,22 +15,23 @@
 
 namespace deft::client {
 
+// The records and packets of one call of gather(), in the order in which they came.
 struct Arrivals {
   std::vector<shm::Record> records;
   std::vector<ipc::Packet> packets;
-  std::optional<Error> broken;  // nothing more will come
+  std::optional<Error> broken;  // why nothing more will come; empty: the connection works
 };
 
-// The daemon broke the protocol by sending `what`.
+// The error for a daemon that broke the protocol by sending `what`.
 Error violation(const std::string& what);
 
 class ArrivalReader {
  public:
-  explicit ArrivalReader(Attachment& attachment)  // outlives this
+  explicit ArrivalReader(Attachment& attachment)  // must outlive this object
       : attachment_(attachment), consumer_(attachment.view.completion(), attachment.view.completion_records()) {}
 
-  // Takes all that is there. If no record is, spins for a moment and then sleeps up to `patience_us` for something to
-  // come; 0: neither. Another thread ends the sleep by ringing the attachment's own doorbell.
+  // Takes everything that has come. If no record has come, it spins for a moment and then sleeps for up to `patience_us`; with 0
+  // it does neither. Another thread can end the sleep by ringing the attachment's own doorbell.
   Arrivals gather(TimeUs patience_us);
 
  private:

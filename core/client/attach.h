@@ -1,6 +1,6 @@
-// Attaching to this node's daemon: connect, HELLO, WELCOME.
+// Attaches this worker to its node's daemon: connects, sends HELLO, and waits for WELCOME.
 //
-//   auto attachment = attach(config, placement);   // blocks until the whole job has come
+//   auto attachment = attach(config, placement);   // blocks until all workers of the job have come
 #pragma once
 
 #include <cstdint>
@@ -19,33 +19,35 @@ namespace deft::client {
 
 inline constexpr const char* kVersion = DEFT_VERSION;
 
+// This worker's place among the workers of the job.
 struct World {
   std::uint32_t rank = 0, size = 1, local_rank = 0, local_size = 1, node = 0, nodes = 1;
-  std::vector<std::uint32_t> node_of;  // of each rank
+  std::vector<std::uint32_t> node_of;  // [rank]
 };
 
 // A link that this worker runs itself.
 struct AnnouncedLink {
-  std::uint32_t number = 0;  // what START calls it
+  std::uint32_t number = 0;  // its number in START
   link::LinkSpec spec;
-  std::string prefix;  // of its keys in the job's store
+  std::string prefix;  // the prefix of its keys in the job's store
 };
 
+// Everything that a worker has after it attached. It owns the socket, the shared memory and the doorbells.
 struct Attachment {
   ipc::Channel channel;
   shm::Segment segment;
   shm::ControlSegment view;
-  shm::Doorbell daemon_bell;  // rung by us
-  shm::Doorbell own_bell;     // rung by the daemon
+  shm::Doorbell daemon_bell;  // the worker rings it
+  shm::Doorbell own_bell;     // the daemon rings it
   World world;
   TimeUs timeout_us = 0;
   TimeUs spin_us = 0;
   std::vector<AnnouncedLink> links;
-  std::uint32_t daemon_links = 0;  // links of the job that daemons run
+  std::uint32_t daemon_links = 0;  // how many links of the job the daemons run
 };
 
-// Blocks until the whole job has come. The daemon's deadline comes first, and its error names who is missing; ours comes
-// later and only says that the daemon is silent.
+// Blocks until all workers of the job have come. If workers are missing, the daemon's deadline comes first, and its error names
+// them. The deadline of this function comes later, and its error says that the daemon is silent.
 Result<Attachment> attach(const Config& config, const Placement& placement);
 
 // The Error that an ERROR message carries.

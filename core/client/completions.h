@@ -1,13 +1,13 @@
-// Calls back when gradients are reduced and collectives have ended, so that no thread of the framework has to wait.
+// Calls back when gradients are reduced and when collectives have ended, so that no thread of the framework has to wait.
 //
 //   Completions completions(session);
 //   completions.when_reduced(group, first, count, generation, [](const Result<void>& result) { ... });
 //   completions.when_done(operation, [](const Result<void>& result) { ... });
 //
-// A thread of its own, started by the first call, waits for the daemon and runs the callbacks one after the other,
-// without any lock. Each callback runs exactly once: also if the job fails or the session ends, with that error. A
-// callback must not block for long, because it holds up the others; it may ask for further callbacks. Any thread. The
-// session outlives this object; the destructor waits for the thread and must not run in a callback.
+// The first call starts a thread, which waits for the daemon and runs the callbacks one after the other, without any lock. Each
+// callback runs exactly once. If the job fails or the session ends, it runs with that error. A callback must not block for
+// long, because it delays the others. It may ask for further callbacks. Any thread may call these functions. The session must
+// outlive this object. The destructor waits for the thread, and must not run in a callback.
 #pragma once
 
 #include <condition_variable>
@@ -28,18 +28,19 @@ class Completions {
   using Callback = std::function<void(const Result<void>&)>;
 
   explicit Completions(Session& session) : session_(session) {}
-  ~Completions();  // after session.end()
+  ~Completions();  // call session.end() before
   Completions(const Completions&) = delete;
   Completions& operator=(const Completions&) = delete;
 
-  // An error: `call` is never called. kExhausted: no thread can be started.
+  // If this returns an error, `call` is never called. kExhausted if no thread can be started.
   Result<void> when_reduced(const GradientGroup& group, std::size_t first, std::size_t count, std::uint64_t generation,
                             Callback call);
-  // Of an operation of the session's RequestTable. One that the caller has finished counts as done without an error.
+  // `operation` is a number of the session's RequestTable. An operation that the caller has finished counts as done without an
+  // error.
   Result<void> when_done(std::uint64_t operation, Callback call);
 
  private:
-  // The result once there is one. Asked under the connection's lock.
+  // Gives the result when there is one. Called under the connection's lock.
   using Ask = std::function<std::optional<Result<void>>()>;
   struct Watch {
     Ask ask;
@@ -49,16 +50,16 @@ class Completions {
   Result<void> add(Watch watch);
   Result<void> start_thread();
   void run();
-  bool take_new();       // waits for watches; false: it is time to end
-  void wait_for_some();  // until a watch has a result, or new ones have come
+  bool take_new();       // waits for watches; false if it is time to end
+  void wait_for_some();  // waits until a watch has a result, or until there are new watches
   void call_those_with_results();
 
   Session& session_;
-  std::mutex mutex_;  // of `added_` and `ending_`
+  std::mutex mutex_;  // guards `added_` and `ending_`
   std::condition_variable changed_;
   std::vector<Watch> added_;
   bool ending_ = false;
-  std::vector<Watch> watches_;  // the thread's own
+  std::vector<Watch> watches_;  // used by the thread alone
   std::thread thread_;
 };
 

@@ -1,14 +1,13 @@
-// The way to the daemon and back: records and messages go out, and arrivals come in to a receiver.
+// The connection to the daemon. It sends records and messages, and hands arrivals to a receiver.
 //
 //   Connection connection(std::move(attachment), receiver);
 //   connection.submit(shm::ReadyRecord{...});
 //   connection.wait([&] { return progress->finished(first, count, generation); });
 //
-// Threads: all functions may be called from any thread, unless a function says otherwise. One waiting thread at a time
-// looks at the ring and the socket, and wakes the others; so the reader needs no lock of its own. The receiver's state
-// has one lock, the connection's: the receiver and the conditions of wait() run under it. After the job has failed,
-// every call returns its error. A process that was forked from the one that attached may not use the connection, and
-// does not disturb it.
+// Threads: all functions may be called from any thread, unless a function says otherwise. One waiting thread at a time reads the
+// ring and the socket, and wakes the others, so the reader needs no lock. The connection's lock guards the state of the
+// receiver: the receiver and the conditions of wait() run under it. After the job has failed, every call returns its error. A
+// process that was forked after attaching may not use the connection, and does not disturb it.
 #pragma once
 
 #include <atomic>
@@ -24,17 +23,18 @@
 
 namespace deft::client {
 
+// Takes the arrivals. The session implements it.
 class ArrivalReceiver {
  public:
   virtual ~ArrivalReceiver() = default;
-  // Under the connection's lock. True: the socket still owes the text of something that the ring said.
+  // Called under the connection's lock. True if the ring has told of an event whose text has not come over the socket yet.
   virtual bool receive(Arrivals arrivals) = 0;
 };
 
-// The submission ring, for many threads.
+// Writes the submission ring for many threads.
 class RecordWriter {
  public:
-  explicit RecordWriter(Attachment& attachment)  // outlives this
+  explicit RecordWriter(Attachment& attachment)  // must outlive this object
       : producer_(attachment.view.submission(), attachment.view.submission_records()), bell_(attachment.daemon_bell) {}
   shm::Push push(const shm::Record& record);  // wakes the daemon if it sleeps
 
@@ -53,10 +53,10 @@ class Connection {
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
-  // Says goodbye; every call fails from now on, those under way included. Returns when nobody waits any more.
+  // Says goodbye. From now on every call fails, also calls that wait now. Returns when no thread waits any more.
   void end();
 
-  // An error if this process may not use the connection, or if the job has failed.
+  // An error if the job has failed, or if this process was forked and may not use the connection.
   Result<void> usable();
   [[nodiscard]] bool in_fork() const { return !fork_guard_.here(); }
 
@@ -65,17 +65,17 @@ class Connection {
   // Sends a message of messages.h.
   Result<void> send(std::span<const std::byte> bytes);
 
-  // Waits until `done` holds, which is asked under the lock whenever something has come; or the error of a job that
-  // failed meanwhile. Adds the time that it took to `waited_us` unless that is null: in here, because another thread may
-  // end the session and destroy it as soon as nobody waits any more.
+  // Waits until `done` is true. It is asked under the lock whenever something has come. If the job fails meanwhile, its error is
+  // returned. Adds the time of the wait to `waited_us`, unless that is nullptr. That happens in here because another thread may
+  // destroy the session as soon as no thread waits any more.
   Result<void> wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us = nullptr);
-  // Takes in what has come, without waiting.
+  // Takes the arrivals that are there, without waiting.
   Result<void> look();
   // Makes every thread in wait() ask its condition again.
   void nudge();
 
   [[nodiscard]] Lock lock() { return Lock(mutex_); }
-  // Under the lock.
+  // The caller holds the lock.
   [[nodiscard]] JobFailure& failure() { return failure_; }
   [[nodiscard]] const Attachment& attachment() const { return attachment_; }
 
@@ -85,14 +85,14 @@ class Connection {
   ForkGuard fork_guard_;
   Attachment attachment_;
   RecordWriter writer_;
-  ArrivalReader reader_;  // of the thread that looks
+  ArrivalReader reader_;  // used by the thread that looks
   ArrivalReceiver& receiver_;
   std::mutex mutex_;
   std::condition_variable changed_;
   bool ended_ = false;
-  bool looking_ = false;      // some thread looks
-  bool texts_due_ = false;    // the socket owes a text
-  std::uint32_t inside_ = 0;  // threads in wait()
+  bool looking_ = false;      // a thread reads the ring and the socket
+  bool texts_due_ = false;    // a text has not come over the socket yet
+  std::uint32_t inside_ = 0;  // how many threads are in wait()
   JobFailure failure_;
 };
 

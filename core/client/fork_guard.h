@@ -1,8 +1,11 @@
-// Tells a process that was forked (a data loader's worker) from the one that attached.
+// Protects a socket from forked children (a data loader's workers) of the process that attached.
 //
-// A forked child shares the sockets of its parent. It must neither speak on them nor keep them open: a daemon takes the
-// end of the socket for the worker's death, and a child that outlives a killed parent would hide that. So a fork closes
-// the child's copies of all guarded sockets, and everything that asks here(), refuses to run in the child.
+//   ForkGuard guard(channel.descriptor());
+//   if (!guard.here()) return fail(...);   // this process is a forked child
+//
+// A forked child shares the sockets of its parent. It must not write to them. It must not keep them open either: the daemon
+// learns of a worker's death by the end of the socket, and a child that outlives a killed parent would hide that. So a fork
+// closes the child's copies of all guarded sockets, and functions that ask here() refuse to run in the child. Any thread.
 #pragma once
 
 #include <cstddef>

@@ -1,9 +1,12 @@
-// What a worker knows of a group's generations: a schedule for each tensor, kept up to date by the plans that its daemon
-// announces and by the worker's own flushes.
+// The update schedules of a group's tensors, as the worker knows them. The plans that the daemon announces and the worker's own
+// flushes change them.
 //
-// A plan is announced before the last FINISH without which no worker can come to the plan's first step, and the ring
-// keeps the order, so whoever has waited for all updates that are due before a step knows that step's generation.
-// May be called from any thread.
+//   const model::UpdateWindow now = generations.at(tensor, generation);
+//   generations.cut(step);   // a flush
+//
+// No worker can reach the first step of a plan before a certain FINISH, and the daemon announces the plan before that FINISH.
+// The ring keeps the order. So a worker that has waited for all updates that are due before a step knows that step's
+// generation. Any thread.
 #pragma once
 
 #include <mutex>
@@ -19,9 +22,9 @@ class Generations {
  public:
   Generations(std::size_t tensors, std::uint32_t slots) : schedules_(tensors), slots_(slots) {}
 
-  // Of a tensor that exists.
+  // The window of `generation` of a tensor that exists.
   [[nodiscard]] model::UpdateWindow at(std::size_t tensor, std::uint64_t generation) const;
-  // Of all tensors: `visit(tensor, dated)` is called for each, in order.
+  // Calls `visit(tensor, window)` for each tensor, in order: with the window of `step`, or of generations[tensor].
   template <typename Visit>
   void each_of_step(std::uint64_t step, Visit visit) const {
     const std::lock_guard lock(mutex_);
@@ -32,10 +35,10 @@ class Generations {
     const std::lock_guard lock(mutex_);
     for (std::size_t t = 0; t < schedules_.size(); ++t) visit(t, schedules_[t].at(generations[t]));
   }
-  // The generation under way ends before `step`, and the cycle begins anew.
+  // Ends the generation under way before `step`, and begins the cycle anew.
   void cut(std::uint64_t step);
 
-  // PLAN, and then its PLAN_GENERATIONs. kViolation if a number makes no sense.
+  // Takes a PLAN, and then its PLAN_GENERATIONs. kViolation if a number makes no sense.
   Result<void> receive(const shm::PlanRecord& plan);
   Result<void> receive(const shm::PlanGenerationRecord& generation);
 
@@ -44,12 +47,12 @@ class Generations {
     std::uint64_t step = 0;
     std::size_t first = 0;  // tensors [first, first + count)
     std::size_t count = 0;
-    std::uint32_t missing = 0;  // generations
+    std::uint32_t missing = 0;  // so many generations have not come yet
     model::UpdateCycle cycle;
   };
 
   mutable std::mutex mutex_;
-  std::vector<model::UpdateSchedule> schedules_;  // of the tensors
+  std::vector<model::UpdateSchedule> schedules_;  // [tensor]
   std::uint32_t slots_;
   std::optional<Announced> announced_;  // a plan whose generations are still coming
 };

@@ -1,9 +1,9 @@
-// A group: the tensors of one optimizer, in an arena that the daemon shares with this worker.
+// A gradient group: the tensors of one optimizer, in an arena that the daemon shares with this worker.
 //
 //   auto group = GradientGroup::declare(session, "sgd", tensors, 1, model::ReduceOp::kSum);   // on all ranks the same
 //   (*group)->ready(3, 1, step, 0);  (*group)->wait(3, 1, step);
 //
-// Any thread. The session outlives the group.
+// Any thread. The session must outlive the group, which owns its mapping of the arena.
 #pragma once
 
 #include <atomic>
@@ -17,7 +17,7 @@
 
 namespace deft::client {
 
-// A part of the arena, as a link that this worker runs sees it.
+// A part of the arena, for a link that this worker runs.
 struct Part {
   std::byte* data = nullptr;
   std::size_t count = 0;  // elements
@@ -27,6 +27,7 @@ struct Part {
 
 class GradientGroup {
  public:
+  // Blocks until all ranks have declared the same. kMismatch, which names both, if a rank declares something else.
   static Result<std::unique_ptr<GradientGroup>> declare(Session& session, const std::string& name,
                                                         const std::vector<model::TensorSpec>& tensors,
                                                         std::uint32_t slots, model::ReduceOp op);
@@ -34,18 +35,19 @@ class GradientGroup {
   [[nodiscard]] std::byte* data(std::size_t tensor, std::uint32_t slot) const;  // nullptr: out of range
   [[nodiscard]] std::size_t bytes(std::size_t tensor) const;                    // 0: out of range
   [[nodiscard]] std::size_t arena_bytes() const { return layout_.total_bytes(); }
-  // From now on the links that this worker runs work on `memory`, laid out as the arena. Before the first ready().
+  // From now on the links that this worker runs use `memory`, which has the layout of the arena. The caller owns it. Call it
+  // before the first ready().
   void use_device_arena(std::byte* memory) { device_arena_ = memory; }
 
   [[nodiscard]] std::uint32_t number() const { return number_; }
-  // `bytes` at `offset` of a slot; kViolation if there is no such part.
+  // The part of `bytes` bytes at `offset` of a slot; kViolation if there is no such part.
   [[nodiscard]] Result<Part> part(std::uint32_t slot, std::uint64_t offset, std::uint64_t bytes) const;
 
-  // Hands over tensors [first, first + count); kInvalid if the generation is not the next one of each.
+  // Hands over tensors [first, first + count). kInvalid if `generation` is not the next one of each.
   Result<void> ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot);
-  // Waits until they are reduced.
+  // Waits until the tensors [first, first + count) of `generation` are reduced.
   Result<void> wait(std::size_t first, std::size_t count, std::uint64_t generation);
-  // Whether they are reduced.
+  // True if they are reduced. Never waits.
   Result<bool> test(std::size_t first, std::size_t count, std::uint64_t generation);
 
   // kInvalid if there are no such tensors.
@@ -59,7 +61,7 @@ class GradientGroup {
   [[nodiscard]] std::uint32_t slot_of(std::uint64_t generation) const {
     return static_cast<std::uint32_t>(generation % layout_.slots);
   }
-  // Ends the generation under way before `step` and lets the cycle begin anew there.
+  // Ends the generation under way before `step`, and begins the cycle anew there.
   Result<void> flush(std::uint64_t step);
 
  private:
@@ -80,7 +82,7 @@ class GradientGroup {
   shm::Segment arena_;
   std::atomic<std::byte*> device_arena_{nullptr};
   std::mutex mutex_;
-  std::vector<std::uint64_t> next_;  // of each tensor: the generation that ready() expects
+  std::vector<std::uint64_t> next_;  // [tensor]: the generation that ready() expects
 };
 
 }  // namespace deft::client

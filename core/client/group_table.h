@@ -1,9 +1,9 @@
-// How far each declared group is: which generation of each tensor is reduced, and the plans that date the generations.
+// The declared groups of a session: which generation of each tensor is reduced, and the schedules of the generations.
 //
-//   const auto turn = groups.declaring();                        // declarations follow each other
+//   const auto turn = groups.declaring();                        // one thread declares at a time
 //   const auto number = groups.add(progress, generations);       // on all ranks in the same order
 //
-// finish() and take_plan() run under the connection's lock; all else may be called from any thread.
+// finish() and take_plan() run under the connection's lock. All other functions may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -22,7 +22,7 @@ class TensorProgress {
  public:
   explicit TensorProgress(std::size_t tensors) : next_(tensors) {}
   [[nodiscard]] std::size_t tensors() const { return next_.size(); }
-  // Of tensors [first, first + count), which exist.
+  // True if the tensors [first, first + count), which exist, are reduced.
   [[nodiscard]] bool finished(std::size_t first, std::size_t count, std::uint64_t generation) const;
   void finish(std::size_t first, std::size_t count, std::uint64_t generation);
 
@@ -34,12 +34,12 @@ class GroupTable {
  public:
   explicit GroupTable(Connection& connection) : connection_(connection) {}
 
-  // The holder is the only one to declare.
+  // Locks declaring for the caller.
   std::unique_lock<std::mutex> declaring() { return std::unique_lock(declare_mutex_); }
-  // The next group's number. Under declaring().
+  // Adds a group, and gives its number. The caller holds declaring().
   std::uint32_t add(std::shared_ptr<TensorProgress> progress, std::shared_ptr<Generations> generations);
 
-  // kViolation if a record names what was not declared.
+  // Takes a record of the daemon. kViolation if it names a group or tensor that was not declared.
   Result<void> finish(const shm::FinishRecord& finished);
   template <typename PlanPart>  // PlanRecord, PlanGenerationRecord
   Result<void> take_plan(const PlanPart& part) {

@@ -1,7 +1,8 @@
-// Whether the job has failed, and why: the first error counts.
+// Remembers whether the job has failed, and why. The first error counts.
 //
-// The ring says that a job failed, and the socket says why. If the text does not come in time, the failure is reported
-// without it. failed() may be called from any thread; all else under the lock of the connection.
+// The ring says that a job has failed, and the socket brings the text of the error. If the text does not come in time, the
+// failure is reported without it. failed() may be called from any thread. For all other functions the caller holds the lock of
+// the connection.
 #pragma once
 
 #include <atomic>
@@ -13,7 +14,7 @@
 
 namespace deft::client {
 
-// The ring and the socket tell of the same event at nearly the same time.
+// How long a text may come after its record. Normally both come at nearly the same time.
 inline constexpr TimeUs kTextDueUs = 1'000'000;
 
 class JobFailure {
@@ -22,12 +23,12 @@ class JobFailure {
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
   void fail(Error error);
-  // The job failed, and the text must have come kTextDueUs after `now_us`.
+  // The job has failed, and the text must come within kTextDueUs after `now_us`.
   void expect_text(TimeUs now_us);
-  // Fails without a text that is overdue. True: a text is still awaited.
+  // If the text is overdue, fails without it. True if a text is still awaited.
   bool give_up_on_text(TimeUs now_us);
 
-  // `call` is called once, when the job fails or if it has failed already; nullptr: no more.
+  // `call` is called once: when the job fails, or now if it has failed already. nullptr removes the callback.
   void on_failure(std::function<void(const Error&)> call);
 
  private:

@@ -1,4 +1,5 @@
-// The job's key-value store as a worker sees it: through its daemon. For the rendezvous of links that workers run.
+// The job's key-value store for a worker, which reaches it through its daemon. Links that workers run use it for their
+// rendezvous. The session must outlive the store. Any thread.
 #pragma once
 
 #include "core/client/session.h"

@@ -1,5 +1,5 @@
-// The options of this process, for deft_option and deft_policy_traits: its DEFT_* variables, and over them what deft_open was
-// given last. All functions may be called from any thread.
+// The options of this process, for deft_open, deft_option and deft_policy_traits. They come from the DEFT_* variables and from
+// the last call of deft_open, which wins. All functions may be called from any thread.
 #pragma once
 
 #include <string>
@@ -11,11 +11,12 @@
 
 namespace deft::client {
 
-// Loads the configuration from `options` ("name=value" each) over the DEFT_* variables and remembers `options`. rank,
-// world_size, local_rank and local_size are no options of the table; worker_environment reads them.
+// Loads the configuration from the DEFT_* variables and from `options`, which win; each is "name=value". Remembers `options`.
+// kInvalid as Config::load has it. rank, world_size, local_rank and local_size are no options of the table;
+// worker_environment reads them.
 Result<Config> open_options(const std::vector<std::string>& options);
 
-// This process's variables, with rank, world_size, local_rank and local_size of `options` over DEFT_RANK and so on.
+// This process's variables, but rank, world_size, local_rank and local_size of `options` win over DEFT_RANK and so on.
 Environment worker_environment(const std::vector<std::string>& options);
 
 // The effective value of `name`; the text lives as long as the process. kInvalid for a name that is not in the table.

@@ -1,11 +1,11 @@
-// A worker's session with its daemon: the connection, and the tables in which what comes back is found.
+// A worker's session with its daemon: the connection, and the tables that hold what the daemon answers.
 //
 //   auto session = Session::open(config, placement);
 //   (*session)->connection().submit(shm::ReadyRecord{...});
 //   (*session)->requests().wait_for(operation);
 //
-// connection() sends and waits; groups() knows how far the gradients are; requests() has the answers and outcomes by
-// number; starts() has the launches for in-process links. All functions may be called from any thread.
+// connection() sends and waits. groups() knows which gradients are reduced. requests() has the answers and outcomes by number.
+// starts() has the launches for in-process links. All functions may be called from any thread.
 #pragma once
 
 #include <atomic>
@@ -23,18 +23,18 @@ namespace deft::client {
 
 class Session final : private ArrivalReceiver {
  public:
-  // Attaches to the daemon; blocks until the whole job has come.
+  // Attaches to the daemon. Blocks until all workers of the job have come.
   static Result<std::unique_ptr<Session>> open(const Config& config, const Placement& placement);
   ~Session() override { end(); }
 
-  // Says goodbye; every call fails from now on, those under way included. Returns when nobody waits any more.
+  // Says goodbye. From now on every call fails, also calls that wait now. Returns when no thread waits any more.
   void end() { connection_.end(); }
 
   [[nodiscard]] const World& world() const { return connection_.attachment().world; }
   [[nodiscard]] TimeUs timeout_us() const { return connection_.attachment().timeout_us; }
-  // The links that this worker runs itself, as the daemon named them.
+  // The links that this worker runs itself, as the daemon announced them.
   [[nodiscard]] const std::vector<AnnouncedLink>& worker_links() const { return connection_.attachment().links; }
-  // Whether gradients may stay on the GPU: every link of the job reduces them there.
+  // True if every link of the job reduces device memory, so that gradients may stay on the GPU.
   [[nodiscard]] bool on_device() const;
 
   Connection& connection() { return connection_; }
@@ -42,14 +42,14 @@ class Session final : private ArrivalReceiver {
   RequestTable& requests() { return requests_; }
   StartQueues& starts() { return starts_; }
 
-  // Tells the daemon that an in-process link failed, and so does the job.
+  // Tells the daemon that an in-process link has failed. The job then fails with `error`.
   void report(const Error& error);
-  // `call` is called once when the job fails or the session ends, under the connection's lock; nullptr: no more.
+  // `call` is called once when the job fails or the session ends, under the connection's lock. nullptr removes the callback.
   void on_failure(std::function<void(const Error&)> call);
 
-  // Connection::wait(), whose time counts as waiting for updates.
+  // Calls Connection::wait(), and counts its time as waiting for updates.
   Result<void> wait_for_update(const std::function<bool()>& done) { return connection_.wait(done, &waited_us_); }
-  // How long this worker has waited for updates since the last call, which comes with each stage.
+  // The time that this worker has waited for updates since the last call. It is taken once a stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
 
  private:

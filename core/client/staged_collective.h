@@ -1,10 +1,10 @@
-// A collective on any memory, staged through shared memory.
+// A collective on any memory. The input and the result go through a staging buffer in shared memory.
 //
 //   CollectiveCall call{.name = "loss", .collective = ipc::Collective::kAllReduce, ...};
 //   auto started = StagedCollective::start(session, buffers, call);   // copies the input
 //   (*started)->finish(output);                                       // waits, and copies the result
 //
-// One thread at a time. The object outlives neither the session nor the buffers.
+// One thread at a time. The session and the buffers must outlive the object.
 #pragma once
 
 #include <cstdint>
@@ -20,19 +20,20 @@
 
 namespace deft::client {
 
+// The arguments of a collective, as the caller gave them. start() checks them.
 struct CollectiveCall {
   std::string name;  // the same on all ranks
   ipc::Collective collective{};
   const void* input = nullptr;
-  std::vector<std::uint64_t> counts;  // elements: one number, or for all-gather one for each rank
-  std::uint32_t dtype = 0;            // as the caller gave it: checked here
+  std::vector<std::uint64_t> counts;  // elements: one number, or for all-gather a number for each rank
+  std::uint32_t dtype = 0;
   std::uint32_t reduce_op = 0;
   std::int64_t root = 0;
 };
 
 class StagedCollective {
  public:
-  // Copies the input and starts.
+  // Copies the input and starts the collective. kInvalid for wrong arguments.
   static Result<std::unique_ptr<StagedCollective>> start(Session& session, StagingBuffers& buffers,
                                                          const CollectiveCall& call);
   ~StagedCollective();
@@ -40,9 +41,9 @@ class StagedCollective {
   StagedCollective& operator=(const StagedCollective&) = delete;
 
   [[nodiscard]] std::uint64_t number() const { return number_; }  // in the session's RequestTable
-  // Whether the result is there.
+  // True if the result is there. Never waits.
   Result<bool> poll();
-  // Waits, and copies the result to `output` unless that is nullptr.
+  // Waits for the result, and copies it to `output` unless that is nullptr. The error of the collective if it failed.
   Result<void> finish(void* output);
 
  private:

@@ -1,9 +1,9 @@
-// Shared memory for collectives on any memory: pieces, cut from a few staging buffers that the daemon makes on demand.
+// Gives pieces of shared memory to collectives. They are cut from a few staging buffers that the daemon makes on demand.
 //
 //   auto piece = buffers.take(bytes);   ...   buffers.give_back(*piece);
 //
-// So hundreds of collectives (the first broadcast of all parameters) cost a few descriptors, and later collectives
-// reuse memory that is there. Any thread.
+// So hundreds of collectives (the first broadcast of all parameters) need only a few descriptors, and later collectives reuse
+// the same memory. Any thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@
 
 namespace deft::client {
 
-// A part of a staging buffer with one user.
+// A piece of a staging buffer for one collective.
 struct Piece {
   std::uint32_t buffer = 0;
   std::uint64_t offset = 0;
@@ -23,7 +23,7 @@ struct Piece {
   std::byte* data = nullptr;
 };
 
-// The free ranges of one staging buffer: first fit, neighbours merge.
+// The free ranges of one staging buffer. The first range that is large enough is taken; free neighbours are merged.
 class FreeRanges {
  public:
   explicit FreeRanges(std::uint64_t bytes) : total_(bytes), ranges_{{0, bytes}} {}
@@ -43,14 +43,14 @@ class StagingBuffers {
   explicit StagingBuffers(Session& session, std::uint64_t cap_bytes = kCapBytes)
       : session_(session), cap_bytes_(cap_bytes) {}
 
-  // At least `bytes` (and at least one byte) of shared memory, whose content is undefined.
+  // A piece of at least `bytes` bytes, and at least one byte. Its content is undefined. kExhausted if the daemon has no memory.
   Result<Piece> take(std::uint64_t bytes);
 
   // Bytes [offset, offset + bytes) of a buffer, for a collective that this worker runs itself. kViolation if they lie
   // outside of it.
   Result<std::byte*> find(std::uint32_t number, std::uint64_t offset, std::uint64_t bytes);
 
-  // A buffer that is free again goes back to the daemon if the worker would keep more than the cap.
+  // Takes a piece back. If its buffer is then free, and the worker would keep more than the cap, the daemon gets the buffer back.
   void give_back(const Piece& piece);
 
  private:

@@ -1,6 +1,6 @@
 // The launches that the daemon has started on this worker's in-process links, for the threads that run them.
 //
-//   auto start = starts.next(link);   // waits; START or START_COLLECTIVE
+//   auto start = starts.next(link);   // waits for a START or START_COLLECTIVE
 #pragma once
 
 #include <cstdint>
@@ -16,11 +16,11 @@ class StartQueues {
   // One queue for each link that the daemon announced.
   explicit StartQueues(Connection& connection);
 
-  // The oldest launch of `link`, an announced one; an error when the job has failed or the session was closed. Any
-  // thread.
+  // Waits for the oldest launch of `link`, which the daemon announced. An error if the job has failed or the session was closed.
+  // Any thread.
   Result<shm::Record> next(std::uint32_t link);
 
-  // Under the connection's lock. kViolation if the worker does not run that link.
+  // Adds a launch. The caller holds the connection's lock. kViolation if the worker does not run that link.
   Result<void> push(std::uint32_t link, const shm::Record& start);
 
  private:

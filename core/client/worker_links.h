@@ -1,11 +1,11 @@
-// The links that this worker runs itself, each on a thread of its own: it waits for START, runs the collective with the
-// other workers, and answers RAN.
+// Runs the links of this worker (in-process links), each on its own thread. The thread waits for START, runs the collective
+// with the other workers, and answers RAN.
 //
-//   auto links = WorkerLinks::open(session, buffers);   // opens what WELCOME named; none is usual, and then no thread either
-//   (*links)->add(group);                             // before its first tensor is handed over
+//   auto links = WorkerLinks::open(session, buffers);   // opens the links that WELCOME named; usually there are none
+//   (*links)->add(group);                               // before its first tensor is handed over
 //
-// What fails is told to the daemon, and the job fails. When the job has failed, or the session was ended, running
-// collectives are aborted; the destructor waits for the threads.
+// A link that fails is reported to the daemon, and the job fails. When the job has failed or the session has ended, running
+// collectives are aborted. The destructor waits for the threads.
 #pragma once
 
 #include <map>
@@ -24,11 +24,11 @@ namespace deft::client {
 class WorkerLinks {
  public:
   static Result<std::unique_ptr<WorkerLinks>> open(Session& session, StagingBuffers& buffers);
-  ~WorkerLinks();  // after session.end()
+  ~WorkerLinks();  // call session.end() before
   WorkerLinks(const WorkerLinks&) = delete;
   WorkerLinks& operator=(const WorkerLinks&) = delete;
 
-  void add(GradientGroup& group);  // which outlives this
+  void add(GradientGroup& group);  // `group` must outlive this object
 
  private:
   struct Runner {

@@ -1,4 +1,7 @@
-// A unix socket's path as the kernel wants it.
+// Converts the path of a unix socket to the form of the kernel.
+//
+//   auto address = UnixAddress::of(path);
+//   bind(fd, address->get(), address->bytes());
 #pragma once
 
 #include <sys/socket.h>

@@ -3,7 +3,7 @@
 //   worker:  auto channel = Channel::connect(path);  channel->send(bytes);  auto packet = channel->receive(deadline_us);
 //   daemon:  auto listener = Listener::bind(path);    auto channel = listener->accept();   channel->try_receive();
 //
-// Every descriptor is CLOEXEC, every send is MSG_NOSIGNAL, a truncated control message is an error.
+// Every descriptor is CLOEXEC, every send is MSG_NOSIGNAL, and a truncated control message is an error. One thread at a time.
 #pragma once
 
 #include <sys/types.h>
@@ -20,17 +20,20 @@
 
 namespace deft::ipc {
 
+// A message as it came, with the descriptors that it carried.
 struct Packet {
   std::vector<std::byte> bytes;  // empty: the peer closed its end
   std::vector<shm::Descriptor> descriptors;
 };
 
-struct PeerIdentity {  // from the kernel
+// Who is at the other end, by the kernel's word.
+struct PeerIdentity {
   pid_t pid = 0;
   uid_t uid = 0;
   gid_t gid = 0;
 };
 
+// One end of a connection. It owns the socket.
 class Channel {
  public:
   Channel() = default;
@@ -43,7 +46,7 @@ class Channel {
   // one gives kExhausted.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
-  // The next packet, or kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.
+  // Waits for the next packet; kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.
   Result<Packet> receive(TimeUs deadline_us);
 
   // The next packet if there is one; never waits.
@@ -58,16 +61,18 @@ class Channel {
   shm::Descriptor socket_;
 };
 
+// The daemon's socket. It owns the socket and its file.
 class Listener {
  public:
-  // Binds `path` with mode 0660. A live daemon on it is an error that says so; a dead one's file is replaced.
-  // The file is removed when the listener goes.
+  // Binds `path` with mode 0660. The file of a dead daemon is replaced; a live daemon on `path` is an error that says so. The
+  // destructor removes the file.
   static Result<Listener> bind(const std::string& path);
   Listener(Listener&&) noexcept = default;
   Listener& operator=(Listener&&) noexcept = default;
   ~Listener();
 
-  Result<std::optional<Channel>> accept();  // non-blocking; so are the channels it gives
+  // The next connection, or nothing if there is none. Never waits, and neither do the channels that it gives.
+  Result<std::optional<Channel>> accept();
   [[nodiscard]] int descriptor() const { return socket_.get(); }
 
  private:
@@ -75,7 +80,7 @@ class Listener {
       : socket_(std::move(socket)), path_(std::move(path)), lock_(std::move(lock)) {}
   shm::Descriptor socket_;
   std::string path_;
-  shm::Descriptor lock_;  // held for the daemon's life: tells a live daemon's socket file from a dead one's
+  shm::Descriptor lock_;  // a lock that a live daemon holds, so that the file of a dead daemon can be told
 };
 
 }  // namespace deft::ipc

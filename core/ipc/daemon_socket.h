@@ -1,11 +1,11 @@
-// Where a node's daemon listens, and how a client finds it.
+// Chooses the socket on which a node's daemon listens, and finds it for a client.
 //
 //   daemon:  Listener::bind(socket_path(config.text("socket")));
 //   client:  auto daemon = connect_to_daemon(daemon_sockets(config.text("socket")));
 //            daemon->channel.send(bytes);
 //
-// The daemon of a machine's administrator serves /run/deft/deftd.sock, for all users whom the permissions of that file let
-// in. Any user may run a daemon of the own instead; clients of that user take it first.
+// The daemon of the machine's administrator serves /run/deft/deftd.sock for all users whom the permissions of that file let
+// in. Any user may run an own daemon instead, and the clients of that user try it first.
 #pragma once
 
 #include <span>
@@ -22,9 +22,10 @@ inline constexpr const char* kSystemSocket = "/run/deft/deftd.sock";
 // user: kSystemSocket for root, else $XDG_RUNTIME_DIR/deftd.sock, else /tmp/deftd-UID.sock.
 std::string socket_path(const std::string& configured);
 
+// A socket to try.
 struct DaemonSocket {
   std::string path;
-  bool own = false;  // a daemon of this user must be behind it: others may write where it lies
+  bool own = false;  // true: only a daemon of this user is accepted, because other users may write to the folder
 };
 
 // The sockets that a client tries, in this order: `configured` alone, or the default of its user and then kSystemSocket.
@@ -32,11 +33,11 @@ std::vector<DaemonSocket> daemon_sockets(const std::string& configured);
 
 struct DaemonChannel {
   Channel channel;
-  std::string path;  // of the socket that answered
+  std::string path;  // the socket that answered
 };
 
-// Connects to the first of `sockets` on which a daemon answers. kUnavailable if none does; the error names all that were
-// tried, and why each failed.
+// Connects to the first of `sockets` on which a daemon answers. kUnavailable if none does; the error names every socket that
+// was tried, and why it failed.
 Result<DaemonChannel> connect_to_daemon(std::span<const DaemonSocket> sockets);
 
 }  // namespace deft::ipc

@@ -1,4 +1,4 @@
-// The messages of the unix socket between a worker (libdeft) and its daemon.
+// The messages of the unix socket between a worker (libdeft) and its daemon. wire.h encodes and decodes them.
 //
 // The socket is SOCK_SEQPACKET: one message a packet, at most kMaxMessageBytes, beginning with a Header. Numbers are in
 // the machine's order; both sides run on one machine. Descriptors travel as SCM_RIGHTS of the message that names them.
@@ -10,8 +10,8 @@
 //                                         <- WELCOME + 3 descriptors: control segment, daemon's doorbell, worker's doorbell
 //                                            (once all workers of the job have come and all links are open), or ERROR
 //                                         <- LINK for each link that the worker runs itself, right behind WELCOME
-//   STORE_SET, STORE_GET                  ->    for their rendezvous: the job's key-value store
-//                                         <- STORE_VALUE, once the key exists
+//   STORE_SET, STORE_GET                  ->    the job's key-value store, for the rendezvous of these links
+//                                         <- STORE_VALUE, when the key exists
 //   ERROR                                 ->    such a link failed, and so does the job
 //   DECLARE, DECLARE_TENSOR...            ->
 //                                         <- DECLARED + arena descriptor (once all ranks declared the same), or ERROR
@@ -19,7 +19,7 @@
 //                                         <- STAGING_BUFFER_MADE + descriptor, or ERROR
 //   OPERATION (collective on a buffer)    ->    OP_DONE comes over the completion ring
 //   FREE_STAGING_BUFFER                   ->
-//   STATISTICS                            ->    of the gradients of a step, for the preserver
+//   STATISTICS                            ->    statistics of the gradients of a step, for the preserver
 //   STATUS                                ->  (also without HELLO: `deft status`)
 //                                         <- TEXT... (JSON in pieces, the last one with `last`)
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
@@ -36,8 +36,8 @@ namespace deft::ipc {
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
 inline constexpr std::uint32_t kProtocolVersion = 3;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
-inline constexpr std::size_t kMaxNameBytes = 1024;    // of a tensor, a collective, a key of the store
-inline constexpr std::size_t kMaxJobNameBytes = 255;  // also of a group, and of the leader's address
+inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
+inline constexpr std::size_t kMaxJobNameBytes = 255;  // the name of a job or group, or the leader's address
 inline constexpr std::size_t kMaxTextBytes = 4096;
 
 enum class MessageKind : std::uint32_t {
@@ -61,16 +61,16 @@ enum class MessageKind : std::uint32_t {
   kStatistics = 18,
 };
 
-// Then `bytes - sizeof(fixed part)` bytes of text follow in the messages that carry any.
+// Every message begins with this. If a message carries texts, they follow its fixed part, up to `bytes`.
 struct Header {
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind{};
-  std::uint32_t bytes = 0;  // of the whole message
+  std::uint32_t bytes = 0;  // the size of the whole message
   std::uint32_t version = kProtocolVersion;
 };
 
 struct Hello {  // followed by: job, leader (host:port), settings, library version, each as 0-terminated text
-  // settings: one `name=value` a line for each option of the job that this worker set (policy, links, timeout, ...)
+  // settings: a line `name=value` for each option of the job that this worker set (policy, links, timeout, ...)
   Header header;
   std::uint32_t rank = 0, world = 0, local_rank = 0, local_size = 0;
 };
@@ -81,13 +81,13 @@ struct Welcome {  // followed by world x uint32: the node of each rank
   std::uint32_t node = 0, nodes = 0;
   std::uint32_t world = 0, spin_us = 0;
   std::uint64_t timeout_us = 0;
-  std::uint32_t links = 0;         // messages LINK that follow: the links that this worker runs
-  std::uint32_t daemon_links = 0;  // those that daemons run
+  std::uint32_t links = 0;         // how many links this worker runs; so many messages LINK follow
+  std::uint32_t daemon_links = 0;  // how many links the daemons run
 };
 
 struct Link {  // followed by: backend, interface, address, prefix of store keys
   Header header;
-  std::uint32_t link = 0;  // what START calls it
+  std::uint32_t link = 0;  // its number in START
   std::uint32_t unused = 0;
 };
 
@@ -122,9 +122,9 @@ struct Declared {
   std::uint64_t arena_bytes = 0;
 };
 
-struct StagingBuffer {  // STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STAGING_BUFFER, which gives it back
+struct StagingBuffer {  // for STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STAGING_BUFFER, which gives the buffer back
   Header header;
-  std::uint32_t buffer = 0;  // chosen by the worker, never a number that one of its operations has
+  std::uint32_t buffer = 0;  // a number that the worker chooses; none of its operations has the same
   std::uint32_t unused = 0;
   std::uint64_t bytes = 0;
 };
@@ -136,28 +136,29 @@ struct Operation {  // followed by the name that matches it across ranks
   std::uint64_t operation = 0;  // the worker's handle, returned in OP_DONE
   Collective collective{};
   std::uint32_t staging_buffer = 0;
-  std::uint64_t offset = 0;    // of the operation's piece in the staging buffer, in bytes
-  std::uint64_t count = 0;     // elements: of the piece; for all-gather, of this rank's own block
-  std::uint64_t capacity = 0;  // all-gather: elements that the piece holds
+  std::uint64_t offset = 0;    // where the operation's piece begins in the staging buffer, in bytes
+  std::uint64_t count = 0;     // the elements of the piece; for all-gather, the elements of this rank's own block
+  std::uint64_t capacity = 0;  // all-gather: how many elements the piece can hold
   std::uint32_t dtype = 0;
   std::uint32_t reduce_op = 0;
   std::uint32_t root = 0;  // rank
   std::uint32_t unused = 0;
 };
 
-struct Statistics {  // of one group in one step; steps grow. See deft_statistics in deft.h
+// Statistics of one group in one step; the steps of successive messages grow. deft_statistics in deft.h explains the fields.
+struct Statistics {
   Header header;
   std::uint32_t group = 0;
   std::uint32_t merged_as_sums = 0;
   std::uint64_t step = 0;
-  double local_norm = 0;  // squared, as the next
-  double average_norm = 0;
+  double local_norm = 0;    // squared
+  double average_norm = 0;  // squared
   double learning_rate = 0;
   double loss = 0;
   double target = 0;
 };
 
-// The first value that no worker can have measured; nullptr: all are possible.
+// Names the first value that no worker can have measured; nullptr if all values are possible.
 inline const char* impossible_value(const Statistics& statistics) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
   if (!amount(statistics.local_norm)) return "the squared norm of the own gradient";
@@ -171,8 +172,7 @@ struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
   Header header;
   std::uint32_t error_kind = 0;  // deft::ErrorKind
   std::uint32_t unused = 0;
-  std::uint64_t operation =
-      0;  // not 0: only this operation (or STAGING_BUFFER: both count alike) failed, the job goes on
+  std::uint64_t operation = 0;  // 0: the job failed; else only this operation or STAGING_BUFFER failed
 };
 
 struct Text {  // followed by a piece of text

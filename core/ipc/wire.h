@@ -1,4 +1,4 @@
-// Building and reading messages: a fixed struct and 0-terminated texts behind it.
+// Builds and reads the messages of messages.h: a fixed struct, and 0-terminated texts behind it.
 //
 //   auto bytes = encode(Hello{...}, {"job", "host:1"});
 //   auto hello = decode<Hello>(packet.bytes, MessageKind::kHello, 4);   // checks kind, version, length and 4 texts
@@ -16,13 +16,16 @@
 
 namespace deft::ipc {
 
+// A message that was read.
 template <typename Fixed>
 struct Decoded {
   Fixed fixed;
   std::vector<std::string> texts;
-  std::span<const std::byte> tail;  // what follows the texts, for messages that carry an array; points into the packet
+  std::span<const std::byte>
+      tail;  // the bytes behind the texts, for messages that carry an array; points into the packet
 };
 
+// A message of kind `kind`; fills in the header.
 template <typename Fixed>
 std::vector<std::byte> encode(Fixed fixed, MessageKind kind, std::span<const std::string_view> texts = {},
                               std::span<const std::byte> tail = {}) {
@@ -61,6 +64,7 @@ inline Result<Header> decode_header(std::span<const std::byte> bytes) {
   return header;
 }
 
+// Reads a message of kind `kind` with `texts` texts. kViolation if the packet is not of that kind, too short, or without them.
 template <typename Fixed>
 Result<Decoded<Fixed>> decode(std::span<const std::byte> bytes, MessageKind kind, std::size_t texts) {
   auto header = decode_header(bytes);

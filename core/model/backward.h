@@ -1,5 +1,7 @@
-// A profile as backward sees it: which bucket comes when, and where the link that matters most is. Backward produces the
-// last bucket of the profile first.
+// A profile in the order of backward, which produces the profile's last bucket first.
+//
+//   const std::vector<double> ready_us = ready_times(profile);
+//   profile.buckets[produced(profile, 0)]    // the first bucket that backward produces
 #pragma once
 
 #include <vector>
@@ -8,13 +10,13 @@
 
 namespace deft::model {
 
-// The bucket of the profile that backward produces as the i-th.
+// The profile's number of the i-th bucket that backward produces.
 inline std::size_t produced(const Profile& profile, std::size_t i) { return profile.buckets.size() - 1 - i; }
 
-// When each bucket is ready, from the beginning of backward, in the order of production.
+// The time in microseconds from the beginning of backward until each bucket is ready, in the order of production.
 std::vector<double> ready_times(const Profile& profile);
 
-// The link that would be done first with all buckets. There is one at least.
+// The link that would carry all buckets in the shortest time. The profile has a link.
 std::size_t fastest_link(const Profile& profile);
 
 }  // namespace deft::model

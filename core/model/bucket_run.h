@@ -1,5 +1,5 @@
-// A run of bytes that begins in one bucket and may go on over the buckets behind it, as a merged transfer does: piece by
-// piece, each within a bucket.
+// Cuts a run of bytes at the borders of buckets. A merged transfer is such a run: it begins in one bucket and may go on over
+// the buckets behind it.
 //
 //   for_each_piece({bucket, offset, bytes}, buckets.size(), bytes_of, [](const BucketPiece& piece) { ...; return true; });
 #pragma once
@@ -18,8 +18,8 @@ struct BucketPiece {
   std::uint64_t bytes = 0;
 };
 
-// Calls visit(piece) until one gives false. False then, and where the run goes beyond the last of `count` buckets, whose
-// sizes bytes_of(bucket) gives. An offset beyond its bucket is counted on, too.
+// Calls visit(piece) for each piece of `run`, until a call gives false. Returns false then, and also if the run goes beyond the
+// last of `count` buckets. bytes_of(bucket) gives the size of a bucket. An offset beyond its bucket counts on in the next one.
 template <typename BytesOf, typename Visit>
 bool for_each_piece(BucketPiece run, std::size_t count, const BytesOf& bytes_of, const Visit& visit) {
   for (; run.bytes > 0; ++run.bucket) {

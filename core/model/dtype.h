@@ -1,4 +1,4 @@
-// Element types and reductions that Deft carries, with the numbers that stand for them on every wire.
+// The element types and reductions that Deft carries. Their numbers are the same on every wire and in deft.h.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ enum class DType : std::uint8_t {
 
 enum class ReduceOp : std::uint8_t { kSum = 1, kMin = 2, kMax = 3 };
 
-// Bytes of one element; 0 for a number that names no type (wire values are checked with this).
+// The bytes of one element; 0 for a number that names no type. Values from a wire are checked with this.
 constexpr std::size_t dtype_bytes(DType type) {
   switch (type) {
     case DType::kFloat32:
@@ -35,6 +35,7 @@ constexpr std::size_t dtype_bytes(DType type) {
   return 0;
 }
 
+// The name of the type, for instance "float32"; "unknown" for a number that names none.
 constexpr std::string_view to_string(DType type) {
   switch (type) {
     case DType::kFloat32: return "float32";
@@ -49,6 +50,7 @@ constexpr std::string_view to_string(DType type) {
   return "unknown";
 }
 
+// False for a number from a wire that names no reduction.
 constexpr bool is_known(ReduceOp op) { return op >= ReduceOp::kSum && op <= ReduceOp::kMax; }
 
 }  // namespace deft::model

@@ -1,5 +1,5 @@
-// What happened when: computing, sending and updating, as plain data. A simulation gives a Timeline; for files each entry is an
-// Event, which has names instead of numbers, and a line of JSON (`deft simulate --events`).
+// The history of a run as plain data: what was computed, sent and updated, and when. A simulation gives a Timeline. In a file
+// (`deft simulate --events`) each entry is an Event, which has names instead of numbers, and is written as a line of JSON.
 //
 //   for (const Event& event : events_of(timeline, "fifo", bucket_names, link_names)) out << event_line(event) << '\n';
 #pragma once
@@ -14,7 +14,8 @@ namespace deft::model {
 
 enum class Stage : std::uint8_t { kForward = 1, kBackward = 2 };
 
-// Buckets are numbered in forward order, as in the profile; times are microseconds since the beginning.
+// In these three structs buckets are numbered in forward order, as in the profile, and times are microseconds since the
+// beginning of the run.
 struct ComputeSpan {
   Stage stage;
   std::uint64_t step;
@@ -36,22 +37,25 @@ struct UpdateMark {
   std::uint64_t generation;
   std::uint64_t first_step;
   std::uint64_t last_step;
-  double at_us;  // once the data is there and the backward before its forward has used the old weights
+  double at_us;  // when the data was there and the backward before that forward had used the old weights
 };
-struct Timeline {  // of one node
+// The history of one node.
+struct Timeline {
   std::vector<ComputeSpan> compute;
   std::vector<SendSpan> sends;
   std::vector<UpdateMark> updates;
 };
 
+// One entry of a timeline, with names.
 struct Event {
   std::string policy;
   std::string bucket;
-  std::string link;                                      // of a SendSpan; empty in the others
+  std::string link;                                      // empty unless `what` is a SendSpan
   std::variant<ComputeSpan, SendSpan, UpdateMark> what;  // its numbers of bucket and link are not used
 };
 
-// The timeline's entries with the names of these buckets and links: computing first, then sending, then updating.
+// The entries of `timeline` with names: first all that compute, then all that send, then the updates. `bucket_names` and
+// `link_names` have the name of each number.
 std::vector<Event> events_of(const Timeline& timeline, std::string_view policy,
                              const std::vector<std::string>& bucket_names, const std::vector<std::string>& link_names);
 

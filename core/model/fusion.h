@@ -1,5 +1,6 @@
-// MG-WFBP's rule (Shi et al., INFOCOM 2019): a bucket is merged into the transfer before it where the start-up of the link
-// that this saves is worth more than the wait for it. Only neighbours in the order of production are merged.
+// MG-WFBP's rule (Shi et al., INFOCOM 2019) for merging buckets into one transfer. A bucket is merged into the transfer before
+// it if that saves more start-up time of the link than the transfer waits for the bucket. Only neighbours in the order of
+// production are merged. core/sched (policy mgwfbp) and core/partition use the rule.
 #pragma once
 
 #include <vector>
@@ -9,8 +10,8 @@
 
 namespace deft::model {
 
-// The buckets with which transfers begin, in the order of production and by it: ascending, the first 0. Where `apart` holds
-// for a bucket it begins one in any case; empty: it holds for none. The profile has a link.
+// The buckets with which transfers begin, by their place in the order of production: ascending, and the first is 0. A bucket
+// for which `apart` is true begins a transfer in any case; an empty `apart` is false for all. The profile has a link.
 std::vector<BucketIndex> fused_starts(const Profile& profile, const std::vector<bool>& apart = {});
 
 }  // namespace deft::model

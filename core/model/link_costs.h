@@ -1,4 +1,4 @@
-// What links cost, as `deft probe --output FILE` has measured them.
+// Reads the costs of links that `deft probe --output FILE` has measured.
 //
 //   auto costs = read_link_costs("probe.json");     // an error names the file and what is wrong in it
 //   const LinkModel* cost = find_cost(*costs, "gloo:eth0");
@@ -14,11 +14,12 @@
 
 namespace deft::model {
 
-// The list `profile_links` of an object, the measurement of each link between all nodes.
+// The costs in the list `profile_links` of a JSON object. kInvalid if the text is not of that form.
 Result<std::vector<LinkModel>> parse_link_costs(std::string_view json);
+// The same from a file.
 Result<std::vector<LinkModel>> read_link_costs(const std::string& path);
 
-// Null where the link was not measured.
+// The cost of the link called `link`, in `costs`; nullptr if it was not measured.
 const LinkModel* find_cost(std::span<const LinkModel> costs, std::string_view link);
 
 }  // namespace deft::model

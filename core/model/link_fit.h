@@ -1,4 +1,7 @@
-// From measured transfers to a link's cost: time = latency + bytes / throughput, fitted with the errors of both.
+// Fits the cost of a link to measured transfers: time = latency + bytes / throughput, each with its error.
+//
+//   auto fit = fit_link(samples);
+//   fit->latency_us
 #pragma once
 
 #include <cstdint>
@@ -8,6 +11,7 @@
 
 namespace deft::model {
 
+// One measured transfer.
 struct LinkSample {
   std::uint64_t bytes = 0;
   double us = 0;
@@ -20,8 +24,8 @@ struct LinkFit {
   double bytes_per_us_error = 0;
 };
 
-// Least squares of the relative deviation, because what disturbs a transfer grows with it. Needs at least three sizes of
-// which the largest takes longer than the smallest; a latency below zero is taken for zero.
+// Fits by least squares of the relative deviation, because disturbances grow with the transfer. kInvalid unless there are at
+// least three sizes and the largest takes longer than the smallest. A latency below zero becomes zero.
 Result<LinkFit> fit_link(std::span<const LinkSample> samples);
 
 }  // namespace deft::model

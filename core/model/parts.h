@@ -1,4 +1,4 @@
-// Parts: a bucket is cut into parts of about equal size, on cache lines. A part that is small may overtake larger ones.
+// How a bucket is cut into parts: of about equal size, at cache lines. A small part may overtake larger ones on its link.
 //
 //   for (std::uint64_t at = 0, part = even_part_bytes(bytes, 1 << 20); at < bytes; at += part) ...
 #pragma once

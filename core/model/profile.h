@@ -1,4 +1,4 @@
-// What the planner and the simulator know about a model and its network: the times of each bucket, the cost of each
+// A profile describes a model and its network to the planner and the simulator: the times of each bucket, and the cost of each
 // link.
 //
 //   auto profile = read_profile("vgg19.json");            // or parse_profile(text); every value is checked
@@ -6,8 +6,8 @@
 //   profile->comm_us(3, 1, 4096);                          // bucket 3's first 4096 bytes on link 1
 //
 // The JSON form is that of the message deft.Profile (proto/profile.proto): snake_case or camelCase names, 64-bit
-// numbers as numbers or as strings. Buckets stand in forward order: the first is the input side and the last to be
-// ready.
+// numbers as numbers or as strings. Buckets stand in forward order: forward needs the first bucket first, and backward
+// makes it ready last.
 #pragma once
 
 #include <cstddef>
@@ -33,17 +33,18 @@ struct ProfileBucket {
   std::uint64_t bytes = 0;
   double forward_us = 0;
   double backward_us = 0;
-  std::optional<double> comm_us;  // the whole bucket on the reference link; absent: the links' own models give it
+  std::optional<double>
+      comm_us;  // the time of the whole bucket on the reference link; empty: the links' models give it
 };
 
 struct ProfileLink {
   std::string name;
-  double latency_us = 0;                // of each part
-  std::optional<double> relative_time;  // times slower than the reference link; or
-  std::optional<double> bytes_per_us;   // all-reduce throughput beyond the latency
+  double latency_us = 0;                // each part pays it once
+  std::optional<double> relative_time;  // how many times slower than the reference link; or else:
+  std::optional<double> bytes_per_us;   // the throughput of an all-reduce, without the latency
 };
 
-// The time of a part: fixed_us + bytes * us_per_byte.
+// The cost of the parts of a bucket on a link. A part takes fixed_us + bytes * us_per_byte.
 struct PartCost {
   double fixed_us = 0;
   double us_per_byte = 0;
@@ -57,8 +58,8 @@ struct Profile {
   std::vector<ProfileBucket> buckets;  // in forward order
   std::vector<ProfileLink> links;
 
-  // What parts of `bucket` cost on `link`. A whole bucket costs exactly comm_us * relative_time where both are given; a
-  // part then pays the link's latency (or the whole time, where that is less) and its share of the rest.
+  // The cost of the parts of `bucket` on `link`. If comm_us and relative_time are given, a whole bucket costs exactly their
+  // product. A part then pays the link's latency (or the whole time if that is less) and its share of the rest.
   [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link) const;
   [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link, std::uint64_t bytes) const {
     return cost(bucket, link).us(bytes);
@@ -66,18 +67,20 @@ struct Profile {
   [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link) const {
     return comm_us(bucket, link, buckets[bucket].bytes);
   }
-  [[nodiscard]] double forward_us() const;  // of all buckets
+  // The sums over all buckets.
+  [[nodiscard]] double forward_us() const;
   [[nodiscard]] double backward_us() const;
   [[nodiscard]] double compute_us() const { return forward_us() + backward_us(); }
 
-  // The cost of `link` over all buckets in the form that needs no profile.
+  // The cost of `link`, averaged over all buckets.
   [[nodiscard]] LinkModel link_model(std::size_t link) const;
 };
 
-// Everything that parse_profile checks, for profiles that were made in other ways.
+// Checks what parse_profile checks, for a profile that was made in another way.
 Result<void> check_profile(const Profile& profile);
 
-// Reads the JSON form. An unknown, repeated or missing field and a value that cannot be are errors that name the place.
+// Reads the JSON form. A field that is unknown, repeated or missing and an impossible value are errors (kInvalid) that name
+// the place.
 Result<Profile> parse_profile(std::string_view json);
 Result<Profile> read_profile(const std::string& path);
 std::string to_json(const Profile& profile);

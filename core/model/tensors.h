@@ -1,8 +1,11 @@
 // The tensors of a group (one optimizer's gradients) and their places in the arena.
 //
-// The arena holds `slots` equal areas, one for each generation that can be under way. In a slot the tensors lie in the
-// order in which they were declared, which is the order in which backward produces them, one region for each dtype in
-// the order of the dtypes' first appearance. Both sides compute the layout with this code, so it never travels.
+//   auto layout = lay_out(tensors, slots);
+//   arena + slot * layout->slot_bytes + layout->tensors[3].offset
+//
+// The arena holds `slots` equal areas, one for each generation that can be under way. A slot has one region for each dtype, in
+// the order in which the dtypes first appear. In a region the tensors lie in the order of declaration, which is the order in
+// which backward produces them. Worker and daemon compute the layout with this code, so it is never sent.
 #pragma once
 
 #include <cstdint>
@@ -24,8 +27,8 @@ inline constexpr std::size_t kMaxDims = 8;
 struct TensorSpec {
   std::string name;
   DType dtype = DType::kFloat32;
-  std::vector<std::uint64_t> shape;    // empty: a scalar, one element
-  std::uint32_t forward_position = 0;  // 0 = the layer that forward needs first
+  std::vector<std::uint64_t> shape;    // empty: a scalar, which has one element
+  std::uint32_t forward_position = 0;  // 0: forward needs this tensor first
 
   [[nodiscard]] std::uint64_t elements() const;
   [[nodiscard]] std::uint64_t bytes() const { return elements() * dtype_bytes(dtype); }
@@ -38,25 +41,28 @@ struct TensorPlace {
   std::uint64_t bytes = 0;   // without padding
 };
 
-struct Region {  // all tensors of one dtype
+// The tensors of one dtype.
+struct Region {
   DType dtype = DType::kFloat32;
   std::uint64_t offset = 0;
-  std::uint64_t bytes = 0;  // padding between tensors included; it is zero on all workers and is reduced along
+  std::uint64_t bytes = 0;  // with the padding between tensors, which is zero on all workers and is reduced, too
 };
 
 struct ArenaLayout {
-  std::vector<TensorPlace> tensors;  // as declared
+  std::vector<TensorPlace> tensors;  // in the order of declaration
   std::vector<Region> regions;
-  std::uint64_t slot_bytes = 0;  // distance between slots
+  std::uint64_t slot_bytes = 0;  // from the beginning of a slot to the next
   std::uint32_t slots = 1;
 
   [[nodiscard]] std::uint64_t total_bytes() const { return slot_bytes * slots; }
 };
 
-// Checks the declaration (names given and unique, sizes sane) and lays it out; an error names the tensor.
+// Checks the declaration and lays it out. kInvalid if a name is empty or not unique, or if a size is impossible; the error
+// names the tensor.
 Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t slots);
 
-// The first difference between two declarations, for people: "tensor 3 is a on rank 0 and b on rank 2"; empty: equal.
+// The first difference between two declarations, for people: "tensor 3 is a on rank 0 and b on rank 2". Empty if they are
+// equal.
 std::string first_difference(std::span<const TensorSpec> mine, std::string_view my_name,
                              std::span<const TensorSpec> other, std::string_view other_name);
 

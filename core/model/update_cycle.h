@@ -1,8 +1,8 @@
-// When the generations of one bucket begin, end and are applied, over and over again: the part of a plan that workers
-// need. Buckets that no tensor joins may have cycles of their own: large gradients can be merged and late while all
+// A cycle says when the generations of a bucket begin, end and are applied, again and again. It is the part of a plan that
+// workers need. Buckets that share no tensor may have different cycles: large gradients can be merged and stale while all
 // others are applied at once.
 //
-//   auto cycles = parse_cycles("0@1;3:0-1@3");   // one update a step, but bucket 3 merges two and is one step late
+//   auto cycles = parse_cycles("0@1;3:0-1@3");   // one update a step, but bucket 3 merges two steps and is one step stale
 //   cycles->of(3).generations
 #pragma once
 
@@ -18,16 +18,17 @@
 
 namespace deft::model {
 
+// The cycle of one bucket.
 struct UpdateCycle {
   std::uint32_t period_steps = 1;
-  std::vector<PlanGeneration> generations = {{0, 0, 1}};  // synchronous, unless said otherwise
+  std::vector<PlanGeneration> generations = {{0, 0, 1}};  // by default one synchronous update a step
   bool operator==(const UpdateCycle&) const = default;
 };
 
-// Of all buckets; all have the same period.
+// The cycles of all buckets. All have the same period.
 struct UpdateCycles {
   UpdateCycle usual;
-  std::map<BucketIndex, UpdateCycle> own;  // of the buckets that do not have the usual one
+  std::map<BucketIndex, UpdateCycle> own;  // the cycles of the buckets that do not have the usual one
 
   [[nodiscard]] const UpdateCycle& of(BucketIndex bucket) const {
     const auto found = own.find(bucket);
@@ -36,26 +37,28 @@ struct UpdateCycles {
   bool operator==(const UpdateCycles&) const = default;
 };
 
+// The cycles that `plan` describes.
 UpdateCycles cycles_of(const Plan& plan);
 
-// The steps in order, each merged once and applied after it has run. Errors name the field as a plan's.
+// kInvalid unless each step is merged once, in order, and applied after it has run. The error names the field as check_plan
+// does.
 Result<void> check_cycle(const UpdateCycle& cycle);
 
-// As users write it: the generations of one cycle, `first-last@apply` each, `first@apply` where it is one step.
+// A cycle as users write it: `first-last@apply` for each generation, or `first@apply` for a generation of one step.
 // "0-1@4,2@5": steps 0 and 1 are merged and applied before step 4, step 2 before step 5; step 3 begins the next cycle.
 Result<UpdateCycle> parse_cycle(std::string_view text);
 std::string to_text(const UpdateCycle& cycle);
 
-// The usual cycle, then after `;` each other one, with the numbers of its buckets: "0@1;2,3:0-1@3;5:0-3@6". Cycles are
-// repeated until all are of one length.
+// All cycles as users write them: the usual cycle, then after `;` each other cycle behind the numbers of its buckets:
+// "0@1;2,3:0-1@3;5:0-3@6". Cycles of different lengths are repeated until all have the same length.
 Result<UpdateCycles> parse_cycles(std::string_view text);
 std::string to_text(const UpdateCycles& cycles);
 
-// Generations of one bucket that are gathered, sent or waiting to be applied at the same time: slots that the arena needs.
+// How many slots the arena needs: the most generations of a bucket that are gathered, sent or wait to be applied at one time.
 std::uint32_t slots_needed(const UpdateCycle& cycle);
 std::uint32_t slots_needed(const UpdateCycles& cycles);
 
-// Most steps between a gradient and the forward that sees it.
+// The most steps between a gradient and the forward that sees it.
 std::uint32_t longest_delay(const UpdateCycle& cycle);
 std::uint32_t longest_delay(const UpdateCycles& cycles);
 

@@ -1,11 +1,11 @@
-// The hook of a planning policy for a guard of convergence, which decides whether a plan is followed. So a policy need not
-// know by what the guard judges.
+// A guard of convergence decides whether a policy may follow a plan that merges or delays updates. This is the interface
+// through which a policy asks. So a policy need not know how the guard judges.
 //
-//   setup.guard = std::make_shared<MyGuard>();   // none: every plan that a policy makes is followed
+//   setup.guard = std::make_shared<MyGuard>();   // without a guard every plan is followed
 //
 // The policy asks for each plan through choose(), which calls `make` until the guard is content. At its checks of new
-// profiles it asks through reconsider() whether the guard would still choose the plan in force. A guard does no I/O towards
-// the scheduler and may keep what it was told from one call to the next.
+// profiles it asks through reconsider() whether the guard would still choose the plan in force. A guard may remember earlier
+// calls. All calls come from the scheduler's thread.
 #pragma once
 
 #include <cstdint>
@@ -18,26 +18,28 @@
 
 namespace deft::plan {
 
-// What a guard says of the plan that it has chosen.
+// The guard's opinion of the plan that it has chosen.
 struct Decision {
-  bool judged = false;   // false: nothing was known to judge by; `note` says why
-  bool accepted = true;  // false: no plan was accepted; this is the last that was tried
-  double ratio = 1;      // expected loss with an update a step / with the plan; below 1 the plan trains worse
-  // What the plan was made for.
+  bool judged = false;   // false: the guard had no statistics to judge by; `note` says why
+  bool accepted = true;  // false: the guard accepted no plan; this plan was tried last
+  double ratio = 1;  // the loss expected with one update a step over that with the plan; below 1 the plan trains worse
+  // The limits that the plan was made for.
   double capacity = 1;
   std::uint32_t max_staleness_steps = 0;
-  unsigned attempts = 1;  // plans that were made
+  unsigned attempts = 1;  // how many plans were made
   std::string note;
 };
 
+// The chosen plan, and why it was chosen.
 struct GuardedPlan {
   model::Plan plan;
   Decision decision;
 };
 
+// Why another plan should be made.
 struct ReplanReason {
-  std::string reason = {};  // empty: there is none
-  bool immediate = false;   // it need not be confirmed by further checks
+  std::string reason = {};  // empty: there is no reason
+  bool immediate = false;   // true: further checks need not confirm the reason
 };
 
 class ConvergenceGuard {
@@ -46,11 +48,11 @@ class ConvergenceGuard {
 
   virtual ~ConvergenceGuard() = default;
 
-  // The plan to follow, of those that `make` gives for `limits` or stricter ones. An error of `make` for `limits`
-  // themselves is handed on.
+  // Chooses the plan to follow. The guard calls `make` with `limits`, and with stricter limits if it refuses that plan. If
+  // `make` fails for `limits` themselves, its error is returned.
   virtual Result<GuardedPlan> choose(const Make& make, const Limits& limits) = 0;
 
-  // Whether another plan would be chosen now than `in_force`.
+  // Says whether the guard would now choose another plan than `in_force`, and why.
   virtual ReplanReason reconsider(const model::Plan& in_force) = 0;
 };
 

@@ -1,6 +1,6 @@
-// What the user allows a plan to do, and the slack that the planner keeps.
+// The limits that the user sets for plans, and the slack that the planner keeps.
 //
-//   Limits limits = training_limits();   // or {}: the limits of `deft simulate`
+//   Limits limits = training_limits();   // or Limits{}, the default of `deft simulate`
 //   limits.set_slots(slots);
 #pragma once
 
@@ -12,17 +12,19 @@ namespace deft::plan {
 
 struct Limits {
   std::uint32_t max_staleness_steps = 16;  // model::PlanGeneration::staleness; 0: synchronous, one update a step
-  std::uint32_t max_merged_steps = 16;     // steps in one generation
-  std::uint32_t max_generations = 8;       // under way at once: slots of the arena
-  double jitter_margin = 0.02;             // share of the links' time that stays free
-  double bubble_tolerance = 0.005;         // waiting that is as good as none, as a share of compute
-  double rate_tolerance = 0.02;            // updates that may be given up for less staleness and fewer parts
-  double fresh_tolerance = 0;     // waiting, as a share of compute, that is accepted for fresh updates in every step
-  double stale_share = 1;         // of all bytes, the share that may be merged or stale
-  std::vector<bool> joined = {};  // [bucket]: a tensor joins it and the one before, so both have the same dates
-  double capacity = 1.0;          // compute time that communication may count on; above 1 it buys updates with waiting
+  std::uint32_t max_merged_steps = 16;     // the most steps in one generation
+  std::uint32_t max_generations = 8;       // the most generations under way at once: the slots of the arena
+  double jitter_margin = 0.02;             // the share of the links' time that stays free
+  double bubble_tolerance = 0.005;         // waiting that counts as none, as a share of compute
+  double rate_tolerance = 0.02;  // the share of updates that may be given up for less staleness and fewer parts
+  double fresh_tolerance = 0;    // waiting, as a share of compute, that is accepted for fresh updates in every step
+  double stale_share = 1;        // the share of all bytes that may be merged or stale
+  std::vector<bool> joined =
+      {};                 // [bucket]: true if it shares a tensor with the bucket before, so both have the same dates
+  double capacity = 1.0;  // the time for communication, as a multiple of compute; above 1 compute waits
 
-  // An arena of one slot has nowhere to put a second generation: its updates cannot be delayed.
+  // Limits the generations to the slots of an arena. With one slot there is no place for a second generation, so updates are
+  // not delayed.
   void set_slots(std::uint32_t slots) {
     max_generations = std::max<std::uint32_t>(2, slots);
     if (slots < 2) max_staleness_steps = 0;
@@ -34,8 +36,8 @@ inline Limits training_limits() {
   Limits limits;
   limits.max_staleness_steps = 4;
   limits.max_generations = 4;
-  limits.jitter_margin = 0.08;    // times vary, and links carry less while the cores compute
-  limits.fresh_tolerance = 0.01;  // less than step times vary by: a network that nearly keeps up costs no staleness
+  limits.jitter_margin = 0.08;    // times vary, and links are slower while the cores compute
+  limits.fresh_tolerance = 0.01;  // step times vary by more; so a network that nearly keeps up costs no staleness
   limits.stale_share = 0.9;
   return limits;
 }

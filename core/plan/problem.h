@@ -1,6 +1,8 @@
-// The planner's problem: the times of the buckets and links, in the numbering of the scheduler.
+// The planner's problem: the times of the buckets and links in microseconds, numbered as the scheduler numbers them.
 //
-//   Problem problem(profile);       // bucket 0 is the first that backward produces
+//   Problem problem(profile);       // bucket 0 is the bucket that backward produces first
+//   ComputeTimeline compute(problem);
+//   compute.run_step(arrival_us, ready_us);
 #pragma once
 
 #include <cstdint>
@@ -10,12 +12,13 @@
 
 namespace deft::plan {
 
+// The times of one bucket.
 struct ProblemBucket {
   std::uint64_t bytes = 0;
   double forward_us = 0;
   double backward_us = 0;
-  double forward_start_us = 0;  // from the beginning of a step that never waits
-  double ready_us = 0;          // the same, for the end of its backward
+  double forward_start_us = 0;  // when its forward begins, counted from the beginning of a step that never waits
+  double ready_us = 0;          // when its backward ends, counted from the same moment
 };
 
 class Problem {
@@ -34,12 +37,12 @@ class Problem {
   [[nodiscard]] double compute_us() const { return compute_us_; }
   [[nodiscard]] double forward_us() const { return forward_us_; }
 
-  // The same problem with compute times and part costs scaled: the planner plans with slack for jitter, and for the
-  // steps that are longer than compute where more updates are worth it.
+  // The same problem with compute times multiplied by `compute` and part costs by `communication`. The planner scales to keep
+  // slack for jitter, and to try steps that are longer than compute if they allow more updates.
   [[nodiscard]] Problem scaled(double compute, double communication) const;
 
-  // A time that one generation needs at least of all links working at once, whatever the schedule: the linear program
-  // over fractions of buckets, from below. The links' limit is min(1, compute_us / this) updates a step.
+  // A lower bound of the time that all links together need for one generation, whatever the schedule: the linear program
+  // over fractions of buckets, from below. The links can carry at most min(1, compute_us / this) updates a step.
   [[nodiscard]] double generation_bound_us() const;
 
  private:
@@ -49,13 +52,13 @@ class Problem {
   double forward_us_ = 0;
 };
 
-// The compute lane: one step after the other, forward waiting for the updates that it must see.
+// The compute of a worker: one step after the other. Forward waits for the updates that it must see.
 class ComputeTimeline {
  public:
   explicit ComputeTimeline(const Problem& problem) : problem_(problem) {}
 
-  // Runs the next step. `arrival_us[b]`: when the update of bucket b is there that this step's forward must see; null:
-  // none is due. Writes when the gradients are ready to `ready_us`.
+  // Runs the next step. `arrival_us[b]` is the time when the update of bucket b arrives that this step's forward must see;
+  // nullptr: no update is due. Writes to `ready_us[b]` when the gradients of bucket b are ready.
   void run_step(const double* arrival_us, double* ready_us);
   [[nodiscard]] double now_us() const { return now_us_; }
 

@@ -1,17 +1,17 @@
 // Builds the timetable of one update ratio: U generations in P steps, for all buckets or for the stale ones alone.
 //
-//   auto table = build_uniform(problem, limits, {2, 3}, part_us);         // two updates in three steps
-//   auto table = build_mixed(problem, limits, stale, {1, 2}, part_us);    // the stale buckets so, all others in every step
+//   auto table = build_uniform(problem, limits, {2, 3}, part_us);         // all buckets: two updates in three steps
+//   auto table = build_mixed(problem, limits, stale, {1, 2}, part_us);    // stale buckets: one in two steps; others: every step
 //
-// A builder runs the steps and sends each generation by list scheduling: of the buckets that are ready, the one that forward
-// needs first goes first, to the link where it finishes first. A bucket that would keep a link longer than `part_us` is
-// sent in parts by whichever links come free. A generation is applied as early as waiting stays within the tolerance. The
-// timetable is one cycle of the run, once the backlog repeats.
+// A builder runs the steps and sends each generation by list scheduling. Of the ready buckets, the bucket that forward needs
+// first goes first, to the link on which it finishes first. A bucket that would occupy a link for longer than `part_us` is
+// sent in parts, by whichever links come free. A generation is applied as early as waiting stays within the tolerance. The
+// timetable is one cycle of the run, taken when the backlog repeats.
 //
-// Uniform: on each link the generations go one after the other, so a plan never waits for itself. Mixed: stale buckets fill
-// what fresh ones leave of the links' time, the oldest first, in parts that end before the next fresh bucket is ready.
+// Uniform: on each link the generations go one after the other, so a plan never waits for itself. Mixed: stale buckets use the
+// time that fresh buckets leave on the links. The oldest goes first, in parts that end before the next fresh bucket is ready.
 //
-// Both give nothing if the limits forbid what comes out. `problem` already contains the slack for jitter.
+// Both return nothing if the limits forbid the timetable. `problem` already contains the slack for jitter.
 #pragma once
 
 #include <cstdint>
@@ -23,6 +23,7 @@
 
 namespace deft::plan {
 
+// U updates in P steps.
 struct UpdateRatio {
   std::uint32_t generations = 1;  // U
   std::uint32_t steps = 1;        // P, at least U

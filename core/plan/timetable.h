@@ -1,11 +1,11 @@
-// A timetable: a plan, and the proof that the links can keep its dates. The planner builds and runs timetables and keeps the
-// plan of the best one; nobody executes a timetable.
+// A timetable is a plan with the proof that the links can keep its dates. The planner builds and runs timetables and keeps the
+// plan of the best one. Nobody executes a timetable.
 //
 //   const Evaluation result = evaluate(timetable, problem);   // runs it to its steady state
 //
-// Each link sends its parts in the order of its list: the list of cycle 0, then of cycle 1, and so on. A part waits until
-// its bucket is ready in the last step that its generation merges. In cycle c a part of `cycles_back` k belongs to cycle
-// c - k: stale parts go when the more urgent parts of later steps leave room.
+// Each link sends its parts in the order of its list: the list for cycle 0, then the same list for cycle 1, and so on. A part
+// waits until its bucket is ready in the last step that its generation merges. In cycle c a part with `cycles_back` k belongs
+// to cycle c - k: a stale part is sent when the more urgent parts of later steps leave room.
 #pragma once
 
 #include <cstdint>
@@ -16,9 +16,10 @@
 
 namespace deft::plan {
 
+// A part in the list of a link.
 struct TimetablePart {
   model::BucketIndex bucket = 0;
-  std::uint32_t generation = 0;  // of its cycle
+  std::uint32_t generation = 0;  // its number in the cycle
   std::uint64_t offset = 0;      // in the bucket
   std::uint64_t bytes = 0;
   std::uint32_t cycles_back = 0;
@@ -26,8 +27,7 @@ struct TimetablePart {
 
 struct Timetable {
   model::Plan plan;
-  std::vector<std::vector<TimetablePart>>
-      links;  // for each link the parts of one cycle, in the order in which they start
+  std::vector<std::vector<TimetablePart>> links;  // [link]: the parts of one cycle, in the order in which they start
 
   [[nodiscard]] std::size_t parts() const {
     std::size_t count = 0;
@@ -36,12 +36,13 @@ struct Timetable {
   }
 };
 
+// The result of running a timetable.
 struct Evaluation {
-  bool runs = false;   // false: a link's order waits for a step that waits for that link
+  bool runs = false;   // false: the order of a link waits for a step that waits for that link
   double step_us = 0;  // in the steady state
 };
 
-// Runs `timetable` exactly: links keep their order and start a part as soon as they are free and it is ready.
+// Runs `timetable` exactly. Each link keeps its order, and starts a part as soon as the link is free and the part is ready.
 Evaluation evaluate(const Timetable& timetable, const Problem& problem);
 
 }  // namespace deft::plan

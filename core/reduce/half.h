@@ -1,7 +1,7 @@
-// Conversions between float32 and the 16-bit formats, in plain integer arithmetic.
+// Converts between float32 and the 16-bit formats, in plain integer arithmetic.
 //
-// They give the same bits as the processor's F16C instructions: to nearest even, denormals kept, a NaN made quiet and
-// keeping its sign and its upper payload bits.
+// The results have the same bits as those of the processor's F16C instructions: they are rounded to nearest even, denormals
+// are kept, and a NaN becomes quiet and keeps its sign and its upper payload bits.
 #pragma once
 
 #include <bit>

@@ -1,5 +1,6 @@
-// The reduction kernels of each instruction set, and how one is picked. Internal to core/reduce, and to its tests,
-// which compare the sets with one another.
+// The reduction kernels of each instruction set. Only core/reduce and its tests use this header; reduce.h is the interface.
+//
+//   best_kernels().at(dtype, op)(out, inputs, input_count, count);
 #pragma once
 
 #include <cstddef>
@@ -11,7 +12,7 @@ namespace deft::reduce {
 // Reduces `inputs` (at least two) element by element into `out`. Buffers may have any alignment.
 using Kernel = void (*)(std::byte* out, const std::byte* const* inputs, std::size_t input_count, std::size_t count);
 
-// The kernels of one instruction set. A function pointer for each dtype and operation, indexed by their wire numbers.
+// The kernels of one instruction set: a function for each dtype and operation, indexed by their wire numbers.
 struct KernelTable {
   static constexpr std::size_t kDTypes = 9;
   static constexpr std::size_t kOps = 4;
@@ -22,8 +23,8 @@ struct KernelTable {
   }
 };
 
-const KernelTable& portable_kernels();  // what the build's baseline allows
-const KernelTable* avx2_kernels();      // null where this processor (or build) has no AVX2 and F16C
-const KernelTable& best_kernels();      // the fastest that runs here
+const KernelTable& portable_kernels();  // compiled for the baseline of the build
+const KernelTable* avx2_kernels();      // nullptr if this processor (or build) has no AVX2 and F16C
+const KernelTable& best_kernels();      // the fastest kernels that run on this processor
 
 }  // namespace deft::reduce

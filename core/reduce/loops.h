@@ -1,8 +1,8 @@
-// The loops behind every kernel table. A translation unit includes this header once, compiled for its instruction set:
-// everything is in an unnamed namespace, so no code built for one set can be linked into another.
+// The loops behind every kernel table. Each translation unit that includes this header is compiled for one instruction set.
+// Everything is in an unnamed namespace, so no code that was built for one set can be linked into another.
 //
-// All inputs are read in one pass, up to kFused at a time; with more of them a block of sums stays in the first cache.
-// The order of the additions is that of the inputs, whatever the vector width.
+// All inputs are read in one pass, up to kFused at a time. If there are more, a block of sums stays in the first cache. The
+// additions have the order of the inputs, whatever the vector width.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,9 @@
-// Element-wise reduction of several workers' buffers, in place, with SIMD.
+// Reduces the buffers of several workers element by element, in place, with SIMD.
 //
-// float16 and bfloat16 accumulate in float32 and are rounded once (to nearest even). The result depends only on the
-// order of the inputs, never on alignment, length or the instruction set.
+//   reduce(out, inputs, count, model::DType::kFloat32, model::ReduceOp::kSum);
+//
+// float16 and bfloat16 accumulate in float32 and are rounded once (to nearest even). The result depends only on the order of
+// the inputs, never on alignment, length or the instruction set.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,9 @@
-// The common part of the policies that cut blocks to measure: a block is as much of the most urgent ready bucket as fits before
-// the next bucket becomes ready, and all of it if nothing more is to come. Blocks are not interrupted.
+// The base of the policies that send blocks (prophet, usbyte). A block is as much of the most urgent ready bucket as fits before
+// the next bucket becomes ready, or all of it if backward makes no more buckets ready. Nothing interrupts a block.
 //
-// With several links a bucket is shared so that all links end together; each takes its share when it becomes idle.
+// With several links a bucket is divided so that all links end together. Each link takes its share when it becomes idle.
+//
+// A policy derives from this class and gives its Rules to the constructor.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +18,10 @@ namespace deft::sched {
 class BlockScheduler : public SynchronousScheduler {
  public:
   struct Rules {
-    std::vector<std::uint32_t> ranks;  // of each bucket: lower goes first
-    std::uint64_t unit_bytes;          // the least that goes where the gap is too short
-    bool any_bucket_ends_gap;          // otherwise only one that is more urgent than what would be sent
-    bool whole_units;                  // round up to units, a little beyond the gap; otherwise stay within it
+    std::vector<std::uint32_t> ranks;  // [bucket]: a lower rank goes first
+    std::uint64_t unit_bytes;          // the smallest block, which is sent even if the gap is too short for it
+    bool any_bucket_ends_gap;          // false: only a bucket that is more urgent than the block ends the gap
+    bool whole_units;  // true: blocks are rounded up to units, a little beyond the gap; false: they stay in it
   };
   BlockScheduler(const Setup& setup, Rules rules);
 
@@ -32,14 +34,14 @@ class BlockScheduler : public SynchronousScheduler {
   [[nodiscard]] bool wants_profile(std::uint64_t) const override { return forecast_.is_incomplete(); }
 
  protected:
-  // Lower goes first; for buckets that become ready from now on.
+  // Changes the ranks of the buckets that become ready from now on.
   void change_ranks(std::vector<std::uint32_t> ranks) { rules_.ranks = std::move(ranks); }
   void forecast_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
     forecast_.ready(bucket, step, now_us);
   }
 
  private:
-  // What `link` should take of `bytes` so that all links end together, each beginning when it is free.
+  // The share of `bytes` for `link` with which all links end together, if each begins when it is free.
   [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
                                          std::vector<double>& free_at_us) const;
   // The largest block that the forecast allows on an idle link.

@@ -1,17 +1,19 @@
-// What a plan has dated and workers have made ready, on its way to the links: earliest due first.
+// The queue of buckets that are ready and have a due step by a plan: the earliest due step goes first.
 //
 //   DueQueue queue(setup);
-//   queue.pace(plan.compute_us);                      // how long a part may keep a link
-//   queue.add({bucket, generation, due_step, priority});   // ready to go, to be applied before the forward of due_step
-//   queue.expect_urgent(at_us);                       // what no part should hold up is ready then
-//   queue.take(now_us, launches);                     // what the links have room for
-//   queue.finish(launch, now_us);                     // then take again
+//   queue.pace(plan.compute_us);                           // sets how long a part may occupy a link
+//   queue.add({bucket, generation, due_step, priority});   // a ready bucket, to be applied before the forward of due_step
+//   queue.expect_urgent(at_us);                            // an urgent bucket will be ready then; no part should delay it
+//   queue.take(now_us, launches);                          // appends the launches that the links have room for
+//   queue.finish(launch, now_us);                          // then take again
 //
-// The plan decides when a generation is applied. What goes when follows from that: a link that has room takes of what is
-// ready what is due first, and of that what forward needs first. So no link idles while anything is ready, and what may be
-// late fills the gaps. Parts end when something urgent is forecast; where forecasts err, that waits for two parts at most. A
-// part goes to the link that is free first, unless all the rest would be through earlier on another one. Small buckets do
-// not wait for room: links carry them on their priority channel (core/model/parts.h).
+// The plan decides when a generation is applied, and the order of launches follows from that. A link with room takes the ready
+// bucket that is due first; of several it takes the bucket that forward needs first. So no link is idle while a bucket is
+// ready, and stale buckets fill the gaps. Parts end when an urgent bucket is expected. If the forecast is wrong, the urgent
+// bucket waits for two parts at most. A part goes to the link that is free first, unless the whole rest would finish earlier
+// on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/parts.h).
+//
+// Pure and not thread-safe, as the schedulers are. The times are those that the driver passes, in microseconds.
 #pragma once
 
 #include <cstdint>
@@ -28,21 +30,23 @@ namespace deft::sched {
 
 class DueQueue {
  public:
+  // A ready bucket with its date.
   struct Task {
     model::BucketIndex bucket = 0;
     std::uint64_t generation = 0;
     std::uint64_t due_step = 0;
-    std::uint32_t priority = 0;  // of what is due in the same step: lower goes first
+    std::uint32_t priority = 0;  // among the tasks of one due step the lower priority goes first
   };
 
   explicit DueQueue(const Setup& setup);
 
-  // Parts are a small share of a step, so that what is urgent waits little, but long beside a link's latency.
+  // Sets the compute time of a step. A part lasts a small share of it, so that an urgent bucket waits little, but much longer
+  // than a link's latency.
   void pace(double compute_us) { compute_us_ = compute_us; }
-  // When something is expected that is more urgent than all that waits; nothing where none is. Parts end by then.
+  // Says when a bucket is expected that is more urgent than all waiting ones; empty: none is expected. Parts end by then.
   void expect_urgent(std::optional<double> at_us) { urgent_us_ = at_us; }
   void add(const Task& task);
-  // The dates may have changed: `schedules` of the buckets tell the new ones.
+  // Takes the due steps anew from `schedules`, which has one for each bucket.
   void update_due_steps(const std::vector<model::UpdateSchedule>& schedules);
   void take(TimeUs now_us, std::vector<Launch>& launches);
 
@@ -73,11 +77,11 @@ class DueQueue {
   std::vector<model::Bucket> buckets_;
   LinkBoard board_;
   std::deque<Waiting> waiting_;             // the most urgent first
-  std::deque<Waiting> small_;               // so are those that are small
-  std::vector<std::uint64_t> small_bytes_;  // of each link, on their way
-  std::vector<double> free_at_us_;          // of each link, with what `take` has looked at; kept for its memory alone
+  std::deque<Waiting> small_;               // the small buckets, the most urgent first
+  std::vector<std::uint64_t> small_bytes_;  // [link]: the bytes of small launches that are in flight
+  std::vector<double> free_at_us_;          // [link]: scratch memory of take()
   double compute_us_ = 0;
-  std::optional<double> urgent_us_;  // when it is expected
+  std::optional<double> urgent_us_;  // when an urgent bucket is expected
   std::uint64_t launches_ = 0;
 };
 

@@ -1,11 +1,12 @@
-// What each link is expected to cost and what is on its way: the books that policies keep to spread parts over links.
+// The books of a policy about the links: the expected cost of each link, and the launches that are in flight on it. Policies
+// use them to spread parts over links.
 //
 //   LinkBoard board(links, {.bytes = credit});
 //   if (bytes <= board.room_bytes(link)) board.launch(launch, now_us);
 //   board.finish(launch, now_us);
 //
-// A link runs its launches one after the other. The expected times come from the link's model; every real finish
-// corrects them, so that errors do not add up.
+// A link runs its launches one after the other. The expected times come from the link's model. Every real finish corrects
+// them, so that errors do not add up. Pure and not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +23,7 @@ namespace deft::sched {
 
 class LinkBoard {
  public:
-  // `window`: the credit of each link, bytes on their way at once. What is larger goes alone.
+  // `window` is the credit of each link: the most bytes in flight at once. A larger launch goes alone.
   LinkBoard(const std::vector<model::LinkModel>& links, SizeLimit window);
 
   [[nodiscard]] model::LinkIndex count() const { return static_cast<model::LinkIndex>(links_.size()); }
@@ -31,8 +32,9 @@ class LinkBoard {
     return model.latency_us + static_cast<double>(bytes) / model.bytes_per_us;
   }
   [[nodiscard]] double bytes_per_us(model::LinkIndex link) const { return links_[link].model.bytes_per_us; }
-  [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;  // when all on its way is done
-  // The largest launch that `link` has room for; `planned_bytes`: what the caller is about to launch there before.
+  // The time when everything in flight on `link` will be done.
+  [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;
+  // The largest launch that `link` has room for, after the `planned_bytes` that the caller is about to launch there.
   [[nodiscard]] std::uint64_t room_bytes(model::LinkIndex link, std::uint64_t planned_bytes = 0) const;
   [[nodiscard]] std::uint64_t on_way_bytes(model::LinkIndex link) const { return links_[link].bytes; }
   [[nodiscard]] bool is_lost(model::LinkIndex link) const { return links_[link].lost; }
@@ -42,7 +44,7 @@ class LinkBoard {
   void finish(const Launch& launch, TimeUs now_us);
   void measured(model::LinkIndex link, const model::LinkModel& model);
   void set_window(SizeLimit window) { window_ = window; }
-  void remove(model::LinkIndex link) { links_.at(link).lost = true; }  // it has no room and is never free again
+  void remove(model::LinkIndex link) { links_.at(link).lost = true; }  // the link is lost: never free, no room
 
  private:
   struct InFlight {
@@ -54,15 +56,15 @@ class LinkBoard {
     model::LinkModel model;
     std::deque<InFlight> queue;
     std::uint64_t bytes = 0;
-    double queued_us = 0;      // cost of all in the queue
-    TimeUs head_began_us = 0;  // when the first of the queue began
+    double queued_us = 0;      // the cost of the whole queue
+    TimeUs head_began_us = 0;  // when the first launch of the queue began
     bool lost = false;
   };
   std::vector<State> links_;
   SizeLimit window_;
 };
 
-// Finite, with a positive throughput and no negative latency.
+// True if the numbers are finite, the throughput is positive, and the latency is not negative.
 bool is_sane(const model::LinkModel& link);
 
 }  // namespace deft::sched

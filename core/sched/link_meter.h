@@ -1,13 +1,13 @@
-// Estimates what a link costs from what its parts took.
+// Estimates the cost of a link from the times of its parts.
 //
 //   LinkMeter meter({"gloo:eth0", 200, 1000});   // the guess to begin with
 //   meter.add(part_bytes, part_us);
 //   const model::LinkModel now = meter.model();
 //
-// A part's time includes waiting for slower nodes and whatever disturbed it, so of the newest parts the quicker ones
-// count: the upper third of the throughputs. Small parts tell the latency, without the time of their bytes on the wire.
-// Parts that were under way together share the wire in any proportion: they count as one, mostly the newest of them, and
-// show no latency.
+// The time of a part includes waiting for slower nodes and disturbances. So only the quicker ones of the newest parts count:
+// the upper third of the throughputs. Small parts give the latency, after the time of their bytes is taken off. Parts that
+// were in flight together shared the wire in an unknown proportion. They count as one part, and say nothing about the latency.
+// Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,7 +22,8 @@ class LinkMeter {
  public:
   explicit LinkMeter(model::LinkModel guess) : model_(std::move(guess)) {}
 
-  // `us`: from its start, or from the end of the part before it where that is later and they overlapped.
+  // Adds a part. `us` counts from its start or, if it overlapped with the part before it, from the end of that part, whichever
+  // is later.
   void add(std::uint64_t bytes, double us, bool overlapped = false);
   [[nodiscard]] const model::LinkModel& model() const { return model_; }
 
@@ -32,14 +33,14 @@ class LinkMeter {
     double us;
     bool overlapped = false;
   };
-  static constexpr std::size_t kSamples = 24;  // remembered: a change shows within some steps
-  static constexpr std::size_t kLeast = 4;     // before the guess is given up
+  static constexpr std::size_t kSamples = 24;  // the samples that are kept, so that a change shows within some steps
+  static constexpr std::size_t kLeast = 4;     // with fewer samples the guess stays
 
   [[nodiscard]] double latency_us() const;
   [[nodiscard]] double bytes_per_us() const;
 
   model::LinkModel model_;
-  Sample run_{0, 0};                // the last part, with those it overlapped
+  Sample run_{0, 0};                // the last part, together with the parts that it overlapped
   Recent<Sample, kSamples> large_;  // parts whose bytes dominate
   Recent<Sample, kSamples> small_;  // parts whose latency does
 };

@@ -1,8 +1,10 @@
-// Spreads the parts of ready buckets over the links by earliest finish, and holds back what is beyond a link's window, so
-// that a more urgent bucket that becomes ready later still overtakes at the next part.
+// Spreads the parts of ready buckets over the links: each part goes to the link on which it finishes first. Parts beyond the
+// window of a link are held back, so that a more urgent bucket that becomes ready later overtakes them.
 //
 //   PartPlacer parts(queue, board, rules);
-//   for (Launch& launch : parts.take(now_us)) send(launch);   // takes from `queue` what should go now
+//   for (Launch& launch : parts.take(now_us)) send(launch);   // takes from `queue` the parts that should go now
+//
+// Pure and not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -16,44 +18,44 @@ namespace deft::sched {
 class PartPlacer {
  public:
   struct Rules {
-    SizeLimit part;    // the largest part, by the rate of the fastest link
-    SizeLimit window;  // the most that is in flight on each link
-    bool by_priority;  // order of the forward positions; otherwise the order of readiness
-    bool join_parts;   // neighbouring parts that go to one link at once become one launch
+    SizeLimit part;    // the largest part, by the throughput of the fastest link
+    SizeLimit window;  // the most bytes in flight on each link
+    bool by_priority;  // true: in the order of forward positions; false: in the order of readiness
+    bool join_parts;   // true: neighbouring parts that go to one link at once become one launch
   };
-  // `queue` and `board` outlive this.
+  // `queue` and `board` must outlive this object.
   PartPlacer(std::deque<ReadyTask>& queue, LinkBoard& board, const Rules& rules);
 
   void change_rules(const Rules& rules);
-  // The window of the rules holds on `board` from now on.
+  // Sets the window of the rules on `board`.
   void apply_window() { board_.set_window(rules_.window); }
   [[nodiscard]] bool by_priority() const { return rules_.by_priority; }
-  [[nodiscard]] std::uint64_t part_limit() const;  // bytes
+  [[nodiscard]] std::uint64_t part_limit() const;  // in bytes
   std::vector<Launch> take(TimeUs now_us);
 
  private:
-  // What one call of take is putting together.
+  // The launches that one call of take() puts together.
   struct Draft {
-    std::vector<double> free_at_us;            // of each link, with all that was placed on it
-    std::vector<std::uint64_t> planned_bytes;  // of each link, in `launches`
+    std::vector<double> free_at_us;            // [link]: when it is free after all parts that were placed on it
+    std::vector<std::uint64_t> planned_bytes;  // [link]: its bytes in `launches`
     std::vector<Launch> launches;
     int looks;  // how many more parts may be considered
   };
   // The largest part that any link could still take besides what is drafted.
   [[nodiscard]] std::uint64_t most_room() const;
-  // Whether one of the parts that may still be considered, from the task at `position` on, has that much room.
+  // True if a part of the task at `position`, or of a later one that may still be considered, fits into that room.
   [[nodiscard]] bool any_fits(std::size_t position) const;
-  // The link on which a part of `bytes` finishes first, with all before it; it then counts as taken by that part.
+  // The link on which a part of `bytes` finishes first, after the parts that were placed before. Places the part there.
   model::LinkIndex give_to_earliest(std::uint64_t bytes);
-  // Decides for each part that is left of the task at `position` on which link it finishes first, and drafts those for
-  // which that link has room now. True when all of the task has been launched.
+  // Decides for each remaining part of the task at `position` on which link it finishes first. Drafts the part if that link has
+  // room now. True if the whole task has been launched.
   bool place(std::size_t position);
   void append(const Launch& launch);
 
   std::deque<ReadyTask>& queue_;
   LinkBoard& board_;
   Rules rules_;
-  Draft draft_;  // kept between calls for its memory alone
+  Draft draft_;  // a member only to keep its memory between calls
 };
 
 }  // namespace deft::sched

@@ -1,4 +1,5 @@
-// A plan for a cycle of updates that the user gives: measured nothing, planned nothing, the same in every run.
+// Makes a plan of the cycle of updates that the user gives (DEFT_PLAN). Nothing is measured, so the plan is the same in every
+// run.
 #pragma once
 
 #include "core/model/plan.h"
@@ -6,7 +7,7 @@
 
 namespace deft::sched {
 
-// `setup.pinned` as a plan for `setup.buckets`. An error if `setup.limits` forbid that cycle.
+// `setup.pinned` as a plan for `setup.buckets`. kInvalid if `setup.limits` forbid that cycle.
 Result<model::Plan> pinned_plan(const Setup& setup);
 
 }  // namespace deft::sched

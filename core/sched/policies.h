@@ -1,4 +1,5 @@
-// One maker for each policy; make_scheduler chooses among them and has checked the setup.
+// The makers of the policies, one for each. make_scheduler (scheduler.h) checks the setup and then calls one of them; nobody
+// else needs this header. A new policy adds a line here.
 #pragma once
 
 #include <memory>

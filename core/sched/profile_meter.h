@@ -1,9 +1,9 @@
-// The driver's side of `profile_measured` in training: measures the steps that a scheduler is told of, and gives the scheduler
-// a profile when it wants one.
+// Measures the steps of a training from the events that a scheduler receives, and sends it `profile_measured` when it wants a
+// profile.
 //
-//   auto scheduler = measured(std::move(*made), setup);   // used as the scheduler itself
+//   auto scheduler = measured(std::move(*made), setup);   // use it in place of the scheduler
 //
-// All events go on to the scheduler unchanged. The first profile comes after StepMeter::kComplete complete steps.
+// All events go on to the wrapped scheduler unchanged. The first profile comes after StepMeter::kComplete complete steps.
 #pragma once
 
 #include <memory>

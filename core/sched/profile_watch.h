@@ -1,4 +1,4 @@
-// When a policy that decides by a profile decides anew. What all such policies share.
+// Decides when a policy that works by a profile decides anew. All such policies share it.
 //
 //   ProfileWatch watch(links);
 //   bool wants_profile(step) { return watch.is_due(step); }
@@ -23,17 +23,17 @@ namespace deft::sched {
 
 class ProfileWatch {
  public:
-  // `latencies`: a change of a link's latency is a reason, too.
+  // If `latencies` is true, a change of a link's latency is a reason, too.
   explicit ProfileWatch(std::size_t links, bool latencies = false)
       : latencies_(latencies), lost_(links), lost_then_(links) {}
 
   [[nodiscard]] bool is_due(std::uint64_t step) const { return trigger_.due(step); }
   [[nodiscard]] bool has_decided() const { return decided_for_.has_value(); }
 
-  // Why to decide anew before `step`; nothing: the decision in force stays. `own` is asked for a reason of the policy's own.
+  // The reason to decide anew before `step`; nothing: the decision in force stays. `own` gives the policy's own reason.
   std::optional<plan::ReplanReason> look(const model::Profile& profile, std::uint64_t step,
                                          const std::function<plan::ReplanReason()>& own = {});
-  // The decision was made for `profile`.
+  // Call this after deciding for `profile`.
   void decided(const model::Profile& profile);
   // The decision holds from `step` on.
   void resume_after(std::uint64_t step) { trigger_.resume_after(step); }
@@ -47,7 +47,7 @@ class ProfileWatch {
                                           const std::function<plan::ReplanReason()>& own) const;
 
   bool latencies_;
-  std::vector<bool> lost_, lost_then_;  // of each link: now, and at the last decision
+  std::vector<bool> lost_, lost_then_;  // [link]: now, and at the last decision
   std::optional<model::Profile> decided_for_;
   ReplanTrigger trigger_;
 };

@@ -1,5 +1,7 @@
-// The common part of the synchronous policies that send ready buckets in some order, a part at a time. A policy says in which
-// order buckets go and how large a launch may be; PartPlacer spreads the parts over the links.
+// The base of the synchronous policies that send ready buckets one part at a time (fifo, mgwfbp, p3, bytescheduler). The Rules of
+// a policy say in which order buckets go and how large a launch may be. PartPlacer spreads the parts over the links.
+//
+//   class Fifo : public QueueScheduler { public: explicit Fifo(const Setup& s) : QueueScheduler(s, in_order(s, largest)) {} };
 #pragma once
 
 #include <cstdint>
@@ -20,7 +22,7 @@ class QueueScheduler : public SynchronousScheduler {
   using Rules = PartPlacer::Rules;
   QueueScheduler(const Setup& setup, const Rules& rules);
 
-  // Buckets whole and in the order of readiness; `largest_bytes`: the largest of them.
+  // Rules that send whole buckets in the order of readiness. `largest_bytes` is the size of the largest bucket.
   static Rules in_order(const Setup& setup, std::uint64_t largest_bytes);
   void change_rules(const Rules& rules) { parts_.change_rules(rules); }
   [[nodiscard]] std::uint64_t part_limit() const { return parts_.part_limit(); }

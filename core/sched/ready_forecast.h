@@ -1,9 +1,11 @@
-// When the buckets that backward has not produced yet will be ready: from a profile, and from what the last steps did.
+// Forecasts when the buckets that backward has not produced yet will be ready, from a profile and from the last steps.
 //
 //   ReadyForecast forecast(setup.buckets.size());
 //   forecast.backward_began(step, now_us);
 //   forecast.ready(bucket, step, now_us);
-//   forecast.next_us(ranks, ranks[bucket]);   // the next bucket that is more urgent than `bucket`
+//   forecast.next_us(ranks, ranks[bucket]);   // when the next bucket is expected that is more urgent than `bucket`
+//
+// All times are in microseconds of the driver's clock. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,26 +22,26 @@ class ReadyForecast {
  public:
   explicit ReadyForecast(std::size_t buckets);
 
-  // Takes what `profile` says of buckets that have not been seen yet.
+  // Takes the times of buckets that were not seen yet from `profile`.
   void learn(const model::Profile& profile);
-  // Some bucket has been neither seen nor learned.
+  // True if some bucket was neither seen nor learned.
   [[nodiscard]] bool is_incomplete() const;
 
   void backward_began(std::uint64_t step, TimeUs now_us);
   void ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us);
 
-  // When the next bucket with a rank below `rank` is expected; nothing where no such bucket is to come in this
-  // backward. In the very first step, without a profile, any time is possible: 0.
+  // The time when the next bucket with a rank below `rank` is expected. Nothing if no such bucket comes in this backward. 0 in
+  // the very first step without a profile, because any time is possible.
   [[nodiscard]] std::optional<double> next_us(std::span<const std::uint32_t> ranks, std::uint64_t rank) const;
-  // When `bucket` is expected; nothing where it is ready, backward does not run, or it was never seen.
+  // The time when `bucket` is expected. Nothing if it is ready, if backward does not run, or if it was never seen.
   [[nodiscard]] std::optional<double> ready_us(model::BucketIndex bucket) const;
 
  private:
   void begin(std::uint64_t step, TimeUs now_us);
 
-  std::vector<double> offset_us_;              // from the beginning of backward; negative: not known yet
+  std::vector<double> offset_us_;              // [bucket]: from the beginning of backward; negative: not known yet
   std::vector<model::BucketIndex> by_offset_;  // the buckets in the order in which they are expected
-  mutable std::size_t passed_ = 0;             // of by_offset_: all ready
+  mutable std::size_t passed_ = 0;             // so many first entries of by_offset_ are ready
   std::vector<bool> is_ready_;
   std::size_t missing_;  // buckets that are not ready in this step
   bool running_ = false;

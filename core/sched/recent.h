@@ -1,8 +1,8 @@
-// The newest values of a series, at most kMost: what the meters look at.
+// Keeps the newest values of a series, at most kMost of them. The meters judge by them.
 //
 //   Recent<double, 32> steps_us;
-//   steps_us.add(us);              // the oldest goes once there are kMost
-//   for (double us : steps_us)     // in no order
+//   steps_us.add(us);              // replaces the oldest value if there are kMost
+//   for (double us : steps_us)     // in no particular order
 #pragma once
 
 #include <cstddef>
@@ -22,9 +22,9 @@ class Recent {
     ++count_;
   }
 
-  [[nodiscard]] std::size_t count() const { return count_; }  // of all that were added
+  [[nodiscard]] std::size_t count() const { return count_; }  // how many values were added so far
   [[nodiscard]] std::size_t size() const { return values_.size(); }
-  [[nodiscard]] T& newest() { return values_[(count_ - 1) % kMost]; }  // there must be one
+  [[nodiscard]] T& newest() { return values_[(count_ - 1) % kMost]; }  // only if a value was added
   [[nodiscard]] const T& newest() const { return values_[(count_ - 1) % kMost]; }
   [[nodiscard]] auto begin() const { return values_.begin(); }
   [[nodiscard]] auto end() const { return values_.end(); }

@@ -1,4 +1,4 @@
-// Limits on the bytes of one part, and of all parts in flight on a link. On slow links they shrink with the throughput.
+// Limits for the bytes of one part, and for all parts in flight on a link. On slow links they shrink with the throughput.
 //
 //   const CreditRules rules = credit_rules(setup.partition_bytes, setup.credit_bytes);
 //   rules.part.on_link(bytes_per_us);   // the largest part on a link of that throughput
@@ -9,7 +9,8 @@
 
 namespace deft::sched {
 
-// At most `bytes`; on a slow link at most what it carries in `time_us` (0: any), but not below `least_bytes`.
+// A limit of `bytes`. On a slow link the limit is as many bytes as the link carries in `time_us` (0: no limit of time), but at
+// least `least_bytes`.
 struct SizeLimit {
   std::uint64_t bytes = 0;
   double time_us = 0;
@@ -23,16 +24,16 @@ struct SizeLimit {
   }
 };
 
-// On slow links parts shrink until they take about 10 ms. They shrink no further than to a size at which starting a part
-// costs little beside sending it.
+// On slow links parts shrink until they take about 10 ms. They stay so large that starting a part costs little beside sending
+// it.
 inline constexpr double kShortPartUs = 10'000;
 inline constexpr std::uint64_t kLeastShortPartBytes = 256 << 10;
 constexpr SizeLimit short_parts(std::uint64_t partition_bytes) {
   return {partition_bytes, kShortPartUs, kLeastShortPartBytes};
 }
 
-// ByteScheduler's parts and credit. Preemption happens between parts: the credit bounds how much of what is in flight an
-// urgent part waits for. That wait is a time, so on slow links the credit shrinks to two short parts.
+// ByteScheduler's parts and credit. An urgent part can only overtake parts that are not in flight yet, so the credit bounds its
+// wait. That wait is a time, so on slow links the credit shrinks to two short parts.
 struct CreditRules {
   SizeLimit part;
   SizeLimit credit;

@@ -1,10 +1,14 @@
-// Learns a model's times from the events that a scheduler sees, for plans where no profile was given.
+// Learns the times of a model from the events of a scheduler.
 //
-// What the worker waited for is not compute. Backward is seen bucket by bucket, forward only as a whole: it is shared
-// out as backward's time is. What a whole step takes beyond both (the optimizer, the next batch) is compute, too, and
-// comes before the first bucket's forward. Of all values the lower third counts, for whole steps that of a longer time
-// (step_time.h). A plan for a step that is taken for longer than it is overloads the links and makes it so. Where another
-// worker of the job is slower, all wait for it, so its steps count.
+//   StepMeter meter(buckets);
+//   meter.stage_began(...);  meter.bucket_ready(...);   // pass every event on
+//   if (auto profile = meter.profile(links)) ...
+//
+// Waiting is not compute. Backward is measured for each bucket, but forward only as a whole, so its time is divided in the
+// proportion of the backward times. The rest of a step (the optimizer, the next batch) is compute, too. It counts before the
+// forward of the first bucket. Of all measured values the lower third counts; for whole steps it is taken over a longer time
+// (step_time.h). If the step time is overestimated, the plan overloads the links, and the step really becomes that long. If
+// another worker of the job is slower, all wait for it, so its steps count. Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -22,36 +26,36 @@ namespace deft::sched {
 
 class StepMeter {
  public:
-  static constexpr std::size_t kComplete = 8;  // remembered, and before there is a profile
+  static constexpr std::size_t kComplete = 8;  // complete steps that are kept, and that the first profile needs
 
   explicit StepMeter(std::vector<model::Bucket> buckets) : buckets_(std::move(buckets)), newest_(buckets_.size()) {}
 
-  // As Scheduler has them. Steps in which not every bucket becomes ready (merged ones) are passed over.
+  // The events of Scheduler. A step in which not every bucket becomes ready, because steps are merged, is skipped.
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us);
   void bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us);
 
   void slowest_step_measured(double us) { slowest_us_ = us; }
 
-  // The profile of what was seen, on links of these models; nothing before kComplete complete steps.
+  // The measured profile with `links`. Nothing before kComplete complete steps.
   [[nodiscard]] std::optional<model::Profile> profile(std::span<const model::LinkModel> links) const;
 
  private:
   struct Step {
     double forward_us;
-    std::vector<double> backward_us;  // of each bucket
-    double whole_us;                  // both stages, until it is over
+    std::vector<double> backward_us;  // [bucket]
+    double whole_us;                  // the time of both stages
   };
   void close_step();
 
   std::vector<model::Bucket> buckets_;
   Recent<Step, kComplete> steps_;
-  StepTime whole_;  // of all steps, merged ones, too
+  StepTime whole_;  // measures all steps, also merged ones
   double slowest_us_ = 0;
   std::uint64_t step_ = 0;
-  std::optional<TimeUs> forward_began_;  // nothing once all buckets of the step are ready
+  std::optional<TimeUs> forward_began_;  // empty when all buckets of the step are ready
   std::optional<TimeUs> backward_began_;
   double forward_us_ = 0;
-  std::vector<std::optional<TimeUs>> newest_;  // ready times of the step under way
+  std::vector<std::optional<TimeUs>> newest_;  // [bucket]: when it became ready in the step under way
   std::size_t missing_ = 0;
 };
 

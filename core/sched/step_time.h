@@ -1,11 +1,11 @@
-// How long a worker's steps take it, without what it waits for.
+// Measures how long a worker's steps take, without its waiting.
 //
 //   StepTime time;
-//   time.stage_began(stage, step, now_us, waited_us);   // as Scheduler has it
+//   time.stage_began(stage, step, now_us, waited_us);   // the event of Scheduler
 //   time.usual_us()                                      // 0 until a step has ended
 //
-// Anything may be disturbed now and then, be it by a minute's pause or by a neighbour that takes a third of the core for
-// ten steps, and that only adds: so the lower third counts, of a time that is longer than such a disturbance.
+// A disturbance, be it a pause of a minute or a neighbour that takes a third of the core for ten steps, makes steps longer and
+// never shorter. So the lower third of the values counts, over a time that is longer than such a disturbance. Not thread-safe.
 #pragma once
 
 #include <cstddef>
@@ -19,25 +19,25 @@
 
 namespace deft::sched {
 
-// What two thirds of the values are above; 0 of nothing.
+// The value that two thirds of `values` exceed; 0 if there are no values.
 double lower_third(std::vector<double> values);
 
 class StepTime {
  public:
-  static constexpr std::size_t kKept = 32;  // steps; that they are shorter now shows after a third of them
+  static constexpr std::size_t kKept = 32;  // steps that are kept; shorter steps show after a third of them
 
-  // True: a step has ended, which was seen from its beginning.
+  // True if a step has ended that was seen from its beginning.
   bool stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us);
 
   [[nodiscard]] double newest_us() const;
   [[nodiscard]] double usual_us() const;
-  [[nodiscard]] std::size_t ended() const { return steps_us_.count(); }  // steps so far
+  [[nodiscard]] std::size_t ended() const { return steps_us_.count(); }  // how many steps have ended so far
 
  private:
   Recent<double, kKept> steps_us_;  // from forward to forward
-  std::uint64_t step_ = 0;          // the one under way
+  std::uint64_t step_ = 0;          // the step under way
   std::optional<TimeUs> began_us_;
-  TimeUs waited_us_ = 0;  // in its forward
+  TimeUs waited_us_ = 0;  // the wait in the forward of this step
 };
 
 }  // namespace deft::sched

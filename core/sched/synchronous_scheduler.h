@@ -1,8 +1,8 @@
-// What all synchronous policies share: the gradients of each step are a generation of their own, which is applied before
-// the next forward. Buckets that are ready wait in one queue, the most urgent first; a LinkBoard keeps what is on its way.
+// The base of all synchronous policies. The gradients of each step are a generation of their own, which is applied before the
+// next forward. Ready buckets wait in one queue, the most urgent first. A LinkBoard knows the launches in flight.
 //
-// A policy derives from this class, calls enqueue when a bucket becomes ready, and in take_launches takes from queue_
-// what should go now: send() numbers a launch and books it.
+// A policy derives from this class. It calls enqueue when a bucket becomes ready. In take_launches it takes from queue_ the
+// parts that should go now, and calls send() for each, which numbers the launch and books it.
 #pragma once
 
 #include <cstdint>
@@ -16,15 +16,16 @@
 
 namespace deft::sched {
 
-inline constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();  // of bytes
+inline constexpr std::uint64_t kNoLimit =
+    std::numeric_limits<std::uint64_t>::max();  // a limit of bytes that limits nothing
 
-// A ready bucket, or run of buckets, of which [sent, bytes) is still to go.
+// A ready bucket, or a run of buckets. Its bytes [sent, bytes) are not launched yet.
 struct ReadyTask {
   std::uint64_t generation;
-  std::uint32_t priority;  // lower goes first
+  std::uint32_t priority;  // the lower priority goes first
   model::BucketIndex bucket;
   std::uint64_t bytes;
-  std::uint64_t part_bytes;  // the policy cuts parts of this size; the last may be smaller
+  std::uint64_t part_bytes;  // the policy cuts parts of this size; the last part may be smaller
   std::uint64_t sent = 0;
 
   [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
@@ -43,10 +44,10 @@ class SynchronousScheduler : public Scheduler {
   SynchronousScheduler(const Setup& setup, SizeLimit window)
       : board_(setup.links, window), buckets_(setup.buckets), reports_updates_(setup.reports_updates) {}
 
-  // Puts `bucket` into the queue: by generation, then priority, then in the order of the calls.
+  // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
                std::uint64_t part_bytes = kNoLimit);
-  // Likewise `count` buckets that lie one behind the other, as if they were one that begins where `first` does.
+  // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
   // Gives the launch its number and books it.
   void send(Launch& launch, TimeUs now_us);

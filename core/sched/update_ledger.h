@@ -1,10 +1,11 @@
-// Which generations of a group's buckets are complete, and when they are applied: what a policy with delayed updates keeps
-// of every bucket.
+// Keeps which generations of a group's buckets are complete and when they are applied, for a policy with delayed updates.
 //
 //   UpdateLedger ledger(buckets, reports);
-//   ledger.follow(step, cycles_of(plan));                 // from `step` on
+//   ledger.follow(step, cycles_of(plan));                 // the cycles in force from `step` on
 //   ledger.reach(step);                                   // decides the updates that begin with `step`
-//   ledger.ready(bucket, step, [&](const UpdateWindow& complete) { ... });   // all of its gradients are in the arena
+//   ledger.ready(bucket, step, [&](const UpdateWindow& complete) { ... });   // called for each generation that is complete
+//
+// A generation is complete when all its gradients are in the arena. Pure and not thread-safe.
 #pragma once
 
 #include <algorithm>
@@ -19,15 +20,15 @@ namespace deft::sched {
 
 class UpdateLedger {
  public:
-  // `reports`: take_updates gives what was decided; otherwise nothing is kept for it.
+  // If `reports` is false, take_updates gives nothing.
   UpdateLedger(std::size_t buckets, bool reports)
       : reports_(reports), schedules_(buckets), decided_(buckets), ready_(buckets), complete_(buckets) {}
 
   void follow(std::uint64_t step, const model::UpdateCycles& cycles) { model::follow(schedules_, step, cycles); }
-  // A flush before `step`.
+  // All workers flush before `step`.
   void cut(std::uint64_t step) { model::cut(schedules_, step); }
 
-  // Nothing of `step` has been decided before.
+  // Decides the updates that merge `step`. Call it once for each step, in order.
   void reach(std::uint64_t step) {
     if (!reports_) return;
     for (model::BucketIndex b = 0; b < schedules_.size(); ++b)
@@ -42,7 +43,7 @@ class UpdateLedger {
     ready_[bucket] = std::max(ready_[bucket], step + 1);
     visit_complete(bucket, visit);
   }
-  // The same for generations that a cut has ended.
+  // Calls visit(window) for each generation of `bucket` that a cut has completed.
   template <typename Visit>
   void visit_complete(model::BucketIndex bucket, const Visit& visit) {
     for (auto due = schedules_[bucket].at(complete_[bucket]); due.last_step < ready_[bucket];
@@ -58,10 +59,10 @@ class UpdateLedger {
 
  private:
   bool reports_;
-  std::vector<model::UpdateSchedule> schedules_;  // of the buckets, as all below
-  std::vector<std::uint64_t> decided_;            // generations whose updates were decided
-  std::vector<std::uint64_t> ready_;              // one more than the newest step that is ready
-  std::vector<std::uint64_t> complete_;           // generations that were complete
+  std::vector<model::UpdateSchedule> schedules_;  // [bucket], as the vectors below
+  std::vector<std::uint64_t> decided_;            // how many updates were decided
+  std::vector<std::uint64_t> ready_;              // the newest step that is ready, plus 1
+  std::vector<std::uint64_t> complete_;           // how many generations were complete
   std::vector<Update> updates_;
 };
 

@@ -1,4 +1,4 @@
-// A worker's control segment as objects: its header and its two rings, over memory that layout.h describes.
+// Views a worker's control segment as objects: its header and its two rings. layout.h describes the memory.
 //
 //   daemon:  auto view = ControlSegment::format(segment, epoch);   // a fresh segment, before its descriptor is passed
 //   worker:  auto view = ControlSegment::open(segment);            // checks the header
@@ -18,7 +18,7 @@ namespace deft::shm {
 
 class ControlSegment {
  public:
-  // `segment` holds kControlSegmentBytes zero bytes.
+  // Writes the header. `segment` holds kControlSegmentBytes zero bytes.
   static ControlSegment format(const Segment& segment, std::uint64_t daemon_epoch) {
     auto* header = new (segment.data()) SegmentHeader;
     header->magic = kSegmentMagic;
@@ -31,6 +31,7 @@ class ControlSegment {
     return ControlSegment(segment.data());
   }
 
+  // kViolation if the memory is no control segment; kMismatch, which names both layouts, if it is of another version.
   static Result<ControlSegment> open(const Segment& segment) {
     if (segment.bytes() < kControlSegmentBytes)
       return fail(ErrorKind::kViolation, "a control segment of " + std::to_string(segment.bytes()) + " bytes");

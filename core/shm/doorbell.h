@@ -1,7 +1,7 @@
-// A doorbell: an eventfd that one side rings and the other side polls.
+// A doorbell is an eventfd that one side rings and the other side polls.
 //
 //   auto bell = Doorbell::create();            // then pass bell->descriptor() to the other side
-//   auto bell = Doorbell::adopt(descriptor);   // a received one
+//   auto bell = Doorbell::adopt(descriptor);   // a doorbell that was received
 //   bell->ring();                              // never blocks
 //   poll(bell->descriptor()); bell->drain();   // wait() does both
 #pragma once
@@ -15,7 +15,7 @@ namespace deft::shm {
 class Doorbell {
  public:
   Doorbell() = default;
-  static Result<Doorbell> create();
+  static Result<Doorbell> create();  // kExhausted if there are no descriptors
 
   // Takes a received descriptor and makes it non-blocking; kViolation if it is no eventfd.
   static Result<Doorbell> adopt(Descriptor descriptor);
@@ -26,7 +26,7 @@ class Doorbell {
   // Forgets all rings so far.
   void drain() const;
 
-  // Waits until it rings, and drains it. False: `deadline_us` (MonotonicClock) has passed.
+  // Waits until it rings, and drains it. False if `deadline_us` (MonotonicClock) has passed.
   [[nodiscard]] bool wait(TimeUs deadline_us) const;
 
   [[nodiscard]] int descriptor() const { return descriptor_.get(); }

@@ -1,6 +1,6 @@
-// The layout of a worker's control segment: the contract between libdeft and deftd.
+// The layout of a worker's control segment. It is the contract between libdeft and deftd.
 //
-// The daemon creates one sealed memfd a worker and passes its descriptor over the unix socket:
+// The daemon creates one sealed memfd for each worker and passes its descriptor over the unix socket:
 //
 //   offset     bytes       content                    written by
 //   0          64          SegmentHeader              the daemon, before it passes the descriptor; then read only
@@ -25,8 +25,8 @@
 // published and finds 1 exchanges it for 0 and writes the eventfd. So an awake consumer costs no system call, and no
 // wake-up is lost.
 //
-// The two sides do not trust each other alike. The daemon treats every word of the segment as hostile: it keeps its own
-// positions privately (it publishes them and never reads them back), loads each shared word once, copies a record
+// The worker trusts the daemon, but the daemon does not trust the worker. It treats every word of the segment as hostile: it keeps
+// its own positions privately (it publishes them and never reads them back), loads each shared word once, copies a record
 // before it checks it, and drops the client if tail - head > capacity or if a record makes no sense.
 #pragma once
 

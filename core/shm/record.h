@@ -6,10 +6,10 @@
 // Each kind has a struct of its own, and no field means something else in another kind. A record of zeros is of kind
 // kNone: a free place in a ring. Numbers are in the machine's order, because both sides run on one machine.
 //
-// The words that a payload names: a group, tensor or slot counts from 0 as the worker declared it; tensors
-// [first_tensor, first_tensor + tensors) are meant; a generation and a step count from 0; a launch is the leader's
-// number of a part or collective; a link is the number that the message LINK gave it. A consumer copies a record before
-// it checks it, and believes no number of the other side.
+// The fields of the payloads: groups, tensors and slots are numbered from 0 in the order of the worker's declaration. A payload
+// means the tensors [first_tensor, first_tensor + tensors). Generations and steps count from 0. A launch is the leader's number
+// of a part or collective. A link has the number that the message LINK gave it. The daemon copies a record before it checks it,
+// and believes no number of the worker.
 #pragma once
 
 #include <concepts>
@@ -57,7 +57,7 @@ struct StageRecord {
   std::uint32_t stage = 0;  // 1: forward, 2: backward
   std::uint32_t unused = 0;
   std::uint64_t step = 0;
-  std::uint64_t waited_us = 0;  // that the worker has waited for updates since the stage before
+  std::uint64_t waited_us = 0;  // how long the worker has waited for updates since its last stage
 };
 
 // RAN: an in-process link has run one START or START_COLLECTIVE. A failure comes over the socket instead.
@@ -90,7 +90,7 @@ struct FinishRecord {
 struct OperationDoneRecord {
   static constexpr RecordKind kKind = RecordKind::kOperationDone;
   std::uint64_t operation = 0;
-  std::uint32_t error_kind = 0;  // deft::ErrorKind; 0: it succeeded. The text of an error comes over the socket
+  std::uint32_t error_kind = 0;  // deft::ErrorKind, or 0 for success; the text of an error comes over the socket
   std::uint32_t unused = 0;
 };
 
@@ -129,9 +129,9 @@ struct FailedRecord {
   std::uint32_t unused = 0;
 };
 
-// PLAN: from `activation_step` on, the tensors follow a cycle of `cycle_steps` steps, which has as many generations as
-// PLAN_GENERATION records follow. A plan whose tensors differ in their dates comes as several of these, with the same
-// epoch.
+// PLAN: from `activation_step` on, the tensors follow a cycle of `cycle_steps` steps and `generations` generations. So many
+// PLAN_GENERATION records follow this one. If the tensors of a plan have different dates, the plan comes as several PLAN
+// records with the same epoch.
 struct PlanRecord {
   static constexpr RecordKind kKind = RecordKind::kPlan;
   std::uint32_t group = 0;
@@ -149,7 +149,7 @@ struct PlanGenerationRecord {
   static constexpr RecordKind kKind = RecordKind::kPlanGeneration;
   std::uint32_t group = 0;
   std::uint32_t first_step = 0;
-  std::uint32_t last_step = 0;   // merged: steps [first_step, last_step]
+  std::uint32_t last_step = 0;   // the generation merges the steps [first_step, last_step]
   std::uint32_t apply_step = 0;  // the update is applied before this step
 };
 
@@ -161,7 +161,7 @@ template <typename T>
 concept RecordPayload = std::is_trivially_copyable_v<T> && std::is_standard_layout_v<T> && sizeof(T) <= kPayloadBytes &&
                         alignof(T) <= kPayloadOffset&& std::same_as<decltype(T::kKind), const RecordKind>;
 
-// A tagged union: a kind, and the payload that belongs to it. Copied as a whole.
+// A tagged union of a kind and the payload of that kind. It is copied as a whole.
 class Record {
  public:
   Record() = default;  // kNone, all zero
@@ -172,11 +172,10 @@ class Record {
     std::memcpy(payload_, &payload, sizeof payload);
   }
 
-  // As the other side wrote it: may be a value that the enumeration does not name.
+  // The kind that the other side wrote. It may be a value that the enumeration does not name.
   [[nodiscard]] RecordKind kind() const { return kind_; }
 
-  // The payload. Only after kind() was found to be Payload::kKind: anything else is a mistake in this program, and ends
-  // it.
+  // The payload. The caller has found that kind() is Payload::kKind. Another kind is a bug of Deft, and ends the process.
   template <RecordPayload Payload>
   [[nodiscard]] Payload as() const {
     if (kind_ != Payload::kKind) std::abort();

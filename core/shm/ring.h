@@ -15,15 +15,18 @@
 
 namespace deft::shm {
 
+// The result of Producer::push.
 enum class Push : std::uint8_t {
   kDone,     // published; the consumer is awake
   kWake,     // published; the caller must ring the consumer's doorbell
-  kFull,     // nothing written
+  kFull,     // nothing was written
   kCorrupt,  // the consumer's position makes no sense
 };
 
+// The result of Consumer::pop. kCorrupt: the producer's position makes no sense.
 enum class Pop : std::uint8_t { kRecord, kEmpty, kCorrupt };
 
+// The end that writes records.
 class Producer {
  public:
   Producer(RingControl& control, std::span<Record> records) : control_(control), records_(records) {}
@@ -33,9 +36,10 @@ class Producer {
   RingControl& control_;
   std::span<Record> records_;
   std::uint64_t tail_ = 0;
-  std::uint64_t head_ = 0;  // the consumer's position when last looked at
+  std::uint64_t head_ = 0;  // the consumer's position when it was last read
 };
 
+// The end that reads records.
 class Consumer {
  public:
   Consumer(RingControl& control, std::span<const Record> records) : control_(control), records_(records) {}
@@ -43,7 +47,7 @@ class Consumer {
   // Copies the next record into `record`.
   Pop pop(Record& record);
 
-  // Announces that this end is about to wait for its doorbell. False: a record has come meanwhile, do not wait.
+  // Announces that this end is about to wait for its doorbell. False if a record has come meanwhile: then do not wait.
   bool prepare_to_sleep();
   void woke();  // takes the announcement back
 
@@ -51,7 +55,7 @@ class Consumer {
   RingControl& control_;
   std::span<const Record> records_;
   std::uint64_t head_ = 0;
-  std::uint64_t tail_ = 0;  // the producer's position when last looked at
+  std::uint64_t tail_ = 0;  // the producer's position when it was last read
 };
 
 }  // namespace deft::shm

@@ -1,4 +1,5 @@
-// Shared memory segments: sealed memfds, allocated up front, without names, so nothing is left behind.
+// Shared memory segments: sealed memfds whose memory is allocated when they are made. They have no names, so nothing is left
+// behind when the last process closes them.
 //
 //   daemon:  auto segment = Segment::create("deft-arena", bytes);   // then pass segment->descriptor()
 //   worker:  auto segment = Segment::map(descriptor, bytes);         // checks seals and size
@@ -13,7 +14,7 @@
 
 namespace deft::shm {
 
-// A file descriptor with one owner.
+// Owns a file descriptor, and closes it at its end.
 class Descriptor {
  public:
   Descriptor() = default;
@@ -36,15 +37,16 @@ class Descriptor {
   int fd_ = -1;
 };
 
+// Owns a segment: its descriptor, and its mapping into this process.
 class Segment {
  public:
   Segment() = default;
 
-  // Makes a memfd of `bytes` (rounded up to pages), allocates all of it (a full memory is an error here, never a SIGBUS
-  // later), seals its size and maps it. `label` shows in /proc/PID/maps.
+  // Makes a memfd of `bytes` (rounded up to pages), allocates all its memory, seals its size and maps it. kExhausted if there is
+  // not enough memory, so that no SIGBUS comes later. `label` shows in /proc/PID/maps.
   static Result<Segment> create(const std::string& label, std::uint64_t bytes);
 
-  // Maps a received descriptor. Refuses one that is smaller than `bytes`, or whose size is not sealed.
+  // Maps a received descriptor. kViolation if the memory is smaller than `bytes`, or if its size is not sealed.
   static Result<Segment> map(Descriptor descriptor, std::uint64_t bytes);
 
   [[nodiscard]] std::byte* data() const { return static_cast<std::byte*>(region_.get_address()); }

@@ -1,4 +1,7 @@
-// Virtual time: what happens next. Events of the same time come in the order in which they were added.
+// The queue of events in virtual time. Events of the same time come in the order in which they were added.
+//
+//   events.add(at_us, Event::Kind::kComputeDone, node);
+//   while (!events.empty()) handle(events.take());   // the earliest first
 #pragma once
 
 #include <cstdint>
@@ -8,13 +11,14 @@
 
 namespace deft::sim {
 
+// An end of some computing or sending.
 struct Event {
   enum class Kind : std::uint8_t { kComputeDone, kSendDone };
   double at_us;
-  std::uint64_t number;
+  std::uint64_t number;  // counts all events, in the order in which they were added
   Kind kind;
-  std::uint32_t of;       // the node or the channel
-  std::uint64_t version;  // a send that was timed anew leaves its old event behind
+  std::uint32_t of;       // the number of the node or of the channel
+  std::uint64_t version;  // if a send is timed anew, its old event stays in the queue with an old version
 };
 
 class EventQueue {

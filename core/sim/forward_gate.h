@@ -1,8 +1,9 @@
-// When a node may begin the forward of a bucket, and which nodes wait for what. Buckets by the scheduler's numbers.
+// Decides when a node may begin the forward of a bucket, and remembers the nodes that wait. Buckets have the scheduler's
+// numbers.
 //
-//   if (gate.may_begin(node, bucket, step, leader_step)) start(node);   // otherwise it waits
-//   for (const auto node : gate.take_waiting(bucket)) ...               // once a generation of the bucket is complete
-//   for (const auto node : gate.take_waiting_for_leader()) ...          // once the leader has begun another stage
+//   if (gate.may_begin(node, bucket, step, leader_step)) start(node);   // otherwise the node waits
+//   for (const auto node : gate.take_waiting(bucket)) ...               // when a generation of the bucket is complete
+//   for (const auto node : gate.take_waiting_for_leader()) ...          // when the leader has begun another stage
 #pragma once
 
 #include <algorithm>
@@ -21,11 +22,11 @@ class ForwardGate {
 
   [[nodiscard]] UpdateBook& book() { return book_; }
 
-  // An error: the update comes too late, or merges other steps than those that are next.
+  // An error if the update comes too late, or if it does not merge the next steps.
   Result<void> decided(const sched::Update& update) { return book_.decided(update, begun_[update.bucket]); }
 
   bool may_begin(std::uint32_t node, model::BucketIndex bucket, std::uint64_t step, std::uint64_t leader_step) {
-    if (step > leader_step) {  // the updates that are due before a step are certain only once the leader has come to it
+    if (step > leader_step) {  // the scheduler decides the updates that are due before a step when the leader begins it
       waiting_for_leader_.push_back(node);
       return false;
     }
@@ -41,8 +42,8 @@ class ForwardGate {
 
  private:
   UpdateBook book_;
-  std::vector<std::uint64_t> begun_;                 // of each bucket: steps whose forward has begun on some node
-  std::vector<std::vector<std::uint32_t>> waiting_;  // of each bucket: nodes
+  std::vector<std::uint64_t> begun_;                 // [bucket]: how many steps have begun its forward on some node
+  std::vector<std::vector<std::uint32_t>> waiting_;  // [bucket]: the nodes that wait for it
   std::vector<std::uint32_t> waiting_for_leader_;
 };
 

@@ -1,4 +1,9 @@
-// The compute of one node: forward from the first bucket to the last, then backward, step after step.
+// The compute of one node: forward from the first bucket to the last, then backward to the first, step after step.
+//
+//   const double done_us = node.start(now_us);   // begins the current bucket
+//   node.finish();                               // at done_us: moves on to the next bucket
+//
+// Buckets are numbered in forward order; times are virtual microseconds.
 #pragma once
 
 #include <cstdint>
@@ -17,16 +22,16 @@ class NodeCompute {
 
   [[nodiscard]] sched::Stage stage() const { return stage_; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
-  [[nodiscard]] std::uint32_t bucket() const { return bucket_; }  // in forward order
+  [[nodiscard]] std::uint32_t bucket() const { return bucket_; }
   [[nodiscard]] double started_us() const { return started_us_; }
   [[nodiscard]] bool is_running() const { return running_; }
   [[nodiscard]] double computed_us() const { return computed_us_; }  // since the beginning
 
-  // Begins the current bucket; gives the time when it will be done.
+  // Begins the current bucket, and gives the time when it will be done.
   double start(double now_us);
-  // The current bucket is done: moves on to the next, perhaps of the next stage or step.
+  // Ends the current bucket, and moves on to the next one, which may belong to the next stage or step.
   void finish();
-  // The last step of which `bucket` has been through backward, plus one.
+  // The last step in which backward has produced `bucket`, plus 1.
   [[nodiscard]] std::uint64_t gradients(std::uint32_t bucket) const { return gradients_[bucket]; }
 
  private:

@@ -1,4 +1,8 @@
-// From a run to its steady state: finds the period of the pattern of updates and averages over whole periods.
+// Measures the steady state of a run: finds the period of the pattern of updates, and averages over whole periods.
+//
+//   steady.step_began(step, now_us, computed_us, sent_bytes);   // for each step of the leader, in order
+//   steady.decided(update);
+//   steady.measure(warmup_steps, buckets, outcome);
 #pragma once
 
 #include <cstdint>
@@ -13,11 +17,11 @@ class SteadyState {
  public:
   explicit SteadyState(std::uint64_t steps) : steps_(steps + 1) {}
 
-  // The leader begins `step`; totals since the beginning of the run.
+  // The leader begins `step`. `computed_us` and `sent_bytes` are totals since the beginning of the run.
   void step_began(std::uint64_t step, double now_us, double computed_us, std::uint64_t sent_bytes);
   void decided(const sched::Update& update);
 
-  // Fills in all that is measured, over the steps from `warmup` on.
+  // Writes the measures of the steps from `warmup` on to `outcome`.
   void measure(std::uint64_t warmup, std::size_t buckets, Outcome& outcome) const;
 
  private:
@@ -25,10 +29,10 @@ class SteadyState {
     double began_us = 0;
     double computed_us = 0;
     std::uint64_t sent_bytes = 0;
-    std::uint64_t updates = 0;  // of buckets, applied before its forward
+    std::uint64_t updates = 0;  // how many updates of buckets are applied before its forward
     std::uint64_t staleness = 0;
     std::uint64_t merged = 0;
-    std::uint64_t pattern = 0;  // a digest of its updates, the same in every period
+    std::uint64_t pattern = 0;  // a digest of its updates, which is the same in every period
   };
   [[nodiscard]] std::uint64_t period(std::uint64_t first, std::uint64_t end) const;
   std::vector<Step> steps_;

@@ -1,4 +1,8 @@
-// Records what the leader does, if it is asked to: buckets are numbered in forward order, as in the profile.
+// Records the timeline of the leader if it is switched on. Buckets are numbered in forward order, as in the profile.
+//
+//   TimelineRecorder recorder(profile, options.record);
+//   recorder.computed(span);  recorder.sent(launch, started_us, ended_us);  recorder.applied(bucket, updates);
+//   outcome.timeline = recorder.take();
 #pragma once
 
 #include <algorithm>
@@ -21,7 +25,7 @@ class TimelineRecorder {
     if (span.stage == model::Stage::kBackward) backward_end_us_[span.bucket] = span.end_us;
     if (on_) timeline_.compute.push_back(span);
   }
-  // The pieces of a launch over several buckets stand one behind the other.
+  // A launch over several buckets becomes one entry for each, one after the other.
   void sent(const sched::Launch& launch, double started_us, double ended_us) {
     if (!on_) return;
     double whole_us = 0, done_us = 0;
@@ -46,7 +50,7 @@ class TimelineRecorder {
  private:
   const model::Profile& profile_;
   bool on_;
-  std::vector<double> backward_end_us_;  // of each bucket
+  std::vector<double> backward_end_us_;  // [bucket]
   model::Timeline timeline_;
 };
 

@@ -1,5 +1,6 @@
-// Which updates of each bucket are due and whether their data has arrived. It also checks the scheduler: every byte of a
-// generation once, every step merged once and in order, no update made known too late.
+// Keeps which updates of each bucket are due, and whether their data has arrived. It also checks the scheduler: every byte of a
+// generation is sent once, every step is merged once and in order, and no update comes too late. An error (kInternal) is a bug
+// of the scheduler.
 #pragma once
 
 #include <cstdint>
@@ -14,25 +15,25 @@ namespace deft::sim {
 
 class UpdateBook {
  public:
-  // `bucket_bytes` by the scheduler's numbers, as all buckets here.
+  // `bucket_bytes` has the size of each bucket. All buckets have the scheduler's numbers.
   explicit UpdateBook(std::vector<std::uint64_t> bucket_bytes);
 
-  // `forward_step`: the last step whose forward of the bucket has begun anywhere, plus one.
+  // `forward_step` is the last step whose forward of the bucket has begun on some node, plus 1.
   Result<void> decided(const sched::Update& update, std::uint64_t forward_step);
-  // True when a generation is now complete and somebody may have waited for it.
+  // True if a generation is now complete, so that a node may have waited for it.
   Result<bool> sent(model::BucketIndex bucket, std::uint64_t generation, std::uint64_t bytes, double now_us);
-  // No update that applies before the forward of `step` is incomplete.
+  // True if all updates that apply before the forward of `step` are complete.
   [[nodiscard]] bool may_begin(model::BucketIndex bucket, std::uint64_t step) const;
 
   struct Applied {
     sched::Update update;
     double complete_us;
   };
-  // The updates that the forward of `step` is the first to see, once may_begin; each is given once.
+  // The updates that no forward before that of `step` has seen. Call it when may_begin is true. Each update is given once.
   std::vector<Applied> apply(model::BucketIndex bucket, std::uint64_t step);
-  // All that is complete, whatever its step: at the end.
+  // All complete updates, whatever their step. For the end of the run.
   std::vector<Applied> apply_rest(model::BucketIndex bucket) { return apply(bucket, ~std::uint64_t{0}); }
-  // For people: what the forward of `bucket` waits for.
+  // Says for people why the forward of `bucket` waits.
   [[nodiscard]] std::string describe_wait(model::BucketIndex bucket, std::uint64_t step) const;
 
  private:
@@ -44,8 +45,8 @@ class UpdateBook {
   };
   struct Book {
     std::uint64_t bytes = 0;
-    std::uint64_t next_step = 0;     // the first that no update has merged yet
-    std::deque<Generation> pending;  // known and not yet applied, by number
+    std::uint64_t next_step = 0;     // the first step that no update has merged yet
+    std::deque<Generation> pending;  // the generations that are known and not applied yet, by number
   };
   Generation& generation(Book& book, std::uint64_t number);
   std::vector<Book> books_;

@@ -1,4 +1,9 @@
-// The shared memory that the daemon gives out, and its limit.
+// Counts the shared memory that the daemon gives out, and keeps it within a limit.
+//
+//   MemoryBudget budget(config.bytes("memory_limit"));
+//   auto segment = budget.allocate("deft-arena", bytes);
+//
+// Any thread.
 #pragma once
 
 #include <atomic>
@@ -15,8 +20,8 @@ class MemoryBudget {
  public:
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
-  // A new segment; the budget gets its bytes back when the last owner lets go, on whatever thread. The budget must
-  // outlive its segments.
+  // Makes a segment of `bytes`. kExhausted if the limit forbids it, or if the machine has not enough memory. The budget gets the
+  // bytes back when the last owner releases the segment, on any thread. The budget must outlive its segments.
   Result<std::shared_ptr<shm::Segment>> allocate(const std::string& label, std::uint64_t bytes) {
     const std::uint64_t before = used_.fetch_add(bytes);
     if (before + bytes > limit_bytes_ || before + bytes < before) {
