@@ -9,8 +9,9 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
-#include <numeric>
 #include <optional>
+
+#include "core/base/text.h"
 
 extern char** environ;
 
@@ -51,21 +52,6 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
-// Levenshtein distance, for suggestions.
-std::size_t distance(std::string_view a, std::string_view b) {
-  std::vector<std::size_t> row(b.size() + 1);
-  std::iota(row.begin(), row.end(), std::size_t{0});
-  for (std::size_t i = 1; i <= a.size(); ++i) {
-    std::size_t diagonal = row[0]++;
-    for (std::size_t j = 1; j <= b.size(); ++j) {
-      const std::size_t above = row[j];
-      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
-      diagonal = above;
-    }
-  }
-  return row[b.size()];
-}
-
 std::vector<std::string_view> split_choices(std::string_view choices) {
   std::vector<std::string_view> out;
   while (!choices.empty()) {
@@ -74,16 +60,6 @@ std::vector<std::string_view> split_choices(std::string_view choices) {
     choices = bar == std::string_view::npos ? std::string_view{} : choices.substr(bar + 1);
   }
   return out;
-}
-
-std::string_view closest(std::string_view word, const std::vector<std::string_view>& candidates) {
-  std::string_view best;
-  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
-  for (const auto candidate : candidates) {
-    const auto d = distance(word, candidate);
-    if (d < best_distance) best = candidate, best_distance = d;
-  }
-  return best;
 }
 
 std::vector<std::string_view> option_names() {

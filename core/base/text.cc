@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <numeric>
+#include <vector>
 
 namespace deft {
 namespace {
@@ -20,6 +22,21 @@ std::size_t character_bytes(std::string_view text) {
   if (first >= 0xf0 && first <= 0xf4)
     return follows(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4 : 0;
   return 0;
+}
+
+// Levenshtein distance, for suggestions.
+std::size_t distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  std::iota(row.begin(), row.end(), std::size_t{0});
+  for (std::size_t i = 1; i <= a.size(); ++i) {
+    std::size_t diagonal = row[0]++;
+    for (std::size_t j = 1; j <= b.size(); ++j) {
+      const std::size_t above = row[j];
+      row[j] = std::min({row[j] + 1, row[j - 1] + 1, diagonal + (a[i - 1] == b[j - 1] ? 0 : 1)});
+      diagonal = above;
+    }
+  }
+  return row[b.size()];
 }
 
 }  // namespace
@@ -67,6 +84,16 @@ std::string readable(std::string_view text, std::size_t most_bytes) {
     text.remove_prefix(taken);
   }
   return result;
+}
+
+std::string_view closest(std::string_view word, std::span<const std::string_view> candidates) {
+  std::string_view best;
+  std::size_t best_distance = std::max<std::size_t>(2, word.size() / 3) + 1;
+  for (const auto candidate : candidates) {
+    const auto d = distance(word, candidate);
+    if (d < best_distance) best = candidate, best_distance = d;
+  }
+  return best;
 }
 
 }  // namespace deft

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <cstddef>
+#include <span>
 #include <string>
 #include <string_view>
 
@@ -28,5 +29,8 @@ Result<void> check_text(std::string_view text, std::size_t most_bytes, const std
 
 // Makes `text` readable for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
 std::string readable(std::string_view text, std::size_t most_bytes);
+
+// The candidate that `word` is most likely a misspelling of; empty if none is near.
+std::string_view closest(std::string_view word, std::span<const std::string_view> candidates);
 
 }  // namespace deft

@@ -1,0 +1,24 @@
+// Random numbers that depend on what they are for, not on what was drawn before: a replay and another cut draw the same.
+#pragma once
+
+#include <cstdint>
+
+namespace deft::compress {
+
+// SplitMix64's last step: every bit of the result depends on every bit of `x`.
+constexpr std::uint64_t mix64(std::uint64_t x) {
+  x = (x ^ (x >> 30)) * 0xBF58476D1CE4E5B9U;
+  x = (x ^ (x >> 27)) * 0x94D049BB133111EBU;
+  return x ^ (x >> 31);
+}
+
+// What random numbers are for: the encoding of one node's values, or the second encoding of the sum.
+enum class Stage : std::uint8_t { kNode = 1, kSum = 2 };
+
+constexpr std::uint64_t seed_of(std::uint64_t job, std::uint64_t generation, std::uint64_t user_seed, Stage stage) {
+  std::uint64_t seed = mix64(job + 0x9E3779B97F4A7C15U);
+  seed = mix64(seed ^ (generation + 0x9E3779B97F4A7C15U * 2));
+  return mix64(seed ^ (user_seed + 0x9E3779B97F4A7C15U * (2 + static_cast<std::uint64_t>(stage))));
+}
+
+}  // namespace deft::compress

@@ -1,0 +1,24 @@
+// Codecs by name, as users write them: NAME[/key=value[,key=value]], for instance int8 or topk/ratio=0.01.
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string_view>
+
+#include "core/base/status.h"
+#include "core/compress/codec.h"
+
+namespace deft::compress {
+
+struct KernelTable;
+
+// kInvalid for a name or key that does not exist, with the nearest one that does, and for a value out of its range.
+Result<std::unique_ptr<const Codec>> make_codec(std::string_view text);
+
+// The same with the kernels of one instruction set, which tests compare.
+Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const KernelTable& kernels);
+
+// All names, in the order in which documentation lists them.
+std::span<const std::string_view> codec_names();
+
+}  // namespace deft::compress
