@@ -88,12 +88,7 @@ def test_links_lead_somewhere(document):
             assert (document.parent / target).exists(), target
 
 
-LONG_LINES = {"architecture.md", "policies.md", "pytorch.md"}  # until they are rewritten
-
-
-@pytest.mark.parametrize(
-    "document", [path for path in documents() if path.name not in LONG_LINES], ids=lambda path: path.name
-)
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
 def test_lines_are_short_enough_to_read(document):
     code = False
     for number, line in enumerate(document.read_text().splitlines(), 1):
