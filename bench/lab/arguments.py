@@ -20,7 +20,16 @@ def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         prog="bench/compare", description="Compare communication schemes by real training in emulated nodes."
     )
-    add = made.add_argument
+    _add_network(made.add_argument_group("nodes and network"))
+    _add_training(made.add_argument_group("training"))
+    _add_measurements(made.add_argument_group("schemes, and what is measured"))
+    _add_changes(made.add_argument_group("changes in mid-run"))
+    _add_output(made.add_argument_group("programs and output"))
+    return made
+
+
+def _add_network(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--nodes",
         type=int,
@@ -30,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
     )
     add("--nics", type=int, default=2, metavar="M", help="NICs a node (default 2)")
     add("--workers", type=int, default=1, metavar="W", help="workers a node, one thread each (default 1)")
-    rate = made.add_mutually_exclusive_group()
+    rate = group.add_mutually_exclusive_group()
     rate.add_argument(
         "--rate", metavar="R", help="rate of the NICs, each way: 200mbit, one a NIC (200mbit,50mbit), or none"
     )
@@ -45,8 +54,33 @@ def parser() -> argparse.ArgumentParser:
         metavar="L",
         help="Deft's links, as gloo:eth0,mpi:eth1 (default: gloo on every NIC); @K keeps those on the first K NICs",
     )
+    add("--loopback", action="store_true", help="no emulated nodes: everything over loopback, not shaped")
+
+
+def _add_training(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     models = "; ".join(f"{name}: {model.summary}" for name, model in MODELS.items())
     add("--model", default="cnn", help=f"{models} (default cnn)")
+    add("--batch", type=int, help="samples a worker and step (default: the model's, 32 to 128)")
+    add("--learning-rate", type=float, help="default: the model's, 0.02 or 0.05 (SGD, momentum 0.9) or 0.001 (Adam)")
+    add(
+        "--schedule",
+        choices=list(SCHEDULES),
+        default="constant",
+        help="of the learning rate over the whole run: constant, or cosine, with a warm-up (default constant)",
+    )
+    add("--seed", type=int, default=1, help="of parameters and samples (default 1)")
+    add("--data", metavar="DIR", help="folder with the Fashion-MNIST files, or with text files for gpt and words")
+    add(
+        "--accelerator",
+        action="store_true",
+        help="measure each layer's time on the cores, then let it take that time asleep, with ready-made gradients: as "
+        "if an accelerator computed. No training: times, CPU and equal replicas only",
+    )
+
+
+def _add_measurements(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--schemes",
         default="compute,ddp,fifo,bytescheduler",
@@ -68,40 +102,31 @@ def parser() -> argparse.ArgumentParser:
         help="with --epochs: also measure test accuracy after each round, and say when it reached X (0.85 or 85%%)",
     )
     add(
-        "--accelerator",
-        action="store_true",
-        help="measure each layer's time on the cores, then let it take that time asleep, with ready-made gradients: as "
-        "where an accelerator computes. No training: times, CPU and equal replicas only",
-    )
-    add(
         "--verify",
         action="store_true",
         help="compare the simulator's forecast for the measured layers and links with each scheme's step time",
     )
-    add(
+
+
+def _add_changes(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
         "--nic-event",
         action="append",
         default=[],
         metavar="E",
         help="change a NIC in mid-run: 'eth1@step 50: 50mbit' (all nodes) or 'node1/eth1@step 50: down'; repeatable",
     )
-    add(
+    group.add_argument(
         "--straggler",
         action="append",
         default=[],
         metavar="S",
         help="'node1@step 30: 0.5': from that step on this node gets half of its cores; repeatable",
     )
-    add("--batch", type=int, help="samples a worker and step (default: the model's, 32 to 128)")
-    add("--learning-rate", type=float, help="default: the model's, 0.02 or 0.05 (SGD, momentum 0.9) or 0.001 (Adam)")
-    add(
-        "--schedule",
-        choices=list(SCHEDULES),
-        default="constant",
-        help="of the learning rate over the whole run: constant, or cosine, with a warm-up (default constant)",
-    )
-    add("--seed", type=int, default=1)
-    add("--data", metavar="DIR", help="folder with the Fashion-MNIST files, or with text files for gpt and words")
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    add = group.add_argument
     add(
         "--build",
         metavar="DIR",
@@ -111,14 +136,12 @@ def parser() -> argparse.ArgumentParser:
     add("--json", metavar="FILE", help="write the results as JSON")
     add("--plot", metavar="FILE", help="write the results as a plot (.png or .svg)")
     add("--logs", metavar="DIR", help="keep what workers and daemons print")
-    add("--loopback", action="store_true", help="no emulated nodes: everything over loopback, not shaped")
     add(
         "--lab-shell",
         nargs=argparse.REMAINDER,
         metavar="CMD",
         help="run CMD (default: a shell) in the lab instead; in it, `on 0 CMD` runs CMD in node 0",
     )
-    return made
 
 
 def check(arguments: argparse.Namespace) -> list[Scheme]:
