@@ -10,7 +10,7 @@ find_package(Threads REQUIRED)
 add_library(deft_sanitizers INTERFACE)
 add_library(deft_options INTERFACE)
 target_compile_options(deft_options INTERFACE -Wall -Wextra -Wshadow -Wnon-virtual-dtor)
-if(DEFT_FUZZ)  # another compiler than the one that the code is kept free of warnings for
+if(DEFT_FUZZ)  # clang: the code is kept free of the warnings of GCC
   target_compile_options(deft_options INTERFACE -O1 -fsanitize=fuzzer-no-link,address,undefined
     -fno-sanitize-recover=undefined -fno-omit-frame-pointer)
   target_link_options(deft_options INTERFACE -fsanitize=address,undefined)
@@ -20,8 +20,8 @@ endif()
 target_include_directories(deft_options INTERFACE ${PROJECT_SOURCE_DIR})
 target_link_libraries(deft_options INTERFACE Threads::Threads deft_sanitizers)
 # -Og compiles in half the time of -O2 with these checks, and its tests are as quick. Its warnings are wrong at times
-# (maybe-uninitialized): the normal tree is the one that is kept free of them. A null pointer and what lies outside an
-# object are AddressSanitizer's to find; UBSan's own checks of both take a third of the compile time.
+# (maybe-uninitialized), so only the normal tree is kept free of warnings. AddressSanitizer finds null pointers and accesses
+# outside of an object; UBSan's own checks of both take a third of the compile time.
 if(DEFT_SANITIZE)
   target_compile_options(deft_sanitizers INTERFACE -Og -fno-omit-frame-pointer -Wno-error)
 endif()

@@ -1,6 +1,6 @@
 # Whether the NCCL link is built: it needs the headers nccl.h and cuda_runtime_api.h, and no library: those are loaded at run
 # time. Looked for in Python's packages (nvidia-nccl-cu13 beside PyTorch), CUDA's own folder and the system's.
-option(DEFT_NCCL "Build the NCCL link where its headers are found" ON)
+option(DEFT_NCCL "Build the NCCL link if its headers are found" ON)
 file(GLOB DEFT_NVIDIA_PACKAGES ${PROJECT_SOURCE_DIR}/.venv/lib/python3*/site-packages/nvidia/*/include)
 find_path(DEFT_NCCL_INCLUDE nccl.h HINTS ENV NCCL_HOME PATHS ${DEFT_NVIDIA_PACKAGES} PATH_SUFFIXES include)
 find_path(DEFT_CUDA_INCLUDE cuda_runtime_api.h HINTS ENV CUDA_HOME PATHS /usr/local/cuda ${DEFT_NVIDIA_PACKAGES}

@@ -58,7 +58,7 @@ def cpp_classes(root: Path, files: list[Path]) -> list[Measured]:
         if len(row) != 7:
             continue
         path, name, kind, _, scope, signature, properties = row
-        owner = found.get((path, scope))  # what is defined outside of its class is declared in it as well
+        owner = found.get((path, scope))  # a method that is defined outside of its class is declared in it as well
         if owner is None or ("static" in properties and kind == "member"):
             continue
         if kind == "member":

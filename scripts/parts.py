@@ -5,7 +5,7 @@ A file such as .ci/parts lists what must be there, and which skips are right:
     part NAME            a name of PARTS; it fails the run if the machine has not got it
     skip REGEX           a test may skip if its line `suite name: reason` matches; every other skip fails the run
 
-Without such a file what is missing only skips, each test with its reason.
+Without such a file a missing part only skips tests, each with its reason.
 """
 
 from __future__ import annotations

@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     )
     _add_network(made.add_argument_group("nodes and network"))
     _add_training(made.add_argument_group("training"))
-    _add_measurements(made.add_argument_group("schemes, and what is measured"))
+    _add_measurements(made.add_argument_group("schemes and measurements"))
     _add_changes(made.add_argument_group("changes in mid-run"))
     _add_output(made.add_argument_group("programs and output"))
     return made
@@ -229,7 +229,7 @@ def _check_measurements(arguments: argparse.Namespace, schemes: list[Scheme]) ->
 
 
 def known_policies(build: Path) -> list[str] | None:
-    """What Deft's table of options knows; None where nothing is built, which each scheme says for itself later."""
+    """The policies in Deft's table of options; None if nothing is built. Each scheme says that for itself later."""
     program = build / "bin" / "deft"
     if not program.exists():
         return None

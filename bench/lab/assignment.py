@@ -1,4 +1,4 @@
-"""What is trained, and what each process of a scheme is told: its options, its addresses and its log."""
+"""The training, and the assignment of each process of a scheme: its options, its addresses and its log."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _FIRST_PORT = 29610  # jobs live side by side, each with a port of its own
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained, the same for all schemes."""
+    """The training, the same for all schemes."""
 
     model: str
     data: str | None
@@ -29,7 +29,7 @@ class Training:
     layers: Layers | None = None  # to be replayed (lab/replay.py) instead of computed
 
     def links_on(self, interfaces: list[str]) -> list[str]:
-        """Deft's links on these NICs; gloo where there is none of them, as on loopback."""
+        """Deft's links on these NICs; gloo if there are no NICs, as on loopback."""
         chosen = [link for link in self.links if link.partition(":")[2] in interfaces]
         return chosen or [f"gloo:{name}" for name in interfaces]
 

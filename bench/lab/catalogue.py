@@ -27,5 +27,5 @@ MODELS = {
 
 
 def find_data(model: str, folder: str | None) -> None:
-    """MissingData, which says what to install, where a model's files are not there."""
+    """Raises MissingData if a model's files are not there; it says what to install."""
     (data if MODELS[model].dataset == "images" else texts).find(folder)

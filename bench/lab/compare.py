@@ -101,7 +101,7 @@ class Comparison:
 
     @contextlib.contextmanager
     def _compute(self) -> Iterator[Job]:
-        """Workers that train alone, for what is measured before the schemes start."""
+        """Workers that train alone, for the measurements before the schemes start."""
         job = Job(self._lab, parse("compute", self._arguments.nics), self._training, 0, self._logs)
         try:
             job.start()
@@ -185,7 +185,7 @@ class Comparison:
                 self._look_closer(scheme, job)
 
     def _turn(self, job: Job, where: str, warmup: int) -> Block:
-        """One scheme's steps of one round, with what is to happen in them."""
+        """One scheme's steps of one round, with the events that happen in them."""
         steps = self._steps()
         due = [] if job.scheme.free else self._arguments.nic_event
         events = Events(self._lab, job, [*due, *self._arguments.straggler], self._logs)
@@ -204,7 +204,7 @@ class Comparison:
         return block
 
     def _look_closer(self, scheme: Scheme, job: Job) -> None:
-        """What is measured between rounds and belongs to no step's time."""
+        """Measures between rounds, outside of any step's time."""
         arguments, outcome = self._arguments, self._outcomes[scheme]
         if arguments.verify and scheme.kind == "compute":
             self._layers += self._attempt(scheme, lambda: job.layers(LAYER_STEPS)) or []
@@ -254,7 +254,7 @@ class Comparison:
         return self._attempt(scheme, job.score)
 
     def _verify(self) -> None:
-        """The simulator's forecast of each scheme of Deft, beside what was measured."""
+        """The simulator's forecast of each scheme of Deft, beside the measured step time."""
         try:
             simulator = forecast.Simulator(Path(self._arguments.build).resolve() / "bin" / "deft")
             layers = medians(self._layers)

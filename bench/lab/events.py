@@ -82,7 +82,7 @@ class Events:
         self._governors: list[tuple[Child, list[int]]] = []
 
     def reached(self, step: int) -> list[NicEvent | Straggler]:
-        """Lets happen what is due at this step; gives it."""
+        """Makes the events happen that are due at this step; gives them."""
         now = [event for event in self._due if event.step <= step]
         self._due = self._due[len(now) :]
         for event in now:

@@ -40,7 +40,7 @@ class Forecast:
 class Cpu:
     """What a scheme uses of a worker's time, in ms for all passes of an update."""
 
-    daemon_ms: float = 0.0  # on the cores of training; 0 where compute needs none of them
+    daemon_ms: float = 0.0  # on the cores of training; 0 if compute needs none of them
     plugin_ms: float = 0.0  # of the worker's own thread, beyond what training alone uses
 
     @classmethod
@@ -101,7 +101,7 @@ class Simulator:
         listed = subprocess.run([program, "options", "--json"], check=True, capture_output=True, text=True).stdout
         usage = subprocess.run([program, "simulate", "--help"], check=True, capture_output=True, text=True).stdout
         self._defaults = {option["name"]: option["default"] for option in json.loads(listed)}
-        # Where the buckets come from the daemon, the simulator must not cut them again.
+        # If the buckets come from the daemon, the simulator must not cut them again.
         self._shared = [name for name in self._defaults if f"--{_flag(name)} " in usage and name != "bucketing"]
         self._shared = [name for name in self._shared if name not in ("policy", "links")]
 

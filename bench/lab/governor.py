@@ -33,7 +33,7 @@ def govern(processes: list[int], cores: float, *_pipes: int) -> None:
     while True:
         now = time.monotonic()
         period_end = max(period_end + PERIOD_S, now)  # periods that were slept through give nothing
-        allowed = min(allowed + cores * PERIOD_S, used + cores * PERIOD_S)  # nor does what was left of the last one
+        allowed = min(allowed + cores * PERIOD_S, used + cores * PERIOD_S)  # nor does the rest of the last one
         used = _one_period(processes, cores, allowed, period_end)
 
 

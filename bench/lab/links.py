@@ -59,7 +59,7 @@ def _measure_one(lab: Nodes, training: Training, name: str, part_bytes: int, num
 
 
 def fitted(name: str, part_bytes: int, many_us: float, few_us: float) -> Link:
-    """The line through both times; where its latency would be negative there is none, and the quicker way counts."""
+    """The line through both times. If its latency would be negative, latency is 0 and the quicker way counts."""
     many, few = PARTS
     latency_us = max(0.0, (many_us - few_us) / (many - few))
     return Link(name, latency_us, many * part_bytes / max(1.0, min(many_us, few_us) - few * latency_us))

@@ -9,7 +9,7 @@
 
 NIC j of every node is a veth pair to the bridge br{j}, so each NIC is a network of its own. A token bucket sits on
 both ends of each pair: what a node sends and what it receives are limited alike. Everything lives in namespaces that
-end with the process that `enter` starts, so nothing stays behind, however it ends. Where the system forbids it, `enter`
+end with the process that `enter` starts, so nothing stays behind, however it ends. If the system forbids it, `enter`
 raises Unavailable, and Loopback stands in for Lab.
 """
 
@@ -84,7 +84,7 @@ def enter(argv: list[str]) -> int:
     variant = _working_variant()
     environment = {**_environment(), INSIDE: "1"}
     child = subprocess.Popen(["unshare", *variant, *argv], env=environment, preexec_fn=_die_with_parent)  # noqa: PLW1509
-    # unshare ignores SIGTERM; killing it kills all that is inside. SIGINT reaches what is inside from the terminal.
+    # unshare ignores SIGTERM. To kill it kills every process inside. SIGINT reaches them from the terminal.
     previous = {signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: child.kill())}
     previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
     status = child.wait()
@@ -98,7 +98,7 @@ def inside() -> bool:
 
 
 def core_shares(nodes: int, cores: list[int]) -> list[list[int]]:
-    """Each node's own cores; nodes share cores only where there are more nodes than cores."""
+    """Each node's own cores; nodes share cores only if there are more nodes than cores."""
     each = len(cores) // nodes
     if each == 0:
         return [[cores[node % len(cores)]] for node in range(nodes)]
@@ -254,7 +254,7 @@ class Lab(Nodes):
         super().__init__(nodes, nics, cores)
         shutil.rmtree(self._folder)
         self._folder = Path("/run")
-        self._limits: dict[tuple[int, int], str | None] = {}  # of node and NIC; what is not here has none
+        self._limits: dict[tuple[int, int], str | None] = {}  # of node and NIC; a NIC that is not here has no limit
         self._down: set[tuple[int, int]] = set()
         _run("ip", "link", "set", "lo", "up")
         for nic in range(nics):
@@ -311,7 +311,7 @@ class Lab(Nodes):
             self.change(nic, rates[nic] if rates else None)
 
     def change(self, nic: int, rate: str | None, node: int | None = None) -> None:
-        """Limits one NIC of one node or of all, while traffic flows: what is queued stays queued.
+        """Limits one NIC of one node or of all, while traffic flows: queued packets stay queued.
 
         At the rate DOWN the node's end is taken down, until it is changed to another one.
         """
@@ -330,7 +330,7 @@ class Lab(Nodes):
             node_end = ["-n", f"node{each}"]
             _limit([], outer, rate)
             _limit(node_end, inner, rate)
-            # Later rates keep the queue and what is in it.
+            # Later rates keep the queue and its packets.
             if rate is not None and self._limits.get((each, nic)) is None:
                 _run("tc", *node_end, "qdisc", "add", "dev", inner, "parent", "1:1", "pfifo_fast")
             self._limits[each, nic] = rate
@@ -361,5 +361,5 @@ def _limit(where: list[str], device: str, rate: str | None) -> None:
 
 
 def open_nodes(nodes: int, nics: int) -> Nodes:
-    """The lab where `enter` succeeded, else the loopback fallback."""
+    """The lab if `enter` succeeded, else the loopback fallback."""
     return Lab(nodes, nics) if inside() else Loopback(nodes, nics)

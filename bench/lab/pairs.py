@@ -55,7 +55,7 @@ class Measured:
 
 
 def nic(link: str) -> int:
-    """The number of its NIC; ValueError where the link names none."""
+    """The number of its NIC; ValueError if the link names none."""
     found = re.fullmatch(r"[a-z]+:eth(\d+)", link)
     if not found:
         raise ValueError(f"the link '{link}': write it with a NIC of the lab, for instance gloo:eth0 or ps:eth1")
@@ -77,7 +77,7 @@ def parse_elements(text: str) -> list[int]:
 
 
 def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int) -> Measured:
-    """One set of links, with servers of its own where it has any; they end with it."""
+    """One set of links, with servers of its own if it has any; they end with it."""
     measured = Measured(links.split(","))
     servers, given = _start_servers(lab, build, measured.links)
     try:

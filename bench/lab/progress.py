@@ -21,7 +21,7 @@ class Progress:
         print(text, file=self._stream, flush=True)
 
     def stage(self, text: str) -> None:
-        """What is being done now; the next one takes its place on a terminal."""
+        """Says what is being done now. On a terminal the next line takes its place."""
         self._show(text) if self._live else self.event(text)
 
     def tick(self, text: str) -> None:

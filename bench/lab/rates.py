@@ -14,7 +14,7 @@ _PROBE = str(Path(__file__).with_name("probe.py"))
 
 
 def bits_per_second(rate: str) -> float:
-    """tc's notation, 200mbit, as a number; ValueError says what is expected."""
+    """tc's notation, 200mbit, as a number; ValueError says which forms there are."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?bit)", rate.strip().lower())
     if not match or float(match[1]) <= 0:
         raise ValueError(f"'{rate}' is no rate: write it as tc does, for instance 200mbit or 1.5gbit")
@@ -37,7 +37,7 @@ def for_coverage(coverage: float, compute_s: float, gradient_bytes: int, nodes: 
     """Equal rates at which all NICs together need coverage x compute_s to all-reduce one step's gradients.
 
     A ring moves 2(n-1)/n of the bytes through each node, each way. The rate is the wire's: it is raised by what the
-    headers take, so the time for the payload is what was asked for.
+    headers take, so the payload takes the time that was asked for.
     """
     payload_bits = 8 * gradient_bytes * 2 * (nodes - 1) / nodes
     wire = payload_bits / (coverage * compute_s) / PAYLOAD_SHARE / nics

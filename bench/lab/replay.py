@@ -1,10 +1,10 @@
-"""Compute as where an accelerator does it: each layer takes the time that it took on the cores, and uses no core.
+"""Compute as if an accelerator did it: each layer takes the time that it took on the cores, and uses no core.
 
     model = Replay(MAKERS["cnn"](), layers, rank)      # layers: of lab.layers; rank: a worker's
     loss(model(inputs), targets).backward()            # of Blank's batches
 
-The model has the parameters of the one that was measured, in a chain in the order in which forward needs them. Their
-gradients are ready-made, another one a rank: what is replayed learns nothing, but a scheme that loses or doubles a
+The model has the parameters of the measured model, in a chain in the order in which forward needs them. Their
+gradients are ready-made, another one a rank. A replayed model learns nothing, but a scheme that loses or doubles a
 gradient leaves replicas that differ. The optimizer works on the cores, as all of the plugin does.
 """
 

@@ -142,7 +142,7 @@ class Results:
         }
 
     def _more(self, outcome: Outcome) -> dict:
-        """Fields that are there where they were asked for."""
+        """Fields that are there if they were asked for."""
         more: dict = {} if outcome.test_loss is None else {"test_loss": round(outcome.test_loss, 6)}
         if self.wanted_accuracy is not None:
             seconds = outcome.seconds_to(self.wanted_accuracy)
@@ -247,8 +247,8 @@ def _forecast_lines(results: Results) -> list[str]:
 
 
 def _free_lines(results: Results) -> list[str]:
-    """Where the network is free, a step should cost no more than compute, the wait for the slowest worker of the step
-    and, where that is taken from compute, the transport's own CPU time."""
+    """If the network is free, a step should cost no more than compute, the wait for the slowest worker of the step
+    and, if that is taken from compute, the transport's own CPU time."""
     compute = results.compute
     if compute is None:
         return []
@@ -276,7 +276,7 @@ def _free_line(outcome: Outcome, compute: Outcome, accelerator: bool) -> str:
 
 
 def write_plot(results: Results, path: str, title: str) -> None:
-    """Step time a scheme and, where it was measured, test accuracy over the time of training."""
+    """Step time a scheme and, if it was measured, test accuracy over the time of training."""
     import matplotlib
 
     matplotlib.use("Agg")

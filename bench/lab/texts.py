@@ -69,7 +69,7 @@ def load(folder: str | None = None) -> Text:
 
 
 def characters(text: str) -> np.ndarray:
-    """A code for each character; what is not printable ASCII becomes a space."""
+    """A code for each character; a character that is not printable ASCII becomes a space."""
     table = np.full(128, CHARACTERS.index(" "), np.uint8)
     for code, character in enumerate(CHARACTERS):
         table[ord(character)] = code

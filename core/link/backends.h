@@ -24,7 +24,7 @@ struct Backend {
   bool built;                        // in this build
   std::string_view summary;          // a description, or why it is missing
   bool runs_in_worker = false;       // in the training process instead of the daemon; its members are ranks, not nodes
-  bool takes_device_memory = false;  // reduces a GPU's memory where it lies
+  bool takes_device_memory = false;  // reduces a GPU's memory in place
 };
 
 std::span<const Backend> backends();

@@ -22,7 +22,7 @@ class Failure {
     if (cause_) return tl::unexpected(*cause_);
     return {};
   }
-  // Keeps `cause` unless there is one already; gives the one that counts.
+  // Keeps `cause` unless there is a cause already; gives the cause that counts.
   Error keep(Error cause) {
     const std::lock_guard lock(mutex_);
     if (!cause_) cause_ = std::move(cause);

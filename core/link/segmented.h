@@ -1,5 +1,5 @@
-// The one place where an all-reduce is composed of a reduce-scatter and an all-gather, for all links that move segments
-// themselves (gloo, mpi, tcp).
+// Composes an all-reduce of a reduce-scatter and an all-gather, for all links that move segments themselves (gloo, mpi,
+// tcp). No other place does so.
 //
 // The elements are cut into one slice a node, and slices into segments, one a round (slices.h). In each round every node
 // sends a segment of each slice to the slice's owner. The owner adds the segments of all nodes in one pass, in the order of

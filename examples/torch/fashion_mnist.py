@@ -2,8 +2,8 @@
 """Trains a small convolutional network on Fashion-MNIST with Deft.
 
     deftrun -np 2 python examples/torch/fashion_mnist.py --epochs 1
-    torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py       (where a daemon runs)
-    mpirun -np 2 python examples/torch/fashion_mnist.py               (where a daemon runs)
+    torchrun --nproc-per-node 2 examples/torch/fashion_mnist.py       (needs a running daemon)
+    mpirun -np 2 python examples/torch/fashion_mnist.py               (needs a running daemon)
 
 The lines marked with (1) to (5) are all that Deft needs; without them this is an ordinary training script.
 """

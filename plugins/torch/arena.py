@@ -1,7 +1,7 @@
-"""The arena as torch tensors: in each slot one view a declared tensor, none of which is a torch view of
-another.
+"""The arena as torch tensors: in each slot one view for each declared tensor.
 
-That keeps their version counters apart, which is how a later change of one gradient is noticed.
+No view is a torch view of another. So each has a version counter of its own, which shows a later change of its
+gradient.
 """
 
 import ctypes
@@ -17,7 +17,7 @@ from .dtypes import TO_DEFT
 class Arena:
     """A declared group of tensors, in the order in which backward produces them.
 
-    `staging` is a HostStaging where gradients lie on a GPU and the arena does not.
+    `staging` is a HostStaging if gradients lie on a GPU and the arena does not.
     """
 
     def __init__(self, session, name, specs, slots=1, device=None):

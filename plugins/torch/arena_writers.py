@@ -139,5 +139,5 @@ class MergingWriter:
             self._arena.ready(gradient.place, 1, now.number, now.slot)
 
     def may_come_again(self, _gradient, _mark):
-        """What is merged with other steps cannot begin anew."""
+        """A gradient that is merged with other steps cannot begin anew."""
         return False

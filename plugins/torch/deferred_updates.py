@@ -43,7 +43,7 @@ class DeferredUpdates:
         self._hooks = []
         self._batches = []
         self._groups = None  # hyper-parameters at step()
-        self._due = None  # what to wait for, and where it lies
+        self._due = None  # the update to wait for, with its generations
         self._left = 0  # batches not yet applied
         self._unclaimed = set()  # updated when this backward began: no forward may have used them
         self._without_module = None  # the batch of the parameters that no module was seen to use
@@ -52,7 +52,7 @@ class DeferredUpdates:
         self._guard_state(roots)
 
     def defer(self, due, lr_factor):
-        """The user's step(): notes what is to be applied and the hyper-parameters of this moment."""
+        """The user's step(): notes the update and the hyper-parameters of this moment."""
         self._groups = [
             {key: _copied(value) for key, value in group.items() if key != "params"} for group in self._real_groups()
         ]

@@ -66,7 +66,7 @@ class DelayedStep:
         self._show(last)
 
     def drop(self):
-        """zero_grad(): an average that synchronize() has shown may be dropped; what is merged already cannot."""
+        """zero_grad(): an average that synchronize() has shown may be dropped; merged gradients may not."""
         phase = self.buffer.round.phase
         if phase in (Phase.OPEN, Phase.HANDED):
             raise RuntimeError(
@@ -158,7 +158,7 @@ class DelayedStep:
         self.applier.norms.gathered()
 
     def _advance_step(self):
-        """This step is over: gives what is to be applied before the next one's forward, oldest first."""
+        """This step is over: gives the updates that are due before the next forward, oldest first."""
         self.schedule.advance()
         self.buffer.used()
         self._shown = None

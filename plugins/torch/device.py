@@ -125,7 +125,7 @@ def device_arena(group, device, cuda=torch.cuda):
 
 
 def device_of(params):
-    """The one GPU that holds these parameters; None where they are in host memory."""
+    """The one GPU that holds these parameters; None if they are in host memory."""
     devices = {param.device for param in params}
     if all(device.type == "cpu" for device in devices):
         return None

@@ -28,7 +28,7 @@ def reducible(dtype, what):
 
 
 def in_memory(tensor):
-    """The values of `tensor` as contiguous host memory: itself where it is that already."""
+    """The values of `tensor` as contiguous host memory: itself if it is that already."""
     tensor = tensor.detach()
     if tensor.device.type != "cpu":
         tensor = tensor.cpu()

@@ -6,9 +6,9 @@ from .dtypes import GRADIENT_DTYPES
 
 
 class Gradient:
-    """What is known of one parameter that takes part.
+    """One parameter that takes part, and its place in the arena.
 
-    Where the arena has the gradient's own dtype and memory, `p.grad` becomes the view of the arena: one pass over the
+    If the arena has the gradient's own dtype and memory, `p.grad` becomes the view of the arena: one pass over the
     data in all. Otherwise (float16 on the wire, a parameter on another device) `p.grad` stays where it is and is copied
     back.
     """
@@ -27,7 +27,7 @@ class Gradient:
         self.view = None  # in the first slot
         self.views = ()  # in each slot
         self.direct = False  # p.grad becomes a part of the arena
-        self.staging = None  # where the arena is on the host and p.grad on a GPU
+        self.staging = None  # if the arena is on the host and p.grad on a GPU
         self.sparse_as_dense = sparse_as_dense
 
     def settle_in(self, place, views, staging):
@@ -36,7 +36,7 @@ class Gradient:
         self.direct = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
 
     def put(self, scale, expose=True):
-        """Moves p.grad, scaled, into the arena; no gradient counts as zero, and stays none where `expose` is false."""
+        """Moves p.grad, scaled, into the arena; no gradient counts as zero, and stays None if `expose` is false."""
         grad = self.param.grad
         if grad is None:
             self.clear(self.view)
@@ -69,7 +69,7 @@ class Gradient:
             torch.mul(grad, scale, out=view)
 
     def add(self, grad, scale, view):
-        """Adds `grad`, scaled, to what is in `view`."""
+        """Adds `grad`, scaled, to `view`."""
         grad = grad.detach()
         if grad.is_sparse:
             grad = grad.to_dense()
@@ -101,7 +101,7 @@ class Gradient:
                     param.grad.mul_(scale)
 
     def take_withheld(self, scale):
-        """The same where p.grad was none, and a further backward may have begun: what that has made is added to."""
+        """The same if p.grad was None. If a further backward has begun, the average is added to its gradient."""
         fresh = self.param.grad
         if fresh is None:
             self.take(scale)

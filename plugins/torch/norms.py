@@ -69,7 +69,7 @@ class Norms:
 
     @property
     def _applied(self):
-        """What is applied, as a multiple of the average over all ranks."""
+        """The applied gradient as a multiple of the average over all ranks."""
         scaling = self._buffer.writer.scaling
         return scaling.before * scaling.after * size()
 

@@ -52,7 +52,7 @@ def DistributedOptimizer(
     sparse_as_dense: sum sparse gradients as dense ones; otherwise their rows are gathered.
     overlap_forward: "auto", "on" or "off" (True, False): let a layer's forward start when that layer is updated; the
     default is the option overlap_forward.
-    scale_merged_lr: where a policy merges the gradients of k steps into one update, make it with k times the learning
+    scale_merged_lr: if a policy merges the gradients of k steps into one update, make it with k times the learning
     rate; the default is the option scale_merged_lr.
     """
     base = type(optimizer)
@@ -180,8 +180,8 @@ class _Distributed:
     def flush(self):
         """Applies the updates that wait for the next forward, if there are any.
 
-        Where updates are delayed, those of all steps so far, whatever the plan says: call it on all ranks between the
-        same steps, before checkpoints and evaluations and at the end.
+        If updates are delayed, it applies those of all steps so far, whatever the plan says. Call it on all ranks
+        between the same steps, before checkpoints and evaluations and at the end.
         """
         self._deft.flush_all()
 

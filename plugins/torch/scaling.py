@@ -1,6 +1,6 @@
 """GradScaler for every optimizer of Deft.
 
-torch's own works where an update is made with the step's gradients. Delayed updates merge steps whose scales may
+torch's own works if an update is made with the step's gradients. Delayed updates merge steps whose scales may
 differ, so here each gradient is divided by its own step's scale on its way into the arena, and infinities are looked
 for in the averages, which have the same bits on all ranks: all skip the same updates and all lower the scale.
 """
@@ -17,7 +17,7 @@ _scale_under_way = None  # of the loss whose backward runs
 
 
 def scale_under_way():
-    """By what the loss of the running backward was multiplied; 1 where no GradScaler of Deft did."""
+    """By what the loss of the running backward was multiplied; 1 if no GradScaler of Deft did."""
     return 1.0 if _scale_under_way is None else _scale_under_way
 
 

@@ -71,7 +71,7 @@ class SynchronousStep:
         self._synchronize_gradients()
 
     def drop(self):
-        """zero_grad(): finishes what is under way, for the other ranks count on it."""
+        """zero_grad(): finishes the generation under way, because the other ranks count on it."""
         if self.buffer.round.phase in (Phase.OPEN, Phase.HANDED):
             self._synchronize_gradients()
         self.buffer.used()
@@ -118,7 +118,7 @@ class SynchronousStep:
 
     def backward_ends(self):
         if self.blocking or self.buffer.has_unhanded_grads():
-            self._synchronize_gradients()  # in the second case a further backward would add to what is under way
+            self._synchronize_gradients()  # in the second case a further backward would add to gradients under way
         else:
             self.buffer.complete(expose=False)
 

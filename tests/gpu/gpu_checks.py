@@ -1,9 +1,9 @@
-"""What can be tested and timed with one GPU. Started by tests/gpu/run; a line a check, ends with 1 where one fails.
+"""Tests and times Deft with one GPU. Started by tests/gpu/run. A line for each check; ends with 1 if one fails.
 
 NCCL wants a GPU for each rank. With one GPU a rank alone trains over it, two ranks are refused, which both sides must
 say, and from NCCL 2.30 on, which can be told to let ranks share a GPU, two ranks train. With more GPUs each rank has
 its own.
---cpu leaves the GPU out: what is left tests this program and the package that carries it.
+--cpu leaves the GPU out: the rest tests this program and the package that carries it.
 """
 
 import os
@@ -73,7 +73,7 @@ class Job:
         return f"{self.folder.name}/node{node}.sock"
 
     def run(self, task):
-        """What `task` gives in each of the workers; an error's text where it failed."""
+        """What `task` gives in each of the workers; an error's text if it failed."""
         workers = []
         for rank in range(len(self.daemons)):
             variables = {

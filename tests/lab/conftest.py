@@ -9,7 +9,7 @@ from lab_commands import run_compare
 
 @pytest.fixture(scope="session")
 def emulated():
-    """Skips where the system gives no emulated nodes."""
+    """Skips if the system gives no emulated nodes."""
     done = run_compare("--nics", "1", "--lab-shell", "true")
     if "No emulated nodes" in done.stderr:
         pytest.skip(done.stderr.splitlines()[0])

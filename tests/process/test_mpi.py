@@ -33,7 +33,7 @@ def helpers(daemon: subprocess.Popen) -> list[int]:
 
 
 def gone(pid: int) -> bool:
-    """Whether the process has ended; where nothing reaps orphans it stays as a zombie."""
+    """Whether the process has ended; if nothing reaps orphans, it stays as a zombie."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except FileNotFoundError:

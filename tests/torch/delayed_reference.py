@@ -52,7 +52,7 @@ class Run:
         return self.optimizer._deft.buffer.arena.group
 
     def calendar(self):
-        """The generation of each step, where all gradients have the same."""
+        """The generation of each step, if all gradients have the same."""
         found = [set(dates.values()) for dates in self.calendars()]
         assert all(len(dates) == 1 for dates in found)
         return [dates.pop() for dates in found]

@@ -82,7 +82,7 @@ def train_alone(optimizer_name, steps, dtype=torch.float32, schedule=True, after
 
 
 def parameters(model):
-    """Copies of all parameters by name; call optimizer.flush() before, where updates may wait."""
+    """Copies of all parameters by name; call optimizer.flush() before, if updates may wait."""
     return {name: param.detach().clone() for name, param in model.state_dict().items()}
 
 

@@ -80,7 +80,7 @@ def linear_scaling(argument, overlap, scaled):
 
 
 def steps_of_updates(run):
-    """Of each update the steps that it merges, where all gradients have the same generations."""
+    """The steps that each update merges, if all gradients have the same generations."""
     numbers = {}
     for step, generation in enumerate(run.calendar()):
         numbers.setdefault(generation.number, []).append(step)

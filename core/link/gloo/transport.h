@@ -47,7 +47,7 @@ class Transport {
   // to the wrong place, and both sides wait until they are aborted.
   Peers connect(const Segmented& segmented);
 
-  // Sends one round's segments, or all of what is sent whole.
+  // Sends one round's segments, or all data if that is sent whole.
   void send_segments(const Segmented& segmented, Peers& peers, std::uint64_t round);
   void await_segments(const Segmented& segmented);  // one of each peer
   // Where the peers' segments of a round have arrived, and this node's own elements `mine`, by node.
@@ -70,7 +70,7 @@ class Transport {
 
   Mesh& mesh_;
   const std::size_t slot_bytes_;
-  const std::size_t whole_bytes_;  // what is sent whole, at most
+  const std::size_t whole_bytes_;  // data up to this size is sent whole
   const std::uint64_t whole_slots_;
   std::vector<Inbox> inboxes_;            // by node; this node's own is unused
   std::vector<const std::byte*> inputs_;  // the reducing thread's

@@ -17,7 +17,7 @@ class Bootstrap {
  public:
   explicit Bootstrap(const LinkGroup& group) : group_(group) {}
 
-  // Brings `helper`, just started, to where its MPI process is connected to all others; the largest tag that MPI has.
+  // Connects the MPI process of `helper`, which has just started, to all others. Gives the largest tag that MPI has.
   Result<std::uint32_t> connect(AgentProcess& helper);
 
   // Waits for the first message of `helper`: the version of its MPI library.

@@ -9,7 +9,7 @@
 namespace deft::link::mpi_backend {
 
 // `variables` ("NAME=value") as deft-mpi gets them. What an mpirun or srun told the daemon about itself goes; the user's
-// parameters (OMPI_MCA_...) stay. `interface`: the NIC to use; empty where MPI chooses by its own parameters.
+// parameters (OMPI_MCA_...) stay. `interface`: the NIC to use; empty if MPI chooses by its own parameters.
 // `message_bytes`: of the largest message.
 std::vector<std::string> helper_environment(std::span<const std::string> variables, const std::string& interface,
                                             std::size_t message_bytes);

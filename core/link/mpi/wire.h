@@ -43,7 +43,7 @@ enum class NewsKind : std::uint8_t {
   kReady,        // all peers are connected; value: the largest tag
   kSent,
   kReceived,
-  kLost,    // peer left, and what is under way with it will not end; value: the node that left first
+  kLost,    // peer left, and messages under way with it will not end; value: the node that left first
   kFailed,  // MPI returned an error, which is on the standard error output; peer: with whom
 };
 

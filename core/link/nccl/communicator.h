@@ -17,8 +17,8 @@ namespace deft::link::nccl_backend {
 class Communicator {
  public:
   // Meets the other ranks in the group's store and connects. Errors name ranks that did not come or that have another
-  // version of NCCL. The GPU is the one that the calling thread has made current; where nobody on this machine has chosen
-  // one (all ranks have the same), each takes the one of its place, if there are enough. The thread's own stays current.
+  // version of NCCL. It uses the GPU that the calling thread has made current. If all ranks on this machine have the same GPU
+  // current, nobody has chosen. Then each takes the GPU of its place, if there are enough. The thread's own GPU stays current.
   static Result<std::unique_ptr<Communicator>> connect(const LinkSpec& spec, const LinkGroup& group);
   ~Communicator();
   Communicator(const Communicator&) = delete;
@@ -33,17 +33,17 @@ class Communicator {
   Result<void> run(const char* name, const std::function<ncclResult_t(ncclComm_t, cudaStream_t)>& call);
   // Enqueues a copy, in either direction; run() that follows is behind it.
   Result<void> copy(void* to, const void* from, std::size_t bytes);
-  // Waits for what is enqueued.
+  // Waits for all enqueued work.
   Result<void> wait(const char* name);
   [[nodiscard]] const Libraries& libraries() const { return libraries_; }
-  // Whether NCCL can work on `data` where it lies; an error where that is another GPU.
+  // Whether NCCL can work on `data` in place; an error if `data` is on another GPU.
   [[nodiscard]] Result<bool> is_device_memory(const void* data) const;
 
   // Whoever waits gives up; then it is to be halted.
   void abort() { aborted_ = true; }
   [[nodiscard]] bool aborted() const { return aborted_; }
   // Gives the communicator up and waits until the stream touches no memory any more. Aborting ends kernels that still wait
-  // for peers, and needs none of them; the peers learn of it. More than once is harmless.
+  // for peers, and does not need them; the peers learn of it. More than once is harmless.
   void halt();
 
  private:

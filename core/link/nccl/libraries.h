@@ -1,6 +1,6 @@
-// NCCL and the CUDA runtime, loaded when the first link asks for them: what is linked with Deft needs neither.
+// NCCL and the CUDA runtime, loaded when the first link asks for them. So a program that links Deft needs neither.
 //
-//   auto libraries = Libraries::load();                       // an error says which one is missing and where it was looked for
+//   auto libraries = Libraries::load();                       // an error names the library and the places
 //   (*libraries)->check((*libraries)->cudaStreamQuery(stream), "...");
 //
 // A framework that has loaded its own copies (PyTorch has) shares them with Deft: they are found by their sonames.

@@ -21,8 +21,8 @@ struct RankInfo {
   std::int32_t version = 0;                  // of NCCL
   std::int32_t devices = 0;                  // GPUs that this rank sees
   std::array<char, 40> machine{};            // the same in all containers of a machine, and until it is started again
-  std::array<char, 24> gpu{};                // PCI address of the one that is current
-  ncclUniqueId id{};                         // rank 0's is the one that counts
+  std::array<char, 24> gpu{};                // PCI address of the current GPU
+  ncclUniqueId id{};                         // rank 0's id counts
 };
 static_assert(sizeof(RankInfo) == 80 + NCCL_UNIQUE_ID_BYTES);
 

@@ -25,7 +25,7 @@ class LinkImpl final : public Link {
   void interrupt_await() override { engine_->interrupt(); }
 
  private:
-  static constexpr std::size_t kDepth = 4;  // kWindow bounds what is on the wire; these requests wait for it
+  static constexpr std::size_t kDepth = 4;  // kWindow bounds the segments on the wire; these requests wait for it
   std::unique_ptr<Engine> engine_;
 };
 

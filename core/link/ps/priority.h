@@ -29,7 +29,8 @@ struct Share {
 };
 
 // The request in flight (`shares` has the oldest first) that pushes its next segment now: the most urgent one, of equals the
-// oldest. Empty if all must wait for answers: kWindow pushes are unanswered, or two more if none of them was the oldest's.
+// oldest. Empty if all must wait for answers: kWindow pushes are unanswered, or two more if the oldest request has no push
+// among them.
 std::optional<std::size_t> next_to_push(std::span<const Share> shares);
 
 struct Ending {
@@ -42,7 +43,7 @@ struct Ending {
 std::optional<std::size_t> next_to_finish(std::span<const Ending> rounds, std::uint64_t apart);
 
 // A server's answers to one link. At most kAnswersAhead answers are on their way. Of the answers that wait, the most urgent one
-// leaves first, of equals the one that came first.
+// leaves first; of equals the older answer leaves first.
 class Outbox {
  public:
   struct Answer {

@@ -3,21 +3,21 @@
 //
 // From the link of `node` of `nodes`:
 //   kHello    the first one of a connection; payload: the link's name, which all links of the group share
-//   kPush     segment `segment` of round `round`; payload: its elements, or nothing where another node's are asked for
-//   kTaken    nothing but `taken`, where there was no push to say it
+//   kPush     segment `segment` of round `round`; payload: its elements, or nothing if it asks for another node's
+//   kTaken    nothing but `taken`, if there was no push to say it
 // From the server:
-//   kPresent  payload: a byte for each node, 1 where its link has said hello
+//   kPresent  payload: a byte for each node, 1 if its link has said hello
 //   kWelcome  all have: pushes may begin
 //   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing
 //   kFailed   `error` is the kind, payload: the text; the link is of no use any more
 //   kPing     nothing: shows the server that the connection stands
 //
-// A round is one operation of the link. Every node pushes each segment of it once, in rising order, and a result is for the
-// very round and segment that was pushed, so nobody can be given another round's. A segment without an owner is reduced
-// over all nodes; one with an owner goes from it to all others.
+// A round is one request of the link. Every node pushes each segment of it once, in rising order. A result names the round and
+// the segment that was pushed, so no node can get another round's result. A segment without an owner is reduced over all
+// nodes. A segment with an owner goes from the owner to all others.
 //
 // A link pushes the most urgent of its rounds first. A server lets kAnswersAhead results leave for a link that has not taken
-// them (`taken` counts those that it took), and of the others the most urgent one goes next (core/link/ps/priority.h).
+// them (`taken` counts the results that it took). Of the others the most urgent result goes next (core/link/ps/priority.h).
 #pragma once
 
 #include <algorithm>
@@ -37,8 +37,8 @@ inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxLinkName = 512;
 inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
-// Results that leave before the link has taken the first of them; with 4 a NIC of 1 Gbit/s stood idle at times, because the
-// word of what was taken comes behind pushes.
+// Results that leave before the link has taken the first of them. With 4 a NIC of 1 Gbit/s stood idle at times, because
+// `taken` arrives behind pushes.
 inline constexpr std::size_t kAnswersAhead = 6;
 inline constexpr std::size_t kOvertakes = 32;    // rounds that a link starts while an older one does not end
 inline constexpr std::size_t kRoundsApart = 64;  // never between two that it pushes: kOvertakes and its depth are fewer
@@ -74,8 +74,8 @@ struct Header {
 };
 static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
 
-// The header in a frame; nothing if the frame is none. The version is the caller's to check: of another one, all up to the
-// kind can be read, which stays where it is.
+// The header in a frame; nothing if the frame is none. The caller checks the version. In a header of another version, the
+// fields up to `kind` can be read: they never move.
 inline std::optional<Header> header_of(const zmq::message_t& frame) {
   Header header;
   if (frame.size() < offsetof(Header, node)) return std::nullopt;

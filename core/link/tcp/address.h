@@ -18,7 +18,7 @@ struct Address {
   [[nodiscard]] int family() const { return storage.ss_family; }
 };
 
-// An IPv4 or IPv6 address without names; kInvalid where `ip` is none.
+// An IPv4 or IPv6 address without names; kInvalid if `ip` is not an address.
 Result<Address> make_address(const std::string& ip, std::uint16_t port);
 
 // The port that a bound socket has.

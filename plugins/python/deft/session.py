@@ -19,7 +19,7 @@ _EINVALID = 1
 
 
 class Tensor(NamedTuple):
-    """One tensor of a group; forward_position 0 is the one that forward needs first."""
+    """One tensor of a group; forward needs the tensor with forward_position 0 first."""
 
     name: str
     dtype: int
@@ -96,7 +96,7 @@ class Group:
         return lib.deft_arena_bytes(self._open())
 
     def use_device_arena(self, address: int, owner: object) -> None:
-        """Lets links work on device memory instead of the shared arena, where Session.on_device() says that they can.
+        """Lets links work on device memory instead of the shared arena, if Session.on_device() says that they can.
 
         `owner` is kept until the session is closed, and the memory with it."""
         call(lib.deft_use_device_arena, self._open(), address)
@@ -210,7 +210,7 @@ class Session:
         return Group(self, handle, len(tensors))
 
     def on_device(self) -> bool:
-        """Whether every link of the job reduces a GPU's memory where it lies."""
+        """Whether every link of the job reduces a GPU's memory in place."""
         return lib.deft_on_device(self._open()) == 1
 
     def stage(self, stage: int, step: int) -> None:

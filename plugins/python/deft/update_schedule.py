@@ -5,7 +5,7 @@
     schedule.open_step()                        # schedule.now[place]: the generation that merges this step's gradient
     ...                                         # the gradients of the step are handed over
     schedule.advance()                          # the step is over
-    for due in schedule.take_due():             # what is applied before the next step, oldest first
+    for due in schedule.take_due():             # the updates before the next step, oldest first
         ...
 
 All ranks get the same answers, since libdeft computes them from steps and from plans that all ranks follow.
@@ -67,7 +67,7 @@ class UpdateSchedule:
         self.step += 1
 
     def take_due(self) -> list[Due]:
-        """What is applied before the forward of this step, oldest first; each average is given once."""
+        """The updates before the forward of this step, oldest first; each is given once."""
         if not self.delays:
             last = self.step - 1
             return [Due(Generation(last, last, last, self.step, 0), {}, last, last, 1)]
@@ -97,7 +97,7 @@ class UpdateSchedule:
     def flush(self) -> list[tuple[int, int, int, int]]:
         """Ends the generations under way before this step, on all ranks alike.
 
-        Gives what is to be handed over by Group.ready() then: (first tensor, count, generation, slot). take_due() gives
+        Gives what Group.ready() has to be called with: (first tensor, count, generation, slot). take_due() gives
         everything afterwards.
         """
         newest = self._group.generations_of(self.step - 1)
@@ -119,7 +119,7 @@ class UpdateSchedule:
         return min(first, *(generation.first_step for generation in waiting))
 
     def _due(self, step: int) -> list[Due]:
-        """What is applied before the forward of `step` and was not applied yet, oldest first."""
+        """The updates before the forward of `step` that were not applied yet, oldest first."""
         numbers, found = list(self._next), []
         while True:
             due = {}

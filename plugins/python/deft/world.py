@@ -77,7 +77,7 @@ def is_initialized():
 
 
 def session() -> Session:
-    """The open session; the error says what is missing."""
+    """The open session; the error says which call is missing."""
     if _session is None:
         if _world is not None:
             raise RuntimeError(
