@@ -1,5 +1,8 @@
+import contextlib
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -48,32 +51,74 @@ def test_each_event_happens_once_when_its_step_is_reached(tmp_path):
     assert Lab.changed == [(0, "9mbit", 1), (1, "5mbit", None)]
 
 
-BUSY = "print('up', flush=True)\nwhile True: pass"
+# Uses the CPU, and says so after each tenth of a second of it.
+BUSY = """
+import time
+used = 0.0
+while True:
+    print("up", flush=True)
+    used += 0.1
+    while time.process_time() < used:
+        pass
+"""
 
 
-def test_the_governor_gives_no_more_than_the_share_and_its_end_frees_the_process():
+class Node:
+    """The parts of a lab and of a job that a straggler needs: one node of one core, on which `process` runs."""
+
+    cores = ([0],)
+
+    def __init__(self, process):
+        self.process = process
+        self.governor = None
+
+    def processes(self, _node):
+        return [self.process.pid]
+
+    def fork(self, _node, work, _variables, _log):
+        script = f"from lab.governor import govern; govern{work.args}"
+        environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+        self.governor = subprocess.Popen([sys.executable, "-c", script], env=environment)
+        return self.governor
+
+
+@contextlib.contextmanager
+def changes_of_children():
+    """Inside, await_child() waits for a child that stops, goes on or ends; false if none does within 20 seconds."""
+    ours, signalled = socket.socketpair()
+    signalled.setblocking(False)
+    handler = signal.signal(signal.SIGCHLD, lambda *_: None)
+    descriptor = signal.set_wakeup_fd(signalled.fileno())
+    try:
+        yield lambda: bool(select.select([ours], [], [], 20)[0]) and ours.recv(100) != b""
+    finally:
+        signal.set_wakeup_fd(descriptor)
+        signal.signal(signal.SIGCHLD, handler)
+        ours.close()
+        signalled.close()
+
+
+def test_the_governor_gives_no_more_than_the_share_and_its_end_frees_the_process(tmp_path):
     busy = subprocess.Popen([sys.executable, "-c", BUSY], stdout=subprocess.PIPE)
-    script = f"from lab.governor import govern; govern([{busy.pid}], 0.25)"
-    environment = {**os.environ, "PYTHONPATH": str(ROOT / "bench")}
+    node = Node(busy)
+    running = events.Events(node, node, [Straggler(1, 0, 0.25)], tmp_path)
     try:
         assert busy.stdout.readline() == b"up\n"
-        governing = subprocess.Popen([sys.executable, "-c", script], env=environment)
-        while state(busy.pid) != "T":  # until the governor has begun
-            assert governing.poll() is None
-            time.sleep(0.001)
+        with changes_of_children() as await_child:
+            running.reached(1)
+            while state(busy.pid) != "T":  # the governor has begun
+                assert await_child() and node.governor.poll() is None
         began, before = time.monotonic(), governor.cpu_seconds(busy.pid)
         while governor.cpu_seconds(busy.pid) < before + 0.5:  # it goes on
-            assert governing.poll() is None
-            time.sleep(0.01)
+            assert busy.stdout.readline() == b"up\n" and node.governor.poll() is None
         used, elapsed = governor.cpu_seconds(busy.pid) - before, time.monotonic() - began
-        governing.kill()
-        governing.wait()
-        # What a late check lets through is paid back later.
+        # The process may read late how much it has used, and what a late check lets through is paid back later.
         assert used < 0.25 * elapsed + 0.1
-        os.kill(busy.pid, signal.SIGCONT)
-        while state(busy.pid) == "T":
-            time.sleep(0.001)
+        os.kill(busy.pid, signal.SIGSTOP)
+        running.end()
+        assert node.governor.poll() is not None and state(busy.pid) != "T"
     finally:
+        running.end()
         busy.kill()
         busy.wait()
         busy.stdout.close()
