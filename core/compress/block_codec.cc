@@ -50,6 +50,18 @@ Result<std::size_t> BlockCodec::encode_with_feedback(const Slice& slice, std::sp
   return encoded_bytes(values.size());
 }
 
+Result<std::size_t> BlockCodec::encode_with_momentum(const Slice& slice, std::span<const float> values,
+                                                     std::span<float> momentum, std::span<float> residual,
+                                                     std::span<std::byte> out) const {
+  if (!traits_.takes_momentum) return encode_with_feedback(slice, values, residual, out);
+  if (auto ok = check_encode(slice, values.size(), out.size()); !ok) return tl::unexpected(ok.error());
+  if (momentum.size() != values.size())
+    return fail(ErrorKind::kInternal, "a momentum has another size than its values");
+  kernels_.encode_momentum(key_of(slice, Stage::kNode), values.data(), momentum.data(), settings_.momentum,
+                           values.size(), out.data());
+  return encoded_bytes(values.size());
+}
+
 Result<void> BlockCodec::decode(const Slice& slice, std::span<const std::byte> in, std::span<float> out) const {
   if (auto ok = check_input(in, out.size()); !ok) return ok;
   if (!kernels_.decode(key_of(slice, Stage::kNode), in.data(), out.size(), out.data())) return garbage();

@@ -28,6 +28,8 @@ class BlockCodec final : public Codec {
                              std::span<std::byte> out) const override;
   Result<std::size_t> encode_with_feedback(const Slice& slice, std::span<const float> values, std::span<float> residual,
                                            std::span<std::byte> out) const override;
+  Result<std::size_t> encode_with_momentum(const Slice& slice, std::span<const float> values, std::span<float> momentum,
+                                           std::span<float> residual, std::span<std::byte> out) const override;
   Result<void> decode(const Slice& slice, std::span<const std::byte> in, std::span<float> out) const override;
   Result<void> decode_add(const Slice& slice, std::span<const std::byte> in, std::span<float> sum) const override;
   Result<void> combine(const Slice& slice, std::span<const std::span<const std::byte>> inputs, std::span<std::byte> out,

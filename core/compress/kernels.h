@@ -20,7 +20,21 @@ struct BlockKey {
 };
 
 // The codecs that are arrays of blocks, in the order of the tables.
-enum class BlockFormat : std::uint8_t { kBFloat16, kFloat16, kInt8, kInt4, kInt2, kCount };
+enum class BlockFormat : std::uint8_t {
+  kBFloat16,
+  kFloat16,
+  kInt8,
+  kInt4,
+  kInt2,
+  kSign,
+  kOneBit,
+  kVote,
+  kTernGrad,
+  kQsgd,
+  kRandk,
+  kWholeRandk,
+  kCount
+};
 
 // What one format's kernels do with `count` values. `residual`, `momentum` and `left_out` may be null.
 struct BlockKernels {
@@ -32,6 +46,9 @@ struct BlockKernels {
   // Gives the index of the input that is garbage, or the number of inputs.
   std::size_t (*combine)(const BlockKey& key, const std::byte* const* inputs, std::size_t input_count,
                          std::size_t count, std::byte* out, float* left_out) = nullptr;
+  // Null but for votes: adds `values` to the momentum and encodes that.
+  void (*encode_momentum)(const BlockKey& key, const float* values, float* momentum, float beta, std::size_t count,
+                          std::byte* out) = nullptr;
 };
 
 struct KernelTable {

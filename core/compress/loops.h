@@ -10,6 +10,8 @@
 
 #include "core/compress/halves.h"
 #include "core/compress/integers.h"
+#include "core/compress/signs.h"
+#include "core/compress/stochastic.h"
 
 namespace deft::compress {
 namespace {
@@ -116,6 +118,34 @@ std::size_t add_inputs(const BlockKey& key, const std::byte* const* inputs, std:
   return input_count;
 }
 
+// The code of the sum of `count` values of all inputs. Gives the input that is garbage, or their number. `sums` are wanted for
+// what the code leaves out; formats with a sum of their own do without them otherwise.
+template <typename Format>
+std::size_t sum_block(const BlockKey& key, const std::byte* const* inputs, std::size_t input_count, std::size_t offset,
+                      std::size_t count, float* sums, bool wants_sums, std::byte* code) {
+  constexpr bool kHasOwnSum = requires { Format::sum(key, inputs, input_count, offset, code); };
+  if (wants_sums || !kHasOwnSum) {
+    const std::size_t garbage = add_inputs<Format>(key, inputs, input_count, offset, count, sums);
+    if (garbage < input_count) return garbage;
+    for (std::size_t i = count; i < kBlock; ++i) sums[i] = 0;
+  }
+  if constexpr (kHasOwnSum) return Format::sum(key, inputs, input_count, offset, code);
+  static_cast<void>(Format::encode(key, sums, count, code));
+  return input_count;
+}
+
+// sums - decoded, and 0 for what is not finite.
+template <typename Format>
+void leave_out_of_sum(const BlockKey& key, const float* __restrict sums, const std::byte* code,
+                      float* __restrict left_out, std::size_t count) {
+  float decoded[kBlock];
+  static_cast<void>(Format::template decode<false>(key, code, decoded));
+  for (std::size_t i = 0; i < count; ++i) {
+    const float left = sums[i] - decoded[i];
+    left_out[i] = is_finite(left) ? left : 0.0F;
+  }
+}
+
 template <typename Format>
 std::size_t combine(const BlockKey& first, const std::byte* const* inputs, std::size_t input_count, std::size_t count,
                     std::byte* out, float* left_out) {
@@ -124,25 +154,49 @@ std::size_t combine(const BlockKey& first, const std::byte* const* inputs, std::
   for (std::size_t done = 0; done < count; done += kBlock, ++key.block) {
     const std::size_t size = count - done < kBlock ? count - done : kBlock;
     float sums[kBlock];
-    const std::size_t garbage = add_inputs<Format>(key, inputs, input_count, offset, size, sums);
-    if (garbage < input_count) return garbage;
-    for (std::size_t i = size; i < kBlock; ++i) sums[i] = 0;
     std::byte code[kMostBlockBytes];
-    const bool finite = Format::encode(key, sums, size, code);
+    const std::size_t garbage =
+        sum_block<Format>(key, inputs, input_count, offset, size, sums, left_out != nullptr, code);
+    if (garbage < input_count) return garbage;
     std::memcpy(out + offset, code, code_bytes<Format>(key, size));
-    if (left_out != nullptr) {
-      std::memset(left_out + done, 0, size * sizeof(float));
-      if (finite) leave_out<Format>(key, sums, code, left_out + done, size);
-    }
+    if (left_out != nullptr) leave_out_of_sum<Format>(key, sums, code, left_out + done, size);
     offset += code_bytes<Format>(key, size);
   }
   return input_count;
 }
 
+// momentum = beta * momentum + (1 - beta) * values, which is then encoded. A block with NaN or infinity leaves the momentum as
+// it was, and is encoded as such.
+template <typename Format>
+void encode_momentum_block(const BlockKey& key, const float* __restrict values, float* __restrict momentum, float beta,
+                           std::size_t count, std::byte* __restrict out) {
+  const bool finite = largest_bits(values) < kInfinity;
+  for (std::size_t i = 0; finite && i < kBlock; ++i) momentum[i] = beta * momentum[i] + (1 - beta) * values[i];
+  static_cast<void>(Format::encode(key, finite ? momentum : values, count, out));
+}
+
+template <typename Format>
+void encode_momentum(const BlockKey& first, const float* values, float* momentum, float beta, std::size_t count,
+                     std::byte* out) {
+  BlockKey key = first;
+  for (; count >= kBlock; count -= kBlock, ++key.block) {
+    encode_momentum_block<Format>(key, values, momentum, beta, kBlock, out);
+    values += kBlock;
+    momentum += kBlock;
+    out += Format::bytes(key.level);
+  }
+  if (count == 0) return;
+  float padded[kBlock] = {}, kept[kBlock] = {};
+  std::memcpy(padded, values, count * sizeof(float));
+  std::memcpy(kept, momentum, count * sizeof(float));
+  encode_momentum_block<Format>(key, padded, kept, beta, count, out);
+  std::memcpy(momentum, kept, count * sizeof(float));
+}
+
 template <typename Format>
 void fill(KernelTable& table, BlockFormat format) {
   table.blocks[static_cast<std::size_t>(format)] = {encode<Format>, decode<Format, false>, decode<Format, true>,
-                                                    combine<Format>};
+                                                    combine<Format>, nullptr};
 }
 
 KernelTable make_table() {
@@ -152,6 +206,14 @@ KernelTable make_table() {
   fill<IntegerFormat<8, 127>>(table, BlockFormat::kInt8);
   fill<IntegerFormat<4, 7>>(table, BlockFormat::kInt4);
   fill<Int2Format>(table, BlockFormat::kInt2);
+  fill<SignFormat>(table, BlockFormat::kSign);
+  fill<OneBitFormat>(table, BlockFormat::kOneBit);
+  fill<VoteFormat>(table, BlockFormat::kVote);
+  table.blocks[static_cast<std::size_t>(BlockFormat::kVote)].encode_momentum = encode_momentum<VoteFormat>;
+  fill<TernGradFormat>(table, BlockFormat::kTernGrad);
+  fill<QsgdFormat>(table, BlockFormat::kQsgd);
+  fill<RandkFormat<false>>(table, BlockFormat::kRandk);
+  fill<RandkFormat<true>>(table, BlockFormat::kWholeRandk);
   return table;
 }
 

@@ -43,7 +43,7 @@ std::optional<std::string_view> Parameters::take(std::string_view key) {
   std::optional<std::string_view> value;
   for (Given& given : given_) {
     if (given.key != key) continue;
-    if (given.read) refuse(key, given.value, "one value, not two");
+    if (value) refuse(key, given.value, "one value, not two");
     given.read = true;
     value = given.value;
   }

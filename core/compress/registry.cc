@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <string>
 #include <utility>
 #include <vector>
@@ -37,6 +38,46 @@ Made make_contractive(std::string_view name, Parameters& given, const KernelTabl
   return finish(given, contractive(name, kElements, kBytes), {.format = kFormat}, kernels);
 }
 
+Made make_vote(std::string_view name, Parameters& given, const KernelTable& kernels) {
+  Traits traits;
+  traits.name = name;
+  traits.law = Law::kVoted;
+  traits.takes_momentum = name == "signum";
+  traits.block_bytes = 4 + kBlock / 8;
+  BlockCodec::Settings settings{.format = BlockFormat::kVote};
+  if (traits.takes_momentum) settings.momentum = static_cast<float>(given.number("momentum", 0.9, 0, 0.9999));
+  return finish(given, std::move(traits), settings, kernels);
+}
+
+constexpr std::uint64_t kMostSeed = ~std::uint64_t{};
+
+template <BlockFormat kFormat, std::size_t kBytes>
+Made make_unbiased(std::string_view name, Parameters& given, const KernelTable& kernels) {
+  Traits traits;
+  traits.name = name;
+  traits.unbiased = true;
+  traits.block_bytes = kBytes;
+  BlockCodec::Settings settings{.format = kFormat};
+  if (kFormat == BlockFormat::kQsgd) settings.level = static_cast<std::uint32_t>(given.integer("levels", 64, 1, 127));
+  settings.seed = given.integer("seed", 0, 0, kMostSeed);
+  return finish(given, std::move(traits), settings, kernels);
+}
+
+Made make_randk(std::string_view name, Parameters& given, const KernelTable& kernels) {
+  const double ratio = given.number("ratio", 0.01, 1.0 / kBlock, 1);
+  const bool unbiased = given.integer("unbiased", 0, 0, 1) == 1;
+  BlockCodec::Settings settings{.format = unbiased ? BlockFormat::kWholeRandk : BlockFormat::kRandk,
+                                .shares_choice = true};
+  settings.seed = given.integer("seed", 0, 0, kMostSeed);
+  settings.level = static_cast<std::uint32_t>(std::lround(ratio * kBlock));
+  Traits traits;
+  traits.name = name;
+  traits.unbiased = unbiased;
+  traits.contractive = traits.uses_feedback = !unbiased;
+  traits.block_bytes = settings.level * sizeof(float);
+  return finish(given, std::move(traits), settings, kernels);
+}
+
 struct Row {
   std::string_view name;
   Maker make;
@@ -48,6 +89,13 @@ constexpr std::array kRows = {
     Row{"int8", make_contractive<BlockFormat::kInt8, kBlock, 4 + 256>},
     Row{"int4", make_contractive<BlockFormat::kInt4, kBlock, 4 + 128>},
     Row{"int2", make_contractive<BlockFormat::kInt2, kBlock, 4 + 64>},
+    Row{"efsignsgd", make_contractive<BlockFormat::kSign, kBlock, 4 + 32>},
+    Row{"onebit", make_contractive<BlockFormat::kOneBit, kBlock, 8 + 32>},
+    Row{"signsgd", make_vote},
+    Row{"signum", make_vote},
+    Row{"randk", make_randk},
+    Row{"terngrad", make_unbiased<BlockFormat::kTernGrad, 4 + 64>},
+    Row{"qsgd", make_unbiased<BlockFormat::kQsgd, 4 + 256>},
 };
 
 constexpr auto kNames = [] {

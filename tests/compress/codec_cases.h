@@ -28,7 +28,19 @@ struct CodecCase {
 };
 
 inline std::vector<CodecCase> codec_cases() {
-  return {{"bf16", 4e-6}, {"fp16", 6e-8}, {"int8", 1e-4}, {"int4", 0.03}, {"int2", 0.21}};
+  return {{"bf16", 4e-6},
+          {"fp16", 6e-8},
+          {"int8", 1e-4},
+          {"int4", 0.03},
+          {"int2", 0.21},
+          {"efsignsgd", 0.38},
+          {"onebit", 0.38},
+          {"signsgd"},
+          {"signum"},
+          {"randk/ratio=0.1", 0.95},
+          {"randk/ratio=0.02,unbiased=1,seed=9"},
+          {"terngrad"},
+          {"qsgd/levels=127"}};
 }
 
 // For the names of parameterised tests.

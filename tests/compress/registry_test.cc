@@ -39,5 +39,21 @@ TEST(CodecNames, AMisspellingGetsASuggestion) {
   EXPECT_THAT(message_of(""), HasSubstr("no codec is called ''"));
 }
 
+TEST(CodecNames, ARatioThatMakesNoSenseIsRefusedWithItsRange) {
+  for (const char* text :
+       {"randk/ratio=0", "randk/ratio=2", "randk/ratio=-1", "randk/ratio=nan", "randk/ratio=", "randk/ratio=0.1x"})
+    EXPECT_THAT(message_of(text), HasSubstr("is out of range (give ratio=0.00390625 to 1)")) << text;
+  EXPECT_THAT(message_of("randk/ratoi=0.1"), HasSubstr("did you mean ratio?"));
+  EXPECT_THAT(message_of("randk/ratio=0.1,ratio=0.2"), HasSubstr("one value, not two"));
+  EXPECT_THAT(message_of("qsgd/levels=128"), HasSubstr("give levels=1 to 127"));
+  EXPECT_THAT(message_of("signum/momentum=1"), HasSubstr("give momentum=0 to 0.9999"));
+}
+
+TEST(CodecNames, ParametersHaveOneSpelling) {
+  EXPECT_EQ(codec_of("randk/seed=7,ratio=0.50")->traits().parameters, "ratio=0.5,unbiased=0,seed=7");
+  EXPECT_EQ(codec_of("qsgd")->traits().parameters, "levels=64,seed=0");
+  EXPECT_EQ(codec_of("int8")->traits().parameters, "");
+}
+
 }  // namespace
 }  // namespace deft::compress
