@@ -16,7 +16,6 @@
 namespace deft::sim {
 namespace {
 
-using model::BucketIndex;
 using sched::Launch;
 using sched::Stage;
 using sched::Update;
