@@ -10,10 +10,9 @@ p.grad stays the step's own gradient until step(), and is None afterwards. synch
 step() will apply, or None if none is due.
 """
 
-import sys
-
 from deft.gradient_round import Phase
 
+from .ownership import Attachment
 from .scaling import refuse_torch_scalers, scale_under_way
 from .schedulers import let_schedulers_count_updates
 
@@ -28,6 +27,7 @@ class DelayedStep:
         self.overlap = applier.overlap
         self.stages = stages
         self.ownership = ownership
+        self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._shown = None  # the Due whose average p.grad shows
         buffer.listener = self
         let_schedulers_count_updates()
@@ -113,14 +113,8 @@ class DelayedStep:
             self.synchronize()
 
     def release(self):
-        """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
-        self.overlap.release()
-        self.stages.release()
-        self.buffer.release()
-
-    def __del__(self):
-        if not sys.is_finalizing():
-            self.release()
+        """Before the session ends. It also happens with the end of the optimizer."""
+        self._attachment.release()
 
     # ---- what the buffer calls
 

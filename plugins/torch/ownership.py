@@ -1,5 +1,6 @@
 """Which optimizer a parameter belongs to: a model that is given to a new optimizer leaves its earlier one."""
 
+import sys
 import weakref
 
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -49,3 +50,22 @@ class Ownership:
                     "optimizer was made distributed; set requires_grad before deft.torch.DistributedOptimizer, or wrap "
                     "a new optimizer"
                 )
+
+
+class Attachment:
+    """What a distributed optimizer has put into the user's model: hooks, and gradients that lie in the arena.
+
+    release() takes all of it back. So does the end of the optimizer, of which this is a part.
+    """
+
+    def __init__(self, overlap, stages, buffer):
+        self._parts = (overlap, stages, buffer)
+
+    def release(self):
+        """More than once is harmless."""
+        for part in self._parts:
+            part.release()
+
+    def __del__(self):
+        if not sys.is_finalizing():
+            self.release()

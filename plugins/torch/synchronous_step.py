@@ -5,7 +5,6 @@ the next forward.
 """
 
 import contextlib
-import sys
 
 from deft.gradient_round import Phase
 
@@ -13,6 +12,7 @@ import torch
 
 from .autograd import allreduce
 from .collectives import Average
+from .ownership import Attachment
 from .sparse import exchange_sparse
 
 
@@ -26,6 +26,7 @@ class SynchronousStep:
         self.overlap = applier.overlap
         self.stages = stages
         self.ownership = ownership
+        self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._in_closure = False
         buffer.listener = self
 
@@ -95,14 +96,8 @@ class SynchronousStep:
             self._wait()
 
     def release(self):
-        """Before the session ends, or with the optimizer: no hook and no gradient may point into the arena."""
-        self.overlap.release()
-        self.stages.release()
-        self.buffer.release()
-
-    def __del__(self):
-        if not sys.is_finalizing():
-            self.release()
+        """Before the session ends. It also happens with the end of the optimizer."""
+        self._attachment.release()
 
     # ---- what the buffer calls
 
