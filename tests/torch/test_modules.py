@@ -189,8 +189,24 @@ class Detours(nn.Module):
         return self.second(self.first(x))
 
 
-def take_a_detour():
-    model = make(Detours)
+class EarlyDetours(nn.Module):
+    """From the fifth step on, a module's parameters are used first and the module is not: their gradients come last."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(FEATURES, FEATURES)
+        self.middle = nn.Linear(FEATURES, FEATURES)
+        self.last = nn.Linear(FEATURES, CLASSES)
+        self.detour = False
+
+    def forward(self, x):
+        if self.detour:
+            return self.last(self.first(functional.linear(x, self.middle.weight, self.middle.bias)))
+        return self.last(self.middle(self.first(x)))
+
+
+def take_a_detour(build):
+    model = make(build)
     optimizer = hvd.DistributedOptimizer(
         torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), overlap_forward=True
     )
@@ -200,19 +216,18 @@ def take_a_detour():
         optimizer.step()
 
 
-def detour_without_fusing():
+def detour_without_fusing(build):
     import deft.torch.deferred_updates as deferred_updates
 
     deferred_updates._BATCH_BYTES = 0
-    take_a_detour()
+    take_a_detour(build)
 
 
-def test_a_use_that_came_before_the_update_is_an_error(start):
+@pytest.mark.parametrize(("build", "used"), [(Detours, "second.weight"), (EarlyDetours, "middle.bias")])
+def test_a_use_that_came_before_the_update_is_an_error(start, build, used):
     with pytest.raises(WorkerFailed) as failed:
-        start(1).run(detour_without_fusing)
-    assert any("second.weight was used in a forward outside" in text for text in failed.value.errors), (
-        failed.value.errors
-    )
+        start(1).run(detour_without_fusing, build)
+    assert any(f"{used} was used in a forward outside" in text for text in failed.value.errors), failed.value.errors
 
 
 def evaluate_between():
@@ -226,6 +241,7 @@ def evaluate_between():
             loss_of(net, x, y).backward()  # the same batch on all ranks: the same bits
             opt.step()
         look = {
+            3: lambda net, opt, x=x: {"output": shortcut(net, x)},
             4: lambda net, opt: net.narrow.state_dict(),
             5: lambda net, opt: {str(i): opt.state[p]["momentum_buffer"] for i, p in enumerate(net.parameters())},
             6: lambda net, opt: opt.state_dict()["state"][0],
@@ -243,6 +259,12 @@ def evaluated(net, x):
         output = net(x).clone()
     net.train()
     return output
+
+
+@torch.no_grad()
+def shortcut(net, x):
+    """Another way through the model: it enters only the first module."""
+    return functional.linear(net.first(x), net.last.weight)
 
 
 def test_evaluation_and_state_see_every_update(start):

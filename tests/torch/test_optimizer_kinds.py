@@ -38,7 +38,7 @@ def train(model, optimizer, steps=STEPS):
 # ---- hooks on step()
 
 
-def step_with_hooks():
+def step_with_hooks(before, after):
     """A hook sees the averages before the update and the new weights after it, once a step."""
     model, alone = make(), make()
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
@@ -49,11 +49,13 @@ def step_with_hooks():
     seen = {"mine": [], "alone": []}
     for name, net, opt in (("mine", model, optimizer), ("alone", alone, alone_optimizer)):
         notes = seen[name]
-        opt.register_step_pre_hook(lambda *_, net=net, notes=notes: notes.append(grads(net)))
-        opt.register_step_post_hook(lambda *_, net=net, notes=notes: notes.append(parameters(net)))
+        if before:
+            opt.register_step_pre_hook(lambda *_, net=net, notes=notes: notes.append(grads(net)))
+        if after:
+            opt.register_step_post_hook(lambda *_, net=net, notes=notes: notes.append(parameters(net)))
     train(model, optimizer, 3)
     train_whole(alone, alone_optimizer, 3)
-    assert len(seen["mine"]) == len(seen["alone"]) == 6
+    assert len(seen["mine"]) == len(seen["alone"]) == 3 * (before + after)
     for mine, whole in zip(seen["mine"], seen["alone"]):
         for key, value in whole.items():
             torch.testing.assert_close(mine[key], value, rtol=1e-4, atol=1e-5)
@@ -71,9 +73,10 @@ def grads(model):
     return {name: param.grad.detach().clone() for name, param in model.named_parameters()}
 
 
+@pytest.mark.parametrize(("before", "after"), [(True, False), (False, True), (True, True)])
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack 0@1"])
-def test_step_hooks_keep_the_barrier(start, policy):
-    assert all(start(2, policy=policy).run(step_with_hooks))
+def test_step_hooks_keep_the_barrier(start, policy, before, after):
+    assert all(start(2, policy=policy).run(step_with_hooks, before, after))
 
 
 # ---- from outside of torch.optim

@@ -12,7 +12,7 @@ import pytest
 import torch
 from delayed_reference import Run, backward, data_of
 from launching import BUILD, WorkerFailed
-from small_models import assert_same_everywhere, digest
+from small_models import assert_same_everywhere, digest, loss_of, own_share
 
 OPTIONS = {"policy": "knapsack", "max_staleness_steps": 16}
 
@@ -67,6 +67,32 @@ def tell_norms(plan, options):
 def test_the_norms_are_those_of_one_step_whatever_is_merged(start, plan, options, overlap):
     bits = start(2, **OPTIONS).run(tell_norms, plan, options, plan=plan, overlap_forward=overlap, partition_bytes=4096)
     assert len(set(bits)) == 1
+
+
+def tell_norms_of_scaled_losses(scale):
+    """What is told of ten steps whose losses are multiplied by `scale`."""
+    run = Run("sgd")
+    scaler = hvd.GradScaler("cpu", init_scale=scale)
+    told = []
+    for step in range(10):
+        run.optimizer.zero_grad()
+        loss = loss_of(run.model, *own_share(*data_of(step, 1, run.dtype)[0]))
+        scaler.scale(loss).backward()
+        run.optimizer.report_loss(loss)
+        if step == 1:
+            send = run.group.report
+            run.group.report = lambda statistics, send=send: (told.append(tuple(statistics)), send(statistics))
+        scaler.step(run.optimizer)
+        scaler.update()
+    run.optimizer.flush()
+    return told
+
+
+def test_the_norms_are_those_of_the_loss_before_any_scaling(start):
+    cluster = start(2, **OPTIONS)
+    plain, scaled = (cluster.run(tell_norms_of_scaled_losses, scale, plan="0@1") for scale in (1.0, 1024.0))
+    assert len(plain[0]) > 5
+    assert scaled == plain  # bit for bit: the scale is a power of two
 
 
 def ask(*options):
