@@ -97,7 +97,8 @@ def test_verify_and_time_to_accuracy_add_what_they_measure(emulated, tmp_path):
     assert records["fifo"]["forecast_network_ms"] > records["compute"]["forecast_ms"]
     for record in records.values():
         assert 0 < record["test_loss"] < 5
-        assert record["time_to_accuracy_s"] is None or record["time_to_accuracy_s"] > 0
+        reached = any(score["accuracy"] >= 0.11 for score in record["scores"])
+        assert (record["time_to_accuracy_s"] or 0) > 0 if reached else record["time_to_accuracy_s"] is None
         assert record["scores"][-1]["accuracy"] == record["accuracy"]
         assert f"{record['scheme']}: test accuracy {record['accuracy']:.2%} after" in done.stderr
     assert records["fifo"]["time_to_accuracy_s"] > 0

@@ -21,19 +21,32 @@ def test_events_are_read_as_they_are_written():
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["eth1@50: 50mbit", "eth2@step 5: 50mbit", "node2/eth0@step 5: 50mbit", "node1@step 5: 50mbit", "eth0@step 5: x"],
+    ("text", "message"),
+    [
+        ("eth1@50: 50mbit", "write it as"),
+        ("node1@step 5: 50mbit", "write it as"),
+        ("eth2@step 5: 50mbit", "there are eth0 to eth1 on node0 to node1"),
+        ("node2/eth0@step 5: 50mbit", "there are eth0 to eth1 on node0 to node1"),
+        ("eth0@step 5: x", "'x' is no rate"),
+    ],
 )
-def test_a_nic_event_that_cannot_be_is_refused(text):
-    with pytest.raises(ValueError):
+def test_a_nic_event_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         parse_nic_event(text, 2, 2)
 
 
 @pytest.mark.parametrize(
-    "text", ["node1@step 5: 1", "node1@step 5: 0", "node1@step 5: x", "node2@step 5: 0.5", "eth1@step 5: 0.5"]
+    ("text", "message"),
+    [
+        ("node1@step 5: 1", "the share is a number from 0.01 to below 1"),
+        ("node1@step 5: 0", "the share is a number from 0.01 to below 1"),
+        ("node1@step 5: x", "the share is a number from 0.01 to below 1"),
+        ("node2@step 5: 0.5", "there are node0 to node1"),
+        ("eth1@step 5: 0.5", "write it as"),
+    ],
 )
-def test_a_straggler_that_cannot_be_is_refused(text):
-    with pytest.raises(ValueError):
+def test_a_straggler_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         parse_straggler(text, 2)
 
 

@@ -22,7 +22,7 @@ def test_a_set_says_by_its_nics_what_it_is():
 def test_elements_are_read_in_millions_of_two_to_the_twentieth():
     assert pairs.parse_elements("4M,0.5M,1000") == [4 << 20, 1 << 19, 1000]
     for text in ("", "4G", "0", "-1M"):
-        with pytest.raises(ValueError):
+        with pytest.raises(ValueError, match=f"--elements {text}: give numbers"):
             pairs.parse_elements(text)
 
 

@@ -11,9 +11,13 @@ def test_rates_are_read_as_tc_writes_them():
     assert rates.parse("none", 2) is None
 
 
-@pytest.mark.parametrize("text", ["fast", "200", "-5mbit", "0mbit", "10mbit,20mbit,30mbit", "10mbit,"])
-def test_a_rate_that_cannot_be_is_refused(text):
-    with pytest.raises(ValueError):
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [(rate, f"'{rate}' is no rate") for rate in ("fast", "200", "-5mbit", "0mbit")]
+    + [("10mbit,", "'' is no rate"), ("10mbit,20mbit,30mbit", "gives 3 rates for 2 NICs")],
+)
+def test_a_rate_that_cannot_be_is_refused(text, message):
+    with pytest.raises(ValueError, match=message):
         rates.parse(text, 2)
 
 
