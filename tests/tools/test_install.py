@@ -46,9 +46,35 @@ def test_the_installed_launcher_runs_workers_with_the_installed_package(prefix, 
     assert lines == sorted(["[0] 0 2", f"[0] {where}", "[1] 1 2", f"[1] {where}"])
 
 
+def test_the_wheel_serves_a_python_that_knows_nothing_of_the_tree(prefix, tmp_path):
+    shutil.copytree(ROOT / "build/python", tmp_path / "python")  # what the target `wheel` packs; links become files
+    options = ["--no-build-isolation", "--no-deps", "--no-index"]
+    wheel = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", tmp_path, tmp_path / "python"]
+    made = run(*wheel, DEFT_WHEEL_VERSION="0.1.0")
+    assert made.returncode == 0, made.stderr
+    (file,) = tmp_path.glob("deft-0.1.0-py3-none-*.whl")
+    assert run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
+    python = tmp_path / "venv/bin/python"
+    installed = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", file)
+    assert installed.returncode == 0, installed.stderr
+    script = "import deft; s = deft.open(); s.barrier(); print(deft.__file__, deft.__version__, s.size); s.close()"
+    launch = [sys.executable, prefix / "bin/deftrun", "-np", "1", "env", "-u", "PYTHONPATH", python, "-c", script]
+    result = run(*launch, TMPDIR=str(tmp_path))
+    assert result.returncode == 0, result.stderr
+    (package,) = tmp_path.glob("venv/lib/python*/site-packages/deft/__init__.py")
+    assert result.stdout == f"[0] {package} 0.1.0 1\n"
+
+
 def test_the_package_does_not_need_the_tree(prefix):
     links = [path for path in prefix.rglob("*") if path.is_symlink() and ROOT in path.resolve().parents]
     assert links == []
+
+
+def test_the_installed_readme_leads_to_the_installed_pages(prefix):
+    readme = prefix / "share/doc/deft/README.md"
+    targets = re.findall(r"\]\((docs/[^)#\s]+|LICENSE)", readme.read_text())
+    assert len(targets) > 10
+    assert [target for target in targets if not (readme.parent / target).is_file()] == []
 
 
 def test_the_unit_is_sound(prefix, tmp_path):
