@@ -64,9 +64,9 @@ struct Float16Format {
   static bool decode(const BlockKey& /*key*/, const std::byte* __restrict in, float* __restrict out) {
 #ifdef __F16C__
     for (std::size_t i = 0; i < kBlock; i += 8) {
-      float lanes[8];
-      _mm256_storeu_ps(lanes, _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i))));
-      for (std::size_t lane = 0; lane < 8; ++lane) put<kAdd>(out[i + lane], lanes[lane]);
+      __m256 lanes = _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(in + 2 * i)));
+      if constexpr (kAdd) lanes = _mm256_add_ps(_mm256_loadu_ps(out + i), lanes);
+      _mm256_storeu_ps(out + i, lanes);
     }
 #else
     for (std::size_t i = 0; i < kBlock; ++i)

@@ -51,7 +51,29 @@ struct BlockKernels {
                           std::byte* out) = nullptr;
 };
 
+// A value among those that may be sent: the larger magnitude first, then the smaller index.
+constexpr std::uint64_t large_key(std::uint32_t magnitude_bits, std::uint32_t index) {
+  return (std::uint64_t{magnitude_bits} << 32) | ~index;
+}
+constexpr std::uint32_t index_of(std::uint64_t key) { return ~static_cast<std::uint32_t>(key); }
+constexpr std::uint32_t magnitude_bits_of(std::uint64_t key) { return static_cast<std::uint32_t>(key >> 32); }
+
+// What looks for large values. All values and sums are finite, but for largest's.
+struct SelectKernels {
+  // The bits of the largest magnitude: those of infinity or more if a value is not finite.
+  std::uint32_t (*largest)(const float* values, std::size_t count) = nullptr;
+  // residual += values
+  void (*add)(const float* values, float* residual, std::size_t count) = nullptr;
+  // momentum = beta * momentum + values; residual += momentum
+  void (*add_momentum)(const float* values, float* momentum, float beta, float* residual, std::size_t count) = nullptr;
+  // Writes the keys of all magnitudes above `bits` to `found`, which has room for `count`; `first` is the index of the first
+  // value. Gives their number.
+  std::size_t (*find)(const float* values, std::size_t count, std::uint32_t first, std::uint32_t bits,
+                      std::uint64_t* found) = nullptr;
+};
+
 struct KernelTable {
+  SelectKernels select;
   BlockKernels blocks[static_cast<std::size_t>(BlockFormat::kCount)] = {};
 
   [[nodiscard]] const BlockKernels& at(BlockFormat format) const { return blocks[static_cast<std::size_t>(format)]; }

@@ -10,6 +10,7 @@
 
 #include "core/compress/halves.h"
 #include "core/compress/integers.h"
+#include "core/compress/select_loops.h"
 #include "core/compress/signs.h"
 #include "core/compress/stochastic.h"
 
@@ -201,6 +202,7 @@ void fill(KernelTable& table, BlockFormat format) {
 
 KernelTable make_table() {
   KernelTable table;
+  table.select = {largest_of, add_values, add_momentum, find_large};
   fill<BFloat16Format>(table, BlockFormat::kBFloat16);
   fill<Float16Format>(table, BlockFormat::kFloat16);
   fill<IntegerFormat<8, 127>>(table, BlockFormat::kInt8);

@@ -10,6 +10,7 @@
 #include "core/base/text.h"
 #include "core/compress/block_codec.h"
 #include "core/compress/parameters.h"
+#include "core/compress/sparse_codec.h"
 
 namespace deft::compress {
 namespace {
@@ -78,6 +79,23 @@ Made make_randk(std::string_view name, Parameters& given, const KernelTable& ker
   return finish(given, std::move(traits), settings, kernels);
 }
 
+Made make_sparse(std::string_view name, Parameters& given, const KernelTable& kernels) {
+  const bool is_dgc = name == "dgc";
+  SparseCodec::Settings settings{.id = is_dgc ? SparseId::kDgc : SparseId::kTopk};
+  settings.ratio = given.number("ratio", is_dgc ? 0.001 : 0.01, 1e-6, 1);
+  if (is_dgc) {
+    settings.momentum = static_cast<float>(given.number("momentum", 0.9, 0, 0.9999));
+    settings.warmup = given.integer("warmup", 0, 0, 1'000'000'000);
+  }
+  Traits traits = contractive(name, 1, 0);
+  traits.law = Law::kSparse;
+  traits.fixed_size = false;
+  traits.takes_momentum = is_dgc;
+  if (auto ok = given.finish(name); !ok) return tl::unexpected(ok.error());
+  traits.parameters = given.canonical();
+  return std::make_unique<SparseCodec>(std::move(traits), settings, kernels);
+}
+
 struct Row {
   std::string_view name;
   Maker make;
@@ -93,6 +111,8 @@ constexpr std::array kRows = {
     Row{"onebit", make_contractive<BlockFormat::kOneBit, kBlock, 8 + 32>},
     Row{"signsgd", make_vote},
     Row{"signum", make_vote},
+    Row{"topk", make_sparse},
+    Row{"dgc", make_sparse},
     Row{"randk", make_randk},
     Row{"terngrad", make_unbiased<BlockFormat::kTernGrad, 4 + 64>},
     Row{"qsgd", make_unbiased<BlockFormat::kQsgd, 4 + 256>},

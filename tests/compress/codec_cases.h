@@ -39,6 +39,9 @@ inline std::vector<CodecCase> codec_cases() {
           {"signum"},
           {"randk/ratio=0.1", 0.95},
           {"randk/ratio=0.02,unbiased=1,seed=9"},
+          {"topk/ratio=0.02", 0.88},
+          {"topk/ratio=0.3", 0.3},
+          {"dgc/ratio=0.01", 0.94},
           {"terngrad"},
           {"qsgd/levels=127"}};
 }

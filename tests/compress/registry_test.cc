@@ -43,6 +43,8 @@ TEST(CodecNames, ARatioThatMakesNoSenseIsRefusedWithItsRange) {
   for (const char* text :
        {"randk/ratio=0", "randk/ratio=2", "randk/ratio=-1", "randk/ratio=nan", "randk/ratio=", "randk/ratio=0.1x"})
     EXPECT_THAT(message_of(text), HasSubstr("is out of range (give ratio=0.00390625 to 1)")) << text;
+  for (const char* text : {"topk/ratio=0", "topk/ratio=2", "dgc/ratio=0"})
+    EXPECT_THAT(message_of(text), HasSubstr("is out of range (give ratio=1e-06 to 1)")) << text;
   EXPECT_THAT(message_of("randk/ratoi=0.1"), HasSubstr("did you mean ratio?"));
   EXPECT_THAT(message_of("randk/ratio=0.1,ratio=0.2"), HasSubstr("one value, not two"));
   EXPECT_THAT(message_of("qsgd/levels=128"), HasSubstr("give levels=1 to 127"));
