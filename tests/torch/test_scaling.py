@@ -51,6 +51,24 @@ def test_merged_steps_of_different_scales_have_the_same_weight(start, plan, over
     assert all(delayed(start, 2, scale_without_overflow, 14, plan=plan, overlap_forward=overlap))
 
 
+def set_gradients_by_hand(scale):
+    run = Run("adamw")
+    scaler = hvd.GradScaler("cpu", init_scale=scale, growth_interval=1000)
+    train_scaled(run, scaler, 3)
+    run.optimizer.zero_grad()
+    for param in run.model.parameters():
+        param.grad = torch.full_like(param, 0.125)
+    run.optimizer.step()
+    run.steps += 1
+    return digest(run.state())
+
+
+@pytest.mark.parametrize("plan", ["0@1", "0-1@3"])
+def test_a_gradient_without_a_backward_has_no_scale(start, plan):
+    plain, scaled = (delayed(start, 2, set_gradients_by_hand, scale, plan=plan) for scale in (1.0, 1024.0))
+    assert len({*plain, *scaled}) == 1
+
+
 def skip_overflows(broken, steps):
     run = Run("sgd", dtype=torch.float32)
     scaler = hvd.GradScaler("cpu", init_scale=1024.0, growth_interval=1000)
