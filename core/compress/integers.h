@@ -45,10 +45,9 @@ struct IntegerFormat {
       if constexpr (kBits == 8) {
         put<kAdd>(out[i], static_cast<float>(codes[i]) * scale);
       } else {
-        const std::int32_t code = codes[i];
-        put<kAdd>(out[i],
-                  static_cast<float>(static_cast<std::int32_t>(static_cast<std::uint32_t>(code) << 28) >> 28) * scale);
-        put<kAdd>(out[i + kCodes], static_cast<float>(code >> 4) * scale);
+        const std::uint32_t both = static_cast<std::uint8_t>(codes[i]);
+        put<kAdd>(out[i], static_cast<float>(static_cast<std::int32_t>(both << 28) >> 28) * scale);
+        put<kAdd>(out[i + kCodes], static_cast<float>(static_cast<std::int32_t>(both << 24) >> 28) * scale);
       }
     }
     return true;

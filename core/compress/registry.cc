@@ -130,6 +130,9 @@ std::span<const std::string_view> codec_names() { return kNames; }
 
 Made make_codec(std::string_view text, const KernelTable& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
+  if (name == "lowrank")
+    return fail(ErrorKind::kUnavailable, "lowrank needs two all-reduces of its own, which links do not carry yet",
+                "choose int4 or topk");
   const auto* const row = std::ranges::find(kRows, name, &Row::name);
   if (row == kRows.end()) {
     const std::string_view meant = closest(name, kNames);
