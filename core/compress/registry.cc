@@ -142,7 +142,7 @@ Made make_codec(std::string_view text, const KernelTable& kernels) {
                 meant.empty() ? all : "did you mean " + std::string(meant) + "?");
   }
   Parameters given(name.size() < text.size() ? text.substr(name.size() + 1) : std::string_view{});
-  return row->make(name, given, kernels);
+  return row->make(row->name, given, kernels);  // not `name`, which ends with `text`
 }
 
 Made make_codec(std::string_view text) { return make_codec(text, best_kernels()); }

@@ -51,6 +51,15 @@ TEST(CodecNames, ARatioThatMakesNoSenseIsRefusedWithItsRange) {
   EXPECT_THAT(message_of("signum/momentum=1"), HasSubstr("give momentum=0 to 0.9999"));
 }
 
+TEST(CodecNames, ANameOutlivesTheTextThatChoseIt) {
+  auto text = std::make_unique<std::string>("efsignsgd");
+  const CodecPointer codec = codec_of(*text);
+  text->assign("?????????");
+  EXPECT_EQ(codec->traits().name, "efsignsgd");
+}
+
+TEST(CodecNames, LowRankSaysWhyItIsNotThere) { EXPECT_THAT(message_of("lowrank"), HasSubstr("two all-reduces")); }
+
 TEST(CodecNames, ParametersHaveOneSpelling) {
   EXPECT_EQ(codec_of("randk/seed=7,ratio=0.50")->traits().parameters, "ratio=0.5,unbiased=0,seed=7");
   EXPECT_EQ(codec_of("qsgd")->traits().parameters, "levels=64,seed=0");
