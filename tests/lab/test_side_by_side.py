@@ -1,23 +1,15 @@
 """bench/side_by_side: rows of what both trees know, medians of the rounds' ratios, and a status that tells a loss."""
 
-import importlib.machinery
-import importlib.util
 import json
 import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def side_by_side():
-    loader = importlib.machinery.SourceFileLoader("side_by_side", str(ROOT / "bench/side_by_side"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("side_by_side", loader))
-    sys.modules["side_by_side"] = module
-    loader.exec_module(module)
-    return module
+def side_by_side(load):
+    return load("bench/side_by_side")
 
 
 def tree_with(folder: Path, times: dict[str, float]) -> Path:

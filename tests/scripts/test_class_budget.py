@@ -1,23 +1,16 @@
 """scripts/class_budget.py counts what a class declares, in C++ and in Python; exceptions hold while they are needed."""
 
-import importlib.util
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
 pytestmark = pytest.mark.skipif(shutil.which("ctags") is None, reason="ctags is not installed")
 
 
 @pytest.fixture(scope="module")
-def budget():
-    spec = importlib.util.spec_from_file_location("class_budget", ROOT / "scripts/class_budget.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["class_budget"] = module
-    spec.loader.exec_module(module)
-    return module
+def budget(load):
+    return load("scripts/class_budget.py")
 
 
 def cpp(methods: int, members: int, more: str = "") -> str:

@@ -1,22 +1,11 @@
 """scripts/lint: checks that are its own."""
 
-import importlib.machinery
-import importlib.util
-import sys
-from pathlib import Path
-
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def lint():
-    loader = importlib.machinery.SourceFileLoader("lint", str(ROOT / "scripts/lint"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("lint", loader))
-    sys.modules["lint"] = module  # dataclasses look it up
-    loader.exec_module(module)
-    return module
+def lint(load):
+    return load("scripts/lint")
 
 
 @pytest.mark.parametrize(

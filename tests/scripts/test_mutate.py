@@ -1,7 +1,5 @@
 """scripts/mutate says `killed` only if a test that passes without the mutation fails with it."""
 
-import importlib.machinery
-import importlib.util
 import json
 import sys
 from pathlib import Path
@@ -12,12 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def mutate():
-    loader = importlib.machinery.SourceFileLoader("mutate", str(ROOT / "scripts/mutate"))
-    module = importlib.util.module_from_spec(importlib.util.spec_from_loader("mutate", loader))
-    sys.modules["mutate"] = module
-    loader.exec_module(module)
-    return module
+def mutate(load):
+    return load("scripts/mutate")
 
 
 def copy_of(mutate, folder: Path, source: str, test: str):

@@ -1,8 +1,6 @@
 """scripts/test counts what really ran: a program that dies, hangs or writes nothing is a failure, never a silence."""
 
-import importlib.util
 import json
-import sys
 import time
 from pathlib import Path
 
@@ -12,12 +10,8 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def suites():
-    spec = importlib.util.spec_from_file_location("suites", ROOT / "scripts/suites.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["suites"] = module
-    spec.loader.exec_module(module)
-    return module
+def suites(load):
+    return load("scripts/suites.py")
 
 
 def ctest_file(folder: Path, rows: str) -> None:

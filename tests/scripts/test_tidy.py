@@ -1,24 +1,16 @@
 """scripts/tidy.py: what changed comes first, what is known is not run again, what the time left out is named."""
 
-import importlib.util
 import json
 import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-
 
 @pytest.fixture(scope="module")
-def tidy():
-    spec = importlib.util.spec_from_file_location("tidy", ROOT / "scripts/tidy.py")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["tidy"] = module
-    spec.loader.exec_module(module)
-    return module
+def tidy(load):
+    return load("scripts/tidy.py")
 
 
 def git(tree: Path, *words: str) -> None:
