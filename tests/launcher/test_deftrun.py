@@ -227,7 +227,7 @@ def test_a_nic_that_does_not_exist_is_named():
     python = "import deft; deft.open()"
     result = deftrun("-np", "2", "--nodes", "2", "--links", "gloo:nic9", sys.executable, "-c", python)
     assert result.returncode != 0
-    assert "nic9" in last_block(result)
+    assert "no network interface 'nic9'; there are: lo" in last_block(result)
 
 
 # --- signals

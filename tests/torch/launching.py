@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 PACKAGE = BUILD / "python"
 DAEMON = BUILD / "bin" / "deftd"
-JOB_SECONDS = 300  # of a job that hangs: on a loaded machine good ones have taken 90
+JOB_SECONDS = 300  # of a job that hangs: on a loaded machine three good ones have taken 280 together
 
 _context = multiprocessing.get_context("forkserver")
 _context.set_forkserver_preload(["pytest", "torch._dynamo", "deft.torch", "small_models"])

@@ -24,7 +24,7 @@ class Connection {
 
   // The bytes are not copied: they must stay until the answer has come or the connection is closed.
   void push(Header header, std::byte* data, std::size_t bytes);
-  // Tells the server what was taken since the last push, if the server may wait for that.
+  // Tells the server how many results were taken since the last push, if the server may wait for that.
   void tell_taken();
 
   // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
