@@ -14,7 +14,7 @@ using nlohmann::json;
 constexpr std::size_t kMaxStatusBytes = 64U << 20;
 
 struct StatusRequest {
-  ipc::Header header;
+  ipc::MessageHeader header;
 };
 
 // Appends a TEXT message's piece; true when it was the last one.

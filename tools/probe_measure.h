@@ -4,7 +4,7 @@
 #include <vector>
 
 #include "core/link/link.h"
-#include "core/model/link_fit.h"
+#include "core/model/link_costs.h"
 
 namespace deft::tools {
 

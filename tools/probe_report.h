@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "core/model/link_fit.h"
+#include "core/model/link_costs.h"
 
 namespace deft::tools {
 

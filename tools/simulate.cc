@@ -16,8 +16,8 @@
 namespace deft::tools {
 namespace {
 
-std::vector<sim::Node> make_nodes(const SimulateOptions& options) {
-  std::vector<sim::Node> nodes(options.nodes, sim::Node{1, options.jitter});
+std::vector<sim::NodeSpeed> make_nodes(const SimulateOptions& options) {
+  std::vector<sim::NodeSpeed> nodes(options.nodes, sim::NodeSpeed{1, options.jitter});
   nodes.back().slowdown = options.straggler;
   return nodes;
 }

@@ -16,7 +16,7 @@
 
 #include "bench/link/folder_store.h"
 #include "core/link/link.h"
-#include "core/model/link_fit.h"
+#include "core/model/link_costs.h"
 
 namespace deft::link {
 namespace {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/client/attach.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/shm/ring.h"
 
 namespace deft::client {

@@ -33,7 +33,7 @@ std::string job_settings(const Config& config) {
   return lines;
 }
 
-Result<ipc::Packet> wait_for_welcome(ipc::Channel& channel, const std::string& path, TimeUs timeout_us) {
+Result<ipc::Packet> wait_for_welcome(ipc::MessageSocket& channel, const std::string& path, TimeUs timeout_us) {
   auto packet = channel.receive(MonotonicClock::now() + patience_us(timeout_us));
   if (!packet && packet.error().kind == ErrorKind::kTimeout)
     return fail(ErrorKind::kTimeout, "the deftd on " + path + " took the connection but did not answer in time",
@@ -48,12 +48,12 @@ Result<ipc::Packet> wait_for_welcome(ipc::Channel& channel, const std::string& p
   return tl::unexpected(refusal ? refusal->error : refusal.error());
 }
 
-Result<std::vector<AnnouncedLink>> read_links(ipc::Channel& channel, std::uint32_t count) {
+Result<std::vector<AnnouncedLink>> read_links(ipc::MessageSocket& channel, std::uint32_t count) {
   std::vector<AnnouncedLink> links;
   while (links.size() < count) {
     auto packet = channel.receive(MonotonicClock::now() + kLinksPatienceUs);
     if (!packet) return tl::unexpected(packet.error());
-    auto message = ipc::decode<ipc::Link>(packet->bytes, ipc::MessageKind::kLink, 4);
+    auto message = ipc::decode<ipc::LinkMessage>(packet->bytes, ipc::MessageKind::kLink, 4);
     if (!message) return tl::unexpected(message.error());
     auto& texts = message->texts;
     links.push_back({message->fixed.link, {texts[0], texts[1], texts[2]}, texts[3]});
@@ -76,7 +76,7 @@ Result<World> read_world(const ipc::Decoded<ipc::Welcome>& welcome, const Placem
   return world;
 }
 
-Result<Attachment> take_welcome(ipc::Channel channel, ipc::Packet packet, const Placement& placement) {
+Result<Attachment> take_welcome(ipc::MessageSocket channel, ipc::Packet packet, const Placement& placement) {
   auto welcome = ipc::decode<ipc::Welcome>(packet.bytes, ipc::MessageKind::kWelcome, 0);
   if (!welcome) return tl::unexpected(welcome.error());
   auto world = read_world(*welcome, placement);
@@ -114,7 +114,7 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   const std::string where = "attach " + who(placement);
   auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
   if (!daemon) return tl::unexpected(daemon.error().in(where));
-  ipc::Channel& channel = daemon->channel;
+  ipc::MessageSocket& channel = daemon->channel;
   ipc::Hello hello;
   hello.rank = placement.rank;
   hello.world = placement.size;

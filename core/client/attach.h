@@ -10,7 +10,7 @@
 #include "core/base/config.h"
 #include "core/base/placement.h"
 #include "core/base/status.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/link/link.h"
 #include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"
@@ -34,7 +34,7 @@ struct AnnouncedLink {
 
 // Everything that a worker has after it attached. It owns the socket, the shared memory and the doorbells.
 struct Attachment {
-  ipc::Channel channel;
+  ipc::MessageSocket channel;
   shm::Segment segment;
   shm::ControlSegment view;
   shm::Doorbell daemon_bell;  // the worker rings it

@@ -10,12 +10,62 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <vector>
 
 #include "core/client/connection.h"
-#include "core/client/generations.h"
+#include "core/model/update_schedule.h"
+#include "core/shm/layout.h"
 
 namespace deft::client {
+
+// The update schedules of a group's tensors, as the worker knows them. The plans that the daemon announces and the worker's own
+// flushes change them.
+//
+//   const model::UpdateWindow now = generations.at(tensor, generation);
+//   generations.cut(step);   // a flush
+//
+// No worker can reach the first step of a plan before a certain FINISH, and the daemon announces the plan before that FINISH.
+// The ring keeps the order. So a worker that has waited for all updates that are due before a step knows that step's
+// generation. Any thread.
+class Generations {
+ public:
+  Generations(std::size_t tensors, std::uint32_t slots) : schedules_(tensors), slots_(slots) {}
+
+  // The window of `generation` of a tensor that exists.
+  [[nodiscard]] model::UpdateWindow at(std::size_t tensor, std::uint64_t generation) const;
+  // Calls `visit(tensor, window)` for each tensor, in order: with the window of `step`, or of generations[tensor].
+  template <typename Visit>
+  void each_of_step(std::uint64_t step, Visit visit) const {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t t = 0; t < schedules_.size(); ++t) visit(t, schedules_[t].of_step(step));
+  }
+  template <typename Visit>
+  void each_at(const std::uint64_t* generations, Visit visit) const {
+    const std::lock_guard lock(mutex_);
+    for (std::size_t t = 0; t < schedules_.size(); ++t) visit(t, schedules_[t].at(generations[t]));
+  }
+  // Ends the generation under way before `step`, and begins the cycle anew.
+  void cut(std::uint64_t step);
+
+  // Takes a PLAN, and then its PLAN_GENERATIONs. kViolation if a number makes no sense.
+  Result<void> receive(const shm::PlanRecord& plan);
+  Result<void> receive(const shm::PlanGenerationRecord& generation);
+
+ private:
+  struct Announced {
+    std::uint64_t step = 0;
+    std::size_t first = 0;  // tensors [first, first + count)
+    std::size_t count = 0;
+    std::uint32_t missing = 0;  // so many generations have not come yet
+    model::UpdateCycle cycle;
+  };
+
+  mutable std::mutex mutex_;
+  std::vector<model::UpdateSchedule> schedules_;  // [tensor]
+  std::uint32_t slots_;
+  std::optional<Announced> announced_;  // a plan whose generations are still coming
+};
 
 // The newest reduced generation of each tensor of a group. Written by the thread that looks at the ring, read by all.
 class TensorProgress {

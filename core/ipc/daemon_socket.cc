@@ -7,8 +7,8 @@
 namespace deft::ipc {
 namespace {
 
-Result<Channel> connect_to(const DaemonSocket& socket) {
-  auto channel = Channel::connect(socket.path);
+Result<MessageSocket> connect_to(const DaemonSocket& socket) {
+  auto channel = MessageSocket::connect(socket.path);
   if (!channel || !socket.own) return channel;
   const auto peer = channel->peer();
   if (!peer) return tl::unexpected(peer.error());
@@ -37,11 +37,11 @@ std::vector<DaemonSocket> daemon_sockets(const std::string& configured) {
   return sockets;
 }
 
-Result<DaemonChannel> connect_to_daemon(std::span<const DaemonSocket> sockets) {
+Result<DaemonConnection> connect_to_daemon(std::span<const DaemonSocket> sockets) {
   Error error{ErrorKind::kUnavailable, "", "", ""};
   for (const auto& socket : sockets) {
     auto channel = connect_to(socket);
-    if (channel) return DaemonChannel{*std::move(channel), socket.path};
+    if (channel) return DaemonConnection{*std::move(channel), socket.path};
     if (channel.error().kind != ErrorKind::kUnavailable) return tl::unexpected(channel.error());
     error.what += (error.what.empty() ? "" : "; ") + channel.error().what;
     error.fix = channel.error().fix;  // the last one's: the daemon that all users share

@@ -12,7 +12,7 @@
 #include <string>
 #include <vector>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 
 namespace deft::ipc {
 
@@ -31,13 +31,13 @@ struct DaemonSocket {
 // The sockets that a client tries, in this order: `configured` alone, or the default of its user and then kSystemSocket.
 std::vector<DaemonSocket> daemon_sockets(const std::string& configured);
 
-struct DaemonChannel {
-  Channel channel;
+struct DaemonConnection {
+  MessageSocket channel;
   std::string path;  // the socket that answered
 };
 
 // Connects to the first of `sockets` on which a daemon answers. kUnavailable if none does; the error names every socket that
 // was tried, and why it failed.
-Result<DaemonChannel> connect_to_daemon(std::span<const DaemonSocket> sockets);
+Result<DaemonConnection> connect_to_daemon(std::span<const DaemonSocket> sockets);
 
 }  // namespace deft::ipc

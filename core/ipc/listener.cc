@@ -8,7 +8,7 @@
 #include <cstring>
 
 #include "core/ipc/address.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 
 namespace deft::ipc {
 namespace {
@@ -90,11 +90,11 @@ Listener::~Listener() {
   unlink(lock_path(path_).c_str());
 }
 
-Result<std::optional<Channel>> Listener::accept() {
+Result<std::optional<MessageSocket>> Listener::accept() {
   while (true) {
     shm::Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid()) return std::optional<Channel>(Channel(std::move(socket)));
-    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<Channel>{};
+    if (socket.valid()) return std::optional<MessageSocket>(MessageSocket(std::move(socket)));
+    if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<MessageSocket>{};
     if (errno == EINTR || errno == ECONNABORTED) continue;
     return fail(ErrorKind::kExhausted, std::string("cannot accept a worker: ") + std::strerror(errno),
                 "raise the limit on open files (ulimit -n)");

@@ -1,6 +1,6 @@
 // The messages of the unix socket between a worker (libdeft) and its daemon. wire.h encodes and decodes them.
 //
-// The socket is SOCK_SEQPACKET: one message a packet, at most kMaxMessageBytes, beginning with a Header. Numbers are in
+// The socket is SOCK_SEQPACKET: one message a packet, at most kMaxMessageBytes, beginning with a MessageHeader. Numbers are in
 // the machine's order; both sides run on one machine. Descriptors travel as SCM_RIGHTS of the message that names them.
 // Names are UTF-8 without control characters. The daemon takes identity (pid, uid) from the kernel only, and checks every
 // length, number and name.
@@ -62,7 +62,7 @@ enum class MessageKind : std::uint32_t {
 };
 
 // Every message begins with this. If a message carries texts, they follow its fixed part, up to `bytes`.
-struct Header {
+struct MessageHeader {
   std::uint32_t magic = kProtocolMagic;
   MessageKind kind{};
   std::uint32_t bytes = 0;  // the size of the whole message
@@ -71,12 +71,12 @@ struct Header {
 
 struct Hello {  // followed by: job, leader (host:port), settings, library version, each as 0-terminated text
   // settings: a line `name=value` for each option of the job that this worker set (policy, links, timeout, ...)
-  Header header;
+  MessageHeader header;
   std::uint32_t rank = 0, world = 0, local_rank = 0, local_size = 0;
 };
 
 struct Welcome {  // followed by world x uint32: the node of each rank
-  Header header;
+  MessageHeader header;
   std::uint64_t daemon_epoch = 0;
   std::uint32_t node = 0, nodes = 0;
   std::uint32_t world = 0, spin_us = 0;
@@ -85,20 +85,20 @@ struct Welcome {  // followed by world x uint32: the node of each rank
   std::uint32_t daemon_links = 0;  // how many links the daemons run
 };
 
-struct Link {  // followed by: backend, interface, address, prefix of store keys
-  Header header;
+struct LinkMessage {  // followed by: backend, interface, address, prefix of store keys
+  MessageHeader header;
   std::uint32_t link = 0;  // its number in START
   std::uint32_t unused = 0;
 };
 
 struct StoreItem {  // STORE_SET and STORE_VALUE: followed by the key and the value; STORE_GET: by the key
-  Header header;
+  MessageHeader header;
   std::uint32_t request = 0;  // the worker's number of a STORE_GET, returned in STORE_VALUE
   std::uint32_t unused = 0;
 };
 
 struct Declare {  // followed by the group's name; then `tensors` messages DECLARE_TENSOR
-  Header header;
+  MessageHeader header;
   std::uint32_t group = 0;  // counts up from 0 in each worker
   std::uint32_t tensors = 0;
   std::uint32_t slots = 0;
@@ -106,7 +106,7 @@ struct Declare {  // followed by the group's name; then `tensors` messages DECLA
 };
 
 struct DeclareTensor {  // followed by the tensor's name
-  Header header;
+  MessageHeader header;
   std::uint32_t group = 0;
   std::uint32_t index = 0;
   std::uint32_t forward_position = 0;
@@ -117,13 +117,13 @@ struct DeclareTensor {  // followed by the tensor's name
 };
 
 struct Declared {
-  Header header;
+  MessageHeader header;
   std::uint32_t group = 0, buckets = 0;
   std::uint64_t arena_bytes = 0;
 };
 
 struct StagingBuffer {  // for STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STAGING_BUFFER, which gives the buffer back
-  Header header;
+  MessageHeader header;
   std::uint32_t buffer = 0;  // a number that the worker chooses; none of its operations has the same
   std::uint32_t unused = 0;
   std::uint64_t bytes = 0;
@@ -132,7 +132,7 @@ struct StagingBuffer {  // for STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STA
 enum class Collective : std::uint32_t { kAllReduce = 1, kBroadcast = 2, kAllGather = 3, kBarrier = 4 };
 
 struct Operation {  // followed by the name that matches it across ranks
-  Header header;
+  MessageHeader header;
   std::uint64_t operation = 0;  // the worker's handle, returned in OP_DONE
   Collective collective{};
   std::uint32_t staging_buffer = 0;
@@ -147,7 +147,7 @@ struct Operation {  // followed by the name that matches it across ranks
 
 // Statistics of one group in one step; the steps of successive messages grow. deft_statistics in deft.h explains the fields.
 struct Statistics {
-  Header header;
+  MessageHeader header;
   std::uint32_t group = 0;
   std::uint32_t merged_as_sums = 0;
   std::uint64_t step = 0;
@@ -169,22 +169,22 @@ inline const char* impossible_value(const Statistics& statistics) {
 }
 
 struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
-  Header header;
+  MessageHeader header;
   std::uint32_t error_kind = 0;  // deft::ErrorKind
   std::uint32_t unused = 0;
   std::uint64_t operation = 0;  // 0: the job failed; else only this operation or STAGING_BUFFER failed
 };
 
 struct Text {  // followed by a piece of text
-  Header header;
+  MessageHeader header;
   std::uint32_t last = 0;
   std::uint32_t unused = 0;
 };
 
-static_assert(sizeof(Header) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
+static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
 static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(StagingBuffer) == 32);
 static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
-static_assert(sizeof(Link) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72);
+static_assert(sizeof(LinkMessage) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72);
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);
 
 }  // namespace deft::ipc

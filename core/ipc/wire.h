@@ -31,7 +31,7 @@ std::vector<std::byte> encode(Fixed fixed, MessageKind kind, std::span<const std
                               std::span<const std::byte> tail = {}) {
   std::size_t bytes = sizeof(Fixed) + tail.size();
   for (const auto text : texts) bytes += text.size() + 1;
-  fixed.header = Header{kProtocolMagic, kind, static_cast<std::uint32_t>(bytes), kProtocolVersion};
+  fixed.header = MessageHeader{kProtocolMagic, kind, static_cast<std::uint32_t>(bytes), kProtocolVersion};
   std::vector<std::byte> out(bytes);
   std::memcpy(out.data(), &fixed, sizeof(Fixed));
   std::size_t at = sizeof(Fixed);
@@ -49,8 +49,8 @@ std::vector<std::byte> encode(const Fixed& fixed, MessageKind kind, std::initial
 }
 
 // The header of a packet. kViolation if the packet is not Deft's; kMismatch, which names both versions, for another version.
-inline Result<Header> decode_header(std::span<const std::byte> bytes) {
-  Header header;
+inline Result<MessageHeader> decode_header(std::span<const std::byte> bytes) {
+  MessageHeader header;
   if (bytes.size() < sizeof header || bytes.size() > kMaxMessageBytes)
     return fail(ErrorKind::kViolation, "a message of " + std::to_string(bytes.size()) + " bytes");
   std::memcpy(&header, bytes.data(), sizeof header);

@@ -1,6 +1,11 @@
-// Buckets, which are contiguous byte ranges of one slot of the arena, and the cost of the links that carry them. Plain data.
+// Buckets, their parts, and the cost of the links that carry them. Plain data.
+//
+// A bucket is a contiguous byte range of one slot of the arena. A part is a range of a bucket. A transfer carries a part, or
+// goes on over several buckets:
+//   for_each_piece({bucket, offset, bytes}, buckets.size(), bytes_of, [](const BucketPiece& piece) { ...; return true; });
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -30,5 +35,49 @@ struct LinkModel {
   double latency_us = 0;
   double bytes_per_us = 1;
 };
+
+// A bucket is cut into parts of about equal size, at cache lines:
+//   for (std::uint64_t at = 0, part = even_part_bytes(bytes, 1 << 20); at < bytes; at += part) ...
+inline constexpr std::uint64_t kPartAlignBytes = 64;  // a whole number of elements of every type
+
+// A transfer of at most so many bytes overtakes larger ones on a link that has a priority channel (core/link/link.h).
+inline constexpr std::uint64_t kSmallBytes = 16 << 10;
+constexpr bool is_small(std::uint64_t bytes) { return bytes <= kSmallBytes; }
+
+// The size of all parts but the last. No part is larger than `limit`, and the last one is not much smaller than the others.
+constexpr std::uint64_t even_part_bytes(std::uint64_t bytes, std::uint64_t limit) {
+  if (bytes <= limit) return bytes;
+  const std::uint64_t unit_limit = std::max<std::uint64_t>(1, limit / kPartAlignBytes);
+  const std::uint64_t units = (bytes + kPartAlignBytes - 1) / kPartAlignBytes;
+  const std::uint64_t parts = (units + unit_limit - 1) / unit_limit;
+  return (units + parts - 1) / parts * kPartAlignBytes;
+}
+
+// Bytes [offset, offset + bytes), counted from the beginning of `bucket`. The transfer of merged buckets begins in one bucket and
+// goes on over the buckets behind it.
+struct BucketPiece {
+  BucketIndex bucket = 0;
+  std::uint64_t offset = 0;
+  std::uint64_t bytes = 0;
+};
+
+// Calls visit(piece) for each piece of `run`, until a call gives false. Returns false then, and also if the run goes beyond the
+// last of `count` buckets. bytes_of(bucket) gives the size of a bucket. An offset beyond its bucket counts on in the next one.
+template <typename BytesOf, typename Visit>
+bool for_each_piece(BucketPiece run, std::size_t count, const BytesOf& bytes_of, const Visit& visit) {
+  for (; run.bytes > 0; ++run.bucket) {
+    if (run.bucket >= count) return false;
+    const std::uint64_t size = bytes_of(run.bucket);
+    if (run.offset >= size) {
+      run.offset -= size;
+      continue;
+    }
+    const std::uint64_t bytes = std::min(run.bytes, size - run.offset);
+    if (!visit(BucketPiece{run.bucket, run.offset, bytes})) return false;
+    run.bytes -= bytes;
+    run.offset = 0;
+  }
+  return true;
+}
 
 }  // namespace deft::model

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/model/backward.h"
+#include "core/model/profile.h"
 
 namespace deft::model {
 

@@ -88,4 +88,15 @@ std::string to_json(const Profile& profile);
 // The same profile with the named links only, in the order of `names`; an unknown or repeated name is an error.
 Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names);
 
+// Backward produces the profile's last bucket first. The next two functions have its order.
+
+// The profile's number of the i-th bucket that backward produces.
+inline std::size_t produced(const Profile& profile, std::size_t i) { return profile.buckets.size() - 1 - i; }
+
+// The time in microseconds from the beginning of backward until each bucket is ready, in the order of production.
+std::vector<double> ready_times(const Profile& profile);
+
+// The link that would carry all buckets in the shortest time. The profile has a link.
+std::size_t fastest_link(const Profile& profile);
+
 }  // namespace deft::model

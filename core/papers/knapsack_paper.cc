@@ -18,6 +18,7 @@
 #include <stdexcept>
 #include <utility>
 
+#include "core/base/policy_traits.h"
 #include "core/papers/knapsack_solver.h"
 #include "core/papers/policies.h"
 #include "core/plan/problem.h"
@@ -279,6 +280,13 @@ class KnapsackPaper final : public Scheduler {
 
 Result<std::unique_ptr<Scheduler>> make_knapsack_paper(const Setup& setup) {
   return std::make_unique<KnapsackPaper>(setup);
+}
+
+Result<std::unique_ptr<sched::Scheduler>> make_scheduler(const sched::Setup& setup) {
+  const PolicyTraits* const traits = find_policy(setup.policy);
+  if (traits == nullptr || traits->id != PolicyId::kKnapsackPaper) return sched::make_scheduler(setup);
+  if (auto ok = sched::check_setup(setup); !ok) return tl::unexpected(ok.error());
+  return make_knapsack_paper(setup);
 }
 
 }  // namespace deft::papers

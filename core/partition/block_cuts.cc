@@ -1,12 +1,12 @@
-#include "core/partition/block_cuts.h"
+#include "core/partition/rebucket.h"
 
 #include <algorithm>
 #include <cmath>
 #include <functional>
 #include <queue>
 
-#include "core/model/backward.h"
 #include "core/model/fusion.h"
+#include "core/model/profile.h"
 
 namespace deft::partition {
 namespace {

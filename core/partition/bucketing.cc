@@ -35,7 +35,7 @@ using Cuts = std::vector<std::uint64_t>;
 struct Input {
   std::span<const TensorSpec> tensors;
   const ArenaLayout& layout;
-  const Request& request;
+  const BucketingRequest& request;
 };
 
 std::vector<RegionView> view_regions(const Input& input) {
@@ -158,7 +158,7 @@ std::string default_bucketing(std::string_view policy, std::uint64_t bucket_byte
 }
 
 Result<std::vector<Bucket>> cut_buckets(std::span<const TensorSpec> tensors, const ArenaLayout& layout,
-                                        const Request& request) {
+                                        const BucketingRequest& request) {
   const std::string name = request.bucketing.empty() ? default_bucketing(request.policy, request.bucket_bytes)
                                                      : std::string(request.bucketing);
   const Input input{tensors, layout, request};

@@ -21,7 +21,7 @@
 namespace deft::partition {
 
 // A strategy by name, and the sizes that it uses.
-struct Request {
+struct BucketingRequest {
   std::string_view bucketing;  // empty: the default of `policy`
   std::string_view policy;
   std::uint64_t bucket_bytes = 2 << 20;     // the size for `uniform` if the policy chose it
@@ -34,6 +34,6 @@ std::string default_bucketing(std::string_view policy, std::uint64_t bucket_byte
 
 // The buckets for `tensors`, which `layout` places. kInvalid for an unknown strategy, or a size that is none.
 Result<std::vector<model::Bucket>> cut_buckets(std::span<const model::TensorSpec> tensors,
-                                               const model::ArenaLayout& layout, const Request& request);
+                                               const model::ArenaLayout& layout, const BucketingRequest& request);
 
 }  // namespace deft::partition

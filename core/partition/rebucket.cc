@@ -4,8 +4,6 @@
 #include <limits>
 #include <string>
 
-#include "core/partition/block_cuts.h"
-
 namespace deft::partition {
 namespace {
 

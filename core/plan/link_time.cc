@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::plan {
 namespace {

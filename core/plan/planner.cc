@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "core/plan/schedule_builder.h"
-#include "core/plan/stale_plans.h"
 
 namespace deft::plan {
 namespace {

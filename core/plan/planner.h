@@ -11,11 +11,13 @@
 // Stale gradients cost stability. With momentum beta, a gradient that is one update old is stable only up to an effective
 // learning rate, eta / (1 - beta), of one over the curvature. A fresh gradient allows 2 (1 + beta) / (1 - beta) times as much.
 // So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. Its second choice is a
-// plan in which only the largest buckets are stale (stale_plans.h). Its third choice, if stale_share permits it, is a plan in
+// plan in which only the largest buckets are stale. Its third choice, if stale_share permits it, is a plan in
 // which all buckets are stale.
 //
 // All functions are pure and may be called from any thread.
 #pragma once
+
+#include <optional>
 
 #include "core/base/status.h"
 #include "core/model/plan.h"
@@ -34,5 +36,15 @@ Result<Timetable> find_timetable(const model::Profile& profile, const Limits& li
 
 // The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
 double update_rate_limit(const model::Profile& profile);
+
+// The planner's second choice (stale_plans.cc). The largest tensors, the wide matrices of fully connected layers and embeddings,
+// hold most of the bytes, and little of the curvature that makes stale gradients unstable. So buckets become stale in the order
+// of their size, until the rest can be sent fresh in every step.
+//
+// The timetable with the fewest stale bytes that waits at most limits.fresh_tolerance of (limits.capacity times) compute. If no
+// timetable does, the timetable that waits least. For each set of stale buckets only the fastest update ratios are tried.
+// limits.stale_share bounds the stale bytes. step_us and compute_us of the plan are set. Nothing if the limits forbid every
+// such plan.
+std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits);
 
 }  // namespace deft::plan

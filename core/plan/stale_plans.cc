@@ -1,4 +1,4 @@
-#include "core/plan/stale_plans.h"
+#include "core/plan/planner.h"
 
 #include <algorithm>
 #include <array>

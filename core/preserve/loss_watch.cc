@@ -1,5 +1,6 @@
 #include "core/preserve/loss_watch.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <numeric>
@@ -26,6 +27,27 @@ bool LossWatch::risen(double target) const {
 void LossWatch::forget() {
   count_ = 0;
   level_ = unknown();
+}
+
+WarmupDetector::Sample WarmupDetector::mean(std::uint64_t first) const {
+  Sample sum;
+  for (std::uint64_t i = first; i < first + kHalf; ++i) {
+    sum.step += newest_[i % newest_.size()].step;
+    sum.loss += newest_[i % newest_.size()].loss;
+  }
+  return {sum.step / kHalf, sum.loss / kHalf};
+}
+
+void WarmupDetector::take(std::uint64_t step, double loss, double target) {
+  if (over_) return;
+  if (count_ == 0) first_loss_ = loss;
+  newest_[count_++ % newest_.size()] = {static_cast<double>(step), loss};
+  over_ = count_ >= kLatest;
+  if (count_ < newest_.size()) return;
+  const Sample before = mean(count_ - newest_.size()), now = mean(count_ - kHalf);
+  const double slope = (before.loss - now.loss) / std::max(1.0, now.step - before.step);
+  steepest_ = std::max(steepest_, slope);
+  if (now.loss - target < kFallen * (first_loss_ - target) && slope < kSlower * steepest_) over_ = true;
 }
 
 }  // namespace deft::preserve

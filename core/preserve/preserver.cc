@@ -121,7 +121,7 @@ Result<void> check_walk(const Walk& walk) {
   return {};
 }
 
-Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request, MergeScale merging,
+Result<Preserved> preserve(const Planner& planner, const Walk& walk, PlanRequest request, MergeScale merging,
                            double epsilon, Staleness judged) {
   if (auto ok = check_walk(walk); !ok) return tl::unexpected(ok.error());
   for (unsigned attempt = 1;; ++attempt) {

@@ -67,17 +67,17 @@ Judgement judge(const model::Plan& plan, const Walk& walk, MergeScale merging = 
                 Staleness judged = Staleness::kOfAllPlans);
 
 // The limits that the planner is asked to keep.
-struct Request {
+struct PlanRequest {
   double capacity = 1;  // the time for communication, as a multiple of compute
   std::uint32_t max_staleness_steps = 16;
 };
-using Planner = std::function<Result<model::Plan>(const Request&)>;
+using Planner = std::function<Result<model::Plan>(const PlanRequest&)>;
 
 // The plan that was accepted, or the last one that was tried.
 struct Preserved {
   model::Plan plan;
   Judgement judgement;
-  Request request;        // the limits that the plan was made for
+  PlanRequest request;    // the limits that the plan was made for
   unsigned attempts = 1;  // how many plans were made
 };
 
@@ -86,7 +86,7 @@ inline constexpr double kMoreCapacity = 1.15;  // the factor from one attempt to
 
 // Calls `planner` until a plan is accepted. If the attempts run out, the last plan is returned with a judgement that is not
 // accepted. An error of `planner` or check_walk is returned.
-Result<Preserved> preserve(const Planner& planner, const Walk& walk, Request request = {},
+Result<Preserved> preserve(const Planner& planner, const Walk& walk, PlanRequest request = {},
                            MergeScale merging = MergeScale::kSum, double epsilon = 0.01,
                            Staleness judged = Staleness::kOfAllPlans);
 

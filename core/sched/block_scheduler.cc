@@ -4,7 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::sched {
 namespace {

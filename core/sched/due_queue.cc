@@ -4,7 +4,7 @@
 #include <limits>
 #include <tuple>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::sched {
 namespace {

@@ -11,7 +11,7 @@
 // bucket that is due first; of several it takes the bucket that forward needs first. So no link is idle while a bucket is
 // ready, and stale buckets fill the gaps. Parts end when an urgent bucket is expected. If the forecast is wrong, the urgent
 // bucket waits for two parts at most. A part goes to the link that is free first, unless the whole rest would finish earlier
-// on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/parts.h).
+// on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/buckets.h).
 //
 // Pure and not thread-safe, as the schedulers are. The times are those that the driver passes, in microseconds.
 #pragma once

@@ -1,10 +1,10 @@
 #include "core/sched/profile_meter.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
 #include "core/sched/link_board.h"
-#include "core/sched/step_meter.h"
 
 namespace deft::sched {
 namespace {
@@ -56,6 +56,75 @@ class ProfileMeter final : public Scheduler {
 };
 
 }  // namespace
+
+void StepMeter::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  const auto lasted = [&](TimeUs since_us) {
+    return std::max(0.0, static_cast<double>(now_us - since_us - waited_us));
+  };
+  const bool ended = whole_.stage_began(stage, step, now_us, waited_us);
+  if (stage == Stage::kForward) {
+    if (ended && !forward_began_) steps_.newest().whole_us = whole_.newest_us();  // it was closed
+    step_ = step;
+    forward_began_ = now_us;
+    backward_began_.reset();
+    return;
+  }
+  if (step != step_ || !forward_began_) return;
+  forward_us_ = lasted(*forward_began_);
+  backward_began_ = now_us;
+  std::fill(newest_.begin(), newest_.end(), std::nullopt);
+  missing_ = newest_.size();
+}
+
+void StepMeter::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
+  if (step != step_ || !backward_began_ || newest_[bucket]) return;
+  newest_[bucket] = now_us;
+  if (--missing_ == 0) close_step();
+}
+
+void StepMeter::close_step() {
+  Step seen{forward_us_, {}, forward_us_};
+  TimeUs before = *backward_began_;
+  for (const auto& at : newest_) {  // buckets may be ready out of order; the later one then took no time of its own
+    const TimeUs now = std::max(before, *at);
+    seen.backward_us.push_back(static_cast<double>(now - before));
+    before = now;
+  }
+  seen.whole_us += static_cast<double>(before - *backward_began_);
+  steps_.add(std::move(seen));
+  forward_began_.reset();
+  backward_began_.reset();
+}
+
+std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkModel> links) const {
+  if (steps_.size() < kComplete) return std::nullopt;
+  const auto usual = [&](const auto& value) {
+    std::vector<double> seen;
+    for (const Step& step : steps_) seen.push_back(value(step));
+    return lower_third(std::move(seen));
+  };
+  std::vector<double> backward(buckets_.size());
+  double backward_us = 0;
+  for (std::size_t b = 0; b < buckets_.size(); ++b) {
+    backward[b] = std::max(1.0, usual([b](const Step& step) { return step.backward_us[b]; }));
+    backward_us += backward[b];
+  }
+  const double forward_us = usual([](const Step& step) { return step.forward_us; });
+  const double stages_us = forward_us + backward_us;
+  const double whole_us = usual([](const Step& step) { return step.whole_us; });
+  // Complete steps may have been disturbed: their parts have the shares that they have, of what is usual for longer.
+  double scale = whole_.ended() == 0 ? 1 : std::min(1.0, whole_.usual_us() / std::max(1.0, whole_us));
+  scale = std::max(scale, slowest_us_ / std::max(1.0, whole_us));
+  model::Profile profile;
+  for (std::size_t b = buckets_.size(); b-- > 0;)
+    profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,
+                               scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt});
+  profile.buckets.front().forward_us += scale * std::max(0.0, whole_us - stages_us);
+  for (std::size_t l = 0; l < links.size(); ++l)
+    profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});
+  if (!model::check_profile(profile)) return std::nullopt;
+  return profile;
+}
 
 std::unique_ptr<Scheduler> measured(std::unique_ptr<Scheduler> scheduler, const Setup& setup) {
   return std::make_unique<ProfileMeter>(std::move(scheduler), setup);

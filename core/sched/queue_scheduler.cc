@@ -2,10 +2,17 @@
 
 #include <algorithm>
 #include <limits>
+#include <utility>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::sched {
+namespace {
+
+// How many parts one call considers: enough to see past a fast link's backlog to what a slow link should take.
+constexpr int kLookAhead = 64;
+
+}  // namespace
 
 QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
     : SynchronousScheduler(setup, rules.window), parts_(queue_, board_, rules) {}
@@ -28,6 +35,97 @@ std::vector<Launch> QueueScheduler::take_launches(TimeUs now_us) {
   auto launches = parts_.take(now_us);
   for (Launch& launch : launches) send(launch, now_us);
   return launches;
+}
+
+PartPlacer::PartPlacer(std::deque<ReadyTask>& queue, LinkBoard& board, const Rules& rules)
+    : queue_(queue), board_(board), rules_(rules) {}
+
+void PartPlacer::change_rules(const Rules& rules) {
+  rules_ = rules;
+  apply_window();
+}
+
+std::uint64_t PartPlacer::part_limit() const {
+  double fastest = 0;
+  for (model::LinkIndex link = 0; link < board_.count(); ++link) fastest = std::max(fastest, board_.bytes_per_us(link));
+  return rules_.part.on_link(fastest);
+}
+
+std::uint64_t PartPlacer::most_room() const {
+  const model::LinkIndex links = board_.count();
+  std::uint64_t most = 0;
+  for (model::LinkIndex link = 0; link < links; ++link)
+    most = std::max(most, board_.room_bytes(link, draft_.planned_bytes[link]));
+  return most;
+}
+
+// Cheap beside looking at the parts one by one: most calls come when the windows are all but full.
+bool PartPlacer::any_fits(std::size_t position) const {
+  const std::uint64_t room = most_room();
+  if (room == 0) return false;
+  const std::size_t end = std::min(queue_.size(), position + static_cast<std::size_t>(draft_.looks));
+  return std::any_of(
+      queue_.begin() + static_cast<std::ptrdiff_t>(position), queue_.begin() + static_cast<std::ptrdiff_t>(end),
+      [&](const ReadyTask& task) { return task.rest() > 0 && std::min(task.part_bytes, task.rest()) <= room; });
+}
+
+model::LinkIndex PartPlacer::give_to_earliest(std::uint64_t bytes) {
+  const LinkBoard& board = board_;
+  std::vector<double>& free_at_us = draft_.free_at_us;
+  const model::LinkIndex links = board.count();
+  model::LinkIndex best = 0;
+  double best_finish = free_at_us[0] + board.cost_us(0, bytes);
+  for (model::LinkIndex link = 1; link < links; ++link) {
+    const double finish = free_at_us[link] + board.cost_us(link, bytes);
+    if (finish < best_finish) best = link, best_finish = finish;
+  }
+  free_at_us[best] = best_finish;
+  return best;
+}
+
+void PartPlacer::append(const Launch& launch) {
+  draft_.planned_bytes[launch.link] += launch.bytes;
+  if (rules_.join_parts && !draft_.launches.empty()) {
+    Launch& last = draft_.launches.back();
+    if (last.bucket == launch.bucket && last.generation == launch.generation && last.link == launch.link &&
+        last.offset + last.bytes == launch.offset) {
+      last.bytes += launch.bytes;
+      return;
+    }
+  }
+  draft_.launches.push_back(launch);
+}
+
+bool PartPlacer::place(std::size_t position) {
+  ReadyTask& task = queue_[position];
+  // The parts of a bucket are alike, so what goes now is always its next part, whichever of them found the room.
+  for (std::uint64_t seen = task.sent; seen < task.bytes && draft_.looks > 0; --draft_.looks) {
+    const std::uint64_t bytes = std::min(task.part_bytes, task.bytes - seen);
+    const auto link = give_to_earliest(bytes);
+    seen += bytes;
+    const std::uint64_t next = std::min(task.part_bytes, task.rest());
+    if (next > board_.room_bytes(link, draft_.planned_bytes[link])) continue;
+    append({0, link, task.bucket, task.generation, task.sent, next});
+    task.sent += next;
+    if (!any_fits(position)) draft_.looks = 1;  // the loop's own step makes it 0
+  }
+  return task.rest() == 0;
+}
+
+std::vector<Launch> PartPlacer::take(TimeUs now_us) {
+  draft_.looks = kLookAhead;
+  draft_.planned_bytes.assign(board_.count(), 0);
+  if (!any_fits(0)) return {};
+  draft_.free_at_us.clear();
+  for (model::LinkIndex link = 0; link < board_.count(); ++link)
+    draft_.free_at_us.push_back(board_.free_at_us(link, now_us));
+  for (std::size_t position = 0; position < queue_.size() && draft_.looks > 0;) {
+    if (place(position))
+      queue_.erase(queue_.begin() + static_cast<std::ptrdiff_t>(position));
+    else
+      ++position;
+  }
+  return std::exchange(draft_.launches, {});
 }
 
 }  // namespace deft::sched

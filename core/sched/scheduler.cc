@@ -1,7 +1,7 @@
 #include "core/sched/scheduler.h"
 
 #include "core/base/policy_traits.h"
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 #include "core/sched/link_board.h"
 #include "core/sched/policies.h"
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::sched {
 

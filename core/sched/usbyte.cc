@@ -3,11 +3,11 @@
 // model prefers equal parts in forward order, it sends those, as ByteScheduler does.
 #include <utility>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 #include "core/sched/block_scheduler.h"
-#include "core/sched/part_placer.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_watch.h"
+#include "core/sched/queue_scheduler.h"
 #include "core/sched/usbyte_model.h"
 
 namespace deft::sched {

@@ -7,7 +7,7 @@
 #include <numeric>
 #include <set>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 #include "core/sched/size_limit.h"
 
 namespace deft::sched {

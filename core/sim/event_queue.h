@@ -1,6 +1,6 @@
 // The queue of events in virtual time. Events of the same time come in the order in which they were added.
 //
-//   events.add(at_us, Event::Kind::kComputeDone, node);
+//   events.add(at_us, QueuedEvent::Kind::kComputeDone, node);
 //   while (!events.empty()) handle(events.take());   // the earliest first
 #pragma once
 
@@ -12,7 +12,7 @@
 namespace deft::sim {
 
 // An end of some computing or sending.
-struct Event {
+struct QueuedEvent {
   enum class Kind : std::uint8_t { kComputeDone, kSendDone };
   double at_us;
   std::uint64_t number;  // counts all events, in the order in which they were added
@@ -23,24 +23,24 @@ struct Event {
 
 class EventQueue {
  public:
-  void add(double at_us, Event::Kind kind, std::uint32_t of, std::uint64_t version = 0) {
+  void add(double at_us, QueuedEvent::Kind kind, std::uint32_t of, std::uint64_t version = 0) {
     queue_.push({at_us, ++added_, kind, of, version});
   }
   [[nodiscard]] bool empty() const { return queue_.empty(); }
   [[nodiscard]] std::uint64_t added() const { return added_; }
-  Event take() {
-    const Event event = queue_.top();
+  QueuedEvent take() {
+    const QueuedEvent event = queue_.top();
     queue_.pop();
     return event;
   }
 
  private:
   struct Later {
-    bool operator()(const Event& a, const Event& b) const {
+    bool operator()(const QueuedEvent& a, const QueuedEvent& b) const {
       return std::tie(a.at_us, a.number) > std::tie(b.at_us, b.number);
     }
   };
-  std::priority_queue<Event, std::vector<Event>, Later> queue_;
+  std::priority_queue<QueuedEvent, std::vector<QueuedEvent>, Later> queue_;
   std::uint64_t added_ = 0;
 };
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::sim {
 
@@ -41,7 +41,7 @@ std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
 
 void LinkChannels::schedule(std::uint32_t channel, double now_us) {
   channels_[channel].since_us = now_us;
-  events_.add(now_us + channels_[channel].left_us * slowness(), Event::Kind::kSendDone, channel,
+  events_.add(now_us + channels_[channel].left_us * slowness(), QueuedEvent::Kind::kSendDone, channel,
               ++channels_[channel].version);
 }
 
@@ -90,7 +90,7 @@ void LinkChannels::start_ready(double now_us, const MayStart& may_start) {
   for (std::uint32_t channel = 0; channel < channels_.size(); ++channel) start_ready(channel, now_us, may_start);
 }
 
-std::optional<sched::Launch> LinkChannels::finish(const Event& event) {
+std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   Channel& channel = channels_[event.of];
   if (!channel.busy || event.version != channel.version) return std::nullopt;
   const sched::Launch launch = channel.queue.front().launch;

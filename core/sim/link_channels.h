@@ -12,7 +12,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/model/bucket_run.h"
+#include "core/model/buckets.h"
 #include "core/model/profile.h"
 #include "core/sched/scheduler.h"
 #include "core/sim/event_queue.h"
@@ -44,7 +44,7 @@ class LinkChannels {
   // Starts the first launch of each idle channel that may start.
   void start_ready(double now_us, const MayStart& may_start);
   // Takes the event of a send. Gives the launch that is done, or nothing if the event is out of date.
-  std::optional<sched::Launch> finish(const Event& event);
+  std::optional<sched::Launch> finish(const QueuedEvent& event);
   // The time when the running launch of `channel` began.
   [[nodiscard]] double started_us(std::uint32_t channel) const { return channels_[channel].started_us; }
 

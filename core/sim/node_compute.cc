@@ -4,7 +4,7 @@
 
 namespace deft::sim {
 
-NodeCompute::NodeCompute(const model::Profile& profile, const Node& node, std::uint64_t seed)
+NodeCompute::NodeCompute(const model::Profile& profile, const NodeSpeed& node, std::uint64_t seed)
     : profile_(profile), node_(node), random_(seed), gradients_(profile.buckets.size()) {}
 
 double NodeCompute::start(double now_us) {

@@ -18,7 +18,7 @@ namespace deft::sim {
 
 class NodeCompute {
  public:
-  NodeCompute(const model::Profile& profile, const Node& node, std::uint64_t seed);
+  NodeCompute(const model::Profile& profile, const NodeSpeed& node, std::uint64_t seed);
 
   [[nodiscard]] sched::Stage stage() const { return stage_; }
   [[nodiscard]] std::uint64_t step() const { return step_; }
@@ -36,7 +36,7 @@ class NodeCompute {
 
  private:
   const model::Profile& profile_;
-  Node node_;
+  NodeSpeed node_;
   std::mt19937_64 random_;
   sched::Stage stage_ = sched::Stage::kForward;
   std::uint64_t step_ = 0;

@@ -38,15 +38,15 @@ Result<void> check(const Options& options, std::size_t links) {
   if (!lost.empty() && (*lost.rbegin() >= links || lost.size() == links))
     return fail(ErrorKind::kInvalid, "the links that are lost do not exist, or none is left");
   if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
-  for (const Node& node : options.nodes)
+  for (const NodeSpeed& node : options.nodes)
     if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
       return fail(ErrorKind::kInvalid, "a node's slowdown must be at least 0.001 and its jitter 0 or more");
   return {};
 }
 
 // The leader, and one of each sort of the others: exact nodes of the same speed do the same at the same time.
-std::vector<Node> distinct_nodes(const std::vector<Node>& nodes) {
-  std::vector<Node> distinct{nodes.front()};
+std::vector<NodeSpeed> distinct_nodes(const std::vector<NodeSpeed>& nodes) {
+  std::vector<NodeSpeed> distinct{nodes.front()};
   std::map<double, bool> seen;
   if (nodes.front().jitter == 0) seen[nodes.front().slowdown] = true;
   for (std::size_t i = 1; i < nodes.size(); ++i)
@@ -78,9 +78,9 @@ class Simulation {
     stage_began(0);
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) try_start(node);
     while (!events_.empty() && !error_) {
-      const Event event = events_.take();
+      const QueuedEvent event = events_.take();
       now_us_ = event.at_us;
-      event.kind == Event::Kind::kComputeDone ? compute_done(event.of) : send_done(event);
+      event.kind == QueuedEvent::Kind::kComputeDone ? compute_done(event.of) : send_done(event);
       if (events_.added() > options_.max_events) keep(too_many_events());
     }
     if (!error_) check_finished();
@@ -179,7 +179,7 @@ class Simulation {
       if (!gate_.may_begin(node, mirrored(bucket), compute.step(), nodes_[kLeader].step())) return;
       if (node == kLeader) recorder_.applied(bucket, gate_.book().apply(mirrored(bucket), compute.step()));
     }
-    events_.add(compute.start(now_us_), Event::Kind::kComputeDone, node);
+    events_.add(compute.start(now_us_), QueuedEvent::Kind::kComputeDone, node);
   }
 
   void compute_done(std::uint32_t node) {
@@ -199,7 +199,7 @@ class Simulation {
     try_start(node);
   }
 
-  void send_done(const Event& event) {
+  void send_done(const QueuedEvent& event) {
     const double started_us = links_.started_us(event.of);
     const auto launch = links_.finish(event);
     if (!launch) return;

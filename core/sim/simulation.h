@@ -28,7 +28,7 @@
 namespace deft::sim {
 
 // How a node differs from the profile.
-struct Node {
+struct NodeSpeed {
   double slowdown = 1;  // its compute takes so many times as long as the profile says
   double jitter = 0;    // the relative standard deviation of each bucket's forward and backward
 };
@@ -37,7 +37,7 @@ struct Options {
   std::uint64_t steps = 200;
   std::uint64_t warmup_steps = 50;         // the first steps, which are not measured; fewer than `steps`
   double contention = 0;                   // if n links are busy at once, each is 1 + contention * (n - 1) times slower
-  std::vector<Node> nodes = {{}};          // the first node is the leader, whose events the scheduler sees
+  std::vector<NodeSpeed> nodes = {{}};     // the first node is the leader, whose events the scheduler sees
   std::uint64_t seed = 1;                  // seed of the jitter
   bool record = false;                     // true: keeps the timeline
   std::uint64_t max_events = 400'000'000;  // a run that needs more fails; so many take some minutes

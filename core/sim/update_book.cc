@@ -25,16 +25,16 @@ UpdateBook::Generation& UpdateBook::generation(Book& book, std::uint64_t number)
 
 Result<void> UpdateBook::decided(const sched::Update& update, std::uint64_t forward_step) {
   Book& book = books_.at(update.bucket);
-  const std::string name = "the update by " + of(update.bucket, update.generation);
+  const auto name = [&] { return "the update by " + of(update.bucket, update.generation); };  // only an error needs it
   if (update.first_step != book.next_step || update.last_step < update.first_step)
-    return fail(ErrorKind::kInternal, name + " merges steps " + std::to_string(update.first_step) + " to " +
+    return fail(ErrorKind::kInternal, name() + " merges steps " + std::to_string(update.first_step) + " to " +
                                           std::to_string(update.last_step) + ", the next step to merge is " +
                                           std::to_string(book.next_step));
   if (update.apply_step <= update.last_step || update.apply_step < forward_step)
-    return fail(ErrorKind::kInternal, name + " is due before step " + std::to_string(update.apply_step) +
+    return fail(ErrorKind::kInternal, name() + " is due before step " + std::to_string(update.apply_step) +
                                           ", which has begun already or whose gradients it needs");
   Generation& entry = generation(book, update.generation);
-  if (entry.update) return fail(ErrorKind::kInternal, name + " was decided twice");
+  if (entry.update) return fail(ErrorKind::kInternal, name() + " was decided twice");
   entry.update = update;
   book.next_step = update.last_step + 1;
   return {};

@@ -7,7 +7,7 @@
 // The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses by
 // an update, where the published model takes eta |G|^2. That gain scatters by as large a share of itself as |G|^2 does by
 // noise in the direction of G, which is the most that it can. |G|^2 itself decides whether staleness can be borne.
-// They begin after the first fast fall of the loss (preserve/warmup_detector.h). Reactor thread.
+// They begin after the first fast fall of the loss (preserve/loss_watch.h). Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +18,6 @@
 #include "core/preserve/loss_watch.h"
 #include "core/preserve/preserver.h"
 #include "core/preserve/trend.h"
-#include "core/preserve/warmup_detector.h"
 #include "daemon/wire/messages.h"
 
 namespace deft::daemon {

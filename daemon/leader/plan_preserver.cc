@@ -27,7 +27,7 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
 }
 
 plan::GuardedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
-                                        const preserve::Request& request, unsigned attempts, std::string note) {
+                                        const preserve::PlanRequest& request, unsigned attempts, std::string note) {
   decision_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
                attempts, std::move(note)};
   ratio_now_ = judgement.ratio;
@@ -78,9 +78,9 @@ Result<plan::GuardedPlan> PlanPreserver::judged(const Make& make, const plan::Li
                                                 const preserve::Walk& walk) {
   const TimeUs deadline = MonotonicClock::now() + patience_us_;
   std::optional<model::Plan> last;
-  preserve::Request asked{limits.capacity, limits.max_staleness_steps};
+  preserve::PlanRequest asked{limits.capacity, limits.max_staleness_steps};
   unsigned attempts = 0;
-  const auto planner = [&](const preserve::Request& request) -> Result<model::Plan> {
+  const auto planner = [&](const preserve::PlanRequest& request) -> Result<model::Plan> {
     if (last && MonotonicClock::now() > deadline)
       return fail(ErrorKind::kTimeout, "there was no time to try more plans");
     plan::Limits stricter = limits;

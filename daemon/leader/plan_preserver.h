@@ -55,7 +55,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk) const;
   Result<plan::GuardedPlan> unjudged(const Make& make, plan::Limits limits, std::string why);
   Result<plan::GuardedPlan> judged(const Make& make, const plan::Limits& limits, const preserve::Walk& walk);
-  plan::GuardedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::Request& request,
+  plan::GuardedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::PlanRequest& request,
                            unsigned attempts, std::string note);
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);

@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/model/bucket_run.h"
 #include "core/model/buckets.h"
 #include "core/model/tensors.h"
 

@@ -13,7 +13,7 @@
 
 #include "core/base/clock.h"
 #include "core/ipc/messages.h"
-#include "core/sched/step_time.h"
+#include "core/sched/step_timer.h"
 #include "core/shm/layout.h"
 #include "daemon/leader/scheduler_port.h"
 #include "daemon/node/leader_port.h"
@@ -36,7 +36,7 @@ class Measurements {
   const Membership& members_;
   LeaderPort& leader_;
   SchedulerPort* const scheduler_;
-  std::vector<sched::StepTime> steps_;  // by local index
+  std::vector<sched::StepTimer> steps_;  // by local index
   std::map<std::uint32_t, std::vector<std::optional<ipc::Statistics>>>
       statistics_;  // by group and local index: the newest
 };

@@ -17,7 +17,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/ipc/messages.h"
 #include "core/link/link.h"
 #include "core/model/tensors.h"

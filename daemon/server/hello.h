@@ -2,7 +2,7 @@
 #pragma once
 
 #include "core/base/status.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "daemon/node/worker_port.h"
 
 namespace deft::daemon {

@@ -10,7 +10,7 @@
 #include <unordered_map>
 
 #include "core/base/config.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "daemon/node/job.h"
 #include "daemon/server/session.h"
 #include "daemon/wire/version_gate.h"

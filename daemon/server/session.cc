@@ -25,7 +25,7 @@ ipc::Welcome welcome_message(const JobStart& start, std::uint64_t daemon_epoch) 
 
 }  // namespace
 
-Session::Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::Channel socket,
+Session::Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::MessageSocket socket,
                  std::uint64_t daemon_epoch)
     : reactor_(reactor),
       budget_(budget),
@@ -111,7 +111,7 @@ Result<void> Session::welcome(const JobStart& start) {
                                    std::span<const std::string_view>{}, std::as_bytes(std::span(start.node_of_rank)));
   if (auto ok = channel_.send(message, rings_->descriptors()); !ok) return ok;
   for (const WorkerLink& link : start.links.in_workers) {
-    ipc::Link announced;
+    ipc::LinkMessage announced;
     announced.link = link.number;
     const auto bytes = ipc::encode(announced, ipc::MessageKind::kLink,
                                    {link.spec.backend, link.spec.interface, link.spec.address, link.prefix});

@@ -12,7 +12,7 @@
 #include <memory>
 #include <string>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "daemon/base/memory_budget.h"
 #include "daemon/base/reactor.h"
 #include "daemon/node/worker_port.h"
@@ -36,7 +36,7 @@ class SessionHandler {
 
 class Session final : public WorkerPort, public CallbackOwner {
  public:
-  Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::Channel socket,
+  Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::MessageSocket socket,
           std::uint64_t daemon_epoch);
 
   Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full

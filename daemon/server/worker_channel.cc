@@ -18,7 +18,7 @@ constexpr std::size_t kMaxErrorBytes = 2000;  // of each of the three texts
 
 }  // namespace
 
-WorkerChannel::WorkerChannel(Reactor& reactor, ipc::Channel socket, Events events)
+WorkerChannel::WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, Events events)
     : reactor_(reactor), socket_(std::move(socket)), events_(std::move(events)) {}
 
 WorkerChannel::~WorkerChannel() { stop(); }

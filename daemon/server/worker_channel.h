@@ -13,7 +13,7 @@
 #include <span>
 #include <vector>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "daemon/base/reactor.h"
 
 namespace deft::daemon {
@@ -26,7 +26,7 @@ class WorkerChannel {
     std::function<void()> on_death;               // the socket or the process has ended
   };
 
-  WorkerChannel(Reactor& reactor, ipc::Channel socket, Events events);
+  WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, Events events);
   ~WorkerChannel();
   WorkerChannel(const WorkerChannel&) = delete;
   WorkerChannel& operator=(const WorkerChannel&) = delete;
@@ -51,7 +51,7 @@ class WorkerChannel {
   Result<void> flush();
 
   Reactor& reactor_;
-  ipc::Channel socket_;
+  ipc::MessageSocket socket_;
   Events events_;
   ipc::PeerIdentity peer_;
   shm::Descriptor process_;                  // pidfd

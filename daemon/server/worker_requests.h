@@ -11,7 +11,7 @@
 #include <memory>
 #include <optional>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/ipc/messages.h"
 #include "daemon/node/worker_port.h"
 #include "daemon/server/worker_channel.h"

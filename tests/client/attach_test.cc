@@ -99,7 +99,7 @@ TEST(Attach, AnotherProtocolVersionIsNamed) {
   ScriptedDaemon daemon([](Worker& worker) {
     worker.receive();
     auto bytes = ipc::encode(ipc::Welcome{}, ipc::MessageKind::kWelcome);
-    ipc::Header header;
+    ipc::MessageHeader header;
     std::memcpy(&header, bytes.data(), sizeof header);
     header.version = 99;
     std::memcpy(bytes.data(), &header, sizeof header);

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "core/client/deft.h"
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/ipc/wire.h"
 #include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"
@@ -27,7 +27,7 @@ inline constexpr TimeUs kPatienceUs = 10'000'000;
 // The daemon's end of one worker.
 class Worker {
  public:
-  explicit Worker(ipc::Channel channel) : channel_(std::move(channel)) {}
+  explicit Worker(ipc::MessageSocket channel) : channel_(std::move(channel)) {}
 
   ipc::Packet receive();  // the next message; empty: the worker has gone
   void send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
@@ -35,7 +35,7 @@ class Worker {
   void close() { channel_.close(); }
 
   // A link that the worker is to run: told right behind the welcome.
-  void announce(const ipc::Link& link, const std::vector<std::string_view>& texts) {
+  void announce(const ipc::LinkMessage& link, const std::vector<std::string_view>& texts) {
     links_.push_back(ipc::encode(link, ipc::MessageKind::kLink, texts));
   }
   // Answers HELLO: a world of `node_of.size()` workers.
@@ -79,7 +79,7 @@ class Worker {
   void ring() { worker_bell_->ring(); }
 
  private:
-  ipc::Channel channel_;
+  ipc::MessageSocket channel_;
   std::vector<std::vector<std::byte>> links_;
   std::optional<shm::Segment> control_, arena_, buffer_;
   std::optional<shm::ControlSegment> view_;

@@ -51,14 +51,14 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    daemon_ = ipc::Channel(shm::Descriptor(ends[0]));
+    daemon_ = ipc::MessageSocket(shm::Descriptor(ends[0]));
     auto segment = *shm::Segment::create("test-control", shm::kControlSegmentBytes);
     const auto view = shm::ControlSegment::format(segment, 1);
     submissions_.emplace(view.submission(), view.submission_records());
     completions_.emplace(view.completion(), view.completion_records());
     auto own_bell = *shm::Doorbell::create();
     worker_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(own_bell.descriptor())));
-    connection_.emplace(Attachment{ipc::Channel(shm::Descriptor(ends[1])),
+    connection_.emplace(Attachment{ipc::MessageSocket(shm::Descriptor(ends[1])),
                                    std::move(segment),
                                    view,
                                    *shm::Doorbell::create(),
@@ -79,7 +79,7 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
     if (completions_->push(record) == shm::Push::kWake) worker_bell_.ring();
   }
 
-  ipc::Channel daemon_;
+  ipc::MessageSocket daemon_;
   std::optional<shm::Consumer> submissions_;
   std::optional<shm::Producer> completions_;
   shm::Doorbell worker_bell_;

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::size_t kTensors = 4;
 constexpr std::uint32_t kLink = 5;
-const ipc::Link kAnnounced{.header = {}, .link = kLink};
+const ipc::LinkMessage kAnnounced{.header = {}, .link = kLink};
 
 shm::StartRecord start(std::uint64_t launch, std::uint64_t offset, std::uint64_t bytes) {
   return {.link = kLink, .launch = launch, .offset_bytes = offset, .bytes = bytes};

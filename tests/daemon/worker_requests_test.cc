@@ -38,8 +38,8 @@ class WorkerRequestsTest : public ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    far_ = ipc::Channel(shm::Descriptor(ends[0]));
-    channel_.emplace(reactor_, ipc::Channel(shm::Descriptor(ends[1])), WorkerChannel::Events{});
+    far_ = ipc::MessageSocket(shm::Descriptor(ends[0]));
+    channel_.emplace(reactor_, ipc::MessageSocket(shm::Descriptor(ends[1])), WorkerChannel::Events{});
     requests_.emplace(worker_, *channel_, memory_);
     requests_->serve(job_);
   }
@@ -88,7 +88,7 @@ class WorkerRequestsTest : public ::testing::Test {
   FakeWorker worker_;
   WorkerMemory memory_{budget_};
   std::shared_ptr<FakeJob> job_ = std::make_shared<FakeJob>();
-  ipc::Channel far_;
+  ipc::MessageSocket far_;
   std::optional<WorkerChannel> channel_;
   std::optional<WorkerRequests> requests_;
 };

@@ -61,7 +61,7 @@ class Daemon {
 };
 
 void require_answer(const std::string& path) {
-  auto channel = ipc::Channel::connect(path);
+  auto channel = ipc::MessageSocket::connect(path);
   if (!channel) die("the daemon takes no client: " + channel.error().message());
   if (!channel->send(ipc::encode(ipc::Text{}, ipc::MessageKind::kStatus))) die("the daemon takes no message");
   auto packet = channel->receive(MonotonicClock::now() + kAnswerUs);

@@ -22,7 +22,7 @@ void Bytes::copy_to(void* target, std::size_t bytes) {
 }
 
 HostileWorker::HostileWorker(const std::string& path, std::span<const std::uint8_t> data) : data_(data) {
-  if (auto channel = ipc::Channel::connect(path)) channel_ = std::move(*channel);
+  if (auto channel = ipc::MessageSocket::connect(path)) channel_ = std::move(*channel);
 }
 
 HostileWorker::~HostileWorker() {
@@ -59,9 +59,9 @@ void HostileWorker::send_message(Message message, ipc::MessageKind kind) {
 // A packet that is right in its header and nowhere else.
 void HostileWorker::send_rubbish() {
   std::array<std::byte, 256> packet{};
-  const std::size_t bytes = std::max<std::size_t>(data_.take<std::uint8_t>(), sizeof(ipc::Header));
-  const ipc::Header header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 19),
-                           static_cast<std::uint32_t>(bytes), ipc::kProtocolVersion};
+  const std::size_t bytes = std::max<std::size_t>(data_.take<std::uint8_t>(), sizeof(ipc::MessageHeader));
+  const ipc::MessageHeader header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 19),
+                                  static_cast<std::uint32_t>(bytes), ipc::kProtocolVersion};
   data_.copy_to(packet.data() + sizeof header, bytes - sizeof header);
   std::memcpy(packet.data(), &header, sizeof header);
   send(packet.data(), bytes);

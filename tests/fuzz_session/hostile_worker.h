@@ -9,7 +9,7 @@
 #include <span>
 #include <string>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "core/ipc/messages.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/layout.h"
@@ -57,7 +57,7 @@ class HostileWorker {
   void send_message(Message message, ipc::MessageKind kind);
 
   Bytes data_;
-  ipc::Channel channel_;
+  ipc::MessageSocket channel_;
   std::byte* control_ = nullptr;  // the control segment, mapped as a hostile client would
   shm::Doorbell daemon_bell_;
   std::uint32_t groups_ = 0;

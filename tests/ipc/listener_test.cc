@@ -7,7 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 #include "tests/ipc/scratch.h"
 
 namespace deft::ipc {
@@ -27,7 +27,7 @@ TEST_F(ListenerTest, AWorkerConnectsAndIsAccepted) {
   auto none = listener->accept();
   ASSERT_TRUE(none);
   EXPECT_FALSE(none->has_value());
-  auto worker = Channel::connect(path_);
+  auto worker = MessageSocket::connect(path_);
   ASSERT_TRUE(worker) << worker.error().message();
   auto accepted = listener->accept();
   ASSERT_TRUE(accepted && accepted->has_value());
@@ -54,7 +54,7 @@ TEST_F(ListenerTest, ASecondDaemonIsRefusedAndTheFirstIsNamed) {
   ASSERT_FALSE(second);
   EXPECT_EQ(second.error().kind, ErrorKind::kUnavailable);
   EXPECT_NE(second.error().what.find(std::to_string(getpid())), std::string::npos) << second.error().message();
-  EXPECT_TRUE(Channel::connect(path_)) << "the first one's socket is gone";
+  EXPECT_TRUE(MessageSocket::connect(path_)) << "the first one's socket is gone";
 }
 
 TEST_F(ListenerTest, TheFileOfAKilledDaemonIsReplaced) {
@@ -67,10 +67,10 @@ TEST_F(ListenerTest, TheFileOfAKilledDaemonIsReplaced) {
   waitpid(child, &status, 0);
   ASSERT_TRUE(WIFSIGNALED(status));
   ASSERT_TRUE(fs::exists(path_));
-  EXPECT_FALSE(Channel::connect(path_));
+  EXPECT_FALSE(MessageSocket::connect(path_));
   auto listener = Listener::bind(path_);
   ASSERT_TRUE(listener) << listener.error().message();
-  EXPECT_TRUE(Channel::connect(path_));
+  EXPECT_TRUE(MessageSocket::connect(path_));
 }
 
 TEST_F(ListenerTest, AFileThatIsNoSocketIsKept) {
@@ -90,7 +90,7 @@ TEST_F(ListenerTest, APathThatCannotBeNamesItself) {
 }
 
 TEST_F(ListenerTest, NoDaemonIsAnErrorThatSaysWhatToDo) {
-  auto channel = Channel::connect(path_);
+  auto channel = MessageSocket::connect(path_);
   ASSERT_FALSE(channel);
   EXPECT_EQ(channel.error().kind, ErrorKind::kUnavailable);
   EXPECT_NE(channel.error().what.find(path_), std::string::npos);

@@ -18,7 +18,7 @@ std::vector<std::byte> hello(const std::string& job = "job") {
 
 template <typename Change>
 std::vector<std::byte> changed(std::vector<std::byte> bytes, Change change) {
-  Header header;
+  MessageHeader header;
   std::memcpy(&header, bytes.data(), sizeof header);
   change(header);
   std::memcpy(bytes.data(), &header, sizeof header);
@@ -45,7 +45,7 @@ TEST(Wire, EmptyTextsAndTailsSurvive) {
 }
 
 TEST(Wire, AnotherVersionIsAMismatchThatNamesBoth) {
-  const auto bytes = changed(hello(), [](Header& header) { header.version = 77; });
+  const auto bytes = changed(hello(), [](MessageHeader& header) { header.version = 77; });
   auto message = decode<Hello>(bytes, MessageKind::kHello, 4);
   ASSERT_FALSE(message);
   EXPECT_EQ(message.error().kind, ErrorKind::kMismatch);
@@ -58,12 +58,12 @@ TEST(Wire, MaliciousHeadersAreViolations) {
     auto message = decode<Hello>(bytes, MessageKind::kHello, 4);
     return !message && message.error().kind == ErrorKind::kViolation;
   };
-  EXPECT_TRUE(refused(changed(hello(), [](Header& header) { header.magic = 1; })));
-  EXPECT_TRUE(refused(changed(hello(), [](Header& header) { header.bytes -= 1; })));
-  EXPECT_TRUE(refused(changed(hello(), [](Header& header) { header.bytes = ~0u; })));
-  EXPECT_TRUE(refused(changed(hello(), [](Header& header) { header.kind = MessageKind::kDeclare; })));
+  EXPECT_TRUE(refused(changed(hello(), [](MessageHeader& header) { header.magic = 1; })));
+  EXPECT_TRUE(refused(changed(hello(), [](MessageHeader& header) { header.bytes -= 1; })));
+  EXPECT_TRUE(refused(changed(hello(), [](MessageHeader& header) { header.bytes = ~0u; })));
+  EXPECT_TRUE(refused(changed(hello(), [](MessageHeader& header) { header.kind = MessageKind::kDeclare; })));
   EXPECT_TRUE(refused({}));
-  EXPECT_TRUE(refused(std::vector<std::byte>(sizeof(Header))));
+  EXPECT_TRUE(refused(std::vector<std::byte>(sizeof(MessageHeader))));
 }
 
 TEST(Wire, MaliciousStatisticsAreNamed) {

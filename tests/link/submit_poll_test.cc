@@ -6,7 +6,7 @@
 #include <random>
 #include <thread>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 #include "tests/link/backends.h"
 
 namespace deft::link::testing {

@@ -92,7 +92,7 @@ std::vector<TensorSpec> megabytes(std::initializer_list<std::uint64_t> sizes) {
   return tensors;
 }
 
-std::vector<std::uint32_t> counts(const std::vector<TensorSpec>& tensors, const Request& request) {
+std::vector<std::uint32_t> counts(const std::vector<TensorSpec>& tensors, const BucketingRequest& request) {
   std::vector<std::uint32_t> out;
   const auto buckets = cut_buckets(tensors, *model::lay_out(tensors, 1), request);
   for (const auto& bucket : buckets.value()) out.push_back(bucket.tensor_count);

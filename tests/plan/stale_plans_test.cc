@@ -1,5 +1,4 @@
 // Plans in which only the largest buckets are stale: what they promise, and that the simulator sees the same.
-#include "core/plan/stale_plans.h"
 
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>

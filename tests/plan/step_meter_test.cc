@@ -1,5 +1,5 @@
 // What the step meter makes of a step's stages and buckets.
-#include "core/sched/step_meter.h"
+#include "core/sched/profile_meter.h"
 
 #include <gtest/gtest.h>
 

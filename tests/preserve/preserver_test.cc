@@ -113,7 +113,7 @@ TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
   const Walk steep{
       .state = 0.01, .target = 0, .learning_rate = 0.01, .gradient_mean = 1, .gradient_deviation = 0.1, .batch = 1};
   EXPECT_TRUE(std::isinf(judge(plan_of({{0, 0, 5}}), steep).noise));
-  const Planner planner = [](const Request& request) -> Result<model::Plan> {
+  const Planner planner = [](const PlanRequest& request) -> Result<model::Plan> {
     return plan_of({{0, 0, 1 + std::min(4U, request.max_staleness_steps)}});
   };
   const auto preserved = preserve(planner, steep);
@@ -125,7 +125,7 @@ TEST(Preserver, refusesStalenessThatDivergesAndAsksForLess) {
 
 TEST(Preserver, givesUpAfterTenMoreAttemptsAndSaysSo) {
   unsigned calls = 0;
-  const Planner stubborn = [&](const Request&) -> Result<model::Plan> { return ++calls, plan_of({{0, 7, 8}}); };
+  const Planner stubborn = [&](const PlanRequest&) -> Result<model::Plan> { return ++calls, plan_of({{0, 7, 8}}); };
   const auto preserved = preserve(stubborn, kWalk, {}, MergeScale::kMean);
   ASSERT_TRUE(preserved);
   EXPECT_FALSE(preserved->judgement.accepted);
@@ -138,7 +138,7 @@ TEST(Preserver, moreCapacityBuysMoreUpdates) {
   auto profile = model::read_profile(std::string(DEFT_PROFILES) + "/vgg19_deft_table2.json");
   ASSERT_TRUE(profile);
   profile = model::with_links(*profile, {"nccl"});
-  const auto planner = [&](const Request& request) {
+  const auto planner = [&](const PlanRequest& request) {
     plan::Limits limits;
     limits.capacity = request.capacity;
     limits.max_staleness_steps = request.max_staleness_steps;
@@ -155,7 +155,7 @@ TEST(Preserver, moreCapacityBuysMoreUpdates) {
 }
 
 TEST(Preserver, namesWhatItCannotJudge) {
-  const Planner planner = [](const Request&) -> Result<model::Plan> { return plan_of({{0, 0, 1}}); };
+  const Planner planner = [](const PlanRequest&) -> Result<model::Plan> { return plan_of({{0, 0, 1}}); };
   const auto says = [&](Walk walk) { return preserve(planner, walk).error().message(); };
   EXPECT_NE(says({}).find("not above its target"), std::string::npos);
   Walk walk = kWalk;

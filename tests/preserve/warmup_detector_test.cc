@@ -1,5 +1,5 @@
 // When the first fast fall of a loss is over.
-#include "core/preserve/warmup_detector.h"
+#include "core/preserve/loss_watch.h"
 
 #include <gtest/gtest.h>
 

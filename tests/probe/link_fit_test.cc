@@ -1,5 +1,5 @@
 // The fit behind `deft probe`: it finds what made the samples, and its errors say how well.
-#include "core/model/link_fit.h"
+#include "core/model/link_costs.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -9,7 +9,7 @@
 #include <set>
 
 #include "core/base/policy_traits.h"
-#include "core/model/bucket_run.h"
+#include "core/model/buckets.h"
 #include "core/sched/profile_meter.h"
 #include "core/sched/scheduler.h"
 

@@ -204,7 +204,8 @@ RC_GTEST_PROP(EveryPolicy, KeepsTheInvariants, ()) {
 Options hard_options(std::uint32_t links, bool may_lose) {
   Options options;
   options.nodes.resize(*rc::gen::inRange<std::size_t>(1, 5));
-  for (Node& node : options.nodes) node = {*rc::gen::element(1.0, 1.0, 1.3, 3.0), *rc::gen::element(0.0, 0.05, 0.3)};
+  for (NodeSpeed& node : options.nodes)
+    node = {*rc::gen::element(1.0, 1.0, 1.3, 3.0), *rc::gen::element(0.0, 0.05, 0.3)};
   options.seed = *rc::gen::inRange<std::uint64_t>(1, 1000);
   options.contention = *rc::gen::element(0.0, 0.0, 0.5);
   for (std::uint32_t link = 0; link < links; ++link)

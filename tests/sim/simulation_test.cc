@@ -101,14 +101,14 @@ TEST(Simulation, AllNodesWaitForTheSlowest) {
 TEST(Simulation, ThousandsOfAlikeNodesCostNoMoreThanOne) {
   const auto profile = vgg19({"nccl"});
   const auto one = run(profile, "bytescheduler");
-  const auto many = run(profile, "bytescheduler", {.nodes = std::vector<Node>(5000)});
+  const auto many = run(profile, "bytescheduler", {.nodes = std::vector<NodeSpeed>(5000)});
   EXPECT_EQ(one.events, many.events);
   EXPECT_EQ(one.step_us, many.step_us);
 }
 
 TEST(Simulation, JitterIsRepeatableAndMakesThePackOfNodesSlower) {
   const auto profile = vgg19({"nccl"});
-  Options options{.nodes = std::vector<Node>(8, Node{1, 0.1})};
+  Options options{.nodes = std::vector<NodeSpeed>(8, NodeSpeed{1, 0.1})};
   const double first_us = run(profile, "fifo", options).step_us;
   EXPECT_EQ(first_us, run(profile, "fifo", options).step_us);
   options.seed = 99;

@@ -4,7 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::link::gloo_backend {
 namespace {

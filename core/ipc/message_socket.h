@@ -1,7 +1,7 @@
 // A unix SOCK_SEQPACKET socket that carries the messages of messages.h, for both sides.
 //
-//   worker:  auto channel = Channel::connect(path);  channel->send(bytes);  auto packet = channel->receive(deadline_us);
-//   daemon:  auto listener = Listener::bind(path);    auto channel = listener->accept();   channel->try_receive();
+//   worker:  auto socket = MessageSocket::connect(path);  socket->send(bytes);  auto packet = socket->receive(deadline_us);
+//   daemon:  auto listener = Listener::bind(path);    auto socket = listener->accept();   socket->try_receive();
 //
 // Every descriptor is CLOEXEC, every send is MSG_NOSIGNAL, and a truncated control message is an error. One thread at a time.
 #pragma once
@@ -34,13 +34,13 @@ struct PeerIdentity {
 };
 
 // One end of a connection. It owns the socket.
-class Channel {
+class MessageSocket {
  public:
-  Channel() = default;
-  explicit Channel(shm::Descriptor socket) : socket_(std::move(socket)) {}
+  MessageSocket() = default;
+  explicit MessageSocket(shm::Descriptor socket) : socket_(std::move(socket)) {}
 
   // kUnavailable if no daemon listens; the error names the path and says what to do.
-  static Result<Channel> connect(const std::string& path);
+  static Result<MessageSocket> connect(const std::string& path);
 
   // Sends one packet. kLost if the peer is gone. If the peer's queue is full, a blocking socket waits, and a non-blocking
   // one gives kExhausted.
@@ -71,8 +71,8 @@ class Listener {
   Listener& operator=(Listener&&) noexcept = default;
   ~Listener();
 
-  // The next connection, or nothing if there is none. Never waits, and neither do the channels that it gives.
-  Result<std::optional<Channel>> accept();
+  // The next connection, or nothing if there is none. Never waits, and neither do the sockets that it gives.
+  Result<std::optional<MessageSocket>> accept();
   [[nodiscard]] int descriptor() const { return socket_.get(); }
 
  private:

@@ -1,6 +1,6 @@
 // Measures how long a worker's steps take, without its waiting.
 //
-//   StepTime time;
+//   StepTimer time;
 //   time.stage_began(stage, step, now_us, waited_us);   // the event of Scheduler
 //   time.usual_us()                                      // 0 until a step has ended
 //
@@ -22,7 +22,7 @@ namespace deft::sched {
 // The value that two thirds of `values` exceed; 0 if there are no values.
 double lower_third(std::vector<double> values);
 
-class StepTime {
+class StepTimer {
  public:
   static constexpr std::size_t kKept = 32;  // steps that are kept; shorter steps show after a third of them
 

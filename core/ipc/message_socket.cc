@@ -1,4 +1,4 @@
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 
 #include <poll.h>
 #include <sys/socket.h>
@@ -45,7 +45,7 @@ void take_descriptors(msghdr& message, Packet& packet) {
 
 }  // namespace
 
-Result<Channel> Channel::connect(const std::string& path) {
+Result<MessageSocket> MessageSocket::connect(const std::string& path) {
   auto address = UnixAddress::of(path);
   if (!address) return tl::unexpected(address.error());
   shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
@@ -55,10 +55,10 @@ Result<Channel> Channel::connect(const std::string& path) {
     result = ::connect(socket.get(), address->get(), address->bytes());
   } while (result != 0 && errno == EINTR);
   if (result != 0) return not_connected(path, errno);
-  return Channel(std::move(socket));
+  return MessageSocket(std::move(socket));
 }
 
-Result<void> Channel::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
+Result<void> MessageSocket::send(std::span<const std::byte> bytes, std::span<const int> descriptors) {
   if (descriptors.size() > kMaxDescriptors || bytes.empty() || bytes.size() > kMaxMessageBytes)
     return fail(ErrorKind::kInvalid, "a message of " + std::to_string(bytes.size()) + " bytes cannot be sent",
                 "shorten the name that it carries");
@@ -88,7 +88,7 @@ Result<void> Channel::send(std::span<const std::byte> bytes, std::span<const int
   return failed(ErrorKind::kExhausted, "cannot send a message", errno);
 }
 
-Result<Packet> Channel::receive(TimeUs deadline_us) {
+Result<Packet> MessageSocket::receive(TimeUs deadline_us) {
   while (true) {
     auto packet = try_receive();
     if (!packet) return tl::unexpected(packet.error());
@@ -101,7 +101,7 @@ Result<Packet> Channel::receive(TimeUs deadline_us) {
   }
 }
 
-Result<std::optional<Packet>> Channel::try_receive() {
+Result<std::optional<Packet>> MessageSocket::try_receive() {
   Packet packet;
   packet.bytes.resize(kMaxMessageBytes);
   iovec piece{packet.bytes.data(), packet.bytes.size()};
@@ -127,7 +127,7 @@ Result<std::optional<Packet>> Channel::try_receive() {
   return std::optional<Packet>(std::move(packet));
 }
 
-Result<PeerIdentity> Channel::peer() const {
+Result<PeerIdentity> MessageSocket::peer() const {
   ucred credentials{};
   socklen_t bytes = sizeof credentials;
   if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)

@@ -1,4 +1,4 @@
-#include "core/sched/step_time.h"
+#include "core/sched/step_timer.h"
 
 #include <algorithm>
 
@@ -11,7 +11,7 @@ double lower_third(std::vector<double> values) {
   return *third;
 }
 
-bool StepTime::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+bool StepTimer::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
   if (stage == Stage::kBackward) {
     if (step == step_) waited_us_ = waited_us;
     return false;
@@ -27,8 +27,8 @@ bool StepTime::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeU
   return ends;
 }
 
-double StepTime::newest_us() const { return ended() == 0 ? 0 : steps_us_.newest(); }
+double StepTimer::newest_us() const { return ended() == 0 ? 0 : steps_us_.newest(); }
 
-double StepTime::usual_us() const { return lower_third({steps_us_.begin(), steps_us_.end()}); }
+double StepTimer::usual_us() const { return lower_third({steps_us_.begin(), steps_us_.end()}); }
 
 }  // namespace deft::sched

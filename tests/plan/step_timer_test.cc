@@ -1,5 +1,5 @@
 // What a worker's steps take it, from the stages that it tells.
-#include "core/sched/step_time.h"
+#include "core/sched/step_timer.h"
 
 #include <gtest/gtest.h>
 
@@ -8,7 +8,7 @@ namespace {
 
 // Steps of 10 ms, of which forward takes 4; the worker waits for `waits_us` in each stage.
 struct Stages : testing::Test {
-  StepTime time;
+  StepTimer time;
   TimeUs now = 5'000'000;
 
   // How many steps have ended meanwhile.

@@ -1,4 +1,4 @@
-#include "core/ipc/channel.h"
+#include "core/ipc/message_socket.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,12 +30,12 @@ class ChannelTest : public ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    a_ = Channel(shm::Descriptor(ends[0]));
-    b_ = Channel(shm::Descriptor(ends[1]));
+    a_ = MessageSocket(shm::Descriptor(ends[0]));
+    b_ = MessageSocket(shm::Descriptor(ends[1]));
   }
   Result<Packet> receive() { return b_.receive(MonotonicClock::now() + kSoon); }
 
-  Channel a_, b_;
+  MessageSocket a_, b_;
 };
 
 TEST_F(ChannelTest, PacketsKeepTheirBoundsAndOrder) {
