@@ -13,8 +13,7 @@
 #include <memory>
 
 #include "core/link/backends.h"
-#include "core/link/mpi/factory.h"
-#include "core/link/nccl/factory.h"
+#include "core/link/factories.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"
 #include "tools/daemon_status.h"

@@ -1,10 +1,8 @@
 #include <string>
 
 #include "core/link/backends.h"
-#include "core/link/gloo/factory.h"
+#include "core/link/factories.h"
 #include "core/link/link.h"
-#include "core/link/mpi/factory.h"
-#include "core/link/ps/factory.h"
 
 namespace deft::link {
 

@@ -1,7 +1,6 @@
 #include "core/link/backends.h"
+#include "core/link/factories.h"
 #include "core/link/link.h"
-#include "core/link/nccl/factory.h"
-#include "core/link/tcp/factory.h"
 
 namespace deft::link {
 

@@ -8,7 +8,7 @@ namespace deft::daemon {
 namespace {
 
 JobIdentity identity_of(const WorkerPort& first) {
-  const Attachment& a = first.attachment();
+  const WorkerHello& a = first.hello();
   return {a.job, first.peer().uid, a.world, a.local_size, a.leader};
 }
 
@@ -38,7 +38,7 @@ std::string Job::leader_name() const {
 }
 
 Result<void> Job::attach(WorkerPort& worker) {
-  auto wishes = job_settings(context_.config, worker.attachment().settings);
+  auto wishes = job_settings(context_.config, worker.hello().settings);
   if (!wishes) return tl::unexpected(wishes.error());
   if (auto ok = members_.admit(worker, *wishes); !ok) return ok;
   if (auto ok = members_.attach(worker); !ok) {

@@ -48,14 +48,14 @@ Result<void> Membership::admit(const WorkerPort& worker, const JobSettings& wish
   for (const auto& [name, value] : ours)
     if (theirs.at(name) != value)
       return fail(ErrorKind::kMismatch,
-                  "rank " + std::to_string(worker.attachment().rank) + " sets '" + name + "' to '" + theirs.at(name) +
+                  "rank " + std::to_string(worker.hello().rank) + " sets '" + name + "' to '" + theirs.at(name) +
                       "', the others on this node to '" + value + "'",
                   "give all workers the same settings");
   return {};
 }
 
 Result<void> Membership::attach(WorkerPort& worker) {
-  const Attachment& a = worker.attachment();
+  const WorkerHello& a = worker.hello();
   const std::string who = "rank " + std::to_string(a.rank);
   if (a.world != identity_.world)
     return fail(ErrorKind::kMismatch,
@@ -108,7 +108,7 @@ void Membership::mark_left(std::span<const std::uint32_t> ranks) {
 bool Membership::all_left() const { return std::ranges::all_of(workers_, &Worker::left); }
 
 std::optional<std::size_t> Membership::index_of(const WorkerPort& worker) const {
-  const std::size_t index = worker.attachment().local_rank;
+  const std::size_t index = worker.hello().local_rank;
   if (index >= workers_.size() || workers_[index].port != &worker) return std::nullopt;
   return index;
 }

@@ -27,7 +27,8 @@
 
 namespace deft::daemon {
 
-struct Attachment {  // what a worker said of itself in HELLO
+// What a worker said about itself in HELLO.
+struct WorkerHello {
   std::string job, leader, settings, version;
   std::uint32_t rank = 0, world = 1, local_rank = 0, local_size = 1;
 };
@@ -68,7 +69,7 @@ struct JobStart {  // what a worker learns when its job runs
 class WorkerPort {
  public:
   virtual ~WorkerPort() = default;
-  [[nodiscard]] virtual const Attachment& attachment() const = 0;
+  [[nodiscard]] virtual const WorkerHello& hello() const = 0;
   [[nodiscard]] virtual const ipc::PeerIdentity& peer() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;  // "rank 3 (pid 4711)"
 

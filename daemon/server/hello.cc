@@ -38,7 +38,7 @@ Result<void> check_settings(std::string settings) {
   return check_text(settings, kMaxSettingsBytes, "the job's settings");
 }
 
-Result<void> check_texts(const Attachment& hello) {
+Result<void> check_texts(const WorkerHello& hello) {
   if (auto ok = check_name(hello.job, ipc::kMaxJobNameBytes, "the job's name"); !ok) {
     ok.error().fix = "set DEFT_JOB";
     return ok;
@@ -50,16 +50,16 @@ Result<void> check_texts(const Attachment& hello) {
 
 }  // namespace
 
-Result<Attachment> read_hello(const ipc::Packet& packet) {
-  auto hello = ipc::decode<ipc::Hello>(packet.bytes, ipc::MessageKind::kHello, 4);
-  if (!hello) return tl::unexpected(hello.error());
-  if (auto ok = check_place(hello->fixed); !ok) return tl::unexpected(ok.error());
-  const auto& fixed = hello->fixed;
-  auto& texts = hello->texts;
-  Attachment attachment{std::move(texts[0]), std::move(texts[1]), std::move(texts[2]), std::move(texts[3]),
-                        fixed.rank,          fixed.world,         fixed.local_rank,    fixed.local_size};
-  if (auto ok = check_texts(attachment); !ok) return tl::unexpected(ok.error());
-  return attachment;
+Result<WorkerHello> read_hello(const ipc::Packet& packet) {
+  auto message = ipc::decode<ipc::Hello>(packet.bytes, ipc::MessageKind::kHello, 4);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = check_place(message->fixed); !ok) return tl::unexpected(ok.error());
+  const auto& fixed = message->fixed;
+  auto& texts = message->texts;
+  WorkerHello hello{std::move(texts[0]), std::move(texts[1]), std::move(texts[2]), std::move(texts[3]),
+                    fixed.rank,          fixed.world,         fixed.local_rank,    fixed.local_size};
+  if (auto ok = check_texts(hello); !ok) return tl::unexpected(ok.error());
+  return hello;
 }
 
 }  // namespace deft::daemon

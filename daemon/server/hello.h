@@ -13,6 +13,6 @@ inline constexpr std::uint32_t kMaxLocalSize = 4096;
 inline constexpr std::size_t kMaxSettingsBytes = 8192;
 
 // kViolation for a packet that is no HELLO; kInvalid, with the field's name, for a value that no worker can have.
-Result<Attachment> read_hello(const ipc::Packet& packet);
+Result<WorkerHello> read_hello(const ipc::Packet& packet);
 
 }  // namespace deft::daemon

@@ -98,17 +98,17 @@ void Server::accept() {
 
 std::shared_ptr<Job> Server::job_for(Session& session, Result<void>& result) {
   const auto it = std::find_if(jobs_.begin(), jobs_.end(), [&](const auto& job) {
-    return job->members().identity().name == session.attachment().job && job->members().state() != JobState::kEnded &&
+    return job->members().identity().name == session.hello().job && job->members().state() != JobState::kEnded &&
            job->members().left().empty();
   });
   if (it != jobs_.end()) return *it;
-  auto settings = job_settings(config_, session.attachment().settings);
+  auto settings = job_settings(config_, session.hello().settings);
   if (!settings) {
     result = tl::unexpected(settings.error());
     return nullptr;
   }
-  LOG(INFO) << "[" << session.attachment().job << "] " << session.describe() << " begins a job of "
-            << session.attachment().world << " workers, " << session.attachment().local_size << " here";
+  LOG(INFO) << "[" << session.hello().job << "] " << session.describe() << " begins a job of " << session.hello().world
+            << " workers, " << session.hello().local_size << " here";
   jobs_.push_back(std::make_shared<Job>(context_, session, std::move(*settings)));
   return jobs_.back();
 }

@@ -46,7 +46,7 @@ void Session::serve(const std::weak_ptr<JobPort>& job) {
 }
 
 std::string Session::describe() const {
-  return (attached_ ? "rank " + std::to_string(attachment_.rank) : std::string("a client")) + " (pid " +
+  return (attached_ ? "rank " + std::to_string(hello_.rank) : std::string("a client")) + " (pid " +
          std::to_string(peer().pid) + ")";
 }
 
@@ -88,9 +88,9 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
 
 Result<void> Session::on_hello(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "it attached twice");
-  auto attachment = read_hello(packet);
-  if (!attachment) return tl::unexpected(attachment.error());
-  attachment_ = std::move(*attachment);
+  auto hello = read_hello(packet);
+  if (!hello) return tl::unexpected(hello.error());
+  hello_ = std::move(*hello);
   attached_ = true;
   if (auto ok = channel_.watch_process(); !ok) return ok;
   if (!closed_) handler_.session_attached(*this);

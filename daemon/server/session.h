@@ -53,7 +53,7 @@ class Session final : public WorkerPort, public CallbackOwner {
   void close(const Error& reason) override { end(reason, false); }
   void callback_failed(const Error& error) override { drop(error); }
 
-  [[nodiscard]] const Attachment& attachment() const override { return attachment_; }
+  [[nodiscard]] const WorkerHello& hello() const override { return hello_; }
   [[nodiscard]] const ipc::PeerIdentity& peer() const override { return channel_.peer(); }
   [[nodiscard]] bool closed() const { return closed_; }
   [[nodiscard]] std::string describe() const override;
@@ -75,7 +75,7 @@ class Session final : public WorkerPort, public CallbackOwner {
   WorkerRequests requests_;
   std::unique_ptr<RingPump> rings_;  // null: the job does not run yet
   std::weak_ptr<JobPort> job_;
-  Attachment attachment_;
+  WorkerHello hello_;
   bool attached_ = false;
   bool closed_ = false;
 };

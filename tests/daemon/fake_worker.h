@@ -23,7 +23,7 @@ struct FakeWorker final : WorkerPort {
     identity.uid = 7;
   }
 
-  [[nodiscard]] const Attachment& attachment() const override { return attached; }
+  [[nodiscard]] const WorkerHello& hello() const override { return attached; }
   [[nodiscard]] const ipc::PeerIdentity& peer() const override { return identity; }
   [[nodiscard]] std::string describe() const override { return "rank " + std::to_string(attached.rank); }
   Result<void> welcome(const JobStart& start) override {
@@ -45,7 +45,7 @@ struct FakeWorker final : WorkerPort {
   }
   void close(const Error& reason) override { closed.push_back(reason); }
 
-  Attachment attached;
+  WorkerHello attached;
   ipc::PeerIdentity identity;
   std::optional<Error> arena_error;  // what the next arena fails with
   std::vector<JobStart> starts;

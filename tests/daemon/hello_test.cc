@@ -18,7 +18,7 @@ struct Said {
   std::string job = "job", leader = "host:1", settings = "policy=fifo\nlinks=gloo\n", version = "0.1";
 };
 
-Result<Attachment> read(const Said& said) {
+Result<WorkerHello> read(const Said& said) {
   ipc::Packet packet;
   packet.bytes =
       ipc::encode(said.numbers, ipc::MessageKind::kHello, {said.job, said.leader, said.settings, said.version});
@@ -26,17 +26,17 @@ Result<Attachment> read(const Said& said) {
 }
 
 std::string refusal(const Said& said) {
-  const auto attachment = read(said);
-  return attachment ? "" : attachment.error().what;
+  const auto hello = read(said);
+  return hello ? "" : hello.error().what;
 }
 
 TEST(Hello, AWorkerThatTellsTheTruth) {
-  const auto attachment = read({});
-  ASSERT_TRUE(attachment) << attachment.error().message();
-  EXPECT_EQ(attachment->job, "job");
-  EXPECT_EQ(attachment->settings, "policy=fifo\nlinks=gloo\n");
-  EXPECT_EQ(attachment->world, 4u);
-  EXPECT_EQ(attachment->local_size, 2u);
+  const auto hello = read({});
+  ASSERT_TRUE(hello) << hello.error().message();
+  EXPECT_EQ(hello->job, "job");
+  EXPECT_EQ(hello->settings, "policy=fifo\nlinks=gloo\n");
+  EXPECT_EQ(hello->world, 4u);
+  EXPECT_EQ(hello->local_size, 2u);
 }
 
 TEST(Hello, TheLargestJobIsTakenAndNoneAboveIt) {

@@ -11,8 +11,8 @@
 #include <thread>
 
 #include "core/link/backends.h"
+#include "core/link/factories.h"
 #include "core/link/mpi/environment.h"
-#include "core/link/mpi/factory.h"
 #include "core/link/rendezvous.h"
 #include "tests/link/backends.h"
 

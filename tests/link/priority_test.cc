@@ -140,12 +140,12 @@ TEST(NextToFinish, TheOldestIsNotOvertakenForEver) {
   EXPECT_EQ(next_to_finish(rounds, kOvertakes + 1), std::nullopt);
 }
 
-RC_GTEST_PROP(Outbox, GivesTheMostUrgentOfEqualsTheFirstAndLosesNothing, ()) {
-  Outbox outbox;
-  std::vector<Header> waiting;
+RC_GTEST_PROP(AnswerQueue, GivesTheMostUrgentOfEqualsTheFirstAndLosesNothing, ()) {
+  AnswerQueue outbox;
+  std::vector<PsHeader> waiting;
   std::uint64_t added = 0, sent = 0, taken = 0;
   const auto add = [&] {
-    Header header;
+    PsHeader header;
     header.round = added++;
     header.priority = *rc::gen::inRange(0U, 4U);
     outbox.add(header, zmq::message_t(header.round));
@@ -155,7 +155,7 @@ RC_GTEST_PROP(Outbox, GivesTheMostUrgentOfEqualsTheFirstAndLosesNothing, ()) {
     const auto answer = outbox.next();
     RC_ASSERT(answer.has_value() == (!waiting.empty() && sent - taken < kAnswersAhead));
     if (!answer) return;
-    const auto first = std::ranges::min_element(waiting, {}, &Header::priority);  // the first of equals
+    const auto first = std::ranges::min_element(waiting, {}, &PsHeader::priority);  // the first of equals
     RC_ASSERT(answer->header.round == first->round);
     RC_ASSERT(answer->payload.size() == first->round);
     waiting.erase(first);
@@ -173,8 +173,8 @@ RC_GTEST_PROP(Outbox, GivesTheMostUrgentOfEqualsTheFirstAndLosesNothing, ()) {
   RC_ASSERT(!outbox.next_of_all());
 }
 
-TEST(Outbox, TakesNoWordOfAnswersThatItDidNotGive) {
-  Outbox outbox;
+TEST(AnswerQueue, TakesNoWordOfAnswersThatItDidNotGive) {
+  AnswerQueue outbox;
   EXPECT_FALSE(outbox.taken(1));
   outbox.add({}, {});
   EXPECT_FALSE(outbox.taken(1));

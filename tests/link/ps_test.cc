@@ -190,7 +190,7 @@ class Hostile {
     socket_.set(zmq::sockopt::rcvtimeo, 2000);
     socket_.connect("tcp://" + server);
   }
-  void say(const ps_backend::Header& header, const std::string& payload) {
+  void say(const ps_backend::PsHeader& header, const std::string& payload) {
     say(std::string(reinterpret_cast<const char*>(&header), sizeof header), payload);
   }
   void say(const std::string& first, const std::string& payload) {
@@ -213,21 +213,21 @@ class Hostile {
 };
 
 TEST(ParameterServer, ALinkThatBreaksTheProtocolHarmsNoOther) {
-  using ps_backend::Header;
   using ps_backend::Kind;
+  using ps_backend::PsHeader;
   const ServerProcess server;
   on_links(make_group(2, std::make_shared<MemoryStore>()), server.address(), [&](std::uint32_t node, auto link) {
     ASSERT_TRUE(link) << link.error().message();
     ASSERT_OK(sum(**link, 100'000));
     if (node == 0) {
       Hostile hostile(server.address());
-      hostile.say(std::string(sizeof(Header), '\x7f'), "rubbish");
+      hostile.say(std::string(sizeof(PsHeader), '\x7f'), "rubbish");
       hostile.say(std::string(), std::string(500'000, 'x'));
-      Header push;
+      PsHeader push;
       push.kind = Kind::kPush;
       push.bytes = 8;
       hostile.say(push, "12345678");  // without a hello
-      Header hello;
+      PsHeader hello;
       hello.kind = Kind::kHello;
       hello.node = 7;
       hello.nodes = 3;
@@ -248,7 +248,7 @@ TEST(ParameterServer, ANodeThatIsThereAlreadyIsRefusedAndTheOthersGoOn) {
     ASSERT_TRUE(link) << link.error().message();
     if (node == 0) {
       Hostile second(server.address());
-      ps_backend::Header hello;
+      ps_backend::PsHeader hello;
       hello.kind = ps_backend::Kind::kHello;
       hello.node = 1;
       hello.nodes = 2;
@@ -267,7 +267,7 @@ TEST(Segmenter, GivesAllServersEqualBytesAndKeepsSmallThingsWhole) {
     for (const std::size_t bytes :
          {std::size_t{100}, std::size_t{1} << 20, std::size_t{30'000}, std::size_t{17'500'000}, std::size_t{4},
           std::size_t{3'000'001}, std::size_t{64} << 20}) {
-      std::vector<ps_backend::Segment> segments;
+      std::vector<ps_backend::PsSegment> segments;
       spread.cut(1000, bytes, ps_backend::kNoOwner, segments);
       std::size_t next = 1000;
       for (const auto& segment : segments) {

@@ -17,22 +17,22 @@ using ::testing::IsEmpty;
 
 struct Told {
   std::uint32_t node;
-  Header header;
+  PsHeader header;
   std::string payload;
 };
 
 class ChannelTest : public ::testing::Test {
  protected:
   void begin(std::uint32_t nodes) {
-    channel =
-        std::make_unique<ServedLink>(nodes, [this](std::uint32_t node, const Header& header, zmq::message_t& payload) {
-          told.push_back({node, header, payload.to_string()});
-        });
+    channel = std::make_unique<ServedLink>(nodes,
+                                           [this](std::uint32_t node, const PsHeader& header, zmq::message_t& payload) {
+                                             told.push_back({node, header, payload.to_string()});
+                                           });
     for (std::uint32_t node = 0; node < nodes; ++node) ASSERT_TRUE(channel->join(node, nodes));
     told.clear();
   }
-  static Header shape(std::uint64_t round, std::uint32_t segment, std::size_t bytes) {
-    Header header;
+  static PsHeader shape(std::uint64_t round, std::uint32_t segment, std::size_t bytes) {
+    PsHeader header;
     header.kind = Kind::kPush;
     header.round = round;
     header.segment = segment;
@@ -73,7 +73,7 @@ class ChannelTest : public ::testing::Test {
 TEST_F(ChannelTest, WelcomesAllWhenTheLastOneComes) {
   std::vector<std::pair<std::uint32_t, Kind>> said;
   ServedLink meeting(
-      2, [&](std::uint32_t node, const Header& header, zmq::message_t&) { said.emplace_back(node, header.kind); });
+      2, [&](std::uint32_t node, const PsHeader& header, zmq::message_t&) { said.emplace_back(node, header.kind); });
   ASSERT_TRUE(meeting.join(1, 2));
   EXPECT_THAT(said, ElementsAre(std::pair{1U, Kind::kPresent}));
   ASSERT_TRUE(meeting.join(0, 2));
@@ -120,7 +120,7 @@ TEST_F(ChannelTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
 TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
   begin(2);
   const auto push_urgent = [&](std::uint32_t node, std::uint64_t round, std::uint32_t priority, std::uint64_t taken) {
-    Header header = shape(round, 0, 4);
+    PsHeader header = shape(round, 0, 4);
     header.priority = priority;
     header.taken = taken;
     const float value = 1;
@@ -191,7 +191,7 @@ TEST_F(ChannelTest, ALatePushOfAFinishedRoundIsRefused) {
 
 TEST_F(ChannelTest, AnOwnersBytesGoToAllOthersOnceAllAreReady) {
   begin(3);
-  Header header = shape(0, 0, 4);
+  PsHeader header = shape(0, 0, 4);
   header.owner = 1;
   const float value = 42;
   channel->push(0, header, {});
@@ -218,7 +218,7 @@ TEST_F(ChannelTest, WhoLeavesFailsTheOthersOnceAndByName) {
 }
 
 TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
-  const auto refusal = [&](const Header& header, std::size_t payload) {
+  const auto refusal = [&](const PsHeader& header, std::size_t payload) {
     begin(2);
     channel->push(1, header, zmq::message_t(payload));
     return failure();
@@ -227,7 +227,7 @@ TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
   EXPECT_THAT(refusal(shape(0, 0, 6), 6), HasSubstr("of an unknown type or operation"));
   EXPECT_THAT(refusal(shape(0, 0, 0), 0), HasSubstr("0 bytes at once"));
   EXPECT_THAT(refusal(shape(0, 0, kMaxSegmentBytes + 4), kMaxSegmentBytes + 4), HasSubstr("bytes at once"));
-  Header header = shape(0, 0, 4);
+  PsHeader header = shape(0, 0, 4);
   header.owner = 2;
   EXPECT_THAT(refusal(header, 0), HasSubstr("for a node that does not exist"));
   header = shape(0, 0, 4);

@@ -121,9 +121,9 @@ RC_GTEST_PROP(BruteForce, NoPlanOfWholeBucketsIsTwoPercentBetter, ()) {
   }
 }
 
-// Up to 8 buckets cut in any way: where staleness is allowed no step is shorter than compute, and no update ratio of up to three
-// steps can be faster than the links' limit. The limit knows no latency of cuts: a update ratio within 1 % of it is not counted.
-RC_GTEST_PROP(Bounds, NoRhythmOfThreeStepsIsTwoPercentFaster, ()) {
+// Up to 8 buckets cut in any way. With staleness the shortest step is compute, and no update ratio of up to three steps can be
+// faster than the links' limit. The limit does not count the latencies of cuts, so an update ratio within 1 % of it is left out.
+RC_GTEST_PROP(Bounds, NoUpdateRatioOfThreeStepsIsTwoPercentFaster, ()) {
   const auto profile = any_profile({.most_buckets = 8, .most_links = 2, .most_coverage = 2.9});
   const auto plan = find_plan(profile, exact_limits(16));
   RC_ASSERT(plan.has_value());

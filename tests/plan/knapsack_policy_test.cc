@@ -30,8 +30,8 @@ TEST(KnapsackPolicy, vgg19TakesTheComputeTimeOnTwoLinks) {
   EXPECT_GE(outcome->updates_per_step, 0.93 * plan::update_rate_limit(vgg19()));
 }
 
-// A part lasts 2 ms on this link, and the first bucket that forward needs, too large for the express way, is the last one
-// that backward produces.
+// A part lasts 2 ms on this link, and the first bucket that forward needs, too large for the priority channel, is the last
+// one that backward produces.
 TEST(KnapsackPolicy, whatForwardNeedsFirstWaitsForNoPart) {
   model::Profile profile;
   profile.buckets = {{"conv", 40'000, 12'000, 20'000, {}}, {"fc", 28'000'000, 2'000, 2'000, {}}};

@@ -138,17 +138,28 @@ RC_GTEST_PROP(PlanSwitch, ALostLinkIsLeftAtOnceBeThePlanGivenOrMade, ()) {
   driver.flush();
 }
 
-RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
-  const auto buckets = *rc::gen::inRange<std::size_t>(1, 8);
-  Driver driver(small_setup(buckets, *rc::gen::inRange<std::size_t>(1, 3)));
-  const auto steps = *rc::gen::inRange(1, 120);
+// Steps with links that change now and then, and with flushes at any step.
+void run_steps(Driver& driver, int steps) {
   const auto flush_every = *rc::gen::inRange(1, 40);
   for (int step = 0; step < steps; ++step) {
     driver.step();
-    if (step % 30 == 29) driver.change_links(*rc::gen::element(20.0, 100.0, 400.0));
+    if (step % 30 == 29) driver.change_links(*rc::gen::element(20.0, 100.0, 150.0, 400.0));
     if (*rc::gen::inRange(0, flush_every) == 0) driver.flush();
   }
   driver.flush();
+}
+
+// In each case one training whose buckets are alike, and one whose largest bucket is stale while the others are fresh.
+RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
+  Driver alike(small_setup(*rc::gen::inRange<std::size_t>(1, 8), *rc::gen::inRange<std::size_t>(1, 3)));
+  run_steps(alike, *rc::gen::inRange(1, 120));
+  Setup setup = small_setup(*rc::gen::inRange<std::size_t>(3, 8), *rc::gen::inRange<std::size_t>(1, 3));
+  setup.buckets[1].bytes = 400'000;
+  setup.limits.fresh_tolerance = 0.05;
+  Driver mixed(setup);
+  mixed.change_links(200);
+  run_steps(mixed, 90);
+  RC_TAG(mixed.mixed() > 0 ? "with stale buckets" : "without");
 }
 
 // After eight measured steps there is a plan, and another one when the links have become far too slow for it.
@@ -160,23 +171,6 @@ RC_GTEST_PROP(PlanSwitch, ComesWithTheFirstProfileAndWithAChangedLink, ()) {
   driver.change_links(0.1);
   for (int step = 0; step < 60; ++step) driver.step();
   RC_ASSERT(driver.switches() == first + 1);
-}
-
-// The same where the largest bucket is late and the others are not.
-RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhereBucketsHaveDatesOfTheirOwn, ()) {
-  Setup setup = small_setup(*rc::gen::inRange<std::size_t>(3, 8), *rc::gen::inRange<std::size_t>(1, 3));
-  setup.buckets[1].bytes = 400'000;
-  setup.limits.fresh_tolerance = 0.05;
-  Driver driver(setup);
-  driver.change_links(200);
-  const auto flush_every = *rc::gen::inRange(2, 40);
-  for (int step = 0; step < 90; ++step) {
-    driver.step();
-    if (step == 40) driver.change_links(*rc::gen::element(100.0, 150.0, 400.0));
-    if (*rc::gen::inRange(0, flush_every) == 0) driver.flush();
-  }
-  driver.flush();
-  RC_TAG(driver.mixed() > 0 ? "with late buckets" : "without");
 }
 
 }  // namespace

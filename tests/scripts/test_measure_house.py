@@ -50,8 +50,22 @@ def test_what_is_wrong_is_counted(tmp_path):
     found = measure(tmp_path)
     assert found["classes over 20 methods or 12 members"] == "1"
     assert found["type names with several definitions"] == "1"
+    assert found["type names with several meanings"] == "1"
     assert found["import circles"] == "2"
     assert found["files under 50 lines in core and daemon"] == "3 of 5"
+
+
+def test_a_name_with_one_meaning_is_not_counted(tmp_path):
+    small_tree(tmp_path)
+    write(tmp_path, "core/model/b.h", "class Table {\n  struct Request { int x; };\n};\n")  # Table::Request
+    write(tmp_path, "core/model/b.cc", "namespace {\nstruct Request { int x; };\n}  // namespace\n")
+    write(tmp_path, "core/ipc/messages.h", "struct Request { int x; };\n")
+    for backend in ("gloo", "tcp"):
+        write(tmp_path, f"core/link/{backend}/link_impl.h", f"namespace {backend} {{\nclass LinkImpl {{}};\n}}\n")
+    write(tmp_path, "plugins/python/deft/session.py", "class Request:\n    pass\n")
+    found = measure(tmp_path)
+    assert found["type names with several definitions"] == "2"  # Request and LinkImpl
+    assert found["type names with several meanings"] == "0"
 
 
 def test_the_longest_function_is_named(tmp_path):

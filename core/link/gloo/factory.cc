@@ -1,4 +1,4 @@
-#include "core/link/gloo/factory.h"
+#include "core/link/factories.h"
 
 #include "core/link/gloo/link_impl.h"
 

@@ -1,4 +1,4 @@
-#include "core/link/mpi/factory.h"
+#include "core/link/factories.h"
 
 #include <algorithm>
 #include <array>

@@ -1,6 +1,6 @@
 // The NCCL link of a build without nccl.h or the CUDA headers: it says so.
+#include "core/link/factories.h"
 #include "core/link/nccl/built.h"
-#include "core/link/nccl/factory.h"
 
 namespace deft::link::nccl_backend {
 

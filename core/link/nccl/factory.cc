@@ -1,4 +1,4 @@
-#include "core/link/nccl/factory.h"
+#include "core/link/factories.h"
 
 #include "core/link/nccl/link_impl.h"
 

@@ -13,7 +13,7 @@ void keep(void* /*data*/, void* /*hint*/) {}
 
 }  // namespace
 
-Connection::Connection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us)
+ServerConnection::ServerConnection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us)
     : address_(std::move(address)),
       dealer_(context, zmq::socket_type::dealer),
       monitor_(context, zmq::socket_type::pair) {
@@ -32,12 +32,12 @@ Connection::Connection(zmq::context_t& context, std::string address, std::uint32
   dealer_.connect("tcp://" + address_);
 }
 
-void Connection::hello(const Header& header, const std::string& link) {
+void ServerConnection::hello(const PsHeader& header, const std::string& link) {
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
   dealer_.send(zmq::buffer(link), zmq::send_flags::none);
 }
 
-void Connection::push(Header header, std::byte* data, std::size_t bytes) {
+void ServerConnection::push(PsHeader header, std::byte* data, std::size_t bytes) {
   header.taken = told_ = taken_;
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
   zmq::message_t payload;
@@ -46,17 +46,17 @@ void Connection::push(Header header, std::byte* data, std::size_t bytes) {
   ++unanswered_;
 }
 
-void Connection::tell_taken() {
+void ServerConnection::tell_taken() {
   const std::uint64_t untold = taken_ - told_;
   if (ended_ || untold < kAnswersAhead / 2 || untold + unanswered_ <= kAnswersAhead) return;
-  Header header;
+  PsHeader header;
   header.kind = Kind::kTaken;
   header.taken = told_ = taken_;
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
   dealer_.send(zmq::message_t(), zmq::send_flags::none);
 }
 
-std::optional<Connection::Message> Connection::receive() {
+std::optional<ServerConnection::Message> ServerConnection::receive() {
   zmq::message_t first, payload;
   while (dealer_.recv(first, zmq::recv_flags::dontwait)) {
     int frames = 1;
@@ -84,7 +84,7 @@ std::optional<Connection::Message> Connection::receive() {
   return std::nullopt;
 }
 
-void Connection::on_notice(const Header& header, const zmq::message_t& payload) {
+void ServerConnection::on_notice(const PsHeader& header, const zmq::message_t& payload) {
   const auto* bytes = payload.data<std::uint8_t>();
   switch (header.kind) {
     case Kind::kPresent: present_.assign(bytes, bytes + payload.size()); return;
@@ -96,7 +96,7 @@ void Connection::on_notice(const Header& header, const zmq::message_t& payload) 
   }
 }
 
-std::vector<std::uint32_t> Connection::absent() const {
+std::vector<std::uint32_t> ServerConnection::absent() const {
   std::vector<std::uint32_t> nodes;
   for (std::uint32_t node = 0; node < present_.size(); ++node)
     if (present_[node] == 0) nodes.push_back(node);
@@ -104,7 +104,7 @@ std::vector<std::uint32_t> Connection::absent() const {
 }
 
 // What the server sent before it went is taken first: receive() must have been called after the event.
-void Connection::check_alive() {
+void ServerConnection::check_alive() {
   zmq::message_t frame;
   bool disconnected = false;
   while (monitor_.recv(frame, zmq::recv_flags::dontwait)) disconnected = true;

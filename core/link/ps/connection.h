@@ -14,22 +14,22 @@
 
 namespace deft::link::ps_backend {
 
-class Connection {
+class ServerConnection {
  public:
   // Begins to connect; ZeroMQ goes on trying.
-  Connection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us);
+  ServerConnection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us);
 
   [[nodiscard]] const std::string& address() const { return address_; }
-  void hello(const Header& header, const std::string& link);
+  void hello(const PsHeader& header, const std::string& link);
 
   // The bytes are not copied: they must stay until the answer has come or the connection is closed.
-  void push(Header header, std::byte* data, std::size_t bytes);
+  void push(PsHeader header, std::byte* data, std::size_t bytes);
   // Tells the server how many results were taken since the last push, if the server may wait for that.
   void tell_taken();
 
   // Takes one message, if there is one. kResult is for the caller; all others are dealt with here.
   struct Message {
-    Header header;
+    PsHeader header;
     zmq::message_t payload;
   };
   std::optional<Message> receive();
@@ -45,7 +45,7 @@ class Connection {
   [[nodiscard]] std::size_t unanswered() const { return unanswered_; }
 
  private:
-  void on_notice(const Header& header, const zmq::message_t& payload);
+  void on_notice(const PsHeader& header, const zmq::message_t& payload);
 
   const std::string address_;
   zmq::socket_t dealer_;

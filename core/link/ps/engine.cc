@@ -40,7 +40,7 @@ Result<void> check_same_servers(const LinkSpec& spec, const LinkGroup& group) {
   return {};
 }
 
-Error not_welcome(const Connection& connection) {
+Error not_welcome(const ServerConnection& connection) {
   if (!connection.answered()) {
     return {ErrorKind::kTimeout,
             "the parameter server " + connection.address() + " does not answer",
@@ -90,14 +90,14 @@ Result<std::unique_ptr<Engine>> Engine::connect(const LinkSpec& spec, const Link
 Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGroup& group) {
   try {
     context_ = std::make_unique<zmq::context_t>(1);
-    Header header;
+    PsHeader header;
     header.kind = Kind::kHello;
     header.node = node_;
     header.nodes = nodes_;
     for (const std::string& server : servers) {
       Route route;
       route.server = static_cast<std::uint32_t>(routes_.size());
-      route.connection = std::make_unique<Connection>(*context_, server, route.server, group.silence_us);
+      route.connection = std::make_unique<ServerConnection>(*context_, server, route.server, group.silence_us);
       route.connection->hello(header, group.prefix);
       routes_.push_back(std::move(route));
     }
@@ -110,9 +110,9 @@ Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGro
 
 Result<void> Engine::await_welcome(const LinkGroup& group) {
   while (true) {
-    const Connection* missing = nullptr;
+    const ServerConnection* missing = nullptr;
     for (Route& route : routes_) {
-      Connection& connection = *route.connection;
+      ServerConnection& connection = *route.connection;
       while (connection.receive()) continue;  // no result can be due
       connection.check_alive();
       if (connection.welcome()) continue;  // a failure since then is the first operation's
@@ -176,7 +176,7 @@ Result<void> Engine::guarded(Work work) {
   return result;
 }
 
-Result<void> Engine::start(std::uint64_t id, std::byte* data, std::vector<Segment> segments, const Header& shape) {
+Result<void> Engine::start(std::uint64_t id, std::byte* data, std::vector<PsSegment> segments, const PsHeader& shape) {
   return guarded([&] {
     Round& round = rounds_.emplace_back();
     round.id = id;
@@ -246,8 +246,8 @@ void Engine::push_what_fits(Route& route) {
     Round& round = rounds_[*place];
     Share& share = route.shares[*place];
     const std::uint32_t number = share.segments[share.pushed++];
-    const Segment& segment = round.segments[number];
-    Header header = round.header;
+    const PsSegment& segment = round.segments[number];
+    PsHeader header = round.header;
     header.segment = number;
     header.bytes = segment.bytes;
     header.owner = segment.owner;
@@ -258,11 +258,11 @@ void Engine::push_what_fits(Route& route) {
 }
 
 // False for what was not asked for.
-bool Engine::take(Route& route, const Connection::Message& message) {
+bool Engine::take(Route& route, const ServerConnection::Message& message) {
   const auto round = std::ranges::find(rounds_, message.header.round, [](const Round& r) { return r.header.round; });
   const std::uint32_t number = message.header.segment;
   if (round == rounds_.end() || number >= round->segments.size() || !round->asked[number]) return false;
-  const Segment& segment = round->segments[number];
+  const PsSegment& segment = round->segments[number];
   const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
   if (segment.server != route.server || message.payload.size() != bytes) return false;
   if (bytes > 0) std::memcpy(round->data + segment.offset, message.payload.data(), bytes);

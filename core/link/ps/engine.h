@@ -35,7 +35,7 @@ class Engine {
   // and dtype and op if it reduces. await() takes results, in place, and pushes on for all requests, until one may end (see
   // priority.h), and gives its id; or nothing after an interrupt(). After an error of either no data is touched any more and
   // all connections are closed.
-  Result<void> start(std::uint64_t id, std::byte* data, std::vector<Segment> segments, const Header& shape);
+  Result<void> start(std::uint64_t id, std::byte* data, std::vector<PsSegment> segments, const PsHeader& shape);
   Result<std::optional<std::uint64_t>> await();
 
   // Any thread.
@@ -50,14 +50,14 @@ class Engine {
   struct Round {
     std::uint64_t id = 0;  // of the request
     std::byte* data = nullptr;
-    std::vector<Segment> segments;
-    Header header;            // of its pushes
+    std::vector<PsSegment> segments;
+    PsHeader header;          // of its pushes
     std::size_t missing = 0;  // results
     std::vector<bool> asked;  // by segment: pushed and not answered
   };
   struct Route {  // the traffic through one server
     std::uint32_t server = 0;
-    std::unique_ptr<Connection> connection;
+    std::unique_ptr<ServerConnection> connection;
     std::vector<Share> shares;  // of each round in flight
   };
 
@@ -70,7 +70,7 @@ class Engine {
   Result<void> move_on();
   void push_what_fits(Route& route);
   Result<void> take_results(Route& route);
-  bool take(Route& route, const Connection::Message& message);
+  bool take(Route& route, const ServerConnection::Message& message);
   Result<void> look_after(Route& route);
   void wait(TimeUs timeout_us);
   void close();

@@ -1,4 +1,4 @@
-#include "core/link/ps/factory.h"
+#include "core/link/factories.h"
 
 #include "core/link/ps/link_impl.h"
 

@@ -9,10 +9,10 @@ LinkImpl::LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr
     : Link(spec.name(), group, kDepth), engine_(std::move(engine)) {}
 
 Result<void> LinkImpl::start(const WorkRequest& request) {
-  Header shape;
+  PsHeader shape;
   shape.priority = request.priority;
   shape.total = request.bytes();
-  std::vector<Segment> segments;
+  std::vector<PsSegment> segments;
   Segmenter& segmenter = engine_->segmenter();
   if (request.reduces()) {
     shape.dtype = static_cast<std::uint8_t>(request.dtype);

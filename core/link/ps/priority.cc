@@ -35,22 +35,22 @@ std::optional<std::size_t> next_to_finish(std::span<const Ending> rounds, std::u
   return std::nullopt;
 }
 
-void Outbox::add(const Header& header, zmq::message_t payload) {
+void AnswerQueue::add(const PsHeader& header, zmq::message_t payload) {
   waiting_.emplace(std::pair{header.priority, added_++}, Answer{header, std::move(payload)});
 }
 
-std::optional<Outbox::Answer> Outbox::next() {
+std::optional<AnswerQueue::Answer> AnswerQueue::next() {
   if (sent_ - taken_ >= kAnswersAhead) return std::nullopt;
   return next_of_all();
 }
 
-std::optional<Outbox::Answer> Outbox::next_of_all() {
+std::optional<AnswerQueue::Answer> AnswerQueue::next_of_all() {
   if (waiting_.empty()) return std::nullopt;
   ++sent_;
   return std::move(waiting_.extract(waiting_.begin()).mapped());
 }
 
-bool Outbox::taken(std::uint64_t count) {
+bool AnswerQueue::taken(std::uint64_t count) {
   if (count < taken_ || count > sent_) return false;
   taken_ = count;
   return true;

@@ -44,13 +44,13 @@ std::optional<std::size_t> next_to_finish(std::span<const Ending> rounds, std::u
 
 // A server's answers to one link. At most kAnswersAhead answers are on their way. Of the answers that wait, the most urgent one
 // leaves first; of equals the older answer leaves first.
-class Outbox {
+class AnswerQueue {
  public:
   struct Answer {
-    Header header;
+    PsHeader header;
     zmq::message_t payload;
   };
-  void add(const Header& header, zmq::message_t payload);
+  void add(const PsHeader& header, zmq::message_t payload);
   // An answer that may leave now.
   std::optional<Answer> next();
   // An answer, however many are on their way: results from before a failure still count.

@@ -18,7 +18,7 @@ std::size_t segment_bytes(std::size_t bytes, std::size_t servers) {
 
 }  // namespace
 
-void Segmenter::cut(std::size_t offset, std::size_t bytes, std::uint32_t owner, std::vector<Segment>& segments) {
+void Segmenter::cut(std::size_t offset, std::size_t bytes, std::uint32_t owner, std::vector<PsSegment>& segments) {
   const std::size_t size = segment_bytes(bytes, load_.size());
   for (std::size_t done = 0; done < bytes; done += size) {
     const auto least = std::ranges::min_element(load_);

@@ -7,7 +7,7 @@
 
 namespace deft::link::ps_backend {
 
-struct Segment {
+struct PsSegment {
   std::size_t offset = 0;  // bytes
   std::size_t bytes = 0;
   std::uint32_t owner = 0;   // the node whose bytes all get, or kNoOwner
@@ -20,7 +20,7 @@ class Segmenter {
 
   // Appends the segments of `bytes` bytes at `offset`; each but the last is a multiple of 64 bytes. A segment goes to the
   // server that was given the fewest bytes so far: small requests stay whole, and all servers get equal shares in time.
-  void cut(std::size_t offset, std::size_t bytes, std::uint32_t owner, std::vector<Segment>& segments);
+  void cut(std::size_t offset, std::size_t bytes, std::uint32_t owner, std::vector<PsSegment>& segments);
 
  private:
   std::vector<std::uint64_t> load_;

@@ -8,7 +8,7 @@ namespace {
 
 std::string name_of(std::uint32_t node) { return "node " + std::to_string(node); }
 
-std::string describe(const Header& header) {
+std::string describe(const PsHeader& header) {
   std::string text = std::to_string(header.bytes) + " bytes of " + std::to_string(header.total);
   if (header.owner != kNoOwner) return text + " from " + name_of(header.owner);
   const auto dtype = static_cast<model::DType>(header.dtype);
@@ -19,8 +19,8 @@ bool is_rounded_once(model::DType dtype) { return dtype == model::DType::kFloat1
 
 }  // namespace
 
-Header failed_header(const Error& error) {
-  Header header;
+PsHeader failed_header(const Error& error) {
+  PsHeader header;
   header.kind = Kind::kFailed;
   header.error = static_cast<std::uint8_t>(error.kind);
   return header;
@@ -42,7 +42,7 @@ Result<void> ServedLink::join(std::uint32_t node, std::uint32_t nodes) {
   tell_present();
   if (present_ < nodes_) return {};
   started_ = true;
-  Header header;
+  PsHeader header;
   header.kind = Kind::kWelcome;
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     zmq::message_t nothing;
@@ -52,7 +52,7 @@ Result<void> ServedLink::join(std::uint32_t node, std::uint32_t nodes) {
 }
 
 void ServedLink::tell_present() {
-  Header header;
+  PsHeader header;
   header.kind = Kind::kPresent;
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     if (!members_[n].here) continue;
@@ -84,7 +84,7 @@ void ServedLink::fail_all(const Error& error) {
 }
 
 // Why a push cannot be taken; empty if it can.
-std::string ServedLink::fault(std::uint32_t node, const Header& header, std::size_t payload) const {
+std::string ServedLink::fault(std::uint32_t node, const PsHeader& header, std::size_t payload) const {
   const bool brings = header.owner == kNoOwner || header.owner == node;
   if (!started_) return "before all links were here";
   if (header.bytes == 0 || header.bytes > kMaxSegmentBytes) return std::to_string(header.bytes) + " bytes at once";
@@ -104,11 +104,11 @@ std::string ServedLink::fault(std::uint32_t node, const Header& header, std::siz
   return {};
 }
 
-bool ServedLink::same_shape(const Header& a, const Header& b) {
+bool ServedLink::same_shape(const PsHeader& a, const PsHeader& b) {
   return a.bytes == b.bytes && a.total == b.total && a.owner == b.owner && a.dtype == b.dtype && a.op == b.op;
 }
 
-ServedLink::Slot& ServedLink::slot_for(std::uint32_t node, const Header& header) {
+ServedLink::Slot& ServedLink::slot_for(std::uint32_t node, const PsHeader& header) {
   const auto [it, added] = slots_.try_emplace({header.round, header.segment});
   Slot& slot = it->second;
   if (added) {
@@ -130,7 +130,7 @@ void ServedLink::taken(std::uint32_t node, std::uint64_t count) {
             {}});
 }
 
-void ServedLink::push(std::uint32_t node, const Header& header, zmq::message_t payload) {
+void ServedLink::push(std::uint32_t node, const PsHeader& header, zmq::message_t payload) {
   taken(node, header.taken);
   if (failed_) return;
   const std::string wrong = fault(node, header, payload.size());
@@ -183,7 +183,7 @@ void ServedLink::sum_what_is_here(Slot& slot) {
 }
 
 void ServedLink::complete(Slot& slot) {
-  Header header = slot.shape;
+  PsHeader header = slot.shape;
   header.kind = Kind::kResult;
   zmq::message_t& result = slot.parts[header.owner == kNoOwner ? 0 : header.owner];
   for (std::uint32_t n = 0; n < nodes_; ++n) {

@@ -21,7 +21,7 @@ namespace deft::link::ps_backend {
 
 class ServedLink {
  public:
-  using Send = std::function<void(std::uint32_t node, const Header& header, zmq::message_t& payload)>;
+  using Send = std::function<void(std::uint32_t node, const PsHeader& header, zmq::message_t& payload)>;
 
   ServedLink(std::uint32_t nodes, Send send);
 
@@ -29,7 +29,7 @@ class ServedLink {
   Result<void> join(std::uint32_t node, std::uint32_t nodes);
   // `node` is gone: the others wait in vain.
   void leave(std::uint32_t node);
-  void push(std::uint32_t node, const Header& header, zmq::message_t payload);
+  void push(std::uint32_t node, const PsHeader& header, zmq::message_t payload);
   // `node` has taken `count` results altogether, as every push says too.
   void taken(std::uint32_t node, std::uint64_t count);
 
@@ -39,7 +39,7 @@ class ServedLink {
  private:
   using Key = std::pair<std::uint64_t, std::uint32_t>;  // round, segment
   struct Slot {
-    Header shape;
+    PsHeader shape;
     std::uint32_t first_node = 0;  // that gave the shape
     std::vector<zmq::message_t> parts;
     std::vector<bool> came;
@@ -49,12 +49,12 @@ class ServedLink {
   struct Member {
     bool here = false;
     std::map<std::uint64_t, std::uint32_t> last;  // segment that it pushed of each of the last rounds
-    Outbox outbox;
+    AnswerQueue outbox;
   };
 
-  [[nodiscard]] std::string fault(std::uint32_t node, const Header& header, std::size_t payload) const;
-  [[nodiscard]] static bool same_shape(const Header& a, const Header& b);
-  Slot& slot_for(std::uint32_t node, const Header& header);
+  [[nodiscard]] std::string fault(std::uint32_t node, const PsHeader& header, std::size_t payload) const;
+  [[nodiscard]] static bool same_shape(const PsHeader& a, const PsHeader& b);
+  Slot& slot_for(std::uint32_t node, const PsHeader& header);
   static void sum_what_is_here(Slot& slot);
   void complete(Slot& slot);
   void answer(std::uint32_t node);
@@ -73,6 +73,6 @@ class ServedLink {
 };
 
 // The message that tells a node that the link has failed.
-Header failed_header(const Error& error);
+PsHeader failed_header(const Error& error);
 
 }  // namespace deft::link::ps_backend

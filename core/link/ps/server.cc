@@ -125,7 +125,7 @@ void Server::on_message(const std::string& peer, const zmq::message_t& first, zm
   if (header->kind == Kind::kTaken) link.taken(member->second.node, header->taken);
 }
 
-void Server::on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload) {
+void Server::on_hello(const std::string& peer, const PsHeader& header, const zmq::message_t& payload) {
   const std::string name = payload.to_string();
   if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || name.empty() ||
       name.size() > kMaxLinkName || stop_.begun) {
@@ -139,10 +139,10 @@ void Server::on_hello(const std::string& peer, const Header& header, const zmq::
   auto& link = links_[name];
   const bool added = link == nullptr;
   if (added) {
-    link = std::make_unique<ServedLink>(header.nodes,
-                                        [this, name](std::uint32_t node, const Header& message, zmq::message_t& bytes) {
-                                          send_to_member(name, node, message, bytes);
-                                        });
+    link = std::make_unique<ServedLink>(
+        header.nodes, [this, name](std::uint32_t node, const PsHeader& message, zmq::message_t& bytes) {
+          send_to_member(name, node, message, bytes);
+        });
   }
   members_[peer] = {name, header.node};
   const auto before = peers_.find({name, header.node});
@@ -163,7 +163,7 @@ void Server::refuse(const std::string& peer, const Error& error) {
   send(peer, failed_header(error), payload);
 }
 
-bool Server::send(const std::string& peer, const Header& header, zmq::message_t& payload) {
+bool Server::send(const std::string& peer, const PsHeader& header, zmq::message_t& payload) {
   try {
     router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
     router_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
@@ -174,7 +174,7 @@ bool Server::send(const std::string& peer, const Header& header, zmq::message_t&
   }
 }
 
-void Server::send_to_member(const std::string& link, std::uint32_t node, const Header& header,
+void Server::send_to_member(const std::string& link, std::uint32_t node, const PsHeader& header,
                             zmq::message_t& payload) {
   const auto peer = peers_.find({link, node});
   if (peer != peers_.end() && !send(peer->second, header, payload)) gone_.push_back(peer->second);
@@ -191,7 +191,7 @@ void Server::watch_connections() {
 
 // Of one link, or of all where none is named.
 void Server::find_the_gone(const std::string& link) {
-  const Header ping;
+  const PsHeader ping;
   for (const auto& [peer, member] : members_) {
     if (!link.empty() && member.link != link) continue;
     zmq::message_t nothing;

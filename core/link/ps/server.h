@@ -48,9 +48,9 @@ class Server {
   Result<void> listen();
   bool receive_one();
   void on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload);
-  void on_hello(const std::string& peer, const Header& header, const zmq::message_t& payload);
-  bool send(const std::string& peer, const Header& header, zmq::message_t& payload);
-  void send_to_member(const std::string& link, std::uint32_t node, const Header& header, zmq::message_t& payload);
+  void on_hello(const std::string& peer, const PsHeader& header, const zmq::message_t& payload);
+  bool send(const std::string& peer, const PsHeader& header, zmq::message_t& payload);
+  void send_to_member(const std::string& link, std::uint32_t node, const PsHeader& header, zmq::message_t& payload);
   void refuse(const std::string& peer, const Error& error);
   void watch_connections();
   void find_the_gone(const std::string& link);

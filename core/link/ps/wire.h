@@ -1,5 +1,5 @@
 // The messages between a ps link and its servers, over ZeroMQ (DEALER on the link's side, ROUTER on the server's). Each is
-// a Header and a payload frame.
+// a PsHeader and a payload frame.
 //
 // From the link of `node` of `nodes`:
 //   kHello    the first one of a connection; payload: the link's name, which all links of the group share
@@ -54,7 +54,7 @@ enum class Kind : std::uint16_t {
   kTaken = 8,
 };
 
-struct Header {
+struct PsHeader {
   std::uint32_t magic = kMagic;
   std::uint16_t version = kVersion;
   Kind kind = Kind::kPing;
@@ -72,13 +72,13 @@ struct Header {
   std::uint8_t unused = 0;
   std::uint32_t priority = 0;  // 0: the most urgent
 };
-static_assert(sizeof(Header) == 64 && std::is_trivially_copyable_v<Header>);
+static_assert(sizeof(PsHeader) == 64 && std::is_trivially_copyable_v<PsHeader>);
 
 // The header in a frame; nothing if the frame is none. The caller checks the version. In a header of another version, the
 // fields up to `kind` can be read: they never move.
-inline std::optional<Header> header_of(const zmq::message_t& frame) {
-  Header header;
-  if (frame.size() < offsetof(Header, node)) return std::nullopt;
+inline std::optional<PsHeader> header_of(const zmq::message_t& frame) {
+  PsHeader header;
+  if (frame.size() < offsetof(PsHeader, node)) return std::nullopt;
   std::memcpy(&header, frame.data(), std::min(frame.size(), sizeof header));
   if (header.magic != kMagic || (header.version == kVersion && frame.size() != sizeof header)) return std::nullopt;
   return header;

@@ -1,4 +1,4 @@
-#include "core/link/tcp/factory.h"
+#include "core/link/factories.h"
 
 #include "core/link/tcp/link_impl.h"
 
