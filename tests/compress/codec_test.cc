@@ -13,6 +13,11 @@ namespace {
 
 constexpr Slice kSlice{.job = 77, .generation = 5, .first = 512};
 constexpr std::size_t kSizes[] = {1, 2, 255, 256, 257, 1000, 4096 + 17};
+#ifdef DEFT_COMPRESS_STEPS
+constexpr std::uint64_t kSteps = DEFT_COMPRESS_STEPS;
+#else
+constexpr std::uint64_t kSteps = 1'000'000;
+#endif
 constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
@@ -292,7 +297,6 @@ TEST_P(CodecTest, AReplayGivesTheSameBytes) {
 // Error feedback: the mean of what is sent becomes the mean of the gradients, and the residual does not grow.
 TEST_P(FeedbackTest, TheResidualStaysBoundedOverAMillionSteps) {
   constexpr std::size_t kCount = 8;
-  constexpr std::uint64_t kSteps = 1'000'000;
   std::mt19937 random(3);
   std::normal_distribution<float> normal;
   Floats pool(64 * kCount);

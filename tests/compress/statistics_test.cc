@@ -96,7 +96,7 @@ TEST(Randk, SendsEachValueInItsTurn) {
     const Floats back = decoded(*codec, slice, encoded(*codec, slice, ones), 256);
     for (std::size_t i = 0; i < 256; ++i) sent[i] += static_cast<int>(back[i]);
   }
-  for (const int times : sent) EXPECT_NEAR(times, kRounds / 16, 60);
+  for (const int times : sent) EXPECT_NEAR(times, kRounds / 16.0, 60);
 }
 
 // The vote of `signs`, a node each, for 256 values that all have the magnitude 0.5.
@@ -137,7 +137,7 @@ TEST(Votes, AFairCoinDecidesATie) {
   constexpr int kRounds = 100;
   for (std::uint64_t generation = 0; generation < kRounds; ++generation)
     for (const float value : vote(signs, generation)) positive += value > 0 ? 1 : 0;
-  EXPECT_NEAR(positive, kRounds * 256 / 2, 5 * std::sqrt(kRounds * 256 / 4.0));
+  EXPECT_NEAR(positive, kRounds * 256 / 2.0, 5 * std::sqrt(kRounds * 256 / 4.0));
   EXPECT_EQ(vote(signs, 3), vote(signs, 3));
 }
 
@@ -152,7 +152,7 @@ TEST(Votes, AZeroVotesAsTheCoinFalls) {
     EXPECT_EQ(back[0], 1.0F);
     for (std::size_t i = 1; i < 256; ++i) positive += back[i] > 0 ? 1 : 0;
   }
-  EXPECT_NEAR(positive, 100 * 255 / 2, 5 * std::sqrt(100 * 255 / 4.0));
+  EXPECT_NEAR(positive, 100 * 255 / 2.0, 5 * std::sqrt(100 * 255 / 4.0));
 }
 
 TEST(Signum, VotesWithItsMomentum) {
