@@ -9,12 +9,13 @@
 namespace deft::compress {
 namespace {
 
-// Number i of a block. Two rounds of a 32-bit mixing function, each with another key.
+// Number i of a block. Two rounds of a 32-bit mixing function, each with another key. `salt` tells nodes apart: what they
+// encode has another scale on each, so the errors of their roundings do not add up.
 struct BlockRandom {
   std::uint32_t first, second;
 
-  explicit BlockRandom(const BlockKey& key) {
-    const std::uint64_t mixed = mix64(key.seed ^ mix64(key.block + 0x9E3779B97F4A7C15U));
+  explicit BlockRandom(const BlockKey& key, std::uint32_t salt = 0) {
+    const std::uint64_t mixed = mix64(key.seed ^ mix64(key.block + 0x9E3779B97F4A7C15U * (std::uint64_t{salt} + 1)));
     first = static_cast<std::uint32_t>(mixed);
     second = static_cast<std::uint32_t>(mixed >> 32);
   }
@@ -46,7 +47,7 @@ struct TernGradFormat {
     if (most >= kInfinity) return mark_nan(out, bytes(0));
     const float scale = usable_scale(float_of(most));
     store(out, scale);
-    const BlockRandom random(key);
+    const BlockRandom random(key, bits_of(scale));
     std::uint32_t code[kBlock];
     for (std::size_t i = 0; i < kBlock; ++i) code[i] = Int2Format::code_of(values[i], random.share(i) * scale);
     std::byte* __restrict codes = out + sizeof scale;
@@ -85,7 +86,7 @@ struct QsgdFormat {
     const float scale = step < limit ? usable_scale(step) : limit;
     store(out, scale);
     const float steps = scale > 0 ? 1 / scale : 0.0F;
-    const BlockRandom random(key);
+    const BlockRandom random(key, bits_of(scale));
     const auto highest = static_cast<std::int32_t>(key.level);
     std::byte* __restrict codes = out + sizeof scale;
     for (std::size_t i = 0; i < kBlock; ++i) {

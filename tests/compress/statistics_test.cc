@@ -86,6 +86,30 @@ TEST_P(UnbiasedTest, OtherJobsPlacesAndSeedsDrawOtherNumbers) {
   EXPECT_NE(code, encoded(*codec_of(seeded), slice, varied));
 }
 
+// Nodes have about the same gradients. If they rounded alike, their errors would add up, and more nodes would not help.
+TEST(RandomRounding, TheErrorsOfNodesAreIndependent) {
+  constexpr std::size_t kNodes = 16, kBlocks = 64;
+  for (const char* name : {"terngrad", "qsgd/levels=4"}) {
+    const CodecPointer codec = codec_of(name);
+    const Slice slice{.job = 1, .generation = 1, .first = 0};
+    const Floats values = normal_values(256 * kBlocks, 1);
+    std::vector<double> error(values.size());
+    double alone = 0;
+    for (std::size_t node = 0; node < kNodes; ++node) {
+      Floats own = values;
+      for (float& value : own) value *= 1 + 1e-5F * static_cast<float>(node + 1);
+      const Floats back = decoded(*codec, slice, encoded(*codec, slice, own), own.size());
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        error[i] += back[i] - own[i];
+        alone += (back[i] - own[i]) * (back[i] - own[i]);
+      }
+    }
+    double together = 0;
+    for (const double one : error) together += one * one;
+    EXPECT_NEAR(together / alone, 1, 0.1) << name << ": 16 if all round alike";
+  }
+}
+
 TEST(Randk, SendsEachValueInItsTurn) {
   const CodecPointer codec = codec_of("randk/ratio=0.0625");
   std::vector<int> sent(256);
