@@ -312,7 +312,7 @@ class Run:
 
 
 def require(file: Path, total: Tally) -> None:
-    """What this machine may not leave out, and did."""
+    """Adds to `total` the parts that may not be left out, and are missing; and skips that are not allowed."""
     required = parts.read(file)
     total.failed += required.missing()
     total.failed += [f"a skip that {file.name} does not allow: {line}" for line in required.wrong_skips(total.skipped)]

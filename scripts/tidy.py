@@ -150,7 +150,7 @@ class Tidy:
         return ["clang-tidy-14", "--quiet", str(file), "--", *self.flags[batch[0]]]
 
     def run(self) -> list[str]:
-        """What clang-tidy found, one line each."""
+        """Gives a line for each finding of clang-tidy."""
         self.cache.mkdir(parents=True, exist_ok=True)
         unknown = [[file for file in group if not self.stamp(file).exists()] for group in self.sources()]
         work = [batch for group in unknown for batch in self.batches(group)]

@@ -1,4 +1,4 @@
-"""What bench/compare is told, and what cannot work, said before anything is started."""
+"""The options of bench/compare. Values that cannot work are errors before anything is started."""
 
 from __future__ import annotations
 
@@ -191,7 +191,7 @@ def check_links(arguments: argparse.Namespace) -> None:
 
 
 def _check_events(arguments: argparse.Namespace) -> None:
-    """What changes in mid-run, read."""
+    """Reads the changes in mid-run."""
     nodes, nics = arguments.nodes, arguments.nics
     arguments.nic_event = [events.parse_nic_event(text, nodes, nics) for text in arguments.nic_event]
     arguments.straggler = [events.parse_straggler(text, nodes) for text in arguments.straggler]

@@ -81,7 +81,7 @@ class Comparison:
         return self._results()
 
     def _prepare(self) -> None:
-        """What all workers need is loaded once, before they are forked."""
+        """Loads once, before the workers are forked, the modules and data that all of them need."""
         self._progress.stage("loading torch and the data")
         from lab import worker  # noqa: F401
         from lab.datasets import open_dataset

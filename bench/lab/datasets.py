@@ -1,4 +1,4 @@
-"""What a model learns from: a data set each, with the same samples in the same order for every scheme.
+"""The data set of each model, with the same samples in the same order for every scheme.
 
     dataset = open_dataset("images", folder)     # or characters, words; read once, before the workers are forked
     inputs, targets = dataset.batch(indices)     # of the training part: tensors

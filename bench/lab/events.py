@@ -1,4 +1,4 @@
-"""What changes while a scheme runs: a NIC's rate, or how much of its cores a node gets.
+"""Changes while a scheme runs: of a NIC's rate, or of a node's share of its cores.
 
     --nic-event 'eth1@step 50: 50mbit'        all nodes' eth1; 'node1/eth1@step 50: 50mbit' only that one
     --nic-event 'node1/eth1@step 50: down'    takes it down, as a pulled cable or a dead switch would

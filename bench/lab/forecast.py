@@ -1,4 +1,4 @@
-"""What the simulator makes of the measured model and links: `deft simulate`, for exactly the buckets that Deft has cut.
+"""The simulator's forecast for the measured model and links: `deft simulate`, for the very buckets of Deft.
 
 The profile of a scheme joins three measurements of the same run: when forward needs each tensor and when backward has
 its gradient (the workers of `compute`, by hooks), what a part costs on each NIC (lab/links.py), and which bytes of the
@@ -38,7 +38,7 @@ class Forecast:
 
 @dataclass(frozen=True)
 class Cpu:
-    """What a scheme uses of a worker's time, in ms for all passes of an update."""
+    """The time of a worker that a scheme uses, in ms for all passes of an update."""
 
     daemon_ms: float = 0.0  # on the cores of training; 0 if compute needs none of them
     plugin_ms: float = 0.0  # of the worker's own thread, beyond what training alone uses

@@ -29,7 +29,7 @@ class JobFailed(RuntimeError):
 
 @dataclass
 class Block:
-    """What one run of some steps gave."""
+    """The results of one run of some steps."""
 
     step_ms: list[float]  # of all ranks, one rank after the other
     losses: list[float]  # a step, averaged over the ranks
@@ -50,7 +50,7 @@ class Block:
 
 @dataclass(frozen=True)
 class Score:
-    """What the model makes of the held-out samples."""
+    """The model's loss and accuracy on the held-out samples."""
 
     accuracy: float
     loss: float
@@ -164,11 +164,11 @@ class Job:
         return Score(correct / seen, loss / seen)
 
     def layers(self, steps: int) -> list[dict]:
-        """Where the time of some steps of a worker that trains alone goes (lab/layer_times.py), of all workers."""
+        """The layer times (lab/layer_times.py) of some steps in which each worker trains alone, of all workers."""
         return [step for answer in self._ask({"layers": {"steps": steps}}) for step in answer["layers"]]
 
     def link_times(self, part_bytes: int) -> dict[str, list[float]]:
-        """What lab/links.py's workers measure. Who comes last knows the time without the wait for the others."""
+        """The times that the workers of lab/links.py measure. The last one has waited for nobody."""
         answers = self._ask({"links": {"part_bytes": part_bytes}})
         return {
             count: [min(taken) for taken in zip(*(answer["links"][count] for answer in answers), strict=True)]

@@ -1,4 +1,4 @@
-"""Where a step's time goes: when forward first needs each parameter, and when backward has its gradient.
+"""The times of a step, layer by layer: when forward first needs each parameter, and when backward has its gradient.
 
     watch = Watch(model)
     watch.begin(); ...; watch.forward(); ...; watch.backward(); ...; watch.update(); ...; step = watch.end()

@@ -11,7 +11,7 @@ _REPEATS = 5
 
 
 class Probe:
-    """What lab/worker.py serves in the place of a trainer."""
+    """Stands in the place of a trainer in lab/worker.py."""
 
     gradient_bytes = 0
 

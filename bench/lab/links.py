@@ -1,4 +1,4 @@
-"""What an all-reduce costs on each NIC as it is shaped: latency of a part, and bytes a microsecond beyond it.
+"""The cost of an all-reduce on each shaped NIC: latency of a part, and bytes a microsecond beyond it.
 
 Measured through Deft's own daemons while no one trains: 48 parts of some 10 ms each, then the same bytes in 12 parts,
 so the difference in time is what 36 more parts cost. Parts follow each other as they do in training, and so many of

@@ -136,7 +136,7 @@ class Child:
 
 
 class Nodes:
-    """What the lab and its fallback share: cores, processes and folders of each node."""
+    """The common part of the lab and its fallback: cores, processes and folders of each node."""
 
     emulated = False
 
@@ -155,13 +155,13 @@ class Nodes:
         self.close()
 
     def folder(self, node: int) -> Path:
-        """Where node's sockets and logs lie; gone when the lab closes."""
+        """The folder of the node's sockets and logs; gone when the lab closes."""
         path = self._folder / f"node{node}"
         path.mkdir(exist_ok=True)
         return path
 
     def prefix(self, node: int) -> list[str]:
-        """What to put before a command to run it in this node."""
+        """The words before a command that run it in this node."""
         return ["taskset", "-c", ",".join(map(str, self.cores[node]))]
 
     def start(self, node: int, argv: list[str], **popen) -> subprocess.Popen:

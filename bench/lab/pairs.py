@@ -153,7 +153,7 @@ def _cell(us: float, bound: float | None) -> str:
 
 
 def _joint(measured: Measured, nodes: int, shaped: list[str] | None) -> list[str]:
-    """What the links of a set carry together, over what one NIC could, at the largest size."""
+    """The throughput of all links of a set together, over that of one NIC, at the largest size."""
     if len(measured.links) < 2 or not shaped:
         return []
     largest = measured.elements[-1]
@@ -165,7 +165,7 @@ def _joint(measured: Measured, nodes: int, shaped: list[str] | None) -> list[str
 
 
 def plans(found: list[Measured], build: Path, coverage: float) -> str:
-    """What a step takes by the simulator, on the links as they were measured alone and as they were together."""
+    """A step's time by the simulator, on the links as they were measured alone and together."""
     rows = [["links", "measured", *_POLICIES]]
     for measured in found:
         if len(measured.fits) < len(measured.links):

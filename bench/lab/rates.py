@@ -45,7 +45,7 @@ def for_coverage(coverage: float, compute_s: float, gradient_bytes: int, nodes: 
 
 
 def achieved(lab: Nodes, rates: list[str], seconds: float = 0.6) -> list[float]:
-    """What one TCP stream from node 0 to node 1 really gets on each NIC, all at the same time, over what it should."""
+    """The real rate of a TCP stream from node 0 to node 1 on each NIC, all at the same time, over the wanted rate."""
     receivers, senders, shares = [], [], []
     for nic in range(len(rates)):
         receivers.append(

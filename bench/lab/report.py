@@ -1,4 +1,4 @@
-"""What came out: statistics, the table, JSON and the plot."""
+"""The results: statistics, the table, JSON and the plot."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Outcome:
 
     @property
     def mean_ms(self) -> float:
-        """What the steps took in all: the median hides a wait that only every k-th step has."""
+        """The mean time of a step. The median hides a wait that only every k-th step has."""
         return statistics.fmean(value for block in self.blocks for value in block.step_ms)
 
     def settled_ms(self) -> float:
@@ -51,11 +51,11 @@ class Outcome:
         return percentile([value for block in self.blocks for value in block.slowest_ms()], 0.5)
 
     def added_to_ms(self, base: Outcome) -> float:
-        """What a step takes longer than one of `base`."""
+        """The time of a step beyond that of `base`."""
         return self._beyond(base, lambda block: percentile(block.step_ms, 0.5))
 
     def worker_cpu_added_to_ms(self, base: Outcome) -> float:
-        """What a node's workers use of the CPU in a step beyond those of `base`."""
+        """The CPU time of a node's workers in a step beyond that of `base`."""
         return self._beyond(base, lambda block: block.worker_cpu_ms)
 
     def _beyond(self, base: Outcome, of: Callable[[Block], float]) -> float:

@@ -157,7 +157,7 @@ class Trainer:
         return {"correct": correct, "seen": seen, "loss_sum": total}
 
     def measure_layers(self, steps: int) -> dict:
-        """Where a step's time goes, layer by layer."""
+        """A step's time, layer by layer."""
         watch = layer_times.Watch(self.model)
         try:
             return {"layers": [self._measured_step(watch) for _ in range(steps)]}

@@ -18,7 +18,7 @@ from .hooks import current_task
 
 
 class Scaling(NamedTuple):
-    """What gradients are multiplied by."""
+    """The factors of gradients."""
 
     before: float  # the sum over all ranks
     after: float

@@ -1,4 +1,4 @@
-"""What concerns torch.compile."""
+"""torch.compile: hooks that it must not trace, and compiled modules."""
 
 import sys
 

@@ -1,4 +1,4 @@
-"""What travels instead of a float32 or float64 tensor: itself, or a float16 copy of it."""
+"""Compression of float32 and float64 tensors on the wire: none, or a float16 copy."""
 
 import torch
 

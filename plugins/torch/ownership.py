@@ -53,9 +53,9 @@ class Ownership:
 
 
 class Attachment:
-    """What a distributed optimizer has put into the user's model: hooks, and gradients that lie in the arena.
+    """The parts of a distributed optimizer that hang on the user's model: hooks, and gradients that lie in the arena.
 
-    release() takes all of it back. So does the end of the optimizer, of which this is a part.
+    release() takes them back. So does the end of the optimizer, of which this is a part.
     """
 
     def __init__(self, overlap, stages, buffer):

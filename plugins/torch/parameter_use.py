@@ -1,4 +1,4 @@
-"""Where in the forward pass each parameter is first used.
+"""Finds the place in the forward pass at which each parameter is first used.
 
 During one training forward, every torch function and autograd.Function called inside a module's forward is watched for
 parameters among its arguments. A parameter belongs to the module in whose forward it was first used. Mostly this is its

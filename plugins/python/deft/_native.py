@@ -43,7 +43,7 @@ class World(ctypes.Structure):
 
 
 class DeftError(RuntimeError):
-    """What libdeft reports. `kind` is one of the DEFT_E* numbers of deft.h."""
+    """An error that libdeft reports. `kind` is one of the DEFT_E* numbers of deft.h."""
 
     def __init__(self, kind: int, message: str):
         super().__init__(message)
@@ -162,7 +162,7 @@ _DELAYS_UPDATES = 2  # DEFT_POLICY_DELAYS_UPDATES
 
 
 class PolicyTraits(NamedTuple):
-    """What a framework's plugin has to know of a policy (DEFT_POLICY_* of deft.h)."""
+    """The properties of a policy that a framework's plugin must know (DEFT_POLICY_* of deft.h)."""
 
     overlaps_forward: bool  # gains if forward overlaps with communication
     delays_updates: bool  # may merge the gradients of several steps, or apply them later

@@ -21,7 +21,7 @@ class Agreed(NamedTuple):
 
 
 class ProductionOrder:
-    """What the first backward shows of `count` gradients, which are numbered in forward order."""
+    """The order in which the first backward shows `count` gradients, which are numbered in forward order."""
 
     def __init__(self, count: int):
         self._count = count

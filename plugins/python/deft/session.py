@@ -28,7 +28,7 @@ class Tensor(NamedTuple):
 
 
 class Generation(NamedTuple):
-    """What one update applies: the gradients of first_step to last_step, before the forward of apply_step."""
+    """The gradients that one update applies: of first_step to last_step, before the forward of apply_step."""
 
     number: int
     first_step: int
@@ -53,7 +53,7 @@ def runs_of(places: Iterable[int]) -> list[tuple[int, int]]:
 
 
 class Statistics(NamedTuple):
-    """What plans are judged by: of one step, with squared norms, as deft_statistics of deft.h has it."""
+    """Plans are judged by these numbers of one step. Norms are squared, as in deft_statistics of deft.h."""
 
     step: int
     local_norm: float

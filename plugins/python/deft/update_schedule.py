@@ -19,7 +19,7 @@ from deft.session import Generation, Group, runs_of
 
 
 class Due(NamedTuple):
-    """What one update applies: averages of all gradients, or of some."""
+    """One update: averages of all gradients, or of some."""
 
     common: Generation | None  # of all gradients
     by_place: dict[int, Generation]  # if they have different generations, or some have none
@@ -77,7 +77,7 @@ class UpdateSchedule:
         return found
 
     def due_after_this(self) -> list[Due]:
-        """What take_due() would give after advance()."""
+        """The updates that take_due() would give after advance()."""
         return self._due(self.step + 1)
 
     def applied(self, due: Due) -> None:
