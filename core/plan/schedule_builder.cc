@@ -100,7 +100,7 @@ class UniformBuilder {
  private:
   [[nodiscard]] std::uint32_t first_step(std::uint64_t generation) const { return ratio_.first_step(generation); }
   void run_steps(std::uint32_t until);
-  bool apply(std::uint32_t generation);
+  void apply(std::uint32_t generation);
   [[nodiscard]] bool fits_the_arena() const;
   [[nodiscard]] Timetable last_cycle() const;
   void send(std::uint32_t generation);
@@ -128,9 +128,10 @@ void UniformBuilder::run_steps(std::uint32_t until) {
   }
 }
 
-// Chooses the step that sees `generation`: the first whose forward does not have to wait for it. False: the limits
-// leave no such step after the one before.
-bool UniformBuilder::apply(std::uint32_t generation) {
+// Chooses the step that sees `generation`: the first step whose forward does not have to wait for it, but at most
+// max_staleness_steps after it could be applied first. The generation before merges earlier steps, and keeps this limit, too. So
+// the step after its apply step is never beyond the limit of this one.
+void UniformBuilder::apply(std::uint32_t generation) {
   const double* finish = &finish_[std::size_t{generation} * problem_.buckets()];
   const std::uint32_t last = first_step(std::uint64_t{generation} + 1) - 1;
   double behind_us = 0;
@@ -142,7 +143,6 @@ bool UniformBuilder::apply(std::uint32_t generation) {
   std::uint32_t step = last + 1 + static_cast<std::uint32_t>(delay);
   if (!apply_step_.empty()) step = std::max(step, apply_step_.back() + 1);
   apply_step_.push_back(step);
-  return step - last - 1 <= limits_.max_staleness_steps;
 }
 
 // Generations that are being gathered, sent or waiting to be applied at the same time.
@@ -198,7 +198,7 @@ std::optional<Timetable> UniformBuilder::build() {
   for (std::uint32_t g = 0; g < total; ++g) {
     run_steps(first_step(std::uint64_t{g} + 1) - 1);
     send(g);
-    if (!apply(g)) return std::nullopt;
+    apply(g);
   }
   const bool repeats = apply_step_[total - 1] < apply_step_[total - ratio_.generations] + ratio_.steps;
   if (!repeats || !fits_the_arena()) return std::nullopt;

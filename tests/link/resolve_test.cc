@@ -107,6 +107,13 @@ TEST(Resolve, AutoOfABackendIsAllUsableNics) {
   EXPECT_THAT(names("gloo:auto", true, std::span(kNode.data(), 1)), ElementsAre("lo 127.0.0.1"));
 }
 
+// A build without a backend knows it all the same, so that its errors can say that it is not in this build.
+TEST(Resolve, EveryBuildKnowsAllBackends) {
+  std::vector<std::string_view> known;
+  for (const Backend& backend : backends()) known.push_back(backend.name);
+  EXPECT_THAT(known, ElementsAre("gloo", "ps", "mpi", "nccl", "tcp"));
+}
+
 TEST(Resolve, ABackendThatIsNotInThisBuildIsSaidWithThoseThatAre) {
   for (const Backend& backend : backends()) {
     const std::string message = error(std::string(backend.name) + ":eth0");

@@ -1,0 +1,56 @@
+// The builders of timetables, with limits and update ratios that the planner would not try.
+#include "core/plan/schedule_builder.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "core/model/update_cycle.h"
+#include "tests/plan/check_timetable.h"
+#include "tests/plan/random_profile.h"
+
+namespace deft::plan {
+namespace {
+
+Limits any_limits() {
+  Limits limits;
+  limits.max_staleness_steps = *rc::gen::inRange(0U, 9U);
+  limits.max_generations = *rc::gen::inRange(2U, 5U);
+  limits.bubble_tolerance = *rc::gen::element(0.0, 0.005, 0.1);
+  return limits;
+}
+
+UpdateRatio any_ratio() {
+  UpdateRatio ratio;
+  ratio.steps = *rc::gen::inRange(1U, 9U);
+  ratio.generations = *rc::gen::inRange(1U, ratio.steps + 1);
+  return ratio;
+}
+
+void check(std::optional<Timetable> table, const Problem& problem, const Limits& limits) {
+  RC_CLASSIFY(table.has_value(), "there is a timetable");
+  if (!table) return;
+  table->plan.bucket_bytes = problem.bucket_bytes();
+  const std::string fault = fault_of(*table, problem.bucket_bytes(), problem.links());
+  if (!fault.empty()) RC_FAIL(fault);
+  RC_ASSERT(table->plan.max_staleness() <= limits.max_staleness_steps);
+  RC_ASSERT(model::slots_needed(model::cycles_of(table->plan)) <= limits.max_generations);
+}
+
+RC_GTEST_PROP(UniformBuilder, KeepsStalenessAndSlotsForAnyRatio, ()) {
+  const Problem problem(any_profile({.most_buckets = 10, .least_coverage = 0.1, .most_coverage = 12, .hard = true}));
+  const auto limits = any_limits();
+  const double part_us = *rc::gen::element(0.01, 0.1, 1.0) * problem.compute_us();
+  for (int ratio = 0; ratio < 10; ++ratio) check(build_uniform(problem, limits, any_ratio(), part_us), problem, limits);
+}
+
+RC_GTEST_PROP(MixedBuilder, KeepsStalenessAndSlotsForAnyRatioAndAnyStaleBuckets, ()) {
+  const Problem problem(any_profile({.most_buckets = 10, .least_coverage = 0.1, .most_coverage = 12, .hard = true}));
+  auto limits = any_limits();
+  limits.max_staleness_steps = std::max(1U, limits.max_staleness_steps);
+  const auto stale = *rc::gen::container<std::vector<bool>>(problem.buckets(), rc::gen::arbitrary<bool>());
+  const double part_us = *rc::gen::element(0.01, 0.1, 1.0) * problem.compute_us();
+  check(build_mixed(problem, limits, stale, any_ratio(), part_us), problem, limits);
+}
+
+}  // namespace
+}  // namespace deft::plan
