@@ -1,7 +1,6 @@
 #include "daemon/base/reactor.h"
 
 #include <glog/logging.h>
-#include <glog/raw_logging.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -10,15 +9,25 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <exception>
 #include <limits>
-#include <new>
+#include <optional>
 #include <string>
-#include <system_error>
 
 namespace deft::daemon {
+namespace {
 
-Reactor::Reactor() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+int timeout_ms(std::optional<TimeUs> wait_us) {  // rounded up; -1: for ever
+  if (!wait_us) return -1;
+  return static_cast<int>(std::min<TimeUs>((*wait_us + 999) / 1000, std::numeric_limits<int>::max()));
+}
+
+}  // namespace
+
+Reactor::Reactor(const Clock& clock)
+    : clock_(clock),
+      epoll_(epoll_create1(EPOLL_CLOEXEC)),
+      wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
+      timers_(clock) {
   PCHECK(epoll_.valid() && wake_.valid()) << "the kernel gives no descriptors for the event loop";
   const auto ok = watch(wake_.get(), EPOLLIN, [this](std::uint32_t) {
     std::uint64_t count = 0;
@@ -28,7 +37,10 @@ Reactor::Reactor() : epoll_(epoll_create1(EPOLL_CLOEXEC)), wake_(eventfd(0, EFD_
   CHECK(ok) << ok.error().message();
 }
 
-Reactor::~Reactor() = default;
+const Clock& Reactor::system_clock() {
+  static const MonotonicClock kClock;
+  return kClock;
+}
 
 Result<void> Reactor::watch(int fd, std::uint32_t events, FdCallback callback) {
   epoll_event event{};
@@ -45,51 +57,26 @@ void Reactor::unwatch(int fd) {
   if (watched_.erase(fd) != 0) epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, fd, nullptr);
 }
 
-Reactor::TimerId Reactor::after(TimeUs delay_us, Callback callback) {
-  const TimerId id = next_id_++;
-  const TimeUs at = MonotonicClock::now() + std::max<TimeUs>(delay_us, 0);
-  timers_.emplace(at, Timer{id, {std::move(callback), current_owner()}});
-  timer_times_[id] = at;
-  return id;
-}
-
-void Reactor::cancel(TimerId timer) {
-  const auto time = timer_times_.find(timer);
-  if (time == timer_times_.end()) return;
-  const auto [first, last] = timers_.equal_range(time->second);
-  for (auto it = first; it != last; ++it) {
-    if (it->second.id != timer) continue;
-    timers_.erase(it);
-    break;
-  }
-  timer_times_.erase(time);
-}
-
-Reactor::PollerId Reactor::add_poller(std::function<bool(bool)> poller) {
-  const PollerId id = next_id_++;
+Reactor::PollerId Reactor::add_poller(Poller poller) {
+  const PollerId id = next_poller_++;
   pollers_[id] = std::make_shared<Owned<Poller>>(Owned<Poller>{std::move(poller), current_owner()});
   return id;
 }
 
-void Reactor::remove_poller(PollerId poller) { pollers_.erase(poller); }
-
-void Reactor::post(Callback callback, Owner owner) {
+void Reactor::post(Callback callback, OwnerRef owner) {
   bool first = false;
   {
     const std::lock_guard lock(mutex_);
     first = posted_.empty();
     posted_.push_back({std::move(callback), std::move(owner)});
   }
-  if (first) wake();
+  if (!first) return;
+  const std::uint64_t one = 1;
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
 void Reactor::stop() {
   post([this] { stopping_ = true; });
-}
-
-void Reactor::wake() const {
-  const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
 bool Reactor::run_posted() {
@@ -98,21 +85,8 @@ bool Reactor::run_posted() {
     const std::lock_guard lock(mutex_);
     batch.swap(posted_);
   }
-  for (auto& callback : batch) run_for(callback.owner, callback.function);
+  for (auto& callback : batch) run_for(callback.owner, "posted work", callback.function);
   return !batch.empty();
-}
-
-bool Reactor::run_timers() {
-  bool any = false;
-  const TimeUs now = MonotonicClock::now();
-  while (!timers_.empty() && timers_.begin()->first <= now) {
-    Timer timer = std::move(timers_.begin()->second);
-    timers_.erase(timers_.begin());
-    timer_times_.erase(timer.id);
-    run_for(timer.callback.owner, timer.callback.function);
-    any = true;
-  }
-  return any;
 }
 
 bool Reactor::run_pollers(bool about_to_sleep) {
@@ -121,7 +95,7 @@ bool Reactor::run_pollers(bool about_to_sleep) {
   for (auto it = pollers_.begin(); it != pollers_.end();) {
     const PollerId id = it->first;
     const auto poller = it->second;
-    run_for(poller->owner, [&] { any |= poller->function(about_to_sleep); });
+    run_for(poller->owner, "a poller", [&] { any |= poller->function(about_to_sleep); });
     it = pollers_.upper_bound(id);
   }
   return any;
@@ -134,55 +108,34 @@ bool Reactor::run_events(int timeout_ms) {
     const auto it = watched_.find(events[i].data.fd);
     if (it == watched_.end()) continue;  // unwatched by an earlier callback of this round
     const auto callback = it->second;
-    run_for(callback->owner, [&] { callback->function(events[i].events); });
+    run_for(callback->owner, "the events of a descriptor", [&] { callback->function(events[i].events); });
   }
   return count > 0;
 }
 
-void Reactor::report(const Owner& owner) noexcept {
-  ++failed_callbacks_;
-  try {  // what it takes to tell may fail, too
-    Error error;
-    try {
-      throw;
-    } catch (const std::bad_alloc&) {
-      error = {ErrorKind::kExhausted, "the daemon is out of memory", "give it more, or run fewer jobs", "deftd"};
-    } catch (const std::system_error& e) {
-      error = {ErrorKind::kExhausted, std::string("the kernel refuses the daemon: ") + e.what(),
-               "raise the limits on threads and open files", "deftd"};
-    } catch (const std::exception& e) {
-      error = {ErrorKind::kInternal, e.what(), "", "deftd"};
-    } catch (...) {
-      error = {ErrorKind::kInternal, "an unknown exception", "", "deftd"};
-    }
-    LOG_EVERY_N(ERROR, 100) << "a callback failed (" << failed_callbacks_ << " until now): " << error.message();
-    if (const auto told = owner.lock()) told->callback_failed(error);
-  } catch (const std::exception& e) {
-    RAW_LOG(ERROR, "a callback failed, and its owner could not be told: %s", e.what());
-  }
+bool Reactor::run_ready() {
+  bool worked = run_posted();
+  worked |= timers_.run_due();
+  worked |= run_pollers(false);
+  return worked;
 }
 
-int Reactor::timeout_ms() const {
-  if (timers_.empty()) return -1;
-  const TimeUs wait_us = timers_.begin()->first - MonotonicClock::now();
-  if (wait_us <= 0) return 0;
-  return static_cast<int>(std::min<TimeUs>((wait_us + 999) / 1000, std::numeric_limits<int>::max()));
+bool Reactor::run_once() {
+  const bool worked = run_ready();
+  return run_events(0) || worked;
 }
 
 void Reactor::run() {
-  TimeUs last_work = MonotonicClock::now();
+  TimeUs last_work = now_us();
   while (!stopping_) {
-    bool worked = run_posted();
-    worked |= run_timers();
-    worked |= run_pollers(false);
-    if (worked) {
-      last_work = MonotonicClock::now();
+    if (run_ready()) {
+      last_work = now_us();
       run_events(0);
       continue;
     }
-    const bool spinning = spin_us_ > 0 && MonotonicClock::now() - last_work < spin_us_;
+    const bool spinning = spin_us_ > 0 && now_us() - last_work < spin_us_;
     if (!spinning && run_pollers(true)) continue;
-    if (run_events(spinning ? 0 : timeout_ms())) last_work = MonotonicClock::now();
+    if (run_events(spinning ? 0 : timeout_ms(timers_.wait_us()))) last_work = now_us();
   }
   stopping_ = false;
 }

@@ -26,7 +26,7 @@ struct DaemonDriver::Shared {
 DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open,
                            MakeTransfer make_transfer, OnOpen on_open, OnDone on_done)
     : reactor_(reactor),
-      owner_(Reactor::current_owner()),
+      owner_(current_owner()),
       name_(std::move(name)),
       open_(std::move(open)),
       make_transfer_(std::move(make_transfer)),

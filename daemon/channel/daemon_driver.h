@@ -49,7 +49,7 @@ class DaemonDriver final : public LinkDriver {
   void post(std::function<void()> callback);
 
   Reactor& reactor_;
-  const Reactor::Owner owner_;  // the job: who fails when a posted callback throws
+  const OwnerRef owner_;  // the job: who fails when a posted callback throws
   const std::string name_;
   Open open_;
   MakeTransfer make_transfer_;

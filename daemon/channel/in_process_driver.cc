@@ -36,7 +36,7 @@ bool InProcessDriver::is_done(const Run& run) {
 void InProcessDriver::start(const SubCommTask& launch) {
   if (!alive_) return;
   const Records records = make_records_(launch);
-  Run run{launch.number, 0, MonotonicClock::now(), std::vector<std::size_t>(workers_, 0)};
+  Run run{launch.number, 0, reactor_.now_us(), std::vector<std::size_t>(workers_, 0)};
   for (std::size_t worker = 0; worker < records.size(); ++worker) run.owed[worker] = records[worker].size();
   for (const Start& start : records.front())
     run.bytes += std::visit([](const auto& record) { return record.bytes; }, start);
@@ -73,7 +73,7 @@ void InProcessDriver::finish(const std::deque<Run>::iterator& run) {
   done.bytes = run->bytes;
   done.overlapped = run->started_us < last_done_us_;
   const TimeUs began_us = std::max(run->started_us, last_done_us_);
-  last_done_us_ = MonotonicClock::now();
+  last_done_us_ = reactor_.now_us();
   done.busy_us = last_done_us_ - began_us;
   done.link_us = done.busy_us;
   runs_.erase(run);

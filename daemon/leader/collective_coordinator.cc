@@ -51,11 +51,11 @@ std::optional<Error> CollectiveCoordinator::mismatch(const std::string& name, co
   return std::nullopt;
 }
 
-std::optional<CollectiveCoordinator::Ready> CollectiveCoordinator::ask(std::size_t node, wire::OperationReady request,
+std::optional<CollectiveCoordinator::Ready> CollectiveCoordinator::ask(std::size_t node, wire::CollectiveReady request,
                                                                        TimeUs now_us) {
   const auto [it, added] = pending_.try_emplace(request.name);
   Pending& pending = it->second;
-  if (added) pending = {std::vector<std::optional<wire::OperationReady>>(nodes_), now_us};
+  if (added) pending = {std::vector<std::optional<wire::CollectiveReady>>(nodes_), now_us};
   pending.requests[node] = std::move(request);
   for (const auto& one : pending.requests)
     if (!one) return std::nullopt;

@@ -48,14 +48,14 @@ class CollectiveCoordinator {
       : nodes_(nodes), world_(world), timing_(timing) {}
 
   // Node `node` asks. A node that asks again before all have asked replaces its request.
-  std::optional<Ready> ask(std::size_t node, wire::OperationReady request, TimeUs now_us);
+  std::optional<Ready> ask(std::size_t node, wire::CollectiveReady request, TimeUs now_us);
 
   // What nodes owe for long enough to be told, the first that fails the job at the end.
   [[nodiscard]] std::vector<Owed> watch(TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone) const;
 
  private:
   struct Pending {
-    std::vector<std::optional<wire::OperationReady>> requests;  // by node
+    std::vector<std::optional<wire::CollectiveReady>> requests;  // by node
     TimeUs since_us = 0;
   };
   [[nodiscard]] std::optional<Error> mismatch(const std::string& name, const Pending& pending) const;

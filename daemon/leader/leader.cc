@@ -20,43 +20,37 @@ class Leader::Handler {
   Handler(Leader& leader, std::size_t node) : leader_(leader), node_(node) {}
 
   void operator()(const wire::Join&) {  // repeated while others are missing: the leader lives and knows it
-    reply(wire::Heartbeat{0, true});
+    reply(wire::Heartbeat{.reply = true});
   }
   void operator()(const wire::LinksOpen&) {
     if (!leader_.roster_.open_links(node_) || leader_.state_ != State::kConnecting) return;
     leader_.state_ = State::kRunning;
+    leader_.launches_->start();
     leader_.to_all(wire::Begin{});
   }
   void operator()(wire::Declare& declare) {
-    if (!leader_.links_) return;
-    const auto [it, added] = leader_.groups_.try_emplace(
-        declare.group, GroupCoordinator::Identity{leader_.id_.job, declare.group, leader_.id_.world}, leader_.settings_,
-        leader_.roster_.nodes().size());
+    if (!leader_.launches_) return;
     const auto name_of = [this](std::size_t node) {
       return "rank " + std::to_string(leader_.roster_.first_rank(node));
     };
-    auto agreed = it->second.declare(node_, std::move(declare), *leader_.links_, name_of);
-    if (!agreed) return leader_.fail_job(agreed.error());
-    if (*agreed) leader_.to_all(**agreed);
+    check(leader_.launches_->declare(node_, std::move(declare), name_of));
   }
-  void operator()(wire::OperationReady& request) {
+  void operator()(wire::CollectiveReady& request) {
     if (!leader_.collectives_) return;
     auto ready = leader_.collectives_->ask(node_, std::move(request), leader_.clock_.now_us());
     if (!ready) return;
-    if (ready->mismatch) return leader_.to_all(wire::OperationFailed{ready->name, *ready->mismatch});
+    if (ready->mismatch) return leader_.to_all(wire::CollectiveFailed{ready->name, *ready->mismatch});
     const std::uint32_t link = leader_.links_->next_for_collective();
     // A root sends it to every other node.
     const std::uint64_t number = leader_.links_->order(link, ready->bytes * leader_.roster_.nodes().size());
-    leader_.to_all(wire::OperationStart{number, link, std::move(ready->name), std::move(ready->counts)});
+    leader_.to_all(wire::CollectiveStart{number, link, std::move(ready->name), std::move(ready->counts)});
   }
   void operator()(const wire::GradientStatistics& statistics) {
-    const auto group = leader_.groups_.find(statistics.group);
-    if (group != leader_.groups_.end()) group->second.take_statistics(node_, statistics);
+    if (leader_.launches_) leader_.launches_->take_statistics(node_, statistics);
   }
   void operator()(const wire::StepTime& time) {
     const double slowest_us = leader_.roster_.report_step(node_, time.us);
-    for (auto& [id, group] : leader_.groups_)
-      if (group.agreed()) group.scheduler().slowest_step_measured(slowest_us);
+    if (leader_.launches_) leader_.launches_->slowest_step_measured(slowest_us);
   }
   void operator()(wire::StoreSet& set) { check(leader_.store_.set(std::move(set))); }
   void operator()(wire::StoreGet& get) {
@@ -72,7 +66,7 @@ class Leader::Handler {
     if (const auto all = leader_.links_->progress(node_, progress, leader_.clock_.now_us())) leader_.to_all(*all);
   }
   void operator()(const wire::Heartbeat& heartbeat) {
-    if (!heartbeat.reply) reply(wire::Heartbeat{heartbeat.number, true});
+    if (!heartbeat.reply) reply(wire::Heartbeat{.reply = true});
   }
   void operator()(const wire::Failure& failure) {
     if (!failure.suspected) return leader_.fail_job(failure.error);
@@ -122,10 +116,7 @@ wire::LeaderFacts Leader::facts(const Peer& from) const {
     facts.link_epochs = links_->epochs();
     facts.next_number = links_->next_number();
   }
-  facts.buckets = [this](std::uint32_t id) {
-    const auto group = groups_.find(id);
-    return group == groups_.end() ? 0 : group->second.buckets();
-  };
+  facts.buckets = [this](std::uint32_t group) { return launches_ ? launches_->buckets(group) : 0; };
   return facts;
 }
 
@@ -170,55 +161,13 @@ void Leader::begin_connecting() {
   }
   const TimeUs timeout = settings_.timeout_us, heartbeat = settings_.heartbeat_us();
   links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, heartbeat});
+  launches_.emplace(LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size()}, settings_, clock_, *links_,
+                    [this](const wire::ToNode& message) { to_all(message); });
   collectives_.emplace(
       nodes.size(), id_.world,
       CollectiveCoordinator::Timing{heartbeat, settings_.stall_warning_us(), settings_.stall_timeout_us, timeout / 4});
   detector_.emplace(FailureDetector::Limits{settings_.silence_us(), timeout / 4, timeout / 4, timeout / 4},
                     nodes.size(), clock_.now_us());
-}
-
-void Leader::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
-  if (state_ != State::kRunning) return;
-  GroupCoordinator& group = groups_.at(id);
-  group.bucket_ready(bucket, generation, clock_.now_us());
-  pump(group);
-}
-
-void Leader::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) {
-  if (state_ != State::kRunning) return;
-  for (auto& [id, group] : groups_) {
-    if (!group.agreed()) continue;
-    group.scheduler().stage_began(stage, step, clock_.now_us(), waited_us);
-    pump(group);
-  }
-}
-
-Result<void> Leader::flushed(std::uint32_t id, std::uint64_t step) {
-  if (state_ != State::kRunning) return {};
-  GroupCoordinator& group = groups_.at(id);
-  if (auto ok = group.flushed(step, clock_.now_us()); !ok) return ok;
-  pump(group);
-  return {};
-}
-
-void Leader::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
-  if (state_ != State::kRunning) return;
-  for (auto& [id, group] : groups_) {
-    const sched::Launch* const launch = group.outstanding(number);
-    if (launch == nullptr) continue;
-    const model::LinkIndex link = launch->link;
-    if (link_us && links_->measure(link, launch->bytes, *link_us, overlapped))
-      for (auto& [other_id, other] : groups_)
-        if (other.agreed()) other.scheduler().link_measured(link, links_->cost(link));
-    group.finished(number, clock_.now_us());
-    return pump(group);
-  }
-}
-
-// A plan goes before the launches that depend on it.
-void Leader::pump(GroupCoordinator& group) {
-  if (const auto plan = group.take_plan()) to_all(*plan);
-  if (const auto order = group.take_launches(*links_, clock_.now_us())) to_all(*order);
 }
 
 void Leader::lose_link(const wire::LinkFailed& failed) {
@@ -231,18 +180,13 @@ void Leader::lose_link(const wire::LinkFailed& failed) {
                << " is lost: " << failed.cause.message() << "; the job goes on over " << links_->cost((*lost)->by).name;
   to_all((*lost)->stop);
   suspect(failed.cause, true);  // it may have failed because a node was lost
-  if (!(*lost)->first) return;
-  for (auto& [id, group] : groups_) {
-    if (!group.agreed()) continue;
-    group.scheduler().link_lost(failed.link);
-    pump(group);
-  }
+  if ((*lost)->first && launches_) launches_->link_lost(failed.link);
 }
 
 // All that live answer a heartbeat.
 void Leader::suspect(const Error& error, bool of_link) {
   if (!detector_) return fail_job(error);
-  if (detector_->suspect(error, clock_.now_us(), of_link)) to_all(wire::Heartbeat{0, false});
+  if (detector_->suspect(error, clock_.now_us(), of_link)) to_all(wire::Heartbeat{});
 }
 
 std::optional<TimeUs> Leader::tick() {
@@ -308,12 +252,11 @@ void Leader::fail_job(const Error& error) {
   to_all(message);
   if (!roster_.index_of(kOwnNode)) outbox_.send({&kOwnNode, 1}, message);  // it has not joined yet
   state_ = State::kFailed;
+  if (launches_) launches_->stop();
 }
 
 nlohmann::json Leader::status() const {
-  using nlohmann::json;
-  json links = json::array(), nodes = json::array();
-  json plans = json::array(), merging = json::array(), preserver = json::array();
+  auto links = nlohmann::json::array(), nodes = nlohmann::json::array();
   for (std::uint32_t link = 0; links_ && link < links_->size(); ++link) {
     const auto& cost = links_->cost(link);
     links.push_back({{"name", cost.name},
@@ -329,14 +272,15 @@ nlohmann::json Leader::status() const {
                      {"step_us", one.step_us},
                      {"silent_ms", silent_us / 1000}});
   }
-  std::size_t outstanding = 0;
-  for (const auto& [id, group] : groups_) {
-    group.add_status(plans, merging, preserver);
-    outstanding += group.outstanding_launches();
-  }
-  return {{"nodes", nodes},        {"links", links},     {"launches", links_ ? links_->next_number() : 0},
-          {"plans", plans},        {"merging", merging}, {"outstanding", outstanding},
-          {"preserver", preserver}};
+  nlohmann::json json{{"nodes", nodes},
+                      {"links", links},
+                      {"launches", links_ ? links_->next_number() : 0},
+                      {"plans", nlohmann::json::array()},
+                      {"merging", nlohmann::json::array()},
+                      {"preserver", nlohmann::json::array()},
+                      {"outstanding", 0}};
+  if (launches_) launches_->add_status(json);
+  return json;
 }
 
 }  // namespace deft::daemon

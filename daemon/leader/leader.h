@@ -1,8 +1,8 @@
 // The leader's side of a job: on the daemon of rank 0's node, and there only.
 //
-// It gathers the nodes, decides the order of all launches (each GroupCoordinator owns a scheduler) and of all collectives, keeps
-// the rendezvous store, and finds the cause of a failure. It talks to the nodes, its own included, by the messages of
-// daemon/wire/messages.h, and gets the events of its own node through SchedulerPort.
+// It gathers the nodes (Roster), decides the order of all launches (LaunchCoordinator) and of all collectives (CollectiveCoordinator),
+// keeps the rendezvous store, goes on without a lost link (LinkFailover), and finds the cause of a failure. It talks to the nodes, its
+// own included, by the messages of daemon/wire/messages.h. The events of its own node come to scheduler().
 //
 //   Leader leader(clock, outbox, {.job = name, .incarnation = 7, .world = 4}, settings);
 //   leader.receive(peer, message);                                   // checked by the codec against leader.facts(peer)
@@ -12,7 +12,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <span>
@@ -22,10 +21,9 @@
 #include "daemon/base/failure_detector.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/collective_coordinator.h"
-#include "daemon/leader/group_coordinator.h"
+#include "daemon/leader/launch_coordinator.h"
 #include "daemon/leader/link_failover.h"
 #include "daemon/leader/roster.h"
-#include "daemon/leader/scheduler_port.h"
 #include "daemon/leader/store_table.h"
 #include "daemon/wire/codec.h"
 
@@ -38,7 +36,7 @@ class Outbox {
   virtual void send(std::span<const Peer> nodes, const wire::ToNode& message) = 0;
 };
 
-class Leader final : public SchedulerPort {
+class Leader final {
  public:
   struct Identity {
     std::string job;
@@ -54,10 +52,8 @@ class Leader final : public SchedulerPort {
   // A message from there is wrong, as `error` says: the job ends if it came from one of its nodes. False: nothing happened.
   bool refuse(const Peer& from, const Error& error);
 
-  void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) override;
-  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) override;
-  Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
-  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
+  // For the events of the own node. Null before all nodes have come; valid from then on as long as the leader.
+  [[nodiscard]] SchedulerPort* scheduler() { return launches_ ? &*launches_ : nullptr; }
 
   // Looks at who is missing, silent, late or stalled. Gives the time until it must be called again; nothing: the job has failed.
   std::optional<TimeUs> tick();
@@ -76,7 +72,6 @@ class Leader final : public SchedulerPort {
   void watch_nodes(TimeUs now_us);
   void watch_collectives(TimeUs now_us);
   void watch_links(TimeUs now_us);
-  void pump(GroupCoordinator& group);
   void to_all(const wire::ToNode& message) { outbox_.send(roster_.peers(), message); }
   void fail_job(const Error& error);
 
@@ -88,9 +83,9 @@ class Leader final : public SchedulerPort {
   State state_ = State::kGathering;
   Roster roster_;
   StoreTable store_;
-  std::map<std::uint32_t, GroupCoordinator> groups_;
   // Once all nodes have come:
   std::optional<LinkFailover> links_;
+  std::optional<LaunchCoordinator> launches_;
   std::optional<CollectiveCoordinator> collectives_;
   std::optional<FailureDetector> detector_;
 };

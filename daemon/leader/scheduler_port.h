@@ -3,7 +3,7 @@
 // A node and its leader exchange only messages (daemon/wire/messages.h), with one exception: this interface. A job's
 // schedulers follow the events of one node, the leader's own, and a message for each bucket would cost that node a turn of
 // the reactor before every launch. So these four are calls within one process. Only the node of rank 0 has a SchedulerPort;
-// the other nodes hold none. Leader implements it. Reactor thread.
+// the other nodes hold none. LaunchCoordinator implements it. Reactor thread.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,10 @@ Result<void> StoreTable::set(wire::StoreSet message) {
   const auto waiting = waiting_.extract(it->first);
   if (waiting.empty()) return {};
   waits_ -= waiting.mapped().size();
-  for (const auto& request : waiting.mapped())
+  for (const auto& request : waiting.mapped()) {
+    ++requests_visited_;
     if (--request->missing == 0) answer(*request);
+  }
   return {};
 }
 

@@ -35,6 +35,9 @@ class StoreTable {
   Result<void> set(wire::StoreSet message);  // a key that exists gets the new value
   Result<void> get(const Peer& from, wire::StoreGet message);
 
+  // How many requests all sets have looked at so far: their cost, beside one look-up of a key each.
+  [[nodiscard]] std::uint64_t requests_visited() const { return requests_visited_; }
+
  private:
   struct Request {
     Peer from;
@@ -48,6 +51,7 @@ class StoreTable {
   std::unordered_map<std::string, std::vector<std::byte>> values_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Request>>> waiting_;  // by the missing key
   std::size_t bytes_ = 0, waits_ = 0;
+  std::uint64_t requests_visited_ = 0;
 };
 
 }  // namespace deft::daemon

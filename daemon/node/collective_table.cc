@@ -22,7 +22,7 @@ wire::CollectiveSpec CollectiveTable::spec_of(std::size_t worker, const ipc::Ope
   return spec;
 }
 
-Result<void> CollectiveTable::request(std::size_t worker, OperationRequest request, TimeUs now_us) {
+Result<void> CollectiveTable::request(std::size_t worker, CollectiveRequest request, TimeUs now_us) {
   const std::string name = request.name;
   const auto [it, added] = collectives_.try_emplace(name);
   CollectiveState& collective = it->second;
@@ -35,14 +35,14 @@ Result<void> CollectiveTable::request(std::size_t worker, OperationRequest reque
                       "finish it first, or give the new one another name");
   collective.requests[worker] = std::move(request);
   if (!collective.complete()) return {};
-  wire::OperationReady ready{name, {}};
+  wire::CollectiveReady ready{name, {}};
   for (std::size_t i = 0; i < collective.requests.size(); ++i)
     ready.specs.push_back(spec_of(i, collective.requests[i]->call));
   leader_.send(std::move(ready));
   return {};
 }
 
-Result<SubCommTask> CollectiveTable::start(const wire::OperationStart& message) {
+Result<SubCommTask> CollectiveTable::start(const wire::CollectiveStart& message) {
   const std::string what = "the leader started '" + message.name + "'";
   const auto it = collectives_.find(message.name);
   if (it == collectives_.end() || !it->second.complete() || it->second.started)
@@ -79,7 +79,7 @@ Result<SubCommTask> CollectiveTable::start(const wire::OperationStart& message) 
   return launch;
 }
 
-void CollectiveTable::fail(const wire::OperationFailed& message) {
+void CollectiveTable::fail(const wire::CollectiveFailed& message) {
   const auto found = collectives_.extract(message.name);
   if (found.empty()) return;
   for (std::size_t i = 0; i < found.mapped().requests.size(); ++i) {
@@ -99,9 +99,9 @@ Transfer CollectiveTable::transfer_of(const SubCommTask& launch) const {
   transfer.op = static_cast<model::ReduceOp>(call.reduce_op);
   transfer.count = call.count;
   for (std::size_t i = 0; i < collective.requests.size(); ++i) {
-    const OperationRequest& request = *collective.requests[i];
-    transfer.buffers.push_back(request.heap->data() + request.call.offset);
-    transfer.keep.push_back(request.heap);
+    const CollectiveRequest& request = *collective.requests[i];
+    transfer.buffers.push_back(request.staging_buffer->data() + request.call.offset);
+    transfer.keep.push_back(request.staging_buffer);
     if (members_.workers()[i].rank == call.root) transfer.root_local = i;
   }
   transfer.root_node = view_->node_of_rank()[call.root];
@@ -176,11 +176,11 @@ std::vector<CollectiveTable::OwedCollective> CollectiveTable::owed(TimeUs before
   return out;
 }
 
-std::optional<wire::NodeFacts::Operation> CollectiveTable::facts(const std::string& name) const {
+std::optional<wire::NodeFacts::AskedCollective> CollectiveTable::facts(const std::string& name) const {
   const auto it = collectives_.find(name);
   if (it == collectives_.end()) return std::nullopt;
   const CollectiveState& collective = it->second;
-  wire::NodeFacts::Operation facts;
+  wire::NodeFacts::AskedCollective facts;
   facts.started = collective.started;
   if (collective.requests.front()) facts.first = spec_of(0, collective.requests.front()->call);
   for (const auto& request : collective.requests)

@@ -1,9 +1,9 @@
 // The collectives of a job on one node: what its workers asked for, when the leader starts it, and the answer.
 //
-//   table.request(worker, request, now_us);   // the last local worker's sends OPERATION_READY to the leader
-//   auto task = table.start(message);         // OPERATION_START, checked against the requests
+//   table.request(worker, request, now_us);   // the last local worker's sends COLLECTIVE_READY to the leader
+//   auto task = table.start(message);         // COLLECTIVE_START, checked against the requests
 //   table.finish(*task, done);                // OP_DONE to the workers
-//   table.fail(message);                      // OPERATION_FAILED: this collective's callers get its error, the job goes on
+//   table.fail(message);                      // COLLECTIVE_FAILED: this collective's callers get its error, the job goes on
 //
 // A collective has a name that is the same on all ranks; a name may be used again once its collective is done. No I/O but
 // through the ports. Reactor thread.
@@ -39,10 +39,10 @@ class CollectiveTable final : public LaunchSource {
       : members_(members), leader_(leader), view_(std::move(view)) {}
 
   // kInvalid if the worker's collective of this name is still under way: only this call fails.
-  Result<void> request(std::size_t worker, OperationRequest request, TimeUs now_us);
+  Result<void> request(std::size_t worker, CollectiveRequest request, TimeUs now_us);
   // kViolation for what not all local workers asked for, what runs already, and a root or counts that do not fit: ends the job.
-  Result<SubCommTask> start(const wire::OperationStart& message);
-  void fail(const wire::OperationFailed& message);
+  Result<SubCommTask> start(const wire::CollectiveStart& message);
+  void fail(const wire::CollectiveFailed& message);
 
   [[nodiscard]] bool can_start(const SubCommTask& /*launch*/) const override { return true; }
   [[nodiscard]] Transfer transfer_of(const SubCommTask& launch) const override;
@@ -54,12 +54,12 @@ class CollectiveTable final : public LaunchSource {
   // Collectives that were first asked for before `before_us` and that local workers owe.
   [[nodiscard]] std::vector<OwedCollective> owed(TimeUs before_us) const;
   // What messages of the leader are checked against.
-  [[nodiscard]] std::optional<wire::NodeFacts::Operation> facts(const std::string& name) const;
+  [[nodiscard]] std::optional<wire::NodeFacts::AskedCollective> facts(const std::string& name) const;
 
  private:
   struct CollectiveState {
-    std::vector<std::optional<OperationRequest>> requests;  // by local index
-    std::vector<std::uint64_t> counts;                      // of all ranks, node by node; once started
+    std::vector<std::optional<CollectiveRequest>> requests;  // by local index
+    std::vector<std::uint64_t> counts;                       // of all ranks, node by node; once started
     bool started = false;
     TimeUs since_us = 0;
     [[nodiscard]] bool complete() const;

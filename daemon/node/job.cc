@@ -24,9 +24,9 @@ FailureDetector::Limits limits_of(const JobSettings& settings) {
 Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
     : context_(context),
       members_(identity_of(first), std::move(settings)),
-      line_(context.reactor, context.control, *this, members_.identity().name,
+      line_(context.reactor, context.control, members_.identity().name,
             [this](wire::ToNode message) { deliver(std::move(message)); }),
-      joining_(context.reactor, members_, line_, *this, context.host),
+      joining_(context.reactor, members_, line_, *this, context.host, context.links),
       worker_events_(members_, parts_, line_, *this, context.host),
       messages_(members_, parts_, line_, *this, context.host) {}
 
@@ -38,6 +38,7 @@ std::string Job::leader_name() const {
 }
 
 Result<void> Job::attach(WorkerPort& worker) {
+  joining_.begin();
   auto wishes = job_settings(context_.config, worker.hello().settings);
   if (!wishes) return tl::unexpected(wishes.error());
   if (auto ok = members_.admit(worker, *wishes); !ok) return ok;
@@ -45,7 +46,7 @@ Result<void> Job::attach(WorkerPort& worker) {
     fail(ok.error());  // the others would wait in vain
     return ok;
   }
-  if (members_.complete()) guard(*this, "joining", [this] { join(); });
+  if (members_.complete()) join();
   return {};
 }
 
@@ -56,7 +57,7 @@ void Job::join() {
   } else if (auto ok = line_.connect(members_.identity().leader); !ok) {
     return fail(ok.error());
   }
-  detector_.emplace(limits_of(members_.settings()), 1, MonotonicClock::now());
+  detector_.emplace(limits_of(members_.settings()), 1, context_.reactor.now_us());
   joining_.start();
 }
 
@@ -65,25 +66,21 @@ bool Job::accepts(const Peer& from, const wire::Received& received) const {
 }
 
 bool Job::receive(const Peer& from, const wire::Received& received) {
-  bool taken = true;
-  guard(*this, "a message of another daemon", [&] {
-    if (Leader* const leader = line_.leader()) {
-      auto message = received.to_leader(leader->facts(from));
-      if (!message) {
-        taken = leader->refuse(from, message.error());
-        return;
-      }
-      leader->receive(from, std::move(*message));
-      return;
-    }
-    auto message = received.to_node(JobFacts(members_, joining_.links().size(), parts_.get()));
-    if (!message)
-      return fail(message.error().in("a message from the leader at " + leader_name() + " to " + context_.host));
-    if (members_.state() == JobState::kJoining && std::holds_alternative<wire::Joined>(*message))
-      line_.set_incarnation(received.header().incarnation);
-    deliver(std::move(*message));
-  });
-  return taken;
+  if (Leader* const leader = line_.leader()) {
+    auto message = received.to_leader(leader->facts(from));
+    if (!message) return leader->refuse(from, message.error());
+    leader->receive(from, std::move(*message));
+    return true;
+  }
+  auto message = received.to_node(JobFacts(members_, joining_.links().size(), parts_.get()));
+  if (!message) {
+    fail(message.error().in("a message from the leader at " + leader_name() + " to " + context_.host));
+    return true;
+  }
+  if (members_.state() == JobState::kJoining && std::holds_alternative<wire::Joined>(*message))
+    line_.set_incarnation(received.header().incarnation);
+  deliver(std::move(*message));
+  return true;
 }
 
 void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Error& error) {
@@ -95,8 +92,8 @@ void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Er
 void Job::deliver(wire::ToNode message) {
   if (members_.state() == JobState::kEnded) return;
   joining_.heard();
-  if (detector_) detector_->heard(0, MonotonicClock::now());
-  guard(*this, "a message of the leader", [&] { std::visit(messages_, std::move(message)); });
+  if (detector_) detector_->heard(0, context_.reactor.now_us());
+  std::visit(messages_, std::move(message));
 }
 
 void Job::joined(wire::Joined message) {
@@ -106,8 +103,10 @@ void Job::joined(wire::Joined message) {
   if (!view) return fail(view.error());
   members_.advance(JobState::kConnecting);
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
+  SchedulerPort* const scheduler = line_.leader() != nullptr ? line_.leader()->scheduler() : nullptr;
   parts_ = std::make_unique<JobParts>(
-      JobParts::Surroundings{context_.reactor, members_, line_, line_.leader(), *this, context_.host}, *view);
+      JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this, context_.host, context_.links},
+      *view);
   parts_->links.open();
 }
 
@@ -141,26 +140,24 @@ void Job::fail(const Error& error) {
 
 void Job::suspect(const Error& error) {
   if (members_.state() == JobState::kEnded) return;
-  if (detector_ && !detector_->suspect(error, MonotonicClock::now())) return;
+  if (detector_ && !detector_->suspect(error, context_.reactor.now_us())) return;
   LOG(WARNING) << "[" << members_.identity().name << "] " << error.message() << "; finding out who is lost";
   line_.send(wire::Failure{error.in("on " + context_.host), true});
 }
 
 void Job::tick() {
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
-  guard(*this, "the heartbeat", [this] {
-    const TimeUs now_us = MonotonicClock::now();
-    if (failing_) return end(*failing_, false);  // the leader has not answered
-    if (members_.all_left()) {
-      if (all_left_us_ == 0) all_left_us_ = now_us;
-      if (parts_->links.idle() || now_us - all_left_us_ > members_.settings().silence_us()) end({}, true);
-      return;
-    }
-    if (line_.leader() == nullptr) watch_leader(now_us);
-    if (members_.state() != JobState::kRunning) return;
-    parts_->progress_due();
-    if (auto ok = parts_->watchdog.check(now_us); !ok) fail(ok.error());
-  });
+  const TimeUs now_us = context_.reactor.now_us();
+  if (failing_) return end(*failing_, false);  // the leader has not answered
+  if (members_.all_left()) {
+    if (all_left_us_ == 0) all_left_us_ = now_us;
+    if (parts_->links.idle() || now_us - all_left_us_ > members_.settings().silence_us()) end({}, true);
+    return;
+  }
+  if (line_.leader() == nullptr) watch_leader(now_us);
+  if (members_.state() != JobState::kRunning) return;
+  parts_->progress_due();
+  if (auto ok = parts_->watchdog.check(now_us); !ok) fail(ok.error());
 }
 
 void Job::watch_leader(TimeUs now_us) {

@@ -13,7 +13,10 @@
 //   LeaderMessages    what the leader says  -> the parts
 //
 // Each of them is built and tested without a network. The job itself keeps the timers, watches its leader, and ends once. Between a
-// node and its leader there are messages only, also within one daemon, but for the events of SchedulerPort. Reactor thread.
+// node and its leader there are messages only, also within one daemon, but for the events of SchedulerPort.
+//
+// Whoever calls a job does so for it (run_for, daemon/base/callback_owner.h), so that what the job's code throws fails this job.
+// Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -38,12 +41,12 @@ class Job;
 
 struct JobContext {  // the daemon's parts that jobs share
   Reactor& reactor;
-  ControlPlane& control;
+  ControlPort& control;
   const Config& config;
   std::string host;
-  std::uint64_t daemon_epoch = 0;
-  std::function<std::uint64_t()> make_incarnation;
-  std::function<void(Job&)> on_ended;  // the job can be put away once its drivers have finished
+  LinkMaker links = {};
+  std::function<std::uint64_t()> make_incarnation = {};
+  std::function<void(Job&)> on_ended = {};  // the job can be put away once its drivers have finished
 };
 
 class Job final : public JobControl, public std::enable_shared_from_this<Job> {

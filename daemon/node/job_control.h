@@ -1,14 +1,7 @@
-// By which the parts of a job act on the job as a whole; and the exception boundary of its callbacks.
-//
-//   guard(control, "a timer", [&] { ... });   // whatever it throws fails this job, and no other one
-//
-// Reactor thread.
+// How the parts of a job act on the job as a whole: they end it, or bring it on. Job implements it. Reactor thread.
 #pragma once
 
-#include <string>
-
 #include "core/base/status.h"
-#include "daemon/base/guard.h"
 #include "daemon/wire/messages.h"
 
 namespace deft::daemon {
@@ -28,12 +21,5 @@ class JobControl {
   // The links of all nodes are open.
   virtual void begin() = 0;
 };
-
-// Every callback of the reactor that runs code of a job goes through here: memory that is short, a thread that cannot be
-// made, or our own mistake costs the one job that met it.
-template <typename Callback>
-void guard(JobControl& job, const std::string& what, const Callback& callback) {
-  if (const auto error = caught(what, callback)) job.fail(*error);
-}
 
 }  // namespace deft::daemon

@@ -1,7 +1,5 @@
 #include "daemon/node/job_parts.h"
 
-#include "daemon/node/link_choice.h"
-
 namespace deft::daemon {
 namespace {
 
@@ -11,6 +9,7 @@ constexpr TimeUs kLookAgainUs = 2'000;  // at a link that is to end
 
 JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
     : around_(around),
+      clock(around.reactor.clock()),
       view(std::move(now)),
       store(std::make_shared<StoreClient>(
           around.reactor, [&leader = around.leader](wire::ToLeader message) { leader.send(std::move(message)); })),
@@ -18,7 +17,7 @@ JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
       collectives(around.members, around.leader, view),
       measurements(around.members, around.leader, around.scheduler),
       links(around.members, view, groups, collectives,
-            driver_factory(around.reactor, around.members, view, store, around.control), *this),
+            around.links.drivers(around.reactor, around.members, view, store), *this),
       recovery(links, around.leader, around.members.identity().name, around.host),
       watchdog(around.members, view, groups, collectives, around.leader) {}
 
@@ -43,7 +42,7 @@ void JobParts::await_stopped_links() {
   if (look_again_ != 0 || around_.members.state() != JobState::kRunning || !recovery.poll()) return;
   look_again_ = around_.reactor.after(kLookAgainUs, [this] {
     look_again_ = 0;
-    guard(around_.control, "the end of a lost link", [this] { await_stopped_links(); });
+    await_stopped_links();
   });
 }
 

@@ -11,6 +11,7 @@
 #include "daemon/node/collective_table.h"
 #include "daemon/node/gradient_groups.h"
 #include "daemon/node/job_control.h"
+#include "daemon/node/link_choice.h"
 #include "daemon/node/link_recovery.h"
 #include "daemon/node/link_set.h"
 #include "daemon/node/measurements.h"
@@ -28,6 +29,7 @@ class JobParts final : public LinkEvents {
     SchedulerPort* scheduler;  // null: the leader is on another node
     JobControl& control;
     std::string host;
+    const LinkMaker& links;
   };
 
   JobParts(const Surroundings& around, std::shared_ptr<const View> view);
@@ -46,6 +48,7 @@ class JobParts final : public LinkEvents {
   Reactor::TimerId look_again_ = 0;
 
  public:
+  const Clock& clock;
   const std::shared_ptr<const View> view;
   const std::shared_ptr<StoreClient> store;  // shared with the threads of links
   GradientGroups groups;

@@ -10,20 +10,19 @@ constexpr TimeUs kJoinAgainUs = 200'000;
 }  // namespace
 
 JoinPhase::JoinPhase(Reactor& reactor, const Membership& members, LeaderLine& line, JobControl& control,
-                     std::string host)
-    : reactor_(reactor),
-      members_(members),
-      line_(line),
-      control_(control),
-      host_(std::move(host)),
-      began_us_(MonotonicClock::now()) {
-  deadline_ = reactor_.after(members_.settings().timeout_us, [this] { on_deadline(); });
-}
+                     std::string host, const LinkMaker& links)
+    : reactor_(reactor), members_(members), line_(line), control_(control), host_(std::move(host)), links_(links) {}
 
 JoinPhase::~JoinPhase() { finished(); }
 
+void JoinPhase::begin() {
+  if (deadline_ != 0) return;
+  began_us_ = reactor_.now_us();
+  deadline_ = reactor_.after(members_.settings().timeout_us, [this] { on_deadline(); });
+}
+
 void JoinPhase::start() {
-  choice_ = choose_links(members_, host_);
+  choice_ = links_.choose(members_, host_);
   send();
 }
 
@@ -44,7 +43,7 @@ void JoinPhase::send() {
   if (!choice_.refusal) message.settings["links (their kinds)"] = kinds;
   line_.send(std::move(message));
   if (line_.leader() != nullptr) return;
-  again_ = reactor_.after(kJoinAgainUs, [this] { guard(control_, "joining", [this] { send(); }); });
+  again_ = reactor_.after(kJoinAgainUs, [this] { send(); });
 }
 
 void JoinPhase::answered() {
@@ -71,7 +70,7 @@ void JoinPhase::on_deadline() {
         false);
   // A leader has the same deadline, and knows who is missing. If it lives, its decision is on its way.
   if (line_.leader() != nullptr || members_.state() != JobState::kJoining) return;
-  if (heard_ && MonotonicClock::now() < began_us_ + settings.timeout_us + settings.silence_us()) {
+  if (heard_ && reactor_.now_us() < began_us_ + settings.timeout_us + settings.silence_us()) {
     deadline_ = reactor_.after(settings.silence_us(), [this] { on_deadline(); });
     return;
   }

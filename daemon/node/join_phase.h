@@ -1,6 +1,7 @@
 // A node's way into its job: JOIN to the leader until it answers, and a deadline that names who is missing.
 //
-//   JoinPhase joining(reactor, members, line, control, host);   // the deadline runs from here
+//   JoinPhase joining(reactor, members, line, control, host, links);
+//   joining.begin();                                            // a worker is here; the deadline runs from here
 //   joining.start();                                            // all local workers are here
 //   joining.heard();                                            // the leader lives
 //   joining.answered();  joining.finished();                    // JOINED has come; the job runs, or has ended
@@ -23,11 +24,13 @@ namespace deft::daemon {
 class JoinPhase {
  public:
   // All references outlive this object.
-  JoinPhase(Reactor& reactor, const Membership& members, LeaderLine& line, JobControl& control, std::string host);
+  JoinPhase(Reactor& reactor, const Membership& members, LeaderLine& line, JobControl& control, std::string host,
+            const LinkMaker& links);
   ~JoinPhase();
   JoinPhase(const JoinPhase&) = delete;
   JoinPhase& operator=(const JoinPhase&) = delete;
 
+  void begin();  // no effect the second time
   void start();  // `line` is open
   void heard() { heard_ = true; }
   void answered();
@@ -47,7 +50,8 @@ class JoinPhase {
   LeaderLine& line_;
   JobControl& control_;
   const std::string host_;
-  const TimeUs began_us_;
+  const LinkMaker& links_;
+  TimeUs began_us_ = 0;
   LinkChoice choice_;
   bool heard_ = false;
   Reactor::TimerId again_ = 0, deadline_ = 0;

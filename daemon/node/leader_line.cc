@@ -4,8 +4,8 @@
 
 namespace deft::daemon {
 
-LeaderLine::LeaderLine(Reactor& reactor, ControlPlane& plane, JobControl& control, std::string job, Deliver deliver)
-    : reactor_(reactor), plane_(plane), control_(control), job_(std::move(job)), deliver_(std::move(deliver)) {}
+LeaderLine::LeaderLine(Reactor& reactor, ControlPort& plane, std::string job, Deliver deliver)
+    : reactor_(reactor), plane_(plane), job_(std::move(job)), deliver_(std::move(deliver)) {}
 
 LeaderLine::~LeaderLine() {
   reactor_.cancel(timer_);
@@ -23,8 +23,7 @@ void LeaderLine::send(wire::ToLeader message) {
   if (!is_open()) return;
   if (!leader_) return plane_.send(peer_, wire::encode({.job = job_, .incarnation = incarnation_}, message));
   reactor_.post([this, alive = std::weak_ptr(alive_), message = std::move(message)]() mutable {
-    if (alive.expired()) return;
-    guard(control_, "a message to the leader", [&] { leader_->receive(Peer(), std::move(message)); });
+    if (!alive.expired()) leader_->receive(Peer(), std::move(message));
   });
 }
 
@@ -43,15 +42,13 @@ void LeaderLine::send(std::span<const Peer> nodes, const wire::ToNode& message) 
 }
 
 void LeaderLine::lead(Leader::Identity identity, const JobSettings& settings) {
-  leader_ = std::make_unique<Leader>(clock_, static_cast<Outbox&>(*this), std::move(identity), settings);
+  leader_ = std::make_unique<Leader>(reactor_.clock(), static_cast<Outbox&>(*this), std::move(identity), settings);
   tick();
 }
 
 void LeaderLine::tick() {
   timer_ = 0;
-  guard(control_, "the leader's watch", [this] {
-    if (const auto delay_us = leader_->tick()) timer_ = reactor_.after(*delay_us, [this] { tick(); });
-  });
+  if (const auto delay_us = leader_->tick()) timer_ = reactor_.after(*delay_us, [this] { tick(); });
 }
 
 bool LeaderLine::accepts(const Peer& from, const wire::Received& received) const {

@@ -15,7 +15,6 @@
 
 #include "daemon/base/reactor.h"
 #include "daemon/leader/leader.h"
-#include "daemon/node/job_control.h"
 #include "daemon/node/leader_port.h"
 #include "daemon/wire/codec.h"
 #include "daemon/wire/control_plane.h"
@@ -26,8 +25,8 @@ class LeaderLine final : public LeaderPort, private Outbox {
  public:
   using Deliver = std::function<void(wire::ToNode)>;  // what a leader of this node says to it
 
-  // `control` hears of what fails while a message is handed over. All references outlive this object.
-  LeaderLine(Reactor& reactor, ControlPlane& plane, JobControl& control, std::string job, Deliver deliver);
+  // Both references outlive this object.
+  LeaderLine(Reactor& reactor, ControlPort& plane, std::string job, Deliver deliver);
   ~LeaderLine() override;
   LeaderLine(const LeaderLine&) = delete;
   LeaderLine& operator=(const LeaderLine&) = delete;
@@ -52,11 +51,9 @@ class LeaderLine final : public LeaderPort, private Outbox {
   void tick();
 
   Reactor& reactor_;
-  ControlPlane& plane_;
-  JobControl& control_;
+  ControlPort& plane_;
   const std::string job_;
   Deliver deliver_;
-  const MonotonicClock clock_;
   std::unique_ptr<Leader> leader_;
   Peer peer_;  // empty: this node leads, or does not know its leader yet
   std::uint64_t incarnation_ = 0;

@@ -3,7 +3,9 @@
 namespace deft::daemon {
 
 void LeaderMessages::fail_unless(const Result<void>& ok) {
-  if (!ok) control_.fail(ok.error().in("on " + host_));
+  if (ok) return;
+  const std::string& leader = members_.identity().leader;
+  control_.fail(ok.error().in("following the leader" + (leader.empty() ? "" : " at " + leader) + ", on " + host_));
 }
 
 void LeaderMessages::operator()(const wire::Begin& /*message*/) { control_.begin(); }
@@ -20,7 +22,7 @@ void LeaderMessages::operator()(const wire::LaunchOrder& message) {
 }
 
 Result<void> LeaderMessages::launch(const wire::LaunchOrder& order) {
-  const TimeUs now_us = MonotonicClock::now();
+  const TimeUs now_us = parts_->clock.now_us();
   std::uint64_t number = order.first;
   for (const auto& launch : order.launches) {
     if (auto ok = parts_->links.take_number(number); !ok) return ok;
@@ -35,7 +37,7 @@ void LeaderMessages::operator()(const wire::PlanOrder& message) {
   if (runs()) fail_unless(parts_->groups.follow(message));
 }
 
-void LeaderMessages::operator()(const wire::OperationStart& message) {
+void LeaderMessages::operator()(const wire::CollectiveStart& message) {
   if (!runs()) return;
   if (auto ok = parts_->links.take_number(message.number); !ok) return fail_unless(ok);
   auto task = parts_->collectives.start(message);
@@ -44,7 +46,7 @@ void LeaderMessages::operator()(const wire::OperationStart& message) {
   parts_->links.pump();
 }
 
-void LeaderMessages::operator()(const wire::OperationFailed& message) {
+void LeaderMessages::operator()(const wire::CollectiveFailed& message) {
   if (runs()) parts_->collectives.fail(message);
 }
 
@@ -67,15 +69,15 @@ void LeaderMessages::operator()(const wire::JobProgress& message) {
 }
 
 void LeaderMessages::operator()(const wire::Heartbeat& message) {
-  if (!message.reply) leader_.send(wire::Heartbeat{message.number, true});
+  if (!message.reply) leader_.send(wire::Heartbeat{.reply = true});
 }
 
 void LeaderMessages::operator()(const wire::Stalled& message) {
-  if (parts_) parts_->watchdog.note(message, MonotonicClock::now());
+  if (parts_) parts_->watchdog.note(message, parts_->clock.now_us());
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {
-  if (runs()) fail_unless(parts_->watchdog.answer(message, MonotonicClock::now()));
+  if (runs()) fail_unless(parts_->watchdog.answer(message, parts_->clock.now_us()));
 }
 
 std::size_t JobFacts::first_position() const { return parts_ ? parts_->view->first_position() : 0; }
@@ -91,7 +93,7 @@ std::optional<wire::NodeFacts::Group> JobFacts::group(std::uint32_t id) const {
   return parts_ ? parts_->groups.facts(id) : std::nullopt;
 }
 
-std::optional<wire::NodeFacts::Operation> JobFacts::operation(const std::string& name) const {
+std::optional<wire::NodeFacts::AskedCollective> JobFacts::collective(const std::string& name) const {
   return parts_ ? parts_->collectives.facts(name) : std::nullopt;
 }
 

@@ -3,7 +3,7 @@
 //   auto message = received.to_node(JobFacts(members, choice.specs.size(), parts.get()));   // checked
 //   std::visit(messages, std::move(*message));
 //
-// Errors of the parts end the job, with this node's name. Reactor thread.
+// Errors of the parts end the job, with the leader's address and this node's name. Reactor thread.
 #pragma once
 
 #include <memory>
@@ -29,8 +29,8 @@ class LeaderMessages {
   void operator()(const wire::DeclareAgreed& message);
   void operator()(const wire::LaunchOrder& message);
   void operator()(const wire::PlanOrder& message);
-  void operator()(const wire::OperationStart& message);
-  void operator()(const wire::OperationFailed& message);
+  void operator()(const wire::CollectiveStart& message);
+  void operator()(const wire::CollectiveFailed& message);
   void operator()(wire::StoreValue message);
   void operator()(const wire::LinkStop& message);
   void operator()(const wire::LinkReplaced& message);
@@ -65,7 +65,7 @@ class JobFacts final : public wire::NodeFacts {
   [[nodiscard]] std::vector<std::uint32_t> link_epochs() const override;
   [[nodiscard]] std::uint64_t next_number() const override { return parts_ ? parts_->links.next_number() : 0; }
   [[nodiscard]] std::optional<Group> group(std::uint32_t id) const override;
-  [[nodiscard]] std::optional<Operation> operation(const std::string& name) const override;
+  [[nodiscard]] std::optional<AskedCollective> collective(const std::string& name) const override;
   [[nodiscard]] std::optional<std::size_t> keys_asked(std::uint64_t request) const override;
 
  private:

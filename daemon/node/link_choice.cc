@@ -59,25 +59,21 @@ LinkChoice choose_links(const Membership& members, const std::string& host) {
 }
 
 LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
-                                   std::shared_ptr<link::Store> store, JobControl& control) {
-  return [&reactor, &members, &control, view = std::move(view),
+                                   std::shared_ptr<link::Store> store) {
+  return [&reactor, &members, view = std::move(view),
           store = std::move(store)](DriverRequest request) -> std::unique_ptr<LinkDriver> {
-    const auto on_open = [&control, opened = std::move(request.on_open)](const Result<void>& result) {
-      guard(control, "the opening of a link", [&] { opened(result); });
-    };
-    const auto on_done = [&control, ended = std::move(request.on_done)](const TransferDone& done) {
-      guard(control, "the end of a launch", [&] { ended(done); });
-    };
     if (link::runs_in_worker(request.spec.backend)) {
       const auto tell = [&members](std::size_t worker, const shm::Record& record) {
         if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
       };
       return std::make_unique<InProcessDriver>(reactor, request.link, members.workers().size(),
-                                               std::move(request.records_of), tell, on_open, on_done);
+                                               std::move(request.records_of), tell, std::move(request.on_open),
+                                               std::move(request.on_done));
     }
     auto open = opener(request, members, *view, store);
     return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
-                                          std::move(request.transfer_of), on_open, on_done);
+                                          std::move(request.transfer_of), std::move(request.on_open),
+                                          std::move(request.on_done));
   };
 }
 

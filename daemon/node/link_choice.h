@@ -1,6 +1,8 @@
-// The links of a node in a job, from DEFT_LINKS; and what drives them.
+// The links of a node in a job, from DEFT_LINKS; and what drives them. A job gets both functions by a LinkMaker, so that a test puts
+// links without a thread or a network in their place. Reactor thread.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -8,7 +10,6 @@
 
 #include "core/link/link.h"
 #include "daemon/base/reactor.h"
-#include "daemon/node/job_control.h"
 #include "daemon/node/link_set.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/view.h"
@@ -27,7 +28,14 @@ LinkChoice choose_links(const Membership& members, const std::string& host);
 // The real drivers of the links of `view`: those that the daemon runs have threads of their own and meet through `store`. The first
 // opening may take the job's timeout, a replacement a third of it.
 LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
-                                   std::shared_ptr<link::Store> store, JobControl& control);
+                                   std::shared_ptr<link::Store> store);
+
+struct LinkMaker {
+  std::function<LinkChoice(const Membership& members, const std::string& host)> choose = choose_links;
+  std::function<LinkSet::MakeDriver(Reactor&, const Membership&, std::shared_ptr<const View>,
+                                    std::shared_ptr<link::Store>)>
+      drivers = driver_factory;
+};
 
 // The links as a worker hears of them: those that it runs itself, and how many the daemons run.
 JobLinks links_of_workers(const std::string& job, const View& view);

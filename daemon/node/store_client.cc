@@ -10,9 +10,11 @@ Result<void> StoreClient::set(const std::string& key, std::span<const std::byte>
     const std::lock_guard lock(mutex_);
     if (is_cancelled_) return tl::unexpected(cancelled_);
   }
-  reactor_.post([this, alive = alive_, message = wire::StoreSet{key, {value.begin(), value.end()}}] {
-    if (*alive) send_(message);
-  });
+  reactor_.post(
+      [this, alive = alive_, message = wire::StoreSet{key, {value.begin(), value.end()}}] {
+        if (*alive) send_(message);
+      },
+      owner_);
   return {};
 }
 
@@ -27,9 +29,11 @@ Result<std::vector<std::vector<std::byte>>> StoreClient::get(std::span<const std
     waiting.keys = keys.size();
     future = waiting.promise.get_future();
   }
-  reactor_.post([this, alive = alive_, message] {
-    if (*alive) send_(message);
-  });
+  reactor_.post(
+      [this, alive = alive_, message] {
+        if (*alive) send_(message);
+      },
+      owner_);
   const TimeUs wait_us = std::max<TimeUs>(deadline_us - MonotonicClock::now(), 0);
   if (future.wait_for(std::chrono::microseconds(wait_us)) == std::future_status::ready) return future.get();
   const std::lock_guard lock(mutex_);

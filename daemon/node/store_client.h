@@ -24,7 +24,8 @@ namespace deft::daemon {
 class StoreClient final : public link::Store {
  public:
   using Send = std::function<void(wire::ToLeader)>;  // called on the reactor thread
-  StoreClient(Reactor& reactor, Send send) : reactor_(reactor), send_(std::move(send)) {}
+  // What goes wrong when a thread's request is sent fails the owner for whom this is made.
+  StoreClient(Reactor& reactor, Send send) : reactor_(reactor), owner_(current_owner()), send_(std::move(send)) {}
 
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
@@ -45,6 +46,7 @@ class StoreClient final : public link::Store {
     std::promise<Values> promise;
   };
   Reactor& reactor_;
+  const OwnerRef owner_;
   Send send_;
   std::mutex mutex_;
   std::map<std::uint64_t, Waiting> waiting_;

@@ -3,28 +3,28 @@
 namespace deft::daemon {
 
 template <typename Act>
-void WorkerEvents::if_running(WorkerPort& worker, const char* what, const Act& act) {
+void WorkerEvents::if_running(WorkerPort& worker, const Act& act) {
   if (members_.state() != JobState::kRunning || !parts_) return;
   const auto index = members_.index_of(worker);
-  if (index) guard(control_, what, [&] { act(*index); });
+  if (index) act(*index);
 }
 
 void WorkerEvents::declare(WorkerPort& worker, Declaration declaration) {
-  if_running(worker, "a declaration", [&](std::size_t index) {
+  if_running(worker, [&](std::size_t index) {
     if (auto ok = parts_->groups.declare(index, std::move(declaration)); !ok) control_.fail(ok.error());
   });
 }
 
-void WorkerEvents::request(WorkerPort& worker, OperationRequest request) {
-  if_running(worker, "the request for a collective", [&](std::size_t index) {
+void WorkerEvents::request(WorkerPort& worker, CollectiveRequest request) {
+  if_running(worker, [&](std::size_t index) {
     const std::uint64_t operation = request.call.operation;
-    if (auto ok = parts_->collectives.request(index, std::move(request), MonotonicClock::now()); !ok)
+    if (auto ok = parts_->collectives.request(index, std::move(request), parts_->clock.now_us()); !ok)
       worker.send_error(ok.error(), operation);
   });
 }
 
 void WorkerEvents::record(WorkerPort& worker, const shm::Record& record) {
-  if_running(worker, "a worker's record", [&](std::size_t index) {
+  if_running(worker, [&](std::size_t index) {
     auto ok = take(index, record);
     if (ok) return;
     worker.send_error(ok.error(), 0);
@@ -35,13 +35,13 @@ void WorkerEvents::record(WorkerPort& worker, const shm::Record& record) {
 Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
   switch (record.kind()) {
     case shm::RecordKind::kReady: {
-      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), MonotonicClock::now());
+      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), parts_->clock.now_us());
       if (!ready) return tl::unexpected(ready.error());
       if (*ready) parts_->links.pump();
       return {};
     }
     case shm::RecordKind::kStage:
-      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), MonotonicClock::now());
+      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), parts_->clock.now_us());
       return {};
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
@@ -50,11 +50,11 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
 }
 
 void WorkerEvents::take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) {
-  if_running(worker, "a worker's statistics", [&](std::size_t index) { parts_->measurements.take(index, statistics); });
+  if_running(worker, [&](std::size_t index) { parts_->measurements.take(index, statistics); });
 }
 
 void WorkerEvents::link_failed(WorkerPort& worker, const Error& error) {
-  if_running(worker, "the failure of a worker's link", [&](std::size_t /*index*/) {
+  if_running(worker, [&](std::size_t /*index*/) {
     const Error told = error.in(worker.describe() + " on " + host_);
     if (error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout) return control_.suspect(told);
     control_.fail(told);
@@ -66,7 +66,7 @@ void WorkerEvents::store_set(const std::string& key, std::span<const std::byte> 
 }
 
 void WorkerEvents::store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) {
-  if_running(worker, "a worker's question to the store", [&](std::size_t index) {
+  if_running(worker, [&](std::size_t index) {
     // The answer may come when the worker is gone. The store forgets what it was asked when the job ends.
     parts_->store->ask(key, [&members = members_, index, request, key](std::span<const std::byte> value) {
       if (WorkerPort* const asker = members.workers()[index].port) asker->send_store_value(request, key, value);

@@ -23,7 +23,7 @@ class WorkerEvents final : public JobPort {
       : members_(members), parts_(parts), leader_(leader), control_(control), host_(std::move(host)) {}
 
   void declare(WorkerPort& worker, Declaration declaration) override;
-  void request(WorkerPort& worker, OperationRequest request) override;
+  void request(WorkerPort& worker, CollectiveRequest request) override;
   void record(WorkerPort& worker, const shm::Record& record) override;
   void take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) override;
   void link_failed(WorkerPort& worker, const Error& error) override;
@@ -33,9 +33,9 @@ class WorkerEvents final : public JobPort {
   void callback_failed(const Error& error) override { control_.fail(error.in("on " + host_)); }
 
  private:
-  // Calls act(local index) for a worker of a job that runs; what it throws fails the job.
+  // Calls act(local index) for a worker of a job that runs.
   template <typename Act>
-  void if_running(WorkerPort& worker, const char* what, const Act& act);
+  void if_running(WorkerPort& worker, const Act& act);
   Result<void> take(std::size_t worker, const shm::Record& record);
 
   Membership& members_;

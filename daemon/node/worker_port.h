@@ -23,7 +23,7 @@
 #include "core/model/tensors.h"
 #include "core/shm/layout.h"
 #include "core/shm/segment.h"
-#include "daemon/base/reactor.h"
+#include "daemon/base/callback_owner.h"
 
 namespace deft::daemon {
 
@@ -42,10 +42,10 @@ struct Declaration {  // of a group of gradients
   std::size_t expected = 0;  // tensors announced
 };
 
-struct OperationRequest {  // a collective on a worker's own memory
-  std::string name;        // the same on all ranks
+struct CollectiveRequest {  // a collective on a worker's own memory
+  std::string name;         // the same on all ranks
   ipc::Operation call;
-  std::shared_ptr<shm::Segment> heap;  // null for a barrier
+  std::shared_ptr<shm::Segment> staging_buffer;  // null for a barrier
 };
 
 struct WorkerLink {  // a link that the worker runs itself
@@ -66,6 +66,8 @@ struct JobStart {  // what a worker learns when its job runs
   JobLinks links;
 };
 
+class JobPort;
+
 class WorkerPort {
  public:
   virtual ~WorkerPort() = default;
@@ -73,6 +75,8 @@ class WorkerPort {
   [[nodiscard]] virtual const ipc::PeerIdentity& peer() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;  // "rank 3 (pid 4711)"
 
+  // From now on what the worker asks for goes to `job`, which owns nothing of the worker.
+  virtual void serve(const std::weak_ptr<JobPort>& job) = 0;
   // Makes the rings and tells the worker that the job runs.
   virtual Result<void> welcome(const JobStart& start) = 0;
   // Makes the group's arena and tells the worker. The arena lives while either side holds it.
@@ -84,11 +88,11 @@ class WorkerPort {
   virtual void close(const Error& reason) = 0;  // drops the worker; calls JobPort::worker_ended
 };
 
-// As a CallbackOwner, the job fails if a callback that was made for it throws.
+// Call it by run_for (daemon/base/callback_owner.h): the job is the owner of what its code makes and throws.
 class JobPort : public CallbackOwner {
  public:
   virtual void declare(WorkerPort& worker, Declaration declaration) = 0;
-  virtual void request(WorkerPort& worker, OperationRequest request) = 0;
+  virtual void request(WorkerPort& worker, CollectiveRequest request) = 0;
   virtual void record(WorkerPort& worker, const shm::Record& record) = 0;  // of the submission ring, unchecked
   virtual void take_statistics(WorkerPort& worker, const ipc::Statistics& statistics) = 0;
   virtual void link_failed(WorkerPort& worker, const Error& error) = 0;  // a link that the worker runs

@@ -1,27 +1,28 @@
-// The daemon: listens, keeps the sessions and the jobs, and brings each message to the job it is for.
+// The daemon: listens for workers and other daemons, and keeps the sessions. JobTable keeps the jobs.
 //
 //   auto server = Server::open(reactor, config);
 //   reactor.run();                 // until shut_down() has ended all jobs
+//
+// Reactor thread.
 #pragma once
 
-#include <list>
 #include <memory>
 #include <string>
 #include <unordered_map>
 
 #include "core/base/config.h"
 #include "core/ipc/message_socket.h"
-#include "daemon/node/job.h"
+#include "daemon/server/acceptor.h"
+#include "daemon/server/control_inbox.h"
+#include "daemon/server/job_table.h"
 #include "daemon/server/session.h"
-#include "daemon/wire/version_gate.h"
 
 namespace deft::daemon {
 
 class Server final : public SessionHandler {
  public:
-  // Errors: the socket or the port is in use, a path cannot be made, the links named do not exist.
+  // Errors: the socket or the port is in use, a path cannot be made, the links named do not exist. Both references outlive it.
   static Result<std::unique_ptr<Server>> open(Reactor& reactor, const Config& config);
-  ~Server() override;
 
   // Takes no new jobs; stops the reactor when the running ones have ended, or after the timeout. Called again: at once.
   void shut_down();
@@ -32,32 +33,22 @@ class Server final : public SessionHandler {
 
  private:
   Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control);
-  void accept();
-  void on_control(const Peer& from, std::span<const std::byte> message);
-  void on_other_version(const Peer& from, const wire::Received& received, const Error& error);
-  void reject_control(const std::string& why);
-  void on_job_ended(Job& job);
-  void put_away();
-  std::shared_ptr<Job> job_for(Session& session, Result<void>& result);
+  void take_client(ipc::MessageSocket socket);
+  void end_all();
   void stop_if_done();
 
   Reactor& reactor_;
   const Config& config_;
   MemoryBudget budget_;
-  ipc::Listener listener_;
   std::unique_ptr<ControlPlane> control_;
-  JobContext context_;
-  VersionGate versions_;
+  Acceptor acceptor_;
+  const std::uint64_t daemon_epoch_;  // a random number, so that workers notice another daemon
   const TimeUs started_us_;
-  std::uint64_t next_incarnation_;
   std::unordered_map<Session*, std::shared_ptr<Session>> sessions_;
-  std::list<std::shared_ptr<Job>> jobs_;
-  std::list<std::shared_ptr<Job>> ended_;  // until their link threads have ended
-  std::uint64_t jobs_served_ = 0, clients_dropped_ = 0;
-  std::uint64_t control_rejected_ = 0;   // control messages that are wrong, or of another version
-  std::uint64_t control_unclaimed_ = 0;  // control messages of jobs that do not run here (any more)
+  JobTable jobs_;
+  ControlInbox inbox_;
+  std::uint64_t clients_dropped_ = 0;
   bool shutting_down_ = false;
-  Reactor::TimerId put_away_timer_ = 0;
 };
 
 }  // namespace deft::daemon

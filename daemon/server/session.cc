@@ -54,7 +54,7 @@ void Session::end(const Error& reason, bool clean) {
   if (std::exchange(closed_, true)) return;
   channel_.stop();
   if (rings_) rings_->stop();
-  reactor_.run_for(job_, [&] {
+  run_for(job_, "the end of a worker", [&] {
     if (const auto job = job_.lock()) job->worker_ended(*this, clean, reason);
   });
   handler_.session_ended(*this, reason);
@@ -82,7 +82,7 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
   }
   if (!rings_) return fail(ErrorKind::kViolation, "a request before the job runs");
   Result<void> result;
-  reactor_.run_for(job_, [&] { result = requests_.handle(packet, header->kind); });
+  run_for(job_, "a worker's request", [&] { result = requests_.handle(packet, header->kind); });
   return result;
 }
 
@@ -100,7 +100,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
 Result<void> Session::welcome(const JobStart& start) {
   auto rings = RingPump::open(reactor_, budget_, daemon_epoch_,
                               {[this](const shm::Record& record) {
-                                 reactor_.run_for(job_, [&] {
+                                 run_for(job_, "a worker's record", [&] {
                                    if (const auto job = job_.lock()) job->record(*this, record);
                                  });
                                },

@@ -1,7 +1,7 @@
 // One worker's session: HELLO, then the job's answers to it and its requests to the job, and how it ends.
 //
 //   auto session = std::make_shared<Session>(reactor, budget, handler, std::move(socket), daemon_epoch);
-//   reactor.run_for(session, [&] { session->start(); });   // what throws in a callback of the session ends the session only
+//   run_for(session, "a new client", [&] { session->start(); });   // what its callbacks throw ends the session only
 //
 // The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (arenas, staging
 // buffers), RingPump (the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
@@ -41,9 +41,7 @@ class Session final : public WorkerPort, public CallbackOwner {
 
   Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
 
-  // From now on what the worker asks for goes to `job`, which owns nothing of the session.
-  void serve(const std::weak_ptr<JobPort>& job);
-
+  void serve(const std::weak_ptr<JobPort>& job) override;
   Result<void> welcome(const JobStart& start) override;
   Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
                                                     std::uint32_t buckets) override;

@@ -121,11 +121,11 @@ Result<void> WorkerRequests::on_operation(const ipc::Packet& packet) {
   if (!message) return tl::unexpected(message.error());
   const auto& call = message->fixed;
   if (auto ok = check_operation(call, message->texts[0]); !ok) return ok;
-  OperationRequest request{message->texts[0], call, nullptr};
+  CollectiveRequest request{message->texts[0], call, nullptr};
   if (call.collective != ipc::Collective::kBarrier) {
-    request.heap = memory_.find_buffer(call.staging_buffer);
-    if (!request.heap) return fail(ErrorKind::kViolation, "a collective on an unknown staging buffer");
-    if (auto ok = check_place(call, request.heap->bytes()); !ok) return ok;
+    request.staging_buffer = memory_.find_buffer(call.staging_buffer);
+    if (!request.staging_buffer) return fail(ErrorKind::kViolation, "a collective on an unknown staging buffer");
+    if (auto ok = check_place(call, request.staging_buffer->bytes()); !ok) return ok;
   }
   if (const auto job = job_.lock()) job->request(worker_, std::move(request));
   return {};

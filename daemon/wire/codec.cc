@@ -88,7 +88,7 @@ std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std:
   return {from.begin(), from.end()};
 }
 
-Heartbeat read(const proto::Heartbeat& from) { return {from.number(), from.reply()}; }
+Heartbeat read(const proto::Heartbeat& from) { return {from.reply()}; }
 
 Stalled read(const proto::Stalled& from, const Field& at, Checks& checks) {
   constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;

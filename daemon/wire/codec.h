@@ -74,7 +74,7 @@ class NodeFacts {
     std::uint32_t slots = 0;
     std::span<const model::Bucket> buckets;  // empty: not agreed yet
   };
-  struct Operation {
+  struct AskedCollective {              // by the workers of this node
     CollectiveSpec first;               // of the first local rank
     std::vector<std::uint64_t> counts;  // by local rank; shorter: not all have asked yet
     bool started = false;
@@ -89,7 +89,7 @@ class NodeFacts {
   [[nodiscard]] virtual std::uint64_t next_number() const = 0;               // of launches and collectives
   [[nodiscard]] virtual std::optional<Group> group(
       std::uint32_t id) const = 0;  // none: not declared by all local workers
-  [[nodiscard]] virtual std::optional<Operation> operation(const std::string& name) const = 0;
+  [[nodiscard]] virtual std::optional<AskedCollective> collective(const std::string& name) const = 0;
   // Of a STORE_GET that awaits its answer; none: it ended before.
   [[nodiscard]] virtual std::optional<std::size_t> keys_asked(std::uint64_t request) const = 0;
 };

@@ -1,6 +1,6 @@
 // Control messages between daemons over ZeroMQ: one ROUTER socket that listens, one DEALER socket for each leader that
-// this node follows. It carries bytes (daemon/wire/codec.h makes them) and
-// knows nothing of jobs.
+// this node follows. It carries bytes (daemon/wire/codec.h makes them) and knows nothing of jobs. A job sees it as a ControlPort, so
+// that tests of a job need no network.
 //
 //   auto plane = ControlPlane::open(reactor, {.listen = "10.0.0.1:29610"});
 //   (*plane)->on_message = [](const Peer& from, std::span<const std::byte> message) { ... };
@@ -25,7 +25,18 @@
 
 namespace deft::daemon {
 
-class ControlPlane {
+class ControlPort {
+ public:
+  virtual ~ControlPort() = default;
+  // A connection to another daemon's listening address. It is made in the background and repeated while it fails. An error: `address`
+  // is no address.
+  virtual Result<Peer> connect(const std::string& address) = 0;
+  virtual void disconnect(const Peer& peer) = 0;
+  // Never blocks. What cannot be delivered is dropped.
+  virtual void send(const Peer& peer, const std::string& message) = 0;
+};
+
+class ControlPlane final : public ControlPort {
  public:
   struct Options {
     std::string listen;       // host:port
@@ -33,13 +44,11 @@ class ControlPlane {
   };
 
   static Result<std::unique_ptr<ControlPlane>> open(Reactor& reactor, const Options& options);
-  ~ControlPlane();
+  ~ControlPlane() override;
 
-  // A connection to another daemon's listening address. It is made in the background and repeated while it fails.
-  Result<Peer> connect(const std::string& address);
-  void disconnect(const Peer& peer);
-
-  void send(const Peer& peer, const std::string& message);
+  Result<Peer> connect(const std::string& address) override;
+  void disconnect(const Peer& peer) override;
+  void send(const Peer& peer, const std::string& message) override;
 
   std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
 

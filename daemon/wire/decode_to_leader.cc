@@ -15,7 +15,7 @@ class LeaderMessageReader {
 
   Result<ToLeader> join(const proto::Join& from);
   Result<ToLeader> declare(const proto::Declare& from);
-  Result<ToLeader> operation_ready(const proto::OperationReady& from);
+  Result<ToLeader> collective_ready(const proto::CollectiveReady& from);
   Result<ToLeader> statistics(const proto::GradientStatistics& from);
   Result<ToLeader> step_time(const proto::StepTime& from);
   Result<ToLeader> store_set(const proto::StoreSet& from);
@@ -30,7 +30,7 @@ class LeaderMessageReader {
 
  private:
   model::TensorSpec tensor(const proto::Tensor& from, const Field& at);
-  CollectiveSpec spec(const proto::OperationSpec& from, std::size_t local_rank, const Field& at);
+  CollectiveSpec spec(const proto::CollectiveSpec& from, std::size_t local_rank, const Field& at);
   std::uint32_t link(std::uint32_t value, const Field& at) {
     return checks_.below(value, facts_.link_epochs.size(), at, "links");
   }
@@ -96,7 +96,7 @@ Result<ToLeader> LeaderMessageReader::declare(const proto::Declare& from) {
   return checked<ToLeader>(std::move(to), checks_);
 }
 
-CollectiveSpec LeaderMessageReader::spec(const proto::OperationSpec& from, std::size_t local_rank, const Field& at) {
+CollectiveSpec LeaderMessageReader::spec(const proto::CollectiveSpec& from, std::size_t local_rank, const Field& at) {
   CollectiveSpec to;
   to.rank = from.rank();
   checks_.require(to.rank == facts_.sender_ranks[local_rank], {&at, "rank"}, [&] {
@@ -126,9 +126,9 @@ CollectiveSpec LeaderMessageReader::spec(const proto::OperationSpec& from, std::
   return to;
 }
 
-Result<ToLeader> LeaderMessageReader::operation_ready(const proto::OperationReady& from) {
-  const Field at{nullptr, "operation_ready"};
-  OperationReady to;
+Result<ToLeader> LeaderMessageReader::collective_ready(const proto::CollectiveReady& from) {
+  const Field at{nullptr, "collective_ready"};
+  CollectiveReady to;
   to.name = checks_.text(from.name(), {&at, "name"}, kMaxLongNameBytes);
   const std::size_t ranks = facts_.sender_ranks.size();
   checks_.size(static_cast<std::size_t>(from.specs_size()), ranks, ranks, {&at, "specs"});
@@ -257,7 +257,7 @@ Result<ToLeader> decode(const proto::ToLeader& message, const LeaderFacts& facts
     case Kind::kJoin: return reader.join(message.join());
     case Kind::kLinksOpen: return ToLeader(LinksOpen{});
     case Kind::kDeclare: return reader.declare(message.declare());
-    case Kind::kOperationReady: return reader.operation_ready(message.operation_ready());
+    case Kind::kCollectiveReady: return reader.collective_ready(message.collective_ready());
     case Kind::kGradientStatistics: return reader.statistics(message.gradient_statistics());
     case Kind::kStepTime: return reader.step_time(message.step_time());
     case Kind::kStoreSet: return reader.store_set(message.store_set());

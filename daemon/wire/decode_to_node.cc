@@ -20,8 +20,8 @@ class NodeMessageReader {
   Result<ToNode> declare_agreed(const proto::DeclareAgreed& from);
   Result<ToNode> launch_order(const proto::LaunchOrder& from);
   Result<ToNode> plan_order(const proto::PlanOrder& from);
-  Result<ToNode> operation_start(const proto::OperationStart& from);
-  Result<ToNode> operation_failed(const proto::OperationFailed& from);
+  Result<ToNode> collective_start(const proto::CollectiveStart& from);
+  Result<ToNode> collective_failed(const proto::CollectiveFailed& from);
   Result<ToNode> store_value(const proto::StoreValue& from);
   Result<ToNode> link_stop(const proto::LinkStop& from);
   Result<ToNode> link_replaced(const proto::LinkReplaced& from);
@@ -35,7 +35,7 @@ class NodeMessageReader {
   void own_node(const Joined& joined, const Field& at);
   Launch launch(const proto::Launch& from, const Field& at);
   std::optional<NodeFacts::Group> agreed(std::uint32_t id, const Field& at);
-  void counts(const OperationStart& start, const NodeFacts::Operation& asked, const Field& at);
+  void counts(const CollectiveStart& start, const NodeFacts::AskedCollective& asked, const Field& at);
   std::uint32_t link(std::uint32_t value, const Field& at) {
     return checks_.below(value, link_epochs_.size(), at, "links");
   }
@@ -164,7 +164,7 @@ Result<ToNode> NodeMessageReader::plan_order(const proto::PlanOrder& from) {
 }
 
 // What was asked for here decides what may be written to: a leader's counts must add up to it.
-void NodeMessageReader::counts(const OperationStart& start, const NodeFacts::Operation& asked, const Field& at) {
+void NodeMessageReader::counts(const CollectiveStart& start, const NodeFacts::AskedCollective& asked, const Field& at) {
   const std::size_t first = facts_.first_position();
   for (std::size_t i = 0; i < asked.counts.size() && first + i < start.counts.size(); ++i)
     checks_.require(
@@ -187,9 +187,9 @@ void NodeMessageReader::counts(const OperationStart& start, const NodeFacts::Ope
   if (gathers) checks_.require(left == 0, {&at, "counts"}, "the ranks bring fewer elements than expected");
 }
 
-Result<ToNode> NodeMessageReader::operation_start(const proto::OperationStart& from) {
-  const Field at{nullptr, "operation_start"};
-  OperationStart to;
+Result<ToNode> NodeMessageReader::collective_start(const proto::CollectiveStart& from) {
+  const Field at{nullptr, "collective_start"};
+  CollectiveStart to;
   to.number = from.number();
   checks_.require(to.number == facts_.next_number(), {&at, "number"}, [&] {
     return std::to_string(to.number) + ", and launch " + std::to_string(facts_.next_number()) + " is due";
@@ -197,7 +197,7 @@ Result<ToNode> NodeMessageReader::operation_start(const proto::OperationStart& f
   to.link = link(from.link(), {&at, "link"});
   to.name = checks_.text(from.name(), {&at, "name"}, kMaxLongNameBytes);
   checks_.size(static_cast<std::size_t>(from.counts_size()), facts_.world(), facts_.world(), {&at, "counts"});
-  const auto asked = facts_.operation(to.name);
+  const auto asked = facts_.collective(to.name);
   const bool complete = asked && !asked->started && asked->counts.size() == facts_.local_ranks().size();
   checks_.require(complete, {&at, "name"}, [&] { return "not all workers of this node asked for '" + to.name + "'"; });
   if (checks_.failed()) return tl::unexpected(*checks_.error());
@@ -207,11 +207,11 @@ Result<ToNode> NodeMessageReader::operation_start(const proto::OperationStart& f
   return checked<ToNode>(std::move(to), checks_);
 }
 
-Result<ToNode> NodeMessageReader::operation_failed(const proto::OperationFailed& from) {
-  const Field at{nullptr, "operation_failed"};
-  OperationFailed to;
+Result<ToNode> NodeMessageReader::collective_failed(const proto::CollectiveFailed& from) {
+  const Field at{nullptr, "collective_failed"};
+  CollectiveFailed to;
   to.name = checks_.text(from.name(), {&at, "name"}, kMaxLongNameBytes);
-  const auto asked = facts_.operation(to.name);
+  const auto asked = facts_.collective(to.name);
   checks_.require(asked && !asked->started && asked->counts.size() == facts_.local_ranks().size(), {&at, "name"},
                   [&] { return "not all workers of this node asked for '" + to.name + "'"; });
   to.error = read_error(from.error(), {&at, "error"}, checks_);
@@ -296,8 +296,8 @@ Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
     case Kind::kDeclareAgreed: return reader.declare_agreed(message.declare_agreed());
     case Kind::kLaunchOrder: return reader.launch_order(message.launch_order());
     case Kind::kPlanOrder: return reader.plan_order(message.plan_order());
-    case Kind::kOperationStart: return reader.operation_start(message.operation_start());
-    case Kind::kOperationFailed: return reader.operation_failed(message.operation_failed());
+    case Kind::kCollectiveStart: return reader.collective_start(message.collective_start());
+    case Kind::kCollectiveFailed: return reader.collective_failed(message.collective_failed());
     case Kind::kStoreValue: return reader.store_value(message.store_value());
     case Kind::kLinkStop: return reader.link_stop(message.link_stop());
     case Kind::kLinkReplaced: return reader.link_replaced(message.link_replaced());

@@ -25,7 +25,7 @@ void write(const std::vector<LinkAddress>& from, google::protobuf::RepeatedPtrFi
   }
 }
 
-void write(const CollectiveSpec& from, proto::OperationSpec& to) {
+void write(const CollectiveSpec& from, proto::CollectiveSpec& to) {
   to.set_rank(from.rank);
   to.set_collective(static_cast<std::uint32_t>(from.collective));
   if (from.collective == ipc::Collective::kBarrier) return;
@@ -69,8 +69,8 @@ void put(const Declare& from, proto::ToLeader& out) {
   }
 }
 
-void put(const OperationReady& from, proto::ToLeader& out) {
-  auto& ready = *out.mutable_operation_ready();
+void put(const CollectiveReady& from, proto::ToLeader& out) {
+  auto& ready = *out.mutable_collective_ready();
   ready.set_name(from.name);
   for (const auto& spec : from.specs) write(spec, *ready.add_specs());
 }
@@ -169,17 +169,17 @@ void put(const PlanOrder& from, proto::ToNode& out) {
   order.set_reason(from.reason);
 }
 
-void put(const OperationStart& from, proto::ToNode& out) {
-  auto& start = *out.mutable_operation_start();
+void put(const CollectiveStart& from, proto::ToNode& out) {
+  auto& start = *out.mutable_collective_start();
   start.set_number(from.number);
   start.set_link(from.link);
   start.set_name(from.name);
   start.mutable_counts()->Assign(from.counts.begin(), from.counts.end());
 }
 
-void put(const OperationFailed& from, proto::ToNode& out) {
-  out.mutable_operation_failed()->set_name(from.name);
-  write(from.error, *out.mutable_operation_failed()->mutable_error());
+void put(const CollectiveFailed& from, proto::ToNode& out) {
+  out.mutable_collective_failed()->set_name(from.name);
+  write(from.error, *out.mutable_collective_failed()->mutable_error());
 }
 
 void put(const StoreValue& from, proto::ToNode& out) {
@@ -212,7 +212,6 @@ void put(const JobProgress& from, proto::ToNode& out) {
 template <typename To>
 
 void put(const Heartbeat& from, To& out) {
-  out.mutable_heartbeat()->set_number(from.number);
   out.mutable_heartbeat()->set_reply(from.reply);
 }
 

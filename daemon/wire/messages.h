@@ -37,7 +37,6 @@ struct LinkAddress {
 
 // --- Both ways ---
 struct Heartbeat {
-  std::uint64_t number = 0;
   bool reply = false;  // false: the receiver answers it
 };
 
@@ -94,7 +93,7 @@ struct CollectiveSpec {
   std::uint64_t capacity = 0;  // all-gather: elements of all blocks
 };
 
-struct OperationReady {
+struct CollectiveReady {
   std::string name = {};
   std::vector<CollectiveSpec> specs = {};  // by local rank
 };
@@ -194,14 +193,14 @@ struct PlanOrder {
   std::string reason = {};
 };
 
-struct OperationStart {
+struct CollectiveStart {
   std::uint64_t number = 0;
   std::uint32_t link = 0;
   std::string name = {};
   std::vector<std::uint64_t> counts = {};  // elements of each rank, in the order of nodes and their local ranks
 };
 
-struct OperationFailed {  // it cannot run; the job goes on
+struct CollectiveFailed {  // it cannot run; the job goes on
   std::string name = {};
   Error error = {};
 };
@@ -233,10 +232,10 @@ struct JobProgress {  // how far all nodes are
 };
 
 using ToLeader =
-    std::variant<Join, LinksOpen, Declare, OperationReady, GradientStatistics, StepTime, StoreSet, StoreGet, LinkFailed,
-                 LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
+    std::variant<Join, LinksOpen, Declare, CollectiveReady, GradientStatistics, StepTime, StoreSet, StoreGet,
+                 LinkFailed, LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
 using ToNode =
-    std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, OperationStart, OperationFailed, StoreValue,
+    std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, CollectiveStart, CollectiveFailed, StoreValue,
                  LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
 
 // For std::visit: one handler for each kind of message, so that a forgotten one does not compile.

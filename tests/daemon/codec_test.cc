@@ -6,7 +6,6 @@
 #include <gtest/gtest.h>
 
 #include <functional>
-#include <limits>
 #include <map>
 #include <set>
 
@@ -14,184 +13,18 @@
 #include "daemon/wire/field_checks.h"
 #include "proto/control.pb.h"
 #include "tests/daemon/control_messages.h"
+#include "tests/daemon/spoiler.h"
 
 namespace deft::daemon {
 namespace {
 
 using google::protobuf::Descriptor;
-using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
-using google::protobuf::Reflection;
+using testing::names_a_field;
+using testing::Spoiler;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-template <typename Number>
-std::vector<Number> numbers(Number now) {
-  constexpr Number kMost = std::numeric_limits<Number>::max();
-  std::vector<Number> values{0, 1, 2, 3, 7, 1 << 10, 1 << 21, kMost / 2, kMost / 2 + 1, kMost - 1, kMost};
-  values.insert(values.end(), {static_cast<Number>(now + 1), static_cast<Number>(now - 1)});
-  return values;
-}
-
-const std::vector<double> kDoubles{std::numeric_limits<double>::quiet_NaN(),
-                                   std::numeric_limits<double>::infinity(),
-                                   -std::numeric_limits<double>::infinity(),
-                                   -1,
-                                   0,
-                                   1e300};
-const std::vector<std::string> kTexts{"",
-                                      "x",
-                                      "\xff",
-                                      "\xc0\x80",
-                                      "\xed\xa0\x80",
-                                      std::string("\0", 1),
-                                      "gather",
-                                      std::string(256, 'n'),
-                                      std::string(5000, 'n'),
-                                      std::string(70'000, 'n')};
-
-// Calls `visit` with each spoiled form of `field`, which `message` holds somewhere inside `root`. `message` is as it was at the end.
-class Spoiler {
- public:
-  // (path of the field, without indices)
-  using Visit = std::function<void(const std::string& path)>;
-
-  explicit Spoiler(Visit visit) : visit_(std::move(visit)) {}
-
-  void spoil_all(Message& message, const std::string& path) {
-    const Descriptor& kind = *message.GetDescriptor();
-    for (int i = 0; i < kind.field_count(); ++i) spoil(message, *kind.field(i), path);
-  }
-
- private:
-  void spoil(Message& message, const FieldDescriptor& field, const std::string& parent) {
-    const Reflection& reflection = *message.GetReflection();
-    const std::string path = parent + (parent.empty() ? "" : ".") + field.name();
-    if (field.is_repeated()) return spoil_list(message, field, path);
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE) {
-      if (reflection.HasField(message, &field)) spoil_all(*reflection.MutableMessage(&message, &field), path);
-      return try_without(message, field, path);
-    }
-    spoil_value(message, field, path);
-  }
-
-  void try_without(Message& message, const FieldDescriptor& field, const std::string& path) {
-    restoring(
-        message, [&] { message.GetReflection()->ClearField(&message, &field); }, path);
-  }
-
-  void restoring(Message& message, const std::function<void()>& change, const std::string& path) {
-    const std::unique_ptr<Message> before(message.New());
-    before->CopyFrom(message);
-    change();
-    visit_(path);
-    message.CopyFrom(*before);
-  }
-
-  void spoil_value(Message& message, const FieldDescriptor& field, const std::string& path) {
-    const Reflection& r = *message.GetReflection();
-    switch (field.cpp_type()) {
-      case FieldDescriptor::CPPTYPE_UINT32:
-        for (const auto value : numbers(r.GetUInt32(message, &field)))
-          restoring(
-              message, [&] { r.SetUInt32(&message, &field, value); }, path);
-        return;
-      case FieldDescriptor::CPPTYPE_UINT64:
-        for (const auto value : numbers(r.GetUInt64(message, &field)))
-          restoring(
-              message, [&] { r.SetUInt64(&message, &field, value); }, path);
-        return;
-      case FieldDescriptor::CPPTYPE_DOUBLE:
-        for (const double value : kDoubles)
-          restoring(
-              message, [&] { r.SetDouble(&message, &field, value); }, path);
-        return;
-      case FieldDescriptor::CPPTYPE_BOOL:
-        return restoring(
-            message, [&] { r.SetBool(&message, &field, !r.GetBool(message, &field)); }, path);
-      case FieldDescriptor::CPPTYPE_STRING:
-        for (const auto& value : kTexts)
-          restoring(
-              message, [&] { r.SetString(&message, &field, value); }, path);
-        return;
-      default: FAIL() << path << " is of a type that this test does not know";
-    }
-  }
-
-  void spoil_list(Message& message, const FieldDescriptor& field, const std::string& path) {
-    const Reflection& r = *message.GetReflection();
-    const int size = r.FieldSize(message, &field);
-    try_without(message, field, path);
-    if (size > 0)
-      restoring(
-          message, [&] { r.RemoveLast(&message, &field); }, path);
-    for (const int copies : {1, 5000})
-      restoring(
-          message,
-          [&] {
-            for (int i = 0; i < copies; ++i) add_one(message, field);
-          },
-          path);
-    for (int i = 0; i < size; ++i) {
-      if (field.cpp_type() == FieldDescriptor::CPPTYPE_MESSAGE)
-        spoil_all(*r.MutableRepeatedMessage(&message, &field, i), path);
-      else
-        spoil_item(message, field, i, path);
-    }
-  }
-
-  // Another one like the last, or an empty one.
-  static void add_one(Message& message, const FieldDescriptor& field) {
-    const Reflection& r = *message.GetReflection();
-    const int size = r.FieldSize(message, &field);
-    switch (field.cpp_type()) {
-      case FieldDescriptor::CPPTYPE_MESSAGE: {
-        Message* const added = r.AddMessage(&message, &field);
-        if (size > 0) added->CopyFrom(r.GetRepeatedMessage(message, &field, size - 1));
-        return;
-      }
-      case FieldDescriptor::CPPTYPE_UINT32:
-        return r.AddUInt32(&message, &field, size > 0 ? r.GetRepeatedUInt32(message, &field, size - 1) : 0);
-      case FieldDescriptor::CPPTYPE_UINT64:
-        return r.AddUInt64(&message, &field, size > 0 ? r.GetRepeatedUInt64(message, &field, size - 1) : 0);
-      default: return r.AddString(&message, &field, "more");
-    }
-  }
-
-  void spoil_item(Message& message, const FieldDescriptor& field, int i, const std::string& path) {
-    const Reflection& r = *message.GetReflection();
-    if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT32) {
-      for (const auto value : numbers(r.GetRepeatedUInt32(message, &field, i)))
-        restoring(
-            message, [&] { r.SetRepeatedUInt32(&message, &field, i, value); }, path);
-    } else if (field.cpp_type() == FieldDescriptor::CPPTYPE_UINT64) {
-      for (const auto value : numbers(r.GetRepeatedUInt64(message, &field, i)))
-        restoring(
-            message, [&] { r.SetRepeatedUInt64(&message, &field, i, value); }, path);
-    } else {
-      for (const auto& value : kTexts)
-        restoring(
-            message, [&] { r.SetRepeatedString(&message, &field, i, value); }, path);
-    }
-  }
-
-  Visit visit_;
-};
-
-// Whether an error begins with the way to a field that the protocol has, as "launch_order.launches[2].link: ...".
-bool names_a_field(const Error& error, const Descriptor* kind) {
-  std::string path = error.what.substr(0, error.what.find(':'));
-  if (proto::Envelope::descriptor()->FindFieldByName(path) != nullptr) return true;  // the whole message is missing
-  while (!path.empty()) {
-    const std::string step = path.substr(0, path.find('.'));
-    path = step.size() == path.size() ? "" : path.substr(step.size() + 1);
-    const auto* const field = kind == nullptr ? nullptr : kind->FindFieldByName(step.substr(0, step.find('[')));
-    if (field == nullptr) return false;
-    kind = field->message_type();
-  }
-  return true;
 }
 
 // What became of the spoiled forms of each field.
@@ -287,7 +120,7 @@ struct Running : Outbox {
     leader.receive("", join);
     for (const Peer node : {"", "b"}) leader.receive(node, wire::LinksOpen{});
     for (const Peer node : {"", "b"}) leader.receive(node, testing::messages_to_leader().at(2));
-    leader.bucket_ready(0, 0, 0);
+    leader.scheduler()->bucket_ready(0, 0, 0);
   }
   void send(std::span<const Peer> nodes, const wire::ToNode&) override { sent += nodes.size(); }
   std::size_t sent = 0;
@@ -317,7 +150,6 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
                                    "store_set.value",
                                    "store_get.request",
 
-                                   "heartbeat.number",
                                    "heartbeat.reply",
 
                                    "failure.suspected",
@@ -332,20 +164,13 @@ TEST(Codec, EveryFieldOfEveryMessageToANodeIsChecked) {
   const auto fields = spoil_each<wire::ToNode>(
       testing::messages_to_node(), [&](const wire::Received& received) { return received.to_node(node); },
       proto::ToNode::descriptor(), [](const wire::ToNode&) {});
-  const std::set<std::string> free{"declare_agreed.hash",
-                                   "launch_order.launches.generation",
-                                   "plan_order.plan.epoch",
-                                   "plan_order.plan.activation_step",
-                                   "plan_order.reason",
-                                   "heartbeat.number",
-                                   "heartbeat.reply",
-                                   "failure.suspected",
-                                   "stalled.step",
-                                   "waiting.generation",
-                                   "operation_failed.error.suspected",
-                                   "link_stop.cause.suspected",
-                                   "store_value.request"};
-  expect_checked(fields, free + free_texts_of("operation_failed.error") + free_texts_of("link_stop.cause") +
+  const std::set<std::string> free{"declare_agreed.hash",       "launch_order.launches.generation",
+                                   "plan_order.plan.epoch",     "plan_order.plan.activation_step",
+                                   "plan_order.reason",         "heartbeat.reply",
+                                   "failure.suspected",         "stalled.step",
+                                   "waiting.generation",        "collective_failed.error.suspected",
+                                   "link_stop.cause.suspected", "store_value.request"};
+  expect_checked(fields, free + free_texts_of("collective_failed.error") + free_texts_of("link_stop.cause") +
                              free_texts_of("failure"));
 }
 
@@ -364,21 +189,21 @@ std::string refused_by_leader(const wire::ToLeader& message, const wire::LeaderF
 // What the leader says is copied by: a node believes it only as far as its own workers asked for it.
 TEST(Codec, ACollectiveStartsOnlyAsThisNodeAskedForIt) {
   const auto start = [](const std::string& name, std::vector<std::uint64_t> counts) {
-    return refusal_of(wire::OperationStart{.number = 10, .link = 0, .name = name, .counts = std::move(counts)});
+    return refusal_of(wire::CollectiveStart{.number = 10, .link = 0, .name = name, .counts = std::move(counts)});
   };
   EXPECT_EQ(start("gather", {3, 4, 5, 6}), "");
   EXPECT_EQ(start("gather", {4, 3, 5, 6}), "") << "how others share what is left, this node cannot know";
-  EXPECT_EQ(start("gather", {3, 4, 6, 5}), "operation_start.counts[2]: 6, and this rank has 5");
+  EXPECT_EQ(start("gather", {3, 4, 6, 5}), "collective_start.counts[2]: 6, and this rank has 5");
   EXPECT_EQ(start("gather", {std::uint64_t{1} << 40, 4, 5, 6}),
-            "operation_start.counts[0]: the ranks bring more elements than the 18 expected");
+            "collective_start.counts[0]: the ranks bring more elements than the 18 expected");
   EXPECT_EQ(start("gather", {~std::uint64_t{0}, 8, 5, 6}),
-            "operation_start.counts[0]: the ranks bring more elements than the 18 expected")
+            "collective_start.counts[0]: the ranks bring more elements than the 18 expected")
       << "a sum that overflows";
-  EXPECT_EQ(start("gather", {3, 3, 5, 6}), "operation_start.counts: the ranks bring fewer elements than expected");
-  EXPECT_EQ(start("sum", {8, 8, 8, 9}), "operation_start.counts[3]: 9, and this rank has 8");
-  EXPECT_EQ(start("sum", {9, 8, 8, 8}), "operation_start.counts[0]: not the count of this node");
-  EXPECT_EQ(start("sum", {8, 8, 8}), "operation_start.counts: 3 items, and there must be 4");
-  EXPECT_EQ(start("loss", {8, 8, 8, 8}), "operation_start.name: not all workers of this node asked for 'loss'");
+  EXPECT_EQ(start("gather", {3, 3, 5, 6}), "collective_start.counts: the ranks bring fewer elements than expected");
+  EXPECT_EQ(start("sum", {8, 8, 8, 9}), "collective_start.counts[3]: 9, and this rank has 8");
+  EXPECT_EQ(start("sum", {9, 8, 8, 8}), "collective_start.counts[0]: not the count of this node");
+  EXPECT_EQ(start("sum", {8, 8, 8}), "collective_start.counts: 3 items, and there must be 4");
+  EXPECT_EQ(start("loss", {8, 8, 8, 8}), "collective_start.name: not all workers of this node asked for 'loss'");
 }
 
 TEST(Codec, LaunchesLieInTheirBucketsAndSlots) {
@@ -416,8 +241,8 @@ TEST(Codec, OnlyMembersMaySendAndOnlyOfTheirOwnRanks) {
   EXPECT_EQ(refused_by_leader(wire::Leave{{1}}), "leave.ranks[0]: rank 1 is not on the sender's node");
   EXPECT_EQ(refused_by_leader(wire::Stalled{0, "w", 0, 0}), "stalled.rank: rank 0 is not on the sender's node");
   wire::CollectiveSpec other{.rank = 0, .collective = ipc::Collective::kBarrier};
-  EXPECT_EQ(refused_by_leader(wire::OperationReady{"x", {other, other}}),
-            "operation_ready.specs[0].rank: 0, and the sender's local rank 0 is rank 2");
+  EXPECT_EQ(refused_by_leader(wire::CollectiveReady{"x", {other, other}}),
+            "collective_ready.specs[0].rank: 0, and the sender's local rank 0 is rank 2");
 }
 
 TEST(Codec, SizesThatOverflowAreRefused) {
@@ -430,8 +255,8 @@ TEST(Codec, SizesThatOverflowAreRefused) {
             "declare.tensors[0].shape: the tensor has more than 4 TiB");
   wire::CollectiveSpec huge{.rank = 2, .collective = ipc::Collective::kAllReduce};
   huge.count = (std::uint64_t{1} << 40) + 1;
-  EXPECT_EQ(refused_by_leader(wire::OperationReady{"x", {huge, huge}}),
-            "operation_ready.specs[0].count: 1099511627777, and 1099511627776 is the most");
+  EXPECT_EQ(refused_by_leader(wire::CollectiveReady{"x", {huge, huge}}),
+            "collective_ready.specs[0].count: 1099511627777, and 1099511627776 is the most");
   EXPECT_EQ(refused_by_leader(wire::StoreSet{"key", std::vector<std::byte>((4 << 20) + 1)}),
             "store_set.value: 4194305, and 4194304 is the most");
 }

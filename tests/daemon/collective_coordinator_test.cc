@@ -9,8 +9,8 @@ namespace {
 constexpr CollectiveCoordinator::Timing kTiming{
     .heartbeat_us = 10, .warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
 
-wire::OperationReady ask(std::uint32_t rank, std::uint64_t count, ipc::Collective kind = ipc::Collective::kAllReduce,
-                         std::uint64_t capacity = 0, std::uint32_t root = 0) {
+wire::CollectiveReady ask(std::uint32_t rank, std::uint64_t count, ipc::Collective kind = ipc::Collective::kAllReduce,
+                          std::uint64_t capacity = 0, std::uint32_t root = 0) {
   wire::CollectiveSpec spec{.rank = rank, .collective = kind, .root = root, .count = count, .capacity = capacity};
   return {"loss", {spec}};
 }

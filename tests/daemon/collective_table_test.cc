@@ -10,13 +10,14 @@ namespace {
 
 struct Collectives : testing::Test, FakeNode {
   CollectiveTable table{members, leader, view};
-  std::shared_ptr<shm::Segment> heap = std::make_shared<shm::Segment>(shm::Segment::create("test-heap", 4096).value());
+  std::shared_ptr<shm::Segment> buffer =
+      std::make_shared<shm::Segment>(shm::Segment::create("test-buffer", 4096).value());
 
-  OperationRequest asks(ipc::Collective collective, std::uint64_t count, std::uint64_t operation,
-                        std::uint64_t capacity = 0, std::uint32_t root = 0) {
-    OperationRequest request;
+  CollectiveRequest asks(ipc::Collective collective, std::uint64_t count, std::uint64_t operation,
+                         std::uint64_t capacity = 0, std::uint32_t root = 0) {
+    CollectiveRequest request;
     request.name = "loss";
-    request.heap = collective == ipc::Collective::kBarrier ? nullptr : heap;
+    request.staging_buffer = collective == ipc::Collective::kBarrier ? nullptr : buffer;
     request.call.operation = operation;
     request.call.collective = collective;
     request.call.count = count;
@@ -30,14 +31,14 @@ struct Collectives : testing::Test, FakeNode {
     ASSERT_TRUE(table.request(0, asks(collective, count, 11, capacity, root), 100));
     ASSERT_TRUE(table.request(1, asks(collective, count, 12, capacity, root), 100));
   }
-  static wire::OperationStart start(std::vector<std::uint64_t> counts) { return {3, 1, "loss", std::move(counts)}; }
+  static wire::CollectiveStart start(std::vector<std::uint64_t> counts) { return {3, 1, "loss", std::move(counts)}; }
 };
 
 TEST_F(Collectives, TheLeaderHearsOfOneWhenAllLocalWorkersHaveAsked) {
   ASSERT_TRUE(table.request(1, asks(ipc::Collective::kAllReduce, 5, 12), 100));
   EXPECT_TRUE(leader.sent.empty());
   ASSERT_TRUE(table.request(0, asks(ipc::Collective::kAllReduce, 5, 11), 100));
-  const auto ready = leader.all<wire::OperationReady>();
+  const auto ready = leader.all<wire::CollectiveReady>();
   ASSERT_EQ(ready.size(), 1u);
   ASSERT_EQ(ready[0].specs.size(), 2u);
   EXPECT_EQ(ready[0].specs[1].rank, 1u);
@@ -46,10 +47,10 @@ TEST_F(Collectives, TheLeaderHearsOfOneWhenAllLocalWorkersHaveAsked) {
 
 TEST_F(Collectives, WhatACollectiveDoesNotUseIsNotTold) {
   both_ask(ipc::Collective::kAllReduce, 5, 99);
-  EXPECT_EQ(leader.all<wire::OperationReady>()[0].specs[0].capacity, 0u);
+  EXPECT_EQ(leader.all<wire::CollectiveReady>()[0].specs[0].capacity, 0u);
   table.fail({"loss", {}});
   both_ask(ipc::Collective::kAllGather, 5, 99);
-  EXPECT_EQ(leader.all<wire::OperationReady>()[1].specs[0].capacity, 99u);
+  EXPECT_EQ(leader.all<wire::CollectiveReady>()[1].specs[0].capacity, 99u);
 }
 
 TEST_F(Collectives, ANameThatIsStillUnderWayIsRefusedToThatCallerAlone) {

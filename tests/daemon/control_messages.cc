@@ -1,5 +1,7 @@
 #include "tests/daemon/control_messages.h"
 
+#include "daemon/leader/group_coordinator.h"
+
 namespace deft::daemon::testing {
 namespace {
 
@@ -39,10 +41,10 @@ std::vector<wire::ToLeader> messages_to_leader() {
                                 {"fc.bias", model::DType::kFloat32, {512}, 0}},
                     .slots = 4,
                     .op = model::ReduceOp::kSum},
-      wire::OperationReady{.name = "gather", .specs = {spec(2, kGather, 5, 18), spec(3, kGather, 6, 18)}},
-      wire::OperationReady{.name = "barrier",
-                           .specs = {{.rank = 2, .collective = ipc::Collective::kBarrier},
-                                     {.rank = 3, .collective = ipc::Collective::kBarrier}}},
+      wire::CollectiveReady{.name = "gather", .specs = {spec(2, kGather, 5, 18), spec(3, kGather, 6, 18)}},
+      wire::CollectiveReady{.name = "barrier",
+                            .specs = {{.rank = 2, .collective = ipc::Collective::kBarrier},
+                                      {.rank = 3, .collective = ipc::Collective::kBarrier}}},
       wire::GradientStatistics{.group = 0,
                                .step = 8,
                                .ranks = 2,
@@ -58,7 +60,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
       wire::LinkFailed{0, 1, kError},
       wire::LinkStopped{0, 1, 7},
       wire::NodeProgress{{{1, 5, 8}, {0, 6, 9}}},
-      wire::Heartbeat{12, true},
+      wire::Heartbeat{.reply = true},
       wire::Failure{kError, true},
       wire::Leave{{3}},
       wire::Stalled{2, "fc.weight", 4, 1500},
@@ -66,7 +68,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
   };
 }
 
-std::vector<wire::ToNode> messages_to_node() {
+std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint32_t link_epoch) {
   model::Plan plan;
   plan.period_steps = 2;
   plan.generations = {{0, 1, 3}};
@@ -79,21 +81,44 @@ std::vector<wire::ToNode> messages_to_node() {
                    .node = 1},
       wire::Begin{},
       wire::DeclareAgreed{.group = 0, .buckets = {{0, 2048}, {2048, 2048}}, .hash = 77},
-      wire::LaunchOrder{.first = 10, .launches = {{0, 0, 0, 3, 0, 2048, 3, 1}, {1, 0, 1, 3, 1024, 1024, 3, 1}}},
+      wire::LaunchOrder{.first = next_number,
+                        .launches = {{0, 0, 0, 3, 0, 2048, 3, 1}, {1, 0, 1, 3, 1024, 1024, 3, 1}}},
       wire::PlanOrder{.group = 0, .epoch = 2, .activation_step = 40, .plan = plan, .reason = "the links are slower"},
-      wire::OperationStart{.number = 10, .link = 1, .name = "gather", .counts = {3, 4, 5, 6}},
-      wire::OperationStart{.number = 10, .link = 0, .name = "sum", .counts = {8, 8, 8, 8}},
-      wire::OperationFailed{"sum", {ErrorKind::kMismatch, "the counts differ", "give the same", {}}},
+      wire::CollectiveStart{.number = next_number, .link = 1, .name = "gather", .counts = {3, 4, 5, 6}},
+      wire::CollectiveStart{.number = next_number, .link = 0, .name = "sum", .counts = {8, 8, 8, 8}},
+      wire::CollectiveFailed{"sum", {ErrorKind::kMismatch, "the counts differ", "give the same", {}}},
       wire::StoreValue{3, {bytes_of("10.0.0.1"), bytes_of("10.0.0.2")}},
-      wire::LinkStop{0, 1, kError},
+      wire::LinkStop{0, link_epoch, kError},
       wire::LinkReplaced{1, 1, 0, 6},
-      wire::JobProgress{{{1, 5}, {0, 6}}},
-      wire::Heartbeat{12, false},
+      wire::JobProgress{{{link_epoch, next_number / 2}, {0, next_number / 2 + 1}}},
+      wire::Heartbeat{},
       wire::Failure{kError, false},
       wire::Leave{{0, 1}},
       wire::Stalled{1, "fc.weight", 4, 1500},
       wire::Waiting{0, 1, 4},
   };
+}
+
+wire::DeclareAgreed agreement() {
+  wire::DeclareAgreed agreed{.group = 0, .buckets = {{0, 2048}, {2048, 2048}}};
+  agreed.hash = group_hash(std::get<wire::Declare>(messages_to_leader().at(2)).tensors, agreed);
+  return agreed;
+}
+
+wire::Launch launch(std::uint32_t link, std::uint32_t bucket, std::uint64_t generation) {
+  return {.link = link, .bucket = bucket, .generation = generation, .bytes = 2048, .last_step = generation};
+}
+
+std::vector<wire::ToNode> messages_to_job(bool busy) {
+  auto messages = messages_to_node(busy ? 2 : 0, 0);
+  for (auto& message : messages) {
+    if (auto* const value = std::get_if<wire::StoreValue>(&message)) *value = {1, {{std::byte{'x'}}}};
+    if (auto* const agreed = std::get_if<wire::DeclareAgreed>(&message)) *agreed = agreement();
+    if (auto* const replaced = std::get_if<wire::LinkReplaced>(&message)) *replaced = {1, 1, 0, 1};
+    if (auto* const order = std::get_if<wire::LaunchOrder>(&message))
+      order->launches = {launch(0, 0, busy ? 1 : 0), launch(1, 1, busy ? 1 : 0)};
+  }
+  return messages;
 }
 
 wire::LeaderFacts leader_facts(bool joined) {
@@ -111,9 +136,9 @@ std::optional<wire::NodeFacts::Group> NodeOne::group(std::uint32_t id) const {
   return Group{.slot_bytes = 4096, .slots = 4, .buckets = buckets_};
 }
 
-std::optional<wire::NodeFacts::Operation> NodeOne::operation(const std::string& name) const {
-  if (name == "gather") return Operation{.first = spec(2, ipc::Collective::kAllGather, 5, 18), .counts = {5, 6}};
-  if (name == "sum") return Operation{.first = spec(2, ipc::Collective::kAllReduce, 8, 0), .counts = {8, 8}};
+std::optional<wire::NodeFacts::AskedCollective> NodeOne::collective(const std::string& name) const {
+  if (name == "gather") return AskedCollective{.first = spec(2, ipc::Collective::kAllGather, 5, 18), .counts = {5, 6}};
+  if (name == "sum") return AskedCollective{.first = spec(2, ipc::Collective::kAllReduce, 8, 0), .counts = {8, 8}};
   return std::nullopt;
 }
 

@@ -14,7 +14,15 @@
 namespace deft::daemon::testing {
 
 std::vector<wire::ToLeader> messages_to_leader();
-std::vector<wire::ToNode> messages_to_node();
+// `next_number`: of the next launch. `link_epoch`: of the first link.
+std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number = 10, std::uint32_t link_epoch = 1);
+
+// A message of each kind that is right for the job of fake_daemon.h at some stage. `busy`: its launches 0 and 1 were ordered.
+std::vector<wire::ToNode> messages_to_job(bool busy);
+// What a sound leader answers to the declaration of group 0.
+wire::DeclareAgreed agreement();
+// Of a whole bucket.
+wire::Launch launch(std::uint32_t link, std::uint32_t bucket, std::uint64_t generation);
 
 // What the leader knows of node 1; before node 1 has joined, it knows no ranks of it.
 wire::LeaderFacts leader_facts(bool joined = true);
@@ -27,7 +35,7 @@ class NodeOne final : public wire::NodeFacts {
   [[nodiscard]] std::vector<std::uint32_t> link_epochs() const override { return {1, 0}; }
   [[nodiscard]] std::uint64_t next_number() const override { return 10; }
   [[nodiscard]] std::optional<Group> group(std::uint32_t id) const override;
-  [[nodiscard]] std::optional<Operation> operation(const std::string& name) const override;
+  [[nodiscard]] std::optional<AskedCollective> collective(const std::string& name) const override;
   [[nodiscard]] std::optional<std::size_t> keys_asked(std::uint64_t request) const override;
 
  private:

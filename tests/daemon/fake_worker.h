@@ -26,6 +26,7 @@ struct FakeWorker final : WorkerPort {
   [[nodiscard]] const WorkerHello& hello() const override { return attached; }
   [[nodiscard]] const ipc::PeerIdentity& peer() const override { return identity; }
   [[nodiscard]] std::string describe() const override { return "rank " + std::to_string(attached.rank); }
+  void serve(const std::weak_ptr<JobPort>& port) override { job = port; }
   Result<void> welcome(const JobStart& start) override {
     starts.push_back(start);
     return {};
@@ -45,6 +46,7 @@ struct FakeWorker final : WorkerPort {
   }
   void close(const Error& reason) override { closed.push_back(reason); }
 
+  std::weak_ptr<JobPort> job;
   WorkerHello attached;
   ipc::PeerIdentity identity;
   std::optional<Error> arena_error;  // what the next arena fails with

@@ -106,12 +106,12 @@ TEST(LeaderLinks, AFailedLinkIsStoppedEverywhereAndRunAgainFromWhereTheSlowestNo
 
 TEST(LeaderLinks, NothingMoreIsLaunchedOnALostLink) {
   World world({"gloo:eth0", "gloo:eth1"});
-  world.leader.bucket_ready(0, 0, 0);
+  world.leader.scheduler()->bucket_ready(0, 0, 0);
   EXPECT_EQ(world.launched_on(), (std::set<std::uint32_t>{0, 1}));
-  for (std::uint64_t number = 0; number < 16; ++number) world.leader.launch_finished(number, 100, false);
+  for (std::uint64_t number = 0; number < 16; ++number) world.leader.scheduler()->launch_finished(number, 100, false);
   world.fails("b", 1);
   world.sent.clear();
-  world.leader.bucket_ready(0, 0, 1);
+  world.leader.scheduler()->bucket_ready(0, 0, 1);
   EXPECT_EQ(world.launched_on(), (std::set<std::uint32_t>{0}));
 }
 

@@ -127,7 +127,7 @@ struct Running : World {
   void ask(const Peer& from, std::uint32_t rank, std::uint64_t count) {
     wire::CollectiveSpec spec{.rank = rank, .collective = ipc::Collective::kAllReduce};
     spec.count = count;
-    leader.receive(from, wire::OperationReady{"loss", {spec}});
+    leader.receive(from, wire::CollectiveReady{"loss", {spec}});
   }
 };
 
@@ -147,7 +147,7 @@ TEST(Leader, OrdersReadyBucketsForAllNodesAlike) {
   world.declare("b", "fc.weight", 10);
   ASSERT_EQ(world.all<wire::DeclareAgreed>().size(), 2u);
   world.sent.clear();
-  world.leader.bucket_ready(0, 0, 0);
+  world.leader.scheduler()->bucket_ready(0, 0, 0);
   ASSERT_EQ(world.sent.size(), 2u);
   EXPECT_EQ(wire::encode({}, world.sent[0].second), wire::encode({}, world.sent[1].second));
   const auto order = world.all<wire::LaunchOrder>().at(0);
@@ -160,11 +160,11 @@ TEST(Leader, StartsACollectiveWhenAllAskedAlikeAndFailsOnlyItWhenTheyDiffer) {
   world.ask("b", 1, 5);
   EXPECT_TRUE(world.sent.empty());
   world.ask("", 0, 5);
-  EXPECT_EQ(world.all<wire::OperationStart>().size(), 2u);
+  EXPECT_EQ(world.all<wire::CollectiveStart>().size(), 2u);
   world.sent.clear();
   world.ask("b", 1, 5);
   world.ask("", 0, 6);
-  const auto failed = world.all<wire::OperationFailed>();
+  const auto failed = world.all<wire::CollectiveFailed>();
   ASSERT_EQ(failed.size(), 2u);
   EXPECT_NE(failed[0].error.what.find("allreduce of 6 float32 (sum) on rank 0"), std::string::npos)
       << failed[0].error.what;
@@ -189,11 +189,11 @@ struct Judged : Running {
   void train(std::uint64_t steps) {
     for (std::uint64_t step = 0; step < steps; ++step) {
       clock.advance(10);
-      leader.stage_began(sched::Stage::kForward, step, 0);
+      leader.scheduler()->stage_began(sched::Stage::kForward, step, 0);
       clock.advance(10);
-      leader.stage_began(sched::Stage::kBackward, step, 0);
+      leader.scheduler()->stage_began(sched::Stage::kBackward, step, 0);
       clock.advance(10);
-      leader.bucket_ready(0, 0, step);
+      leader.scheduler()->bucket_ready(0, 0, step);
     }
   }
 };

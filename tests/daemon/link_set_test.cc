@@ -6,6 +6,7 @@
 #include <stdexcept>
 
 #include "daemon/node/link_recovery.h"
+#include "tests/daemon/fake_links.h"
 #include "tests/daemon/fake_node.h"
 
 namespace deft::daemon {
@@ -31,55 +32,6 @@ struct FakeSource final : LaunchSource {
   }
   std::uint64_t ready_below = ~std::uint64_t{0}, fails_at = ~std::uint64_t{0};
   std::vector<std::uint64_t> finished;
-};
-
-struct FakeDriver;
-
-struct FakeDrivers {
-  std::vector<DriverRequest> made;
-  std::vector<FakeDriver*> drivers;  // the newest of each link
-  bool in_daemon = true;
-  bool ends_at_once = true;
-};
-
-struct FakeDriver final : LinkDriver {
-  FakeDriver(FakeDrivers& all, DriverRequest request) : all_(all), request_(std::move(request)) {
-    if (all_.drivers.size() <= request_.link) all_.drivers.resize(request_.link + 1);
-    all_.drivers[request_.link] = this;
-  }
-  ~FakeDriver() override {
-    if (all_.drivers[request_.link] == this) all_.drivers[request_.link] = nullptr;
-  }
-  void start(const SubCommTask& launch) override {
-    started.push_back(launch.number);
-    transfers.push_back(request_.transfer_of(launch));
-  }
-  void abort(const std::string& reason) override { aborted = reason; }
-  [[nodiscard]] bool finished() override { return !aborted.empty() && all_.ends_at_once; }
-  Result<void> answered(std::size_t worker, std::uint64_t token) override {
-    answers.emplace_back(worker, token);
-    return {};
-  }
-  [[nodiscard]] bool runs_in_daemon() const override { return all_.in_daemon; }
-
-  void opened(Result<void> result = {}) { request_.on_open(std::move(result)); }
-  void done(std::uint64_t token, std::size_t bytes = 64, Result<void> result = {}) {
-    TransferDone done;
-    done.token = token;
-    done.bytes = bytes;
-    done.busy_us = 10;
-    done.result = std::move(result);
-    request_.on_done(std::move(done));
-  }
-
-  std::vector<std::uint64_t> started;
-  std::vector<Transfer> transfers;
-  std::vector<std::pair<std::size_t, std::uint64_t>> answers;
-  std::string aborted;
-
- private:
-  FakeDrivers& all_;
-  DriverRequest request_;
 };
 
 struct FakeEvents final : LinkEvents {

@@ -77,17 +77,5 @@ TEST_F(Measured, StatisticsAreSummedWhenAllWorkersHaveToldThoseOfOneStep) {
   EXPECT_DOUBLE_EQ(told[0].learning_rate, 0.3) << "the largest";
 }
 
-TEST(Guard, WhateverACallbackThrowsFailsItsJobWithAnErrorThatNamesIt) {
-  FakeControl job, other;
-  guard(job, "the heartbeat", [] { throw std::bad_alloc(); });
-  guard(job, "the opening of a link", [] { throw std::system_error(EAGAIN, std::generic_category()); });
-  guard(other, "the heartbeat", [] {});
-  ASSERT_EQ(job.failures.size(), 2u);
-  EXPECT_EQ(job.failures[0].kind, ErrorKind::kExhausted);
-  EXPECT_NE(job.failures[0].what.find("the heartbeat"), std::string::npos);
-  EXPECT_NE(job.failures[1].what.find("the opening of a link failed"), std::string::npos) << job.failures[1].what;
-  EXPECT_TRUE(other.failures.empty());
-}
-
 }  // namespace
 }  // namespace deft::daemon

@@ -31,7 +31,7 @@ struct Watchdog : testing::Test, FakeNode {
     ASSERT_TRUE(groups.ready(worker, {.group = 0, .first_tensor = tensor, .tensors = 1}, kBegin));
   }
   void ask(std::size_t worker) {
-    OperationRequest request;
+    CollectiveRequest request;
     request.name = "loss";
     request.call.collective = ipc::Collective::kBarrier;
     ASSERT_TRUE(collectives.request(worker, request, kBegin));

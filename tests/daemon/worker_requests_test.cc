@@ -15,7 +15,7 @@ namespace {
 
 struct FakeJob final : JobPort {
   void declare(WorkerPort&, Declaration declaration) override { declared.push_back(std::move(declaration)); }
-  void request(WorkerPort&, OperationRequest request) override { requested.push_back(std::move(request)); }
+  void request(WorkerPort&, CollectiveRequest request) override { requested.push_back(std::move(request)); }
   void record(WorkerPort&, const shm::Record&) override {}
   void take_statistics(WorkerPort&, const ipc::Statistics& of_step) override { statistics.push_back(of_step); }
   void link_failed(WorkerPort&, const Error& error) override { failures.push_back(error); }
@@ -26,7 +26,7 @@ struct FakeJob final : JobPort {
   void worker_ended(WorkerPort&, bool, const Error&) override {}
   void callback_failed(const Error&) override {}
   std::vector<Declaration> declared;
-  std::vector<OperationRequest> requested;
+  std::vector<CollectiveRequest> requested;
   std::vector<ipc::Statistics> statistics;
   std::vector<Error> failures;
   std::vector<std::string> set;
@@ -128,7 +128,7 @@ TEST_F(WorkerRequestsTest, ACollectiveMustLieInItsBuffer) {
   ASSERT_TRUE(buffer(1, 4096));
   EXPECT_TRUE(ask(all_reduce(0, 1024), ipc::MessageKind::kOperation, {"x"}));
   ASSERT_EQ(job_->requested.size(), 1u);
-  EXPECT_EQ(job_->requested[0].heap, memory_.find_buffer(1));
+  EXPECT_EQ(job_->requested[0].staging_buffer, memory_.find_buffer(1));
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   for (const auto& [offset, count] : {std::pair<std::uint64_t, std::uint64_t>{0, 1025},
                                       {4, 1024},

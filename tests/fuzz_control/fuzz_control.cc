@@ -1,14 +1,19 @@
-// Feeds the codec of the control plane with whatever libFuzzer makes up, in both directions, and a leader of a running job with
-// what the codec takes. The first byte says what the rest is: 'l' bytes from a node to the leader, 'n' bytes from the leader to a
-// node, anything else a series of messages to a leader, each behind a byte for its length and its sender.
+// Feeds the control plane of a daemon with whatever libFuzzer makes up, in both directions. The first byte says what the rest is:
 //
-// What is taken must be taken again when it is encoded, and the leader must survive it.
+//   l, n      one message for the codec: from a node to the leader, or from the leader to a node. What is taken must be taken again
+//             when it is encoded
+//   J ... S   messages to a job of a daemon, in the stage that the letter says (stage_of); its leader and a stranger send them
+//   others    messages to the leader of a running job; a node of it and a stranger send them
+//
+// A series of messages: a byte for the sender and the time that passes, two bytes for the length, the message. Job and leader must
+// survive all of it, and the daemon of the job must, too.
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 
 #include "daemon/leader/leader.h"
 #include "tests/daemon/control_messages.h"
+#include "tests/daemon/fake_daemon.h"
 
 namespace {
 
@@ -52,7 +57,7 @@ struct Running {
     leader.receive("", join);
     for (const Peer node : {"", "b"}) leader.receive(node, wire::LinksOpen{});
     for (const Peer node : {"", "b"}) leader.receive(node, daemon::testing::messages_to_leader().at(2));
-    leader.bucket_ready(0, 0, 0);
+    leader.scheduler()->bucket_ready(0, 0, 0);
   }
   static JobSettings settings() {
     return job_settings(Config(), "policy=knapsack\nmax_merged_steps=4\nmax_stale_percent=100\nbucket_bytes=1MB\n")
@@ -63,24 +68,56 @@ struct Running {
   Leader leader{clock, outbox, {"job", 7, 4}, settings()};
 };
 
-void feed(std::span<const std::byte> rest) {
-  Running job;
-  while (rest.size() >= 2) {
+// Calls take(sender, message) for each message of a series.
+template <typename Take>
+void for_each_message(std::span<const std::byte> rest, const Take& take) {
+  while (rest.size() >= 3) {
     const auto sender = static_cast<unsigned>(rest[0]) % 4;
-    const std::size_t length = std::min<std::size_t>(static_cast<std::size_t>(rest[1]), rest.size() - 2);
+    const std::size_t wanted = static_cast<std::size_t>(rest[1]) << 8 | static_cast<std::size_t>(rest[2]);
+    const std::size_t length = std::min(wanted, rest.size() - 3);
+    take(sender, rest.subspan(3, length));
+    rest = rest.subspan(3 + length);
+  }
+}
+
+void feed_leader(std::span<const std::byte> messages) {
+  Running job;
+  for_each_message(messages, [&](unsigned sender, std::span<const std::byte> message) {
     const Peer from = sender == 0 ? "c" : "b";  // a stranger, or node 1
-    const auto received = wire::Received::parse(rest.subspan(2, length));
-    rest = rest.subspan(2 + length);
     job.clock.advance(sender * 1'000'000);
     job.leader.tick();
-    if (!received) continue;
-    auto message = received->to_leader(job.leader.facts(from));
-    if (message)
-      job.leader.receive(from, std::move(*message));
+    const auto received = wire::Received::parse(message);
+    if (!received) return;
+    auto decoded = received->to_leader(job.leader.facts(from));
+    if (decoded)
+      job.leader.receive(from, std::move(*decoded));
     else
-      job.leader.refuse(from, message.error());
-  }
+      job.leader.refuse(from, decoded.error());
+  });
   require(!job.leader.status().dump().empty());
+}
+
+void feed_job(FakeDaemon::Stage stage, std::span<const std::byte> messages) {
+  const std::uint64_t failed = failed_callbacks();
+  FakeDaemon daemon;
+  daemon.bring_to(stage);
+  for_each_message(messages, [&](unsigned sender, std::span<const std::byte> message) {
+    daemon.deliver(sender == 0 ? "stranger" : "leader",
+                   std::string(reinterpret_cast<const char*>(message.data()), message.size()));
+    daemon.open_links();
+    daemon.finish_launches();
+    daemon.advance(sender * 100'000);
+  });
+  require(failed_callbacks() == failed);  // nothing has thrown
+  require(!daemon.jobs.status().dump().empty());
+}
+
+// J, K, R, A, B, S: joining, connecting, running, agreed, busy, stopping.
+std::optional<FakeDaemon::Stage> stage_of(std::uint8_t letter) {
+  constexpr std::string_view kLetters = "JKRABS";
+  const auto at = kLetters.find(static_cast<char>(letter));
+  if (at == std::string_view::npos) return std::nullopt;
+  return static_cast<FakeDaemon::Stage>(static_cast<std::size_t>(FakeDaemon::Stage::kJoining) + at);
 }
 
 }  // namespace
@@ -95,8 +132,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
     });
   } else if (data[0] == 'n') {
     check<wire::ToNode>(bytes, [](const wire::Received& received) { return received.to_node(kNode); });
+  } else if (const auto stage = stage_of(data[0])) {
+    feed_job(*stage, bytes);
   } else {
-    feed(bytes);
+    feed_leader(bytes);
   }
   return 0;
 }

@@ -1,0 +1,49 @@
+// The timers of the daemon's event loop: what is to run when.
+//
+//   TimerQueue timers(clock);
+//   const auto id = timers.add(1'000'000, [] { ... });   // in a second
+//   timers.cancel(id);                                   // no effect if it has run
+//   timers.run_due();  timers.wait_us();
+//
+// A timer belongs to the owner for whom add() was called (daemon/base/callback_owner.h). Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <optional>
+#include <unordered_map>
+
+#include "core/base/clock.h"
+#include "daemon/base/callback_owner.h"
+
+namespace deft::daemon {
+
+class TimerQueue {
+ public:
+  using Id = std::uint64_t;  // 0: none
+
+  explicit TimerQueue(const Clock& clock) : clock_(clock) {}  // `clock` outlives the queue
+
+  Id add(TimeUs delay_us, std::function<void()> callback);  // a negative delay: at once
+  void cancel(Id timer);
+
+  // Runs what is due by the time of this call, in the order of their times; equal times in the order of add(). True: something was.
+  bool run_due();
+  // Until the next timer, 0 if it is due. Nothing: there is no timer.
+  [[nodiscard]] std::optional<TimeUs> wait_us() const;
+
+ private:
+  struct Timer {
+    Id id;
+    std::function<void()> callback;
+    OwnerRef owner;
+  };
+
+  const Clock& clock_;
+  std::multimap<TimeUs, Timer> timers_;
+  std::unordered_map<Id, TimeUs> times_;
+  Id next_ = 1;
+};
+
+}  // namespace deft::daemon

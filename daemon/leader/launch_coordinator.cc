@@ -1,0 +1,94 @@
+#include "daemon/leader/launch_coordinator.h"
+
+namespace deft::daemon {
+
+Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
+                                        const GroupCoordinator::NameOfNode& name_of) {
+  const auto [it, added] = groups_.try_emplace(
+      declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_, size_.nodes);
+  auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
+  if (!agreed) return tl::unexpected(agreed.error());
+  if (*agreed) to_all_(std::move(**agreed));
+  return {};
+}
+
+void LaunchCoordinator::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
+  if (!running_) return;
+  GroupCoordinator& group = groups_.at(id);
+  group.bucket_ready(bucket, generation, clock_.now_us());
+  pump(group);
+}
+
+void LaunchCoordinator::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) {
+  if (!running_) return;
+  for (auto& [id, group] : groups_) {
+    if (!group.agreed()) continue;
+    group.scheduler().stage_began(stage, step, clock_.now_us(), waited_us);
+    pump(group);
+  }
+}
+
+Result<void> LaunchCoordinator::flushed(std::uint32_t id, std::uint64_t step) {
+  if (!running_) return {};
+  GroupCoordinator& group = groups_.at(id);
+  if (auto ok = group.flushed(step, clock_.now_us()); !ok) return ok;
+  pump(group);
+  return {};
+}
+
+void LaunchCoordinator::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
+  if (!running_) return;
+  for (auto& [id, group] : groups_) {
+    const sched::Launch* const launch = group.outstanding(number);
+    if (launch == nullptr) continue;
+    const model::LinkIndex link = launch->link;
+    if (link_us && links_.measure(link, launch->bytes, *link_us, overlapped))
+      for (auto& [other_id, other] : groups_)
+        if (other.agreed()) other.scheduler().link_measured(link, links_.cost(link));
+    group.finished(number, clock_.now_us());
+    return pump(group);
+  }
+}
+
+// A plan goes before the launches that depend on it.
+void LaunchCoordinator::pump(GroupCoordinator& group) {
+  if (auto plan = group.take_plan()) to_all_(std::move(*plan));
+  if (auto order = group.take_launches(links_, clock_.now_us())) to_all_(std::move(*order));
+}
+
+void LaunchCoordinator::take_statistics(std::size_t node, const wire::GradientStatistics& statistics) {
+  const auto group = groups_.find(statistics.group);
+  if (group != groups_.end()) group->second.take_statistics(node, statistics);
+}
+
+void LaunchCoordinator::slowest_step_measured(double us) {
+  for (auto& [id, group] : groups_)
+    if (group.agreed()) group.scheduler().slowest_step_measured(us);
+}
+
+void LaunchCoordinator::link_lost(model::LinkIndex link) {
+  for (auto& [id, group] : groups_) {
+    if (!group.agreed()) continue;
+    group.scheduler().link_lost(link);
+    pump(group);
+  }
+}
+
+std::size_t LaunchCoordinator::buckets(std::uint32_t id) const {
+  const auto group = groups_.find(id);
+  return group == groups_.end() ? 0 : group->second.buckets();
+}
+
+void LaunchCoordinator::add_status(nlohmann::json& json) const {
+  nlohmann::json& plans = json["plans"];
+  nlohmann::json& merging = json["merging"];
+  nlohmann::json& preserver = json["preserver"];
+  std::size_t outstanding = 0;
+  for (const auto& [id, group] : groups_) {
+    group.add_status(plans, merging, preserver);
+    outstanding += group.outstanding_launches();
+  }
+  json["outstanding"] = outstanding;
+}
+
+}  // namespace deft::daemon

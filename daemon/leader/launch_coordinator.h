@@ -1,0 +1,70 @@
+// All groups of gradients of a job, on the leader: brings events to their schedulers, and tells all nodes what these decide.
+//
+//   LaunchCoordinator launches({job, world, nodes}, settings, clock, links, [&](const wire::ToNode& message) { to_all(message); });
+//   launches.declare(node, declare, name_of);          // the last node's: DECLARE_AGREED to all
+//   launches.start();                                  // the links of all nodes are open
+//   launches.bucket_ready(group, bucket, generation);  // PLAN_ORDER and LAUNCH_ORDER to all
+//
+// Events come from the leader's own node, by SchedulerPort, and from the leader. Before start() and after stop() they are ignored.
+// No I/O. Not thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "core/base/clock.h"
+#include "daemon/base/settings.h"
+#include "daemon/leader/group_coordinator.h"
+#include "daemon/leader/link_failover.h"
+#include "daemon/leader/scheduler_port.h"
+#include "daemon/wire/messages.h"
+
+namespace deft::daemon {
+
+class LaunchCoordinator final : public SchedulerPort {
+ public:
+  using ToAll = std::function<void(const wire::ToNode&)>;
+  struct JobSize {
+    std::string job;  // for the log
+    std::uint32_t world = 1;
+    std::size_t nodes = 1;
+  };
+
+  // All references outlive this object. `to_all` must not call it back.
+  LaunchCoordinator(JobSize size, const JobSettings& settings, const Clock& clock, LinkFailover& links, ToAll to_all)
+      : size_(std::move(size)), settings_(settings), clock_(clock), links_(links), to_all_(std::move(to_all)) {}
+
+  // A node's declaration of a group. An error ends the job: the nodes contradict each other.
+  Result<void> declare(std::size_t node, wire::Declare declare, const GroupCoordinator::NameOfNode& name_of);
+  void start() { running_ = true; }
+  void stop() { running_ = false; }
+
+  void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) override;
+  void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) override;
+  Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
+  void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
+
+  void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
+  void slowest_step_measured(double us);
+  void link_lost(model::LinkIndex link);  // nothing more is sent there
+
+  [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
+  // Adds "plans", "merging", "preserver" and "outstanding" (launches) to `json`.
+  void add_status(nlohmann::json& json) const;
+
+ private:
+  void pump(GroupCoordinator& group);
+
+  const JobSize size_;
+  const JobSettings& settings_;
+  const Clock& clock_;
+  LinkFailover& links_;
+  const ToAll to_all_;
+  std::map<std::uint32_t, GroupCoordinator> groups_;
+  bool running_ = false;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,66 @@
+// Drivers of links without a link, a network or a thread. The test says when a link opens and when a launch is done.
+//
+//   FakeDrivers drivers;
+//   LinkSet links(..., [&](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); }, ...);
+//   drivers.drivers[0]->opened();  drivers.drivers[0]->done(token);
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "daemon/node/link_set.h"
+
+namespace deft::daemon {
+
+struct FakeDriver;
+
+struct FakeDrivers {
+  std::vector<DriverRequest> made;
+  std::vector<FakeDriver*> drivers;  // the newest of each link
+  bool in_daemon = true;
+  bool ends_at_once = true;
+};
+
+struct FakeDriver final : LinkDriver {
+  FakeDriver(FakeDrivers& all, DriverRequest request) : all_(all), request_(std::move(request)) {
+    if (all_.drivers.size() <= request_.link) all_.drivers.resize(request_.link + 1);
+    all_.drivers[request_.link] = this;
+  }
+  ~FakeDriver() override {
+    if (all_.drivers[request_.link] == this) all_.drivers[request_.link] = nullptr;
+  }
+  void start(const SubCommTask& launch) override {
+    started.push_back(launch.number);
+    transfers.push_back(request_.transfer_of(launch));
+  }
+  void abort(const std::string& reason) override { aborted = reason; }
+  [[nodiscard]] bool finished() override { return !aborted.empty() && all_.ends_at_once; }
+  Result<void> answered(std::size_t worker, std::uint64_t token) override {
+    answers.emplace_back(worker, token);
+    return {};
+  }
+  [[nodiscard]] bool runs_in_daemon() const override { return all_.in_daemon; }
+
+  void opened(Result<void> result = {}) { request_.on_open(std::move(result)); }
+  void done(std::uint64_t token, std::size_t bytes = 64, Result<void> result = {}) {
+    TransferDone done;
+    done.token = token;
+    done.bytes = bytes;
+    done.busy_us = 10;
+    done.result = std::move(result);
+    request_.on_done(std::move(done));
+  }
+
+  std::vector<std::uint64_t> started;
+  std::vector<Transfer> transfers;
+  std::vector<std::pair<std::size_t, std::uint64_t>> answers;
+  std::string aborted;
+
+ private:
+  FakeDrivers& all_;
+  DriverRequest request_;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,430 @@
+// A job from its first worker to its end, without a network, a process or a thread: JoinPhase, LeaderLine and Job, and the list of jobs
+// that a daemon keeps. Time is the test's own.
+#include "daemon/node/job.h"
+
+#include <gtest/gtest.h>
+
+#include <new>
+
+#include "tests/daemon/fake_daemon.h"
+
+namespace deft::daemon {
+namespace {
+
+using Stage = FakeDaemon::Stage;
+constexpr TimeUs kSecond = 1'000'000;
+
+::testing::AssertionResult says(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
+}
+
+std::string join_of_node_one() {
+  auto join = std::get<wire::Join>(testing::messages_to_leader().front());
+  join.refusal.reset();
+  const auto own = job_settings(Config(), FakeDaemon().first.attached.settings).value().agreed();
+  join.settings = own;
+  join.settings["links (their kinds)"] = "gloo gloo";
+  join.deft_version = DEFT_VERSION;
+  return wire::encode({.job = "job"}, wire::ToLeader(join));
+}
+
+std::string to_leader(const wire::ToLeader& message) {
+  return wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, message);
+}
+
+// The answers of a leader that lives, while time passes.
+void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
+  for (; us > 0; us -= kSecond / 2) {
+    daemon.advance(kSecond / 2);
+    daemon.tell(wire::Heartbeat{.reply = true});
+  }
+}
+
+// --- JoinPhase ---
+
+TEST(JoinPhase, JoinIsRepeatedUntilTheLeaderAnswers) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(kSecond);
+  EXPECT_TRUE(daemon.sent<wire::Join>().empty()) << "a worker is missing";
+  ASSERT_TRUE(daemon.attach(daemon.second));
+  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
+  EXPECT_EQ(daemon.sent<wire::Join>()[0].ranks, (std::vector<std::uint32_t>{2, 3}));
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u) << "every 200 ms";
+  daemon.tell(testing::messages_to_node().front());
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u);
+}
+
+TEST(JoinPhase, TheDeadlineNamesTheWorkerThatDidNotCome) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(9 * kSecond - 50'000);
+  EXPECT_EQ(daemon.state(), "attaching");
+  daemon.advance(50'000);
+  EXPECT_TRUE(says(daemon.end(), "the worker with local rank 1 of 2 on host1 did not come within 9 s"));
+}
+
+TEST(JoinPhase, TheDeadlineNamesALeaderThatNeverAnswered) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.advance(9 * kSecond - 50'000);
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.advance(50'000);
+  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 did not answer within 9 s"));
+}
+
+TEST(JoinPhase, ALeaderThatLivesMaySayFirstWhoIsMissing) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.tell(wire::Heartbeat{.reply = true});
+  daemon.advance(9 * kSecond);
+  EXPECT_EQ(daemon.state(), "joining") << "its decision is on its way";
+  daemon.tell(wire::Failure{{ErrorKind::kTimeout, "ranks 0-1 did not come", "", {}}, false});
+  EXPECT_TRUE(says(daemon.end(), "ranks 0-1 did not come"));
+}
+
+TEST(JoinPhase, ALeaderThatWasHeardAndDecidesNothingIsNotWaitedForForEver) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.tell(wire::Heartbeat{.reply = true});
+  daemon.advance(9 * kSecond + 4 * kSecond);
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.advance(kSecond);
+  EXPECT_TRUE(says(daemon.end(), "did not answer"));
+}
+
+TEST(JoinPhase, ANodeWithoutLinksSaysSoInItsJoinAndInItsOwnError) {
+  FakeDaemon daemon;
+  daemon.no_links = Error{ErrorKind::kInvalid, "no NIC is called eth7", "", {}};
+  daemon.bring_to(Stage::kJoining);
+  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
+  ASSERT_TRUE(daemon.sent<wire::Join>()[0].refusal);
+  daemon.advance(9 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "no NIC is called eth7"));
+}
+
+TEST(JoinPhase, TheDeadlineEndsWithTheJobsBegin) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  advance_with_heartbeats(daemon, 30 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << daemon.end();
+}
+
+// --- LeaderLine ---
+
+TEST(LeaderLine, AnAddressThatIsNoneEndsTheJob) {
+  FakeDaemon daemon;
+  daemon.control.refuses = Error{ErrorKind::kInvalid, "'10.0.0.1' is no address", "", {}};
+  daemon.bring_to(Stage::kJoining);
+  EXPECT_TRUE(says(daemon.end(), "'10.0.0.1' is no address"));
+  EXPECT_TRUE(daemon.control.sent.empty());
+}
+
+TEST(LeaderLine, NobodyButTheLeaderIsHeard) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  daemon.tell(wire::Failure{{ErrorKind::kLost, "says who?", "", {}}, false}, "stranger");
+  EXPECT_EQ(daemon.state(), "running");
+  EXPECT_EQ(daemon.inbox.unclaimed(), 1u);
+  daemon.deliver("leader", wire::encode({.job = "another", .incarnation = 7}, wire::ToNode(wire::Begin{})));
+  EXPECT_EQ(daemon.inbox.unclaimed(), 2u);
+}
+
+TEST(LeaderLine, TheConnectionEndsWithTheJob) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  EXPECT_EQ(daemon.control.connected, (std::vector<std::string>{FakeDaemon::kLeader}));
+  EXPECT_TRUE(daemon.control.disconnected.empty());
+  daemon.tell(wire::Failure{{ErrorKind::kLost, "node 1 was lost", "", {}}, false});
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.control.disconnected, (std::vector<Peer>{"leader"}));
+}
+
+TEST(LeaderLine, ALeaderOfThisDaemonHearsItsOwnNodeAndTheOthers) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  EXPECT_TRUE(daemon.control.connected.empty());
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.deliver("b", join_of_node_one());
+  EXPECT_EQ(daemon.state(), "connecting") << daemon.end();
+  ASSERT_EQ(daemon.control.sent.size(), 1u) << "JOINED";
+  EXPECT_EQ(daemon.control.sent[0].first, "b");
+  daemon.open_links();
+  daemon.deliver("b", to_leader(wire::LinksOpen{}));
+  EXPECT_EQ(daemon.state(), "running");
+  ASSERT_EQ(daemon.first.starts.size(), 1u);
+  EXPECT_EQ(daemon.first.starts[0].nodes, 2u);
+}
+
+TEST(LeaderLine, ALeaderTakesNothingOfAnotherRunOfItsJob) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("b", join_of_node_one());
+  daemon.open_links();
+  daemon.deliver("b", wire::encode({.job = "job", .incarnation = 6}, wire::ToLeader(wire::LinksOpen{})));
+  EXPECT_EQ(daemon.inbox.unclaimed(), 1u);
+  EXPECT_EQ(daemon.state(), "connecting");
+  daemon.deliver("stranger", wire::encode({.job = "job", .incarnation = 7}, wire::ToLeader(wire::StepTime{-1})));
+  EXPECT_EQ(daemon.inbox.rejected(), 1u) << "it has not joined";
+  EXPECT_EQ(daemon.state(), "connecting");
+}
+
+TEST(LeaderLine, ALeaderNamesTheRanksThatDidNotCome) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  daemon.advance(9 * kSecond + 50'000);
+  EXPECT_TRUE(says(daemon.end(), "2-3"));
+  EXPECT_EQ(daemon.state(), "ended");
+}
+
+TEST(LeaderLine, ANodeThatIsSilentIsLostByName) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("b", join_of_node_one());
+  daemon.open_links();
+  daemon.deliver("b", to_leader(wire::LinksOpen{}));
+  daemon.advance(4 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << daemon.end();
+  daemon.advance(2 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "node 1: host1 (rank 2-3) was lost: no sign of life"));
+}
+
+// --- Job ---
+
+TEST(Job, PassesThroughItsStatesInOrder) {
+  FakeDaemon daemon;
+  EXPECT_EQ(daemon.state(), "ended") << "there is none";
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  EXPECT_EQ(daemon.state(), "attaching");
+  ASSERT_TRUE(daemon.attach(daemon.second));
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.tell(wire::Begin{});
+  EXPECT_EQ(daemon.state(), "joining") << "a BEGIN before JOINED changes nothing";
+  daemon.tell(testing::messages_to_node().front());
+  EXPECT_EQ(daemon.state(), "connecting");
+  ASSERT_EQ(daemon.drivers.drivers.size(), 2u);
+  daemon.drivers.drivers[0]->opened();
+  EXPECT_TRUE(daemon.sent<wire::LinksOpen>().empty());
+  daemon.drivers.drivers[1]->opened();
+  EXPECT_EQ(daemon.sent<wire::LinksOpen>().size(), 1u);
+  EXPECT_TRUE(daemon.first.starts.empty());
+  daemon.tell(wire::Begin{});
+  EXPECT_EQ(daemon.state(), "running");
+  ASSERT_EQ(daemon.second.starts.size(), 1u);
+  EXPECT_EQ(daemon.second.starts[0].node, 1u);
+  EXPECT_EQ(daemon.second.starts[0].node_of_rank, (std::vector<std::uint32_t>{0, 0, 1, 1}));
+  daemon.tell(wire::Begin{});
+  EXPECT_EQ(daemon.second.starts.size(), 1u) << "a second BEGIN changes nothing";
+}
+
+TEST(Job, EndsWithTheLeadersErrorOnEveryWorkerAndIsPutAway) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kBusy);
+  daemon.drivers.ends_at_once = false;
+  daemon.tell(wire::Failure{{ErrorKind::kLost, "node 0 was lost", "", {}}, false});
+  for (const FakeWorker* const worker : {&daemon.first, &daemon.second}) {
+    ASSERT_EQ(worker->errors.size(), 1u);
+    EXPECT_EQ(worker->errors[0].first.what, "node 0 was lost");
+    EXPECT_EQ(worker->records.back().kind(), shm::RecordKind::kFailed);
+  }
+  EXPECT_EQ(daemon.jobs.served(), 1u);
+  EXPECT_FALSE(daemon.jobs.running());
+  daemon.advance(kSecond);
+  EXPECT_FALSE(daemon.jobs.empty()) << "a link still uses the arenas";
+  daemon.drivers.ends_at_once = true;
+  daemon.advance(kSecond);
+  EXPECT_TRUE(daemon.jobs.empty());
+  EXPECT_TRUE(daemon.empty);
+  EXPECT_TRUE(daemon.first.job.expired());
+}
+
+TEST(Job, ASilentLeaderIsLostByName) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  daemon.advance(4 * kSecond);
+  EXPECT_EQ(daemon.state(), "running");
+  EXPECT_FALSE(daemon.sent<wire::Heartbeat>().empty());
+  daemon.advance(2 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "node 0: host0, the leader, was lost: no sign of life for"));
+}
+
+TEST(Job, ALeaderThatAnswersKeepsTheJobAlive) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  advance_with_heartbeats(daemon, 60 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << daemon.end();
+}
+
+// A link that breaks while the job connects cannot be replaced: who is lost?
+TEST(Job, ABrokenLinkIsTheLeadersFaultIfTheLeaderDoesNotAnswer) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kConnecting);
+  daemon.advance(kSecond);
+  daemon.drivers.drivers[0]->opened(tl::unexpected(Error{ErrorKind::kLost, "connection reset", "", {}}));
+  const auto told = daemon.sent<wire::Failure>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(told[0].suspected);
+  EXPECT_TRUE(says(told[0].error.message(), "on host1"));
+  daemon.advance(2 * kSecond);
+  EXPECT_EQ(daemon.state(), "connecting");
+  daemon.advance(2 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "node 0: host0, the leader, was lost"));
+  EXPECT_TRUE(says(daemon.end(), "connection reset"));
+}
+
+TEST(Job, ABrokenLinkEndsTheJobByItselfIfNobodyIsLost) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kConnecting);
+  daemon.drivers.drivers[0]->opened(tl::unexpected(Error{ErrorKind::kLost, "connection reset", "", {}}));
+  advance_with_heartbeats(daemon, 5 * kSecond);
+  EXPECT_EQ(daemon.state(), "connecting") << daemon.end();
+  advance_with_heartbeats(daemon, 2 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "connection reset"));
+  EXPECT_EQ(daemon.end().find("lost:"), std::string::npos) << daemon.end();
+}
+
+TEST(Job, RankZeroThatHasEndedIsTheCauseOfASuspicion) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  daemon.tell(wire::Leave{{0, 1}});
+  daemon.ask(daemon.first, [&](JobPort& job) {
+    job.link_failed(daemon.first, {ErrorKind::kLost, "the ring is broken", "", {}});
+  });
+  daemon.advance(kSecond);
+  EXPECT_TRUE(says(daemon.end(), "rank 0 has ended, while others still need it"));
+}
+
+TEST(Job, AWorkerThatDiesEndsTheJobEverywhere) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kBusy);
+  daemon.ask(daemon.second, [&](JobPort& job) {
+    job.worker_ended(daemon.second, false, {ErrorKind::kLost, "rank 3 (pid 1003) died", "", {}});
+  });
+  EXPECT_TRUE(says(daemon.end(), "rank 3 (pid 1003) died"));
+  const auto told = daemon.sent<wire::Failure>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_FALSE(told[0].suspected);
+  EXPECT_TRUE(daemon.second.errors.empty()) << "it is gone";
+}
+
+TEST(Job, EndsCleanlyWhenAllItsWorkersHaveLeft) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kAgreed);
+  for (FakeWorker* const worker : {&daemon.first, &daemon.second})
+    daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
+  EXPECT_EQ(daemon.sent<wire::Leave>().size(), 2u);
+  EXPECT_EQ(daemon.state(), "running") << "others may need its links";
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.state(), "ended");
+  EXPECT_TRUE(daemon.end().empty());
+}
+
+TEST(Job, AStandingLinkDelaysACleanEndNoLongerThanASilence) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kBusy);  // launch 1 runs, and will not end
+  for (FakeWorker* const worker : {&daemon.first, &daemon.second})
+    daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
+  daemon.advance(4 * kSecond);
+  EXPECT_EQ(daemon.state(), "running");
+  daemon.advance(2 * kSecond);
+  EXPECT_EQ(daemon.state(), "ended");
+}
+
+TEST(Job, WhatItsCodeThrowsFailsThisJobAlone) {
+  FakeDaemon daemon;
+  FakeWorker other(2, 4, 0, 1);
+  other.attached.job = "another";
+  other.attached.leader = FakeDaemon::kLeader;
+  ASSERT_TRUE(daemon.attach(other));
+  daemon.bring_to(Stage::kRunning);
+  daemon.ask(daemon.first, [](JobPort&) { throw std::bad_alloc(); });
+  EXPECT_TRUE(says(daemon.end(), "the daemon is out of memory, at a test"));
+  EXPECT_TRUE(says(daemon.end(), "host1"));
+  EXPECT_TRUE(other.errors.empty());
+  EXPECT_EQ(daemon.jobs.status().size(), 1u);
+}
+
+TEST(Job, ATimerThatThrowsFailsTheJobThatMadeIt) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.ask(daemon.first, [&](JobPort&) { daemon.reactor.after(kSecond, [] { throw std::bad_alloc(); }); });
+  daemon.advance(kSecond);
+  EXPECT_TRUE(says(daemon.end(), "the daemon is out of memory, at a timer"));
+}
+
+// --- JobTable ---
+
+TEST(JobTable, AnotherUserIsRefusedAndTheJobGoesOn) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.second.identity.uid = 8;
+  const auto refused = daemon.attach(daemon.second);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(says(refused.error().what, "belongs to another user"));
+  EXPECT_EQ(daemon.state(), "attaching");
+}
+
+TEST(JobTable, AWorkerWithABadSettingMakesNoJob) {
+  FakeDaemon daemon;
+  daemon.first.attached.settings = "policy=fastest\n";
+  EXPECT_FALSE(daemon.attach(daemon.first));
+  EXPECT_TRUE(daemon.jobs.empty());
+}
+
+TEST(JobTable, WorkersThatContradictEachOtherEndTheirJobForAll) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.second.attached.rank = 2;
+  const auto refused = daemon.attach(daemon.second);
+  ASSERT_FALSE(refused);
+  EXPECT_TRUE(says(refused.error().what, "two workers have rank 2"));
+  EXPECT_TRUE(says(daemon.end(), "two workers have rank 2"));
+}
+
+TEST(JobTable, ANameCanBeUsedAgainWhenItsJobIsEnding) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  FakeWorker next(0, 1, 0, 1);
+  EXPECT_FALSE(daemon.attach(next)) << "it runs";
+  daemon.ask(daemon.first, [&](JobPort& job) { job.worker_ended(daemon.first, true, {}); });
+  ASSERT_TRUE(daemon.attach(next)) << "a worker has left: the next run begins";
+  EXPECT_EQ(daemon.jobs.status().size(), 2u);
+}
+
+TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kBusy);
+  daemon.jobs.fail_all({ErrorKind::kLost, "the daemon on host1 was stopped", "", {}});
+  daemon.turn();
+  EXPECT_TRUE(says(daemon.end(), "the daemon on host1 was stopped"));
+  EXPECT_FALSE(daemon.jobs.running());
+  daemon.advance(kSecond);
+  EXPECT_TRUE(daemon.empty);
+}
+
+// --- ControlInbox ---
+
+TEST(ControlInbox, WhatIsNoMessageIsCountedAndDropped) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  for (const std::string& bytes : {std::string(), std::string("GET / HTTP/1.1\r\n"), std::string(4, '\xff')})
+    daemon.deliver("leader", bytes);
+  EXPECT_EQ(daemon.inbox.rejected(), 3u);
+  EXPECT_EQ(daemon.state(), "running");
+}
+
+TEST(ControlInbox, ATruncatedMessageEndsNoJob) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  const std::string whole =
+      wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, wire::ToNode(testing::agreement()));
+  for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) daemon.deliver("stranger", whole.substr(0, bytes));
+  EXPECT_EQ(daemon.state(), "running");
+  EXPECT_EQ(daemon.inbox.rejected() + daemon.inbox.unclaimed(), whole.size());
+}
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,106 @@
+// The groups of a job on the leader: which events lead to launches, in which order the nodes hear of them, and when they end.
+#include "daemon/leader/launch_coordinator.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+
+namespace deft::daemon {
+namespace {
+
+struct Launches {
+  // Two nodes declare `groups` groups of one tensor of 4 MiB, which is cut into parts of 256 KiB.
+  explicit Launches(std::uint32_t groups = 1) {
+    for (std::uint32_t group = 0; group < groups; ++group)
+      for (const std::size_t node : {0, 1})
+        EXPECT_TRUE(launches.declare(node, {group, "sgd", {{"fc.weight", model::DType::kFloat32, {1 << 20}}}, 4},
+                                     [](std::size_t of) { return "rank " + std::to_string(of); }));
+    sent.clear();
+  }
+  template <typename Message>
+  [[nodiscard]] std::vector<Message> all() const {
+    std::vector<Message> out;
+    for (const auto& message : sent)
+      if (const auto* const one = std::get_if<Message>(&message)) out.push_back(*one);
+    return out;
+  }
+  [[nodiscard]] std::vector<wire::Launch> launched() const {
+    std::vector<wire::Launch> out;
+    for (const auto& order : all<wire::LaunchOrder>())
+      out.insert(out.end(), order.launches.begin(), order.launches.end());
+    return out;
+  }
+
+  ManualClock clock;
+  const JobSettings settings =
+      job_settings(Config(), "policy=fifo\nbucket_bytes=4MB\npartition_bytes=256KB\ntimeout=60s\n").value();
+  LinkFailover links{{{"gloo:eth0", 200, 1000}, {"gloo:eth1", 200, 1000}}, 2, {60'000'000, 1'000'000}};
+  std::vector<wire::ToNode> sent;
+  LaunchCoordinator launches{
+      {"job", 2, 2}, settings, clock, links, [this](const wire::ToNode& message) { sent.push_back(message); }};
+};
+
+TEST(LaunchCoordinator, OrdersNothingBeforeTheJobRunsAndNothingOnceItHasFailed) {
+  Launches job;
+  job.launches.bucket_ready(0, 0, 0);
+  EXPECT_TRUE(job.sent.empty());
+  job.launches.start();
+  job.launches.bucket_ready(0, 0, 0);
+  EXPECT_FALSE(job.launched().empty());
+  job.sent.clear();
+  job.launches.stop();
+  job.launches.bucket_ready(0, 0, 1);
+  job.launches.stage_began(sched::Stage::kForward, 1, 0);
+  job.launches.launch_finished(0, 100, false);
+  EXPECT_TRUE(job.launches.flushed(0, 2));
+  EXPECT_TRUE(job.sent.empty());
+}
+
+TEST(LaunchCoordinator, AllGroupsLaunchInOneCount) {
+  Launches job(2);
+  job.launches.start();
+  for (const std::uint32_t group : {0, 1}) {
+    EXPECT_EQ(job.launches.buckets(group), 1u);
+    job.launches.bucket_ready(group, 0, 0);
+  }
+  std::uint64_t next = 0;
+  for (const auto& order : job.all<wire::LaunchOrder>()) {
+    EXPECT_EQ(order.first, next);
+    next += order.launches.size();
+  }
+  const auto launched = job.launched();
+  for (const std::uint32_t group : {0, 1})
+    EXPECT_TRUE(std::ranges::any_of(launched, [&](const auto& launch) { return launch.group == group; })) << group;
+  EXPECT_EQ(job.launches.buckets(2), 0u);
+}
+
+TEST(LaunchCoordinator, AMeasuredLinkIsKnownToTheSchedulersOfAllGroups) {
+  Launches job(2);
+  job.launches.start();
+  job.launches.bucket_ready(0, 0, 0);
+  const auto first = job.launched();
+  const auto on_second = [](const std::vector<wire::Launch>& all) {
+    return std::ranges::count(all, 1u, &wire::Launch::link);
+  };
+  EXPECT_EQ(on_second(first), static_cast<std::ptrdiff_t>(first.size() / 2)) << "both links seem alike";
+  for (std::uint64_t number = 0; number < first.size(); ++number)
+    job.launches.launch_finished(number, first[number].link == 1 ? 100'000 : 300, false);
+  job.sent.clear();
+  job.launches.bucket_ready(1, 0, 0);
+  const auto second = job.launched();
+  ASSERT_FALSE(second.empty());
+  EXPECT_EQ(on_second(second), 0) << "the second link is slow";
+}
+
+TEST(LaunchCoordinator, ALostLinkIsNotUsedByAnyGroup) {
+  Launches job(2);
+  job.launches.start();
+  job.launches.link_lost(1);
+  for (const std::uint32_t group : {0, 1}) job.launches.bucket_ready(group, 0, 0);
+  const auto launched = job.launched();
+  ASSERT_FALSE(launched.empty());
+  for (const auto& launch : launched) EXPECT_EQ(launch.link, 0u);
+}
+
+}  // namespace
+}  // namespace deft::daemon
