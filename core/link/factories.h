@@ -38,7 +38,7 @@ Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group)
 namespace nccl_backend {
 Result<std::unique_ptr<Link>> open(const LinkSpec& spec, const LinkGroup& group);
 
-// The version of NCCL and the number of GPUs for people, "NCCL 2.27.3, 8 GPUs"; or what is missing on this machine.
+// The version of NCCL and the number of GPUs for people, "NCCL 2.27.3, 8 GPUs"; or the part that this machine lacks.
 Result<std::string> usable();
 }  // namespace nccl_backend
 
