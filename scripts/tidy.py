@@ -28,7 +28,7 @@ from pathlib import Path
 
 BATCHES = Path(__file__).resolve().parent.parent / "cmake/batches.py"
 JOBS = 2
-BATCH = 8  # sources
+BATCH = 12  # sources
 FOLDERS = ("core", "daemon", "tools")
 FINDING = re.compile(r" (error|warning): ")
 
