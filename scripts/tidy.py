@@ -49,7 +49,8 @@ class Tidy:
         self.flags: dict[Path, tuple[str, ...]] = {}
         for entry in json.loads((build / "compile_commands.json").read_text()):
             file = Path(entry["file"])
-            if file.is_relative_to(root) and self.name(file).split("/")[0] in FOLDERS:
+            ours = file.is_relative_to(root) and self.name(file).split("/")[0] in FOLDERS
+            if ours and file.is_file():  # the build may be older than the tree
                 self.flags.setdefault(file, flags_of(entry))
         self.base = base or self.newest_passed() or self.some_commits_ago(20)
         self.deadline = time.monotonic() + seconds

@@ -80,6 +80,11 @@ def test_sources_of_the_same_flags_share_a_run(tidy, tree):
     assert runs(tidy, tree) == (["abce", "d"], [], [])
 
 
+def test_a_source_that_is_gone_is_left_out(tidy, tree):
+    (tree / "core/b.cc").unlink()
+    assert checked(tidy, tree) == (list("acde"), [], [])
+
+
 def test_a_batch_that_does_not_compile_is_checked_source_by_source(tidy, tree):
     (tree / "core/b.cc").write_text("int alone;\n")
     git(tree, "commit", "-qam", "two")
