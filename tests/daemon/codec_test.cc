@@ -6,6 +6,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <limits>
 #include <map>
 #include <set>
 
@@ -234,6 +235,14 @@ TEST(Codec, NodesHaveEachRankOnceAndTheReceiverItsOwn) {
   EXPECT_EQ(joined({{0, 1, 2}, {2, 3}}, 1), "joined.nodes[1].ranks: rank 2 is on two nodes");
   EXPECT_EQ(joined({{0, 1}, {2, 3}, {}}, 1), "joined.nodes[2].ranks: 0 items, and there must be 1 to 4096");
   EXPECT_EQ(joined({{0, 1, 100'000}, {2, 3}}, 1), "joined.nodes[0].ranks[2]: 100000, and there are 4 ranks");
+}
+
+TEST(Codec, ATimeThatIsNoNumberIsRefused) {
+  for (const double us : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.0})
+    EXPECT_TRUE(refused_by_leader(wire::StepTime{us}).starts_with("step_time.us: ")) << us;
+  auto statistics = std::get<wire::GradientStatistics>(testing::messages_to_leader().at(5));
+  statistics.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.loss: "));
 }
 
 TEST(Codec, OnlyMembersMaySendAndOnlyOfTheirOwnRanks) {
