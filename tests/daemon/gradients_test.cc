@@ -153,26 +153,6 @@ TEST(Gradients, GenerationsOfATensorAreToldInOrder) {
   EXPECT_TRUE(g.idle());
 }
 
-// A worker may hand in a later generation before an older one that it has not written yet.
-TEST(Gradients, AGenerationIsNotToldBeforeAnOlderOneThatWasNotHandedInYet) {
-  auto g = make(three(), 1, 1 << 20, 2);
-  const auto reduce = [&g](std::uint64_t generation) {
-    std::vector<std::uint64_t> told;
-    EXPECT_TRUE(g.notify_ready(0, {0, 3}, generation, {generation}, static_cast<std::uint32_t>(generation), 1));
-    for (BucketIndex b = 0; b < g.buckets().size(); ++b) {
-      EXPECT_TRUE(g.start(b, generation, {generation}, 0, g.buckets()[b].bytes, 1));
-      const auto ended = g.notify_finish(b, generation, 0, g.buckets()[b].bytes);
-      EXPECT_TRUE(ended);
-      for (const auto& [tensors, of] : *ended)
-        for (std::uint32_t t = 0; t < tensors.count; ++t) told.push_back(of);
-    }
-    std::ranges::sort(told);
-    return told;
-  };
-  EXPECT_TRUE(reduce(1).empty());
-  EXPECT_EQ(reduce(0), (std::vector<std::uint64_t>{0, 0, 0, 1, 1, 1}));
-}
-
 TEST(Gradients, RefusesAPartThatRunsIntoAnotherTypeOrBeyondTheArena) {
   auto g = make(three(), 1);
   ASSERT_EQ(g.buckets().size(), 2u);  // float32 and float16
