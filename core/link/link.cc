@@ -10,6 +10,8 @@ using Kind = WorkRequest::Kind;
 Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::string& member) {
   if (request.reduces() && (model::dtype_bytes(request.dtype) == 0 || !model::is_known(request.op)))
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
+  if (request.block == 0 || request.block * model::dtype_bytes(request.dtype) > kMaxBlockBytes)
+    return fail(ErrorKind::kInvalid, "a block of " + std::to_string(request.block) + " elements");
   if (request.kind == Kind::kBroadcast && request.root >= nodes)
     return fail(ErrorKind::kInvalid,
                 "broadcast from " + member + " " + std::to_string(request.root) + " of " + std::to_string(nodes));
@@ -82,10 +84,6 @@ void Link::abort(std::string_view reason) {
   const Error error{ErrorKind::kLost, std::string(reason), {}, {}};
   failure_.keep(error.in(name_));
   if (nodes_ > 1) stop(error);
-}
-
-Range Link::owned(std::size_t count, model::DType dtype) const {
-  return slice_of(count, model::dtype_bytes(dtype), nodes_, node_);
 }
 
 // An abort may not have come to its end yet, and the caller takes its data back now.

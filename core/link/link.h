@@ -72,8 +72,8 @@ class Link {
   // Submits a request and waits for its completion. kInvalid if the link is not idle.
   Result<void> run(WorkRequest request);
 
-  // The elements that this node owns: of a reduce-scatter of `count` elements its result.
-  [[nodiscard]] Range owned(std::size_t count, model::DType dtype) const;
+  // The elements of a reduction that this node owns: of a reduce-scatter its result.
+  [[nodiscard]] Range owned(const WorkRequest& request) const { return request.owned_by(node_, nodes_); }
 
  protected:
   // `depth`: how many requests may be on the wire. Requests of a second sequence overtake those of the first one;

@@ -1,8 +1,11 @@
 // How a reduction cuts its data: each node owns a slice, and reduces it for all in segments, one a round. A segment fits a slot
 // of the peers.
 //
-//   const Slices slices = cut_slices(count, element_bytes, nodes, slot_bytes);
+//   const std::size_t granule = granule_of(element_bytes, block);
+//   const Slices slices = cut_slices(count, granule, nodes, slot_bytes / element_bytes);
 //   for (round < slices.rounds) send_to(owner, slices.segment_of(owner, round));
+//
+// Encoded data is made of blocks, which only a codec can read: no slice and no segment begins inside a block.
 #pragma once
 
 #include <algorithm>
@@ -32,21 +35,26 @@ struct Slices {
   }
 };
 
+// Elements. Slices and segments begin at its multiples: on cache lines if blocks permit. `element`: bytes of one element, a
+// power of two up to kGranuleBytes. `block`: elements that stay together, 1 or more.
+constexpr std::size_t granule_of(std::size_t element, std::size_t block) {
+  const std::size_t line = kGranuleBytes / element;
+  return line % block == 0 ? line : block;
+}
+
 // The elements that `owner` owns of `count`.
-inline Range slice_of(std::size_t count, std::size_t element, std::uint32_t nodes, std::uint32_t owner) {
-  const std::size_t granule = kGranuleBytes / element;
+constexpr Range slice_of(std::size_t count, std::size_t granule, std::uint32_t nodes, std::uint32_t owner) {
   const std::size_t slice = ((count + nodes - 1) / nodes + granule - 1) / granule * granule;
   const std::size_t first = std::min(owner * slice, count);
   return {first, std::min(slice, count - first)};
 }
 
-// `element`: bytes of one, a power of two up to kGranuleBytes; a slot holds a granule or more.
-inline Slices cut_slices(std::size_t count, std::size_t element, std::uint32_t nodes, std::size_t slot_bytes) {
+// `slot`: elements that a slot holds, a granule or more.
+constexpr Slices cut_slices(std::size_t count, std::size_t granule, std::uint32_t nodes, std::size_t slot) {
   if (count == 0) return {};
   const auto ceil_div = [](std::size_t a, std::size_t b) { return (a + b - 1) / b; };
-  const std::size_t granule = kGranuleBytes / element;
   Slices slices{count, ceil_div(ceil_div(count, nodes), granule) * granule, 0, 0};
-  slices.rounds = ceil_div(slices.slice, slot_bytes / element);
+  slices.rounds = ceil_div(slices.slice, slot / granule * granule);
   slices.segment = ceil_div(ceil_div(slices.slice, slices.rounds), granule) * granule;
   return slices;
 }

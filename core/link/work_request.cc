@@ -37,6 +37,10 @@ std::size_t WorkRequest::bytes() const {
   return kind == Kind::kBroadcast ? count : count * model::dtype_bytes(dtype);
 }
 
+Range WorkRequest::owned_by(std::uint32_t node, std::uint32_t nodes) const {
+  return slice_of(count, granule_of(model::dtype_bytes(dtype), block), nodes, node);
+}
+
 std::vector<std::size_t> WorkRequest::blocks(std::uint32_t nodes) const {
   if (kind == Kind::kAllGather) return block_bytes;
   std::vector<std::size_t> bytes(nodes, 0);

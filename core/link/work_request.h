@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/link/slices.h"
 #include "core/model/dtype.h"
 
 namespace deft::link {
@@ -21,6 +22,8 @@ struct OwnedSegment {
   model::DType dtype{};
   model::ReduceOp op{};
 };
+
+inline constexpr std::size_t kMaxBlockBytes = 4096;  // fits a slot of every link
 
 // The work of an owner between reduce-scatter and all-gather. It must give the same bits wherever it runs: small data is
 // owned by every node. Called from the link's threads, for one segment at a time.
@@ -48,6 +51,8 @@ struct WorkRequest {
   // How soon it is needed, 0 first; the same on all nodes. A link may carry urgent requests before older ones, and many
   // links carry all in the order of their submission.
   std::uint32_t priority = 0;
+  // Elements that belong together, as the bytes of an encoded block do: owners get whole blocks, at most kMaxBlockBytes each.
+  std::size_t block = 1;
   // Stands for add(). Only on links that compose all-reduces (Link::composes).
   OwnerStage owner_stage = {};
 
@@ -60,6 +65,8 @@ struct WorkRequest {
 
   [[nodiscard]] bool reduces() const { return kind == Kind::kAllReduce || kind == Kind::kReduceScatter; }
   [[nodiscard]] std::size_t bytes() const;  // of `data`
+  // The elements that `node` owns if this is a reduction between `nodes`.
+  [[nodiscard]] Range owned_by(std::uint32_t node, std::uint32_t nodes) const;
   // The bytes that each of the `nodes` brings to an all-gather or broadcast, one behind the other in `data`.
   [[nodiscard]] std::vector<std::size_t> blocks(std::uint32_t nodes) const;
 };

@@ -216,8 +216,9 @@ TEST_P(AllReduce, AReduceScatterGivesEachNodeTheSameBitsOfItsOwnElements) {
         const Shape shape{kCounts[i], kDTypes[i % std::size(kDTypes)]};
         const auto operation = operations_.take(nodes, shape, i);
         Bytes data = operation->inputs[node];
-        ASSERT_OK(link.run(WorkRequest::reduce_scatter(data.data(), shape.count, shape.dtype, shape.op)));
-        const Range owned = link.owned(shape.count, shape.dtype);
+        const auto request = WorkRequest::reduce_scatter(data.data(), shape.count, shape.dtype, shape.op);
+        ASSERT_OK(link.run(request));
+        const Range owned = link.owned(request);
         const std::size_t element = model::dtype_bytes(shape.dtype);
         ASSERT_EQ(std::memcmp(data.data() + owned.first * element, operation->result.data() + owned.first * element,
                               owned.count * element),
@@ -258,6 +259,46 @@ TEST_P(AllReduce, TheOwnersStageStandsForTheAddition) {
     // Every element once, or once on each node if all is sent whole.
     EXPECT_TRUE(staged == (native ? 0 : count) || (count == 1000 && staged == 3 * count)) << staged;
   }
+}
+
+// Blocks of 260 bytes: a count, and 256 numbers. Only whole blocks can be added.
+TEST_P(AllReduce, AnOwnerGetsWholeBlocks) {
+  constexpr std::size_t kBlock = 260;
+  for (const std::size_t blocks : {std::size_t{1}, std::size_t{7}, std::size_t{500}, std::size_t{9001}}) {
+    on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
+      if (!link.composes()) return;
+      std::vector<std::uint8_t> data(blocks * kBlock);
+      for (std::size_t i = 0; i < data.size(); ++i)
+        data[i] = i % kBlock < 4 ? static_cast<std::uint8_t>(1 + node) : static_cast<std::uint8_t>(i / kBlock + node);
+      auto request = WorkRequest::all_reduce(reinterpret_cast<std::byte*>(data.data()), data.size(), DType::kUInt8,
+                                             ReduceOp::kSum);
+      request.block = kBlock;
+      std::atomic<bool> is_whole = true;
+      request.owner_stage = [&](const OwnedSegment& segment) {
+        if (segment.first % kBlock != 0 || segment.data.size() % kBlock != 0) is_whole = false;
+        add(segment);
+      };
+      ASSERT_OK(link.run(request));
+      EXPECT_TRUE(is_whole);
+      for (std::size_t i = 0; i < data.size(); ++i)
+        ASSERT_EQ(data[i], i % kBlock < 4 ? 6 : static_cast<std::uint8_t>(3 * (i / kBlock) + 3)) << i;
+      const Range owned = link.owned(request);
+      EXPECT_EQ(owned.first % kBlock, 0U);
+    });
+  }
+}
+
+TEST_P(AllReduce, RefusesABlockThatFitsNoSlot) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    std::vector<std::byte> data(8192);
+    auto request = WorkRequest::all_reduce(data.data(), data.size(), DType::kUInt8, ReduceOp::kSum);
+    for (const std::size_t block : {std::size_t{0}, kMaxBlockBytes + 1}) {
+      request.block = block;
+      const auto result = link.run(request);
+      ASSERT_FALSE(result);
+      EXPECT_EQ(result.error().kind, ErrorKind::kInvalid);
+    }
+  });
 }
 
 }  // namespace

@@ -175,7 +175,7 @@ TEST_P(SubmitPoll, KindsMixInFlight) {
       std::erase(ids, 2U);  // the small one may overtake
       EXPECT_EQ(ids, (std::vector<std::uint64_t>{1, 10, 11, 3, 12, 13}));
       for (const auto* started : {&large, &small, &middle, &last}) check(*started, kNodes);
-      const Range owned = link.owned(250'000, DType::kInt32);
+      const Range owned = link.owned(WorkRequest::reduce_scatter(nullptr, 250'000, DType::kInt32, ReduceOp::kSum));
       for (std::size_t at = owned.first; at < owned.first + owned.count; ++at)
         ASSERT_EQ(scattered.data[at], value(0, 12, at) + value(1, 12, at) + value(2, 12, at));
       EXPECT_EQ(word, round);

@@ -34,8 +34,9 @@ constexpr std::uint64_t kWholesNumber = 1;
 // The number of the results of one request.
 std::uint64_t result_number(std::uint64_t index, const WorkRequest& request) {
   std::uint64_t hash = index;
-  for (const std::uint64_t word : {std::uint64_t{request.count}, std::uint64_t(request.dtype),
-                                   std::uint64_t(request.op) << 8 | std::uint64_t(request.kind)}) {
+  for (const std::uint64_t word :
+       {std::uint64_t{request.count}, std::uint64_t(request.dtype), std::uint64_t{request.block},
+        std::uint64_t(request.op) << 8 | std::uint64_t(request.kind)}) {
     hash = (hash ^ word) * 0x9E3779B97F4A7C15U;
     hash ^= hash >> 29;
   }

@@ -34,6 +34,7 @@ bool Engine::start(const WorkRequest& request) {
   entry.segmented.first_round = started_rounds_;
   started_rounds_ += entry.segmented.slices.rounds;
   entry.tag = transport_.begin(std::array{std::uint64_t{request.count}, std::uint64_t(request.dtype),
+                                          std::uint64_t{request.block},
                                           std::uint64_t(request.op) << 8 | std::uint64_t(request.kind)});
   return expect_ahead() && fill_window();
 }

@@ -52,7 +52,7 @@ std::vector<const std::byte*> LinkImpl::sums_of_nodes(std::span<std::byte* const
 // One round: every slice is one segment.
 Result<void> LinkImpl::reduce() {
   const std::uint32_t members = transport_->members(), own = transport_->own();
-  const Segmented segmented(request_, own, members, request_.bytes() + kGranuleBytes, 0);
+  const Segmented segmented(request_, own, members, request_.bytes() + kMaxBlockBytes, 0);
   const auto slice = [&](std::uint32_t member) { return segmented.bytes(segmented.segment_of(member, 0)); };
   const auto mine = slice(own);
   scratch_.resize(mine.size() * members);
