@@ -38,7 +38,8 @@ struct LinkModel {
 
 // A bucket is cut into parts of about equal size, at cache lines:
 //   for (std::uint64_t at = 0, part = even_part_bytes(bytes, 1 << 20); at < bytes; at += part) ...
-inline constexpr std::uint64_t kPartAlignBytes = 64;  // a whole number of elements of every type
+// A whole number of elements of every type, and of blocks of every codec (core/compress): 256 float32.
+inline constexpr std::uint64_t kPartAlignBytes = 1024;
 
 // A transfer of at most so many bytes overtakes larger ones on a link that has a priority channel (core/link/link.h).
 inline constexpr std::uint64_t kSmallBytes = 16 << 10;

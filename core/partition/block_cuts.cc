@@ -5,6 +5,7 @@
 #include <functional>
 #include <queue>
 
+#include "core/model/buckets.h"
 #include "core/model/fusion.h"
 #include "core/model/profile.h"
 
@@ -19,7 +20,6 @@ using model::ready_times;
 
 constexpr double kCapacityShare = 0.95;             // a little slack, so that jitter pushes nothing out of its stage
 constexpr std::uint64_t kLeastPieceBytes = 65'536;  // below this a piece is all latency
-constexpr std::uint64_t kAlignBytes = 64;
 
 std::uint64_t total_bytes(const Profile& profile) {
   std::uint64_t bytes = 0;
@@ -119,7 +119,7 @@ Cuts deft_cuts(const Profile& profile) {
     const std::uint64_t end = i + 1 < blocks.size() ? blocks[i + 1] : total;
     const std::uint64_t pieces = pieces_needed(profile, blocks[i], end, capacity_us);
     const std::uint64_t even = (end - blocks[i] + pieces - 1) / pieces;
-    const std::uint64_t size = (even + kAlignBytes - 1) / kAlignBytes * kAlignBytes;
+    const std::uint64_t size = (even + model::kPartAlignBytes - 1) / model::kPartAlignBytes * model::kPartAlignBytes;
     for (std::uint64_t at = blocks[i]; at < end; at += size) cuts.push_back(at);
   }
   return cuts;

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "core/base/policy_traits.h"
+#include "core/model/buckets.h"
 #include "core/partition/rebucket.h"
 
 namespace deft::partition {
@@ -16,7 +17,7 @@ using model::Bucket;
 using model::Region;
 using model::TensorSpec;
 
-constexpr std::uint64_t kMinBucketBytes = 64;
+constexpr std::uint64_t kMinBucketBytes = model::kPartAlignBytes;
 constexpr std::size_t kMaxBuckets = 1 << 20;
 constexpr std::uint64_t kDdpFirstBytes = 1 << 20;  // DDP's own first bucket is small, to start early
 constexpr std::uint64_t kDdpBytes = 25 << 20;
@@ -49,10 +50,7 @@ std::vector<RegionView> view_regions(const Input& input) {
 }
 
 Cuts cut_uniform(const Region& region, std::uint64_t limit) {
-  const std::uint64_t unit_limit = limit / kMinBucketBytes;
-  const std::uint64_t units = (region.bytes + kMinBucketBytes - 1) / kMinBucketBytes;
-  const std::uint64_t count = (units + unit_limit - 1) / unit_limit;
-  const std::uint64_t bucket = (units + count - 1) / count * kMinBucketBytes;  // all alike: no sliver at the end
+  const std::uint64_t bucket = model::even_part_bytes(region.bytes, limit);  // all alike: no sliver at the end
   Cuts cuts;
   for (std::uint64_t at = 0; at < region.bytes; at += bucket) cuts.push_back(region.offset + at);
   return cuts;

@@ -4,6 +4,8 @@
 #include <limits>
 #include <string>
 
+#include "core/model/buckets.h"
+
 namespace deft::partition {
 namespace {
 
@@ -11,7 +13,6 @@ using model::Profile;
 using model::ProfileBucket;
 using Cuts = std::vector<std::uint64_t>;
 
-constexpr std::uint64_t kAlignBytes = 64;
 constexpr std::uint64_t kDdpFirstBytes = 1 << 20;
 constexpr std::uint64_t kDdpBytes = 25 << 20;
 
@@ -31,10 +32,10 @@ double reference_latency_us(const Profile& profile) {
 }
 
 Cuts cut_uniform(std::uint64_t total, std::uint64_t limit) {
-  const std::uint64_t unit_limit = std::max<std::uint64_t>(1, limit / kAlignBytes);
-  const std::uint64_t units = (total + kAlignBytes - 1) / kAlignBytes;
+  const std::uint64_t unit_limit = std::max<std::uint64_t>(1, limit / model::kPartAlignBytes);
+  const std::uint64_t units = (total + model::kPartAlignBytes - 1) / model::kPartAlignBytes;
   const std::uint64_t count = std::max<std::uint64_t>(1, (units + unit_limit - 1) / unit_limit);
-  const std::uint64_t size = (units + count - 1) / count * kAlignBytes;
+  const std::uint64_t size = (units + count - 1) / count * model::kPartAlignBytes;
   Cuts cuts;
   for (std::uint64_t at = 0; at < total; at += size) cuts.push_back(at);
   return cuts;

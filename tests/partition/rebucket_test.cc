@@ -90,10 +90,10 @@ TEST(UsByteCuts, TheFirstBlockEndsWhenTheNextBucketIsReady) {
 }
 
 TEST(Rebucket, APiecePaysItsLatencyAndItsShareOfTheMeasuredTime) {
-  Profile profile{"small", "", {{"a", 1000, 8, 4, 1050.0}}, {{"l", 50, 1.0, {}}}};
-  const auto after = rebucket(profile, "uniform:512").value();
+  Profile profile{"small", "", {{"a", 2000, 8, 4, 2050.0}}, {{"l", 50, 1.0, {}}}};
+  const auto after = rebucket(profile, "uniform:1024").value();
   ASSERT_EQ(after.buckets.size(), 2u);
-  EXPECT_DOUBLE_EQ(after.comm_us(0, 0) + after.comm_us(1, 0), 1100);
+  EXPECT_DOUBLE_EQ(after.comm_us(0, 0) + after.comm_us(1, 0), 2100);
 }
 
 TEST(Rebucket, ABadNameIsAnErrorThatNamesIt) {

@@ -7,6 +7,7 @@
 #include <set>
 #include <utility>
 
+#include "core/model/buckets.h"
 #include "core/model/update_cycle.h"
 
 namespace deft::sched {
@@ -228,7 +229,7 @@ TEST(DueQueue, cutsPartsThatAreLongBesideTheLatency) {
   links.queue.add({0, 0, 1, 0});
   links.take();
   links.finish_all();
-  EXPECT_EQ(links.sent.front().bytes, 40 * 200 * 100 / 64 * 64U);
+  EXPECT_EQ(links.sent.front().bytes, 40 * 200 * 100 / model::kPartAlignBytes * model::kPartAlignBytes);
 }
 
 }  // namespace

@@ -77,14 +77,15 @@ TEST(MgWfbp, MergesNothingOverABorderOfTypesOrOverAGap) {
 }
 
 TEST(MgWfbp, SharesWhatItMergedAmongLinksInPartsThatCrossBuckets) {
-  auto setup = setup_of(4, {{"a", 1000, 1}, {"b", 1000, 1}});
-  setup.partition_bytes = 192;
+  auto setup = setup_of(4, {{"a", 16'000, 1}, {"b", 16'000, 1}});
+  for (std::size_t i = 0; i < 4; ++i) setup.buckets[i].offset = 1600 * i, setup.buckets[i].bytes = 1600;
+  setup.partition_bytes = 3072;
   setup.credit_bytes = 1 << 20;
   auto scheduler = *make_scheduler(setup);
   scheduler->profile_measured(profile_of(setup, {1, 1, 1, 1}), 0, 0);
   for (const BucketIndex bucket : {0, 1, 2, 3}) scheduler->bucket_ready(bucket, 0, 0);
   const auto launches = scheduler->take_launches(0);
-  EXPECT_THAT(launches, testing::ElementsAre(Part(0, 0, 192), Part(1, 92, 192), Part(3, 84, 16)));
+  EXPECT_THAT(launches, testing::ElementsAre(Part(0, 0, 3072), Part(1, 1472, 3072), Part(3, 1344, 256)));
   EXPECT_NE(launches[0].link, launches[1].link);
 }
 

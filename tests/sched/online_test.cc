@@ -31,7 +31,7 @@ Setup random_setup(std::string_view policy) {
   const auto links = *rc::gen::inRange(1, 5);
   for (int i = 0; i < links; ++i)
     setup.links.push_back({"l", *rc::gen::inRange(0, 100) * 1.0, *rc::gen::inRange(1, 1000) * 1.0});
-  setup.partition_bytes = *rc::gen::inRange<std::uint64_t>(64, 1 << 20);
+  setup.partition_bytes = *rc::gen::inRange<std::uint64_t>(model::kPartAlignBytes, 1 << 20);
   setup.credit_bytes = *rc::gen::inRange<std::uint64_t>(1, 1 << 21);
   return setup;
 }
@@ -220,8 +220,8 @@ Setup plain(std::string_view policy, std::initializer_list<std::uint64_t> bytes,
   std::uint32_t i = 0;
   for (const auto size : bytes)
     setup.buckets.push_back({"b", 0, size, model::DType::kFloat32, count - 1 - i, i, 1}), ++i;
-  setup.partition_bytes = 1000;
-  setup.credit_bytes = 1000;
+  setup.partition_bytes = 16'000;
+  setup.credit_bytes = 16'000;
   return setup;
 }
 
@@ -237,34 +237,34 @@ TEST(Fifo, SendsWholeBucketsInOrderOfReadinessOnOneLink) {
 }
 
 TEST(Fifo, SharesABucketAmongLinksByTheirSpeed) {
-  auto setup = plain("fifo", {6400}, {{"slow", 0, 1}, {"fast", 0, 3}});
-  setup.partition_bytes = 640;
+  auto setup = plain("fifo", {102'400}, {{"slow", 0, 1}, {"fast", 0, 3}});
+  setup.partition_bytes = 10'240;
   setup.credit_bytes = 1 << 20;
   auto scheduler = *make_scheduler(setup);
   scheduler->bucket_ready(0, 0, 0);
   std::vector<std::uint64_t> bytes(2);
   for (const auto& launch : scheduler->take_launches(0)) bytes[launch.link] += launch.bytes;
-  EXPECT_THAT(bytes, testing::ElementsAre(1280u, 5120u));  // ends after 1280 and 1707 us; 1920 and 4480 would be later
+  EXPECT_THAT(bytes, testing::ElementsAre(20'480u, 81'920u));  // ends after 20 and 27 ms; 31 and 24 would be later
 }
 
 TEST(ByteScheduler, AnUrgentBucketOvertakesAtThePartBoundary) {
-  auto scheduler = *make_scheduler(plain("bytescheduler", {1920, 1920}));  // two parts of 960 each
+  auto scheduler = *make_scheduler(plain("bytescheduler", {30'720, 30'720}));  // two parts of 15'360 each
   scheduler->bucket_ready(0, 0, 0);
   auto first = scheduler->take_launches(0);
-  ASSERT_THAT(first, testing::ElementsAre(Part(0, 0, 960)));
+  ASSERT_THAT(first, testing::ElementsAre(Part(0, 0, 15'360)));
   scheduler->bucket_ready(1, 0, 10);
   EXPECT_TRUE(scheduler->take_launches(10).empty());  // no credit
   std::vector<Launch> order;
-  for (TimeUs now = 1000; !first.empty(); now += 1000) {
+  for (TimeUs now = 16'000; !first.empty(); now += 16'000) {
     scheduler->part_finished(first[0], now);
     first = scheduler->take_launches(now);
     order.insert(order.end(), first.begin(), first.end());
   }
-  EXPECT_THAT(order, testing::ElementsAre(Part(1, 0, 960), Part(1, 960, 960), Part(0, 960, 960)));
+  EXPECT_THAT(order, testing::ElementsAre(Part(1, 0, 15'360), Part(1, 15'360, 15'360), Part(0, 15'360, 15'360)));
 }
 
 TEST(ByteScheduler, APartLargerThanTheCreditGoesAlone) {
-  auto setup = plain("bytescheduler", {4000});
+  auto setup = plain("bytescheduler", {64'000});
   setup.credit_bytes = 10;
   auto scheduler = *make_scheduler(setup);
   scheduler->bucket_ready(0, 0, 0);
@@ -276,7 +276,7 @@ TEST(ByteScheduler, APartLargerThanTheCreditGoesAlone) {
 }
 
 TEST(ByteScheduler, WaitsForTheFastLinkWhereTheSlowOneWouldFinishLater) {
-  auto scheduler = *make_scheduler(plain("bytescheduler", {1920}, {{"fast", 0, 100}, {"slow", 0, 1}}));
+  auto scheduler = *make_scheduler(plain("bytescheduler", {30'720}, {{"fast", 0, 100}, {"slow", 0, 1}}));
   scheduler->bucket_ready(0, 0, 0);
   const auto first = scheduler->take_launches(0);
   ASSERT_EQ(first.size(), 1u);

@@ -7,6 +7,7 @@
 #include <map>
 
 #include "core/base/policy_traits.h"
+#include "core/model/buckets.h"
 #include "core/partition/rebucket.h"
 #include "core/sched/profile_meter.h"
 #include "tests/plan/random_profile.h"
@@ -48,7 +49,7 @@ model::Profile random_profile(const Shape& shape) {
 Sizes random_sizes(const model::Profile& profile) {
   std::uint64_t total = 0;
   for (const auto& bucket : profile.buckets) total += bucket.bytes;
-  const auto part = std::max<std::uint64_t>(64, total / *rc::gen::inRange<std::uint64_t>(1, 400));
+  const auto part = std::max<std::uint64_t>(model::kPartAlignBytes, total / *rc::gen::inRange<std::uint64_t>(1, 400));
   return {part, part * *rc::gen::inRange<std::uint64_t>(1, 6)};
 }
 
@@ -280,8 +281,8 @@ RC_GTEST_PROP(ByteScheduler, IsNeverWorseThanFifoWherePartsCostNothing, ()) {
 
 // The published heuristic loses where a part costs more than it gains: 100 parts pay 100 latencies, a bucket one.
 TEST(ByteScheduler, LosesToFifoWhereEachPartPaysALargeLatency) {
-  const auto profile = small({{1000, 10, 10}, {100000, 10, 10}}, {1000}, 50);
-  const Sizes sizes{1000, 4000};
+  const auto profile = small({{1024, 10, 10}, {102400, 10, 10}}, {1000}, 50);
+  const Sizes sizes{1024, 4096};
   EXPECT_GT(run(profile, "bytescheduler", {}, sizes).step_us, 10 * run(profile, "fifo", {}, sizes).step_us);
   EXPECT_LE(run(profile, "usbyte", {}, sizes).step_us, 1.2 * run(profile, "fifo", {}, sizes).step_us);
 }

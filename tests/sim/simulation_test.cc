@@ -54,11 +54,11 @@ TEST(Simulation, SlowLinksShareABucketInPartsFineEnoughToEndTogether) {
 }
 
 TEST(Simulation, ForwardStartsAsSoonAsTheFirstBucketIsUpdated) {
-  // Backward 30 + 10; bucket 1 (100 bytes) goes from 30 on, bucket 0 (20) interrupts it at 40 for 20.
-  const auto profile = small({{20, 5, 10}, {100, 5, 30}});
-  const auto outcome = run(profile, "bytescheduler", {}, {64, 64});
-  // One part of 64 bytes runs from 30 to 94, then bucket 0 until 114, then the rest until 150; forward 5 after it.
-  EXPECT_DOUBLE_EQ(outcome.step_us, 155);
+  // Backward 480 + 160; bucket 1 (1600 bytes) goes from 480 on, bucket 0 (320) interrupts it at 640 for 320.
+  const auto profile = small({{320, 80, 160}, {1600, 80, 480}});
+  const auto outcome = run(profile, "bytescheduler", {}, {1024, 1024});
+  // One part of 1024 bytes runs from 480 to 1504, then bucket 0 until 1824, then the rest until 2400; forward 80 after it.
+  EXPECT_DOUBLE_EQ(outcome.step_us, 2480);
 }
 
 TEST(Simulation, AllHiddenCommunicationLeavesNoBubble) {
