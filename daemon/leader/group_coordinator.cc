@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
@@ -48,13 +49,10 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
 
 }  // namespace
 
-// FNV-1a over everything that must be the same on all nodes.
+// Of everything that must be the same on all nodes.
 std::uint64_t group_hash(const std::vector<model::TensorSpec>& specs, const wire::DeclareAgreed& agreed) {
-  std::uint64_t hash = 14695981039346656037ULL;
-  const auto mix = [&hash](std::string_view text) {
-    for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
-    hash = (hash ^ 0xff) * 1099511628211ULL;
-  };
+  std::uint64_t hash = stable_hash({});
+  const auto mix = [&hash](std::string_view text) { hash = stable_hash("\xff", stable_hash(text, hash)); };
   for (const auto& spec : specs) {
     mix(spec.describe());
     mix(std::to_string(spec.forward_position));

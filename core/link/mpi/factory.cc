@@ -4,6 +4,7 @@
 #include <array>
 #include <cstdio>
 
+#include "core/base/text.h"
 #include "core/link/mpi/bootstrap.h"
 #include "core/link/mpi/link_impl.h"
 
@@ -21,10 +22,8 @@ std::size_t slot_bytes_for(std::uint32_t nodes) {
 
 // MPI knows processes by the name of their job, which all nodes must make in the same way.
 std::string job_name(const std::string& prefix) {
-  std::uint64_t hash = 0xcbf29ce484222325U;
-  for (const char c : prefix) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3U;
   std::array<char, 32> text{};
-  std::snprintf(text.data(), text.size(), "deft-%016llx", static_cast<unsigned long long>(hash));
+  std::snprintf(text.data(), text.size(), "deft-%016llx", static_cast<unsigned long long>(stable_hash(prefix)));
   return text.data();
 }
 
