@@ -81,7 +81,7 @@ std::string workers_table(const json& job) {
 }
 
 std::string links_table(const json& job) {
-  std::vector<std::vector<std::string>> rows{{"link", "state", "parts", "reduced", "busy", "waiting"}};
+  std::vector<std::vector<std::string>> rows{{"link", "state", "parts", "reduced", "sent as", "busy", "waiting"}};
   for (const auto& link : list(job, "links")) {
     char busy[32];
     std::snprintf(busy, sizeof busy, "%.1f s", number(link, "busy_us") / 1e6);
@@ -89,8 +89,8 @@ std::string links_table(const json& job) {
     const std::string state = lost                        ? "lost, over " + cell(link, "goes_over")
                               : link.value("open", false) ? "open"
                                                           : "closed";
-    rows.push_back({cell(link, "name"), state, cell(link, "parts"), bytes_text(number(link, "bytes")), busy,
-                    cell(link, "waiting")});
+    rows.push_back({cell(link, "name"), state, cell(link, "parts"), bytes_text(number(link, "bytes")),
+                    bytes_text(number(link, "wire_bytes")), busy, cell(link, "waiting")});
   }
   std::string out = rows.size() > 1 ? table(rows) : "";
   for (const auto& link : list(job, "links"))
@@ -167,8 +167,9 @@ std::string merging_text(const json& job) {
 
 std::string describe_job(const json& job) {
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
-                    ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " + cell(job, "nodes") +
-                    (job.value("leads", false) ? " (leads)" : "") + "\n";
+                    ", compression " + cell(job, "compression") + ", world " + cell(job, "world") + ", node " +
+                    cell(job, "node") + " of " + cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") +
+                    "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
          merging_text(job);
   for (const auto& stall : list(job, "stalls")) {

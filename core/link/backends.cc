@@ -9,16 +9,18 @@ namespace deft::link {
 namespace {
 
 constexpr std::array kBackends = {
-    Backend{"gloo", Place::kNics, true, "host memory, any NIC with an IP address"},
+    Backend{"gloo", Place::kNics, true, "host memory, any NIC with an IP address", false, true},
     Backend{"ps", Place::kServers, true, "parameter servers: deftd server"},
 #ifdef DEFT_MPI_MISSING
     Backend{"mpi", Place::kNicOrNone, false, DEFT_MPI_MISSING},
 #else
-    Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ..."},
+    Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ...", false,
+            true},
 #endif
-    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true, true},
+    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true, false, true},
     Backend{"tcp", Place::kNics, true,
-            "TCP between the workers themselves; to test in-process links without a GPU and to compare with", true},
+            "TCP between the workers themselves; to test in-process links without a GPU and to compare with", true,
+            true},
 };
 
 std::string names(bool built_only) {

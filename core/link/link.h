@@ -47,6 +47,8 @@ class Link {
 
   [[nodiscard]] const std::string& name() const { return name_; }
 
+  [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
+
   // Queues a request. The link starts it as soon as it can; how many are on the wire is the link's own affair.
   Result<void> submit(WorkRequest request);
 

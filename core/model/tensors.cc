@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_set>
 
+#include "core/model/parts.h"
+
 namespace deft::model {
 namespace {
 
@@ -60,8 +62,10 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
     offset = region.offset;
     for (std::size_t i = 0; i < tensors.size(); ++i) {
       if (tensors[i].dtype != dtype) continue;
-      layout.tensors[i] = {offset, tensors[i].bytes()};
-      offset += aligned(tensors[i].bytes(), kTensorAlignBytes);
+      const std::uint64_t bytes = tensors[i].bytes();
+      const std::uint64_t alignment = bytes >= kLargeTensorBytes ? kPartAlignBytes : kTensorAlignBytes;
+      layout.tensors[i] = {aligned(offset, alignment), bytes};
+      offset = layout.tensors[i].offset + aligned(bytes, alignment);
       if (offset > kMaxArenaBytes) return fail(ErrorKind::kInvalid, "the tensors need more than 4 TiB");
     }
     region.bytes = offset - region.offset;

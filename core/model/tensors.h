@@ -18,7 +18,9 @@
 
 namespace deft::model {
 
-inline constexpr std::uint64_t kTensorAlignBytes = 1024;  // whole blocks of every codec, and what SIMD likes
+inline constexpr std::uint64_t kTensorAlignBytes = 64;  // a cache line, and what SIMD likes
+// A tensor of so many bytes begins and ends on whole blocks of codecs (model::kPartAlignBytes).
+inline constexpr std::uint64_t kLargeTensorBytes = 16 << 10;
 inline constexpr std::uint64_t kRegionAlignBytes = 4096;  // regions and slots begin on a page
 inline constexpr std::uint64_t kMaxArenaBytes = std::uint64_t{1} << 42;
 inline constexpr std::size_t kMaxTensors = 1 << 20;

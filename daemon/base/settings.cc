@@ -31,6 +31,19 @@ Result<std::optional<model::UpdateCycles>> plan_setting(const Config& config) {
   return *cycles;
 }
 
+// Null for `none`.
+Result<std::shared_ptr<const compress::Codec>> codec_setting(const Config& config) {
+  const std::string& text = config.text("compression");
+  if (text.empty() || text == "none") return nullptr;
+  auto codec = compress::make_codec(text);
+  if (!codec) return tl::unexpected(codec.error().in("option compression"));
+  if ((*codec)->traits().takes_momentum)
+    return fail(ErrorKind::kInvalid,
+                "the codec " + text + " brings a momentum of its own, which the optimizer has already",
+                "choose int8, or topk, which keep the optimizer's");
+  return std::shared_ptr<const compress::Codec>(*std::move(codec));
+}
+
 // The options of a job as flags: the daemon's values, then the workers', which win.
 Result<std::vector<std::string>> flags_of(const Config& daemon, const std::string& worker_settings) {
   const auto table = option_table();
@@ -58,9 +71,12 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   if (!config) return tl::unexpected(config.error().in("the job's settings"));
   auto plan = plan_setting(*config);
   if (!plan) return tl::unexpected(plan.error());
+  auto codec = codec_setting(*config);
+  if (!codec) return tl::unexpected(codec.error());
   JobSettings settings{.options = *config,
                        .policy = config->text("policy"),
                        .links = config->text("links"),
+                       .codec = *std::move(codec),
                        .plan = *std::move(plan),
                        .link_costs = {},
                        .timeout_us = config->seconds_us("timeout"),

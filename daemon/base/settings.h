@@ -7,11 +7,13 @@
 #pragma once
 
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "core/base/config.h"
+#include "core/compress/registry.h"
 #include "core/model/buckets.h"
 #include "core/model/update_schedule.h"
 
@@ -21,8 +23,9 @@ struct JobSettings {
   Config options;
   std::string policy;  // in the table of policy_traits.h
   std::string links;
-  std::optional<model::UpdateCycles> plan;   // pinned by the user
-  std::vector<model::LinkModel> link_costs;  // known before anything is measured
+  std::shared_ptr<const compress::Codec> codec;  // null: gradients travel as they are
+  std::optional<model::UpdateCycles> plan;       // pinned by the user
+  std::vector<model::LinkModel> link_costs;      // known before anything is measured
   TimeUs timeout_us = 0, stall_timeout_us = 0;
 
   // What all nodes of a job must agree on: the value of each option of Scope::kAgreed, by name.

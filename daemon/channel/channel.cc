@@ -24,8 +24,9 @@ std::size_t bytes_of(const Transfer& transfer) {
 
 // The pipeline of each collective. An all-reduce sums the workers first, so one message a node crosses the network.
 std::span<const Channel::Stage> Channel::stages_of(ipc::Collective collective) {
-  static constexpr std::array<Stage, 4> kAllReduce = {&Channel::sum_workers, &Channel::keep_for_replay,
-                                                      &Channel::submit, &Channel::copy_to_workers};
+  static constexpr std::array<Stage, 6> kAllReduce = {&Channel::sum_workers,     &Channel::encode,
+                                                      &Channel::keep_for_replay, &Channel::submit,
+                                                      &Channel::decode,          &Channel::copy_to_workers};
   static constexpr std::array<Stage, 4> kAllGather = {&Channel::gather_workers, &Channel::keep_for_replay,
                                                       &Channel::submit, &Channel::copy_to_workers};
   static constexpr std::array<Stage, 4> kBroadcast = {&Channel::choose_source, &Channel::keep_for_replay,
@@ -48,6 +49,7 @@ void Channel::start(Transfer transfer) {
   entry.began_us = MonotonicClock::now();
   entry.done.token = entry.transfer.token;
   entry.done.bytes = entry.transfer.collective == ipc::Collective::kBarrier ? 0 : bytes_of(entry.transfer);
+  entry.done.wire_bytes = entry.done.bytes;
   if (entry.transfer.buffers.empty() && entry.transfer.replay_buffer) use_own_memory(entry);
   advance(std::prev(in_flight_.end()));
 }
@@ -57,10 +59,20 @@ void Channel::poll() {
   if (!polled) return fail_all(polled.error());
   if (!*polled) return;
   const link::Completion& completion = **polled;
-  const auto at = std::ranges::find(in_flight_, completion.id, &InFlight::id);
-  at->done.link_us = completion.link_us;
-  at->done.overlapped = completion.overlapped;
-  advance(at);
+  const auto at = std::ranges::find_if(in_flight_, [&](const InFlight& entry) {
+    return completion.id >= entry.first_request && completion.id < entry.first_request + entry.requests;
+  });
+  note(completion, *at);
+  if (++at->completed == at->requests) advance(at);
+}
+
+// A transfer of several requests took the time of all that did not overtake others.
+void Channel::note(const link::Completion& completion, InFlight& entry) {
+  if (entry.completed == 0)
+    entry.done.link_us = completion.link_us;
+  else if (completion.link_us)
+    entry.done.link_us = entry.done.link_us.value_or(0) + *completion.link_us;
+  entry.done.overlapped |= completion.overlapped;
 }
 
 // Runs the stages up to the link's, or those behind it.
@@ -70,8 +82,14 @@ void Channel::advance(std::deque<InFlight>::iterator at) {
     const Stage stage = stages[at->stage++];
     const bool on_link = stage == &Channel::submit && link_ != nullptr;
     at->done.result = (this->*stage)(*at);
-    if (on_link && !at->done.result && at->done.result.error().kind != ErrorKind::kInvalid)
-      return fail_all(Error(at->done.result.error()));
+    // A link that refuses a request goes on, unless it has one of this transfer already.
+    const bool is_refused =
+        !at->done.result && at->done.result.error().kind == ErrorKind::kInvalid && at->requests == 0;
+    if (on_link && !at->done.result && !is_refused) {
+      const Error error(at->done.result.error());
+      link_->abort(error.message());
+      return fail_all(error);
+    }
     if (!at->done.result) break;
     if (on_link) return;
   }
@@ -146,10 +164,25 @@ Result<void> Channel::choose_source(InFlight& entry) {
   return {};
 }
 
-// Copies this node's part before the link destroys it. A filled buffer replaces that part.
+Result<void> Channel::encode(InFlight& entry) {
+  const Transfer& transfer = entry.transfer;
+  if (link_ == nullptr || !transfer.codings) return {};
+  const std::span<float> values(reinterpret_cast<float*>(entry.data), transfer.count);
+  entry.coded = std::make_unique<CodedTransfer>(transfer.codings, values, Place{node_, link_->nodes()}, buffers_);
+  entry.done.wire_bytes = entry.coded->wire_bytes();
+  if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
+  return entry.coded->encode();
+}
+
+// Copies what this node brings before the link destroys it. A filled buffer replaces it.
 Result<void> Channel::keep_for_replay(InFlight& entry) {
   if (link_ == nullptr || !entry.transfer.replay_buffer) return {};
   ReplayBuffer& kept = *entry.transfer.replay_buffer;
+  if (entry.coded) {
+    if (kept.filled) return entry.coded->restore(kept);
+    entry.coded->keep(kept);
+    return {};
+  }
   const std::span<std::byte> own = brought(entry);
   if (kept.filled) {
     if (kept.bytes > 0) std::memcpy(own.data(), kept.data.get(), kept.bytes);
@@ -162,18 +195,36 @@ Result<void> Channel::keep_for_replay(InFlight& entry) {
   return {};
 }
 
+link::WorkRequest Channel::plain_request(const InFlight& entry) const {
+  const Transfer& transfer = entry.transfer;
+  if (transfer.collective == ipc::Collective::kBroadcast)
+    return link::WorkRequest::broadcast(entry.data, entry.done.bytes, transfer.root_node);
+  if (transfer.collective == ipc::Collective::kAllGather)
+    return link::WorkRequest::all_gather(entry.data, transfer.node_bytes);
+  return link::WorkRequest::all_reduce(entry.data, transfer.count, transfer.dtype, transfer.op);
+}
+
 Result<void> Channel::submit(InFlight& entry) {
   if (link_ == nullptr) return {};
-  const Transfer& transfer = entry.transfer;
-  entry.id = ++requests_;
-  link::WorkRequest request = link::WorkRequest::all_reduce(entry.data, transfer.count, transfer.dtype, transfer.op);
-  if (transfer.collective == ipc::Collective::kBroadcast)
-    request = link::WorkRequest::broadcast(entry.data, entry.done.bytes, transfer.root_node);
-  if (transfer.collective == ipc::Collective::kAllGather)
-    request = link::WorkRequest::all_gather(entry.data, transfer.node_bytes);
-  request.id = entry.id;
-  request.priority = transfer.priority;
-  return link_->submit(std::move(request));
+  std::vector<link::WorkRequest> requests;
+  if (entry.coded)
+    requests = entry.coded->requests();
+  else
+    requests.push_back(plain_request(entry));
+  entry.first_request = requests_ + 1;
+  for (link::WorkRequest& request : requests) {
+    request.id = ++requests_;
+    request.priority = entry.transfer.priority;
+    if (auto ok = link_->submit(std::move(request)); !ok) return ok;
+    ++entry.requests;
+  }
+  return {};
+}
+
+// What owners left out is booked once: a transfer without buffers of workers is done here already.
+Result<void> Channel::decode(InFlight& entry) {
+  if (!entry.coded) return {};
+  return entry.coded->decode(entry.own == nullptr);
 }
 
 Result<void> Channel::copy_to_workers(InFlight& entry) {

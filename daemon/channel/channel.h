@@ -1,9 +1,9 @@
 // Runs a link's transfers. A transfer is a pipeline of stages, listed in one table for each collective (channel.cc):
 //
-//   sum the local workers' buffers -> keep a copy for a replay -> link -> copy the result to the local workers
+//   sum the local workers' buffers -> encode -> keep a copy for a replay -> link -> decode -> copy the result to the workers
 //
-// The link does reduce-scatter, the owner's work and all-gather, segment by segment. Stages that encode and decode go before
-// and behind it in the table.
+// The link does reduce-scatter, the owner's work and all-gather, segment by segment. A transfer without codings skips encode
+// and decode. One with codings may make several requests (coded_transfer.h), and goes on when all of them have completed.
 //
 //   Channel channel("gloo:eth0", node, [](TransferDone done) { ... });
 //   channel.use(link.get());                  // null: a job of one node, which has no stage on a link
@@ -22,6 +22,8 @@
 #include <string>
 
 #include "core/link/link.h"
+#include "daemon/channel/buffer_pool.h"
+#include "daemon/channel/coded_transfer.h"
 #include "daemon/channel/transfer.h"
 
 namespace deft::daemon {
@@ -46,9 +48,12 @@ class Channel {
     Transfer transfer;
     TransferDone done;
     std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
-    std::byte* data = nullptr;         // what the link works on
-    std::uint64_t id = 0;              // of its request
-    std::size_t stage = 0;             // the next one
+    std::byte* data = nullptr;         // what the link works on, or what is encoded
+    std::unique_ptr<CodedTransfer> coded;
+    std::uint64_t first_request = 0;
+    std::uint64_t requests = 0;  // all of them
+    std::uint64_t completed = 0;
+    std::size_t stage = 0;  // the next one
     TimeUs began_us = 0;
   };
   using Stage = Result<void> (Channel::*)(InFlight&);
@@ -58,20 +63,25 @@ class Channel {
   Result<void> sum_workers(InFlight& entry);
   Result<void> gather_workers(InFlight& entry);
   Result<void> choose_source(InFlight& entry);
+  Result<void> encode(InFlight& entry);
   Result<void> keep_for_replay(InFlight& entry);
   Result<void> submit(InFlight& entry);
+  Result<void> decode(InFlight& entry);
   Result<void> copy_to_workers(InFlight& entry);
 
+  static void note(const link::Completion& completion, InFlight& entry);
   void advance(std::deque<InFlight>::iterator at);
   void report(std::deque<InFlight>::iterator at);
   void fail_all(const Error& error);
   void use_own_memory(InFlight& entry) const;
+  [[nodiscard]] link::WorkRequest plain_request(const InFlight& entry) const;
   [[nodiscard]] std::span<std::byte> brought(const InFlight& entry) const;
 
   const std::string name_;
   const std::uint32_t node_;
   Report report_;
   link::Link* link_ = nullptr;
+  BufferPool buffers_;
   std::deque<InFlight> in_flight_;  // oldest first
   std::uint64_t requests_ = 0;
   TimeUs free_us_ = 0;  // when the last transfer ended

@@ -70,7 +70,7 @@ Result<void> InProcessDriver::answered(std::size_t worker, std::uint64_t token) 
 void InProcessDriver::finish(const std::deque<Run>::iterator& run) {
   TransferDone done;
   done.token = run->token;
-  done.bytes = run->bytes;
+  done.bytes = done.wire_bytes = run->bytes;
   done.overlapped = run->started_us < last_done_us_;
   const TimeUs began_us = std::max(run->started_us, last_done_us_);
   last_done_us_ = reactor_.now_us();

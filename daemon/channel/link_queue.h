@@ -25,7 +25,7 @@ namespace deft::daemon {
 
 // What a link has done, for the status.
 struct LinkCounters {
-  std::uint64_t parts = 0, merged_parts = 0, bytes = 0, replayed_parts = 0;
+  std::uint64_t parts = 0, merged_parts = 0, bytes = 0, wire_bytes = 0, replayed_parts = 0;
   TimeUs busy_us = 0;
 };
 

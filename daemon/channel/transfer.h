@@ -14,6 +14,7 @@
 #include "core/model/buckets.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
+#include "daemon/channel/coding.h"
 
 namespace deft::daemon {
 
@@ -37,7 +38,8 @@ struct Transfer {
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
-  std::uint32_t priority = 0;  // 0 goes first, see link::WorkRequest
+  std::shared_ptr<const Codings> codings;  // null: it travels as it is. Only float32 sums have them
+  std::uint32_t priority = 0;              // 0 goes first, see link::WorkRequest
   std::uint32_t root_node = 0;
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: the block of each node
@@ -52,8 +54,9 @@ struct TransferDone {
   TimeUs busy_us = 0;  // the local sum, the link and the local copies, from the end of the previous transfer
   // Time on the link, from the end of the previous transfer. Empty if this transfer overtook others.
   std::optional<TimeUs> link_us = 0;
-  bool overlapped = false;  // it shared the link with another transfer
-  std::size_t bytes = 0;    // that crossed the link
+  bool overlapped = false;     // it shared the link with another transfer
+  std::size_t bytes = 0;       // of the data
+  std::size_t wire_bytes = 0;  // that this node brought to the link, encoded
 };
 
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.

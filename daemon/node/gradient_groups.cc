@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/base/policy_traits.h"
+#include "core/base/text.h"
 #include "core/model/update_schedule.h"
 #include "daemon/leader/leader.h"
 #include "daemon/node/plan_records.h"
@@ -55,6 +56,13 @@ std::optional<Error> GradientGroups::difference(const GroupState& group) const {
   return std::nullopt;
 }
 
+CodingMap GradientGroups::coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const {
+  if (declaration.op != model::ReduceOp::kSum) return {};
+  const JobSettings& settings = members_.settings();
+  return {declaration.tensors, layout, settings.codec, settings.options.bytes("compression_min_bytes"),
+          stable_hash(members_.identity().name + "/" + declaration.name)};
+}
+
 Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration) {
   const std::uint32_t id = declaration.group;
   GroupState& group = groups_[id];
@@ -66,6 +74,7 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
   const Declaration& first = *group.declared.front();
   auto layout = model::lay_out(first.tensors, first.slots);
   if (!layout) return tl::unexpected(layout.error().in("group '" + first.name + "'"));
+  group.codings = coding_map(first, *layout);
   group.gradients = std::make_unique<Gradients>(first.tensors, std::move(*layout), group.declared.size());
   leader_.send(wire::Declare{id, first.name, first.tensors, first.slots, first.op});
   return {};
@@ -161,6 +170,8 @@ Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
   const PolicyTraits* const traits = find_policy(members_.settings().policy);
   if (traits != nullptr && traits->urgent_first) transfer.priority = bucket.forward_position;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
+  if (bucket.dtype == model::DType::kFloat32)
+    transfer.codings = group.codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation);
   for (const auto& arena : group.arenas) {
     transfer.buffers.push_back(arena->data() + at);
     transfer.keep.push_back(arena);

@@ -21,6 +21,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "daemon/leader/scheduler_port.h"
+#include "daemon/node/coding_map.h"
 #include "daemon/node/gradients.h"
 #include "daemon/node/launch_source.h"
 #include "daemon/node/leader_port.h"
@@ -34,6 +35,7 @@ class GradientGroups final : public LaunchSource {
   struct GroupState {
     std::vector<std::optional<Declaration>> declared;   // by local index
     std::unique_ptr<Gradients> gradients;               // once all local workers have declared it
+    CodingMap codings;                                  // likewise
     std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
     bool agreed = false;                                // by all nodes: it has buckets
   };
@@ -64,6 +66,7 @@ class GradientGroups final : public LaunchSource {
 
  private:
   [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed
+  [[nodiscard]] CodingMap coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const;
   [[nodiscard]] std::optional<Error> difference(const GroupState& group) const;
 
   const Membership& members_;

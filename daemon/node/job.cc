@@ -215,6 +215,7 @@ nlohmann::json Job::status() const {
                       {"nodes", parts_ ? parts_->view->node_count() : 0},
                       {"leads", line_.leader() != nullptr},
                       {"policy", members_.settings().policy},
+                      {"compression", members_.settings().options.text("compression")},
                       {"workers", std::move(workers)},
                       {"links", parts_ ? parts_->links.status() : nlohmann::json::array()},
                       {"groups", parts_ ? parts_->groups.status() : nlohmann::json::array()},

@@ -94,6 +94,7 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   ++link.counters.parts;
   if (source.is_merged(launch)) ++link.counters.merged_parts;
   link.counters.bytes += done.bytes;
+  link.counters.wire_bytes += done.wire_bytes;
   link.counters.busy_us += done.busy_us;
   if (launch.replay_buffer) {
     SubCommTask kept = launch;
@@ -147,6 +148,7 @@ nlohmann::json LinkSet::status() const {
                     {"parts", link.counters.parts},
                     {"merged_parts", link.counters.merged_parts},
                     {"bytes", link.counters.bytes},
+                    {"wire_bytes", link.counters.wire_bytes},
                     {"busy_us", link.counters.busy_us},
                     {"waiting", link.waiting.size()}});
     if (link.outage.reason.empty()) continue;

@@ -62,10 +62,13 @@ TEST(JobSettings, NodesAgreeOnValuesAndNotOnTheirSpelling) {
 
 TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
   const auto base = job_settings(daemon_config(), "").value().agreed();
-  const std::map<std::string, std::string> others = {
-      {"policy", "knapsack"},    {"bucketing", "ddp"},         {"bucket_bytes", "9MB"},      {"partition_bytes", "9MB"},
-      {"credit_bytes", "9MB"},   {"max_staleness_steps", "9"}, {"max_merged_steps", "9"},    {"max_stale_percent", "9"},
-      {"scale_merged_lr", "on"}, {"preserver", "off"},         {"preserver_epsilon", "0.5"}, {"plan", "0@1"}};
+  const std::map<std::string, std::string> others = {{"policy", "knapsack"},       {"bucketing", "ddp"},
+                                                     {"bucket_bytes", "9MB"},      {"partition_bytes", "9MB"},
+                                                     {"credit_bytes", "9MB"},      {"max_staleness_steps", "9"},
+                                                     {"max_merged_steps", "9"},    {"max_stale_percent", "9"},
+                                                     {"scale_merged_lr", "on"},    {"preserver", "off"},
+                                                     {"preserver_epsilon", "0.5"}, {"plan", "0@1"},
+                                                     {"compression", "int8"},      {"compression_min_bytes", "9MB"}};
   EXPECT_EQ(others.size(), base.size());
   for (const auto& [name, value] : others) {
     const std::string policy = name == "plan" ? "policy=knapsack\n" : "";

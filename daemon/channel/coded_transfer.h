@@ -1,0 +1,67 @@
+// One transfer whose gradients are encoded: what this node brings, what it does as an owner, and what comes back.
+//
+//   CodedTransfer coded(codings, values, {node, nodes}, buffers);
+//   coded.encode();                          // values and residuals -> codes; what is left out becomes the residuals
+//   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode()
+//   for (auto& request : coded.requests()) link.submit(request);
+//   ... all have completed ...
+//   coded.decode(true);                      // sums of all nodes -> values
+//
+// Each codec of the transfer makes one request. Its law of summation (core/compress/codec.h) says which one:
+// - requantised and voted: an all-reduce of blocks. The owner of a block decodes the blocks of all nodes, adds them and
+//   encodes the sum. What this second encoding leaves out goes into the owner's own residuals: sums are linear.
+// - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order.
+// What travels as it is makes one more request: an all-reduce of float32.
+//
+// A peer's garbage is found when it is decoded, and the error names the node. The channel's thread, but for the owner's stage,
+// which the link's threads run, one segment at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/link/work_request.h"
+#include "daemon/channel/buffer_pool.h"
+#include "daemon/channel/coding.h"
+#include "daemon/channel/transfer.h"
+
+namespace deft::daemon {
+
+struct Place {
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+};
+
+class CodedTransfer {
+ public:
+  // `values`: the sum over the local workers; it stays where it is. `buffers` outlives this object.
+  CodedTransfer(std::shared_ptr<const Codings> codings, std::span<float> values, Place place, BufferPool& buffers);
+  ~CodedTransfer();
+  CodedTransfer(const CodedTransfer&) = delete;
+  CodedTransfer& operator=(const CodedTransfer&) = delete;
+
+  Result<void> encode();
+  // What this node brings, encoded. restore() gives kInternal if the buffer is of another transfer.
+  void keep(ReplayBuffer& kept) const;
+  Result<void> restore(const ReplayBuffer& kept);
+
+  // In the same order on all nodes. They use this object until they have completed.
+  [[nodiscard]] std::vector<link::WorkRequest> requests();
+  [[nodiscard]] std::size_t wire_bytes() const;  // that this node brings
+
+  // `first_time`: what owners left out is added to the residuals. False in a replay for the other nodes' sake.
+  Result<void> decode(bool first_time);
+
+ private:
+  class Piece;  // what one request carries
+  class Requantised;
+  class Sparse;
+  class Exact;
+  std::vector<std::unique_ptr<Piece>> pieces_;
+};
+
+}  // namespace deft::daemon

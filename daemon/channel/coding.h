@@ -1,0 +1,30 @@
+// How the gradients of a transfer are encoded for the wire. Plain data; the same on all nodes but for the residuals.
+//
+// A transfer may hold tensors with different codecs, and tensors that travel as they are (small ones, biases). Each codec has
+// one Coding, and what no Coding names travels as it is. coded_transfer.h does the work.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/compress/codec.h"
+#include "core/link/slices.h"
+#include "daemon/channel/residuals.h"
+
+namespace deft::daemon {
+
+struct Coding {
+  std::shared_ptr<const compress::Codec> codec;
+  std::vector<link::Range> ranges;  // elements of the transfer, ascending; each holds whole blocks of the codec
+};
+
+struct Codings {
+  std::vector<Coding> coded;
+  std::vector<link::Range> exact;  // the other elements of the transfer, ascending
+  compress::Slice slice;           // of the transfer's first element: its place in the arena, and the key of randomness
+  std::shared_ptr<Residuals> residuals;  // null: no codec keeps any
+
+  [[nodiscard]] bool empty() const { return coded.empty(); }
+};
+
+}  // namespace deft::daemon

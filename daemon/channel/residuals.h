@@ -1,0 +1,61 @@
+// What encodings left out of a group's gradients on this node. It is added to the next gradient of the same bytes (error
+// feedback), so that nothing is lost for good.
+//
+//   Residuals residuals(elements);                     // zero
+//   {
+//     const auto use = residuals.use(first, count);    // waits while another thread uses any of these elements
+//     encode(values, use.values());
+//   }                                                  // others may use them again
+//
+// Residuals belong to places in the arena: they outlive buckets, plans, codecs and links. Transfers of two generations may
+// be under way for the same bytes on two links. Each takes and leaves residuals while it alone uses them, so the sum of what
+// was sent and of what is left stays right in any order. Thread-safe.
+#pragma once
+
+#include <condition_variable>
+#include <cstddef>
+#include <cstdlib>
+#include <list>
+#include <memory>
+#include <mutex>
+#include <span>
+
+#include "core/link/slices.h"
+
+namespace deft::daemon {
+
+class Residuals {
+ public:
+  // `elements`: of a slot of the arena. Memory is taken as it is used.
+  explicit Residuals(std::size_t elements);
+
+  class Use {
+   public:
+    Use(Use&& other) noexcept = delete;
+    Use& operator=(Use&&) = delete;
+    ~Use();
+    [[nodiscard]] std::span<float> values() const;
+
+   private:
+    friend class Residuals;
+    Use(Residuals& owner, std::list<link::Range>::iterator range) : owner_(owner), range_(range) {}
+    Residuals& owner_;
+    const std::list<link::Range>::iterator range_;
+  };
+  // Elements from `first` on, within the slot. A thread has one use at a time.
+  [[nodiscard]] Use use(std::size_t first, std::size_t count);
+
+  [[nodiscard]] std::size_t elements() const { return elements_; }
+
+ private:
+  struct Freed {
+    void operator()(float* memory) const { std::free(memory); }
+  };
+  const std::size_t elements_;
+  const std::unique_ptr<float[], Freed> values_;
+  std::mutex mutex_;
+  std::condition_variable freed_;
+  std::list<link::Range> used_;
+};
+
+}  // namespace deft::daemon

@@ -1,0 +1,71 @@
+#include "daemon/node/coding_map.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace deft::daemon {
+namespace {
+
+bool is_coded(const model::TensorSpec& spec, std::uint64_t min_bytes) {
+  return spec.dtype == model::DType::kFloat32 && spec.shape.size() >= 2 && spec.bytes() >= min_bytes;
+}
+
+}  // namespace
+
+CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout,
+                     std::shared_ptr<const compress::Codec> codec, std::uint64_t min_bytes, std::uint64_t job_key)
+    : codec_(std::move(codec)), job_key_(job_key) {
+  if (codec_ == nullptr) return;
+  const auto region = std::ranges::find(layout.regions, model::DType::kFloat32, &model::Region::dtype);
+  if (region == layout.regions.end()) return;
+  std::uint64_t end = region->offset + region->bytes;
+  for (std::size_t i = specs.size(); i-- > 0;) {
+    if (specs[i].dtype != region->dtype) continue;
+    const bool coded = is_coded(specs[i], min_bytes);
+    if (coded) coded_bytes_ += specs[i].bytes();
+    const std::uint64_t begin = std::exchange(end, layout.tensors[i].offset);
+    const link::Range elements{end / sizeof(float), (begin - end) / sizeof(float)};
+    if (!extents_.empty() && extents_.back().coded == coded)
+      extents_.back().elements = {elements.first, extents_.back().elements.count + elements.count};
+    else
+      extents_.push_back({elements, coded});
+  }
+  std::ranges::reverse(extents_);
+  if (coded_bytes_ > 0 && codec_->traits().uses_feedback)
+    residuals_ = std::make_shared<Residuals>(layout.slot_bytes / sizeof(float));
+}
+
+std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::uint64_t bytes,
+                                                     std::uint64_t generation) const {
+  const std::size_t first = offset / sizeof(float), end = (offset + bytes) / sizeof(float);
+  auto codings = std::make_shared<Codings>();
+  Coding coding{codec_, {}};
+  auto extent = std::ranges::upper_bound(extents_, first, {}, [](const Extent& e) { return e.elements.first; });
+  if (extent != extents_.begin()) --extent;
+  for (; extent != extents_.end() && extent->elements.first < end; ++extent) {
+    const std::size_t from = std::max(extent->elements.first, first);
+    const std::size_t to = std::min(extent->elements.first + extent->elements.count, end);
+    if (from >= to) continue;
+    const auto add = [first](std::vector<link::Range>& ranges, std::size_t begin, std::size_t last) {
+      if (begin < last) ranges.push_back({begin - first, last - begin});
+    };
+    if (!extent->coded) {
+      add(codings->exact, from, to);
+      continue;
+    }
+    // A part that begins or ends inside a block carries those elements as they are.
+    const std::size_t block = codec_->traits().block_elements;
+    const std::size_t whole_from = std::min((from + block - 1) / block * block, to);
+    const std::size_t whole_to = std::max(to / block * block, whole_from);
+    add(codings->exact, from, whole_from);
+    add(coding.ranges, whole_from, whole_to);
+    add(codings->exact, whole_to, to);
+  }
+  if (coding.ranges.empty()) return nullptr;
+  codings->coded.push_back(std::move(coding));
+  codings->slice = {job_key_, generation, first};
+  codings->residuals = residuals_;
+  return codings;
+}
+
+}  // namespace deft::daemon

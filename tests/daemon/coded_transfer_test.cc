@@ -1,0 +1,320 @@
+// Encoded transfers of several nodes, without a network: the test carries the codes between them, whole or in segments.
+#include "daemon/channel/coded_transfer.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <random>
+#include <set>
+#include <thread>
+
+#include "core/compress/registry.h"
+
+namespace deft::daemon {
+namespace {
+
+using link::Range;
+using link::WorkRequest;
+
+constexpr std::size_t kBlock = 256;
+
+struct Node {
+  std::shared_ptr<Residuals> residuals;
+  std::vector<float> values;
+  BufferPool buffers;
+  std::unique_ptr<CodedTransfer> coded;
+  std::vector<WorkRequest> requests;
+};
+
+class Nodes {
+ public:
+  // The transfer has these elements; `ranges` are encoded, and the rest travels as it is.
+  Nodes(std::size_t nodes, const std::string& codec, std::size_t elements, std::vector<Range> ranges)
+      : codec_(compress::make_codec(codec).value()), elements_(elements), ranges_(std::move(ranges)), nodes_(nodes) {
+    for (Node& node : nodes_) {
+      node.values.resize(elements);
+      if (codec_->traits().uses_feedback) node.residuals = std::make_shared<Residuals>(elements);
+    }
+  }
+
+  std::vector<float>& values(std::size_t node) { return nodes_[node].values; }
+  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
+  [[nodiscard]] const compress::Codec& codec() const { return *codec_; }
+
+  void encode(std::uint64_t generation) {
+    for (std::size_t i = 0; i < size(); ++i) {
+      make(i, generation);
+      ASSERT_TRUE(nodes_[i].coded->encode());
+    }
+  }
+  void make(std::size_t node, std::uint64_t generation) {
+    auto codings = std::make_shared<Codings>();
+    codings->coded.push_back({codec_, ranges_});
+    std::size_t at = 0;
+    for (const Range& range : ranges_) {
+      if (at < range.first) codings->exact.push_back({at, range.first - at});
+      at = range.first + range.count;
+    }
+    if (at < elements_) codings->exact.push_back({at, elements_ - at});
+    codings->slice = {7, generation, 0};
+    codings->residuals = nodes_[node].residuals;
+    nodes_[node].coded = std::make_unique<CodedTransfer>(
+        codings, nodes_[node].values, Place{static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(size())},
+        nodes_[node].buffers);
+  }
+  CodedTransfer& coded(std::size_t node) { return *nodes_[node].coded; }
+
+  // What a link does. `segment_blocks` 0: everything is sent whole, and everyone is its owner.
+  void exchange(std::size_t segment_blocks) {
+    for (Node& node : nodes_) node.requests = node.coded->requests();
+    for (std::size_t i = 0; i < nodes_[0].requests.size(); ++i) {
+      const WorkRequest& request = nodes_[0].requests[i];
+      if (request.kind == WorkRequest::Kind::kAllGather)
+        gather(i);
+      else
+        reduce(i, segment_blocks);
+    }
+  }
+  Result<void> decode(bool first_time = true) {
+    for (Node& node : nodes_)
+      if (auto ok = node.coded->decode(first_time); !ok) return ok;
+    return {};
+  }
+  void run(std::uint64_t generation, std::size_t segment_blocks) {
+    encode(generation);
+    exchange(segment_blocks);
+    const auto ok = decode();
+    ASSERT_TRUE(ok) << ok.error().message();
+    for (std::size_t i = 1; i < size(); ++i)
+      ASSERT_EQ(std::memcmp(values(i).data(), values(0).data(), elements_ * sizeof(float)), 0) << "node " << i;
+  }
+  [[nodiscard]] std::vector<double> all_residuals() {
+    std::vector<double> sum(elements_, 0);
+    for (Node& node : nodes_) {
+      if (!node.residuals) continue;
+      const auto use = node.residuals->use(0, elements_);
+      for (std::size_t i = 0; i < elements_; ++i) sum[i] += static_cast<double>(use.values()[i]);
+    }
+    return sum;
+  }
+  std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
+  void take_requests() {
+    for (Node& node : nodes_) node.requests = node.coded->requests();
+  }
+
+ private:
+  void gather(std::size_t index) {
+    std::size_t at = 0;
+    for (std::size_t from = 0; from < size(); ++from) {
+      const WorkRequest& request = nodes_[from].requests[index];
+      const std::size_t bytes = request.block_bytes[from];
+      for (Node& node : nodes_)
+        if (&node != &nodes_[from]) std::memcpy(node.requests[index].data + at, request.data + at, bytes);
+      at += bytes;
+    }
+  }
+  void reduce(std::size_t index, std::size_t segment_blocks) {
+    std::vector<std::vector<std::byte>> sent;
+    for (const Node& node : nodes_) {
+      const WorkRequest& request = node.requests[index];
+      sent.emplace_back(request.data, request.data + request.bytes());
+    }
+    for (std::size_t owner = 0; owner < size(); ++owner) {
+      const WorkRequest& request = nodes_[owner].requests[index];
+      const Range owned = request.owned_by(static_cast<std::uint32_t>(owner), static_cast<std::uint32_t>(size()));
+      const Range range = segment_blocks == 0 ? Range{0, request.count} : owned;
+      const std::size_t element = model::dtype_bytes(request.dtype);
+      const std::size_t step = segment_blocks == 0 ? request.count : segment_blocks * request.block;
+      for (std::size_t at = range.first; at < range.first + range.count; at += step) {
+        const std::size_t count = std::min(step, range.first + range.count - at);
+        std::vector<const std::byte*> inputs;
+        for (const auto& bytes : sent) inputs.push_back(bytes.data() + at * element);
+        inputs[owner] = request.data + at * element;
+        const link::OwnedSegment segment{
+            {request.data + at * element, count * element}, at, inputs, request.dtype, request.op};
+        if (request.owner_stage)
+          request.owner_stage(segment);
+        else
+          link::add(segment);
+        if (segment_blocks > 0)
+          for (Node& node : nodes_)
+            if (&node != &nodes_[owner])
+              std::memcpy(node.requests[index].data + at * element, request.data + at * element, count * element);
+      }
+    }
+  }
+
+  std::shared_ptr<const compress::Codec> codec_;
+  std::size_t elements_;
+  std::vector<Range> ranges_;
+  std::vector<Node> nodes_;
+};
+
+void fill(std::vector<float>& values, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<float> normal(0.0F, 1.0F);
+  for (float& value : values) value = normal(random);
+}
+
+// Two matrices with a bias between them and one behind.
+constexpr std::size_t kElements = 18 * kBlock + 48;
+std::vector<Range> matrices() { return {{0, 12 * kBlock}, {13 * kBlock, 5 * kBlock}}; }
+bool is_exact(std::size_t element) {
+  return (element >= 12 * kBlock && element < 13 * kBlock) || element >= 18 * kBlock;
+}
+
+class EveryCodec : public testing::TestWithParam<std::string> {};
+
+// Over all nodes: what was applied and what is left make what was brought, generation after generation.
+TEST_P(EveryCodec, LosesNothingForGood) {
+  for (const std::size_t segment : {0U, 1U, 3U}) {
+    Nodes nodes(3, GetParam(), kElements, matrices());
+    std::vector<double> brought(kElements, 0), applied(kElements, 0);
+    for (std::uint64_t generation = 0; generation < 40; ++generation) {
+      for (std::size_t node = 0; node < 3; ++node) {
+        fill(nodes.values(node), generation * 3 + node);
+        for (std::size_t i = 0; i < kElements; ++i) brought[i] += static_cast<double>(nodes.values(node)[i]);
+      }
+      ASSERT_NO_FATAL_FAILURE(nodes.run(generation, segment));
+      for (std::size_t i = 0; i < kElements; ++i) applied[i] += static_cast<double>(nodes.values(0)[i]);
+    }
+    const auto left = nodes.all_residuals();
+    for (std::size_t i = 0; i < kElements; ++i) {
+      if (is_exact(i) || nodes.codec().traits().uses_feedback) {
+        ASSERT_NEAR(applied[i] + left[i], brought[i], 2e-3) << i << " of " << GetParam() << ", segments of " << segment;
+      }
+      if (is_exact(i)) {
+        ASSERT_EQ(left[i], 0);
+      }
+    }
+  }
+}
+
+TEST_P(EveryCodec, HowItIsCutChangesNoBit) {
+  std::vector<std::vector<float>> results;
+  for (const std::size_t segment : {0U, 1U, 2U, 100U}) {
+    Nodes nodes(2, GetParam(), kElements, matrices());
+    for (std::uint64_t generation = 0; generation < 3; ++generation) {
+      for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), generation * 2 + node);
+      ASSERT_NO_FATAL_FAILURE(nodes.run(generation, segment));
+    }
+    results.push_back(nodes.values(0));
+  }
+  for (const auto& result : results)
+    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kElements * sizeof(float)), 0) << GetParam();
+}
+
+// A link is lost after one node has the result. All replay, and what owners left out is booked once.
+TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
+  Nodes once(3, GetParam(), kElements, matrices()), again(3, GetParam(), kElements, matrices());
+  for (std::size_t node = 0; node < 3; ++node) {
+    fill(once.values(node), node);
+    again.values(node) = once.values(node);
+  }
+  ASSERT_NO_FATAL_FAILURE(once.run(5, 2));
+
+  again.encode(5);
+  std::vector<ReplayBuffer> kept(3);
+  for (std::size_t node = 0; node < 3; ++node) again.coded(node).keep(kept[node]);
+  again.exchange(2);
+  ASSERT_TRUE(again.coded(0).decode(true));  // node 0 is done; the others are not
+  const std::vector<float> of_node_0 = again.values(0);
+  for (std::size_t node = 0; node < 3; ++node) {
+    std::ranges::fill(again.values(node), -1.0F);
+    again.make(node, 5);
+    ASSERT_TRUE(again.coded(node).restore(kept[node]));
+  }
+  again.exchange(0);
+  for (std::size_t node = 0; node < 3; ++node) ASSERT_TRUE(again.coded(node).decode(node != 0));
+  EXPECT_EQ(of_node_0, once.values(0));
+  for (std::size_t node = 0; node < 3; ++node) EXPECT_EQ(again.values(node), once.values(0)) << node;
+  EXPECT_EQ(again.all_residuals(), once.all_residuals());
+}
+
+TEST_P(EveryCodec, ANaNIsNaNOnAllNodesAndLeavesResidualsAsTheyWere) {
+  Nodes nodes(2, GetParam(), 4 * kBlock, {{0, 4 * kBlock}});
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+  ASSERT_NO_FATAL_FAILURE(nodes.run(0, 1));
+  const auto before = nodes.all_residuals();
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), 10 + node);
+  nodes.values(1)[300] = std::numeric_limits<float>::infinity();
+  nodes.encode(1);
+  nodes.exchange(1);
+  ASSERT_TRUE(nodes.decode());
+  for (std::size_t node = 0; node < 2; ++node) EXPECT_TRUE(std::isnan(nodes.values(node)[300])) << GetParam();
+  const auto after = nodes.all_residuals();
+  for (std::size_t i = 0; i < after.size(); ++i) ASSERT_TRUE(std::isfinite(after[i])) << i;
+  EXPECT_EQ(after[300], before[300]);
+}
+
+std::vector<std::string> codecs() {
+  std::vector<std::string> names;
+  for (const std::string_view name : compress::codec_names()) {
+    const auto& traits = compress::make_codec(name).value()->traits();
+    if (!traits.takes_momentum && traits.law != compress::Law::kLowRank) names.emplace_back(name);
+  }
+  return names;
+}
+INSTANTIATE_TEST_SUITE_P(, EveryCodec, testing::ValuesIn(codecs()), [](const auto& info) { return info.param; });
+
+TEST(CodedTransfer, SendsAQuarterOfTheBytesWithInt8) {
+  Nodes nodes(2, "int8", kElements, matrices());
+  nodes.encode(0);
+  const std::size_t exact = (kBlock + 48) * sizeof(float);
+  EXPECT_EQ(nodes.coded(0).wire_bytes(), 17 * (kBlock + 4) + exact);
+}
+
+TEST(CodedTransfer, GarbageFromANodeIsAnErrorThatNamesIt) {
+  Nodes nodes(3, "int8", 6 * kBlock, {{0, 6 * kBlock}});
+  for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
+  nodes.encode(0);
+  nodes.take_requests();
+  const float scale = -1.0F;  // no scale is negative
+  for (std::size_t byte = 0; byte + 4 <= 260; ++byte) std::memcpy(nodes.code_of(2, 0) + byte, &scale, 4);
+  nodes.exchange(1);
+  const auto failed = nodes.coded(0).decode(true);
+  ASSERT_FALSE(failed);
+  EXPECT_EQ(failed.error().kind, ErrorKind::kViolation);
+  EXPECT_NE(failed.error().what.find("node 2"), std::string::npos) << failed.error().what;
+}
+
+TEST(CodedTransfer, AReplayOfAnotherTransferIsRefused) {
+  Nodes small(1, "int8", kBlock, {{0, kBlock}}), large(1, "int8", 2 * kBlock, {{0, 2 * kBlock}});
+  small.encode(0);
+  large.encode(0);
+  ReplayBuffer kept;
+  small.coded(0).keep(kept);
+  EXPECT_FALSE(large.coded(0).restore(kept));
+}
+
+TEST(Residuals, ElementsHaveOneUserAtATime) {
+  Residuals residuals(1000);
+  std::vector<std::jthread> threads;
+  for (int thread = 0; thread < 4; ++thread)
+    threads.emplace_back([&residuals, thread] {
+      for (int i = 0; i < 500; ++i) {
+        const auto use = residuals.use(static_cast<std::size_t>((i * 7 + thread * 13) % 900), 100);
+        for (float& value : use.values()) value += 1;
+      }
+    });
+  threads.clear();
+  const auto use = residuals.use(0, 1000);
+  double sum = 0;
+  for (const float value : use.values()) sum += static_cast<double>(value);
+  EXPECT_EQ(sum, 4 * 500 * 100);
+}
+
+TEST(BufferPool, GivesAgainWhatCameBack) {
+  BufferPool pool;
+  auto buffer = pool.take(1000);
+  const std::byte* const memory = buffer.data();
+  pool.give_back(std::move(buffer));
+  EXPECT_EQ(pool.take(500).data(), memory);
+  EXPECT_NE(pool.take(500).data(), memory);
+}
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,85 @@
+// Which elements of a part are encoded, and which travel as they are.
+#include "daemon/node/coding_map.h"
+
+#include <gtest/gtest.h>
+
+#include "core/compress/registry.h"
+
+namespace deft::daemon {
+namespace {
+
+using link::Range;
+
+std::vector<std::pair<std::size_t, std::size_t>> pairs(const std::vector<Range>& ranges) {
+  std::vector<std::pair<std::size_t, std::size_t>> pairs;
+  for (const Range& range : ranges) pairs.emplace_back(range.first, range.count);
+  return pairs;
+}
+using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
+
+struct Fixture : testing::Test {
+  void declare(const std::string& codec = "int8", std::uint64_t min_bytes = 16 << 10) {
+    layout = model::lay_out(specs, 1).value();
+    map = CodingMap(specs, layout, compress::make_codec(codec).value(), min_bytes, 42);
+  }
+  void add(std::vector<std::uint64_t> shape, model::DType dtype = model::DType::kFloat32) {
+    specs.push_back({"t" + std::to_string(specs.size()), dtype, std::move(shape), 0});
+  }
+  std::vector<model::TensorSpec> specs;
+  model::ArenaLayout layout;
+  CodingMap map;
+};
+using CodingMapTest = Fixture;
+
+TEST_F(CodingMapTest, LargeMatricesAreEncodedAndBiasesAreNot) {
+  add({10});            // 64 bytes, and then up to the next block
+  add({100, 100});      // 40'000 bytes, padded to 40'960
+  add({100'000});       // of one dimension
+  add({20, 20});        // small
+  add({64, 64, 3, 3});  // 147'456 bytes: whole blocks
+  declare();
+  const auto codings = map.codings_of(0, layout.regions[0].bytes, 3);
+  ASSERT_NE(codings, nullptr);
+  EXPECT_EQ(pairs(codings->coded.at(0).ranges), (Pairs{{256, 10'240}, {layout.tensors[4].offset / 4, 36'864}}));
+  std::size_t covered = 0;
+  for (const auto& [first, count] : pairs(codings->exact)) covered += count;
+  EXPECT_EQ(covered + 10'240 + 36'864, layout.regions[0].bytes / 4);
+  EXPECT_EQ(codings->slice.generation, 3U);
+  EXPECT_EQ(codings->slice.first, 0U);
+  EXPECT_NE(codings->residuals, nullptr);
+  EXPECT_EQ(map.coded_bytes(), 40'000U + 147'456U);
+}
+
+TEST_F(CodingMapTest, APartHasWholeBlocksWhereverItIsCut) {
+  add({256, 256});
+  declare();
+  EXPECT_EQ(pairs(map.codings_of(4096, 8192, 0)->coded[0].ranges), (Pairs{{0, 2048}}));
+  EXPECT_EQ(map.codings_of(4096, 8192, 0)->slice.first, 1024U);
+  const auto odd = map.codings_of(64, 2048, 0);  // elements 16 to 528
+  EXPECT_EQ(pairs(odd->exact), (Pairs{{0, 240}, {496, 16}}));
+  EXPECT_EQ(pairs(odd->coded[0].ranges), (Pairs{{240, 256}}));
+  EXPECT_EQ(map.codings_of(64, 512, 0), nullptr) << "no whole block";
+}
+
+TEST_F(CodingMapTest, OtherTypesAndSmallTensorsTravelAsTheyAre) {
+  add({256, 256}, model::DType::kFloat16);
+  add({256, 256}, model::DType::kFloat64);
+  add({256, 256});
+  declare("int8", 1 << 20);
+  EXPECT_EQ(map.coded_bytes(), 0U);
+  EXPECT_EQ(map.codings_of(layout.tensors[2].offset, 262'144, 0), nullptr);
+  declare("int8");
+  EXPECT_EQ(map.coded_bytes(), 262'144U);
+  EXPECT_NE(map.codings_of(layout.tensors[2].offset, 262'144, 0), nullptr);
+}
+
+TEST_F(CodingMapTest, ACodecWithoutFeedbackKeepsNoResiduals) {
+  add({256, 256});
+  declare("terngrad");
+  EXPECT_EQ(map.codings_of(0, 4096, 0)->residuals, nullptr);
+}
+
+TEST_F(CodingMapTest, WithoutACodecNothingIsEncoded) { EXPECT_EQ(CodingMap().codings_of(0, 4096, 0), nullptr); }
+
+}  // namespace
+}  // namespace deft::daemon

@@ -1,0 +1,135 @@
+"""Encoded gradients through real daemons and links: what arrives, what is refused, and what a lost link changes."""
+
+import json
+
+import pytest
+from cluster import BUILD, Cluster
+
+CODECS = ["bf16", "fp16", "int8", "int4", "int2", "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk"]
+
+# A matrix of 75,000 elements, a large bias and a small matrix. Each step brings new gradients, and the ranks' own noise.
+SUMS = """
+import hashlib
+shapes = [(300, 250), (5000,), (20, 20)]
+tensors = [deft.Tensor(f"t{i}", deft.FLOAT32, shape, i) for i, shape in enumerate(shapes)]
+
+def gradient(step, index, r):
+    return np.random.default_rng((step, index, r)).standard_normal(int(np.prod(shapes[index]))).astype(np.float32)
+
+def train(session, steps):
+    group = session.declare("model", tensors)
+    digest = hashlib.sha256()
+    brought = [np.zeros(int(np.prod(s)), np.float64) for s in shapes]
+    applied = [np.zeros_like(b) for b in brought]
+    for step in range(steps):
+        for index in range(len(tensors)):
+            vector(group, index)[:] = gradient(step, index, session.rank)
+            group.ready(index, 1, step)
+        group.wait(0, len(tensors), step)
+        for index in range(len(tensors)):
+            digest.update(vector(group, index).tobytes())
+            exact = sum(gradient(step, index, r).astype(np.float64) for r in range(session.size))
+            brought[index] += exact
+            applied[index] += vector(group, index)
+            if index > 0:  # a bias and a small matrix travel as they are
+                assert np.abs(vector(group, index) - exact).max() < 1e-5, index
+    worst = np.abs(applied[0] - brought[0]).max()
+    return digest.hexdigest(), worst
+"""
+
+EVERY_CODEC = (
+    SUMS
+    + """
+for codec in CODECS:  # a job each
+    os.environ["DEFT_COMPRESSION"] = codec
+    session = deft.open(job=codec)
+    digest, worst = train(session, 4)
+    say(f"{codec} {digest} {worst}")
+    session.close()
+"""
+)
+
+
+@pytest.mark.parametrize("nodes, per_node, links", [(2, 2, "gloo:lo"), (3, 1, "gloo:lo,gloo:lo"), (2, 1, "mpi:lo")])
+def test_all_ranks_hold_the_same_bits_with_every_codec(nodes, per_node, links):
+    if links.startswith("mpi") and not (BUILD / "bin/deft-mpi").exists():
+        pytest.skip("this build has no MPI links: see deft check-build")
+    with Cluster(nodes, timeout="20s", links=links, partition_bytes="64KB") as cluster:
+        workers = cluster.start_without_session(f"CODECS = {CODECS}\n{EVERY_CODEC}", per_node)
+        lines = [line.split() for output in cluster.finish(workers, seconds=180) for line in output.splitlines()]
+    for codec in CODECS:
+        found = [(digest, float(worst)) for name, digest, worst in lines if name == codec]
+        assert len(found) == nodes * per_node
+        assert len({digest for digest, _ in found}) == 1, f"the ranks hold different bits with {codec}"
+    worst = {name: float(worst) for name, _, worst in lines}
+    # Of sums of standard normal numbers over four steps: an eighth of a percent of the largest, and so on.
+    assert worst["int8"] < 0.2 and worst["bf16"] < 0.2 and worst["fp16"] < 0.02
+    assert worst["int8"] < worst["int4"] < worst["int2"]
+
+
+ONE = SUMS + "digest, worst = train(session, 4)\nsay(digest)\nsession.close()\n"
+
+
+def test_what_nobody_allowed_is_never_rounded():
+    with Cluster(2, timeout="20s") as cluster:
+        digests = {}
+        for name, variables in {"default": {}, "none": {"DEFT_COMPRESSION": "none"}}.items():
+            outputs = cluster.finish(cluster.start(ONE, DEFT_JOB=name, **variables))
+            digests[name] = {output.strip() for output in outputs}
+        assert digests["default"] == digests["none"] and len(digests["none"]) == 1
+        other = cluster.finish(cluster.start(ONE, DEFT_JOB="int8", DEFT_COMPRESSION="int8"))
+        assert {output.strip() for output in other} != digests["none"]
+
+
+def test_status_says_what_is_encoded_and_how_many_bytes_it_saves():
+    with Cluster(2, timeout="20s", compression="int8") as cluster:
+        probe = SUMS + (
+            "train(session, 4)\n"
+            "import json, subprocess\n"
+            f"text = subprocess.run([{str(BUILD / 'bin/deft')!r}, 'status', '--json'], capture_output=True).stdout\n"
+            "job = json.loads(text)['jobs'][0]\n"
+            "say(json.dumps([job['compression'], job['links'][0]['bytes'], job['links'][0]['wire_bytes']]))\n"
+            "session.barrier('end')\nsession.close()\n"
+        )
+        outputs = cluster.finish(cluster.start(probe))
+    for output in outputs:
+        codec, logical, wire = json.loads(output.splitlines()[-1])
+        assert codec == "int8"
+        assert 3.4 < logical / wire < 4
+
+
+def failures(cluster, **variables) -> list[str]:
+    texts = []
+    for worker in cluster.start("session.close()\n", **variables):
+        _, err = worker.communicate(timeout=60)
+        assert worker.returncode != 0
+        texts.append(err)
+    return texts
+
+
+def test_bad_codecs_are_refused_with_what_was_meant():
+    with Cluster(1) as cluster:
+        for codec, words in {
+            "int9": ["int9", "int8"],
+            "topk/ratio=2": ["ratio", "2"],
+            "topk/ratio=0": ["ratio"],
+            "int8/speed=9": ["speed"],
+            "dgc": ["momentum"],
+        }.items():
+            (text,) = failures(cluster, DEFT_COMPRESSION=codec)
+            assert all(word in text for word in ["compression", *words]), text
+
+
+def test_links_that_cannot_carry_a_codec_are_named():
+    with Cluster(2, links="tcp:lo", compression="int8") as cluster:
+        for text in failures(cluster):
+            assert "tcp:lo" in text and "int8" in text, text
+
+
+def test_nodes_that_ask_for_different_codecs_are_told():
+    with Cluster(2, timeout="3s") as cluster:
+        workers = [cluster.start_one(ONE, rank, DEFT_COMPRESSION=codec) for rank, codec in enumerate(["int8", "int4"])]
+        for worker in workers:
+            _, err = worker.communicate(timeout=60)
+            assert worker.returncode != 0
+            assert "compression" in err and "int8" in err and "int4" in err, err
