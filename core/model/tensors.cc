@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <unordered_set>
 
-#include "core/model/parts.h"
+#include "core/model/buckets.h"
 
 namespace deft::model {
 namespace {

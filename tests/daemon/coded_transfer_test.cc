@@ -101,6 +101,8 @@ class Nodes {
     return sum;
   }
   std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
+  // Of each node, in an all-gather.
+  [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
   void take_requests() {
     for (Node& node : nodes_) node.requests = node.coded->requests();
   }
@@ -258,7 +260,7 @@ std::vector<std::string> codecs() {
   }
   return names;
 }
-INSTANTIATE_TEST_SUITE_P(, EveryCodec, testing::ValuesIn(codecs()), [](const auto& info) { return info.param; });
+INSTANTIATE_TEST_SUITE_P(, EveryCodec, testing::ValuesIn(codecs()), [](const auto& given) { return given.param; });
 
 TEST(CodedTransfer, SendsAQuarterOfTheBytesWithInt8) {
   Nodes nodes(2, "int8", kElements, matrices());
@@ -279,6 +281,19 @@ TEST(CodedTransfer, GarbageFromANodeIsAnErrorThatNamesIt) {
   ASSERT_FALSE(failed);
   EXPECT_EQ(failed.error().kind, ErrorKind::kViolation);
   EXPECT_NE(failed.error().what.find("node 2"), std::string::npos) << failed.error().what;
+}
+
+TEST(CodedTransfer, ALengthThatANodeMadeUpIsAnErrorThatNamesIt) {
+  for (const std::uint64_t length : {std::uint64_t{1} << 60, std::uint64_t{1} << 20, std::uint64_t{3}}) {
+    Nodes nodes(3, "topk", 6 * kBlock, {{0, 6 * kBlock}});
+    for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
+    nodes.encode(0);
+    nodes.exchange(1);
+    std::memcpy(nodes.code_of(0, 0) + nodes.block_bytes(), &length, sizeof length);
+    const auto failed = nodes.coded(0).decode(true);
+    ASSERT_FALSE(failed) << length;
+    EXPECT_NE(failed.error().what.find("node 1"), std::string::npos) << failed.error().what;
+  }
 }
 
 TEST(CodedTransfer, AReplayOfAnotherTransferIsRefused) {
