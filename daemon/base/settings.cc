@@ -38,9 +38,10 @@ Result<std::shared_ptr<const compress::Codec>> codec_setting(const Config& confi
   auto codec = compress::make_codec(text);
   if (!codec) return tl::unexpected(codec.error().in("option compression"));
   if ((*codec)->traits().takes_momentum)
-    return fail(ErrorKind::kInvalid,
-                "the codec " + text + " brings a momentum of its own, which the optimizer has already",
-                "choose int8, or topk, which keep the optimizer's");
+    return fail(
+        ErrorKind::kInvalid,
+        "option compression: the codec " + text + " brings a momentum of its own, which the optimizer has already",
+        "choose int8, or topk, which keep the optimizer's");
   return std::shared_ptr<const compress::Codec>(*std::move(codec));
 }
 

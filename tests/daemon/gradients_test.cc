@@ -99,25 +99,25 @@ TEST(Gradients, RefusesLaunchesThatCoverBytesTwiceOrCutElements) {
 }
 
 TEST(Gradients, APartMayRunOnOverTheBucketsBehindItAndEndsAllTheirTensors) {
-  auto g = make({{"a", model::DType::kFloat32, {16}, 2},
-                 {"b", model::DType::kFloat32, {16}, 1},
-                 {"c", model::DType::kFloat32, {32}, 0}},
-                1, 64);
+  auto g = make({{"a", model::DType::kFloat32, {256}, 2},
+                 {"b", model::DType::kFloat32, {256}, 1},
+                 {"c", model::DType::kFloat32, {512}, 0}},
+                1, 1024);
   ASSERT_EQ(g.buckets().size(), 4u);
   ASSERT_TRUE(g.notify_ready(0, {0, 2}, 0, {0}, 0, 1));
-  EXPECT_TRUE(g.is_ready({0, 32, 96}, 0));
-  EXPECT_FALSE(g.is_ready({0, 32, 97}, 0)) << "a byte of the third bucket";
+  EXPECT_TRUE(g.is_ready({0, 512, 1536}, 0));
+  EXPECT_FALSE(g.is_ready({0, 512, 1537}, 0)) << "a byte of the third bucket";
   ASSERT_TRUE(g.notify_ready(0, {2, 1}, 0, {0}, 0, 1));
-  ASSERT_TRUE(g.start(0, 0, {0}, 0, 160, 1));
+  ASSERT_TRUE(g.start(0, 0, {0}, 0, 2560, 1));
   EXPECT_FALSE(g.start(1, 0, {0}, 0, 4, 1)) << "it was ordered with the first bucket";
-  ASSERT_TRUE(g.start(2, 0, {0}, 32, 96, 1));
-  const auto first = g.notify_finish(0, 0, 0, 160);
+  ASSERT_TRUE(g.start(2, 0, {0}, 512, 1536, 1));
+  const auto first = g.notify_finish(0, 0, 0, 2560);
   ASSERT_TRUE(first);
   ASSERT_EQ(first->size(), 1u);
   EXPECT_EQ(first->front().tensors.first, 0u);
   EXPECT_EQ(first->front().tensors.count, 2u);
   EXPECT_FALSE(g.idle());
-  const auto last = g.notify_finish(2, 0, 32, 96);
+  const auto last = g.notify_finish(2, 0, 512, 1536);
   ASSERT_TRUE(last);
   ASSERT_EQ(last->size(), 1u);
   EXPECT_EQ(last->front().tensors.first, 2u);

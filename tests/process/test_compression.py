@@ -50,9 +50,9 @@ for codec in CODECS:  # a job each
 )
 
 
-@pytest.mark.parametrize("nodes, per_node, links", [(2, 2, "gloo:lo"), (3, 1, "gloo:lo,gloo:lo"), (2, 1, "mpi:lo")])
+@pytest.mark.parametrize("nodes, per_node, links", [(2, 2, "gloo:lo"), (3, 1, "gloo:lo,mpi:lo"), (2, 1, "mpi:lo")])
 def test_all_ranks_hold_the_same_bits_with_every_codec(nodes, per_node, links):
-    if links.startswith("mpi") and not (BUILD / "bin/deft-mpi").exists():
+    if "mpi" in links and not (BUILD / "bin/deft-mpi").exists():
         pytest.skip("this build has no MPI links: see deft check-build")
     with Cluster(nodes, timeout="20s", links=links, partition_bytes="64KB") as cluster:
         workers = cluster.start_without_session(f"CODECS = {CODECS}\n{EVERY_CODEC}", per_node)
@@ -95,7 +95,7 @@ def test_status_says_what_is_encoded_and_how_many_bytes_it_saves():
     for output in outputs:
         codec, logical, wire = json.loads(output.splitlines()[-1])
         assert codec == "int8"
-        assert 3.4 < logical / wire < 4
+        assert 3.2 < logical / wire < 3.4  # the bias of 20 kB travels as it is
 
 
 def failures(cluster, **variables) -> list[str]:
