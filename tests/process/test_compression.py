@@ -5,9 +5,10 @@ import json
 import pytest
 from cluster import BUILD, Cluster
 
-CODECS = ["bf16", "fp16", "int8", "int4", "int2", "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk"]
+WHOLE = ["bf16", "fp16", "int8", "int4", "int2"]
+CODECS = [*WHOLE, "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk"]
 
-# A matrix of 75,000 elements, a large bias and a small matrix. Each step brings new gradients, and the ranks' own noise.
+# A matrix of 75,000 elements, a large bias and a small matrix. Each step and each rank brings other gradients.
 SUMS = """
 import hashlib
 shapes = [(300, 250), (5000,), (20, 20)]
