@@ -35,7 +35,7 @@ void LeaderLine::send(std::span<const Peer> nodes, const wire::ToNode& message) 
       plane_.send(node, bytes);
       continue;
     }
-    reactor_.post([this, alive = std::weak_ptr(alive_), message]() mutable {
+    reactor_.post([this, alive = std::weak_ptr(alive_), message = wire::ToNode(message)]() mutable {
       if (!alive.expired()) deliver_(std::move(message));
     });
   }
