@@ -166,10 +166,11 @@ std::string merging_text(const json& job) {
 }
 
 std::string describe_job(const json& job) {
+  const std::string codec = job.value("compression", "none");
+  const std::string compression = codec == "none" ? "" : ", compression " + codec;
   std::string out = "job " + cell(job, "name") + ": " + cell(job, "state") + ", policy " + cell(job, "policy") +
-                    ", compression " + cell(job, "compression") + ", world " + cell(job, "world") + ", node " +
-                    cell(job, "node") + " of " + cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") +
-                    "\n";
+                    compression + ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " +
+                    cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") + "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
          merging_text(job);
   for (const auto& stall : list(job, "stalls")) {

@@ -21,9 +21,9 @@ enum class Place : std::uint8_t {
 struct Backend {
   std::string_view name;
   Place place;
-  bool built;                        // in this build
-  std::string_view summary;          // a description, or why it is missing
-  bool runs_in_worker = false;       // in the training process instead of the daemon; its members are ranks, not nodes
+  bool built;                   // in this build
+  std::string_view summary;     // a description, or why it is missing
+  bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
   // Its all-reduces are composed of halves, with an owner's stage between them: codecs add there (Link::composes).
   bool composes = false;
   bool takes_device_memory = false;  // reduces a GPU's memory in place

@@ -20,6 +20,15 @@ std::size_t bytes_of(const Transfer& transfer) {
   return transfer.count * model::dtype_bytes(transfer.dtype);
 }
 
+// Of data that travels as it is.
+link::WorkRequest plain_request(const Transfer& transfer, std::byte* data) {
+  if (transfer.collective == ipc::Collective::kBroadcast)
+    return link::WorkRequest::broadcast(data, bytes_of(transfer), transfer.root_node);
+  if (transfer.collective == ipc::Collective::kAllGather)
+    return link::WorkRequest::all_gather(data, transfer.node_bytes);
+  return link::WorkRequest::all_reduce(data, transfer.count, transfer.dtype, transfer.op);
+}
+
 }  // namespace
 
 // The pipeline of each collective. An all-reduce sums the workers first, so one message a node crosses the network.
@@ -195,22 +204,13 @@ Result<void> Channel::keep_for_replay(InFlight& entry) {
   return {};
 }
 
-link::WorkRequest Channel::plain_request(const InFlight& entry) const {
-  const Transfer& transfer = entry.transfer;
-  if (transfer.collective == ipc::Collective::kBroadcast)
-    return link::WorkRequest::broadcast(entry.data, entry.done.bytes, transfer.root_node);
-  if (transfer.collective == ipc::Collective::kAllGather)
-    return link::WorkRequest::all_gather(entry.data, transfer.node_bytes);
-  return link::WorkRequest::all_reduce(entry.data, transfer.count, transfer.dtype, transfer.op);
-}
-
 Result<void> Channel::submit(InFlight& entry) {
   if (link_ == nullptr) return {};
   std::vector<link::WorkRequest> requests;
   if (entry.coded)
     requests = entry.coded->requests();
   else
-    requests.push_back(plain_request(entry));
+    requests.push_back(plain_request(entry.transfer, entry.data));
   entry.first_request = requests_ + 1;
   for (link::WorkRequest& request : requests) {
     request.id = ++requests_;

@@ -74,7 +74,6 @@ class Channel {
   void report(std::deque<InFlight>::iterator at);
   void fail_all(const Error& error);
   void use_own_memory(InFlight& entry) const;
-  [[nodiscard]] link::WorkRequest plain_request(const InFlight& entry) const;
   [[nodiscard]] std::span<std::byte> brought(const InFlight& entry) const;
 
   const std::string name_;

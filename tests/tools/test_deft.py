@@ -101,24 +101,26 @@ def test_a_long_status_comes_in_pieces(no_daemon):
         "name": "mnist",
         "state": "running",
         "policy": "fifo",
+        "compression": "int8",
         "world": 2,
         "node": 0,
         "nodes": 2,
         "leads": True,
         "workers": [{"rank": 0, "pid": 41, "attached": True}, {"rank": 1, "pid": 42, "attached": False}],
-        "links": [{"name": "gloo:eth0", "open": True, "parts": 7, "bytes": 3 << 20, "busy_us": 1500000, "waiting": 2}],
+        "links": [{"name": "gloo:eth0", "open": True, "parts": 7, "busy_us": 1500000, "waiting": 2}],
         "groups": [{"id": 0, "tensors": 12, "buckets": 3, "bytes": 17500000, "step": 9}],
         "leader": {
             "nodes": [{"host": "a", "ranks": [0], "step_us": 351234.0}, {"host": "b", "ranks": [1], "step_us": 0}]
         },
         "stalls": [{"rank": 1, "owes": "layer4.conv2", "step": 9, "age_ms": 61000}],
     }
+    job["links"][0] |= {"bytes": 3 << 20, "wire_bytes": 800 << 10}
     text = json.dumps({"version": "9.9", "pid": 1, "jobs": [job]})
     fake_daemon(no_daemon, [text_packet(text[:100], False), text_packet(text[100:], True)])
     out = deft("status").stdout
-    assert "job mnist: running, policy fifo, world 2, node 0 of 2 (leads)" in out
+    assert "job mnist: running, policy fifo, compression int8, world 2, node 0 of 2 (leads)" in out
     assert re.search(r"1 +42 +gone", out)
-    assert re.search(r"gloo:eth0 +open +7 +3.0 MB +1.5 s +2", out)
+    assert re.search(r"gloo:eth0 +open +7 +3.0 MB +800.0 KB +1.5 s +2", out)
     assert re.search(r"a +\[0\] +351.2 ms", out)
     assert not re.search(r"^ *b +\[1\]", out, re.MULTILINE), "nothing is known of its steps yet"
     assert "stalled: rank 1 owes 'layer4.conv2' of step 9; others have waited 61.0 s" in out
