@@ -17,7 +17,7 @@ using model::Bucket;
 using model::Region;
 using model::TensorSpec;
 
-constexpr std::uint64_t kMinBucketBytes = 64;
+constexpr std::uint64_t kMinBucketBytes = model::kPartAlignBytes;
 constexpr std::size_t kMaxBuckets = 1 << 20;
 constexpr std::uint64_t kDdpFirstBytes = 1 << 20;  // DDP's own first bucket is small, to start early
 constexpr std::uint64_t kDdpBytes = 25 << 20;

@@ -85,7 +85,7 @@ void Channel::note(const link::Completion& completion, InFlight& entry) {
 }
 
 // Runs the stages up to the link's, or those behind it.
-void Channel::advance(std::deque<InFlight>::iterator at) {
+void Channel::advance(const std::deque<InFlight>::iterator& at) {
   const auto stages = stages_of(at->transfer.collective);
   while (at->stage < stages.size()) {
     const Stage stage = stages[at->stage++];
@@ -106,7 +106,7 @@ void Channel::advance(std::deque<InFlight>::iterator at) {
 }
 
 // The times of transfers add up: each counts from the end of the previous one, or from the start of the oldest in flight.
-void Channel::report(std::deque<InFlight>::iterator at) {
+void Channel::report(const std::deque<InFlight>::iterator& at) {
   TransferDone done = std::move(at->done);
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
   if (done.link_us) {

@@ -70,8 +70,8 @@ class Channel {
   Result<void> copy_to_workers(InFlight& entry);
 
   static void note(const link::Completion& completion, InFlight& entry);
-  void advance(std::deque<InFlight>::iterator at);
-  void report(std::deque<InFlight>::iterator at);
+  void advance(const std::deque<InFlight>::iterator& at);
+  void report(const std::deque<InFlight>::iterator& at);
   void fail_all(const Error& error);
   void use_own_memory(InFlight& entry) const;
   [[nodiscard]] std::span<std::byte> brought(const InFlight& entry) const;

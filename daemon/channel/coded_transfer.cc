@@ -150,11 +150,12 @@ class CodedTransfer::Requantised final : public Piece {
     const std::size_t end = blocks.first + blocks.count;
     const std::size_t owned_first = std::clamp(owned_.first, blocks.first, end);
     const std::size_t owned_end = std::clamp(owned_.first + owned_.count, owned_first, end);
-    for (const auto& [first, last] :
-         {std::pair{blocks.first, owned_first}, {owned_first, owned_end}, {owned_end, end}}) {
-      auto ok = for_each_run({first, last - first}, [&](const Range& run, std::size_t at) {
-        return combine(segment, run, at, first == owned_first && last == owned_end);
-      });
+    const Range owned{owned_first, owned_end - owned_first};
+    for (const Range& part :
+         {Range{blocks.first, owned_first - blocks.first}, owned, Range{owned_end, end - owned_end}}) {
+      const bool is_owned = part.first == owned.first && part.count == owned.count;
+      auto ok =
+          for_each_run(part, [&](const Range& run, std::size_t at) { return combine(segment, run, at, is_owned); });
       if (!ok && !garbage_) garbage_ = ok.error();
     }
   }
@@ -308,7 +309,7 @@ class CodedTransfer::Exact final : public Piece {
   }
 };
 
-CodedTransfer::CodedTransfer(std::shared_ptr<const Codings> codings, std::span<float> values, Place place,
+CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, Place place,
                              BufferPool& buffers) {
   const Work work{codings, values, place};
   for (const Coding& coding : codings->coded) {

@@ -39,7 +39,8 @@ struct Place {
 class CodedTransfer {
  public:
   // `values`: the sum over the local workers; it stays where it is. `buffers` outlives this object.
-  CodedTransfer(std::shared_ptr<const Codings> codings, std::span<float> values, Place place, BufferPool& buffers);
+  CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, Place place,
+                BufferPool& buffers);
   ~CodedTransfer();
   CodedTransfer(const CodedTransfer&) = delete;
   CodedTransfer& operator=(const CodedTransfer&) = delete;

@@ -43,7 +43,7 @@ TEST(Gradients, BucketIsReadyWhenEveryWorkerHandedInEveryTensor) {
 TEST(Gradients, ABucketIsNeededWhenTheFirstOfItsTensorsIs) {
   const auto specs = three();
   const auto layout = model::lay_out(specs, 1).value();
-  auto buckets = partition::cut_buckets(specs, layout, {"uniform:64", "fifo", 64}).value();
+  auto buckets = partition::cut_buckets(specs, layout, {"uniform:1024", "fifo", 1024}).value();
   for (auto& bucket : buckets) bucket.forward_position = 77;
   Gradients g(specs, layout, 1);
   ASSERT_TRUE(g.set_buckets(buckets));
@@ -78,7 +78,7 @@ TEST(Gradients, RefusesATensorThatComesTwiceTooEarlyOrInTheWrongSlot) {
 TEST(Gradients, RefusesBucketsThatLeaveAGapOrOverlap) {
   const auto specs = three();
   const auto layout = model::lay_out(specs, 1).value();
-  auto buckets = partition::cut_buckets(specs, layout, {"uniform:64", "fifo", 64}).value();
+  auto buckets = partition::cut_buckets(specs, layout, {"uniform:1024", "fifo", 1024}).value();
   ASSERT_GT(buckets.size(), 2u);
   auto gap = buckets;
   gap.erase(gap.begin() + 1);
@@ -215,7 +215,7 @@ RC_GTEST_PROP(GradientsProperty, ConservesEveryTensorOfEveryGeneration, ()) {
   const auto specs = random_specs();
   const auto workers = *rc::gen::inRange<std::size_t>(1, 4);
   const auto slots = *rc::gen::inRange<std::uint32_t>(1, 3);
-  auto g = make(specs, workers, *rc::gen::element<std::uint64_t>(64, 512, 4096, 1 << 16), slots);
+  auto g = make(specs, workers, *rc::gen::element<std::uint64_t>(1024, 2048, 4096, 1 << 16), slots);
   std::mt19937 random(*rc::gen::arbitrary<std::uint32_t>());
   for (std::uint64_t generation = 0; generation < 3; ++generation) {
     std::vector<std::pair<std::size_t, std::uint32_t>> arrivals;

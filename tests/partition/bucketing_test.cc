@@ -6,6 +6,8 @@
 
 #include <numeric>
 
+#include "core/model/buckets.h"
+
 namespace deft::partition {
 namespace {
 
@@ -27,7 +29,7 @@ std::vector<TensorSpec> random_tensors() {
 
 std::string random_bucketing() {
   if (*rc::gen::arbitrary<bool>()) return *rc::gen::element<std::string>("ddp", "tensor");
-  return "uniform:" + std::to_string(*rc::gen::inRange<std::uint64_t>(64, 1 << 22));
+  return "uniform:" + std::to_string(*rc::gen::inRange<std::uint64_t>(model::kPartAlignBytes, 1 << 22));
 }
 
 void covers_all_regions(const model::ArenaLayout& layout, const std::vector<Bucket>& buckets) {
@@ -77,7 +79,7 @@ RC_GTEST_PROP(Bucketing, CoversEveryByteOnceAndNamesItsTensors, ()) {
 RC_GTEST_PROP(Bucketing, UniformBucketsStayWithinTheirSize, ()) {
   const auto tensors = random_tensors();
   const auto layout = model::lay_out(tensors, 1);
-  const auto limit = *rc::gen::inRange<std::uint64_t>(64, 1 << 20);
+  const auto limit = *rc::gen::inRange<std::uint64_t>(model::kPartAlignBytes, 1 << 20);
   const auto buckets = cut_buckets(tensors, *layout, {"uniform:" + std::to_string(limit), "fifo"});
   for (const auto& bucket : *buckets) RC_ASSERT(bucket.bytes <= limit);
 }
