@@ -19,8 +19,17 @@ std::size_t elements_of(std::span<const Range> ranges) {
   return count;
 }
 
-// Work of all pieces of a transfer.
-struct Work {
+tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const Codec& codec) {
+  return fail(ErrorKind::kViolation,
+              "node " + std::to_string(node) + " sent what " + std::string(codec.traits().name) +
+                  " cannot decode: " + error.message(),
+              "see the log of that node, and check its memory and network");
+}
+
+}  // namespace
+
+// What all pieces of a transfer work on.
+struct CodedTransfer::Work {
   std::shared_ptr<const Codings> codings;
   std::span<float> values;
   Place place;
@@ -44,15 +53,6 @@ struct Work {
     return codec.encode_with_feedback(slice_at(range.first), of(range), use.values(), out);
   }
 };
-
-tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const Codec& codec) {
-  return fail(ErrorKind::kViolation,
-              "node " + std::to_string(node) + " sent what " + std::string(codec.traits().name) +
-                  " cannot decode: " + error.message(),
-              "see the log of that node, and check its memory and network");
-}
-
-}  // namespace
 
 class CodedTransfer::Piece {
  public:

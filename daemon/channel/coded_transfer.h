@@ -58,6 +58,7 @@ class CodedTransfer {
   Result<void> decode(bool first_time);
 
  private:
+  struct Work;
   class Piece;  // what one request carries
   class Requantised;
   class Sparse;
