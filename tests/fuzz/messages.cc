@@ -45,9 +45,9 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   std::vector<std::byte> packet(bytes);
   if (bytes > 0) std::memcpy(packet.data(), data, bytes);
   check_all(packet);
-  if (bytes < sizeof(Header)) return 0;
+  if (bytes < sizeof(MessageHeader)) return 0;
   // With a header that is right but for its kind, the fuzzer comes to the rest at once.
-  Header header;
+  MessageHeader header;
   std::memcpy(&header, packet.data(), sizeof header);
   header.magic = kProtocolMagic;
   header.version = kProtocolVersion;
