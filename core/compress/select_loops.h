@@ -8,10 +8,7 @@ namespace {
 
 // Bit i: the magnitude of values[i] is above `bits`, for 16 values.
 inline std::uint32_t above(const float* values, std::uint32_t bits) {
-#if defined(__AVX512F__)
-  const __m512i magnitudes = _mm512_and_epi32(_mm512_loadu_si512(values), _mm512_set1_epi32(0x7FFFFFFF));
-  return _mm512_cmpgt_epi32_mask(magnitudes, _mm512_set1_epi32(static_cast<int>(bits)));
-#elif defined(__AVX2__)
+#if defined(__AVX2__)  // and not AVX-512's masks: GCC 12 spills 16 bits of a mask and reads 32 of them back
   const __m256i mask = _mm256_set1_epi32(0x7FFFFFFF), limit = _mm256_set1_epi32(static_cast<int>(bits));
   const auto half = [&](const float* from) {
     const __m256i magnitudes = _mm256_and_si256(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(from)), mask);

@@ -260,7 +260,8 @@ TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesItsNodesResidualsAsTheyWer
 std::vector<std::string> codecs() {
   std::vector<std::string> names;
   for (const std::string_view name : compress::codec_names()) {
-    const auto& traits = compress::make_codec(name).value()->traits();
+    const auto codec = compress::make_codec(name).value();
+    const compress::Traits& traits = codec->traits();
     if (!traits.takes_momentum && traits.law != compress::Law::kLowRank) names.emplace_back(name);
   }
   return names;
