@@ -71,7 +71,7 @@ TEST_F(AcceptorTest, WithoutDescriptorsTheLoopDoesNotSpinAndTheClientIsTakenLate
     for (int i = 0; i < 100; ++i) EXPECT_FALSE(reactor.run_once()) << "nothing can be done: the loop would sleep";
     EXPECT_EQ(acceptor->failures(), 1u);
     clock.advance(Acceptor::kPauseUs);
-    turn();
+    while (reactor.run_once()) continue;  // no member function: UBSan's check of the object needs a descriptor
     EXPECT_EQ(acceptor->failures(), 2u) << "it tries again";
     EXPECT_TRUE(taken.empty());
   }
