@@ -177,7 +177,7 @@ Result<void> Channel::encode(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   if (link_ == nullptr || !transfer.codings) return {};
   const std::span<float> values(reinterpret_cast<float*>(entry.data), transfer.count);
-  entry.coded = std::make_unique<CodedTransfer>(transfer.codings, values, Place{node_, link_->nodes()}, buffers_);
+  entry.coded = std::make_unique<CodedTransfer>(transfer.codings, values, NodeOfAll{node_, link_->nodes()}, buffers_);
   entry.done.wire_bytes = entry.coded->wire_bytes();
   if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
   return entry.coded->encode();

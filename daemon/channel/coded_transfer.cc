@@ -32,7 +32,7 @@ tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const Cod
 struct CodedTransfer::Work {
   std::shared_ptr<const Codings> codings;
   std::span<float> values;
-  Place place;
+  NodeOfAll place;
 
   [[nodiscard]] std::span<float> of(const Range& range) const { return values.subspan(range.first, range.count); }
   [[nodiscard]] compress::Slice slice_at(std::size_t first) const {
@@ -309,7 +309,7 @@ class CodedTransfer::Exact final : public Piece {
   }
 };
 
-CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, Place place,
+CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
                              BufferPool& buffers) {
   const Work work{codings, values, place};
   for (const Coding& coding : codings->coded) {

@@ -31,7 +31,7 @@
 
 namespace deft::daemon {
 
-struct Place {
+struct NodeOfAll {
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
 };
@@ -39,7 +39,7 @@ struct Place {
 class CodedTransfer {
  public:
   // `values`: the sum over the local workers; it stays where it is. `buffers` outlives this object.
-  CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, Place place,
+  CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
                 BufferPool& buffers);
   ~CodedTransfer();
   CodedTransfer(const CodedTransfer&) = delete;

@@ -62,7 +62,7 @@ class Nodes {
     codings->slice = {7, generation, 0};
     codings->residuals = nodes_[node].residuals;
     nodes_[node].coded = std::make_unique<CodedTransfer>(
-        codings, nodes_[node].values, Place{static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(size())},
+        codings, nodes_[node].values, NodeOfAll{static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(size())},
         nodes_[node].buffers);
   }
   CodedTransfer& coded(std::size_t node) { return *nodes_[node].coded; }
