@@ -4,7 +4,22 @@
 
 #include "core/reduce/kernels.h"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace deft::reduce {
+
+bool has_avx2_and_f16c() {
+#if defined(__x86_64__)
+  // Not every compiler's __builtin_cpu_supports knows the word f16c.
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  const bool has_f16c = __get_cpuid(1, &eax, &ebx, &ecx, &edx) != 0 && (ecx & bit_F16C) != 0;
+  return has_f16c && __builtin_cpu_supports("avx2");
+#else
+  return false;
+#endif
+}
 
 const KernelTable& best_kernels() {
   static const KernelTable& best = avx2_kernels() != nullptr ? *avx2_kernels() : portable_kernels();
