@@ -8,13 +8,13 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <map>
 #include <memory>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "bench/processor_time.h"
 #include "core/compress/kernels.h"
 #include "core/compress/registry.h"
 
@@ -23,19 +23,7 @@ namespace {
 
 constexpr std::size_t kNodes = 4;  // of a combine
 
-// The processor time of this thread: other load on the machine does not count.
-double now() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
-}
-
-template <typename Work>
-double seconds(Work work) {
-  const double start = now();
-  work();
-  return now() - start;
-}
+using bench::seconds;
 
 enum class Call : std::uint8_t { kEncode, kFeedback, kDecode, kDecodeAdd, kCombine };
 

@@ -8,10 +8,10 @@
 #include <algorithm>
 #include <cstdint>
 #include <cstring>
-#include <ctime>
 #include <string>
 #include <vector>
 
+#include "bench/processor_time.h"
 #include "core/reduce/reduce.h"
 
 namespace deft::reduce {
@@ -19,19 +19,7 @@ namespace {
 
 constexpr std::size_t kBytes = 64 << 20;
 
-// The processor time of this thread: other load on the machine does not count.
-double now() {
-  timespec t{};
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) / 1e9;
-}
-
-template <typename Work>
-double seconds(Work work) {
-  const double start = now();
-  work();
-  return now() - start;
-}
+using bench::seconds;
 
 // a += b and the sum of a, as plainly as a compiler likes it (bench/reduce/CMakeLists.txt turns the vectoriser on).
 void add(std::vector<float>& a, const std::vector<float>& b) {
