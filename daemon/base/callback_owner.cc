@@ -14,6 +14,8 @@ namespace {
 
 std::atomic<std::uint64_t> failed{0};
 
+}  // namespace
+
 Error error_of_exception(const std::string& what) {
   try {
     throw;
@@ -29,8 +31,6 @@ Error error_of_exception(const std::string& what) {
     return {ErrorKind::kInternal, what + " failed by an unknown exception", "", "deftd"};
   }
 }
-
-}  // namespace
 
 std::uint64_t failed_callbacks() { return failed; }
 

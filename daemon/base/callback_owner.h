@@ -13,6 +13,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -50,6 +51,9 @@ void run_for(const OwnerRef& owner, std::string_view what, const Body& body) {
   }
   detail::current_owner = before;
 }
+
+// Of the exception that is being handled: kExhausted for memory and threads, else kInternal. `what`: the work that threw.
+Error error_of_exception(const std::string& what);
 
 // How many callbacks have thrown in this process.
 std::uint64_t failed_callbacks();

@@ -5,9 +5,7 @@
 #include <condition_variable>
 #include <deque>
 #include <mutex>
-#include <new>
 #include <string>
-#include <system_error>
 #include <utility>
 
 namespace deft::daemon {
@@ -85,19 +83,11 @@ void DaemonDriver::post(std::function<void()> callback) {
 }
 
 void DaemonDriver::guarded(const std::function<void()>& body) {
-  Result<void> failed;
   try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    failed = fail(ErrorKind::kExhausted, "the daemon is out of memory");
-  } catch (const std::system_error& e) {
-    failed = fail(ErrorKind::kExhausted, std::string("the kernel refuses the daemon: ") + e.what(),
-                  "raise the limits on threads and open files");
-  } catch (const std::exception& e) {
-    failed = fail(ErrorKind::kInternal, e.what());
+    body();
+  } catch (...) {
+    post([this, error = error_of_exception("link " + name_)] { on_open_(tl::unexpected(error)); });
   }
-  failed = tl::unexpected(failed.error().in("link " + name_));
-  post([this, failed] { on_open_(failed); });
 }
 
 bool DaemonDriver::open_link() {
