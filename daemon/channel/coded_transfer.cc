@@ -88,7 +88,7 @@ class CodedTransfer::Requantised final : public Piece {
         ranges_(coding.ranges) {}
 
   Result<void> encode() override {
-    return for_each_run({0, memory().size() / block_bytes()}, [this](const Range& run, std::size_t at) -> Result<void> {
+    return for_each_run(all_blocks(), [this](const Range& run, std::size_t at) -> Result<void> {
       const auto used = work().encode(codec_, run, memory().subspan(at, code_bytes(run)));
       if (!used) return tl::unexpected(used.error());
       return {};
@@ -96,9 +96,7 @@ class CodedTransfer::Requantised final : public Piece {
   }
 
   WorkRequest request() override {
-    auto request =
-        WorkRequest::all_reduce(memory().data(), memory().size(), model::DType::kUInt8, model::ReduceOp::kSum);
-    request.block = block_bytes();
+    auto request = shape();
     const Range bytes = request.owned_by(work().place.node, work().place.nodes);
     owned_ = {bytes.first / block_bytes(), bytes.count / block_bytes()};
     if (work().has_feedback(codec_)) left_out_.assign(owned_.count * block_elements(), 0.0F);
@@ -108,18 +106,24 @@ class CodedTransfer::Requantised final : public Piece {
 
   Result<void> decode(bool first_time) override {
     if (garbage_) return tl::unexpected(*garbage_);
-    auto ok =
-        for_each_run({0, memory().size() / block_bytes()}, [this](const Range& run, std::size_t at) -> Result<void> {
-          auto decoded =
-              codec_.decode(work().slice_at(run.first), memory().subspan(at, code_bytes(run)), work().of(run));
-          if (!decoded) return garbage_of(decoded.error(), owner_of(at), codec_);
-          return {};
-        });
+    auto ok = for_each_run(all_blocks(), [this](const Range& run, std::size_t at) -> Result<void> {
+      auto decoded = codec_.decode(work().slice_at(run.first), memory().subspan(at, code_bytes(run)), work().of(run));
+      if (!decoded) return garbage_of(decoded.error(), owner_of(at), codec_);
+      return {};
+    });
     if (ok && first_time) keep_what_was_left_out();
     return ok;
   }
 
  private:
+  // The request without an owner's stage: it decides who owns which blocks.
+  [[nodiscard]] WorkRequest shape() {
+    auto request =
+        WorkRequest::all_reduce(memory().data(), memory().size(), model::DType::kUInt8, model::ReduceOp::kSum);
+    request.block = block_bytes();
+    return request;
+  }
+  [[nodiscard]] Range all_blocks() { return {0, memory().size() / block_bytes()}; }
   static std::size_t blocks_of(const Coding& coding) {
     return elements_of(coding.ranges) / coding.codec->traits().block_elements;
   }
@@ -184,19 +188,15 @@ class CodedTransfer::Requantised final : public Piece {
     }));
   }
 
-  [[nodiscard]] std::size_t owner_of(std::size_t at) const {
-    WorkRequest request;
-    request.count = blocks() * block_bytes();
-    request.block = block_bytes();
+  [[nodiscard]] std::uint32_t owner_of(std::size_t at) {
+    const WorkRequest request = shape();
     std::uint32_t node = 0;
-    while (node + 1 < work().place.nodes) {
+    for (; node + 1 < work().place.nodes; ++node) {
       const Range owned = request.owned_by(node, work().place.nodes);
       if (at < owned.first + owned.count) break;
-      ++node;
     }
     return node;
   }
-  [[nodiscard]] std::size_t blocks() const { return elements_of(ranges_) / block_elements(); }
 
   const Codec& codec_;
   const std::vector<Range>& ranges_;

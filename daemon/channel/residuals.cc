@@ -19,7 +19,7 @@ float* zeroed(std::size_t elements) {
 
 }  // namespace
 
-Residuals::Residuals(std::size_t elements) : elements_(elements), values_(zeroed(elements)) {}
+Residuals::Residuals(std::size_t elements) : values_(zeroed(elements)) {}
 
 Residuals::Use Residuals::use(std::size_t first, std::size_t count) {
   const link::Range wanted{first, count};

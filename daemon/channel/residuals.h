@@ -45,13 +45,10 @@ class Residuals {
   // Elements from `first` on, within the slot. A thread has one use at a time.
   [[nodiscard]] Use use(std::size_t first, std::size_t count);
 
-  [[nodiscard]] std::size_t elements() const { return elements_; }
-
  private:
   struct Freed {
     void operator()(float* memory) const { std::free(memory); }
   };
-  const std::size_t elements_;
   const std::unique_ptr<float[], Freed> values_;
   std::mutex mutex_;
   std::condition_variable freed_;

@@ -32,7 +32,6 @@ class CodingMap {
                                                           std::uint64_t generation) const;
   // Of a slot, without padding: what is encoded.
   [[nodiscard]] std::uint64_t coded_bytes() const { return coded_bytes_; }
-  [[nodiscard]] const compress::Codec* codec() const { return codec_.get(); }
 
  private:
   struct Extent {
