@@ -9,18 +9,33 @@ namespace deft::link {
 namespace {
 
 constexpr std::array kBackends = {
-    Backend{"gloo", Place::kNics, true, "host memory, any NIC with an IP address", false, true},
-    Backend{"ps", Place::kServers, true, "parameter servers: deftd server"},
+    Backend{.name = "gloo",
+            .place = Place::kNics,
+            .built = true,
+            .summary = "host memory, any NIC with an IP address",
+            .composes = true},
+    Backend{.name = "ps", .place = Place::kServers, .built = true, .summary = "parameter servers: deftd server"},
 #ifdef DEFT_MPI_MISSING
-    Backend{"mpi", Place::kNicOrNone, false, DEFT_MPI_MISSING},
+    Backend{.name = "mpi", .place = Place::kNicOrNone, .built = false, .summary = DEFT_MPI_MISSING, .composes = true},
 #else
-    Backend{"mpi", Place::kNicOrNone, true, "host memory, Open MPI and what it knows: TCP, InfiniBand, ...", false,
-            true},
+    Backend{.name = "mpi",
+            .place = Place::kNicOrNone,
+            .built = true,
+            .summary = "host memory, Open MPI and what it knows: TCP, InfiniBand, ...",
+            .composes = true},
 #endif
-    Backend{"nccl", Place::kNicsTogether, nccl_backend::kBuilt, nccl_backend::kSummary, true, false, true},
-    Backend{"tcp", Place::kNics, true,
-            "TCP between the workers themselves; to test in-process links without a GPU and to compare with", true,
-            true},
+    Backend{.name = "nccl",
+            .place = Place::kNicsTogether,
+            .built = nccl_backend::kBuilt,
+            .summary = nccl_backend::kSummary,
+            .runs_in_worker = true,
+            .takes_device_memory = true},
+    Backend{.name = "tcp",
+            .place = Place::kNics,
+            .built = true,
+            .summary = "TCP between the workers themselves; to test in-process links without a GPU and to compare with",
+            .runs_in_worker = true,
+            .composes = true},
 };
 
 std::string names(bool built_only) {

@@ -9,6 +9,7 @@
 #include <random>
 #include <thread>
 
+#include "core/link/backends.h"
 #include "core/reduce/reduce.h"
 #include "tests/link/backends.h"
 
@@ -259,6 +260,15 @@ TEST_P(AllReduce, TheOwnersStageStandsForTheAddition) {
     // Every element once, or once on each node if all is sent whole.
     EXPECT_TRUE(staged == (native ? 0 : count) || (count == 1000 && staged == 3 * count)) << staged;
   }
+}
+
+TEST_P(AllReduce, TheTableOfBackendsSaysWhetherALinkComposes) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t, Link& link) {
+    const std::string backend = link.name().substr(0, link.name().find(':'));
+    const auto* const row = find_backend(backend);
+    ASSERT_NE(row, nullptr) << link.name();
+    EXPECT_EQ(link.composes(), row->composes) << link.name();
+  });
 }
 
 // Blocks of 260 bytes: a count, and 256 numbers. Only whole blocks can be added.
