@@ -40,7 +40,7 @@ enum class Audience : std::uint8_t { kDaemon = 1, kWorker = 2, kLauncher = 4, kA
 // Whose choice an option is, and who must agree on it.
 enum class Scope : std::uint8_t {
   kProcess,  // one daemon, worker or launcher chooses it for itself
-  kJob,      // a job chooses it: a worker sends its value to the daemon, where it wins over the daemon's own value
+  kJob,      // a job chooses it: a worker sends its value to the daemon, and that value wins over the daemon's own
   kAgreed,   // as kJob, and all nodes must have the same value: the leader refuses a node with another one
 };
 

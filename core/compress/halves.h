@@ -11,7 +11,7 @@ struct BFloat16Format {
   static constexpr std::size_t kValueBytes = 2;
   static constexpr std::size_t bytes(std::uint32_t /*level*/) { return 2 * kBlock; }
 
-  // A finite value stays finite: what is too large for the format becomes its largest number.
+  // A finite value stays finite: a value that is too large for the format becomes its largest number.
   static bool encode(const BlockKey& /*key*/, const float* __restrict values, std::size_t /*count*/,
                      std::byte* __restrict out) {
     for (std::size_t i = 0; i < kBlock; ++i) {

@@ -54,7 +54,7 @@ struct IntegerFormat {
   }
 };
 
-// Three levels: 0 for what is small, else the mean magnitude of what is not. The threshold, 0.7 of the mean magnitude, is
+// Three levels: 0 for a small value, else the mean magnitude of the large values. The threshold, 0.7 of the mean magnitude, is
 // near the best one for many distributions (Li et al., Ternary Weight Networks, 2016). Codes: 0, 1 and 3 for minus.
 struct Int2Format {
   static constexpr std::size_t kValueBytes = 0;

@@ -51,7 +51,7 @@ struct BlockKernels {
                           std::byte* out) = nullptr;
 };
 
-// A value among those that may be sent: the larger magnitude first, then the smaller index.
+// Orders the values that may be sent: the larger magnitude first, then the smaller index.
 constexpr std::uint64_t large_key(std::uint32_t magnitude_bits, std::uint32_t index) {
   return (std::uint64_t{magnitude_bits} << 32) | ~index;
 }

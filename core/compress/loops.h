@@ -135,7 +135,7 @@ std::size_t sum_block(const BlockKey& key, const std::byte* const* inputs, std::
   return input_count;
 }
 
-// sums - decoded, and 0 for what is not finite.
+// sums - decoded, and 0 if a value is not finite.
 template <typename Format>
 void leave_out_of_sum(const BlockKey& key, const float* __restrict sums, const std::byte* code,
                       float* __restrict left_out, std::size_t count) {

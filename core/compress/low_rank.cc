@@ -81,7 +81,7 @@ void orthogonalise(std::span<float> factor, std::size_t rank) {
         add_scaled(column, basis, -dot(column, basis, rows), rows);
       }
     const float length = std::sqrt(dot(column, column, rows));
-    // What is left of a dependent column is rounding, which must not become a direction.
+    // The rest of a dependent column is rounding, which must not become a direction.
     const bool dependent = length <= before * 1e-5F || length < 1e-18F;
     const float inverse = dependent ? 0.0F : 1 / length;
     for (std::size_t row = 0; row < rows; ++row) column[row] *= inverse;

@@ -1,4 +1,4 @@
-// Random numbers that depend on what they are for, not on what was drawn before: a replay and another cut draw the same.
+// Random numbers that depend on their place and not on earlier draws. So a replay and another cut draw the same numbers.
 #pragma once
 
 #include <cstdint>

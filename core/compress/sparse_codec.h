@@ -1,7 +1,7 @@
 // topk and dgc: few values of the largest magnitude, exactly; the residual keeps all others.
 //
 // topk (Aji and Heafield, 2017): ratio=0.01 of the values. dgc (Lin et al., 2018): a momentum for each value, which is added
-// to the residual; what is sent leaves both (momentum=0.9, ratio=0.001). During `warmup` generations it sends more: 1/4 of
+// to the residual; values that are sent leave both (momentum=0.9, ratio=0.001). During `warmup` generations it sends more: 1/4 of
 // the values, then 1/16, and so on, down to the ratio. Without encode_with_momentum dgc is topk. The paper's clipping of
 // gradients needs the norm of all of them, and is the trainer's.
 #pragma once

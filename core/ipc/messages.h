@@ -124,7 +124,7 @@ struct Declared {
 
 struct StagingBuffer {  // for STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STAGING_BUFFER, which gives the buffer back
   MessageHeader header;
-  std::uint32_t buffer = 0;  // a number that the worker chooses; none of its operations has the same
+  std::uint32_t buffer = 0;  // the worker chooses it; no operation of the worker has the same number
   std::uint32_t unused = 0;
   std::uint64_t bytes = 0;
 };

@@ -1,4 +1,4 @@
-// The history of a run as plain data: what was computed, sent and updated, and when. A simulation gives a Timeline. In a file
+// The history of a run as plain data: each computation, transfer and update, with its times. A simulation gives a Timeline. In a file
 // (`deft simulate --events`) each entry is an Event, which has names instead of numbers, and is written as a line of JSON.
 //
 //   for (const Event& event : events_of(timeline, "fifo", bucket_names, link_names)) out << event_line(event) << '\n';

@@ -13,7 +13,7 @@
 // bucket waits for two parts at most. A part goes to the link that is free first, unless the whole rest would finish earlier
 // on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/buckets.h).
 //
-// Pure and not thread-safe, as the schedulers are. The times are those that the driver passes, in microseconds.
+// Pure and not thread-safe, as the schedulers are. The driver passes all times, in microseconds.
 #pragma once
 
 #include <cstdint>

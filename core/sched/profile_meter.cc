@@ -112,7 +112,7 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   const double forward_us = usual([](const Step& step) { return step.forward_us; });
   const double stages_us = forward_us + backward_us;
   const double whole_us = usual([](const Step& step) { return step.whole_us; });
-  // Complete steps may have been disturbed: their parts have the shares that they have, of what is usual for longer.
+  // A disturbance may have lengthened complete steps. So only the shares of their parts count, of the usual time of a whole step.
   double scale = whole_.ended() == 0 ? 1 : std::min(1.0, whole_.usual_us() / std::max(1.0, whole_us));
   scale = std::max(scale, slowest_us_ / std::max(1.0, whole_us));
   model::Profile profile;
