@@ -22,6 +22,7 @@ inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
 
 Result<int> run_status(Arguments arguments);
+Result<int> run_set(Arguments arguments);
 Result<int> run_doctor(Arguments arguments);
 Result<int> run_check_build(Arguments arguments);
 Result<int> run_keygen(Arguments arguments);

@@ -1,5 +1,6 @@
 #include "tools/daemon_status.h"
 
+#include <algorithm>
 #include <cstdio>
 #include <vector>
 
@@ -165,6 +166,26 @@ std::string merging_text(const json& job) {
   return out;
 }
 
+// What the policy of the job was, is, and why: the newest changes, with the simulated times of the best candidates.
+std::string policies_text(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  constexpr std::size_t kCandidatesShown = 4;
+  std::string out;
+  for (const auto& change : list(*leader, "policies")) {
+    out += "    group " + cell(change, "group") + ", from step " + cell(change, "from_step") + ": policy " +
+           cell(change, "policy") + "\n        because " + cell(change, "reason") + "\n";
+    const json forecasts = list(change, "simulated");
+    for (std::size_t i = 0; i < std::min(forecasts.size(), kCandidatesShown); ++i) {
+      char text[96];
+      std::snprintf(text, sizeof text, " %.2f ms", number(forecasts[i], "step_us") / 1e3);
+      out += (i == 0 ? "        simulated: " : ", ") + cell(forecasts[i], "policy") + text;
+    }
+    if (!forecasts.empty()) out += "\n";
+  }
+  return out;
+}
+
 std::string describe_job(const json& job) {
   const std::string codec = job.value("compression", "none");
   const std::string compression = codec == "none" ? "" : ", compression " + codec;
@@ -172,7 +193,7 @@ std::string describe_job(const json& job) {
                     compression + ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " +
                     cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") + "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
-         merging_text(job);
+         merging_text(job) + policies_text(job);
   for (const auto& stall : list(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

@@ -24,6 +24,7 @@ Result<int> simulate(Arguments arguments) { return run_simulate(arguments); }
 
 constexpr std::array kCommands = {
     Command{"status", "[--json] [--socket PATH]", "what this node's daemon does: jobs, workers, links", run_status},
+    Command{"set", "policy=NAME JOB", "another policy for a running job; on the node of rank 0", run_set},
     Command{"doctor", "[--json] [any option]", "checks this machine and says what to mend", run_doctor},
     Command{"probe", "[--json] [any option]", "latency and throughput of every link between all nodes", run_probe},
     Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},

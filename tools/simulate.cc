@@ -9,6 +9,7 @@
 #include "core/model/link_costs.h"
 #include "core/papers/policies.h"
 #include "core/partition/rebucket.h"
+#include "core/select/simulating_selector.h"
 #include "tools/simulate_options.h"
 #include "tools/simulate_output.h"
 #include "tools/simulate_svg.h"
@@ -60,6 +61,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   setup.credit_bytes = options.credit_bytes;
   setup.limits = options.limits;
   setup.limits.set_slots(options.slots);
+  setup.selector = select::make_selector(select::When::kAtOnce, !options.priority_channel.empty());
   const auto begin = std::chrono::steady_clock::now();
   const auto scheduler = papers::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error().in(policy));

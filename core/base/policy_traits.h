@@ -21,6 +21,7 @@ enum class PolicyId : std::uint8_t {
   kUsByte,
   kKnapsackPaper,
   kKnapsack,
+  kAuto,
 };
 
 // How a policy cuts gradients into buckets if no option says otherwise.
@@ -56,8 +57,12 @@ inline constexpr std::array kPolicyTraits = {
     PolicyTraits{.id = PolicyId::kUsByte, .name = "usbyte", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
     PolicyTraits{.id = PolicyId::kKnapsackPaper, .name = "knapsack-paper", .bucketing = OwnBucketing::kUniform, .delays_updates = true, .simulator_only = true},
     PolicyTraits{.id = PolicyId::kKnapsack, .name = "knapsack", .bucketing = OwnBucketing::kByTensor, .delays_updates = true, .overlaps_forward = true},
+    PolicyTraits{.id = PolicyId::kAuto, .name = "auto", .bucketing = OwnBucketing::kByTensor, .overlaps_forward = true},
 };
 // clang-format on
+
+// Whether every update of the policy is that of plain data-parallel training: all gradients of a step, before the next forward.
+constexpr bool is_exact(const PolicyTraits& traits) { return !traits.delays_updates && !traits.simulator_only; }
 
 // The row of the policy called `name`; nullptr if there is none.
 constexpr const PolicyTraits* find_policy(std::string_view name) {

@@ -22,6 +22,8 @@
 //   STATISTICS                            ->    statistics of the gradients of a step, for the preserver
 //   STATUS                                ->  (also without HELLO: `deft status`)
 //                                         <- TEXT... (JSON in pieces, the last one with `last`)
+//   SET_POLICY                            ->  (without HELLO: `deft set`)
+//                                         <- TEXT, or ERROR if the job goes on as it was
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
 //                                         <- ERROR at any time: the job failed; every later call fails with its text
 #pragma once
@@ -59,6 +61,7 @@ enum class MessageKind : std::uint32_t {
   kStoreGet = 16,
   kStoreValue = 17,
   kStatistics = 18,
+  kSetPolicy = 19,
 };
 
 // Every message begins with this. If a message carries texts, they follow its fixed part, up to `bytes`.
@@ -173,6 +176,10 @@ struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
   std::uint32_t error_kind = 0;  // deft::ErrorKind
   std::uint32_t unused = 0;
   std::uint64_t operation = 0;  // 0: the job failed; else only this operation or STAGING_BUFFER failed
+};
+
+struct SetPolicy {  // followed by: job, policy, each as 0-terminated text
+  MessageHeader header;
 };
 
 struct Text {  // followed by a piece of text

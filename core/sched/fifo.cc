@@ -1,11 +1,14 @@
-// WFBP: buckets go in the order in which backward makes them ready.
+// WFBP: buckets go in the order in which backward makes them ready. With Setup::fused_bytes neighbours go as one launch.
 #include <algorithm>
 
 #include "core/sched/policies.h"
 #include "core/sched/queue_scheduler.h"
+#include "core/sched/run_scheduler.h"
 
 namespace deft::sched {
 namespace {
+
+constexpr std::uint64_t kFirstRunBytes = 1 << 20;  // small, so that the link begins early, as DDP's
 
 class Fifo final : public QueueScheduler {
  public:
@@ -21,6 +24,9 @@ class Fifo final : public QueueScheduler {
 
 }  // namespace
 
-Result<std::unique_ptr<Scheduler>> make_fifo(const Setup& setup) { return std::make_unique<Fifo>(setup); }
+Result<std::unique_ptr<Scheduler>> make_fifo(const Setup& setup) {
+  if (setup.fused_bytes == 0) return std::make_unique<Fifo>(setup);
+  return std::make_unique<RunScheduler>(setup, runs_of_bytes(setup.buckets, kFirstRunBytes, setup.fused_bytes));
+}
 
 }  // namespace deft::sched

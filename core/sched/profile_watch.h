@@ -73,6 +73,11 @@ class ProfileWatch {
   // The decision holds from `step` on.
   void resume_after(std::uint64_t step) { trigger_.resume_after(step); }
   void link_lost(std::size_t link);
+  // The next profile counts as the first.
+  void forget() {
+    decided_for_.reset();
+    trigger_.hurry();
+  }
 
   // The profile without the links that are lost.
   [[nodiscard]] model::Profile remaining(const model::Profile& profile) const;

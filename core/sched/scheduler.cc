@@ -24,11 +24,19 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
     case PolicyId::kUsByte: return make_usbyte(setup);
     case PolicyId::kKnapsackPaper: return fail(ErrorKind::kInvalid, "only the simulator runs policy knapsack-paper");
     case PolicyId::kKnapsack: return make_knapsack(setup);
+    case PolicyId::kAuto: return make_switching(setup);
   }
   return fail(ErrorKind::kInternal, "a policy of the table has no scheduler");
 }
 
 }  // namespace
+
+Result<void> Scheduler::change_policy(const std::string& name) {
+  return fail(
+      ErrorKind::kInvalid,
+      "the policy of this job cannot change to '" + name + "' while it runs, because its updates may be delayed",
+      "start the job with DEFT_POLICY=" + name);
+}
 
 Result<void> check_setup(const Setup& setup) {
   if (setup.buckets.empty()) return fail(ErrorKind::kInvalid, "there are no buckets to schedule");

@@ -32,9 +32,11 @@
 #include "core/model/update_schedule.h"
 #include "core/plan/convergence_guard.h"
 #include "core/plan/limits.h"
+#include "core/sched/policy_change.h"
 
 namespace deft::sched {
 
+using model::LaunchPart;
 using model::Stage;
 
 // One part of one bucket on one link: bytes [offset, offset + bytes) of the bucket. If the policy merges buckets, the bytes may
@@ -47,6 +49,9 @@ struct Launch {
   std::uint64_t generation = 0;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;
+  // Links that know priorities send a lower one first, 0 before all others (core/link/work_request.h).
+  std::uint32_t priority = 0;
+  LaunchPart part = LaunchPart::kWhole;  // the gradients are complete after a whole launch, or after the all-gather
 };
 
 // The update of a bucket by one generation. It is applied before the forward of `apply_step`, and after the launches of the
@@ -76,6 +81,8 @@ struct BucketFusion {
   std::string reason;
 };
 
+class PolicySelector;
+
 // Everything that a scheduler must know when it is made.
 struct Setup {
   std::string policy = "fifo";
@@ -83,10 +90,12 @@ struct Setup {
   std::vector<model::LinkModel> links;
   std::uint64_t partition_bytes = 1 << 20;    // the largest launch of the policies that cut equal parts
   std::uint64_t credit_bytes = 4 << 20;       // bytescheduler: the most bytes in flight on each link
+  std::uint64_t fused_bytes = 0;              // fifo: neighbours go as one launch, up to so many bytes
   bool reports_updates = true;                // false: take_updates gives none, because workers date updates themselves
   plan::Limits limits;                        // knapsack: the limits of its plans
   std::optional<model::UpdateCycles> pinned;  // knapsack: the cycles to follow from step 1 on, instead of its own plans
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are
+  std::shared_ptr<PolicySelector> selector;       // auto: compares policies; nullptr: it stays as it begins
 };
 
 class Scheduler {
@@ -141,6 +150,11 @@ class Scheduler {
 
   // A change of the buckets that the policy merges. It is given once and is for people alone; the launches say everything.
   virtual std::optional<BucketFusion> take_fusion() { return std::nullopt; }
+
+  // The user wants another policy from the next step on. kInvalid, with what to do, if the job cannot change to it.
+  virtual Result<void> change_policy(const std::string& name);
+  // A change of the policy, or a decision to keep it. It is given once and is for people alone.
+  virtual std::optional<PolicyChange> take_policy_change() { return std::nullopt; }
 };
 
 // kInvalid if a bucket or link of `setup` is impossible; the error names the first one.
@@ -148,5 +162,8 @@ Result<void> check_setup(const Setup& setup);
 
 // A scheduler for `setup.policy`. kInvalid for an unknown policy or an impossible setup; the error names it.
 Result<std::unique_ptr<Scheduler>> make_scheduler(const Setup& setup);
+
+// The same for an exact policy (is_exact in policy_traits.h), and it can change to another exact policy while it runs.
+Result<std::unique_ptr<Scheduler>> make_switching(const Setup& setup);
 
 }  // namespace deft::sched

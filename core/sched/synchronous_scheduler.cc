@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <tuple>
 
+#include "core/base/policy_traits.h"
 #include "core/model/buckets.h"
 
 namespace deft::sched {
@@ -31,8 +32,14 @@ void SynchronousScheduler::insert(const ReadyTask& ready) {
   queue_.insert(place, ready);
 }
 
+bool SynchronousScheduler::is_urgent_first(std::string_view policy) {
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits != nullptr && traits->urgent_first;
+}
+
 void SynchronousScheduler::send(Launch& launch, TimeUs now_us) {
   launch.id = launches_++;
+  if (urgent_first_) launch.priority = bucket(launch.bucket).forward_position;
   board_.launch(launch, now_us);
 }
 

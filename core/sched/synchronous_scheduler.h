@@ -42,14 +42,17 @@ class SynchronousScheduler : public Scheduler {
 
  protected:
   SynchronousScheduler(const Setup& setup, SizeLimit window)
-      : board_(setup.links, window), buckets_(setup.buckets), reports_updates_(setup.reports_updates) {}
+      : board_(setup.links, window),
+        buckets_(setup.buckets),
+        reports_updates_(setup.reports_updates),
+        urgent_first_(is_urgent_first(setup.policy)) {}
 
   // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
                std::uint64_t part_bytes = kNoLimit);
   // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
-  // Gives the launch its number and books it.
+  // Gives the launch its number and its priority, and books it.
   void send(Launch& launch, TimeUs now_us);
 
   [[nodiscard]] const model::Bucket& bucket(model::BucketIndex index) const { return buckets_.at(index); }
@@ -58,6 +61,7 @@ class SynchronousScheduler : public Scheduler {
   std::deque<ReadyTask> queue_;
 
  private:
+  [[nodiscard]] static bool is_urgent_first(std::string_view policy);
   void insert(const ReadyTask& ready);
   void update(model::BucketIndex index, std::uint64_t step) {
     if (reports_updates_) updates_.push_back({index, step, step, step, step + 1});
@@ -65,6 +69,7 @@ class SynchronousScheduler : public Scheduler {
 
   std::vector<model::Bucket> buckets_;
   bool reports_updates_;
+  bool urgent_first_;
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };

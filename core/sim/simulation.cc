@@ -176,10 +176,19 @@ class Simulation {
     if (compute.is_running() || compute.step() == options_.steps) return;
     if (compute.stage() == Stage::kForward) {
       const std::uint32_t bucket = compute.bucket();
-      if (!gate_.may_begin(node, mirrored(bucket), compute.step(), nodes_[kLeader].step())) return;
+      if (!may_forward(node, bucket, compute.step())) return;
       if (node == kLeader) recorder_.applied(bucket, gate_.book().apply(mirrored(bucket), compute.step()));
     }
     events_.add(compute.start(now_us_), QueuedEvent::Kind::kComputeDone, node);
+  }
+
+  // Workers that do not overlap forward wait for all buckets before the first one.
+  bool may_forward(std::uint32_t node, std::uint32_t bucket, std::uint64_t step) {
+    const bool waits_for_all = bucket == 0 && !options_.overlaps_forward;
+    const auto last = waits_for_all ? static_cast<std::uint32_t>(profile_.buckets.size()) : bucket + 1;
+    for (std::uint32_t needed = bucket; needed < last; ++needed)
+      if (!gate_.may_begin(node, mirrored(needed), step, nodes_[kLeader].step())) return false;
+    return true;
   }
 
   void compute_done(std::uint32_t node) {

@@ -47,6 +47,7 @@ struct Options {
     std::uint64_t step = 0;  // the link is lost when the leader begins this step
     model::LinkIndex link = 0;
   };
+  bool overlaps_forward = true;   // false: a step's forward begins when all updates that are due before it are complete
   std::vector<Loss> losses = {};  // never all links; earlier launches of a lost link still end
 };
 

@@ -67,6 +67,7 @@ struct SubCommTask {
   std::uint32_t group = 0;
   model::BucketIndex bucket = 0;
   std::uint64_t generation = 0, offset = 0, bytes = 0;
+  std::uint32_t priority = 0;                   // see link::WorkRequest
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
   std::optional<Transfer> replay;               // set if it is done here: what a replay runs, without buffers
 };

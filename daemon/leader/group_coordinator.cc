@@ -3,17 +3,19 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <cmath>
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
+#include "core/select/simulating_selector.h"
 
 namespace deft::daemon {
 namespace {
 
-constexpr std::size_t kPlansShown = 8;
+constexpr std::size_t kShown = 8;  // plans, and changes of the policy
 
 nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change) {
   const model::Plan& plan = change.plan;
@@ -111,7 +113,9 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = preserver_ = make_preserver(setup.limits);
-  auto scheduler = sched::make_scheduler(setup);
+  const bool is_switchable = is_exact(*find_policy(settings_.policy));
+  if (is_switchable) setup.selector = make_selector(links);
+  auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   scheduler_ = sched::measured(std::move(*scheduler), setup);
   schedules_.resize(agreement.buckets.size());
@@ -120,6 +124,13 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   LOG(INFO) << "[" << id_.job << "] group '" << first.name << "': " << first.tensors.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
   return agreement;
+}
+
+// Simulates policies, for `auto`. Small launches overtake others on gloo's links.
+std::shared_ptr<sched::PolicySelector> GroupCoordinator::make_selector(const LinkFailover& links) {
+  bool all_gloo = true;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all_gloo &= links.cost(link).name.starts_with("gloo");
+  return select::make_selector(select::When::kInBackground, all_gloo);
 }
 
 plan::Limits GroupCoordinator::limits() const {
@@ -173,6 +184,7 @@ void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientSta
 
 std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   note_fusion();
+  note_policies();
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
   model::follow(schedules_, change->step, model::cycles_of(change->plan));
@@ -181,7 +193,7 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
     plans_.back()["judgement"] = to_json(*change->decision);
     plans_.back()["judgement"]["statistics"] = preserver_->statistics();
   }
-  if (plans_.size() > kPlansShown) plans_.erase(plans_.begin());
+  if (plans_.size() > kShown) plans_.erase(plans_.begin());
   LOG(INFO) << "[" << id_.job << "] plan " << epoch_ << " from step " << change->step << " on, because of "
             << change->reason << ": " << plans_.back().dump();
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
@@ -201,6 +213,24 @@ void GroupCoordinator::note_fusion() {
             << merging_["groups"].get<std::string>();
 }
 
+void GroupCoordinator::note_policies() {
+  while (const auto change = scheduler_->take_policy_change()) {
+    nlohmann::json simulated = nlohmann::json::array();
+    for (const auto& forecast : change->forecasts)
+      simulated.push_back({{"policy", to_text(forecast.choice)}, {"step_us", std::llround(forecast.step_us)}});
+    policies_.push_back({{"group", id_.group},
+                         {"from_step", change->step},
+                         {"policy", to_text(change->choice)},
+                         {"reason", change->reason},
+                         {"simulated", simulated}});
+    if (change->before_us) policies_.back()["before_us"] = std::llround(*change->before_us);
+    if (change->after_us) policies_.back()["after_us"] = std::llround(*change->after_us);
+    if (policies_.size() > kShown) policies_.erase(policies_.begin());
+    LOG(INFO) << "[" << id_.job << "] policy " << to_text(change->choice) << " from step " << change->step
+              << " on, because " << change->reason << ": " << policies_.back().dump();
+  }
+}
+
 std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& links, TimeUs now_us) {
   const auto launches = scheduler_->take_launches(now_us);
   if (launches.empty()) return std::nullopt;
@@ -210,17 +240,18 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
     outstanding_.emplace(links.order(launch.link, launch.bytes), launch);
     const model::UpdateWindow when = schedules_[launch.bucket].at(launch.generation);
     order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
-                              when.last_step, when.cycle_step});
+                              when.last_step, when.cycle_step, launch.priority, launch.part});
   }
   return order;
 }
 
-void GroupCoordinator::add_status(nlohmann::json& plans, nlohmann::json& merging, nlohmann::json& preserver) const {
-  for (const auto& plan : plans_) plans.push_back(plan);
-  if (!merging_.is_null()) merging.push_back(merging_);
+void GroupCoordinator::add_status(nlohmann::json& leader) const {
+  for (const auto& plan : plans_) leader["plans"].push_back(plan);
+  for (const auto& policy : policies_) leader["policies"].push_back(policy);
+  if (!merging_.is_null()) leader["merging"].push_back(merging_);
   if (!preserver_) return;
-  preserver.push_back(preserver_->status());
-  preserver.back()["group"] = id_.group;
+  leader["preserver"].push_back(preserver_->status());
+  leader["preserver"].back()["group"] = id_.group;
 }
 
 }  // namespace deft::daemon

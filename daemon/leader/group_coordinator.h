@@ -63,15 +63,17 @@ class GroupCoordinator {
   std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
 
   [[nodiscard]] std::size_t outstanding_launches() const { return outstanding_.size(); }
-  // Appends this group's newest plans, what it merges, and its preserver.
-  void add_status(nlohmann::json& plans, nlohmann::json& merging, nlohmann::json& preserver) const;
+  // Appends this group's newest plans, what it merges, its newest policies, and its preserver to the lists of these names.
+  void add_status(nlohmann::json& leader) const;
 
  private:
   [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
+  [[nodiscard]] static std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links);
   [[nodiscard]] plan::Limits limits() const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
   void note_fusion();
+  void note_policies();
 
   const Identity id_;
   const JobSettings& settings_;
@@ -83,6 +85,7 @@ class GroupCoordinator {
   std::uint64_t newest_ = 0;                            // generation of bucket 0 that was ready
   std::uint64_t epoch_ = 0;                             // plans so far
   nlohmann::json plans_ = nlohmann::json::array();      // the newest ones, for the status
+  nlohmann::json policies_ = nlohmann::json::array();   // likewise
   nlohmann::json merging_;                              // what is merged now, likewise; null: nothing was chosen yet
 };
 

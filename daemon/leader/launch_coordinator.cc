@@ -8,8 +8,9 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
       declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_, size_.nodes);
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
   if (!agreed) return tl::unexpected(agreed.error());
-  if (*agreed) to_all_(std::move(**agreed));
-  return {};
+  if (!*agreed) return {};
+  to_all_(std::move(**agreed));
+  return policy_ ? it->second.scheduler().change_policy(*policy_) : Result<void>();
 }
 
 void LaunchCoordinator::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
@@ -74,18 +75,28 @@ void LaunchCoordinator::link_lost(model::LinkIndex link) {
   }
 }
 
+// The groups of a job are alike, so what the first one accepts all accept.
+Result<void> LaunchCoordinator::set_policy(const std::string& name) {
+  bool any = false;
+  for (auto& [id, group] : groups_) {
+    if (!group.agreed()) continue;
+    if (auto ok = group.scheduler().change_policy(name); !ok) return ok;
+    any = true;
+  }
+  if (!any) return fail(ErrorKind::kUnavailable, "the job has declared no gradients yet", "try it again");
+  policy_ = name;
+  return {};
+}
+
 std::size_t LaunchCoordinator::buckets(std::uint32_t id) const {
   const auto group = groups_.find(id);
   return group == groups_.end() ? 0 : group->second.buckets();
 }
 
 void LaunchCoordinator::add_status(nlohmann::json& json) const {
-  nlohmann::json& plans = json["plans"];
-  nlohmann::json& merging = json["merging"];
-  nlohmann::json& preserver = json["preserver"];
   std::size_t outstanding = 0;
   for (const auto& [id, group] : groups_) {
-    group.add_status(plans, merging, preserver);
+    group.add_status(json);
     outstanding += group.outstanding_launches();
   }
   json["outstanding"] = outstanding;

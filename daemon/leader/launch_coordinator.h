@@ -13,6 +13,7 @@
 #include <functional>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
 #include "core/base/clock.h"
@@ -50,9 +51,11 @@ class LaunchCoordinator final : public SchedulerPort {
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);
   void link_lost(model::LinkIndex link);  // nothing more is sent there
+  // Another policy for all groups, also for those that are declared later. An error: nothing has changed.
+  Result<void> set_policy(const std::string& name);
 
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
-  // Adds "plans", "merging", "preserver" and "outstanding" (launches) to `json`.
+  // Adds "plans", "merging", "policies", "preserver" and "outstanding" (launches) to `json`.
   void add_status(nlohmann::json& json) const;
 
  private:
@@ -64,6 +67,7 @@ class LaunchCoordinator final : public SchedulerPort {
   LinkFailover& links_;
   const ToAll to_all_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
+  std::optional<std::string> policy_;  // that the user has set
   bool running_ = false;
 };
 

@@ -255,6 +255,11 @@ void Leader::fail_job(const Error& error) {
   if (launches_) launches_->stop();
 }
 
+Result<void> Leader::set_policy(const std::string& name) {
+  if (state_ == State::kRunning) return launches_->set_policy(name);
+  return fail(ErrorKind::kUnavailable, "job '" + id_.job + "' does not run", "wait until its workers have come");
+}
+
 nlohmann::json Leader::status() const {
   auto links = nlohmann::json::array(), nodes = nlohmann::json::array();
   for (std::uint32_t link = 0; links_ && link < links_->size(); ++link) {
@@ -277,6 +282,7 @@ nlohmann::json Leader::status() const {
                       {"launches", links_ ? links_->next_number() : 0},
                       {"plans", nlohmann::json::array()},
                       {"merging", nlohmann::json::array()},
+                      {"policies", nlohmann::json::array()},
                       {"preserver", nlohmann::json::array()},
                       {"outstanding", 0}};
   if (launches_) launches_->add_status(json);

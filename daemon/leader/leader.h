@@ -52,6 +52,9 @@ class Leader final {
   // A message from there is wrong, as `error` says: the job ends if it came from one of its nodes. False: nothing happened.
   bool refuse(const Peer& from, const Error& error);
 
+  // The user wants another policy. kInvalid: the job cannot change to it. kUnavailable: it has no gradients yet.
+  Result<void> set_policy(const std::string& name);
+
   // For the events of the own node. Null before all nodes have come; valid from then on as long as the leader.
   [[nodiscard]] SchedulerPort* scheduler() { return launches_ ? &*launches_ : nullptr; }
 

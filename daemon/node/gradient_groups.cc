@@ -4,7 +4,6 @@
 
 #include <algorithm>
 
-#include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/model/update_schedule.h"
 #include "daemon/leader/leader.h"
@@ -136,6 +135,8 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   Gradients* const gradients = agreed(launch.group);
   if (gradients == nullptr || launch.link >= links_)
     return fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link");
+  if (launch.part != model::LaunchPart::kWhole)
+    return fail(ErrorKind::kViolation, "the leader ordered half an all-reduce, which this node cannot do");
   if (auto ok = gradients->start(launch.bucket, launch.generation, {launch.last_step, launch.cycle_step}, launch.offset,
                                  launch.bytes, now_us);
       !ok)
@@ -147,6 +148,7 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.generation = launch.generation;
   task.offset = launch.offset;
   task.bytes = launch.bytes;
+  task.priority = launch.priority;
   return task;
 }
 
@@ -167,8 +169,7 @@ Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
-  const PolicyTraits* const traits = find_policy(members_.settings().policy);
-  if (traits != nullptr && traits->urgent_first) transfer.priority = bucket.forward_position;
+  transfer.priority = launch.priority;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   if (bucket.dtype == model::DType::kFloat32)
     transfer.codings = group.codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation);

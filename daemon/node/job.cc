@@ -131,6 +131,12 @@ void Job::begin() {
   }
 }
 
+Result<void> Job::set_policy(const std::string& name) {
+  if (line_.leader() != nullptr) return line_.leader()->set_policy(name);
+  return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
+                    "run deft set on the node of rank 0, at " + leader_name());
+}
+
 void Job::fail(const Error& error) {
   if (members_.state() == JobState::kEnded) return;
   if (line_.is_open()) line_.send(wire::Failure{error, false});

@@ -67,6 +67,9 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   // The daemon there speaks another version of the protocol, as `error` says: it cannot take part.
   void peer_mismatched(const Peer& from, const wire::Header& header, const Error& error);
 
+  // Another policy for the running job. kInvalid if this node does not lead the job, or if the job cannot change to it.
+  Result<void> set_policy(const std::string& name);
+
   void fail(const Error& error) override;
   void suspect(const Error& error) override;
   void end(const Error& error, bool clean) override;

@@ -19,13 +19,18 @@ JobTable::JobTable(JobContext context, std::uint64_t first_incarnation, std::fun
 
 JobTable::~JobTable() { context_.reactor.cancel(timer_); }
 
-Result<std::shared_ptr<Job>> JobTable::job_for(const WorkerPort& worker) {
-  const WorkerHello& attachment = worker.hello();
+// The job of this name of which no worker has left; null: none.
+std::shared_ptr<Job> JobTable::find(const std::string& name) const {
   const auto it = std::ranges::find_if(jobs_, [&](const auto& job) {
     const Membership& members = job->members();
-    return members.identity().name == attachment.job && members.state() != JobState::kEnded && members.left().empty();
+    return members.identity().name == name && members.state() != JobState::kEnded && members.left().empty();
   });
-  if (it != jobs_.end()) return *it;
+  return it == jobs_.end() ? nullptr : *it;
+}
+
+Result<std::shared_ptr<Job>> JobTable::job_for(const WorkerPort& worker) {
+  const WorkerHello& attachment = worker.hello();
+  if (auto job = find(attachment.job)) return job;
   auto settings = job_settings(context_.config, attachment.settings);
   if (!settings) return tl::unexpected(settings.error());
   LOG(INFO) << "[" << attachment.job << "] " << worker.describe() << " begins a job of " << attachment.world
@@ -56,6 +61,18 @@ void JobTable::peer_mismatched(const Peer& from, const wire::Received& received,
   const Jobs jobs = jobs_;
   for (const auto& job : jobs)
     run_for(job->port(), "a message of another version", [&] { job->peer_mismatched(from, received.header(), error); });
+}
+
+Result<void> JobTable::set_policy(uid_t user, const std::string& name, const std::string& policy) {
+  const auto job = find(name);
+  if (!job) return fail(ErrorKind::kInvalid, "no job '" + name + "' runs on this daemon", "deft status lists the jobs");
+  const uid_t owner = job->members().identity().uid;
+  if (user != 0 && user != owner)
+    return fail(ErrorKind::kInvalid, "job '" + name + "' belongs to the user with the id " + std::to_string(owner),
+                "run deft set as this user, or as root");
+  Result<void> set = fail(ErrorKind::kInternal, "the job could not take this policy");  // if it throws
+  run_for(job->port(), "deft set", [&] { set = job->set_policy(policy); });
+  return set;
 }
 
 void JobTable::fail_all(const Error& error) {

@@ -41,6 +41,8 @@ class JobTable {
   Delivery receive(const Peer& from, const wire::Received& received);
   // The daemon there speaks another version of the protocol: the jobs that it is to take part in hear of it.
   void peer_mismatched(const Peer& from, const wire::Received& received, const Error& error);
+  // A user may set the policy of an own job, and root that of all. kInvalid if there is no such job, or if it is another user's.
+  Result<void> set_policy(uid_t user, const std::string& job, const std::string& policy);
   void fail_all(const Error& error);
 
   [[nodiscard]] bool running() const { return !jobs_.empty(); }  // a job has not ended
@@ -51,6 +53,7 @@ class JobTable {
 
  private:
   using Jobs = std::list<std::shared_ptr<Job>>;
+  [[nodiscard]] std::shared_ptr<Job> find(const std::string& name) const;
   Result<std::shared_ptr<Job>> job_for(const WorkerPort& worker);
   void on_ended(const Job& job);
   void put_away();

@@ -29,6 +29,9 @@ class Server final : public SessionHandler {
 
   void session_attached(Session& session) override;
   std::string session_status() override;
+  Result<void> set_policy(uid_t user, const std::string& job, const std::string& policy) override {
+    return jobs_.set_policy(user, job, policy);
+  }
   void session_ended(Session& session, const Error& reason) override;
 
  private:

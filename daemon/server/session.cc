@@ -4,6 +4,7 @@
 
 #include <utility>
 
+#include "core/base/text.h"
 #include "core/ipc/wire.h"
 #include "daemon/server/hello.h"
 
@@ -77,6 +78,7 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
   switch (header->kind) {
     case ipc::MessageKind::kHello: return on_hello(packet);
     case ipc::MessageKind::kStatus: return send_status();
+    case ipc::MessageKind::kSetPolicy: return on_set_policy(packet);
     case ipc::MessageKind::kGoodbye: end({}, true); return {};
     default: break;
   }
@@ -144,6 +146,22 @@ void Session::send_store_value(std::uint32_t request, const std::string& key, st
   const std::string_view texts[] = {key};
   if (auto ok = channel_.send(ipc::encode(message, ipc::MessageKind::kStoreValue, texts, value)); !ok)
     close(ok.error().in(describe()));
+}
+
+// The kernel has told whose the client is.
+Result<void> Session::on_set_policy(const ipc::Packet& packet) {
+  if (attached_) return fail(ErrorKind::kViolation, "a worker wants another policy for a job");
+  const auto message = ipc::decode<ipc::SetPolicy>(packet.bytes, ipc::MessageKind::kSetPolicy, 2);
+  if (!message) return tl::unexpected(message.error());
+  if (auto ok = check_name(message->texts[0], ipc::kMaxJobNameBytes, "the job's name"); !ok) return ok;
+  if (auto ok = check_name(message->texts[1], ipc::kMaxJobNameBytes, "the policy"); !ok) return ok;
+  if (auto ok = handler_.set_policy(peer().uid, message->texts[0], message->texts[1]); !ok) {
+    send_error(ok.error(), 0);
+    return {};
+  }
+  ipc::Text done;
+  done.last = 1;
+  return channel_.send(ipc::encode(done, ipc::MessageKind::kText, {"from the next step on"}));
 }
 
 Result<void> Session::send_status() {

@@ -30,6 +30,8 @@ class SessionHandler {
   virtual ~SessionHandler() = default;
   virtual void session_attached(Session& session) = 0;  // HELLO came; gives it a job by serve(), or closes it
   virtual std::string session_status() = 0;             // JSON
+  // A client of this user wants another policy for a job. An error: the job goes on as it was.
+  virtual Result<void> set_policy(uid_t user, const std::string& job, const std::string& policy) = 0;
   // The session is over, which its job has heard; it is destroyed soon after.
   virtual void session_ended(Session& session, const Error& reason) = 0;
 };
@@ -63,6 +65,7 @@ class Session final : public WorkerPort, public CallbackOwner {
   Result<void> dispatch(const ipc::Packet& packet);
   Result<void> on_hello(const ipc::Packet& packet);
   Result<void> send_status();
+  Result<void> on_set_policy(const ipc::Packet& packet);
 
   Reactor& reactor_;
   MemoryBudget& budget_;

@@ -110,8 +110,12 @@ std::optional<NodeFacts::Group> NodeMessageReader::agreed(std::uint32_t id, cons
 // The bytes may run on over the buckets behind it, so the end of the slot is their limit here. That these buckets follow each
 // other in memory is checked where they are booked (Gradients::start).
 Launch NodeMessageReader::launch(const proto::Launch& from, const Field& at) {
-  const Launch to{from.link(),   from.group(), from.bucket(),    from.generation(),
-                  from.offset(), from.bytes(), from.last_step(), from.cycle_step()};
+  const Launch to{from.link(),      from.group(),
+                  from.bucket(),    from.generation(),
+                  from.offset(),    from.bytes(),
+                  from.last_step(), from.cycle_step(),
+                  from.priority(),  static_cast<model::LaunchPart>(from.part())};
+  checks_.at_most(from.part(), static_cast<std::uint32_t>(model::LaunchPart::kAllGather), {&at, "part"});
   link(to.link, {&at, "link"});
   const auto group = agreed(to.group, {&at, "group"});
   if (!group) return to;
@@ -122,6 +126,8 @@ Launch NodeMessageReader::launch(const proto::Launch& from, const Field& at) {
   checks_.require(to.bytes > 0, {&at, "bytes"}, "0");
   if (!checks_.failed()) checks_.at_most(to.bytes, group->slot_bytes - bucket.offset - to.offset, {&at, "bytes"});
   checks_.at_most(to.cycle_step, to.last_step, {&at, "cycle_step"});
+  checks_.require(to.priority == 0 || to.priority == bucket.forward_position, {&at, "priority"},
+                  "neither 0 nor the bucket's place in forward");
   return to;
 }
 

@@ -159,6 +159,8 @@ void put(const LaunchOrder& from, proto::ToNode& out) {
     to.set_bytes(launch.bytes);
     to.set_last_step(launch.last_step);
     to.set_cycle_step(launch.cycle_step);
+    to.set_priority(launch.priority);
+    to.set_part(static_cast<std::uint32_t>(launch.part));
   }
 }
 

@@ -40,7 +40,7 @@ class NodeOne final : public wire::NodeFacts {
 
  private:
   std::vector<model::Bucket> buckets_{{.name = "b0", .offset = 0, .bytes = 2048},
-                                      {.name = "b1", .offset = 2048, .bytes = 2048}};
+                                      {.name = "b1", .offset = 2048, .bytes = 2048, .forward_position = 6}};
 };
 
 }  // namespace deft::daemon::testing

@@ -170,18 +170,14 @@ TEST_F(Groups, WhatTheLeaderOrdersWronglyIsRefused) {
   EXPECT_FALSE(groups.order(launch(0, 4), 1, 100)) << "the same bytes twice";
 }
 
-TEST_F(Groups, FirstInForwardGoesFirstUnderThePoliciesThatSaySo) {
+TEST_F(Groups, ATransferHasThePriorityThatTheLeaderGaveItsLaunch) {
   agree();
-  const auto task = groups.order(launch(0, 256), 0, 100).value();
-  EXPECT_EQ(groups.transfer_of(task).priority, 0u) << "fifo keeps the leader's order";
-  JobSettings settings = fake_settings();
-  settings.policy = "p3";
-  Membership urgent({"job", 7, 4, 2, ""}, settings);
-  ASSERT_TRUE(urgent.attach(first) && urgent.attach(second));
-  GradientGroups others(urgent, leader, nullptr, 1);
-  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(others.declare(worker, declaration({64, 32})));
-  ASSERT_TRUE(others.agree(answer()));
-  EXPECT_EQ(others.transfer_of(others.order(launch(0, 256), 0, 100).value()).priority, 2u);
+  auto ordered = launch(0, 256);
+  EXPECT_EQ(groups.transfer_of(groups.order(ordered, 0, 100).value()).priority, 0u);
+  ordered.generation = 1;
+  ordered.last_step = 1;
+  ordered.priority = 2;
+  EXPECT_EQ(groups.transfer_of(groups.order(ordered, 1, 100).value()).priority, 2u);
 }
 
 TEST_F(Groups, OnlyRankZerosFlushesReachTheScheduler) {

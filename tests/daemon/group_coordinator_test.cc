@@ -135,10 +135,25 @@ TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
   EXPECT_EQ(plan->group, 3U);
   EXPECT_EQ(plan->epoch, 1U);
   EXPECT_FALSE(plan->reason.empty());
-  nlohmann::json plans = nlohmann::json::array(), merging = plans, preserver = plans;
-  world.group.add_status(plans, merging, preserver);
-  ASSERT_EQ(plans.size(), 1U);
-  EXPECT_EQ(plans[0]["from_step"], plan->activation_step);
+  nlohmann::json status;
+  world.group.add_status(status);
+  ASSERT_EQ(status["plans"].size(), 1U);
+  EXPECT_EQ(status["plans"][0]["from_step"], plan->activation_step);
+}
+
+TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {
+  Group world("fifo");
+  world.agree();
+  EXPECT_FALSE(world.group.scheduler().change_policy("knapsack"));
+  ASSERT_TRUE(world.group.scheduler().change_policy("p3"));
+  world.group.scheduler().stage_began(sched::Stage::kBackward, 4, 100, 0);
+  EXPECT_FALSE(world.group.take_plan());
+  nlohmann::json status;
+  world.group.add_status(status);
+  ASSERT_EQ(status["policies"].size(), 1U);
+  EXPECT_EQ(status["policies"][0]["policy"], "p3");
+  EXPECT_EQ(status["policies"][0]["from_step"], 4);
+  EXPECT_EQ(status["policies"][0]["reason"], "the user set it");
 }
 
 }  // namespace

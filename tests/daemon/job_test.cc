@@ -394,6 +394,20 @@ TEST(JobTable, ANameCanBeUsedAgainWhenItsJobIsEnding) {
   EXPECT_EQ(daemon.jobs.status().size(), 2u);
 }
 
+TEST(JobTable, OnlyTheOwnerAndRootSetAPolicyAndOnlyWhereTheJobIsLed) {
+  FakeDaemon daemon;
+  const uid_t owner = daemon.first.identity.uid;
+  const auto refusal = [&](uid_t user, const std::string& job) {
+    return daemon.jobs.set_policy(user, job, "p3").error().message();
+  };
+  daemon.bring_to(Stage::kRunning);
+  const std::string name = daemon.first.attached.job;
+  EXPECT_TRUE(says(refusal(owner, "another"), "no job 'another'"));
+  EXPECT_TRUE(says(refusal(owner + 1, name), "belongs to the user with the id " + std::to_string(owner)));
+  for (const uid_t user : {owner, uid_t{0}})
+    EXPECT_TRUE(says(refusal(user, name), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
+}
+
 TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kBusy);

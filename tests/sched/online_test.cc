@@ -117,8 +117,11 @@ class Play {
     if (setup_.policy != "knapsack") RC_ASSERT(!lost_.contains(launch.link));  // its plan ends later
     RC_ASSERT(launch.bytes > 0u);
     RC_ASSERT(launch.offset < setup_.buckets[launch.bucket].bytes);
-    if (setup_.policy != "mgwfbp") RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
+    if (setup_.policy != "mgwfbp" && setup_.policy != "auto")
+      RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
     check_pieces(launch);
+    const bool urgent_first = find_policy(setup_.policy)->urgent_first;
+    RC_ASSERT(launch.priority == (urgent_first ? setup_.buckets[launch.bucket].forward_position : 0));
     if (setup_.policy == "bytescheduler" || setup_.policy == "p3") RC_ASSERT(launch.bytes <= setup_.partition_bytes);
     if (setup_.policy == "bytescheduler") {
       std::uint64_t before = 0;

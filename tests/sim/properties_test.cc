@@ -10,6 +10,7 @@
 #include "core/model/buckets.h"
 #include "core/partition/rebucket.h"
 #include "core/sched/profile_meter.h"
+#include "core/select/simulating_selector.h"
 #include "tests/plan/random_profile.h"
 #include "tests/sim/run.h"
 
@@ -183,7 +184,7 @@ void judge_run(const model::Profile& profile, std::string_view policy, Options o
   if (!outcome) RC_FAIL(std::string(policy) + ": " + outcome.error().message());
   const Judge judge(profile, outcome->timeline);
   if (options.priority_links.empty() && options.contention == 0)
-    judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp");
+    judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp" || policy == "auto");
   judge.nothing_is_sent_before_it_is_ready();
   judge.every_byte_of_an_update_is_sent_once_before_it();
   judge.weights_never_change_between_forward_and_backward();
@@ -239,6 +240,7 @@ RC_GTEST_PROP(EveryPolicy, KeepsTheInvariantsWhileItMeasures, ()) {
   options.record = true;
   auto setup = setup_for(profile, policy);
   setup.limits = plan::training_limits();
+  setup.selector = select::make_selector(select::When::kAtOnce);
   const auto scheduler = sched::measured(sched::make_scheduler(setup).value(), setup);
   const auto outcome = simulate(*scheduler, profile, options);
   if (!outcome) RC_FAIL(outcome.error().message());

@@ -1,0 +1,41 @@
+// A change of the policy of a running job: what is chosen, and why. Plain data.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace deft::sched {
+
+// A policy that can be in force for some steps of a job.
+struct PolicyChoice {
+  std::string policy = "fifo";
+  std::uint64_t fused_bytes = 0;  // fifo: neighbours go as one transfer, up to so many bytes
+
+  bool operator==(const PolicyChoice&) const = default;
+};
+
+// "bytescheduler", or "fifo (25 MB)".
+inline std::string to_text(const PolicyChoice& choice) {
+  if (choice.fused_bytes == 0) return choice.policy;
+  return choice.policy + " (" + std::to_string(choice.fused_bytes >> 20) + " MB)";
+}
+
+// What the simulator says of a choice.
+struct PolicyForecast {
+  PolicyChoice choice;
+  double step_us = 0;
+};
+
+// From `step` on another policy is in force, or the policy in force was confirmed.
+struct PolicyChange {
+  std::uint64_t step = 0;
+  PolicyChoice choice;
+  std::string reason;
+  std::vector<PolicyForecast> forecasts = {};  // the best first; empty: nothing was simulated
+  std::optional<double> before_us = {};        // the measured time of a step under the policy before this one
+  std::optional<double> after_us = {};         // and under the policy that was tried
+};
+
+}  // namespace deft::sched

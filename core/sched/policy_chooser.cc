@@ -1,0 +1,174 @@
+#include "core/sched/policy_chooser.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <limits>
+
+#include "core/base/policy_traits.h"
+#include "core/sched/step_timer.h"
+
+namespace deft::sched {
+namespace {
+
+constexpr double kGain = 0.01;      // of a step: less is not worth a change
+constexpr double kForgotten = 0.9;  // what the waits of earlier steps count beside the newest step's
+constexpr std::uint64_t kDdpBytes = 25 << 20;
+constexpr std::uint64_t kSmallRunBytes = 2 << 20;  // what fifo's own buckets hold by default
+
+bool is_better(double us, double than_us) { return us < (1 - kGain) * than_us; }
+
+std::string in_ms(double us) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2f ms", us / 1000);
+  return text;
+}
+
+}  // namespace
+
+void PolicyStopwatch::restart(std::uint64_t step) {
+  steps_us_ = {};
+  counts_from_ = step + kSettle;
+  began_us_.reset();
+}
+
+void PolicyStopwatch::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  double& waited = stage == Stage::kForward ? waited_before_us_ : waited_in_forward_us_;
+  waited = kForgotten * waited + static_cast<double>(waited_us);
+  if (stage != Stage::kForward) return;
+  if (began_us_ && step == step_ + 1) steps_us_.add(static_cast<double>(now_us - *began_us_));
+  began_us_.reset();
+  step_ = step;
+  if (step >= counts_from_) began_us_ = now_us;
+}
+
+std::optional<double> PolicyStopwatch::usual_us() const {
+  if (steps_us_.size() < kLeast) return std::nullopt;
+  return lower_third({steps_us_.begin(), steps_us_.end()});
+}
+
+PolicyChooser::PolicyChooser(const Setup& setup, const PolicyChoice& start)
+    : setup_(setup), watch_(setup.links.size()), choice_(start) {}
+
+PolicyChoice PolicyChooser::first_choice() { return {"fifo", kDdpBytes}; }
+
+// Of two that are equal the first one wins: those with few launches come first.
+std::vector<PolicyChoice> PolicyChooser::candidates() {
+  std::vector<PolicyChoice> choices = {first_choice(), {"fifo", kSmallRunBytes}};
+  for (const PolicyTraits& traits : kPolicyTraits)
+    if (is_exact(traits) && traits.id != PolicyId::kAuto && traits.id != PolicyId::kFifo)
+      choices.push_back({std::string(traits.name), 0});
+  return choices;
+}
+
+void PolicyChooser::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  stopwatch_.stage_began(stage, step, now_us, waited_us);
+  if (stage != Stage::kForward || pinned_ || change_) return;
+  if (asked_ && forecasts_.empty()) {
+    auto answer = setup_.selector->take();
+    if (!answer) return;
+    forecasts_ = *std::move(answer);
+    refused_.clear();
+    if (forecasts_.empty()) return settle(step);
+  }
+  if (trial_) return end_trial();
+  if (!forecasts_.empty()) look_for_better(step);
+}
+
+const PolicyForecast* PolicyChooser::next_candidate() const {
+  if (refused_.size() >= kTries) return nullptr;
+  for (const PolicyForecast& forecast : forecasts_)
+    if (std::ranges::find(refused_, forecast.choice) == refused_.end() && forecast.choice != choice_)
+      return is_better(forecast.step_us, forecast_us(choice_)) ? &forecast : nullptr;
+  return nullptr;
+}
+
+double PolicyChooser::forecast_us(const PolicyChoice& choice) const {
+  const auto found = std::ranges::find(forecasts_, choice, &PolicyForecast::choice);
+  return found == forecasts_.end() ? std::numeric_limits<double>::infinity() : found->step_us;
+}
+
+void PolicyChooser::look_for_better(std::uint64_t step) {
+  const PolicyForecast* const next = next_candidate();
+  if (next == nullptr) return settle(step);
+  const auto before_us = stopwatch_.usual_us();
+  if (!before_us && step > 0) return;  // not measured yet; before the first step there is nothing to measure
+  const std::string reason = (refused_.empty() ? asked_.value_or("") + ": " : std::string()) +
+                             "the simulator expects " + in_ms(next->step_us) + " a step, and " +
+                             in_ms(forecast_us(choice_)) + " with " + to_text(choice_);
+  asked_.reset();
+  if (before_us) trial_ = Trial{choice_, *before_us};
+  decide(next->choice, reason);
+  change_->before_us = before_us;
+  if (!before_us) forecasts_.clear();  // nothing can be compared
+}
+
+// There is nothing more to try for these forecasts.
+void PolicyChooser::settle(std::uint64_t step) {
+  if (asked_) decide(choice_, *asked_ + ": the simulator expects no other policy to be more than 1 percent better");
+  if (!refused_.empty()) {
+    rests_until_ = step + rest_steps_;
+    rest_steps_ *= 2;
+  }
+  asked_.reset();
+  forecasts_.clear();
+}
+
+void PolicyChooser::end_trial() {
+  if (stopwatch_.steps() < kTrialSteps) return;
+  const double before_us = trial_->before_us, after_us = *stopwatch_.usual_us();
+  const bool better = is_better(after_us, before_us);
+  const std::string reason =
+      "a step takes " + in_ms(after_us) + ", and took " + in_ms(before_us) + " with " + to_text(trial_->before);
+  if (better) {
+    decide(choice_, "confirmed: " + reason);
+    forecasts_.clear();
+    rest_steps_ = kRestSteps;
+  } else {
+    refused_.push_back(choice_);
+    decide(trial_->before, to_text(choice_) + " was no better: " + reason);
+  }
+  change_->before_us = before_us;
+  change_->after_us = after_us;
+  trial_.reset();
+}
+
+void PolicyChooser::decide(const PolicyChoice& choice, std::string reason) {
+  choice_ = choice;
+  change_ = PolicyChange{.choice = choice, .reason = std::move(reason), .forecasts = forecasts_};
+}
+
+void PolicyChooser::in_force(const PolicyChoice& choice, std::uint64_t step) {
+  choice_ = choice;
+  stopwatch_.restart(step);
+}
+
+bool PolicyChooser::wants_profile(std::uint64_t step) const {
+  const bool is_busy = asked_ || trial_ || change_ || !forecasts_.empty();
+  return setup_.selector != nullptr && !pinned_ && !is_busy && step >= rests_until_ && watch_.is_due(step);
+}
+
+void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_t step) {
+  const auto reason = watch_.look(profile, step);
+  if (!reason) return;
+  watch_.decided(profile);
+  asked_ = reason->reason;
+  setup_.selector->ask({watch_.remaining(profile), setup_, candidates(), stopwatch_.overlaps_forward()});
+}
+
+void PolicyChooser::link_lost(model::LinkIndex link) {
+  watch_.link_lost(link);
+  rests_until_ = 0;
+  rest_steps_ = kRestSteps;
+}
+
+void PolicyChooser::pin(const std::optional<PolicyChoice>& choice) {
+  pinned_ = choice.has_value();
+  asked_.reset();
+  forecasts_.clear();
+  trial_.reset();
+  rests_until_ = 0;
+  if (!choice) return watch_.forget();
+  decide(*choice, "the user set it");
+}
+
+}  // namespace deft::sched

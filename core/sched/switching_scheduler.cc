@@ -1,0 +1,185 @@
+#include "core/sched/switching_scheduler.h"
+
+#include <algorithm>
+#include <numeric>
+
+#include "core/base/policy_traits.h"
+#include "core/sched/link_board.h"
+
+namespace deft::sched {
+namespace {
+
+std::uint64_t bytes_of_a_step(const std::vector<model::Bucket>& buckets) {
+  return std::accumulate(buckets.begin(), buckets.end(), std::uint64_t{0},
+                         [](std::uint64_t sum, const model::Bucket& bucket) { return sum + bucket.bytes; });
+}
+
+// The policy that the user names. `auto` has none: Deft chooses.
+std::optional<PolicyChoice> choice_of(const PolicyTraits& traits) {
+  if (traits.id == PolicyId::kAuto) return std::nullopt;
+  return PolicyChoice{std::string(traits.name), 0};
+}
+
+Result<const PolicyTraits*> exact_policy(const std::string& name) {
+  const PolicyTraits* const traits = find_policy(name);
+  if (traits == nullptr)
+    return fail(ErrorKind::kInvalid, "unknown policy '" + name + "'", "deft check-build lists them all");
+  if (traits->simulator_only)
+    return fail(ErrorKind::kInvalid, "only the simulator runs policy " + name, "deft simulate --policy " + name);
+  if (traits->delays_updates)
+    return fail(ErrorKind::kInvalid,
+                "a running job cannot change to policy " + name +
+                    ", because it delays updates: its workers need an arena with more slots",
+                "start the job with DEFT_POLICY=" + name);
+  return traits;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<SwitchingScheduler>> SwitchingScheduler::make(const Setup& setup) {
+  const auto traits = exact_policy(setup.policy);
+  if (!traits) return tl::unexpected(traits.error());
+  const auto choice = choice_of(**traits);
+  std::unique_ptr<SwitchingScheduler> made(
+      new SwitchingScheduler(setup, choice.value_or(PolicyChooser::first_choice())));
+  auto first = made->make_policy(made->eras_.back().choice);
+  if (!first) return tl::unexpected(first.error());
+  made->eras_.back().scheduler = *std::move(first);
+  return made;
+}
+
+SwitchingScheduler::SwitchingScheduler(const Setup& setup, const PolicyChoice& start)
+    : setup_(setup), lost_(setup.links.size()), chooser_(setup, start) {
+  if (setup.policy != "auto") chooser_.keep();
+  eras_.push_back({.number = eras_begun_++, .begins = 0, .choice = start, .scheduler = nullptr});
+}
+
+Result<std::unique_ptr<Scheduler>> SwitchingScheduler::make_policy(const PolicyChoice& choice) const {
+  Setup setup = setup_;
+  setup.policy = choice.policy;
+  setup.fused_bytes = choice.fused_bytes;
+  setup.selector = nullptr;
+  auto made = make_scheduler(setup);
+  if (!made) return made;
+  for (model::LinkIndex link = 0; link < lost_.size(); ++link)
+    if (lost_[link]) (*made)->link_lost(link);
+  return made;
+}
+
+SwitchingScheduler::Era& SwitchingScheduler::era_of(std::uint64_t step) {
+  return *std::ranges::find_if(eras_.rbegin(), eras_.rend(), [&](const Era& era) { return era.begins <= step; });
+}
+
+// The first event of a step's backward is the border between policies.
+void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
+  if (step < reached_) return;
+  reached_ = step + 1;
+  auto change = chooser_.take_change();
+  if (!change) return;
+  change->step = step;
+  if (change->choice != eras_.back().choice) begin_era(change->choice, step, now_us);
+  changes_.push_back(*std::move(change));
+}
+
+void SwitchingScheduler::begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us) {
+  auto policy = make_policy(choice);
+  if (!policy) return chooser_.in_force(eras_.back().choice, step);
+  if (profile_ && (*policy)->wants_profile(step)) (*policy)->profile_measured(*profile_, step, now_us);
+  eras_.push_back({.number = eras_begun_++, .begins = step, .choice = choice, .scheduler = *std::move(policy)});
+  chooser_.in_force(choice, step);
+  drop_finished_eras();
+}
+
+// An era has ended when all bytes of its steps are reduced.
+void SwitchingScheduler::drop_finished_eras() {
+  const std::uint64_t step_bytes = bytes_of_a_step(setup_.buckets);
+  for (auto era = eras_.begin(); std::next(era) != eras_.end();) {
+    const std::uint64_t steps = std::next(era)->begins - era->begins;
+    era = era->reduced_bytes == steps * step_bytes ? eras_.erase(era) : std::next(era);
+  }
+}
+
+void SwitchingScheduler::stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) {
+  chooser_.stage_began(stage, step, now_us, waited_us);
+  if (stage == Stage::kBackward) backward_of(step, now_us);
+  current().stage_began(stage, step, now_us, waited_us);
+}
+
+void SwitchingScheduler::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
+  backward_of(step, now_us);
+  era_of(step).scheduler->bucket_ready(bucket, step, now_us);
+}
+
+std::vector<Launch> SwitchingScheduler::take_launches(TimeUs now_us) {
+  std::vector<Launch> all;
+  for (Era& era : eras_)
+    for (Launch launch : era.scheduler->take_launches(now_us)) {
+      in_flight_.emplace(launches_, InFlight{era.number, launch.id});
+      launch.id = launches_++;
+      all.push_back(launch);
+    }
+  return all;
+}
+
+void SwitchingScheduler::part_finished(const Launch& launch, TimeUs now_us) {
+  const auto found = in_flight_.extract(launch.id);
+  if (!found) return;
+  const auto era = std::ranges::find(eras_, found.mapped().era, &Era::number);
+  Launch own = launch;
+  own.id = found.mapped().id;
+  era->scheduler->part_finished(own, now_us);
+  if (launch.part != LaunchPart::kReduceScatter) era->reduced_bytes += launch.bytes;
+  drop_finished_eras();
+}
+
+std::vector<Update> SwitchingScheduler::take_updates() {
+  std::vector<Update> all;
+  for (Era& era : eras_) {
+    const auto updates = era.scheduler->take_updates();
+    all.insert(all.end(), updates.begin(), updates.end());
+  }
+  return all;
+}
+
+void SwitchingScheduler::link_measured(model::LinkIndex link, const model::LinkModel& measured) {
+  if (is_sane(measured)) setup_.links.at(link) = measured;
+  for (Era& era : eras_) era.scheduler->link_measured(link, measured);
+}
+
+void SwitchingScheduler::link_lost(model::LinkIndex link) {
+  lost_.at(link) = true;
+  chooser_.link_lost(link);
+  for (Era& era : eras_) era.scheduler->link_lost(link);
+}
+
+bool SwitchingScheduler::wants_profile(std::uint64_t step) const {
+  return chooser_.wants_profile(step) || current().wants_profile(step);
+}
+
+void SwitchingScheduler::profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs now_us) {
+  profile_ = profile;
+  if (current().wants_profile(step)) current().profile_measured(profile, step, now_us);
+  if (chooser_.wants_profile(step)) chooser_.profile_measured(profile, step);
+}
+
+Result<void> SwitchingScheduler::change_policy(const std::string& name) {
+  const auto traits = exact_policy(name);
+  if (!traits) return tl::unexpected(traits.error());
+  const auto choice = choice_of(**traits);
+  if (choice) {
+    if (auto possible = make_policy(*choice); !possible) return tl::unexpected(possible.error());
+  }
+  chooser_.pin(choice);
+  return {};
+}
+
+std::optional<PolicyChange> SwitchingScheduler::take_policy_change() {
+  if (changes_.empty()) return std::nullopt;
+  PolicyChange change = std::move(changes_.front());
+  changes_.pop_front();
+  return change;
+}
+
+Result<std::unique_ptr<Scheduler>> make_switching(const Setup& setup) { return SwitchingScheduler::make(setup); }
+
+}  // namespace deft::sched

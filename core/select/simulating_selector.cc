@@ -1,0 +1,142 @@
+#include "core/select/simulating_selector.h"
+
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <system_error>
+#include <thread>
+#include <utility>
+
+#include "core/sim/simulation.h"
+
+namespace deft::select {
+namespace {
+
+using sched::PolicyForecast;
+using sched::PolicyQuestion;
+
+constexpr std::uint64_t kSteps = 12, kWarmupSteps = 6;
+constexpr std::uint64_t kMostEvents = 2'000'000;  // some seconds
+constexpr int kNice = 10;
+
+// The best first. Ends early if `stopped` says so.
+template <typename Stopped>
+std::vector<PolicyForecast> compare(const PolicyQuestion& question, bool has_priority_channels,
+                                    const Stopped& stopped) {
+  std::vector<PolicyForecast> forecasts;
+  for (const auto& candidate : question.candidates) {
+    if (stopped()) return {};
+    if (auto made = forecast(question, candidate, has_priority_channels)) forecasts.push_back(*std::move(made));
+  }
+  std::ranges::stable_sort(forecasts, {}, &PolicyForecast::step_us);
+  return forecasts;
+}
+
+class ImmediateSelector final : public sched::PolicySelector {
+ public:
+  explicit ImmediateSelector(bool has_priority_channels) : has_priority_channels_(has_priority_channels) {}
+
+  void ask(PolicyQuestion question) override {
+    answer_ = compare(question, has_priority_channels_, [] { return false; });
+  }
+  std::optional<std::vector<PolicyForecast>> take() override { return std::exchange(answer_, std::nullopt); }
+
+ private:
+  const bool has_priority_channels_;
+  std::optional<std::vector<PolicyForecast>> answer_;
+};
+
+class BackgroundSelector final : public sched::PolicySelector {
+ public:
+  explicit BackgroundSelector(bool has_priority_channels) : has_priority_channels_(has_priority_channels) {}
+  ~BackgroundSelector() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ended_ = true;
+    }
+    wakes_.notify_one();
+    if (thread_.joinable()) thread_.join();
+  }
+  BackgroundSelector(const BackgroundSelector&) = delete;
+  BackgroundSelector& operator=(const BackgroundSelector&) = delete;
+
+  void ask(PolicyQuestion question) override {
+    const std::lock_guard lock(mutex_);
+    question_ = std::move(question);
+    answer_.reset();
+    wakes_.notify_one();
+    if (!thread_.joinable()) begin();
+  }
+  std::optional<std::vector<PolicyForecast>> take() override {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(answer_, std::nullopt);
+  }
+
+ private:
+  // Without a thread there is no forecast, and the job goes on as it is.
+  void begin() {
+    try {
+      thread_ = std::thread([this] { run(); });
+    } catch (const std::system_error&) {
+      answer_.emplace();
+    }
+  }
+
+  void run() {
+    setpriority(PRIO_PROCESS, 0, kNice);  // of this thread
+    std::unique_lock lock(mutex_);
+    while (true) {
+      wakes_.wait(lock, [this] { return ended_ || question_; });
+      if (ended_) return;
+      const PolicyQuestion question = *std::exchange(question_, std::nullopt);
+      lock.unlock();
+      auto answer = compare(question, has_priority_channels_, [this] {
+        const std::lock_guard again(mutex_);
+        return ended_ || question_;
+      });
+      lock.lock();
+      if (!question_) answer_ = std::move(answer);
+    }
+  }
+
+  const bool has_priority_channels_;
+  std::mutex mutex_;
+  std::condition_variable wakes_;
+  bool ended_ = false;
+  std::optional<PolicyQuestion> question_;
+  std::optional<std::vector<PolicyForecast>> answer_;
+  std::thread thread_;
+};
+
+}  // namespace
+
+Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::PolicyChoice& candidate,
+                                bool has_priority_channels) {
+  sched::Setup setup = question.setup;
+  setup.policy = candidate.policy;
+  setup.fused_bytes = candidate.fused_bytes;
+  setup.selector = nullptr;
+  setup.reports_updates = true;
+  setup.links.clear();
+  sim::Options options{.steps = kSteps, .warmup_steps = kWarmupSteps, .max_events = kMostEvents};
+  options.overlaps_forward = question.overlaps_forward;
+  for (model::LinkIndex link = 0; link < question.profile.links.size(); ++link) {
+    setup.links.push_back(question.profile.link_model(link));
+    if (has_priority_channels) options.priority_links.push_back(link);
+  }
+  const auto scheduler = sched::make_scheduler(setup);
+  if (!scheduler) return tl::unexpected(scheduler.error());
+  const auto outcome = sim::simulate(**scheduler, question.profile, options);
+  if (!outcome) return tl::unexpected(outcome.error());
+  return PolicyForecast{candidate, outcome->step_us};
+}
+
+std::shared_ptr<sched::PolicySelector> make_selector(When when, bool has_priority_channels) {
+  if (when == When::kAtOnce) return std::make_shared<ImmediateSelector>(has_priority_channels);
+  return std::make_shared<BackgroundSelector>(has_priority_channels);
+}
+
+}  // namespace deft::select

@@ -1,0 +1,28 @@
+// Compares policies by simulating them: what the policy `auto` chooses by.
+//
+//   setup.selector = select::make_selector(select::When::kInBackground);   // training: a thread of its own simulates
+//   setup.selector = select::make_selector(select::When::kAtOnce);         // simulations: deterministic
+//
+// Each candidate runs some steps in virtual time (core/sim) on the measured profile, without jitter.
+#pragma once
+
+#include <memory>
+#include <vector>
+
+#include "core/sched/policy_selector.h"
+
+namespace deft::select {
+
+enum class When {
+  kAtOnce,        // ask() simulates, and the next take() has the answer
+  kInBackground,  // a thread with a low priority simulates. The destructor waits until it has ended its candidate
+};
+
+// `has_priority_channels`: small launches overtake others on all links, as on gloo's.
+std::shared_ptr<sched::PolicySelector> make_selector(When when, bool has_priority_channels = false);
+
+// The forecast of one candidate. kInvalid if it cannot run with the question's setup, kExhausted if it needs too many events.
+Result<sched::PolicyForecast> forecast(const sched::PolicyQuestion& question, const sched::PolicyChoice& candidate,
+                                       bool has_priority_channels);
+
+}  // namespace deft::select

@@ -1,0 +1,311 @@
+// A change of policy between steps loses, doubles and delays nothing, whenever it comes. The chooser is told its forecasts here.
+#include "core/sched/switching_scheduler.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <deque>
+#include <map>
+#include <numeric>
+#include <set>
+
+#include "core/base/policy_traits.h"
+#include "core/sched/profile_meter.h"
+
+namespace deft::sched {
+namespace {
+
+using model::BucketIndex;
+
+class ToldSelector final : public PolicySelector {
+ public:
+  void ask(PolicyQuestion question) override {
+    ++asked;
+    last = std::move(question);
+    answer = told;
+  }
+  std::optional<std::vector<PolicyForecast>> take() override { return std::exchange(answer, std::nullopt); }
+
+  std::vector<PolicyForecast> told;
+  std::optional<std::vector<PolicyForecast>> answer;
+  std::optional<PolicyQuestion> last;
+  int asked = 0;
+};
+
+Setup setup_of(std::vector<std::uint64_t> sizes, std::size_t links) {
+  Setup setup;
+  setup.policy = "auto";
+  std::uint64_t offset = 0;
+  const auto count = static_cast<std::uint32_t>(sizes.size());
+  for (std::uint32_t i = 0; i < count; ++i) {
+    setup.buckets.push_back({"b", offset, sizes[i], model::DType::kFloat32, count - 1 - i, i, 1});
+    offset += sizes[i];
+  }
+  for (std::size_t link = 0; link < links; ++link) setup.links.push_back({"l", 10, 100});
+  setup.partition_bytes = 8192;
+  setup.credit_bytes = 16384;
+  return setup;
+}
+
+std::string any_exact_policy() {
+  std::vector<std::string> names;
+  for (const PolicyTraits& traits : kPolicyTraits)
+    if (is_exact(traits)) names.emplace_back(traits.name);
+  return *rc::gen::elementOf(names);
+}
+
+// Some parts of the newest step may still be in flight when the next one begins, as if forward did not need them.
+class Play {
+ public:
+  explicit Play(const Setup& setup) : setup_(setup), scheduler_(measured(make_switching(setup).value(), setup)) {}
+
+  Scheduler& scheduler() { return *scheduler_; }
+
+  void step(std::uint64_t step, std::size_t may_stay) {
+    now_ += 100;
+    scheduler_->stage_began(Stage::kForward, step, now_, 0);
+    collect();
+    now_ += 100;
+    scheduler_->stage_began(Stage::kBackward, step, now_, 0);
+    for (BucketIndex bucket = 0; bucket < setup_.buckets.size(); ++bucket) {
+      now_ += *rc::gen::inRange(0, 300);
+      if (!flight_.empty() && *rc::gen::arbitrary<bool>()) finish_one();
+      ready_.insert({bucket, step});
+      scheduler_->bucket_ready(bucket, step, now_);
+      collect();
+    }
+    while (flight_.size() > may_stay) finish_one();
+  }
+
+  void finish_all(std::uint64_t steps) {
+    while (!flight_.empty()) finish_one();
+    for (std::uint64_t step = 0; step < steps; ++step)
+      for (BucketIndex bucket = 0; bucket < setup_.buckets.size(); ++bucket) {
+        std::uint64_t at = 0;
+        for (const auto& [offset, bytes] : ranges_[{bucket, step}]) {
+          RC_ASSERT(offset == at);
+          at += bytes;
+        }
+        RC_ASSERT(at == setup_.buckets[bucket].bytes);
+      }
+    RC_ASSERT(updates_.size() == steps * setup_.buckets.size());
+  }
+
+  [[nodiscard]] bool overlapped() const { return overlapped_; }
+
+ private:
+  void finish_one() {
+    now_ += *rc::gen::inRange(0, 200);
+    const Launch done = flight_.front();
+    flight_.pop_front();
+    if (done.part != LaunchPart::kReduceScatter) book(done);
+    scheduler_->part_finished(done, now_);
+    collect();
+  }
+
+  void book(const Launch& launch) {
+    const auto bytes_of = [this](BucketIndex bucket) { return setup_.buckets[bucket].bytes; };
+    RC_ASSERT(model::for_each_piece(
+        {launch.bucket, launch.offset, launch.bytes}, setup_.buckets.size(), bytes_of,
+        [&](const model::BucketPiece& piece) {
+          return ranges_[{piece.bucket, launch.generation}].emplace(piece.offset, piece.bytes).second;
+        }));
+  }
+
+  void collect() {
+    for (const Launch& launch : scheduler_->take_launches(now_)) {
+      RC_ASSERT(launch.id == launches_++);
+      RC_ASSERT((ready_.contains({launch.bucket, launch.generation})));
+      if (!flight_.empty() && flight_.back().generation < launch.generation) overlapped_ = true;
+      flight_.push_back(launch);
+    }
+    for (const Update& update : scheduler_->take_updates())
+      RC_ASSERT(
+          (updates_.emplace(update.bucket, update.generation).second && update.apply_step == update.last_step + 1));
+  }
+
+  Setup setup_;
+  std::unique_ptr<Scheduler> scheduler_;
+  TimeUs now_ = 0;
+  std::deque<Launch> flight_;
+  std::uint64_t launches_ = 0;
+  std::set<std::pair<BucketIndex, std::uint64_t>> ready_;
+  std::map<std::pair<BucketIndex, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> ranges_;
+  std::set<std::pair<BucketIndex, std::uint64_t>> updates_;
+  bool overlapped_ = false;
+};
+
+RC_GTEST_PROP(Switching, SendsEveryByteOnceWheneverThePolicyChanges, ()) {
+  const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<std::uint64_t>>(
+      rc::gen::map(rc::gen::inRange<std::uint64_t>(1, 20'000), [](std::uint64_t n) { return 4 * n; })));
+  auto setup = setup_of(sizes, *rc::gen::inRange<std::size_t>(1, 4));
+  setup.policy = any_exact_policy();
+  Play play(setup);
+  const std::uint64_t steps = 12;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    if (*rc::gen::inRange(0, 2) == 0) RC_ASSERT(play.scheduler().change_policy(any_exact_policy()).has_value());
+    play.step(step, *rc::gen::inRange<std::size_t>(0, 3));
+  }
+  play.finish_all(steps);
+  RC_CLASSIFY(play.overlapped());
+}
+
+RC_GTEST_PROP(Switching, SendsEveryByteOnceWhileItChoosesByItself, ()) {
+  auto setup = setup_of({4096, 65536, 4, 20'000}, 2);
+  const auto selector = std::make_shared<ToldSelector>();
+  double us = 100;
+  for (const auto& choice : PolicyChooser::candidates())
+    selector->told.insert(selector->told.begin(), {choice, us *= 0.8});
+  setup.selector = selector;
+  Play play(setup);
+  const std::uint64_t steps = 60;
+  for (std::uint64_t step = 0; step < steps; ++step) {
+    if (step == 40) play.scheduler().link_lost(1);
+    play.step(step, 0);
+  }
+  play.finish_all(steps);
+  RC_ASSERT(selector->asked > 0);
+}
+
+TEST(Switching, RefusesWhatARunningJobCannotBecome) {
+  const auto made = make_switching(setup_of({4096}, 1)).value();
+  EXPECT_THAT(made->change_policy("knapsack").error().message(),
+              testing::AllOf(testing::HasSubstr("delays updates"), testing::HasSubstr("DEFT_POLICY=knapsack")));
+  EXPECT_THAT(made->change_policy("knapsack-paper").error().message(), testing::HasSubstr("only the simulator"));
+  EXPECT_THAT(made->change_policy("fife").error().message(), testing::HasSubstr("unknown policy 'fife'"));
+  EXPECT_FALSE(made->take_policy_change());
+  auto setup = setup_of({4096}, 1);
+  setup.policy = "knapsack";
+  EXPECT_THAT(make_scheduler(setup).value()->change_policy("fifo").error().message(),
+              testing::HasSubstr("its updates may be delayed"));
+}
+
+TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
+  const auto made = make_switching(setup_of({4096}, 1)).value();
+  made->stage_began(Stage::kForward, 0, 0, 0);
+  ASSERT_TRUE(made->change_policy("p3"));
+  EXPECT_FALSE(made->take_policy_change()) << "not before backward";
+  made->stage_began(Stage::kBackward, 0, 10, 0);
+  const auto change = made->take_policy_change();
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->step, 0u);
+  EXPECT_EQ(change->choice.policy, "p3");
+  EXPECT_EQ(change->reason, "the user set it");
+  made->bucket_ready(0, 0, 20);
+  EXPECT_EQ(made->take_launches(20).front().priority, 0u);
+}
+
+TEST(Switching, WithoutStagesTheFirstReadyBucketOfAStepIsTheBorder) {
+  const auto made = make_switching(setup_of({4096, 4096}, 1)).value();
+  made->bucket_ready(0, 0, 0);
+  ASSERT_TRUE(made->change_policy("bytescheduler"));
+  made->bucket_ready(1, 0, 0);
+  EXPECT_FALSE(made->take_policy_change());
+  made->bucket_ready(0, 1, 0);
+  EXPECT_EQ(made->take_policy_change()->step, 1u);
+}
+
+// A chooser that is told how long steps take under each policy.
+class Chooser : public testing::Test {
+ protected:
+  Chooser() {
+    sched::Setup setup = setup_of({4096, 4096}, 2);
+    setup.selector = selector;
+    selector->told = {{urgent, 5000}, {other, 6000}, {first, 9000}};
+    chooser.emplace(setup, first);
+    profile.buckets = {{"b1", 4096, 1000, 2000, {}}, {"b0", 4096, 1000, 2000, {}}};
+    profile.links = {{"l0", 10, {}, 100}, {"l1", 10, {}, 100}};
+  }
+
+  // Plays `count` steps, in which a step of the policy in force takes as long as `takes_us` says.
+  void play(std::uint64_t count) {
+    for (const std::uint64_t end = step + count; step < end; ++step) {
+      if (step >= 8 && chooser->wants_profile(step)) chooser->profile_measured(profile, step);
+      chooser->stage_began(Stage::kForward, step, now, waited_before);
+      chooser->stage_began(Stage::kBackward, step, now + 100, waited_in_forward);
+      if (auto change = chooser->take_change()) {
+        if (change->choice != in_force) chooser->in_force(in_force = change->choice, step);
+        changes.push_back(*std::move(change));
+      }
+      now += takes_us[in_force.policy];
+    }
+  }
+
+  const PolicyChoice first = PolicyChooser::first_choice(), urgent{"bytescheduler", 0}, other{"p3", 0};
+  std::shared_ptr<ToldSelector> selector = std::make_shared<ToldSelector>();
+  std::optional<PolicyChooser> chooser;
+  model::Profile profile;
+  std::map<std::string, TimeUs> takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 6000}};
+  PolicyChoice in_force = first;
+  std::vector<PolicyChange> changes;
+  std::uint64_t step = 0;
+  TimeUs now = 0;
+  TimeUs waited_before = 0, waited_in_forward = 500;
+};
+
+TEST_F(Chooser, KeepsWhatIsBetterThanBefore) {
+  play(100);
+  ASSERT_EQ(changes.size(), 2u);
+  EXPECT_EQ(changes[0].choice, urgent);
+  EXPECT_EQ(*changes[0].before_us, 9000);
+  EXPECT_EQ(changes[0].forecasts.size(), 3u);
+  EXPECT_EQ(changes[1].choice, urgent);
+  EXPECT_EQ(*changes[1].after_us, 5000);
+  EXPECT_EQ(selector->asked, 1);
+  EXPECT_TRUE(selector->last->overlaps_forward);
+}
+
+TEST_F(Chooser, GoesBackFromWhatIsNoBetterAndTriesTheNextBest) {
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 8950}, {"p3", 6000}};
+  play(100);
+  std::vector<PolicyChoice> choices;
+  for (const auto& change : changes) choices.push_back(change.choice);
+  EXPECT_EQ(choices, (std::vector{urgent, first, other, other}));
+  EXPECT_THAT(changes[1].reason, testing::HasSubstr("bytescheduler was no better"));
+}
+
+TEST_F(Chooser, RestsWhenNothingWasBetterAndEachTimeLonger) {
+  takes_us = {{"fifo", 9000}, {"bytescheduler", 9500}, {"p3", 9100}};
+  play(70);
+  EXPECT_EQ(in_force, first);
+  EXPECT_EQ(changes.size(), 4u);
+  profile.links[0].bytes_per_us = 50;  // worth another look, but not at once
+  const std::uint64_t settled = changes.back().step;
+  while (selector->asked < 2 && step < 500) play(1);
+  EXPECT_GE(step, settled + PolicyChooser::kRestSteps);
+  EXPECT_LT(step, 200u);
+}
+
+TEST_F(Chooser, LooksAgainWhenTheNetworkHasMovedAndStaysIfItWasRight) {
+  play(100);
+  play(60);
+  EXPECT_EQ(selector->asked, 1) << "nothing has moved";
+  profile.links[0].bytes_per_us = 50;
+  play(60);
+  EXPECT_EQ(selector->asked, 2);
+  EXPECT_EQ(changes.back().choice, urgent);
+  EXPECT_THAT(changes.back().reason, testing::HasSubstr("throughput"));
+}
+
+TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
+  chooser->pin(other);
+  play(60);
+  EXPECT_EQ(in_force, other);
+  EXPECT_EQ(selector->asked, 0);
+  chooser->pin({});
+  play(60);
+  EXPECT_EQ(selector->asked, 1);
+  EXPECT_EQ(in_force, urgent);
+}
+
+TEST_F(Chooser, SeesThatWorkersWaitBeforeForward) {
+  waited_before = 700;
+  waited_in_forward = 0;
+  play(20);
+  ASSERT_TRUE(selector->last);
+  EXPECT_FALSE(selector->last->overlaps_forward);
+}
+
+}  // namespace
+}  // namespace deft::sched
