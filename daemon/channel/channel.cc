@@ -33,13 +33,18 @@ link::WorkRequest plain_request(const Transfer& transfer, std::byte* data) {
 
 // The pipeline of each collective. An all-reduce sums the workers first, so one message a node crosses the network.
 std::span<const Channel::Stage> Channel::stages_of(ipc::Collective collective) {
-  static constexpr std::array<Stage, 6> kAllReduce = {&Channel::sum_workers,     &Channel::encode,
-                                                      &Channel::keep_for_replay, &Channel::submit,
-                                                      &Channel::decode,          &Channel::copy_to_workers};
-  static constexpr std::array<Stage, 4> kAllGather = {&Channel::gather_workers, &Channel::keep_for_replay,
-                                                      &Channel::submit, &Channel::copy_to_workers};
-  static constexpr std::array<Stage, 4> kBroadcast = {&Channel::choose_source, &Channel::keep_for_replay,
-                                                      &Channel::submit, &Channel::copy_to_workers};
+  using enum trace::TransferStage;
+  static constexpr Stage kKeep{&Channel::keep_for_replay}, kSubmit{&Channel::submit, kLink},
+      kCopyToWorkers{&Channel::copy_to_workers, kCopy};
+  static constexpr std::array<Stage, 6> kAllReduce = {{{&Channel::sum_workers, kSum},
+                                                       {&Channel::encode, kEncode},
+                                                       kKeep,
+                                                       kSubmit,
+                                                       {&Channel::decode, kDecode},
+                                                       kCopyToWorkers}};
+  static constexpr std::array<Stage, 4> kAllGather = {
+      {{&Channel::gather_workers, kSum}, kKeep, kSubmit, kCopyToWorkers}};
+  static constexpr std::array<Stage, 4> kBroadcast = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
   switch (collective) {
     case ipc::Collective::kAllReduce: return kAllReduce;
     case ipc::Collective::kAllGather: return kAllGather;
@@ -72,7 +77,9 @@ void Channel::poll() {
     return completion.id >= entry.first_request && completion.id < entry.first_request + entry.requests;
   });
   note(completion, *at);
-  if (++at->completed == at->requests) advance(at);
+  if (++at->completed < at->requests) return;
+  at->done.spans.back().end_us = MonotonicClock::now();
+  advance(at);
 }
 
 // A transfer of several requests took the time of all that did not overtake others.
@@ -88,9 +95,12 @@ void Channel::note(const link::Completion& completion, InFlight& entry) {
 void Channel::advance(const std::deque<InFlight>::iterator& at) {
   const auto stages = stages_of(at->transfer.collective);
   while (at->stage < stages.size()) {
-    const Stage stage = stages[at->stage++];
-    const bool on_link = stage == &Channel::submit && link_ != nullptr;
-    at->done.result = (this->*stage)(*at);
+    const Stage& stage = stages[at->stage++];
+    const bool on_link = stage.name == trace::TransferStage::kLink && link_ != nullptr;
+    const TimeUs began_us = MonotonicClock::now();
+    at->done.result = (this->*stage.run)(*at);
+    // The link's span ends with the completion.
+    if (stage.name != trace::TransferStage{}) at->done.spans.push_back({stage.name, began_us, MonotonicClock::now()});
     // A link that refuses a request goes on, unless it has one of this transfer already.
     const bool is_refused =
         !at->done.result && at->done.result.error().kind == ErrorKind::kInvalid && at->requests == 0;

@@ -56,7 +56,10 @@ class Channel {
     std::size_t stage = 0;  // the next one
     TimeUs began_us = 0;
   };
-  using Stage = Result<void> (Channel::*)(InFlight&);
+  struct Stage {
+    Result<void> (Channel::*run)(InFlight&);
+    trace::TransferStage name{};  // in traces; 0: too short to be shown
+  };
   [[nodiscard]] static std::span<const Stage> stages_of(ipc::Collective collective);
 
   // Stages.

@@ -14,6 +14,7 @@
 #include "core/model/buckets.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
+#include "core/trace/record.h"
 #include "daemon/channel/coding.h"
 
 namespace deft::daemon {
@@ -48,6 +49,13 @@ struct Transfer {
   std::shared_ptr<ReplayBuffer> replay_buffer;
 };
 
+// When a stage of a transfer began and ended.
+struct StageSpan {
+  trace::TransferStage stage{};
+  TimeUs begin_us = 0;
+  TimeUs end_us = 0;
+};
+
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
@@ -57,6 +65,7 @@ struct TransferDone {
   bool overlapped = false;     // it shared the link with another transfer
   std::size_t bytes = 0;       // of the data
   std::size_t wire_bytes = 0;  // that this node brought to the link, encoded
+  std::vector<StageSpan> spans = {};  // of its stages, in order
 };
 
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.

@@ -66,7 +66,8 @@ class Leader::Handler {
     if (const auto all = leader_.links_->progress(node_, progress, leader_.clock_.now_us())) leader_.to_all(*all);
   }
   void operator()(const wire::Heartbeat& heartbeat) {
-    if (!heartbeat.reply) reply(wire::Heartbeat{.reply = true});
+    if (heartbeat.reply) return;
+    reply(wire::Heartbeat{.reply = true, .sent_us = leader_.clock_.now_us(), .answered_us = heartbeat.sent_us});
   }
   void operator()(const wire::Failure& failure) {
     if (!failure.suspected) return leader_.fail_job(failure.error);

@@ -79,13 +79,13 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
   return {};
 }
 
-Result<void> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
+Result<const GradientGroups::GroupState*> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
   const auto it = groups_.find(agreed.group);
-  if (it == groups_.end() || !it->second.gradients || it->second.agreed) return {};
+  if (it == groups_.end() || !it->second.gradients || it->second.agreed) return nullptr;
   GroupState& group = it->second;
   auto buckets = buckets_of(agreed, *group.gradients);
   if (!buckets) return tl::unexpected(buckets.error());
-  if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return ok;
+  if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return tl::unexpected(ok.error());
   group.agreed = true;
   group.arenas.resize(members_.workers().size());
   for (std::size_t i = 0; i < group.arenas.size(); ++i) {
@@ -96,7 +96,7 @@ Result<void> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
     if (!arena) return tl::unexpected(arena.error().in("the arena of " + worker->describe()));
     group.arenas[i] = std::move(*arena);
   }
-  return {};
+  return &group;
 }
 
 Result<bool> GradientGroups::ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us) {

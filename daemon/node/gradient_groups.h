@@ -45,7 +45,8 @@ class GradientGroups final : public LaunchSource {
       : members_(members), leader_(leader), scheduler_(scheduler), links_(links) {}
 
   Result<void> declare(std::size_t worker, Declaration declaration);
-  Result<void> agree(const wire::DeclareAgreed& agreed);
+  // Gives the group; null: it is not declared here, or agreed already.
+  Result<const GroupState*> agree(const wire::DeclareAgreed& agreed);
   Result<bool> ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us);
   // A worker ends a generation before its plan does. Only the leader must know; nodes compare what their own workers say
   // with the leader's launches.

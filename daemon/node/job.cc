@@ -113,6 +113,7 @@ void Job::joined(wire::Joined message) {
 void Job::begin() {
   if (!members_.advance(JobState::kRunning)) return;
   joining_.finished();
+  if (auto ok = parts_->recorder.begin(); !ok) return fail(ok.error().in("trace on " + context_.host));
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
@@ -167,7 +168,7 @@ void Job::tick() {
 }
 
 void Job::watch_leader(TimeUs now_us) {
-  line_.send(wire::Heartbeat{});
+  line_.send(wire::Heartbeat{.sent_us = now_us});
   if (members_.has_left(0)) detector_->ended(0);
   const auto finding = detector_->check(now_us);
   if (!finding) return;

@@ -19,7 +19,8 @@ JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
       links(around.members, view, groups, collectives,
             around.links.drivers(around.reactor, around.members, view, store), *this),
       recovery(links, around.leader, around.members.identity().name, around.host),
-      watchdog(around.members, view, groups, collectives, around.leader) {}
+      watchdog(around.members, view, groups, collectives, around.leader),
+      recorder(around.members, view, around.host) {}
 
 JobParts::~JobParts() {
   store->cancel({ErrorKind::kLost, "the job has ended", "", {}});

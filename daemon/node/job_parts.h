@@ -11,6 +11,7 @@
 #include "daemon/node/collective_table.h"
 #include "daemon/node/gradient_groups.h"
 #include "daemon/node/job_control.h"
+#include "daemon/node/job_recorder.h"
 #include "daemon/node/link_choice.h"
 #include "daemon/node/link_recovery.h"
 #include "daemon/node/link_set.h"
@@ -40,6 +41,9 @@ class JobParts final : public LinkEvents {
   void links_open() override;
   void link_failed(std::size_t link, const Error& error) override;
   void progress_due() override;
+  void transferred(std::size_t link, const TransferDone& done) override {
+    recorder.transferred(link, done, clock.now_us());
+  }
   void failed(const Error& error) override { around_.control.fail(error); }
   void await_stopped_links();  // looks at links that the leader stopped until they have ended
 
@@ -57,6 +61,7 @@ class JobParts final : public LinkEvents {
   LinkSet links;
   LinkRecovery recovery;
   StallWatchdog watchdog;
+  JobRecorder recorder;
 };
 
 }  // namespace deft::daemon

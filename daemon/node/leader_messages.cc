@@ -11,7 +11,11 @@ void LeaderMessages::fail_unless(const Result<void>& ok) {
 void LeaderMessages::operator()(const wire::Begin& /*message*/) { control_.begin(); }
 
 void LeaderMessages::operator()(const wire::DeclareAgreed& message) {
-  if (runs()) fail_unless(parts_->groups.agree(message));
+  if (!runs()) return;
+  auto agreed = parts_->groups.agree(message);
+  if (!agreed) return fail_unless(tl::unexpected(agreed.error()));
+  if (*agreed != nullptr)
+    parts_->recorder.declared(message.group, (*agreed)->declared.front()->name, *(*agreed)->gradients);
 }
 
 void LeaderMessages::operator()(const wire::LaunchOrder& message) {
@@ -26,8 +30,9 @@ Result<void> LeaderMessages::launch(const wire::LaunchOrder& order) {
   std::uint64_t number = order.first;
   for (const auto& launch : order.launches) {
     if (auto ok = parts_->links.take_number(number); !ok) return ok;
-    auto task = parts_->groups.order(launch, number++, now_us);
+    auto task = parts_->groups.order(launch, number, now_us);
     if (!task) return tl::unexpected(task.error());
+    parts_->recorder.ordered(launch, number++, now_us);
     parts_->links.push(launch.link, std::move(*task));
   }
   return {};
@@ -69,7 +74,8 @@ void LeaderMessages::operator()(const wire::JobProgress& message) {
 }
 
 void LeaderMessages::operator()(const wire::Heartbeat& message) {
-  if (!message.reply) leader_.send(wire::Heartbeat{.reply = true});
+  if (!message.reply) return leader_.send(wire::Heartbeat{.reply = true});
+  if (parts_) parts_->recorder.clock_answered(message.answered_us, message.sent_us, parts_->clock.now_us());
 }
 
 void LeaderMessages::operator()(const wire::Stalled& message) {

@@ -106,7 +106,8 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   }
   pump(index);
   if (launch.replay) return;  // it was done here before the link was lost
-  if (auto ok = source.finish(launch, done); !ok) events_.failed(ok.error());
+  if (auto ok = source.finish(launch, done); !ok) return events_.failed(ok.error());
+  events_.transferred(index, done);
 }
 
 Result<void> LinkSet::answered(std::size_t worker, const shm::RanRecord& ran) {

@@ -35,14 +35,19 @@ void WorkerEvents::record(WorkerPort& worker, const shm::Record& record) {
 Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
   switch (record.kind()) {
     case shm::RecordKind::kReady: {
-      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), parts_->clock.now_us());
+      const TimeUs now_us = parts_->clock.now_us();
+      const auto ready = parts_->groups.ready(worker, record.as<shm::ReadyRecord>(), now_us);
       if (!ready) return tl::unexpected(ready.error());
+      parts_->recorder.gradients_ready(worker, record.as<shm::ReadyRecord>(), now_us);
       if (*ready) parts_->links.pump();
       return {};
     }
-    case shm::RecordKind::kStage:
-      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), parts_->clock.now_us());
+    case shm::RecordKind::kStage: {
+      const TimeUs now_us = parts_->clock.now_us();
+      parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), now_us);
+      parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), now_us);
       return {};
+    }
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
     default: return fail(ErrorKind::kViolation, "a record of an unknown kind");

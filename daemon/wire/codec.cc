@@ -88,7 +88,11 @@ std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std:
   return {from.begin(), from.end()};
 }
 
-Heartbeat read(const proto::Heartbeat& from) { return {from.reply()}; }
+Heartbeat read(const proto::Heartbeat& from) {
+  constexpr std::uint64_t kLatestUs = std::uint64_t{1} << 53U;  // 285 years: no clock shows more
+  const auto time_us = [](std::uint64_t us) { return us <= kLatestUs ? static_cast<TimeUs>(us) : 0; };
+  return {from.reply(), time_us(from.sent_us()), time_us(from.answered_us())};
+}
 
 Stalled read(const proto::Stalled& from, const Field& at, Checks& checks) {
   constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;

@@ -214,7 +214,10 @@ void put(const JobProgress& from, proto::ToNode& out) {
 template <typename To>
 
 void put(const Heartbeat& from, To& out) {
-  out.mutable_heartbeat()->set_reply(from.reply);
+  proto::Heartbeat& heartbeat = *out.mutable_heartbeat();
+  heartbeat.set_reply(from.reply);
+  heartbeat.set_sent_us(static_cast<std::uint64_t>(from.sent_us));
+  heartbeat.set_answered_us(static_cast<std::uint64_t>(from.answered_us));
 }
 
 template <typename To>

@@ -17,6 +17,7 @@
 #include <variant>
 #include <vector>
 
+#include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/ipc/messages.h"
 #include "core/model/buckets.h"
@@ -37,7 +38,9 @@ struct LinkAddress {
 
 // --- Both ways ---
 struct Heartbeat {
-  bool reply = false;  // false: the receiver answers it
+  bool reply = false;      // false: the receiver answers it
+  TimeUs sent_us = 0;      // by the sender's clock; 0: not told
+  TimeUs answered_us = 0;  // of a reply: sent_us of the heartbeat that it answers. Only traces use these times
 };
 
 struct Failure {

@@ -142,7 +142,9 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
         running->leader.receive("c", std::move(message));
         EXPECT_FALSE(running->leader.status().dump().empty());
       });
-  const std::set<std::string> free{"join.refusal",
+  const std::set<std::string> free{"heartbeat.sent_us",
+                                   "heartbeat.answered_us",
+                                   "join.refusal",
                                    "join.refusal.suspected",
                                    "link_failed.cause.suspected",
                                    "declare.tensors.forward_position",
@@ -165,7 +167,8 @@ TEST(Codec, EveryFieldOfEveryMessageToANodeIsChecked) {
   const auto fields = spoil_each<wire::ToNode>(
       testing::messages_to_node(), [&](const wire::Received& received) { return received.to_node(node); },
       proto::ToNode::descriptor(), [](const wire::ToNode&) {});
-  const std::set<std::string> free{"declare_agreed.hash",       "launch_order.launches.generation",
+  const std::set<std::string> free{"heartbeat.sent_us",         "heartbeat.answered_us",
+                                   "declare_agreed.hash",       "launch_order.launches.generation",
                                    "plan_order.plan.epoch",     "plan_order.plan.activation_step",
                                    "plan_order.reason",         "heartbeat.reply",
                                    "failure.suspected",         "stalled.step",

@@ -38,10 +38,12 @@ struct FakeEvents final : LinkEvents {
   void links_open() override { ++open; }
   void link_failed(std::size_t link, const Error& error) override { failures.emplace_back(link, error); }
   void progress_due() override { ++due; }
+  void transferred(std::size_t link, const TransferDone& done) override { done_launches.emplace_back(link, done.token); }
   void failed(const Error& error) override { errors.push_back(error); }
   int open = 0, due = 0;
   std::vector<std::pair<std::size_t, Error>> failures;
   std::vector<Error> errors;
+  std::vector<std::pair<std::size_t, std::uint64_t>> done_launches;
 };
 
 struct Links : testing::Test, FakeNode {
@@ -151,6 +153,7 @@ TEST_F(Links, ADoneLaunchIsFinishedOnceAtItsSource) {
   drivers.drivers[0]->done(0);
   EXPECT_EQ(gradients.finished, (std::vector<std::uint64_t>{0}));
   EXPECT_EQ(collectives.finished, (std::vector<std::uint64_t>{1}));
+  EXPECT_EQ(events.done_launches, (std::vector<std::pair<std::size_t, std::uint64_t>>{{0, 1}, {0, 0}}));
   EXPECT_TRUE(links.idle());
   const auto status = links.status();
   EXPECT_EQ(status[0]["parts"], 2);

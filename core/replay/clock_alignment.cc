@@ -1,0 +1,144 @@
+#include "core/replay/clock_alignment.h"
+
+#include <Clp_C_Interface.h>
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+namespace deft::replay {
+namespace {
+
+constexpr double kMostDrift = 1e-3;        // far above that of any quartz
+constexpr std::size_t kMostSamples = 512;  // the quickest of as many periods
+constexpr double kUsPerSecond = 1e6;  // the drift is solved in microseconds a second, so that numbers are of one size
+
+// A sample relative to the origin and to the first guess of the offset.
+struct Bounds {
+  double at_s = 0;        // of the question, in seconds
+  double answered_s = 0;  // likewise
+  double least_us = 0;    // offset + drift * answered_s is at least this ...
+  double most_us = 0;     // ... and offset + drift * at_s is at most this
+};
+
+TimeUs round_trip(const ClockSample& sample) { return sample.answered_us - sample.asked_us; }
+
+bool is_sane(const ClockSample& sample) { return sample.asked_us >= 0 && round_trip(sample) >= 0; }
+
+// The quickest sample of each of kMostSamples periods: slow ones bound nothing that quick ones do not.
+std::vector<ClockSample> quickest(std::span<const ClockSample> samples) {
+  std::vector<ClockSample> sane;
+  std::ranges::copy_if(samples, std::back_inserter(sane), is_sane);
+  std::ranges::sort(sane, {}, &ClockSample::asked_us);
+  if (sane.size() <= kMostSamples) return sane;
+  std::vector<ClockSample> chosen;
+  for (std::size_t i = 0; i < kMostSamples; ++i) {
+    const auto begin = sane.begin() + static_cast<std::ptrdiff_t>(i * sane.size() / kMostSamples);
+    const auto end = sane.begin() + static_cast<std::ptrdiff_t>((i + 1) * sane.size() / kMostSamples);
+    chosen.push_back(*std::min_element(
+        begin, end, [](const ClockSample& a, const ClockSample& b) { return round_trip(a) < round_trip(b); }));
+  }
+  return chosen;
+}
+
+// Columns: the offset's correction, the drift, the distance from all bounds. Rows: two a sample.
+class Line {
+ public:
+  explicit Line(std::span<const Bounds> bounds);
+
+  struct Solution {
+    double correction_us = 0, drift_us_per_s = 0, distance_us = 0;
+  };
+  // The line that maximises the three columns' sum with these weights; nothing if no line obeys all bounds.
+  std::optional<Solution> maximise(std::array<double, 3> weights);
+
+ private:
+  struct Deleted {
+    void operator()(Clp_Simplex* model) const { Clp_deleteModel(model); }
+  };
+  std::unique_ptr<Clp_Simplex, Deleted> model_{Clp_newModel()};
+};
+
+Line::Line(std::span<const Bounds> bounds) {
+  constexpr double kInfinity = std::numeric_limits<double>::max();
+  const std::size_t rows = 2 * bounds.size();
+  std::vector<int> begins = {0, static_cast<int>(rows), static_cast<int>(2 * rows), static_cast<int>(3 * rows)};
+  std::vector<int> index;
+  std::vector<double> value, low(rows, -kInfinity), high(rows, kInfinity);
+  for (int column = 0; column < 3; ++column)
+    for (std::size_t i = 0; i < bounds.size(); ++i) {
+      const std::array<double, 3> least = {1, bounds[i].answered_s, -1}, most = {1, bounds[i].at_s, 1};
+      index.insert(index.end(), {static_cast<int>(2 * i), static_cast<int>(2 * i + 1)});
+      value.insert(value.end(), {least[static_cast<std::size_t>(column)], most[static_cast<std::size_t>(column)]});
+    }
+  for (std::size_t i = 0; i < bounds.size(); ++i) low[2 * i] = bounds[i].least_us, high[2 * i + 1] = bounds[i].most_us;
+  const std::array<double, 3> column_low = {-kInfinity, -kMostDrift * kUsPerSecond, 0};
+  const std::array<double, 3> column_high = {kInfinity, kMostDrift * kUsPerSecond, kInfinity};
+  const std::array<double, 3> objective = {0, 0, 1};
+  Clp_setLogLevel(model_.get(), 0);
+  Clp_loadProblem(model_.get(), 3, static_cast<int>(rows), begins.data(), index.data(), value.data(), column_low.data(),
+                  column_high.data(), objective.data(), low.data(), high.data());
+  Clp_setOptimizationDirection(model_.get(), -1);
+}
+
+std::optional<Line::Solution> Line::maximise(std::array<double, 3> weights) {
+  Clp_chgObjCoefficients(model_.get(), weights.data());
+  Clp_primal(model_.get(), 0);
+  if (Clp_status(model_.get()) != 0) return std::nullopt;
+  const double* const columns = Clp_primalColumnSolution(model_.get());
+  return Solution{columns[0], columns[1], columns[2]};
+}
+
+std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origin_us, TimeUs offset_us) {
+  std::vector<Bounds> bounds;
+  for (const ClockSample& sample : samples)
+    bounds.push_back({static_cast<double>(sample.asked_us - origin_us) / kUsPerSecond,
+                      static_cast<double>(sample.answered_us - origin_us) / kUsPerSecond,
+                      static_cast<double>(sample.leader_us - sample.answered_us - offset_us),
+                      static_cast<double>(sample.leader_us - sample.asked_us - offset_us)});
+  return bounds;
+}
+
+// Of samples that contradict each other the slowest goes first: it says least.
+void drop_slowest(std::vector<ClockSample>& samples) {
+  samples.erase(std::ranges::max_element(samples, {}, round_trip));
+}
+
+}  // namespace
+
+TimeUs ClockMap::to_leader(TimeUs node_us) const {
+  const double since_us = static_cast<double>(node_us - origin_us);
+  return node_us + offset_us + std::llround(correction_us + drift * since_us);
+}
+
+Result<ClockMap> align(std::span<const ClockSample> all) {
+  std::vector<ClockSample> samples = quickest(all);
+  while (!samples.empty()) {
+    const ClockSample best = *std::ranges::min_element(samples, {}, round_trip);
+    ClockMap map;
+    map.origin_us = best.asked_us + round_trip(best) / 2;
+    map.offset_us = best.leader_us - map.origin_us;
+    map.samples = samples.size();
+    const auto bounds = bounds_of(samples, map.origin_us, map.offset_us);
+    Line line(bounds);
+    const auto middle = line.maximise({0, 0, 1});
+    if (!middle) {
+      drop_slowest(samples);
+      continue;
+    }
+    map.correction_us = middle->correction_us;
+    map.drift = middle->drift_us_per_s / kUsPerSecond;
+    const auto most = line.maximise({1, 0, 0}), least = line.maximise({-1, 0, 0});
+    map.error_us =
+        most && least ? (most->correction_us - least->correction_us) / 2 : static_cast<double>(round_trip(best)) / 2;
+    return map;
+  }
+  return fail(ErrorKind::kInvalid, "there is no sample of the leader's clock",
+              "trace for longer than a heartbeat (a twelfth of DEFT_TIMEOUT)");
+}
+
+}  // namespace deft::replay

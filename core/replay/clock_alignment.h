@@ -1,0 +1,44 @@
+// Maps a node's clock to the leader's clock, from questions and answers that were exchanged while a job ran.
+//
+//   auto map = align(samples);                 // of one node
+//   map->to_leader(record.begin_us());         // microseconds of the leader's clock
+//   map->error_us                              // the true time may differ by so much
+//
+// Each sample bounds the difference of the clocks: the leader's clock was read after the question left, and before the answer
+// came. Clocks also drift, by up to 100 ppm or so. So the map is a line, and the bounds are linear in its offset and its drift.
+// The alignment is the line that keeps the largest distance from all bounds: a linear program of three variables. The distance is
+// the least delay of a message, if the way to the leader and the way back have the same least delay. From inside, an asymmetric
+// way cannot be told from an offset, so `error_us` is half of the interval of the offsets that obey all bounds.
+//
+// dPRO (section 4.2) minimises a sum of variances instead, with a maximum inside, which is not convex as printed.
+#pragma once
+
+#include <cstddef>
+#include <span>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+
+namespace deft::replay {
+
+struct ClockSample {
+  TimeUs asked_us = 0;     // the node's clock
+  TimeUs leader_us = 0;    // the leader's clock, between the question and the answer
+  TimeUs answered_us = 0;  // the node's clock
+};
+
+struct ClockMap {
+  TimeUs origin_us = 0;      // of the node's clock: where `offset_us` was taken
+  TimeUs offset_us = 0;      // the leader's clock less the node's, at `origin_us`
+  double correction_us = 0;  // the fraction that the solution adds to it
+  double drift = 0;          // microseconds of offset a microsecond
+  double error_us = 0;
+  std::size_t samples = 0;
+
+  [[nodiscard]] TimeUs to_leader(TimeUs node_us) const;
+};
+
+// kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out; `samples` counts the others.
+Result<ClockMap> align(std::span<const ClockSample> samples);
+
+}  // namespace deft::replay

@@ -1,0 +1,104 @@
+#include "core/replay/job_trace.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace deft::replay {
+namespace {
+
+using Key = std::pair<std::string, std::uint64_t>;  // a job, and its incarnation
+
+Key key_of(const trace::NodeTrace& trace) { return {trace.header.job, trace.header.incarnation}; }
+
+// The job with the most nodes; of several the newest incarnation.
+Key most_complete(const std::vector<trace::NodeTrace>& traces) {
+  std::map<Key, std::size_t> counts;
+  for (const auto& trace : traces) ++counts[key_of(trace)];
+  return std::ranges::max_element(counts, {},
+                                  [](const auto& entry) { return std::make_tuple(entry.second, entry.first.second); })
+      ->first;
+}
+
+std::vector<ClockSample> samples_of(const trace::NodeTrace& trace) {
+  std::vector<ClockSample> samples;
+  for (const auto& record : trace.records)
+    if (record.kind() == trace::TraceKind::kClock)
+      samples.push_back({record.begin_us(), record.as<trace::ClockTrace>().leader_us, record.end_us()});
+  return samples;
+}
+
+Result<AlignedNode> aligned(trace::NodeTrace trace) {
+  AlignedNode node{std::move(trace), {}};
+  if (node.trace.header.node == 0) return node;
+  auto clock = align(samples_of(node.trace));
+  if (!clock) return tl::unexpected(clock.error());
+  node.clock = *clock;
+  for (auto& record : node.trace.records) {
+    const TimeUs begin_us = node.clock.to_leader(record.begin_us());
+    record = record.at(begin_us, std::max(begin_us, node.clock.to_leader(record.end_us())));
+  }
+  return node;
+}
+
+}  // namespace
+
+Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names) {
+  if (traces.empty()) return fail(ErrorKind::kInvalid, "there is no trace");
+  const Key key = most_complete(traces);
+  JobTrace job;
+  std::map<std::uint32_t, AlignedNode> nodes;
+  std::uint32_t expected = 0;
+  for (std::size_t i = 0; i < traces.size(); ++i) {
+    if (key_of(traces[i]) != key) {
+      job.problems.push_back(names[i] + " is of another run of a job, and is left out");
+      continue;
+    }
+    for (const auto& problem : traces[i].problems) job.problems.push_back(names[i] + ": " + problem);
+    if (traces[i].lost > 0)
+      job.problems.push_back(names[i] + ": " + std::to_string(traces[i].lost) + " records were not written");
+    const std::uint32_t number = traces[i].header.node;
+    expected = std::max(expected, traces[i].header.nodes);
+    auto node = aligned(std::move(traces[i]));
+    if (!node)
+      job.problems.push_back(names[i] + " is left out: " + node.error().message());
+    else if (!nodes.emplace(number, std::move(*node)).second)
+      job.problems.push_back(names[i] + " is left out: node " + std::to_string(number) + " has two files");
+  }
+  if (nodes.size() < expected)
+    job.problems.push_back("of " + std::to_string(expected) + " nodes there are " + std::to_string(nodes.size()));
+  if (nodes.empty()) return fail(ErrorKind::kInvalid, "no node's trace can be used", job.problems.front());
+  for (auto& [number, node] : nodes) job.nodes.push_back(std::move(node));
+  return job;
+}
+
+Result<JobTrace> read_job(const std::string& folder) {
+  std::vector<std::string> paths;
+  std::error_code error;
+  for (const auto& entry : std::filesystem::directory_iterator(folder, error))
+    if (entry.path().extension() == ".trace") paths.push_back(entry.path().string());
+  if (error) return fail(ErrorKind::kInvalid, "cannot read the folder " + folder + ": " + error.message());
+  if (paths.empty())
+    return fail(ErrorKind::kInvalid, "the folder " + folder + " has no file NAME.trace",
+                "train with DEFT_TRACE=" + folder + ", and copy the files of all nodes into one folder");
+  std::ranges::sort(paths);
+  std::vector<trace::NodeTrace> traces;
+  std::vector<std::string> names, problems;
+  for (const auto& path : paths) {
+    auto trace = trace::read_trace(path);
+    if (!trace) {
+      problems.push_back(trace.error().message());
+      continue;
+    }
+    traces.push_back(std::move(*trace));
+    names.push_back(std::filesystem::path(path).filename().string());
+  }
+  if (traces.empty()) return fail(ErrorKind::kInvalid, "no trace in " + folder + " can be read", problems.front());
+  auto job = join_nodes(std::move(traces), names);
+  if (job) job->problems.insert(job->problems.begin(), problems.begin(), problems.end());
+  return job;
+}
+
+}  // namespace deft::replay

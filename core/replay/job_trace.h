@@ -1,0 +1,39 @@
+// The traces of all nodes of a job, with all times on the clock of the leader (node 0).
+//
+//   auto job = read_job("traces/");      // files NAME.trace of `DEFT_TRACE=traces/`
+//   for (const AlignedNode& node : job->nodes) node.trace.records ...
+//   for (const std::string& problem : job->problems) warn(problem);
+//
+// What is usable is used, and the rest is named in `problems`: a damaged or missing file, files of another job in the same folder
+// (the job with the most nodes counts, of several the newest incarnation), a node whose clock cannot be aligned.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/replay/clock_alignment.h"
+#include "core/trace/trace_file.h"
+
+namespace deft::replay {
+
+struct AlignedNode {
+  trace::NodeTrace trace;  // its records have the leader's clock, in the order of their begin
+  ClockMap clock;          // how they were moved
+};
+
+struct JobTrace {
+  std::vector<AlignedNode> nodes;  // ascending
+  std::vector<std::string> problems;
+
+  [[nodiscard]] const AlignedNode* leader() const {
+    return !nodes.empty() && nodes.front().trace.header.node == 0 ? &nodes.front() : nullptr;
+  }
+};
+
+// kInvalid if the folder has no usable trace.
+Result<JobTrace> read_job(const std::string& folder);
+// The same, of traces that are read already; `names` has the file of each.
+Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names);
+
+}  // namespace deft::replay

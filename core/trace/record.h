@@ -1,0 +1,140 @@
+// The records of a trace: 64 bytes each, a time, a kind and the payload of that kind.
+//
+//   TraceRecord record(begin_us, end_us, PartTrace{.number = 7, .bytes = 4096, .link = 1});
+//   if (record.kind() == TraceKind::kPart) show(record.as<PartTrace>());
+//
+// Times are microseconds of the node's monotonic clock (core/base/clock.h). Something that has no duration ends when it begins.
+// A node writes what it sees itself, so records of different nodes have different clocks: core/replay aligns them.
+//
+// Records come from this node's daemon, but a file of them may come from anywhere: core/trace/trace_file.h checks the kind,
+// the times and the enumerations when it reads them, and no other number.
+#pragma once
+
+#include <array>
+#include <concepts>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <type_traits>
+
+#include "core/base/clock.h"
+
+namespace deft::trace {
+
+// The kinds, in the order in which a gradient meets them.
+enum class TraceKind : std::uint16_t {
+  kNone = 0,
+  kStage = 1,
+  kGradient = 2,
+  kOrder = 3,
+  kTransfer = 4,
+  kClock = 5,
+};
+inline constexpr TraceKind kLastTraceKind = TraceKind::kClock;
+
+// A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage.
+struct StageTrace {
+  static constexpr TraceKind kKind = TraceKind::kStage;
+  std::uint32_t worker = 0;  // its number on this node
+  std::uint32_t stage = 0;   // model::Stage
+  std::uint64_t step = 0;
+  std::uint64_t waited_us = 0;
+};
+
+// A worker handed in the gradients of `tensors` tensors, whose generation ends with `last_step`.
+struct GradientTrace {
+  static constexpr TraceKind kKind = TraceKind::kGradient;
+  std::uint32_t worker = 0;
+  std::uint32_t group = 0;
+  std::uint32_t first_tensor = 0;
+  std::uint32_t tensors = 0;
+  std::uint64_t generation = 0;
+  std::uint64_t last_step = 0;
+};
+
+// The leader ordered a part: bytes [offset, offset + bytes) of a bucket. They may go on over the buckets behind it.
+struct OrderTrace {
+  static constexpr TraceKind kKind = TraceKind::kOrder;
+  std::uint64_t number = 0;  // of the launch; the same on all nodes
+  std::uint64_t generation = 0;
+  std::uint64_t offset = 0;
+  std::uint32_t bytes_low = 0, bytes_high = 0;
+  std::uint32_t bucket = 0;
+  std::uint16_t group = 0;
+  std::uint16_t link = 0;
+
+  [[nodiscard]] std::uint64_t bytes() const { return (std::uint64_t{bytes_high} << 32) | bytes_low; }
+  void set_bytes(std::uint64_t bytes) {
+    bytes_low = static_cast<std::uint32_t>(bytes);
+    bytes_high = static_cast<std::uint32_t>(bytes >> 32);
+  }
+};
+
+// What a node does for a launch, one after the other: on the link's thread, and at the end on the reactor's.
+enum class TransferStage : std::uint16_t {
+  kSum = 1,     // adds the local workers' gradients
+  kEncode = 2,  // and makes codes of them
+  kLink = 3,    // from the request to its completion; other transfers share the link meanwhile
+  kDecode = 4,
+  kCopy = 5,    // the result to the other local workers
+  kReport = 6,  // until the workers are told
+};
+inline constexpr TransferStage kLastTransferStage = TransferStage::kReport;
+
+struct TransferTrace {
+  static constexpr TraceKind kKind = TraceKind::kTransfer;
+  std::uint64_t number = 0;      // of the launch
+  std::uint64_t bytes = 0;       // of the gradients
+  std::uint64_t wire_bytes = 0;  // of what this node brings to the link
+  std::uint16_t stage = 0;       // TransferStage
+  std::uint16_t link = 0;
+  std::uint32_t unused = 0;
+};
+
+// This node asked the leader's clock: the record begins with the question and ends with the answer. `leader_us` is the
+// leader's clock in between.
+struct ClockTrace {
+  static constexpr TraceKind kKind = TraceKind::kClock;
+  std::int64_t leader_us = 0;
+};
+
+class TraceRecord {
+ public:
+  TraceRecord() = default;
+  template <typename Payload>
+  TraceRecord(TimeUs begin_us, TimeUs end_us, const Payload& payload) : begin_us_(begin_us), end_us_(end_us) {
+    static_assert(std::is_trivially_copyable_v<Payload> && sizeof(Payload) <= kPayloadBytes);
+    kind_ = Payload::kKind;
+    std::memcpy(payload_.data(), &payload, sizeof(Payload));
+  }
+
+  [[nodiscard]] TimeUs begin_us() const { return begin_us_; }
+  [[nodiscard]] TimeUs end_us() const { return end_us_; }
+  [[nodiscard]] TraceKind kind() const { return kind_; }
+  // `kind()` must be Payload's: another one is a bug of the caller.
+  template <typename Payload>
+  [[nodiscard]] Payload as() const {
+    if (kind() != Payload::kKind) std::abort();
+    Payload payload;
+    std::memcpy(&payload, payload_.data(), sizeof(Payload));
+    return payload;
+  }
+  // The same record with other times.
+  [[nodiscard]] TraceRecord at(TimeUs begin_us, TimeUs end_us) const {
+    TraceRecord moved = *this;
+    moved.begin_us_ = begin_us, moved.end_us_ = end_us;
+    return moved;
+  }
+
+ private:
+  static constexpr std::size_t kPayloadBytes = 40;
+  TraceKind kind_ = TraceKind::kNone;
+  std::array<std::uint16_t, 3> unused_{};
+  TimeUs begin_us_ = 0;
+  TimeUs end_us_ = 0;
+  alignas(8) std::array<std::byte, kPayloadBytes> payload_{};
+};
+static_assert(sizeof(TraceRecord) == 64 && std::is_trivially_copyable_v<TraceRecord>);
+
+}  // namespace deft::trace

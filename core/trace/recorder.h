@@ -1,0 +1,56 @@
+// The newest records of a job on this node, in a ring of fixed size. Always on: adding a record takes no lock and no memory.
+//
+//   Recorder recorder;                                           // 4 MB
+//   recorder.add({begin_us, end_us, TransferTrace{...}});        // one thread: the reactor
+//
+//   Recorder::Cursor cursor;                                     // any number of readers, on any thread
+//   recorder.read(cursor, records);                              // appends what was added since the last call
+//   cursor.lost                                                  // records that were overwritten before they were read
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <memory>
+#include <vector>
+
+#include "core/trace/record.h"
+
+namespace deft::trace {
+
+class Recorder {
+ public:
+  static constexpr std::size_t kRecords = std::size_t{1} << 16;
+
+  struct Cursor {
+    std::uint64_t next = 0;
+    std::uint64_t lost = 0;
+  };
+
+  // `records`: a power of two. Memory is taken as it is used.
+  explicit Recorder(std::size_t records = kRecords);
+
+  void add(const TraceRecord& record);
+  void read(Cursor& cursor, std::vector<TraceRecord>& out) const;
+  // A cursor that sees only what is added from now on.
+  [[nodiscard]] Cursor now() const { return {next_.load(std::memory_order_acquire), 0}; }
+
+ private:
+  // Words are atomic, so that a reader may copy a record while it is overwritten. It notices that afterwards.
+  using Word = std::atomic<std::uint64_t>;
+  static constexpr std::size_t kWords = sizeof(TraceRecord) / sizeof(Word);
+  static_assert(Word::is_always_lock_free && sizeof(Word) == sizeof(std::uint64_t));
+  struct Freed {
+    void operator()(Word* memory) const { std::free(memory); }
+  };
+
+  [[nodiscard]] std::uint64_t size() const { return mask_ + 1; }
+  [[nodiscard]] Word* place(std::uint64_t index) const { return words_.get() + (index & mask_) * kWords; }
+
+  const std::uint64_t mask_;
+  const std::unique_ptr<Word[], Freed> words_;
+  std::atomic<std::uint64_t> next_{0};  // all records before it are written
+};
+
+}  // namespace deft::trace

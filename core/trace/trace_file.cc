@@ -1,0 +1,298 @@
+#include "core/trace/trace_file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zstd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/base/text.h"
+#include "core/model/events.h"
+
+namespace deft::trace {
+namespace {
+
+using nlohmann::json;
+
+constexpr std::string_view kMagic = "DEFTTRC1";
+constexpr int kLevel = 1;                        // of zstd: a trace is written while a job runs
+constexpr std::size_t kMaxFrame = 16U << 20;     // of one frame, decompressed
+constexpr std::size_t kMaxRecords = 64U << 20U;  // of one file
+constexpr std::size_t kMostProblems = 8;
+constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256;
+constexpr std::size_t kLongestName = 4096;
+constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
+
+enum Type : std::uint32_t { kHeader = 1, kGroup = 2, kRecords = 3, kEnd = 4 };
+
+struct FrameHead {
+  std::uint32_t type = 0;
+  std::uint32_t stored_bytes = 0;
+  std::uint32_t bytes = 0;
+};
+
+std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
+
+json to_json(const TraceHeader& h) {
+  return {{"job", h.job},       {"incarnation", h.incarnation},
+          {"node", h.node},     {"nodes", h.nodes},
+          {"host", h.host},     {"ranks", h.ranks},
+          {"policy", h.policy}, {"compression", h.compression},
+          {"links", h.links}};
+}
+
+json to_json(const TraceGroup& g) {
+  json tensors = json::array(), buckets = json::array();
+  for (const auto& t : g.tensors) tensors.push_back({t.name, t.bytes, t.forward_position});
+  for (const auto& b : g.buckets) buckets.push_back({b.bytes, b.forward_position, b.first_tensor, b.tensors});
+  return {{"group", g.group}, {"name", g.name}, {"tensors", std::move(tensors)}, {"buckets", std::move(buckets)}};
+}
+
+// The getters below throw json's exceptions and std::range_error; parse() makes a problem of both.
+[[noreturn]] void refuse(const std::string& what) { throw std::range_error(what); }
+
+std::string name_in(const json& value, std::size_t most = kLongestName) {
+  auto text = value.get<std::string>();
+  if (!check_text(text, most, "a name")) refuse("a name that is no text");
+  return text;
+}
+
+template <typename Number>
+Number number_in(const json& value, std::uint64_t most = std::numeric_limits<Number>::max()) {
+  if (!value.is_number_unsigned()) refuse("a number that is none");
+  const auto number = value.get<std::uint64_t>();
+  if (number > most) refuse("a number that is too large");
+  return static_cast<Number>(number);
+}
+
+const json& list_in(const json& value, std::size_t most) {
+  if (!value.is_array() || value.size() > most) refuse("a list that is none, or is too long");
+  return value;
+}
+
+TraceHeader header_in(const json& from) {
+  TraceHeader header;
+  header.job = name_in(from.at("job"));
+  header.incarnation = number_in<std::uint64_t>(from.at("incarnation"));
+  header.nodes = number_in<std::uint32_t>(from.at("nodes"), kMostNodes);
+  header.node = number_in<std::uint32_t>(from.at("node"));
+  if (header.node >= header.nodes) refuse("a node beyond the last one");
+  header.host = name_in(from.at("host"));
+  for (const auto& rank : list_in(from.at("ranks"), kMostNodes)) header.ranks.push_back(number_in<std::uint32_t>(rank));
+  header.policy = name_in(from.at("policy"));
+  header.compression = name_in(from.at("compression"));
+  for (const auto& link : list_in(from.at("links"), kMostLinks)) header.links.push_back(name_in(link));
+  return header;
+}
+
+TraceGroup group_in(const json& from) {
+  TraceGroup group;
+  group.group = number_in<std::uint32_t>(from.at("group"));
+  group.name = name_in(from.at("name"));
+  for (const auto& t : list_in(from.at("tensors"), kMostTensors))
+    group.tensors.push_back({name_in(t.at(0)), number_in<std::uint64_t>(t.at(1)), number_in<std::uint32_t>(t.at(2))});
+  for (const auto& b : list_in(from.at("buckets"), kMostTensors)) {
+    group.buckets.push_back({number_in<std::uint64_t>(b.at(0)), number_in<std::uint32_t>(b.at(1)),
+                             number_in<std::uint32_t>(b.at(2)), number_in<std::uint32_t>(b.at(3))});
+    const auto& bucket = group.buckets.back();
+    if (bucket.first_tensor > group.tensors.size() || bucket.tensors > group.tensors.size() - bucket.first_tensor)
+      refuse("a bucket of tensors that do not exist");
+  }
+  return group;
+}
+
+bool is_plausible(const TraceRecord& record) {
+  if (record.kind() == TraceKind::kNone || record.kind() > kLastTraceKind) return false;
+  if (record.begin_us() < 0 || record.end_us() < record.begin_us() || record.end_us() > kLongestUs) return false;
+  switch (record.kind()) {
+    case TraceKind::kStage: {
+      const auto stage = record.as<StageTrace>().stage;
+      return stage == static_cast<std::uint32_t>(model::Stage::kForward) ||
+             stage == static_cast<std::uint32_t>(model::Stage::kBackward);
+    }
+    case TraceKind::kTransfer: {
+      const auto stage = record.as<TransferTrace>().stage;
+      return stage > 0 && stage <= static_cast<std::uint16_t>(kLastTransferStage);
+    }
+    case TraceKind::kClock: {
+      const auto leader_us = record.as<ClockTrace>().leader_us;
+      return leader_us >= 0 && leader_us <= kLongestUs;
+    }
+    default: return true;
+  }
+}
+
+class Parser {
+ public:
+  explicit Parser(std::span<const std::byte> content) : rest_(content) {}
+
+  Result<NodeTrace> parse();
+
+ private:
+  void problem(const std::string& text) {
+    if (trace_.problems.size() < kMostProblems) trace_.problems.push_back(text);
+  }
+  // Nothing: the file ends here, well or not.
+  std::optional<FrameHead> next(std::vector<std::byte>& content);
+  void take(std::uint32_t type, std::span<const std::byte> content);
+  void take_records(std::span<const std::byte> content);
+
+  std::span<const std::byte> rest_;
+  NodeTrace trace_;
+  bool has_header_ = false;
+};
+
+std::optional<FrameHead> Parser::next(std::vector<std::byte>& content) {
+  if (rest_.empty()) return std::nullopt;
+  FrameHead head;
+  if (rest_.size() < sizeof(head)) return problem("the file ends within the head of a frame"), std::nullopt;
+  std::memcpy(&head, rest_.data(), sizeof(head));
+  rest_ = rest_.subspan(sizeof(head));
+  if (head.bytes > kMaxFrame) return problem("a frame is too large"), std::nullopt;
+  if (head.stored_bytes > rest_.size()) return problem("the file ends within a frame"), std::nullopt;
+  const auto stored = rest_.first(head.stored_bytes);
+  rest_ = rest_.subspan(head.stored_bytes);
+  content.resize(head.bytes);
+  const std::size_t got = ZSTD_decompress(content.data(), content.size(), stored.data(), stored.size());
+  if (ZSTD_isError(got) != 0 || got != content.size()) return problem("a frame is damaged"), std::nullopt;
+  return head;
+}
+
+void Parser::take_records(std::span<const std::byte> content) {
+  if (content.size() % sizeof(TraceRecord) != 0) return problem("a frame ends within a record");
+  const std::size_t count = content.size() / sizeof(TraceRecord);
+  if (trace_.records.size() + count > kMaxRecords) return problem("there are too many records");
+  std::size_t wrong = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    TraceRecord record;
+    std::memcpy(static_cast<void*>(&record), content.data() + i * sizeof(record), sizeof(record));
+    if (is_plausible(record))
+      trace_.records.push_back(record);
+    else
+      ++wrong;
+  }
+  if (wrong > 0) problem(std::to_string(wrong) + " records are impossible, or of a newer version");
+}
+
+void Parser::take(std::uint32_t type, std::span<const std::byte> content) {
+  if (type == kRecords) return take_records(content);
+  const auto* const text = reinterpret_cast<const char*>(content.data());
+  try {
+    const json value = json::parse(text, text + content.size());
+    if (type == kHeader) {
+      trace_.header = header_in(value), has_header_ = true;
+    } else if (type == kGroup) {
+      if (trace_.groups.size() == kMostGroups) refuse("too many groups");
+      trace_.groups.push_back(group_in(value));
+    } else if (type == kEnd) {
+      trace_.lost = number_in<std::uint64_t>(value.at("lost")), trace_.complete = true;
+    } else {
+      problem("a frame of an unknown kind");
+    }
+  } catch (const std::exception& error) {
+    problem("a frame has wrong content: " + readable(error.what(), 120));
+  }
+}
+
+Result<NodeTrace> Parser::parse() {
+  if (rest_.size() < kMagic.size() || std::memcmp(rest_.data(), kMagic.data(), kMagic.size()) != 0)
+    return fail(ErrorKind::kInvalid, "this is no trace of Deft, or of another version",
+                "give a file that DEFT_TRACE or `deft trace dump` of this version has written");
+  rest_ = rest_.subspan(kMagic.size());
+  std::vector<std::byte> content;
+  while (const auto head = next(content)) take(head->type, content);
+  if (!has_header_) return fail(ErrorKind::kInvalid, "the trace has no header");
+  if (!trace_.complete) problem("the trace was not finished: its node was killed, or still writes");
+  std::ranges::stable_sort(trace_.records, {}, &TraceRecord::begin_us);
+  return std::move(trace_);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path, const TraceHeader& header) {
+  const auto refuse = [&](const char* what) {
+    return fail(ErrorKind::kInvalid, std::string(what) + " " + path + ": " + std::strerror(errno),
+                "give a folder in which you may write");
+  };
+  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return refuse("cannot replace");
+  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
+  if (descriptor < 0) return refuse("cannot write");
+  std::FILE* const file = ::fdopen(descriptor, "wb");
+  if (file == nullptr) return ::close(descriptor), refuse("cannot write");
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(path, file));
+  if (std::fwrite(kMagic.data(), 1, kMagic.size(), file) != kMagic.size()) return refuse("cannot write");
+  if (auto ok = writer->text_frame(kHeader, to_json(header).dump()); !ok) return tl::unexpected(ok.error());
+  return writer;
+}
+
+Result<void> TraceWriter::frame(std::uint32_t type, std::span<const std::byte> content) {
+  if (!file_) return fail(ErrorKind::kInternal, "the trace " + path_ + " is finished");
+  const std::unique_ptr<ZSTD_CCtx, decltype(&ZSTD_freeCCtx)> zstd(ZSTD_createCCtx(), &ZSTD_freeCCtx);
+  if (!zstd) return fail(ErrorKind::kExhausted, "there is no memory to compress a trace");
+  ZSTD_CCtx_setParameter(zstd.get(), ZSTD_c_compressionLevel, kLevel);
+  ZSTD_CCtx_setParameter(zstd.get(), ZSTD_c_checksumFlag, 1);
+  std::vector<std::byte> stored(ZSTD_compressBound(content.size()));
+  const std::size_t bytes = ZSTD_compress2(zstd.get(), stored.data(), stored.size(), content.data(), content.size());
+  if (ZSTD_isError(bytes) != 0) return fail(ErrorKind::kInternal, std::string("zstd: ") + ZSTD_getErrorName(bytes));
+  const FrameHead head{type, static_cast<std::uint32_t>(bytes), static_cast<std::uint32_t>(content.size())};
+  const bool ok = std::fwrite(&head, sizeof(head), 1, file_.get()) == 1 &&
+                  std::fwrite(stored.data(), 1, bytes, file_.get()) == bytes && std::fflush(file_.get()) == 0;
+  written_ += sizeof(head) + bytes;
+  if (ok) return {};
+  const std::string reason = std::strerror(errno);
+  file_.reset();
+  return fail(ErrorKind::kExhausted, "cannot write " + path_ + ": " + reason, "free some space on that disk");
+}
+
+Result<void> TraceWriter::text_frame(std::uint32_t type, const std::string& text) {
+  return frame(type, bytes_of(text));
+}
+
+Result<void> TraceWriter::group(const TraceGroup& group) { return text_frame(kGroup, to_json(group).dump()); }
+
+Result<void> TraceWriter::records(std::span<const TraceRecord> records) {
+  while (!records.empty()) {
+    if (written_ >= kMaxTraceBytes) {
+      left_out_ += records.size();
+      return {};
+    }
+    const auto some = records.first(std::min(records.size(), kMaxFrame / sizeof(TraceRecord)));
+    if (auto ok = frame(kRecords, std::as_bytes(some)); !ok) return ok;
+    records = records.subspan(some.size());
+  }
+  return {};
+}
+
+Result<void> TraceWriter::finish(std::uint64_t lost) {
+  if (auto ok = text_frame(kEnd, json{{"lost", lost + left_out_}}.dump()); !ok) return ok;
+  file_.reset();
+  return {};
+}
+
+Result<NodeTrace> parse_trace(std::span<const std::byte> content) { return Parser(content).parse(); }
+
+Result<NodeTrace> read_trace(const std::string& path) {
+  const auto refuse = [&] { return fail(ErrorKind::kInvalid, "cannot read " + path + ": " + std::strerror(errno)); };
+  struct Closed {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  const std::unique_ptr<std::FILE, Closed> file(std::fopen(path.c_str(), "rbe"));
+  if (!file) return refuse();
+  struct ::stat status {};
+  if (::fstat(::fileno(file.get()), &status) != 0) return refuse();
+  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > 2 * kMaxTraceBytes)
+    return fail(ErrorKind::kInvalid, path + " is no trace: it is no file, or too large");
+  std::vector<std::byte> content(static_cast<std::size_t>(status.st_size));
+  if (std::fread(content.data(), 1, content.size(), file.get()) != content.size()) return refuse();
+  auto trace = parse_trace(content);
+  if (!trace) return tl::unexpected(trace.error().in(path));
+  return trace;
+}
+
+}  // namespace deft::trace

@@ -1,0 +1,103 @@
+// The file of one node's trace: `node0.trace`. A header, then frames, each compressed by zstd with a checksum.
+//
+//   auto writer = TraceWriter::create(path, header);            // an error names the path
+//   writer->groups(groups);  writer->records(records);          // an error: the disk is full; nothing more is written
+//   writer->finish(lost);
+//
+//   auto trace = read_trace(path);                              // an error: no trace, or none of this version
+//   trace->problems                                             // "the file ends within a frame": the rest was read
+//
+// A file may be cut off (a killed daemon), or come from anywhere. The reader checks sizes before it takes memory, takes the
+// frames up to the first that is wrong, and says what it left out. A writer and a NodeTrace belong to one thread at a time.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/trace/record.h"
+
+namespace deft::trace {
+
+inline constexpr std::uint64_t kMaxTraceBytes = std::uint64_t{1}
+                                                << 30;  // of a file: a longer trace ends there, and says so
+
+// Who wrote the trace, and what its numbers mean.
+struct TraceHeader {
+  std::string job;
+  std::uint64_t incarnation = 0;  // of the job: files of one run have the same
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+  std::string host;
+  std::vector<std::uint32_t> ranks = {};  // of the node's workers
+  std::string policy;
+  std::string compression;
+  std::vector<std::string> links = {};
+  bool operator==(const TraceHeader&) const = default;
+};
+
+// A group of gradients: its tensors in the order of declaration, and its buckets in the order of the arena.
+struct TraceGroup {
+  struct Tensor {
+    std::string name;
+    std::uint64_t bytes = 0;
+    std::uint32_t forward_position = 0;
+    bool operator==(const Tensor&) const = default;
+  };
+  struct Bucket {
+    std::uint64_t bytes = 0;
+    std::uint32_t forward_position = 0;
+    std::uint32_t first_tensor = 0;
+    std::uint32_t tensors = 0;
+    bool operator==(const Bucket&) const = default;
+  };
+  std::uint32_t group = 0;
+  std::string name;
+  std::vector<Tensor> tensors = {};
+  std::vector<Bucket> buckets = {};
+  bool operator==(const TraceGroup&) const = default;
+};
+
+struct NodeTrace {
+  TraceHeader header;
+  std::vector<TraceGroup> groups = {};
+  std::vector<TraceRecord> records = {};
+  std::uint64_t lost = 0;  // records that the node could not write
+  bool complete = false;   // the writer has finished the file
+  std::vector<std::string> problems = {};
+};
+
+class TraceWriter {
+ public:
+  // Replaces a file of that name, but follows no link. kInvalid if it cannot be made.
+  static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, const TraceHeader& header);
+
+  Result<void> group(const TraceGroup& group);
+  Result<void> records(std::span<const TraceRecord> records);
+  // Nothing can be written afterwards. `lost`: records that were not written. Their number grows if the file had no room.
+  Result<void> finish(std::uint64_t lost);
+
+ private:
+  struct Closed {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  TraceWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  Result<void> frame(std::uint32_t type, std::span<const std::byte> content);
+  Result<void> text_frame(std::uint32_t type, const std::string& text);
+
+  std::string path_;
+  std::unique_ptr<std::FILE, Closed> file_;
+  std::uint64_t written_ = 0;
+  std::uint64_t left_out_ = 0;  // records beyond kMaxTraceBytes
+};
+
+Result<NodeTrace> read_trace(const std::string& path);
+// The same, of a file's content.
+Result<NodeTrace> parse_trace(std::span<const std::byte> content);
+
+}  // namespace deft::trace

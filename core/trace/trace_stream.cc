@@ -1,0 +1,58 @@
+#include "core/trace/trace_stream.h"
+
+#include <chrono>
+#include <utility>
+
+namespace deft::trace {
+namespace {
+
+constexpr auto kPeriod = std::chrono::milliseconds(250);  // the ring holds the records of many such periods
+
+}  // namespace
+
+TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer,
+                         OnError on_error)
+    : recorder_(std::move(recorder)),
+      writer_(std::move(writer)),
+      on_error_(std::move(on_error)),
+      cursor_(recorder_->now()),
+      thread_([this] { run(); }) {}
+
+TraceStream::~TraceStream() {
+  {
+    const std::lock_guard lock(mutex_);
+    ending_ = true;
+  }
+  changed_.notify_all();
+  thread_.join();
+}
+
+void TraceStream::add(TraceGroup group) {
+  const std::lock_guard lock(mutex_);
+  groups_.push_back(std::move(group));
+}
+
+Result<void> TraceStream::write(std::vector<TraceGroup> groups) {
+  for (const TraceGroup& group : groups)
+    if (auto ok = writer_->group(group); !ok) return ok;
+  records_.clear();
+  recorder_->read(cursor_, records_);
+  return writer_->records(records_);
+}
+
+void TraceStream::run() {
+  std::unique_lock lock(mutex_);
+  Result<void> ok;
+  for (bool ending = false; ok && !ending;) {
+    changed_.wait_for(lock, kPeriod, [this] { return ending_; });
+    ending = ending_;
+    auto groups = std::exchange(groups_, {});
+    lock.unlock();
+    ok = write(std::move(groups));
+    if (ok && ending) ok = writer_->finish(cursor_.lost);
+    lock.lock();
+  }
+  if (!ok) on_error_(ok.error());
+}
+
+}  // namespace deft::trace

@@ -1,0 +1,50 @@
+// Writes a recorder's records into a file while they come, on a thread of its own.
+//
+//   TraceStream stream(recorder, *std::move(writer), [](const Error& error) { ... });   // from now on
+//   stream.add(group);                    // a group of gradients; from any thread
+//   ...                                   // the destructor writes the rest and finishes the file
+//
+// A disk that is slow or full costs records, never a step: the recorder goes on, and the file says how many are missing.
+#pragma once
+
+#include <condition_variable>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "core/trace/recorder.h"
+#include "core/trace/trace_file.h"
+
+namespace deft::trace {
+
+class TraceStream {
+ public:
+  // Called on the stream's thread, at most once: nothing more is written.
+  using OnError = std::function<void(const Error&)>;
+
+  TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer, OnError on_error);
+  ~TraceStream();
+  TraceStream(const TraceStream&) = delete;
+  TraceStream& operator=(const TraceStream&) = delete;
+
+  void add(TraceGroup group);
+
+ private:
+  void run();
+  Result<void> write(std::vector<TraceGroup> groups);
+
+  const std::shared_ptr<const Recorder> recorder_;
+  const std::unique_ptr<TraceWriter> writer_;
+  const OnError on_error_;
+  Recorder::Cursor cursor_;
+  std::vector<TraceRecord> records_;  // only to keep its memory
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<TraceGroup> groups_;  // not written yet
+  bool ending_ = false;
+  std::thread thread_;
+};
+
+}  // namespace deft::trace

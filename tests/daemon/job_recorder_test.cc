@@ -1,0 +1,137 @@
+#include "daemon/node/job_recorder.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <filesystem>
+
+#include "tests/daemon/fake_node.h"
+
+namespace deft::daemon {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::HasSubstr;
+using trace::TraceKind;
+
+class Recording : public testing::Test {
+ protected:
+  void TearDown() override { fs::remove_all(folder_); }
+
+  // A job of `uid` that wants this.
+  void make(const std::string& wishes, uid_t uid = ::geteuid()) {
+    auto settings = job_settings(Config(), wishes);
+    ASSERT_TRUE(settings) << settings.error().message();
+    members_ = std::make_unique<Membership>(JobIdentity{"my/job", uid, 4, 2, ""}, *settings);
+    recorder_ = std::make_unique<JobRecorder>(*members_, node_.view, "hosta");
+  }
+  void step(std::uint64_t number) {
+    const auto at_us = static_cast<TimeUs>(number) * 1000 + 1000;
+    for (const std::size_t worker : {0U, 1U}) {
+      recorder_->stage_began(worker, {.stage = 1, .step = number}, at_us);
+      recorder_->stage_began(worker, {.stage = 2, .step = number}, at_us + 300);
+    }
+  }
+  trace::NodeTrace written() {
+    recorder_.reset();  // finishes the file
+    auto trace = trace::read_trace((folder_ / "my_job-node0.trace").string());
+    EXPECT_TRUE(trace) << trace.error().message();
+    return trace ? *std::move(trace) : trace::NodeTrace{};
+  }
+
+  const fs::path folder_ = fs::temp_directory_path() / ("deft-recording-" + std::to_string(::getpid()));
+  FakeNode node_;
+  std::unique_ptr<Membership> members_;
+  std::unique_ptr<JobRecorder> recorder_;
+};
+
+TEST_F(Recording, WritesNothingUnlessAsked) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  step(0);
+  recorder_.reset();
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_F(Recording, WritesAllEventsWithWhoAndWhen) {
+  make("trace=" + folder_.string());
+  ASSERT_TRUE(recorder_->begin());
+  step(0);
+  recorder_->gradients_ready(1, {.group = 0, .first_tensor = 2, .tensors = 3, .generation = 4, .last_step = 5}, 2000);
+  recorder_->ordered(
+      {.link = 1, .group = 0, .bucket = 6, .generation = 4, .offset = 128, .bytes = std::uint64_t{5} << 32}, 9, 2100);
+  TransferDone done;
+  done.token = 9, done.bytes = 4096, done.wire_bytes = 1040;
+  done.spans = {{trace::TransferStage::kSum, 2200, 2200},
+                {trace::TransferStage::kEncode, 2200, 2250},
+                {trace::TransferStage::kLink, 2250, 2250},
+                {trace::TransferStage::kDecode, 2250, 2300}};
+  recorder_->transferred(1, done, 2350);
+  recorder_->clock_answered(3000, 777'000, 3200);
+  const auto trace = written();
+  EXPECT_EQ(trace.header.job, "my/job");
+  EXPECT_EQ(trace.header.incarnation, node_.view->epoch());
+  EXPECT_EQ(trace.header.links, (std::vector<std::string>{"gloo:eth0", "gloo:eth1"}));
+  ASSERT_EQ(trace.records.size(), 4U + 1 + 1 + 4 + 1);
+  std::map<TraceKind, std::size_t> kinds;
+  for (const auto& record : trace.records) ++kinds[record.kind()];
+  EXPECT_EQ(kinds[TraceKind::kTransfer], 4U) << "a sum that took no time is left out, a link's time never";
+  for (const auto& record : trace.records) {
+    switch (record.kind()) {
+      case TraceKind::kOrder: EXPECT_EQ(record.as<trace::OrderTrace>().bytes(), std::uint64_t{5} << 32); break;
+      case TraceKind::kGradient: EXPECT_EQ(record.as<trace::GradientTrace>().first_tensor, 2U); break;
+      case TraceKind::kClock: EXPECT_EQ(record.as<trace::ClockTrace>().leader_us, 777'000); break;
+      case TraceKind::kTransfer:
+        EXPECT_EQ(record.as<trace::TransferTrace>().number, 9U);
+        EXPECT_EQ(record.as<trace::TransferTrace>().wire_bytes, 1040U);
+        break;
+      default: EXPECT_EQ(record.kind(), TraceKind::kStage);
+    }
+  }
+}
+
+TEST_F(Recording, WritesTheWantedStepsOnly) {
+  make("trace=" + folder_.string() + "\ntrace_steps=3-4");
+  ASSERT_TRUE(recorder_->begin());
+  for (std::uint64_t number = 0; number < 8; ++number) step(number);
+  const auto trace = written();
+  std::set<std::uint64_t> steps;
+  for (const auto& record : trace.records) steps.insert(record.as<trace::StageTrace>().step);
+  EXPECT_EQ(steps, (std::set<std::uint64_t>{3, 4}));
+}
+
+TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {
+  make("trace=" + folder_.string(), ::geteuid() + 1);
+  const auto ok = recorder_->begin();
+  ASSERT_FALSE(ok);
+  EXPECT_THAT(ok.error().message(), HasSubstr("belongs to another user"));
+  EXPECT_FALSE(fs::exists(folder_));
+}
+
+TEST_F(Recording, AFolderThatCannotBeMadeIsAnErrorThatNamesIt) {
+  make("trace=/proc/no/such/folder");
+  const auto ok = recorder_->begin();
+  ASSERT_FALSE(ok);
+  EXPECT_THAT(ok.error().message(), HasSubstr("/proc/no/such/folder"));
+}
+
+TEST_F(Recording, TimesThatCannotBeAreIgnored) {
+  make("trace=" + folder_.string());
+  ASSERT_TRUE(recorder_->begin());
+  recorder_->clock_answered(0, 5, 100);              // of a leader that does not tell
+  recorder_->clock_answered(200, 5, 100);            // from the future
+  recorder_->clock_answered(1, 5, 120'000'000'000);  // too old to say anything
+  EXPECT_TRUE(written().records.empty());
+}
+
+TEST(StepRange, ReadsAStepOrARange) {
+  EXPECT_EQ(parse_step_range("7")->last, 7U);
+  EXPECT_EQ(parse_step_range("100-119")->first, 100U);
+  EXPECT_EQ(parse_step_range("100-119")->last, 119U);
+  for (const char* text : {"", "-", "5-", "-5", "9-3", "1-2-3", "a", "1 -2", "99999999999999999999"})
+    EXPECT_FALSE(parse_step_range(text)) << text;
+}
+
+}  // namespace
+}  // namespace deft::daemon

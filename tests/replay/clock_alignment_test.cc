@@ -1,0 +1,118 @@
+#include "core/replay/clock_alignment.h"
+
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <cmath>
+#include <random>
+
+namespace deft::replay {
+namespace {
+
+// A node's clock: leader = node + offset + drift * (node - begin).
+struct TrueClock {
+  TimeUs begin_us = 0;
+  TimeUs offset_us = 0;
+  double drift = 0;
+
+  [[nodiscard]] double leader_us(double node_us) const {
+    return node_us + static_cast<double>(offset_us) + drift * (node_us - static_cast<double>(begin_us));
+  }
+  [[nodiscard]] double node_us(double leader_us) const {
+    const double since = (leader_us - static_cast<double>(begin_us + offset_us)) / (1 + drift);
+    return static_cast<double>(begin_us) + since;
+  }
+};
+
+// Questions each `period_us`. Each way takes its least time and a random time on top.
+std::vector<ClockSample> samples(const TrueClock& clock, std::size_t count, double there_us, double back_us,
+                                 double noise_us, unsigned seed) {
+  std::mt19937 random(seed);
+  std::exponential_distribution<double> noise(1 / std::max(noise_us, 1e-3));
+  std::vector<ClockSample> out;
+  for (std::size_t i = 0; i < count; ++i) {
+    const double asked = static_cast<double>(clock.begin_us) + static_cast<double>(i) * 250'000;
+    const double leader = clock.leader_us(asked) + there_us + noise(random);
+    const double answered = clock.node_us(leader + back_us + noise(random));
+    out.push_back({std::llround(asked), std::llround(leader), std::llround(answered)});
+  }
+  return out;
+}
+
+double worst_error_us(const ClockMap& map, const TrueClock& clock, std::size_t count) {
+  double worst = 0;
+  for (std::size_t i = 0; i <= count; ++i) {
+    const TimeUs node_us = clock.begin_us + static_cast<TimeUs>(i) * 250'000;
+    const double error = static_cast<double>(map.to_leader(node_us)) - clock.leader_us(static_cast<double>(node_us));
+    worst = std::max(worst, std::abs(error));
+  }
+  return worst;
+}
+
+TEST(ClockAlignment, FindsOffsetsOfThirtyDaysAndTheDriftOfBadQuartz) {
+  constexpr TimeUs kDay = 86'400'000'000;
+  for (const TimeUs offset : {TimeUs{0}, 30 * kDay, -30 * kDay, TimeUs{1'234'567}})
+    for (const double drift : {0.0, 5e-5, -5e-5}) {
+      const TrueClock clock{31 * kDay, offset, drift};
+      const auto list = samples(clock, 240, 80, 80, 60, 7);
+      const auto map = align(list);
+      ASSERT_TRUE(map);
+      EXPECT_LT(worst_error_us(*map, clock, 240), 25) << offset << " " << drift;
+      EXPECT_NEAR(map->drift, drift, 3e-6);
+      EXPECT_LT(map->error_us, 120);
+    }
+}
+
+// From inside, an asymmetric way cannot be told from an offset. The error says how far it may be off.
+TEST(ClockAlignment, ItsErrorCoversAnAsymmetricWay) {
+  const TrueClock clock{1'000'000, 5'000'000, 2e-5};
+  const auto list = samples(clock, 200, 400, 40, 30, 3);
+  const auto map = align(list);
+  ASSERT_TRUE(map);
+  const double error = worst_error_us(*map, clock, 200);
+  EXPECT_GT(error, 100);
+  EXPECT_LT(error, map->error_us + 30);  // the interval holds at the origin; drift moves it at the ends
+}
+
+TEST(ClockAlignment, ASampleAloneGivesItsMiddle) {
+  const ClockSample only[] = {{1'000, 501'100, 1'200}};
+  const auto map = align(only);
+  ASSERT_TRUE(map);
+  EXPECT_EQ(map->to_leader(1'100), 501'100);
+  EXPECT_NEAR(map->error_us, 100, 1);
+}
+
+TEST(ClockAlignment, NoSampleIsAnErrorThatSaysWhatToDo) {
+  const auto map = align({});
+  ASSERT_FALSE(map);
+  EXPECT_NE(map.error().message().find("heartbeat"), std::string::npos);
+}
+
+TEST(ClockAlignment, ImpossibleSamplesAndAClockThatJumpedAreLeftOut) {
+  const TrueClock clock{1'000'000, -400'000, 0};
+  auto list = samples(clock, 40, 50, 50, 20, 5);
+  list.push_back({2'000'000, 5, 1'900'000});            // answered before it was asked
+  list.push_back({3'000'000, 900'000'000, 3'900'000});  // of another leader's clock, and slow
+  const auto map = align(list);
+  ASSERT_TRUE(map);
+  EXPECT_LT(worst_error_us(*map, clock, 40), 25);
+  EXPECT_EQ(map->samples, 40U);
+}
+
+// Whatever the delays, the line obeys the bounds of all samples if any line does.
+RC_GTEST_PROP(ClockAlignment, TheLineObeysAllBounds, ()) {
+  const TrueClock clock{*rc::gen::inRange<TimeUs>(0, 1'000'000'000'000),
+                        *rc::gen::inRange<TimeUs>(-1'000'000'000, 1'000'000'000), *rc::gen::inRange(-100, 101) * 1e-6};
+  const auto count = *rc::gen::inRange<std::size_t>(1, 700);
+  const auto list = samples(clock, count, *rc::gen::inRange(0, 500), *rc::gen::inRange(0, 500),
+                            *rc::gen::inRange(1, 3000), *rc::gen::arbitrary<unsigned>());
+  const auto map = align(list);
+  RC_ASSERT(map.has_value());
+  for (const auto& sample : list) {
+    RC_ASSERT(map->to_leader(sample.asked_us) <= sample.leader_us + 3);
+    RC_ASSERT(map->to_leader(sample.answered_us) >= sample.leader_us - 3);
+  }
+}
+
+}  // namespace
+}  // namespace deft::replay

@@ -1,0 +1,75 @@
+#include "core/replay/job_trace.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace deft::replay {
+namespace {
+
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+using trace::ClockTrace;
+using trace::NodeTrace;
+using trace::StageTrace;
+using trace::TraceRecord;
+
+constexpr TimeUs kAhead = 70'000'000;  // node 1's clock is so far ahead of the leader's
+
+NodeTrace node(std::uint32_t number, std::uint64_t incarnation = 5, std::uint32_t nodes = 2) {
+  NodeTrace trace;
+  trace.header.job = "j", trace.header.incarnation = incarnation, trace.header.node = number,
+  trace.header.nodes = nodes;
+  trace.complete = true;
+  const TimeUs shift = number == 0 ? 0 : kAhead;
+  for (std::uint64_t step = 0; step < 5; ++step) {
+    const TimeUs at_us = 1'000'000 + static_cast<TimeUs>(step) * 1000 + shift;
+    trace.records.emplace_back(at_us, at_us, StageTrace{.worker = 0, .stage = 1, .step = step});
+    if (number != 0) trace.records.emplace_back(at_us, at_us + 100, ClockTrace{at_us + 50 - shift});
+  }
+  return trace;
+}
+
+TEST(JobTrace, PutsAllNodesOnTheLeadersClock) {
+  auto job = join_nodes({node(1), node(0)}, {"b", "a"});
+  ASSERT_TRUE(job);
+  EXPECT_THAT(job->problems, IsEmpty());
+  ASSERT_EQ(job->nodes.size(), 2U);
+  ASSERT_NE(job->leader(), nullptr);
+  EXPECT_EQ(job->nodes[1].trace.header.node, 1U);
+  EXPECT_NEAR(static_cast<double>(job->nodes[1].trace.records.front().begin_us()),
+              static_cast<double>(job->leader()->trace.records.front().begin_us()), 1);
+}
+
+TEST(JobTrace, TheNewestRunCountsAndOthersAreNamed) {
+  auto job = join_nodes({node(0, 4), node(1, 4), node(0, 9), node(1, 9), node(0, 11)}, {"p", "q", "r", "s", "t"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes[0].trace.header.incarnation, 9U);
+  EXPECT_THAT(job->problems, Contains(HasSubstr("p is of another run")));
+  EXPECT_THAT(job->problems, Contains(HasSubstr("t is of another run")));
+}
+
+TEST(JobTrace, WhatIsMissingOrTwiceIsNamed) {
+  auto job = join_nodes({node(0, 5, 3), node(0, 5, 3), node(1, 5, 3)}, {"a", "b", "c"});
+  ASSERT_TRUE(job);
+  EXPECT_THAT(job->problems, Contains(HasSubstr("b is left out: node 0 has two files")));
+  EXPECT_THAT(job->problems, Contains(HasSubstr("of 3 nodes there are 2")));
+}
+
+TEST(JobTrace, ANodeWithoutClockSamplesIsLeftOut) {
+  auto blind = node(1);
+  std::erase_if(blind.records, [](const TraceRecord& r) { return r.kind() == trace::TraceKind::kClock; });
+  auto job = join_nodes({node(0), blind}, {"a", "b"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes.size(), 1U);
+  EXPECT_THAT(job->problems, Contains(HasSubstr("b is left out")));
+}
+
+TEST(JobTrace, AFolderWithoutTracesIsAnErrorThatSaysWhatToDo) {
+  const auto job = read_job("/nonexistent");
+  ASSERT_FALSE(job);
+  EXPECT_THAT(job.error().message(), HasSubstr("/nonexistent"));
+}
+
+}  // namespace
+}  // namespace deft::replay

@@ -1,0 +1,187 @@
+#include "core/trace/trace_file.h"
+
+#include <fcntl.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "core/trace/trace_stream.h"
+
+namespace deft::trace {
+namespace {
+
+namespace fs = std::filesystem;
+using testing::Contains;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+TraceHeader header() {
+  return {.job = "job",
+          .incarnation = 77,
+          .node = 1,
+          .nodes = 2,
+          .host = "b",
+          .ranks = {2, 3},
+          .policy = "fifo",
+          .compression = "none",
+          .links = {"gloo:eth0"}};
+}
+
+TraceGroup group() {
+  return {.group = 0, .name = "model", .tensors = {{"w", 4096, 0}, {"b", 64, 1}}, .buckets = {{4160, 0, 0, 2}}};
+}
+
+TraceRecord stage(TimeUs at_us, std::uint64_t step) {
+  return {at_us, at_us, StageTrace{.worker = 0, .stage = 1, .step = step, .waited_us = 5}};
+}
+
+class TraceFile : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("deft-trace-test-" + std::to_string(::getpid()));
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  [[nodiscard]] std::string path(const std::string& name = "a.trace") const { return (folder_ / name).string(); }
+  std::vector<std::byte> write(std::size_t records) {
+    auto writer = TraceWriter::create(path(), header());
+    EXPECT_TRUE(writer && (*writer)->group(group()));
+    std::vector<TraceRecord> list;
+    for (std::size_t i = 0; i < records; ++i) list.push_back(stage(static_cast<TimeUs>(i), i));
+    EXPECT_TRUE((*writer)->records(list) && (*writer)->finish(3));
+    std::ifstream in(path(), std::ios::binary);
+    const std::string text((std::istreambuf_iterator<char>(in)), {});
+    const auto bytes = std::as_bytes(std::span(text));
+    return {bytes.begin(), bytes.end()};
+  }
+
+  fs::path folder_;
+};
+
+TEST_F(TraceFile, KeepsEverything) {
+  write(1000);
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace) << trace.error().message();
+  EXPECT_EQ(trace->header, header());
+  EXPECT_THAT(trace->groups, testing::ElementsAre(group()));
+  ASSERT_EQ(trace->records.size(), 1000U);
+  EXPECT_EQ(trace->records[999].as<StageTrace>().step, 999U);
+  EXPECT_EQ(trace->records[999].as<StageTrace>().waited_us, 5U);
+  EXPECT_EQ(trace->lost, 3U);
+  EXPECT_TRUE(trace->complete);
+  EXPECT_THAT(trace->problems, IsEmpty());
+}
+
+TEST_F(TraceFile, ATruncatedFileIsUsedAsFarAsItGoes) {
+  const auto content = write(1000);
+  std::size_t usable = 0;
+  for (std::size_t bytes = 0; bytes < content.size(); ++bytes) {
+    const auto trace = parse_trace(std::span(content).first(bytes));
+    if (!trace) continue;
+    ++usable;
+    EXPECT_FALSE(trace->complete);
+    EXPECT_THAT(trace->problems, Contains(HasSubstr("was not finished")));
+    EXPECT_EQ(trace->header, header());
+  }
+  EXPECT_GT(usable, 10U);  // from the end of the header's frame on
+}
+
+RC_GTEST_FIXTURE_PROP(TraceFile, DamageIsAlwaysNoticed, ()) {
+  static const auto content = write(50);
+  auto spoiled = content;
+  const auto changes = *rc::gen::inRange<std::size_t>(1, 8);
+  for (std::size_t i = 0; i < changes; ++i)
+    spoiled[*rc::gen::inRange<std::size_t>(0, spoiled.size())] =
+        static_cast<std::byte>(*rc::gen::arbitrary<unsigned char>());
+  const auto trace = parse_trace(spoiled);
+  if (!trace) return;
+  RC_ASSERT(trace->records.size() <= 50U);
+  RC_ASSERT(trace->problems.empty() == (spoiled == content));
+  for (const auto& record : trace->records) RC_ASSERT(record.end_us() >= record.begin_us());
+}
+
+TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
+  auto writer = TraceWriter::create(path(), header());
+  ASSERT_TRUE(writer);
+  const std::vector<TraceRecord> records = {
+      stage(1, 1),   stage(5, 2).at(5, 4),
+      stage(-3, 2),  TraceRecord(1, 1, StageTrace{.worker = 0, .stage = 9}),
+      TraceRecord(), TraceRecord(1, 1, TransferTrace{.stage = 77}),
+  };
+  ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace);
+  EXPECT_EQ(trace->records.size(), 1U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("5 records are impossible")));
+}
+
+TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {
+  std::ofstream(path("x.trace")) << "hello";
+  auto trace = read_trace(path("x.trace"));
+  ASSERT_FALSE(trace);
+  EXPECT_THAT(trace.error().message(), HasSubstr("x.trace"));
+  EXPECT_FALSE(read_trace(path("absent.trace")));
+  EXPECT_FALSE(read_trace(folder_.string()));
+}
+
+TEST_F(TraceFile, AWriterFollowsNoLinkAndNamesAMissingFolder) {
+  const std::string target = path("target");
+  std::ofstream(target) << "precious";
+  fs::create_symlink(target, path());
+  ASSERT_TRUE(TraceWriter::create(path(), header()));
+  EXPECT_FALSE(fs::is_symlink(path()));
+  std::ifstream in(target);
+  EXPECT_EQ(std::string((std::istreambuf_iterator<char>(in)), {}), "precious");
+  const auto absent = TraceWriter::create(path("no/folder/a.trace"), header());
+  ASSERT_FALSE(absent);
+  EXPECT_THAT(absent.error().message(), HasSubstr("no/folder/a.trace"));
+}
+
+TEST_F(TraceFile, AFullDiskIsAnErrorThatNamesTheFile) {
+  auto writer = TraceWriter::create(path(), header());
+  ASSERT_TRUE(writer);
+  struct ::rlimit before {
+  }, none{};
+  ::getrlimit(RLIMIT_FSIZE, &before);
+  none = before, none.rlim_cur = 512;
+  auto* const old = ::signal(SIGXFSZ, SIG_IGN);
+  ::setrlimit(RLIMIT_FSIZE, &none);
+  std::vector<TraceRecord> records;
+  for (std::uint64_t i = 0; i < 5000; ++i) records.push_back(stage(static_cast<TimeUs>(i * i * 7919 % 100'003), i * i));
+  const auto ok = (*writer)->records(records);
+  ::setrlimit(RLIMIT_FSIZE, &before);
+  ::signal(SIGXFSZ, old);
+  ASSERT_FALSE(ok);
+  EXPECT_EQ(ok.error().kind, ErrorKind::kExhausted);
+  EXPECT_THAT(ok.error().message(), HasSubstr(path()));
+  EXPECT_FALSE((*writer)->finish(0));
+}
+
+TEST_F(TraceFile, AStreamWritesWhatIsRecordedWhileItLives) {
+  auto recorder = std::make_shared<Recorder>(1024);
+  recorder->add(stage(0, 0));
+  {
+    auto writer = TraceWriter::create(path(), header());
+    ASSERT_TRUE(writer);
+    TraceStream stream(recorder, std::move(*writer), [](const Error& error) { FAIL() << error.message(); });
+    stream.add(group());
+    for (std::uint64_t i = 1; i <= 900; ++i) recorder->add(stage(static_cast<TimeUs>(i), i));
+  }
+  recorder->add(stage(5000, 5000));
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace);
+  EXPECT_TRUE(trace->complete);
+  EXPECT_EQ(trace->groups.size(), 1U);
+  ASSERT_EQ(trace->records.size() + trace->lost, 900U);
+  EXPECT_EQ(trace->records.back().as<StageTrace>().step, 900U);
+}
+
+}  // namespace
+}  // namespace deft::trace
