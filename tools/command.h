@@ -28,6 +28,7 @@ Result<int> run_check_build(Arguments arguments);
 Result<int> run_keygen(Arguments arguments);
 Result<int> run_options(Arguments arguments);
 Result<int> run_probe(Arguments arguments);
+Result<int> run_trace(Arguments arguments);
 
 // Removes `flag` from `arguments`; true if it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);

@@ -29,6 +29,7 @@ constexpr std::array kCommands = {
     Command{"probe", "[--json] [any option]", "latency and throughput of every link between all nodes", run_probe},
     Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},
     Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", simulate, true},
+    Command{"trace", "merge DIR [-o FILE]", "the traces of all nodes, on one clock, for a trace viewer", run_trace, true},
     Command{"options", "[--markdown|--json]", "every option: flag, variable, default, meaning", run_options},
     Command{"keygen", "", "makes a key that the daemons of a job share (option secret_file)", run_keygen},
 };

@@ -1,0 +1,202 @@
+#include "core/replay/job_timeline.h"
+
+#include <algorithm>
+#include <limits>
+#include <map>
+#include <optional>
+#include <tuple>
+
+#include "core/model/events.h"
+#include "core/replay/launches.h"
+
+namespace deft::replay {
+namespace {
+
+using trace::TraceKind;
+using trace::TransferStage;
+
+constexpr std::size_t kNamesShown = 3;  // tensors in the name of a slice
+
+std::string_view stage_name(std::uint16_t stage) {
+  switch (static_cast<TransferStage>(stage)) {
+    case TransferStage::kSum: return "sum of local workers";
+    case TransferStage::kEncode: return "encode";
+    case TransferStage::kLink: return "link";
+    case TransferStage::kDecode: return "decode";
+    case TransferStage::kCopy: return "copy to local workers";
+    case TransferStage::kReport: return "report";
+  }
+  return "unknown";
+}
+
+// Gives things that overlap tracks of their own: each takes the first track that is free when it begins.
+class TrackPool {
+ public:
+  TrackPool(JobTimeline& timeline, std::uint32_t node, std::string name)
+      : timeline_(timeline), node_(node), name_(std::move(name)) {}
+
+  std::uint32_t take(TimeUs begin_us, TimeUs end_us) {
+    for (auto& [track, free_us] : tracks_)
+      if (free_us <= begin_us) return free_us = end_us, track;
+    timeline_.tracks.push_back({node_, name_ + (tracks_.empty() ? "" : " #" + std::to_string(tracks_.size() + 1))});
+    tracks_.emplace_back(static_cast<std::uint32_t>(timeline_.tracks.size() - 1), end_us);
+    return tracks_.back().first;
+  }
+
+ private:
+  JobTimeline& timeline_;
+  const std::uint32_t node_;
+  const std::string name_;
+  std::vector<std::pair<std::uint32_t, TimeUs>> tracks_;  // track, and when it is free
+};
+
+class NodeTimeline {
+ public:
+  NodeTimeline(const AlignedNode& node, TimeUs origin_us, JobTimeline& timeline)
+      : trace_(node.trace), origin_us_(origin_us), timeline_(timeline) {}
+
+  void add();
+
+ private:
+  void add(std::uint32_t track, TimeUs begin_us, TimeUs end_us, Slice slice) {
+    slice.track = track;
+    slice.begin_us = begin_us - origin_us_;
+    slice.end_us = end_us - origin_us_;
+    timeline_.slices.push_back(std::move(slice));
+  }
+  void add_stages();
+  void add_gradients();
+  void add_launches();
+  void add_transfer(const NodeLaunch& launch, TrackPool& pool);
+  [[nodiscard]] std::uint32_t worker_track(std::uint32_t worker);
+  [[nodiscard]] const trace::TraceGroup* group(std::uint32_t id) const;
+  [[nodiscard]] std::string tensor_names(std::uint32_t group, std::uint32_t first, std::uint32_t count) const;
+  [[nodiscard]] std::string describe(const NodeLaunch& launch) const;
+
+  const trace::NodeTrace& trace_;
+  const TimeUs origin_us_;
+  JobTimeline& timeline_;
+  std::map<std::uint32_t, std::uint32_t> worker_tracks_;
+};
+
+std::uint32_t NodeTimeline::worker_track(std::uint32_t worker) {
+  const auto [at, is_new] = worker_tracks_.emplace(worker, timeline_.tracks.size());
+  if (is_new) {
+    const auto& ranks = trace_.header.ranks;
+    const std::string name =
+        worker < ranks.size() ? "rank " + std::to_string(ranks[worker]) : "worker " + std::to_string(worker);
+    timeline_.tracks.push_back({trace_.header.node, name});
+  }
+  return at->second;
+}
+
+const trace::TraceGroup* NodeTimeline::group(std::uint32_t id) const {
+  const auto at = std::ranges::find(trace_.groups, id, &trace::TraceGroup::group);
+  return at == trace_.groups.end() ? nullptr : &*at;
+}
+
+std::string NodeTimeline::tensor_names(std::uint32_t id, std::uint32_t first, std::uint32_t count) const {
+  const trace::TraceGroup* const known = group(id);
+  if (known == nullptr || first >= known->tensors.size()) return "tensor " + std::to_string(first);
+  const std::size_t end = std::min<std::size_t>(known->tensors.size(), std::size_t{first} + count);
+  std::string text;
+  for (std::size_t i = first; i < end; ++i) {
+    if (i - first == kNamesShown) return text + ", ...";
+    text += (text.empty() ? "" : ", ") + known->tensors[i].name;
+  }
+  return text;
+}
+
+// A stage lasts until the worker's next one. What the worker has waited is told with the next one.
+void NodeTimeline::add_stages() {
+  std::map<std::uint32_t, std::pair<TimeUs, trace::StageTrace>> open;  // by worker
+  for (const auto& record : trace_.records) {
+    if (record.kind() != TraceKind::kStage) continue;
+    const auto stage = record.as<trace::StageTrace>();
+    if (const auto at = open.find(stage.worker); at != open.end()) {
+      const auto& [began_us, before] = at->second;
+      const bool forward = before.stage == static_cast<std::uint32_t>(model::Stage::kForward);
+      add(worker_track(stage.worker), began_us, std::max(began_us, record.begin_us()),
+          {.name = (forward ? "forward " : "backward ") + std::to_string(before.step),
+           .category = "compute",
+           .numbers = {{"step", before.step}, {"waited_us", stage.waited_us}}});
+    }
+    open.insert_or_assign(stage.worker, std::pair(record.begin_us(), stage));
+  }
+}
+
+void NodeTimeline::add_gradients() {
+  for (const auto& record : trace_.records) {
+    if (record.kind() != TraceKind::kGradient) continue;
+    const auto gradient = record.as<trace::GradientTrace>();
+    add(worker_track(gradient.worker), record.begin_us(), record.begin_us(),
+        {.name = tensor_names(gradient.group, gradient.first_tensor, gradient.tensors),
+         .category = "gradient",
+         .numbers = {{"generation", gradient.generation}, {"tensors", gradient.tensors}}});
+  }
+}
+
+std::string NodeTimeline::describe(const NodeLaunch& launch) const {
+  if (!launch.order) return "collective";
+  const trace::TraceGroup* const known = group(launch.order->group);
+  if (known == nullptr || launch.order->bucket >= known->buckets.size())
+    return "bucket " + std::to_string(launch.order->bucket);
+  const auto& bucket = known->buckets[launch.order->bucket];
+  return "bucket " + std::to_string(launch.order->bucket) + ": " +
+         tensor_names(launch.order->group, bucket.first_tensor, bucket.tensors);
+}
+
+void NodeTimeline::add_transfer(const NodeLaunch& launch, TrackPool& pool) {
+  const std::uint32_t track = pool.take(launch.begin_us(), launch.end_us());
+  std::vector<std::pair<std::string, std::uint64_t>> numbers = {{"launch", launch.number}, {"bytes", launch.bytes}};
+  if (launch.wire_bytes != launch.bytes) numbers.emplace_back("wire_bytes", launch.wire_bytes);
+  if (launch.order) {
+    numbers.emplace_back("generation", launch.order->generation);
+    numbers.emplace_back("offset", launch.order->offset);
+  }
+  add(track, launch.begin_us(), launch.end_us(),
+      {.name = describe(launch), .category = "transfer", .numbers = std::move(numbers), .flow = launch.number + 1});
+  for (const auto& span : launch.spans)
+    add(track, span.begin_us, span.end_us,
+        {.name = std::string(stage_name(span.stage)), .category = "stage", .numbers = {}});
+}
+
+void NodeTimeline::add_launches() {
+  std::map<std::uint16_t, TrackPool> links;
+  TrackPool waiting(timeline_, trace_.header.node, "waits for a link");
+  for (const NodeLaunch& launch : launches_of(trace_)) {
+    if (launch.spans.empty()) continue;
+    if (launch.ready_us && *launch.ready_us < launch.begin_us())
+      add(waiting.take(*launch.ready_us, launch.begin_us()), *launch.ready_us, launch.begin_us(),
+          {.name = describe(launch), .category = "wait", .numbers = {{"launch", launch.number}}});
+    const auto& names = trace_.header.links;
+    const std::string name = launch.link < names.size() ? names[launch.link] : "link " + std::to_string(launch.link);
+    add_transfer(launch, links.try_emplace(launch.link, timeline_, trace_.header.node, name).first->second);
+  }
+}
+
+void NodeTimeline::add() {
+  for (std::uint32_t worker = 0; worker < trace_.header.ranks.size(); ++worker) static_cast<void>(worker_track(worker));
+  add_stages();
+  add_gradients();
+  add_launches();
+}
+
+}  // namespace
+
+JobTimeline make_timeline(const JobTrace& job) {
+  JobTimeline timeline;
+  TimeUs origin_us = std::numeric_limits<TimeUs>::max();
+  for (const auto& node : job.nodes)
+    if (!node.trace.records.empty()) origin_us = std::min(origin_us, node.trace.records.front().begin_us());
+  for (const auto& node : job.nodes) {
+    timeline.nodes.push_back("node " + std::to_string(node.trace.header.node) + ": " + node.trace.header.host);
+    NodeTimeline(node, origin_us, timeline).add();
+  }
+  std::ranges::stable_sort(timeline.slices, {}, [](const Slice& slice) {
+    return std::make_tuple(slice.track, slice.begin_us, -slice.end_us);
+  });
+  return timeline;
+}
+
+}  // namespace deft::replay

@@ -1,0 +1,43 @@
+// A job's trace as people look at it: tracks, and slices on them. The writers of trace viewers' formats (tools/) go through it.
+//
+//   JobTimeline timeline = make_timeline(job);
+//   for (const Slice& slice : timeline.slices) ... timeline.tracks[slice.track] ...
+//
+// Each node has a track for each worker (its stages, and the gradients that it hands in), tracks for buckets that wait for a link,
+// and tracks for each link. Slices of one track nest or follow each other. So things that go on at once have a track each. The
+// slices of one launch have the same flow on all nodes.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "core/replay/job_trace.h"
+
+namespace deft::replay {
+
+struct Track {
+  std::uint32_t node = 0;
+  std::string name;
+};
+
+struct Slice {
+  std::uint32_t track = 0;
+  TimeUs begin_us = 0;  // since the beginning of the trace
+  TimeUs end_us = 0;    // begin_us: it happened at once
+  std::string name;
+  std::string category;                                        // "compute", "gradient", "wait", "transfer", "stage"
+  std::vector<std::pair<std::string, std::uint64_t>> numbers;  // what else is known
+  std::uint64_t flow = 0;                                      // 0: none
+};
+
+struct JobTimeline {
+  std::vector<std::string> nodes;  // "node 0: hosta"
+  std::vector<Track> tracks;
+  std::vector<Slice> slices;  // by track, then by begin; a slice comes before those that it contains
+};
+
+JobTimeline make_timeline(const JobTrace& job);
+
+}  // namespace deft::replay

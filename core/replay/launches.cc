@@ -1,0 +1,87 @@
+#include "core/replay/launches.h"
+
+#include <algorithm>
+#include <map>
+#include <tuple>
+#include <utility>
+
+namespace deft::replay {
+namespace {
+
+using trace::TraceKind;
+
+// When the gradients of each bucket and generation were complete on this node.
+class ReadyTimes {
+ public:
+  explicit ReadyTimes(const trace::NodeTrace& trace);
+
+  [[nodiscard]] std::optional<TimeUs> of(const trace::OrderTrace& order) const {
+    const auto at = ready_us_.find({order.group, order.generation, order.bucket});
+    return at == ready_us_.end() ? std::nullopt : std::optional(at->second);
+  }
+
+ private:
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, TimeUs> ready_us_;
+};
+
+ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
+  std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>> buckets_of;  // [group][tensor]
+  for (const auto& group : trace.groups) {
+    auto& of_tensor = buckets_of[group.group];
+    of_tensor.resize(group.tensors.size());
+    for (std::uint32_t b = 0; b < group.buckets.size(); ++b)
+      for (std::uint32_t i = 0; i < group.buckets[b].tensors; ++i)
+        of_tensor[group.buckets[b].first_tensor + i].push_back(b);
+  }
+  for (const auto& record : trace.records) {
+    if (record.kind() != TraceKind::kGradient) continue;
+    const auto gradient = record.as<trace::GradientTrace>();
+    const auto group = buckets_of.find(gradient.group);
+    if (group == buckets_of.end()) continue;
+    const std::size_t end =
+        std::min<std::size_t>(group->second.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
+    for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
+      for (const auto bucket : group->second[tensor]) {
+        TimeUs& ready_us = ready_us_[{gradient.group, gradient.generation, bucket}];
+        ready_us = std::max(ready_us, record.begin_us());
+      }
+  }
+}
+
+}  // namespace
+
+std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace) {
+  const ReadyTimes ready(trace);
+  std::map<std::uint64_t, NodeLaunch> launches;
+  for (const auto& record : trace.records) {
+    if (record.kind() == TraceKind::kOrder) {
+      const auto order = record.as<trace::OrderTrace>();
+      NodeLaunch& launch = launches[order.number];
+      launch.number = order.number;
+      launch.link = order.link;
+      launch.bytes = launch.wire_bytes = order.bytes();
+      launch.order = order;
+      launch.ordered_us = record.begin_us();
+      launch.ready_us = ready.of(order);
+    } else if (record.kind() == TraceKind::kTransfer) {
+      const auto transfer = record.as<trace::TransferTrace>();
+      NodeLaunch& launch = launches[transfer.number];
+      launch.number = transfer.number;
+      launch.link = transfer.link;
+      launch.bytes = transfer.bytes;
+      launch.wire_bytes = transfer.wire_bytes;
+      launch.spans.push_back({transfer.stage, record.begin_us(), record.end_us()});
+    }
+  }
+  std::vector<NodeLaunch> sorted;
+  for (auto& [number, launch] : launches) {
+    std::ranges::stable_sort(launch.spans, {},
+                             [](const NodeLaunch::Span& s) { return std::pair(s.begin_us, s.end_us); });
+    sorted.push_back(std::move(launch));
+  }
+  std::ranges::stable_sort(
+      sorted, {}, [](const NodeLaunch& launch) { return launch.spans.empty() ? TimeUs{0} : launch.begin_us(); });
+  return sorted;
+}
+
+}  // namespace deft::replay

@@ -1,0 +1,38 @@
+// The launches of one node's trace, put together from its records: what was ordered, when it was ready, and what was done for it.
+//
+//   for (const NodeLaunch& launch : launches_of(node.trace)) ...
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "core/trace/trace_file.h"
+
+namespace deft::replay {
+
+struct NodeLaunch {
+  struct Span {
+    std::uint16_t stage = 0;  // trace::TransferStage
+    TimeUs begin_us = 0;
+    TimeUs end_us = 0;
+  };
+
+  std::uint64_t number = 0;
+  std::uint16_t link = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t wire_bytes = 0;
+  std::optional<trace::OrderTrace> order = {};  // empty: a collective, or it was ordered before the trace began
+  TimeUs ordered_us = 0;                        // if there is an order
+  std::optional<TimeUs> ready_us = {};  // the local workers' last gradient of its bucket; empty: before the trace began
+  std::vector<Span> spans = {};         // in order of time; empty: it had not ended when the trace did
+
+  // If there are spans.
+  [[nodiscard]] TimeUs begin_us() const { return spans.front().begin_us; }
+  [[nodiscard]] TimeUs end_us() const { return spans.back().end_us; }
+};
+
+// By the begin of their transfers; launches without spans come first.
+std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace);
+
+}  // namespace deft::replay

@@ -1,0 +1,88 @@
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <fstream>
+
+#include "core/replay/job_timeline.h"
+#include "tools/command.h"
+#include "tools/trace_output.h"
+
+namespace deft::tools {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: deft trace merge DIR [-o FILE] [--chrome]\n"
+    "\n"
+    "Puts the traces of all nodes (DEFT_TRACE=DIR) on one clock, and writes them to FILE, by default "
+    "DIR/merged.perfetto-trace,\n"
+    "which opens in ui.perfetto.dev. --chrome writes JSON, by default DIR/merged.json.\n";
+
+struct MergeOptions {
+  std::string folder;
+  std::string output;
+  bool chrome = false;
+};
+
+Result<MergeOptions> parse_merge(Arguments arguments) {
+  MergeOptions options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--chrome") {
+      options.chrome = true;
+    } else if (argument == "-o" || argument == "--output") {
+      if (++i == arguments.size()) return fail(ErrorKind::kInvalid, argument + " needs the name of a file");
+      options.output = arguments[i];
+    } else if (!argument.starts_with("-") && options.folder.empty()) {
+      options.folder = argument;
+    } else {
+      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft trace --help");
+    }
+  }
+  if (options.folder.empty())
+    return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft trace --help");
+  if (options.output.empty())
+    options.output = options.folder + (options.chrome ? "/merged.json" : "/merged.perfetto-trace");
+  return options;
+}
+
+void describe_clocks(const replay::JobTrace& job) {
+  for (const auto& node : job.nodes) {
+    const auto& clock = node.clock;
+    if (clock.samples == 0) continue;
+    std::printf(
+        "node %u (%s): clock is %+.6f s off the leader's, drifts %+.2f ppm, aligned within %.0f us by %zu answers\n",
+        node.trace.header.node, node.trace.header.host.c_str(), -static_cast<double>(clock.offset_us) / 1e6,
+        -clock.drift * 1e6, clock.error_us, clock.samples);
+  }
+}
+
+Result<int> merge(Arguments arguments) {
+  const auto options = parse_merge(arguments);
+  if (!options) return tl::unexpected(options.error());
+  const auto job = replay::read_job(options->folder);
+  if (!job) return tl::unexpected(job.error());
+  for (const auto& problem : job->problems) std::fprintf(stderr, "deft trace: %s\n", problem.c_str());
+  const auto timeline = replay::make_timeline(*job);
+  std::ofstream out(options->output, std::ios::binary);
+  if (options->chrome)
+    write_chrome(out, timeline);
+  else
+    write_perfetto(out, timeline);
+  out.flush();
+  if (!out) return fail(ErrorKind::kInvalid, "cannot write " + options->output + ": " + std::strerror(errno));
+  describe_clocks(*job);
+  std::printf("%zu nodes, %zu slices on %zu tracks: %s\n", job->nodes.size(), timeline.slices.size(),
+              timeline.tracks.size(), options->output.c_str());
+  return kExitOk;
+}
+
+}  // namespace
+
+Result<int> run_trace(Arguments arguments) {
+  if (!arguments.empty() && arguments.front() == "merge") return merge(arguments.subspan(1));
+  const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
+  std::fputs(kUsage, help ? stdout : stderr);
+  return help ? kExitOk : kExitUsage;
+}
+
+}  // namespace deft::tools

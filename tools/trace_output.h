@@ -1,0 +1,17 @@
+// Writes a job's timeline in the formats of trace viewers.
+//
+//   write_perfetto(out, timeline);      // opens in ui.perfetto.dev
+//   write_chrome(out, timeline);        // JSON, for chrome://tracing and others
+#pragma once
+
+#include <ostream>
+
+#include "core/replay/job_timeline.h"
+
+namespace deft::tools {
+
+// TrackEvent protobuf. A node is a process. The slices of one launch are joined by flow arrows over all nodes.
+void write_perfetto(std::ostream& out, const replay::JobTimeline& timeline);
+void write_chrome(std::ostream& out, const replay::JobTimeline& timeline);
+
+}  // namespace deft::tools
