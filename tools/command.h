@@ -29,6 +29,7 @@ Result<int> run_keygen(Arguments arguments);
 Result<int> run_options(Arguments arguments);
 Result<int> run_probe(Arguments arguments);
 Result<int> run_trace(Arguments arguments);
+Result<int> run_replay(Arguments arguments);
 
 // Removes `flag` from `arguments`; true if it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);

@@ -30,6 +30,7 @@ constexpr std::array kCommands = {
     Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},
     Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", simulate, true},
     Command{"trace", "merge DIR [-o FILE]", "the traces of all nodes, on one clock, for a trace viewer", run_trace, true},
+    Command{"replay", "DIR [WHAT IF ...]", "the step time of a traced job, and what would change it", run_replay, true},
     Command{"options", "[--markdown|--json]", "every option: flag, variable, default, meaning", run_options},
     Command{"keygen", "", "makes a key that the daemons of a job share (option secret_file)", run_keygen},
 };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <tuple>
 
@@ -70,7 +71,7 @@ class NodeTimeline {
   void add_transfer(const NodeLaunch& launch, TrackPool& pool);
   [[nodiscard]] std::uint32_t worker_track(std::uint32_t worker);
   [[nodiscard]] const trace::TraceGroup* group(std::uint32_t id) const;
-  [[nodiscard]] std::string tensor_names(std::uint32_t group, std::uint32_t first, std::uint32_t count) const;
+  [[nodiscard]] std::string tensor_names(std::uint32_t group, const std::vector<std::uint32_t>& tensors) const;
   [[nodiscard]] std::string describe(const NodeLaunch& launch) const;
 
   const trace::NodeTrace& trace_;
@@ -95,14 +96,13 @@ const trace::TraceGroup* NodeTimeline::group(std::uint32_t id) const {
   return at == trace_.groups.end() ? nullptr : &*at;
 }
 
-std::string NodeTimeline::tensor_names(std::uint32_t id, std::uint32_t first, std::uint32_t count) const {
+std::string NodeTimeline::tensor_names(std::uint32_t id, const std::vector<std::uint32_t>& tensors) const {
   const trace::TraceGroup* const known = group(id);
-  if (known == nullptr || first >= known->tensors.size()) return "tensor " + std::to_string(first);
-  const std::size_t end = std::min<std::size_t>(known->tensors.size(), std::size_t{first} + count);
   std::string text;
-  for (std::size_t i = first; i < end; ++i) {
-    if (i - first == kNamesShown) return text + ", ...";
-    text += (text.empty() ? "" : ", ") + known->tensors[i].name;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (i == kNamesShown) return text + ", ...";
+    const bool named = known != nullptr && tensors[i] < known->tensors.size();
+    text += (i > 0 ? ", " : "") + (named ? known->tensors[tensors[i]].name : "tensor " + std::to_string(tensors[i]));
   }
   return text;
 }
@@ -129,8 +129,10 @@ void NodeTimeline::add_gradients() {
   for (const auto& record : trace_.records) {
     if (record.kind() != TraceKind::kGradient) continue;
     const auto gradient = record.as<trace::GradientTrace>();
+    std::vector<std::uint32_t> tensors(std::min<std::size_t>(gradient.tensors, kNamesShown + 1));
+    std::iota(tensors.begin(), tensors.end(), gradient.first_tensor);
     add(worker_track(gradient.worker), record.begin_us(), record.begin_us(),
-        {.name = tensor_names(gradient.group, gradient.first_tensor, gradient.tensors),
+        {.name = tensor_names(gradient.group, tensors),
          .category = "gradient",
          .numbers = {{"generation", gradient.generation}, {"tensors", gradient.tensors}}});
   }
@@ -142,8 +144,7 @@ std::string NodeTimeline::describe(const NodeLaunch& launch) const {
   if (known == nullptr || launch.order->bucket >= known->buckets.size())
     return "bucket " + std::to_string(launch.order->bucket);
   const auto& bucket = known->buckets[launch.order->bucket];
-  return "bucket " + std::to_string(launch.order->bucket) + ": " +
-         tensor_names(launch.order->group, bucket.first_tensor, bucket.tensors);
+  return "bucket " + std::to_string(launch.order->bucket) + ": " + tensor_names(launch.order->group, bucket.tensors);
 }
 
 void NodeTimeline::add_transfer(const NodeLaunch& launch, TrackPool& pool) {

@@ -30,8 +30,7 @@ ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
     auto& of_tensor = buckets_of[group.group];
     of_tensor.resize(group.tensors.size());
     for (std::uint32_t b = 0; b < group.buckets.size(); ++b)
-      for (std::uint32_t i = 0; i < group.buckets[b].tensors; ++i)
-        of_tensor[group.buckets[b].first_tensor + i].push_back(b);
+      for (const auto tensor : group.buckets[b].tensors) of_tensor[tensor].push_back(b);
   }
   for (const auto& record : trace.records) {
     if (record.kind() != TraceKind::kGradient) continue;

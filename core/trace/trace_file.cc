@@ -25,7 +25,8 @@ constexpr int kLevel = 1;                        // of zstd: a trace is written 
 constexpr std::size_t kMaxFrame = 16U << 20;     // of one frame, decompressed
 constexpr std::size_t kMaxRecords = 64U << 20U;  // of one file
 constexpr std::size_t kMostProblems = 8;
-constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256;
+constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256,
+                      kMostOptions = 256;
 constexpr std::size_t kLongestName = 4096;
 constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
 
@@ -40,17 +41,16 @@ struct FrameHead {
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 json to_json(const TraceHeader& h) {
-  return {{"job", h.job},       {"incarnation", h.incarnation},
-          {"node", h.node},     {"nodes", h.nodes},
-          {"host", h.host},     {"ranks", h.ranks},
-          {"policy", h.policy}, {"compression", h.compression},
-          {"links", h.links}};
+  return {{"job", h.job},     {"incarnation", h.incarnation},
+          {"node", h.node},   {"nodes", h.nodes},
+          {"host", h.host},   {"ranks", h.ranks},
+          {"links", h.links}, {"options", h.options}};
 }
 
 json to_json(const TraceGroup& g) {
   json tensors = json::array(), buckets = json::array();
   for (const auto& t : g.tensors) tensors.push_back({t.name, t.bytes, t.forward_position});
-  for (const auto& b : g.buckets) buckets.push_back({b.bytes, b.forward_position, b.first_tensor, b.tensors});
+  for (const auto& b : g.buckets) buckets.push_back({b.bytes, b.forward_position, b.tensors});
   return {{"group", g.group}, {"name", g.name}, {"tensors", std::move(tensors)}, {"buckets", std::move(buckets)}};
 }
 
@@ -85,9 +85,10 @@ TraceHeader header_in(const json& from) {
   if (header.node >= header.nodes) refuse("a node beyond the last one");
   header.host = name_in(from.at("host"));
   for (const auto& rank : list_in(from.at("ranks"), kMostNodes)) header.ranks.push_back(number_in<std::uint32_t>(rank));
-  header.policy = name_in(from.at("policy"));
-  header.compression = name_in(from.at("compression"));
   for (const auto& link : list_in(from.at("links"), kMostLinks)) header.links.push_back(name_in(link));
+  const json& options = from.at("options");
+  if (!options.is_object() || options.size() > kMostOptions) refuse("options that are none, or too many");
+  for (const auto& [name, value] : options.items()) header.options[name] = name_in(value);
   return header;
 }
 
@@ -98,11 +99,12 @@ TraceGroup group_in(const json& from) {
   for (const auto& t : list_in(from.at("tensors"), kMostTensors))
     group.tensors.push_back({name_in(t.at(0)), number_in<std::uint64_t>(t.at(1)), number_in<std::uint32_t>(t.at(2))});
   for (const auto& b : list_in(from.at("buckets"), kMostTensors)) {
-    group.buckets.push_back({number_in<std::uint64_t>(b.at(0)), number_in<std::uint32_t>(b.at(1)),
-                             number_in<std::uint32_t>(b.at(2)), number_in<std::uint32_t>(b.at(3))});
-    const auto& bucket = group.buckets.back();
-    if (bucket.first_tensor > group.tensors.size() || bucket.tensors > group.tensors.size() - bucket.first_tensor)
-      refuse("a bucket of tensors that do not exist");
+    TraceGroup::Bucket bucket{number_in<std::uint64_t>(b.at(0)), number_in<std::uint32_t>(b.at(1))};
+    for (const auto& tensor : list_in(b.at(2), kMostTensors)) {
+      bucket.tensors.push_back(number_in<std::uint32_t>(tensor));
+      if (bucket.tensors.back() >= group.tensors.size()) refuse("a bucket of tensors that do not exist");
+    }
+    group.buckets.push_back(std::move(bucket));
   }
   return group;
 }

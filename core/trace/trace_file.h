@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstdio>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
@@ -35,9 +36,9 @@ struct TraceHeader {
   std::uint32_t nodes = 1;
   std::string host;
   std::vector<std::uint32_t> ranks = {};  // of the node's workers
-  std::string policy;
-  std::string compression;
   std::vector<std::string> links = {};
+  std::map<std::string, std::string> options =
+      {};  // on which all nodes agree: policy, compression, partition_bytes, ...
   bool operator==(const TraceHeader&) const = default;
 };
 
@@ -52,8 +53,7 @@ struct TraceGroup {
   struct Bucket {
     std::uint64_t bytes = 0;
     std::uint32_t forward_position = 0;
-    std::uint32_t first_tensor = 0;
-    std::uint32_t tensors = 0;
+    std::vector<std::uint32_t> tensors = {};  // all that overlap it
     bool operator==(const Bucket&) const = default;
   };
   std::uint32_t group = 0;

@@ -52,9 +52,8 @@ trace::TraceHeader JobRecorder::header() const {
                             .node = view_->node(),
                             .nodes = view_->node_count(),
                             .host = host_,
-                            .ranks = members_.ranks(),
-                            .policy = members_.settings().policy,
-                            .compression = members_.settings().options.text("compression")};
+                            .ranks = members_.ranks()};
+  header.options = members_.settings().agreed();
   for (const auto& link : view_->links()) header.links.push_back(link.name());
   return header;
 }
@@ -92,8 +91,10 @@ Result<void> JobRecorder::open_stream() {
 void JobRecorder::declared(std::uint32_t id, const std::string& name, const Gradients& gradients) {
   trace::TraceGroup group{.group = id, .name = name};
   for (const auto& spec : gradients.specs()) group.tensors.push_back({spec.name, spec.bytes(), spec.forward_position});
-  for (const auto& bucket : gradients.buckets())
-    group.buckets.push_back({bucket.bytes, bucket.forward_position, bucket.first_tensor, bucket.tensor_count});
+  for (model::BucketIndex b = 0; b < gradients.buckets().size(); ++b) {
+    const model::Bucket& bucket = gradients.buckets()[b];
+    group.buckets.push_back({bucket.bytes, bucket.forward_position, gradients.map().tensors_of(b)});
+  }
   if (stream_) stream_->add(group);
   groups_.push_back(std::move(group));
 }

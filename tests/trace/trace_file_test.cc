@@ -28,13 +28,12 @@ TraceHeader header() {
           .nodes = 2,
           .host = "b",
           .ranks = {2, 3},
-          .policy = "fifo",
-          .compression = "none",
-          .links = {"gloo:eth0"}};
+          .links = {"gloo:eth0"},
+          .options = {{"policy", "fifo"}, {"plan", ""}}};
 }
 
 TraceGroup group() {
-  return {.group = 0, .name = "model", .tensors = {{"w", 4096, 0}, {"b", 64, 1}}, .buckets = {{4160, 0, 0, 2}}};
+  return {.group = 0, .name = "model", .tensors = {{"w", 4096, 0}, {"b", 64, 1}}, .buckets = {{4160, 0, {0, 1}}}};
 }
 
 TraceRecord stage(TimeUs at_us, std::uint64_t step) {

@@ -1,0 +1,132 @@
+#include "core/replay/replay.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "core/base/config.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::replay {
+namespace {
+
+constexpr std::uint64_t kSteps = 160, kWarmup = 60;  // a plan is in force after some dozen steps
+constexpr std::uint32_t kMostNodes = 100'000;
+
+// The time of the bytes of an all-reduce over `nodes` nodes: each sends and receives 2 (n - 1) / n of them.
+double ring_share(std::size_t nodes) {
+  return nodes < 2 ? 0 : 2 * static_cast<double>(nodes - 1) / static_cast<double>(nodes);
+}
+
+Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
+  for (const auto& [name, speed] : what_if.link_speed) {
+    const auto& links = measured.profile.links;
+    if (std::ranges::find(links, name, &model::ProfileLink::name) == links.end()) {
+      std::string known;
+      for (const auto& link : links) known += (known.empty() ? "" : " ") + link.name;
+      return fail(ErrorKind::kInvalid, "the trace has no link '" + name + "'", "its links: " + known);
+    }
+    if (!(speed > 0 && speed <= 1e6))
+      return fail(ErrorKind::kInvalid, "link '" + name + "' cannot be so many times as fast");
+  }
+  if (what_if.nodes && (*what_if.nodes < 1 || *what_if.nodes > kMostNodes))
+    return fail(ErrorKind::kInvalid, "nodes is " + std::to_string(*what_if.nodes),
+                "give 1 to " + std::to_string(kMostNodes));
+  if (what_if.nodes && measured.nodes.size() < 2 && *what_if.nodes > 1)
+    return fail(ErrorKind::kInvalid, "the traced job ran on one node, so its links are not known",
+                "trace a job on two nodes");
+  if (!(what_if.compute_speed > 0 && what_if.compute_speed <= 1e6))
+    return fail(ErrorKind::kInvalid, "compute cannot be so many times as fast");
+  return {};
+}
+
+model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
+  model::Profile profile = measured.profile;
+  const double share = what_if.nodes ? ring_share(*what_if.nodes) / ring_share(measured.nodes.size()) : 1;
+  for (auto& link : profile.links) {
+    const auto speed = what_if.link_speed.find(link.name);
+    const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
+    link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);
+  }
+  for (auto& bucket : profile.buckets) {
+    bucket.forward_us /= what_if.compute_speed;
+    bucket.backward_us /= what_if.compute_speed;
+  }
+  return profile;
+}
+
+std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& what_if) {
+  std::vector<sim::NodeSpeed> nodes;
+  const std::size_t count = what_if.nodes ? *what_if.nodes : measured.nodes.size();
+  for (std::size_t i = 0; i < count; ++i) nodes.push_back(measured.nodes[i % measured.nodes.size()]);
+  if (what_if.straggler) return nodes;
+  const double fastest = std::ranges::min(nodes, {}, &sim::NodeSpeed::slowdown).slowdown;
+  for (auto& node : nodes) node.slowdown = fastest;
+  return nodes;
+}
+
+// The job's options, as a scheduler needs them.
+Result<sched::Setup> setup_of(const MeasuredJob& measured, const model::Profile& profile, const std::string& policy) {
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : measured.options)
+    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
+  const auto config = Config::load(flags, {}, Audience::kAll);
+  if (!config) return tl::unexpected(config.error().in("the options in the trace"));
+  auto setup = sim::setup_for(profile, policy);
+  setup.partition_bytes = config->bytes("partition_bytes");
+  setup.credit_bytes = config->bytes("credit_bytes");
+  setup.limits = plan::training_limits();
+  setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
+  setup.limits.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
+  setup.limits.stale_share = static_cast<double>(config->integer("max_stale_percent")) / 100;
+  return setup;
+}
+
+// The steps of the leader after the warm-up, from forward to forward.
+std::vector<double> steps_of(const model::Timeline& timeline) {
+  std::vector<double> begins_us, steps_us;
+  for (const auto& span : timeline.compute)
+    if (span.stage == model::Stage::kForward && span.bucket == 0 && span.step >= kWarmup)
+      begins_us.push_back(span.start_us);
+  std::ranges::sort(begins_us);
+  for (std::size_t i = 1; i < begins_us.size(); ++i) steps_us.push_back(begins_us[i] - begins_us[i - 1]);
+  std::ranges::sort(steps_us);
+  return steps_us;
+}
+
+double at_share(const std::vector<double>& sorted, double share) {
+  if (sorted.empty()) return 0;
+  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+}
+
+}  // namespace
+
+Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
+  if (auto ok = check(measured, what_if); !ok) return tl::unexpected(ok.error());
+  const auto traced = measured.options.find("policy");
+  const std::string policy = !what_if.policy.empty()            ? what_if.policy
+                             : traced != measured.options.end() ? traced->second
+                                                                : "fifo";
+  const model::Profile profile = profile_of(measured, what_if);
+  const auto setup = setup_of(measured, profile, policy);
+  if (!setup) return tl::unexpected(setup.error());
+  auto scheduler = sched::make_scheduler(*setup);
+  if (!scheduler) return tl::unexpected(scheduler.error());
+  sim::Options options{.steps = kSteps, .warmup_steps = kWarmup, .nodes = nodes_of(measured, what_if), .record = true};
+  for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
+    if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
+  const auto outcome = sim::simulate(**scheduler, profile, options);
+  if (!outcome) return tl::unexpected(outcome.error());
+  const auto steps_us = steps_of(outcome->timeline);
+  auto sorted = measured.steps_us;
+  std::ranges::sort(sorted);
+  return Prediction{.policy = policy,
+                    .step_us_p10 = at_share(steps_us, 0.1),
+                    .step_us_p50 = at_share(steps_us, 0.5),
+                    .step_us_p90 = at_share(steps_us, 0.9),
+                    .compute_us = outcome->compute_us,
+                    .measured_step_us_p50 = at_share(sorted, 0.5),
+                    .updates_per_step = outcome->updates_per_step};
+}
+
+}  // namespace deft::replay

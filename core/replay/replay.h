@@ -1,0 +1,40 @@
+// Predicts how long a step takes: of a traced job, and of what it would be under other conditions.
+//
+//   auto now = replay(measured, {});                                   // as it was traced
+//   auto then = replay(measured, {.policy = "knapsack", .straggler = false});
+//   now->step_us_p50, now->measured_step_us_p50
+//
+// The scheduler's own code runs in the simulator (core/sim), on the times of the trace. So what is replayed is what would run.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+
+#include "core/base/status.h"
+#include "core/replay/measured_job.h"
+
+namespace deft::replay {
+
+// What is other than in the trace.
+struct WhatIf {
+  std::string policy;                        // empty: the traced one
+  std::map<std::string, double> link_speed;  // by link: so many times the traced throughput
+  std::optional<std::uint32_t> nodes;  // so many nodes; those beyond the traced ones are like the traced ones in turn
+  bool straggler = true;               // false: every node computes as fast as the fastest
+  double compute_speed = 1;            // so many times as fast
+};
+
+struct Prediction {
+  std::string policy;
+  double step_us_p10 = 0, step_us_p50 = 0, step_us_p90 = 0;
+  double compute_us = 0;
+  double measured_step_us_p50 = 0;  // of the trace, whatever was asked
+  double updates_per_step = 0;
+};
+
+// kInvalid for an unknown link or policy, or an impossible number; the error names it.
+Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if);
+
+}  // namespace deft::replay

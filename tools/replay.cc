@@ -1,0 +1,179 @@
+#include <charconv>
+#include <cmath>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+
+#include "core/base/policy_traits.h"
+#include "core/replay/replay.h"
+#include "tools/command.h"
+
+namespace deft::tools {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: deft replay DIR [WHAT IF ...] [--json]\n"
+    "\n"
+    "Predicts the step time of the job whose traces (DEFT_TRACE=DIR) are in DIR, and of the job as it would be with\n"
+    "  --policy NAME|all        another policy\n"
+    "  --links NAME=2x[,...]    links that are so many times as fast\n"
+    "  --nodes N                so many nodes\n"
+    "  --compute 1.5x           workers that compute so many times as fast\n"
+    "  --no-straggler           every node as fast as the fastest\n"
+    "--profile FILE writes what was measured, for deft simulate.\n";
+
+struct ReplayOptions {
+  std::string folder;
+  replay::WhatIf what_if;
+  std::string profile;  // a file; empty: it is not written
+  bool json = false;
+};
+
+// "2x" or "0.5x".
+Result<double> parse_times(const std::string& text, const std::string& what) {
+  double value = 0;
+  const char* const end = text.data() + text.size();
+  const auto read = std::from_chars(text.data(), end, value);
+  const bool whole = read.ptr == end || (read.ptr + 1 == end && *read.ptr == 'x');
+  if (read.ec != std::errc{} || !whole || !(value > 0))
+    return fail(ErrorKind::kInvalid, what + " is '" + text + "'", "say how many times as fast: 2x, 0.5x");
+  return value;
+}
+
+Result<void> parse_links(const std::string& text, std::map<std::string, double>& speeds) {
+  for (std::size_t at = 0; at <= text.size();) {
+    const std::size_t comma = std::min(text.find(',', at), text.size());
+    const std::string item = text.substr(at, comma - at);
+    const std::size_t equals = item.find('=');
+    if (equals == std::string::npos || equals == 0)
+      return fail(ErrorKind::kInvalid, "--links has '" + item + "'", "give NAME=TIMES: gloo:eth0=2x");
+    const auto speed = parse_times(item.substr(equals + 1), "the speed of link " + item.substr(0, equals));
+    if (!speed) return tl::unexpected(speed.error());
+    speeds[item.substr(0, equals)] = *speed;
+    at = comma + 1;
+  }
+  return {};
+}
+
+Result<void> parse_value(const std::string& flag, const std::string& value, replay::WhatIf& what_if) {
+  if (flag == "--policy") {
+    what_if.policy = value;
+    return {};
+  }
+  if (flag == "--links") return parse_links(value, what_if.link_speed);
+  if (flag == "--compute") {
+    const auto speed = parse_times(value, flag);
+    if (!speed) return tl::unexpected(speed.error());
+    what_if.compute_speed = *speed;
+    return {};
+  }
+  std::uint32_t nodes = 0;
+  const auto read = std::from_chars(value.data(), value.data() + value.size(), nodes);
+  if (read.ec != std::errc{} || read.ptr != value.data() + value.size())
+    return fail(ErrorKind::kInvalid, "--nodes is '" + value + "'", "give a number of nodes");
+  what_if.nodes = nodes;
+  return {};
+}
+
+Result<ReplayOptions> parse(Arguments arguments) {
+  ReplayOptions options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--no-straggler") {
+      options.what_if.straggler = false;
+    } else if (argument == "--profile") {
+      if (++i == arguments.size()) return fail(ErrorKind::kInvalid, "--profile needs the name of a file");
+      options.profile = arguments[i];
+    } else if (argument == "--policy" || argument == "--links" || argument == "--nodes" || argument == "--compute") {
+      if (++i == arguments.size())
+        return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft replay --help");
+      if (auto ok = parse_value(argument, arguments[i], options.what_if); !ok) return tl::unexpected(ok.error());
+    } else if (!argument.starts_with("-") && options.folder.empty()) {
+      options.folder = argument;
+    } else {
+      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft replay --help");
+    }
+  }
+  if (options.folder.empty())
+    return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft replay --help");
+  return options;
+}
+
+std::vector<std::string> policies_of(const replay::WhatIf& what_if) {
+  if (what_if.policy != "all") return {what_if.policy};
+  std::vector<std::string> policies;
+  for (const auto& traits : kPolicyTraits)
+    if (!traits.simulator_only) policies.emplace_back(traits.name);
+  return policies;
+}
+
+bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, const std::string& traced) {
+  return policy == traced && what_if.link_speed.empty() && !what_if.nodes && what_if.straggler &&
+         what_if.compute_speed == 1;
+}
+
+void print(const std::vector<replay::Prediction>& predictions, const replay::MeasuredJob& measured,
+           const replay::WhatIf& what_if) {
+  const auto traced = measured.options.find("policy");
+  std::printf("%-16s %10s %10s %10s %10s %9s\n", "policy", "step p50", "p10", "p90", "compute", "updates");
+  for (const auto& p : predictions) {
+    std::printf("%-16s %7.1f ms %7.1f ms %7.1f ms %7.1f ms %9.2f", p.policy.c_str(), p.step_us_p50 / 1000,
+                p.step_us_p10 / 1000, p.step_us_p90 / 1000, p.compute_us / 1000, p.updates_per_step);
+    if (traced != measured.options.end() && is_as_traced(what_if, p.policy, traced->second))
+      std::printf("   traced: %.1f ms, %+.1f %%", p.measured_step_us_p50 / 1000,
+                  100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
+    std::printf("\n");
+  }
+}
+
+void print_json(const std::vector<replay::Prediction>& predictions) {
+  nlohmann::json list = nlohmann::json::array();
+  for (const auto& p : predictions)
+    list.push_back({{"policy", p.policy},
+                    {"step_us_p10", p.step_us_p10},
+                    {"step_us_p50", p.step_us_p50},
+                    {"step_us_p90", p.step_us_p90},
+                    {"compute_us", p.compute_us},
+                    {"updates_per_step", p.updates_per_step},
+                    {"measured_step_us_p50", p.measured_step_us_p50}});
+  std::printf("%s\n", list.dump(2).c_str());
+}
+
+}  // namespace
+
+Result<int> run_replay(Arguments arguments) {
+  if (!arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h")) {
+    std::fputs(kUsage, stdout);
+    return kExitOk;
+  }
+  const auto options = parse(arguments);
+  if (!options) return tl::unexpected(options.error());
+  const auto job = replay::read_job(options->folder);
+  if (!job) return tl::unexpected(job.error());
+  const auto measured = replay::measure(*job);
+  for (const auto& problem : job->problems) std::fprintf(stderr, "deft replay: %s\n", problem.c_str());
+  if (!measured) return tl::unexpected(measured.error());
+  for (const auto& problem : measured->problems) std::fprintf(stderr, "deft replay: %s\n", problem.c_str());
+  if (!options->profile.empty()) {
+    std::ofstream out(options->profile);
+    out << model::to_json(measured->profile) << '\n';
+    if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options->profile);
+  }
+  std::vector<replay::Prediction> predictions;
+  for (const auto& policy : policies_of(options->what_if)) {
+    replay::WhatIf what_if = options->what_if;
+    what_if.policy = policy;
+    auto prediction = replay::replay(*measured, what_if);
+    if (!prediction) return tl::unexpected(prediction.error());
+    predictions.push_back(std::move(*prediction));
+  }
+  if (options->json)
+    print_json(predictions);
+  else
+    print(predictions, *measured, options->what_if);
+  return kExitOk;
+}
+
+}  // namespace deft::tools
