@@ -19,11 +19,12 @@ namespace deft::replay {
 
 // What is other than in the trace.
 struct WhatIf {
-  std::string policy;                        // empty: the traced one
-  std::map<std::string, double> link_speed;  // by link: so many times the traced throughput
-  std::optional<std::uint32_t> nodes;  // so many nodes; those beyond the traced ones are like the traced ones in turn
-  bool straggler = true;               // false: every node computes as fast as the fastest
-  double compute_speed = 1;            // so many times as fast
+  std::string policy = {};                        // empty: the traced one
+  std::map<std::string, double> link_speed = {};  // by link: so many times the traced throughput
+  std::optional<std::uint32_t> nodes =
+      {};                    // so many nodes; those beyond the traced ones are like the traced ones in turn
+  bool straggler = true;     // false: every node computes as fast as the fastest
+  double compute_speed = 1;  // so many times as fast
 };
 
 struct Prediction {

@@ -1,0 +1,142 @@
+#include "core/replay/replay.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include "core/replay/job_timeline.h"
+#include "tests/replay/traced_simulation.h"
+
+namespace deft::replay {
+namespace {
+
+using testing::HasSubstr;
+
+// A dozen buckets whose communication takes about as long as compute, on two links.
+model::Profile profile(double us_per_byte = 0.01) {
+  model::Profile profile;
+  for (int i = 0; i < 12; ++i)
+    profile.buckets.push_back(
+        {"b" + std::to_string(11 - i), 400'000U + 50'000U * static_cast<unsigned>(i % 5), 1500, 3000, std::nullopt});
+  for (const double relative : {1.0, 1.5})
+    profile.links.push_back({.name = "gloo:eth" + std::to_string(profile.links.size()),
+                             .latency_us = 150,
+                             .relative_time = std::nullopt,
+                             .bytes_per_us = 1 / (us_per_byte * 2 * relative)});
+  return profile;
+}
+
+double simulated_us(const model::Profile& profile, const std::string& policy,
+                    std::vector<sim::NodeSpeed> nodes = {{}, {}}) {
+  auto scheduler = sched::make_scheduler(sim::setup_for(profile, policy));
+  const auto outcome =
+      sim::simulate(**scheduler, profile, {.steps = 160, .warmup_steps = 60, .nodes = std::move(nodes)});
+  return outcome->step_us;
+}
+
+// What a trace cannot tell, the latency of parts that are all alike, costs some precision.
+TEST(Replay, OfASimulatedJobGivesItsStepTime) {
+  std::vector<double> errors;
+  for (const char* policy : {"fifo", "bytescheduler", "p3", "usbyte"})
+    for (const double us_per_byte : {0.002, 0.005, 0.01, 0.03}) {
+      const auto truth = profile(us_per_byte);
+      const auto measured = measure(traced_simulation(truth, policy, {.steps = 40, .nodes = {{}, {}}}));
+      ASSERT_TRUE(measured) << measured.error().message();
+      const auto now = replay(*measured, {});
+      ASSERT_TRUE(now) << now.error().message();
+      EXPECT_NEAR(now->measured_step_us_p50, simulated_us(truth, policy), 10);
+      errors.push_back(std::abs(now->step_us_p50 / now->measured_step_us_p50 - 1));
+      EXPECT_LT(errors.back(), 0.05) << policy << " " << us_per_byte;
+    }
+  std::ranges::sort(errors);
+  EXPECT_LT(errors[errors.size() / 2], 0.02);
+}
+
+TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
+  const auto truth = profile(0.015);
+  const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto other = replay(*measured, {.policy = "bytescheduler"});
+  ASSERT_TRUE(other);
+  EXPECT_NEAR(other->step_us_p50, simulated_us(truth, "bytescheduler"), 0.05 * other->step_us_p50);
+  auto faster = truth;
+  for (auto& link : faster.links) *link.bytes_per_us *= 2;
+  const auto doubled = replay(*measured, {.link_speed = {{"gloo:eth0", 2}, {"gloo:eth1", 2}}});
+  ASSERT_TRUE(doubled);
+  EXPECT_NEAR(doubled->step_us_p50, simulated_us(faster, "fifo"), 0.05 * doubled->step_us_p50);
+}
+
+TEST(Replay, FindsAStragglerAndWhatItCosts) {
+  const auto truth = profile(0.002);
+  const auto measured = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {1.4, 0}}}));
+  ASSERT_TRUE(measured);
+  ASSERT_EQ(measured->nodes.size(), 2U);
+  EXPECT_NEAR(measured->nodes[1].slowdown / measured->nodes[0].slowdown, 1.4, 0.03);
+  const auto with = replay(*measured, {}), without = replay(*measured, {.straggler = false});
+  ASSERT_TRUE(with && without);
+  EXPECT_NEAR(with->step_us_p50 / without->step_us_p50, 1.4, 0.06);
+}
+
+TEST(Replay, MoreNodesTakeMoreOfEachLink) {
+  const auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto two = replay(*measured, {}), many = replay(*measured, {.nodes = 64});
+  ASSERT_TRUE(two && many);
+  EXPECT_GT(many->step_us_p50, 1.5 * two->step_us_p50);
+  EXPECT_LT(many->step_us_p50, 2.1 * two->step_us_p50);
+}
+
+TEST(Replay, WhatCannotBeIsRefusedByName) {
+  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  EXPECT_THAT(replay(*measured, {.link_speed = {{"eth9", 2}}}).error().message(), HasSubstr("eth9"));
+  EXPECT_THAT(replay(*measured, {.policy = "magic"}).error().message(), HasSubstr("magic"));
+  EXPECT_FALSE(replay(*measured, {.nodes = 0}));
+  EXPECT_FALSE(replay(*measured, {.compute_speed = 0}));
+}
+
+TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
+  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
+  ASSERT_FALSE(measured);
+  EXPECT_THAT(measured.error().message(), HasSubstr("trace more steps"));
+}
+
+// The reader gives what it could read: any part of the records may be missing.
+RC_GTEST_PROP(MeasuredJob, WhateverIsMissingIsAnErrorOrAValidProfile, ()) {
+  auto job = traced_simulation(profile(), "bytescheduler", {.steps = 12, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) {
+    const auto keep = *rc::gen::inRange(1, 100);
+    const auto seed = *rc::gen::arbitrary<std::uint32_t>();
+    std::uint32_t state = seed | 1U;
+    std::erase_if(node.trace.records, [&](const trace::TraceRecord&) {
+      state = state * 1664525U + 1013904223U;
+      return static_cast<int>((state >> 16U) % 100U) >= keep;
+    });
+  }
+  static_cast<void>(make_timeline(job));
+  const auto measured = measure(job);
+  if (!measured) return;
+  RC_ASSERT(model::check_profile(measured->profile).has_value());
+  const auto prediction = replay(*measured, {});
+  if (prediction) RC_ASSERT(prediction->step_us_p50 > 0);
+}
+
+// Viewers need slices of a track to nest.
+RC_GTEST_PROP(JobTimeline, SlicesOfATrackNestOrFollowEachOther, ()) {
+  const auto policy = *rc::gen::element<std::string>("fifo", "bytescheduler", "p3");
+  const auto job =
+      traced_simulation(profile(*rc::gen::inRange(1, 60) * 0.001), policy, {.steps = 8, .nodes = {{}, {}}});
+  const auto timeline = make_timeline(job);
+  RC_ASSERT(!timeline.slices.empty());
+  std::vector<Slice> open;
+  for (const auto& slice : timeline.slices) {
+    RC_ASSERT(slice.track < timeline.tracks.size());
+    RC_ASSERT(slice.begin_us >= 0 && slice.end_us >= slice.begin_us);
+    while (!open.empty() && (open.back().track != slice.track || open.back().end_us <= slice.begin_us)) open.pop_back();
+    RC_ASSERT(open.empty() || slice.end_us <= open.back().end_us);
+    open.push_back(slice);
+  }
+}
+
+}  // namespace
+}  // namespace deft::replay

@@ -1,0 +1,117 @@
+// Traces made by the simulator: a job whose truth is known.
+//
+//   const JobTrace job = traced_simulation(profile, "fifo", {.steps = 30, .nodes = {{}, {1.3, 0}}});
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <string>
+#include <vector>
+
+#include "core/replay/job_trace.h"
+#include "core/sched/scheduler.h"
+#include "core/sim/simulation.h"
+
+namespace deft::replay {
+
+// What the leader of a simulated job would have recorded; the other nodes are slower by their slowdown and record their stages
+// alone. Times are whole microseconds.
+inline JobTrace traced_simulation(const model::Profile& profile, const std::string& policy, sim::Options options) {
+  using namespace trace;
+  options.record = true;
+  options.warmup_steps = 0;
+  auto scheduler = sched::make_scheduler(sim::setup_for(profile, policy));
+  EXPECT_TRUE(scheduler);
+  const auto outcome = sim::simulate(**scheduler, profile, options);
+  EXPECT_TRUE(outcome);
+  const auto count = static_cast<std::uint32_t>(profile.buckets.size());
+  const auto us = [](double at) { return static_cast<TimeUs>(at + 1'000'000.5); };
+  TraceGroup group{.group = 0, .name = "model"};
+  for (std::uint32_t b = 0; b < count; ++b) {
+    const auto& bucket = profile.buckets[count - 1 - b];
+    group.tensors.push_back({bucket.name, bucket.bytes, count - 1 - b});
+    group.buckets.push_back({bucket.bytes, count - 1 - b, {b}});
+  }
+  JobTrace job;
+  for (std::uint32_t n = 0; n < options.nodes.size(); ++n) {
+    AlignedNode node;
+    node.trace.header = {.job = "simulated",
+                         .incarnation = 1,
+                         .node = n,
+                         .nodes = static_cast<std::uint32_t>(options.nodes.size()),
+                         .host = "h",
+                         .ranks = {n},
+                         .options = {{"policy", policy}}};
+    for (const auto& link : profile.links) node.trace.header.links.push_back(link.name);
+    node.trace.groups = {group};
+    node.trace.complete = true;
+    job.nodes.push_back(std::move(node));
+  }
+  // The stages of the leader: when they began, and how much of them was compute.
+  struct SimulatedStage {
+    model::Stage stage;
+    std::uint64_t step;
+    double begin_us, compute_us;
+    std::vector<std::pair<std::uint32_t, double>> ready_us;  // backward: bucket of the profile, and when it ended
+  };
+  std::vector<SimulatedStage> stages;
+  for (const auto& span : outcome->timeline.compute) {
+    if (stages.empty() || stages.back().stage != span.stage || stages.back().step != span.step)
+      stages.push_back({span.stage, span.step, span.start_us, 0, {}});
+    stages.back().compute_us += span.end_us - span.start_us;
+    if (span.stage == model::Stage::kBackward) stages.back().ready_us.emplace_back(span.bucket, span.end_us);
+  }
+  // A node that is slower begins backward later, and waits for less behind it.
+  for (std::uint32_t n = 0; n < options.nodes.size(); ++n) {
+    auto& records = job.nodes[n].trace.records;
+    const double slower = options.nodes[n].slowdown / options.nodes.front().slowdown;
+    double began_us = 0, waited_us = 0;
+    for (std::size_t i = 0; i < stages.size(); ++i) {
+      const SimulatedStage& stage = stages[i];
+      const bool forward = stage.stage == model::Stage::kForward;
+      const double late_us = forward || i == 0 ? 0 : stages[i - 1].compute_us * (slower - 1);
+      if (i > 0) waited_us = std::max(0.0, stage.begin_us + late_us - began_us - stages[i - 1].compute_us * slower);
+      began_us = stage.begin_us + late_us;
+      records.emplace_back(us(began_us), us(began_us),
+                           StageTrace{.worker = 0,
+                                      .stage = forward ? 1U : 2U,
+                                      .step = stage.step,
+                                      .waited_us = static_cast<std::uint64_t>(waited_us)});
+      for (const auto& [bucket, at_us] : stage.ready_us) {
+        const double ready_us = began_us + (at_us - stage.begin_us) * slower;
+        records.emplace_back(us(ready_us), us(ready_us),
+                             GradientTrace{.worker = 0,
+                                           .group = 0,
+                                           .first_tensor = count - 1 - bucket,
+                                           .tensors = 1,
+                                           .generation = stage.step,
+                                           .last_step = stage.step});
+      }
+    }
+  }
+  std::uint64_t number = 0;
+  for (const auto& send : outcome->timeline.sends) {
+    OrderTrace order{.number = number,
+                     .generation = send.generation,
+                     .offset = send.offset,
+                     .bucket = count - 1 - send.bucket,
+                     .group = 0,
+                     .link = static_cast<std::uint16_t>(send.link)};
+    order.set_bytes(send.bytes);
+    for (auto& node : job.nodes) {
+      node.trace.records.emplace_back(us(send.start_us), us(send.start_us), order);
+      node.trace.records.emplace_back(us(send.start_us), us(send.end_us),
+                                      TransferTrace{.number = number,
+                                                    .bytes = send.bytes,
+                                                    .wire_bytes = send.bytes,
+                                                    .stage = static_cast<std::uint16_t>(TransferStage::kLink),
+                                                    .link = static_cast<std::uint16_t>(send.link)});
+    }
+    ++number;
+  }
+  for (auto& node : job.nodes) std::ranges::stable_sort(node.trace.records, {}, &TraceRecord::begin_us);
+  return job;
+}
+
+}  // namespace deft::replay
