@@ -15,6 +15,8 @@ namespace {
 
 constexpr double kMostDrift = 1e-3;        // far above that of any quartz
 constexpr std::size_t kMostSamples = 512;  // the quickest of as many periods
+constexpr double kDriftCost =
+    0.1;  // of distance, for each microsecond a second: a short trace tells nothing about drift
 constexpr double kUsPerSecond = 1e6;  // the drift is solved in microseconds a second, so that numbers are of one size
 
 // A sample relative to the origin and to the first guess of the offset.
@@ -45,7 +47,7 @@ std::vector<ClockSample> quickest(std::span<const ClockSample> samples) {
   return chosen;
 }
 
-// Columns: the offset's correction, the drift, the distance from all bounds. Rows: two a sample.
+// Columns: the offset's correction, the drift forward and backward, the distance from all bounds. Rows: two a sample.
 class Line {
  public:
   explicit Line(std::span<const Bounds> bounds);
@@ -53,8 +55,9 @@ class Line {
   struct Solution {
     double correction_us = 0, drift_us_per_s = 0, distance_us = 0;
   };
-  // The line that maximises the three columns' sum with these weights; nothing if no line obeys all bounds.
-  std::optional<Solution> maximise(std::array<double, 3> weights);
+  // The line that maximises correction * `correction` + distance * `distance`, at the least drift that serves it. Nothing if no
+  // line obeys all bounds.
+  std::optional<Solution> maximise(double correction, double distance);
 
  private:
   struct Deleted {
@@ -66,31 +69,35 @@ class Line {
 Line::Line(std::span<const Bounds> bounds) {
   constexpr double kInfinity = std::numeric_limits<double>::max();
   const std::size_t rows = 2 * bounds.size();
-  std::vector<int> begins = {0, static_cast<int>(rows), static_cast<int>(2 * rows), static_cast<int>(3 * rows)};
+  std::vector<int> begins = {0, static_cast<int>(rows), static_cast<int>(2 * rows), static_cast<int>(3 * rows),
+                             static_cast<int>(4 * rows)};
   std::vector<int> index;
   std::vector<double> value, low(rows, -kInfinity), high(rows, kInfinity);
-  for (int column = 0; column < 3; ++column)
+  for (std::size_t column = 0; column < 4; ++column)
     for (std::size_t i = 0; i < bounds.size(); ++i) {
-      const std::array<double, 3> least = {1, bounds[i].answered_s, -1}, most = {1, bounds[i].at_s, 1};
+      const std::array<double, 4> least = {1, bounds[i].answered_s, -bounds[i].answered_s, -1};
+      const std::array<double, 4> most = {1, bounds[i].at_s, -bounds[i].at_s, 1};
       index.insert(index.end(), {static_cast<int>(2 * i), static_cast<int>(2 * i + 1)});
-      value.insert(value.end(), {least[static_cast<std::size_t>(column)], most[static_cast<std::size_t>(column)]});
+      value.insert(value.end(), {least[column], most[column]});
     }
   for (std::size_t i = 0; i < bounds.size(); ++i) low[2 * i] = bounds[i].least_us, high[2 * i + 1] = bounds[i].most_us;
-  const std::array<double, 3> column_low = {-kInfinity, -kMostDrift * kUsPerSecond, 0};
-  const std::array<double, 3> column_high = {kInfinity, kMostDrift * kUsPerSecond, kInfinity};
-  const std::array<double, 3> objective = {0, 0, 1};
+  const std::array<double, 4> column_low = {-kInfinity, 0, 0, 0};
+  const std::array<double, 4> column_high = {kInfinity, kMostDrift * kUsPerSecond, kMostDrift * kUsPerSecond,
+                                             kInfinity};
+  const std::array<double, 4> objective = {0, 0, 0, 1};
   Clp_setLogLevel(model_.get(), 0);
-  Clp_loadProblem(model_.get(), 3, static_cast<int>(rows), begins.data(), index.data(), value.data(), column_low.data(),
+  Clp_loadProblem(model_.get(), 4, static_cast<int>(rows), begins.data(), index.data(), value.data(), column_low.data(),
                   column_high.data(), objective.data(), low.data(), high.data());
   Clp_setOptimizationDirection(model_.get(), -1);
 }
 
-std::optional<Line::Solution> Line::maximise(std::array<double, 3> weights) {
+std::optional<Line::Solution> Line::maximise(double correction, double distance) {
+  const std::array<double, 4> weights = {correction, -kDriftCost, -kDriftCost, distance};
   Clp_chgObjCoefficients(model_.get(), weights.data());
   Clp_primal(model_.get(), 0);
   if (Clp_status(model_.get()) != 0) return std::nullopt;
   const double* const columns = Clp_primalColumnSolution(model_.get());
-  return Solution{columns[0], columns[1], columns[2]};
+  return Solution{columns[0], columns[1] - columns[2], columns[3]};
 }
 
 std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origin_us, TimeUs offset_us) {
@@ -125,14 +132,14 @@ Result<ClockMap> align(std::span<const ClockSample> all) {
     map.samples = samples.size();
     const auto bounds = bounds_of(samples, map.origin_us, map.offset_us);
     Line line(bounds);
-    const auto middle = line.maximise({0, 0, 1});
+    const auto middle = line.maximise(0, 1);
     if (!middle) {
       drop_slowest(samples);
       continue;
     }
     map.correction_us = middle->correction_us;
     map.drift = middle->drift_us_per_s / kUsPerSecond;
-    const auto most = line.maximise({1, 0, 0}), least = line.maximise({-1, 0, 0});
+    const auto most = line.maximise(1, 0), least = line.maximise(-1, 0);
     map.error_us =
         most && least ? (most->correction_us - least->correction_us) / 2 : static_cast<double>(round_trip(best)) / 2;
     return map;

@@ -1,5 +1,6 @@
 #include "core/trace/recorder.h"
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <new>
@@ -22,14 +23,14 @@ void Recorder::add(const TraceRecord& record) {
   next_.store(index + 1, std::memory_order_release);
 }
 
-void Recorder::read(Cursor& cursor, std::vector<TraceRecord>& out) const {
+void Recorder::read(Cursor& cursor, std::vector<TraceRecord>& out, std::uint64_t until) const {
   const std::uint64_t end = next_.load(std::memory_order_acquire);
   if (cursor.next + size() <= end) {
     const std::uint64_t oldest = end - size() + 1;  // the place before it may be overwritten by now
     cursor.lost += oldest - cursor.next;
     cursor.next = oldest;
   }
-  for (; cursor.next < end; ++cursor.next) {
+  for (; cursor.next < std::min(end, until); ++cursor.next) {
     std::array<std::uint64_t, kWords> words;
     const Word* const at = place(cursor.next);
     for (std::size_t i = 0; i < words.size(); ++i) words[i] = at[i].load(std::memory_order_acquire);

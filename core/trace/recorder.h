@@ -32,7 +32,8 @@ class Recorder {
   explicit Recorder(std::size_t records = kRecords);
 
   void add(const TraceRecord& record);
-  void read(Cursor& cursor, std::vector<TraceRecord>& out) const;
+  // Up to `until`, which is a cursor's `next`.
+  void read(Cursor& cursor, std::vector<TraceRecord>& out, std::uint64_t until = ~std::uint64_t{0}) const;
   // A cursor that sees only what is added from now on.
   [[nodiscard]] Cursor now() const { return {next_.load(std::memory_order_acquire), 0}; }
 

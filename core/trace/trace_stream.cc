@@ -19,12 +19,17 @@ TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_p
       thread_([this] { run(); }) {}
 
 TraceStream::~TraceStream() {
+  end();
+  thread_.join();
+}
+
+void TraceStream::end() {
   {
     const std::lock_guard lock(mutex_);
-    ending_ = true;
+    if (std::exchange(ending_, true)) return;
+    last_ = recorder_->now().next;
   }
   changed_.notify_all();
-  thread_.join();
 }
 
 void TraceStream::add(TraceGroup group) {
@@ -32,11 +37,11 @@ void TraceStream::add(TraceGroup group) {
   groups_.push_back(std::move(group));
 }
 
-Result<void> TraceStream::write(std::vector<TraceGroup> groups) {
+Result<void> TraceStream::write(std::vector<TraceGroup> groups, std::uint64_t until) {
   for (const TraceGroup& group : groups)
     if (auto ok = writer_->group(group); !ok) return ok;
   records_.clear();
-  recorder_->read(cursor_, records_);
+  recorder_->read(cursor_, records_, until);
   return writer_->records(records_);
 }
 
@@ -46,13 +51,15 @@ void TraceStream::run() {
   for (bool ending = false; ok && !ending;) {
     changed_.wait_for(lock, kPeriod, [this] { return ending_; });
     ending = ending_;
+    const std::uint64_t until = last_;
     auto groups = std::exchange(groups_, {});
     lock.unlock();
-    ok = write(std::move(groups));
+    ok = write(std::move(groups), until);
     if (ok && ending) ok = writer_->finish(cursor_.lost);
     lock.lock();
   }
   if (!ok) on_error_(ok.error());
+  ended_ = true;
 }
 
 }  // namespace deft::trace

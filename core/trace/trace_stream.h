@@ -2,11 +2,13 @@
 //
 //   TraceStream stream(recorder, *std::move(writer), [](const Error& error) { ... });   // from now on
 //   stream.add(group);                    // a group of gradients; from any thread
-//   ...                                   // the destructor writes the rest and finishes the file
+//   stream.end();                         // what comes later is not written; the thread finishes the file ...
+//   if (stream.ended()) ...               // ... until then; the destructor waits for it
 //
 // A disk that is slow or full costs records, never a step: the recorder goes on, and the file says how many are missing.
 #pragma once
 
+#include <atomic>
 #include <condition_variable>
 #include <functional>
 #include <memory>
@@ -30,10 +32,12 @@ class TraceStream {
   TraceStream& operator=(const TraceStream&) = delete;
 
   void add(TraceGroup group);
+  void end();
+  [[nodiscard]] bool ended() const { return ended_; }
 
  private:
   void run();
-  Result<void> write(std::vector<TraceGroup> groups);
+  Result<void> write(std::vector<TraceGroup> groups, std::uint64_t until);
 
   const std::shared_ptr<const Recorder> recorder_;
   const std::unique_ptr<TraceWriter> writer_;
@@ -44,6 +48,8 @@ class TraceStream {
   std::condition_variable changed_;
   std::vector<TraceGroup> groups_;  // not written yet
   bool ending_ = false;
+  std::uint64_t last_ = ~std::uint64_t{0};  // records before it belong to the trace
+  std::atomic<bool> ended_{false};
   std::thread thread_;
 };
 

@@ -203,6 +203,7 @@ void Job::end(const Error& error, bool clean) {
   joining_.finished();
   if (parts_) {
     parts_->store->cancel(error);
+    parts_->recorder.end();
     parts_->links.abort(clean ? "the job has ended" : error.message());
   }
   for (const auto& worker : members_.workers())

@@ -77,7 +77,8 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   void begin() override;
 
   [[nodiscard]] const Membership& members() const { return members_; }
-  [[nodiscard]] bool drivers_finished() { return !parts_ || parts_->links.finished(); }
+  // No thread of the job runs any more.
+  [[nodiscard]] bool threads_finished() { return !parts_ || (parts_->links.finished() && parts_->recorder.finished()); }
   [[nodiscard]] nlohmann::json status() const;
 
  private:

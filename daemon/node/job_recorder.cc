@@ -88,6 +88,10 @@ Result<void> JobRecorder::open_stream() {
   return {};
 }
 
+void JobRecorder::end() {
+  if (stream_) stream_->end();
+}
+
 void JobRecorder::declared(std::uint32_t id, const std::string& name, const Gradients& gradients) {
   trace::TraceGroup group{.group = id, .name = name};
   for (const auto& spec : gradients.specs()) group.tensors.push_back({spec.name, spec.bytes(), spec.forward_position});
@@ -102,7 +106,7 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
 // The first local worker's forward decides which steps are written.
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
-  if (steps_ && is_forward && began.step > steps_->last) stream_.reset();
+  if (steps_ && is_forward && began.step > steps_->last) end();
   if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
     if (auto ok = open_stream(); !ok) {
       LOG(ERROR) << "[" << members_.identity().name << "] there is no trace: " << ok.error().message();

@@ -43,6 +43,9 @@ class JobRecorder {
 
   // kInvalid or kUnavailable if the job wants a trace that cannot be written.
   Result<void> begin();
+  // The job has ended: the file is finished in the background, until finished().
+  void end();
+  [[nodiscard]] bool finished() const { return !stream_ || stream_->ended(); }
 
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
@@ -62,7 +65,7 @@ class JobRecorder {
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
   std::vector<trace::TraceGroup> groups_;
   std::optional<StepRange> steps_;              // that are written; empty: all
-  std::unique_ptr<trace::TraceStream> stream_;  // while events are written
+  std::unique_ptr<trace::TraceStream> stream_;  // null: nothing has been written yet
 };
 
 }  // namespace deft::daemon

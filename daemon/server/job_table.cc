@@ -92,7 +92,7 @@ void JobTable::on_ended(const Job& job) {
 
 void JobTable::put_away() {
   timer_ = 0;
-  std::erase_if(ended_, [](const auto& job) { return job->drivers_finished(); });
+  std::erase_if(ended_, [](const auto& job) { return job->threads_finished(); });
   if (!ended_.empty()) timer_ = context_.reactor.after(kPutAwayUs, [this] { put_away(); });
   if (empty()) on_empty_();
 }

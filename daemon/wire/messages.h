@@ -38,9 +38,8 @@ struct LinkAddress {
 
 // --- Both ways ---
 struct Heartbeat {
-  bool reply = false;      // false: the receiver answers it
-  TimeUs sent_us = 0;      // by the sender's clock; 0: not told
-  TimeUs answered_us = 0;  // of a reply: sent_us of the heartbeat that it answers. Only traces use these times
+  bool reply = false;                   // false: the receiver answers it
+  TimeUs sent_us = 0, answered_us = 0;  // for traces: by the sender's clock; of a reply: when the question was sent
 };
 
 struct Failure {

@@ -80,6 +80,7 @@ TEST(ClockAlignment, ASampleAloneGivesItsMiddle) {
   ASSERT_TRUE(map);
   EXPECT_EQ(map->to_leader(1'100), 501'100);
   EXPECT_NEAR(map->error_us, 100, 1);
+  EXPECT_EQ(map->drift, 0) << "one sample tells nothing about it";
 }
 
 TEST(ClockAlignment, NoSampleIsAnErrorThatSaysWhatToDo) {

@@ -1,0 +1,124 @@
+"""Traces of real jobs: written by each node's daemon, put on one clock, replayed."""
+
+import json
+import subprocess
+from pathlib import Path
+
+from cluster import BUILD, Cluster, clean_environment, wait_until
+
+STEPS = 24
+MONTH_S = 30 * 24 * 3600
+TRAIN = """
+group = session.declare("g", [deft.Tensor(f"t{i}", deft.FLOAT32, (100_000,), 3 - i) for i in range(4)])
+for step in range(int(os.environ["STEPS"])):
+    session.stage(deft.FORWARD, step)
+    time.sleep(0.002)
+    session.stage(deft.BACKWARD, step)
+    for tensor in range(4):
+        time.sleep(0.002)
+        vector(group, tensor, np.float32)[:] = 1
+        group.ready(tensor, 1, step)
+    for tensor in range(4):
+        group.wait(tensor, 1, step)
+session.close()
+"""
+
+
+def deft(*arguments: str) -> subprocess.CompletedProcess:
+    command = [BUILD / "bin/deft", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
+
+
+def in_another_month() -> list[str]:
+    """What to put before a command, so that its monotonic clock is a month ahead; nothing where that cannot be."""
+    prefix = ["unshare", "-r", "-T", "--monotonic", str(MONTH_S), "--fork", "--kill-child"]
+    works = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
+    return prefix if works else []
+
+
+class ClusterOfTwoMonths(Cluster):
+    """The second node's clock is a month ahead."""
+
+    def prefix(self, node: int) -> list[str]:
+        return in_another_month() if node == 1 else []
+
+
+def trace(folder: Path, cluster: Cluster, **options: str) -> None:
+    workers = cluster.start(TRAIN, STEPS=str(STEPS), DEFT_TRACE=str(folder), **options)
+    cluster.finish(workers)
+    # The daemons finish the files once all workers have left.
+    wait_until(lambda: not read_problems(folder), what="the end of the traces")
+
+
+def read_problems(folder: Path) -> str:
+    return deft("trace", "merge", str(folder), "-o", str(folder / "unread")).stderr
+
+
+def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
+    """By launch: node, begin and end of its transfer."""
+    found: dict[int, list[tuple[int, int, int]]] = {}
+    for entry in slices:
+        if entry.get("cat") == "transfer":
+            times = (entry["pid"], entry["ts"], entry["ts"] + entry["dur"])
+            found.setdefault(entry["args"]["launch"], []).append(times)
+    return found
+
+
+def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
+    with ClusterOfTwoMonths(2) as cluster:
+        trace(tmp_path, cluster)
+    assert sorted(path.name for path in tmp_path.glob("*.trace")) == ["default-node0.trace", "default-node1.trace"]
+    merged = deft("trace", "merge", str(tmp_path), "--chrome")
+    assert merged.returncode == 0, merged.stderr
+    assert "node 1" in merged.stdout and "aligned within" in merged.stdout
+    by_launch = launches(json.loads((tmp_path / "merged.json").read_text()))
+    assert len(by_launch) >= STEPS
+    # No node has a sum before the other one has brought its gradients.
+    for times in by_launch.values():
+        (_, begin, end), (_, other_begin, other_end) = times
+        assert begin < other_end and other_begin < end, "one node's transfer ended before the other's began"
+
+    binary = deft("trace", "merge", str(tmp_path))
+    assert binary.returncode == 0, binary.stderr
+    assert (tmp_path / "merged.perfetto-trace").stat().st_size > 10_000
+
+
+def test_a_trace_is_replayed(tmp_path):
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster)
+    replayed = deft("replay", str(tmp_path), "--json", "--policy", "all", "--profile", str(tmp_path / "profile.json"))
+    assert replayed.returncode == 0, replayed.stderr
+    predictions = {entry["policy"]: entry for entry in json.loads(replayed.stdout)}
+    assert {"fifo", "bytescheduler", "knapsack"} <= predictions.keys()
+    for entry in predictions.values():
+        assert 0 < entry["step_us_p10"] <= entry["step_us_p50"] <= entry["step_us_p90"]
+        assert entry["measured_step_us_p50"] > 10_000, "ten milliseconds of each step are sleep"
+        assert entry["compute_us"] > 10_000
+    assert deft("simulate", str(tmp_path / "profile.json"), "--policy", "fifo").returncode == 0
+    unknown = deft("replay", str(tmp_path), "--links", "eth7=2x")
+    assert unknown.returncode == 2 and "eth7" in unknown.stderr and "gloo:lo" in unknown.stderr
+
+
+def test_only_the_wanted_steps_are_written(tmp_path):
+    with Cluster(1) as cluster:
+        trace(tmp_path, cluster, DEFT_TRACE_STEPS="5-7")
+    merged = deft("trace", "merge", str(tmp_path), "--chrome")
+    assert merged.returncode == 0, merged.stderr
+    slices = json.loads((tmp_path / "merged.json").read_text())
+    assert {entry["args"]["step"] for entry in slices if entry.get("cat") == "compute"} == {5, 6, 7}
+
+
+def test_a_folder_that_cannot_be_written_ends_the_job_with_its_name():
+    with Cluster(1) as cluster:
+        (worker,) = cluster.start(TRAIN, STEPS="1", DEFT_TRACE="/proc/nowhere")
+        _, error = worker.communicate(timeout=60)
+    assert worker.returncode != 0
+    assert "/proc/nowhere" in error
+
+
+def test_what_is_no_trace_is_named(tmp_path):
+    (tmp_path / "x.trace").write_text("hello")
+    broken = deft("trace", "merge", str(tmp_path))
+    assert broken.returncode == 2 and "x.trace" in broken.stderr
+    assert deft("trace", "merge", str(tmp_path / "absent")).returncode == 2
+    assert deft("replay").returncode == 2
