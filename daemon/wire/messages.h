@@ -127,8 +127,7 @@ struct StoreGet {
 };
 
 struct LinkFailed {
-  std::uint32_t link = 0;
-  std::uint32_t epoch = 0;  // of the link: counts its replacements
+  std::uint32_t link = 0, epoch = 0;  // the epoch of a link counts its replacements
   Error cause = {};
 };
 
@@ -214,9 +213,8 @@ struct StoreValue {
   std::vector<std::vector<std::byte>> values = {};  // of the keys, in order
 };
 
-struct LinkStop {  // end what runs on the link
-  std::uint32_t link = 0;
-  std::uint32_t epoch = 0;  // that ends
+struct LinkStop {                     // end what runs on the link
+  std::uint32_t link = 0, epoch = 0;  // that ends
   Error cause = {};
 };
 

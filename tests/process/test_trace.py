@@ -1,6 +1,7 @@
 """Traces of real jobs: written by each node's daemon, put on one clock, replayed."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -70,13 +71,13 @@ def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
     assert sorted(path.name for path in tmp_path.glob("*.trace")) == ["default-node0.trace", "default-node1.trace"]
     merged = deft("trace", "merge", str(tmp_path), "--chrome")
     assert merged.returncode == 0, merged.stderr
-    assert "node 1" in merged.stdout and "aligned within" in merged.stdout
+    error_us = int(re.search(r"node 1 .* aligned within (\d+) us", merged.stdout)[1])
+    assert error_us < 100_000
     by_launch = launches(json.loads((tmp_path / "merged.json").read_text()))
     assert len(by_launch) >= STEPS
     # No node has a sum before the other one has brought its gradients.
-    for times in by_launch.values():
-        (_, begin, end), (_, other_begin, other_end) = times
-        assert begin < other_end and other_begin < end, "one node's transfer ended before the other's began"
+    for (_, begin, end), (_, other_begin, other_end) in by_launch.values():
+        assert begin <= other_end + error_us and other_begin <= end + error_us
 
     binary = deft("trace", "merge", str(tmp_path))
     assert binary.returncode == 0, binary.stderr
