@@ -1,0 +1,123 @@
+#include "bench/compress/emulation.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "core/compress/registry.h"
+#include "core/link/work_request.h"
+
+namespace deft {
+namespace {
+
+using compress::Codec;
+using compress::Slice;
+using Code = std::vector<std::byte>;
+
+// One sum over all nodes.
+class EncodedSum {
+ public:
+  EncodedSum(const Codec& codec, std::size_t nodes, float* const* residuals, std::size_t elements, const Slice& slice)
+      : codec_(codec), nodes_(nodes), residuals_(residuals), elements_(elements), slice_(slice), codes_(nodes) {}
+
+  Result<void> encode(const float* const* values);
+  Result<void> sum(std::span<float> out) { return codec_.traits().fixed_size ? requantise(out) : gather(out); }
+  [[nodiscard]] std::size_t wire_bytes() const { return codes_.front().size(); }
+
+ private:
+  [[nodiscard]] bool has_feedback() const { return residuals_ != nullptr && codec_.traits().uses_feedback; }
+  [[nodiscard]] std::span<float> residual(std::size_t node, std::size_t first, std::size_t count) const {
+    return {residuals_[node] + first, count};
+  }
+  Result<void> requantise(std::span<float> out);
+  Result<void> gather(std::span<float> out);
+  Result<void> combine(std::size_t owner, link::Range blocks, std::span<float> out);
+
+  const Codec& codec_;
+  const std::size_t nodes_;
+  float* const* const residuals_;
+  const std::size_t elements_;
+  const Slice slice_;
+  std::vector<Code> codes_;
+};
+
+Result<void> EncodedSum::encode(const float* const* values) {
+  for (std::size_t node = 0; node < nodes_; ++node) {
+    Code& code = codes_[node];
+    code.resize(codec_.encoded_bytes_at(slice_.generation, elements_));
+    const std::span<const float> own(values[node], elements_);
+    const auto used = has_feedback() ? codec_.encode_with_feedback(slice_, own, residual(node, 0, elements_), code)
+                                     : codec_.encode(slice_, own, code);
+    if (!used) return tl::unexpected(used.error());
+    code.resize(*used);
+  }
+  return {};
+}
+
+// The owner's work for blocks that it owns, and what all nodes make of it.
+Result<void> EncodedSum::combine(std::size_t owner, link::Range blocks, std::span<float> out) {
+  const auto& traits = codec_.traits();
+  const std::size_t first = blocks.first * traits.block_elements, count = blocks.count * traits.block_elements;
+  const auto code_of = [&](Code& code) {
+    return std::span(code).subspan(blocks.first * traits.block_bytes, blocks.count * traits.block_bytes);
+  };
+  std::vector<std::span<const std::byte>> inputs;
+  for (Code& code : codes_) inputs.emplace_back(code_of(code));
+  Slice slice = slice_;
+  slice.first += first;
+  Code sum(blocks.count * traits.block_bytes);
+  std::vector<float> left_out(has_feedback() ? count : 0);
+  std::size_t garbage = 0;
+  if (auto ok = codec_.combine(slice, inputs, sum, left_out, garbage); !ok) return ok;
+  for (std::size_t i = 0; i < left_out.size(); ++i) residuals_[owner][first + i] += left_out[i];
+  return codec_.decode(slice, sum, out.subspan(first, count));
+}
+
+Result<void> EncodedSum::requantise(std::span<float> out) {
+  auto request = link::WorkRequest::all_reduce(codes_.front().data(), codes_.front().size(), model::DType::kUInt8,
+                                               model::ReduceOp::kSum);
+  request.block = codec_.traits().block_bytes;
+  for (std::size_t owner = 0; owner < nodes_; ++owner) {
+    const auto bytes = request.owned_by(static_cast<std::uint32_t>(owner), static_cast<std::uint32_t>(nodes_));
+    const link::Range blocks{bytes.first / request.block, bytes.count / request.block};
+    if (blocks.count == 0) continue;
+    if (auto ok = combine(owner, blocks, out); !ok) return ok;
+    // Small data is owned by every node, and computed alike on each.
+    if (blocks.count * request.block == codes_.front().size()) break;
+  }
+  return {};
+}
+
+Result<void> EncodedSum::gather(std::span<float> out) {
+  std::ranges::fill(out, 0.0F);
+  for (const Code& code : codes_)
+    if (auto ok = codec_.decode_add(slice_, code, out); !ok) return ok;
+  return {};
+}
+
+}  // namespace
+}  // namespace deft
+
+void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes) {
+  auto codec = deft::compress::make_codec(name);
+  if (codec) return const_cast<deft::compress::Codec*>(codec->release());
+  std::snprintf(error, error_bytes, "%s", codec.error().message().c_str());
+  return nullptr;
+}
+
+void deft_emulation_close(void* codec) { delete static_cast<deft::compress::Codec*>(codec); }
+
+int deft_emulation_uses_feedback(const void* codec) {
+  return static_cast<const deft::compress::Codec*>(codec)->traits().uses_feedback ? 1 : 0;
+}
+
+std::size_t deft_emulation_sum(const void* codec, std::size_t nodes, const float* const* values,
+                               float* const* residuals, float* sum, std::size_t elements, std::uint64_t job,
+                               std::uint64_t generation, std::uint64_t first) {
+  deft::EncodedSum encoded(*static_cast<const deft::compress::Codec*>(codec), nodes, residuals, elements,
+                           {.job = job, .generation = generation, .first = first});
+  if (!encoded.encode(values) || !encoded.sum({sum, elements})) return 0;
+  return encoded.wire_bytes();
+}

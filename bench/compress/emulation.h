@@ -1,0 +1,28 @@
+// A C interface to the sums of encoded gradients, for bench/codecs: n nodes in one process, with the daemon's codecs, laws of
+// summation, owners and error feedback (daemon/channel/coded_transfer.h).
+//
+//   void* codec = deft_emulation_open("int8", error, sizeof error);     // null: `error` says why
+//   deft_emulation_sum(codec, 2, values, residuals, sum, elements, job, generation, first);
+//   deft_emulation_close(codec);
+//
+// `elements` and `first` are multiples of 256, as the arena of a large tensor is. Any thread; one call at a time on the same
+// residuals.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+extern "C" {
+
+void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes);
+void deft_emulation_close(void* codec);
+
+// Whether the codec keeps residuals.
+int deft_emulation_uses_feedback(const void* codec);
+
+// Writes the sum that all nodes see to `sum`. `values` and `residuals` have an array of each node; residuals may be null if the
+// codec keeps none. Gives the bytes that one node brings to the network; 0 after an error, which is a fault of the caller.
+std::size_t deft_emulation_sum(const void* codec, std::size_t nodes, const float* const* values,
+                               float* const* residuals, float* sum, std::size_t elements, std::uint64_t job,
+                               std::uint64_t generation, std::uint64_t first);
+}

@@ -1,0 +1,223 @@
+"""The grid of bench/codecs: model x codec x dates x seed, trained in one process; what each codec costs, in pairs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import statistics
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from lab import lateness, models
+from lab.catalogue import MODELS as LAB_MODELS
+from lab.codec_sums import CodecSums
+from lab.datasets import loss as loss_of
+from lab.datasets import open_dataset
+from lab.schedule import learning_rate_factor
+
+# The lab's models; of its cnn a quarter of the width, so that a run takes seconds.
+MODELS: dict[str, Callable[[], nn.Module]] = {
+    "cnn": lateness.small_cnn,
+    "resnet": models.resnet,
+    "gpt": models.gpt,
+    "mlp": models.mlp,
+}
+
+# Of Student's t, for a two-sided interval of 95 %, by degrees of freedom from 1 on.
+_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
+
+
+@dataclass(frozen=True)
+class Run:
+    model: str
+    codec: str
+    dates: str  # fresh, or a case of bench/lateness
+    seed: int
+    steps: int
+    nodes: int
+    batch: int  # samples a node
+    optimizer: str
+    learning_rate: float
+    schedule: str
+
+
+class Group:
+    """Parameters with the same dates. Their gradients are merged, encoded, added, and applied when they are due."""
+
+    def __init__(self, run: Run, params: list[nn.Parameter], indices: list[int], case: lateness.Case):
+        self._run, self._params, self.indices, self._case = run, params, indices, case
+        self._merged = [[torch.zeros_like(p) for p in params] for _ in range(run.nodes)]
+        self._waiting: list[tuple[int, list[torch.Tensor]]] = []  # the step that sees it, and the average
+        kind = torch.optim.Adam if run.optimizer == "adam" else torch.optim.SGD
+        options = {} if run.optimizer == "adam" else {"momentum": lateness.MOMENTUM}
+        self._optimizer = kind(params, lr=run.learning_rate, **options)
+
+    @torch.no_grad()
+    def step(self, step: int, gradients: list[list[torch.Tensor]], sums: CodecSums) -> None:
+        """After the backward of `step`; `gradients`: of each node, of this group's parameters."""
+        for merged, own in zip(self._merged, gradients, strict=True):
+            torch._foreach_add_(merged, own)
+        if (step + 1) % self._case.merged == 0:
+            self._send(step, sums)
+        while self._waiting and self._waiting[0][0] <= step + 1:
+            self._apply(step, self._waiting.pop(0)[1])
+
+    def _send(self, step: int, sums: CodecSums) -> None:
+        total = sums.add(self._merged, step, self.indices)
+        torch._foreach_div_(total, self._run.nodes * self._case.merged)
+        self._waiting.append((step + 1 + self._case.delay, total))
+        for merged in self._merged:
+            torch._foreach_zero_(merged)
+
+    def _apply(self, step: int, average: list[torch.Tensor]) -> None:
+        for param, gradient in zip(self._params, average, strict=True):
+            param.grad = gradient
+        factor = learning_rate_factor(self._run.schedule, step, self._run.steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self._run.learning_rate * self._case.factor * factor
+        self._optimizer.step()
+        self._optimizer.zero_grad()
+
+
+def _groups(run: Run, params: list[nn.Parameter]) -> list[Group]:
+    case = lateness.PLAIN if run.dates == "fresh" else lateness.parse(run.dates)
+    by_size = sorted(range(len(params)), key=lambda i: params[i].numel(), reverse=True)
+    late = by_size if case.late == "all" else by_size[: int(case.late)]
+    fresh = [i for i in range(len(params)) if i not in late]
+    parts = [(sorted(late), case), (fresh, lateness.PLAIN._replace(merged=case.rest))]
+    return [Group(run, [params[i] for i in indices], indices, dates) for indices, dates in parts if indices]
+
+
+def train(run: Run, folder: str | None = None) -> dict[str, float]:
+    """Test accuracy in percent and test loss at the end, and the bytes that a node sent a step."""
+    torch.manual_seed(run.seed)
+    model = MODELS[run.model]()
+    params = list(model.parameters())
+    dataset = open_dataset(LAB_MODELS[run.model].dataset, folder)
+    sums = CodecSums(run.codec, [p.shape for p in params], run.nodes, job=run.seed + 1)
+    groups = _groups(run, params)
+    generator = torch.Generator().manual_seed(run.seed)
+    for step in range(run.steps):
+        nodes = []
+        for _ in range(run.nodes):
+            inputs, targets = dataset.batch(torch.randint(dataset.samples, (run.batch,), generator=generator).numpy())
+            loss = loss_of(model(inputs), targets)
+            if not math.isfinite(loss.item()):
+                return {"accuracy": 0.0, "loss": math.inf, "wire_bytes": sums.wire_bytes / (step + 1)}
+            nodes.append(torch.autograd.grad(loss, params))
+        for group in groups:
+            group.step(step, [[own[i] for i in group.indices] for own in nodes], sums)
+    return _evaluate(model, dataset) | {"wire_bytes": sums.wire_bytes / run.steps}
+
+
+@torch.no_grad()
+def _evaluate(model: nn.Module, dataset) -> dict[str, float]:
+    losses, right, count = 0.0, 0, 0
+    for inputs, targets in dataset.held_out(0, 1):
+        outputs = model(inputs)
+        losses += loss_of(outputs, targets).item() * targets.numel()
+        right += (outputs.flatten(0, -2).argmax(1) == targets.flatten()).sum().item()
+        count += targets.numel()
+    return {"accuracy": 100 * right / count, "loss": losses / count}
+
+
+class Results:
+    """Finished runs, in memory and in a file of a JSON object a line."""
+
+    def __init__(self, path: Path | None):
+        self._path = path
+        self._known: dict[str, dict[str, float]] = {}
+        for line in path.read_text().splitlines() if path and path.exists() else []:
+            entry = json.loads(line)
+            self._known[self._key(Run(**entry["run"]))] = entry["result"]
+
+    @staticmethod
+    def _key(run: Run) -> str:
+        return json.dumps(asdict(run), sort_keys=True)
+
+    def of(self, run: Run, folder: str | None) -> dict[str, float]:
+        key = self._key(run)
+        if key not in self._known:
+            self._known[key] = train(run, folder)
+            if self._path:
+                with self._path.open("a") as file:
+                    file.write(json.dumps({"run": asdict(run), "result": self._known[key]}) + "\n")
+        return self._known[key]
+
+
+def interval(differences: list[float]) -> tuple[float, float]:
+    """The mean, and half the width of its 95 % interval; infinite for a single value, or a run that diverged."""
+    mean = statistics.fmean(differences)
+    if len(differences) < 2 or not math.isfinite(mean):
+        return mean, math.inf
+    freedom = len(differences) - 1
+    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom
+    return mean, t * statistics.stdev(differences) / math.sqrt(len(differences))
+
+
+def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[Run]:
+    known = LAB_MODELS[arguments.model]
+    return [
+        Run(
+            model=arguments.model,
+            codec=codec,
+            dates=dates,
+            seed=seed,
+            steps=arguments.steps,
+            nodes=arguments.nodes,
+            batch=arguments.batch or max(1, known.batch // 2),
+            optimizer=arguments.optimizer or known.optimizer,
+            learning_rate=arguments.learning_rate or known.learning_rate,
+            schedule=arguments.schedule,
+        )
+        for seed in range(arguments.seeds)
+    ]
+
+
+def run(arguments: argparse.Namespace) -> int:
+    codecs, dates = arguments.codecs.split(","), arguments.dates.split(",")
+    for name in codecs:
+        CodecSums(name, [], 1)  # an unknown codec is noticed before the first run
+    for case in dates:
+        if case != "fresh":
+            _check(case)
+    results = Results(arguments.results)
+    reference = [results.of(one, arguments.data) for one in _runs(arguments, codecs[0], dates[0])]
+    print(f"{arguments.model}, {arguments.steps} steps, {arguments.seeds} seeds, {arguments.nodes} nodes; ", end="")
+    print(f"differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
+    print(
+        f"{'codec':<16}{'dates':<10}{'bytes':>7}  {'accuracy':>9}  {'difference':>16}  {'loss':>7}  {'difference':>17}"
+    )
+    for case in dates:
+        for name in codecs:
+            measured = [results.of(one, arguments.data) for one in _runs(arguments, name, case)]
+            print(_row(name, case, measured, reference), flush=True)
+    return 0
+
+
+def _check(case: str) -> None:
+    try:
+        lateness.parse(case)
+    except argparse.ArgumentTypeError as mistake:
+        raise ValueError(str(mistake)) from None
+
+
+def _row(name: str, case: str, measured: list[dict], reference: list[dict]) -> str:
+    def column(key: str) -> tuple[float, float, float]:
+        differences = [own[key] - other[key] for own, other in zip(measured, reference, strict=True)]
+        return statistics.fmean(own[key] for own in measured), *interval(differences)
+
+    share = statistics.fmean(
+        own["wire_bytes"] / other["wire_bytes"] for own, other in zip(measured, reference, strict=True)
+    )
+    accuracy, accuracy_difference, accuracy_half = column("accuracy")
+    loss, loss_difference, loss_half = column("loss")
+    return (
+        f"{name:<16}{case:<10}{share:>7.3f}  {accuracy:>7.2f} %  {accuracy_difference:>+7.2f} ± {accuracy_half:<6.2f}  "
+        f"{loss:>7.4f}  {loss_difference:>+8.4f} ± {loss_half:<6.4f}"
+    )

@@ -1,0 +1,142 @@
+"""Sums of encoded gradients over several nodes, in one process, by the daemon's own code.
+
+    sums = CodecSums("int8", shapes, nodes=2)      # ValueError: no such codec; shapes: of the parameters, in order
+    sums.add(gradients, generation)                # gradients: a list of tensors of each node; gives the tensors' sums
+    sums.wire_bytes                                # that one node has brought so far
+
+A tensor is encoded if it has two dimensions or more and 16 KiB or more (daemon/node/coding_map.h). Others are added as
+they are.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from pathlib import Path
+
+import torch
+
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
+LEAST_BYTES = 16384
+BLOCK = 256  # elements: tensors begin and end on whole blocks of the arena
+_FLOATS = ctypes.POINTER(ctypes.c_float)
+
+
+class MissingLibrary(RuntimeError):
+    pass
+
+
+def _library() -> ctypes.CDLL:
+    path = BUILD / "bench/libdeft_emulation.so"
+    if not path.exists():
+        raise MissingLibrary(f"{path} is not built: run scripts/build deft_emulation")
+    library = ctypes.CDLL(str(path))
+    library.deft_emulation_open.restype = ctypes.c_void_p
+    library.deft_emulation_open.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.c_size_t]
+    library.deft_emulation_close.argtypes = [ctypes.c_void_p]
+    library.deft_emulation_uses_feedback.argtypes = [ctypes.c_void_p]
+    library.deft_emulation_sum.restype = ctypes.c_size_t
+    library.deft_emulation_sum.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        ctypes.POINTER(_FLOATS),
+        ctypes.POINTER(_FLOATS),
+        _FLOATS,
+        ctypes.c_size_t,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+    ]
+    return library
+
+
+def _pointer(values: torch.Tensor):
+    return ctypes.cast(values.data_ptr(), _FLOATS)
+
+
+def _pointers(arrays: list[torch.Tensor]):
+    return (_FLOATS * len(arrays))(*map(_pointer, arrays))
+
+
+class _EncodedTensor:
+    """The buffers of one tensor: values and residuals of each node, padded to whole blocks, and their sum."""
+
+    def __init__(self, first: int, elements: int, nodes: int, feedback: bool):
+        self.first, self.elements = first, elements
+        self.padded = -(-elements // BLOCK) * BLOCK
+        self.values = [torch.zeros(self.padded) for _ in range(nodes)]
+        self.residuals = [torch.zeros(self.padded) for _ in range(nodes)] if feedback else None
+        self.sum = torch.zeros(self.padded)
+
+
+class CodecSums:
+    def __init__(self, codec: str, shapes: list[torch.Size], nodes: int, job: int = 1):
+        self._shapes, self._nodes, self._job = shapes, nodes, job
+        self._codec = None
+        self.wire_bytes = 0
+        self._encoded: dict[int, _EncodedTensor] = {}
+        if codec != "none":
+            self._open(codec)
+
+    def _open(self, codec: str) -> None:
+        self._library = _library()
+        error = ctypes.create_string_buffer(512)
+        self._codec = self._library.deft_emulation_open(codec.encode(), error, len(error))
+        if not self._codec:
+            raise ValueError(error.value.decode())
+        feedback = bool(self._library.deft_emulation_uses_feedback(self._codec))
+        first = 0
+        for index, shape in enumerate(self._shapes):
+            if len(shape) >= 2 and 4 * shape.numel() >= LEAST_BYTES:
+                self._encoded[index] = _EncodedTensor(first, shape.numel(), self._nodes, feedback)
+                first += self._encoded[index].padded
+
+    def __del__(self):
+        if self._codec:
+            self._library.deft_emulation_close(self._codec)
+
+    @property
+    def encoded(self) -> list[int]:
+        """The places of the tensors that are encoded."""
+        return list(self._encoded)
+
+    def residuals(self, index: int) -> list[torch.Tensor]:
+        """Of each node, of a tensor that is encoded; empty if the codec keeps none."""
+        tensor = self._encoded[index]
+        return [residual[: tensor.elements] for residual in tensor.residuals or []]
+
+    @torch.no_grad()
+    def add(self, gradients: list[list[torch.Tensor]], generation: int, indices: list[int] | None = None):
+        """`gradients`: of each node, the tensors at `indices` (all of them); gives their sums over the nodes."""
+        sums = []
+        for place, index in enumerate(range(len(self._shapes)) if indices is None else indices):
+            nodes = [tensors[place] for tensors in gradients]
+            sums.append(self._add_encoded(index, nodes, generation) if index in self._encoded else self._add(nodes))
+        return sums
+
+    def _add(self, nodes: list[torch.Tensor]) -> torch.Tensor:
+        self.wire_bytes += 4 * nodes[0].numel()
+        total = nodes[0].clone()
+        for other in nodes[1:]:
+            total += other
+        return total
+
+    def _add_encoded(self, index: int, nodes: list[torch.Tensor], generation: int) -> torch.Tensor:
+        tensor = self._encoded[index]
+        for values, gradient in zip(tensor.values, nodes, strict=True):
+            values[: tensor.elements] = gradient.reshape(-1)
+        bytes_ = self._library.deft_emulation_sum(
+            self._codec,
+            self._nodes,
+            _pointers(tensor.values),
+            _pointers(tensor.residuals) if tensor.residuals else None,
+            _pointer(tensor.sum),
+            tensor.padded,
+            self._job,
+            generation,
+            tensor.first,
+        )
+        if bytes_ == 0:
+            raise RuntimeError("a codec could not add what it has encoded itself")
+        self.wire_bytes += bytes_
+        return tensor.sum[: tensor.elements].reshape(self._shapes[index]).clone()

@@ -1,0 +1,79 @@
+"""bench/codecs: the sums are the codecs' own, nothing is lost, and the statistics are right."""
+
+import json
+import math
+import subprocess
+from pathlib import Path
+
+import pytest
+import torch
+from lab.codec_grid import Run, interval, train
+from lab.codec_sums import CodecSums
+
+PROGRAM = Path(__file__).resolve().parents[2] / "bench/codecs"
+SHAPES = [torch.Size([100, 64]), torch.Size([64]), torch.Size([3, 5])]  # the first one alone is encoded
+
+
+def gradients(nodes: int, seed: int = 1) -> list[list[torch.Tensor]]:
+    generator = torch.Generator().manual_seed(seed)
+    return [[torch.randn(shape, generator=generator) for shape in SHAPES] for _ in range(nodes)]
+
+
+def test_without_a_codec_sums_are_exact():
+    sums, own = CodecSums("none", SHAPES, 2), gradients(2)
+    for total, first, second in zip(sums.add(own, 0), *own, strict=True):
+        assert torch.equal(total, first + second)
+    assert sums.wire_bytes == 4 * sum(shape.numel() for shape in SHAPES)
+
+
+@pytest.mark.parametrize("codec", ["bf16", "int8", "int4", "int2", "efsignsgd", "topk/ratio=0.05"])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_what_was_applied_and_the_residuals_are_the_sum_of_all_gradients(codec, nodes):
+    sums = CodecSums(codec, SHAPES, nodes)
+    assert sums.encoded == [0]
+    brought, applied = torch.zeros(SHAPES[0]), torch.zeros(SHAPES[0])
+    for generation in range(20):
+        own = gradients(nodes, seed=generation)
+        total = sums.add(own, generation)
+        brought += sum(tensors[0] for tensors in own)
+        applied += total[0]
+        assert torch.equal(total[1], sum(tensors[1] for tensors in own)), "a vector is never rounded"
+    kept = sum(sums.residuals(0)).reshape(SHAPES[0])
+    assert kept.abs().max() > 0
+    torch.testing.assert_close(applied + kept, brought, rtol=1e-4, atol=1e-3)
+
+
+def test_fewer_bytes_are_counted():
+    sums = CodecSums("int8", SHAPES, 2)
+    sums.add(gradients(2), 0)
+    assert 4 * (64 + 15) + 6400 < sums.wire_bytes < 4 * (64 + 15) + 6400 * 1.03
+
+
+def test_an_unknown_codec_is_named_with_the_nearest():
+    with pytest.raises(ValueError, match=r"imt8.*int8"):
+        CodecSums("imt8", SHAPES, 2)
+
+
+def test_the_interval_is_students():
+    mean, half = interval([1.0, 2.0, 3.0, 4.0])
+    assert mean == 2.5
+    assert half == pytest.approx(3.182 * 1.2909944 / 2, rel=1e-5)
+    assert interval([1.0])[1] == math.inf
+
+
+def test_a_run_repeats_exactly():
+    run = Run("mlp", "none", "fresh", 1, 5, 2, 32, "sgd", 0.05, "cosine")
+    assert train(run) == train(run)
+
+
+def test_the_table_and_the_file_of_finished_runs(tmp_path):
+    file = tmp_path / "runs"
+    command = [PROGRAM, "--model", "mlp", "--steps", "4", "--seeds", "2", "--results", file, "--dates", "fresh,1:2+1"]
+    first = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    lines = file.read_text().splitlines()
+    assert len(lines) == 2 * 3 * 2 and len({json.dumps(json.loads(line)["run"]) for line in lines}) == 12
+    assert subprocess.run(command, capture_output=True, text=True, check=True).stdout == first
+    assert file.read_text().splitlines() == lines, "what is known is not run again"
+    assert len(first.splitlines()) == 2 + 6
+    wrong = subprocess.run([PROGRAM, "--dates", "soon"], capture_output=True, text=True, check=False)
+    assert wrong.returncode == 2 and "'soon' is no case" in wrong.stderr
