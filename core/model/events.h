@@ -10,6 +10,8 @@
 #include <variant>
 #include <vector>
 
+#include "core/model/buckets.h"
+
 namespace deft::model {
 
 enum class Stage : std::uint8_t { kForward = 1, kBackward = 2 };
@@ -31,6 +33,7 @@ struct SendSpan {
   std::uint64_t bytes;
   double start_us;
   double end_us;
+  LaunchPart part = LaunchPart::kWhole;
 };
 struct UpdateMark {
   std::uint32_t bucket;

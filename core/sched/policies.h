@@ -14,6 +14,7 @@ Result<std::unique_ptr<Scheduler>> make_bytescheduler(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_p3(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_prophet(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_usbyte(const Setup& setup);
+Result<std::unique_ptr<Scheduler>> make_dear(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_knapsack(const Setup& setup);
 
 }  // namespace deft::sched

@@ -36,6 +36,22 @@ RunStarts runs_of_bytes(const std::vector<model::Bucket>& buckets, std::uint64_t
   return starts;
 }
 
+RunStarts runs_of_bytes_from_end(const std::vector<model::Bucket>& buckets, std::uint64_t last_bytes,
+                                 std::uint64_t bytes) {
+  const auto apart = apart_buckets(buckets);
+  RunStarts starts;
+  std::uint64_t held = 0;
+  for (auto bucket = static_cast<BucketIndex>(buckets.size()); bucket-- > 0;) {
+    held += buckets[bucket].bytes;
+    const std::uint64_t full = starts.empty() ? std::min(last_bytes, bytes) : bytes;
+    if (bucket > 0 && !apart[bucket] && held < full) continue;
+    starts.push_back(bucket);
+    held = 0;
+  }
+  std::ranges::reverse(starts);
+  return starts;
+}
+
 RunScheduler::RunScheduler(const Setup& setup, RunStarts starts)
     : QueueScheduler(setup, in_order(setup, 0)), setup_(setup), apart_(apart_buckets(setup.buckets)) {
   change_runs(std::move(starts));

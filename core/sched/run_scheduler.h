@@ -29,6 +29,10 @@ RunStarts single_runs(std::size_t buckets);
 // Fuses whole buckets until a run holds `bytes`, and the first run until it holds `first_bytes`, as DDP does.
 RunStarts runs_of_bytes(const std::vector<model::Bucket>& buckets, std::uint64_t first_bytes, std::uint64_t bytes);
 
+// The same from the last bucket on, which forward needs first: the last run holds `last_bytes`.
+RunStarts runs_of_bytes_from_end(const std::vector<model::Bucket>& buckets, std::uint64_t last_bytes,
+                                 std::uint64_t bytes);
+
 class RunScheduler : public QueueScheduler {
  public:
   RunScheduler(const Setup& setup, RunStarts starts);

@@ -22,6 +22,7 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
     case PolicyId::kByteScheduler: return make_bytescheduler(setup);
     case PolicyId::kProphet: return make_prophet(setup);
     case PolicyId::kUsByte: return make_usbyte(setup);
+    case PolicyId::kDear: return make_dear(setup);
     case PolicyId::kKnapsackPaper: return fail(ErrorKind::kInvalid, "only the simulator runs policy knapsack-paper");
     case PolicyId::kKnapsack: return make_knapsack(setup);
     case PolicyId::kAuto: return make_switching(setup);

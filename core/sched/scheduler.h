@@ -54,6 +54,11 @@ struct Launch {
   LaunchPart part = LaunchPart::kWhole;  // the gradients are complete after a whole launch, or after the all-gather
 };
 
+// The bytes that a launch costs its link, in those of whole all-reduces: a half moves half as much.
+constexpr std::uint64_t wire_bytes(const Launch& launch) {
+  return launch.part == LaunchPart::kWhole ? launch.bytes : (launch.bytes + 1) / 2;
+}
+
 // The update of a bucket by one generation. It is applied before the forward of `apply_step`, and after the launches of the
 // generation have finished; the driver waits for both. The date is a step and no time, so all replicas stay equal (invariant 3).
 struct Update {
@@ -90,6 +95,7 @@ struct Setup {
   std::vector<model::LinkModel> links;
   std::uint64_t partition_bytes = 1 << 20;    // the largest launch of the policies that cut equal parts
   std::uint64_t credit_bytes = 4 << 20;       // bytescheduler: the most bytes in flight on each link
+  std::string no_halves;                      // why launches cannot be halves of an all-reduce; empty: they can
   std::uint64_t fused_bytes = 0;              // fifo: neighbours go as one launch, up to so many bytes
   bool reports_updates = true;                // false: take_updates gives none, because workers date updates themselves
   plan::Limits limits;                        // knapsack: the limits of its plans

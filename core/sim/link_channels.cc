@@ -14,6 +14,7 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
     return static_cast<model::BucketIndex>(count - 1 - bucket);
   };
   const auto bytes_of = [&](model::BucketIndex bucket) { return profile.buckets[mirrored(bucket)].bytes; };
+  const double share = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
   double fixed_us = 0;
   const bool whole = model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
     fixed_us = std::max(fixed_us, profile.cost(mirrored(piece.bucket), launch.link).fixed_us);
@@ -21,7 +22,7 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
   });
   return whole && model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
            const auto bucket = mirrored(piece.bucket);
-           const double us = static_cast<double>(piece.bytes) * profile.cost(bucket, launch.link).us_per_byte;
+           const double us = share * static_cast<double>(piece.bytes) * profile.cost(bucket, launch.link).us_per_byte;
            visit({bucket, piece.offset, piece.bytes}, std::exchange(fixed_us, 0) + us);
            return true;
          });
@@ -36,7 +37,8 @@ LinkChannels::LinkChannels(const model::Profile& profile, double contention,
 
 std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
   const std::uint32_t priority = links() + launch.link;
-  return channels_[priority].exists && model::is_small(launch.bytes) ? priority : launch.link;
+  const bool is_small = model::is_small(launch.bytes) && launch.part != sched::LaunchPart::kAllGather;
+  return channels_[priority].exists && is_small ? priority : launch.link;
 }
 
 void LinkChannels::schedule(std::uint32_t channel, double now_us) {
@@ -64,7 +66,7 @@ double LinkChannels::bytes_us(const sched::Launch& launch) const {
   for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
     sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link).us_per_byte;
   });
-  return sum_us;
+  return launch.part == sched::LaunchPart::kWhole ? sum_us : sum_us / 2;
 }
 
 // A launch on the priority channel takes its bytes' time from the launch on the other channel.
@@ -96,7 +98,7 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   const sched::Launch launch = channel.queue.front().launch;
   channel.queue.pop_front();
   channel.busy = false;
-  sent_bytes_ += launch.bytes;
+  sent_bytes_ += sched::wire_bytes(launch);
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }

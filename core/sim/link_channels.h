@@ -26,7 +26,7 @@ struct QueuedLaunch {
   std::uint64_t needs_gradients;
 };
 
-// Calls visit(piece, us) for each bucket of the launch. `piece` has the profile's number of the bucket, and `us` is the time for
+// Calls visit(piece, us) for each bucket of the launch. Half an all-reduce takes the whole latency and half the bytes' time. `piece` has the profile's number of the bucket, and `us` is the time for
 // its bytes. A launch over several buckets pays one latency, the largest of its buckets, with its first piece. False if the
 // launch goes beyond the last bucket.
 using VisitPiece = std::function<void(const model::BucketPiece& piece, double us)>;

@@ -215,7 +215,7 @@ class Simulation {
     recorder_.sent(*launch, started_us, now_us_);
     std::vector<std::uint32_t> complete;
     for_each_bucket(*launch, [&](std::uint32_t bucket, std::uint64_t bytes) {
-      const auto whole = gate_.book().sent(mirrored(bucket), launch->generation, bytes, now_us_);
+      const auto whole = gate_.book().sent(mirrored(bucket), *launch, bytes, now_us_);
       if (whole && *whole) complete.push_back(bucket);
       if (!whole) error_ = whole.error().in("simulate");
       return whole.has_value();

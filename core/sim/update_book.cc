@@ -20,7 +20,7 @@ UpdateBook::Generation& UpdateBook::generation(Book& book, std::uint64_t number)
   const auto it = std::lower_bound(book.pending.begin(), book.pending.end(), number,
                                    [](const Generation& g, std::uint64_t n) { return g.number < n; });
   if (it != book.pending.end() && it->number == number) return *it;
-  return *book.pending.insert(it, Generation{number, 0, -1, std::nullopt});
+  return *book.pending.insert(it, Generation{number, 0, 0, -1, std::nullopt});
 }
 
 Result<void> UpdateBook::decided(const sched::Update& update, std::uint64_t forward_step) {
@@ -40,13 +40,18 @@ Result<void> UpdateBook::decided(const sched::Update& update, std::uint64_t forw
   return {};
 }
 
-Result<bool> UpdateBook::sent(model::BucketIndex bucket, std::uint64_t number, std::uint64_t bytes, double now_us) {
+Result<bool> UpdateBook::sent(model::BucketIndex bucket, const sched::Launch& launch, std::uint64_t bytes,
+                              double now_us) {
+  const std::uint64_t number = launch.generation;
   Book& book = books_.at(bucket);
   Generation& entry = generation(book, number);
-  entry.sent_bytes += bytes;
-  if (entry.sent_bytes > book.bytes)
+  if (launch.part != sched::LaunchPart::kAllGather) entry.reduced_bytes += bytes;
+  if (launch.part != sched::LaunchPart::kReduceScatter) entry.sent_bytes += bytes;
+  if (entry.reduced_bytes > book.bytes || entry.sent_bytes > book.bytes)
     return fail(ErrorKind::kInternal, "bytes of " + of(bucket, number) + " were sent twice");
-  if (entry.sent_bytes < book.bytes) return false;
+  if (entry.sent_bytes > entry.reduced_bytes)
+    return fail(ErrorKind::kInternal, "bytes of " + of(bucket, number) + " were gathered before they were reduced");
+  if (entry.sent_bytes < book.bytes || launch.part == sched::LaunchPart::kReduceScatter) return false;
   entry.complete_us = now_us;
   return true;
 }

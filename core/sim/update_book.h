@@ -20,8 +20,8 @@ class UpdateBook {
 
   // `forward_step` is the last step whose forward of the bucket has begun on some node, plus 1.
   Result<void> decided(const sched::Update& update, std::uint64_t forward_step);
-  // True if a generation is now complete, so that a node may have waited for it.
-  Result<bool> sent(model::BucketIndex bucket, std::uint64_t generation, std::uint64_t bytes, double now_us);
+  // True if a generation is now complete, so that a node may have waited for it. A reduce-scatter completes nothing.
+  Result<bool> sent(model::BucketIndex bucket, const sched::Launch& launch, std::uint64_t bytes, double now_us);
   // True if all updates that apply before the forward of `step` are complete.
   [[nodiscard]] bool may_begin(model::BucketIndex bucket, std::uint64_t step) const;
 
@@ -39,7 +39,8 @@ class UpdateBook {
  private:
   struct Generation {
     std::uint64_t number = 0;
-    std::uint64_t sent_bytes = 0;
+    std::uint64_t reduced_bytes = 0;  // by whole launches and by reduce-scatters
+    std::uint64_t sent_bytes = 0;     // that all nodes have
     double complete_us = -1;
     std::optional<sched::Update> update;
   };

@@ -20,8 +20,21 @@ std::size_t bytes_of(const Transfer& transfer) {
   return transfer.count * model::dtype_bytes(transfer.dtype);
 }
 
+// The bytes of each node's share of a reduction.
+std::vector<std::size_t> shares_of(const Transfer& transfer, std::uint32_t nodes) {
+  const auto reduction = link::WorkRequest::reduce_scatter(nullptr, transfer.count, transfer.dtype, transfer.op);
+  std::vector<std::size_t> shares;
+  for (std::uint32_t node = 0; node < nodes; ++node)
+    shares.push_back(reduction.owned_by(node, nodes).count * model::dtype_bytes(transfer.dtype));
+  return shares;
+}
+
 // Of data that travels as it is.
-link::WorkRequest plain_request(const Transfer& transfer, std::byte* data) {
+link::WorkRequest plain_request(const Transfer& transfer, std::byte* data, std::uint32_t nodes) {
+  if (transfer.part == model::LaunchPart::kReduceScatter)
+    return link::WorkRequest::reduce_scatter(data, transfer.count, transfer.dtype, transfer.op);
+  if (transfer.part == model::LaunchPart::kAllGather)
+    return link::WorkRequest::all_gather(data, shares_of(transfer, nodes));
   if (transfer.collective == ipc::Collective::kBroadcast)
     return link::WorkRequest::broadcast(data, bytes_of(transfer), transfer.root_node);
   if (transfer.collective == ipc::Collective::kAllGather)
@@ -32,7 +45,7 @@ link::WorkRequest plain_request(const Transfer& transfer, std::byte* data) {
 }  // namespace
 
 // The pipeline of each collective. An all-reduce sums the workers first, so one message a node crosses the network.
-std::span<const Channel::Stage> Channel::stages_of(ipc::Collective collective) {
+std::span<const Channel::Stage> Channel::stages_of(const Transfer& transfer) {
   using enum trace::TransferStage;
   static constexpr Stage kKeep{&Channel::keep_for_replay}, kSubmit{&Channel::submit, kLink},
       kCopyToWorkers{&Channel::copy_to_workers, kCopy};
@@ -45,7 +58,11 @@ std::span<const Channel::Stage> Channel::stages_of(ipc::Collective collective) {
   static constexpr std::array<Stage, 4> kAllGather = {
       {{&Channel::gather_workers, kSum}, kKeep, kSubmit, kCopyToWorkers}};
   static constexpr std::array<Stage, 4> kBroadcast = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
-  switch (collective) {
+  static constexpr std::array<Stage, 3> kFirstHalf = {{{&Channel::sum_workers, kSum}, kKeep, kSubmit}};
+  static constexpr std::array<Stage, 4> kSecondHalf = {{{&Channel::choose_share}, kKeep, kSubmit, kCopyToWorkers}};
+  if (transfer.part == model::LaunchPart::kReduceScatter) return kFirstHalf;
+  if (transfer.part == model::LaunchPart::kAllGather) return kSecondHalf;
+  switch (transfer.collective) {
     case ipc::Collective::kAllReduce: return kAllReduce;
     case ipc::Collective::kAllGather: return kAllGather;
     case ipc::Collective::kBroadcast: return kBroadcast;
@@ -64,6 +81,7 @@ void Channel::start(Transfer transfer) {
   entry.done.token = entry.transfer.token;
   entry.done.bytes = entry.transfer.collective == ipc::Collective::kBarrier ? 0 : bytes_of(entry.transfer);
   entry.done.wire_bytes = entry.done.bytes;
+  if (entry.transfer.part != model::LaunchPart::kWhole) entry.done.wire_bytes = entry.done.bytes / 2;
   if (entry.transfer.buffers.empty() && entry.transfer.replay_buffer) use_own_memory(entry);
   advance(std::prev(in_flight_.end()));
 }
@@ -93,7 +111,7 @@ void Channel::note(const link::Completion& completion, InFlight& entry) {
 
 // Runs the stages up to the link's, or those behind it.
 void Channel::advance(const std::deque<InFlight>::iterator& at) {
-  const auto stages = stages_of(at->transfer.collective);
+  const auto stages = stages_of(at->transfer);
   while (at->stage < stages.size()) {
     const Stage& stage = stages[at->stage++];
     const bool on_link = stage.name == trace::TransferStage::kLink && link_ != nullptr;
@@ -118,6 +136,7 @@ void Channel::advance(const std::deque<InFlight>::iterator& at) {
 // The times of transfers add up: each counts from the end of the previous one, or from the start of the oldest in flight.
 void Channel::report(const std::deque<InFlight>::iterator& at) {
   TransferDone done = std::move(at->done);
+  if (at->transfer.part == model::LaunchPart::kReduceScatter) done.bytes = 0;  // the all-gather counts them
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
   if (done.link_us) {
     const TimeUs now_us = MonotonicClock::now();
@@ -138,6 +157,10 @@ void Channel::fail_all(const Error& error) {
 // This node's part of the data. In an all-gather the blocks of the nodes before this one come first.
 std::span<std::byte> Channel::brought(const InFlight& entry) const {
   const Transfer& transfer = entry.transfer;
+  if (transfer.part == model::LaunchPart::kAllGather) {
+    const auto shares = shares_of(transfer, link_->nodes());
+    return {entry.data + sum_of(std::span(shares).first(node_)), shares[node_]};
+  }
   switch (transfer.collective) {
     case ipc::Collective::kAllGather: {
       const std::span<const std::size_t> sizes(transfer.node_bytes);
@@ -183,6 +206,12 @@ Result<void> Channel::choose_source(InFlight& entry) {
   return {};
 }
 
+// The reduce-scatter has left it there.
+Result<void> Channel::choose_share(InFlight& entry) {
+  entry.data = entry.transfer.buffers.front();
+  return {};
+}
+
 Result<void> Channel::encode(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   if (link_ == nullptr || !transfer.codings) return {};
@@ -220,7 +249,7 @@ Result<void> Channel::submit(InFlight& entry) {
   if (entry.coded)
     requests = entry.coded->requests();
   else
-    requests.push_back(plain_request(entry.transfer, entry.data));
+    requests.push_back(plain_request(entry.transfer, entry.data, link_->nodes()));
   entry.first_request = requests_ + 1;
   for (link::WorkRequest& request : requests) {
     request.id = ++requests_;

@@ -3,7 +3,8 @@
 //   sum the local workers' buffers -> encode -> keep a copy for a replay -> link -> decode -> copy the result to the workers
 //
 // The link does reduce-scatter, the owner's work and all-gather, segment by segment. A transfer without codings skips encode
-// and decode. One with codings may make several requests (coded_transfer.h), and goes on when all of them have completed.
+// and decode. One of half an all-reduce has the stages of that half: the result of a reduce-scatter stays in the first worker's
+// buffer, where the all-gather finds it. A transfer with codings may make several requests (coded_transfer.h), and goes on when all of them have completed.
 //
 //   Channel channel("gloo:eth0", node, [](TransferDone done) { ... });
 //   channel.use(link.get());                  // null: a job of one node, which has no stage on a link
@@ -60,12 +61,13 @@ class Channel {
     Result<void> (Channel::*run)(InFlight&);
     trace::TransferStage name{};  // in traces; 0: too short to be shown
   };
-  [[nodiscard]] static std::span<const Stage> stages_of(ipc::Collective collective);
+  [[nodiscard]] static std::span<const Stage> stages_of(const Transfer& transfer);
 
   // Stages.
   Result<void> sum_workers(InFlight& entry);
   Result<void> gather_workers(InFlight& entry);
   Result<void> choose_source(InFlight& entry);
+  Result<void> choose_share(InFlight& entry);
   Result<void> encode(InFlight& entry);
   Result<void> keep_for_replay(InFlight& entry);
   Result<void> submit(InFlight& entry);

@@ -22,7 +22,7 @@ namespace deft::daemon {
 // A copy of what this node brings to a transfer. If the link is lost, another link replays the transfer from it. The
 // channel's thread fills it; the reactor reads it when that thread has ended or the transfer is done.
 struct ReplayBuffer {
-  // all-reduce: the sum over the local workers; broadcast: the root's data; all-gather: this node's block
+  // all-reduce and reduce-scatter: the sum over the local workers; its all-gather: the share of this node; broadcast: the root's data; all-gather: this node's block
   std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
   bool filled = false;
@@ -39,8 +39,9 @@ struct Transfer {
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
-  std::shared_ptr<const Codings> codings;  // null: it travels as it is. Only float32 sums have them
-  std::uint32_t priority = 0;              // 0 goes first, see link::WorkRequest
+  std::shared_ptr<const Codings> codings;              // null: it travels as it is. Only float32 sums have them
+  model::LaunchPart part = model::LaunchPart::kWhole;  // of an all-reduce. Its halves have no codings
+  std::uint32_t priority = 0;                          // 0 goes first, see link::WorkRequest
   std::uint32_t root_node = 0;
   std::size_t root_local = 0;            // local index of the root, on its node
   std::vector<std::size_t> node_bytes;   // all-gather: the block of each node
@@ -63,7 +64,7 @@ struct TransferDone {
   // Time on the link, from the end of the previous transfer. Empty if this transfer overtook others.
   std::optional<TimeUs> link_us = 0;
   bool overlapped = false;            // it shared the link with another transfer
-  std::size_t bytes = 0;              // of the data
+  std::size_t bytes = 0;              // of the data that all nodes have now
   std::size_t wire_bytes = 0;         // that this node brought to the link, encoded
   std::vector<StageSpan> spans = {};  // of its stages, in order
 };
@@ -76,7 +77,8 @@ struct SubCommTask {
   std::uint32_t group = 0;
   model::BucketIndex bucket = 0;
   std::uint64_t generation = 0, offset = 0, bytes = 0;
-  std::uint32_t priority = 0;                   // see link::WorkRequest
+  std::uint32_t priority = 0;  // see link::WorkRequest
+  model::LaunchPart part = model::LaunchPart::kWhole;
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
   std::optional<Transfer> replay;               // set if it is done here: what a replay runs, without buffers
 };

@@ -7,6 +7,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
+#include "core/link/backends.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
@@ -113,6 +114,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = preserver_ = make_preserver(setup.limits);
+  setup.no_halves = why_no_halves(links);
   const bool is_switchable = is_exact(*find_policy(settings_.policy));
   if (is_switchable) setup.selector = make_selector(links);
   auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
@@ -131,6 +133,17 @@ std::shared_ptr<sched::PolicySelector> GroupCoordinator::make_selector(const Lin
   bool all_gloo = true;
   for (std::uint32_t link = 0; link < links.size(); ++link) all_gloo &= links.cost(link).name.starts_with("gloo");
   return select::make_selector(select::When::kInBackground, all_gloo);
+}
+
+// Why launches cannot be halves of an all-reduce; empty: they can.
+std::string GroupCoordinator::why_no_halves(const LinkFailover& links) const {
+  if (settings_.codec) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
+  for (std::uint32_t link = 0; link < links.size(); ++link) {
+    const std::string& name = links.cost(link).name;
+    const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
+    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return "link " + name + " has none";
+  }
+  return "";
 }
 
 plan::Limits GroupCoordinator::limits() const {

@@ -135,10 +135,10 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   Gradients* const gradients = agreed(launch.group);
   if (gradients == nullptr || launch.link >= links_)
     return fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link");
-  if (launch.part != model::LaunchPart::kWhole)
-    return fail(ErrorKind::kViolation, "the leader ordered half an all-reduce, which this node cannot do");
+  if (launch.part != model::LaunchPart::kWhole && members_.settings().codec)
+    return fail(ErrorKind::kViolation, "the leader ordered half an all-reduce of gradients that are encoded");
   if (auto ok = gradients->start(launch.bucket, launch.generation, {launch.last_step, launch.cycle_step}, launch.offset,
-                                 launch.bytes, now_us);
+                                 launch.bytes, now_us, launch.part);
       !ok)
     return tl::unexpected(ok.error());
   SubCommTask task;
@@ -149,11 +149,15 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.offset = launch.offset;
   task.bytes = launch.bytes;
   task.priority = launch.priority;
+  task.part = launch.part;
   return task;
 }
 
 bool GradientGroups::can_start(const SubCommTask& launch) const {
-  return groups_.at(launch.group).gradients->is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation);
+  const Gradients& gradients = *groups_.at(launch.group).gradients;
+  const model::BucketPiece part{launch.bucket, launch.offset, launch.bytes};
+  if (launch.part == model::LaunchPart::kAllGather) return gradients.is_scattered(part, launch.generation);
+  return gradients.is_ready(part, launch.generation);
 }
 
 bool GradientGroups::is_merged(const SubCommTask& launch) const {
@@ -169,6 +173,7 @@ Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
   Transfer transfer;
   transfer.dtype = bucket.dtype;
   transfer.op = group.declared.front()->op;
+  transfer.part = launch.part;
   transfer.priority = launch.priority;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
   if (bucket.dtype == model::DType::kFloat32)
@@ -192,7 +197,8 @@ InProcessDriver::Records GradientGroups::records_of(const SubCommTask& launch) c
 
 Result<void> GradientGroups::finish(const SubCommTask& launch, const TransferDone& done) {
   const auto complete =
-      groups_.at(launch.group).gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes);
+      groups_.at(launch.group)
+          .gradients->notify_finish(launch.bucket, launch.generation, launch.offset, launch.bytes, launch.part);
   if (!complete) return tl::unexpected(complete.error());
   for (const auto& [tensors, generation] : *complete)
     members_.complete_all(shm::FinishRecord{

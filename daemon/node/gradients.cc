@@ -1,6 +1,7 @@
 #include "daemon/node/gradients.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace deft::daemon {
 
@@ -84,9 +85,12 @@ bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generatio
 }
 
 Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
-                              std::uint64_t offset, std::uint64_t bytes, TimeUs now_us) {
+                              std::uint64_t offset, std::uint64_t bytes, TimeUs now_us, model::LaunchPart half) {
   const model::BucketPiece part{bucket, offset, bytes};
   if (auto ok = map_.check_part(part); !ok) return ok;
+  const ScatterKey key{generation, bucket, offset};
+  if (half == model::LaunchPart::kAllGather) return start_gather(key, bytes);
+  if (scattered_.contains(key)) return fail(ErrorKind::kViolation, "the leader ordered the same reduce-scatter twice");
   Result<void> result;
   map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
     const auto task = enqueue(piece.bucket, generation, dates, now_us);
@@ -100,12 +104,35 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, cons
     }
     return result.has_value();
   });
+  if (result && half == model::LaunchPart::kReduceScatter) scattered_.emplace(key, Scattered{bytes});
   return result;
 }
 
+// The account of the bytes was made by the reduce-scatter.
+Result<void> Gradients::start_gather(const ScatterKey& key, std::uint64_t bytes) {
+  const auto it = scattered_.find(key);
+  if (it == scattered_.end() || it->second.bytes != bytes || it->second.gathers)
+    return fail(ErrorKind::kViolation, "the leader ordered the all-gather of bytes that no reduce-scatter has left");
+  it->second.gathers = true;
+  return {};
+}
+
+bool Gradients::is_scattered(const model::BucketPiece& part, std::uint64_t generation) const {
+  const auto it = scattered_.find({generation, part.bucket, part.offset});
+  return it != scattered_.end() && it->second.finished;
+}
+
 Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
-                                                              std::uint64_t offset, std::uint64_t bytes) {
+                                                              std::uint64_t offset, std::uint64_t bytes,
+                                                              model::LaunchPart half) {
   std::vector<FinishedTensors> ended;
+  const auto scattered = scattered_.find({generation, bucket, offset});
+  if (half == model::LaunchPart::kReduceScatter) {
+    if (scattered == scattered_.end() || std::exchange(scattered->second.finished, true))
+      return fail(ErrorKind::kInternal, "a reduce-scatter of bucket " + std::to_string(bucket) + " finished twice");
+    return ended;
+  }
+  if (half == model::LaunchPart::kAllGather) scattered_.erase(scattered);
   Result<void> result;
   map_.for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
     result = finish_piece(piece, generation, ended);

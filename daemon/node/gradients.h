@@ -16,6 +16,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -68,15 +69,21 @@ class Gradients {
   // All buckets that a part touches are ready.
   [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation) const;
 
-  // The leader ordered this part of the bucket. A part may run on over the buckets behind it, if they lie next to it in
-  // memory of the same type. kViolation for a part that cannot be; kMismatch if the leader's dates are not the workers'.
+  // The leader ordered this part of the bucket, or half of its all-reduce. A part may run on over the buckets behind it, if they
+  // lie next to it in memory of the same type. An all-gather has the bytes of one reduce-scatter that was ordered before.
+  // kViolation for a part that cannot be; kMismatch if the leader's dates are not the workers'.
   Result<void> start(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
-                     std::uint64_t offset, std::uint64_t bytes, TimeUs now_us);
+                     std::uint64_t offset, std::uint64_t bytes, TimeUs now_us,
+                     model::LaunchPart half = model::LaunchPart::kWhole);
 
-  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now. The
-  // generations of a tensor come in order: if a younger one is complete first, on another link, it waits for the older one.
+  // Bytes [offset, offset + bytes) of the bucket, as started, are reduced. Gives the tensors that are complete now; a
+  // reduce-scatter completes none. The generations of a tensor come in order: if a younger one is complete first, on another
+  // link, it waits for the older one.
   Result<std::vector<FinishedTensors>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
-                                                     std::uint64_t offset, std::uint64_t bytes);
+                                                     std::uint64_t offset, std::uint64_t bytes,
+                                                     model::LaunchPart half = model::LaunchPart::kWhole);
+  // The reduce-scatter of these bytes has finished here: their all-gather may start.
+  [[nodiscard]] bool is_scattered(const model::BucketPiece& part, std::uint64_t generation) const;
 
   // Buckets that local workers owe, and for which a worker or a launch has waited since before `before_us`.
   [[nodiscard]] std::vector<Owed> owed(TimeUs before_us) const;
@@ -103,6 +110,14 @@ class Gradients {
   };
   using TaskKey = std::pair<std::uint64_t, model::BucketIndex>;  // generation first: in the order of age
 
+  struct Scattered {  // a reduce-scatter whose all-gather has not finished
+    std::uint64_t bytes = 0;
+    bool finished = false;
+    bool gathers = false;  // its all-gather was ordered
+  };
+  using ScatterKey = std::tuple<std::uint64_t, model::BucketIndex, std::uint64_t>;  // generation, bucket, offset
+
+  Result<void> start_gather(const ScatterKey& key, std::uint64_t bytes);
   Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                             TimeUs now_us);
   Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
@@ -112,6 +127,7 @@ class Gradients {
   void collect_workers(Owed& owed) const;
 
   BucketMap map_;
+  std::map<ScatterKey, Scattered> scattered_;
   std::size_t workers_;
   std::vector<std::vector<std::uint64_t>> next_;  // [worker][tensor]: next generation
   std::vector<std::uint64_t> complete_;           // [tensor]: generations reduced

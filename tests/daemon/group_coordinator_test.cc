@@ -17,9 +17,9 @@ JobSettings settings(const std::string& policy = "fifo") {
 std::string name_of(std::size_t node) { return "rank " + std::to_string(node); }
 
 struct Group {
-  explicit Group(const std::string& policy = "fifo")
+  explicit Group(const std::string& policy = "fifo", const std::string& second_link = "gloo:eth1")
       : chosen(settings(policy)),
-        links({{"gloo:eth0", 200, 1000}, {"gloo:eth1", 200, 1000}}, 2, {60'000'000, 1'000'000}),
+        links({{"gloo:eth0", 200, 1000}, {second_link, 200, 1000}}, 2, {60'000'000, 1'000'000}),
         group({"job", 3, 2}, chosen, 2) {}
 
   Result<std::optional<wire::DeclareAgreed>> declare(std::size_t node, std::uint64_t elements = 1 << 18,
@@ -139,6 +139,23 @@ TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
   world.group.add_status(status);
   ASSERT_EQ(status["plans"].size(), 1U);
   EXPECT_EQ(status["plans"][0]["from_step"], plan->activation_step);
+}
+
+TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
+  Group halves("dear");
+  halves.agree();
+  for (const std::string name : {"ps:10.0.0.9:29610", "tcp:eth1"}) {
+    Group world("dear", name);
+    ASSERT_TRUE(world.declare(0));
+    EXPECT_EQ(world.declare(1).error().what,
+              "policy dear splits all-reduces into halves, and link " + name + " has none");
+    Group other("fifo", name);
+    other.agree();
+    EXPECT_FALSE(other.group.scheduler().change_policy("dear"));
+  }
+  Group encoded("dear\ncompression=int8");
+  ASSERT_TRUE(encoded.declare(0));
+  EXPECT_NE(encoded.declare(1).error().what.find("DEFT_COMPRESSION encodes"), std::string::npos);
 }
 
 TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {

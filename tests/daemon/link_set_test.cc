@@ -124,6 +124,40 @@ TEST_F(Links, ALaunchWaitsForItsDataAndThoseBehindItWaitForIt) {
   EXPECT_TRUE(drivers.drivers[1]->started.empty());
 }
 
+// The leader has finished the reduce-scatter, and this node has not.
+TEST_F(Links, AnAllGatherWaitsForItsReduceScatterOnAnotherLink) {
+  struct Halves final : LaunchSource {
+    [[nodiscard]] bool can_start(const SubCommTask& launch) const override {
+      return launch.part == model::LaunchPart::kReduceScatter || scattered;
+    }
+    [[nodiscard]] Transfer transfer_of(const SubCommTask&) const override { return {}; }
+    [[nodiscard]] InProcessDriver::Records records_of(const SubCommTask&) const override { return {}; }
+    [[nodiscard]] bool is_merged(const SubCommTask&) const override { return false; }
+    Result<void> finish(const SubCommTask& launch, const TransferDone&) override {
+      scattered |= launch.part == model::LaunchPart::kReduceScatter;
+      return {};
+    }
+    bool scattered = false;
+  } halves;
+  LinkSet of_halves(
+      members, view, halves, collectives,
+      [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); }, events);
+  of_halves.open();
+  for (auto* const driver : drivers.drivers) driver->opened();
+  for (const auto part : {model::LaunchPart::kReduceScatter, model::LaunchPart::kAllGather}) {
+    const std::uint64_t number = of_halves.next_number();
+    ASSERT_TRUE(of_halves.take_number(number));
+    SubCommTask launch;
+    launch.number = number;
+    launch.part = part;
+    of_halves.push(number, std::move(launch));
+  }
+  of_halves.pump();
+  EXPECT_TRUE(drivers.drivers[1]->started.empty());
+  drivers.drivers[0]->done(0);
+  EXPECT_EQ(drivers.drivers[1]->started, (std::vector<std::uint64_t>{1}));
+}
+
 TEST_F(Links, AGapInTheCountIsAnError) {
   EXPECT_FALSE(links.take_number(1));
   EXPECT_TRUE(links.take_number(0));

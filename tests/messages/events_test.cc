@@ -72,6 +72,15 @@ RC_GTEST_PROP(EventLine, OfAnUpdateNamesEachStep, ()) {
   check_time(object, "at_us", mark.at_us);
 }
 
+TEST(EventLine, OfHalfAnAllReduceNamesTheHalf) {
+  const auto half = [](LaunchPart part) {
+    return line_of({"dear", "b", "l", SendSpan{0, 0, 0, 0, 64, 0, 1, part}}).value("half", "none");
+  };
+  EXPECT_EQ(half(LaunchPart::kReduceScatter), "reduce-scatter");
+  EXPECT_EQ(half(LaunchPart::kAllGather), "all-gather");
+  EXPECT_EQ(half(LaunchPart::kWhole), "none");
+}
+
 TEST(EventLine, namesBucketsAndLinksOfATimeline) {
   const Timeline timeline{{{Stage::kForward, 0, 1, 0, 5}}, {{1, 0, 2, 0, 64, 1, 2}}, {{1, 2, 0, 0, 7}}};
   const auto events = events_of(timeline, "fifo", {"first", "second"}, {"nic0", "nic1"});

@@ -50,6 +50,8 @@ CASES = {
     "mgwfbp": {"policy": "mgwfbp", "steps": 40},
     "bytescheduler": {"policy": "bytescheduler"},
     "prophet": {"policy": "prophet"},
+    "dear": {"policy": "dear"},
+    "auto": {"policy": "auto", "steps": 40},
     "knapsack": {"policy": "knapsack", "steps": 40},
     "knapsack with a given plan": {"policy": "knapsack", "variables": {"DEFT_PLAN": "0@1"}},
     "two of three": {"nodes": 3, "nics": 3, "links": "gloo:eth0,gloo:eth1,gloo:eth2", "down": [[1, 1], [2, 2]]},

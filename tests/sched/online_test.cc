@@ -7,6 +7,7 @@
 #include <map>
 #include <numeric>
 #include <set>
+#include <tuple>
 
 #include "core/base/policy_traits.h"
 #include "core/model/buckets.h"
@@ -88,6 +89,7 @@ class Play {
     while (flights_[link].empty()) link = (link + 1) % flights_.size();
     const Launch done = flights_[link].front();
     flights_[link].pop_front();
+    if (done.part == LaunchPart::kReduceScatter) ended_halves_.insert({done.generation, done.bucket, done.offset});
     scheduler_->part_finished(done, now_);
     if (*rc::gen::inRange(0, 4) == 0)
       scheduler_->link_measured(done.link, {"l", 1.0 * *rc::gen::inRange(0, 50), 1.0 + *rc::gen::inRange(0, 500)});
@@ -117,9 +119,11 @@ class Play {
     if (setup_.policy != "knapsack") RC_ASSERT(!lost_.contains(launch.link));  // its plan ends later
     RC_ASSERT(launch.bytes > 0u);
     RC_ASSERT(launch.offset < setup_.buckets[launch.bucket].bytes);
-    if (setup_.policy != "mgwfbp" && setup_.policy != "auto")
+    if (setup_.policy != "mgwfbp" && setup_.policy != "auto" && setup_.policy != "dear")
       RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
     check_pieces(launch);
+    if (launch.part == LaunchPart::kAllGather)
+      RC_ASSERT((ended_halves_.contains({launch.generation, launch.bucket, launch.offset})));
     const bool urgent_first = find_policy(setup_.policy)->urgent_first;
     RC_ASSERT(launch.priority == (urgent_first ? setup_.buckets[launch.bucket].forward_position : 0));
     if (setup_.policy == "bytescheduler" || setup_.policy == "p3") RC_ASSERT(launch.bytes <= setup_.partition_bytes);
@@ -136,6 +140,11 @@ class Play {
     RC_ASSERT(model::for_each_piece(run, setup_.buckets.size(), bytes_of, [&](const model::BucketPiece& piece) {
       RC_ASSERT((ready_.contains({piece.bucket, launch.generation})));
       RC_ASSERT(setup_.buckets[piece.bucket].dtype == setup_.buckets[launch.bucket].dtype);
+      if (launch.part != LaunchPart::kAllGather) {
+        RC_ASSERT((reduced_.insert({piece.bucket, launch.generation, piece.offset, piece.bytes}).second));
+        if (launch.part == LaunchPart::kReduceScatter) return true;
+      }
+      RC_ASSERT((reduced_.contains({piece.bucket, launch.generation, piece.offset, piece.bytes})));
       RC_ASSERT((ranges_[{piece.bucket, launch.generation}].emplace(piece.offset, piece.bytes).second));
       return true;
     }));
@@ -168,6 +177,8 @@ class Play {
   std::vector<std::deque<Launch>> flights_;
   std::set<std::pair<BucketIndex, std::uint64_t>> ready_;
   std::map<std::pair<BucketIndex, std::uint64_t>, std::map<std::uint64_t, std::uint64_t>> ranges_;
+  std::set<std::tuple<BucketIndex, std::uint64_t, std::uint64_t, std::uint64_t>> reduced_;
+  std::set<std::tuple<std::uint64_t, BucketIndex, std::uint64_t>> ended_halves_;  // reduce-scatters
   std::vector<Launch> launches_;
   std::vector<Update> updates_;
   bool losing_ = false;
