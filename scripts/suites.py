@@ -40,7 +40,7 @@ FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
 PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
-POLICIES = ("fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto")
+POLICIES = ("fifo", "mgwfbp", "mergecomp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto")
 SANITIZED_TESTS = [
     *(f"tests/process/test_reduction.py::test_every_rank_gets_the_exact_sum[2-2-{policy}]" for policy in POLICIES),
     "tests/process/test_reduction.py::test_collectives_of_all_types[2-2]",

@@ -59,6 +59,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   auto setup = sim::setup_for(*profile, policy);
   setup.partition_bytes = options.partition_bytes;
   setup.credit_bytes = options.credit_bytes;
+  setup.merge_groups = options.merge_groups;
   setup.limits = options.limits;
   setup.limits.set_slots(options.slots);
   setup.selector = select::make_selector(select::When::kAtOnce, !options.priority_channel.empty());

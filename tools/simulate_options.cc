@@ -85,6 +85,7 @@ const std::vector<Flag>& flags() {
       {"--partition-bytes", "N", "largest part (default: 4000000)", number<std::uint64_t>(&O::partition_bytes, 64)},
       {"--credit-bytes", "N", "bytes in flight on a link (default: 16000000)",
        number<std::uint64_t>(&O::credit_bytes, 1)},
+      {"--merge-groups", "HOW", "mergecomp: 1, 2, 3, exact or even:GROUPS (default: 2)", text(&O::merge_groups)},
       {"--training-limits", "", "knapsack: what training allows by default, in place of the next six flags' defaults",
        [](O& o, const std::string&) {
          o.limits = plan::training_limits();

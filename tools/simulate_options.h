@@ -34,6 +34,7 @@ struct SimulateOptions {
   std::uint64_t seed = 1;
   std::uint64_t partition_bytes = 4'000'000;  // ByteScheduler's defaults, in bytes of float32
   std::uint64_t credit_bytes = 16'000'000;
+  std::string merge_groups = "2";
   plan::Limits limits;  // for the knapsack policies
   std::uint32_t slots = plan::Limits{}.max_generations;
 };

@@ -45,6 +45,8 @@ constexpr std::array kOptions = {
                "Largest part of a bucket that goes to a link at once."},
     OptionSpec{"credit_bytes", kBytes, "4MB", "", 4096, 64 * kGiB, kAll, kAgreed,
                "Most bytes that bytescheduler keeps in flight on a link. Slow links get fewer."},
+    OptionSpec{"merge_groups", kString, "2", "", 0, 0, kAll, kAgreed,
+               "mergecomp: how buckets are grouped. 1, 2 or 3: the most groups of MergeComp's search; exact: the best groups of any number; even:GROUPS: as many buckets in each."},
     OptionSpec{"max_staleness_steps", kInteger, "4", "", 0, 1024, kAll, kAgreed,
                "knapsack: by how many steps at most the update of a stale bucket comes after its gradients. 0: no update is stale."},
     OptionSpec{"max_merged_steps", kInteger, "16", "", 1, 1024, kAll, kAgreed,

@@ -15,6 +15,7 @@ namespace deft {
 enum class PolicyId : std::uint8_t {
   kFifo,
   kMgwfbp,
+  kMergeComp,
   kP3,
   kByteScheduler,
   kProphet,
@@ -52,6 +53,7 @@ struct PolicyTraits {
 inline constexpr std::array kPolicyTraits = {
     PolicyTraits{.id = PolicyId::kFifo, .name = "fifo", .bucketing = OwnBucketing::kUniform},
     PolicyTraits{.id = PolicyId::kMgwfbp, .name = "mgwfbp", .bucketing = OwnBucketing::kByTensor},
+    PolicyTraits{.id = PolicyId::kMergeComp, .name = "mergecomp", .bucketing = OwnBucketing::kByTensor},
     PolicyTraits{.id = PolicyId::kP3, .name = "p3", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
     PolicyTraits{.id = PolicyId::kByteScheduler, .name = "bytescheduler", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
     PolicyTraits{.id = PolicyId::kProphet, .name = "prophet", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},

@@ -6,6 +6,7 @@
 
 #include "core/base/config.h"
 #include "core/sched/scheduler.h"
+#include "core/select/simulating_selector.h"
 
 namespace deft::replay {
 namespace {
@@ -75,6 +76,8 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const model::Profile&
   auto setup = sim::setup_for(profile, policy);
   setup.partition_bytes = config->bytes("partition_bytes");
   setup.credit_bytes = config->bytes("credit_bytes");
+  setup.merge_groups = config->text("merge_groups");
+  setup.selector = select::make_selector(select::When::kAtOnce);
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   setup.limits.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));

@@ -10,6 +10,7 @@ namespace deft::sched {
 
 Result<std::unique_ptr<Scheduler>> make_fifo(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_mgwfbp(const Setup& setup);
+Result<std::unique_ptr<Scheduler>> make_mergecomp(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_bytescheduler(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_p3(const Setup& setup);
 Result<std::unique_ptr<Scheduler>> make_prophet(const Setup& setup);

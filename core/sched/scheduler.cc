@@ -18,6 +18,7 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
   switch (policy) {
     case PolicyId::kFifo: return make_fifo(setup);
     case PolicyId::kMgwfbp: return make_mgwfbp(setup);
+    case PolicyId::kMergeComp: return make_mergecomp(setup);
     case PolicyId::kP3: return make_p3(setup);
     case PolicyId::kByteScheduler: return make_bytescheduler(setup);
     case PolicyId::kProphet: return make_prophet(setup);

@@ -98,6 +98,7 @@ struct Setup {
   std::string no_halves;                      // why launches cannot be halves of an all-reduce; empty: they can
   std::uint64_t fused_bytes = 0;              // fifo: neighbours go as one launch, up to so many bytes
   bool reports_updates = true;                // false: take_updates gives none, because workers date updates themselves
+  std::string merge_groups = "2";             // mergecomp: the most groups of its search, `exact`, or even:GROUPS
   plan::Limits limits;                        // knapsack: the limits of its plans
   std::optional<model::UpdateCycles> pinned;  // knapsack: the cycles to follow from step 1 on, instead of its own plans
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are

@@ -59,7 +59,7 @@ std::span<const Channel::Stage> Channel::stages_of(const Transfer& transfer) {
       {{&Channel::gather_workers, kSum}, kKeep, kSubmit, kCopyToWorkers}};
   static constexpr std::array<Stage, 4> kBroadcast = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
   static constexpr std::array<Stage, 3> kFirstHalf = {{{&Channel::sum_workers, kSum}, kKeep, kSubmit}};
-  static constexpr std::array<Stage, 4> kSecondHalf = {{{&Channel::choose_share}, kKeep, kSubmit, kCopyToWorkers}};
+  static constexpr std::array<Stage, 4> kSecondHalf = {{{&Channel::choose_source}, kKeep, kSubmit, kCopyToWorkers}};
   if (transfer.part == model::LaunchPart::kReduceScatter) return kFirstHalf;
   if (transfer.part == model::LaunchPart::kAllGather) return kSecondHalf;
   switch (transfer.collective) {
@@ -136,7 +136,6 @@ void Channel::advance(const std::deque<InFlight>::iterator& at) {
 // The times of transfers add up: each counts from the end of the previous one, or from the start of the oldest in flight.
 void Channel::report(const std::deque<InFlight>::iterator& at) {
   TransferDone done = std::move(at->done);
-  if (at->transfer.part == model::LaunchPart::kReduceScatter) done.bytes = 0;  // the all-gather counts them
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
   if (done.link_us) {
     const TimeUs now_us = MonotonicClock::now();
@@ -203,12 +202,6 @@ Result<void> Channel::gather_workers(InFlight& entry) {
 Result<void> Channel::choose_source(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   entry.data = transfer.buffers[transfer.root_node == node_ ? transfer.root_local : 0];
-  return {};
-}
-
-// The reduce-scatter has left it there.
-Result<void> Channel::choose_share(InFlight& entry) {
-  entry.data = entry.transfer.buffers.front();
   return {};
 }
 

@@ -67,7 +67,6 @@ class Channel {
   Result<void> sum_workers(InFlight& entry);
   Result<void> gather_workers(InFlight& entry);
   Result<void> choose_source(InFlight& entry);
-  Result<void> choose_share(InFlight& entry);
   Result<void> encode(InFlight& entry);
   Result<void> keep_for_replay(InFlight& entry);
   Result<void> submit(InFlight& entry);

@@ -64,7 +64,7 @@ struct TransferDone {
   // Time on the link, from the end of the previous transfer. Empty if this transfer overtook others.
   std::optional<TimeUs> link_us = 0;
   bool overlapped = false;            // it shared the link with another transfer
-  std::size_t bytes = 0;              // of the data that all nodes have now
+  std::size_t bytes = 0;              // of the data
   std::size_t wire_bytes = 0;         // that this node brought to the link, encoded
   std::vector<StageSpan> spans = {};  // of its stages, in order
 };

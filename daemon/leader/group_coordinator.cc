@@ -50,6 +50,24 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
   return text;
 }
 
+// Simulates policies, for `auto`. Small launches overtake others on gloo's links.
+std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) {
+  bool all_gloo = true;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all_gloo &= links.cost(link).name.starts_with("gloo");
+  return select::make_selector(select::When::kInBackground, all_gloo);
+}
+
+// Why launches cannot be halves of an all-reduce; empty: they can.
+std::string why_no_halves(const JobSettings& settings, const LinkFailover& links) {
+  if (settings.codec) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
+  for (std::uint32_t link = 0; link < links.size(); ++link) {
+    const std::string& name = links.cost(link).name;
+    const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
+    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return "link " + name + " has none";
+  }
+  return "";
+}
+
 }  // namespace
 
 // Of everything that must be the same on all nodes.
@@ -110,11 +128,12 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) setup.links.push_back(links.cost(link));
   setup.partition_bytes = partition_bytes;
   setup.credit_bytes = options.bytes("credit_bytes");
+  setup.merge_groups = options.text("merge_groups");
   setup.limits = limits();
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = preserver_ = make_preserver(setup.limits);
-  setup.no_halves = why_no_halves(links);
+  setup.no_halves = why_no_halves(settings_, links);
   const bool is_switchable = is_exact(*find_policy(settings_.policy));
   if (is_switchable) setup.selector = make_selector(links);
   auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
@@ -126,24 +145,6 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   LOG(INFO) << "[" << id_.job << "] group '" << first.name << "': " << first.tensors.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
   return agreement;
-}
-
-// Simulates policies, for `auto`. Small launches overtake others on gloo's links.
-std::shared_ptr<sched::PolicySelector> GroupCoordinator::make_selector(const LinkFailover& links) {
-  bool all_gloo = true;
-  for (std::uint32_t link = 0; link < links.size(); ++link) all_gloo &= links.cost(link).name.starts_with("gloo");
-  return select::make_selector(select::When::kInBackground, all_gloo);
-}
-
-// Why launches cannot be halves of an all-reduce; empty: they can.
-std::string GroupCoordinator::why_no_halves(const LinkFailover& links) const {
-  if (settings_.codec) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
-  for (std::uint32_t link = 0; link < links.size(); ++link) {
-    const std::string& name = links.cost(link).name;
-    const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
-    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return "link " + name + " has none";
-  }
-  return "";
 }
 
 plan::Limits GroupCoordinator::limits() const {

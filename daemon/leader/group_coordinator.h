@@ -69,8 +69,6 @@ class GroupCoordinator {
  private:
   [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
-  [[nodiscard]] static std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links);
-  [[nodiscard]] std::string why_no_halves(const LinkFailover& links) const;
   [[nodiscard]] plan::Limits limits() const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
   void note_fusion();

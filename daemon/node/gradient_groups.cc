@@ -155,9 +155,7 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
 
 bool GradientGroups::can_start(const SubCommTask& launch) const {
   const Gradients& gradients = *groups_.at(launch.group).gradients;
-  const model::BucketPiece part{launch.bucket, launch.offset, launch.bytes};
-  if (launch.part == model::LaunchPart::kAllGather) return gradients.is_scattered(part, launch.generation);
-  return gradients.is_ready(part, launch.generation);
+  return gradients.is_ready({launch.bucket, launch.offset, launch.bytes}, launch.generation, launch.part);
 }
 
 bool GradientGroups::is_merged(const SubCommTask& launch) const {

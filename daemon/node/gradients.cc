@@ -1,7 +1,6 @@
 #include "daemon/node/gradients.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace deft::daemon {
 
@@ -80,7 +79,8 @@ bool Gradients::is_ready(BucketIndex bucket, std::uint64_t generation) const {
   return it != tasks_.end() && it->second.ready_us != 0;
 }
 
-bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation) const {
+bool Gradients::is_ready(const model::BucketPiece& part, std::uint64_t generation, model::LaunchPart half) const {
+  if (half == model::LaunchPart::kAllGather) return halves_.is_scattered(part, generation);
   return map_.for_each_piece(part, [&](const model::BucketPiece& piece) { return is_ready(piece.bucket, generation); });
 }
 
@@ -88,9 +88,9 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, cons
                               std::uint64_t offset, std::uint64_t bytes, TimeUs now_us, model::LaunchPart half) {
   const model::BucketPiece part{bucket, offset, bytes};
   if (auto ok = map_.check_part(part); !ok) return ok;
-  const ScatterKey key{generation, bucket, offset};
-  if (half == model::LaunchPart::kAllGather) return start_gather(key, bytes);
-  if (scattered_.contains(key)) return fail(ErrorKind::kViolation, "the leader ordered the same reduce-scatter twice");
+  if (half == model::LaunchPart::kAllGather) return halves_.gather(part, generation);
+  if (half == model::LaunchPart::kReduceScatter)
+    if (auto ok = halves_.scatter(part, generation); !ok) return ok;
   Result<void> result;
   map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
     const auto task = enqueue(piece.bucket, generation, dates, now_us);
@@ -104,37 +104,21 @@ Result<void> Gradients::start(BucketIndex bucket, std::uint64_t generation, cons
     }
     return result.has_value();
   });
-  if (result && half == model::LaunchPart::kReduceScatter) scattered_.emplace(key, Scattered{bytes});
   return result;
-}
-
-// The account of the bytes was made by the reduce-scatter.
-Result<void> Gradients::start_gather(const ScatterKey& key, std::uint64_t bytes) {
-  const auto it = scattered_.find(key);
-  if (it == scattered_.end() || it->second.bytes != bytes || it->second.gathers)
-    return fail(ErrorKind::kViolation, "the leader ordered the all-gather of bytes that no reduce-scatter has left");
-  it->second.gathers = true;
-  return {};
-}
-
-bool Gradients::is_scattered(const model::BucketPiece& part, std::uint64_t generation) const {
-  const auto it = scattered_.find({generation, part.bucket, part.offset});
-  return it != scattered_.end() && it->second.finished;
 }
 
 Result<std::vector<FinishedTensors>> Gradients::notify_finish(BucketIndex bucket, std::uint64_t generation,
                                                               std::uint64_t offset, std::uint64_t bytes,
                                                               model::LaunchPart half) {
   std::vector<FinishedTensors> ended;
-  const auto scattered = scattered_.find({generation, bucket, offset});
+  const model::BucketPiece part{bucket, offset, bytes};
   if (half == model::LaunchPart::kReduceScatter) {
-    if (scattered == scattered_.end() || std::exchange(scattered->second.finished, true))
-      return fail(ErrorKind::kInternal, "a reduce-scatter of bucket " + std::to_string(bucket) + " finished twice");
-    return ended;
+    if (halves_.scattered(part, generation)) return ended;
+    return fail(ErrorKind::kInternal, "a reduce-scatter of bucket " + std::to_string(bucket) + " finished twice");
   }
-  if (half == model::LaunchPart::kAllGather) scattered_.erase(scattered);
+  if (half == model::LaunchPart::kAllGather) halves_.gathered(part, generation);
   Result<void> result;
-  map_.for_each_piece({bucket, offset, bytes}, [&](const model::BucketPiece& piece) {
+  map_.for_each_piece(part, [&](const model::BucketPiece& piece) {
     result = finish_piece(piece, generation, ended);
     return result.has_value();
   });

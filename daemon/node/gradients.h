@@ -16,12 +16,12 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <tuple>
 #include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "daemon/node/bucket_map.h"
+#include "daemon/node/scattered_parts.h"
 
 namespace deft::daemon {
 
@@ -66,8 +66,9 @@ class Gradients {
                                                        std::uint32_t slot, TimeUs now_us);
 
   [[nodiscard]] bool is_ready(model::BucketIndex bucket, std::uint64_t generation) const;
-  // All buckets that a part touches are ready.
-  [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation) const;
+  // All buckets that a part touches are ready. An all-gather is ready when its reduce-scatter has finished here.
+  [[nodiscard]] bool is_ready(const model::BucketPiece& part, std::uint64_t generation,
+                              model::LaunchPart half = model::LaunchPart::kWhole) const;
 
   // The leader ordered this part of the bucket, or half of its all-reduce. A part may run on over the buckets behind it, if they
   // lie next to it in memory of the same type. An all-gather has the bytes of one reduce-scatter that was ordered before.
@@ -82,8 +83,6 @@ class Gradients {
   Result<std::vector<FinishedTensors>> notify_finish(model::BucketIndex bucket, std::uint64_t generation,
                                                      std::uint64_t offset, std::uint64_t bytes,
                                                      model::LaunchPart half = model::LaunchPart::kWhole);
-  // The reduce-scatter of these bytes has finished here: their all-gather may start.
-  [[nodiscard]] bool is_scattered(const model::BucketPiece& part, std::uint64_t generation) const;
 
   // Buckets that local workers owe, and for which a worker or a launch has waited since before `before_us`.
   [[nodiscard]] std::vector<Owed> owed(TimeUs before_us) const;
@@ -110,14 +109,6 @@ class Gradients {
   };
   using TaskKey = std::pair<std::uint64_t, model::BucketIndex>;  // generation first: in the order of age
 
-  struct Scattered {  // a reduce-scatter whose all-gather has not finished
-    std::uint64_t bytes = 0;
-    bool finished = false;
-    bool gathers = false;  // its all-gather was ordered
-  };
-  using ScatterKey = std::tuple<std::uint64_t, model::BucketIndex, std::uint64_t>;  // generation, bucket, offset
-
-  Result<void> start_gather(const ScatterKey& key, std::uint64_t bytes);
   Result<CommTask*> enqueue(model::BucketIndex bucket, std::uint64_t generation, const GenerationDates& dates,
                             TimeUs now_us);
   Result<void> finish_piece(const model::BucketPiece& piece, std::uint64_t generation,
@@ -127,7 +118,7 @@ class Gradients {
   void collect_workers(Owed& owed) const;
 
   BucketMap map_;
-  std::map<ScatterKey, Scattered> scattered_;
+  ScatteredParts halves_;
   std::size_t workers_;
   std::vector<std::vector<std::uint64_t>> next_;  // [worker][tensor]: next generation
   std::vector<std::uint64_t> complete_;           // [tensor]: generations reduced

@@ -93,7 +93,7 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   LaunchSource& source = source_of(launch);
   ++link.counters.parts;
   if (source.is_merged(launch)) ++link.counters.merged_parts;
-  link.counters.bytes += done.bytes;
+  if (launch.part != model::LaunchPart::kReduceScatter) link.counters.bytes += done.bytes;  // the all-gather counts
   link.counters.wire_bytes += done.wire_bytes;
   link.counters.busy_us += done.busy_us;
   if (launch.replay_buffer) {

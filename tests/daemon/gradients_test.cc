@@ -172,17 +172,17 @@ TEST(Gradients, AnAllGatherIsOfOneReduceScatterThatHasFinishedHere) {
   };
   EXPECT_FALSE(start(0, 512, LaunchPart::kAllGather)) << "nothing was reduced";
   ASSERT_TRUE(start(0, 512, LaunchPart::kReduceScatter));
-  EXPECT_FALSE(g.is_scattered({0, 0, 512}, 0)) << "it runs";
+  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather)) << "it runs";
   EXPECT_FALSE(start(0, 512, LaunchPart::kReduceScatter)) << "reduced twice";
   ASSERT_TRUE(g.notify_finish(0, 0, 0, 512, LaunchPart::kReduceScatter));
-  EXPECT_TRUE(g.is_scattered({0, 0, 512}, 0));
+  EXPECT_TRUE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather));
   EXPECT_FALSE(g.notify_finish(0, 0, 0, 512, LaunchPart::kReduceScatter)) << "it finished twice";
   EXPECT_FALSE(start(0, 256, LaunchPart::kAllGather)) << "the nodes' shares would be others";
   EXPECT_FALSE(start(256, 256, LaunchPart::kAllGather));
   ASSERT_TRUE(start(0, 512, LaunchPart::kAllGather));
   EXPECT_FALSE(start(0, 512, LaunchPart::kAllGather)) << "gathered twice";
   EXPECT_TRUE(g.notify_finish(0, 0, 0, 512, LaunchPart::kAllGather));
-  EXPECT_FALSE(g.is_scattered({0, 0, 512}, 0));
+  EXPECT_FALSE(g.is_ready({0, 0, 512}, 0, LaunchPart::kAllGather));
 }
 
 TEST(Gradients, NoticesWorkersThatEndAGenerationWithDifferentSteps) {

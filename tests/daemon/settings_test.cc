@@ -68,7 +68,8 @@ TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
                                                      {"max_merged_steps", "9"},    {"max_stale_percent", "9"},
                                                      {"scale_merged_lr", "on"},    {"preserver", "off"},
                                                      {"preserver_epsilon", "0.5"}, {"plan", "0@1"},
-                                                     {"compression", "int8"},      {"compression_min_bytes", "9MB"}};
+                                                     {"compression", "int8"},      {"compression_min_bytes", "9MB"},
+                                                     {"merge_groups", "exact"}};
   EXPECT_EQ(others.size(), base.size());
   for (const auto& [name, value] : others) {
     const std::string policy = name == "plan" ? "policy=knapsack\n" : "";

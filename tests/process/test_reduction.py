@@ -7,7 +7,7 @@ from cluster import Cluster, wait_for_line
 
 LAYOUTS = [(1, 2), (2, 1), (2, 2), (4, 1), (1, 4)]
 
-POLICIES = ["fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto"]
+POLICIES = ["fifo", "mgwfbp", "mergecomp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto"]
 
 SUMS = """
 import hashlib, random

@@ -119,7 +119,7 @@ class Play {
     if (setup_.policy != "knapsack") RC_ASSERT(!lost_.contains(launch.link));  // its plan ends later
     RC_ASSERT(launch.bytes > 0u);
     RC_ASSERT(launch.offset < setup_.buckets[launch.bucket].bytes);
-    if (setup_.policy != "mgwfbp" && setup_.policy != "auto" && setup_.policy != "dear")
+    if (setup_.policy != "mgwfbp" && setup_.policy != "mergecomp" && setup_.policy != "auto" && setup_.policy != "dear")
       RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
     check_pieces(launch);
     if (launch.part == LaunchPart::kAllGather)

@@ -222,8 +222,8 @@ class Chooser : public testing::Test {
   void play(std::uint64_t count) {
     for (const std::uint64_t end = step + count; step < end; ++step) {
       if (step >= 8 && chooser->wants_profile(step)) chooser->profile_measured(profile, step);
-      chooser->stage_began(Stage::kForward, step, now, waited_before);
-      chooser->stage_began(Stage::kBackward, step, now + 100, waited_in_forward);
+      chooser->stage_began(Stage::kForward, step, now, waits_before_forward ? 700 : 0);
+      chooser->stage_began(Stage::kBackward, step, now + 100, waits_before_forward ? 0 : 500);
       if (auto change = chooser->take_change()) {
         if (change->choice != in_force) chooser->in_force(in_force = change->choice, step);
         changes.push_back(*std::move(change));
@@ -241,7 +241,7 @@ class Chooser : public testing::Test {
   std::vector<PolicyChange> changes;
   std::uint64_t step = 0;
   TimeUs now = 0;
-  TimeUs waited_before = 0, waited_in_forward = 500;
+  bool waits_before_forward = false;
 };
 
 TEST_F(Chooser, KeepsWhatIsBetterThanBefore) {
@@ -300,8 +300,7 @@ TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
 }
 
 TEST_F(Chooser, SeesThatWorkersWaitBeforeForward) {
-  waited_before = 700;
-  waited_in_forward = 0;
+  waits_before_forward = true;
   play(20);
   ASSERT_TRUE(selector->last);
   EXPECT_FALSE(selector->last->overlaps_forward);

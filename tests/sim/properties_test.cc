@@ -199,7 +199,8 @@ void judge_run(const model::Profile& profile, std::string_view policy, Options o
   if (!outcome) RC_FAIL(std::string(policy) + ": " + outcome.error().message());
   const Judge judge(profile, outcome->timeline);
   if (options.priority_links.empty() && options.contention == 0)
-    judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp" || policy == "auto" || policy == "dear");
+    judge.one_transfer_at_a_time_and_at_cost(policy == "mgwfbp" || policy == "mergecomp" || policy == "auto" ||
+                                             policy == "dear");
   judge.nothing_is_sent_before_it_is_ready();
   judge.every_byte_of_an_update_is_sent_once_before_it();
   judge.weights_never_change_between_forward_and_backward();

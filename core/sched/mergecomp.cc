@@ -1,0 +1,87 @@
+// MergeComp (Wang et al., 2021): merges neighbours into few groups, so that a codec's fixed costs are paid seldom, and cuts the
+// groups so that their encoding, sending and decoding hides behind backward. It begins as fifo does with fused buckets, groups
+// once it has a profile, and groups anew when the profile has moved. Setup::merge_groups says how it searches.
+#include <charconv>
+#include <optional>
+#include <utility>
+
+#include "core/model/grouping.h"
+#include "core/sched/policies.h"
+#include "core/sched/profile_watch.h"
+#include "core/sched/run_scheduler.h"
+
+namespace deft::sched {
+namespace {
+
+constexpr std::uint64_t kFirstBytes = 1 << 20, kBytesBefore = 25 << 20;  // before there is a profile, as DDP's
+constexpr std::string_view kEvenly = "even:";
+
+struct Search {
+  enum class Kind { kAlgorithm2, kExact, kEven };
+  Kind kind = Kind::kAlgorithm2;
+  unsigned groups = 2;
+};
+
+Result<Search> parse(const std::string& text) {
+  if (text == "exact") return Search{Search::Kind::kExact, 0};
+  const bool even = text.starts_with(kEvenly);
+  const std::string_view number = std::string_view(text).substr(even ? kEvenly.size() : 0);
+  unsigned groups = 0;
+  const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), groups);
+  const unsigned most = even ? 1000 : 3;
+  if (error != std::errc{} || end != number.data() + number.size() || groups == 0 || groups > most)
+    return fail(ErrorKind::kInvalid, "merge_groups '" + text + "' is no way to group",
+                "give 1, 2 or 3 (the most groups of MergeComp's search), exact, or even:GROUPS");
+  return Search{even ? Search::Kind::kEven : Search::Kind::kAlgorithm2, groups};
+}
+
+class MergeComp final : public RunScheduler {
+ public:
+  MergeComp(const Setup& setup, Search search)
+      : RunScheduler(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
+        search_(search),
+        watch_(setup.links.size(), true) {}
+
+  void link_lost(model::LinkIndex link) override {
+    RunScheduler::link_lost(link);
+    watch_.link_lost(link);
+  }
+
+  [[nodiscard]] bool wants_profile(std::uint64_t step) const override { return watch_.is_due(step); }
+  void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override {
+    auto reason = watch_.look(profile, step);
+    if (!reason) return;
+    watch_.decided(profile);
+    auto groups = group(watch_.remaining(profile));
+    if (groups == starts()) return;
+    fusion_ = BucketFusion{step, groups, std::move(reason->reason)};
+    change_runs(std::move(groups));
+  }
+
+  std::optional<BucketFusion> take_fusion() override { return std::exchange(fusion_, std::nullopt); }
+
+ private:
+  [[nodiscard]] RunStarts group(const model::Profile& profile) const {
+    const auto problem = model::grouping_problem(profile, apart(), {});
+    switch (search_.kind) {
+      case Search::Kind::kAlgorithm2: return model::searched_groups(problem, {.most = search_.groups});
+      case Search::Kind::kExact: return model::exact_groups(problem);
+      case Search::Kind::kEven: break;
+    }
+    return model::even_groups(problem, search_.groups);
+  }
+
+  const Search search_;
+  ProfileWatch watch_;
+  std::optional<BucketFusion> fusion_;
+};
+
+}  // namespace
+
+Result<std::unique_ptr<Scheduler>> make_mergecomp(const Setup& setup) {
+  const auto search = parse(setup.merge_groups);
+  if (!search) return tl::unexpected(search.error());
+  return std::make_unique<MergeComp>(setup, *search);
+}
+
+}  // namespace deft::sched

@@ -1,0 +1,164 @@
+// MergeComp's groups against all partitions of small models, and the policy that follows them.
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <limits>
+
+#include "core/model/grouping.h"
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+namespace {
+
+using model::GroupingProblem;
+using model::GroupStarts;
+
+double between(double low, double high) { return low + (high - low) * *rc::gen::inRange(0, 10'001) / 10'000.0; }
+
+GroupingProblem any_problem(bool encodes, bool with_borders) {
+  GroupingProblem problem;
+  const auto buckets = *rc::gen::inRange<std::size_t>(1, 11);
+  double now_us = 0;
+  for (std::size_t bucket = 0; bucket < buckets; ++bucket) {
+    problem.ready_us.push_back(now_us += between(1, 1000));
+    problem.bytes.push_back(*rc::gen::inRange<std::uint64_t>(4, 1'000'000));
+    problem.apart.push_back(with_borders && *rc::gen::inRange(0, 5) == 0);
+  }
+  const auto any_cost = [] { return model::PartCost{between(0, 500), between(0.0001, 0.004)}; };
+  problem.costs.wire = any_cost();
+  if (encodes) problem.costs.encode = any_cost(), problem.costs.decode = any_cost();
+  return problem;
+}
+
+// The least time over all partitions with at most `most` groups more than the borders demand.
+double brute_force_us(const GroupingProblem& problem, std::size_t most) {
+  double best_us = std::numeric_limits<double>::infinity();
+  const std::size_t count = problem.bytes.size();
+  for (std::uint32_t cuts = 0; cuts < 1U << (count - 1); ++cuts) {
+    GroupStarts starts{0};
+    bool allowed = true;
+    for (std::uint32_t bucket = 1; bucket < count; ++bucket) {
+      if ((cuts >> (bucket - 1) & 1) != 0)
+        starts.push_back(bucket);
+      else if (problem.apart[bucket])
+        allowed = false;
+    }
+    if (allowed && starts.size() <= most) best_us = std::min(best_us, pipeline_us(problem, starts));
+  }
+  return best_us;
+}
+
+RC_GTEST_PROP(Groups, ExactIsTheBestOfAllPartitions, ()) {
+  const auto problem = any_problem(*rc::gen::arbitrary<bool>(), true);
+  const auto starts = exact_groups(problem);
+  const double best_us = brute_force_us(problem, problem.bytes.size());
+  RC_ASSERT(pipeline_us(problem, starts) <= best_us * (1 + 1e-9));
+  RC_ASSERT(starts.front() == 0U);
+  for (std::uint32_t bucket = 1; bucket < problem.bytes.size(); ++bucket)
+    if (problem.apart[bucket]) RC_ASSERT(std::ranges::binary_search(starts, bucket));
+}
+
+// The paper's Lemma: with two groups the time first falls and then rises with the border. Encoding is compute there.
+RC_GTEST_PROP(Groups, TheSearchFindsTheBestBorderOfTwo, ()) {
+  const auto problem = any_problem(false, false);
+  const auto starts = searched_groups(problem, {.most = 2, .least_gain = 0});
+  RC_ASSERT(starts.size() <= 2U);
+  RC_ASSERT(pipeline_us(problem, starts) <= brute_force_us(problem, 2) * (1 + 1e-9));
+}
+
+RC_GTEST_PROP(Groups, AreNeverBetterThanExactNorWorseThanOne, ()) {
+  const auto problem = any_problem(true, false);
+  const double exact_us = pipeline_us(problem, exact_groups(problem));
+  double before_us = pipeline_us(problem, {0});
+  for (const unsigned most : {1U, 2U, 3U}) {
+    const auto starts = searched_groups(problem, {.most = most, .least_gain = 0.01});
+    const double us = pipeline_us(problem, starts);
+    RC_ASSERT(starts.size() <= most);
+    RC_ASSERT(us <= before_us);
+    RC_ASSERT(exact_us <= us * (1 + 1e-9));
+    before_us = us;
+  }
+  RC_ASSERT(exact_us <= pipeline_us(problem, even_groups(problem, 2)) * (1 + 1e-9));
+}
+
+TEST(Groups, AnotherGroupMustGainEnough) {
+  GroupingProblem problem{{100, 200}, {1000, 1000}, {}, {}};
+  problem.costs.wire = {10, 0.1};  // one group: 200 + 210; two: 200 + 110
+  EXPECT_EQ(searched_groups(problem, {.most = 2, .least_gain = 0.2}), (GroupStarts{0, 1}));
+  EXPECT_EQ(searched_groups(problem, {.most = 2, .least_gain = 0.3}), (GroupStarts{0}));
+}
+
+TEST(Groups, EvenOnesHaveAsManyBucketsEach) {
+  const GroupingProblem problem{{1, 2, 3, 4, 5}, {9, 1, 1, 1, 1}, {}, {}};
+  EXPECT_EQ(even_groups(problem, 2), (GroupStarts{0, 2}));
+  EXPECT_EQ(even_groups(problem, 9), (GroupStarts{0, 1, 2, 3, 4}));
+}
+
+TEST(Groups, OfAThousandBucketsAreFoundInTime) {
+  GroupingProblem problem;
+  for (int bucket = 0; bucket < 2000; ++bucket) {
+    problem.ready_us.push_back(10.0 * (bucket + 1));
+    problem.bytes.push_back(bucket % 7 == 0 ? 100'000 : 100);
+  }
+  problem.costs = {{50, 0.0005}, {100, 0.001}, {50, 0.0002}};
+  const double exact_us = pipeline_us(problem, exact_groups(problem));
+  EXPECT_LE(exact_us, pipeline_us(problem, searched_groups(problem, {.most = 3})) * 1.001);
+}
+
+// --- The policy ---
+
+Setup setup_of(const std::string& groups) {
+  Setup setup;
+  setup.policy = "mergecomp";
+  setup.merge_groups = groups;
+  for (std::uint32_t i = 0; i < 4; ++i)
+    setup.buckets.push_back({"b", i * 4096, 4096, model::DType::kFloat32, 3 - i, i, 1});
+  setup.links = {{"l", 100, 100}};
+  return setup;
+}
+
+model::Profile profile_of(double backward_us) {
+  model::Profile profile;
+  for (int i = 0; i < 4; ++i) profile.buckets.push_back({"b", 4096, 10, backward_us, {}});
+  profile.links = {{"l", 100, {}, 100}};
+  return profile;
+}
+
+std::vector<model::BucketIndex> starts_of(const std::string& groups, double backward_us) {
+  const auto scheduler = make_scheduler(setup_of(groups)).value();
+  EXPECT_TRUE(scheduler->wants_profile(0));
+  scheduler->profile_measured(profile_of(backward_us), 0, 0);
+  const auto fusion = scheduler->take_fusion();
+  return fusion ? fusion->starts : std::vector<model::BucketIndex>{0};
+}
+
+TEST(MergeComp, GroupsAsItIsTold) {
+  EXPECT_EQ(starts_of("1", 1000).size(), 1U);
+  EXPECT_EQ(starts_of("2", 1000), (std::vector<model::BucketIndex>{0, 3}));
+  EXPECT_EQ(starts_of("even:2", 1000), (std::vector<model::BucketIndex>{0, 2}));
+  EXPECT_EQ(starts_of("exact", 1), (std::vector<model::BucketIndex>{0})) << "a start costs more than it hides";
+}
+
+TEST(MergeComp, RefusesWhatIsNoWayToGroup) {
+  for (const std::string text : {"", "0", "4", "two", "even", "even:0", "exact:2", "2,", "-1"}) {
+    const auto made = make_scheduler(setup_of(text));
+    ASSERT_FALSE(made) << text;
+    EXPECT_NE(made.error().message().find("merge_groups '" + text + "'"), std::string::npos);
+  }
+}
+
+TEST(MergeComp, NewGroupsBeginWithAStepAndSendEveryByteOnce) {
+  const auto scheduler = make_scheduler(setup_of("even:2")).value();
+  scheduler->bucket_ready(0, 0, 0);  // a step under way keeps its groups
+  scheduler->profile_measured(profile_of(1000), 1, 0);
+  std::vector<std::uint64_t> bytes(2);
+  for (std::uint64_t step = 0; step < 2; ++step)
+    for (model::BucketIndex bucket = step == 0 ? 1 : 0; bucket < 4; ++bucket) {
+      scheduler->bucket_ready(bucket, step, 0);
+      for (const Launch& launch : scheduler->take_launches(0)) bytes[launch.generation] += launch.bytes;
+    }
+  EXPECT_EQ(bytes, (std::vector<std::uint64_t>{4 * 4096, 4 * 4096}));
+}
+
+}  // namespace
+}  // namespace deft::sched
