@@ -36,6 +36,8 @@ from deft.world import (
     size,
 )
 
+import torch
+
 from .autograd import allgather, allreduce, broadcast
 from .broadcasting import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .collectives import (
@@ -63,6 +65,11 @@ from .collectives import (
 from .compression import Compression
 from .optimizer import DistributedOptimizer
 from .scaling import GradScaler
+
+if torch.distributed.is_available():
+    from .c10d_backend import register
+
+    register()
 
 __all__ = [
     "Adasum",

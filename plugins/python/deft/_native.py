@@ -1,11 +1,26 @@
 """Finds and loads libdeft and declares the functions of deft.h."""
 
 import ctypes
+import itertools
 import pathlib
-from ctypes import POINTER, byref, c_char, c_char_p, c_double, c_int, c_size_t, c_uint, c_uint32, c_uint64, c_void_p
+from collections.abc import Callable
+from ctypes import (
+    CFUNCTYPE,
+    POINTER,
+    byref,
+    c_char,
+    c_char_p,
+    c_double,
+    c_int,
+    c_size_t,
+    c_uint,
+    c_uint32,
+    c_uint64,
+    c_void_p,
+)
 from typing import NamedTuple
 
-INTERFACE_VERSION = 5  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 6  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -51,6 +66,7 @@ class DeftError(RuntimeError):
 
 
 _E = POINTER(Error)
+_CALLBACK = CFUNCTYPE(None, c_void_p, _E)
 _FUNCTIONS = {
     "deft_interface_version": (c_int, []),
     "deft_version": (c_char_p, []),
@@ -90,6 +106,8 @@ _FUNCTIONS = {
         [c_void_p, c_char_p, c_void_p, POINTER(c_size_t), c_int, POINTER(c_void_p), _E],
     ),
     "deft_barrier": (c_int, [c_void_p, c_char_p, _E]),
+    "deft_when_reduced": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _CALLBACK, c_void_p, _E]),
+    "deft_when_done": (c_int, [c_void_p, _CALLBACK, c_void_p, _E]),
     "deft_poll": (c_int, [c_void_p, _E]),
     "deft_finish": (c_int, [c_void_p, c_void_p, _E]),
 }
@@ -142,6 +160,33 @@ def call(function, *arguments) -> int:
     if error.kind != 0:
         raise_error(error)
     return code
+
+
+class _Callbacks:
+    """Functions of Python that libdeft will call, each once: with None, or with the DeftError that came instead."""
+
+    def __init__(self):
+        self._functions: dict[int, Callable[[DeftError | None], None]] = {}
+        self._numbers = itertools.count(1)
+        self._entry = _CALLBACK(self._called)
+
+    def call(self, function, *arguments, callback: Callable[[DeftError | None], None]) -> None:
+        """Calls a function of libdeft that takes a callback; if that fails, the callback is never called."""
+        number = next(self._numbers)
+        self._functions[number] = callback
+        try:
+            call(function, *arguments, self._entry, number)
+        except DeftError:
+            del self._functions[number]
+            raise
+
+    def _called(self, number: int, error) -> None:
+        kind = error.contents.kind
+        message = error.contents.message.decode(errors="replace")
+        self._functions.pop(number)(DeftError(kind, message) if kind != 0 else None)
+
+
+call_back = _Callbacks().call
 
 
 def version() -> str:

@@ -4,18 +4,23 @@ import atexit
 import ctypes
 import sys
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple, Self
 
 from deft import _native
-from deft._native import call, lib
+from deft._native import DeftError, call, call_back, lib
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
 SUM, MIN, MAX = 1, 2, 3
 FORWARD, BACKWARD = 1, 2
 
 _EINVALID = 1
+
+
+# Is called once, on a thread of libdeft, which runs one at a time: with None, or with the error that came instead. It
+# should not wait. It must not close the session.
+Callback = Callable[[DeftError | None], None]
 
 
 class Tensor(NamedTuple):
@@ -115,6 +120,10 @@ class Group:
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self._open(), first, count, step) == 1
 
+    def when_reduced(self, first: int, count: int, step: int, callback: Callback) -> None:
+        """Has `callback` called when wait() would return."""
+        call_back(lib.deft_when_reduced, self._open(), first, count, step, callback=callback)
+
     def generations_of(self, step: int) -> list[Generation]:
         """Of each tensor the generation that merges the gradients of `step`; known once all that is due before it was
         waited for."""
@@ -153,6 +162,10 @@ class Operation:
 
     def poll(self) -> bool:
         return call(lib.deft_poll, self._open()) == 1
+
+    def when_done(self, callback: Callback) -> None:
+        """Has `callback` called when finish() would return; finish() is still to be called, also by the callback."""
+        call_back(lib.deft_when_done, self._open(), callback=callback)
 
     def finish(self, address: int | None = None) -> None:
         """Waits and writes the result to `address` (None: drop it)."""

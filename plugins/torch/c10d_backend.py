@@ -1,0 +1,180 @@
+"""torch.distributed over Deft: init_process_group("deft") or ("cpu:deft").
+
+Deft runs all_reduce over all ranks of the job, if the daemons can compute it: SUM, AVG, MIN and MAX of the dtypes that
+dtypes.py lists. The gradient buckets of DistributedDataParallel are scheduled by the policy. Everything else runs on
+a process group of gloo over the same store: other operations, other dtypes and reductions, and subgroups.
+
+A process group in Python is a subclass of ProcessGroup. Methods of C++ that are not overridden here go to the backend
+that is registered for the CPU, which is gloo.
+"""
+
+import os
+import socket
+import sys
+
+from deft import DeftError, world
+
+import torch
+import torch.distributed as dist
+
+from .c10d_work import DeftWork, as_backend_error
+from .collectives import Average, Max, Min, Sum
+from .ddp_buckets import BucketSequences, in_backward
+from .dtypes import GRADIENT_DTYPES, TO_DEFT
+
+NAME = "deft"
+_OPS = {dist.ReduceOp.SUM: Sum, dist.ReduceOp.AVG: Average, dist.ReduceOp.MIN: Min, dist.ReduceOp.MAX: Max}
+_C10D = dist.distributed_c10d.__file__
+_DDP = torch.nn.parallel.distributed.__file__
+_LAUNCHERS = ("DEFT_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_JOINED = "_match_all_reduce_for_bwd_pass"  # DDP: a rank without samples takes part in the others' backward
+
+
+class DeftProcessGroup(dist.ProcessGroup):
+    """One process group. The first one opens this process's session, unless deft.torch.init() has done so."""
+
+    def __init__(self, options, _backend_options=None):
+        super().__init__(options.group_rank, options.group_size)
+        self._store = options.store
+        self._label = options.group_id
+        self._owns_session = False
+        if not options.global_ranks_in_group:
+            self._owns_session = _join_job(options)
+        self._whole = options.group_size == world.size() and options.group_rank == world.rank()
+        self._count = 0
+        self._buckets = BucketSequences()
+        gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+        self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
+        self._gloo = gloo
+
+    def getBackendName(self):
+        return NAME
+
+    def get_group_store(self):
+        return self._store
+
+    def allreduce(self, tensors, opts=None, timeout=None):
+        options = _options(opts, timeout)
+        op = _OPS.get(options.reduceOp.op)
+        if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0], op):
+            return self._gloo.allreduce(tensors, options)
+        work = DeftWork(tensors)
+        try:
+            self._start(work, tensors[0], op, sys._getframe(1))
+        except (DeftError, ValueError) as error:
+            work.end(error)
+        return work
+
+    def shutdown(self):
+        super().shutdown()
+        if self._owns_session:
+            self._owns_session = False
+            world.shutdown()
+
+    def _start(self, work, tensor, op, caller):
+        if op is Sum and tensor.dtype in GRADIENT_DTYPES:
+            place = self._buckets.place(tensor) if _by_ddp(caller) else None
+            if place is not None:
+                return self._schedule(work, tensor, *place)
+        return self._reduce(work, tensor, op)
+
+    def _schedule(self, work, tensor, group, place):
+        def reduced(view, error):
+            if error is None:
+                tensor.detach().copy_(view.view(tensor.shape))
+            work.end(error)
+
+        group.send(place, tensor.detach(), reduced)
+
+    def _reduce(self, work, tensor, op):
+        memory = tensor.detach()
+        name = f"c10d.{self._label}.{self._count}"
+        self._count += 1
+        operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire)
+
+        def done(error):
+            try:
+                operation.finish(memory.data_ptr())
+                if op is Average:
+                    memory.div_(self.size())
+            except DeftError as failure:
+                error = failure
+            work.end(error)
+
+        operation.when_done(done)
+
+
+def register():
+    """Makes "deft" known to torch.distributed. Importing deft.torch does it; a second time does nothing."""
+    if NAME not in dist.Backend.backend_list:
+        dist.Backend.register_backend(NAME, DeftProcessGroup, extended_api=True, devices=["cpu"])
+
+
+def _options(opts, timeout):
+    """c10d's two ways to call allreduce: with AllreduceOptions, or with a ReduceOp."""
+    if isinstance(opts, dist.AllreduceOptions):
+        return opts
+    options = dist.AllreduceOptions()
+    if opts is not None:
+        options.reduceOp = opts
+    if timeout is not None:
+        options.timeout = timeout
+    return options
+
+
+def _reducible(tensor, op):
+    """Whether Deft computes this. The rest, with its errors, is gloo's."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.dtype in TO_DEFT
+        and tensor.layout is torch.strided
+        and tensor.numel() > 0
+        and tensor.is_contiguous()
+        and (op is not Average or tensor.dtype.is_floating_point)
+    )
+
+
+def _by_ddp(caller):
+    """Whether DDP's reducer asks for a reduction, and not the script. All ranks must find the same.
+
+    The reducer calls from C++ while autograd runs. If a bucket has no used parameter, it calls at the end of forward.
+    If a script's own backward reduces something, the caller is torch.distributed.
+    """
+    if caller.f_code.co_name == _JOINED:
+        raise ValueError(
+            "the join() of DistributedDataParallel does not work with backend='deft'; use a sampler that pads or drops"
+        )
+    return caller.f_code.co_filename != _C10D and (in_backward() or caller.f_code.co_filename == _DDP)
+
+
+def _join_job(options):
+    """Opens the session, or checks the open one. Whether it was opened here."""
+    opened = not world.is_initialized()
+    try:
+        if opened:
+            world.init(**_placement(options))
+    except DeftError as error:
+        raise as_backend_error(error) from error
+    if (world.rank(), world.size()) != (options.group_rank, options.group_size):
+        raise dist.DistBackendError(
+            f"init_process_group has rank {options.group_rank} of {options.group_size}, and Deft's job has rank "
+            f"{world.rank()} of {world.size()}: start both by one launcher, or give equal numbers"
+        )
+    return opened
+
+
+def _placement(options):
+    """Deft's options for the ranks that init_process_group was given, if no launcher's variables tell them."""
+    if any(name in os.environ for name in _LAUNCHERS):
+        return {}
+    names = [f"deft/host/{rank}" for rank in range(options.group_size)]
+    options.store.set(names[options.group_rank], socket.gethostname())
+    hosts = [options.store.get(name) for name in names]
+    here = [rank for rank, host in enumerate(hosts) if host == hosts[options.group_rank]]
+    return {
+        "rank": options.group_rank,
+        "world_size": options.group_size,
+        "local_rank": here.index(options.group_rank),
+        "local_size": len(here),
+    }

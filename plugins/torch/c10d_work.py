@@ -1,0 +1,68 @@
+"""A collective of torch.distributed that Deft runs: what dist.all_reduce(..., async_op=True) gives.
+
+work = DeftWork([tensor])
+operation.when_done(lambda error: work.end(error))
+work.wait()                      # DistBackendError with Deft's text if it failed
+work.get_future().wait()         # [tensor]
+"""
+
+import threading
+
+import torch
+import torch.distributed as dist
+
+
+class DeftWork(dist.Work):
+    """end() is called once, from any thread. A wait can be interrupted by Ctrl-C and by other signal handlers."""
+
+    def __init__(self, tensors):
+        super().__init__()
+        self._error = None
+        self._ended = threading.Event()
+        self._source = torch.futures.Future()
+        # C++ code sees an error only in a future whose callback has raised.
+        self._future = self._source.then(self._outcome)
+        self._tensors = tensors
+
+    def end(self, error=None):
+        """The tensors hold the result, or `error` came instead."""
+        if error is not None:
+            self._error = as_backend_error(error)
+        self._ended.set()
+        self._source.set_result(None)
+
+    def wait(self, timeout=None):
+        seconds = timeout.total_seconds() if timeout else None
+        if not self._ended.wait(seconds or None):
+            raise dist.DistBackendError(f"the operation did not end within {seconds} s")
+        if self._error is not None:
+            raise self._error
+        return True
+
+    def get_future(self):
+        return self._future
+
+    def is_completed(self):
+        return self._ended.is_set()
+
+    def is_success(self):
+        return self._ended.is_set() and self._error is None
+
+    def exception(self):
+        return self._error
+
+    def result(self):
+        return self._tensors
+
+    def synchronize(self):
+        self.wait()
+
+    def _outcome(self, _source):
+        if self._error is not None:
+            raise self._error
+        return self._tensors
+
+
+def as_backend_error(error):
+    """The error that torch.distributed's users expect, with Deft's text."""
+    return error if isinstance(error, dist.DistBackendError) else dist.DistBackendError(str(error))

@@ -1,0 +1,130 @@
+"""DDP's gradient buckets, as a process group sees them: tensors without names and without an order of use.
+
+A group of tensors must be declared before the policy can schedule it, and DDP tells nobody how many buckets come. So
+the buckets of one backward pass are noted. If the next pass begins with the same bucket, they are declared as a group.
+If a pass then differs, as it does after DDP has rebuilt its buckets, the group is given up and the noting begins again.
+
+All this depends only on sizes, dtypes and order, which are the same on all ranks, so all ranks decide alike.
+"""
+
+import collections
+
+import deft
+from deft.session import BACKWARD, FORWARD
+from deft.world import log, number_optimizer, rank, session
+
+import torch
+
+from .arena import Arena
+
+_queue_callback = torch.autograd.Variable._execution_engine.queue_callback
+
+_CHANGES = 3  # sequences that begin with the same bucket: after so many, such passes are no longer scheduled
+
+
+class BucketGroup:
+    """Declared tensors without names. `shapes`: (elements, dtype) of each, in the order of backward.
+
+    Every pass hands over each tensor once, by send(), from one thread at a time.
+    """
+
+    def __init__(self, shapes):
+        number = number_optimizer()
+        name = f"ddp.{number}"
+        count = len(shapes)
+        # Forward uses the parameters that backward reaches last.
+        # A tensor of one dimension would never be encoded.
+        specs = [(f"bucket{i}", dtype, (1, elements), count - 1 - i) for i, (elements, dtype) in enumerate(shapes)]
+        self._arena = Arena(session(), name, specs)
+        self._reports = number == 0  # the stages of a step
+        self._step = 0
+        self._handed = 0  # in this pass
+
+    def send(self, place, tensor, when_reduced):
+        """Hands over `tensor`, contiguous, or None for zeros. when_reduced(view, error) runs on a thread of libdeft."""
+        if self._reports and self._handed == 0:
+            session().stage(BACKWARD, self._step)
+        step, view, self._handed = self._step, self._arena.views[0][place], self._handed + 1
+        if self._handed == self._arena.count:
+            self._step, self._handed = step + 1, 0
+        if tensor is None:
+            view.zero_()
+        else:
+            view.copy_(tensor.view(view.shape))
+        self._arena.ready(place, 1, step, 0)
+        last = self._handed == 0
+
+        def reduced(error):
+            if last and self._reports and error is None:
+                session().stage(FORWARD, step + 1)
+            when_reduced(view, error)
+
+        self._arena.group.when_reduced(place, 1, step, reduced)
+
+
+class BucketSequences:
+    """Recognizes the passes of DDP's reducers over one process group."""
+
+    def __init__(self):
+        self._seen = []  # of this pass
+        self._end_is_queued = False
+        self._followed = None  # the group that this pass follows
+        self._shapes = ()  # of that group
+        self._known = {}  # by the first bucket: what a pass had, and its group if it is declared
+        self._changes = collections.Counter()  # by the first bucket
+
+    def place(self, tensor):
+        """(group, place) if the bucket belongs to a declared group; None if it must be reduced at once.
+
+        Declaring is collective.
+        """
+        shape = (tensor.numel(), tensor.dtype)
+        if not self._seen:
+            self._begin_pass(shape)
+        if not self._end_is_queued and in_backward():
+            _queue_callback(self._end_pass)  # before DDP's own callback, which waits for the buckets
+            self._end_is_queued = True
+        place = len(self._seen)
+        self._seen.append(shape)
+        if self._followed is None:
+            return None
+        if place < len(self._shapes) and self._shapes[place] == shape:
+            return self._followed, place
+        self._give_up(place)
+        return None
+
+    def _begin_pass(self, first):
+        shapes, group = self._known.get(first, ((), None))
+        if shapes and group is None:
+            group = BucketGroup(shapes)
+            self._known[first] = shapes, group
+            _say_no_late_updates()
+        self._shapes, self._followed = shapes, group
+
+    def _end_pass(self):
+        seen = self._seen
+        if self._followed is not None and len(seen) < len(self._shapes):
+            self._give_up(len(seen))
+        if self._followed is None and self._changes[seen[0]] < _CHANGES:
+            self._known[seen[0]] = seen, None
+        self._seen, self._followed, self._end_is_queued = [], None, False
+
+    def _give_up(self, place):
+        """This pass is not what its group is for: ends the group's generation and forgets the group."""
+        group, self._followed = self._followed, None
+        first = self._seen[0]
+        self._known.pop(first)
+        self._changes[first] += 1
+        if self._changes[first] == _CHANGES and rank() == 0:
+            log.warning("DDP's buckets change from pass to pass: they are reduced at once, not by the policy")
+        for rest in range(place, len(self._shapes)):
+            group.send(rest, None, lambda _view, _error: None)
+
+
+def in_backward():
+    return torch._C._current_graph_task_id() >= 0
+
+
+def _say_no_late_updates():
+    if deft.policy_traits().delays_updates and rank() == 0:
+        log.warning("DDP applies every gradient in its own step, so %s plans no late updates", deft.option("policy"))

@@ -1,0 +1,336 @@
+"""torch.distributed with backend="deft": DDP, collectives, subgroups, and what goes wrong."""
+
+import hashlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import deft
+import deft.torch as hvd
+import pytest
+import torch
+import torch.distributed as dist
+from launching import PACKAGE, free_port, without_deft
+
+STEPS = 8
+
+
+def open_group(port, backend="deft", name="a"):
+    store = dist.TCPStore("127.0.0.1", port, hvd.size(), is_master=hvd.rank() == 0)
+    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=hvd.rank(), world_size=hvd.size())
+
+
+def close_group():
+    # A thread of torch's gloo that still drops its last tensors needs Python's lock, which destroying holds.
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def every_collective(port):
+    open_group(port)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    assert (rank, size, dist.get_backend()) == (hvd.rank(), hvd.size(), "deft")
+    reductions(rank, size)
+    moves(rank, size)
+    asynchronous(rank, size)
+    subgroups(rank, size)
+    dist.barrier()
+    dist.destroy_process_group()
+    assert hvd.is_initialized(), "the session was opened by hvd.init()"
+    return True
+
+
+def reductions(rank, size):
+    ops = {"SUM": sum, "MIN": min, "MAX": max, "PRODUCT": lambda v: torch.stack(v).prod(0)}
+    for dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8):
+        for name, reduce in ops.items():
+            each = [(torch.arange(6) % 3 + 1 + r).to(dtype) for r in range(size)]
+            expected = reduce(each) if name in ("SUM", "PRODUCT") else getattr(torch.stack(each), f"a{name.lower()}")(0)
+            x = each[rank].clone()
+            dist.all_reduce(x, op=getattr(dist.ReduceOp, name))
+            assert torch.equal(x, expected.to(dtype)), (dtype, name, x)
+    x = torch.full((3, 2), rank + 1.0)
+    dist.all_reduce(x, op=dist.ReduceOp.AVG)
+    assert torch.equal(x, torch.full((3, 2), (size + 1) / 2))
+    bits = torch.tensor([1 << rank])
+    dist.all_reduce(bits, op=dist.ReduceOp.BOR)
+    assert bits.item() == (1 << size) - 1
+    truth = torch.tensor([rank == 0])
+    dist.all_reduce(truth, op=dist.ReduceOp.MAX)
+    assert truth.item() is True
+    transposed = torch.arange(6.0).reshape(2, 3).t()
+    dist.all_reduce(transposed)
+    assert torch.equal(transposed, torch.arange(6.0).reshape(2, 3).t() * size)
+    dist.all_reduce(torch.empty(0))
+    x = torch.tensor([rank + 1.0])
+    dist.reduce(x, 1)
+    assert rank != 1 or x.item() == size * (size + 1) / 2
+
+
+def moves(rank, size):
+    x = torch.full((2,), float(rank))
+    dist.broadcast(x, 1)
+    assert x.tolist() == [1, 1]
+    parts = [torch.empty(2) for _ in range(size)]
+    dist.all_gather(parts, torch.full((2,), float(rank)))
+    assert [part[0].item() for part in parts] == list(range(size))
+    whole = torch.empty(2 * size)
+    dist.all_gather_into_tensor(whole, torch.full((2,), float(rank)))
+    assert torch.equal(whole, torch.cat(parts))
+    share = torch.empty(2)
+    dist.reduce_scatter_tensor(share, torch.arange(2.0 * size))
+    assert torch.equal(share, torch.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size)
+    dist.reduce_scatter(share, list(torch.arange(2.0 * size).split(2)))
+    assert torch.equal(share, torch.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size)
+    out = torch.empty(size)
+    dist.all_to_all_single(out, torch.arange(float(size)) + 10 * rank)
+    assert out.tolist() == [10 * r + rank for r in range(size)]
+    lists = [torch.empty(1) for _ in range(size)]
+    dist.all_to_all(lists, [torch.tensor([10.0 * rank + r]) for r in range(size)])
+    assert [piece.item() for piece in lists] == [10 * r + rank for r in range(size)]
+    dist.gather(x + rank, parts if rank == 0 else None, dst=0)
+    assert rank != 0 or [part[0].item() for part in parts] == [1 + r for r in range(size)]
+    dist.scatter(share, parts if rank == 0 else None, src=0)
+    assert share.tolist() == [1 + rank] * 2
+    if rank == 0:
+        dist.send(torch.tensor([7.0]), 1)
+        assert [work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.isend, x, 1)])]
+    elif rank == 1:
+        received = torch.empty(1)
+        dist.recv(received, 0)
+        assert received.item() == 7
+        assert [work.wait() for work in dist.batch_isend_irecv([dist.P2POp(dist.irecv, x, 0)])]
+    objects = [None] * size
+    dist.all_gather_object(objects, {"rank": rank})
+    assert objects == [{"rank": r} for r in range(size)]
+    objects = [{"from": rank}]
+    dist.broadcast_object_list(objects, src=1)
+    assert objects == [{"from": 1}]
+
+
+def asynchronous(rank, size):
+    tensors = [torch.full((1000,), float(rank + i)) for i in range(20)]
+    works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    for i in reversed(range(20)):
+        assert works[i].wait() and works[i].is_completed()
+        assert tensors[i][0].item() == sum(range(size)) + i * size
+        assert works[i].get_future().wait()[0] is tensors[i]
+    doubled = dist.all_reduce(torch.ones(2), async_op=True).get_future().then(lambda done: done.value()[0] * 2)
+    assert doubled.wait().tolist() == [2 * size] * 2
+
+
+def subgroups(rank, size):
+    pairs = [dist.new_group([first, first + 1]) for first in range(0, size, 2)]
+    mine = pairs[rank // 2]
+    x = torch.tensor([float(rank)])
+    dist.all_reduce(x, group=mine)
+    assert x.item() == 2 * (rank // 2 * 2) + 1
+    alone = dist.new_group([0])
+    if rank == 0:
+        dist.all_reduce(x, group=alone)
+    same = dist.new_group(list(range(size)))
+    y = torch.tensor([1.0])
+    dist.all_reduce(y, group=same)
+    assert y.item() == size
+    from torch.distributed._functional_collectives import all_reduce
+
+    assert all_reduce(torch.ones(3), "sum", same).tolist() == [size] * 3
+
+
+def test_every_collective_and_subgroup(start):
+    assert start(2).run(every_collective, free_port(), workers=4) == [True] * 4
+
+
+def network():
+    torch.manual_seed(3)
+    return torch.nn.Sequential(
+        torch.nn.Linear(20, 400),
+        torch.nn.BatchNorm1d(400),
+        torch.nn.ReLU(),
+        torch.nn.Linear(400, 900),
+        torch.nn.ReLU(),
+        torch.nn.Linear(900, 5),
+    )
+
+
+def digest(model):
+    return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
+
+
+def train_ddp(backend, port, hook=None):
+    """Losses, a hash of the parameters, and how many groups were declared. DDP rebuilds its buckets once."""
+    declared = []
+    declare = deft.Session.declare
+    deft.Session.declare = lambda *arguments, **named: declared.append(1) or declare(*arguments, **named)
+    open_group(port, backend)
+    model = torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.3)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    samples = torch.Generator().manual_seed(hvd.rank())
+    losses = []
+    for step in range(STEPS):
+        inputs = torch.randn(16, 20, generator=samples)
+        optimizer.zero_grad()
+        if step == 4:
+            with model.no_sync():
+                torch.nn.functional.cross_entropy(model(inputs), inputs[:, :5].argmax(1)).backward()
+        loss = torch.nn.functional.cross_entropy(model(inputs), inputs[:, :5].argmax(1))
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    close_group()
+    return losses, digest(model), len(declared)
+
+
+@pytest.fixture(scope="module")
+def over_gloo(start):
+    return start(2).run(train_ddp, "gloo", free_port())
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack"])
+def test_ddp_gives_the_losses_that_it_gives_over_gloo(start, over_gloo, policy):
+    (first, one, groups), (second, other, _) = start(2, policy=policy).run(train_ddp, "deft", free_port())
+    assert one == other, "replicas differ"
+    assert groups == 1, "the policy schedules the buckets from the second or third pass on"
+    assert [first, second] == [pytest.approx(losses, rel=1e-5) for losses, _, _ in over_gloo]
+
+
+def test_ddp_with_a_codec_keeps_replicas_equal_and_learns_as_without(start, over_gloo):
+    (first, one, _), (_, other, _) = start(2, compression="int8").run(train_ddp, "deft", free_port())
+    assert one == other, "replicas differ"
+    assert first != over_gloo[0][0], "nothing was compressed"
+    assert first == pytest.approx(over_gloo[0][0], rel=0.05)
+
+
+class Branching(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(20, width), torch.nn.Linear(20, width)
+        self.last = torch.nn.Linear(width, 5)
+
+    def forward(self, inputs, branch):
+        return self.last((self.one if branch == 0 else self.two)(inputs))
+
+
+def train_unusually(backend, port):
+    """Two models in turn, whose first buckets are alike, unused parameters, two models in one backward."""
+    open_group(port, backend)
+    wrap = torch.nn.parallel.DistributedDataParallel
+    torch.manual_seed(5)
+    models = [wrap(Branching(50), bucket_cap_mb=0.001, find_unused_parameters=True) for _ in range(2)]
+    models.append(wrap(torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))))
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.05)
+    samples = torch.Generator().manual_seed(hvd.rank())
+    for step in range(10):
+        inputs = torch.randn(8, 20, generator=samples)
+        optimizer.zero_grad()
+        if step < 8:
+            models[step % 2](inputs, (step + hvd.rank() * (step // 4)) % 3 % 2).square().mean().backward()
+        (models[2](inputs).square().mean() + (models[0](inputs, 0).mean() if step == 6 else 0)).backward()
+        optimizer.step()
+    result = [parameter.detach().numpy().copy() for model in models for parameter in model.parameters()]
+    close_group()
+    return result
+
+
+def test_changing_buckets_and_unused_parameters(start):
+    expected, _ = start(2).run(train_unusually, "gloo", free_port())
+    first, second = start(2).run(train_unusually, "deft", free_port())
+    for one, other, over_gloo in zip(first, second, expected):
+        assert (one == other).all(), "replicas differ"
+        assert one == pytest.approx(over_gloo, rel=1e-4, abs=1e-6)
+
+
+SCRIPT = """
+import os, sys, time, torch, torch.distributed as dist
+import deft.torch
+dist.init_process_group(sys.argv[1])
+rank = dist.get_rank()
+x = torch.ones(4)
+dist.all_reduce(x)
+assert x.tolist() == [dist.get_world_size()] * 4
+model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(4, 4))
+for step in range(2000):
+    if len(sys.argv) > 2 and step == 5 and rank == 1:
+        os.kill(os.getpid(), 9)
+    try:
+        model(x).sum().backward()
+    except RuntimeError as error:
+        print(f"{type(error).__name__}: {error}")
+        sys.exit(7)
+    if len(sys.argv) == 2 and step == 5:
+        break
+dist.destroy_process_group()
+assert not deft.torch.is_initialized()
+print("done")
+"""
+
+
+@pytest.fixture
+def script(tmp_path):
+    path = tmp_path / "script.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def torchrun_variables(rank, size, port):
+    """One worker a node."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(size),
+        "LOCAL_RANK": "0",
+        "LOCAL_WORLD_SIZE": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": str(PACKAGE),
+    }
+
+
+def run_ranks(cluster, script, *arguments):
+    """Runs the script as torchrun does, with this cluster's daemons; gives (status, output) of each rank."""
+    job, port, processes = cluster._new_job(), free_port(), []
+    for rank in range(2):
+        own = cluster.variables(rank, 2, job)
+        environment = {
+            **without_deft(os.environ),
+            **{name: own[name] for name in own if not name.endswith(("RANK", "SIZE"))},
+            **torchrun_variables(rank, 2, port),
+        }
+        command = [sys.executable, script, *arguments]
+        processes.append(
+            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        )
+    try:
+        outputs = [process.communicate(timeout=90)[0] for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+            process.wait()
+    return [(process.returncode, output) for process, output in zip(processes, outputs)]
+
+
+def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(start, script):
+    cluster = start(2, timeout="5s")
+    for status, output in run_ranks(cluster, script, "cpu:deft"):
+        assert (status, output) == (0, "done\n")
+    began = time.monotonic()
+    (zero, output), (one, _) = run_ranks(cluster, script, "deft", "die")
+    assert (zero, one) == (7, -signal.SIGKILL), output
+    assert re.search(r"Error: .*rank 1", output, re.DOTALL), output
+    assert time.monotonic() - began < 30
+
+
+def test_without_a_daemon_the_error_says_how_to_start_one(script, tmp_path):
+    environment = {
+        **without_deft(os.environ),
+        **torchrun_variables(0, 1, free_port()),
+        "DEFT_SOCKET": str(tmp_path / "none.sock"),
+        "DEFT_TIMEOUT": "1s",
+    }
+    done = subprocess.run([sys.executable, script, "deft"], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "DistBackendError" in done.stderr and "deftd" in done.stderr and "start" in done.stderr, done.stderr
