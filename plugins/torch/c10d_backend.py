@@ -4,8 +4,9 @@ Deft runs all_reduce over all ranks of the job, if the daemons can compute it: S
 dtypes.py lists. The gradient buckets of DistributedDataParallel are scheduled by the policy. Everything else runs on
 a process group of gloo over the same store: other operations, other dtypes and reductions, and subgroups.
 
-A process group in Python is a subclass of ProcessGroup. Methods of C++ that are not overridden here go to the backend
-that is registered for the CPU, which is gloo.
+A process group in Python is a subclass of ProcessGroup. Its C++ base sends other methods to the backend that is
+registered for the CPU, which is gloo. For some methods it holds Python's lock meanwhile, and one of gloo's threads may
+wait for that lock. So those methods are called here, without the lock.
 """
 
 import os
@@ -30,6 +31,9 @@ _LAUNCHERS = ("DEFT_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _JOINED = "_match_all_reduce_for_bwd_pass"  # DDP: a rank without samples takes part in the others' backward
 
 
+_kept = []  # gloo's process groups: freeing one joins its threads, which may be waiting for Python's lock
+
+
 class DeftProcessGroup(dist.ProcessGroup):
     """One process group. The first one opens this process's session, unless deft.torch.init() has done so."""
 
@@ -47,6 +51,7 @@ class DeftProcessGroup(dist.ProcessGroup):
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
         self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
         self._gloo = gloo
+        _kept.append(gloo)
 
     def getBackendName(self):
         return NAME
@@ -65,6 +70,36 @@ class DeftProcessGroup(dist.ProcessGroup):
         except (DeftError, ValueError) as error:
             work.end(error)
         return work
+
+    def broadcast(self, *arguments, **named):
+        return self._gloo.broadcast(*arguments, **named)
+
+    def allgather(self, *arguments, **named):
+        return self._gloo.allgather(*arguments, **named)
+
+    def reduce_scatter(self, *arguments, **named):
+        return self._gloo.reduce_scatter(*arguments, **named)
+
+    def alltoall_base(self, *arguments, **named):
+        return self._gloo.alltoall_base(*arguments, **named)
+
+    def allreduce_coalesced(self, *arguments, **named):
+        return self._gloo.allreduce_coalesced(*arguments, **named)
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, *options, **named):
+        return _each(self._gloo._allgather_base, outputs, inputs, *options, **named)
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, *options, **named):
+        return _each(self._gloo._reduce_scatter_base, outputs, inputs, *options, **named)
+
+    def send(self, *arguments, **named):
+        return self._gloo.send(*arguments, **named)
+
+    def recv(self, *arguments, **named):
+        return self._gloo.recv(*arguments, **named)
+
+    def barrier(self, *arguments, **named):
+        return self._gloo.barrier(*arguments, **named)
 
     def shutdown(self):
         super().shutdown()
@@ -103,6 +138,15 @@ class DeftProcessGroup(dist.ProcessGroup):
             work.end(error)
 
         operation.when_done(done)
+
+
+def _each(function, outputs, inputs, *options, **named):
+    """Several operations of gloo as one that has ended."""
+    for work in [function(output, given, *options, **named) for output, given in zip(outputs, inputs)]:
+        work.wait()
+    ended = DeftWork(outputs)
+    ended.end()
+    return ended
 
 
 def register():

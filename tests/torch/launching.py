@@ -5,6 +5,7 @@ a job costs milliseconds to start and its workers share nothing.
 """
 
 import contextlib
+import faulthandler
 import multiprocessing
 import os
 import pickle
@@ -198,6 +199,7 @@ def _work(function, arguments, variables, log, answer):
     import torch
 
     torch.set_num_threads(1)
+    faulthandler.dump_traceback_later(JOB_SECONDS - 10, exit=True)
     try:
         hvd.init()
         result = function(*arguments)

@@ -14,8 +14,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from launching import PACKAGE, free_port, without_deft
+from torch.distributed._functional_collectives import (
+    all_gather_into_tensor_coalesced,
+    all_reduce,
+    reduce_scatter_tensor_coalesced,
+)
 
 STEPS = 8
+kept = []
 
 
 def open_group(port, backend="deft", name="a"):
@@ -24,8 +30,8 @@ def open_group(port, backend="deft", name="a"):
 
 
 def close_group():
-    # A thread of torch's gloo that still drops its last tensors needs Python's lock, which destroying holds.
-    dist.barrier()
+    # If torch frees gloo's process group, it may wait for ever: for a thread that waits for Python's lock.
+    kept.append(dist.group.WORLD)
     dist.destroy_process_group()
 
 
@@ -135,9 +141,14 @@ def subgroups(rank, size):
     y = torch.tensor([1.0])
     dist.all_reduce(y, group=same)
     assert y.item() == size
-    from torch.distributed._functional_collectives import all_reduce
-
+    coalesced = [torch.ones(2), torch.ones(1)]
+    dist.all_reduce_coalesced(coalesced, group=same)
+    assert coalesced[0].tolist() == [size] * 2
     assert all_reduce(torch.ones(3), "sum", same).tolist() == [size] * 3
+    gathered = all_gather_into_tensor_coalesced([torch.ones(2), torch.zeros(1) + rank], same)
+    assert gathered[0].tolist() == [1] * 2 * size and gathered[1].tolist() == list(range(size))
+    (scattered,) = reduce_scatter_tensor_coalesced([torch.arange(1.0 * size)], "sum", [0], same)
+    assert scattered.tolist() == [rank * size]
 
 
 def test_every_collective_and_subgroup(start):
