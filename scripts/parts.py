@@ -61,6 +61,7 @@ PARTS: dict[str, Callable[[], bool]] = {
     "nccl-fakes": built("tests/fakes/libnccl.so.2"),
     "namespaces": namespaces,
     "torch": module("torch"),
+    "tensorflow": (ROOT / ".venv-tensorflow/bin/python").exists,
     "matplotlib": module("matplotlib"),
     "clang-format": program("clang-format-14"),
     "clang-tidy": program("clang-tidy-14"),

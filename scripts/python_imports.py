@@ -13,6 +13,7 @@ from pathlib import Path
 MAY_IMPORT: dict[str, set[str]] = {
     "plugins/python": {"setuptools"},  # setup.py
     "plugins/torch": {"plugins/python", "torch"},
+    "plugins/tensorflow": {"plugins/python", "tensorflow", "keras", "numpy"},
     "tools": set(),
     "scripts": set(),
     "cmake": set(),
@@ -23,6 +24,8 @@ MAY_IMPORT: dict[str, set[str]] = {
 PACKAGES = {
     "deft": "plugins/python/deft",
     "deft.torch": "plugins/torch",
+    "deft.tensorflow": "plugins/tensorflow",
+    "deft.tensorflow.keras": "plugins/tensorflow/keras",
     "lab": "bench/lab",
     "deft_launcher": "tools/deft_launcher",
 }

@@ -37,6 +37,7 @@ HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
 FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
+TENSORFLOW_TESTS = "tests/tensorflow"
 PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
@@ -131,10 +132,12 @@ def run_ctest(suite: str, folder: str, environment: dict[str, str], wrapper: lis
     return count_ctest(suite, results, status, plain_tests(listing.stdout) if listing.returncode == 0 else set())
 
 
-def run_pytest(suite: str, tests: list[str], environment: dict[str, str], wrapper: list[str]) -> Tally:
+def run_pytest(
+    suite: str, tests: list[str], environment: dict[str, str], wrapper: list[str], python: str = sys.executable
+) -> Tally:
     results = RESULTS / f"{suite}.xml"
     results.unlink(missing_ok=True)
-    words = [*wrapper, sys.executable, "-m", "pytest", *tests, "-q", "-ra", "--junitxml", str(results)]
+    words = [*wrapper, python, "-m", "pytest", *tests, "-q", "-ra", "--junitxml", str(results)]
     status, _ = run(suite, words, {"PYTHONFAULTHANDLER": "1", **environment})
     if not results.exists():
         return Tally(failed=[f"{suite}: pytest wrote no results (status {status})"])
@@ -150,17 +153,32 @@ def unit(_: argparse.Namespace) -> Tally:
 
 def halves() -> list[list[str]]:
     """The folders of Python tests in two groups that take about as long, to run at the same time: most tests wait."""
-    folders = sorted({f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")})
+    folders = sorted(
+        {f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")} - {TENSORFLOW_TESTS}
+    )
     first = [folder for folder in folders if folder.split("/")[1] in FIRST_HALF]
     return [first, [folder for folder in folders if folder not in first]]
+
+
+def tensorflow() -> Tally:
+    """The tests with an environment of their own: TensorFlow and PyTorch ask for different versions of packages."""
+    interpreter = ROOT / ".venv-tensorflow/bin/python"
+    if not interpreter.exists():
+        return Tally(skipped=["tensorflow: there is no .venv-tensorflow: run scripts/setup test"])
+    return run_pytest("tensorflow", [TENSORFLOW_TESTS], {}, [], str(interpreter))
 
 
 def python(_: argparse.Namespace) -> Tally:
     tally = Tally()
     with ThreadPoolExecutor(2) as pool:
-        names = ("python-1", "python-2")
-        for result in pool.map(lambda name, tests: run_pytest(name, tests, {}, []), names, halves()):
-            tally.add(result)
+        first, second = halves()
+        jobs = [
+            pool.submit(run_pytest, "python-1", first, {}, []),
+            pool.submit(run_pytest, "python-2", second, {}, []),
+            pool.submit(tensorflow),
+        ]
+        for job in jobs:
+            tally.add(job.result())
     return tally
 
 

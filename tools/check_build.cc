@@ -38,11 +38,14 @@ json plugins() {
   const auto package = python_package();
   const auto torch = package / "torch" / "__init__.py";
   const bool base = !package.empty();
+  const auto tensorflow = package / "tensorflow" / "__init__.py";
   const bool has_torch = base && std::filesystem::exists(torch);
+  const bool has_tensorflow = base && std::filesystem::exists(tensorflow);
   return json::array({
       feature("python (deft)", base, base ? package.string() : "no folder deft beside this program: run scripts/build"),
       feature("pytorch (deft.torch)", has_torch, has_torch ? torch.parent_path().string() : "not built"),
-      feature("tensorflow", false, "this version of Deft has no TensorFlow plugin"),
+      feature("tensorflow (deft.tensorflow)", has_tensorflow,
+              has_tensorflow ? tensorflow.parent_path().string() : "not built"),
       feature("mxnet", false, "this version of Deft has no MXNet plugin"),
   });
 }
@@ -74,7 +77,7 @@ json describe_build() {
 void print_features(const char* title, const json& features) {
   std::printf("%s\n", title);
   for (const auto& item : features)
-    std::printf("  [%c] %-22s %s\n", item["here"].get<bool>() ? 'X' : ' ', item["name"].get<std::string>().c_str(),
+    std::printf("  [%c] %-28s %s\n", item["here"].get<bool>() ? 'X' : ' ', item["name"].get<std::string>().c_str(),
                 item["why"].get<std::string>().c_str());
 }
 

@@ -25,11 +25,12 @@ DAEMON = BUILD / "bin" / "deftd"
 JOB_SECONDS = 300  # of a job that hangs: on a loaded machine three good ones have taken 280 together
 
 _context = multiprocessing.get_context("forkserver")
-_context.set_forkserver_preload(["pytest", "torch._dynamo", "deft.torch", "small_models"])
+_TORCH_MODULES = ("pytest", "torch._dynamo", "deft.torch", "small_models")
 
 
-def start_worker_server():
-    """Starts the process from which workers are forked, with the environment of this moment."""
+def start_worker_server(modules=_TORCH_MODULES):
+    """Starts the process from which workers are forked, with these modules loaded and this moment's environment."""
+    _context.set_forkserver_preload(list(modules))
     forkserver.ensure_running()
 
 
@@ -52,11 +53,48 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def prepare_worker(variables, log):
+    """A worker's output goes to `log`, and its environment has the options of its job."""
+    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    for name in [name for name in os.environ if name.startswith("DEFT_")]:
+        del os.environ[name]
+    os.environ.update(variables)
+
+
+def answer_with(hvd, function, arguments, answer):
+    """Runs function(*arguments) between init() and shutdown() of a framework's package, and sends the result."""
+    faulthandler.dump_traceback_later(JOB_SECONDS - 10, exit=True)
+    try:
+        hvd.init()
+        result = function(*arguments)
+        hvd.shutdown()
+        answer.send_bytes(pickle.dumps((True, result)))
+    except BaseException as error:
+        traceback.print_exc()
+        answer.send_bytes(pickle.dumps((False, f"{type(error).__name__}: {error}")))
+        sys.stderr.flush()
+        os._exit(1)  # without goodbye, as an uncaught exception ends a script
+
+
+def work_with_torch(function, arguments, variables, log, answer):
+    """A worker's life."""
+    prepare_worker(variables, log)
+    import deft.torch as hvd
+    import torch
+
+    torch.set_num_threads(1)
+    answer_with(hvd, function, arguments, answer)
+
+
 class Cluster:
     """`nodes` daemons. run() starts a job on them and gives each rank's result.
 
     policy="knapsack 0@1" pins a plan; this one delays nothing, so it gives what other policies give.
     """
+
+    work = staticmethod(work_with_torch)
 
     def __init__(self, folder, nodes, **options):
         self.folder = Path(folder)
@@ -114,7 +152,7 @@ class Cluster:
             receive, send = _context.Pipe(duplex=False)
             log = self.folder / f"{job}.rank{rank}.log"
             variables = {**self.variables(rank, workers, job), **extra}
-            process = _context.Process(target=_work, args=(function, arguments, variables, str(log), send))
+            process = _context.Process(target=self.work, args=(function, arguments, variables, str(log), send))
             process.start()
             send.close()
             started.append((process, receive, log))
@@ -185,28 +223,3 @@ class Cluster:
                 if daemon.poll() is None:
                     daemon.kill()
                     daemon.wait()
-
-
-def _work(function, arguments, variables, log, answer):
-    """A worker's life."""
-    output = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    for name in [name for name in os.environ if name.startswith("DEFT_")]:
-        del os.environ[name]
-    os.environ.update(variables)
-    import deft.torch as hvd
-    import torch
-
-    torch.set_num_threads(1)
-    faulthandler.dump_traceback_later(JOB_SECONDS - 10, exit=True)
-    try:
-        hvd.init()
-        result = function(*arguments)
-        hvd.shutdown()
-        answer.send_bytes(pickle.dumps((True, result)))
-    except BaseException as error:
-        traceback.print_exc()
-        answer.send_bytes(pickle.dumps((False, f"{type(error).__name__}: {error}")))
-        sys.stderr.flush()
-        os._exit(1)  # without goodbye, as an uncaught exception ends a script

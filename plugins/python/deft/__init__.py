@@ -1,6 +1,6 @@
 """Deft for Python: a worker's session with the daemon of its node, over libdeft's C interface.
 
-This package knows no framework; deft.torch builds on it.
+This package knows no framework; deft.torch and deft.tensorflow build on it.
 
     import deft
 

@@ -1,0 +1,61 @@
+"""Python functions on numpy arrays, called eagerly or from a graph.
+
+In a graph the call is a stateful operation: the calls of a tf.function run in the order of the program, on every rank
+alike, so no rank waits in one call for a rank that waits in another. libdeft's functions wait without Python's lock.
+"""
+
+import functools
+
+from deft import DeftError
+
+import tensorflow as tf
+
+_ERRORS = {  # by DEFT_E* of deft.h
+    1: tf.errors.InvalidArgumentError,
+    2: tf.errors.InvalidArgumentError,
+    3: tf.errors.DeadlineExceededError,
+    4: tf.errors.UnavailableError,
+    5: tf.errors.ResourceExhaustedError,
+    6: tf.errors.FailedPreconditionError,
+    7: tf.errors.UnavailableError,
+}
+# What TensorFlow turns into InvalidArgumentError and ResourceExhaustedError; of all else it makes UnknownError.
+_IN_GRAPH = {1: ValueError, 2: ValueError, 5: MemoryError}
+
+
+def tensorflow_errors(function):
+    """`function`, whose DeftError becomes TensorFlow's exception of that kind, with the same text."""
+
+    @functools.wraps(function)
+    def wrapped(*arguments, **named):
+        try:
+            return function(*arguments, **named)
+        except DeftError as error:
+            raise _ERRORS.get(error.kind, tf.errors.InternalError)(None, None, str(error)) from error
+
+    return wrapped
+
+
+def _graph_errors(function):
+    def wrapped(*arrays):
+        try:
+            return function(*arrays)
+        except DeftError as error:
+            raise _IN_GRAPH.get(error.kind, RuntimeError)(str(error)) from error
+
+    return wrapped
+
+
+@tf.autograph.experimental.do_not_convert
+def on_host(function, tensors, dtypes, shapes):
+    """`function` of the tensors' values, as arrays; it gives a list of arrays of these dtypes.
+
+    `shapes` are what is known of the results when a graph is made.
+    """
+    if tf.executing_eagerly():
+        arrays = tensorflow_errors(function)(*[tensor.numpy() for tensor in tensors])
+        return [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, dtypes)]
+    results = tf.numpy_function(_graph_errors(function), tensors, list(dtypes))
+    for result, shape in zip(results, shapes):
+        result.set_shape(shape)
+    return list(results)
