@@ -68,6 +68,7 @@ from .scaling import GradScaler
 
 if torch.distributed.is_available():
     from .c10d_backend import register
+    from .ddp_hook import DdpState, ddp_hook
 
     register()
 
@@ -75,6 +76,7 @@ __all__ = [
     "Adasum",
     "Average",
     "Compression",
+    "DdpState",
     "DeftError",
     "DistributedOptimizer",
     "GradScaler",
@@ -103,6 +105,7 @@ __all__ = [
     "cross_size",
     "cuda_built",
     "ddl_built",
+    "ddp_hook",
     "gloo_built",
     "gloo_enabled",
     "grouped_allreduce",

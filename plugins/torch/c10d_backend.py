@@ -18,7 +18,7 @@ from deft import DeftError, world
 import torch
 import torch.distributed as dist
 
-from .c10d_work import DeftWork, as_backend_error
+from .c10d_work import DeftWork, as_backend_error, reduce_at_once
 from .collectives import Average, Max, Min, Sum
 from .ddp_buckets import BucketSequences, in_backward
 from .dtypes import GRADIENT_DTYPES, TO_DEFT
@@ -112,7 +112,8 @@ class DeftProcessGroup(dist.ProcessGroup):
             place = self._buckets.place(tensor) if _by_ddp(caller) else None
             if place is not None:
                 return self._schedule(work, tensor, *place)
-        return self._reduce(work, tensor, op)
+        self._count += 1
+        return reduce_at_once(work, f"c10d.{self._label}.{self._count}", tensor, op)
 
     def _schedule(self, work, tensor, group, place):
         def reduced(view, error):
@@ -121,23 +122,6 @@ class DeftProcessGroup(dist.ProcessGroup):
             work.end(error)
 
         group.send(place, tensor.detach(), reduced)
-
-    def _reduce(self, work, tensor, op):
-        memory = tensor.detach()
-        name = f"c10d.{self._label}.{self._count}"
-        self._count += 1
-        operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire)
-
-        def done(error):
-            try:
-                operation.finish(memory.data_ptr())
-                if op is Average:
-                    memory.div_(self.size())
-            except DeftError as failure:
-                error = failure
-            work.end(error)
-
-        operation.when_done(done)
 
 
 def _each(function, outputs, inputs, *options, **named):

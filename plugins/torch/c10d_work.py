@@ -8,8 +8,13 @@ work.get_future().wait()         # [tensor]
 
 import threading
 
+from deft import DeftError, world
+
 import torch
 import torch.distributed as dist
+
+from .collectives import Average
+from .dtypes import TO_DEFT
 
 
 class DeftWork(dist.Work):
@@ -61,6 +66,23 @@ class DeftWork(dist.Work):
         if self._error is not None:
             raise self._error
         return self._tensors
+
+
+def reduce_at_once(work, name, tensor, op):
+    """Reduces a contiguous tensor in place, without waiting; `work` ends when the result is there."""
+    memory = tensor.detach()
+    operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire)
+
+    def done(error):
+        try:
+            operation.finish(memory.data_ptr())
+            if op is Average:
+                memory.div_(world.size())
+        except DeftError as failure:
+            error = failure
+        work.end(error)
+
+    operation.when_done(done)
 
 
 def as_backend_error(error):

@@ -23,18 +23,16 @@ _CHANGES = 3  # sequences that begin with the same bucket: after so many, such p
 
 
 class BucketGroup:
-    """Declared tensors without names. `shapes`: (elements, dtype) of each, in the order of backward.
+    """Declared tensors of one model. `tensors`: (name, dtype, shape) of each, in the order of backward.
 
     Every pass hands over each tensor once, by send(), from one thread at a time.
     """
 
-    def __init__(self, shapes):
+    def __init__(self, tensors):
         number = number_optimizer()
         name = f"ddp.{number}"
-        count = len(shapes)
         # Forward uses the parameters that backward reaches last.
-        # A tensor of one dimension would never be encoded.
-        specs = [(f"bucket{i}", dtype, (1, elements), count - 1 - i) for i, (elements, dtype) in enumerate(shapes)]
+        specs = [(*tensor, len(tensors) - 1 - place) for place, tensor in enumerate(tensors)]
         self._arena = Arena(session(), name, specs)
         self._reports = number == 0  # the stages of a step
         self._step = 0
@@ -50,7 +48,7 @@ class BucketGroup:
         if tensor is None:
             view.zero_()
         else:
-            view.copy_(tensor.view(view.shape))
+            view.copy_(tensor.reshape(view.shape))
         self._arena.ready(place, 1, step, 0)
         last = self._handed == 0
 
@@ -96,9 +94,10 @@ class BucketSequences:
     def _begin_pass(self, first):
         shapes, group = self._known.get(first, ((), None))
         if shapes and group is None:
-            group = BucketGroup(shapes)
+            # A tensor of one dimension would never be encoded.
+            group = BucketGroup([(f"bucket{i}", dtype, (1, count)) for i, (count, dtype) in enumerate(shapes)])
             self._known[first] = shapes, group
-            _say_no_late_updates()
+            say_no_late_updates()
         self._shapes, self._followed = shapes, group
 
     def _end_pass(self):
@@ -125,6 +124,6 @@ def in_backward():
     return torch._C._current_graph_task_id() >= 0
 
 
-def _say_no_late_updates():
+def say_no_late_updates():
     if deft.policy_traits().delays_updates and rank() == 0:
         log.warning("DDP applies every gradient in its own step, so %s plans no late updates", deft.option("policy"))

@@ -217,6 +217,58 @@ def test_ddp_with_a_codec_keeps_replicas_equal_and_learns_as_without(start, over
     assert first == pytest.approx(over_gloo[0][0], rel=0.05)
 
 
+@pytest.mark.parametrize("backend", ["deft", "gloo"])
+def test_the_hook_gives_the_losses_that_ddp_gives_over_gloo(start, over_gloo, backend):
+    cluster = start(2, policy="bytescheduler")
+    (first, one, groups), (second, other, _) = cluster.run(train_ddp, backend, free_port(), hvd.ddp_hook)
+    assert one == other, "replicas differ"
+    assert groups == 1
+    assert [first, second] == [pytest.approx(losses, rel=1e-5) for losses, _, _ in over_gloo]
+
+
+class Reversed(torch.nn.Module):
+    """Its parameters are used in the reverse of their order, so DDP's buckets change after the first backward."""
+
+    def __init__(self):
+        super().__init__()
+        self.parts = torch.nn.ParameterList(torch.zeros(60, 100 + i) for i in range(4))
+
+    def forward(self, slopes):
+        return sum((part * slope).sum() for part, slope in zip(reversed(self.parts), reversed(slopes)))
+
+
+def add_up_constant_gradients(port):
+    """What 40 updates by topk of one value in ten bring, relative to all that they should bring; and the buckets."""
+    open_group(port)
+    chance = torch.Generator().manual_seed(1)
+    slopes = [torch.rand(60, 100 + i, generator=chance) + 0.5 for i in range(4)]
+    model = torch.nn.parallel.DistributedDataParallel(Reversed(), bucket_cap_mb=0.03)
+    seen = []
+
+    def hook(state, bucket):
+        seen.append([tuple(parameter.shape) for parameter in bucket.parameters()])
+        return hvd.ddp_hook(state, bucket)
+
+    model.register_comm_hook(None, hook)
+    for _ in range(40):
+        model.zero_grad()
+        model([slope * (1 + hvd.rank()) for slope in slopes]).backward()
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.sub_(parameter.grad)
+    worst = max((part / (-60 * slope) - 1).abs().max().item() for part, slope in zip(model.module.parts, slopes))
+    close_group()
+    return worst, seen[:4], seen[-4:]
+
+
+def test_what_a_codec_leaves_out_stays_with_its_parameter(start):
+    results = start(2, compression="topk/ratio=0.1").run(add_up_constant_gradients, free_port())
+    worst, first, last = results[0]
+    assert results[0] == results[1]
+    assert first != last, "DDP has not rebuilt its buckets"
+    assert 0.001 < worst < 0.5  # without residuals most values would not have moved at all
+
+
 class Branching(torch.nn.Module):
     def __init__(self, width):
         super().__init__()

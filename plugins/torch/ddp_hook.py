@@ -1,0 +1,114 @@
+"""A communication hook for DistributedDataParallel: model.register_comm_hook(None, deft.torch.ddp_hook).
+
+Each parameter is a tensor of a declared group, with a shape and a place in the order of forward of its own. So codecs
+treat it as they treat the parameters of a DistributedOptimizer, and what an encoding leaves out stays with the
+parameter when DDP rebuilds its buckets.
+
+The first backward shows which parameters there are. Its buckets are summed at once, and exactly.
+"""
+
+import itertools
+import threading
+
+from deft import DeftError
+from deft.world import is_initialized, session, size
+
+from torch.utils.weak import WeakTensorKeyDictionary
+
+from .c10d_work import DeftWork, reduce_at_once
+from .collectives import Sum
+from .ddp_buckets import BucketGroup, say_no_late_updates
+
+_numbers = itertools.count()  # of sums at once
+_states = WeakTensorKeyDictionary()  # parameter -> the state of its model
+_first_pass = None  # the state of the model whose first backward is under way
+
+
+def ddp_hook(state, bucket):
+    """Averages a bucket over all ranks of Deft's job. `state` is None, or a DdpState for this model alone.
+
+    The models of a script can share None if each has its first backward by itself.
+    """
+    if not is_initialized():
+        raise RuntimeError("ddp_hook needs Deft: call deft.torch.init() or init_process_group('deft') before")
+    state = state or _state_of(bucket)
+    bucket.buffer().div_(size())
+    work = DeftWork(bucket.buffer())
+    try:
+        state.start(work, bucket)
+    except DeftError as error:
+        work.end(error)
+    return work.get_future()
+
+
+def _state_of(bucket):
+    global _first_pass
+    state = _states.get(bucket.parameters()[0])
+    if state is not None:
+        return state
+    if bucket.index() == 0:
+        if _first_pass is not None:
+            raise ValueError(
+                "two models have their first backward at once: give each register_comm_hook a deft.torch.DdpState()"
+            )
+        _first_pass = DdpState()
+    state = _first_pass
+    for parameter in bucket.parameters():
+        _states[parameter] = state
+    if bucket.is_last():
+        _first_pass = None
+    return state
+
+
+class DdpState:
+    """What the hook knows of one model."""
+
+    def __init__(self):
+        self._shown = []  # (dtype, shape) of parameters, in the order of the first backward
+        self._places = WeakTensorKeyDictionary()  # parameter -> place in that order
+        self._first = True  # the first backward is not over
+        self._group = None
+        self._session = None
+
+    def start(self, work, bucket):
+        """Begins to sum a bucket, whose future `work` ends."""
+        if not self._first:
+            return self._schedule(work, bucket)
+        for parameter in bucket.parameters():
+            self._places[parameter] = len(self._shown)
+            self._shown.append((parameter.dtype, tuple(parameter.shape)))
+        self._first = not bucket.is_last()
+        return reduce_at_once(work, f"ddp_hook.{next(_numbers)}", bucket.buffer(), Sum)
+
+    def _schedule(self, work, bucket):
+        if self._session is not session():
+            self._session = session()
+            self._group = BucketGroup([(f"parameter{i}", *shown) for i, shown in enumerate(self._shown)])
+            say_no_late_updates()
+        parameters, gradients = bucket.parameters(), bucket.gradients()
+        part = _Parts(work, len(parameters))
+        for parameter, gradient in zip(parameters, gradients):
+            self._group.send(self._places[parameter], gradient, part.into(gradient))
+
+
+class _Parts:
+    """The parameters of one bucket on their way: the last one ends the bucket's work."""
+
+    def __init__(self, work, count):
+        self._work = work
+        self._left = count
+        self._lock = threading.Lock()
+
+    def into(self, gradient):
+        """Has the sum written to `gradient`."""
+
+        def reduced(view, error):
+            if error is None:
+                gradient.copy_(view)
+            with self._lock:
+                self._left = 0 if error is not None else self._left - 1
+                last, self._work = (self._work, None) if self._left == 0 else (None, self._work)
+            if last is not None:
+                last.end(error)
+
+        return reduced
