@@ -88,6 +88,20 @@ def work_with_torch(function, arguments, variables, log, answer):
     answer_with(hvd, function, arguments, answer)
 
 
+def torchrun_variables(rank, workers, each, port):
+    """`each`: workers a node."""
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(workers),
+        "LOCAL_RANK": str(rank % each),
+        "LOCAL_WORLD_SIZE": str(each),
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "PYTHONPATH": str(PACKAGE),
+        "OMP_NUM_THREADS": "1",
+    }
+
+
 class Cluster:
     """`nodes` daemons. run() starts a job on them and gives each rank's result.
 
@@ -204,6 +218,29 @@ class Cluster:
                     process.kill()
                     process.wait()
         return results
+
+    def run_as_torchrun(self, path, *arguments, workers=2, seconds=90):
+        """Runs a script with torchrun's variables; gives (status, output) of each rank."""
+        job, port, processes = self._new_job(), free_port(), []
+        for rank in range(workers):
+            own = self.variables(rank, workers, job)
+            environment = {
+                **without_deft(os.environ),
+                **{name: value for name, value in own.items() if not name.endswith(("RANK", "SIZE"))},
+                **torchrun_variables(rank, workers, workers // self.nodes, port),
+            }
+            command = [sys.executable, str(path), *arguments]
+            pipe = subprocess.PIPE
+            processes.append(
+                subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True)
+            )
+        try:
+            outputs = [process.communicate(timeout=seconds)[0] for process in processes]
+        finally:
+            for process in processes:
+                process.kill()
+                process.wait()
+        return [(process.returncode, output) for process, output in zip(processes, outputs)]
 
     def _new_job(self):
         self.jobs += 1

@@ -13,7 +13,7 @@ import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
-from launching import PACKAGE, free_port, without_deft
+from launching import free_port, torchrun_variables, without_deft
 from torch.distributed._functional_collectives import (
     all_gather_into_tensor_coalesced,
     all_reduce,
@@ -340,48 +340,12 @@ def script(tmp_path):
     return path
 
 
-def torchrun_variables(rank, size, port):
-    """One worker a node."""
-    return {
-        "RANK": str(rank),
-        "WORLD_SIZE": str(size),
-        "LOCAL_RANK": "0",
-        "LOCAL_WORLD_SIZE": "1",
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "PYTHONPATH": str(PACKAGE),
-    }
-
-
-def run_ranks(cluster, script, *arguments):
-    """Runs the script as torchrun does, with this cluster's daemons; gives (status, output) of each rank."""
-    job, port, processes = cluster._new_job(), free_port(), []
-    for rank in range(2):
-        own = cluster.variables(rank, 2, job)
-        environment = {
-            **without_deft(os.environ),
-            **{name: own[name] for name in own if not name.endswith(("RANK", "SIZE"))},
-            **torchrun_variables(rank, 2, port),
-        }
-        command = [sys.executable, script, *arguments]
-        processes.append(
-            subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        )
-    try:
-        outputs = [process.communicate(timeout=90)[0] for process in processes]
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-    return [(process.returncode, output) for process, output in zip(processes, outputs)]
-
-
 def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(start, script):
     cluster = start(2, timeout="5s")
-    for status, output in run_ranks(cluster, script, "cpu:deft"):
+    for status, output in cluster.run_as_torchrun(script, "cpu:deft"):
         assert (status, output) == (0, "done\n")
     began = time.monotonic()
-    (zero, output), (one, _) = run_ranks(cluster, script, "deft", "die")
+    (zero, output), (one, _) = cluster.run_as_torchrun(script, "deft", "die")
     assert (zero, one) == (7, -signal.SIGKILL), output
     assert re.search(r"Error: .*rank 1", output, re.DOTALL), output
     assert time.monotonic() - began < 30
@@ -390,7 +354,7 @@ def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(sta
 def test_without_a_daemon_the_error_says_how_to_start_one(script, tmp_path):
     environment = {
         **without_deft(os.environ),
-        **torchrun_variables(0, 1, free_port()),
+        **torchrun_variables(0, 1, 1, free_port()),
         "DEFT_SOCKET": str(tmp_path / "none.sock"),
         "DEFT_TIMEOUT": "1s",
     }
