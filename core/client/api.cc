@@ -132,6 +132,31 @@ client::CollectiveCall request_of(const char* name, deft::ipc::Collective collec
   return request;
 }
 
+Result<client::CollectiveCall> request_of(const deft_collective& from, const client::World& world) {
+  const auto kind = static_cast<deft::ipc::Collective>(from.collective);
+  const bool gathers = kind == deft::ipc::Collective::kAllGather;
+  const bool barrier = kind == deft::ipc::Collective::kBarrier;
+  if (from.collective < DEFT_ALLREDUCE || from.collective > DEFT_BARRIER)
+    return deft::fail(ErrorKind::kInvalid, "unknown collective " + std::to_string(from.collective));
+  if (from.counts == nullptr && !barrier) return deft::fail(ErrorKind::kInvalid, "the counts are NULL");
+  const bool sends =
+      !barrier && (kind != deft::ipc::Collective::kBroadcast || static_cast<int>(world.rank) == from.root);
+  auto request = request_of(from.name, kind, sends ? from.input : nullptr, barrier ? DEFT_UINT8 : from.dtype);
+  request.counts.assign(from.counts, from.counts + (barrier ? 0 : gathers ? world.size : 1));
+  if (barrier) request.counts = {0};
+  if (sends && from.input == nullptr && request.counts[gathers ? world.rank : 0] > 0)
+    return deft::fail(ErrorKind::kInvalid, "the input is NULL");
+  if (kind == deft::ipc::Collective::kAllReduce) request.reduce_op = static_cast<std::uint32_t>(from.reduce_op);
+  if (kind == deft::ipc::Collective::kBroadcast) request.root = from.root;
+  if (from.terms != nullptr) request.terms = from.terms;
+  return request;
+}
+
+deft::TimeUs deadline_in(std::uint64_t timeout_us) {
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 50;  // 35 years
+  return deft::MonotonicClock::now() + static_cast<deft::TimeUs>(std::clamp(timeout_us, std::uint64_t{1}, kLongest));
+}
+
 deft_generation described(const deft::client::GradientGroup& group, const deft::model::UpdateWindow& dated) {
   return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group.slot_of(dated.generation)};
 }
@@ -253,7 +278,16 @@ int deft_ready(deft_group* group, size_t first, size_t count, uint64_t generatio
 }
 
 int deft_wait(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
-  return guarded(error, [&] { return report(group->group->wait(first, count, generation), error); });
+  return guarded(error, [&] {
+    const auto waited = group->group->wait(first, count, generation);
+    return waited ? int{DEFT_OK} : report(waited.error(), error);
+  });
+}
+
+int deft_test_for(deft_group* group, size_t first, size_t count, uint64_t generation, uint64_t timeout_us,
+                  deft_error* error) {
+  return guarded(error,
+                 [&] { return report(group->group->wait(first, count, generation, deadline_in(timeout_us)), error); });
 }
 
 int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error) {
@@ -348,8 +382,22 @@ int deft_barrier(deft_session* session, const char* name, deft_error* error) {
   });
 }
 
+int deft_start(deft_session* session, const deft_collective* collective, deft_operation** operation,
+               deft_error* error) {
+  return guarded(error, [&] {
+    if (collective == nullptr || collective->name == nullptr || operation == nullptr)
+      return missing("collective, its name or operation", error);
+    auto request = request_of(*collective, session->session->world());
+    return request ? start(session, *request, operation, error) : report(request.error(), error);
+  });
+}
+
 int deft_poll(deft_operation* operation, deft_error* error) {
   return guarded(error, [&] { return report(operation->operation->poll(), error); });
+}
+
+int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_error* error) {
+  return guarded(error, [&] { return report(operation->operation->wait_until(deadline_in(timeout_us)), error); });
 }
 
 int deft_finish(deft_operation* operation, void* output, deft_error* error) {

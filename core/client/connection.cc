@@ -1,5 +1,6 @@
 #include "core/client/connection.h"
 
+#include <algorithm>
 #include <chrono>
 #include <thread>
 #include <utility>
@@ -83,29 +84,33 @@ Result<void> Connection::send(std::span<const std::byte> bytes) {
   return wait([] { return false; });  // the end of the socket, or the error before it, is about to be read
 }
 
-Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us) {
+Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us, TimeUs deadline_us) {
   if (auto ok = usable(); !ok) return ok;
   const TimeUs began_us = waited_us == nullptr ? 0 : MonotonicClock::now();
   Lock lock(mutex_);
   ++inside_;
   bool holds = done();
-  while (!holds && !failure_.error()) {
-    if (looking_)
+  TimeUs left_us = kPatienceUs;
+  while (!holds && !failure_.error() && left_us > 0) {
+    if (!looking_)
+      look_once(lock, std::min(texts_due_ ? kTextPatienceUs : kPatienceUs, left_us));
+    else if (deadline_us == 0)
       changed_.wait(lock);
     else
-      look_once(lock, true);
+      changed_.wait_for(lock, std::chrono::microseconds(left_us));
     holds = done();
+    if (deadline_us != 0) left_us = deadline_us - MonotonicClock::now();
   }
   if (waited_us != nullptr) waited_us->fetch_add(MonotonicClock::now() - began_us, std::memory_order_relaxed);
   --inside_;
   if (failure_.error()) changed_.notify_all();  // a connection that is being closed waits for us
-  return holds ? Result<void>{} : tl::unexpected(*failure_.error());
+  return holds || !failure_.error() ? Result<void>{} : tl::unexpected(*failure_.error());
 }
 
 Result<void> Connection::look() {
   if (auto ok = usable(); !ok) return ok;
   Lock lock(mutex_);
-  if (!looking_) look_once(lock, false);
+  if (!looking_) look_once(lock, 0);
   return failure_.error() ? tl::unexpected(*failure_.error()) : Result<void>{};
 }
 
@@ -115,9 +120,8 @@ void Connection::nudge() {
   changed_.notify_all();
 }
 
-void Connection::look_once(Lock& lock, bool may_sleep) {
+void Connection::look_once(Lock& lock, TimeUs patience_us) {
   looking_ = true;
-  const TimeUs patience_us = !may_sleep ? 0 : texts_due_ ? kTextPatienceUs : kPatienceUs;
   lock.unlock();
   Arrivals arrivals;
   try {

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 6
+#define DEFT_INTERFACE_VERSION 7
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -128,6 +128,9 @@ DEFT_API int deft_ready(deft_group* group, size_t first, size_t count, uint64_t 
 DEFT_API int deft_wait(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error);
 /* 1 if these tensors are reduced, 0 if not yet, -DEFT_E* if the job has failed. Never waits. */
 DEFT_API int deft_test(deft_group* group, size_t first, size_t count, uint64_t generation, deft_error* error);
+/* deft_test, but waits up to timeout_us (1 or more). */
+DEFT_API int deft_test_for(deft_group* group, size_t first, size_t count, uint64_t generation, uint64_t timeout_us,
+                           deft_error* error);
 
 /* A generation: the gradients of first_step to last_step, summed in `slot`, and applied before the forward of apply_step.
  * Policies that delay updates change these dates by plans, which all workers follow from the same step on. So ask for a step
@@ -175,7 +178,24 @@ DEFT_API int deft_allgather(deft_session* session, const char* name, const void*
                             deft_operation** operation, deft_error* error);
 DEFT_API int deft_barrier(deft_session* session, const char* name, deft_error* error);
 
+/* Any of these collectives, with `terms`: words for the user about what else must be the same on all ranks, for instance
+ * "shape [2, 3]" (up to 512 bytes, NULL: none). If they differ, that is an error of this operation, and it quotes them. */
+enum { DEFT_ALLREDUCE = 1, DEFT_BROADCAST = 2, DEFT_ALLGATHER = 3, DEFT_BARRIER = 4 };
+typedef struct {
+  int collective;       /* DEFT_ALLREDUCE, ... */
+  int dtype, reduce_op; /* not used by a barrier; reduce_op: of an all-reduce */
+  int root;             /* of a broadcast */
+  const char* name;
+  const char* terms;
+  const void* input;
+  const size_t* counts; /* all-gather: a number for each rank; all-reduce and broadcast: one number; barrier: NULL */
+} deft_collective;
+DEFT_API int deft_start(deft_session* session, const deft_collective* collective, deft_operation** operation,
+                        deft_error* error);
+
 DEFT_API int deft_poll(deft_operation* operation, deft_error* error); /* 1: ended; 0: not yet; below 0: -DEFT_E* */
+/* deft_poll, but waits up to timeout_us (1 or more) for the end. An interpreter that must run signal handlers waits in slices. */
+DEFT_API int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_error* error);
 /* Waits for the end, copies the result to `output` (NULL: drops it), and frees the operation, also if it failed. */
 DEFT_API int deft_finish(deft_operation* operation, void* output, deft_error* error);
 

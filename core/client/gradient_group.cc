@@ -150,11 +150,13 @@ Result<void> GradientGroup::submit_ready(std::size_t first, std::size_t count, c
   return session_.connection().submit(record);
 }
 
-Result<void> GradientGroup::wait(std::size_t first, std::size_t count, std::uint64_t generation) {
-  if (auto ok = check_range(first, count); !ok) return ok;
-  if (auto ok = session_.connection().usable(); !ok) return ok;
-  if (progress_->finished(first, count, generation)) return {};
-  return session_.wait_for_update([&] { return progress_->finished(first, count, generation); });
+Result<bool> GradientGroup::wait(std::size_t first, std::size_t count, std::uint64_t generation, TimeUs deadline_us) {
+  if (auto ok = check_range(first, count); !ok) return tl::unexpected(ok.error());
+  if (auto ok = session_.connection().usable(); !ok) return tl::unexpected(ok.error());
+  const auto finished = [&] { return progress_->finished(first, count, generation); };
+  if (finished()) return true;
+  if (auto ok = session_.wait_for_update(finished, deadline_us); !ok) return tl::unexpected(ok.error());
+  return finished();
 }
 
 Result<bool> GradientGroup::test(std::size_t first, std::size_t count, std::uint64_t generation) {

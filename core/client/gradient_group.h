@@ -45,8 +45,9 @@ class GradientGroup {
 
   // Hands over tensors [first, first + count). kInvalid if `generation` is not the next one of each.
   Result<void> ready(std::size_t first, std::size_t count, std::uint64_t generation, std::uint32_t slot);
-  // Waits until the tensors [first, first + count) of `generation` are reduced.
-  Result<void> wait(std::size_t first, std::size_t count, std::uint64_t generation);
+  // Waits until the tensors [first, first + count) of `generation` are reduced, or until `deadline_us` (MonotonicClock; 0: no
+  // deadline). True if they are reduced.
+  Result<bool> wait(std::size_t first, std::size_t count, std::uint64_t generation, TimeUs deadline_us = 0);
   // True if they are reduced. Never waits.
   Result<bool> test(std::size_t first, std::size_t count, std::uint64_t generation);
 

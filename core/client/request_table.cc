@@ -38,13 +38,16 @@ Result<bool> RequestTable::finished(std::uint64_t operation) {
   return result.has_value();
 }
 
-Result<void> RequestTable::wait_for(std::uint64_t operation) {
+Result<bool> RequestTable::wait_for(std::uint64_t operation, TimeUs deadline_us) {
   std::optional<Result<void>> result;
-  auto waited = connection_.wait([&] {
+  const auto ended = [&] {
     result = result_of(operation);
     return result.has_value();
-  });
-  return waited ? *result : waited;
+  };
+  if (auto waited = connection_.wait(ended, nullptr, deadline_us); !waited) return tl::unexpected(waited.error());
+  if (!result) return false;
+  if (!*result) return tl::unexpected(result->error());
+  return true;
 }
 
 Result<ipc::Packet> RequestTable::answer(ipc::MessageKind kind, std::uint32_t number, TimeUs deadline_us) {

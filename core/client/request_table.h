@@ -33,9 +33,10 @@ class RequestTable {
   // Call expect() before an operation or staging buffer is requested, and forget() when it has ended.
   void expect(std::uint64_t operation);
   void forget(std::uint64_t operation);
-  // True if an expected operation has ended. Its error if it failed. wait_for() waits until it has ended.
+  // True if an expected operation has ended. Its error if it failed. wait_for() waits until it has ended, or until `deadline_us`
+  // (MonotonicClock; 0: no deadline); it gives true if it has ended.
   Result<bool> finished(std::uint64_t operation);
-  Result<void> wait_for(std::uint64_t operation);
+  Result<bool> wait_for(std::uint64_t operation, TimeUs deadline_us = 0);
 
   // Waits for the answer of kind `kind` to the request `number`; kTimeout at `deadline_us` (MonotonicClock; 0: no deadline).
   Result<ipc::Packet> answer(ipc::MessageKind kind, std::uint32_t number, TimeUs deadline_us = 0);

@@ -48,7 +48,9 @@ class Session final : private ArrivalReceiver {
   void on_failure(std::function<void(const Error&)> call);
 
   // Calls Connection::wait(), and counts its time as waiting for updates.
-  Result<void> wait_for_update(const std::function<bool()>& done) { return connection_.wait(done, &waited_us_); }
+  Result<void> wait_for_update(const std::function<bool()>& done, TimeUs deadline_us) {
+    return connection_.wait(done, &waited_us_, deadline_us);
+  }
   // The time that this worker has waited for updates since the last call. It is taken once a stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
 

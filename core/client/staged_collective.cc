@@ -14,6 +14,7 @@ constexpr std::uint64_t kMaxElements = std::uint64_t{1} << 42;
 
 Result<void> check(const CollectiveCall& call, std::uint32_t world) {
   if (auto ok = check_name(call.name, ipc::kMaxNameBytes, "the operation's name"); !ok) return ok;
+  if (auto ok = check_text(call.terms, ipc::kMaxTermsBytes, "the text of the operation's terms"); !ok) return ok;
   if (call.dtype > 255 || model::dtype_bytes(static_cast<model::DType>(call.dtype)) == 0)
     return fail(ErrorKind::kInvalid, "unknown element type " + std::to_string(call.dtype));
   if (call.reduce_op > 255 || !model::is_known(static_cast<model::ReduceOp>(call.reduce_op)))
@@ -81,7 +82,7 @@ Result<void> StagedCollective::stage(const CollectiveCall& call) {
   message.root = static_cast<std::uint32_t>(call.root);
   session_.requests().expect(message.operation);
   number_ = message.operation;
-  return session_.connection().send(ipc::encode(message, ipc::MessageKind::kOperation, {name_}));
+  return session_.connection().send(ipc::encode(message, ipc::MessageKind::kOperation, {name_, call.terms}));
 }
 
 StagedCollective::~StagedCollective() {
@@ -91,6 +92,12 @@ StagedCollective::~StagedCollective() {
 
 Result<bool> StagedCollective::poll() {
   auto done = session_.requests().finished(number_);
+  if (!done) return tl::unexpected(done.error().in("operation '" + name_ + "'"));
+  return done;
+}
+
+Result<bool> StagedCollective::wait_until(TimeUs deadline_us) {
+  auto done = session_.requests().wait_for(number_, deadline_us);
   if (!done) return tl::unexpected(done.error().in("operation '" + name_ + "'"));
   return done;
 }

@@ -29,6 +29,7 @@ struct CollectiveCall {
   std::uint32_t dtype = 0;
   std::uint32_t reduce_op = 0;
   std::int64_t root = 0;
+  std::string terms;  // words that must be the same on all ranks
 };
 
 class StagedCollective {
@@ -43,6 +44,8 @@ class StagedCollective {
   [[nodiscard]] std::uint64_t number() const { return number_; }  // in the session's RequestTable
   // True if the result is there. Never waits.
   Result<bool> poll();
+  // Waits until the result is there, or until `deadline_us` (MonotonicClock). True if it is there.
+  Result<bool> wait_until(TimeUs deadline_us);
   // Waits for the result, and copies it to `output` unless that is nullptr. The error of the collective if it failed.
   Result<void> finish(void* output);
 

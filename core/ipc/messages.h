@@ -36,10 +36,11 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 3;
+inline constexpr std::uint32_t kProtocolVersion = 4;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
 inline constexpr std::size_t kMaxJobNameBytes = 255;  // the name of a job or group, or the leader's address
+inline constexpr std::size_t kMaxTermsBytes = 512;    // what callers of a collective must agree on
 inline constexpr std::size_t kMaxTextBytes = 4096;
 
 enum class MessageKind : std::uint32_t {
@@ -134,7 +135,8 @@ struct StagingBuffer {  // for STAGING_BUFFER, STAGING_BUFFER_MADE, and FREE_STA
 
 enum class Collective : std::uint32_t { kAllReduce = 1, kBroadcast = 2, kAllGather = 3, kBarrier = 4 };
 
-struct Operation {  // followed by the name that matches it across ranks
+struct
+    Operation {  // followed by the name that matches it across ranks, and by its terms: words that must be equal on all ranks
   MessageHeader header;
   std::uint64_t operation = 0;  // the worker's handle, returned in OP_DONE
   Collective collective{};

@@ -8,19 +8,21 @@ namespace deft::daemon {
 namespace {
 
 std::string describe(const wire::CollectiveSpec& spec) {
-  static constexpr std::string_view kCollectives[] = {"?", "allreduce", "broadcast", "allgather", "barrier"};
+  static constexpr std::string_view kCollectives[] = {"?", "an allreduce", "a broadcast", "an allgather", "a barrier"};
   static constexpr std::string_view kOps[] = {"?", "sum", "min", "max"};
-  std::string text = std::string(kCollectives[static_cast<std::size_t>(spec.collective)]) + " of " +
-                     std::to_string(spec.count) + " " + std::string(model::to_string(spec.dtype));
+  std::string text(kCollectives[static_cast<std::size_t>(spec.collective)]);
+  if (spec.collective != ipc::Collective::kBarrier)
+    text += " of " + std::to_string(spec.count) + " " + std::string(model::to_string(spec.dtype));
   if (spec.collective == ipc::Collective::kAllReduce)
     text += " (" + std::string(kOps[static_cast<std::size_t>(spec.op)]) + ")";
   if (spec.collective == ipc::Collective::kBroadcast) text += " from rank " + std::to_string(spec.root);
+  if (!spec.terms.empty()) text += " (" + spec.terms + ")";
   return text + " on rank " + std::to_string(spec.rank);
 }
 
 bool alike(const wire::CollectiveSpec& a, const wire::CollectiveSpec& b) {
   const bool gathers = a.collective == ipc::Collective::kAllGather;
-  return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.root == b.root &&
+  return a.collective == b.collective && a.dtype == b.dtype && a.op == b.op && a.root == b.root && a.terms == b.terms &&
          (gathers ? a.capacity == b.capacity : a.count == b.count);
 }
 
@@ -35,7 +37,7 @@ std::optional<Error> CollectiveCoordinator::mismatch(const std::string& name, co
       total += spec.count;
       if (!alike(first, spec))
         return Error{ErrorKind::kMismatch,
-                     "'" + name + "' is an " + describe(first) + " and an " + describe(spec),
+                     "'" + name + "' is " + describe(first) + " and " + describe(spec),
                      "all ranks must ask for the same",
                      {}};
     }

@@ -9,10 +9,12 @@ bool CollectiveTable::CollectiveState::complete() const {
 }
 
 // Fields that the collective does not use stay zero: the codec refuses others.
-wire::CollectiveSpec CollectiveTable::spec_of(std::size_t worker, const ipc::Operation& call) const {
+wire::CollectiveSpec CollectiveTable::spec_of(std::size_t worker, const CollectiveRequest& request) const {
+  const ipc::Operation& call = request.call;
   wire::CollectiveSpec spec;
   spec.rank = members_.workers()[worker].rank;
   spec.collective = call.collective;
+  spec.terms = request.terms;
   if (call.collective == ipc::Collective::kBarrier) return spec;
   spec.dtype = static_cast<model::DType>(call.dtype);
   spec.op = static_cast<model::ReduceOp>(call.reduce_op);
@@ -37,7 +39,7 @@ Result<void> CollectiveTable::request(std::size_t worker, CollectiveRequest requ
   if (!collective.complete()) return {};
   wire::CollectiveReady ready{name, {}};
   for (std::size_t i = 0; i < collective.requests.size(); ++i)
-    ready.specs.push_back(spec_of(i, collective.requests[i]->call));
+    ready.specs.push_back(spec_of(i, *collective.requests[i]));
   leader_.send(std::move(ready));
   return {};
 }
@@ -182,9 +184,9 @@ std::optional<wire::NodeFacts::AskedCollective> CollectiveTable::facts(const std
   const CollectiveState& collective = it->second;
   wire::NodeFacts::AskedCollective facts;
   facts.started = collective.started;
-  if (collective.requests.front()) facts.first = spec_of(0, collective.requests.front()->call);
+  if (collective.requests.front()) facts.first = spec_of(0, *collective.requests.front());
   for (const auto& request : collective.requests)
-    if (request) facts.counts.push_back(spec_of(facts.counts.size(), request->call).count);
+    if (request) facts.counts.push_back(spec_of(facts.counts.size(), *request).count);
   return facts;
 }
 

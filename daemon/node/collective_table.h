@@ -64,7 +64,7 @@ class CollectiveTable final : public LaunchSource {
     TimeUs since_us = 0;
     [[nodiscard]] bool complete() const;
   };
-  [[nodiscard]] wire::CollectiveSpec spec_of(std::size_t worker, const ipc::Operation& call) const;
+  [[nodiscard]] wire::CollectiveSpec spec_of(std::size_t worker, const CollectiveRequest& request) const;
 
   const Membership& members_;
   LeaderPort& leader_;

@@ -46,6 +46,7 @@ struct CollectiveRequest {  // a collective on a worker's own memory
   std::string name;         // the same on all ranks
   ipc::Operation call;
   std::shared_ptr<shm::Segment> staging_buffer;  // null for a barrier
+  std::string terms = {};                        // must be the same on all ranks; words for the user
 };
 
 struct WorkerLink {  // a link that the worker runs itself

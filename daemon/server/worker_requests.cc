@@ -13,10 +13,11 @@ namespace {
 constexpr std::uint32_t kMaxGroups = 1024;
 constexpr std::size_t kMaxStoreItems = 65536;  // that a worker may set and ask for, each up to a message
 
-Result<void> check_operation(const ipc::Operation& call, const std::string& name) {
+Result<void> check_operation(const ipc::Operation& call, const std::string& name, const std::string& terms) {
   if (call.collective < ipc::Collective::kAllReduce || call.collective > ipc::Collective::kBarrier)
     return fail(ErrorKind::kViolation, "an unknown collective");
-  return check_name(name, ipc::kMaxNameBytes, "the collective's name");
+  if (auto ok = check_name(name, ipc::kMaxNameBytes, "the collective's name"); !ok) return ok;
+  return check_text(terms, ipc::kMaxTermsBytes, "the text of the collective's terms");
 }
 
 // The buffer must hold all elements, at a place that fits their size.
@@ -117,11 +118,11 @@ Result<void> WorkerRequests::on_free_staging_buffer(const ipc::Packet& packet) {
 }
 
 Result<void> WorkerRequests::on_operation(const ipc::Packet& packet) {
-  auto message = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 1);
+  auto message = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 2);
   if (!message) return tl::unexpected(message.error());
   const auto& call = message->fixed;
-  if (auto ok = check_operation(call, message->texts[0]); !ok) return ok;
-  CollectiveRequest request{message->texts[0], call, nullptr};
+  if (auto ok = check_operation(call, message->texts[0], message->texts[1]); !ok) return ok;
+  CollectiveRequest request{message->texts[0], call, nullptr, message->texts[1]};
   if (call.collective != ipc::Collective::kBarrier) {
     request.staging_buffer = memory_.find_buffer(call.staging_buffer);
     if (!request.staging_buffer) return fail(ErrorKind::kViolation, "a collective on an unknown staging buffer");

@@ -105,6 +105,7 @@ CollectiveSpec LeaderMessageReader::spec(const proto::CollectiveSpec& from, std:
   });
   to.collective = read_enum(from.collective(), ipc::Collective::kAllReduce, ipc::Collective::kBarrier,
                             {&at, "collective"}, checks_);
+  to.terms = checks_.text(from.terms(), {&at, "terms"}, ipc::kMaxTermsBytes);
   if (to.collective == ipc::Collective::kBarrier) {
     const bool nothing = from.dtype() == 0 && from.reduce_op() == 0 && from.root() == 0 && from.count() == 0;
     checks_.require(nothing && from.capacity() == 0, {&at, "collective"},

@@ -28,6 +28,7 @@ void write(const std::vector<LinkAddress>& from, google::protobuf::RepeatedPtrFi
 void write(const CollectiveSpec& from, proto::CollectiveSpec& to) {
   to.set_rank(from.rank);
   to.set_collective(static_cast<std::uint32_t>(from.collective));
+  to.set_terms(from.terms);
   if (from.collective == ipc::Collective::kBarrier) return;
   to.set_dtype(static_cast<std::uint32_t>(from.dtype));
   to.set_reduce_op(static_cast<std::uint32_t>(from.op));

@@ -84,7 +84,7 @@ struct Declare {
   model::ReduceOp op = model::ReduceOp::kSum;
 };
 
-// What one worker asked for. A barrier keeps the defaults behind `collective`.
+// What one worker asked for. A barrier keeps the defaults behind `collective`, but for its terms.
 struct CollectiveSpec {
   std::uint32_t rank = 0;
   ipc::Collective collective = ipc::Collective::kBarrier;
@@ -93,6 +93,7 @@ struct CollectiveSpec {
   std::uint32_t root = 0;      // not checked by decode(): a root that is no rank fails the collective and not the job
   std::uint64_t count = 0;     // elements; all-gather: of this rank's own block
   std::uint64_t capacity = 0;  // all-gather: elements of all blocks
+  std::string terms = {};      // words for the user, which must be the same on all ranks
 };
 
 struct CollectiveReady {

@@ -10,7 +10,7 @@
 The rest of the training script stays as it is. See docs/pytorch.md.
 """
 
-from deft import DeftError, __version__
+from deft import DeftError, HorovodInternalError, __version__
 from deft.capabilities import (
     ccl_built,
     cuda_built,
@@ -80,6 +80,7 @@ __all__ = [
     "DeftError",
     "DistributedOptimizer",
     "GradScaler",
+    "HorovodInternalError",
     "Max",
     "Min",
     "Product",

@@ -23,12 +23,15 @@ class Arena:
     def __init__(self, session, name, specs, slots=1, device=None):
         """`specs`: (name, dtype, shape, forward position) of each tensor, in production order. `device`: their GPU."""
         self.count = len(specs)
+        self.staging = self._handover = self._memory = None
+        self.group, self.views, self.ready = (), [[] for _ in range(slots)], None
+        if not specs:  # all gradients are sparse: nothing travels through the arena
+            return
         self.group = session.declare(
             name,
             [deft.Tensor(tensor, TO_DEFT[dtype], tuple(shape), position) for tensor, dtype, shape, position in specs],
             slots=slots,
         )
-        self.staging = self._handover = self._memory = None
         if device is not None and session.on_device():
             self._memory = device_arena(self.group, device)
             self._handover = Handover(self.group.ready, lambda: event_on(torch.cuda.current_stream(device)))
@@ -52,7 +55,8 @@ class Arena:
 
     def wait(self, generation):
         self.drain()
-        self.group.wait(0, self.count, generation)
+        if self.count:
+            self.group.wait(0, self.count, generation)
 
     def wait_for(self, runs, generation):
         """Waits for some tensors, given as runs of neighbours: (first, count)."""

@@ -1,4 +1,8 @@
-"""allreduce, allgather and broadcast that gradients flow through."""
+"""allreduce, allgather and broadcast that gradients flow through.
+
+As in Horovod, the gradient of allgather and of broadcast is the average over the ranks, although mathematics asks for
+the sum: so a loss that every rank computes from the same gathered values is not counted once for each rank.
+"""
 
 from deft.world import rank
 
@@ -42,8 +46,8 @@ class _AllGather(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         name = None if ctx.name is None else ctx.name + ".gradient"
-        total = allreduce_plain(gradient, name, Sum, 1.0, 1.0, Compression.none)
-        return total[ctx.first : ctx.first + ctx.rows].reshape(ctx.shape), None
+        average = allreduce_plain(gradient, name, Average, 1.0, 1.0, Compression.none)
+        return average[ctx.first : ctx.first + ctx.rows].reshape(ctx.shape), None
 
 
 class _Broadcast(torch.autograd.Function):
@@ -55,8 +59,8 @@ class _Broadcast(torch.autograd.Function):
     @staticmethod
     def backward(ctx, gradient):
         name = None if ctx.name is None else ctx.name + ".gradient"
-        total = allreduce_plain(gradient, name, Sum, 1.0, 1.0, Compression.none)
-        return total if rank() == ctx.root_rank else torch.zeros_like(total), None, None
+        average = allreduce_plain(gradient, name, Average, 1.0, 1.0, Compression.none)
+        return average if rank() == ctx.root_rank else torch.zeros_like(average), None, None
 
 
 def _differentiable(tensor):
@@ -77,14 +81,20 @@ def allreduce(
 
 
 def allgather(tensor, name=None):
-    """The tensors of all ranks, joined along the first dimension, in which they may differ in length."""
+    """The tensors of all ranks, joined along the first dimension, in which they may differ in length.
+
+    Its gradient is the average of the ranks' gradients, as in Horovod.
+    """
     if _differentiable(tensor):
         return _AllGather.apply(tensor, name)
     return allgather_async(tensor, name).wait()
 
 
 def broadcast(tensor, root_rank, name=None):
-    """`tensor` of rank `root_rank`, as a new tensor on every rank."""
+    """`tensor` of rank `root_rank`, as a new tensor on every rank.
+
+    Its gradient on the root is the average of the ranks' gradients, as in Horovod.
+    """
     if _differentiable(tensor):
         return _Broadcast.apply(tensor, root_rank, name)
     return broadcast_async(tensor, root_rank, name).wait()

@@ -12,7 +12,7 @@ import math
 
 import deft
 from deft.names import wire_name
-from deft.world import rank, session, size
+from deft.world import session, size
 
 import torch
 
@@ -52,8 +52,8 @@ class Handle:
 
     def wait(self):
         if self._finish is not None:
-            finish, self._finish, self._poll = self._finish, None, None
-            self._result = finish()
+            self._result = self._finish()  # if Ctrl-C ends the wait, wait() may be called again
+            self._finish = self._poll = None
         return self._result
 
 
@@ -90,6 +90,21 @@ def _scale(tensor, factor):
     return tensor.copy_((tensor.double() * factor).trunc_())
 
 
+def _factors(prescale, postscale):
+    return "" if prescale == postscale == 1 else f", factors {prescale:g} and {postscale:g}"
+
+
+def _without_elements(name, terms, tensor, output):
+    """A collective on no elements: the ranks only agree that it is one."""
+    operation = session().start_barrier(name, terms)
+
+    def finish():
+        operation.finish()
+        return tensor.detach().clone() if output is None else output
+
+    return Handle(operation.poll, finish)
+
+
 def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=Compression.none):
     """Begins; the handle's result is `output`, or a new tensor like `tensor` if that is None."""
     wire, context = compression.compress(tensor.detach())
@@ -103,10 +118,10 @@ def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=
     if prescale != 1:
         wire = _scale(wire.clone(), prescale)
     name = wire_name("allreduce", name)
+    terms = f"{op.name}, shape {list(wire.shape)}{_factors(prescale, postscale)}"
     if wire.numel() == 0:
-        result = tensor.detach().clone() if output is None else output
-        return Handle(lambda: True, lambda: result)
-    operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire)
+        return _without_elements(name, f"allreduce, {wire.dtype}, {terms}", tensor, output)
+    operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire, terms)
 
     def finish():
         reduced = torch.empty_like(wire)
@@ -192,11 +207,9 @@ class _Gather:
         self.tensor = in_memory(tensor if tensor.dim() else tensor.reshape(1))
         self.device = tensor.device
         self.name = wire_name("allgather", name)
-        row = math.prod(self.tensor.shape[1:])
-        self.mine = torch.tensor([len(self.tensor), row, self.tensor.element_size(), self.tensor.dim()])
-        self.sizes = session().allgather(
-            self.name + ".sizes", self.mine.data_ptr(), [self.mine.numel()] * size(), deft.INT64
-        )
+        self.mine = torch.tensor([len(self.tensor)])
+        terms = f"rows of {self.tensor.dtype}, shape {list(self.tensor.shape[1:])}"
+        self.sizes = session().allgather(self.name, self.mine.data_ptr(), [1] * size(), deft.INT64, terms)
         self.data = None
         self.rows = None
 
@@ -215,19 +228,12 @@ class _Gather:
         return result.to(self.device)
 
     def _begin_data(self):
-        table = torch.empty(size(), self.mine.numel(), dtype=torch.int64)
-        self.sizes.finish(table.data_ptr())
-        for other, given in enumerate(table.tolist()):
-            if given[1:] != self.mine.tolist()[1:]:
-                raise ValueError(
-                    f"{self.name}: rank {other} gives rows of {given[1]} elements of {given[2]} bytes in {given[3]} "
-                    f"dimensions, rank {rank()} gives rows of {self.mine[1]} elements of {self.mine[2]} bytes in "
-                    f"{self.mine[3]}; only the first dimension may differ"
-                )
-        self.rows = table[:, 0].tolist()
-        row_bytes = int(self.mine[1] * self.mine[2])
+        rows = torch.empty(size(), dtype=torch.int64)
+        self.sizes.finish(rows.data_ptr())
+        self.rows = rows.tolist()
+        row_bytes = math.prod(self.tensor.shape[1:]) * self.tensor.element_size()
         counts = [rows * row_bytes for rows in self.rows]
-        self.data = session().allgather(self.name, self.tensor.data_ptr(), counts, deft.UINT8)
+        self.data = session().allgather(self.name + ".data", self.tensor.data_ptr(), counts, deft.UINT8)
 
 
 def allgather_async(tensor, name=None):
@@ -240,13 +246,13 @@ def _start_broadcast(tensor, output, root_rank, name):
         raise ValueError(f"root_rank is {root_rank}; the job has ranks 0 to {size() - 1}")
     wire = in_memory(tensor)
     name = wire_name("broadcast", name)
+    terms = f"{wire.dtype}, shape {list(wire.shape)}"
     if wire.numel() == 0:
-        result = tensor.detach().clone() if output is None else output
-        return Handle(lambda: True, lambda: result)
+        return _without_elements(name, f"broadcast from rank {root_rank}, {terms}", tensor, output)
     dtype = TO_DEFT.get(wire.dtype)
     flat = wire if dtype is not None else as_bytes(wire)
     operation = session().broadcast(
-        name, flat.data_ptr(), flat.numel(), deft.UINT8 if dtype is None else dtype, root_rank
+        name, flat.data_ptr(), flat.numel(), deft.UINT8 if dtype is None else dtype, root_rank, terms
     )
 
     def finish():

@@ -74,6 +74,7 @@ def DistributedOptimizer(
     schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
     scaling = _scaling(op, gradient_predivide_factor)
     ownership = Ownership(optimizer, gradients)
+    optimizer._parameter_names = {gradient.param: gradient.name for gradient in gradients}  # Horovod's scripts read it
     optimizer.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "deft_base": base})
     optimizer._deft = _steps(optimizer, gradients, backward_passes_per_step, schedule, scaling, ownership, mode)
     depend(optimizer._deft)

@@ -3,6 +3,7 @@
 
 #include <array>
 #include <atomic>
+#include <string>
 #include <thread>
 
 #include "tests/client/scripted_daemon.h"
@@ -62,6 +63,73 @@ TEST(Collective, AllGatherOrdersByNodeInTheBufferAndByRankForTheCaller) {
   ASSERT_EQ(deft_allgather(session, "g", input, counts, DEFT_INT32, &operation, &error), DEFT_OK) << error.message;
   ASSERT_EQ(deft_finish(operation, output, &error), DEFT_OK) << error.message;
   EXPECT_EQ(std::vector<int>(output, output + 7), (std::vector<int>{0, 10, 11, 20, 21, 22, 30}));
+  deft_close(session);
+}
+
+TEST(Collective, StartCarriesTermsAndWaitsInSlices) {
+  std::atomic<bool> asked{false};
+  ScriptedDaemon daemon([&](Worker& worker) {
+    worker.welcome({0, 0});
+    const auto operation = worker.expect_operation();
+    EXPECT_EQ(operation.texts[0], "loss");
+    EXPECT_EQ(operation.texts[1], "shape [3, 1]");
+    EXPECT_EQ(operation.fixed.collective, ipc::Collective::kAllReduce);
+    while (!asked) std::this_thread::yield();
+    worker.operation_done(operation.fixed.operation);
+    const auto barrier = worker.expect_operation();
+    EXPECT_EQ(barrier.fixed.collective, ipc::Collective::kBarrier);
+    EXPECT_EQ(barrier.fixed.count, 0u);
+    worker.send_error(ErrorKind::kMismatch, "rank 1 reduces", barrier.fixed.operation);
+    worker.receive();
+  });
+  deft_session* session = daemon.open(nullptr, 0, 2);
+  const float input[] = {1, 2, 3};
+  float output[3] = {};
+  const size_t count = 3;
+  deft_collective call{DEFT_ALLREDUCE, DEFT_FLOAT32, DEFT_SUM, 0, "loss", "shape [3, 1]", input, &count};
+  deft_operation* operation = nullptr;
+  deft_error error{};
+  ASSERT_EQ(deft_start(session, &call, &operation, &error), DEFT_OK) << error.message;
+  EXPECT_EQ(deft_poll_for(operation, 1000, &error), 0) << "nobody has answered yet";
+  asked = true;
+  EXPECT_EQ(deft_poll_for(operation, 60'000'000, &error), 1) << error.message;
+  ASSERT_EQ(deft_finish(operation, output, &error), DEFT_OK) << error.message;
+  EXPECT_EQ(output[2], 3);
+
+  call = {DEFT_BARRIER, 0, 0, 0, "all", nullptr, nullptr, nullptr};
+  ASSERT_EQ(deft_start(session, &call, &operation, &error), DEFT_OK) << error.message;
+  EXPECT_EQ(deft_poll_for(operation, 60'000'000, &error), -DEFT_EMISMATCH);
+  EXPECT_EQ(deft_finish(operation, nullptr, &error), DEFT_EMISMATCH);
+  deft_close(session);
+}
+
+TEST(Collective, StartRefusesWrongArguments) {
+  ScriptedDaemon daemon([](Worker& worker) {
+    worker.welcome({0, 0});
+    worker.receive();
+  });
+  deft_session* session = daemon.open(nullptr, 0, 2);
+  const float input = 1;
+  const size_t count = 1;
+  const std::string long_terms(513, 'x');
+  const deft_collective right{DEFT_ALLREDUCE, DEFT_FLOAT32, DEFT_SUM, 0, "loss", nullptr, &input, &count};
+  const auto kind_of = [&](auto change) {
+    deft_collective call = right;
+    change(call);
+    deft_operation* operation = nullptr;
+    deft_error error{};
+    return deft_start(session, &call, &operation, &error);
+  };
+  EXPECT_EQ(kind_of([](auto& call) { call.collective = 5; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.dtype = 99; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.reduce_op = 9; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.name = nullptr; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.input = nullptr; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.counts = nullptr; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call.terms = "a\nb"; }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([&](auto& call) { call.terms = long_terms.c_str(); }), DEFT_EINVALID);
+  EXPECT_EQ(kind_of([](auto& call) { call = {DEFT_BROADCAST, 1, 0, 2, "x", nullptr, call.input, call.counts}; }),
+            DEFT_EINVALID);
   deft_close(session);
 }
 

@@ -81,7 +81,7 @@ void Worker::grant_staging_buffer() {
 ipc::Decoded<ipc::Operation> Worker::expect_operation() {
   if (!buffer_) grant_staging_buffer();
   const auto packet = receive();
-  auto operation = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 1);
+  auto operation = ipc::decode<ipc::Operation>(packet.bytes, ipc::MessageKind::kOperation, 2);
   EXPECT_TRUE(operation) << operation.error().message();
   return operation ? *operation : ipc::Decoded<ipc::Operation>{};
 }

@@ -39,6 +39,32 @@ TEST(CollectiveCoordinator, NamesBothSidesOfAMismatch) {
             "'loss' is an allreduce of 6 float32 (sum) on rank 0 and an allreduce of 5 float32 (sum) on rank 1");
 }
 
+TEST(CollectiveCoordinator, EqualCountsWithOtherTermsAreAMismatch) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  auto flat = ask(0, 6);
+  flat.specs[0].terms = "shape [6]";
+  auto table = ask(1, 6);
+  table.specs[0].terms = "shape [2, 3]";
+  collectives.ask(0, flat, 0);
+  const auto ready = collectives.ask(1, table, 0);
+  ASSERT_TRUE(ready && ready->mismatch);
+  EXPECT_EQ(ready->mismatch->what,
+            "'loss' is an allreduce of 6 float32 (sum) (shape [6]) on rank 0 and an allreduce of 6 float32 (sum) "
+            "(shape [2, 3]) on rank 1");
+  table.specs[0].terms = "shape [6]";
+  collectives.ask(0, flat, 0);
+  EXPECT_FALSE(collectives.ask(1, table, 0)->mismatch) << "the job goes on";
+}
+
+TEST(CollectiveCoordinator, ABarrierIsNoReduction) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  auto barrier = ask(1, 0, ipc::Collective::kBarrier);
+  barrier.specs[0].terms = "shape [0]";
+  collectives.ask(0, ask(0, 6), 0);
+  EXPECT_EQ(collectives.ask(1, barrier, 0)->mismatch->what,
+            "'loss' is an allreduce of 6 float32 (sum) on rank 0 and a barrier (shape [0]) on rank 1");
+}
+
 TEST(CollectiveCoordinator, BlocksOfAnAllGatherMustAddUp) {
   constexpr auto kGather = ipc::Collective::kAllGather;
   CollectiveCoordinator collectives(2, 2, kTiming);

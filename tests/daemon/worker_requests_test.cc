@@ -121,13 +121,18 @@ TEST_F(WorkerRequestsTest, NamesOfGroupsTensorsAndCollectivesAreChecked) {
   ASSERT_TRUE(declare(0, 1));
   EXPECT_EQ(tensor(0, 0, "a\nb").error().what, "a tensor's name holds control characters");
   ASSERT_TRUE(buffer(1, 4096));
-  EXPECT_EQ(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {""}).error().what, "the collective's name is empty");
+  EXPECT_EQ(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {"", ""}).error().what,
+            "the collective's name is empty");
+  EXPECT_EQ(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {"x", "a\nb"}).error().what,
+            "the text of the collective's terms holds control characters");
+  EXPECT_TRUE(is_violation(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {"x"}))) << "no terms";
 }
 
 TEST_F(WorkerRequestsTest, ACollectiveMustLieInItsBuffer) {
   ASSERT_TRUE(buffer(1, 4096));
-  EXPECT_TRUE(ask(all_reduce(0, 1024), ipc::MessageKind::kOperation, {"x"}));
+  EXPECT_TRUE(ask(all_reduce(0, 1024), ipc::MessageKind::kOperation, {"x", "shape [4, 256]"}));
   ASSERT_EQ(job_->requested.size(), 1u);
+  EXPECT_EQ(job_->requested[0].terms, "shape [4, 256]");
   EXPECT_EQ(job_->requested[0].staging_buffer, memory_.find_buffer(1));
   constexpr std::uint64_t kMost = std::numeric_limits<std::uint64_t>::max();
   for (const auto& [offset, count] : {std::pair<std::uint64_t, std::uint64_t>{0, 1025},
@@ -137,17 +142,17 @@ TEST_F(WorkerRequestsTest, ACollectiveMustLieInItsBuffer) {
                                       {kMost - 3, 1},
                                       {0, kMost},
                                       {0, (kMost >> 2) + 2}})
-    EXPECT_TRUE(is_violation(ask(all_reduce(offset, count), ipc::MessageKind::kOperation, {"x"})))
+    EXPECT_TRUE(is_violation(ask(all_reduce(offset, count), ipc::MessageKind::kOperation, {"x", ""})))
         << offset << " " << count;
   auto call = all_reduce(0, 1);
   call.staging_buffer = 2;
-  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"}))) << "no such buffer";
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x", ""}))) << "no such buffer";
   call = all_reduce(0, 1);
   call.dtype = 99;
-  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"})));
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x", ""})));
   call = all_reduce(0, 1);
   call.collective = static_cast<ipc::Collective>(5);
-  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x"})));
+  EXPECT_TRUE(is_violation(ask(call, ipc::MessageKind::kOperation, {"x", ""})));
   EXPECT_EQ(job_->requested.size(), 1u);
 }
 

@@ -32,7 +32,7 @@ void check_all(std::span<const std::byte> bytes) {
   check<StagingBuffer>(bytes, MessageKind::kStagingBuffer, 0);
   check<StagingBuffer>(bytes, MessageKind::kStagingBufferMade, 0);
   check<StagingBuffer>(bytes, MessageKind::kFreeStagingBuffer, 0);
-  check<Operation>(bytes, MessageKind::kOperation, 1);
+  check<Operation>(bytes, MessageKind::kOperation, 2);
   check<ErrorMessage>(bytes, MessageKind::kError, 3);
   check<Text>(bytes, MessageKind::kText, 1);
   check<Statistics>(bytes, MessageKind::kStatistics, 0);

@@ -156,7 +156,8 @@ void HostileWorker::ask_for_operation() {
   call.dtype = data_.take<std::uint8_t>() % 10;
   call.reduce_op = data_.take<std::uint8_t>() % 5;
   call.root = wild ? data_.take<std::uint32_t>() : 0;
-  send_message(call, ipc::MessageKind::kOperation);
+  const auto packet = ipc::encode(call, ipc::MessageKind::kOperation, {"tensor", "terms"});
+  send(packet.data(), packet.size());
 }
 
 void HostileWorker::report() {

@@ -263,3 +263,84 @@ def train_words(sparse_as_dense):
 @pytest.mark.parametrize("sparse_as_dense", [True, False])
 def test_sparse_gradients(start, policy, sparse_as_dense):
     assert all(start(2, policy=policy).run(train_words, sparse_as_dense))
+
+
+class OnlyWords(nn.Module):
+    """All parameters have sparse gradients."""
+
+    def __init__(self, sparse):
+        super().__init__()
+        self.embedding = nn.Embedding(50, CLASSES, sparse=sparse)
+
+    def forward(self, words):
+        return self.embedding(words).mean(1)
+
+
+def train_only_words(named):
+    model, alone = make(OnlyWords, sparse=True), make(OnlyWords, sparse=False)
+    names = model.named_parameters() if named else None
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), names)
+    alone_optimizer = torch.optim.SGD(alone.parameters(), lr=0.5)
+    for _, y in batches(STEPS):
+        words = torch.arange(8 * 4).reshape(8, 4) * int(y.sum()) % 50
+        for net, opt, (a, b) in ((alone, alone_optimizer, (words, y)), (model, optimizer, own_share(words, y))):
+            opt.zero_grad()
+            functional.cross_entropy(net(a), b).backward()
+            opt.step()
+    return check(model, optimizer, parameters(alone))
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_a_model_whose_gradients_are_all_sparse(start, policy):
+    assert all(start(2, policy=policy).run(train_only_words, policy == "fifo"))
+
+
+# ---- names and state that some parameters do not have
+
+
+def names_without_named_parameters():
+    model = make()
+    plain = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5))
+    assert list(plain._parameter_names) == list(model.parameters())
+    assert len(set(plain._parameter_names.values())) == len(list(model.parameters()))
+    model = make()
+    named = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.5), model.named_parameters())
+    assert {name: param for param, name in named._parameter_names.items()} == dict(model.named_parameters())
+    return True
+
+
+def state_of_a_parameter_without_a_gradient(kind, frozen):
+    """Only rank 0 has trained; one parameter has no gradient there, so it has no state."""
+    model = make()
+    used, unused = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(2), requires_grad=not frozen)
+    optimizer = kind([used, unused, *model.parameters()])
+    if hvd.rank() == 0:
+        (used * torch.arange(3.0)).sum().backward()
+        optimizer.step()
+    hvd.broadcast_optimizer_state(optimizer, 0)
+    state = optimizer.state_dict()["state"]
+    assert list(state) == [0], "state of parameters that were never updated"
+    found = hvd.allgather_object({name: torch.as_tensor(value).tolist() for name, value in state[0].items()})
+    assert found[0] == found[1] and found[0]
+    optimizer.zero_grad()
+    optimizer = hvd.DistributedOptimizer(optimizer)
+    (used.sum() + sum(p.sum() for p in model.parameters())).backward()
+    optimizer.step()
+    optimizer.flush()
+    last = hvd.allgather_object([p.tolist() for p in model.parameters()])
+    assert last[0] == last[1], "equal from here on"
+    return True
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_names_and_state_that_some_parameters_do_not_have(start, policy):
+    cluster = start(2, policy=policy)
+    assert all(cluster.run(names_without_named_parameters))
+    for kind in (Momentum, torch.optim.Adam):
+        for frozen in (False, True):
+            assert all(cluster.run(state_of_a_parameter_without_a_gradient, kind, frozen))
+
+
+class Momentum(torch.optim.SGD):
+    def __init__(self, params):
+        super().__init__(params, lr=0.5, momentum=0.9)

@@ -34,6 +34,7 @@ from deft.session import (
     open,
 )
 
+HorovodInternalError = DeftError  # the name that scripts of Horovod catch
 __version__ = version()
 
 __all__ = [
@@ -52,6 +53,7 @@ __all__ = [
     "UINT8",
     "DeftError",
     "Group",
+    "HorovodInternalError",
     "Operation",
     "PolicyTraits",
     "Session",

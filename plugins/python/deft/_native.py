@@ -20,7 +20,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 6  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 7  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -50,6 +50,15 @@ class Statistics(ctypes.Structure):
         ("loss", c_double),
         ("target", c_double),
         ("merged_as_sums", c_int),
+    ]
+
+
+class Collective(ctypes.Structure):
+    _fields_ = [(name, c_int) for name in ("collective", "dtype", "reduce_op", "root")] + [
+        ("name", c_char_p),
+        ("terms", c_char_p),
+        ("input", c_void_p),
+        ("counts", POINTER(c_size_t)),
     ]
 
 
@@ -88,27 +97,17 @@ _FUNCTIONS = {
     "deft_ready": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, c_uint, _E]),
     "deft_wait": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
     "deft_test": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _E]),
+    "deft_test_for": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, c_uint64, _E]),
     "deft_generations_of_step": (None, [c_void_p, c_uint64, POINTER(Generation)]),
     "deft_generations_at": (None, [c_void_p, POINTER(c_uint64), POINTER(Generation)]),
     "deft_flush": (c_int, [c_void_p, c_uint64, _E]),
     "deft_report_statistics": (c_int, [c_void_p, POINTER(Statistics), _E]),
     "deft_stage": (c_int, [c_void_p, c_int, c_uint64, _E]),
-    "deft_allreduce": (
-        c_int,
-        [c_void_p, c_char_p, c_void_p, c_size_t, c_int, c_int, POINTER(c_void_p), _E],
-    ),
-    "deft_broadcast": (
-        c_int,
-        [c_void_p, c_char_p, c_void_p, c_size_t, c_int, c_int, POINTER(c_void_p), _E],
-    ),
-    "deft_allgather": (
-        c_int,
-        [c_void_p, c_char_p, c_void_p, POINTER(c_size_t), c_int, POINTER(c_void_p), _E],
-    ),
-    "deft_barrier": (c_int, [c_void_p, c_char_p, _E]),
+    "deft_start": (c_int, [c_void_p, POINTER(Collective), POINTER(c_void_p), _E]),
     "deft_when_reduced": (c_int, [c_void_p, c_size_t, c_size_t, c_uint64, _CALLBACK, c_void_p, _E]),
     "deft_when_done": (c_int, [c_void_p, _CALLBACK, c_void_p, _E]),
     "deft_poll": (c_int, [c_void_p, _E]),
+    "deft_poll_for": (c_int, [c_void_p, c_uint64, _E]),
     "deft_finish": (c_int, [c_void_p, c_void_p, _E]),
 }
 
@@ -187,6 +186,17 @@ class _Callbacks:
 
 
 call_back = _Callbacks().call
+
+_SLICE_US = 200_000
+
+
+def wait(function, *arguments) -> None:
+    """Calls a function whose last parameters are a timeout and the error, until it gives 1; raises what it reports.
+
+    It waits in slices: between them Python runs signal handlers, so Ctrl-C ends a wait.
+    """
+    while call(function, *arguments, _SLICE_US) == 0:
+        pass
 
 
 def version() -> str:

@@ -2,6 +2,7 @@
 
 import atexit
 import ctypes
+import hashlib
 import sys
 import weakref
 from collections.abc import Callable, Iterable, Sequence
@@ -9,12 +10,14 @@ from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
 from typing import NamedTuple, Self
 
 from deft import _native
-from deft._native import DeftError, call, call_back, lib
+from deft._native import DeftError, call, call_back, lib, wait
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
 SUM, MIN, MAX = 1, 2, 3
 FORWARD, BACKWARD = 1, 2
 
+_ALLREDUCE, _BROADCAST, _ALLGATHER, _BARRIER = 1, 2, 3, 4
+_MOST_TERMS = 512  # bytes
 _EINVALID = 1
 
 
@@ -115,7 +118,7 @@ class Group:
 
     def wait(self, first: int, count: int, step: int) -> None:
         """Waits until the arena holds these tensors of `step`, reduced over all workers."""
-        call(lib.deft_wait, self._open(), first, count, step)
+        wait(lib.deft_test_for, self._open(), first, count, step)
 
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self._open(), first, count, step) == 1
@@ -150,28 +153,69 @@ class Group:
 class Operation:
     """A collective under way. finish() ends it, once."""
 
-    def __init__(self, session: "Session", handle: c_void_p):
+    def __init__(self, session: "Session", handle: c_void_p, name: str):
         self._session = session
         self._handle = handle
+        self._name = name
 
     def _open(self) -> c_void_p:
         self._session._open()
         if self._handle is None:
-            raise _native.DeftError(_EINVALID, "the operation was finished before")
+            raise DeftError(_EINVALID, "the operation was finished before")
         return self._handle
 
     def poll(self) -> bool:
-        return call(lib.deft_poll, self._open()) == 1
+        ended = call(lib.deft_poll, self._open()) == 1
+        if ended:
+            self._session._names.forget(self._name, self)
+        return ended
 
     def when_done(self, callback: Callback) -> None:
         """Has `callback` called when finish() would return; finish() is still to be called, also by the callback."""
         call_back(lib.deft_when_done, self._open(), callback=callback)
 
     def finish(self, address: int | None = None) -> None:
-        """Waits and writes the result to `address` (None: drop it)."""
+        """Waits and writes the result to `address` (None: drop it). If a signal's handler raises, finish() may be
+        called again."""
         handle = self._open()
+        try:
+            wait(lib.deft_poll_for, handle)
+        except DeftError:
+            pass  # deft_finish reports it, too
         self._handle = None
+        self._session._names.forget(self._name, self)
         call(lib.deft_finish, handle, address)
+
+
+class _NamesInFlight:
+    """The names of collectives for whose end nobody has waited yet.
+
+    What counts is that this process has seen the end, and not whether it has come: so all ranks decide alike.
+    """
+
+    def __init__(self):
+        self._running: dict[str, tuple[weakref.ref, c_void_p]] = {}
+
+    def check(self, name: str) -> None:
+        """DeftError if a collective of this name is under way."""
+        if name not in self._running:
+            return
+        operation, handle = self._running[name]
+        if operation() is None and call(lib.deft_poll, handle) == 1:  # nobody can wait for it any more
+            call(lib.deft_finish, handle, None)
+            return
+        raise DeftError(
+            _EINVALID,
+            f"operation '{name}': a collective of this name is under way; wait for it first, or give the new one "
+            "another name",
+        )
+
+    def add(self, name: str, operation: Operation) -> None:
+        self._running[name] = weakref.ref(operation), operation._handle
+
+    def forget(self, name: str, operation: Operation) -> None:
+        if name in self._running and self._running[name][0]() is operation:
+            del self._running[name]
 
 
 class Session:
@@ -180,6 +224,7 @@ class Session:
     def __init__(self, handle: c_void_p):
         self._handle = handle
         self._kept: list[object] = []  # device memory that links work on
+        self._names = _NamesInFlight()
         world = lib.deft_get_world(handle)
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size
@@ -193,7 +238,7 @@ class Session:
 
     def _open(self) -> c_void_p:
         if self._handle is None:
-            raise _native.DeftError(_EINVALID, "the session was closed")
+            raise DeftError(_EINVALID, "the session was closed")
         return self._handle
 
     def close(self) -> None:
@@ -230,25 +275,56 @@ class Session:
         """A stage (FORWARD or BACKWARD) of `step` begins."""
         call(lib.deft_stage, self._open(), stage, step)
 
-    def allreduce(self, name: str, address: int, count: int, dtype: int, op: int = SUM) -> Operation:
-        return self._start(lib.deft_allreduce, name, address, count, dtype, op)
+    # `terms`: words about what else must be the same on all ranks ("shape [2, 3]"); a difference is an error that
+    # quotes them, of this collective alone and on all ranks.
 
-    def broadcast(self, name: str, address: int, count: int, dtype: int, root: int = 0) -> Operation:
-        return self._start(lib.deft_broadcast, name, address, count, dtype, root)
+    def allreduce(self, name: str, address: int, count: int, dtype: int, op: int = SUM, terms: str = "") -> Operation:
+        return self._start(_ALLREDUCE, name, address, [count], dtype, op=op, terms=terms)
 
-    def allgather(self, name: str, address: int, counts: Sequence[int], dtype: int) -> Operation:
+    def broadcast(self, name: str, address: int, count: int, dtype: int, root: int = 0, terms: str = "") -> Operation:
+        return self._start(_BROADCAST, name, address, [count], dtype, root=root, terms=terms)
+
+    def allgather(self, name: str, address: int, counts: Sequence[int], dtype: int, terms: str = "") -> Operation:
         """Each rank gives counts[rank] elements; the result holds all of them in the order of ranks."""
         if len(counts) != self.size:
             raise ValueError(f"allgather '{name}' needs {self.size} counts, one a rank, not {len(counts)}")
-        return self._start(lib.deft_allgather, name, address, (c_size_t * len(counts))(*counts), dtype)
+        return self._start(_ALLGATHER, name, address, counts, dtype, terms=terms)
 
     def barrier(self, name: str = "barrier") -> None:
-        call(lib.deft_barrier, self._open(), name.encode())
+        self.start_barrier(name).finish()
 
-    def _start(self, function, name: str, *arguments) -> Operation:
+    def start_barrier(self, name: str, terms: str = "") -> Operation:
+        """Ends when all ranks have called it."""
+        return self._start(_BARRIER, name, None, (), UINT8, terms=terms)
+
+    def _start(
+        self,
+        collective: int,
+        name: str,
+        address: int | None,
+        counts: Sequence[int],
+        dtype: int,
+        *,
+        op: int = SUM,
+        root: int = 0,
+        terms: str,
+    ) -> Operation:
+        self._names.check(name)
+        sizes = (c_size_t * len(counts))(*counts) if counts else None
+        spec = _native.Collective(collective, dtype, op, root, name.encode(), _short(terms), address, sizes)
         handle = c_void_p()
-        call(function, self._open(), name.encode(), *arguments, byref(handle))
-        return Operation(self, handle)
+        call(lib.deft_start, self._open(), byref(spec), byref(handle))
+        operation = Operation(self, handle, name)
+        self._names.add(name, operation)
+        return operation
+
+
+def _short(terms: str) -> bytes:
+    """`terms` in at most 512 bytes: of longer ones the beginning, and a hash of all."""
+    text = terms.encode()
+    if len(text) <= _MOST_TERMS:
+        return text
+    return text[:400].decode(errors="ignore").encode() + b"... " + hashlib.sha256(text).hexdigest().encode()
 
 
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()

@@ -1,0 +1,181 @@
+"""What ranks may do wrong in a collective: an error of that collective, the same on all ranks, and the job goes on.
+
+A wait for a collective or a gradient can be interrupted.
+"""
+
+import contextlib
+import signal
+import time
+from pathlib import Path
+
+import deft.torch as hvd
+import pytest
+import torch
+from launching import WorkerFailed
+
+
+def unlike(a, b):
+    """`a` on rank 0, `b` elsewhere."""
+    return a if hvd.rank() == 0 else b
+
+
+MISTAKES = {
+    "count": lambda: hvd.allreduce(torch.zeros(unlike(3, 4)), name="x"),
+    "shape": lambda: hvd.allreduce(torch.zeros(unlike((6,), (2, 3))), name="x"),
+    "dtype": lambda: hvd.allreduce(torch.zeros(3, dtype=unlike(torch.float32, torch.float64)), name="x"),
+    "op": lambda: hvd.allreduce(torch.zeros(3), name="x", op=unlike(hvd.Average, hvd.Sum)),
+    "max": lambda: hvd.allreduce(torch.zeros(3), name="x", op=unlike(hvd.Sum, hvd.Max)),
+    "factor": lambda: hvd.allreduce(torch.zeros(3), name="x", op=hvd.Sum, prescale_factor=unlike(1.0, 2.0)),
+    "nothing": lambda: hvd.allreduce(torch.zeros(unlike(0, 3)), name="x"),
+    "root": lambda: hvd.broadcast(torch.zeros(3), unlike(0, 1), name="x"),
+    "broadcast": lambda: hvd.broadcast(torch.zeros(unlike((6,), (3, 2))), 0, name="x"),
+    "bool": lambda: hvd.broadcast(torch.zeros(8, dtype=unlike(torch.bool, torch.uint8)), 0, name="x"),
+    "rows": lambda: hvd.allgather(torch.zeros(2, unlike(3, 4)), name="x"),
+    "scalars": lambda: hvd.allgather(torch.zeros(2, dtype=unlike(torch.float32, torch.int32)), name="x"),
+}
+SUMS = "operation 'allreduce.x': 'allreduce.x' is an allreduce of "
+TEXTS = {
+    "count": SUMS + "3 float32 (sum) (Average, shape [3], factors 1 and 0.5) on rank 0 and an allreduce of 4 float32 ",
+    "shape": SUMS + "6 float32 (sum) (Average, shape [6], factors 1 and 0.5) on rank 0 and an allreduce of 6 float32 "
+    "(sum) (Average, shape [2, 3], factors 1 and 0.5) on rank 1 (all ranks must ask for the same)",
+    "dtype": "3 float64 (sum) (Average, shape [3], factors 1 and 0.5) on rank 1",
+    "op": "3 float32 (sum) (Sum, shape [3]) on rank 1",
+    "max": "3 float32 (max) (Max, shape [3]) on rank 1",
+    "factor": "(Sum, shape [3], factors 2 and 1) on rank 1",
+    "nothing": "'allreduce.x' is a barrier (allreduce, torch.float32, Average, shape [0], factors 1 and 0.5) on rank 0",
+    "root": "a broadcast of 3 float32 from rank 0 (torch.float32, shape [3]) on rank 0 and a broadcast of 3 float32 "
+    "from rank 1 (torch.float32, shape [3]) on rank 1",
+    "broadcast": "(torch.float32, shape [3, 2]) on rank 1",
+    "bool": "(torch.bool, shape [8]) on rank 0",
+    "rows": "(rows of torch.float32, shape [4]) on rank 1",
+    "scalars": "(rows of torch.int32, shape []) on rank 1",
+}
+
+
+def make_mistakes():
+    texts = {}
+    for name, mistake in MISTAKES.items():
+        with pytest.raises(hvd.HorovodInternalError) as error:
+            mistake()
+        texts[name] = str(error.value)
+        assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 3, "the job goes on"
+    return texts
+
+
+@pytest.mark.parametrize(("workers", "nodes"), [(2, 1), (2, 2)])
+def test_a_mismatch_is_the_same_error_on_all_ranks_and_the_job_goes_on(start, workers, nodes):
+    first, second = start(nodes, timeout="3s").run(make_mistakes, workers=workers)
+    assert first == second
+    for name, text in TEXTS.items():
+        assert text in first[name]
+
+
+def use_a_name_twice():
+    texts = []
+    waiting = hvd.allreduce_async(torch.ones(2), name="x", op=hvd.Sum)
+    for start_again in (hvd.allreduce_async, hvd.allreduce_async_):
+        with pytest.raises(hvd.HorovodInternalError) as error:
+            start_again(torch.ones(2), name="x", op=hvd.Sum)
+        texts.append(str(error.value))
+    assert hvd.synchronize(waiting).tolist() == [hvd.size()] * 2
+    polled = hvd.allreduce_async(torch.ones(2), name="x", op=hvd.Sum)
+    while not hvd.poll(polled):
+        pass
+    hvd.allreduce(torch.ones(2), name="x")
+    assert hvd.synchronize(polled).tolist() == [hvd.size()] * 2
+    hvd.allreduce_async(torch.ones(2), name="y")  # nobody waits for it
+    hvd.barrier()
+    time.sleep(0.1)
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        with contextlib.suppress(hvd.HorovodInternalError):
+            hvd.allreduce(torch.ones(2), name="y")
+            return texts
+    raise AssertionError("a collective that has ended, and whose handle is gone, still holds its name")
+
+
+def test_a_name_that_is_under_way_is_the_same_error_on_all_ranks(start):
+    first, second = start(2, timeout="3s").run(use_a_name_twice)
+    assert (
+        first
+        == second
+        == [
+            "operation 'allreduce.x': a collective of this name is under way; wait for it first, or "
+            "give the new one another name"
+        ]
+        * 2
+    )
+
+
+def broadcast_unlike_models():
+    hvd.broadcast_parameters(torch.nn.Linear(3 + hvd.rank(), 2).state_dict())
+
+
+def test_unlike_models_are_an_error_that_names_both(start):
+    with pytest.raises(WorkerFailed) as failed:
+        start(2, timeout="3s").run(broadcast_unlike_models)
+    assert any(
+        "rank 1 has weight float32 [2, 4] where rank 0 has weight float32 [2, 3]" in str(text)
+        for text in failed.value.errors
+    )
+
+
+def await_file(path):
+    """True if the file has come within 20 seconds, which is long before the job gives up."""
+    deadline = time.monotonic() + 20
+    while not Path(path).exists():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(0.01)
+    return True
+
+
+def train(path):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([parameter], lr=1.0))
+    if hvd.rank() == 1:
+        assert await_file(path)
+    parameter.sum().backward()
+    optimizer.step()
+    return parameter.tolist()
+
+
+WAITS = {
+    "barrier": lambda path: (hvd.rank() and await_file(path), hvd.barrier()),
+    "allreduce": lambda path: (hvd.rank() and await_file(path), hvd.allreduce(torch.ones(2)))[1],
+    "gather": lambda path: (hvd.rank() and await_file(path), hvd.allgather(torch.ones(2)))[1],
+    "gradient": train,
+}
+
+
+def wait_with_a_signal(path):
+    """Rank 1 takes part only when rank 0's signal handler has run while it waits."""
+    for name, wait in WAITS.items():
+        mark = f"{path}.{name}"
+        if hvd.rank() == 0:
+            signal.signal(signal.SIGALRM, lambda *_, mark=mark: Path(mark).touch())
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
+        wait(mark)
+        assert Path(mark).exists()
+        hvd.barrier()
+    return True
+
+
+def interrupt_a_wait(path):
+    handle = hvd.allreduce_async(torch.ones(2), name="late", op=hvd.Sum) if hvd.rank() == 0 else None
+    if hvd.rank() == 0:
+        signal.signal(signal.SIGALRM, signal.default_int_handler)  # as Ctrl-C
+        signal.setitimer(signal.ITIMER_REAL, 0.2)
+        with pytest.raises(KeyboardInterrupt):
+            hvd.synchronize(handle)
+        Path(path).touch()
+    else:
+        assert await_file(path)
+        handle = hvd.allreduce_async(torch.ones(2), name="late", op=hvd.Sum)
+    return hvd.synchronize(handle).tolist()
+
+
+def test_signals_are_handled_while_a_collective_waits(start, tmp_path):
+    cluster = start(2, timeout="60s")
+    assert all(cluster.run(wait_with_a_signal, str(tmp_path / "mark")))
+    assert cluster.run(interrupt_a_wait, str(tmp_path / "interrupted")) == [[2, 2], [2, 2]]
