@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from .collectives import Average
-from .dtypes import TO_DEFT
+from .dtypes import HALVES, TO_DEFT
 
 
 class DeftWork(dist.Work):
@@ -71,12 +71,15 @@ class DeftWork(dist.Work):
 def reduce_at_once(work, name, tensor, op):
     """Reduces a contiguous tensor in place, without waiting; `work` ends when the result is there."""
     memory = tensor.detach()
+    halves = op is Average and memory.dtype in HALVES  # their sum may be too large
+    if halves:
+        memory.div_(world.size())
     operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire)
 
     def done(error):
         try:
             operation.finish(memory.data_ptr())
-            if op is Average:
+            if op is Average and not halves:
                 memory.div_(world.size())
         except DeftError as failure:
             error = failure

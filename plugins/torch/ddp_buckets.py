@@ -17,6 +17,7 @@ import torch
 
 from .arena import Arena
 
+_current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 _CHANGES = 3  # sequences that begin with the same bucket: after so many, such passes are no longer scheduled
@@ -65,7 +66,7 @@ class BucketSequences:
 
     def __init__(self):
         self._seen = []  # of this pass
-        self._end_is_queued = False
+        self._task = None  # autograd's number of the backward that will call _end_pass()
         self._followed = None  # the group that this pass follows
         self._shapes = ()  # of that group
         self._known = {}  # by the first bucket: what a pass had, and its group if it is declared
@@ -76,12 +77,14 @@ class BucketSequences:
 
         Declaring is collective.
         """
-        shape = (tensor.numel(), tensor.dtype)
+        shape, task = (tensor.numel(), tensor.dtype), _current_task()
+        if task >= 0 and self._task not in (None, task):
+            self._end_pass()  # the earlier backward ended by an error
         if not self._seen:
             self._begin_pass(shape)
-        if not self._end_is_queued and in_backward():
+        if self._task is None and task >= 0:
             _queue_callback(self._end_pass)  # before DDP's own callback, which waits for the buckets
-            self._end_is_queued = True
+            self._task = task
         place = len(self._seen)
         self._seen.append(shape)
         if self._followed is None:
@@ -106,7 +109,7 @@ class BucketSequences:
             self._give_up(len(seen))
         if self._followed is None and self._changes[seen[0]] < _CHANGES:
             self._known[seen[0]] = seen, None
-        self._seen, self._followed, self._end_is_queued = [], None, False
+        self._seen, self._followed, self._task = [], None, None
 
     def _give_up(self, place):
         """This pass is not what its group is for: ends the group's generation and forgets the group."""
@@ -121,7 +124,7 @@ class BucketSequences:
 
 
 def in_backward():
-    return torch._C._current_graph_task_id() >= 0
+    return _current_task() >= 0
 
 
 def say_no_late_updates():

@@ -61,6 +61,9 @@ def reductions(rank, size):
     x = torch.full((3, 2), rank + 1.0)
     dist.all_reduce(x, op=dist.ReduceOp.AVG)
     assert torch.equal(x, torch.full((3, 2), (size + 1) / 2))
+    large = torch.full((3,), 60000.0, dtype=torch.float16)
+    dist.all_reduce(large, op=dist.ReduceOp.AVG)
+    assert large.tolist() == [60000] * 3
     bits = torch.tensor([1 << rank])
     dist.all_reduce(bits, op=dist.ReduceOp.BOR)
     assert bits.item() == (1 << size) - 1
@@ -279,6 +282,19 @@ class Branching(torch.nn.Module):
         return self.last((self.one if branch == 0 else self.two)(inputs))
 
 
+def fail_in_backward():
+    """A model whose backward ends by an error on all ranks, after some of its buckets. DDP then refuses it."""
+    layers = torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.0001)
+    inputs = torch.ones(8, 20).requires_grad_()
+    middle = []
+    layers[1].register_forward_pre_hook(lambda _, given: middle.append(given[0]))
+    outputs = model(inputs)
+    middle[0].register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        outputs.sum().backward()
+
+
 def train_unusually(backend, port):
     """Two models in turn, whose first buckets are alike, unused parameters, two models in one backward."""
     open_group(port, backend)
@@ -291,6 +307,8 @@ def train_unusually(backend, port):
     for step in range(10):
         inputs = torch.randn(8, 20, generator=samples)
         optimizer.zero_grad()
+        if step == 5:
+            fail_in_backward()
         if step < 8:
             models[step % 2](inputs, (step + hvd.rank() * (step // 4)) % 3 % 2).square().mean().backward()
         (models[2](inputs).square().mean() + (models[0](inputs, 0).mean() if step == 6 else 0)).backward()
@@ -329,6 +347,9 @@ for step in range(2000):
         break
 dist.destroy_process_group()
 assert not deft.torch.is_initialized()
+dist.init_process_group(sys.argv[1], store=dist.FileStore(os.environ["STORE"], 2), rank=rank, world_size=2)
+dist.all_reduce(x)
+assert x.tolist() == [4] * 4
 print("done")
 """
 
@@ -340,8 +361,9 @@ def script(tmp_path):
     return path
 
 
-def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(start, script):
+def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(start, script, monkeypatch, tmp_path):
     cluster = start(2, timeout="5s")
+    monkeypatch.setenv("STORE", str(tmp_path / "store"))
     for status, output in cluster.run_as_torchrun(script, "cpu:deft"):
         assert (status, output) == (0, "done\n")
     began = time.monotonic()
