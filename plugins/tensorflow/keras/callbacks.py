@@ -17,7 +17,7 @@ log = logging.getLogger("deft.tensorflow")
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer's state of rank `root_rank`.
 
-    It does so before the first batch, or after it if the model or the optimizer is not built before. It also turns
+    It does so before the first batch, or after it if the model is not built before. It also turns
     XLA off for model.fit: XLA cannot compile calls of Python, by which gradients leave the graph.
     """
 
@@ -32,7 +32,9 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
             model.jit_compile = False
 
     def on_train_begin(self, logs=None):
-        if self.model.built and self.model.optimizer.built:
+        if self.model.built:
+            if not self.model.optimizer.built:
+                self.model.optimizer.build(self.model.trainable_variables)
             self._broadcast()
 
     def on_train_batch_end(self, batch, logs=None):

@@ -1,0 +1,86 @@
+"""What is lost or differs is TensorFlow's exception with Deft's text, within DEFT_TIMEOUT, on every rank that lives."""
+
+import os
+import signal
+import time
+
+import pytest
+import tensorflow as tf
+from launching import WorkerFailed
+from tensorflow_jobs import TensorFlowCluster, batches, small_model
+
+TIMEOUT_SECONDS = 10
+
+
+def training():
+    """A step of a compiled training."""
+    import deft.tensorflow as hvd
+    import keras
+
+    model = small_model()
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    return tf.function(step)
+
+
+def shapes_that_differ():
+    """The optimizers of the ranks have other variables; the error comes while the graph is made, or in the step."""
+    import deft.tensorflow as hvd
+
+    for compiled in (False, True):
+        variable = tf.Variable(tf.ones(3 + hvd.rank()), name=f"w{compiled}")
+
+        def gradient(variable=variable):
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_sum(variable)
+            return hvd.DistributedGradientTape(tape).gradient(loss, variable)
+
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"rank 0.*rank 1|rank 1.*rank 0"):
+            (tf.function(gradient) if compiled else gradient)()
+    return True
+
+
+def test_shapes_that_differ_are_an_error_that_names_both_ranks(start):
+    assert all(start(policy="fifo", timeout=f"{TIMEOUT_SECONDS}s").run(shapes_that_differ))
+
+
+def train_until_killed(victim, words):
+    """Rank 1 kills process `victim` (0: itself) in the middle of training. words[rank] is in that rank's error."""
+    import deft.tensorflow as hvd
+
+    step = training()
+    for number in range(200):
+        if number == 5 and hvd.rank() == 1:
+            os.kill(victim or os.getpid(), signal.SIGKILL)
+        if number == 5:
+            began = time.monotonic()
+        try:
+            step(*next(batches(1)))
+        except tf.errors.OpError as error:
+            assert time.monotonic() - began < TIMEOUT_SECONDS + 5
+            assert words[hvd.rank()] in error.message
+            return True
+    raise AssertionError("nothing failed")
+
+
+def test_a_killed_worker_is_named(start):
+    cluster = start(policy="bytescheduler", timeout=f"{TIMEOUT_SECONDS}s")
+    with pytest.raises(WorkerFailed) as failed:
+        cluster.run(train_until_killed, 0, ["rank 1 "])
+    assert failed.value.errors[0] is None, failed.value
+
+
+def test_a_killed_daemon_is_named(tmp_path):
+    cluster = TensorFlowCluster(tmp_path, 2, policy="fifo", timeout=f"{TIMEOUT_SECONDS}s")
+    try:
+        assert all(cluster.run(train_until_killed, cluster.daemons[1].pid, ["node 1", "daemon"]))
+    finally:
+        cluster.daemons[1].wait()
+        cluster.daemons.pop()
+        cluster.close()

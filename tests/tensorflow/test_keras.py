@@ -1,0 +1,155 @@
+"""model.fit, Keras's optimizers and their files, callbacks, and loss scaling."""
+
+import copy
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_jobs import assert_close, assert_same_everywhere, batches, own_share, small_model, weights_of
+
+EPOCHS, STEPS = 3, 4
+
+
+def data(share=lambda *arrays: arrays):
+    """Each batch of the whole is what the ranks have in their batches."""
+    parts = [share(x, y) for x, y in batches(STEPS)]
+    return [np.concatenate(arrays) for arrays in zip(*parts)]
+
+
+def fit(model, x, y, rows, callbacks=(), **options):
+    return model.fit(
+        x, y, batch_size=rows, epochs=EPOCHS, shuffle=False, verbose=0, callbacks=list(callbacks), **options
+    ).history
+
+
+def fits_as_one_process():
+    import deft.tensorflow.keras as hvd
+
+    reference = small_model()
+    reference.compile(keras.optimizers.Adam(0.01), "mse", metrics=["mae"])
+    expected = fit(reference, *data(), 8)
+
+    model = small_model()
+    if hvd.rank() != 0:
+        for weight in model.weights:
+            weight.assign(weight + 1.0)
+    adam = keras.optimizers.Adam(0.01)
+    config = adam.get_config()
+    optimizer = hvd.DistributedOptimizer(adam)
+    assert optimizer is adam and type(optimizer) is keras.optimizers.Adam and optimizer.get_config() == config
+    model.compile(optimizer, "mse", metrics=["mae"])
+    callbacks = [hvd.callbacks.BroadcastGlobalVariablesCallback(0), hvd.callbacks.MetricAverageCallback()]
+    history = fit(model, *data(own_share), 4, callbacks, validation_data=data(own_share))
+    assert_same_everywhere(weights_of(model))
+    assert_close(weights_of(model), weights_of(reference), 1e-4)
+    for name in ("loss", "mae"):
+        np.testing.assert_allclose(history[name], expected[name], rtol=1e-3)
+    assert len(set(hvd.allgather_object(str(history)))) == 1
+    return model
+
+
+def saves_and_loads(model, folder):
+    """The file is that of a plain model; load_model makes the optimizer distributed again, with its state."""
+    import deft.tensorflow.keras as hvd
+
+    path = f"{folder}/rank{hvd.rank()}.keras"
+    model.save(path)
+    plain = keras.models.load_model(path)
+    assert type(plain.optimizer) is keras.optimizers.Adam and "apply" not in vars(plain.optimizer)
+    loaded = hvd.load_model(path)
+    assert int(loaded.optimizer.iterations) == EPOCHS * STEPS
+    for one in (model, loaded):
+        fit(one, *data(own_share), 4)
+        assert_same_everywhere(weights_of(one))
+    assert_close(weights_of(loaded), weights_of(model), 1e-6)
+    copied = copy.deepcopy(loaded.optimizer)  # Keras makes it anew from its configuration
+    assert type(copied) is keras.optimizers.Adam and "apply" not in vars(copied)
+    with pytest.raises(ValueError, match="DistributedOptimizer already"):
+        hvd.DistributedOptimizer(loaded.optimizer)
+    with pytest.raises(ValueError, match="no optimizer of Keras 3"):
+        hvd.DistributedOptimizer(object())
+
+
+def rates():
+    import deft.tensorflow.keras as hvd
+
+    def rates_of(callback):
+        seen = []
+        model = small_model()
+        model.compile(hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), "mse", jit_compile=False)
+        note = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda batch, logs=None: seen.append(float(model.optimizer.learning_rate))
+        )
+        history = fit(model, *data(own_share), 4, [callback, note])
+        np.testing.assert_allclose(history["lr"], seen[STEPS - 1 :: STEPS])
+        return seen
+
+    warm = rates_of(hvd.callbacks.LearningRateWarmupCallback(0.2, warmup_epochs=2, verbose=1))
+    np.testing.assert_allclose(warm, [*np.linspace(0.1, 0.2, 9)[1:], *[0.2] * STEPS], rtol=1e-6)
+    stairs = rates_of(hvd.callbacks.LearningRateScheduleCallback(0.2, lambda epoch: 0.5**epoch, start_epoch=1))
+    np.testing.assert_allclose(stairs, [1.0] * 4 + [0.1] * 4 + [0.05] * 4, rtol=1e-6)
+    smooth = rates_of(hvd.callbacks.LearningRateScheduleCallback(0.2, lambda epoch: 1 / (1 + epoch), staircase=False))
+    np.testing.assert_allclose(smooth, 0.2 / (1 + np.arange(12) / 4), rtol=1e-6)
+
+
+def scaled_losses():
+    """An infinity on one rank: all ranks skip the step and halve the scale."""
+    import deft.tensorflow.keras as hvd
+
+    for compiled in (False, True):
+        model = small_model()
+        scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.1), initial_scale=8.0)
+        optimizer = hvd.DistributedOptimizer(scaler)
+
+        def step(x, factor, model=model, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                loss = optimizer.scale_loss(tf.reduce_mean(tf.square(model(x))) * factor)
+            variables = model.trainable_variables
+            optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+        run = tf.function(step) if compiled else step
+        x = tf.ones((2, 6))
+        run(x, tf.constant(1.0))
+        before = weights_of(model)
+        run(x, tf.constant(np.inf if hvd.rank() == 1 else 1.0, tf.float32))
+        assert_close(weights_of(model), before, 0.0)
+        assert float(scaler.dynamic_scale) == 4.0
+        run(x, tf.constant(1.0))
+        assert any((a != b).any() for a, b in zip(weights_of(model), before))
+        assert_same_everywhere(weights_of(model))
+
+    with pytest.raises(ValueError, match="Wrap a LossScaleOptimizer from outside"):
+        apply_inside_a_scaler(model, hvd)
+
+
+def apply_inside_a_scaler(model, hvd):
+    wrong = keras.optimizers.LossScaleOptimizer(hvd.DistributedOptimizer(keras.optimizers.SGD(0.1)))
+    wrong.build(model.trainable_variables)
+    gradients = [tf.ones(v.shape) for v in model.trainable_variables]
+    tf.function(lambda: wrong.apply(gradients, model.trainable_variables))()
+
+
+def fits_in_mixed_precision():
+    """The user wraps the loss scaler, so Keras adds none."""
+    import deft.tensorflow.keras as hvd
+
+    model = small_model("mixed_float16")
+    scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(0.05))
+    model.compile(hvd.DistributedOptimizer(scaler), "mse")
+    history = fit(model, *data(own_share), 4, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
+    assert model.optimizer is scaler and history["loss"][-1] < history["loss"][0]
+    assert_same_everywhere(weights_of(model))
+
+
+def everything(folder):
+    model = fits_as_one_process()
+    saves_and_loads(model, folder)
+    rates()
+    scaled_losses()
+    fits_in_mixed_precision()
+    return True
+
+
+def test_keras(start, tmp_path):
+    assert all(start(policy="bytescheduler").run(everything, str(tmp_path)))
