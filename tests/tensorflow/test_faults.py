@@ -12,8 +12,8 @@ from tensorflow_jobs import TensorFlowCluster, batches, small_model
 TIMEOUT_SECONDS = 10
 
 
-def training():
-    """A step of a compiled training."""
+def training(compiled):
+    """A step of a training, as a tf.function or eager."""
     import deft.tensorflow as hvd
     import keras
 
@@ -26,7 +26,7 @@ def training():
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    return tf.function(step)
+    return tf.function(step) if compiled else step
 
 
 def shapes_that_differ():
@@ -50,11 +50,11 @@ def test_shapes_that_differ_are_an_error_that_names_both_ranks(start):
     assert all(start(policy="fifo", timeout=f"{TIMEOUT_SECONDS}s").run(shapes_that_differ))
 
 
-def train_until_killed(victim, words):
+def train_until_killed(victim, words, compiled):
     """Rank 1 kills process `victim` (0: itself) in the middle of training. words[rank] is in that rank's error."""
     import deft.tensorflow as hvd
 
-    step = training()
+    step, expected = training(compiled), tf.errors.UnknownError if compiled else tf.errors.UnavailableError
     for number in range(200):
         if number == 5 and hvd.rank() == 1:
             os.kill(victim or os.getpid(), signal.SIGKILL)
@@ -62,24 +62,26 @@ def train_until_killed(victim, words):
             began = time.monotonic()
         try:
             step(*next(batches(1)))
-        except tf.errors.OpError as error:
+        except expected as error:
             assert time.monotonic() - began < TIMEOUT_SECONDS + 5
             assert words[hvd.rank()] in error.message
             return True
     raise AssertionError("nothing failed")
 
 
-def test_a_killed_worker_is_named(start):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_killed_worker_is_named(start, compiled):
     cluster = start(policy="bytescheduler", timeout=f"{TIMEOUT_SECONDS}s")
     with pytest.raises(WorkerFailed) as failed:
-        cluster.run(train_until_killed, 0, ["rank 1 "])
+        cluster.run(train_until_killed, 0, ["rank 1 "], compiled)
     assert failed.value.errors[0] is None, failed.value
 
 
-def test_a_killed_daemon_is_named(tmp_path):
+@pytest.mark.parametrize("compiled", [False, True])
+def test_a_killed_daemon_is_named(tmp_path, compiled):
     cluster = TensorFlowCluster(tmp_path, 2, policy="fifo", timeout=f"{TIMEOUT_SECONDS}s")
     try:
-        assert all(cluster.run(train_until_killed, cluster.daemons[1].pid, ["node 1", "daemon"]))
+        assert all(cluster.run(train_until_killed, cluster.daemons[1].pid, ["node 1", "daemon"], compiled))
     finally:
         cluster.daemons[1].wait()
         cluster.daemons.pop()
