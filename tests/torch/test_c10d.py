@@ -174,13 +174,13 @@ def digest(model):
     return hashlib.sha256(b"".join(p.detach().numpy().tobytes() for p in model.parameters())).hexdigest()
 
 
-def train_ddp(backend, port, hook=None):
+def train_ddp(backend, port, hook=None, **options):
     """Losses, a hash of the parameters, and how many groups were declared. DDP rebuilds its buckets once."""
     declared = []
     declare = deft.Session.declare
     deft.Session.declare = lambda *arguments, **named: declared.append(1) or declare(*arguments, **named)
     open_group(port, backend)
-    model = torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.3)
+    model = torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.3, **options)
     if hook is not None:
         model.register_comm_hook(None, hook)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
@@ -189,7 +189,7 @@ def train_ddp(backend, port, hook=None):
     for step in range(STEPS):
         inputs = torch.randn(16, 20, generator=samples)
         optimizer.zero_grad()
-        if step == 4:
+        if step == 4 and "static_graph" not in options:
             with model.no_sync():
                 torch.nn.functional.cross_entropy(model(inputs), inputs[:, :5].argmax(1)).backward()
         loss = torch.nn.functional.cross_entropy(model(inputs), inputs[:, :5].argmax(1))
@@ -211,6 +211,18 @@ def test_ddp_gives_the_losses_that_it_gives_over_gloo(start, over_gloo, policy):
     assert one == other, "replicas differ"
     assert groups == 1, "the policy schedules the buckets from the second or third pass on"
     assert [first, second] == [pytest.approx(losses, rel=1e-5) for losses, _, _ in over_gloo]
+
+
+def train_static(backend, port):
+    return train_ddp(backend, port, static_graph=True, gradient_as_bucket_view=True)
+
+
+def test_a_static_graph_and_gradients_that_lie_in_buckets(start):
+    expected = start(2).run(train_static, "gloo", free_port())
+    found = start(2).run(train_static, "deft", free_port())
+    assert found[0][1] == found[1][1], "replicas differ"
+    assert found[0][2] > 0, "the policy did not schedule the buckets"
+    assert [losses for losses, _, _ in found] == [pytest.approx(losses, rel=1e-5) for losses, _, _ in expected]
 
 
 def test_ddp_with_a_codec_keeps_replicas_equal_and_learns_as_without(start, over_gloo):
