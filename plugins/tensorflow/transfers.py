@@ -5,7 +5,7 @@ import math
 import deft
 import numpy as np
 from deft.names import wire_name
-from deft.world import rank, session, size
+from deft.world import session, size
 
 from .dtypes import HALVES, reducible
 from .reduce_op import Average
@@ -20,6 +20,17 @@ def _scale(array, factor):
     return array * array.dtype.type(factor)
 
 
+def _without_elements(name, terms, array):
+    """A collective on no elements: the ranks only agree that it is one."""
+    operation = session().start_barrier(name, terms)
+
+    def finish():
+        operation.finish()
+        return array
+
+    return finish
+
+
 def start_allreduce(array, name, op, prescale, postscale, wire):
     """`wire` is the tf.DType that travels."""
     dtype, shape = array.dtype, array.shape
@@ -29,11 +40,13 @@ def start_allreduce(array, name, op, prescale, postscale, wire):
             prescale /= size()
         else:
             postscale /= size()
-    name = wire_name("allreduce", name)
+    name, terms = wire_name("allreduce", name), f"{op.name}, shape {list(shape)}"
+    if prescale != 1 or postscale != 1:
+        terms += f", factors {prescale:g} and {postscale:g}"
     if array.size == 0:
-        return lambda: array
+        return _without_elements(name, f"allreduce, {wire.name}, {terms}", array)
     given = np.ascontiguousarray(_scale(array, prescale).astype(wire.as_numpy_dtype, copy=False))
-    operation = session().allreduce(name, given.ctypes.data, given.size, number, op.wire)
+    operation = session().allreduce(name, given.ctypes.data, given.size, number, op.wire, terms)
 
     def finish():
         reduced = np.empty(shape, given.dtype)
@@ -46,11 +59,11 @@ def start_allreduce(array, name, op, prescale, postscale, wire):
 def start_broadcast(array, root_rank, name):
     if not 0 <= root_rank < size():
         raise ValueError(f"root_rank is {root_rank}; the job has ranks 0 to {size() - 1}")
-    name = wire_name("broadcast", name)
+    name, terms = wire_name("broadcast", name), f"{array.dtype}, shape {list(array.shape)}"
     if array.size == 0:
-        return lambda: array
+        return _without_elements(name, f"broadcast from rank {root_rank}, {terms}", array)
     given = np.ascontiguousarray(array)
-    operation = session().broadcast(name, given.ctypes.data, given.nbytes, deft.UINT8, root_rank)
+    operation = session().broadcast(name, given.ctypes.data, given.nbytes, deft.UINT8, root_rank, terms)
 
     def finish():
         received = np.empty(array.shape, given.dtype)
@@ -66,33 +79,21 @@ class Gather:
     def __init__(self, array, name):
         self._array = np.ascontiguousarray(array if array.ndim else array.reshape(1))
         self._name = wire_name("allgather", name)
-        row = math.prod(self._array.shape[1:])
-        self._mine = np.array([len(self._array), row, self._array.itemsize, self._array.ndim], np.int64)
-        self._sizes = session().allgather(
-            f"{self._name}.sizes", self._mine.ctypes.data, [self._mine.size] * size(), deft.INT64
-        )
+        self._mine = np.array([len(self._array)], np.int64)
+        terms = f"rows of {self._array.dtype}, shape {list(self._array.shape[1:])}"
+        self._sizes = session().allgather(self._name, self._mine.ctypes.data, [1] * size(), deft.INT64, terms)
         self._data = None
         self.rows = []  # of each rank
 
     def begin_data(self):
         """Waits for the sizes of all ranks."""
-        table = np.empty((size(), self._mine.size), np.int64)
-        self._sizes.finish(table.ctypes.data)
-        for other, given in enumerate(table.tolist()):
-            self._check(other, given, self._mine.tolist())
-        self.rows = table[:, 0].tolist()
-        row_bytes = int(self._mine[1] * self._mine[2])
-        counts = [rows * row_bytes for rows in self.rows]
+        rows = np.empty(size(), np.int64)
+        self._sizes.finish(rows.ctypes.data)
+        self.rows = rows.tolist()
+        row_bytes = math.prod(self._array.shape[1:]) * self._array.itemsize
+        counts = [count * row_bytes for count in self.rows]
         if any(counts):
-            self._data = session().allgather(self._name, self._array.ctypes.data, counts, deft.UINT8)
-
-    def _check(self, other, given, mine):
-        if given[1:] != mine[1:]:
-            raise ValueError(
-                f"{self._name}: rank {other} gives rows of {given[1]} elements of {given[2]} bytes in {given[3]} "
-                f"dimensions, rank {rank()} gives rows of {mine[1]} elements of {mine[2]} bytes in {mine[3]}; only "
-                "the first dimension may differ"
-            )
+            self._data = session().allgather(f"{self._name}.data", self._array.ctypes.data, counts, deft.UINT8)
 
     def finish(self):
         """After begin_data(): the rows of all ranks."""

@@ -80,8 +80,14 @@ def refusals():
         with pytest.raises(tf.errors.InvalidArgumentError, match=r"allreduce of 2 float32 .* 3 float32 .* on rank 1"):
             run(tf.ones(2 + rank))
     for run in in_both_modes(lambda x: hvd.allgather(x, name="wrong")):
-        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match="only the first dimension may differ"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[2\].* rank 0.*shape \[3\].* rank 1"):
             run(tf.ones((1, 2 + rank)))
+    for run in in_both_modes(lambda x: hvd.broadcast(x, 0, name="wrong")):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"shape \[2, 3\].*shape \[3, 2\]"):
+            run(tf.ones((2 + rank, 3 - rank)))
+    for run in in_both_modes(lambda x: hvd.allreduce(x, name="wrong", op=hvd.Sum if rank else hvd.Average)):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"Average.*Sum"):
+            run(tf.ones(2))
     for call, text in (
         (lambda: hvd.allreduce(tf.ones(1), op=hvd.Adasum), "Adasum is not offered"),
         (lambda: hvd.allreduce(tf.ones(1), op=hvd.Sum, average=True), "either op or average"),
