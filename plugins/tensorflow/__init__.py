@@ -38,6 +38,7 @@ from deft.world import (
 from .broadcasting import allgather_object, broadcast_object, broadcast_variables
 from .collectives import allgather, allreduce, barrier, broadcast, grouped_allreduce
 from .compression import Compression
+from .exchanges import alltoall, reducescatter
 from .optimizer import DistributedOptimizer
 from .reduce_op import Adasum, Average, Max, Min, Product, Sum
 from .starting import init
@@ -58,6 +59,7 @@ __all__ = [
     "allgather",
     "allgather_object",
     "allreduce",
+    "alltoall",
     "barrier",
     "broadcast",
     "broadcast_object",
@@ -80,6 +82,7 @@ __all__ = [
     "mpi_threads_supported",
     "nccl_built",
     "rank",
+    "reducescatter",
     "rocm_built",
     "shutdown",
     "size",

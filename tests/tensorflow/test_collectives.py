@@ -46,6 +46,34 @@ def values():
     hvd.barrier()
 
 
+def exchanges():
+    import deft.tensorflow as hvd
+
+    rank = hvd.rank()
+    x = tf.constant([[1.0], [2.0], [3.0], [4.0]]) * 10.0**rank
+    for run in in_both_modes(hvd.alltoall):
+        np.testing.assert_allclose(run(x)[:, 0], [[1, 2, 10, 20], [3, 4, 30, 40]][rank])
+    for run in in_both_modes(lambda x: hvd.alltoall(x, splits=[3 - 2 * rank, 1 + 2 * rank], name="uneven")):
+        received, counts = run(x)
+        np.testing.assert_allclose(received[:, 0], [[1, 2, 3, 10], [4, 20, 30, 40]][rank])
+        assert counts.numpy().tolist() == [[3, 1], [1, 3]][rank]
+    for run in in_both_modes(lambda x: hvd.reducescatter(x, op=hvd.Sum)):
+        np.testing.assert_allclose(run(x)[:, 0], [[11, 22], [33, 44]][rank])
+        assert run(x[:3]).shape == ([2, 1] if rank == 0 else [1, 1])
+    weights = tf.constant([[1.0], [2.0]]) * (1 + rank)
+    for call, expected in (
+        (lambda x: hvd.alltoall(x)[:2] * weights + hvd.alltoall(x)[2:] * weights, [1, 2, 2, 4]),
+        (lambda x: hvd.reducescatter(x) * weights, [0.5, 1, 1, 2]),
+    ):
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            loss = tf.reduce_sum(call(x))
+        np.testing.assert_allclose(tape.gradient(loss, x)[:, 0], expected)
+    for run in in_both_modes(lambda x: hvd.alltoall(x, splits=[4 - rank, rank], name="wrong")):
+        with pytest.raises((ValueError, tf.errors.InvalidArgumentError), match=r"rank 1 splits 3 rows into \[3, 1\]"):
+            run(x[: 4 - rank])
+
+
 def gradients():
     """Horovod's: of an allreduce reduced as it was; of allgather and broadcast averaged."""
     import deft.tensorflow as hvd
@@ -101,6 +129,7 @@ def refusals():
 
 def everything():
     values()
+    exchanges()
     gradients()
     refusals()
     return True

@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterable
 
-_unnamed = {kind: itertools.count() for kind in ("allreduce", "allgather", "broadcast", "barrier")}
+_unnamed = {kind: itertools.count() for kind in ("allreduce", "allgather", "broadcast", "barrier", "alltoall")}
 
 
 def wire_name(kind: str, name: str | None) -> str:
