@@ -38,7 +38,7 @@ from deft.world import (
 
 import torch
 
-from .autograd import allgather, allreduce, broadcast
+from .autograd import allgather, allreduce, broadcast, grouped_allgather
 from .broadcasting import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .collectives import (
     Adasum,
@@ -55,7 +55,6 @@ from .collectives import (
     broadcast_,
     broadcast_async,
     broadcast_async_,
-    grouped_allreduce,
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
@@ -63,6 +62,17 @@ from .collectives import (
     synchronize,
 )
 from .compression import Compression
+from .exchanges import (
+    alltoall,
+    alltoall_async,
+    grouped_allgather_async,
+    grouped_allreduce,
+    grouped_reducescatter,
+    grouped_reducescatter_async,
+    reducescatter,
+    reducescatter_async,
+    sparse_allreduce_async,
+)
 from .optimizer import DistributedOptimizer
 from .scaling import GradScaler
 
@@ -93,6 +103,8 @@ __all__ = [
     "allreduce_",
     "allreduce_async",
     "allreduce_async_",
+    "alltoall",
+    "alltoall_async",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -109,10 +121,14 @@ __all__ = [
     "ddp_hook",
     "gloo_built",
     "gloo_enabled",
+    "grouped_allgather",
+    "grouped_allgather_async",
     "grouped_allreduce",
     "grouped_allreduce_",
     "grouped_allreduce_async",
     "grouped_allreduce_async_",
+    "grouped_reducescatter",
+    "grouped_reducescatter_async",
     "init",
     "is_homogeneous",
     "is_initialized",
@@ -124,8 +140,11 @@ __all__ = [
     "nccl_built",
     "poll",
     "rank",
+    "reducescatter",
+    "reducescatter_async",
     "rocm_built",
     "shutdown",
     "size",
+    "sparse_allreduce_async",
     "synchronize",
 ]

@@ -13,8 +13,10 @@ from .collectives import (
     Sum,
     allgather_async,
     allreduce_plain,
+    as_group,
     broadcast_async,
     choose_op,
+    group_names,
 )
 from .compression import Compression
 
@@ -98,3 +100,11 @@ def broadcast(tensor, root_rank, name=None):
     if _differentiable(tensor):
         return _Broadcast.apply(tensor, root_rank, name)
     return broadcast_async(tensor, root_rank, name).wait()
+
+
+def grouped_allgather(tensors, name=None):
+    """allgather() of each tensor."""
+    names = group_names(tensors, name)
+    if any(map(_differentiable, tensors)):
+        return [allgather(tensor, one) for tensor, one in zip(tensors, names, strict=True)]
+    return as_group(allgather_async(tensor, one) for tensor, one in zip(tensors, names, strict=True)).wait()

@@ -25,7 +25,7 @@ class ReduceOp:
 
     def __init__(self, name, wire):
         self.name = name
-        self.wire = wire  # what the daemon computes; None: not offered
+        self.wire = wire  # what the daemon computes; None: it does not
 
     def __repr__(self):
         return f"deft.torch.{self.name}"
@@ -49,6 +49,9 @@ class Handle:
 
     def poll(self):
         return self._finish is None or self._poll()
+
+    def __call__(self):
+        return self.wait()
 
     def wait(self):
         if self._finish is not None:
@@ -75,9 +78,9 @@ def choose_op(average, op):
         return Average if average else Sum
     op = Average if op is None else op
     if not isinstance(op, ReduceOp):
-        raise ValueError(f"op is {op!r}; give one of deft.torch.Average, Sum, Min, Max")
-    if op.wire is None:
-        raise ValueError(f"{op!r} is not offered; use deft.torch.Average, Sum, Min or Max")
+        raise ValueError(f"op is {op!r}; give one of deft.torch.Average, Sum, Min, Max, Product")
+    if op is Adasum:
+        raise ValueError(f"{op!r} is not offered; use deft.torch.Average, Sum, Min, Max or Product")
     return op
 
 
@@ -105,7 +108,7 @@ def _without_elements(name, terms, tensor, output):
     return Handle(operation.poll, finish)
 
 
-def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=Compression.none):
+def start_allreduce(tensor, output, name, op, prescale, postscale, compression=Compression.none):
     """Begins; the handle's result is `output`, or a new tensor like `tensor` if that is None."""
     wire, context = compression.compress(tensor.detach())
     wire = in_memory(wire)
@@ -121,11 +124,19 @@ def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=
     terms = f"{op.name}, shape {list(wire.shape)}{_factors(prescale, postscale)}"
     if wire.numel() == 0:
         return _without_elements(name, f"allreduce, {wire.dtype}, {terms}", tensor, output)
-    operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire, terms)
+    if op is Product:  # the daemons do not multiply: the values of all ranks are gathered
+        operation = session().allgather(name, wire.data_ptr(), [wire.numel()] * size(), dtype, terms)
+    else:
+        operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire, terms)
 
     def finish():
-        reduced = torch.empty_like(wire)
-        operation.finish(reduced.data_ptr())
+        if op is Product:
+            every = wire.new_empty((size(), *wire.shape))
+            operation.finish(every.data_ptr())
+            reduced = every.prod(0, dtype=wire.dtype)
+        else:
+            reduced = torch.empty_like(wire)
+            operation.finish(reduced.data_ptr())
         reduced = compression.decompress(_scale(reduced, postscale), context)
         if output is None:
             return reduced.to(tensor.device)
@@ -136,11 +147,11 @@ def _start_allreduce(tensor, output, name, op, prescale, postscale, compression=
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return _start_allreduce(tensor, None, name, choose_op(average, op), prescale_factor, postscale_factor)
+    return start_allreduce(tensor, None, name, choose_op(average, op), prescale_factor, postscale_factor)
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return _start_allreduce(tensor, tensor, name, choose_op(average, op), prescale_factor, postscale_factor)
+    return start_allreduce(tensor, tensor, name, choose_op(average, op), prescale_factor, postscale_factor)
 
 
 def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
@@ -148,7 +159,7 @@ def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, po
 
 
 def allreduce_plain(tensor, name, op, prescale_factor, postscale_factor, compression):
-    return _start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, compression).wait()
+    return start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, compression).wait()
 
 
 class _Together:
@@ -164,36 +175,35 @@ class _Together:
         return [handle.wait() for handle in self.handles]
 
 
-def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
-    started = [
-        allreduce_async(tensor, average, one, op, prescale_factor, postscale_factor)
-        for tensor, one in zip(tensors, names)
-    ]
-    together = _Together(started)
+def as_group(handles):
+    """One handle for several; its result is the list of theirs."""
+    together = _Together(list(handles))
     return Handle(together.poll, together.wait)
+
+
+def group_names(tensors, name):
+    return [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+    return as_group(
+        allreduce_async(tensor, average, one, op, prescale_factor, postscale_factor)
+        for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
+    )
 
 
 def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
-    started = [
+    return as_group(
         allreduce_async_(tensor, average, one, op, prescale_factor, postscale_factor)
-        for tensor, one in zip(tensors, names)
-    ]
-    together = _Together(started)
-    return Handle(together.poll, together.wait)
+        for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
+    )
 
 
-def grouped_allreduce(
-    tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0, postscale_factor=1.0
-):
-    op = choose_op(average, op)
-    names = [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
-    started = [
-        _start_allreduce(tensor, None, one, op, prescale_factor, postscale_factor, compression)
-        for tensor, one in zip(tensors, names)
-    ]
-    return [handle.wait() for handle in started]
+def grouped_allreduce_plain(tensors, name, op, prescale_factor, postscale_factor, compression):
+    return as_group(
+        start_allreduce(tensor, None, one, op, prescale_factor, postscale_factor, compression)
+        for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
+    ).wait()
 
 
 def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):

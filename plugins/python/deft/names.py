@@ -3,7 +3,8 @@
 import itertools
 from collections.abc import Iterable
 
-_unnamed = {kind: itertools.count() for kind in ("allreduce", "allgather", "broadcast", "barrier", "alltoall")}
+_KINDS = ("allreduce", "allgather", "alltoall", "barrier", "broadcast", "reducescatter", "sparse")
+_unnamed = {kind: itertools.count() for kind in _KINDS}
 
 
 def wire_name(kind: str, name: str | None) -> str:
