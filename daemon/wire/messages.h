@@ -133,8 +133,7 @@ struct LinkFailed {
 };
 
 struct LinkStopped {  // nothing runs on the link any more
-  std::uint32_t link = 0;
-  std::uint32_t epoch = 0;
+  std::uint32_t link = 0, epoch = 0;
   std::uint64_t finished_below = 0;  // all launches of this link before this number have finished on this node
 };
 
