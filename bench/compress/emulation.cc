@@ -97,6 +97,8 @@ Result<void> EncodedSum::gather(std::span<float> out) {
   return {};
 }
 
+const Codec& codec_of(const void* codec) { return *static_cast<const Codec*>(codec); }
+
 }  // namespace
 }  // namespace deft
 
@@ -109,15 +111,27 @@ void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes
 
 void deft_emulation_close(void* codec) { delete static_cast<deft::compress::Codec*>(codec); }
 
-int deft_emulation_uses_feedback(const void* codec) {
-  return static_cast<const deft::compress::Codec*>(codec)->traits().uses_feedback ? 1 : 0;
-}
+int deft_emulation_uses_feedback(const void* codec) { return deft::codec_of(codec).traits().uses_feedback ? 1 : 0; }
 
 std::size_t deft_emulation_sum(const void* codec, std::size_t nodes, const float* const* values,
                                float* const* residuals, float* sum, std::size_t elements, std::uint64_t job,
                                std::uint64_t generation, std::uint64_t first) {
-  deft::EncodedSum encoded(*static_cast<const deft::compress::Codec*>(codec), nodes, residuals, elements,
+  deft::EncodedSum encoded(deft::codec_of(codec), nodes, residuals, elements,
                            {.job = job, .generation = generation, .first = first});
   if (!encoded.encode(values) || !encoded.sum({sum, elements})) return 0;
   return encoded.wire_bytes();
+}
+
+std::size_t deft_emulation_encoded_bytes(const void* codec, std::size_t elements) {
+  return deft::codec_of(codec).encoded_bytes(elements);
+}
+
+std::size_t deft_emulation_encode(const void* codec, const float* values, std::size_t elements, void* out) {
+  const deft::compress::Codec& by = deft::codec_of(codec);
+  return by.encode({}, {values, elements}, {static_cast<std::byte*>(out), by.encoded_bytes(elements)}).value_or(0);
+}
+
+int deft_emulation_decode_add(const void* codec, const void* in, std::size_t bytes, float* sum, std::size_t elements) {
+  const std::span<const std::byte> code(static_cast<const std::byte*>(in), bytes);
+  return deft::codec_of(codec).decode_add({}, code, {sum, elements}) ? 1 : 0;
 }

@@ -1,5 +1,5 @@
-// A C interface to the sums of encoded gradients, for bench/codecs: n nodes in one process, with the daemon's codecs, laws of
-// summation, owners and error feedback (daemon/channel/coded_transfer.h).
+// A C interface to the codecs, and to sums of encoded gradients: n nodes in one process, with the daemon's codecs, laws of
+// summation, owners and error feedback (daemon/channel/coded_transfer.h). For bench/codecs and bench/compress_torch.
 //
 //   void* codec = deft_emulation_open("int8", error, sizeof error);     // null: `error` says why
 //   deft_emulation_sum(codec, 2, values, residuals, sum, elements, job, generation, first);
@@ -25,4 +25,11 @@ int deft_emulation_uses_feedback(const void* codec);
 std::size_t deft_emulation_sum(const void* codec, std::size_t nodes, const float* const* values,
                                float* const* residuals, float* sum, std::size_t elements, std::uint64_t job,
                                std::uint64_t generation, std::uint64_t first);
+
+// The bytes that an encoding may take.
+std::size_t deft_emulation_encoded_bytes(const void* codec, std::size_t elements);
+// Encodes `values` into `out`, which has room for encoded_bytes. Gives the bytes used; 0 after an error.
+std::size_t deft_emulation_encode(const void* codec, const float* values, std::size_t elements, void* out);
+// Adds an encoding of `bytes` to `sum`. 1: done; 0: the bytes are no encoding of so many elements.
+int deft_emulation_decode_add(const void* codec, const void* in, std::size_t bytes, float* sum, std::size_t elements);
 }

@@ -47,7 +47,26 @@ def _library() -> ctypes.CDLL:
         ctypes.c_uint64,
         ctypes.c_uint64,
     ]
+    library.deft_emulation_encoded_bytes.restype = ctypes.c_size_t
+    library.deft_emulation_encoded_bytes.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+    library.deft_emulation_encode.restype = ctypes.c_size_t
+    library.deft_emulation_encode.argtypes = [ctypes.c_void_p, _FLOATS, ctypes.c_size_t, ctypes.c_void_p]
+    library.deft_emulation_decode_add.argtypes = [
+        ctypes.c_void_p,
+        ctypes.c_void_p,
+        ctypes.c_size_t,
+        _FLOATS,
+        ctypes.c_size_t,
+    ]
     return library
+
+
+def _open(library: ctypes.CDLL, codec: str) -> int:
+    error = ctypes.create_string_buffer(512)
+    handle = library.deft_emulation_open(codec.encode(), error, len(error))
+    if not handle:
+        raise ValueError(error.value.decode())
+    return handle
 
 
 def _pointer(values: torch.Tensor):
@@ -69,6 +88,34 @@ class _EncodedTensor:
         self.sum = torch.zeros(self.padded)
 
 
+class SingleCodec:
+    """Encoding and decoding alone, of float32 tensors with `elements` elements."""
+
+    def __init__(self, codec: str, elements: int):
+        self._codec = None
+        self._library = _library()
+        self._codec = _open(self._library, codec)
+        self._room = torch.zeros(self._library.deft_emulation_encoded_bytes(self._codec, elements), dtype=torch.uint8)
+
+    def __del__(self):
+        if self._codec:
+            self._library.deft_emulation_close(self._codec)
+
+    def encode(self, values: torch.Tensor) -> torch.Tensor:
+        """The bytes, which the next call writes anew."""
+        used = self._library.deft_emulation_encode(self._codec, _pointer(values), values.numel(), self._room.data_ptr())
+        if used == 0:
+            raise RuntimeError("the codec could not encode")
+        return self._room[:used]
+
+    def decode_add(self, code: torch.Tensor, total: torch.Tensor) -> None:
+        good = self._library.deft_emulation_decode_add(
+            self._codec, code.data_ptr(), code.numel(), _pointer(total), total.numel()
+        )
+        if not good:
+            raise ValueError("these bytes are no encoding of the tensor")
+
+
 class CodecSums:
     def __init__(self, codec: str, shapes: list[torch.Size], nodes: int, job: int = 1):
         self._shapes, self._nodes, self._job = shapes, nodes, job
@@ -80,10 +127,7 @@ class CodecSums:
 
     def _open(self, codec: str) -> None:
         self._library = _library()
-        error = ctypes.create_string_buffer(512)
-        self._codec = self._library.deft_emulation_open(codec.encode(), error, len(error))
-        if not self._codec:
-            raise ValueError(error.value.decode())
+        self._codec = _open(self._library, codec)
         feedback = bool(self._library.deft_emulation_uses_feedback(self._codec))
         first = 0
         for index, shape in enumerate(self._shapes):
