@@ -310,7 +310,8 @@ class CodedTransfer::Exact final : public Piece {
 };
 
 CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
-                             BufferPool& buffers) {
+                             BufferPool& buffers)
+    : codings_(codings), values_(values) {
   const Work work{codings, values, place};
   for (const Coding& coding : codings->coded) {
     if (coding.codec->traits().law == compress::Law::kSparse)
@@ -365,6 +366,7 @@ std::vector<WorkRequest> CodedTransfer::requests() {
 Result<void> CodedTransfer::decode(bool first_time) {
   for (const auto& piece : pieces_)
     if (auto ok = piece->decode(first_time); !ok) return ok;
+  for (const Range& range : codings_->padding) std::ranges::fill(values_.subspan(range.first, range.count), 0.0F);
   return {};
 }
 

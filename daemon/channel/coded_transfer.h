@@ -63,6 +63,8 @@ class CodedTransfer {
   class Requantised;
   class Sparse;
   class Exact;
+  const std::shared_ptr<const Codings> codings_;
+  const std::span<float> values_;
   std::vector<std::unique_ptr<Piece>> pieces_;
 };
 

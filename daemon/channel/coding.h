@@ -23,6 +23,9 @@ struct Codings {
   std::vector<link::Range> exact;  // the other elements of the transfer, ascending
   compress::Slice slice;           // of the transfer's first element: its place in the arena, and the key of randomness
   std::shared_ptr<Residuals> residuals;  // null: no codec keeps any
+  // Elements of the transfer behind the ends of coded tensors, ascending. Codecs of signs make other values of their zeros, which
+  // must not count in the scales of the next generation.
+  std::vector<link::Range> padding = {};
 
   [[nodiscard]] bool empty() const { return coded.empty(); }
 };

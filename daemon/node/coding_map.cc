@@ -25,12 +25,15 @@ CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::Aren
     if (coded) coded_bytes_ += specs[i].bytes();
     const std::uint64_t begin = std::exchange(end, layout.tensors[i].offset);
     const link::Range elements{end / sizeof(float), (begin - end) / sizeof(float)};
+    if (const std::size_t own = specs[i].elements(); coded && own < elements.count)
+      padding_.push_back({elements.first + own, elements.count - own});
     if (!extents_.empty() && extents_.back().coded == coded)
       extents_.back().elements = {elements.first, extents_.back().elements.count + elements.count};
     else
       extents_.push_back({elements, coded});
   }
   std::ranges::reverse(extents_);
+  std::ranges::reverse(padding_);
   if (coded_bytes_ > 0 && codec_->traits().uses_feedback)
     residuals_ = std::make_shared<Residuals>(layout.slot_bytes / sizeof(float));
 }
@@ -65,6 +68,11 @@ std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::
   codings->coded.push_back(std::move(coding));
   codings->slice = {job_key_, generation, first};
   codings->residuals = residuals_;
+  auto pad = std::ranges::lower_bound(padding_, first, {}, [](const link::Range& r) { return r.first + r.count - 1; });
+  for (; pad != padding_.end() && pad->first < end; ++pad) {
+    const std::size_t from = std::max(pad->first, first);
+    codings->padding.push_back({from - first, std::min(pad->first + pad->count, end) - from});
+  }
   return codings;
 }
 

@@ -38,7 +38,8 @@ class CodingMap {
     link::Range elements;  // of a slot, as float32, padding included
     bool coded = false;
   };
-  std::vector<Extent> extents_;  // ascending; neighbours differ
+  std::vector<Extent> extents_;       // ascending; neighbours differ
+  std::vector<link::Range> padding_;  // of a slot, behind the ends of coded tensors, ascending
   std::shared_ptr<const compress::Codec> codec_;
   std::shared_ptr<Residuals> residuals_;
   std::uint64_t job_key_ = 0;

@@ -50,6 +50,17 @@ TEST_F(CodingMapTest, LargeMatricesAreEncodedAndBiasesAreNot) {
   EXPECT_EQ(map.coded_bytes(), 40'000U + 147'456U);
 }
 
+TEST_F(CodingMapTest, PaddingOfCodedTensorsIsNamedInEachPart) {
+  add({100, 100});  // elements 0 to 10'000, padded to 10'240
+  add({5000});      // travels as it is
+  add({64, 65});    // 4160 elements
+  declare("efsignsgd");
+  const std::size_t last = layout.tensors[2].offset / 4, all = layout.regions[0].bytes / 4;
+  EXPECT_EQ(pairs(map.codings_of(0, all * 4, 0)->padding), (Pairs{{10'000, 240}, {last + 4160, all - last - 4160}}));
+  EXPECT_EQ(pairs(map.codings_of(9 * 4096, 4096, 0)->padding), (Pairs{{784, 240}}));
+  EXPECT_TRUE(map.codings_of(0, 9 * 4096, 0)->padding.empty());
+}
+
 TEST_F(CodingMapTest, APartHasWholeBlocksWhereverItIsCut) {
   add({256, 256});
   declare();
