@@ -24,13 +24,15 @@ void print_table(std::ostream& out, const model::Profile& profile, const std::ve
       << profile.buckets.size() << " buckets, links";
   for (const auto& link : profile.links) out << " " << link.name;
   out << "\n\n"
-      << "policy             step ms  bubble ms  speedup  updates/step  staleness  merged  period  MB/step  solve ms\n";
+      << "policy             step ms  bubble ms  speedup  updates/step  staleness  merged  period  MB/step  on wire  "
+         "solve ms\n";
   for (const auto& run : runs) {
     const auto& o = run.outcome;
-    out << format("%-16s %9.2f  %9.2f  %6.2fx  %12.3f  %9" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "  %7.1f  %8.2f\n",
+    out << format("%-16s %9.2f  %9.2f  %6.2fx  %12.3f  %9" PRIu64 "  %6" PRIu64 "  %6" PRIu64 "  %7.1f  %7.1f  %8.2f\n",
                   run.policy.c_str(), o.step_us / 1e3, o.bubble_us / 1e3,
                   runs.front().outcome.step_us / std::max(1e-9, o.step_us), o.updates_per_step, o.max_staleness_steps,
-                  o.max_merged_steps, o.period_steps, o.bytes_per_step / 1e6, run.solve_us / 1e3);
+                  o.max_merged_steps, o.period_steps, o.bytes_per_step / 1e6, o.wire_bytes_per_step / 1e6,
+                  run.solve_us / 1e3);
   }
   out << "\nspeedup: over " << runs.front().policy << "; staleness and merged: most, in steps; steady state\n";
 }
@@ -46,7 +48,8 @@ void print_json(std::ostream& out, const std::vector<PolicyRun>& runs) {
                     {"max_staleness_steps", run.outcome.max_staleness_steps},
                     {"period_steps", run.outcome.period_steps},
                     {"solve_us", run.solve_us},
-                    {"bytes_per_step", run.outcome.bytes_per_step}});
+                    {"bytes_per_step", run.outcome.bytes_per_step},
+                    {"wire_bytes_per_step", run.outcome.wire_bytes_per_step}});
   out << list.dump(2) << '\n';
 }
 

@@ -30,8 +30,15 @@ struct Bucket {
   // The tensors that overlap the bucket: `tensor_count` tensors of its dtype, in the order of declaration.
   std::uint32_t first_tensor = 0;
   std::uint32_t tensor_count = 0;
+  std::uint64_t coded_bytes = 0;  // of tensors that a codec may encode (is_encodable, core/model/tensors.h)
   bool joined = false;  // the bucket begins in the middle of a tensor, whose beginning is in the bucket before
 };
+
+// The share of the bucket's bytes that a codec may encode.
+inline double coded_share(const Bucket& bucket) {
+  return std::min(
+      1.0, static_cast<double>(bucket.coded_bytes) / static_cast<double>(std::max<std::uint64_t>(1, bucket.bytes)));
+}
 
 // The cost of a link: an all-reduce of n bytes takes latency_us + n / bytes_per_us.
 struct LinkModel {

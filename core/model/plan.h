@@ -17,6 +17,7 @@
 
 #include "core/base/status.h"
 #include "core/model/buckets.h"
+#include "core/model/codec_cost.h"
 
 namespace deft::model {
 
@@ -49,9 +50,18 @@ struct Plan {
   // out.
   std::vector<std::uint64_t> bucket_bytes = {};
 
+  // The codec of each bucket, in a list that the leader has (Profile::codecs); empty: all are exact. Launches tell the nodes, so
+  // the hash and the message leave codecs out.
+  std::vector<CodecIndex> codecs = {};
+  double codec_error = 0;        // the relative squared error of an encoding, a mean over all bytes
+  double codec_error_bound = 0;  // no choice of codecs that the links can carry in time has less
+
   [[nodiscard]] const std::vector<PlanGeneration>& generations_of(BucketIndex bucket) const {
     const auto own = own_generations.find(bucket);
     return own == own_generations.end() ? generations : own->second;
+  }
+  [[nodiscard]] CodecIndex codec_of(BucketIndex bucket) const {
+    return bucket < codecs.size() ? codecs[bucket] : CodecIndex{0};
   }
   [[nodiscard]] double updates_per_step() const;  // the mean over the bytes of all buckets
   [[nodiscard]] std::uint32_t max_staleness() const;

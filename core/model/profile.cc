@@ -41,6 +41,8 @@ Result<void> check_bucket(const ProfileBucket& bucket, const std::string& place)
   if (bucket.bytes > kMaxArenaBytes) return at(place + ".bytes", std::to_string(bucket.bytes) + " is more than 4 TiB");
   if (auto ok = check_number(place + ".forward_us", bucket.forward_us, kMaxProfileUs, " us"); !ok) return ok;
   if (auto ok = check_number(place + ".backward_us", bucket.backward_us, kMaxProfileUs, " us"); !ok) return ok;
+  if (bucket.coded_bytes && *bucket.coded_bytes > bucket.bytes)
+    return at(place + ".coded_bytes", std::to_string(*bucket.coded_bytes) + " is more than the bucket has");
   if (bucket.comm_us) return check_number(place + ".comm_us", *bucket.comm_us, kMaxProfileUs, " us");
   return {};
 }
@@ -53,6 +55,24 @@ Result<void> check_link(const ProfileLink& link, const std::string& place) {
   if (link.relative_time) return check_positive(place + ".relative_time", *link.relative_time, 1e6, "");
   if (link.bytes_per_us) return check_positive(place + ".bytes_per_us", *link.bytes_per_us, kMaxBytesPerUs, "");
   return at(place, "has neither relative_time nor bytes_per_us", "give one of them");
+}
+
+Result<void> check_codec(const CodecCost& codec, const std::string& place) {
+  if (codec.name.empty()) return at(place + ".name", "missing");
+  if (auto ok = check_positive(place + ".wire_share", codec.wire_share, 2, ""); !ok) return ok;
+  for (const auto& [field, value] : {std::pair{".encode_us_per_byte", codec.encode_us_per_byte},
+                                     std::pair{".decode_us_per_byte", codec.decode_us_per_byte}})
+    if (auto ok = check_number(place + field, value, 1e3, " us"); !ok) return ok;
+  return check_number(place + ".error", codec.error, 100, "");
+}
+
+// The first codec stands for gradients that travel as they are.
+Result<void> check_codecs(const std::vector<CodecCost>& codecs) {
+  if (codecs.empty() || codecs.size() > kMaxCodecs) return at("codecs", "there are none, or more than 16");
+  for (std::size_t i = 0; i < codecs.size(); ++i)
+    if (auto ok = check_codec(codecs[i], "codecs[" + std::to_string(i) + "]"); !ok) return ok;
+  if (codecs.front() != CodecCost{}) return at("codecs[0]", "is not 'none'", "leave codecs out, or begin with none");
+  return {};
 }
 
 template <typename Entry>
@@ -94,6 +114,8 @@ Result<void> check_profile(const Profile& profile) {
     if (auto ok = check_link(profile.links[i], "links[" + std::to_string(i) + "]"); !ok) return ok;
   if (auto ok = check_names(profile.buckets, "buckets"); !ok) return ok;
   if (auto ok = check_names(profile.links, "links"); !ok) return ok;
+  if (auto ok = check_codecs(profile.codecs); !ok) return ok;
+  if (auto ok = check_names(profile.codecs, "codecs"); !ok) return ok;
   if (profile.compute_us() <= 0) return at("buckets", "all forward and backward times are zero");
   return check_costs(profile);
 }
@@ -105,6 +127,16 @@ PartCost Profile::cost(std::size_t bucket, std::size_t link) const {
   const double whole_us = b.comm_us.value_or(0) * l.relative_time.value_or(1);
   const double fixed_us = std::min(l.latency_us, whole_us);
   return {fixed_us, (whole_us - fixed_us) / static_cast<double>(b.bytes)};
+}
+
+PartCost Profile::cost(std::size_t bucket, std::size_t link, CodecIndex codec) const {
+  PartCost exact = cost(bucket, link);
+  if (codec == 0) return exact;
+  const CodecCost& by = codecs.at(codec);
+  const double coded = buckets[bucket].coded_share();
+  const double wire_us = exact.us_per_byte * by.bytes_share(coded);
+  const double thread_us = coded * (by.encode_us_per_byte + by.decode_us_per_byte);
+  return {exact.fixed_us, std::max(wire_us, thread_us)};
 }
 
 double Profile::forward_us() const {

@@ -10,6 +10,7 @@
 // makes it ready last.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -19,6 +20,7 @@
 
 #include "core/base/status.h"
 #include "core/model/buckets.h"
+#include "core/model/codec_cost.h"
 
 namespace deft::model {
 
@@ -35,6 +37,11 @@ struct ProfileBucket {
   double backward_us = 0;
   std::optional<double>
       comm_us;  // the time of the whole bucket on the reference link; empty: the links' models give it
+  std::optional<std::uint64_t> coded_bytes = {};  // that a codec may encode; empty: all
+
+  [[nodiscard]] double coded_share() const {
+    return coded_bytes ? std::min(1.0, static_cast<double>(*coded_bytes) / static_cast<double>(bytes)) : 1;
+  }
 };
 
 struct ProfileLink {
@@ -57,10 +64,15 @@ struct Profile {
   std::string source;
   std::vector<ProfileBucket> buckets;  // in forward order
   std::vector<ProfileLink> links;
+  std::vector<CodecCost> codecs = exact_only();  // that a plan may choose among; the first is exact
 
   // The cost of the parts of `bucket` on `link`. If comm_us and relative_time are given, a whole bucket costs exactly their
   // product. A part then pays the link's latency (or the whole time if that is less) and its share of the rest.
   [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link) const;
+  // The same if `codec` encodes the bucket. A node encodes the next part and decodes the last one while a part is on the wire,
+  // on the link's thread. So a byte costs as much as the slower of wire and thread. What the first part's encoding takes before
+  // the wire has anything to do is left out: codecs are much faster than links that need them.
+  [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link, CodecIndex codec) const;
   [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link, std::uint64_t bytes) const {
     return cost(bucket, link).us(bytes);
   }

@@ -23,17 +23,29 @@ struct Field {
   bool required;
 };
 
-constexpr std::array<Field, 4> kRootFields{
-    {{"model", "model", false}, {"source", "source", false}, {"buckets", "buckets", true}, {"links", "links", true}}};
-constexpr std::array<Field, 5> kBucketFields{{{"name", "name", true},
+constexpr std::array<Field, 5> kRootFields{{{"model", "model", false},
+                                            {"source", "source", false},
+                                            {"buckets", "buckets", true},
+                                            {"links", "links", true},
+                                            {"codecs", "codecs", false}}};
+constexpr std::array<Field, 6> kBucketFields{{{"name", "name", true},
                                               {"bytes", "bytes", true},
                                               {"forward_us", "forwardUs", true},
                                               {"backward_us", "backwardUs", true},
-                                              {"comm_us", "commUs", false}}};
+                                              {"comm_us", "commUs", false},
+                                              {"coded_bytes", "codedBytes", false}}};
 constexpr std::array<Field, 4> kLinkFields{{{"name", "name", true},
                                             {"latency_us", "latencyUs", true},
                                             {"relative_time", "relativeTime", false},
                                             {"bytes_per_us", "bytesPerUs", false}}};
+constexpr std::array<Field, 5> kCodecFields{{{"name", "name", true},
+                                             {"wire_share", "wireShare", true},
+                                             {"encode_us_per_byte", "encodeUsPerByte", false},
+                                             {"decode_us_per_byte", "decodeUsPerByte", false},
+                                             {"error", "error", false}}};
+
+// The list that the reader is in.
+enum class List : std::uint8_t { kBuckets, kLinks, kCodecs };
 
 class Reader final : public nlohmann::json_sax<Json> {
  public:
@@ -44,15 +56,14 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool boolean(bool) override { return refuse("true or false is no value here"); }
   bool binary(binary_t&) override { return refuse("binary is no value here"); }
   bool number_integer(std::int64_t value) override {
-    if (value < 0 && field_name() == "bytes") return refuse(std::to_string(value) + " is negative");
+    if (value < 0 && count()) return refuse(std::to_string(value) + " is negative");
     return number(static_cast<double>(value));
   }
   bool number_unsigned(std::uint64_t value) override {
-    return field_name() == "bytes" && level_ == Level::kEntry ? (profile.buckets.back().bytes = value, true)
-                                                              : number(static_cast<double>(value));
+    return count() ? count(value) : number(static_cast<double>(value));
   }
   bool number_float(double value, const string_t& text) override {
-    if (field_name() == "bytes" && level_ == Level::kEntry) return refuse(text + " is no whole number of bytes");
+    if (count()) return refuse(text + " is no whole number of bytes");
     return number(value);
   }
   bool string(string_t& value) override;
@@ -66,12 +77,32 @@ class Reader final : public nlohmann::json_sax<Json> {
  private:
   [[nodiscard]] std::span<const Field> fields() const {
     if (level_ == Level::kRoot || level_ == Level::kList) return kRootFields;
-    if (in_buckets_) return kBucketFields;
+    if (list_ == List::kBuckets) return kBucketFields;
+    if (list_ == List::kCodecs) return kCodecFields;
     return kLinkFields;
   }
   [[nodiscard]] std::string_view field_name() const { return field_ < 0 ? std::string_view{} : fields()[field_].name; }
   [[nodiscard]] std::string place() const;
-  [[nodiscard]] std::size_t index() const { return in_buckets_ ? profile.buckets.size() : profile.links.size(); }
+  [[nodiscard]] std::size_t index() const {
+    if (list_ == List::kBuckets) return profile.buckets.size();
+    return list_ == List::kLinks ? profile.links.size() : profile.codecs.size();
+  }
+  [[nodiscard]] std::string& entry_name() {
+    if (list_ == List::kBuckets) return profile.buckets.back().name;
+    return list_ == List::kLinks ? profile.links.back().name : profile.codecs.back().name;
+  }
+  // The field holds a number of bytes.
+  [[nodiscard]] bool count() const {
+    return level_ == Level::kEntry && (field_name() == "bytes" || field_name() == "coded_bytes");
+  }
+  bool count(std::uint64_t value) {
+    ProfileBucket& bucket = profile.buckets.back();
+    if (field_name() == "bytes")
+      bucket.bytes = value;
+    else
+      bucket.coded_bytes = value;
+    return true;
+  }
   bool refuse(const std::string& what) {
     const std::string where = place();
     if (error.empty()) error = where.empty() ? what : where + ": " + what;
@@ -81,7 +112,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   bool leave(unsigned seen);
 
   Level level_ = Level::kOutside;
-  bool in_buckets_ = false;
+  List list_ = List::kBuckets;
   int field_ = -1;  // of fields(), or none yet
   unsigned root_seen_ = 0;
   unsigned entry_seen_ = 0;
@@ -91,7 +122,7 @@ std::string Reader::place() const {
   if (level_ == Level::kOutside || level_ == Level::kDone) return {};
   const std::string field(field_name());
   if (level_ == Level::kRoot) return field;
-  std::string path = (in_buckets_ ? "buckets[" : "links[");
+  std::string path = list_ == List::kBuckets ? "buckets[" : list_ == List::kLinks ? "links[" : "codecs[";
   const bool inside = level_ == Level::kEntry;
   path += std::to_string(inside ? index() - 1 : index()) + "]";
   return inside && !field.empty() ? path + "." + field : path;
@@ -100,18 +131,24 @@ std::string Reader::place() const {
 bool Reader::number(double value) {
   if (level_ != Level::kEntry) return refuse("a number is no value here");
   const std::string_view name = field_name();
-  if (in_buckets_) {
+  if (list_ == List::kBuckets) {
     ProfileBucket& bucket = profile.buckets.back();
     if (name == "forward_us") return bucket.forward_us = value, true;
     if (name == "backward_us") return bucket.backward_us = value, true;
     if (name == "comm_us") return bucket.comm_us = value, true;
+  } else if (list_ == List::kCodecs) {
+    CodecCost& codec = profile.codecs.back();
+    if (name == "wire_share") return codec.wire_share = value, true;
+    if (name == "encode_us_per_byte") return codec.encode_us_per_byte = value, true;
+    if (name == "decode_us_per_byte") return codec.decode_us_per_byte = value, true;
+    if (name == "error") return codec.error = value, true;
   } else {
     ProfileLink& link = profile.links.back();
     if (name == "latency_us") return link.latency_us = value, true;
     if (name == "relative_time") return link.relative_time = value, true;
     if (name == "bytes_per_us") return link.bytes_per_us = value, true;
   }
-  if (name == "bytes") return refuse("no whole number of bytes");
+  if (count()) return refuse("no whole number of bytes");
   return refuse("a number where a text belongs");
 }
 
@@ -119,22 +156,29 @@ bool Reader::string(string_t& value) {
   if (level_ == Level::kRoot && field_name() == "model") return profile.model = value, true;
   if (level_ == Level::kRoot && field_name() == "source") return profile.source = value, true;
   if (level_ != Level::kEntry) return refuse("a text is no value here");
-  if (field_name() == "name")
-    return (in_buckets_ ? profile.buckets.back().name : profile.links.back().name) = value, true;
-  if (field_name() != "bytes") return refuse("a text where a number belongs");
-  std::uint64_t count = 0;
+  if (field_name() == "name") return entry_name() = value, true;
+  if (!count()) return refuse("a text where a number belongs");
+  std::uint64_t bytes = 0;
   const char* end = value.data() + value.size();
-  const auto [stop, problem] = std::from_chars(value.data(), end, count);
+  const auto [stop, problem] = std::from_chars(value.data(), end, bytes);
   if (problem != std::errc{} || stop != end || value.empty())
     return refuse("'" + value + "' is no whole number of bytes");
-  return profile.buckets.back().bytes = count, true;
+  return count(bytes);
 }
 
 bool Reader::start_object(std::size_t) {
   if (level_ == Level::kOutside) return level_ = Level::kRoot, true;
   if (level_ != Level::kList) return refuse("an object is no value here");
-  if (index() >= (in_buckets_ ? kMaxProfileBuckets : kMaxProfileLinks)) return refuse("too many entries");
-  in_buckets_ ? void(profile.buckets.emplace_back()) : void(profile.links.emplace_back());
+  const std::size_t most = list_ == List::kBuckets ? kMaxProfileBuckets
+                           : list_ == List::kLinks ? kMaxProfileLinks
+                                                   : kMaxCodecs;
+  if (index() >= most) return refuse("too many entries");
+  if (list_ == List::kBuckets)
+    profile.buckets.emplace_back();
+  else if (list_ == List::kLinks)
+    profile.links.emplace_back();
+  else
+    profile.codecs.emplace_back().name.clear();
   level_ = Level::kEntry;
   entry_seen_ = 0;
   field_ = -1;
@@ -176,9 +220,11 @@ bool Reader::end_object() {
 }
 
 bool Reader::start_array(std::size_t) {
-  if (level_ != Level::kRoot || (field_name() != "buckets" && field_name() != "links"))
+  const std::string_view name = field_name();
+  if (level_ != Level::kRoot || (name != "buckets" && name != "links" && name != "codecs"))
     return refuse("a list is no value here");
-  in_buckets_ = field_name() == "buckets";
+  list_ = name == "buckets" ? List::kBuckets : name == "links" ? List::kLinks : List::kCodecs;
+  if (list_ == List::kCodecs) profile.codecs.clear();
   level_ = Level::kList;
   return true;
 }
@@ -232,6 +278,7 @@ std::string to_json(const Profile& profile) {
     entry["forward_us"] = bucket.forward_us;
     entry["backward_us"] = bucket.backward_us;
     if (bucket.comm_us) entry["comm_us"] = *bucket.comm_us;
+    if (bucket.coded_bytes) entry["coded_bytes"] = *bucket.coded_bytes;
     out["buckets"].push_back(std::move(entry));
   }
   out["links"] = nlohmann::ordered_json::array();
@@ -240,6 +287,15 @@ std::string to_json(const Profile& profile) {
     if (link.relative_time) entry["relative_time"] = *link.relative_time;
     if (link.bytes_per_us) entry["bytes_per_us"] = *link.bytes_per_us;
     out["links"].push_back(std::move(entry));
+  }
+  if (profile.codecs != exact_only()) {
+    out["codecs"] = nlohmann::ordered_json::array();
+    for (const auto& codec : profile.codecs)
+      out["codecs"].push_back({{"name", codec.name},
+                               {"wire_share", codec.wire_share},
+                               {"encode_us_per_byte", codec.encode_us_per_byte},
+                               {"decode_us_per_byte", codec.decode_us_per_byte},
+                               {"error", codec.error}});
   }
   return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

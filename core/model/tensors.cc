@@ -75,6 +75,23 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
   return layout;
 }
 
+bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes) {
+  return tensor.dtype == DType::kFloat32 && tensor.shape.size() >= 2 && tensor.bytes() >= min_bytes;
+}
+
+void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,
+                     std::uint64_t min_bytes) {
+  for (Bucket& bucket : buckets) bucket.coded_bytes = 0;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (!is_encodable(tensors[i], min_bytes)) continue;
+    const std::uint64_t first = layout.tensors[i].offset, end = first + layout.tensors[i].bytes;
+    for (Bucket& bucket : buckets) {
+      const std::uint64_t from = std::max(first, bucket.offset), to = std::min(end, bucket.offset + bucket.bytes);
+      if (from < to) bucket.coded_bytes += to - from;
+    }
+  }
+}
+
 std::string first_difference(std::span<const TensorSpec> mine, std::string_view my_name,
                              std::span<const TensorSpec> other, std::string_view other_name) {
   const std::size_t common = std::min(mine.size(), other.size());

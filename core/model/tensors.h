@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/model/buckets.h"
 #include "core/model/dtype.h"
 
 namespace deft::model {
@@ -62,6 +63,14 @@ struct ArenaLayout {
 // Checks the declaration and lays it out. kInvalid if a name is empty or not unique, or if a size is impossible; the error
 // names the tensor.
 Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t slots);
+
+// Whether a codec may encode the tensor: float32, two dimensions or more, `min_bytes` or more. Others travel as they are: they save
+// nothing, and biases and scales of norms feel an error most.
+bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes);
+
+// Sets the buckets' coded_bytes: the bytes of encodable tensors that lie in each.
+void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,
+                     std::uint64_t min_bytes);
 
 // The first difference between two declarations, for people: "tensor 3 is a on rank 0 and b on rank 2". Empty if they are
 // equal.

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/model/codec_cost.h"
+
 namespace deft::plan {
 
 struct Limits {
@@ -20,7 +22,8 @@ struct Limits {
   double fresh_tolerance = 0;    // waiting, as a share of compute, that is accepted for fresh updates in every step
   double stale_share = 1;        // the share of all bytes that may be merged or stale
   std::vector<bool> joined =
-      {};                 // [bucket]: true if it shares a tensor with the bucket before, so both have the same dates
+      {};  // [bucket]: true if it shares a tensor with the bucket before, so both have the same dates
+  std::size_t most_codec = model::kMaxCodecs;  // the last of the profile's codecs that may be used; 0: all is exact
   double capacity = 1.0;  // the time for communication, as a multiple of compute; above 1 compute waits
 
   // Limits the generations to the slots of an arena. With one slot there is no place for a second generation, so updates are

@@ -162,30 +162,68 @@ bool prefers_fresh(const Limits& limits) {
   return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.stale_share < 1);
 }
 
-// The plan with the fewest stale bytes, be it none; nothing if it waits too long and all bytes may be stale.
-std::optional<Timetable> freshest(const Problem& problem, const Limits& limits) {
-  const double enough_us = (1 + limits.fresh_tolerance) * problem.compute_us() * limits.capacity;
-  Limits all_fresh = limits;
-  all_fresh.max_staleness_steps = 0;
-  auto found = Search(problem, all_fresh).run();
-  if (found && found->plan.step_us <= enough_us) return found;
-  auto mixed = stale_timetable(problem, limits);
-  if (mixed && (!found || mixed->plan.step_us < found->plan.step_us)) found = std::move(mixed);
-  if (found && found->plan.step_us > enough_us && limits.stale_share >= 1) return std::nullopt;
-  return found;
-}
+// What is given up for updates in time: nothing, else bits, else freshness.
+class Preference {
+ public:
+  Preference(const model::Profile& profile, const Limits& limits)
+      : profile_(profile),
+        limits_(limits),
+        exact_(profile),
+        enough_us_((1 + std::max(limits.fresh_tolerance, has_codecs() ? limits.bubble_tolerance : 0)) *
+                   exact_.compute_us() * limits.capacity) {}
+
+  std::optional<Timetable> run() {
+    if (!has_codecs() && !prefers_fresh(limits_)) return Search(exact_, limits_).run();
+    auto found = fresh_timetable(exact_, limits_);
+    if (is_enough(found)) return found;
+    if (auto coded = coded_timetable(profile_, limits_); coded && improves(*coded, found)) found = std::move(coded);
+    if (is_enough(found) || limits_.max_staleness_steps == 0) return found;
+    return stale(std::move(found));
+  }
+
+ private:
+  [[nodiscard]] bool has_codecs() const { return profile_.codecs.size() > 1 && limits_.most_codec > 0; }
+  [[nodiscard]] bool is_enough(const std::optional<Timetable>& table) const {
+    return table && table->plan.step_us <= enough_us_;
+  }
+  static bool improves(const Timetable& table, const std::optional<Timetable>& on) {
+    return !on || table.plan.step_us < on->plan.step_us;
+  }
+
+  // With as few bits as are allowed, if any are.
+  std::optional<Timetable> stale(std::optional<Timetable> fresh) {
+    const std::vector<model::CodecIndex> codecs = fresh ? fresh->plan.codecs : std::vector<model::CodecIndex>{};
+    const double error = fresh ? fresh->plan.codec_error : 0, bound = fresh ? fresh->plan.codec_error_bound : 0;
+    const Problem problem(profile_, codecs);
+    std::optional<Timetable> found = std::move(fresh);
+    if (auto mixed = stale_timetable(problem, limits_); mixed && improves(*mixed, found)) found = std::move(mixed);
+    if (!is_enough(found) && limits_.stale_share >= 1) found.reset();
+    if (!found) found = Search(problem, limits_).run();
+    if (!found) return found;
+    found->plan.codecs = codecs, found->plan.codec_error = error, found->plan.codec_error_bound = bound;
+    return found;
+  }
+
+  const model::Profile& profile_;
+  const Limits& limits_;
+  Problem exact_;
+  double enough_us_;
+};
 
 }  // namespace
+
+std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits) {
+  Limits all_fresh = limits;
+  all_fresh.max_staleness_steps = 0;
+  return Search(problem, all_fresh).run();
+}
 
 Result<Timetable> find_timetable(const model::Profile& profile, const Limits& limits) {
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
-  const Problem problem(profile);
-  std::optional<Timetable> table;
-  if (prefers_fresh(limits)) table = freshest(problem, limits);
-  if (!table) table = Search(problem, limits).run();
+  auto table = Preference(profile, limits).run();
   if (!table) return fail(ErrorKind::kInternal, "no plan was found");
-  table->plan.bucket_bytes = problem.bucket_bytes();
+  table->plan.bucket_bytes = Problem(profile).bucket_bytes();
   return std::move(*table);
 }
 

@@ -10,9 +10,9 @@
 //
 // Stale gradients cost stability. With momentum beta, a gradient that is one update old is stable only up to an effective
 // learning rate, eta / (1 - beta), of one over the curvature. A fresh gradient allows 2 (1 + beta) / (1 - beta) times as much.
-// So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. Its second choice is a
-// plan in which only the largest buckets are stale. Its third choice, if stale_share permits it, is a plan in
-// which all buckets are stale.
+// So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. If the profile has codecs, it
+// spends bits next: fresh updates with encodings, as few of them as suffice. Only if the fewest bits still wait, buckets become
+// stale: the largest ones first, and all of them if stale_share permits it.
 //
 // All functions are pure and may be called from any thread.
 #pragma once
@@ -37,7 +37,18 @@ Result<Timetable> find_timetable(const model::Profile& profile, const Limits& li
 // The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
 double update_rate_limit(const model::Profile& profile);
 
-// The planner's second choice (stale_plans.cc). The largest tensors, the wide matrices of fully connected layers and embeddings,
+// The timetable of one fresh update in every step that waits least (planner.cc).
+std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits);
+
+// Fresh updates in every step, with fewer bits (codec_plans.cc). Of the timetables that wait at most the tolerance of `limits`,
+// the one whose encodings leave out least; if none waits so little, the timetable of the last codec that is allowed. The plan has its
+// codecs, their error, and the bound of the error. Nothing if the profile or the limits allow no codec.
+//
+// What links carry is a sum over buckets, and each bucket has one codec: a multiple-choice knapsack (core/plan/codec_choice.h).
+// The time that it may take is searched for, because urgent buckets leave gaps on the links.
+std::optional<Timetable> coded_timetable(const model::Profile& profile, const Limits& limits);
+
+// The planner's choice after bits (stale_plans.cc). The largest tensors, the wide matrices of fully connected layers and embeddings,
 // hold most of the bytes, and little of the curvature that makes stale gradients unstable. So buckets become stale in the order
 // of their size, until the rest can be sent fresh in every step.
 //

@@ -6,7 +6,7 @@
 
 namespace deft::plan {
 
-Problem::Problem(const model::Profile& profile) {
+Problem::Problem(const model::Profile& profile, const std::vector<model::CodecIndex>& codecs) {
   const std::size_t count = profile.buckets.size();
   buckets_.resize(count);
   costs_.assign(profile.links.size(), std::vector<model::PartCost>(count));
@@ -17,7 +17,9 @@ Problem::Problem(const model::Profile& profile) {
     ProblemBucket& to = buckets_[count - 1 - i];
     to = {from.bytes, from.forward_us, from.backward_us, forward_end, 0};
     forward_end += from.forward_us;
-    for (std::size_t link = 0; link < profile.links.size(); ++link) costs_[link][count - 1 - i] = profile.cost(i, link);
+    const model::CodecIndex codec = codecs.empty() ? model::CodecIndex{0} : codecs[count - 1 - i];
+    for (std::size_t link = 0; link < profile.links.size(); ++link)
+      costs_[link][count - 1 - i] = profile.cost(i, link, codec);
   }
   double backward_end = forward_us_;
   for (auto& bucket : buckets_) bucket.ready_us = backward_end += bucket.backward_us;

@@ -23,7 +23,8 @@ struct ProblemBucket {
 
 class Problem {
  public:
-  explicit Problem(const model::Profile& profile);
+  // `codecs`: of each bucket; empty: all are exact.
+  explicit Problem(const model::Profile& profile, const std::vector<model::CodecIndex>& codecs = {});
 
   [[nodiscard]] std::size_t buckets() const { return buckets_.size(); }
   [[nodiscard]] std::size_t links() const { return costs_.size(); }

@@ -103,7 +103,7 @@ class Dear final : public RunScheduler {
   // Launches the all-gather on the link on which it ends first, if that link has room for it.
   bool gather(Launch launch, TimeUs now_us, std::vector<double>& free_at_us, std::vector<Launch>& launches) {
     launch.part = LaunchPart::kAllGather;
-    const std::uint64_t bytes = wire_bytes(launch);
+    const std::uint64_t bytes = link_bytes(launch);
     const auto ends_us = [&](model::LinkIndex link) { return free_at_us[link] + board_.cost_us(link, bytes); };
     launch.link = 0;
     for (model::LinkIndex link = 1; link < board_.count(); ++link)

@@ -23,6 +23,7 @@ constexpr int kLookAhead = 64;
 
 DueQueue::DueQueue(const Setup& setup)
     : buckets_(setup.buckets),
+      codecs_(setup.codecs),
       board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
       small_bytes_(setup.links.size()) {}
 
@@ -31,7 +32,7 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 }
 
 void DueQueue::add(const Task& task) {
-  const Waiting waiting{task, buckets_.at(task.bucket).bytes};
+  const Waiting waiting{task, buckets_.at(task.bucket).bytes, wire_share(task.bucket, task.codec)};
   auto& queue = model::is_small(waiting.bytes) ? small_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
@@ -53,8 +54,11 @@ std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
 }
 
 // How much of `rest` goes to `link` at once; leaves no sliver.
-std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest) const {
-  const std::uint64_t part = std::min(part_bytes(link), bytes_until_urgent(link));
+std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, double wire_share) const {
+  const std::uint64_t on_wire = std::min(part_bytes(link), bytes_until_urgent(link));
+  const double most = static_cast<double>(on_wire) / wire_share;
+  if (most >= static_cast<double>(rest)) return rest;
+  const auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
   return rest <= part + part / 4 ? rest : part / model::kPartAlignBytes * model::kPartAlignBytes;
 }
 
@@ -88,12 +92,15 @@ bool DueQueue::any_room(TimeUs now_us) const {
   return false;
 }
 
-model::LinkIndex DueQueue::best_link(std::uint64_t rest) const {
+model::LinkIndex DueQueue::best_link(std::uint64_t rest, double wire_share) const {
+  const auto cost_us = [&](model::LinkIndex link, std::uint64_t bytes) {
+    return board_.cost_us(link, static_cast<std::uint64_t>(wire_share * static_cast<double>(bytes)));
+  };
   const auto first = std::min_element(free_at_us_.begin(), free_at_us_.end());
   auto best = static_cast<model::LinkIndex>(first - free_at_us_.begin());
-  double best_us = *first + board_.cost_us(best, piece(best, rest));
+  double best_us = *first + cost_us(best, piece(best, rest, wire_share));
   for (model::LinkIndex link = 0; link < board_.count(); ++link) {
-    const double us = free_at_us_[link] + board_.cost_us(link, rest);
+    const double us = free_at_us_[link] + cost_us(link, rest);
     if (us < best_us) best = link, best_us = us;
   }
   return best;
@@ -102,9 +109,10 @@ model::LinkIndex DueQueue::best_link(std::uint64_t rest) const {
 // Decides for each part that is left on which link it goes, and launches those for which that link has room now.
 void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches) {
   for (std::uint64_t seen = waiting.sent; seen < waiting.bytes && looks > 0; --looks) {
-    const model::LinkIndex link = best_link(waiting.bytes - seen);
-    const std::uint64_t bytes = piece(link, waiting.bytes - seen);
-    free_at_us_[link] += board_.cost_us(link, bytes);
+    const model::LinkIndex link = best_link(waiting.bytes - seen, waiting.wire_share);
+    const std::uint64_t bytes = piece(link, waiting.bytes - seen, waiting.wire_share);
+    free_at_us_[link] +=
+        board_.cost_us(link, static_cast<std::uint64_t>(waiting.wire_share * static_cast<double>(bytes)));
     seen += bytes;
     if (!has_room(link, now_us)) continue;
     const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room
@@ -116,15 +124,23 @@ void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<La
 void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
                       std::vector<Launch>& launches) {
   launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, bytes});
-  board_.launch(launches.back(), now_us);
+  launches.back().codec = waiting.task.codec;
+  board_.launch(on_wire(launches.back()), now_us);
   waiting.sent += bytes;
   if (is_small(launches.back())) small_bytes_[link] += bytes;
+}
+
+Launch DueQueue::on_wire(const Launch& launch) const {
+  Launch booked = launch;
+  if (launch.codec < codecs_.size())
+    booked.bytes = codecs_[launch.codec].wire_bytes(model::coded_share(buckets_[launch.bucket]), launch.bytes);
+  return booked;
 }
 
 bool DueQueue::is_small(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
-  board_.finish(launch, now_us);
+  board_.finish(on_wire(launch), now_us);
   if (is_small(launch)) small_bytes_[launch.link] -= launch.bytes;
 }
 

@@ -13,6 +13,8 @@
 // bucket waits for two parts at most. A part goes to the link that is free first, unless the whole rest would finish earlier
 // on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/buckets.h).
 //
+// A task may be encoded. Links know wire bytes alone, so the queue books those; launches say which gradients they carry.
+//
 // Pure and not thread-safe, as the schedulers are. The driver passes all times, in microseconds.
 #pragma once
 
@@ -36,6 +38,7 @@ class DueQueue {
     std::uint64_t generation = 0;
     std::uint64_t due_step = 0;
     std::uint32_t priority = 0;  // among the tasks of one due step the lower priority goes first
+    model::CodecIndex codec = 0;
   };
 
   explicit DueQueue(const Setup& setup);
@@ -58,6 +61,7 @@ class DueQueue {
   struct Waiting {
     Task task;
     std::uint64_t bytes;
+    double wire_share;  // of its bytes that go over the wire
     std::uint64_t sent = 0;
   };
   static bool is_before(const Waiting& a, const Waiting& b);
@@ -65,16 +69,23 @@ class DueQueue {
   void take_small(TimeUs now_us, std::vector<Launch>& launches);
   void launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
               std::vector<Launch>& launches);
+  [[nodiscard]] Launch on_wire(const Launch& launch) const;
+  // A codec that is not in the list encodes all launches: then links are measured by the bytes of gradients.
+  [[nodiscard]] double wire_share(model::BucketIndex bucket, model::CodecIndex codec) const {
+    return codec < codecs_.size() ? codecs_[codec].bytes_share(model::coded_share(buckets_[bucket])) : 1;
+  }
+  // These four are in wire bytes, but for piece(), which takes and gives bytes of gradients.
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t least_bytes(model::LinkIndex link) const;
-  [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest) const;
+  [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest, double wire_share) const;
   [[nodiscard]] std::uint64_t bytes_until_urgent(model::LinkIndex link) const;
   [[nodiscard]] bool has_room(model::LinkIndex link, TimeUs now_us) const;
   [[nodiscard]] bool any_room(TimeUs now_us) const;
-  [[nodiscard]] model::LinkIndex best_link(std::uint64_t rest) const;
+  [[nodiscard]] model::LinkIndex best_link(std::uint64_t rest, double wire_share) const;
   void place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches);
 
   std::vector<model::Bucket> buckets_;
+  std::vector<model::CodecCost> codecs_;
   LinkBoard board_;
   std::deque<Waiting> waiting_;             // the most urgent first
   std::deque<Waiting> small_;               // the small buckets, the most urgent first

@@ -3,6 +3,7 @@
 // lost, or when the setup's guard would choose otherwise by now. A plan that the user gives begins with step 1 (workers
 // hear of it before the first update) and stays; after the loss of a link it takes longer.
 #include <algorithm>
+#include <deque>
 #include <string>
 #include <utility>
 
@@ -16,6 +17,9 @@
 
 namespace deft::sched {
 namespace {
+
+// Plans change at most every few dozen steps, and generations live for a few steps.
+constexpr std::size_t kCodecPlansKept = 4;
 
 // One update a step, applied before the next forward.
 model::Plan synchronous_plan(const Setup& setup) {
@@ -93,6 +97,7 @@ class Knapsack final : public Scheduler {
  public:
   explicit Knapsack(const Setup& setup)
       : buckets_(setup.buckets),
+        fixed_codec_(setup.codec),
         maker_(setup),
         plan_(synchronous_plan(setup)),
         watch_(setup.links.size()),
@@ -158,7 +163,16 @@ class Knapsack final : public Scheduler {
   void change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason);
   [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const;
 
+  // The codecs of the generations that begin from `step` on.
+  struct CodecPlan {
+    std::uint64_t step = 0;
+    std::vector<model::CodecIndex> codecs;  // [bucket]; empty: all are exact
+  };
+  [[nodiscard]] model::CodecIndex codec_of(model::BucketIndex bucket, std::uint64_t first_step) const;
+
   std::vector<model::Bucket> buckets_;
+  const model::CodecIndex fixed_codec_;  // if plans choose none
+  std::deque<CodecPlan> codec_plans_;    // the oldest first
   PlanMaker maker_;
   bool pinned_ = false;
   model::Plan plan_;          // the newest
@@ -186,7 +200,13 @@ void Knapsack::backward_began(std::uint64_t step, TimeUs now_us) {
 // Before the first plan buckets go as they become ready, later as forward needs them.
 void Knapsack::add(model::BucketIndex bucket, const model::UpdateWindow& complete) {
   const std::uint32_t priority = pinned_ || watch_.has_decided() ? buckets_[bucket].forward_position : 0;
-  queue_.add({bucket, complete.generation, complete.apply_step, priority});
+  queue_.add({bucket, complete.generation, complete.apply_step, priority, codec_of(bucket, complete.first_step)});
+}
+
+model::CodecIndex Knapsack::codec_of(model::BucketIndex bucket, std::uint64_t first_step) const {
+  for (auto plan = codec_plans_.rbegin(); plan != codec_plans_.rend(); ++plan)
+    if (plan->step <= first_step) return bucket < plan->codecs.size() ? plan->codecs[bucket] : model::CodecIndex{0};
+  return fixed_codec_;
 }
 
 void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) {
@@ -198,7 +218,7 @@ void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t ste
   watch_.decided(profile);
   queue_.pace(made->plan.compute_us);
   // A plan with the same dates is announced for what people ask about: the first plan, a lost link, a loss that has risen.
-  if (made->plan.hash() == plan_.hash() && !reason->immediate) {
+  if (made->plan.hash() == plan_.hash() && made->plan.codecs == plan_.codecs && !reason->immediate) {
     plan_ = std::move(made->plan);  // with the times that are expected now
     return;
   }
@@ -213,6 +233,8 @@ void Knapsack::change_to(plan::GuardedPlan made, std::uint64_t begin, std::strin
   if (maker_.is_guarded() && !pinned_) switch_->decision = std::move(made.decision);
   watch_.resume_after(begin);
   begins_ = begin;
+  while (codec_plans_.size() > kCodecPlansKept) codec_plans_.pop_front();
+  if (fixed_codec_ == 0) codec_plans_.push_back({begin, made.plan.codecs});
   plan_ = std::move(made.plan);
 }
 

@@ -36,7 +36,7 @@ std::uint64_t LinkBoard::room_bytes(model::LinkIndex link, std::uint64_t planned
 
 void LinkBoard::launch(const Launch& launch, TimeUs now_us) {
   State& state = links_[launch.link];
-  const std::uint64_t bytes = wire_bytes(launch);
+  const std::uint64_t bytes = link_bytes(launch);
   const double cost = cost_us(launch.link, bytes);
   if (state.queue.empty()) state.head_began_us = now_us, state.queued_us = 0;
   state.queue.push_back({launch.id, bytes, cost});

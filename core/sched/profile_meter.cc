@@ -12,7 +12,7 @@ namespace {
 class ProfileMeter final : public Scheduler {
  public:
   ProfileMeter(std::unique_ptr<Scheduler> inner, const Setup& setup)
-      : inner_(std::move(inner)), links_(setup.links), meter_(setup.buckets) {}
+      : inner_(std::move(inner)), links_(setup.links), codecs_(setup.codecs), meter_(setup.buckets) {}
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us) override {
     meter_.stage_began(stage, step, now_us, waited_us);
@@ -48,11 +48,15 @@ class ProfileMeter final : public Scheduler {
     if (reached_ > step) return;
     reached_ = step + 1;
     if (!inner_->wants_profile(step)) return;
-    if (const auto profile = meter_.profile(links_)) inner_->profile_measured(*profile, step, now_us);
+    auto profile = meter_.profile(links_);
+    if (!profile) return;
+    profile->codecs = codecs_;
+    inner_->profile_measured(*profile, step, now_us);
   }
 
   std::unique_ptr<Scheduler> inner_;
   std::vector<model::LinkModel> links_;  // as they are measured
+  const std::vector<model::CodecCost> codecs_;
   StepMeter meter_;
   std::uint64_t reached_ = 0;  // one more than the newest step
 };
@@ -120,7 +124,8 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   model::Profile profile;
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,
-                               scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt});
+                               scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt,
+                               buckets_[b].coded_bytes});
   profile.buckets.front().forward_us += scale * std::max(0.0, whole_us - stages_us);
   for (std::size_t l = 0; l < links.size(); ++l)
     profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});

@@ -51,11 +51,12 @@ struct Launch {
   std::uint64_t bytes = 0;
   // Links that know priorities send a lower one first, 0 before all others (core/link/work_request.h).
   std::uint32_t priority = 0;
+  model::CodecIndex codec = 0;           // of Setup::codecs
   LaunchPart part = LaunchPart::kWhole;  // the gradients are complete after a whole launch, or after the all-gather
 };
 
 // The bytes that a launch costs its link, in those of whole all-reduces: a half moves half as much.
-constexpr std::uint64_t wire_bytes(const Launch& launch) {
+constexpr std::uint64_t link_bytes(const Launch& launch) {
   return launch.part == LaunchPart::kWhole ? launch.bytes : (launch.bytes + 1) / 2;
 }
 
@@ -93,13 +94,15 @@ struct Setup {
   std::string policy = "fifo";
   std::vector<model::Bucket> buckets;
   std::vector<model::LinkModel> links;
-  std::uint64_t partition_bytes = 1 << 20;    // the largest launch of the policies that cut equal parts
-  std::uint64_t credit_bytes = 4 << 20;       // bytescheduler: the most bytes in flight on each link
-  std::string no_halves;                      // why launches cannot be halves of an all-reduce; empty: they can
-  std::uint64_t fused_bytes = 0;              // fifo: neighbours go as one launch, up to so many bytes
-  bool reports_updates = true;                // false: take_updates gives none, because workers date updates themselves
-  std::string merge_groups = "2";             // mergecomp: the most groups of its search, `exact`, or even:GROUPS
-  plan::Limits limits;                        // knapsack: the limits of its plans
+  std::uint64_t partition_bytes = 1 << 20;  // the largest launch of the policies that cut equal parts
+  std::uint64_t credit_bytes = 4 << 20;     // bytescheduler: the most bytes in flight on each link
+  std::string no_halves;                    // why launches cannot be halves of an all-reduce; empty: they can
+  std::uint64_t fused_bytes = 0;            // fifo: neighbours go as one launch, up to so many bytes
+  bool reports_updates = true;              // false: take_updates gives none, because workers date updates themselves
+  std::string merge_groups = "2";           // mergecomp: the most groups of its search, `exact`, or even:GROUPS
+  std::vector<model::CodecCost> codecs = model::exact_only();  // of the job; the first is exact
+  model::CodecIndex codec = 0;                                 // of launches, unless a plan chooses among `codecs`
+  plan::Limits limits;                                         // knapsack: the limits of its plans
   std::optional<model::UpdateCycles> pinned;  // knapsack: the cycles to follow from step 1 on, instead of its own plans
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are
   std::shared_ptr<PolicySelector> selector;       // auto: compares policies; nullptr: it stays as it begins

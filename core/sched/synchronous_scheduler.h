@@ -45,7 +45,8 @@ class SynchronousScheduler : public Scheduler {
       : board_(setup.links, window),
         buckets_(setup.buckets),
         reports_updates_(setup.reports_updates),
-        urgent_first_(is_urgent_first(setup.policy)) {}
+        urgent_first_(is_urgent_first(setup.policy)),
+        codec_(setup.codec) {}
 
   // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
@@ -54,7 +55,7 @@ class SynchronousScheduler : public Scheduler {
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
   // What the launches of ready buckets are. A policy of halves launches the all-gathers itself.
   [[nodiscard]] virtual LaunchPart part_of_launches() const { return LaunchPart::kWhole; }
-  // Gives the launch its number and its priority, and books it. A whole launch becomes part_of_launches().
+  // Gives the launch its number, its priority and its codec, and books it. A whole launch becomes part_of_launches().
   void send(Launch& launch, TimeUs now_us);
 
   [[nodiscard]] const model::Bucket& bucket(model::BucketIndex index) const { return buckets_.at(index); }
@@ -72,6 +73,7 @@ class SynchronousScheduler : public Scheduler {
   std::vector<model::Bucket> buckets_;
   bool reports_updates_;
   bool urgent_first_;
+  model::CodecIndex codec_;  // of all launches
   std::uint64_t launches_ = 0;
   std::vector<Update> updates_;
 };

@@ -17,12 +17,13 @@ bool for_each_piece(const model::Profile& profile, const sched::Launch& launch, 
   const double share = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
   double fixed_us = 0;
   const bool whole = model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
-    fixed_us = std::max(fixed_us, profile.cost(mirrored(piece.bucket), launch.link).fixed_us);
+    fixed_us = std::max(fixed_us, profile.cost(mirrored(piece.bucket), launch.link, launch.codec).fixed_us);
     return true;
   });
   return whole && model::for_each_piece(run, count, bytes_of, [&](const model::BucketPiece& piece) {
            const auto bucket = mirrored(piece.bucket);
-           const double us = share * static_cast<double>(piece.bytes) * profile.cost(bucket, launch.link).us_per_byte;
+           const double us_per_byte = profile.cost(bucket, launch.link, launch.codec).us_per_byte;
+           const double us = share * static_cast<double>(piece.bytes) * us_per_byte;
            visit({bucket, piece.offset, piece.bytes}, std::exchange(fixed_us, 0) + us);
            return true;
          });
@@ -64,7 +65,7 @@ void LinkChannels::change_active(int change, double now_us) {
 double LinkChannels::bytes_us(const sched::Launch& launch) const {
   double sum_us = 0;
   for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
-    sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link).us_per_byte;
+    sum_us += static_cast<double>(piece.bytes) * profile_.cost(piece.bucket, launch.link, launch.codec).us_per_byte;
   });
   return launch.part == sched::LaunchPart::kWhole ? sum_us : sum_us / 2;
 }
@@ -98,7 +99,12 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   const sched::Launch launch = channel.queue.front().launch;
   channel.queue.pop_front();
   channel.busy = false;
-  sent_bytes_ += sched::wire_bytes(launch);
+  sent_bytes_ += sched::link_bytes(launch);
+  const double part = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
+  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
+    wire_bytes_ += part * profile_.codecs[launch.codec].bytes_share(profile_.buckets[piece.bucket].coded_share()) *
+                   static_cast<double>(piece.bytes);
+  });
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }

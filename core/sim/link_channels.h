@@ -48,7 +48,8 @@ class LinkChannels {
   // The time when the running launch of `channel` began.
   [[nodiscard]] double started_us(std::uint32_t channel) const { return channels_[channel].started_us; }
 
-  [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }  // by all launches that are done
+  [[nodiscard]] std::uint64_t sent_bytes() const { return sent_bytes_; }  // of gradients, by all launches that are done
+  [[nodiscard]] double wire_bytes() const { return wire_bytes_; }         // that they took encoded
 
  private:
   struct Channel {
@@ -81,6 +82,7 @@ class LinkChannels {
   std::vector<Channel> channels_;
   int active_ = 0;
   std::uint64_t sent_bytes_ = 0;
+  double wire_bytes_ = 0;
 };
 
 }  // namespace deft::sim

@@ -153,7 +153,7 @@ class Simulation {
     if (node != kLeader) return;
     const NodeCompute& compute = nodes_[node];
     if (compute.stage() == Stage::kForward)
-      steady_.step_began(compute.step(), now_us_, compute.computed_us(), links_.sent_bytes());
+      steady_.step_began(compute.step(), now_us_, compute.computed_us(), {links_.sent_bytes(), links_.wire_bytes()});
     if (compute.step() == options_.steps) return;
     const double busy_us = compute.computed_us() - std::exchange(leader_.computed_us, compute.computed_us());
     const double elapsed_us = now_us_ - std::exchange(leader_.stage_began_us, now_us_);
@@ -272,10 +272,12 @@ sched::Setup setup_for(const model::Profile& profile, std::string_view policy) {
   const auto count = static_cast<std::uint32_t>(profile.buckets.size());
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto& bucket = profile.buckets[count - 1 - i];
-    setup.buckets.push_back({bucket.name, offset, bucket.bytes, model::DType::kInt8, count - 1 - i, i, 1});
+    setup.buckets.push_back({bucket.name, offset, bucket.bytes, model::DType::kInt8, count - 1 - i, i, 1,
+                             bucket.coded_bytes.value_or(bucket.bytes)});
     offset += bucket.bytes;
   }
   for (std::size_t link = 0; link < profile.links.size(); ++link) setup.links.push_back(profile.link_model(link));
+  setup.codecs = profile.codecs;
   return setup;
 }
 

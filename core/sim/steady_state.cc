@@ -13,11 +13,11 @@ std::uint64_t mixed(std::uint64_t x) {
 
 }  // namespace
 
-void SteadyState::step_began(std::uint64_t step, double now_us, double computed_us, std::uint64_t sent_bytes) {
+void SteadyState::step_began(std::uint64_t step, double now_us, double computed_us, const SentBytes& sent) {
   if (step >= steps_.size()) return;
   steps_[step].began_us = now_us;
   steps_[step].computed_us = computed_us;
-  steps_[step].sent_bytes = sent_bytes;
+  steps_[step].sent = sent;
 }
 
 void SteadyState::decided(const sched::Update& update) {
@@ -60,7 +60,8 @@ void SteadyState::measure(std::uint64_t warmup, std::size_t buckets, Outcome& ou
   outcome.compute_us = (steps_[end].computed_us - steps_[first].computed_us) / count;
   outcome.bubble_us = std::max(0.0, outcome.step_us - outcome.compute_us);
   outcome.updates_per_step = static_cast<double>(updates) / count / static_cast<double>(buckets);
-  outcome.bytes_per_step = static_cast<double>(steps_[end].sent_bytes - steps_[first].sent_bytes) / count;
+  outcome.bytes_per_step = static_cast<double>(steps_[end].sent.gradients - steps_[first].sent.gradients) / count;
+  outcome.wire_bytes_per_step = (steps_[end].sent.on_wire - steps_[first].sent.on_wire) / count;
 }
 
 }  // namespace deft::sim

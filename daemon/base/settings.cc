@@ -31,18 +31,58 @@ Result<std::optional<model::UpdateCycles>> plan_setting(const Config& config) {
   return *cycles;
 }
 
-// Null for `none`.
-Result<std::shared_ptr<const compress::Codec>> codec_setting(const Config& config) {
-  const std::string& text = config.text("compression");
-  if (text.empty() || text == "none") return nullptr;
-  auto codec = compress::make_codec(text);
+using Codec = std::shared_ptr<const compress::Codec>;
+
+// A codec that gradients may be encoded by.
+Result<Codec> usable_codec(std::string_view name) {
+  auto codec = compress::make_codec(name);
   if (!codec) return tl::unexpected(codec.error().in("option compression"));
   if ((*codec)->traits().takes_momentum)
-    return fail(
-        ErrorKind::kInvalid,
-        "option compression: the codec " + text + " brings a momentum of its own, which the optimizer has already",
-        "choose int8, or topk, which keep the optimizer's");
-  return std::shared_ptr<const compress::Codec>(*std::move(codec));
+    return fail(ErrorKind::kInvalid,
+                "option compression: the codec " + std::string(name) +
+                    " brings a momentum of its own, which the optimizer has already",
+                "choose int8, or topk, which keep the optimizer's");
+  return Codec(*std::move(codec));
+}
+
+struct CodecChoice {
+  std::vector<Codec> codecs = {nullptr};
+  bool is_planned = false;
+};
+
+// The codecs up to `most`, in the order of bits: what a plan may choose among.
+Result<CodecChoice> ladder(std::string_view most) {
+  CodecChoice choice{.codecs = {nullptr}, .is_planned = true};
+  if (most == "none") return choice;
+  auto last = usable_codec(most);
+  if (!last) return tl::unexpected(last.error());
+  for (const char* const name : {"bf16", "int8", "int4", "int2"}) {
+    if (name == most) break;
+    auto codec = usable_codec(name);
+    if (!codec) return tl::unexpected(codec.error());
+    choice.codecs.push_back(*std::move(codec));
+  }
+  choice.codecs.push_back(*std::move(last));
+  return choice;
+}
+
+// none, a codec's name, auto or auto/max=NAME.
+Result<CodecChoice> codec_setting(const Config& config) {
+  constexpr std::string_view kAuto = "auto", kMost = "auto/max=";
+  const std::string& text = config.text("compression");
+  const bool plans = find_policy(config.text("policy"))->delays_updates;
+  if (text == kAuto || text.starts_with(kMost)) {
+    if (!plans)
+      return fail(ErrorKind::kInvalid,
+                  "option compression: " + text + " lets plans choose codecs, and the policy " + config.text("policy") +
+                      " makes no plans",
+                  "name a codec, for instance int8, or set DEFT_POLICY=knapsack");
+    return ladder(text == kAuto ? "int8" : std::string_view(text).substr(kMost.size()));
+  }
+  if (text.empty() || text == "none") return CodecChoice{};
+  auto codec = usable_codec(text);
+  if (!codec) return tl::unexpected(codec.error());
+  return CodecChoice{{nullptr, *std::move(codec)}, false};
 }
 
 // The options of a job as flags: the daemon's values, then the workers', which win.
@@ -72,12 +112,13 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   if (!config) return tl::unexpected(config.error().in("the job's settings"));
   auto plan = plan_setting(*config);
   if (!plan) return tl::unexpected(plan.error());
-  auto codec = codec_setting(*config);
-  if (!codec) return tl::unexpected(codec.error());
+  auto codecs = codec_setting(*config);
+  if (!codecs) return tl::unexpected(codecs.error());
   JobSettings settings{.options = *config,
                        .policy = config->text("policy"),
                        .links = config->text("links"),
-                       .codec = *std::move(codec),
+                       .codecs = std::move(codecs->codecs),
+                       .chooses_codecs = codecs->is_planned,
                        .plan = *std::move(plan),
                        .link_costs = {},
                        .timeout_us = config->seconds_us("timeout"),

@@ -23,9 +23,11 @@ struct JobSettings {
   Config options;
   std::string policy;  // in the table of policy_traits.h
   std::string links;
-  std::shared_ptr<const compress::Codec> codec;  // null: gradients travel as they are
-  std::optional<model::UpdateCycles> plan;       // pinned by the user
-  std::vector<model::LinkModel> link_costs;      // known before anything is measured
+  // The first is null: gradients travel as they are. If a plan does not choose among them, the last one encodes all.
+  std::vector<std::shared_ptr<const compress::Codec>> codecs = {nullptr};
+  bool chooses_codecs = false;
+  std::optional<model::UpdateCycles> plan;   // pinned by the user
+  std::vector<model::LinkModel> link_costs;  // known before anything is measured
   TimeUs timeout_us = 0, stall_timeout_us = 0;
 
   // What all nodes of a job must agree on: the value of each option of Scope::kAgreed, by name.

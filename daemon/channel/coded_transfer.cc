@@ -1,6 +1,7 @@
 #include "daemon/channel/coded_transfer.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <optional>
 #include <string>
@@ -279,16 +280,19 @@ class CodedTransfer::Sparse final : public Piece {
   const std::size_t block_bytes_;
 };
 
-// What travels as it is, packed into one message.
+// What travels as it is, packed into one message: first the exact elements, then those that take residuals along.
 class CodedTransfer::Exact final : public Piece {
  public:
   Exact(const Work& work, BufferPool& buffers)
-      : Piece(work, buffers, elements_of(work.codings->exact) * sizeof(float)) {}
+      : Piece(work, buffers, (elements_of(work.codings->exact) + elements_of(work.codings->settled)) * sizeof(float)) {}
 
   Result<void> encode() override {
-    std::byte* at = memory().data();
-    for (const Range& range : work().codings->exact) {
+    for_each([this](const Range& range, std::byte* at) {
       std::memcpy(at, work().of(range).data(), range.count * sizeof(float));
+    });
+    std::byte* at = memory().data() + elements_of(work().codings->exact) * sizeof(float);
+    for (const Range& range : work().codings->settled) {
+      settle(range, {reinterpret_cast<float*>(at), range.count});
       at += range.count * sizeof(float);
     }
     return {};
@@ -300,12 +304,29 @@ class CodedTransfer::Exact final : public Piece {
   }
 
   Result<void> decode(bool /*first_time*/) override {
-    const std::byte* at = memory().data();
-    for (const Range& range : work().codings->exact) {
+    for_each([this](const Range& range, const std::byte* at) {
       std::memcpy(work().of(range).data(), at, range.count * sizeof(float));
-      at += range.count * sizeof(float);
-    }
+    });
     return {};
+  }
+
+ private:
+  template <typename Visit>
+  void for_each(const Visit& visit) {
+    std::byte* at = memory().data();
+    for (const auto* const ranges : {&work().codings->exact, &work().codings->settled})
+      for (const Range& range : *ranges) {
+        visit(range, at);
+        at += range.count * sizeof(float);
+      }
+  }
+
+  // A gradient that is not finite is no update, so the residual waits for the next one.
+  void settle(const Range& range, std::span<float> values) const {
+    if (!std::ranges::all_of(values, [](float value) { return std::isfinite(value); })) return;
+    const auto use = work().residuals_of(range);
+    const std::span<float> residuals = use.values();
+    for (std::size_t i = 0; i < values.size(); ++i) values[i] += std::exchange(residuals[i], 0.0F);
   }
 };
 
@@ -319,7 +340,7 @@ CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std:
     else
       pieces_.push_back(std::make_unique<Requantised>(work, coding, buffers));
   }
-  if (!codings->exact.empty()) pieces_.push_back(std::make_unique<Exact>(work, buffers));
+  if (!codings->exact.empty() || !codings->settled.empty()) pieces_.push_back(std::make_unique<Exact>(work, buffers));
 }
 
 CodedTransfer::~CodedTransfer() = default;

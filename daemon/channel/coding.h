@@ -20,14 +20,14 @@ struct Coding {
 
 struct Codings {
   std::vector<Coding> coded;
-  std::vector<link::Range> exact;  // the other elements of the transfer, ascending
-  compress::Slice slice;           // of the transfer's first element: its place in the arena, and the key of randomness
+  std::vector<link::Range> exact;  // elements of the transfer that travel as they are, ascending
+  // Likewise, but what was left out of them before is added first. So an exact transfer takes residuals along.
+  std::vector<link::Range> settled = {};
+  compress::Slice slice;  // of the transfer's first element: its place in the arena, and the key of randomness
   std::shared_ptr<Residuals> residuals;  // null: no codec keeps any
   // Elements of the transfer behind the ends of coded tensors, ascending. Codecs of signs make other values of their zeros, which
   // must not count in the scales of the next generation.
   std::vector<link::Range> padding = {};
-
-  [[nodiscard]] bool empty() const { return coded.empty(); }
 };
 
 }  // namespace deft::daemon

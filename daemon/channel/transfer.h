@@ -79,6 +79,7 @@ struct SubCommTask {
   std::uint64_t generation = 0, offset = 0, bytes = 0;
   std::uint32_t priority = 0;  // see link::WorkRequest
   model::LaunchPart part = model::LaunchPart::kWhole;
+  std::shared_ptr<const Codings> codings;       // of gradients, likewise
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
   std::optional<Transfer> replay;               // set if it is done here: what a replay runs, without buffers
 };

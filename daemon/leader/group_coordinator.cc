@@ -7,6 +7,7 @@
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
+#include "core/compress/codec_costs.h"
 #include "core/link/backends.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
@@ -57,15 +58,21 @@ std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) 
   return select::make_selector(select::When::kInBackground, all_gloo);
 }
 
-// Why launches cannot be halves of an all-reduce; empty: they can.
-std::string why_no_halves(const JobSettings& settings, const LinkFailover& links) {
-  if (settings.codec) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
+// The first link that does not make all-reduces of halves with an owner's stage between them, in the daemon; empty: all do.
+std::string link_without_halves(const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
     const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
-    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return "link " + name + " has none";
+    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return name;
   }
   return "";
+}
+
+// Why launches cannot be halves of an all-reduce; empty: they can.
+std::string why_no_halves(const JobSettings& settings, const LinkFailover& links) {
+  if (settings.codecs.size() > 1) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
+  const std::string link = link_without_halves(links);
+  return link.empty() ? "" : "link " + link + " has none";
 }
 
 }  // namespace
@@ -134,6 +141,11 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = preserver_ = make_preserver(setup.limits);
   setup.no_halves = why_no_halves(settings_, links);
+  model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
+  choose_codecs(links, setup);
+  codecs_ = setup.codecs;
+  if (settings_.chooses_codecs)
+    for (const auto& bucket : setup.buckets) coded_shares_.push_back(model::coded_share(bucket));
   const bool is_switchable = is_exact(*find_policy(settings_.policy));
   if (is_switchable) setup.selector = make_selector(links);
   auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
@@ -145,6 +157,27 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   LOG(INFO) << "[" << id_.job << "] group '" << first.name << "': " << first.tensors.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
   return agreement;
+}
+
+// The codecs that launches may have. A plan chooses only among codecs that all links can carry.
+void GroupCoordinator::choose_codecs(const LinkFailover& links, sched::Setup& setup) const {
+  if (declared_.front()->op != model::ReduceOp::kSum) return;
+  if (!settings_.chooses_codecs) {
+    setup.codec = static_cast<model::CodecIndex>(settings_.codecs.size() - 1);
+    return;
+  }
+  if (const std::string link = link_without_halves(links); !link.empty()) {
+    LOG(WARNING) << "[" << id_.job << "] plans use no codecs, because link " << link << " cannot carry them";
+    return;
+  }
+  for (const auto& codec : settings_.codecs)
+    if (codec != nullptr) setup.codecs.push_back(compress::measure_cost(*codec));
+}
+
+// A link's cost is told by the bytes that it carries. If all launches have one codec, the gradients' bytes tell as much.
+std::uint64_t GroupCoordinator::link_bytes(const sched::Launch& launch) const {
+  return coded_shares_.empty() ? sched::link_bytes(launch)
+                               : codecs_.at(launch.codec).wire_bytes(coded_shares_[launch.bucket], launch.bytes);
 }
 
 plan::Limits GroupCoordinator::limits() const {
@@ -251,10 +284,10 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
   wire::LaunchOrder order{.first = links.next_number(), .launches = {}};
   order.launches.reserve(launches.size());
   for (const auto& launch : launches) {
-    outstanding_.emplace(links.order(launch.link, launch.bytes), launch);
+    outstanding_.emplace(links.order(launch.link, link_bytes(launch)), launch);
     const model::UpdateWindow when = schedules_[launch.bucket].at(launch.generation);
     order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
-                              when.last_step, when.cycle_step, launch.priority, launch.part});
+                              when.last_step, when.cycle_step, launch.priority, launch.codec, launch.part});
   }
   return order;
 }

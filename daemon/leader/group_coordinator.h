@@ -56,6 +56,8 @@ class GroupCoordinator {
   // A launch that is not finished on the own node; null: it is none of this group, or finished.
   [[nodiscard]] const sched::Launch* outstanding(std::uint64_t number) const;
   void finished(std::uint64_t number, TimeUs now_us);  // of an outstanding launch
+  // The bytes by which the link of a launch is measured.
+  [[nodiscard]] std::uint64_t link_bytes(const sched::Launch& launch) const;
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
 
   // What the scheduler decided since the last call; a plan must reach the nodes before the launches.
@@ -70,6 +72,7 @@ class GroupCoordinator {
   [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
   [[nodiscard]] plan::Limits limits() const;
+  void choose_codecs(const LinkFailover& links, sched::Setup& setup) const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
   void note_fusion();
   void note_policies();
@@ -78,6 +81,8 @@ class GroupCoordinator {
   const JobSettings& settings_;
   std::vector<std::optional<wire::Declare>> declared_;  // by node
   std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
+  std::vector<double> coded_shares_;                    // of the buckets, if a plan chooses codecs; else empty
+  std::vector<model::CodecCost> codecs_;                // of the job
   std::shared_ptr<PlanPreserver> preserver_;            // null: its plans are not judged
   std::vector<model::UpdateSchedule> schedules_;        // of the buckets: from plans and rank 0's flushes
   std::map<std::uint64_t, sched::Launch> outstanding_;  // by number

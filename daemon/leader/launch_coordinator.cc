@@ -43,7 +43,7 @@ void LaunchCoordinator::launch_finished(std::uint64_t number, std::optional<Time
     const sched::Launch* const launch = group.outstanding(number);
     if (launch == nullptr) continue;
     const model::LinkIndex link = launch->link;
-    if (link_us && links_.measure(link, wire_bytes(*launch), *link_us, overlapped))
+    if (link_us && links_.measure(link, group.link_bytes(*launch), *link_us, overlapped))
       for (auto& [other_id, other] : groups_)
         if (other.agreed()) other.scheduler().link_measured(link, links_.cost(link));
     group.finished(number, clock_.now_us());

@@ -58,7 +58,7 @@ std::optional<Error> GradientGroups::difference(const GroupState& group) const {
 CodingMap GradientGroups::coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const {
   if (declaration.op != model::ReduceOp::kSum) return {};
   const JobSettings& settings = members_.settings();
-  return {declaration.tensors, layout, settings.codec, settings.options.bytes("compression_min_bytes"),
+  return {declaration.tensors, layout, settings.codecs, settings.options.bytes("compression_min_bytes"),
           stable_hash(members_.identity().name + "/" + declaration.name)};
 }
 
@@ -135,7 +135,7 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   Gradients* const gradients = agreed(launch.group);
   if (gradients == nullptr || launch.link >= links_)
     return fail(ErrorKind::kViolation, "the leader ordered a part of an unknown group or link");
-  if (launch.part != model::LaunchPart::kWhole && members_.settings().codec)
+  if (launch.part != model::LaunchPart::kWhole && launch.codec != 0)
     return fail(ErrorKind::kViolation, "the leader ordered half an all-reduce of gradients that are encoded");
   if (auto ok = gradients->start(launch.bucket, launch.generation, {launch.last_step, launch.cycle_step}, launch.offset,
                                  launch.bytes, now_us, launch.part);
@@ -150,6 +150,11 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.bytes = launch.bytes;
   task.priority = launch.priority;
   task.part = launch.part;
+  const model::Bucket& bucket = gradients->buckets()[launch.bucket];
+  if (bucket.dtype == model::DType::kFloat32)
+    task.codings =
+        groups_.at(launch.group)
+            .codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
   return task;
 }
 
@@ -174,8 +179,7 @@ Transfer GradientGroups::transfer_of(const SubCommTask& launch) const {
   transfer.part = launch.part;
   transfer.priority = launch.priority;
   transfer.count = launch.bytes / model::dtype_bytes(bucket.dtype);
-  if (bucket.dtype == model::DType::kFloat32)
-    transfer.codings = group.codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation);
+  transfer.codings = launch.codings;
   for (const auto& arena : group.arenas) {
     transfer.buffers.push_back(arena->data() + at);
     transfer.keep.push_back(arena);
@@ -210,7 +214,8 @@ std::optional<wire::NodeFacts::Group> GradientGroups::facts(std::uint32_t id) co
   const auto it = groups_.find(id);
   if (it == groups_.end() || !it->second.gradients) return std::nullopt;
   const Gradients& gradients = *it->second.gradients;
-  wire::NodeFacts::Group facts{gradients.layout().slot_bytes, gradients.layout().slots, {}};
+  wire::NodeFacts::Group facts{
+      gradients.layout().slot_bytes, gradients.layout().slots, {}, it->second.codings.codecs()};
   if (it->second.agreed) facts.buckets = gradients.buckets();
   return facts;
 }

@@ -69,7 +69,9 @@ LinkChoice choose_links(const Membership& members, const std::string& host) {
     if (spec.backend != "local" || !local) choice.specs.push_back(spec);
     local = local || spec.backend == "local";
   }
-  if (const auto& codec = members.settings().codec) choice.refusal = cannot_carry(*codec, choice.specs);
+  // A plan chooses no codec that a link cannot carry; the user is told.
+  if (const auto& settings = members.settings(); settings.codecs.back() != nullptr && !settings.chooses_codecs)
+    choice.refusal = cannot_carry(*settings.codecs.back(), choice.specs);
   LOG(INFO) << "[" << members.identity().name << "] DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
   return choice;
 }

@@ -73,6 +73,7 @@ class NodeFacts {
     std::uint64_t slot_bytes = 0;
     std::uint32_t slots = 0;
     std::span<const model::Bucket> buckets;  // empty: not agreed yet
+    std::size_t codecs = 1;                  // of the job, exact included
   };
   struct AskedCollective {              // by the workers of this node
     CollectiveSpec first;               // of the first local rank

@@ -110,16 +110,23 @@ std::optional<NodeFacts::Group> NodeMessageReader::agreed(std::uint32_t id, cons
 // The bytes may run on over the buckets behind it, so the end of the slot is their limit here. That these buckets follow each
 // other in memory is checked where they are booked (Gradients::start).
 Launch NodeMessageReader::launch(const proto::Launch& from, const Field& at) {
-  const Launch to{from.link(),      from.group(),
-                  from.bucket(),    from.generation(),
-                  from.offset(),    from.bytes(),
-                  from.last_step(), from.cycle_step(),
-                  from.priority(),  static_cast<model::LaunchPart>(from.part())};
+  const Launch to{from.link(),
+                  from.group(),
+                  from.bucket(),
+                  from.generation(),
+                  from.offset(),
+                  from.bytes(),
+                  from.last_step(),
+                  from.cycle_step(),
+                  from.priority(),
+                  static_cast<model::CodecIndex>(from.codec()),
+                  static_cast<model::LaunchPart>(from.part())};
   checks_.at_most(from.part(), static_cast<std::uint32_t>(model::LaunchPart::kAllGather), {&at, "part"});
   link(to.link, {&at, "link"});
   const auto group = agreed(to.group, {&at, "group"});
   if (!group) return to;
   checks_.below(to.bucket, group->buckets.size(), {&at, "bucket"}, "buckets");
+  checks_.below(from.codec(), group->codecs, {&at, "codec"}, "codecs");
   if (checks_.failed()) return to;
   const model::Bucket& bucket = group->buckets[to.bucket];
   checks_.below(to.offset, bucket.bytes, {&at, "offset"}, "bytes in the bucket");

@@ -180,6 +180,7 @@ struct Launch {
   std::uint64_t last_step = 0;   // that the generation merges; a node whose workers say otherwise refuses it
   std::uint64_t cycle_step = 0;  // the newest flush or plan before the generation, likewise
   std::uint32_t priority = 0;    // see sched::Launch
+  model::CodecIndex codec = 0;   // of the job's list; 0: exact
   model::LaunchPart part = model::LaunchPart::kWhole;
 };
 

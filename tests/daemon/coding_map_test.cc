@@ -20,7 +20,7 @@ using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
 struct Fixture : testing::Test {
   void declare(const std::string& codec = "int8", std::uint64_t min_bytes = 16 << 10) {
     layout = model::lay_out(specs, 1).value();
-    map = CodingMap(specs, layout, compress::make_codec(codec).value(), min_bytes, 42);
+    map = CodingMap(specs, layout, CodecList{nullptr, compress::make_codec(codec).value()}, min_bytes, 42);
   }
   void add(std::vector<std::uint64_t> shape, model::DType dtype = model::DType::kFloat32) {
     specs.push_back({"t" + std::to_string(specs.size()), dtype, std::move(shape), 0});
@@ -38,7 +38,7 @@ TEST_F(CodingMapTest, LargeMatricesAreEncodedAndBiasesAreNot) {
   add({20, 20});        // small
   add({64, 64, 3, 3});  // 147'456 bytes: whole blocks
   declare();
-  const auto codings = map.codings_of(0, layout.regions[0].bytes, 3);
+  const auto codings = map.codings_of(0, layout.regions[0].bytes, 3, 1);
   ASSERT_NE(codings, nullptr);
   EXPECT_EQ(pairs(codings->coded.at(0).ranges), (Pairs{{256, 10'240}, {layout.tensors[4].offset / 4, 36'864}}));
   std::size_t covered = 0;
@@ -64,12 +64,12 @@ TEST_F(CodingMapTest, PaddingOfCodedTensorsIsNamedInEachPart) {
 TEST_F(CodingMapTest, APartHasWholeBlocksWhereverItIsCut) {
   add({256, 256});
   declare();
-  EXPECT_EQ(pairs(map.codings_of(4096, 8192, 0)->coded[0].ranges), (Pairs{{0, 2048}}));
-  EXPECT_EQ(map.codings_of(4096, 8192, 0)->slice.first, 1024U);
-  const auto odd = map.codings_of(64, 2048, 0);  // elements 16 to 528
+  EXPECT_EQ(pairs(map.codings_of(4096, 8192, 0, 1)->coded[0].ranges), (Pairs{{0, 2048}}));
+  EXPECT_EQ(map.codings_of(4096, 8192, 0, 1)->slice.first, 1024U);
+  const auto odd = map.codings_of(64, 2048, 0, 1);  // elements 16 to 528
   EXPECT_EQ(pairs(odd->exact), (Pairs{{0, 240}, {496, 16}}));
   EXPECT_EQ(pairs(odd->coded[0].ranges), (Pairs{{240, 256}}));
-  EXPECT_EQ(map.codings_of(64, 512, 0), nullptr) << "no whole block";
+  EXPECT_EQ(map.codings_of(64, 512, 0, 1), nullptr) << "no whole block";
 }
 
 TEST_F(CodingMapTest, OtherTypesAndSmallTensorsTravelAsTheyAre) {
@@ -78,19 +78,19 @@ TEST_F(CodingMapTest, OtherTypesAndSmallTensorsTravelAsTheyAre) {
   add({256, 256});
   declare("int8", 1 << 20);
   EXPECT_EQ(map.coded_bytes(), 0U);
-  EXPECT_EQ(map.codings_of(layout.tensors[2].offset, 262'144, 0), nullptr);
+  EXPECT_EQ(map.codings_of(layout.tensors[2].offset, 262'144, 0, 1), nullptr);
   declare("int8");
   EXPECT_EQ(map.coded_bytes(), 262'144U);
-  EXPECT_NE(map.codings_of(layout.tensors[2].offset, 262'144, 0), nullptr);
+  EXPECT_NE(map.codings_of(layout.tensors[2].offset, 262'144, 0, 1), nullptr);
 }
 
 TEST_F(CodingMapTest, ACodecWithoutFeedbackKeepsNoResiduals) {
   add({256, 256});
   declare("terngrad");
-  EXPECT_EQ(map.codings_of(0, 4096, 0)->residuals, nullptr);
+  EXPECT_EQ(map.codings_of(0, 4096, 0, 1)->residuals, nullptr);
 }
 
-TEST_F(CodingMapTest, WithoutACodecNothingIsEncoded) { EXPECT_EQ(CodingMap().codings_of(0, 4096, 0), nullptr); }
+TEST_F(CodingMapTest, WithoutACodecNothingIsEncoded) { EXPECT_EQ(CodingMap().codings_of(0, 4096, 0, 0), nullptr); }
 
 }  // namespace
 }  // namespace deft::daemon

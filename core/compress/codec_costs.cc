@@ -1,0 +1,64 @@
+#include "core/compress/codec_costs.h"
+
+#include <algorithm>
+#include <random>
+#include <vector>
+
+#include "core/base/clock.h"
+
+namespace deft::compress {
+namespace {
+
+constexpr std::size_t kElements = std::size_t{64}
+                                  << 10;  // fits a core's cache, as a part that has just been summed nearly does
+constexpr int kRounds = 5;                // the quickest counts: others were disturbed
+
+std::vector<float> gradients() {
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal;
+  std::vector<float> values(kElements);
+  for (float& value : values) value = normal(random);
+  return values;
+}
+
+double relative_error(const std::vector<float>& values, const std::vector<float>& decoded) {
+  double error = 0, square = 0;
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    const double off = static_cast<double>(values[i]) - static_cast<double>(decoded[i]);
+    error += off * off;
+    square += static_cast<double>(values[i]) * static_cast<double>(values[i]);
+  }
+  return error / square;
+}
+
+}  // namespace
+
+model::CodecCost measure_cost(const Codec& codec) {
+  const std::vector<float> values = gradients();
+  std::vector<float> residual(kElements), decoded(kElements);
+  std::vector<std::byte> code(codec.encoded_bytes(kElements));
+  model::CodecCost cost{.name = std::string(codec.traits().name)};
+  if (!codec.traits().parameters.empty()) cost.name += "/" + codec.traits().parameters;
+  const double bytes = kElements * sizeof(float);
+  for (int round = 0; round < kRounds; ++round) {
+    std::ranges::fill(residual, 0.0F);
+    const Slice slice{.job = 1, .generation = static_cast<std::uint64_t>(round), .first = 0};
+    const TimeUs begin_us = MonotonicClock::now();
+    const auto used = codec.traits().uses_feedback ? codec.encode_with_feedback(slice, values, residual, code)
+                                                   : codec.encode(slice, values, code);
+    const TimeUs encoded_us = MonotonicClock::now();
+    if (!used) return cost;  // it encodes all that is finite
+    static_cast<void>(codec.decode(slice, std::span(code).first(*used), decoded));
+    const TimeUs decoded_us = MonotonicClock::now();
+    const auto per_byte = [bytes](TimeUs us) { return static_cast<double>(us) / bytes; };
+    cost.encode_us_per_byte = round == 0 ? per_byte(encoded_us - begin_us)
+                                         : std::min(cost.encode_us_per_byte, per_byte(encoded_us - begin_us));
+    cost.decode_us_per_byte = round == 0 ? per_byte(decoded_us - encoded_us)
+                                         : std::min(cost.decode_us_per_byte, per_byte(decoded_us - encoded_us));
+    cost.wire_share = static_cast<double>(*used) / bytes;
+    cost.error = relative_error(values, decoded);
+  }
+  return cost;
+}
+
+}  // namespace deft::compress

@@ -1,0 +1,179 @@
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <vector>
+
+#include "core/plan/codec_choice.h"
+#include "core/plan/planner.h"
+
+namespace deft::plan {
+namespace {
+
+constexpr double kEffort = 40'000;  // buckets * timetables: bounds the search
+constexpr std::size_t kMostTries = 10, kLeastTries = 3;
+constexpr std::size_t kMostRefined = 64;  // buckets that are looked at one by one
+
+using Codecs = std::vector<model::CodecIndex>;
+
+class CodecSearch {
+ public:
+  CodecSearch(const model::Profile& profile, const Limits& limits);
+
+  std::optional<Timetable> run();
+
+ private:
+  struct Candidate {
+    Codecs codecs;
+    Timetable table;
+  };
+  using Options = std::vector<std::vector<CodecOption>>;
+  [[nodiscard]] Options options() const;
+  [[nodiscard]] Options bounding_options() const;
+  template <typename TimeOf>
+  [[nodiscard]] Options options_by(const TimeOf& time_of) const;
+  [[nodiscard]] std::optional<Candidate> attempt(const Codecs& codecs);
+  [[nodiscard]] std::optional<Candidate> attempt_within(double budget_us);
+  [[nodiscard]] bool is_enough(const Candidate& candidate) const { return candidate.table.plan.step_us <= enough_us_; }
+  void refine(Candidate& candidate);
+  [[nodiscard]] double error_of(model::BucketIndex bucket, model::CodecIndex codec) const;
+
+  const model::Profile& profile_;
+  Limits limits_;
+  std::size_t buckets_;
+  std::size_t last_;  // codec that is allowed
+  Problem exact_;
+  double enough_us_;
+  CodecChoice choice_;
+  double effort_ = 0;
+};
+
+CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
+    : profile_(profile),
+      limits_(limits),
+      buckets_(profile.buckets.size()),
+      last_(std::min(limits.most_codec, profile.codecs.size() - 1)),
+      exact_(profile),
+      enough_us_((1 + std::max(limits.fresh_tolerance, limits.bubble_tolerance)) * exact_.compute_us() *
+                 limits.capacity),
+      choice_(options()) {
+  limits_.max_staleness_steps = 0;
+}
+
+// Of the profile's error an encoding leaves out so much: weighted by what may be encoded of all bytes.
+double CodecSearch::error_of(model::BucketIndex bucket, model::CodecIndex codec) const {
+  const auto& of = profile_.buckets[buckets_ - 1 - bucket];
+  return static_cast<double>(of.bytes) * of.coded_share() * profile_.codecs[codec].error;
+}
+
+// time_of(bucket of the profile, codec) gives microseconds.
+template <typename TimeOf>
+CodecSearch::Options CodecSearch::options_by(const TimeOf& time_of) const {
+  Options options(buckets_);
+  for (std::size_t b = 0; b < buckets_; ++b) {
+    const std::size_t of_profile = buckets_ - 1 - b;
+    for (std::size_t i = 0; i <= last_; ++i) {
+      const auto codec = static_cast<model::CodecIndex>(i);
+      options[b].push_back({time_of(of_profile, codec), error_of(static_cast<model::BucketIndex>(b), codec)});
+      if (profile_.buckets[of_profile].coded_share() == 0) break;  // other codecs are the same
+    }
+  }
+  return options;
+}
+
+// The time of a bucket if all links share it.
+CodecSearch::Options CodecSearch::options() const {
+  return options_by([this](std::size_t bucket, model::CodecIndex codec) {
+    double speed = 0;
+    for (std::size_t link = 0; link < profile_.links.size(); ++link) {
+      const double us = profile_.cost(bucket, link, codec).us(profile_.buckets[bucket].bytes);
+      speed += 1 / std::max(us * (1 + limits_.jitter_margin), 1e-9);
+    }
+    return 1 / speed;
+  });
+}
+
+// Any prices of the links' time that sum to 1 give a bound: a bucket goes where it costs least (Problem::generation_bound_us).
+CodecSearch::Options CodecSearch::bounding_options() const {
+  std::vector<double> price(profile_.links.size());
+  double sum = 0;
+  for (std::size_t link = 0; link < price.size(); ++link) {
+    double total_us = 0;
+    for (std::size_t b = 0; b < buckets_; ++b) total_us += profile_.comm_us(b, link);
+    sum += price[link] = 1 / std::max(total_us, 1e-9);
+  }
+  return options_by([&](std::size_t bucket, model::CodecIndex codec) {
+    double least_us = std::numeric_limits<double>::infinity();
+    for (std::size_t link = 0; link < price.size(); ++link)
+      least_us =
+          std::min(least_us, price[link] / sum * profile_.cost(bucket, link, codec).us(profile_.buckets[bucket].bytes));
+    return least_us;
+  });
+}
+
+std::optional<CodecSearch::Candidate> CodecSearch::attempt(const Codecs& codecs) {
+  effort_ += static_cast<double>(buckets_);
+  auto table = fresh_timetable(Problem(profile_, codecs), limits_);
+  if (!table) return std::nullopt;
+  return Candidate{codecs, std::move(*table)};
+}
+
+std::optional<CodecSearch::Candidate> CodecSearch::attempt_within(double budget_us) {
+  Codecs codecs;
+  for (const std::size_t option : choice_.within(budget_us)) codecs.push_back(static_cast<model::CodecIndex>(option));
+  return attempt(codecs);
+}
+
+// Gives buckets back what they need not give up, the largest error first.
+void CodecSearch::refine(Candidate& candidate) {
+  std::vector<model::BucketIndex> order;
+  for (model::BucketIndex b = 0; b < buckets_; ++b)
+    if (candidate.codecs[b] != 0) order.push_back(b);
+  std::ranges::stable_sort(order, {}, [&](model::BucketIndex b) { return -error_of(b, candidate.codecs[b]); });
+  if (order.size() > kMostRefined) order.resize(kMostRefined);
+  for (const auto bucket : order)
+    while (candidate.codecs[bucket] != 0 && effort_ < kEffort) {
+      Codecs codecs = candidate.codecs;
+      --codecs[bucket];
+      auto better = attempt(codecs);
+      if (!better || !is_enough(*better)) break;
+      candidate = std::move(*better);
+    }
+}
+
+std::optional<Timetable> CodecSearch::run() {
+  const auto tries =
+      std::clamp(static_cast<std::size_t>(kEffort / 4 / static_cast<double>(buckets_)), kLeastTries, kMostTries);
+  auto found = attempt_within(0);  // as few bits as are allowed
+  if (!found) return std::nullopt;
+  if (is_enough(*found)) {
+    // The largest budget that suffices.
+    double least_us = choice_.least_us(), most_us = std::max(least_us, enough_us_);
+    for (std::size_t i = 0; i < tries; ++i) {
+      const double budget_us = i == 0 ? most_us : (least_us + most_us) / 2;
+      auto candidate = attempt_within(budget_us);
+      if (candidate && is_enough(*candidate)) {
+        found = std::move(candidate), least_us = budget_us;
+        if (i == 0) break;
+      } else {
+        most_us = budget_us;
+      }
+    }
+    refine(*found);
+  }
+  model::Plan& plan = found->table.plan;
+  plan.codecs = std::move(found->codecs);
+  double bytes = 0;
+  for (const auto& bucket : profile_.buckets) bytes += static_cast<double>(bucket.bytes);
+  for (model::BucketIndex b = 0; b < buckets_; ++b) plan.codec_error += error_of(b, plan.codecs[b]) / bytes;
+  plan.codec_error_bound = CodecChoice(bounding_options()).error_bound(std::max(enough_us_, plan.step_us)) / bytes;
+  return std::move(found->table);
+}
+
+}  // namespace
+
+std::optional<Timetable> coded_timetable(const model::Profile& profile, const Limits& limits) {
+  if (profile.codecs.size() < 2 || limits.most_codec == 0) return std::nullopt;
+  return CodecSearch(profile, limits).run();
+}
+
+}  // namespace deft::plan
