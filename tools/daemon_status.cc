@@ -136,6 +136,19 @@ std::string judgement_text(const json& plan) {
   return text + std::string("\n");
 }
 
+// "int8 on 5 buckets, none on 3"; empty: the plan encodes nothing.
+std::string codecs_text(const json& plan) {
+  const auto codecs = plan.find("codecs");
+  if (codecs == plan.end() || !codecs->is_object() || codecs->empty()) return "";
+  std::string text;
+  for (const auto& [name, count] : codecs->items())
+    text += (text.empty() ? "        " : ", ") + name + " on " + count.dump() + " buckets";
+  char error[80];
+  std::snprintf(error, sizeof error, "; error %.2g, at least %.2g", number(plan, "codec_error"),
+                number(plan, "codec_error_bound"));
+  return text + error + "\n";
+}
+
 // The leader's plans: since when, what they promise, and why they were made.
 std::string plans_text(const json& job) {
   const auto leader = job.find("leader");
@@ -149,7 +162,7 @@ std::string plans_text(const json& job) {
                   number(plan, "max_merged_steps"), number(plan, "step_us") / 1e3, number(plan, "compute_us") / 1e3);
     out += "    plan " + cell(plan, "epoch") + " of group " + cell(plan, "group") + ", from step " +
            cell(plan, "from_step") + ": " + numbers + "\n        because of " + cell(plan, "reason") + "\n" +
-           judgement_text(plan);
+           codecs_text(plan) + judgement_text(plan);
   }
   return out;
 }

@@ -62,7 +62,7 @@ constexpr std::array kOptions = {
     OptionSpec{"plan", kString, "", "", 0, 0, kAll, kAgreed,
                "knapsack: the cycle of updates from step 1 on, first-last@apply of each, for runs that repeat exactly: 0-1@4,2@5, or 0@1;3:0-1@3 with another cycle for bucket 3. Empty: Deft plans by its measurements."},
     OptionSpec{"compression", kString, "none", "", 0, 0, kAll, kAgreed,
-               "How gradients are encoded for the network: none, or a codec: bf16, int8, int4, topk/ratio=0.01, ... docs/compression.md lists them. What an encoding leaves out is sent later."},
+               "How gradients are encoded for the network: none, or a codec: bf16, int8, int4, topk/ratio=0.01, ... docs/compression.md lists them. What an encoding leaves out is sent later. knapsack: auto/max=int8 lets its plans choose a codec for each bucket, up to that one; auto is auto/max=int8."},
     OptionSpec{"compression_min_bytes", kBytes, "16KB", "", 16384, kNoLimit, kAll, kAgreed,
                "Smaller tensors are not encoded. Those of one dimension never are."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll, kJob,

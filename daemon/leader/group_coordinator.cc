@@ -19,7 +19,18 @@ namespace {
 
 constexpr std::size_t kShown = 8;  // plans, and changes of the policy
 
-nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change) {
+// How many buckets each codec encodes.
+nlohmann::json codec_counts(const model::Plan& plan, const std::vector<model::CodecCost>& codecs) {
+  nlohmann::json counts = nlohmann::json::object();
+  for (const auto codec : plan.codecs) {
+    auto& count = counts[codecs.at(codec).name];
+    count = count.is_null() ? 1 : count.get<int>() + 1;
+  }
+  return counts;
+}
+
+nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::PlanSwitch& change,
+                       const std::vector<model::CodecCost>& codecs) {
   const model::Plan& plan = change.plan;
   nlohmann::json links = nlohmann::json::array();
   for (const auto& link : change.links) links.push_back({{"bytes_per_us", link.bytes_per_us}});
@@ -34,6 +45,9 @@ nlohmann::json summary(std::uint32_t group, std::uint64_t epoch, const sched::Pl
           {"max_merged_steps", plan.max_merged()},
           {"step_us", plan.step_us},
           {"compute_us", plan.compute_us},
+          {"codecs", codec_counts(plan, codecs)},
+          {"codec_error", plan.codec_error},
+          {"codec_error_bound", plan.codec_error_bound},
           {"links", links},
           {"reason", change.reason}};
 }
@@ -235,7 +249,7 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
   model::follow(schedules_, change->step, model::cycles_of(change->plan));
-  plans_.push_back(summary(id_.group, ++epoch_, *change));
+  plans_.push_back(summary(id_.group, ++epoch_, *change, codecs_));
   if (change->decision && preserver_) {
     plans_.back()["judgement"] = to_json(*change->decision);
     plans_.back()["judgement"]["statistics"] = preserver_->statistics();

@@ -50,9 +50,14 @@ class Nodes {
       ASSERT_TRUE(nodes_[i].coded->encode());
     }
   }
+  // From now on all travels as it is, and takes residuals along; or not any more.
+  void go_exact(bool exact) { exact_ = exact; }
   void make(std::size_t node, std::uint64_t generation) {
     auto codings = std::make_shared<Codings>();
-    codings->coded.push_back({codec_, ranges_});
+    if (exact_)
+      codings->settled = ranges_;
+    else
+      codings->coded.push_back({codec_, ranges_});
     std::size_t at = 0;
     for (const Range& range : ranges_) {
       if (at < range.first) codings->exact.push_back({at, range.first - at});
@@ -158,6 +163,7 @@ class Nodes {
   std::size_t elements_;
   std::vector<Range> ranges_;
   std::vector<Node> nodes_;
+  bool exact_ = false;
 };
 
 void fill(std::vector<float>& values, std::uint64_t seed) {
@@ -335,6 +341,48 @@ TEST(BufferPool, GivesAgainWhatCameBack) {
   pool.give_back(std::move(buffer));
   EXPECT_EQ(pool.take(500).data(), memory);
   EXPECT_NE(pool.take(500).data(), memory);
+}
+
+// A plan may choose another codec, or none, for each generation.
+TEST(CodedTransferSwitches, NothingIsLostWhenCodecsComeAndGo) {
+  std::mt19937 random(11);
+  std::normal_distribution<float> normal;
+  for (const char* codec : {"int8", "int2", "efsignsgd", "topk/ratio=0.1"}) {
+    constexpr std::size_t kAll = 1024;
+    Nodes nodes(3, codec, kAll, {{256, 512}});
+    std::vector<double> brought(kAll, 0), applied(kAll, 0);
+    double kept = 0;
+    for (std::uint64_t generation = 0; generation < 40; ++generation) {
+      const bool exact = random() % 3 == 0;
+      nodes.go_exact(exact);
+      for (std::size_t node = 0; node < nodes.size(); ++node)
+        for (std::size_t i = 0; i < kAll; ++i) brought[i] += nodes.values(node)[i] = normal(random);
+      nodes.run(generation, 1);
+      for (std::size_t i = 0; i < kAll; ++i) applied[i] += nodes.values(0)[i];
+      const auto residuals = nodes.all_residuals();
+      for (std::size_t i = 0; i < kAll; ++i) {
+        ASSERT_NEAR(applied[i] + residuals[i], brought[i], 2e-3) << codec << ", element " << i;
+        if (exact) {
+          ASSERT_EQ(residuals[i], 0) << "an exact transfer takes all along";
+        }
+        kept = std::max(kept, std::abs(residuals[i]));
+      }
+    }
+    EXPECT_GT(kept, 0) << codec;
+  }
+}
+
+TEST(CodedTransferSwitches, AGradientThatIsNotFiniteLeavesResidualsForTheNextOne) {
+  Nodes nodes(2, "int8", 512, {{0, 512}});
+  for (std::size_t node = 0; node < 2; ++node)
+    for (std::size_t i = 0; i < 512; ++i) nodes.values(node)[i] = 0.1F * static_cast<float>(i);
+  nodes.run(0, 1);
+  const auto before = nodes.all_residuals();
+  nodes.go_exact(true);
+  for (std::size_t node = 0; node < 2; ++node)
+    std::ranges::fill(nodes.values(node), std::numeric_limits<float>::infinity());
+  nodes.run(1, 1);
+  EXPECT_EQ(nodes.all_residuals(), before);
 }
 
 }  // namespace

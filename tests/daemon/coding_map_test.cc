@@ -67,9 +67,28 @@ TEST_F(CodingMapTest, APartHasWholeBlocksWhereverItIsCut) {
   EXPECT_EQ(pairs(map.codings_of(4096, 8192, 0, 1)->coded[0].ranges), (Pairs{{0, 2048}}));
   EXPECT_EQ(map.codings_of(4096, 8192, 0, 1)->slice.first, 1024U);
   const auto odd = map.codings_of(64, 2048, 0, 1);  // elements 16 to 528
-  EXPECT_EQ(pairs(odd->exact), (Pairs{{0, 240}, {496, 16}}));
+  EXPECT_EQ(pairs(odd->settled), (Pairs{{0, 240}, {496, 16}})) << "encoded before, so residuals go along";
   EXPECT_EQ(pairs(odd->coded[0].ranges), (Pairs{{240, 256}}));
+  declare();
   EXPECT_EQ(map.codings_of(64, 512, 0, 1), nullptr) << "no whole block";
+  EXPECT_EQ(pairs(map.codings_of(64, 2048, 0, 1)->exact), (Pairs{{0, 240}, {496, 16}}));
+}
+
+TEST_F(CodingMapTest, AfterAnEncodingExactLaunchesTakeResidualsAlong) {
+  add({256, 256});
+  add({20, 20});
+  declare();
+  EXPECT_EQ(map.codings_of(0, layout.regions[0].bytes, 0, 0), nullptr) << "nothing was left out yet";
+  ASSERT_NE(map.codings_of(0, 4096, 1, 1), nullptr);
+  const auto exact = map.codings_of(0, layout.regions[0].bytes, 2, 0);
+  ASSERT_NE(exact, nullptr);
+  EXPECT_TRUE(exact->coded.empty());
+  EXPECT_NE(exact->residuals, nullptr);
+  std::size_t settled = 0, other = 0;
+  for (const auto& [first, count] : pairs(exact->settled)) settled += count;
+  for (const auto& [first, count] : pairs(exact->exact)) other += count;
+  EXPECT_EQ(settled, 65'536U);
+  EXPECT_EQ(settled + other, layout.regions[0].bytes / 4);
 }
 
 TEST_F(CodingMapTest, OtherTypesAndSmallTensorsTravelAsTheyAre) {

@@ -134,3 +134,58 @@ def test_nodes_that_ask_for_different_codecs_are_told():
             _, err = worker.communicate(timeout=60)
             assert worker.returncode != 0
             assert "compression" in err and "int8" in err and "int4" in err, err
+
+
+# 8 MB a step, and nearly no compute: no link keeps up without fewer bits.
+PLANNED = """
+import hashlib
+group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (512, 512), 7 - i) for i in range(8)])
+digest = hashlib.sha256()
+for step in range(60):
+    session.stage(deft.FORWARD, step)
+    time.sleep(0.001)
+    session.stage(deft.BACKWARD, step)
+    for tensor in range(8):
+        vector(group, tensor)[:] = np.random.default_rng((step, tensor, rank)).standard_normal(512 * 512)
+        group.ready(tensor, 1, step)
+    group.wait(0, 8, step)
+    for tensor in range(8):
+        digest.update(vector(group, tensor).tobytes())
+say(digest.hexdigest())
+while not os.path.exists(os.environ["END"]):
+    time.sleep(0.01)
+session.close()
+"""
+
+
+def test_a_plan_chooses_codecs_if_it_may_and_replicas_stay_equal(tmp_path):
+    options = {"DEFT_POLICY": "knapsack", "DEFT_COMPRESSION": "auto/max=int4", "DEFT_MAX_STALENESS_STEPS": "0"}
+    with Cluster(2, timeout="20s") as cluster:
+        workers = cluster.start(PLANNED, END=str(tmp_path / "end"), **options)
+        digests = [worker.stdout.readline().strip() for worker in workers]
+        leader = cluster.status(0)["jobs"][0]["leader"]
+        (tmp_path / "end").touch()
+        cluster.finish(workers)
+    assert len(set(digests)) == 1 and digests[0]
+    codecs = [plan["codecs"] for plan in leader["plans"]]
+    assert codecs, "no plan was made"
+    assert set().union(*codecs) <= {"none", "bf16", "int8", "int4"}
+    assert all(plan["max_staleness_steps"] == 0 for plan in leader["plans"])
+    if any(codecs):
+        encoded = next(plan for plan in leader["plans"] if plan["codecs"])
+        assert encoded["codec_error"] >= encoded["codec_error_bound"] * 0.999
+
+
+def test_auto_is_refused_where_no_plan_is_made_and_a_wrong_maximum_is_named():
+    with Cluster(1) as cluster:
+        for policy, wanted, hint in (
+            ("bytescheduler", "auto", "makes no plans"),
+            ("knapsack", "auto/max=imt8", "int8"),
+            ("knapsack", "auto/max=dgc", "momentum"),
+        ):
+            (worker,) = cluster.start(
+                ONE, DEFT_POLICY=policy, DEFT_COMPRESSION=wanted, DEFT_JOB=f"{policy}-{len(wanted)}"
+            )
+            _, error = worker.communicate(timeout=60)
+            assert worker.returncode != 0
+            assert hint in error, error
