@@ -47,6 +47,24 @@ constexpr std::array<Field, 5> kCodecFields{{{"name", "name", true},
 // The list that the reader is in.
 enum class List : std::uint8_t { kBuckets, kLinks, kCodecs };
 
+std::size_t entries(const Profile& profile, List list) {
+  if (list == List::kBuckets) return profile.buckets.size();
+  return list == List::kLinks ? profile.links.size() : profile.codecs.size();
+}
+
+std::string& last_name(Profile& profile, List list) {
+  if (list == List::kBuckets) return profile.buckets.back().name;
+  return list == List::kLinks ? profile.links.back().name : profile.codecs.back().name;
+}
+
+bool set_count(ProfileBucket& bucket, std::string_view field, std::uint64_t value) {
+  if (field == "bytes")
+    bucket.bytes = value;
+  else
+    bucket.coded_bytes = value;
+  return true;
+}
+
 class Reader final : public nlohmann::json_sax<Json> {
  public:
   Profile profile;
@@ -60,7 +78,7 @@ class Reader final : public nlohmann::json_sax<Json> {
     return number(static_cast<double>(value));
   }
   bool number_unsigned(std::uint64_t value) override {
-    return count() ? count(value) : number(static_cast<double>(value));
+    return count() ? set_count(profile.buckets.back(), field_name(), value) : number(static_cast<double>(value));
   }
   bool number_float(double value, const string_t& text) override {
     if (count()) return refuse(text + " is no whole number of bytes");
@@ -83,25 +101,9 @@ class Reader final : public nlohmann::json_sax<Json> {
   }
   [[nodiscard]] std::string_view field_name() const { return field_ < 0 ? std::string_view{} : fields()[field_].name; }
   [[nodiscard]] std::string place() const;
-  [[nodiscard]] std::size_t index() const {
-    if (list_ == List::kBuckets) return profile.buckets.size();
-    return list_ == List::kLinks ? profile.links.size() : profile.codecs.size();
-  }
-  [[nodiscard]] std::string& entry_name() {
-    if (list_ == List::kBuckets) return profile.buckets.back().name;
-    return list_ == List::kLinks ? profile.links.back().name : profile.codecs.back().name;
-  }
   // The field holds a number of bytes.
   [[nodiscard]] bool count() const {
     return level_ == Level::kEntry && (field_name() == "bytes" || field_name() == "coded_bytes");
-  }
-  bool count(std::uint64_t value) {
-    ProfileBucket& bucket = profile.buckets.back();
-    if (field_name() == "bytes")
-      bucket.bytes = value;
-    else
-      bucket.coded_bytes = value;
-    return true;
   }
   bool refuse(const std::string& what) {
     const std::string where = place();
@@ -124,7 +126,7 @@ std::string Reader::place() const {
   if (level_ == Level::kRoot) return field;
   std::string path = list_ == List::kBuckets ? "buckets[" : list_ == List::kLinks ? "links[" : "codecs[";
   const bool inside = level_ == Level::kEntry;
-  path += std::to_string(inside ? index() - 1 : index()) + "]";
+  path += std::to_string(inside ? entries(profile, list_) - 1 : entries(profile, list_)) + "]";
   return inside && !field.empty() ? path + "." + field : path;
 }
 
@@ -156,14 +158,14 @@ bool Reader::string(string_t& value) {
   if (level_ == Level::kRoot && field_name() == "model") return profile.model = value, true;
   if (level_ == Level::kRoot && field_name() == "source") return profile.source = value, true;
   if (level_ != Level::kEntry) return refuse("a text is no value here");
-  if (field_name() == "name") return entry_name() = value, true;
+  if (field_name() == "name") return last_name(profile, list_) = value, true;
   if (!count()) return refuse("a text where a number belongs");
   std::uint64_t bytes = 0;
   const char* end = value.data() + value.size();
   const auto [stop, problem] = std::from_chars(value.data(), end, bytes);
   if (problem != std::errc{} || stop != end || value.empty())
     return refuse("'" + value + "' is no whole number of bytes");
-  return count(bytes);
+  return set_count(profile.buckets.back(), field_name(), bytes);
 }
 
 bool Reader::start_object(std::size_t) {
@@ -172,7 +174,7 @@ bool Reader::start_object(std::size_t) {
   const std::size_t most = list_ == List::kBuckets ? kMaxProfileBuckets
                            : list_ == List::kLinks ? kMaxProfileLinks
                                                    : kMaxCodecs;
-  if (index() >= most) return refuse("too many entries");
+  if (entries(profile, list_) >= most) return refuse("too many entries");
   if (list_ == List::kBuckets)
     profile.buckets.emplace_back();
   else if (list_ == List::kLinks)

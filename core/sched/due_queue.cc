@@ -21,9 +21,9 @@ constexpr int kLookAhead = 64;
 
 }  // namespace
 
-DueQueue::DueQueue(const Setup& setup)
+DueQueue::DueQueue(const Setup& setup, const LaunchCodecs& codecs)
     : buckets_(setup.buckets),
-      codecs_(setup.codecs),
+      codecs_(codecs),
       board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
       small_bytes_(setup.links.size()) {}
 
@@ -32,7 +32,7 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 }
 
 void DueQueue::add(const Task& task) {
-  const Waiting waiting{task, buckets_.at(task.bucket).bytes, wire_share(task.bucket, task.codec)};
+  const Waiting waiting{task, buckets_.at(task.bucket).bytes, codecs_.wire_share(task.bucket, task.codec)};
   auto& queue = model::is_small(waiting.bytes) ? small_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
@@ -125,22 +125,15 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
                       std::vector<Launch>& launches) {
   launches.push_back({launches_++, link, waiting.task.bucket, waiting.task.generation, waiting.sent, bytes});
   launches.back().codec = waiting.task.codec;
-  board_.launch(on_wire(launches.back()), now_us);
+  board_.launch(codecs_.on_wire(launches.back()), now_us);
   waiting.sent += bytes;
   if (is_small(launches.back())) small_bytes_[link] += bytes;
-}
-
-Launch DueQueue::on_wire(const Launch& launch) const {
-  Launch booked = launch;
-  if (launch.codec < codecs_.size())
-    booked.bytes = codecs_[launch.codec].wire_bytes(model::coded_share(buckets_[launch.bucket]), launch.bytes);
-  return booked;
 }
 
 bool DueQueue::is_small(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
-  board_.finish(on_wire(launch), now_us);
+  board_.finish(codecs_.on_wire(launch), now_us);
   if (is_small(launch)) small_bytes_[launch.link] -= launch.bytes;
 }
 

@@ -1,6 +1,6 @@
 // The queue of buckets that are ready and have a due step by a plan: the earliest due step goes first.
 //
-//   DueQueue queue(setup);
+//   DueQueue queue(setup, codecs);
 //   queue.pace(plan.compute_us);                           // sets how long a part may occupy a link
 //   queue.add({bucket, generation, due_step, priority});   // a ready bucket, to be applied before the forward of due_step
 //   queue.expect_urgent(at_us);                            // an urgent bucket will be ready then; no part should delay it
@@ -25,6 +25,7 @@
 
 #include "core/base/clock.h"
 #include "core/model/update_schedule.h"
+#include "core/sched/launch_codecs.h"
 #include "core/sched/link_board.h"
 #include "core/sched/scheduler.h"
 
@@ -41,7 +42,8 @@ class DueQueue {
     model::CodecIndex codec = 0;
   };
 
-  explicit DueQueue(const Setup& setup);
+  // `codecs` outlives the queue.
+  DueQueue(const Setup& setup, const LaunchCodecs& codecs);
 
   // Sets the compute time of a step. A part lasts a small share of it, so that an urgent bucket waits little, but much longer
   // than a link's latency.
@@ -69,11 +71,6 @@ class DueQueue {
   void take_small(TimeUs now_us, std::vector<Launch>& launches);
   void launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,
               std::vector<Launch>& launches);
-  [[nodiscard]] Launch on_wire(const Launch& launch) const;
-  // A codec that is not in the list encodes all launches: then links are measured by the bytes of gradients.
-  [[nodiscard]] double wire_share(model::BucketIndex bucket, model::CodecIndex codec) const {
-    return codec < codecs_.size() ? codecs_[codec].bytes_share(model::coded_share(buckets_[bucket])) : 1;
-  }
   // These four are in wire bytes, but for piece(), which takes and gives bytes of gradients.
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t least_bytes(model::LinkIndex link) const;
@@ -85,7 +82,7 @@ class DueQueue {
   void place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches);
 
   std::vector<model::Bucket> buckets_;
-  std::vector<model::CodecCost> codecs_;
+  const LaunchCodecs& codecs_;
   LinkBoard board_;
   std::deque<Waiting> waiting_;             // the most urgent first
   std::deque<Waiting> small_;               // the small buckets, the most urgent first

@@ -3,13 +3,13 @@
 // lost, or when the setup's guard would choose otherwise by now. A plan that the user gives begins with step 1 (workers
 // hear of it before the first update) and stays; after the loss of a link it takes longer.
 #include <algorithm>
-#include <deque>
 #include <string>
 #include <utility>
 
 #include "core/model/buckets.h"
 #include "core/plan/planner.h"
 #include "core/sched/due_queue.h"
+#include "core/sched/launch_codecs.h"
 #include "core/sched/policies.h"
 #include "core/sched/profile_watch.h"
 #include "core/sched/ready_forecast.h"
@@ -17,9 +17,6 @@
 
 namespace deft::sched {
 namespace {
-
-// Plans change at most every few dozen steps, and generations live for a few steps.
-constexpr std::size_t kCodecPlansKept = 4;
 
 // One update a step, applied before the next forward.
 model::Plan synchronous_plan(const Setup& setup) {
@@ -71,7 +68,8 @@ Result<model::Plan> pinned_plan(const Setup& setup) {
 // Makes the plans, and lets the guard choose among them.
 class PlanMaker {
  public:
-  explicit PlanMaker(const Setup& setup) : limits_(setup.limits), guard_(setup.guard) {
+  explicit PlanMaker(const Setup& setup)
+      : limits_(setup.limits), is_pinned_(setup.pinned.has_value()), guard_(setup.guard) {
     limits_.joined.clear();
     for (const auto& bucket : setup.buckets) limits_.joined.push_back(bucket.joined);
   }
@@ -87,9 +85,11 @@ class PlanMaker {
     return guard_ ? guard_->reconsider(in_force) : plan::ReplanReason{};
   }
   [[nodiscard]] bool is_guarded() const { return guard_ != nullptr; }
+  [[nodiscard]] bool is_pinned() const { return is_pinned_; }  // the user's plan is followed, and no other is made
 
  private:
   plan::Limits limits_;
+  bool is_pinned_;
   std::shared_ptr<plan::ConvergenceGuard> guard_;
 };
 
@@ -97,18 +97,15 @@ class Knapsack final : public Scheduler {
  public:
   explicit Knapsack(const Setup& setup)
       : buckets_(setup.buckets),
-        fixed_codec_(setup.codec),
+        codecs_(setup),
         maker_(setup),
         plan_(synchronous_plan(setup)),
         watch_(setup.links.size()),
         ledger_(setup.buckets.size(), setup.reports_updates),
-        queue_(setup),
+        queue_(setup, codecs_),
         forecast_(setup.buckets.size()) {}
 
-  void pin(model::Plan plan) {
-    pinned_ = true;
-    change_to({std::move(plan), {}}, 1, "the option plan");
-  }
+  void pin(model::Plan plan) { change_to({std::move(plan), {}}, 1, "the option plan"); }
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs) override {
     reach(step);
@@ -129,7 +126,7 @@ class Knapsack final : public Scheduler {
   }
 
   [[nodiscard]] bool wants_profile(std::uint64_t step) const override {
-    return !pinned_ && step >= begins_ && watch_.is_due(step);
+    return !maker_.is_pinned() && step >= begins_ && watch_.is_due(step);
   }
   void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override;
 
@@ -163,18 +160,9 @@ class Knapsack final : public Scheduler {
   void change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason);
   [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const;
 
-  // The codecs of the generations that begin from `step` on.
-  struct CodecPlan {
-    std::uint64_t step = 0;
-    std::vector<model::CodecIndex> codecs;  // [bucket]; empty: all are exact
-  };
-  [[nodiscard]] model::CodecIndex codec_of(model::BucketIndex bucket, std::uint64_t first_step) const;
-
   std::vector<model::Bucket> buckets_;
-  const model::CodecIndex fixed_codec_;  // if plans choose none
-  std::deque<CodecPlan> codec_plans_;    // the oldest first
+  LaunchCodecs codecs_;
   PlanMaker maker_;
-  bool pinned_ = false;
   model::Plan plan_;          // the newest
   std::uint64_t begins_ = 0;  // its first cycle, or that after the last flush
   ProfileWatch watch_;
@@ -199,14 +187,8 @@ void Knapsack::backward_began(std::uint64_t step, TimeUs now_us) {
 
 // Before the first plan buckets go as they become ready, later as forward needs them.
 void Knapsack::add(model::BucketIndex bucket, const model::UpdateWindow& complete) {
-  const std::uint32_t priority = pinned_ || watch_.has_decided() ? buckets_[bucket].forward_position : 0;
-  queue_.add({bucket, complete.generation, complete.apply_step, priority, codec_of(bucket, complete.first_step)});
-}
-
-model::CodecIndex Knapsack::codec_of(model::BucketIndex bucket, std::uint64_t first_step) const {
-  for (auto plan = codec_plans_.rbegin(); plan != codec_plans_.rend(); ++plan)
-    if (plan->step <= first_step) return bucket < plan->codecs.size() ? plan->codecs[bucket] : model::CodecIndex{0};
-  return fixed_codec_;
+  const std::uint32_t priority = maker_.is_pinned() || watch_.has_decided() ? buckets_[bucket].forward_position : 0;
+  queue_.add({bucket, complete.generation, complete.apply_step, priority, codecs_.of(bucket, complete.first_step)});
 }
 
 void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) {
@@ -230,11 +212,10 @@ void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t ste
 void Knapsack::change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason) {
   ledger_.follow(begin, model::cycles_of(made.plan));
   switch_ = PlanSwitch{begin, made.plan, std::move(reason)};
-  if (maker_.is_guarded() && !pinned_) switch_->decision = std::move(made.decision);
+  if (maker_.is_guarded() && !maker_.is_pinned()) switch_->decision = std::move(made.decision);
   watch_.resume_after(begin);
   begins_ = begin;
-  while (codec_plans_.size() > kCodecPlansKept) codec_plans_.pop_front();
-  if (fixed_codec_ == 0) codec_plans_.push_back({begin, made.plan.codecs});
+  codecs_.follow(begin, made.plan.codecs);
   plan_ = std::move(made.plan);
 }
 

@@ -89,6 +89,21 @@ std::string why_no_halves(const JobSettings& settings, const LinkFailover& links
   return link.empty() ? "" : "link " + link + " has none";
 }
 
+// The codecs that launches may have. A plan chooses only among codecs that all links can carry.
+void choose_codecs(const std::string& job, const JobSettings& settings, const LinkFailover& links,
+                   sched::Setup& setup) {
+  if (!settings.chooses_codecs) {
+    setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
+    return;
+  }
+  if (const std::string link = link_without_halves(links); !link.empty()) {
+    LOG(WARNING) << "[" << job << "] plans use no codecs, because link " << link << " cannot carry them";
+    return;
+  }
+  for (const auto& codec : settings.codecs)
+    if (codec != nullptr) setup.codecs.push_back(compress::measure_cost(*codec));
+}
+
 }  // namespace
 
 // Of everything that must be the same on all nodes.
@@ -156,10 +171,10 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.guard = preserver_ = make_preserver(setup.limits);
   setup.no_halves = why_no_halves(settings_, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
-  choose_codecs(links, setup);
-  codecs_ = setup.codecs;
+  if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, settings_, links, setup);
+  codecs_.list = setup.codecs;
   if (settings_.chooses_codecs)
-    for (const auto& bucket : setup.buckets) coded_shares_.push_back(model::coded_share(bucket));
+    for (const auto& bucket : setup.buckets) codecs_.coded_shares.push_back(model::coded_share(bucket));
   const bool is_switchable = is_exact(*find_policy(settings_.policy));
   if (is_switchable) setup.selector = make_selector(links);
   auto scheduler = is_switchable ? sched::make_switching(setup) : sched::make_scheduler(setup);
@@ -173,25 +188,11 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   return agreement;
 }
 
-// The codecs that launches may have. A plan chooses only among codecs that all links can carry.
-void GroupCoordinator::choose_codecs(const LinkFailover& links, sched::Setup& setup) const {
-  if (declared_.front()->op != model::ReduceOp::kSum) return;
-  if (!settings_.chooses_codecs) {
-    setup.codec = static_cast<model::CodecIndex>(settings_.codecs.size() - 1);
-    return;
-  }
-  if (const std::string link = link_without_halves(links); !link.empty()) {
-    LOG(WARNING) << "[" << id_.job << "] plans use no codecs, because link " << link << " cannot carry them";
-    return;
-  }
-  for (const auto& codec : settings_.codecs)
-    if (codec != nullptr) setup.codecs.push_back(compress::measure_cost(*codec));
-}
-
 // A link's cost is told by the bytes that it carries. If all launches have one codec, the gradients' bytes tell as much.
 std::uint64_t GroupCoordinator::link_bytes(const sched::Launch& launch) const {
-  return coded_shares_.empty() ? sched::link_bytes(launch)
-                               : codecs_.at(launch.codec).wire_bytes(coded_shares_[launch.bucket], launch.bytes);
+  return codecs_.coded_shares.empty()
+             ? sched::link_bytes(launch)
+             : codecs_.list.at(launch.codec).wire_bytes(codecs_.coded_shares[launch.bucket], launch.bytes);
 }
 
 plan::Limits GroupCoordinator::limits() const {
@@ -249,29 +250,29 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
   model::follow(schedules_, change->step, model::cycles_of(change->plan));
-  plans_.push_back(summary(id_.group, ++epoch_, *change, codecs_));
+  shown_.plans.push_back(summary(id_.group, ++epoch_, *change, codecs_.list));
   if (change->decision && preserver_) {
-    plans_.back()["judgement"] = to_json(*change->decision);
-    plans_.back()["judgement"]["statistics"] = preserver_->statistics();
+    shown_.plans.back()["judgement"] = to_json(*change->decision);
+    shown_.plans.back()["judgement"]["statistics"] = preserver_->statistics();
   }
-  if (plans_.size() > kShown) plans_.erase(plans_.begin());
+  if (shown_.plans.size() > kShown) shown_.plans.erase(shown_.plans.begin());
   LOG(INFO) << "[" << id_.job << "] plan " << epoch_ << " from step " << change->step << " on, because of "
-            << change->reason << ": " << plans_.back().dump();
+            << change->reason << ": " << shown_.plans.back().dump();
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
 }
 
 void GroupCoordinator::note_fusion() {
   const auto change = scheduler_->take_fusion();
   if (!change) return;
-  merging_ = {{"group", id_.group},
-              {"from_step", change->step},
-              {"buckets", schedules_.size()},
-              {"transfers", change->starts.size()},
-              {"groups", describe_groups(change->starts, schedules_.size())},
-              {"reason", change->reason}};
+  shown_.merging = {{"group", id_.group},
+                    {"from_step", change->step},
+                    {"buckets", schedules_.size()},
+                    {"transfers", change->starts.size()},
+                    {"groups", describe_groups(change->starts, schedules_.size())},
+                    {"reason", change->reason}};
   LOG(INFO) << "[" << id_.job << "] merged " << schedules_.size() << " buckets into " << change->starts.size()
             << " transfers from step " << change->step << " on, because of " << change->reason << ": "
-            << merging_["groups"].get<std::string>();
+            << shown_.merging["groups"].get<std::string>();
 }
 
 void GroupCoordinator::note_policies() {
@@ -279,16 +280,16 @@ void GroupCoordinator::note_policies() {
     nlohmann::json simulated = nlohmann::json::array();
     for (const auto& forecast : change->forecasts)
       simulated.push_back({{"policy", to_text(forecast.choice)}, {"step_us", std::llround(forecast.step_us)}});
-    policies_.push_back({{"group", id_.group},
-                         {"from_step", change->step},
-                         {"policy", to_text(change->choice)},
-                         {"reason", change->reason},
-                         {"simulated", simulated}});
-    if (change->before_us) policies_.back()["before_us"] = std::llround(*change->before_us);
-    if (change->after_us) policies_.back()["after_us"] = std::llround(*change->after_us);
-    if (policies_.size() > kShown) policies_.erase(policies_.begin());
+    shown_.policies.push_back({{"group", id_.group},
+                               {"from_step", change->step},
+                               {"policy", to_text(change->choice)},
+                               {"reason", change->reason},
+                               {"simulated", simulated}});
+    if (change->before_us) shown_.policies.back()["before_us"] = std::llround(*change->before_us);
+    if (change->after_us) shown_.policies.back()["after_us"] = std::llround(*change->after_us);
+    if (shown_.policies.size() > kShown) shown_.policies.erase(shown_.policies.begin());
     LOG(INFO) << "[" << id_.job << "] policy " << to_text(change->choice) << " from step " << change->step
-              << " on, because " << change->reason << ": " << policies_.back().dump();
+              << " on, because " << change->reason << ": " << shown_.policies.back().dump();
   }
 }
 
@@ -307,9 +308,9 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
 }
 
 void GroupCoordinator::add_status(nlohmann::json& leader) const {
-  for (const auto& plan : plans_) leader["plans"].push_back(plan);
-  for (const auto& policy : policies_) leader["policies"].push_back(policy);
-  if (!merging_.is_null()) leader["merging"].push_back(merging_);
+  for (const auto& plan : shown_.plans) leader["plans"].push_back(plan);
+  for (const auto& policy : shown_.policies) leader["policies"].push_back(policy);
+  if (!shown_.merging.is_null()) leader["merging"].push_back(shown_.merging);
   if (!preserver_) return;
   leader["preserver"].push_back(preserver_->status());
   leader["preserver"].back()["group"] = id_.group;

@@ -72,7 +72,6 @@ class GroupCoordinator {
   [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
   [[nodiscard]] plan::Limits limits() const;
-  void choose_codecs(const LinkFailover& links, sched::Setup& setup) const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
   void note_fusion();
   void note_policies();
@@ -81,16 +80,20 @@ class GroupCoordinator {
   const JobSettings& settings_;
   std::vector<std::optional<wire::Declare>> declared_;  // by node
   std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
-  std::vector<double> coded_shares_;                    // of the buckets, if a plan chooses codecs; else empty
-  std::vector<model::CodecCost> codecs_;                // of the job
+  struct PlannedCodecs {
+    std::vector<model::CodecCost> list;  // of the job
+    std::vector<double> coded_shares;    // of the buckets; empty: no plan chooses codecs
+  } codecs_;
   std::shared_ptr<PlanPreserver> preserver_;            // null: its plans are not judged
   std::vector<model::UpdateSchedule> schedules_;        // of the buckets: from plans and rank 0's flushes
   std::map<std::uint64_t, sched::Launch> outstanding_;  // by number
   std::uint64_t newest_ = 0;                            // generation of bucket 0 that was ready
   std::uint64_t epoch_ = 0;                             // plans so far
-  nlohmann::json plans_ = nlohmann::json::array();      // the newest ones, for the status
-  nlohmann::json policies_ = nlohmann::json::array();   // likewise
-  nlohmann::json merging_;                              // what is merged now, likewise; null: nothing was chosen yet
+  struct Shown {                                        // in the status: the newest ones
+    nlohmann::json plans = nlohmann::json::array();
+    nlohmann::json policies = nlohmann::json::array();
+    nlohmann::json merging;  // what is merged now; null: nothing was chosen yet
+  } shown_;
 };
 
 // The hash of a group's declaration and buckets, which every node computes for itself.

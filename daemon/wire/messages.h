@@ -175,12 +175,11 @@ struct Launch {
   std::uint32_t group = 0;
   model::BucketIndex bucket = 0;
   std::uint64_t generation = 0;
-  std::uint64_t offset = 0;      // bytes in the bucket
-  std::uint64_t bytes = 0;       // they may run on over the buckets behind it
-  std::uint64_t last_step = 0;   // that the generation merges; a node whose workers say otherwise refuses it
-  std::uint64_t cycle_step = 0;  // the newest flush or plan before the generation, likewise
-  std::uint32_t priority = 0;    // see sched::Launch
-  model::CodecIndex codec = 0;   // of the job's list; 0: exact
+  std::uint64_t offset = 0, bytes = 0;  // in the bucket; they may run on over the buckets behind it
+  std::uint64_t last_step = 0;          // that the generation merges; a node whose workers say otherwise refuses it
+  std::uint64_t cycle_step = 0;         // the newest flush or plan before the generation, likewise
+  std::uint32_t priority = 0;           // see sched::Launch
+  model::CodecIndex codec = 0;
   model::LaunchPart part = model::LaunchPart::kWhole;
 };
 

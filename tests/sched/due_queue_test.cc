@@ -30,7 +30,7 @@ Setup setup_of(const std::vector<std::uint64_t>& bytes, const std::vector<double
 // Links that run their launches one after the other.
 class Links {
  public:
-  explicit Links(const Setup& setup) : setup_(setup), queue(setup) { queue.pace(kComputeUs); }
+  explicit Links(const Setup& setup) : setup_(setup), codecs_(setup), queue(setup, codecs_) { queue.pace(kComputeUs); }
 
   void take() {
     std::vector<Launch> launches;
@@ -76,6 +76,7 @@ class Links {
     return link.latency_us + static_cast<double>(launch.bytes) / link.bytes_per_us;
   }
   Setup setup_;
+  LaunchCodecs codecs_;
   std::map<model::LinkIndex, double> free_us_;
   std::set<std::pair<double, std::size_t>> running_;
 

@@ -1,0 +1,62 @@
+// Which codec a launch has, and what it takes on the wire.
+//
+//   LaunchCodecs codecs(setup);
+//   codecs.follow(step, plan.codecs);                     // for generations that begin from `step` on
+//   launch.codec = codecs.of(bucket, first_step);
+//   board.launch(codecs.on_wire(launch), now_us);         // links know wire bytes alone
+//
+// If a plan chooses no codecs, all launches have the job's, and links are measured by the bytes of gradients. Pure and not
+// thread-safe.
+#pragma once
+
+#include <cstdint>
+#include <deque>
+#include <vector>
+
+#include "core/sched/scheduler.h"
+
+namespace deft::sched {
+
+class LaunchCodecs {
+ public:
+  explicit LaunchCodecs(const Setup& setup) : fixed_(setup.codec), codecs_(setup.codecs) {
+    for (const auto& bucket : setup.buckets) coded_shares_.push_back(model::coded_share(bucket));
+  }
+
+  // `codecs`: of each bucket; empty: all are exact.
+  void follow(std::uint64_t step, std::vector<model::CodecIndex> codecs) {
+    if (fixed_ != 0) return;
+    plans_.push_back({step, std::move(codecs)});
+    if (plans_.size() > kPlansKept) plans_.pop_front();
+  }
+  [[nodiscard]] model::CodecIndex of(model::BucketIndex bucket, std::uint64_t first_step) const {
+    for (auto plan = plans_.rbegin(); plan != plans_.rend(); ++plan)
+      if (plan->step <= first_step) return bucket < plan->codecs.size() ? plan->codecs[bucket] : model::CodecIndex{0};
+    return fixed_;
+  }
+  [[nodiscard]] double wire_share(model::BucketIndex bucket, model::CodecIndex codec) const {
+    return codec < codecs_.size() ? codecs_[codec].bytes_share(coded_shares_.at(bucket)) : 1;
+  }
+  // The same launch with its bytes on the wire.
+  [[nodiscard]] Launch on_wire(const Launch& launch) const {
+    Launch booked = launch;
+    if (launch.codec < codecs_.size())
+      booked.bytes = codecs_[launch.codec].wire_bytes(coded_shares_.at(launch.bucket), launch.bytes);
+    return booked;
+  }
+
+ private:
+  // Plans change at most every few dozen steps, and generations live for a few steps.
+  static constexpr std::size_t kPlansKept = 4;
+  struct Plan {
+    std::uint64_t step = 0;
+    std::vector<model::CodecIndex> codecs;
+  };
+
+  const model::CodecIndex fixed_;
+  const std::vector<model::CodecCost> codecs_;
+  std::vector<double> coded_shares_;  // [bucket]
+  std::deque<Plan> plans_;            // the oldest first
+};
+
+}  // namespace deft::sched
