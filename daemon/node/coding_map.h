@@ -43,7 +43,7 @@ class CodingMap {
     link::Range elements;  // of a slot, as float32, padding included
     bool coded = false;
   };
-  std::vector<Extent> extents_;  // ascending; neighbours differ
+  std::vector<Extent> extents_;       // ascending; neighbours differ
   std::vector<link::Range> padding_;  // of a slot, behind the ends of coded tensors, ascending
   CodecList codecs_ = {nullptr};
   std::shared_ptr<Residuals> residuals_;  // null: no codec of the list keeps any

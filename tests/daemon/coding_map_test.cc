@@ -56,9 +56,9 @@ TEST_F(CodingMapTest, PaddingOfCodedTensorsIsNamedInEachPart) {
   add({64, 65});    // 4160 elements
   declare("efsignsgd");
   const std::size_t last = layout.tensors[2].offset / 4, all = layout.regions[0].bytes / 4;
-  EXPECT_EQ(pairs(map.codings_of(0, all * 4, 0)->padding), (Pairs{{10'000, 240}, {last + 4160, all - last - 4160}}));
-  EXPECT_EQ(pairs(map.codings_of(9 * 4096, 4096, 0)->padding), (Pairs{{784, 240}}));
-  EXPECT_TRUE(map.codings_of(0, 9 * 4096, 0)->padding.empty());
+  EXPECT_EQ(pairs(map.codings_of(0, all * 4, 0, 1)->padding), (Pairs{{10'000, 240}, {last + 4160, all - last - 4160}}));
+  EXPECT_EQ(pairs(map.codings_of(9 * 4096, 4096, 0, 1)->padding), (Pairs{{784, 240}}));
+  EXPECT_TRUE(map.codings_of(0, 9 * 4096, 0, 1)->padding.empty());
 }
 
 TEST_F(CodingMapTest, APartHasWholeBlocksWhereverItIsCut) {
