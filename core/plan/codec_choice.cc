@@ -9,7 +9,9 @@
 namespace deft::plan {
 namespace {
 
-constexpr std::size_t kMostNodes = 50'000;  // of the search: some milliseconds
+constexpr std::size_t kMostNodes = 10'000;  // of the search: some milliseconds
+
+constexpr std::size_t kMostSearched = 32;  // buckets: for more, the greedy choice is close to the bound
 
 // The options on the lower convex hull of error over time, from the option of least error to that of least time.
 std::vector<std::size_t> hull_of(const std::vector<CodecOption>& options) {
@@ -156,7 +158,7 @@ class CodecChoice::Search {
 std::vector<std::size_t> CodecChoice::within(double budget_us) const {
   auto chosen = greedy(budget_us);
   const double gap = error(chosen) - error_bound(budget_us);
-  if (gap <= 1e-12 * std::max(1.0, error(chosen)) || options_.size() > kMostNodes / 1000) return chosen;
+  if (gap <= 1e-12 * std::max(1.0, error(chosen)) || options_.size() > kMostSearched) return chosen;
   return Search(*this, budget_us, std::move(chosen)).run();
 }
 

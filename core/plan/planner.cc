@@ -162,7 +162,7 @@ bool prefers_fresh(const Limits& limits) {
   return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.stale_share < 1);
 }
 
-// What is given up for updates in time: nothing, else bits, else freshness.
+// Gives up nothing if updates are in time then, else bits, else freshness.
 class Preference {
  public:
   Preference(const model::Profile& profile, const Limits& limits)

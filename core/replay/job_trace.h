@@ -4,8 +4,8 @@
 //   for (const AlignedNode& node : job->nodes) node.trace.records ...
 //   for (const std::string& problem : job->problems) warn(problem);
 //
-// What is usable is used, and the rest is named in `problems`: a damaged or missing file, files of another job in the same folder
-// (the job with the most nodes counts, of several the newest incarnation), a node whose clock cannot be aligned.
+// The reader uses all that it can, and names the rest in `problems`: a damaged or missing file, files of another job in the same
+// folder (the job with the most nodes counts, of several the newest incarnation), a node whose clock cannot be aligned.
 #pragma once
 
 #include <string>

@@ -1,4 +1,5 @@
-// The launches of one node's trace, put together from its records: what was ordered, when it was ready, and what was done for it.
+// The launches of one node's trace, put together from its records: the order, the time when its gradients were ready, and the stages
+// of its transfer.
 //
 //   for (const NodeLaunch& launch : launches_of(node.trace)) ...
 #pragma once

@@ -22,7 +22,7 @@ constexpr double kQuartilesOfNormal = 1.349;  // the distance of the quartiles, 
 
 double quantile(std::vector<double> values, double share) {
   if (values.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(share * static_cast<double>(values.size() - 1) + 0.5);
+  const auto at = static_cast<std::ptrdiff_t>(std::lround(share * static_cast<double>(values.size() - 1)));
   std::nth_element(values.begin(), values.begin() + at, values.end());
   return values[static_cast<std::size_t>(at)];
 }
@@ -213,8 +213,8 @@ std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::s
   for (NodeLaunch& launch : launches_of(leader))
     if (!launch.spans.empty() && launch.order) by_link[launch.link].push_back(std::move(launch));
   std::vector<model::ProfileLink> links;
-  for (std::uint16_t link = 0; link < leader.header.links.size(); ++link) {
-    const auto periods = busy_periods(by_link[link], begins);
+  for (std::size_t link = 0; link < leader.header.links.size(); ++link) {
+    const auto periods = busy_periods(by_link[static_cast<std::uint16_t>(link)], begins);
     if (periods.empty())
       problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
     else

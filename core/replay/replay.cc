@@ -99,7 +99,7 @@ std::vector<double> steps_of(const model::Timeline& timeline) {
 
 double at_share(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
-  return sorted[static_cast<std::size_t>(share * static_cast<double>(sorted.size() - 1) + 0.5)];
+  return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
 }
 
 }  // namespace

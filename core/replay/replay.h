@@ -4,7 +4,7 @@
 //   auto then = replay(measured, {.policy = "knapsack", .straggler = false});
 //   now->step_us_p50, now->measured_step_us_p50
 //
-// The scheduler's own code runs in the simulator (core/sim), on the times of the trace. So what is replayed is what would run.
+// The scheduler's own code runs in the simulator (core/sim), on the times of the trace. So replay decides as training does.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@
 
 namespace deft::replay {
 
-// What is other than in the trace.
+// The differences to the traced job.
 struct WhatIf {
   std::string policy = {};                        // empty: the traced one
   std::map<std::string, double> link_speed = {};  // by link: so many times the traced throughput

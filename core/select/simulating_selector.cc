@@ -120,6 +120,7 @@ Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::Pol
   setup.fused_bytes = candidate.fused_bytes;
   setup.selector = nullptr;
   setup.reports_updates = true;
+  setup.codec = 0;  // all launches have the same one, and links are measured with it
   setup.links.clear();
   sim::Options options{.steps = kSteps, .warmup_steps = kWarmupSteps, .max_events = kMostEvents};
   options.overlaps_forward = question.overlaps_forward;

@@ -1,6 +1,7 @@
 #include "daemon/base/settings.h"
 
 #include <algorithm>
+#include <array>
 #include <sstream>
 #include <vector>
 
@@ -50,14 +51,16 @@ struct CodecChoice {
   bool is_planned = false;
 };
 
-// The codecs up to `most`, in the order of bits: what a plan may choose among.
+// What a plan may choose among: the dense codecs down to `most`, in the order of bits. A codec that is none of them stands alone.
 Result<CodecChoice> ladder(std::string_view most) {
   CodecChoice choice{.codecs = {nullptr}, .is_planned = true};
   if (most == "none") return choice;
   auto last = usable_codec(most);
   if (!last) return tl::unexpected(last.error());
-  for (const char* const name : {"bf16", "int8", "int4", "int2"}) {
-    if (name == most) break;
+  constexpr std::array<std::string_view, 4> kRungs = {"bf16", "int8", "int4", "int2"};
+  const bool is_rung = std::ranges::find(kRungs, most) != kRungs.end();
+  for (const std::string_view name : kRungs) {
+    if (name == most || !is_rung) break;
     auto codec = usable_codec(name);
     if (!codec) return tl::unexpected(codec.error());
     choice.codecs.push_back(*std::move(codec));

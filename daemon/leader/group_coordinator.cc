@@ -89,8 +89,23 @@ std::string why_no_halves(const JobSettings& settings, const LinkFailover& links
   return link.empty() ? "" : "link " + link + " has none";
 }
 
+// A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
+// of an all-reduce twice (n - 1) / n of the data.
+model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes) {
+  model::CodecCost cost = compress::measure_cost(codec);
+  const auto n = static_cast<double>(nodes);
+  if (codec.traits().law == compress::Law::kSparse) {
+    cost.wire_share *= n / 2;
+    cost.decode_us_per_byte *= n;
+  } else {
+    cost.encode_us_per_byte *= 1 + 1 / n;
+    cost.decode_us_per_byte *= 2;
+  }
+  return cost;
+}
+
 // The codecs that launches may have. A plan chooses only among codecs that all links can carry.
-void choose_codecs(const std::string& job, const JobSettings& settings, const LinkFailover& links,
+void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings& settings, const LinkFailover& links,
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
@@ -101,7 +116,7 @@ void choose_codecs(const std::string& job, const JobSettings& settings, const Li
     return;
   }
   for (const auto& codec : settings.codecs)
-    if (codec != nullptr) setup.codecs.push_back(compress::measure_cost(*codec));
+    if (codec != nullptr) setup.codecs.push_back(cost_between(*codec, nodes));
 }
 
 }  // namespace
@@ -171,7 +186,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.guard = preserver_ = make_preserver(setup.limits);
   setup.no_halves = why_no_halves(settings_, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
-  if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, settings_, links, setup);
+  if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
   codecs_.list = setup.codecs;
   if (settings_.chooses_codecs)
     for (const auto& bucket : setup.buckets) codecs_.coded_shares.push_back(model::coded_share(bucket));

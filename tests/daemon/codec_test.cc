@@ -21,8 +21,8 @@ namespace {
 
 using google::protobuf::Descriptor;
 using google::protobuf::Message;
-using testing::names_a_field;
-using testing::Spoiler;
+using samples::names_a_field;
+using samples::Spoiler;
 
 std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -87,8 +87,8 @@ void expect_all_kinds(std::size_t kinds, const std::set<std::size_t>& seen) { EX
 
 TEST(Codec, HasAnExampleOfEachMessage) {
   std::set<std::size_t> up, down;
-  for (const auto& message : testing::messages_to_leader()) up.insert(message.index());
-  for (const auto& message : testing::messages_to_node()) down.insert(message.index());
+  for (const auto& message : samples::messages_to_leader()) up.insert(message.index());
+  for (const auto& message : samples::messages_to_node()) down.insert(message.index());
   expect_all_kinds(std::variant_size_v<wire::ToLeader>, up);
   expect_all_kinds(std::variant_size_v<wire::ToNode>, down);
   expect_all_kinds(static_cast<std::size_t>(proto::ToLeader::descriptor()->field_count()), up);
@@ -111,16 +111,16 @@ JobSettings settings() {
       .value();
 }
 
-// A leader in the state that testing::leader_facts describes, as far as messages bring it there.
+// A leader in the state that samples::leader_facts describes, as far as messages bring it there.
 struct Running : Outbox {
   Running() : leader(clock, *this, {"job", 7, 4}, settings()) {
-    auto join = std::get<wire::Join>(testing::messages_to_leader().front());
+    auto join = std::get<wire::Join>(samples::messages_to_leader().front());
     join.refusal.reset();
     leader.receive("b", join);
     join.ranks = {0, 1};
     leader.receive("", join);
     for (const Peer node : {"", "b"}) leader.receive(node, wire::LinksOpen{});
-    for (const Peer node : {"", "b"}) leader.receive(node, testing::messages_to_leader().at(2));
+    for (const Peer node : {"", "b"}) leader.receive(node, samples::messages_to_leader().at(2));
     leader.scheduler()->bucket_ready(0, 0, 0);
   }
   void send(std::span<const Peer> nodes, const wire::ToNode&) override { sent += nodes.size(); }
@@ -133,8 +133,8 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
   auto running = std::make_unique<Running>();
   std::size_t handled = 0;
   const auto fields = spoil_each<wire::ToLeader>(
-      testing::messages_to_leader(),
-      [](const wire::Received& received) { return received.to_leader(testing::leader_facts(!received.is_join())); },
+      samples::messages_to_leader(),
+      [](const wire::Received& received) { return received.to_leader(samples::leader_facts(!received.is_join())); },
       proto::ToLeader::descriptor(),
       [&](wire::ToLeader message) {
         if (++handled % 64 == 0) running = std::make_unique<Running>();  // the job may have ended by its messages
@@ -163,9 +163,9 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
 }
 
 TEST(Codec, EveryFieldOfEveryMessageToANodeIsChecked) {
-  const testing::NodeOne node;
+  const samples::NodeOne node;
   const auto fields = spoil_each<wire::ToNode>(
-      testing::messages_to_node(), [&](const wire::Received& received) { return received.to_node(node); },
+      samples::messages_to_node(), [&](const wire::Received& received) { return received.to_node(node); },
       proto::ToNode::descriptor(), [](const wire::ToNode&) {});
   const std::set<std::string> free{"heartbeat.sent_us",         "heartbeat.answered_us",
                                    "declare_agreed.hash",       "launch_order.launches.generation",
@@ -180,11 +180,11 @@ TEST(Codec, EveryFieldOfEveryMessageToANodeIsChecked) {
 
 std::string refusal_of(const wire::ToNode& message) {
   const std::string bytes = wire::encode({.job = "job"}, message);
-  const auto decoded = wire::Received::parse(bytes_of(bytes))->to_node(testing::NodeOne());
+  const auto decoded = wire::Received::parse(bytes_of(bytes))->to_node(samples::NodeOne());
   return decoded ? "" : decoded.error().what;
 }
 
-std::string refused_by_leader(const wire::ToLeader& message, const wire::LeaderFacts& facts = testing::leader_facts()) {
+std::string refused_by_leader(const wire::ToLeader& message, const wire::LeaderFacts& facts = samples::leader_facts()) {
   const std::string bytes = wire::encode({.job = "job"}, message);
   const auto decoded = wire::Received::parse(bytes_of(bytes))->to_leader(facts);
   return decoded ? "" : decoded.error().what;
@@ -245,13 +245,13 @@ TEST(Codec, NodesHaveEachRankOnceAndTheReceiverItsOwn) {
 TEST(Codec, ATimeThatIsNoNumberIsRefused) {
   for (const double us : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.0})
     EXPECT_TRUE(refused_by_leader(wire::StepTime{us}).starts_with("step_time.us: ")) << us;
-  auto statistics = std::get<wire::GradientStatistics>(testing::messages_to_leader().at(5));
+  auto statistics = std::get<wire::GradientStatistics>(samples::messages_to_leader().at(5));
   statistics.loss = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.loss: "));
 }
 
 TEST(Codec, OnlyMembersMaySendAndOnlyOfTheirOwnRanks) {
-  EXPECT_EQ(refused_by_leader(wire::LinksOpen{}, testing::leader_facts(false)), "to_leader: the sender has not joined");
+  EXPECT_EQ(refused_by_leader(wire::LinksOpen{}, samples::leader_facts(false)), "to_leader: the sender has not joined");
   EXPECT_EQ(refused_by_leader(wire::Leave{{1}}), "leave.ranks[0]: rank 1 is not on the sender's node");
   EXPECT_EQ(refused_by_leader(wire::Stalled{0, "w", 0, 0}), "stalled.rank: rank 0 is not on the sender's node");
   wire::CollectiveSpec other{.rank = 0, .collective = ipc::Collective::kBarrier};
@@ -280,7 +280,7 @@ TEST(Codec, TextsForPeopleAreMadeReadable) {
   const std::string bytes = wire::encode(
       {.job = "job"},
       wire::ToNode(wire::Failure{{ErrorKind::kLost, "a\xff z\xc3\xa4", std::string(70'000, 'f'), {}}, false}));
-  const auto decoded = wire::Received::parse(bytes_of(bytes))->to_node(testing::NodeOne());
+  const auto decoded = wire::Received::parse(bytes_of(bytes))->to_node(samples::NodeOne());
   ASSERT_TRUE(decoded) << decoded.error().message();
   const auto& error = std::get<wire::Failure>(*decoded).error;
   EXPECT_EQ(error.what, "a? z\xc3\xa4");
@@ -293,11 +293,11 @@ TEST(Codec, BytesThatAreNoMessageAreRefused) {
   EXPECT_FALSE(
       wire::Received::parse(bytes_of(wire::encode({.job = std::string(256, 'j')}, wire::ToNode(wire::Begin{})))));
   const std::string to_node = wire::encode({.job = "job"}, wire::ToNode(wire::Begin{}));
-  EXPECT_EQ(wire::Received::parse(bytes_of(to_node))->to_leader(testing::leader_facts()).error().what,
+  EXPECT_EQ(wire::Received::parse(bytes_of(to_node))->to_leader(samples::leader_facts()).error().what,
             "to_leader: missing");
   const auto nothing = wire::Received::parse({});
   ASSERT_TRUE(nothing);
-  EXPECT_EQ(nothing->to_node(testing::NodeOne()).error().what, "to_node: missing");
+  EXPECT_EQ(nothing->to_node(samples::NodeOne()).error().what, "to_node: missing");
 }
 
 }  // namespace

@@ -2,7 +2,7 @@
 
 #include "daemon/leader/group_coordinator.h"
 
-namespace deft::daemon::testing {
+namespace deft::daemon::samples {
 namespace {
 
 const Error kError{ErrorKind::kLost, "connection reset", "look at the cable", "on host1"};
@@ -147,4 +147,4 @@ std::optional<std::size_t> NodeOne::keys_asked(std::uint64_t request) const {
   return request == 3 ? std::optional<std::size_t>(2) : std::nullopt;
 }
 
-}  // namespace deft::daemon::testing
+}  // namespace deft::daemon::samples

@@ -11,7 +11,7 @@
 
 #include "daemon/wire/codec.h"
 
-namespace deft::daemon::testing {
+namespace deft::daemon::samples {
 
 std::vector<wire::ToLeader> messages_to_leader();
 // `next_number`: of the next launch. `link_epoch`: of the first link.
@@ -43,4 +43,4 @@ class NodeOne final : public wire::NodeFacts {
                                       {.name = "b1", .offset = 2048, .bytes = 2048, .forward_position = 6}};
 };
 
-}  // namespace deft::daemon::testing
+}  // namespace deft::daemon::samples

@@ -70,9 +70,9 @@ class FakeDaemon {
   // Each stage passes through those before it.
   void bring_to(Stage stage) {
     if (stage >= Stage::kJoining) attach(first), attach(second);
-    if (stage >= Stage::kConnecting) tell(testing::messages_to_node().front());
+    if (stage >= Stage::kConnecting) tell(samples::messages_to_node().front());
     if (stage >= Stage::kRunning) run();
-    if (stage >= Stage::kAgreed) tell(testing::agreement());
+    if (stage >= Stage::kAgreed) tell(samples::agreement());
     if (stage >= Stage::kBusy) reduce();
     if (stage >= Stage::kStopping) tell(wire::LinkStop{1, 0, {ErrorKind::kLost, "connection reset", "", {}}});
   }
@@ -177,7 +177,7 @@ class FakeDaemon {
         }};
   }
   static wire::LeaderFacts facts(bool join) {
-    auto facts = testing::leader_facts(!join);
+    auto facts = samples::leader_facts(!join);
     facts.link_epochs = {1, 1};
     return facts;
   }
@@ -192,7 +192,7 @@ class FakeDaemon {
   void run() {
     open_links();
     tell(wire::Begin{});
-    const auto declared = std::get<wire::Declare>(testing::messages_to_leader().at(2));
+    const auto declared = std::get<wire::Declare>(samples::messages_to_leader().at(2));
     for (FakeWorker* const worker : {&first, &second}) {
       ask(*worker, [&](JobPort& job) {
         job.declare(*worker, {declared.group, declared.name, declared.tensors, declared.slots, declared.op, 2});
@@ -211,7 +211,7 @@ class FakeDaemon {
               shm::ReadyRecord{
                   .slot = static_cast<std::uint32_t>(step), .tensors = 2, .generation = step, .last_step = step});
         });
-    tell(wire::LaunchOrder{0, {testing::launch(0, 0, 0), testing::launch(1, 1, 0)}});
+    tell(wire::LaunchOrder{0, {samples::launch(0, 0, 0), samples::launch(1, 1, 0)}});
     drivers.drivers[0]->done(0);
     drivers.drivers[0]->started.clear();
     turn();

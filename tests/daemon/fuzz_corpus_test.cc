@@ -24,17 +24,17 @@ std::string in_series(const std::string& message) {
 std::map<std::string, std::string> seeds() {
   std::map<std::string, std::string> seeds;
   std::string to_leader = "x";
-  for (const auto& message : testing::messages_to_leader()) {
+  for (const auto& message : samples::messages_to_leader()) {
     const std::string bytes = wire::encode(kHeader, message);
     seeds["leader-" + std::to_string(seeds.size())] = "l" + bytes;
     to_leader += in_series(bytes);
   }
-  for (const auto& message : testing::messages_to_node())
+  for (const auto& message : samples::messages_to_node())
     seeds["node-" + std::to_string(seeds.size())] = "n" + wire::encode(kHeader, message);
   seeds["leader-series"] = to_leader;
   for (std::size_t i = 0; i < std::size(FakeDaemon::kStages); ++i) {
     std::string series(1, "JKRABS"[i]);
-    for (const auto& message : testing::messages_to_job(FakeDaemon::kStages[i] >= FakeDaemon::Stage::kBusy))
+    for (const auto& message : samples::messages_to_job(FakeDaemon::kStages[i] >= FakeDaemon::Stage::kBusy))
       if (!std::holds_alternative<wire::Failure>(message)) series += in_series(wire::encode(kHeader, message));
     seeds["job-" + std::to_string(i)] = series;
   }
@@ -44,7 +44,7 @@ std::map<std::string, std::string> seeds() {
 TEST(FuzzCorpus, HasASeedForEachMessageAndStageThatTheCodecTakes) {
   if (const char* const folder = std::getenv("DEFT_WRITE_CORPUS"); folder != nullptr)
     for (const auto& [name, bytes] : seeds()) std::ofstream(std::filesystem::path(folder) / name) << bytes;
-  const testing::NodeOne node;
+  const samples::NodeOne node;
   for (const auto& [name, expected] : seeds()) {
     std::ifstream file(std::filesystem::path(DEFT_FUZZ_CORPUS) / name);
     ASSERT_TRUE(file) << name << " is missing: write the corpus anew";
@@ -56,7 +56,7 @@ TEST(FuzzCorpus, HasASeedForEachMessageAndStageThatTheCodecTakes) {
     const auto received = wire::Received::parse(std::as_bytes(std::span(seed).subspan(1)));
     if (seed[0] == 'l') {
       ASSERT_TRUE(received) << name;
-      EXPECT_TRUE(received->to_leader(testing::leader_facts(!received->is_join()))) << name;
+      EXPECT_TRUE(received->to_leader(samples::leader_facts(!received->is_join()))) << name;
     }
     if (seed[0] == 'n') {
       ASSERT_TRUE(received) << name;

@@ -56,7 +56,7 @@ class HostileLeader : public ::testing::Test {
     ASSERT_TRUE(
         envelope.ParseFromString(wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, message)));
     start(stage);
-    testing::Spoiler spoiler([&](const std::string& path) {
+    samples::Spoiler spoiler([&](const std::string& path) {
       const std::string end = give(envelope.SerializeAsString());
       ++(end.empty() ? outcomes.survived : outcomes.ended)[path];
       if (!end.empty()) check_end(end, message, path);
@@ -72,7 +72,7 @@ class HostileLeader : public ::testing::Test {
 TEST_F(HostileLeader, UnspoiledEveryMessageIsTakenAtSomeStage) {
   std::set<std::size_t> taken;
   for (const Stage stage : FakeDaemon::kStages)
-    for (const auto& message : testing::messages_to_job(stage >= Stage::kBusy)) {
+    for (const auto& message : samples::messages_to_job(stage >= Stage::kBusy)) {
       start(stage);
       const std::string end = give(wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, message));
       if (end.empty() || std::holds_alternative<wire::Failure>(message)) taken.insert(message.index());
@@ -83,7 +83,7 @@ TEST_F(HostileLeader, UnspoiledEveryMessageIsTakenAtSomeStage) {
 TEST_F(HostileLeader, EndsTheJobWithItsNameWhateverFieldItSpoilsWhenever) {
   Outcomes outcomes;
   for (const Stage stage : FakeDaemon::kStages)
-    for (const auto& message : testing::messages_to_job(stage >= Stage::kBusy)) spoil(message, stage, outcomes);
+    for (const auto& message : samples::messages_to_job(stage >= Stage::kBusy)) spoil(message, stage, outcomes);
   for (const char* const path :
        {"joined.node", "joined.nodes.ranks", "declare_agreed.buckets.offset", "declare_agreed.hash",
         "launch_order.first", "launch_order.launches.link", "launch_order.launches.bytes",

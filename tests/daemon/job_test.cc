@@ -20,7 +20,7 @@ constexpr TimeUs kSecond = 1'000'000;
 }
 
 std::string join_of_node_one() {
-  auto join = std::get<wire::Join>(testing::messages_to_leader().front());
+  auto join = std::get<wire::Join>(samples::messages_to_leader().front());
   join.refusal.reset();
   const auto own = job_settings(Config(), FakeDaemon().first.attached.settings).value().agreed();
   join.settings = own;
@@ -53,7 +53,7 @@ TEST(JoinPhase, JoinIsRepeatedUntilTheLeaderAnswers) {
   EXPECT_EQ(daemon.sent<wire::Join>()[0].ranks, (std::vector<std::uint32_t>{2, 3}));
   daemon.advance(kSecond);
   EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u) << "every 200 ms";
-  daemon.tell(testing::messages_to_node().front());
+  daemon.tell(samples::messages_to_node().front());
   daemon.advance(kSecond);
   EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u);
 }
@@ -203,7 +203,7 @@ TEST(Job, PassesThroughItsStatesInOrder) {
   EXPECT_EQ(daemon.state(), "joining");
   daemon.tell(wire::Begin{});
   EXPECT_EQ(daemon.state(), "joining") << "a BEGIN before JOINED changes nothing";
-  daemon.tell(testing::messages_to_node().front());
+  daemon.tell(samples::messages_to_node().front());
   EXPECT_EQ(daemon.state(), "connecting");
   ASSERT_EQ(daemon.drivers.drivers.size(), 2u);
   daemon.drivers.drivers[0]->opened();
@@ -434,7 +434,7 @@ TEST(ControlInbox, ATruncatedMessageEndsNoJob) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kRunning);
   const std::string whole =
-      wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, wire::ToNode(testing::agreement()));
+      wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, wire::ToNode(samples::agreement()));
   for (std::size_t bytes = 0; bytes < whole.size(); ++bytes) daemon.deliver("stranger", whole.substr(0, bytes));
   EXPECT_EQ(daemon.state(), "running");
   EXPECT_EQ(daemon.inbox.rejected() + daemon.inbox.unclaimed(), whole.size());

@@ -16,7 +16,7 @@
 #include "core/base/status.h"
 #include "proto/control.pb.h"
 
-namespace deft::daemon::testing {
+namespace deft::daemon::samples {
 
 using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
@@ -190,4 +190,4 @@ inline bool names_a_field(const Error& error, const Descriptor* kind) {
   return true;
 }
 
-}  // namespace deft::daemon::testing
+}  // namespace deft::daemon::samples

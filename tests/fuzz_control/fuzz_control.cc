@@ -50,13 +50,13 @@ struct Silence final : Outbox {
 // A leader of four ranks on two nodes, as control_messages.h describes, in which a group is agreed and a bucket is under way.
 struct Running {
   Running() {
-    auto join = std::get<wire::Join>(daemon::testing::messages_to_leader().front());
+    auto join = std::get<wire::Join>(daemon::samples::messages_to_leader().front());
     join.refusal.reset();
     leader.receive("b", join);
     join.ranks = {0, 1};
     leader.receive("", join);
     for (const Peer node : {"", "b"}) leader.receive(node, wire::LinksOpen{});
-    for (const Peer node : {"", "b"}) leader.receive(node, daemon::testing::messages_to_leader().at(2));
+    for (const Peer node : {"", "b"}) leader.receive(node, daemon::samples::messages_to_leader().at(2));
     leader.scheduler()->bucket_ready(0, 0, 0);
   }
   static JobSettings settings() {
@@ -125,10 +125,10 @@ std::optional<FakeDaemon::Stage> stage_of(std::uint8_t letter) {
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
   const auto bytes = std::as_bytes(std::span(data + 1, size - 1));
-  static const daemon::testing::NodeOne kNode;
+  static const daemon::samples::NodeOne kNode;
   if (data[0] == 'l') {
     check<wire::ToLeader>(bytes, [](const wire::Received& received) {
-      return received.to_leader(daemon::testing::leader_facts(!received.is_join()));
+      return received.to_leader(daemon::samples::leader_facts(!received.is_join()));
     });
   } else if (data[0] == 'n') {
     check<wire::ToNode>(bytes, [](const wire::Received& received) { return received.to_node(kNode); });

@@ -168,12 +168,11 @@ def test_a_plan_chooses_codecs_if_it_may_and_replicas_stay_equal(tmp_path):
         cluster.finish(workers)
     assert len(set(digests)) == 1 and digests[0]
     codecs = [plan["codecs"] for plan in leader["plans"]]
-    assert codecs, "no plan was made"
+    assert any(codecs), "no plan encodes anything"
     assert set().union(*codecs) <= {"none", "bf16", "int8", "int4"}
     assert all(plan["max_staleness_steps"] == 0 for plan in leader["plans"])
-    if any(codecs):
-        encoded = next(plan for plan in leader["plans"] if plan["codecs"])
-        assert encoded["codec_error"] >= encoded["codec_error_bound"] * 0.999
+    encoded = next(plan for plan in leader["plans"] if plan["codecs"])
+    assert encoded["codec_error"] >= encoded["codec_error_bound"] * 0.999
 
 
 def test_auto_is_refused_where_no_plan_is_made_and_a_wrong_maximum_is_named():

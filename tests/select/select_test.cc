@@ -47,6 +47,20 @@ TEST(Forecasts, AreTheSimulatorsTimesWithTheBestFirst) {
   EXPECT_DOUBLE_EQ(found->step_us, sim::run(profile, "bytescheduler", options, sizes).step_us);
 }
 
+TEST(Forecasts, OfAJobWhoseLaunchesAllHaveOneCodecAreTheSame) {
+  const auto profile = hidden_by_forward();
+  const auto selector = make_selector(When::kAtOnce);
+  auto question = question_of(profile);
+  selector->ask(question);
+  const auto exact = selector->take();
+  question.setup.codec = 1;
+  selector->ask(question);
+  const auto encoded = selector->take();
+  ASSERT_TRUE(exact && encoded);
+  ASSERT_EQ(encoded->size(), exact->size());
+  for (std::size_t i = 0; i < exact->size(); ++i) EXPECT_EQ((*encoded)[i].step_us, (*exact)[i].step_us);
+}
+
 TEST(Forecasts, InTheBackgroundAreTheSame) {
   const auto profile = hidden_by_forward();
   const auto at_once = make_selector(When::kAtOnce), behind = make_selector(When::kInBackground);
