@@ -52,6 +52,7 @@ class _Groups:
 
 
 _groups = _Groups()
+_gathers = _Groups()  # numbered on their own: the first group of dense gradients reports the stages
 
 
 class Averager:
@@ -127,7 +128,7 @@ class Averager:
         """Tells all ranks how many rows each has; the rows follow in _finish_sparse."""
         if not slices:
             return None, []
-        gathers = _groups.find(variables, "sparse", SparseGathers)
+        gathers = _gathers.find(variables, "sparse", SparseGathers)
         inputs = [tensor for one in slices for tensor in (one.values, one.indices)]
         return gathers, on_host(gathers.start, inputs, [tf.int32], [()])
 

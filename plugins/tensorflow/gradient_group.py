@@ -58,6 +58,7 @@ class GradientGroup:
         return np.frombuffer(memory, spec.wire.as_numpy_dtype).reshape(spec.shape)
 
     def hand_over(self, index, gradient):
+        self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
         with self._lock:
             first = not any(self._handed)
             if self._handed[index]:

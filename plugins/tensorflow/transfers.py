@@ -20,6 +20,14 @@ def _scale(array, factor):
     return array * array.dtype.type(factor)
 
 
+def _movable(array):
+    """`array`, whose bytes mean the same in every process. Strings do not: numpy holds pointers to them."""
+    array = np.asarray(array)
+    if array.dtype.kind in "OSU":
+        raise ValueError("the tensor holds strings, which only broadcast_object and allgather_object can carry")
+    return array
+
+
 def _without_elements(name, terms, array):
     """A collective on no elements: the ranks only agree that it is one."""
     operation = session().start_barrier(name, terms)
@@ -59,6 +67,7 @@ def start_allreduce(array, name, op, prescale, postscale, wire):
 def start_broadcast(array, root_rank, name):
     if not 0 <= root_rank < size():
         raise ValueError(f"root_rank is {root_rank}; the job has ranks 0 to {size() - 1}")
+    array = _movable(array)
     name, terms = wire_name("broadcast", name), f"{array.dtype}, shape {list(array.shape)}"
     if array.size == 0:
         return _without_elements(name, f"broadcast from rank {root_rank}, {terms}", array)
@@ -77,7 +86,7 @@ class Gather:
     """An allgather in two rounds: how much each rank gives, then the data. Made by every rank in the same order."""
 
     def __init__(self, array, name):
-        self._array = np.ascontiguousarray(array if array.ndim else array.reshape(1))
+        self._array = np.ascontiguousarray(_movable(array))  # has one dimension or more
         self._name = wire_name("allgather", name)
         self._mine = np.array([len(self._array)], np.int64)
         terms = f"rows of {self._array.dtype}, shape {list(self._array.shape[1:])}"

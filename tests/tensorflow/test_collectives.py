@@ -121,6 +121,9 @@ def refusals():
         (lambda: hvd.allreduce(tf.ones(1), op=hvd.Sum, average=True), "either op or average"),
         (lambda: hvd.allreduce(tf.constant(["text"])), "cannot be reduced"),
         (lambda: hvd.broadcast(tf.ones(1), root_rank=7), "ranks 0 to 1"),
+        (lambda: hvd.broadcast(tf.constant(["text"]), root_rank=0), "holds strings"),
+        (lambda: hvd.broadcast(tf.constant("text"), root_rank=0), "holds strings"),
+        (lambda: hvd.allgather(tf.constant(["text"])), "holds strings"),
     ):
         with pytest.raises(ValueError, match=text):
             call()

@@ -155,6 +155,39 @@ def two_tapes_and_what_they_watch():
     return True
 
 
+def stages_and_the_end_of_a_session():
+    """The first group of dense gradients tells the stages, also of a model with sparse ones. A graph that is older than
+    the session is an error that says so."""
+    import deft
+    import deft.tensorflow as hvd
+    from deft.world import session
+
+    told = []
+    session().stage = lambda stage, step: told.append((stage, step))
+    table, dense, other = tf.Variable(tf.ones((3, 2))), tf.Variable([2.0, 1.0]), tf.Variable(1.0)
+    for _ in range(2):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(table, [1]) * dense)
+        hvd.DistributedGradientTape(tape).gradient(loss, [table, dense])
+    assert told == [(deft.BACKWARD, 0), (deft.FORWARD, 1), (deft.BACKWARD, 1), (deft.FORWARD, 2)]
+
+    @tf.function
+    def gradient():
+        with tf.GradientTape() as tape:
+            loss = other * other
+        return hvd.DistributedGradientTape(tape).gradient(loss, other)
+
+    np.testing.assert_allclose(gradient(), 2.0)
+    hvd.shutdown()
+    with pytest.raises(tf.errors.InvalidArgumentError, match="the session was closed"):
+        gradient()
+    return True
+
+
+def test_stages_and_the_end_of_a_session(start):
+    assert all(start(policy="fifo").run(stages_and_the_end_of_a_session))
+
+
 def train_everything_else():
     return train_dtypes_and_options() and sparse_gradients() and two_tapes_and_what_they_watch()
 

@@ -88,6 +88,10 @@ class Group:
         self._session._open()
         return self._handle
 
+    def check_open(self) -> None:
+        """DeftError if the session was closed, and the arena with it."""
+        self._open()
+
     def data(self, tensor: int, slot: int = 0) -> int:
         """The address of a tensor in the arena; it is valid until the session is closed."""
         address = lib.deft_tensor_data(self._open(), tensor, slot)
