@@ -37,7 +37,7 @@ void TraceStream::add(TraceGroup group) {
   groups_.push_back(std::move(group));
 }
 
-Result<void> TraceStream::write(std::vector<TraceGroup> groups, std::uint64_t until) {
+Result<void> TraceStream::write(const std::vector<TraceGroup>& groups, std::uint64_t until) {
   for (const TraceGroup& group : groups)
     if (auto ok = writer_->group(group); !ok) return ok;
   records_.clear();
@@ -52,9 +52,9 @@ void TraceStream::run() {
     changed_.wait_for(lock, kPeriod, [this] { return ending_; });
     ending = ending_;
     const std::uint64_t until = last_;
-    auto groups = std::exchange(groups_, {});
+    const auto groups = std::exchange(groups_, {});
     lock.unlock();
-    ok = write(std::move(groups), until);
+    ok = write(groups, until);
     if (ok && ending) ok = writer_->finish(cursor_.lost);
     lock.lock();
   }

@@ -37,7 +37,7 @@ class TraceStream {
 
  private:
   void run();
-  Result<void> write(std::vector<TraceGroup> groups, std::uint64_t until);
+  Result<void> write(const std::vector<TraceGroup>& groups, std::uint64_t until);
 
   const std::shared_ptr<const Recorder> recorder_;
   const std::unique_ptr<TraceWriter> writer_;
