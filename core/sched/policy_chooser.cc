@@ -152,7 +152,9 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   if (!reason) return;
   watch_.decided(profile);
   asked_ = reason->reason;
-  setup_.selector->ask({watch_.remaining(profile), setup_, candidates(), stopwatch_.overlaps_forward()});
+  Setup asked_for = setup_;
+  asked_for.selector = nullptr;  // a selector that keeps the question must not keep itself
+  setup_.selector->ask({watch_.remaining(profile), std::move(asked_for), candidates(), stopwatch_.overlaps_forward()});
 }
 
 void PolicyChooser::link_lost(model::LinkIndex link) {
