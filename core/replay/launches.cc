@@ -26,12 +26,7 @@ class ReadyTimes {
 
 ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
   std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>> buckets_of;  // [group][tensor]
-  for (const auto& group : trace.groups) {
-    auto& of_tensor = buckets_of[group.group];
-    of_tensor.resize(group.tensors.size());
-    for (std::uint32_t b = 0; b < group.buckets.size(); ++b)
-      for (const auto tensor : group.buckets[b].tensors) of_tensor[tensor].push_back(b);
-  }
+  for (const auto& group : trace.groups) buckets_of[group.group] = buckets_by_tensor(group);
   for (const auto& record : trace.records) {
     if (record.kind() != TraceKind::kGradient) continue;
     const auto gradient = record.as<trace::GradientTrace>();
@@ -48,6 +43,13 @@ ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
 }
 
 }  // namespace
+
+std::vector<std::vector<std::uint32_t>> buckets_by_tensor(const trace::TraceGroup& group) {
+  std::vector<std::vector<std::uint32_t>> buckets(group.tensors.size());
+  for (std::uint32_t b = 0; b < group.buckets.size(); ++b)
+    for (const auto tensor : group.buckets[b].tensors) buckets[tensor].push_back(b);
+  return buckets;
+}
 
 std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace) {
   const ReadyTimes ready(trace);

@@ -33,6 +33,9 @@ struct NodeLaunch {
   [[nodiscard]] TimeUs end_us() const { return spans.back().end_us; }
 };
 
+// The buckets that each tensor of the group overlaps, by tensor.
+std::vector<std::vector<std::uint32_t>> buckets_by_tensor(const trace::TraceGroup& group);
+
 // By the begin of their transfers; launches without spans come first.
 std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace);
 

@@ -82,9 +82,7 @@ class StepReader {
 };
 
 StepReader::StepReader(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker)
-    : group_(group), buckets_of_(group.tensors.size()) {
-  for (std::uint32_t b = 0; b < group.buckets.size(); ++b)
-    for (const auto tensor : group.buckets[b].tensors) buckets_of_[tensor].push_back(b);
+    : group_(group), buckets_of_(buckets_by_tensor(group)) {
   for (const auto& record : trace.records) {
     if (record.kind() == TraceKind::kStage) {
       const auto stage = record.as<trace::StageTrace>();
