@@ -18,7 +18,8 @@ from pathlib import Path
 
 # ctags takes these macros for functions. GoogleTest and RapidCheck make unique names of their arguments.
 MACROS = ("TEST", "RC_", "INSTANTIATE_", "BENCHMARK", "TYPED_", "MATCHER")
-MATCHER = re.compile(r"^MATCHER(?:_P\d*)?\((\w+)", re.MULTILINE)  # defines what it names, unseen by ctags
+# What ctags does not see: the name that a MATCHER defines, and a constant with braces in its value.
+UNSEEN = re.compile(r"^(?:MATCHER(?:_P\d*)?\(|constexpr [^={(\n]*?\b(?=k[A-Z]\w* *[=\[{]))(\w+)", re.MULTILINE)
 
 
 def ctags(root: str, sources: list[str]) -> list[list[str]]:
@@ -45,7 +46,7 @@ def names(root: str, sources: list[str]) -> tuple[dict[str, set[str]], dict[str,
         if "__anon" in scope or kind == "macro":
             private[source].add(name)
     for source in sources:
-        private[source].update(MATCHER.findall(Path(root, source).read_text(errors="replace")))
+        private[source].update(UNSEEN.findall(Path(root, source).read_text(errors="replace")))
         every[source] |= private[source]
     return private, every
 

@@ -1,20 +1,21 @@
 // deftd: the daemon, one a node. `deftd server`: a parameter server for links ps:host:port.
 #include <glog/logging.h>
-#include <signal.h>
-#include <sys/epoll.h>
-#include <sys/signalfd.h>
 #include <systemd/sd-daemon.h>
 #include <unistd.h>
 
 #include <charconv>
 #include <cstdio>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/ipc/daemon_socket.h"
-#include "core/model/link_costs.h"
+#include "daemon/base/log_lines.h"
 #include "daemon/base/time_slice.h"
 #include "daemon/base/version.h"
+#include "daemon/http/observer.h"
+#include "daemon/server/live_config.h"
+#include "daemon/server/operator_signals.h"
 #include "daemon/server/parameter_server.h"
 #include "daemon/server/server.h"
 
@@ -30,29 +31,10 @@ int complain(const Error& error, int code) {
   return code;
 }
 
-void start_logging(const Config& config) {
-  const std::string& level = config.text("log_level");
-  FLAGS_logtostderr = true;
-  FLAGS_minloglevel = level == "error"     ? google::GLOG_ERROR
-                      : level == "warning" ? google::GLOG_WARNING
-                                           : google::GLOG_INFO;
-  FLAGS_v = level == "debug" ? 1 : 0;
-  google::InitGoogleLogging("deftd");
-}
-
-// SIGTERM and SIGINT drain; the reactor reads them as data, so that no code runs inside a signal handler.
-shm::Descriptor take_signals() {
-  sigset_t signals;
-  sigemptyset(&signals);
-  for (const int signal : {SIGTERM, SIGINT}) sigaddset(&signals, signal);
-  sigprocmask(SIG_BLOCK, &signals, nullptr);
-  signal(SIGPIPE, SIG_IGN);
-  return shm::Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
-}
-
 // What only this command line has. Options are in the table, because variables and files set them, too.
 struct CommandLine {
   bool server = false;
+  bool check_only = false;
   int ready_fd = -1;  // gets the line "ready" once the daemon is usable, for the launcher that started it
   std::vector<std::string> options;  // for Config::load
 };
@@ -63,6 +45,10 @@ Result<CommandLine> parse(const std::vector<std::string>& arguments) {
     const std::string& word = arguments[i];
     if (i == 0 && word == "server") {
       line.server = true;
+      continue;
+    }
+    if (word == "--check-config" || word == "--check_config") {
+      line.check_only = true;
       continue;
     }
     const auto equals = word.find('=');
@@ -94,39 +80,45 @@ void feed_watchdog(Reactor& reactor) {
   reactor.after(static_cast<TimeUs>(limit_us / 2), [&reactor] { feed_watchdog(reactor); });
 }
 
-// Jobs read it anew; this finds mistakes at once.
-Result<void> check_link_costs(const Config& config) {
-  if (!config.is_set("link_costs")) return {};
-  const auto costs = model::read_link_costs(config.text("link_costs"));
-  if (!costs) return tl::unexpected(costs.error().in("option link_costs"));
-  return {};
+// Serves metrics, if the options want it. Null: they do not.
+Result<std::unique_ptr<Observer>> observe(const Config& config, Reactor& reactor, Server& server) {
+  const std::string& address = config.text("metrics");
+  if (address == "off") return nullptr;
+  auto observer = Observer::open(address, reactor, [&server] { return server.session_status(geteuid()); });
+  if (!observer) return observer;
+  server.metrics_are_at((*observer)->address());
+  return observer;
 }
 
-int serve(const Config& config, int ready_fd) {
+int serve(LiveConfig& live, int ready_fd) {
+  const Config& config = live.config();
   if (auto ok = check_link_costs(config); !ok) return complain(ok.error(), kUsage);
+  shm::Descriptor blocked = take_operator_signals();  // ZeroMQ's threads inherit it
   Reactor reactor;
   reactor.set_spin(config.seconds_us("spin"));
   auto server = Server::open(reactor, config);
   if (!server) return complain(server.error(), kFailed);
-  const shm::Descriptor signals = take_signals();
-  const auto watched = reactor.watch(signals.get(), EPOLLIN, [&](std::uint32_t) {
-    signalfd_siginfo info;
-    while (read(signals.get(), &info, sizeof info) == sizeof info) {
-      sd_notify(0, "STOPPING=1");
-      (*server)->shut_down();
-    }
-  });
-  if (!watched) return complain(watched.error(), kFailed);
+  OperatorSignals signals(reactor, **server, live, std::move(blocked));
+  if (auto ok = signals.start(); !ok) return complain(ok.error(), kFailed);
+  const auto observer = observe(config, reactor, **server);
+  if (!observer) return complain(observer.error(), kFailed);
   LOG(INFO) << "deftd " << kVersion << " is ready on " << ipc::socket_path(config.text("socket")) << " and "
             << config.text("listen") << "; settings: " << config.effective();
+  LOG_IF(INFO, *observer != nullptr) << "metrics are on http://" << (*observer)->address() << "/metrics";
   tell_usable(ready_fd);
   feed_watchdog(reactor);
   reactor.run();
   return 0;
 }
 
+int check(const Config& config) {
+  if (auto ok = check_config(config); !ok) return complain(ok.error(), kUsage);
+  std::printf("the configuration is right; settings: %s\n", config.effective().c_str());
+  return 0;
+}
+
 int serve_as_server(const Config& config, int ready_fd) {
-  const shm::Descriptor signals = take_signals();
+  const shm::Descriptor signals = take_stop_signals();
   const auto served = serve_parameters(config, signals.get(), [ready_fd] { tell_usable(ready_fd); });
   return served ? 0 : complain(served.error(), kFailed);
 }
@@ -141,6 +133,8 @@ int main(int argc, char** argv) {
       return std::printf(
                  "deftd [--flag=value ...]: Deft's daemon, one a node.\n"
                  "deftd server [--flag=value ...]: a parameter server for links ps:host:port, at --listen.\n\n"
+                 "  --check-config\n      Says what is wrong with the configuration, and ends: 0 nothing, 2 "
+                 "something.\n"
                  "  --ready-fd N\n      Descriptor that gets the line `ready` once the daemon is usable, for "
                  "launchers.\n%s",
                  describe_options(Audience::kDaemon).c_str()),
@@ -150,9 +144,10 @@ int main(int argc, char** argv) {
   if (!line) return complain(line.error(), kUsage);
   std::vector<std::string> environment;
   for (char** entry = environ; *entry != nullptr; ++entry) environment.emplace_back(*entry);
-  const auto config = Config::load(line->options, environment, Audience::kDaemon);
-  if (!config) return complain(config.error(), kUsage);
-  start_logging(*config);
+  auto live = LiveConfig::load(line->options, environment);
+  if (!live) return complain(live.error(), kUsage);
+  if (line->check_only) return check(live->config());
+  start_logging(live->config());
   ask_for_short_slices();
-  return line->server ? serve_as_server(*config, line->ready_fd) : serve(*config, line->ready_fd);
+  return line->server ? serve_as_server(live->config(), line->ready_fd) : serve(*live, line->ready_fd);
 }

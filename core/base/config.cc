@@ -335,7 +335,8 @@ std::string Config::effective() const {
     const Value& value = at(spec.name);
     if (value.source == ConfigSource::kDefault) continue;
     if (!out.empty()) out += ' ';
-    out += std::string(spec.name) + "=" + value.text + " (" +
+    // The log and the status are read by more people than may know a token.
+    out += std::string(spec.name) + "=" + (spec.name == "job_token" ? "***" : value.text) + " (" +
            std::string(kNames[static_cast<std::size_t>(value.source)]) + ")";
   }
   return out.empty() ? "all defaults" : out;

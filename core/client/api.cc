@@ -15,6 +15,7 @@
 #include "core/client/options.h"
 #include "core/client/staged_collective.h"
 #include "core/client/worker_links.h"
+#include "core/ipc/status_query.h"
 
 namespace client = deft::client;
 using deft::Error;
@@ -152,6 +153,8 @@ Result<client::CollectiveCall> request_of(const deft_collective& from, const cli
   return request;
 }
 
+constexpr deft::TimeUs kStatusPatienceUs = 10'000'000;
+
 deft::TimeUs deadline_in(std::uint64_t timeout_us) {
   constexpr std::uint64_t kLongest = std::uint64_t{1} << 50;  // 35 years
   return deft::MonotonicClock::now() + static_cast<deft::TimeUs>(std::clamp(timeout_us, std::uint64_t{1}, kLongest));
@@ -236,6 +239,11 @@ int deft_node_of(const deft_session* session, int rank) {
 
 int deft_declare(deft_session* session, const char* name, const deft_tensor* tensors, size_t count, unsigned slots,
                  int reduce_op, deft_group** group, deft_error* error) {
+  return deft_declare_encoded(session, name, tensors, nullptr, count, slots, reduce_op, group, error);
+}
+
+int deft_declare_encoded(deft_session* session, const char* name, const deft_tensor* tensors, const char* const* codecs,
+                         size_t count, unsigned slots, int reduce_op, deft_group** group, deft_error* error) {
   return guarded(error, [&] {
     if (session == nullptr || name == nullptr || (tensors == nullptr && count > 0) || group == nullptr)
       return missing("session, name, tensors or group", error);
@@ -243,6 +251,7 @@ int deft_declare(deft_session* session, const char* name, const deft_tensor* ten
     for (std::size_t i = 0; i < count; ++i) {
       auto spec = spec_of(tensors[i], i);
       if (!spec) return report(spec.error().in(std::string("declare '") + name + "'"), error);
+      if (codecs != nullptr && codecs[i] != nullptr) spec->codec = codecs[i];
       specs.push_back(std::move(*spec));
     }
     const auto op = static_cast<deft::model::ReduceOp>(reduce_op >= 0 && reduce_op <= 255 ? reduce_op : 0);
@@ -306,6 +315,10 @@ void deft_generations_at(const deft_group* group, const uint64_t* generations, d
 
 int deft_flush(deft_group* group, uint64_t step, deft_error* error) {
   return guarded(error, [&] { return report(group->group->flush(step), error); });
+}
+
+int deft_send_residuals(deft_group* group, uint64_t step, deft_error* error) {
+  return guarded(error, [&] { return report(group->group->send_residuals(step), error); });
 }
 
 int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error) {
@@ -425,6 +438,54 @@ int deft_when_done(deft_operation* operation, deft_callback callback, void* user
         operation->session->completions.when_done(operation->operation->number(), callback_of(callback, user_data)),
         error);
   });
+}
+
+int deft_store_set(deft_session* session, const char* key, const void* value, size_t bytes, deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr || key == nullptr || (value == nullptr && bytes > 0))
+      return missing("session, key or value", error);
+    if (bytes > DEFT_STORE_VALUE_BYTES)
+      return report(Error{ErrorKind::kInvalid, "a value of the store has " + std::to_string(bytes) + " bytes", "", ""},
+                    error);
+    const std::span data(static_cast<const std::byte*>(value), bytes);
+    return report(client::JobStore(*session->session).set(key, data), error);
+  });
+}
+
+int deft_store_ask(deft_session* session, const char* key, uint32_t* question, deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr || key == nullptr || question == nullptr) return missing("session, key or question", error);
+    const auto asked = client::JobStore(*session->session).ask(key);
+    if (!asked) return report(asked.error(), error);
+    *question = *asked;
+    return int{DEFT_OK};
+  });
+}
+
+int deft_store_answer(deft_session* session, uint32_t question, uint64_t timeout_us, void* value, size_t* bytes,
+                      deft_error* error) {
+  return guarded(error, [&] {
+    if (session == nullptr || value == nullptr || bytes == nullptr) return -missing("session, value or bytes", error);
+    const auto answer = client::JobStore(*session->session).answer(question, deadline_in(timeout_us));
+    if (!answer && answer.error().kind == ErrorKind::kTimeout) return 0;
+    if (!answer) return -report(answer.error(), error);
+    *bytes = std::min<std::size_t>(answer->size(), DEFT_STORE_VALUE_BYTES);
+    if (*bytes > 0) std::memcpy(value, answer->data(), *bytes);
+    return 1;
+  });
+}
+
+const char* deft_daemon_status(deft_error* error) {
+  static thread_local std::string text;
+  const int code = guarded(error, [&] {
+    const auto socket = client::option_value("socket");
+    if (!socket) return report(socket.error(), error);
+    auto status = deft::ipc::query_status(*socket, kStatusPatienceUs);
+    if (!status) return report(status.error(), error);
+    text = std::move(status->text);
+    return int{DEFT_OK};
+  });
+  return code == DEFT_OK ? text.c_str() : nullptr;
 }
 
 }  // extern "C"

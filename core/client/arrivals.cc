@@ -2,6 +2,8 @@
 
 #include <poll.h>
 
+#include <algorithm>
+#include <string>
 #include <utility>
 
 namespace deft::client {
@@ -11,6 +13,13 @@ constexpr std::size_t kMaxRecordsAtOnce = 512;
 
 Error daemon_gone() {
   return {ErrorKind::kLost, "the daemon on this node is gone", "see deftd's log, start it again and restart the job",
+          ""};
+}
+
+Error daemon_hangs(TimeUs silent_us) {
+  return {ErrorKind::kLost,
+          "the daemon on this node hangs: no sign of life for " + std::to_string(silent_us / 1000) + " ms",
+          "look whether deftd is stopped, or waits for a disk or a debugger; raise DEFT_TIMEOUT if it pauses rightly",
           ""};
 }
 
@@ -26,9 +35,16 @@ Arrivals ArrivalReader::gather(TimeUs patience_us) {
   take_records(arrivals);
   if (arrivals.records.empty() && patience_us > 0) spin(arrivals);
   if (!arrivals.records.empty()) return arrivals;
-  if (sleep(patience_us)) take_packets(arrivals);
+  if (sleep(std::min(patience_us, pulse_.interval_us()))) take_packets(arrivals);
   take_records(arrivals);
+  if (arrivals.records.empty() && arrivals.packets.empty()) feel_pulse(arrivals);
   return arrivals;
+}
+
+void ArrivalReader::feel_pulse(Arrivals& arrivals) {
+  if (arrivals.broken) return;
+  const auto silent_us = pulse_.look(attachment_.view.heartbeats(), MonotonicClock::now());
+  if (silent_us) arrivals.broken = daemon_hangs(*silent_us);
 }
 
 void ArrivalReader::take_records(Arrivals& arrivals) {

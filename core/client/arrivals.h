@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/client/attach.h"
+#include "core/client/daemon_pulse.h"
 #include "core/ipc/message_socket.h"
 #include "core/shm/ring.h"
 
@@ -28,10 +29,13 @@ Error violation(const std::string& what);
 class ArrivalReader {
  public:
   explicit ArrivalReader(Attachment& attachment)  // must outlive this object
-      : attachment_(attachment), consumer_(attachment.view.completion(), attachment.view.completion_records()) {}
+      : attachment_(attachment),
+        consumer_(attachment.view.completion(), attachment.view.completion_records()),
+        pulse_(attachment.timeout_us / 2) {}
 
   // Takes everything that has come. If no record has come, it spins for a moment and then sleeps for up to `patience_us`; with 0
   // it does neither. Another thread can end the sleep by ringing the attachment's own doorbell.
+  // If the daemon gives no sign of life for half of the job's timeout, that is an error, too.
   Arrivals gather(TimeUs patience_us);
 
  private:
@@ -39,9 +43,11 @@ class ArrivalReader {
   void take_packets(Arrivals& arrivals);
   void spin(Arrivals& arrivals);
   bool sleep(TimeUs patience_us);
+  void feel_pulse(Arrivals& arrivals);
 
   Attachment& attachment_;
   shm::Consumer consumer_;
+  DaemonPulse pulse_;
 };
 
 }  // namespace deft::client

@@ -115,6 +115,7 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
   if (!daemon) return tl::unexpected(daemon.error().in(where));
   ipc::MessageSocket& channel = daemon->channel;
+  channel.limit_sending(config.seconds_us("timeout"));
   ipc::Hello hello;
   hello.rank = placement.rank;
   hello.world = placement.size;

@@ -90,7 +90,7 @@ Result<void> Connection::wait(const std::function<bool()>& done, std::atomic<Tim
   Lock lock(mutex_);
   ++inside_;
   bool holds = done();
-  TimeUs left_us = kPatienceUs;
+  TimeUs left_us = deadline_us == 0 ? kPatienceUs : deadline_us - MonotonicClock::now();
   while (!holds && !failure_.error() && left_us > 0) {
     if (!looking_)
       look_once(lock, std::min(texts_due_ ? kTextPatienceUs : kPatienceUs, left_us));

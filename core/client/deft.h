@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 7
+#define DEFT_INTERFACE_VERSION 9
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -107,6 +107,11 @@ DEFT_API int deft_node_of(const deft_session* session, int rank); /* -1: no such
  * all ranks are matched by the order of their declaration. */
 DEFT_API int deft_declare(deft_session* session, const char* name, const deft_tensor* tensors, size_t count,
                           unsigned slots, int reduce_op, deft_group** group, deft_error* error);
+/* The same, with codecs: codecs[i] says how tensor i travels, "none", "int8", "topk/ratio=0.01", ... (docs/compression.md). NULL, for one
+ * tensor or for all: as the option `compression` says. An unknown codec is an error on all ranks. */
+DEFT_API int deft_declare_encoded(deft_session* session, const char* name, const deft_tensor* tensors,
+                                  const char* const* codecs, size_t count, unsigned slots, int reduce_op,
+                                  deft_group** group, deft_error* error);
 DEFT_API void* deft_tensor_data(deft_group* group, size_t tensor, unsigned slot); /* NULL: out of range */
 DEFT_API size_t deft_tensor_bytes(const deft_group* group, size_t tensor);
 
@@ -147,6 +152,10 @@ DEFT_API void deft_generations_at(const deft_group* group, const uint64_t* gener
 /* Ends the generation under way before `step`, which is this worker's next step, so that everything older is applied before its
  * forward. All workers must flush at the same step. The caller then hands over the gradients that the generation has so far. */
 DEFT_API int deft_flush(deft_group* group, uint64_t step, deft_error* error);
+
+/* The gradients of `step`, this worker's next step, travel as they are, and take along what encodings have left out of gradients so far
+ * (docs/compression.md). After that update nothing is missing from the model. All workers call it before the same step. */
+DEFT_API int deft_send_residuals(deft_group* group, uint64_t step, deft_error* error);
 
 /* Tells the daemon that a stage of a step begins (DEFT_FORWARD, DEFT_BACKWARD). It measures times by this. */
 DEFT_API int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* error);
@@ -198,6 +207,21 @@ DEFT_API int deft_poll(deft_operation* operation, deft_error* error); /* 1: ende
 DEFT_API int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_error* error);
 /* Waits for the end, copies the result to `output` (NULL: drops it), and frees the operation, also if it failed. */
 DEFT_API int deft_finish(deft_operation* operation, void* output, deft_error* error);
+
+/* The job's key-value store, through which workers tell each other what is not worth a collective. A worker may set and ask for
+ * some 65,000 keys in a session. A key that exists gets the new value. Keys have up to 1024 bytes, values up to 4096.
+ *
+ * deft_store_ask gives the number of a question, and deft_store_answer its answer as soon as the key exists: 1: `value` has it, and
+ * the question is over; 0: not within timeout_us; below 0: -DEFT_E*. */
+enum { DEFT_STORE_VALUE_BYTES = 4096 };
+DEFT_API int deft_store_set(deft_session* session, const char* key, const void* value, size_t bytes, deft_error* error);
+DEFT_API int deft_store_ask(deft_session* session, const char* key, uint32_t* question, deft_error* error);
+DEFT_API int deft_store_answer(deft_session* session, uint32_t question, uint64_t timeout_us,
+                               void* value /* DEFT_STORE_VALUE_BYTES */, size_t* bytes, deft_error* error);
+
+/* What this node's daemon tells about itself, as `deft status --json` shows it. The text lives until this thread's next call.
+ * NULL and an error if no daemon answers. */
+DEFT_API const char* deft_daemon_status(deft_error* error);
 
 /* Callbacks for frameworks with asynchronous operations, in which no thread should wait.
  *

@@ -63,7 +63,8 @@ Result<void> GradientGroup::send_declaration(std::uint32_t slots, model::ReduceO
     tensor.dtype = static_cast<std::uint32_t>(tensors_[i].dtype);
     tensor.dims = static_cast<std::uint32_t>(tensors_[i].shape.size());
     std::copy(tensors_[i].shape.begin(), tensors_[i].shape.end(), tensor.shape);
-    auto sent = session_.connection().send(ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name}));
+    auto sent = session_.connection().send(
+        ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {tensors_[i].name, tensors_[i].codec}));
     if (!sent) return sent;
   }
   return {};
@@ -170,6 +171,11 @@ Result<void> GradientGroup::flush(std::uint64_t step) {
   if (auto ok = session_.connection().usable(); !ok) return ok;
   generations_->cut(step);
   return session_.connection().submit(shm::FlushRecord{.group = number_, .step = step});
+}
+
+Result<void> GradientGroup::send_residuals(std::uint64_t step) {
+  if (auto ok = session_.connection().usable(); !ok) return ok;
+  return session_.connection().submit(shm::SendResidualsRecord{.group = number_, .step = step});
 }
 
 Result<void> GradientGroup::report(ipc::Statistics statistics) {

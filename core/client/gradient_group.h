@@ -64,6 +64,8 @@ class GradientGroup {
   }
   // Ends the generation under way before `step`, and begins the cycle anew there.
   Result<void> flush(std::uint64_t step);
+  // The gradients of `step` travel as they are, and take along what encodings have left out.
+  Result<void> send_residuals(std::uint64_t step);
 
  private:
   GradientGroup(Session& session, std::string name, std::vector<model::TensorSpec> tensors, model::ArenaLayout layout,

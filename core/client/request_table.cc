@@ -54,14 +54,16 @@ Result<ipc::Packet> RequestTable::answer(ipc::MessageKind kind, std::uint32_t nu
   std::optional<ipc::Packet> packet;
   std::optional<Error> refusal;
   bool late = false;
-  auto waited = connection_.wait([&] {
-    if (auto found = answers_.extract({kind, number})) packet = std::move(found.mapped());
-    if (const auto outcome = outcomes_.find(number);
-        kind == ipc::MessageKind::kStagingBufferMade && outcome != outcomes_.end())
-      refusal = outcome->second.error;
-    late = deadline_us != 0 && MonotonicClock::now() >= deadline_us;
-    return packet.has_value() || refusal.has_value() || late;
-  });
+  auto waited = connection_.wait(
+      [&] {
+        if (auto found = answers_.extract({kind, number})) packet = std::move(found.mapped());
+        if (const auto outcome = outcomes_.find(number);
+            kind == ipc::MessageKind::kStagingBufferMade && outcome != outcomes_.end())
+          refusal = outcome->second.error;
+        late = deadline_us != 0 && MonotonicClock::now() >= deadline_us;
+        return packet.has_value() || refusal.has_value() || late;
+      },
+      nullptr, deadline_us);
   if (!waited) return tl::unexpected(waited.error());
   if (refusal) return tl::unexpected(*refusal);
   if (!packet) return deft::fail(ErrorKind::kTimeout, "no answer from the daemon in time");

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <csignal>
 
+#include "core/base/text.h"
 #include "core/ipc/wire.h"
 
 namespace deft::client {
@@ -31,6 +32,7 @@ std::uint64_t launch_of(const shm::Record& start) {
                                                  : start.as<shm::StartCollectiveRecord>().launch;
 }
 
+constexpr const char* kKey = "a key of the job's store";
 constexpr TimeUs kLeastPatienceUs = 100'000;  // a value that is there must have time to come
 
 }  // namespace
@@ -131,27 +133,40 @@ Result<void> WorkerLinks::execute_collective(link::Link& link, const shm::StartC
 }
 
 Result<void> JobStore::set(const std::string& key, std::span<const std::byte> value) {
+  if (auto ok = check_name(key, ipc::kMaxNameBytes, kKey); !ok) return ok;
   const std::string_view texts[] = {key};
   return session_.connection().send(ipc::encode(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, texts, value));
 }
 
+Result<std::uint32_t> JobStore::ask(const std::string& key) {
+  if (auto ok = check_name(key, ipc::kMaxNameBytes, kKey); !ok) return tl::unexpected(ok.error());
+  ipc::StoreItem item;
+  item.request = session_.requests().next_number();  // unlike any other number that is asked with
+  auto sent = session_.connection().send(ipc::encode(item, ipc::MessageKind::kStoreGet, {key}));
+  if (!sent) return tl::unexpected(sent.error());
+  return item.request;
+}
+
+Result<std::vector<std::byte>> JobStore::answer(std::uint32_t question, TimeUs deadline_us) {
+  auto packet = session_.requests().answer(ipc::MessageKind::kStoreValue, question, deadline_us);
+  if (!packet) return tl::unexpected(packet.error());
+  auto item = ipc::decode<ipc::StoreItem>(packet->bytes, ipc::MessageKind::kStoreValue, 1);
+  if (!item) return tl::unexpected(item.error());
+  return std::vector<std::byte>(item->tail.begin(), item->tail.end());
+}
+
 Result<std::vector<std::vector<std::byte>>> JobStore::get(std::span<const std::string> keys, TimeUs deadline_us) {
-  std::vector<std::uint32_t> requests;
+  std::vector<std::uint32_t> questions;
   for (const std::string& key : keys) {
-    ipc::StoreItem item;
-    item.request =
-        requests.emplace_back(session_.requests().next_number());  // unlike any other number that is asked with
-    if (auto sent = session_.connection().send(ipc::encode(item, ipc::MessageKind::kStoreGet, {key})); !sent)
-      return tl::unexpected(sent.error());
+    auto question = ask(key);
+    if (!question) return tl::unexpected(question.error());
+    questions.push_back(*question);
   }
   std::vector<std::vector<std::byte>> values;
-  for (const std::uint32_t request : requests) {
-    const TimeUs until_us = std::max(deadline_us, MonotonicClock::now() + kLeastPatienceUs);
-    auto packet = session_.requests().answer(ipc::MessageKind::kStoreValue, request, until_us);
-    if (!packet) return tl::unexpected(packet.error());
-    auto item = ipc::decode<ipc::StoreItem>(packet->bytes, ipc::MessageKind::kStoreValue, 1);
-    if (!item) return tl::unexpected(item.error());
-    values.emplace_back(item->tail.begin(), item->tail.end());
+  for (const std::uint32_t question : questions) {
+    auto value = answer(question, std::max(deadline_us, MonotonicClock::now() + kLeastPatienceUs));
+    if (!value) return tl::unexpected(value.error());
+    values.push_back(std::move(*value));
   }
   return values;
 }

@@ -94,6 +94,10 @@ std::size_t write_sparse_nan(SparseId id, std::size_t elements, std::span<std::b
   return kSparseHeaderBytes;
 }
 
+bool is_sparse_nan(std::span<const std::byte> in) {
+  return in.size() >= kSparseHeaderBytes && in[offsetof(Header, is_nan)] != std::byte{};
+}
+
 Result<SparseCode> read_sparse(SparseId id, std::span<const std::byte> in, std::size_t elements) {
   if (elements == 0 && in.empty()) return SparseCode{};
   if (in.size() < kSparseHeaderBytes) return garbage("has only " + std::to_string(in.size()) + " bytes");

@@ -1,21 +1,39 @@
 #include "core/ipc/daemon_socket.h"
 
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdlib>
+#include <optional>
 
 namespace deft::ipc {
 namespace {
 
+// The user to whom the socket's folder belongs, if nobody else can put a socket there: the administrator has made it for that daemon.
+std::optional<uid_t> owner_of_folder(const std::string& socket) {
+  const std::size_t slash = socket.rfind('/');
+  const std::string folder = slash == std::string::npos ? "." : slash == 0 ? "/" : socket.substr(0, slash);
+  struct stat info {};
+  if (stat(folder.c_str(), &info) != 0 || (info.st_mode & (S_IWGRP | S_IWOTH)) != 0) return std::nullopt;
+  return info.st_uid;
+}
+
+bool is_trusted(uid_t user, const DaemonSocket& socket) {
+  if (user == geteuid()) return true;
+  return !socket.own && (user == 0 || owner_of_folder(socket.path) == user);
+}
+
 Result<MessageSocket> connect_to(const DaemonSocket& socket) {
   auto channel = MessageSocket::connect(socket.path);
-  if (!channel || !socket.own) return channel;
+  if (!channel) return channel;
   const auto peer = channel->peer();
   if (!peer) return tl::unexpected(peer.error());
-  if (peer->uid != geteuid())
-    return fail(ErrorKind::kUnavailable,
-                "what listens on " + socket.path + " is of user " + std::to_string(peer->uid) + ", not of this one",
-                "if you trust it, name it: DEFT_SOCKET=" + socket.path);
+  if (!is_trusted(peer->uid, socket))
+    return fail(
+        ErrorKind::kUnavailable,
+        "what listens on " + socket.path + " is of user " + std::to_string(peer->uid) + ", not of this one",
+        "a daemon of this user, of root, or of the owner of the socket's folder is used, if nobody else may write "
+        "to that folder");
   return channel;
 }
 

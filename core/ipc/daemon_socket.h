@@ -6,6 +6,9 @@
 //
 // The daemon of the machine's administrator serves /run/deft/deftd.sock for all users whom the permissions of that file let
 // in. Any user may run an own daemon instead, and the clients of that user try it first.
+//
+// A client believes the kernel about whose daemon answers. It uses a daemon of its own user, of root, or of the user who owns the
+// socket's folder, provided that nobody else may write to that folder. Others can make a socket, but no daemon that is trusted.
 #pragma once
 
 #include <span>

@@ -13,7 +13,8 @@
 namespace deft::ipc {
 namespace {
 
-constexpr mode_t kSocketMode = 0660;
+constexpr mode_t kSocketMode = 0660, kLockMode = 0600;
+constexpr int kPassRights = 83;  // SO_PASSRIGHTS, which this C library does not name
 
 std::string lock_path(const std::string& path) { return path + ".lock"; }
 
@@ -41,8 +42,10 @@ bool same_file(int fd, const std::string& path) {
 Result<shm::Descriptor> take_lock(const std::string& socket) {
   const std::string path = lock_path(socket);
   while (true) {
-    shm::Descriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0644));
+    // Whoever can open the file can hold its lock.
+    shm::Descriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kLockMode));
     if (!lock.valid()) return failed("cannot make the lock", path, errno);
+    fchmod(lock.get(), kLockMode);  // an older daemon's file is wider
     if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
       return fail(ErrorKind::kUnavailable, "another deftd" + owner_of(lock.get()) + " already serves " + socket,
                   "use that one, stop it, or set the option socket to another path");
@@ -76,6 +79,9 @@ Result<Listener> Listener::bind(const std::string& path) {
   if (auto ok = remove_stale(path); !ok) return tl::unexpected(ok.error());
   shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return failed("cannot make the socket", path, errno);
+  // Linux 6.16 and newer: a client that sends a descriptor gets EPERM. Connections inherit it, before they are accepted.
+  const int none = 0;
+  setsockopt(socket.get(), SOL_SOCKET, kPassRights, &none, sizeof none);
   fchmod(socket.get(), kSocketMode);  // the file is never wider than this, not even before chmod
   if (::bind(socket.get(), address->get(), address->bytes()) != 0) return failed("cannot bind", path, errno);
   Listener listener(std::move(socket), path, std::move(*lock));
@@ -93,7 +99,11 @@ Listener::~Listener() {
 Result<std::optional<MessageSocket>> Listener::accept() {
   while (true) {
     shm::Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (socket.valid()) return std::optional<MessageSocket>(MessageSocket(std::move(socket)));
+    if (socket.valid()) {
+      MessageSocket client(std::move(socket));
+      client.refuse_descriptors();
+      return std::optional<MessageSocket>(std::move(client));
+    }
     if (errno == EAGAIN || errno == EWOULDBLOCK) return std::optional<MessageSocket>{};
     if (errno == EINTR || errno == ECONNABORTED) continue;
     return fail(ErrorKind::kExhausted, std::string("cannot accept a worker: ") + std::strerror(errno),

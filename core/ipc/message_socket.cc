@@ -101,7 +101,25 @@ Result<Packet> MessageSocket::receive(TimeUs deadline_us) {
   }
 }
 
+void MessageSocket::limit_sending(TimeUs most_us) const {
+  const timeval limit{most_us / 1'000'000, most_us % 1'000'000};
+  setsockopt(socket_.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
+}
+
+// Looks at the next message without taking its descriptors out of the queue: nothing is closed by this.
+bool MessageSocket::next_has_descriptors() const {
+  msghdr message{};
+  ssize_t got = 0;
+  do {
+    got = recvmsg(socket_.get(), &message, MSG_PEEK | MSG_DONTWAIT);
+  } while (got < 0 && errno == EINTR);
+  return got >= 0 && (message.msg_flags & MSG_CTRUNC) != 0;
+}
+
 Result<std::optional<Packet>> MessageSocket::try_receive() {
+  if (!takes_descriptors_ && next_has_descriptors())
+    return fail(ErrorKind::kViolation, "descriptors came with a message of a worker",
+                "no message of a worker carries any: use libdeft of the daemon's version");
   Packet packet;
   packet.bytes.resize(kMaxMessageBytes);
   iovec piece{packet.bytes.data(), packet.bytes.size()};
@@ -126,6 +144,8 @@ Result<std::optional<Packet>> MessageSocket::try_receive() {
   packet.bytes.resize(static_cast<std::size_t>(got));
   return std::optional<Packet>(std::move(packet));
 }
+
+void MessageSocket::shut_down() const { ::shutdown(socket_.get(), SHUT_RDWR); }
 
 Result<PeerIdentity> MessageSocket::peer() const {
   ucred credentials{};

@@ -4,6 +4,10 @@
 //   daemon:  auto listener = Listener::bind(path);    auto socket = listener->accept();   socket->try_receive();
 //
 // Every descriptor is CLOEXEC, every send is MSG_NOSIGNAL, and a truncated control message is an error. One thread at a time.
+//
+// Descriptors go from the daemon to a worker only. The daemon takes none: whoever closes the last descriptor of a socket waits for as
+// long as the maker of that socket likes (SO_LINGER). Closing a worker's connection can block likewise, because messages that were
+// never read may hold such descriptors. So the daemon closes it on another thread, after shut_down().
 #pragma once
 
 #include <sys/types.h>
@@ -42,8 +46,14 @@ class MessageSocket {
   // kUnavailable if no daemon listens; the error names the path and says what to do.
   static Result<MessageSocket> connect(const std::string& path);
 
-  // Sends one packet. kLost if the peer is gone. If the peer's queue is full, a blocking socket waits, and a non-blocking
-  // one gives kExhausted.
+  // From now on a message with descriptors is a kViolation, and stays in the socket's queue with them. For the daemon's end.
+  void refuse_descriptors() { takes_descriptors_ = false; }
+
+  // How long send() waits at most for a peer whose queue is full, because it hangs. Without this it waits for ever.
+  void limit_sending(TimeUs most_us) const;
+
+  // Sends one packet. kLost if the peer is gone. If the peer's queue is full, a blocking socket waits as long as it may, and then
+  // gives kExhausted, as a non-blocking one does at once.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
   // Waits for the next packet; kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.
@@ -55,10 +65,14 @@ class MessageSocket {
   [[nodiscard]] Result<PeerIdentity> peer() const;
   [[nodiscard]] int descriptor() const { return socket_.get(); }
   [[nodiscard]] bool open() const { return socket_.valid(); }
+  void shut_down() const;  // the other side reads all that was sent, and then the end; never waits
   void close() { socket_.reset(); }
 
  private:
+  [[nodiscard]] bool next_has_descriptors() const;
+
   shm::Descriptor socket_;
+  bool takes_descriptors_ = true;
 };
 
 // The daemon's socket. It owns the socket and its file.
@@ -71,7 +85,7 @@ class Listener {
   Listener& operator=(Listener&&) noexcept = default;
   ~Listener();
 
-  // The next connection, or nothing if there is none. Never waits, and neither do the sockets that it gives.
+  // The next connection, or nothing if there is none. Never waits, and neither do the sockets that it gives. They refuse descriptors.
   Result<std::optional<MessageSocket>> accept();
   [[nodiscard]] int descriptor() const { return socket_.get(); }
 

@@ -22,7 +22,7 @@
 //   STATISTICS                            ->    statistics of the gradients of a step, for the preserver
 //   STATUS                                ->  (also without HELLO: `deft status`)
 //                                         <- TEXT... (JSON in pieces, the last one with `last`)
-//   SET_POLICY                            ->  (without HELLO: `deft set`)
+//   CHANGE_SETTINGS                       ->  (without HELLO: `deft set`)
 //                                         <- TEXT, or ERROR if the job goes on as it was
 //   GOODBYE                               ->    clean end; an end-of-file without it is a death
 //                                         <- ERROR at any time: the job failed; every later call fails with its text
@@ -36,7 +36,7 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 4;
+inline constexpr std::uint32_t kProtocolVersion = 5;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
 inline constexpr std::size_t kMaxJobNameBytes = 255;  // the name of a job or group, or the leader's address
@@ -62,7 +62,8 @@ enum class MessageKind : std::uint32_t {
   kStoreGet = 16,
   kStoreValue = 17,
   kStatistics = 18,
-  kSetPolicy = 19,
+  kChangeSettings = 19,
+  kTrace = 20,
 };
 
 // Every message begins with this. If a message carries texts, they follow its fixed part, up to `bytes`.
@@ -109,7 +110,7 @@ struct Declare {  // followed by the group's name; then `tensors` messages DECLA
   std::uint32_t reduce_op = 0;  // model::ReduceOp
 };
 
-struct DeclareTensor {  // followed by the tensor's name
+struct DeclareTensor {  // followed by the tensor's name and its own codec (model::TensorSpec::codec)
   MessageHeader header;
   std::uint32_t group = 0;
   std::uint32_t index = 0;
@@ -180,8 +181,16 @@ struct ErrorMessage {  // followed by what, fix, where: 0-terminated texts
   std::uint64_t operation = 0;  // 0: the job failed; else only this operation or STAGING_BUFFER failed
 };
 
-struct SetPolicy {  // followed by: job, policy, each as 0-terminated text
+struct ChangeSettings {  // followed by: job, settings (a line `name=value` each), each as 0-terminated text
   MessageHeader header;
+};
+
+enum class TraceAction : std::uint32_t { kDump = 1, kStart = 2, kStop = 3 };
+
+struct TraceRequest {  // followed by: job (empty: the only one), folder (kStart), each as 0-terminated text
+  MessageHeader header;
+  TraceAction action{};
+  std::uint32_t unused = 0;
 };
 
 struct Text {  // followed by a piece of text
@@ -193,7 +202,8 @@ struct Text {  // followed by a piece of text
 static_assert(sizeof(MessageHeader) == 16 && sizeof(Hello) == 32 && sizeof(Welcome) == 56 && sizeof(Declare) == 32);
 static_assert(sizeof(DeclareTensor) == 104 && sizeof(Declared) == 32 && sizeof(StagingBuffer) == 32);
 static_assert(sizeof(Operation) == 72 && sizeof(ErrorMessage) == 32 && sizeof(Text) == 24);
-static_assert(sizeof(LinkMessage) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72);
+static_assert(sizeof(LinkMessage) == 24 && sizeof(StoreItem) == 24 && sizeof(Statistics) == 72 &&
+              sizeof(TraceRequest) == 24);
 static_assert(std::is_trivially_copyable_v<Operation> && std::is_trivially_copyable_v<Hello>);
 
 }  // namespace deft::ipc

@@ -31,6 +31,8 @@ class Store {
   virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
   // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys.
   virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
+  // The job has ended: whoever opens a link gives up.
+  [[nodiscard]] virtual bool ended() const { return false; }
 };
 
 // The members of a link: nodes, or the ranks of a job if the link runs in the workers' processes.
@@ -41,6 +43,7 @@ struct LinkGroup {
   std::shared_ptr<Store> store;
   TimeUs connect_deadline_us = 0;           // MonotonicClock
   TimeUs silence_us = 10'000'000;           // a server that gives no sign of life for this long is lost
+  std::string key_file = {};                // of the key that daemons and parameter servers share; empty: there is none
   std::string member = "node";              // the word for a member in messages
   std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
 };

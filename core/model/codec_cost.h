@@ -16,6 +16,8 @@ namespace deft::model {
 
 using CodecIndex = std::uint8_t;  // in the job's list; 0: exact
 inline constexpr std::size_t kMaxCodecs = 16;
+// In place of an index: all tensors travel as they are, also those with codecs of their own, and take residuals along.
+inline constexpr CodecIndex kWithResiduals = 255;
 
 struct CodecCost {
   std::string name = "none";

@@ -17,6 +17,8 @@ Result<void> check(const TensorSpec& tensor, std::size_t index) {
   if (tensor.name.empty()) return fail(ErrorKind::kInvalid, "tensor " + std::to_string(index) + " has no name");
   if (dtype_bytes(tensor.dtype) == 0) return fail(ErrorKind::kInvalid, at + " has an unknown element type");
   if (tensor.shape.size() > kMaxDims) return fail(ErrorKind::kInvalid, at + " has more than 8 dimensions");
+  if (tensor.codec.size() > kMaxCodecTextBytes)
+    return fail(ErrorKind::kInvalid, at + " names a codec of more than 128 bytes");
   std::uint64_t elements = 1;
   for (const auto extent : tensor.shape) {
     if (extent == 0) return fail(ErrorKind::kInvalid, at + " has no elements", "leave empty tensors out");
@@ -37,7 +39,8 @@ std::uint64_t TensorSpec::elements() const {
 std::string TensorSpec::describe() const {
   std::string text = name + " " + std::string(to_string(dtype)) + " [";
   for (std::size_t i = 0; i < shape.size(); ++i) text += (i ? ", " : "") + std::to_string(shape[i]);
-  return text + "]";
+  text += "]";
+  return codec.empty() ? text : text + ", " + codec;
 }
 
 Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t slots) {
@@ -76,7 +79,13 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
 }
 
 bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes) {
-  return tensor.dtype == DType::kFloat32 && tensor.shape.size() >= 2 && tensor.bytes() >= min_bytes;
+  return tensor.codec.empty() && tensor.dtype == DType::kFloat32 && tensor.shape.size() >= 2 &&
+         tensor.bytes() >= min_bytes;
+}
+
+bool has_own_codec(const TensorSpec& tensor) {
+  return !tensor.codec.empty() && tensor.codec != "none" && tensor.dtype == DType::kFloat32 &&
+         tensor.bytes() >= kLargeTensorBytes;
 }
 
 void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,

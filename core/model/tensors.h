@@ -32,10 +32,12 @@ struct TensorSpec {
   DType dtype = DType::kFloat32;
   std::vector<std::uint64_t> shape;    // empty: a scalar, which has one element
   std::uint32_t forward_position = 0;  // 0: forward needs this tensor first
+  // How this tensor is encoded for the network: "none", or a codec as users write it. Empty: as the job's option says.
+  std::string codec = {};
 
   [[nodiscard]] std::uint64_t elements() const;
   [[nodiscard]] std::uint64_t bytes() const { return elements() * dtype_bytes(dtype); }
-  [[nodiscard]] std::string describe() const;  // "fc1.weight float32 [1024, 3136]"
+  [[nodiscard]] std::string describe() const;  // "fc1.weight float32 [1024, 3136]", and ", int8" for its own codec
   bool operator==(const TensorSpec&) const = default;
 };
 
@@ -64,9 +66,15 @@ struct ArenaLayout {
 // names the tensor.
 Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t slots);
 
-// Whether a codec may encode the tensor: float32, two dimensions or more, `min_bytes` or more. Others travel as they are: they save
-// nothing, and biases and scales of norms feel an error most.
+inline constexpr std::size_t kMaxCodecTextBytes = 128;
+
+// Whether the job's codecs may encode the tensor: it has no codec of its own, and is float32, of two dimensions or more, and of
+// `min_bytes` or more. Others travel as they are: they save nothing, and biases and scales of norms feel an error most.
 bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes);
+
+// Whether the tensor has a codec of its own that encodes it. It must be float32 and begin and end on whole blocks; other tensors travel
+// as they are.
+bool has_own_codec(const TensorSpec& tensor);
 
 // Sets the buckets' coded_bytes: the bytes of encodable tensors that lie in each.
 void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,

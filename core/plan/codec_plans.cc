@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <limits>
 #include <vector>
@@ -12,6 +13,8 @@ namespace {
 constexpr double kEffort = 40'000;  // buckets * timetables: bounds the search
 constexpr std::size_t kMostTries = 10, kLeastTries = 3;
 constexpr std::size_t kMostRefined = 64;  // buckets that are looked at one by one
+// Of the time that suffices, what links with room would take. A link that is always busy makes training wait when a time varies.
+constexpr std::array kRoomyShares = {0.5, 0.65, 0.8};
 
 using Codecs = std::vector<model::CodecIndex>;
 
@@ -32,10 +35,14 @@ class CodecSearch {
   template <typename TimeOf>
   [[nodiscard]] Options options_by(const TimeOf& time_of) const;
   [[nodiscard]] std::optional<Candidate> attempt(const Codecs& codecs);
-  [[nodiscard]] std::optional<Candidate> attempt_within(double budget_us);
+  [[nodiscard]] std::optional<Candidate> attempt_in_time(const Codecs& codecs);
+  [[nodiscard]] Codecs codecs_within(double budget_us) const;
   [[nodiscard]] bool is_enough(const Candidate& candidate) const { return candidate.table.plan.step_us <= enough_us_; }
+  void make_room(Candidate& candidate);
+  [[nodiscard]] Candidate with_most_bits(Candidate fewest);
   void refine(Candidate& candidate);
   [[nodiscard]] double error_of(model::BucketIndex bucket, model::CodecIndex codec) const;
+  [[nodiscard]] double error_of(const Codecs& codecs) const;  // of all gradients
 
   const model::Profile& profile_;
   Limits limits_;
@@ -44,6 +51,7 @@ class CodecSearch {
   Problem exact_;
   double enough_us_;
   CodecChoice choice_;
+  double bytes_ = 0;  // of all gradients
   double effort_ = 0;
 };
 
@@ -57,12 +65,19 @@ CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
                  limits.capacity),
       choice_(options()) {
   limits_.max_staleness_steps = 0;
+  for (const auto& bucket : profile.buckets) bytes_ += static_cast<double>(bucket.bytes);
 }
 
 // Of the profile's error an encoding leaves out so much: weighted by what may be encoded of all bytes.
 double CodecSearch::error_of(model::BucketIndex bucket, model::CodecIndex codec) const {
   const auto& of = profile_.buckets[buckets_ - 1 - bucket];
   return static_cast<double>(of.bytes) * of.coded_share() * profile_.codecs[codec].error;
+}
+
+double CodecSearch::error_of(const Codecs& codecs) const {
+  double error = 0;
+  for (model::BucketIndex b = 0; b < buckets_; ++b) error += error_of(b, codecs[b]);
+  return error / bytes_;
 }
 
 // time_of(bucket of the profile, codec) gives microseconds.
@@ -112,15 +127,22 @@ CodecSearch::Options CodecSearch::bounding_options() const {
 
 std::optional<CodecSearch::Candidate> CodecSearch::attempt(const Codecs& codecs) {
   effort_ += static_cast<double>(buckets_);
-  auto table = fresh_timetable(Problem(profile_, codecs), limits_);
+  auto table = fresh_timetable(Problem(profile_, codecs), limits_, enough_us_);
   if (!table) return std::nullopt;
   return Candidate{codecs, std::move(*table)};
 }
 
-std::optional<CodecSearch::Candidate> CodecSearch::attempt_within(double budget_us) {
+// Nothing unless it is enough.
+std::optional<CodecSearch::Candidate> CodecSearch::attempt_in_time(const Codecs& codecs) {
+  if (Problem(profile_, codecs).generation_bound_us() > enough_us_) return std::nullopt;
+  auto candidate = attempt(codecs);
+  return candidate && is_enough(*candidate) ? std::move(candidate) : std::nullopt;
+}
+
+Codecs CodecSearch::codecs_within(double budget_us) const {
   Codecs codecs;
   for (const std::size_t option : choice_.within(budget_us)) codecs.push_back(static_cast<model::CodecIndex>(option));
-  return attempt(codecs);
+  return codecs;
 }
 
 // Gives buckets back what they need not give up, the largest error first.
@@ -134,38 +156,56 @@ void CodecSearch::refine(Candidate& candidate) {
     while (candidate.codecs[bucket] != 0 && effort_ < kEffort) {
       Codecs codecs = candidate.codecs;
       --codecs[bucket];
-      auto better = attempt(codecs);
-      if (!better || !is_enough(*better)) break;
+      auto better = attempt_in_time(codecs);
+      if (!better) break;
       candidate = std::move(*better);
     }
 }
 
-std::optional<Timetable> CodecSearch::run() {
+// Gives up bits that cost no accuracy until the links have room.
+void CodecSearch::make_room(Candidate& candidate) {
+  for (const double share : kRoomyShares) {
+    Codecs codecs = codecs_within(share * enough_us_);
+    std::ranges::transform(codecs, candidate.codecs, codecs.begin(), [](auto a, auto b) { return std::max(a, b); });
+    if (error_of(codecs) > limits_.negligible_error) continue;
+    auto roomy = attempt_in_time(codecs);
+    if (!roomy) continue;
+    candidate = std::move(*roomy);
+    return;
+  }
+}
+
+// Of the largest budget that suffices.
+CodecSearch::Candidate CodecSearch::with_most_bits(Candidate fewest) {
   const auto tries =
       std::clamp(static_cast<std::size_t>(kEffort / 4 / static_cast<double>(buckets_)), kLeastTries, kMostTries);
-  auto found = attempt_within(0);  // as few bits as are allowed
+  Candidate found = std::move(fewest);
+  double least_us = choice_.least_us(), most_us = std::max(least_us, enough_us_);
+  for (std::size_t i = 0; i < tries; ++i) {
+    const double budget_us = i == 0 ? most_us : (least_us + most_us) / 2;
+    auto candidate = attempt_in_time(codecs_within(budget_us));
+    if (candidate) {
+      found = std::move(*candidate), least_us = budget_us;
+      if (i == 0) break;
+    } else {
+      most_us = budget_us;
+    }
+  }
+  refine(found);
+  return found;
+}
+
+std::optional<Timetable> CodecSearch::run() {
+  auto found = attempt(codecs_within(0));  // as few bits as are allowed
   if (!found) return std::nullopt;
   if (is_enough(*found)) {
-    // The largest budget that suffices.
-    double least_us = choice_.least_us(), most_us = std::max(least_us, enough_us_);
-    for (std::size_t i = 0; i < tries; ++i) {
-      const double budget_us = i == 0 ? most_us : (least_us + most_us) / 2;
-      auto candidate = attempt_within(budget_us);
-      if (candidate && is_enough(*candidate)) {
-        found = std::move(candidate), least_us = budget_us;
-        if (i == 0) break;
-      } else {
-        most_us = budget_us;
-      }
-    }
-    refine(*found);
+    found = with_most_bits(std::move(*found));
+    make_room(*found);
   }
   model::Plan& plan = found->table.plan;
+  plan.codec_error = error_of(found->codecs);
+  plan.codec_error_bound = CodecChoice(bounding_options()).error_bound(std::max(enough_us_, plan.step_us)) / bytes_;
   plan.codecs = std::move(found->codecs);
-  double bytes = 0;
-  for (const auto& bucket : profile_.buckets) bytes += static_cast<double>(bucket.bytes);
-  for (model::BucketIndex b = 0; b < buckets_; ++b) plan.codec_error += error_of(b, plan.codecs[b]) / bytes;
-  plan.codec_error_bound = CodecChoice(bounding_options()).error_bound(std::max(enough_us_, plan.step_us)) / bytes;
   return std::move(found->table);
 }
 

@@ -3,14 +3,16 @@
 //
 //   setup.guard = std::make_shared<MyGuard>();   // without a guard every plan is followed
 //
-// The policy asks for each plan through choose(), which calls `make` until the guard is content. At its checks of new
-// profiles it asks through reconsider() whether the guard would still choose the plan in force. A guard may remember earlier
-// calls. All calls come from the scheduler's thread.
+// For each plan the policy asks for a choice. The choice calls `make` until it is content. It owns all data that it needs, so
+// another thread can run it. follow() tells the guard what was chosen. At its checks of new profiles the policy asks through
+// reconsider() whether the guard would still choose the plan in force. A guard may remember earlier calls. All calls but those of
+// a choice come from the scheduler's thread.
 #pragma once
 
 #include <cstdint>
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "core/base/status.h"
 #include "core/model/plan.h"
@@ -33,7 +35,8 @@ struct Decision {
 // The chosen plan, and why it was chosen.
 struct GuardedPlan {
   model::Plan plan;
-  Decision decision;
+  Decision decision = {};
+  std::vector<model::Plan> refused = {};  // made before it, in this choice
 };
 
 // Why another plan should be made.
@@ -48,9 +51,20 @@ class ConvergenceGuard {
 
   virtual ~ConvergenceGuard() = default;
 
-  // Chooses the plan to follow. The guard calls `make` with `limits`, and with stricter limits if it refuses that plan. If
-  // `make` fails for `limits` themselves, its error is returned.
-  virtual Result<GuardedPlan> choose(const Make& make, const Limits& limits) = 0;
+  // Chooses the plan to follow: calls `make` with the limits of prepare(), and with stricter limits if that plan is refused. If
+  // `make` fails for the first limits, its error is returned. Any thread.
+  using Choice = std::function<Result<GuardedPlan>(const Make& make)>;
+  virtual Choice prepare(const Limits& limits) = 0;
+
+  // `chosen`, of the newest choice, is followed from now on.
+  virtual void follow(const GuardedPlan& chosen) = 0;
+
+  // All of it at once.
+  Result<GuardedPlan> choose(const Make& make, const Limits& limits) {
+    auto chosen = prepare(limits)(make);
+    if (chosen) follow(*chosen);
+    return chosen;
+  }
 
   // Says whether the guard would now choose another plan than `in_force`, and why.
   virtual ReplanReason reconsider(const model::Plan& in_force) = 0;

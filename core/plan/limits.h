@@ -24,6 +24,8 @@ struct Limits {
   std::vector<bool> joined =
       {};  // [bucket]: true if it shares a tensor with the bucket before, so both have the same dates
   std::size_t most_codec = model::kMaxCodecs;  // the last of the profile's codecs that may be used; 0: all is exact
+  double negligible_error =
+      0;                  // model::CodecCost::error that costs no accuracy: up to it, faster is better than more exact
   double capacity = 1.0;  // the time for communication, as a multiple of compute; above 1 compute waits
 
   // Limits the generations to the slots of an arena. With one slot there is no place for a second generation, so updates are
@@ -34,6 +36,9 @@ struct Limits {
   }
 };
 
+// With int8 (error 5e-5) and error feedback a training ends as without: docs/benchmarks.md, "Fewer bits".
+inline constexpr double kNegligibleError = 1e-4;
+
 // The limits of a training with the default options.
 inline Limits training_limits() {
   Limits limits;
@@ -42,6 +47,7 @@ inline Limits training_limits() {
   limits.jitter_margin = 0.08;    // times vary, and links are slower while the cores compute
   limits.fresh_tolerance = 0.01;  // step times vary by more; so a network that nearly keeps up costs no staleness
   limits.stale_share = 0.9;
+  limits.negligible_error = kNegligibleError;
   return limits;
 }
 

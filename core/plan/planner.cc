@@ -28,6 +28,7 @@ constexpr std::uint32_t kPlainCycle = 3;  // steps: ratios so plain are tried wi
 constexpr std::array kPartShares = {0.04, 0.5, 0.15, 8.0, 0.015, 0.005};
 constexpr std::size_t kTelling = 2;
 constexpr std::size_t kUsual = 4;
+constexpr std::array<std::size_t, 2> kAnyFresh = {0, 5};  // find nearly every synchronous plan that is fast enough
 
 std::uint32_t merged_steps(UpdateRatio ratio) { return (ratio.steps + ratio.generations - 1) / ratio.generations; }
 
@@ -74,14 +75,19 @@ bool better(const Candidate& a, const Candidate& b) {
 
 class Search {
  public:
-  Search(const Problem& problem, const Limits& limits)
-      : problem_(problem), limits_(limits), counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)) {}
+  // Ends with the first timetable whose step takes at most `enough_us`.
+  Search(const Problem& problem, const Limits& limits, double enough_us = 0)
+      : problem_(problem),
+        limits_(limits),
+        counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)),
+        enough_us_(enough_us) {}
 
   std::optional<Timetable> run();
 
  private:
   [[nodiscard]] double part_us(std::size_t i) const { return kPartShares[i] * counted_on_.compute_us(); }
   [[nodiscard]] bool spent() const { return effort_ > kEffort; }
+  [[nodiscard]] bool has_enough() const { return best_ && best_->table.plan.step_us <= enough_us_; }
   // Builds one plan and keeps it if it is the best yet. What it made the training wait: Candidate::waiting.
   int attempt(UpdateRatio ratio, std::size_t share);
   int attempt_all(UpdateRatio ratio);
@@ -89,6 +95,7 @@ class Search {
   const Problem& problem_;
   Limits limits_;
   Problem counted_on_;
+  double enough_us_;
   std::optional<Candidate> best_;
   double effort_ = 0;
 };
@@ -112,6 +119,11 @@ int Search::attempt(UpdateRatio ratio, std::size_t share) {
 
 int Search::attempt_all(UpdateRatio ratio) {
   int least = 2;
+  if (enough_us_ > 0) {
+    for (const std::size_t i : kAnyFresh)
+      if (!has_enough()) least = std::min(least, attempt(ratio, i));
+    return least;
+  }
   const bool synchronous = limits_.max_staleness_steps == 0;
   const bool plain = ratio.steps <= kPlainCycle;
   for (std::size_t i = 0; i < kPartShares.size(); ++i) {
@@ -174,7 +186,9 @@ class Preference {
 
   std::optional<Timetable> run() {
     if (!has_codecs() && !prefers_fresh(limits_)) return Search(exact_, limits_).run();
-    auto found = fresh_timetable(exact_, limits_);
+    std::optional<Timetable> found;
+    // With codecs an exact plan that cannot be in time is not looked for.
+    if (!has_codecs() || exact_.generation_bound_us() <= enough_us_) found = fresh_timetable(exact_, limits_);
     if (is_enough(found)) return found;
     if (auto coded = coded_timetable(profile_, limits_); coded && improves(*coded, found)) found = std::move(coded);
     if (is_enough(found) || limits_.max_staleness_steps == 0) return found;
@@ -212,10 +226,10 @@ class Preference {
 
 }  // namespace
 
-std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits) {
+std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us) {
   Limits all_fresh = limits;
   all_fresh.max_staleness_steps = 0;
-  return Search(problem, all_fresh).run();
+  return Search(problem, all_fresh, enough_us).run();
 }
 
 Result<Timetable> find_timetable(const model::Profile& profile, const Limits& limits) {

@@ -37,11 +37,13 @@ Result<Timetable> find_timetable(const model::Profile& profile, const Limits& li
 // The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
 double update_rate_limit(const model::Profile& profile);
 
-// The timetable of one fresh update in every step that waits least (planner.cc).
-std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits);
+// The timetable of one fresh update in every step that waits least (planner.cc), or the first one found whose step takes at most
+// `enough_us`.
+std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us = 0);
 
-// Fresh updates in every step, with fewer bits (codec_plans.cc). Of the timetables that wait at most the tolerance of `limits`,
-// the one whose encodings leave out least; if none waits so little, the timetable of the last codec that is allowed. The plan has its
+// Fresh updates in every step, with fewer bits (codec_plans.cc). A timetable that leaves out at most limits.negligible_error and
+// gives the links room, if there is one. Else, of the timetables that wait at most the tolerance of `limits`, the one whose encodings
+// leave out least; if none waits so little, the timetable of the last codec that is allowed. The plan has its
 // codecs, their error, and the bound of the error. Nothing if the profile or the limits allow no codec.
 //
 // What links carry is a sum over buckets, and each bucket has one codec: a multiple-choice knapsack (core/plan/codec_choice.h).

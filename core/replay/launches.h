@@ -28,6 +28,13 @@ struct NodeLaunch {
   std::optional<TimeUs> ready_us = {};  // the local workers' last gradient of its bucket; empty: before the trace began
   std::vector<Span> spans = {};         // in order of time; empty: it had not ended when the trace did
 
+  // The time of one stage; 0 if it had none.
+  [[nodiscard]] double stage_us(trace::TransferStage stage) const {
+    double us = 0;
+    for (const Span& span : spans)
+      if (span.stage == static_cast<std::uint16_t>(stage)) us += static_cast<double>(span.end_us - span.begin_us);
+    return us;
+  }
   // If there are spans.
   [[nodiscard]] TimeUs begin_us() const { return spans.front().begin_us; }
   [[nodiscard]] TimeUs end_us() const { return spans.back().end_us; }

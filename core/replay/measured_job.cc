@@ -3,132 +3,28 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <optional>
-#include <tuple>
 
-#include "core/model/events.h"
+#include "core/replay/links_traffic.h"
+#include "core/replay/quantiles.h"
+#include "core/replay/worker_steps.h"
 
 namespace deft::replay {
 namespace {
 
 using trace::TraceGroup;
-using trace::TraceKind;
 
-constexpr std::size_t kWarmupSteps = 2;  // the first steps allocate memory, and are no usual steps
 constexpr double kLeastUs = 0.001;
+constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was busy
 constexpr double kMostJitter = 0.5;
-constexpr double kAlike = 0.01;               // of the determinant: below it a fit of two numbers is one of noise
-constexpr double kQuartilesOfNormal = 1.349;  // the distance of the quartiles, in standard deviations
-
-double quantile(std::vector<double> values, double share) {
-  if (values.empty()) return 0;
-  const auto at = static_cast<std::ptrdiff_t>(std::lround(share * static_cast<double>(values.size() - 1)));
-  std::nth_element(values.begin(), values.begin() + at, values.end());
-  return values[static_cast<std::size_t>(at)];
-}
-
-double median(std::vector<double> values) { return quantile(std::move(values), 0.5); }
-
-// The relative standard deviation of `values`, from their quartiles: a pause among them does not count.
-double spread(const std::vector<double>& values) {
-  const double middle = median(values);
-  return middle > 0 ? (quantile(values, 0.75) - quantile(values, 0.25)) / kQuartilesOfNormal / middle : 0;
-}
-
-// One step of a worker. Times are microseconds of the leader's clock.
-struct Step {
-  double forward_us = 0;  // without waiting
-  double rest_us = 0;     // after the last gradient, without waiting
-  double whole_us = 0;    // from forward to forward, waiting included
-  double waited_us = 0;
-  TimeUs backward_began_us = 0;
-  std::vector<TimeUs> ready_us;  // [bucket]; 0: not handed in
-
-  [[nodiscard]] double compute_us() const { return whole_us - waited_us; }
-  [[nodiscard]] bool complete() const {
-    return std::ranges::all_of(ready_us, [](TimeUs us) { return us > 0; });
-  }
-};
-
-// The group that holds most of the bytes: the others are small models beside it.
-const TraceGroup* largest_group(const trace::NodeTrace& trace) {
-  const auto bytes = [](const TraceGroup& group) {
-    return std::accumulate(group.buckets.begin(), group.buckets.end(), std::uint64_t{0},
-                           [](std::uint64_t sum, const TraceGroup::Bucket& bucket) { return sum + bucket.bytes; });
-  };
-  const auto largest = std::ranges::max_element(trace.groups, {}, bytes);
-  return largest == trace.groups.end() || bytes(*largest) == 0 ? nullptr : &*largest;
-}
-
-// The whole steps of one worker, without the first ones.
-class StepReader {
- public:
-  StepReader(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker);
-
-  [[nodiscard]] std::vector<Step> steps() const {
-    if (steps_.size() <= kWarmupSteps) return {};
-    return {steps_.begin() + kWarmupSteps, steps_.end()};
-  }
-
- private:
-  void stage_began(TimeUs at_us, const trace::StageTrace& stage);
-  void handed_in(TimeUs at_us, const trace::GradientTrace& gradient);
-
-  const TraceGroup& group_;
-  std::vector<std::vector<std::uint32_t>> buckets_of_;  // [tensor]
-  std::vector<Step> steps_;
-  std::optional<Step> open_;
-  TimeUs forward_began_us_ = 0;
-};
-
-StepReader::StepReader(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker)
-    : group_(group), buckets_of_(buckets_by_tensor(group)) {
-  for (const auto& record : trace.records) {
-    if (record.kind() == TraceKind::kStage) {
-      const auto stage = record.as<trace::StageTrace>();
-      if (stage.worker == worker) stage_began(record.begin_us(), stage);
-    } else if (record.kind() == TraceKind::kGradient) {
-      const auto gradient = record.as<trace::GradientTrace>();
-      if (gradient.worker == worker && gradient.group == group.group) handed_in(record.begin_us(), gradient);
-    }
-  }
-}
-
-void StepReader::stage_began(TimeUs at_us, const trace::StageTrace& stage) {
-  const auto waited_us = static_cast<double>(stage.waited_us);
-  if (stage.stage == static_cast<std::uint32_t>(model::Stage::kBackward)) {
-    if (!open_) return;
-    open_->backward_began_us = at_us;
-    open_->forward_us = static_cast<double>(at_us - forward_began_us_) - waited_us;
-    open_->waited_us += waited_us;
-    return;
-  }
-  if (open_ && open_->backward_began_us > 0) {
-    const TimeUs last_us = std::max(open_->backward_began_us, std::ranges::max(open_->ready_us));
-    open_->rest_us = static_cast<double>(at_us - last_us) - waited_us;
-    open_->whole_us = static_cast<double>(at_us - forward_began_us_);
-    open_->waited_us += waited_us;
-    if (open_->complete() && open_->compute_us() > 0) steps_.push_back(std::move(*open_));
-  }
-  open_.emplace().ready_us.resize(group_.buckets.size());
-  forward_began_us_ = at_us;
-}
-
-void StepReader::handed_in(TimeUs at_us, const trace::GradientTrace& gradient) {
-  if (!open_) return;
-  const std::size_t end =
-      std::min<std::size_t>(buckets_of_.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
-  for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
-    for (const auto bucket : buckets_of_[tensor]) open_->ready_us[bucket] = at_us;
-}
+constexpr double kAlike = 0.01;  // of the determinant: below it a fit of two numbers is one of noise
 
 // Buckets in forward order, which is the reverse of the arena's.
-std::vector<model::ProfileBucket> buckets_of(const std::vector<Step>& steps, const TraceGroup& group) {
+std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group) {
   const std::size_t count = group.buckets.size();
   std::vector<std::size_t> order(count);  // in which backward makes them
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<std::vector<double>> backward_us(count);
-  for (const Step& step : steps) {
+  for (const WorkerStep& step : steps) {
     std::ranges::stable_sort(order, {}, [&](std::size_t b) { return step.ready_us[b]; });
     TimeUs before_us = step.backward_began_us;
     for (const auto b : order) {
@@ -137,7 +33,7 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<Step>& steps, con
     }
   }
   std::vector<double> forward_us, rest_us;
-  for (const Step& step : steps) forward_us.push_back(step.forward_us), rest_us.push_back(step.rest_us);
+  for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us), rest_us.push_back(step.rest_us);
   std::vector<model::ProfileBucket> buckets(count);
   double backward_sum_us = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -179,24 +75,65 @@ std::vector<BusyPeriod> busy_periods(std::vector<NodeLaunch> launches, const std
     }
     end_us = std::max(end_us, launch.end_us());
     periods.back().us = static_cast<double>(end_us - began_us);
-    periods.back().bytes += static_cast<double>(launch.bytes);
+    periods.back().bytes += static_cast<double>(launch.wire_bytes);
     periods.back().parts += 1;
   }
   std::erase_if(periods, [](const BusyPeriod& period) { return period.us <= 0 || period.bytes <= 0; });
   return periods;
 }
 
-// us = parts * latency + bytes / throughput, by least squares of the relative deviation. If the periods are too much alike to tell
-// both apart, all of the time is the bytes'.
-model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods) {
+// The time in which the slowest node's network carried a byte of an all-reduce, by the kernel's counters; 0: not known. `part_bytes`:
+// the mean of a transfer's. A connection is busy until the last acknowledgement. So each message costs a round trip that is latency
+// and no throughput, which counts if messages are small.
+double network_us_per_byte(const JobTrace& job, std::uint16_t link, double part_bytes) {
+  const auto nodes = static_cast<double>(job.nodes.size());
+  double slowest = 0;
+  for (const auto& node : job.nodes) {
+    const LinkTraffic traffic = traffic_of(node.trace, link);
+    if (traffic.bytes <= 0) continue;
+    const double us = traffic.busy_us / traffic.bytes;
+    const double round_trip_us = traffic.rtt_us / std::max(1.0, part_bytes / nodes);  // a byte
+    slowest = std::max(slowest, std::max(us - round_trip_us, kLeastNetwork * us));
+  }
+  return slowest * 2 * (nodes - 1) / nodes;
+}
+
+double mean_part_bytes(const std::vector<BusyPeriod>& periods) {
+  BusyPeriod sum;
+  for (const BusyPeriod& period : periods) sum.bytes += period.bytes, sum.parts += period.parts;
+  return sum.parts > 0 ? sum.bytes / sum.parts : 0;
+}
+
+// Of the period in which the middle byte of all travelled: most bytes may travel in few long periods.
+double median_us_per_byte(std::vector<BusyPeriod> periods) {
+  const auto rate = [](const BusyPeriod& period) { return period.us / period.bytes; };
+  std::ranges::sort(periods, {}, rate);
+  double left = 0;
+  for (const BusyPeriod& period : periods) left += period.bytes / 2;
+  for (const BusyPeriod& period : periods)
+    if ((left -= period.bytes) <= 0) return rate(period);
+  return rate(periods.back());
+}
+
+// If periods are too much alike to tell latency and throughput apart: the network's own time is the bytes', and the rest is
+// latency. Without `network_us` all of the time is the bytes'.
+model::ProfileLink link_of_equal_parts(const std::string& name, const std::vector<BusyPeriod>& periods,
+                                       double network_us) {
+  const double us_per_byte = median_us_per_byte(periods);
+  model::ProfileLink link{.name = name, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte};
+  const double latency_us = (us_per_byte - network_us) * mean_part_bytes(periods);
+  if (network_us > 0 && latency_us > 0) link.latency_us = latency_us, link.bytes_per_us = 1 / network_us;
+  return link;
+}
+
+// us = parts * latency + bytes / throughput, by least squares of the relative deviation.
+model::ProfileLink link_of(const std::string& name, const std::vector<BusyPeriod>& periods, double network_us) {
   double pp = 0, pb = 0, bb = 0, p = 0, b = 0;
-  std::vector<double> us_per_byte;
   for (const BusyPeriod& period : periods) {
     const double parts = period.parts / period.us, bytes = period.bytes / period.us;
     pp += parts * parts, pb += parts * bytes, bb += bytes * bytes, p += parts, b += bytes;
-    us_per_byte.push_back(period.us / period.bytes);
   }
-  model::ProfileLink link{.name = name, .relative_time = std::nullopt, .bytes_per_us = 1 / median(us_per_byte)};
+  model::ProfileLink link = link_of_equal_parts(name, periods, network_us);
   const double determinant = pp * bb - pb * pb;
   if (determinant <= kAlike * pp * bb) return link;
   const double latency_us = (p * bb - b * pb) / determinant, byte_us = (b * pp - p * pb) / determinant;
@@ -216,9 +153,36 @@ std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::s
     if (periods.empty())
       problems.push_back("link " + leader.header.links[link] + " carried nothing, and is left out");
     else
-      links.push_back(link_of(leader.header.links[link], periods));
+      links.push_back(link_of(leader.header.links[link], periods,
+                              network_us_per_byte(job, static_cast<std::uint16_t>(link), mean_part_bytes(periods))));
   }
   return links;
+}
+
+// What the launches of each codec took on the wire and on the link's thread.
+std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
+  struct Sum {
+    double bytes = 0, wire_bytes = 0, encode_us = 0, decode_us = 0;
+  };
+  std::map<model::CodecIndex, Sum> sums;
+  for (const NodeLaunch& launch : launches_of(leader)) {
+    if (!launch.order || launch.order->codec == 0 || launch.spans.empty()) continue;
+    Sum& sum = sums[launch.order->codec];
+    sum.bytes += static_cast<double>(launch.bytes);
+    sum.wire_bytes += static_cast<double>(launch.wire_bytes);
+    sum.encode_us += launch.stage_us(trace::TransferStage::kEncode);
+    sum.decode_us += launch.stage_us(trace::TransferStage::kDecode);
+  }
+  auto codecs = model::exact_only();
+  for (const auto& [codec, sum] : sums) {
+    if (sum.bytes <= 0) continue;
+    codecs.resize(std::max<std::size_t>(codecs.size(), codec + std::size_t{1}));
+    codecs[codec] = {.name = "codec " + std::to_string(codec),
+                     .wire_share = std::clamp(sum.wire_bytes / sum.bytes, 1e-6, 1.0),
+                     .encode_us_per_byte = sum.encode_us / sum.bytes,
+                     .decode_us_per_byte = sum.decode_us / sum.bytes};
+  }
+  return codecs;
 }
 
 // A node is as slow as its slowest worker.
@@ -228,7 +192,7 @@ sim::NodeSpeed speed_of(const AlignedNode& node, double profile_us, double jitte
   if (group == nullptr) return {};
   for (std::uint32_t worker = 0; worker < node.trace.header.ranks.size(); ++worker) {
     std::vector<double> compute_us;
-    for (const Step& step : StepReader(node.trace, *group, worker).steps()) compute_us.push_back(step.compute_us());
+    for (const WorkerStep& step : steps_of(node.trace, *group, worker)) compute_us.push_back(step.compute_us());
     if (compute_us.empty()) continue;
     const double slowdown = median(compute_us) / profile_us;
     if (slowdown > speed.slowdown) speed = {slowdown, std::min(kMostJitter, spread(compute_us) * jitter_of_buckets)};
@@ -252,7 +216,7 @@ Result<MeasuredJob> measure(const JobTrace& job) {
   if (leader == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing");
   const TraceGroup* const group = largest_group(leader->trace);
   if (group == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients");
-  const auto steps = StepReader(leader->trace, *group, 0).steps();
+  const auto steps = steps_of(leader->trace, *group, 0);
   if (steps.size() < kLeastSteps)
     return fail(ErrorKind::kInvalid,
                 "the trace has " + std::to_string(steps.size()) +
@@ -264,8 +228,9 @@ Result<MeasuredJob> measure(const JobTrace& job) {
   measured.profile.source = "trace";
   measured.profile.buckets = buckets_of(steps, *group);
   measured.profile.links = links_of(job, measured.problems);
+  measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
-  for (const Step& step : steps) measured.steps_us.push_back(step.whole_us);
+  for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
   const double compute_us = measured.profile.compute_us();
   const double factor = jitter_factor(measured.profile);
   for (const auto& node : job.nodes) measured.nodes.push_back(speed_of(node, compute_us, factor));

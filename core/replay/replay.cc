@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #include "core/base/config.h"
@@ -49,6 +50,8 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
     link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);
   }
+  if (what_if.codec) profile.codecs = model::exact_only();
+  if (what_if.codec && what_if.codec->wire_share < 1) profile.codecs.push_back(*what_if.codec);
   for (auto& bucket : profile.buckets) {
     bucket.forward_us /= what_if.compute_speed;
     bucket.backward_us /= what_if.compute_speed;
@@ -67,7 +70,8 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
 }
 
 // The job's options, as a scheduler needs them.
-Result<sched::Setup> setup_of(const MeasuredJob& measured, const model::Profile& profile, const std::string& policy) {
+Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if, const model::Profile& profile,
+                              const std::string& policy) {
   std::vector<std::string> flags;
   for (const auto& [name, value] : measured.options)
     if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
@@ -77,6 +81,11 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const model::Profile&
   setup.partition_bytes = config->bytes("partition_bytes");
   setup.credit_bytes = config->bytes("credit_bytes");
   setup.merge_groups = config->text("merge_groups");
+  setup.codecs = profile.codecs;
+  // Plans choose among the codecs; any other job has one.
+  if (what_if.codec || !config->text("compression").starts_with("auto"))
+    setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1);
+  if (profile.codecs.size() > 1) setup.no_halves = "gradients are encoded, which halves cannot do";
   setup.selector = select::make_selector(select::When::kAtOnce);
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
@@ -102,6 +111,10 @@ double at_share(const std::vector<double>& sorted, double share) {
   return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
 }
 
+double mean_of(const std::vector<double>& values) {
+  return values.empty() ? 0 : std::accumulate(values.begin(), values.end(), 0.0) / static_cast<double>(values.size());
+}
+
 }  // namespace
 
 Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
@@ -111,7 +124,7 @@ Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
                              : traced != measured.options.end() ? traced->second
                                                                 : "fifo";
   const model::Profile profile = profile_of(measured, what_if);
-  const auto setup = setup_of(measured, profile, policy);
+  const auto setup = setup_of(measured, what_if, profile, policy);
   if (!setup) return tl::unexpected(setup.error());
   auto scheduler = sched::make_scheduler(*setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
@@ -127,8 +140,10 @@ Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
                     .step_us_p10 = at_share(steps_us, 0.1),
                     .step_us_p50 = at_share(steps_us, 0.5),
                     .step_us_p90 = at_share(steps_us, 0.9),
+                    .step_us_mean = mean_of(steps_us),
                     .compute_us = outcome->compute_us,
                     .measured_step_us_p50 = at_share(sorted, 0.5),
+                    .measured_step_us_mean = mean_of(sorted),
                     .updates_per_step = outcome->updates_per_step};
 }
 

@@ -25,13 +25,14 @@ struct WhatIf {
       {};                    // so many nodes; those beyond the traced ones are like the traced ones in turn
   bool straggler = true;     // false: every node computes as fast as the fastest
   double compute_speed = 1;  // so many times as fast
+  std::optional<model::CodecCost> codec = {};  // of all gradients; an exact one: none. Empty: as traced
 };
 
 struct Prediction {
   std::string policy;
-  double step_us_p10 = 0, step_us_p50 = 0, step_us_p90 = 0;
+  double step_us_p10 = 0, step_us_p50 = 0, step_us_p90 = 0, step_us_mean = 0;
   double compute_us = 0;
-  double measured_step_us_p50 = 0;  // of the trace, whatever was asked
+  double measured_step_us_p50 = 0, measured_step_us_mean = 0;  // of the trace, whatever was asked
   double updates_per_step = 0;
 };
 

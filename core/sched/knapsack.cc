@@ -65,33 +65,75 @@ Result<model::Plan> pinned_plan(const Setup& setup) {
   return plan;
 }
 
-// Makes the plans, and lets the guard choose among them.
+// Makes the plans, and lets the guard choose among them. Begun plans may be ready at once or in some steps.
 class PlanMaker {
  public:
+  // A plan that was asked for, and for what.
+  struct Answer {
+    Result<plan::GuardedPlan> made;
+    model::Profile profile;
+    plan::ReplanReason reason;
+  };
+
   explicit PlanMaker(const Setup& setup)
-      : limits_(setup.limits), is_pinned_(setup.pinned.has_value()), guard_(setup.guard) {
+      : limits_(setup.limits), is_pinned_(setup.pinned.has_value()), guard_(setup.guard), runner_(setup.plan_runner) {
     limits_.joined.clear();
     for (const auto& bucket : setup.buckets) limits_.joined.push_back(bucket.joined);
   }
 
-  [[nodiscard]] Result<plan::GuardedPlan> make(const model::Profile& profile) const {
-    const auto find = [&](const plan::Limits& limits) { return plan::find_plan(profile, limits); };
-    if (guard_) return guard_->choose(find, limits_);
-    auto plan = find(limits_);
-    if (!plan) return tl::unexpected(plan.error());
-    return plan::GuardedPlan{std::move(*plan), {}};
-  }
+  // A plan for `remaining`, which is `profile` without lost links. It replaces a plan that is not ready yet.
+  void begin(const model::Profile& profile, model::Profile remaining, plan::ReplanReason reason);
+  // The plan that was begun last, if it is ready. It is given once.
+  std::optional<Answer> take();
+  [[nodiscard]] bool is_busy() const { return asked_.has_value(); }
+
   [[nodiscard]] plan::ReplanReason reconsider(const model::Plan& in_force) const {
-    return guard_ ? guard_->reconsider(in_force) : plan::ReplanReason{};
+    return guard_ && !is_busy() ? guard_->reconsider(in_force) : plan::ReplanReason{};
   }
   [[nodiscard]] bool is_guarded() const { return guard_ != nullptr; }
   [[nodiscard]] bool is_pinned() const { return is_pinned_; }  // the user's plan is followed, and no other is made
+  [[nodiscard]] bool has_made() const { return has_made_; }
 
  private:
+  struct Asked {
+    model::Profile profile;
+    plan::ReplanReason reason;
+    std::optional<Result<plan::GuardedPlan>> made;  // without a runner
+  };
+
   plan::Limits limits_;
   bool is_pinned_;
+  bool has_made_ = false;
   std::shared_ptr<plan::ConvergenceGuard> guard_;
+  std::shared_ptr<plan::PlanRunner> runner_;
+  std::optional<Asked> asked_;
 };
+
+void PlanMaker::begin(const model::Profile& profile, model::Profile remaining, plan::ReplanReason reason) {
+  plan::ConvergenceGuard::Choice choice = [limits = limits_](const auto& make) -> Result<plan::GuardedPlan> {
+    auto plan = make(limits);
+    if (!plan) return tl::unexpected(plan.error());
+    return plan::GuardedPlan{*std::move(plan)};
+  };
+  if (guard_) choice = guard_->prepare(limits_);
+  auto work = [choice = std::move(choice), remaining = std::move(remaining)] {
+    return choice([&](const plan::Limits& limits) { return plan::find_plan(remaining, limits); });
+  };
+  asked_ = Asked{profile, std::move(reason), std::nullopt};
+  if (runner_) return runner_->begin(std::move(work));
+  asked_->made = work();
+}
+
+std::optional<PlanMaker::Answer> PlanMaker::take() {
+  if (!asked_) return std::nullopt;
+  auto made = asked_->made ? std::move(asked_->made) : runner_->take();
+  if (!made) return std::nullopt;
+  if (*made && guard_) guard_->follow(**made);
+  has_made_ |= made->has_value();
+  Answer answer{*std::move(made), std::move(asked_->profile), std::move(asked_->reason)};
+  asked_.reset();
+  return answer;
+}
 
 class Knapsack final : public Scheduler {
  public:
@@ -126,7 +168,7 @@ class Knapsack final : public Scheduler {
   }
 
   [[nodiscard]] bool wants_profile(std::uint64_t step) const override {
-    return !maker_.is_pinned() && step >= begins_ && watch_.is_due(step);
+    return !maker_.is_pinned() && (maker_.is_busy() || (step >= begins_ && watch_.is_due(step)));
   }
   void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override;
 
@@ -157,6 +199,8 @@ class Knapsack final : public Scheduler {
   }
   void backward_began(std::uint64_t step, TimeUs now_us);
   void add(model::BucketIndex bucket, const model::UpdateWindow& complete);
+  void look_for_reason(const model::Profile& profile, std::uint64_t step);
+  void follow(PlanMaker::Answer answer, std::uint64_t step);
   void change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason);
   [[nodiscard]] std::uint64_t next_begin(std::uint64_t step) const;
 
@@ -187,26 +231,36 @@ void Knapsack::backward_began(std::uint64_t step, TimeUs now_us) {
 
 // Before the first plan buckets go as they become ready, later as forward needs them.
 void Knapsack::add(model::BucketIndex bucket, const model::UpdateWindow& complete) {
-  const std::uint32_t priority = maker_.is_pinned() || watch_.has_decided() ? buckets_[bucket].forward_position : 0;
+  const std::uint32_t priority = maker_.is_pinned() || maker_.has_made() ? buckets_[bucket].forward_position : 0;
   queue_.add({bucket, complete.generation, complete.apply_step, priority, codecs_.of(bucket, complete.first_step)});
 }
 
 void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) {
   forecast_.learn(profile);
+  if (step >= begins_ && watch_.is_due(step)) look_for_reason(profile, step);
+  if (auto answer = maker_.take()) follow(*std::move(answer), step);
+}
+
+// While a plan is being made, only a lost link asks for another one.
+void Knapsack::look_for_reason(const model::Profile& profile, std::uint64_t step) {
   auto reason = watch_.look(profile, step, [this] { return maker_.reconsider(plan_); });
-  if (!reason) return;
-  auto made = maker_.make(watch_.remaining(profile));
-  if (!made) return;  // what was measured makes no sense yet; the old plan is still good
+  if (!reason || (maker_.is_busy() && !reason->immediate)) return;
   watch_.decided(profile);
-  queue_.pace(made->plan.compute_us);
+  maker_.begin(profile, watch_.remaining(profile), *std::move(reason));
+}
+
+void Knapsack::follow(PlanMaker::Answer answer, std::uint64_t step) {
+  if (!answer.made) return watch_.forget();  // no plan fits this profile; the old plan stays
+  plan::GuardedPlan& made = *answer.made;
+  queue_.pace(made.plan.compute_us);
   // A plan with the same dates is announced for what people ask about: the first plan, a lost link, a loss that has risen.
-  if (made->plan.hash() == plan_.hash() && made->plan.codecs == plan_.codecs && !reason->immediate) {
-    plan_ = std::move(made->plan);  // with the times that are expected now
+  if (made.plan.hash() == plan_.hash() && made.plan.codecs == plan_.codecs && !answer.reason.immediate) {
+    plan_ = std::move(made.plan);  // with the times that are expected now
     return;
   }
   // Before the first step there is no worker that would have to hear of the plan.
-  change_to(std::move(*made), reached_ == 0 ? 0 : next_begin(step), std::move(reason->reason));
-  for (std::size_t l = 0; l < profile.links.size(); ++l) switch_->links.push_back(profile.link_model(l));
+  change_to(std::move(made), reached_ == 0 ? 0 : next_begin(step), std::move(answer.reason.reason));
+  for (std::size_t l = 0; l < answer.profile.links.size(); ++l) switch_->links.push_back(answer.profile.link_model(l));
 }
 
 void Knapsack::change_to(plan::GuardedPlan made, std::uint64_t begin, std::string reason) {

@@ -40,6 +40,7 @@ class MergeComp final : public RunScheduler {
   MergeComp(const Setup& setup, Search search)
       : RunScheduler(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
         search_(search),
+        costs_{{0, setup.codec_cost.encode_us_per_byte}, {}, {0, setup.codec_cost.decode_us_per_byte}},
         watch_(setup.links.size(), true) {}
 
   void link_lost(model::LinkIndex link) override {
@@ -62,7 +63,7 @@ class MergeComp final : public RunScheduler {
 
  private:
   [[nodiscard]] RunStarts group(const model::Profile& profile) const {
-    const auto problem = model::grouping_problem(profile, apart(), {});
+    const auto problem = model::grouping_problem(profile, apart(), costs_);
     switch (search_.kind) {
       case Search::Kind::kAlgorithm2: return model::searched_groups(problem, {.most = search_.groups});
       case Search::Kind::kExact: return model::exact_groups(problem);
@@ -72,6 +73,7 @@ class MergeComp final : public RunScheduler {
   }
 
   const Search search_;
+  const model::GroupCosts costs_;  // the fixed costs of a group are in the links' latencies
   ProfileWatch watch_;
   std::optional<BucketFusion> fusion_;
 };

@@ -1,10 +1,12 @@
-// A change of the policy of a running job: what is chosen, and why. Plain data.
+// A change of the settings of a running job: the choice and its reason. Plain data.
 #pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
+
+#include "core/sched/settings_change.h"
 
 namespace deft::sched {
 
@@ -28,10 +30,11 @@ struct PolicyForecast {
   double step_us = 0;
 };
 
-// From `step` on another policy is in force, or the policy in force was confirmed.
+// From `step` on another policy or other sizes are in force, or the policy in force was confirmed.
 struct PolicyChange {
   std::uint64_t step = 0;
   PolicyChoice choice;
+  LaunchSizes sizes = {};
   std::string reason;
   std::vector<PolicyForecast> forecasts = {};  // the best first; empty: nothing was simulated
   std::optional<double> before_us = {};        // the measured time of a step under the policy before this one

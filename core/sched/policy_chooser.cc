@@ -165,12 +165,22 @@ void PolicyChooser::link_lost(model::LinkIndex link) {
 
 void PolicyChooser::pin(const std::optional<PolicyChoice>& choice) {
   pinned_ = choice.has_value();
+  forget();
+  if (choice) decide(*choice, "the user set it");
+}
+
+void PolicyChooser::sizes_changed(const LaunchSizes& sizes) {
+  setup_.partition_bytes = sizes.partition_bytes;
+  setup_.credit_bytes = sizes.credit_bytes;
+  forget();
+}
+
+void PolicyChooser::forget() {
   asked_.reset();
   forecasts_.clear();
   trial_.reset();
   rests_until_ = 0;
-  if (!choice) return watch_.forget();
-  decide(*choice, "the user set it");
+  if (!pinned_) watch_.forget();
 }
 
 }  // namespace deft::sched

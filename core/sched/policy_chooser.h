@@ -70,6 +70,8 @@ class PolicyChooser {
 
   // The user's choice, which stays. Nothing: Deft chooses again.
   void pin(const std::optional<PolicyChoice>& choice);
+  // Other sizes are in force. Earlier simulations and measurements do not count any more.
+  void sizes_changed(const LaunchSizes& sizes);
   // The policy in force stays until pin() is called.
   void keep() { pinned_ = true; }
 
@@ -83,6 +85,7 @@ class PolicyChooser {
     double before_us = 0;
   };
 
+  void forget();
   void look_for_better(std::uint64_t step);
   void end_trial();
   void settle(std::uint64_t step);
@@ -90,7 +93,7 @@ class PolicyChooser {
   [[nodiscard]] const PolicyForecast* next_candidate() const;
   [[nodiscard]] double forecast_us(const PolicyChoice& choice) const;
 
-  const Setup setup_;
+  Setup setup_;
   PolicyStopwatch stopwatch_;
   ProfileWatch watch_;
   PolicyChoice choice_;  // in force, or decided

@@ -39,7 +39,7 @@ class ProfileMeter final : public Scheduler {
   void flushed(std::uint64_t step, TimeUs now_us) override { inner_->flushed(step, now_us); }
   std::optional<PlanSwitch> take_switch() override { return inner_->take_switch(); }
   std::optional<BucketFusion> take_fusion() override { return inner_->take_fusion(); }
-  Result<void> change_policy(const std::string& name) override { return inner_->change_policy(name); }
+  Result<void> change_settings(const SettingsChange& change) override { return inner_->change_settings(change); }
   std::optional<PolicyChange> take_policy_change() override { return inner_->take_policy_change(); }
 
  private:

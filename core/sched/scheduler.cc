@@ -33,11 +33,11 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
 
 }  // namespace
 
-Result<void> Scheduler::change_policy(const std::string& name) {
-  return fail(
-      ErrorKind::kInvalid,
-      "the policy of this job cannot change to '" + name + "' while it runs, because its updates may be delayed",
-      "start the job with DEFT_POLICY=" + name);
+Result<void> Scheduler::change_settings(const SettingsChange& change) {
+  std::string wanted;
+  for (const auto& [name, value] : change.options()) wanted += (wanted.empty() ? "" : ", ") + name + " = " + value;
+  return fail(ErrorKind::kInvalid, "this job cannot change while it runs, because its updates may be delayed",
+              "start the job with a flag file (DEFT_FLAG_FILE) that says " + wanted);
 }
 
 Result<void> check_setup(const Setup& setup) {

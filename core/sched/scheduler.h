@@ -32,7 +32,9 @@
 #include "core/model/update_schedule.h"
 #include "core/plan/convergence_guard.h"
 #include "core/plan/limits.h"
+#include "core/plan/plan_runner.h"
 #include "core/sched/policy_change.h"
+#include "core/sched/settings_change.h"
 
 namespace deft::sched {
 
@@ -102,9 +104,11 @@ struct Setup {
   std::string merge_groups = "2";           // mergecomp: the most groups of its search, `exact`, or even:GROUPS
   std::vector<model::CodecCost> codecs = model::exact_only();  // of the job; the first is exact
   model::CodecIndex codec = 0;                                 // of launches, unless a plan chooses among `codecs`
+  model::CodecCost codec_cost = {};                            // of that codec; without one, nothing
   plan::Limits limits;                                         // knapsack: the limits of its plans
   std::optional<model::UpdateCycles> pinned;  // knapsack: the cycles to follow from step 1 on, instead of its own plans
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are
+  std::shared_ptr<plan::PlanRunner> plan_runner;  // knapsack: makes plans meanwhile; nullptr: they are made at once
   std::shared_ptr<PolicySelector> selector;       // auto: compares policies; nullptr: it stays as it begins
 };
 
@@ -161,8 +165,9 @@ class Scheduler {
   // A change of the buckets that the policy merges. It is given once and is for people alone; the launches say everything.
   virtual std::optional<BucketFusion> take_fusion() { return std::nullopt; }
 
-  // The user wants another policy from the next step on. kInvalid, with what to do, if the job cannot change to it.
-  virtual Result<void> change_policy(const std::string& name);
+  // The user wants other settings from the next step on. kInvalid, with what to do, if the job cannot have them; it then keeps
+  // all that it has.
+  virtual Result<void> change_settings(const SettingsChange& change);
   // A change of the policy, or a decision to keep it. It is given once and is for people alone.
   virtual std::optional<PolicyChange> take_policy_change() { return std::nullopt; }
 };

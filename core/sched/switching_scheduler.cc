@@ -34,6 +34,11 @@ Result<const PolicyTraits*> exact_policy(const std::string& name) {
   return traits;
 }
 
+std::string to_text(const LaunchSizes& sizes) {
+  return "partition_bytes " + std::to_string(sizes.partition_bytes) + " and credit_bytes " +
+         std::to_string(sizes.credit_bytes);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<SwitchingScheduler>> SwitchingScheduler::make(const Setup& setup) {
@@ -42,21 +47,27 @@ Result<std::unique_ptr<SwitchingScheduler>> SwitchingScheduler::make(const Setup
   const auto choice = choice_of(**traits);
   std::unique_ptr<SwitchingScheduler> made(
       new SwitchingScheduler(setup, choice.value_or(PolicyChooser::first_choice())));
-  auto first = made->make_policy(made->eras_.back().choice);
+  auto first = made->make_policy(made->eras_.back().choice, made->sizes_);
   if (!first) return tl::unexpected(first.error());
   made->eras_.back().scheduler = *std::move(first);
   return made;
 }
 
 SwitchingScheduler::SwitchingScheduler(const Setup& setup, const PolicyChoice& start)
-    : setup_(setup), lost_(setup.links.size()), chooser_(setup, start) {
+    : setup_(setup),
+      lost_(setup.links.size()),
+      sizes_{setup.partition_bytes, setup.credit_bytes},
+      chooser_(setup, start) {
   if (setup.policy != "auto") chooser_.keep();
-  eras_.push_back({.number = eras_begun_++, .begins = 0, .choice = start, .scheduler = nullptr});
+  eras_.push_back({.number = eras_begun_++, .begins = 0, .choice = start, .sizes = sizes_, .scheduler = nullptr});
 }
 
-Result<std::unique_ptr<Scheduler>> SwitchingScheduler::make_policy(const PolicyChoice& choice) const {
+Result<std::unique_ptr<Scheduler>> SwitchingScheduler::make_policy(const PolicyChoice& choice,
+                                                                   const LaunchSizes& sizes) const {
   Setup setup = setup_;
   setup.policy = choice.policy;
+  setup.partition_bytes = sizes.partition_bytes;
+  setup.credit_bytes = sizes.credit_bytes;
   setup.fused_bytes = choice.fused_bytes;
   setup.selector = nullptr;
   auto made = make_scheduler(setup);
@@ -74,18 +85,26 @@ SwitchingScheduler::Era& SwitchingScheduler::era_of(std::uint64_t step) {
 void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   if (step < reached_) return;
   reached_ = step + 1;
+  const bool is_resized = sizes_ != eras_.back().sizes;
+  if (is_resized) chooser_.sizes_changed(sizes_);
   auto change = chooser_.take_change();
-  if (!change) return;
+  if (!change && !is_resized) return;
+  if (!change) change = PolicyChange{.choice = eras_.back().choice, .reason = "the user set " + to_text(sizes_)};
   change->step = step;
-  if (change->choice != eras_.back().choice) begin_era(change->choice, step, now_us);
+  change->sizes = sizes_;
+  if (is_resized || change->choice != eras_.back().choice) begin_era(change->choice, step, now_us);
   changes_.push_back(*std::move(change));
 }
 
 void SwitchingScheduler::begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us) {
-  auto policy = make_policy(choice);
-  if (!policy) return chooser_.in_force(eras_.back().choice, step);
+  auto policy = make_policy(choice, sizes_);
+  if (!policy) {
+    sizes_ = eras_.back().sizes;
+    return chooser_.in_force(eras_.back().choice, step);
+  }
   if (profile_ && (*policy)->wants_profile(step)) (*policy)->profile_measured(*profile_, step, now_us);
-  eras_.push_back({.number = eras_begun_++, .begins = step, .choice = choice, .scheduler = *std::move(policy)});
+  eras_.push_back(
+      {.number = eras_begun_++, .begins = step, .choice = choice, .sizes = sizes_, .scheduler = *std::move(policy)});
   chooser_.in_force(choice, step);
   drop_finished_eras();
 }
@@ -162,14 +181,18 @@ void SwitchingScheduler::profile_measured(const model::Profile& profile, std::ui
   if (chooser_.wants_profile(step)) chooser_.profile_measured(profile, step);
 }
 
-Result<void> SwitchingScheduler::change_policy(const std::string& name) {
-  const auto traits = exact_policy(name);
-  if (!traits) return tl::unexpected(traits.error());
-  const auto choice = choice_of(**traits);
-  if (choice) {
-    if (auto possible = make_policy(*choice); !possible) return tl::unexpected(possible.error());
+Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
+  const LaunchSizes sizes = change.sizes_after(sizes_);
+  std::optional<PolicyChoice> choice = eras_.back().choice;
+  if (change.policy) {
+    const auto traits = exact_policy(*change.policy);
+    if (!traits) return tl::unexpected(traits.error());
+    choice = choice_of(**traits);
   }
-  chooser_.pin(choice);
+  if (auto possible = make_policy(choice.value_or(eras_.back().choice), sizes); !possible)
+    return tl::unexpected(possible.error());
+  sizes_ = sizes;
+  if (change.policy) chooser_.pin(choice);
   return {};
 }
 

@@ -1,7 +1,7 @@
-// A scheduler whose policy changes between steps: for the policy `auto`, and for the user's `deft set policy=`.
+// A scheduler whose policy and sizes change between steps: for the policy `auto`, and for `deft set`.
 //
 //   auto scheduler = SwitchingScheduler::make(setup);       // begins with setup.policy; `auto` begins as DDP
-//   (*scheduler)->change_policy("bytescheduler");           // from the next step on
+//   (*scheduler)->change_settings({.policy = "bytescheduler", .credit_bytes = 1 << 20});   // from the next step on
 //
 // It owns the policy in force. A change begins with the first event of a step's backward: the buckets of that step and of later
 // steps go to the new policy, those of earlier steps stay with the old one, which lives until all of them are reduced. So each
@@ -41,8 +41,8 @@ class SwitchingScheduler final : public Scheduler {
   std::vector<Launch> take_launches(TimeUs now_us) override;
   std::vector<Update> take_updates() override;
   std::optional<BucketFusion> take_fusion() override { return current().take_fusion(); }
-  // kInvalid for a policy that delays updates, or that only the simulator runs.
-  Result<void> change_policy(const std::string& name) override;
+  // kInvalid for a policy that delays updates, or that only the simulator runs, and for sizes that no policy can have.
+  Result<void> change_settings(const SettingsChange& change) override;
   std::optional<PolicyChange> take_policy_change() override;
 
  private:
@@ -51,6 +51,7 @@ class SwitchingScheduler final : public Scheduler {
     std::uint64_t number = 0;
     std::uint64_t begins = 0;
     PolicyChoice choice;
+    LaunchSizes sizes;
     std::unique_ptr<Scheduler> scheduler;
     std::uint64_t reduced_bytes = 0;
   };
@@ -62,13 +63,14 @@ class SwitchingScheduler final : public Scheduler {
   explicit SwitchingScheduler(const Setup& setup, const PolicyChoice& start);
   [[nodiscard]] Scheduler& current() const { return *eras_.back().scheduler; }
   [[nodiscard]] Era& era_of(std::uint64_t step);
-  Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice) const;
+  Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice, const LaunchSizes& sizes) const;
   void backward_of(std::uint64_t step, TimeUs now_us);
   void begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
   void drop_finished_eras();
 
   Setup setup_;             // with the links as they are measured
   std::vector<bool> lost_;  // [link]
+  LaunchSizes sizes_;       // that the user wants from the next step on
   PolicyChooser chooser_;
   std::deque<Era> eras_;  // the last one is in force
   std::uint64_t eras_begun_ = 0;

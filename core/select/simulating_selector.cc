@@ -4,9 +4,9 @@
 
 #include <algorithm>
 #include <condition_variable>
+#include <exception>
 #include <mutex>
 #include <optional>
-#include <system_error>
 #include <thread>
 #include <utility>
 
@@ -80,7 +80,7 @@ class BackgroundSelector final : public sched::PolicySelector {
   void begin() {
     try {
       thread_ = std::thread([this] { run(); });
-    } catch (const std::system_error&) {
+    } catch (const std::exception&) {
       answer_.emplace();
     }
   }
@@ -93,10 +93,14 @@ class BackgroundSelector final : public sched::PolicySelector {
       if (ended_) return;
       const PolicyQuestion question = *std::exchange(question_, std::nullopt);
       lock.unlock();
-      auto answer = compare(question, has_priority_channels_, [this] {
-        const std::lock_guard again(mutex_);
-        return ended_ || question_;
-      });
+      std::vector<PolicyForecast> answer;
+      try {
+        answer = compare(question, has_priority_channels_, [this] {
+          const std::lock_guard again(mutex_);
+          return ended_ || question_;
+        });
+      } catch (const std::exception&) {  // memory ran out: no forecast
+      }
       lock.lock();
       if (!question_) answer_ = std::move(answer);
     }

@@ -7,6 +7,7 @@
 // The segment must outlive the view and all rings made from it.
 #pragma once
 
+#include <atomic>
 #include <new>
 #include <span>
 
@@ -49,6 +50,11 @@ class ControlSegment {
   }
 
   [[nodiscard]] SegmentHeader& header() const { return *reinterpret_cast<SegmentHeader*>(base_); }
+  // The daemon calls beat() several times in a timeout, and a worker that waits sees by heartbeats() that it does not hang.
+  void beat() const { std::atomic_ref(header().heartbeats).fetch_add(1, std::memory_order_relaxed); }
+  [[nodiscard]] std::uint64_t heartbeats() const {
+    return std::atomic_ref(header().heartbeats).load(std::memory_order_relaxed);
+  }
   [[nodiscard]] RingControl& submission() const { return control_at(kSubmissionOffset); }
   [[nodiscard]] RingControl& completion() const { return control_at(kCompletionOffset); }
   [[nodiscard]] std::span<Record> submission_records() const { return records_at(kSubmissionOffset); }

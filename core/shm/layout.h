@@ -3,7 +3,7 @@
 // The daemon creates one sealed memfd for each worker and passes its descriptor over the unix socket:
 //
 //   offset     bytes       content                    written by
-//   0          64          SegmentHeader              the daemon, before it passes the descriptor; then read only
+//   0          64          SegmentHeader              the daemon, before it passes the descriptor; then only `heartbeats`
 //   64         192         RingControl of submission  tail: worker; head and sleeping: daemon
 //   256        4096 x 64   records of submission      worker: READY, STAGE, RAN, FLUSH
 //   262,400    192         RingControl of completion  tail: daemon; head and sleeping: worker
@@ -59,7 +59,8 @@ struct SegmentHeader {
   std::uint64_t submission_offset = 0;
   std::uint64_t completion_offset = 0;
   std::uint64_t segment_bytes = 0;
-  std::uint64_t unused[2] = {};
+  std::uint64_t heartbeats = 0;  // the daemon counts it up while it lives; 0: it counts none
+  std::uint64_t unused = 0;
 };
 
 static_assert(sizeof(RingControl) == 3 * kCacheLineBytes && std::is_standard_layout_v<RingControl>);

@@ -28,6 +28,7 @@ enum class RecordKind : std::uint32_t {
   kStage = 2,
   kRan = 3,
   kFlush = 4,
+  kSendResiduals = 5,
   // daemon -> worker
   kFinish = 16,
   kOperationDone = 17,
@@ -71,6 +72,14 @@ struct RanRecord {
 // FLUSH: the generation of `group` that is under way ends before `step`, and the plan's cycle begins anew there.
 struct FlushRecord {
   static constexpr RecordKind kKind = RecordKind::kFlush;
+  std::uint32_t group = 0;
+  std::uint32_t unused = 0;
+  std::uint64_t step = 0;
+};
+
+// SEND_RESIDUALS: the gradients of `step` travel as they are, and take along what encodings have left out so far.
+struct SendResidualsRecord {
+  static constexpr RecordKind kKind = RecordKind::kSendResiduals;
   std::uint32_t group = 0;
   std::uint32_t unused = 0;
   std::uint64_t step = 0;
@@ -197,6 +206,7 @@ static_assert(sizeof(ReadyRecord) == 40 && offsetof(ReadyRecord, generation) == 
 static_assert(sizeof(StageRecord) == 24 && offsetof(StageRecord, step) == 8);
 static_assert(sizeof(RanRecord) == 16 && offsetof(RanRecord, launch) == 8);
 static_assert(sizeof(FlushRecord) == 16 && offsetof(FlushRecord, step) == 8);
+static_assert(sizeof(SendResidualsRecord) == 16 && offsetof(SendResidualsRecord, step) == 8);
 static_assert(sizeof(FinishRecord) == 24 && offsetof(FinishRecord, generation) == 16);
 static_assert(sizeof(OperationDoneRecord) == 16 && offsetof(OperationDoneRecord, error_kind) == 8);
 static_assert(sizeof(StartRecord) == 40 && offsetof(StartRecord, launch) == 16);

@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <boost/interprocess/exceptions.hpp>
 #include <cerrno>
 #include <cstring>
@@ -53,14 +55,35 @@ Result<bi::mapped_region> map_region(int fd, std::uint64_t bytes) {
   }
 }
 
-// The kernel allocates what it is asked for until nothing is left, and a file size limit is a signal: ask first.
-Result<void> check_room(const std::string& label, std::uint64_t bytes) {
+constexpr std::uint64_t kReserve = 32U << 20;  // for what the process itself needs besides segments
+
+// Counts what the threads of this process allocate just now: each of them sees the same free memory.
+class Pending {
+ public:
+  explicit Pending(std::uint64_t bytes) : bytes_(bytes), before_(all().fetch_add(bytes)) {}
+  ~Pending() { all() -= bytes_; }
+  Pending(const Pending&) = delete;
+  Pending& operator=(const Pending&) = delete;
+  [[nodiscard]] std::uint64_t of_others() const { return before_; }
+
+ private:
+  static std::atomic<std::uint64_t>& all() {
+    static std::atomic<std::uint64_t> bytes{0};
+    return bytes;
+  }
+  const std::uint64_t bytes_;
+  const std::uint64_t before_;
+};
+
+// The kernel allocates what it is asked for until nothing is left, and then kills; a file size limit is a signal: ask first.
+Result<void> check_room(const std::string& label, std::uint64_t bytes, std::uint64_t of_others) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
     return fail(ErrorKind::kExhausted,
                 named(label, bytes) + " is beyond the limit on file sizes of " + std::to_string(limit.rlim_cur),
                 "raise it (ulimit -f)");
-  const std::uint64_t available = available_memory();
+  std::uint64_t available = available_memory();
+  available -= std::min(available, kReserve + of_others);
   if (bytes > available)
     return fail(ErrorKind::kExhausted,
                 named(label, bytes) + " does not fit into the " + std::to_string(available) + " bytes that are free",
@@ -89,7 +112,8 @@ Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - page)
     return fail(ErrorKind::kExhausted, named(label, bytes) + " is larger than any file");
   bytes = (bytes + page - 1) / page * page;
-  if (auto room = check_room(label, bytes); !room) return tl::unexpected(room.error());
+  const Pending pending(bytes);
+  if (auto room = check_room(label, bytes, pending.of_others()); !room) return tl::unexpected(room.error());
   Descriptor descriptor(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.valid()) return failed("cannot make " + named(label, bytes), errno);
   int error = 0;

@@ -10,6 +10,7 @@ NodeCompute::NodeCompute(const model::Profile& profile, const NodeSpeed& node, s
 double NodeCompute::start(double now_us) {
   const auto& bucket = profile_.buckets[bucket_];
   duration_us_ = (stage_ == sched::Stage::kForward ? bucket.forward_us : bucket.backward_us) * node_.slowdown;
+  if (!node_.factors.empty()) duration_us_ *= node_.factors[step_ % node_.factors.size()];
   if (node_.jitter > 0) {
     // Work is never faster than a tenth of its mean.
     std::normal_distribution<double> factor(1, node_.jitter);

@@ -38,9 +38,12 @@ Result<void> check(const Options& options, std::size_t links) {
   if (!lost.empty() && (*lost.rbegin() >= links || lost.size() == links))
     return fail(ErrorKind::kInvalid, "the links that are lost do not exist, or none is left");
   if (options.nodes.empty()) return fail(ErrorKind::kInvalid, "there are no nodes");
-  for (const NodeSpeed& node : options.nodes)
+  for (const NodeSpeed& node : options.nodes) {
     if (!finite_from(node.slowdown, 0.001) || !finite_from(node.jitter, 0))
       return fail(ErrorKind::kInvalid, "a node's slowdown must be at least 0.001 and its jitter 0 or more");
+    if (!std::ranges::all_of(node.factors, [&](double factor) { return finite_from(factor, 0.001); }))
+      return fail(ErrorKind::kInvalid, "the factors of a node's steps must be at least 0.001");
+  }
   return {};
 }
 
@@ -48,9 +51,10 @@ Result<void> check(const Options& options, std::size_t links) {
 std::vector<NodeSpeed> distinct_nodes(const std::vector<NodeSpeed>& nodes) {
   std::vector<NodeSpeed> distinct{nodes.front()};
   std::map<double, bool> seen;
-  if (nodes.front().jitter == 0) seen[nodes.front().slowdown] = true;
+  const auto varies = [](const NodeSpeed& node) { return node.jitter > 0 || !node.factors.empty(); };
+  if (!varies(nodes.front())) seen[nodes.front().slowdown] = true;
   for (std::size_t i = 1; i < nodes.size(); ++i)
-    if (nodes[i].jitter > 0 || !std::exchange(seen[nodes[i].slowdown], true)) distinct.push_back(nodes[i]);
+    if (varies(nodes[i]) || !std::exchange(seen[nodes[i].slowdown], true)) distinct.push_back(nodes[i]);
   return distinct;
 }
 

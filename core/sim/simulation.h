@@ -11,7 +11,7 @@
 //
 // The simulator gives the scheduler the profile before step 0, and again whenever it wants one. A scheduler that is wrapped by
 // sched::measured (profile_meter.h) measures instead, as in training. No node begins a step before the leader does, because
-// the scheduler then decides which updates are due. Equal nodes without jitter are simulated as one, so thousands of them cost
+// the scheduler then decides which updates are due. Equal nodes without jitter and factors are simulated as one, so thousands of them cost
 // as much as one.
 #pragma once
 
@@ -29,8 +29,9 @@ namespace deft::sim {
 
 // How a node differs from the profile.
 struct NodeSpeed {
-  double slowdown = 1;  // its compute takes so many times as long as the profile says
-  double jitter = 0;    // the relative standard deviation of each bucket's forward and backward
+  double slowdown = 1;               // its compute takes so many times as long as the profile says
+  double jitter = 0;                 // the relative standard deviation of each bucket's forward and backward
+  std::vector<double> factors = {};  // of the compute of successive steps, over and over; empty: no step differs
 };
 
 struct Options {

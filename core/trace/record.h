@@ -30,8 +30,9 @@ enum class TraceKind : std::uint16_t {
   kOrder = 3,
   kTransfer = 4,
   kClock = 5,
+  kTraffic = 6,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kClock;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kTraffic;
 
 // A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage.
 struct StageTrace {
@@ -59,7 +60,10 @@ struct OrderTrace {
   std::uint64_t number = 0;  // of the launch; the same on all nodes
   std::uint64_t generation = 0;
   std::uint64_t offset = 0;
-  std::uint32_t bytes_low = 0, bytes_high = 0;
+  std::uint32_t bytes_low = 0;
+  std::uint16_t bytes_high = 0;
+  std::uint8_t codec = 0;  // of the job's list; 0: exact
+  std::uint8_t part = 0;   // model::LaunchPart
   std::uint32_t bucket = 0;
   std::uint16_t group = 0;
   std::uint16_t link = 0;
@@ -67,7 +71,7 @@ struct OrderTrace {
   [[nodiscard]] std::uint64_t bytes() const { return (std::uint64_t{bytes_high} << 32) | bytes_low; }
   void set_bytes(std::uint64_t bytes) {
     bytes_low = static_cast<std::uint32_t>(bytes);
-    bytes_high = static_cast<std::uint32_t>(bytes >> 32);
+    bytes_high = static_cast<std::uint16_t>(bytes >> 32);
   }
 };
 
@@ -97,6 +101,18 @@ struct TransferTrace {
 struct ClockTrace {
   static constexpr TraceKind kKind = TraceKind::kClock;
   std::int64_t leader_us = 0;
+};
+
+// What this node has sent to a peer over a link between begin and end, by the kernel's counters (core/link/traffic.h).
+struct TrafficTrace {
+  static constexpr TraceKind kKind = TraceKind::kTraffic;
+  std::uint64_t sent_bytes = 0;
+  std::uint64_t busy_us = 0;  // in which data was on its way
+  std::uint32_t peer = 0;     // node
+  std::uint32_t resent = 0;   // packets
+  std::uint32_t rtt_us = 0;   // the least round trip
+  std::uint16_t link = 0;
+  std::uint16_t unused = 0;
 };
 
 class TraceRecord {

@@ -13,6 +13,7 @@
 #include <optional>
 
 #include "core/base/text.h"
+#include "core/model/codec_cost.h"
 #include "core/model/events.h"
 
 namespace deft::trace {
@@ -118,6 +119,10 @@ bool is_plausible(const TraceRecord& record) {
       return stage == static_cast<std::uint32_t>(model::Stage::kForward) ||
              stage == static_cast<std::uint32_t>(model::Stage::kBackward);
     }
+    case TraceKind::kOrder: {
+      const auto order = record.as<OrderTrace>();
+      return order.part <= static_cast<std::uint8_t>(model::LaunchPart::kAllGather) && order.codec < model::kMaxCodecs;
+    }
     case TraceKind::kTransfer: {
       const auto stage = record.as<TransferTrace>().stage;
       return stage > 0 && stage <= static_cast<std::uint16_t>(kLastTransferStage);
@@ -217,18 +222,19 @@ Result<NodeTrace> Parser::parse() {
 
 }  // namespace
 
-Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const std::string& path, const TraceHeader& header) {
-  const auto refuse = [&](const char* what) {
-    return fail(ErrorKind::kInvalid, std::string(what) + " " + path + ": " + std::strerror(errno),
+Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const TraceFolder& folder, const std::string& name,
+                                                         const TraceHeader& header) {
+  const std::string path = folder.path() + "/" + name;
+  const auto refuse = [&] {
+    return fail(ErrorKind::kInvalid, "cannot write " + path + ": " + std::strerror(errno),
                 "give a folder in which you may write");
   };
-  if (::unlink(path.c_str()) != 0 && errno != ENOENT) return refuse("cannot replace");
-  const int descriptor = ::open(path.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (descriptor < 0) return refuse("cannot write");
-  std::FILE* const file = ::fdopen(descriptor, "wb");
-  if (file == nullptr) return ::close(descriptor), refuse("cannot write");
+  const auto descriptor = folder.create(name);
+  if (!descriptor) return tl::unexpected(descriptor.error());
+  std::FILE* const file = ::fdopen(*descriptor, "wb");
+  if (file == nullptr) return ::close(*descriptor), refuse();
   std::unique_ptr<TraceWriter> writer(new TraceWriter(path, file));
-  if (std::fwrite(kMagic.data(), 1, kMagic.size(), file) != kMagic.size()) return refuse("cannot write");
+  if (std::fwrite(kMagic.data(), 1, kMagic.size(), file) != kMagic.size()) return refuse();
   if (auto ok = writer->text_frame(kHeader, to_json(header).dump()); !ok) return tl::unexpected(ok.error());
   return writer;
 }

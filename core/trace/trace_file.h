@@ -1,6 +1,6 @@
 // The file of one node's trace: `node0.trace`. A header, then frames, each compressed by zstd with a checksum.
 //
-//   auto writer = TraceWriter::create(path, header);            // an error names the path
+//   auto writer = TraceWriter::create(folder, "node0.trace", header);   // an error names the path
 //   writer->groups(groups);  writer->records(records);          // an error: the disk is full; nothing more is written
 //   writer->finish(lost);
 //
@@ -22,6 +22,7 @@
 
 #include "core/base/status.h"
 #include "core/trace/record.h"
+#include "core/trace/trace_folder.h"
 
 namespace deft::trace {
 
@@ -75,7 +76,8 @@ struct NodeTrace {
 class TraceWriter {
  public:
   // Replaces a file of that name, but follows no link. kInvalid if it cannot be made.
-  static Result<std::unique_ptr<TraceWriter>> create(const std::string& path, const TraceHeader& header);
+  static Result<std::unique_ptr<TraceWriter>> create(const TraceFolder& folder, const std::string& name,
+                                                     const TraceHeader& header);
 
   Result<void> group(const TraceGroup& group);
   Result<void> records(std::span<const TraceRecord> records);

@@ -45,6 +45,14 @@ Result<void> TraceStream::write(const std::vector<TraceGroup>& groups, std::uint
   return writer_->records(records_);
 }
 
+Result<void> TraceStream::write_guarded(const std::vector<TraceGroup>& groups, std::uint64_t until) {
+  try {
+    return write(groups, until);
+  } catch (const std::exception& error) {
+    return fail(ErrorKind::kExhausted, std::string("no memory to write the trace: ") + error.what());
+  }
+}
+
 void TraceStream::run() {
   std::unique_lock lock(mutex_);
   Result<void> ok;
@@ -54,7 +62,7 @@ void TraceStream::run() {
     const std::uint64_t until = last_;
     const auto groups = std::exchange(groups_, {});
     lock.unlock();
-    ok = write(groups, until);
+    ok = write_guarded(groups, until);
     if (ok && ending) ok = writer_->finish(cursor_.lost);
     lock.lock();
   }

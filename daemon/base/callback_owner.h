@@ -33,16 +33,23 @@ using OwnerRef = std::weak_ptr<CallbackOwner>;  // empty: the daemon itself; wha
 
 namespace detail {
 inline thread_local const OwnerRef* current_owner = nullptr;
+inline thread_local std::string_view newest_callback;                          // the callback that began last
 void report_exception(const OwnerRef& owner, std::string_view what) noexcept;  // the exception that is being handled
 }  // namespace detail
 
 // The owner for whom the code on this thread runs. Empty outside of run_for.
 inline OwnerRef current_owner() { return detail::current_owner != nullptr ? *detail::current_owner : OwnerRef(); }
 
-// Runs `body` now, for `owner`. Calls may be nested: the innermost owner gets what is thrown. `what` names the callback.
+// Names what runs from here on, for the measurement of the event loop: a literal.
+inline void name_callback(std::string_view what) { detail::newest_callback = what; }
+// The name of the callback that began last on this thread; then it has none until the next one begins.
+inline std::string_view take_newest_callback() { return std::exchange(detail::newest_callback, {}); }
+
+// Runs `body` now, for `owner`. Calls may be nested: the innermost owner gets what is thrown. `what` names the callback: a literal.
 template <typename Body>
 void run_for(const OwnerRef& owner, std::string_view what, const Body& body) {
   const OwnerRef* const before = std::exchange(detail::current_owner, &owner);
+  detail::newest_callback = what;
   try {
     body();
   } catch (...) {

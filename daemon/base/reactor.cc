@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <exception>
 #include <limits>
 #include <optional>
 #include <string>
@@ -21,13 +22,23 @@ int timeout_ms(std::optional<TimeUs> wait_us) {  // rounded up; -1: for ever
   return static_cast<int>(std::min<TimeUs>((*wait_us + 999) / 1000, std::numeric_limits<int>::max()));
 }
 
+// True: the process stood still, and `clock` leaves that out from now on. A round's length does not tell: a stop may hit the wait for
+// events, and a callback may rightly take long.
+bool leave_out_standstill(RunningClock& clock, const TimerQueue& timers) {
+  const TimeUs late_us = timers.late_us();
+  if (late_us < Reactor::kStandstillUs) return false;
+  clock.leave_out(late_us);
+  LOG(WARNING) << "this process stood still for " << late_us / 1000 << " ms: deadlines do not count that";
+  return true;
+}
+
 }  // namespace
 
 Reactor::Reactor(const Clock& clock)
     : clock_(clock),
       epoll_(epoll_create1(EPOLL_CLOEXEC)),
       wake_(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)),
-      timers_(clock) {
+      timers_(clock_) {
   PCHECK(epoll_.valid() && wake_.valid()) << "the kernel gives no descriptors for the event loop";
   const auto ok = watch(wake_.get(), EPOLLIN, [this](std::uint32_t) {
     std::uint64_t count = 0;
@@ -35,11 +46,6 @@ Reactor::Reactor(const Clock& clock)
     }
   });
   CHECK(ok) << ok.error().message();
-}
-
-const Clock& Reactor::system_clock() {
-  static const MonotonicClock kClock;
-  return kClock;
 }
 
 Result<void> Reactor::watch(int fd, std::uint32_t events, FdCallback callback) {
@@ -66,9 +72,9 @@ Reactor::PollerId Reactor::add_poller(Poller poller) {
 void Reactor::post(Callback callback, OwnerRef owner) {
   bool first = false;
   {
-    const std::lock_guard lock(mutex_);
-    first = posted_.empty();
-    posted_.push_back({std::move(callback), std::move(owner)});
+    const std::lock_guard lock(inbox_.mutex);
+    first = inbox_.posted.empty();
+    inbox_.posted.push_back({std::move(callback), std::move(owner)});
   }
   if (!first) return;
   const std::uint64_t one = 1;
@@ -79,13 +85,35 @@ void Reactor::stop() {
   post([this] { stopping_ = true; });
 }
 
+void Reactor::offload(uid_t user, std::function<void()> work, Callback done) {
+  const auto thrown = std::make_shared<std::exception_ptr>();
+  auto run = [work = std::move(work), thrown] {
+    try {
+      work();
+    } catch (...) {
+      *thrown = std::current_exception();
+    }
+  };
+  auto tell = [this, thrown, done = std::move(done), owner = current_owner()] {
+    const auto ended = [thrown, done] {
+      if (*thrown) std::rethrow_exception(*thrown);
+      if (done) done();
+    };
+    post(ended, owner);
+  };
+  blocking_.run(user, std::move(run), std::move(tell));
+}
+
 bool Reactor::run_posted() {
   std::vector<Owned<Callback>> batch;
   {
-    const std::lock_guard lock(mutex_);
-    batch.swap(posted_);
+    const std::lock_guard lock(inbox_.mutex);
+    batch.swap(inbox_.posted);
   }
-  for (auto& callback : batch) run_for(callback.owner, "posted work", callback.function);
+  for (auto& callback : batch) {
+    run_for(callback.owner, "posted work", callback.function);
+    ran("posted work");
+  }
   return !batch.empty();
 }
 
@@ -96,6 +124,7 @@ bool Reactor::run_pollers(bool about_to_sleep) {
     const PollerId id = it->first;
     const auto poller = it->second;
     run_for(poller->owner, "a poller", [&] { any |= poller->function(about_to_sleep); });
+    ran("a poller");
     it = pollers_.upper_bound(id);
   }
   return any;
@@ -103,32 +132,39 @@ bool Reactor::run_pollers(bool about_to_sleep) {
 
 bool Reactor::run_events(int timeout_ms) {
   std::array<epoll_event, 64> events;
+  meter_.turn_ended(now_us());
   const int count = epoll_wait(epoll_.get(), events.data(), events.size(), timeout_ms);
+  meter_.turn_began(now_us());
   for (int i = 0; i < count; ++i) {
     const auto it = watched_.find(events[i].data.fd);
     if (it == watched_.end()) continue;  // unwatched by an earlier callback of this round
     const auto callback = it->second;
     run_for(callback->owner, "the events of a descriptor", [&] { callback->function(events[i].events); });
+    ran("the events of a descriptor");
   }
   return count > 0;
 }
 
-bool Reactor::run_ready() {
+bool Reactor::run_ready(bool leaves_out_standstill) {
   bool worked = run_posted();
-  worked |= timers_.run_due();
+  // No callback between this and the timers.
+  if (leaves_out_standstill && leave_out_standstill(clock_, timers_)) meter_.turn_began(now_us());
+  worked |= timers_.run_due([this] { ran("a timer"); });
   worked |= run_pollers(false);
   return worked;
 }
 
 bool Reactor::run_once() {
-  const bool worked = run_ready();
+  meter_.turn_began(now_us());
+  const bool worked = run_ready(false);
   return run_events(0) || worked;
 }
 
 void Reactor::run() {
   TimeUs last_work = now_us();
+  meter_.turn_began(last_work);
   while (!stopping_) {
-    if (run_ready()) {
+    if (run_ready(true)) {
       last_work = now_us();
       run_events(0);
       continue;

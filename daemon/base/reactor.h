@@ -4,10 +4,15 @@
 //   reactor.watch(fd, EPOLLIN, [&](std::uint32_t events) { ... });
 //   reactor.after(1'000'000, [&] { ... });
 //   reactor.post([&] { ... });      // the only member that other threads may call, beside stop()
+//   reactor.offload(uid, [] { what may block }, [&] { when it has ended });
 //   reactor.run();
 //
 // Callbacks run on the thread that called run(), never nested, and must not block. A callback belongs to the owner for whom it was
 // made; what it throws fails that owner alone (daemon/base/callback_owner.h).
+//
+// clock() leaves out the time in which the process stood still, because it was stopped or its machine was suspended. run() notices that
+// by a timer that comes far too late. So after a suspension of the whole job nobody is taken for lost: all timers and deadlines go on
+// from where they were.
 //
 // A test gives the reactor a ManualClock and calls run_once() instead of run(): so no test waits for a timer.
 #pragma once
@@ -23,7 +28,10 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/shm/segment.h"
+#include "daemon/base/blocking_work.h"
 #include "daemon/base/callback_owner.h"
+#include "daemon/base/loop_meter.h"
+#include "daemon/base/running_clock.h"
 #include "daemon/base/timer_queue.h"
 
 namespace deft::daemon {
@@ -53,12 +61,20 @@ class Reactor {
   void post(Callback callback, OwnerRef owner = current_owner());  // any thread
   void stop();                                                     // any thread
 
+  // Runs `work`, which may block, on another thread, and then `done` here. `user`: whose fault it is if it takes long, or
+  // BlockingWork::kNobody. What `work` throws fails the caller's owner, and `done` does not come.
+  void offload(uid_t user, std::function<void()> work, Callback done = {});
+
   void set_spin(TimeUs spin_us) { spin_us_ = spin_us; }
+  // A timer that is later than this tells that the process stood still.
+  static constexpr TimeUs kStandstillUs = 500'000;
+
   void run();  // until stop(); it may run again
   // Runs what is ready now, without waiting: posted work, timers that are due, pollers, descriptors. True: something ran.
   bool run_once();
 
-  [[nodiscard]] const Clock& clock() const { return clock_; }
+  [[nodiscard]] const LoopMeter& meter() const { return meter_; }
+  [[nodiscard]] const RunningClock& clock() const { return clock_; }
   [[nodiscard]] TimeUs now_us() const { return clock_.now_us(); }
 
  private:
@@ -67,24 +83,33 @@ class Reactor {
     Function function;
     OwnerRef owner;
   };
-  static const Clock& system_clock();
-  bool run_ready();  // all but descriptors
+  // The innermost callback names what ran: "a worker's request" tells more than "the events of a descriptor".
+  void ran(std::string_view what) {
+    const std::string_view newest = take_newest_callback();
+    meter_.ran(newest.empty() ? what : newest, now_us());
+  }
+  bool run_ready(bool leaves_out_standstill);  // all but descriptors
   bool run_posted();
   bool run_pollers(bool about_to_sleep);
   bool run_events(int timeout_ms);
 
-  const Clock& clock_;
+  RunningClock clock_;
   shm::Descriptor epoll_;
   shm::Descriptor wake_;
   std::unordered_map<int, std::shared_ptr<Owned<FdCallback>>> watched_;
   TimerQueue timers_;
+  LoopMeter meter_;
   std::map<PollerId, std::shared_ptr<Owned<Poller>>> pollers_;
   PollerId next_poller_ = 1;
   TimeUs spin_us_ = 0;
   bool stopping_ = false;
 
-  std::mutex mutex_;
-  std::vector<Owned<Callback>> posted_;
+  struct Inbox {  // of other threads
+    std::mutex mutex;
+    std::vector<Owned<Callback>> posted;
+  };
+  Inbox inbox_;
+  BlockingWork blocking_;  // ends first
 };
 
 }  // namespace deft::daemon

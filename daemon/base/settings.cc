@@ -34,16 +34,10 @@ Result<std::optional<model::UpdateCycles>> plan_setting(const Config& config) {
 
 using Codec = std::shared_ptr<const compress::Codec>;
 
-// A codec that gradients may be encoded by.
 Result<Codec> usable_codec(std::string_view name) {
-  auto codec = compress::make_codec(name);
+  auto codec = gradient_codec(name);
   if (!codec) return tl::unexpected(codec.error().in("option compression"));
-  if ((*codec)->traits().takes_momentum)
-    return fail(ErrorKind::kInvalid,
-                "option compression: the codec " + std::string(name) +
-                    " brings a momentum of its own, which the optimizer has already",
-                "choose int8, or topk, which keep the optimizer's");
-  return Codec(*std::move(codec));
+  return codec;
 }
 
 struct CodecChoice {
@@ -51,7 +45,7 @@ struct CodecChoice {
   bool is_planned = false;
 };
 
-// What a plan may choose among: the dense codecs down to `most`, in the order of bits. A codec that is none of them stands alone.
+// The codecs that a plan may choose: the dense codecs down to `most`, the most bits first. If `most` is no dense codec, it is the only one.
 Result<CodecChoice> ladder(std::string_view most) {
   CodecChoice choice{.codecs = {nullptr}, .is_planned = true};
   if (most == "none") return choice;
@@ -69,10 +63,17 @@ Result<CodecChoice> ladder(std::string_view most) {
   return choice;
 }
 
-// none, a codec's name, auto or auto/max=NAME.
-Result<CodecChoice> codec_setting(const Config& config) {
-  constexpr std::string_view kAuto = "auto", kMost = "auto/max=";
+// Only a policy that may approximate does so unasked.
+std::string compression_of(const Config& config) {
   const std::string& text = config.text("compression");
+  if (!text.empty()) return text;
+  const bool plans = find_policy(config.text("policy"))->delays_updates && config.text("plan").empty();
+  return plans ? "auto/max=int8" : "none";
+}
+
+// none, a codec's name, auto or auto/max=NAME.
+Result<CodecChoice> codec_setting(const Config& config, const std::string& text) {
+  constexpr std::string_view kAuto = "auto", kMost = "auto/max=";
   const bool plans = find_policy(config.text("policy"))->delays_updates;
   if (text == kAuto || text.starts_with(kMost)) {
     if (!plans)
@@ -82,7 +83,7 @@ Result<CodecChoice> codec_setting(const Config& config) {
                   "name a codec, for instance int8, or set DEFT_POLICY=knapsack");
     return ladder(text == kAuto ? "int8" : std::string_view(text).substr(kMost.size()));
   }
-  if (text.empty() || text == "none") return CodecChoice{};
+  if (text == "none") return CodecChoice{};
   auto codec = usable_codec(text);
   if (!codec) return tl::unexpected(codec.error());
   return CodecChoice{{nullptr, *std::move(codec)}, false};
@@ -108,6 +109,16 @@ Result<std::vector<std::string>> flags_of(const Config& daemon, const std::strin
 
 }  // namespace
 
+Result<Codec> gradient_codec(std::string_view text) {
+  auto codec = compress::make_codec(text);
+  if (!codec) return tl::unexpected(codec.error());
+  if ((*codec)->traits().takes_momentum)
+    return fail(ErrorKind::kInvalid,
+                "the codec " + std::string(text) + " brings a momentum of its own, which the optimizer has already",
+                "choose int8, or topk, which keep the optimizer's");
+  return Codec(*std::move(codec));
+}
+
 Result<JobSettings> job_settings(const Config& daemon, const std::string& worker_settings) {
   const auto flags = flags_of(daemon, worker_settings);
   if (!flags) return tl::unexpected(flags.error());
@@ -115,11 +126,13 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   if (!config) return tl::unexpected(config.error().in("the job's settings"));
   auto plan = plan_setting(*config);
   if (!plan) return tl::unexpected(plan.error());
-  auto codecs = codec_setting(*config);
+  std::string compression = compression_of(*config);
+  auto codecs = codec_setting(*config, compression);
   if (!codecs) return tl::unexpected(codecs.error());
   JobSettings settings{.options = *config,
                        .policy = config->text("policy"),
                        .links = config->text("links"),
+                       .compression = std::move(compression),
                        .codecs = std::move(codecs->codecs),
                        .chooses_codecs = codecs->is_planned,
                        .plan = *std::move(plan),

@@ -23,6 +23,7 @@ struct JobSettings {
   Config options;
   std::string policy;  // in the table of policy_traits.h
   std::string links;
+  std::string compression;  // of the option; if that is empty, the policy's own
   // The first is null: gradients travel as they are. If a plan does not choose among them, the last one encodes all.
   std::vector<std::shared_ptr<const compress::Codec>> codecs = {nullptr};
   bool chooses_codecs = false;
@@ -44,5 +45,9 @@ struct JobSettings {
 // `worker_settings`: `name=value` lines from HELLO, of options whose scope is a job. Anything else, and a bad value, is an
 // error (kInvalid) that names it.
 Result<JobSettings> job_settings(const Config& daemon, const std::string& worker_settings);
+
+// The codec that a user names for gradients. kInvalid if no codec has this name or these parameters, or if the codec has a momentum of
+// its own.
+Result<std::shared_ptr<const compress::Codec>> gradient_codec(std::string_view text);
 
 }  // namespace deft::daemon

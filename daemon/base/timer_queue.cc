@@ -21,7 +21,7 @@ void TimerQueue::cancel(Id timer) {
   times_.erase(time);
 }
 
-bool TimerQueue::run_due() {
+bool TimerQueue::run_due(const std::function<void()>& ran) {
   bool any = false;
   const TimeUs now = clock_.now_us();
   while (!timers_.empty() && timers_.begin()->first <= now) {
@@ -29,6 +29,7 @@ bool TimerQueue::run_due() {
     timers_.erase(timers_.begin());
     times_.erase(timer.id);
     run_for(timer.owner, "a timer", timer.callback);
+    ran();
     any = true;
   }
   return any;
@@ -37,6 +38,10 @@ bool TimerQueue::run_due() {
 std::optional<TimeUs> TimerQueue::wait_us() const {
   if (timers_.empty()) return std::nullopt;
   return std::max<TimeUs>(timers_.begin()->first - clock_.now_us(), 0);
+}
+
+TimeUs TimerQueue::late_us() const {
+  return timers_.empty() ? 0 : std::max<TimeUs>(clock_.now_us() - timers_.begin()->first, 0);
 }
 
 }  // namespace deft::daemon

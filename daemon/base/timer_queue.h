@@ -3,7 +3,7 @@
 //   TimerQueue timers(clock);
 //   const auto id = timers.add(1'000'000, [] { ... });   // in a second
 //   timers.cancel(id);                                   // no effect if it has run
-//   timers.run_due();  timers.wait_us();
+//   timers.run_due([] {});  timers.wait_us();
 //
 // A timer belongs to the owner for whom add() was called (daemon/base/callback_owner.h). Not thread-safe.
 #pragma once
@@ -29,9 +29,12 @@ class TimerQueue {
   void cancel(Id timer);
 
   // Runs what is due by the time of this call, in the order of their times; equal times in the order of add(). True: something was.
-  bool run_due();
+  // `ran` is called after each.
+  bool run_due(const std::function<void()>& ran);
   // Until the next timer, 0 if it is due. Nothing: there is no timer.
   [[nodiscard]] std::optional<TimeUs> wait_us() const;
+  // How long the first timer has been due; 0: none is.
+  [[nodiscard]] TimeUs late_us() const;
 
  private:
   struct Timer {

@@ -11,6 +11,9 @@
 namespace deft::daemon {
 namespace {
 
+constexpr std::uint64_t kMeasuredEach =
+    16;  // encoded transfers: of one of them the loss is measured, which takes a pass over its data
+
 std::size_t sum_of(std::span<const std::size_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
@@ -143,6 +146,7 @@ void Channel::report(const std::deque<InFlight>::iterator& at) {
     free_us_ = now_us;
   }
   in_flight_.erase(at);
+  if (done.result) traffic_.measure(done);
   report_(std::move(done));
 }
 
@@ -209,7 +213,9 @@ Result<void> Channel::encode(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   if (link_ == nullptr || !transfer.codings) return {};
   const std::span<float> values(reinterpret_cast<float*>(entry.data), transfer.count);
-  entry.coded = std::make_unique<CodedTransfer>(transfer.codings, values, NodeOfAll{node_, link_->nodes()}, buffers_);
+  CodecLoss* const loss = encoded_++ % kMeasuredEach == 0 ? &entry.done.codec_loss : nullptr;
+  entry.coded =
+      std::make_unique<CodedTransfer>(transfer.codings, values, NodeOfAll{node_, link_->nodes()}, buffers_, loss);
   entry.done.wire_bytes = entry.coded->wire_bytes();
   if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
   return entry.coded->encode();
@@ -217,7 +223,11 @@ Result<void> Channel::encode(InFlight& entry) {
 
 // Copies what this node brings before the link destroys it. A filled buffer replaces it.
 Result<void> Channel::keep_for_replay(InFlight& entry) {
-  if (link_ == nullptr || !entry.transfer.replay_buffer) return {};
+  if (link_ == nullptr) return {};
+  if (!entry.transfer.replay_buffer) {
+    if (entry.coded) entry.coded->keep_own();
+    return {};
+  }
   ReplayBuffer& kept = *entry.transfer.replay_buffer;
   if (entry.coded) {
     if (kept.filled) return entry.coded->restore(kept);

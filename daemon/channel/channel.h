@@ -25,6 +25,7 @@
 #include "core/link/link.h"
 #include "daemon/channel/buffer_pool.h"
 #include "daemon/channel/coded_transfer.h"
+#include "daemon/channel/traffic_meter.h"
 #include "daemon/channel/transfer.h"
 
 namespace deft::daemon {
@@ -35,7 +36,10 @@ class Channel {
 
   Channel(std::string name, std::uint32_t node, Report report);
 
-  void use(link::Link* link) { link_ = link; }
+  void use(link::Link* link) {
+    link_ = link;
+    traffic_.use(link);
+  }
   [[nodiscard]] bool is_idle() const { return in_flight_.empty(); }
   // Reports the transfer at once if it has no stage on the link.
   void start(Transfer transfer);
@@ -87,7 +91,9 @@ class Channel {
   BufferPool buffers_;
   std::deque<InFlight> in_flight_;  // oldest first
   std::uint64_t requests_ = 0;
-  TimeUs free_us_ = 0;  // when the last transfer ended
+  std::uint64_t encoded_ = 0;  // transfers
+  TimeUs free_us_ = 0;         // when the last transfer ended
+  TrafficMeter traffic_;
 };
 
 }  // namespace deft::daemon

@@ -2,7 +2,8 @@
 //
 //   CodedTransfer coded(codings, values, {node, nodes}, buffers);
 //   coded.encode();                          // values and residuals -> codes; what is left out becomes the residuals
-//   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode()
+//   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode(); or
+//                                            // coded.keep_own() if there is no replay buffer
 //   for (auto& request : coded.requests()) link.submit(request);
 //   ... all have completed ...
 //   coded.decode(true);                      // sums of all nodes -> values
@@ -10,8 +11,12 @@
 // Each codec of the transfer makes one request. Its law of summation (core/compress/codec.h) says which one:
 // - requantised and voted: an all-reduce of blocks. The owner of a block decodes the blocks of all nodes, adds them and
 //   encodes the sum. What this second encoding leaves out goes into the owner's own residuals: sums are linear.
-// - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order.
+// - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order. At so many nodes that this is more
+//   than float32 would be, an all-reduce of what the encodings hold.
 // What travels as it is makes one more request: an all-reduce of float32.
+//
+// If a block of the sum is not finite on any node, it decodes to NaN on all, and no node's residuals of it change. So what a node sends
+// is kept until then.
 //
 // A peer's garbage is found when it is decoded, and the error names the node. The channel's thread, but for the owner's stage,
 // which the link's threads run, one segment at a time.
@@ -26,29 +31,27 @@
 #include "core/base/status.h"
 #include "core/link/work_request.h"
 #include "daemon/channel/buffer_pool.h"
+#include "daemon/channel/coded_piece.h"
 #include "daemon/channel/coding.h"
 #include "daemon/channel/transfer.h"
 
 namespace deft::daemon {
 
-struct NodeOfAll {
-  std::uint32_t node = 0;
-  std::uint32_t nodes = 1;
-};
-
 class CodedTransfer {
  public:
-  // `values`: the sum over the local workers; it stays where it is. `buffers` outlives this object.
+  // `values`: the sum over the local workers; it stays where it is. `loss`: encode() adds what it leaves out; null: that is not
+  // measured. All outlive this object.
   CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
-                BufferPool& buffers);
+                BufferPool& buffers, CodecLoss* loss = nullptr);
   ~CodedTransfer();
   CodedTransfer(const CodedTransfer&) = delete;
   CodedTransfer& operator=(const CodedTransfer&) = delete;
 
   Result<void> encode();
-  // What this node brings, encoded. restore() gives kInternal if the buffer is of another transfer.
-  void keep(ReplayBuffer& kept) const;
+  // What this node brings, encoded. restore() gives kInternal if the buffer is of another transfer. The buffer outlives this object.
+  void keep(ReplayBuffer& kept);
   Result<void> restore(const ReplayBuffer& kept);
+  void keep_own();
 
   // In the same order on all nodes. They use this object until they have completed.
   [[nodiscard]] std::vector<link::WorkRequest> requests();
@@ -58,14 +61,9 @@ class CodedTransfer {
   Result<void> decode(bool first_time);
 
  private:
-  struct Work;
-  class Piece;  // what one request carries
-  class Requantised;
-  class Sparse;
-  class Exact;
   const std::shared_ptr<const Codings> codings_;
   const std::span<float> values_;
-  std::vector<std::unique_ptr<Piece>> pieces_;
+  std::vector<std::unique_ptr<CodedPiece>> pieces_;
 };
 
 }  // namespace deft::daemon

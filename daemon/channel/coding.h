@@ -13,6 +13,12 @@
 
 namespace deft::daemon {
 
+// What encodings left out of what they were given (the gradient and its residuals): sums of squares.
+struct CodecLoss {
+  double left_out = 0;
+  double given = 0;
+};
+
 struct Coding {
   std::shared_ptr<const compress::Codec> codec;
   std::vector<link::Range> ranges;  // elements of the transfer, ascending; each holds whole blocks of the codec

@@ -2,7 +2,10 @@
 
 #include <pthread.h>
 
+#include <array>
+#include <atomic>
 #include <condition_variable>
+#include <cstdio>
 #include <deque>
 #include <mutex>
 #include <string>
@@ -15,10 +18,19 @@ struct DaemonDriver::Shared {
   std::mutex mutex;
   std::condition_variable condition;
   std::deque<Transfer> queue;
-  bool aborted = false;
-  bool finished = false;
+  std::atomic<bool> aborted{false};  // written under the mutex
+  std::atomic<bool> finished{false};
   std::string reason;
   link::Link* link = nullptr;  // while it may be aborted
+
+  void abort(const std::string& why) {
+    const std::lock_guard lock(mutex);
+    aborted = true;
+    reason = why;
+    queue.clear();
+    if (link != nullptr) link->abort(why);
+    condition.notify_all();
+  }
 };
 
 DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t node, Open open,
@@ -34,12 +46,10 @@ DaemonDriver::DaemonDriver(Reactor& reactor, std::string name, std::uint32_t nod
           name_, node,
           [this](TransferDone done) { post([this, done = std::move(done)]() mutable { on_done_(std::move(done)); }); }),
       shared_(std::make_shared<Shared>()),
-      thread_([this] { run(); }) {
-  pthread_setname_np(thread_.native_handle(), ("link " + name_).substr(0, 15).c_str());
-}
+      thread_([this] { run(); }) {}
 
 DaemonDriver::~DaemonDriver() {
-  abort("the link is closed");
+  shared_->abort("the link is closed");
   thread_.join();
 }
 
@@ -52,32 +62,21 @@ void DaemonDriver::push(Transfer transfer) {
   shared_->condition.notify_all();
 }
 
+// A link may take a while to end what runs on it, and the event loop must not wait for that.
 void DaemonDriver::abort(const std::string& reason) {
-  const std::lock_guard lock(shared_->mutex);
-  if (shared_->aborted) return;
-  shared_->aborted = true;
-  shared_->reason = reason;
-  shared_->queue.clear();
-  if (shared_->link != nullptr) shared_->link->abort(reason);
-  shared_->condition.notify_all();
+  if (shared_->aborted.exchange(true)) return;
+  reactor_.offload(BlockingWork::kNobody, [shared = shared_, reason] { shared->abort(reason); });
 }
 
 Result<void> DaemonDriver::answered(std::size_t /*worker*/, std::uint64_t /*token*/) {
   return fail(ErrorKind::kViolation, "a worker says that it ran a launch of " + name_ + ", which the daemon runs");
 }
 
-bool DaemonDriver::finished() {
-  const std::lock_guard lock(shared_->mutex);
-  return shared_->finished;
-}
+bool DaemonDriver::finished() { return shared_->finished; }
 
 void DaemonDriver::post(std::function<void()> callback) {
   const auto run = [shared = shared_, callback = std::move(callback)] {
-    {
-      const std::lock_guard lock(shared->mutex);
-      if (shared->aborted) return;
-    }
-    callback();
+    if (!shared->aborted) callback();
   };
   reactor_.post(run, owner_);
 }
@@ -121,6 +120,9 @@ void DaemonDriver::run_link() {
 }
 
 void DaemonDriver::run() {
+  std::array<char, 16> title{};
+  std::snprintf(title.data(), title.size(), "link %s", name_.c_str());
+  pthread_setname_np(pthread_self(), title.data());
   guarded([this] { run_link(); });
   {
     const std::lock_guard lock(shared_->mutex);

@@ -4,6 +4,24 @@
 
 namespace deft::daemon {
 
+void LinkCounters::add(const std::vector<link::PeerTraffic>& traffic) {
+  if (traffic.empty()) return;
+  if (!connections) connections.emplace();
+  connections->least_rtt_us = std::ranges::min(traffic, {}, &link::PeerTraffic::rtt_us).rtt_us;
+  for (const link::PeerTraffic& peer : traffic) {
+    connections->sent_bytes += peer.sent_bytes;
+    connections->resent_packets += peer.resent;
+    connections->unacknowledged_us += peer.busy_us;
+  }
+}
+
+void LinkCounters::add(const CodecLoss& loss) {
+  constexpr double kKept = 0.9;
+  if (loss.given <= 0) return;
+  codec_loss.given = codec_loss.given * kKept + loss.given;
+  codec_loss.left_out = codec_loss.left_out * kKept + loss.left_out;
+}
+
 std::uint64_t LinkQueue::finished_below(std::uint64_t next) const {
   const std::uint64_t waits = started_below(next);
   return running.empty() ? waits : std::min(waits, running.begin()->first);

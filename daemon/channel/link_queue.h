@@ -16,17 +16,35 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <vector>
 
+#include "core/link/traffic.h"
+#include "daemon/base/duration_histogram.h"
 #include "daemon/channel/link_driver.h"
 
 namespace deft::daemon {
 
+// What the kernel counts of a link's connections. Only links whose sockets the daemon owns (gloo) have them.
+struct ConnectionCounters {
+  std::uint64_t sent_bytes = 0;  // that peers have acknowledged
+  std::uint64_t resent_packets = 0;
+  TimeUs unacknowledged_us = 0;    // in which a connection had data under way: of all connections together
+  std::uint32_t least_rtt_us = 0;  // to the nearest peer, in the newest measurement
+};
+
 // What a link has done, for the status.
 struct LinkCounters {
+  void add(const std::vector<link::PeerTraffic>& traffic);
+  void add(const CodecLoss& loss);
+
   std::uint64_t parts = 0, merged_parts = 0, bytes = 0, wire_bytes = 0, replayed_parts = 0;
   TimeUs busy_us = 0;
+  DurationHistogram transfers;  // the time of each transfer on the link, without transfers that overtook others
+  std::optional<ConnectionCounters> connections;  // empty: the link has none, or has sent nothing yet
+  CodecLoss codec_loss;                           // older ones count less
 };
 
 // A link that was lost goes on over another one's NIC or servers; each time is an epoch.

@@ -1,6 +1,9 @@
 #include "daemon/channel/residuals.h"
 
 #include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
 #include <new>
 
 namespace deft::daemon {
@@ -39,5 +42,19 @@ Residuals::Use::~Use() {
 }
 
 std::span<float> Residuals::Use::values() const { return {owner_.values_.get() + range_->first, range_->count}; }
+
+void take_back(std::span<float> residuals, std::span<const float> sums, std::span<const float> sent,
+               std::span<const float> brought) {
+  for (std::size_t i = 0; i < residuals.size(); ++i)
+    if (!std::isfinite(sums[i]) && std::isfinite(sent[i])) residuals[i] += sent[i] - brought[i];
+}
+
+// By the bits of the exponents, which the compiler can look at many at a time.
+bool all_finite(std::span<const float> values) {
+  constexpr std::uint32_t kExponent = 0x7f800000;
+  std::uint32_t found = 0;
+  for (const float value : values) found |= (std::bit_cast<std::uint32_t>(value) & kExponent) == kExponent ? 1U : 0U;
+  return found == 0;
+}
 
 }  // namespace deft::daemon

@@ -11,6 +11,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/ipc/messages.h"
+#include "core/link/traffic.h"
 #include "core/model/buckets.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
@@ -67,6 +68,10 @@ struct TransferDone {
   std::size_t bytes = 0;              // of the data
   std::size_t wire_bytes = 0;         // that this node brought to the link, encoded
   std::vector<StageSpan> spans = {};  // of its stages, in order
+  // Now and then: what the link has carried in [traffic_since_us, now], by peer.
+  std::vector<link::PeerTraffic> traffic = {};
+  TimeUs traffic_since_us = 0;
+  CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
 };
 
 // One launch: a part of a bucket, of several buckets that lie in one piece, or a collective.

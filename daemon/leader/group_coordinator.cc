@@ -65,6 +65,20 @@ std::string describe_groups(const std::vector<model::BucketIndex>& starts, std::
   return text;
 }
 
+nlohmann::json merging_of(const sched::BucketFusion& fusion, std::uint32_t group, std::size_t buckets) {
+  return {{"group", group},
+          {"from_step", fusion.step},
+          {"buckets", buckets},
+          {"transfers", fusion.starts.size()},
+          {"groups", describe_groups(fusion.starts, buckets)},
+          {"reason", fusion.reason}};
+}
+
+// A worker's word about `step`: generations beyond the next one of those that the arena holds cannot have begun.
+bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std::uint64_t newest) {
+  return schedule.of_step(step).generation > newest + 1;
+}
+
 // Simulates policies, for `auto`. Small launches overtake others on gloo's links.
 std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) {
   bool all_gloo = true;
@@ -83,20 +97,35 @@ std::string link_without_halves(const LinkFailover& links) {
 }
 
 // Why launches cannot be halves of an all-reduce; empty: they can.
-std::string why_no_halves(const JobSettings& settings, const LinkFailover& links) {
+std::string why_no_halves(const JobSettings& settings, const std::vector<model::TensorSpec>& tensors,
+                          const LinkFailover& links) {
   if (settings.codecs.size() > 1) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
+  if (std::ranges::any_of(tensors, model::has_own_codec))
+    return "tensors have codecs of their own, which halves cannot do";
   const std::string link = link_without_halves(links);
   return link.empty() ? "" : "link " + link + " has none";
 }
 
+// Tensors with codecs of their own need links that carry all codecs.
+Result<void> check_own_codecs(const std::vector<model::TensorSpec>& tensors, const LinkFailover& links) {
+  const auto own = std::ranges::find_if(tensors, model::has_own_codec);
+  const std::string link = link_without_halves(links);
+  if (own == tensors.end() || link.empty()) return {};
+  return fail(ErrorKind::kInvalid,
+              "link " + link + " cannot carry gradients that are encoded, and tensor '" + own->name +
+                  "' has the codec " + own->codec,
+              "use gloo or mpi links, or give no tensor a codec");
+}
+
 // A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
-// of an all-reduce twice (n - 1) / n of the data.
+// of an all-reduce twice (n - 1) / n of the data. If that is less, sparse encodings are summed by an all-reduce of float32.
 model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes) {
   model::CodecCost cost = compress::measure_cost(codec);
   const auto n = static_cast<double>(nodes);
   if (codec.traits().law == compress::Law::kSparse) {
-    cost.wire_share *= n / 2;
-    cost.decode_us_per_byte *= n;
+    const bool is_gathered = cost.wire_share * n <= 2;
+    cost.wire_share = is_gathered ? cost.wire_share * n / 2 : 1;
+    if (is_gathered) cost.decode_us_per_byte *= n;
   } else {
     cost.encode_us_per_byte *= 1 + 1 / n;
     cost.decode_us_per_byte *= 2;
@@ -109,6 +138,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
+    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_between(*settings.codecs.back(), nodes);
     return;
   }
   if (const std::string link = link_without_halves(links); !link.empty()) {
@@ -164,6 +194,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   const wire::Declare& first = *declared_.front();
   auto layout = model::lay_out(first.tensors, first.slots);
   if (!layout) return tl::unexpected(layout.error());
+  if (auto ok = check_own_codecs(first.tensors, links); !ok) return tl::unexpected(ok.error());
   const Config& options = settings_.options;
   const std::uint64_t partition_bytes = options.bytes("partition_bytes");
   auto buckets = partition::cut_buckets(
@@ -184,7 +215,8 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule
   setup.guard = preserver_ = make_preserver(setup.limits);
-  setup.no_halves = why_no_halves(settings_, links);
+  if (offload_) setup.plan_runner = std::make_shared<OffloadedPlans>(offload_);
+  setup.no_halves = why_no_halves(settings_, first.tensors, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
   if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
   codecs_.list = setup.codecs;
@@ -204,10 +236,20 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
 }
 
 // A link's cost is told by the bytes that it carries. If all launches have one codec, the gradients' bytes tell as much.
-std::uint64_t GroupCoordinator::link_bytes(const sched::Launch& launch) const {
-  return codecs_.coded_shares.empty()
-             ? sched::link_bytes(launch)
-             : codecs_.list.at(launch.codec).wire_bytes(codecs_.coded_shares[launch.bucket], launch.bytes);
+std::uint64_t GroupCoordinator::GroupCodecs::link_bytes(const sched::Launch& launch) const {
+  return coded_shares.empty() ? sched::link_bytes(launch)
+                              : list.at(launch.codec).wire_bytes(coded_shares[launch.bucket], launch.bytes);
+}
+
+bool GroupCoordinator::GroupCodecs::sends_residuals(const model::UpdateSchedule& schedule,
+                                                    std::uint64_t generation) const {
+  return std::ranges::any_of(exact_steps,
+                             [&](std::uint64_t step) { return schedule.of_step(step).generation == generation; });
+}
+
+std::optional<std::uint64_t> GroupCoordinator::measured_bytes(const sched::Launch& launch) const {
+  if (codecs_.sends_residuals(schedules_[launch.bucket], launch.generation)) return std::nullopt;
+  return codecs_.link_bytes(launch);
 }
 
 plan::Limits GroupCoordinator::limits() const {
@@ -220,10 +262,10 @@ plan::Limits GroupCoordinator::limits() const {
   return limits;
 }
 
-// Only a policy's own plans that may delay something are judged.
+// Only a policy's own plans that may delay or round something are judged.
 std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Limits& limits) const {
   if (settings_.options.text("preserver") == "off" || settings_.plan ||
-      !find_policy(settings_.policy)->delays_updates || limits.max_staleness_steps == 0)
+      !find_policy(settings_.policy)->delays_updates || (limits.max_staleness_steps == 0 && !settings_.chooses_codecs))
     return nullptr;
   return std::make_shared<PlanPreserver>(id_.world, declared_.size(), settings_.options.number("preserver_epsilon"),
                                          settings_.timeout_us / 10);
@@ -231,14 +273,22 @@ std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Limi
 
 void GroupCoordinator::bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us) {
   if (bucket == 0) newest_ = std::max(newest_, generation);
-  scheduler_->bucket_ready(bucket, schedules_[bucket].at(generation).last_step, now_us);
+  const std::uint64_t step = schedules_[bucket].at(generation).last_step;
+  shown_.step_times.gradient_came(step, now_us);
+  scheduler_->bucket_ready(bucket, step, now_us);
+}
+
+Result<void> GroupCoordinator::residuals_asked_for(std::uint64_t step) {
+  if (!agreed() || is_far_ahead(schedules_.front(), step == 0 ? 0 : step - 1, newest_ + declared_.front()->slots))
+    return fail(ErrorKind::kViolation,
+                "residuals were asked for at step " + std::to_string(step) + ", which is far ahead");
+  codecs_.exact_steps.insert(step);
+  if (codecs_.exact_steps.size() > kShown) codecs_.exact_steps.erase(codecs_.exact_steps.begin());
+  return {};
 }
 
 Result<void> GroupCoordinator::flushed(std::uint64_t step, TimeUs now_us) {
-  const auto far_ahead = [&] {
-    return schedules_.front().of_step(step - 1).generation > newest_ + declared_.front()->slots + 1;
-  };
-  if (!agreed() || step == 0 || far_ahead())
+  if (!agreed() || step == 0 || is_far_ahead(schedules_.front(), step - 1, newest_ + declared_.front()->slots))
     return fail(ErrorKind::kViolation, "a flush before step " + std::to_string(step) + ", which is far ahead");
   model::cut(schedules_, step);
   scheduler_->flushed(step, now_us);
@@ -260,7 +310,12 @@ void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientSta
 }
 
 std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
-  note_fusion();
+  if (const auto fusion = scheduler_->take_fusion()) {
+    shown_.merging = merging_of(*fusion, id_.group, schedules_.size());
+    LOG(INFO) << "[" << id_.job << "] merged " << schedules_.size() << " buckets into " << fusion->starts.size()
+              << " transfers from step " << fusion->step << " on, because of " << fusion->reason << ": "
+              << shown_.merging["groups"].get<std::string>();
+  }
   note_policies();
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
@@ -276,20 +331,6 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
 }
 
-void GroupCoordinator::note_fusion() {
-  const auto change = scheduler_->take_fusion();
-  if (!change) return;
-  shown_.merging = {{"group", id_.group},
-                    {"from_step", change->step},
-                    {"buckets", schedules_.size()},
-                    {"transfers", change->starts.size()},
-                    {"groups", describe_groups(change->starts, schedules_.size())},
-                    {"reason", change->reason}};
-  LOG(INFO) << "[" << id_.job << "] merged " << schedules_.size() << " buckets into " << change->starts.size()
-            << " transfers from step " << change->step << " on, because of " << change->reason << ": "
-            << shown_.merging["groups"].get<std::string>();
-}
-
 void GroupCoordinator::note_policies() {
   while (const auto change = scheduler_->take_policy_change()) {
     nlohmann::json simulated = nlohmann::json::array();
@@ -298,6 +339,8 @@ void GroupCoordinator::note_policies() {
     shown_.policies.push_back({{"group", id_.group},
                                {"from_step", change->step},
                                {"policy", to_text(change->choice)},
+                               {"partition_bytes", change->sizes.partition_bytes},
+                               {"credit_bytes", change->sizes.credit_bytes},
                                {"reason", change->reason},
                                {"simulated", simulated}});
     if (change->before_us) shown_.policies.back()["before_us"] = std::llround(*change->before_us);
@@ -314,10 +357,12 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
   wire::LaunchOrder order{.first = links.next_number(), .launches = {}};
   order.launches.reserve(launches.size());
   for (const auto& launch : launches) {
-    outstanding_.emplace(links.order(launch.link, link_bytes(launch)), launch);
+    outstanding_.emplace(links.order(launch.link, codecs_.link_bytes(launch)), launch);
     const model::UpdateWindow when = schedules_[launch.bucket].at(launch.generation);
+    const bool exact = codecs_.sends_residuals(schedules_[launch.bucket], launch.generation);
+    const model::CodecIndex codec = exact ? model::kWithResiduals : launch.codec;
     order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
-                              when.last_step, when.cycle_step, launch.priority, launch.codec, launch.part});
+                              when.last_step, when.cycle_step, launch.priority, codec, launch.part});
   }
   return order;
 }
@@ -326,6 +371,8 @@ void GroupCoordinator::add_status(nlohmann::json& leader) const {
   for (const auto& plan : shown_.plans) leader["plans"].push_back(plan);
   for (const auto& policy : shown_.policies) leader["policies"].push_back(policy);
   if (!shown_.merging.is_null()) leader["merging"].push_back(shown_.merging);
+  leader["step_times"].push_back(
+      {{"group", id_.group}, {"first_step", shown_.step_times.first_step()}, {"us", shown_.step_times.us()}});
   if (!preserver_) return;
   leader["preserver"].push_back(preserver_->status());
   leader["preserver"].back()["group"] = id_.group;

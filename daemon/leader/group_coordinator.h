@@ -16,6 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -23,7 +24,9 @@
 #include "core/sched/scheduler.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/link_failover.h"
+#include "daemon/leader/offloaded_plans.h"
 #include "daemon/leader/plan_preserver.h"
+#include "daemon/leader/step_times.h"
 #include "daemon/wire/messages.h"
 
 namespace deft::daemon {
@@ -38,9 +41,9 @@ class GroupCoordinator {
     std::uint32_t world = 1;
   };
 
-  // `settings` outlives the group.
-  GroupCoordinator(Identity id, const JobSettings& settings, std::size_t nodes)
-      : id_(std::move(id)), settings_(settings), declared_(nodes) {}
+  // `settings` outlives the group. `offload` is for plans; without it they are made at once.
+  GroupCoordinator(Identity id, const JobSettings& settings, std::size_t nodes, Offload offload = {})
+      : id_(std::move(id)), settings_(settings), offload_(std::move(offload)), declared_(nodes) {}
 
   // Node `node` declares the group. Gives the agreement when it is the last one; nothing before that, or if it is agreed already.
   // kMismatch: the nodes declare differently, and both are named.
@@ -53,11 +56,13 @@ class GroupCoordinator {
   void bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us);
   // Rank 0 ended the generation under way before `step`. kViolation for a step that is far ahead.
   Result<void> flushed(std::uint64_t step, TimeUs now_us);
+  // Rank 0 wants the gradients of `step` to travel as they are, with all residuals. kViolation likewise.
+  Result<void> residuals_asked_for(std::uint64_t step);
   // A launch that is not finished on the own node; null: it is none of this group, or finished.
   [[nodiscard]] const sched::Launch* outstanding(std::uint64_t number) const;
   void finished(std::uint64_t number, TimeUs now_us);  // of an outstanding launch
-  // The bytes by which the link of a launch is measured.
-  [[nodiscard]] std::uint64_t link_bytes(const sched::Launch& launch) const;
+  // The bytes by which the link of a launch is measured. Nothing if it takes other times than its like.
+  [[nodiscard]] std::optional<std::uint64_t> measured_bytes(const sched::Launch& launch) const;
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
 
   // What the scheduler decided since the last call; a plan must reach the nodes before the launches.
@@ -65,7 +70,7 @@ class GroupCoordinator {
   std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
 
   [[nodiscard]] std::size_t outstanding_launches() const { return outstanding_.size(); }
-  // Appends this group's newest plans, what it merges, its newest policies, and its preserver to the lists of these names.
+  // Appends this group's newest plans, what it merges, its newest policies, step times, and its preserver to the lists of these names.
   void add_status(nlohmann::json& leader) const;
 
  private:
@@ -73,16 +78,21 @@ class GroupCoordinator {
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
   [[nodiscard]] plan::Limits limits() const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
-  void note_fusion();
   void note_policies();
 
   const Identity id_;
   const JobSettings& settings_;
+  const Offload offload_;
   std::vector<std::optional<wire::Declare>> declared_;  // by node
   std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
-  struct PlannedCodecs {
+  struct GroupCodecs {
     std::vector<model::CodecCost> list;  // of the job
     std::vector<double> coded_shares;    // of the buckets; empty: no plan chooses codecs
+    std::set<std::uint64_t>
+        exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
+
+    [[nodiscard]] bool sends_residuals(const model::UpdateSchedule& schedule, std::uint64_t generation) const;
+    [[nodiscard]] std::uint64_t link_bytes(const sched::Launch& launch) const;
   } codecs_;
   std::shared_ptr<PlanPreserver> preserver_;            // null: its plans are not judged
   std::vector<model::UpdateSchedule> schedules_;        // of the buckets: from plans and rank 0's flushes
@@ -93,6 +103,7 @@ class GroupCoordinator {
     nlohmann::json plans = nlohmann::json::array();
     nlohmann::json policies = nlohmann::json::array();
     nlohmann::json merging;  // what is merged now; null: nothing was chosen yet
+    StepTimes step_times;
   } shown_;
 };
 

@@ -4,13 +4,14 @@ namespace deft::daemon {
 
 Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
                                         const GroupCoordinator::NameOfNode& name_of) {
-  const auto [it, added] = groups_.try_emplace(
-      declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_, size_.nodes);
+  const auto [it, added] =
+      groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_,
+                          size_.nodes, offload_);
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
   if (!agreed) return tl::unexpected(agreed.error());
   if (!*agreed) return {};
   to_all_(std::move(**agreed));
-  return policy_ ? it->second.scheduler().change_policy(*policy_) : Result<void>();
+  return changed_.options().empty() ? Result<void>() : it->second.scheduler().change_settings(changed_);
 }
 
 void LaunchCoordinator::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
@@ -37,13 +38,18 @@ Result<void> LaunchCoordinator::flushed(std::uint32_t id, std::uint64_t step) {
   return {};
 }
 
+Result<void> LaunchCoordinator::residuals_asked_for(std::uint32_t id, std::uint64_t step) {
+  return running_ ? groups_.at(id).residuals_asked_for(step) : Result<void>{};
+}
+
 void LaunchCoordinator::launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) {
   if (!running_) return;
   for (auto& [id, group] : groups_) {
     const sched::Launch* const launch = group.outstanding(number);
     if (launch == nullptr) continue;
     const model::LinkIndex link = launch->link;
-    if (link_us && links_.measure(link, group.link_bytes(*launch), *link_us, overlapped))
+    const auto bytes = group.measured_bytes(*launch);
+    if (link_us && bytes && links_.measure(link, *bytes, *link_us, overlapped))
       for (auto& [other_id, other] : groups_)
         if (other.agreed()) other.scheduler().link_measured(link, links_.cost(link));
     group.finished(number, clock_.now_us());
@@ -76,15 +82,15 @@ void LaunchCoordinator::link_lost(model::LinkIndex link) {
 }
 
 // The groups of a job are alike, so what the first one accepts all accept.
-Result<void> LaunchCoordinator::set_policy(const std::string& name) {
+Result<void> LaunchCoordinator::change_settings(const sched::SettingsChange& change) {
   bool any = false;
   for (auto& [id, group] : groups_) {
     if (!group.agreed()) continue;
-    if (auto ok = group.scheduler().change_policy(name); !ok) return ok;
+    if (auto ok = group.scheduler().change_settings(change); !ok) return ok;
     any = true;
   }
   if (!any) return fail(ErrorKind::kUnavailable, "the job has declared no gradients yet", "try it again");
-  policy_ = name;
+  changed_ = change.after(changed_);
   return {};
 }
 
@@ -100,6 +106,11 @@ void LaunchCoordinator::add_status(nlohmann::json& json) const {
     outstanding += group.outstanding_launches();
   }
   json["outstanding"] = outstanding;
+  const auto sizes =
+      changed_.sizes_after({settings_.options.bytes("partition_bytes"), settings_.options.bytes("credit_bytes")});
+  json["settings"] = {{"policy", changed_.policy.value_or(settings_.policy)},
+                      {"partition_bytes", sizes.partition_bytes},
+                      {"credit_bytes", sizes.credit_bytes}};
 }
 
 }  // namespace deft::daemon

@@ -17,9 +17,11 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/sched/settings_change.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/group_coordinator.h"
 #include "daemon/leader/link_failover.h"
+#include "daemon/leader/offloaded_plans.h"
 #include "daemon/leader/scheduler_port.h"
 #include "daemon/wire/messages.h"
 
@@ -34,9 +36,15 @@ class LaunchCoordinator final : public SchedulerPort {
     std::size_t nodes = 1;
   };
 
-  // All references outlive this object. `to_all` must not call it back.
-  LaunchCoordinator(JobSize size, const JobSettings& settings, const Clock& clock, LinkFailover& links, ToAll to_all)
-      : size_(std::move(size)), settings_(settings), clock_(clock), links_(links), to_all_(std::move(to_all)) {}
+  // All references outlive this object. `to_all` must not call it back. `offload` is for plans; without it they are made at once.
+  LaunchCoordinator(JobSize size, const JobSettings& settings, const Clock& clock, LinkFailover& links, ToAll to_all,
+                    Offload offload = {})
+      : size_(std::move(size)),
+        settings_(settings),
+        clock_(clock),
+        links_(links),
+        to_all_(std::move(to_all)),
+        offload_(std::move(offload)) {}
 
   // A node's declaration of a group. An error ends the job: the nodes contradict each other.
   Result<void> declare(std::size_t node, wire::Declare declare, const GroupCoordinator::NameOfNode& name_of);
@@ -46,16 +54,17 @@ class LaunchCoordinator final : public SchedulerPort {
   void bucket_ready(std::uint32_t group, model::BucketIndex bucket, std::uint64_t generation) override;
   void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) override;
   Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
+  Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) override;
   void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
 
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);
   void link_lost(model::LinkIndex link);  // nothing more is sent there
-  // Another policy for all groups, also for those that are declared later. An error: nothing has changed.
-  Result<void> set_policy(const std::string& name);
+  // Changes the settings of all groups, also of groups that are declared later. After an error nothing has changed.
+  Result<void> change_settings(const sched::SettingsChange& change);
 
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
-  // Adds "plans", "merging", "policies", "preserver" and "outstanding" (launches) to `json`.
+  // Adds "plans", "merging", "policies", "preserver", "step_times", "settings" and "outstanding" (launches) to `json`.
   void add_status(nlohmann::json& json) const;
 
  private:
@@ -66,8 +75,9 @@ class LaunchCoordinator final : public SchedulerPort {
   const Clock& clock_;
   LinkFailover& links_;
   const ToAll to_all_;
+  const Offload offload_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
-  std::optional<std::string> policy_;  // that the user has set
+  sched::SettingsChange changed_;  // what the user has set
   bool running_ = false;
 };
 

@@ -83,14 +83,14 @@ class Leader::Handler {
       else if (leader_.detector_)
         leader_.detector_->ended(node);
     }
-    leader_.outbox_.send(stay, leave);
+    leader_.host_.send(stay, leave);
   }
   void operator()(const wire::Stalled& stalled) { leader_.to_all(stalled); }
   // Another node waits for a launch: the own node says which of its workers owes the gradients.
-  void operator()(const wire::Waiting& waiting) { leader_.outbox_.send({&kOwnNode, 1}, waiting); }
+  void operator()(const wire::Waiting& waiting) { leader_.host_.send({&kOwnNode, 1}, waiting); }
 
  private:
-  void reply(const wire::ToNode& message) { leader_.outbox_.send({&leader_.roster_.nodes()[node_].peer, 1}, message); }
+  void reply(const wire::ToNode& message) { leader_.host_.send({&leader_.roster_.nodes()[node_].peer, 1}, message); }
   void check(const Result<void>& done) {
     if (!done) leader_.fail_job(done.error());
   }
@@ -98,15 +98,15 @@ class Leader::Handler {
   const std::size_t node_;
 };
 
-Leader::Leader(const Clock& clock, Outbox& outbox, Identity identity, JobSettings settings)
+Leader::Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSettings settings)
     : clock_(clock),
-      outbox_(outbox),
+      host_(host),
       id_(std::move(identity)),
       settings_(std::move(settings)),
       began_us_(clock.now_us()),
       roster_(id_.world),
       store_([this](const Peer& to, wire::StoreValue value) {
-        outbox_.send({&to, 1}, std::move(value));
+        host_.send({&to, 1}, std::move(value));
       }) {}
 
 wire::LeaderFacts Leader::facts(const Peer& from) const {
@@ -124,7 +124,7 @@ wire::LeaderFacts Leader::facts(const Peer& from) const {
 bool Leader::refuse(const Peer& from, const Error& error) {
   const auto node = roster_.index_of(from);
   if (!node || state_ == State::kFailed) return false;
-  fail_job(error.in("a message from " + roster_.describe(*node)));
+  fail_job(error.in("control messages of " + roster_.describe(*node)));
   return true;
 }
 
@@ -138,10 +138,28 @@ void Leader::receive(const Peer& from, wire::ToLeader message) {
   if (from == kOwnNode && failure != nullptr) return fail_job(failure->error);  // before it has joined
   auto* const join = std::get_if<wire::Join>(&message);
   if (join == nullptr || state_ != State::kGathering || join->ranks.empty()) return;
+  if (from != kOwnNode && !id_.owner.admits({join->user, join->token})) return turn_away(from, *join);
   if (auto ok = roster_.join(from, std::move(*join)); !ok) return fail_job(ok.error());
   if (!roster_.complete()) return;
   if (auto ok = roster_.check_complete(); !ok) return fail_job(ok.error());
   begin_connecting();
+}
+
+// The job goes on without it: who sends this may be anybody.
+void Leader::turn_away(const Peer& from, const wire::Join& join) {
+  const bool by_token = !id_.owner.token.empty() || !join.token.empty();
+  const Error error{
+      ErrorKind::kInvalid,
+      "the job '" + id_.job + "' at this leader is another one: " +
+          (by_token ? "its token is not that of the workers on " + join.host
+                    : "it belongs to the user with the id " + std::to_string(id_.owner.user) + ", and the workers on " +
+                          join.host + " to " + std::to_string(join.user)),
+      by_token ? "give all workers of a job the same DEFT_JOB_TOKEN, or use deftrun, which makes one"
+               : "set DEFT_JOB to a name of your own; if users have different ids on these nodes, give all workers one "
+                 "DEFT_JOB_TOKEN",
+      {}};
+  LOG(WARNING) << "[" << id_.job << "] a node is turned away: " << error.message();
+  host_.send({&from, 1}, wire::Failure{error, false});
 }
 
 void Leader::begin_connecting() {
@@ -150,10 +168,7 @@ void Leader::begin_connecting() {
   const auto& nodes = roster_.nodes();
   wire::Joined joined;
   for (const auto& node : nodes) joined.nodes.push_back({node.join.host, node.join.ranks, node.join.links});
-  for (std::size_t node = 0; node < nodes.size(); ++node) {
-    joined.node = static_cast<std::uint32_t>(node);
-    outbox_.send({&nodes[node].peer, 1}, joined);
-  }
+  host_.send_joined(roster_.peers(), std::move(joined));
   std::vector<model::LinkModel> guesses;
   for (const auto& link : nodes.front().join.links) {
     const model::LinkModel* const known = model::find_cost(settings_.link_costs, link.name);
@@ -162,8 +177,9 @@ void Leader::begin_connecting() {
   }
   const TimeUs timeout = settings_.timeout_us, heartbeat = settings_.heartbeat_us();
   links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, heartbeat});
-  launches_.emplace(LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size()}, settings_, clock_, *links_,
-                    [this](const wire::ToNode& message) { to_all(message); });
+  launches_.emplace(
+      LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size()}, settings_, clock_, *links_,
+      [this](const wire::ToNode& message) { to_all(message); }, host_.offload_for(id_.owner));
   collectives_.emplace(
       nodes.size(), id_.world,
       CollectiveCoordinator::Timing{heartbeat, settings_.stall_warning_us(), settings_.stall_timeout_us, timeout / 4});
@@ -209,8 +225,8 @@ void Leader::watch_nodes(TimeUs now_us) {
   using Cause = FailureDetector::Cause;
   if (found->cause == Cause::kSuspicion && found->of_link) return detector_->forget_suspicion();
   if (found->cause == Cause::kSuspicion) return fail_job(found->suspicion);
-  Error error{ErrorKind::kLost, roster_.describe(found->peer), "look at that node and its daemon's log",
-              found->suspicion.what};
+  Error error{ErrorKind::kLost, roster_.describe(found->peer),
+              "look at that node, its daemon's log, and the network between the nodes", found->suspicion.what};
   if (found->cause == Cause::kSilent)
     error.what += " was lost: no sign of life for " + std::to_string(found->silent_us / 1000) + " ms";
   if (found->cause == Cause::kUnanswered) error.what += " was lost";
@@ -251,14 +267,20 @@ void Leader::fail_job(const Error& error) {
   LOG(ERROR) << "[" << id_.job << "] the job failed: " << error.message();
   const wire::ToNode message = wire::Failure{error, false};
   to_all(message);
-  if (!roster_.index_of(kOwnNode)) outbox_.send({&kOwnNode, 1}, message);  // it has not joined yet
+  if (!roster_.index_of(kOwnNode)) host_.send({&kOwnNode, 1}, message);  // it has not joined yet
   state_ = State::kFailed;
   if (launches_) launches_->stop();
 }
 
-Result<void> Leader::set_policy(const std::string& name) {
-  if (state_ == State::kRunning) return launches_->set_policy(name);
+Result<void> Leader::change_settings(const sched::SettingsChange& change) {
+  if (state_ == State::kRunning) return launches_->change_settings(change);
   return fail(ErrorKind::kUnavailable, "job '" + id_.job + "' does not run", "wait until its workers have come");
+}
+
+void Leader::order_trace(const wire::TraceOrder& order) {
+  std::vector<Peer> others = roster_.peers();
+  std::erase(others, kOwnNode);
+  host_.send(others, order);
 }
 
 nlohmann::json Leader::status() const {

@@ -4,11 +4,11 @@
 // keeps the rendezvous store, goes on without a lost link (LinkFailover), and finds the cause of a failure. It talks to the nodes, its
 // own included, by the messages of daemon/wire/messages.h. The events of its own node come to scheduler().
 //
-//   Leader leader(clock, outbox, {.job = name, .incarnation = 7, .world = 4}, settings);
+//   Leader leader(clock, host, {.job = name, .incarnation = 7, .world = 4}, settings);
 //   leader.receive(peer, message);                                   // checked by the codec against leader.facts(peer)
 //   while (auto delay_us = leader.tick()) call_again_after(*delay_us);
 //
-// No I/O, no timer: what it sends goes to the Outbox, and its owner calls tick(). Not thread-safe.
+// No I/O, no timer: its LeaderHost sends and plans for it, and its owner calls tick(). Not thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -18,22 +18,31 @@
 #include <string>
 
 #include "core/base/clock.h"
+#include "core/sched/settings_change.h"
 #include "daemon/base/failure_detector.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/collective_coordinator.h"
 #include "daemon/leader/launch_coordinator.h"
 #include "daemon/leader/link_failover.h"
+#include "daemon/leader/offloaded_plans.h"
 #include "daemon/leader/roster.h"
 #include "daemon/leader/store_table.h"
 #include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 
-class Outbox {
+// What a leader needs of its daemon.
+class LeaderHost {
  public:
-  virtual ~Outbox() = default;
+  virtual ~LeaderHost() = default;
   // To each of these nodes, in order with what was sent before. Must not call the leader back.
   virtual void send(std::span<const Peer> nodes, const wire::ToNode& message) = 0;
+  // To each of these nodes with its index among them.
+  virtual void send_joined(std::span<const Peer> nodes, wire::Joined message) {
+    for (message.node = 0; message.node < nodes.size(); ++message.node) send(nodes.subspan(message.node, 1), message);
+  }
+  // For plans of `owner`'s job. Empty: they are made at once.
+  virtual Offload offload_for(const wire::JobOwner& owner) { return static_cast<void>(owner), Offload(); }
 };
 
 class Leader final {
@@ -42,18 +51,22 @@ class Leader final {
     std::string job;
     std::uint64_t incarnation = 0;  // differs for each job of this daemon
     std::uint32_t world = 1;
+    wire::JobOwner owner = {};
   };
 
-  Leader(const Clock& clock, Outbox& outbox, Identity identity, JobSettings settings);
+  Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSettings settings);
 
   void receive(const Peer& from, wire::ToLeader message);
   // What a message from there is checked against.
   [[nodiscard]] wire::LeaderFacts facts(const Peer& from) const;
-  // A message from there is wrong, as `error` says: the job ends if it came from one of its nodes. False: nothing happened.
+  // A message from there is wrong, or none reaches it, as `error` says: the job ends if it is one of its nodes. False: nothing happened.
   bool refuse(const Peer& from, const Error& error);
 
-  // The user wants another policy. kInvalid: the job cannot change to it. kUnavailable: it has no gradients yet.
-  Result<void> set_policy(const std::string& name);
+  // The user wants other settings. kInvalid: the job cannot have them. kUnavailable: it has no gradients yet.
+  Result<void> change_settings(const sched::SettingsChange& change);
+
+  // All other nodes do this.
+  void order_trace(const wire::TraceOrder& order);
 
   // For the events of the own node. Null before all nodes have come; valid from then on as long as the leader.
   [[nodiscard]] SchedulerPort* scheduler() { return launches_ ? &*launches_ : nullptr; }
@@ -62,6 +75,7 @@ class Leader final {
   std::optional<TimeUs> tick();
 
   [[nodiscard]] std::uint64_t incarnation() const { return id_.incarnation; }
+  [[nodiscard]] const wire::JobOwner& owner() const { return id_.owner; }
   [[nodiscard]] bool gathering() const { return state_ == State::kGathering; }
   [[nodiscard]] nlohmann::json status() const;
 
@@ -69,17 +83,18 @@ class Leader final {
   enum class State : std::uint8_t { kGathering, kConnecting, kRunning, kFailed };
   class Handler;  // of the messages of a node
 
+  void turn_away(const Peer& from, const wire::Join& join);
   void begin_connecting();
   void lose_link(const wire::LinkFailed& failed);
   void suspect(const Error& error, bool of_link);
   void watch_nodes(TimeUs now_us);
   void watch_collectives(TimeUs now_us);
   void watch_links(TimeUs now_us);
-  void to_all(const wire::ToNode& message) { outbox_.send(roster_.peers(), message); }
+  void to_all(const wire::ToNode& message) { host_.send(roster_.peers(), message); }
   void fail_job(const Error& error);
 
   const Clock& clock_;
-  Outbox& outbox_;
+  LeaderHost& host_;
   const Identity id_;
   const JobSettings settings_;
   const TimeUs began_us_;

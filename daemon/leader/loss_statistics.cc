@@ -52,7 +52,11 @@ void LossStatistics::combine(double updates_per_step) {
   const double ratio = scale == preserve::MergeScale::kSum ? 1 : updates_per_step;
   updates_ += ratio * static_cast<double>(sample_.step - before.step);
   told_ = true;
-  if (!warmup_.over()) return warmup_.take(sample_.step, loss / workers, target);
+  if (!warmup_.over()) {
+    early_.take(*norms, updates_, loss / workers);
+    watch_.take(loss / workers, early_);
+    return warmup_.take(sample_.step, loss / workers, target);
+  }
   trend_.take(*norms, updates_, loss / workers);
   watch_.take(loss / workers, trend_);
 }

@@ -7,7 +7,7 @@
 // The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses by
 // an update, where the published model takes eta |G|^2. That gain scatters by as large a share of itself as |G|^2 does by
 // noise in the direction of G, which is the most that it can. |G|^2 itself decides whether staleness can be borne.
-// They begin after the first fast fall of the loss (preserve/loss_watch.h). Reactor thread.
+// They begin after the first fast fall of the loss (preserve/loss_watch.h). Only has_risen() looks at all samples. Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -58,7 +58,8 @@ class LossStatistics {
   const std::uint32_t world_;
   std::vector<std::optional<wire::GradientStatistics>> newest_;  // by node
   preserve::WarmupDetector warmup_;
-  preserve::Trend trend_;  // since the warm-up
+  preserve::Trend early_;  // until the warm-up was over
+  preserve::Trend trend_;  // since then
   preserve::LossWatch watch_;
   Sample sample_;       // the newest
   double updates_ = 0;  // that were made until then: those of a mean byte

@@ -9,6 +9,65 @@ namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
 
+bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
+std::size_t most_codec(const model::Plan& plan) {
+  return plan.codecs.empty() ? 0 : *std::ranges::max_element(plan.codecs);
+}
+
+// A choice that nothing judges. If no loss is told, nobody asks for a judgement. If one is told, a plan that cannot be judged yet
+// keeps its updates fresh, and a plan that never can be judged is followed.
+struct UnjudgedChoice {
+  plan::Limits limits;
+  std::string why;
+
+  Result<plan::GuardedPlan> operator()(const plan::ConvergenceGuard::Make& make) const {
+    auto plan = make(limits);
+    if (!plan) return tl::unexpected(plan.error());
+    return plan::GuardedPlan{*std::move(plan), {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, why}};
+  }
+};
+
+// A choice that makes plans until the model of `walk` accepts one, for at most `patience_us`.
+struct JudgedChoice {
+  plan::Limits limits;
+  preserve::Walk walk;
+  preserve::MergeScale merge_scale;
+  double epsilon;
+  TimeUs patience_us;
+
+  Result<plan::GuardedPlan> operator()(const plan::ConvergenceGuard::Make& make) const;
+};
+
+Result<plan::GuardedPlan> JudgedChoice::operator()(const plan::ConvergenceGuard::Make& make) const {
+  constexpr auto kStaleness = preserve::Staleness::kOfAlmostAllBytes;
+  const TimeUs deadline = MonotonicClock::now() + patience_us;
+  std::optional<model::Plan> last;
+  std::vector<model::Plan> refused;
+  preserve::PlanRequest asked{limits.capacity, limits.max_staleness_steps};
+  unsigned attempts = 0;
+  const auto planner = [&](const preserve::PlanRequest& request) -> Result<model::Plan> {
+    if (last && MonotonicClock::now() > deadline)
+      return fail(ErrorKind::kTimeout, "there was no time to try more plans");
+    plan::Limits stricter = limits;
+    stricter.capacity = request.capacity;
+    stricter.max_staleness_steps = request.max_staleness_steps;
+    auto plan = make(stricter);
+    if (!plan) return plan;
+    if (last) refused.push_back(*last);
+    last = *plan;
+    asked = request;
+    ++attempts;
+    return plan;
+  };
+  auto found = preserve::preserve(planner, walk, asked, merge_scale, epsilon, kStaleness);
+  if (!found && !last) return tl::unexpected(found.error());
+  const auto judgement = found ? found->judgement : preserve::judge(*last, walk, merge_scale, epsilon, kStaleness);
+  return plan::GuardedPlan{*std::move(last),
+                           {true, judgement.accepted, judgement.ratio, asked.capacity, asked.max_staleness_steps,
+                            attempts, found ? "" : found.error().what},
+                           std::move(refused)};
+}
+
 }  // namespace
 
 nlohmann::json to_json(const plan::Decision& decision) {
@@ -26,23 +85,10 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
   return preserve::judge(plan, walk, statistics_.merge_scale(), epsilon_, preserve::Staleness::kOfAlmostAllBytes);
 }
 
-plan::GuardedPlan PlanPreserver::chosen(model::Plan plan, const preserve::Judgement& judgement,
-                                        const preserve::PlanRequest& request, unsigned attempts, std::string note) {
-  decision_ = {true,     judgement.accepted, judgement.ratio, request.capacity, request.max_staleness_steps,
-               attempts, std::move(note)};
-  ratio_now_ = judgement.ratio;
-  doubt_ = wanted_.empty() ? Doubt::kFor : Doubt::kAgainst;
-  return {std::move(plan), decision_};
-}
-
-// Where no loss is told nobody asks for a judgement; where one is, what cannot be judged yet keeps its updates fresh, and
-// what never can be is followed.
-Result<plan::GuardedPlan> PlanPreserver::unjudged(const Make& make, plan::Limits limits, std::string why) {
-  if (hold_.waits || hold_.fresh) limits.max_staleness_steps = 0;
-  auto plan = make(limits);
-  if (!plan) return tl::unexpected(plan.error());
-  decision_ = {false, true, 1, limits.capacity, limits.max_staleness_steps, 1, std::move(why)};
-  return plan::GuardedPlan{std::move(*plan), decision_};
+plan::Limits PlanPreserver::within_hold(plan::Limits limits) const {
+  if (hold_.waits || hold_.all) limits.max_staleness_steps = 0;
+  limits.most_codec = hold_.all ? 0 : std::min(limits.most_codec, hold_.most_codec);
+  return limits;
 }
 
 // Why another plan is asked for may be what the last look found, or something else meanwhile.
@@ -55,52 +101,35 @@ void PlanPreserver::act_on_what_was_found() {
     hold_.try_from_step = statistics_.step() + hold_.wait_steps;
     doubt_ = Doubt::kAgainst;
   }
-  if (found == Found::kRisen) hold_.fresh = true;
-  if (hold_.fresh && statistics_.step() >= hold_.try_from_step) {
-    hold_.fresh = false;
+  if (found == Found::kRisen) {
+    hold_.all = true;
+    if (look_.blamed_codec > 0) hold_.most_codec = look_.blamed_codec - 1;
+  }
+  if (hold_.all && statistics_.step() >= hold_.try_from_step) {
+    hold_.all = false;
     statistics_.forget_level();
   }
 }
 
-Result<plan::GuardedPlan> PlanPreserver::choose(const Make& make, const plan::Limits& limits) {
+plan::ConvergenceGuard::Choice PlanPreserver::prepare(const plan::Limits& limits) {
   act_on_what_was_found();
   wanted_.clear();
   const auto walk = statistics_.walk(doubt_);
   hold_.waits = !walk && statistics_.is_told() && !statistics_.is_loss_alone();
-  if (hold_.fresh)
-    return unjudged(make, limits,
-                    "the loss had risen; late again from step " + std::to_string(hold_.try_from_step) + " on");
-  if (!walk) return unjudged(make, limits, walk.error().message());
-  return judged(make, limits, *walk);
+  const plan::Limits held = within_hold(limits);
+  if (hold_.all)
+    return UnjudgedChoice{held, "the loss had risen; updates are fresh and gradients exact until step " +
+                                    std::to_string(hold_.try_from_step)};
+  if (!walk) return UnjudgedChoice{held, walk.error().message()};
+  return JudgedChoice{held, *walk, statistics_.merge_scale(), epsilon_, patience_us_};
 }
 
-Result<plan::GuardedPlan> PlanPreserver::judged(const Make& make, const plan::Limits& limits,
-                                                const preserve::Walk& walk) {
-  const TimeUs deadline = MonotonicClock::now() + patience_us_;
-  std::optional<model::Plan> last;
-  preserve::PlanRequest asked{limits.capacity, limits.max_staleness_steps};
-  unsigned attempts = 0;
-  const auto planner = [&](const preserve::PlanRequest& request) -> Result<model::Plan> {
-    if (last && MonotonicClock::now() > deadline)
-      return fail(ErrorKind::kTimeout, "there was no time to try more plans");
-    plan::Limits stricter = limits;
-    stricter.capacity = request.capacity;
-    stricter.max_staleness_steps = request.max_staleness_steps;
-    auto plan = make(stricter);
-    if (!plan) return plan;
-    if (last) wanted_.push_back(*last);
-    last = *plan;
-    asked = request;
-    ++attempts;
-    return plan;
-  };
-  auto preserved = preserve::preserve(planner, walk, asked, statistics_.merge_scale(), epsilon_,
-                                      preserve::Staleness::kOfAlmostAllBytes);
-  if (preserved)
-    return chosen(std::move(preserved->plan), preserved->judgement, preserved->request, preserved->attempts, "");
-  if (!last) return tl::unexpected(preserved.error());
-  const auto judgement = judge(*last, walk);
-  return chosen(std::move(*last), judgement, asked, attempts, preserved.error().what);
+void PlanPreserver::follow(const plan::GuardedPlan& chosen) {
+  decision_ = chosen.decision;
+  wanted_ = chosen.refused;
+  if (!decision_.judged) return;
+  ratio_now_ = decision_.ratio;
+  doubt_ = wanted_.empty() ? Doubt::kFor : Doubt::kAgainst;
 }
 
 plan::ReplanReason PlanPreserver::reconsider(const model::Plan& in_force) {
@@ -115,14 +144,15 @@ plan::ReplanReason PlanPreserver::reconsider(const model::Plan& in_force) {
 
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   const auto likely = statistics_.walk(Doubt::kNone);
-  if (!likely && !statistics_.is_loss_alone()) return "";
   if (likely) judge_in_force(in_force, *likely);
-  const bool late = in_force.max_staleness() > 0 || in_force.max_merged() > 1;
-  if (late && statistics_.has_risen()) {
+  const bool late = is_late(in_force), encoded = most_codec(in_force) > 0;
+  if ((late || encoded) && statistics_.has_risen()) {
     look_.found = Found::kRisen;
+    look_.blamed_codec = late ? 0 : most_codec(in_force);
     return "the Preserver: the loss rose from " + std::to_string(statistics_.watch().level()) + " to " +
-           std::to_string(statistics_.watch().newest()) + " under late updates";
+           std::to_string(statistics_.watch().newest()) + " under " + (late ? "late updates" : "encoded gradients");
   }
+  if (!likely && !statistics_.is_loss_alone()) return "";
   if (likely && decision_.accepted && late && !judge(in_force, statistics_.walk(Doubt::kFor).value()).accepted) {
     look_.found = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
@@ -130,7 +160,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   if (statistics_.step() < hold_.try_from_step) return "";
   look_.found = Found::kTry;
   if (hold_.waits) return "the Preserver: the training is ready for late updates";
-  if (hold_.fresh) return "the Preserver: late updates can be tried again";
+  if (hold_.all) return "the Preserver: late updates and encoded gradients can be tried again";
   if (likely && wants_another()) return "the Preserver: a plan that was refused would train as well by now";
   look_.found = Found::kNothing;
   return "";
@@ -138,7 +168,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
 
 void PlanPreserver::judge_in_force(const model::Plan& in_force, const preserve::Walk& likely) {
   ratio_now_ = judge(in_force, likely).ratio;
-  if (decision_.judged || hold_.waits || hold_.fresh) return;
+  if (decision_.judged || hold_.waits || hold_.all) return;
   decision_.judged = true;  // followed before there were statistics; content with it, or it goes
   decision_.ratio = ratio_now_;
   decision_.note = "judged after it was chosen";

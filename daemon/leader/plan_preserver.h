@@ -15,7 +15,11 @@
 // that makes everything stale can destroy a training within a dozen steps, so it must pass the model first. For an optimizer
 // that is no SGD there is no model: stale updates begin after the first fall, and end if the loss rises.
 //
-// Reactor thread.
+// Encoded gradients may begin at once, because what an encoding leaves out is sent later. If the loss rises under them, from the
+// first sample on, gradients are exact and updates fresh, for as long. If no update was stale, the codec that the plan used is not
+// tried again, only those with more bits.
+//
+// Reactor thread, but for the choices.
 #pragma once
 
 #include <cstdint>
@@ -42,7 +46,8 @@ class PlanPreserver final : public plan::ConvergenceGuard {
     statistics_.take(node, statistics, updates_per_step_);
   }
 
-  Result<plan::GuardedPlan> choose(const Make& make, const plan::Limits& limits) override;
+  Choice prepare(const plan::Limits& limits) override;
+  void follow(const plan::GuardedPlan& chosen) override;
   plan::ReplanReason reconsider(const model::Plan& in_force) override;
 
   // What a decision of this moment uses; null: nothing since the warm-up.
@@ -52,24 +57,24 @@ class PlanPreserver final : public plan::ConvergenceGuard {
  private:
   enum class Found { kNothing, kWorse, kRisen, kTry };  // at the last look
 
+  [[nodiscard]] plan::Limits within_hold(plan::Limits limits) const;
+
   [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk) const;
-  Result<plan::GuardedPlan> unjudged(const Make& make, plan::Limits limits, std::string why);
-  Result<plan::GuardedPlan> judged(const Make& make, const plan::Limits& limits, const preserve::Walk& walk);
-  plan::GuardedPlan chosen(model::Plan plan, const preserve::Judgement& judgement, const preserve::PlanRequest& request,
-                           unsigned attempts, std::string note);
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
   void judge_in_force(const model::Plan& in_force, const preserve::Walk& likely);
   [[nodiscard]] bool wants_another() const;  // a plan that was refused
 
-  struct Hold {                       // what keeps updates fresh
-    bool waits = false;               // for statistics by which stale updates can be judged
-    bool fresh = false;               // the loss has risen under stale updates
-    std::uint64_t try_from_step = 0;  // before it no refused plan is tried again
-    std::uint64_t wait_steps = 0;     // the last time
+  struct Hold {                                  // what keeps updates fresh and gradients exact
+    bool waits = false;                          // for statistics by which stale updates can be judged
+    bool all = false;                            // the loss has risen: updates are fresh, and gradients exact
+    std::size_t most_codec = model::kMaxCodecs;  // under the next one the loss has risen
+    std::uint64_t try_from_step = 0;             // before it no refused plan is tried again
+    std::uint64_t wait_steps = 0;                // the last time
   };
-  struct Look {                 // the last one at the plan in force
-    std::uint64_t samples = 0;  // by then
+  struct Look {                    // the last one at the plan in force
+    std::uint64_t samples = 0;     // by then
+    std::size_t blamed_codec = 0;  // that alone can have made the loss rise; 0: none
     std::string reason;
     Found found = Found::kNothing;
   };

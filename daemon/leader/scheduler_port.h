@@ -26,6 +26,8 @@ class SchedulerPort {
   virtual void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) = 0;
   // Rank 0 ended the generation under way before `step`. kViolation for a step that is far ahead.
   virtual Result<void> flushed(std::uint32_t group, std::uint64_t step) = 0;
+  // Rank 0 wants the gradients of `step` to travel as they are, with all residuals. kViolation for a step that is far ahead.
+  virtual Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) = 0;
   // This node has finished a launch. `link_us` and `overlapped` as TransferDone has them.
   virtual void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) = 0;
 };

@@ -1,7 +1,11 @@
 #include "daemon/node/coding_map.h"
 
 #include <algorithm>
+#include <map>
+#include <string>
 #include <utility>
+
+#include "daemon/base/settings.h"
 
 namespace deft::daemon {
 namespace {
@@ -13,71 +17,107 @@ void add(std::vector<Range>& ranges, std::size_t first, std::size_t begin, std::
   if (begin < end) ranges.push_back({begin - first, end - begin});
 }
 
-bool keeps_residuals(const std::shared_ptr<const compress::Codec>& codec) {
-  return codec != nullptr && codec->traits().uses_feedback;
+// The ranges that this codec encodes.
+std::vector<Range>& ranges_of(Codings& codings, const CodecPointer& codec) {
+  const auto known = std::ranges::find(codings.coded, codec, &Coding::codec);
+  if (known != codings.coded.end()) return known->ranges;
+  codings.coded.push_back({codec, {}});
+  return codings.coded.back().ranges;
 }
+
+bool keeps_residuals(const CodecPointer& codec) { return codec != nullptr && codec->traits().uses_feedback; }
 
 }  // namespace
 
-CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, CodecList codecs,
+Result<CodecList> own_codecs(std::span<const model::TensorSpec> specs) {
+  std::map<std::string, CodecPointer> known;
+  CodecList own;
+  for (std::size_t i = 0; i < specs.size(); ++i) {
+    if (specs[i].codec.empty() || specs[i].codec == "none") continue;
+    CodecPointer& codec = known[specs[i].codec];
+    if (codec == nullptr) {
+      auto made = gradient_codec(specs[i].codec);
+      if (!made) return tl::unexpected(made.error().in("the codec of tensor '" + specs[i].name + "'"));
+      codec = *std::move(made);
+    }
+    if (!model::has_own_codec(specs[i])) continue;
+    own.resize(specs.size());
+    own[i] = codec;
+  }
+  return own;
+}
+
+CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, GroupCodecs codecs,
                      std::uint64_t min_bytes, std::uint64_t job_key)
-    : codecs_(std::move(codecs)), job_key_(job_key) {
-  if (codecs_.size() < 2) return;
+    : codecs_(std::move(codecs.of_job)), has_own_(!codecs.own.empty()), job_key_(job_key) {
+  if (codecs_.size() < 2 && !has_own_) return;
   const auto region = std::ranges::find(layout.regions, model::DType::kFloat32, &model::Region::dtype);
   if (region == layout.regions.end()) return;
   std::uint64_t end = region->offset + region->bytes;
   for (std::size_t i = specs.size(); i-- > 0;) {
     if (specs[i].dtype != region->dtype) continue;
-    const bool coded = model::is_encodable(specs[i], min_bytes);
+    const CodecPointer own = has_own_ ? codecs.own[i] : nullptr;
+    const bool coded = own != nullptr || (codecs_.size() > 1 && model::is_encodable(specs[i], min_bytes));
     if (coded) coded_bytes_ += specs[i].bytes();
     const std::uint64_t begin = std::exchange(end, layout.tensors[i].offset);
     const Range elements{end / sizeof(float), (begin - end) / sizeof(float)};
-    if (const std::size_t own = specs[i].elements(); coded && own < elements.count)
-      padding_.push_back({elements.first + own, elements.count - own});
-    if (!extents_.empty() && extents_.back().coded == coded)
-      extents_.back().elements = {elements.first, extents_.back().elements.count + elements.count};
-    else
-      extents_.push_back({elements, coded});
+    if (const std::size_t count = specs[i].elements(); coded && count < elements.count)
+      padding_.push_back({elements.first + count, elements.count - count});
+    add_extent({elements, coded, own});
   }
   std::ranges::reverse(extents_);
   std::ranges::reverse(padding_);
-  if (coded_bytes_ > 0 && std::ranges::any_of(codecs_, keeps_residuals))
+  if (coded_bytes_ > 0 &&
+      (std::ranges::any_of(codecs_, keeps_residuals) || std::ranges::any_of(codecs.own, keeps_residuals)))
     residuals_ = std::make_shared<Residuals>(layout.slot_bytes / sizeof(float));
 }
 
-std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::uint64_t bytes,
-                                                     std::uint64_t generation, model::CodecIndex index) {
-  const auto& codec = codecs_.at(index);
-  if (codec == nullptr && !leaves_residuals_) return nullptr;
-  const std::size_t first = offset / sizeof(float), end = (offset + bytes) / sizeof(float);
-  auto codings = std::make_shared<Codings>();
-  Coding coding{codec, {}};
+// From the last one to the first.
+void CodingMap::add_extent(Extent extent) {
+  if (!extents_.empty() && extents_.back().is_like(extent))
+    extents_.back().elements = {extent.elements.first, extents_.back().elements.count + extent.elements.count};
+  else
+    extents_.push_back(std::move(extent));
+}
+
+// What the launch is made of.
+void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool exact, Codings& codings) const {
+  const std::size_t first = elements.first, end = elements.first + elements.count;
   auto extent = std::ranges::upper_bound(extents_, first, {}, [](const Extent& e) { return e.elements.first; });
   if (extent != extents_.begin()) --extent;
   for (; extent != extents_.end() && extent->elements.first < end; ++extent) {
     const std::size_t from = std::max(extent->elements.first, first);
     const std::size_t to = std::min(extent->elements.first + extent->elements.count, end);
     if (from >= to) continue;
+    const CodecPointer& used = extent->own != nullptr && !exact ? extent->own : codec;
     if (!extent->coded) {
-      add(codings->exact, first, from, to);
-      continue;
+      add(codings.exact, first, from, to);
+    } else if (used == nullptr) {
+      add(leaves_residuals_ ? codings.settled : codings.exact, first, from, to);
+    } else {
+      // A part that begins or ends inside a block carries those elements as they are.
+      const std::size_t block = used->traits().block_elements;
+      const std::size_t whole_from = std::min((from + block - 1) / block * block, to);
+      const std::size_t whole_to = std::max(to / block * block, whole_from);
+      auto& rest = leaves_residuals_ ? codings.settled : codings.exact;
+      add(rest, first, from, whole_from);
+      add(ranges_of(codings, used), first, whole_from, whole_to);
+      add(rest, first, whole_to, to);
     }
-    if (codec == nullptr) {
-      add(codings->settled, first, from, to);
-      continue;
-    }
-    // A part that begins or ends inside a block carries those elements as they are.
-    const std::size_t block = codec->traits().block_elements;
-    const std::size_t whole_from = std::min((from + block - 1) / block * block, to);
-    const std::size_t whole_to = std::max(to / block * block, whole_from);
-    auto& rest = leaves_residuals_ ? codings->settled : codings->exact;
-    add(rest, first, from, whole_from);
-    add(coding.ranges, first, whole_from, whole_to);
-    add(rest, first, whole_to, to);
   }
-  if (!coding.ranges.empty()) codings->coded.push_back(std::move(coding));
+  std::erase_if(codings.coded, [](const Coding& coding) { return coding.ranges.empty(); });
+}
+
+std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::uint64_t bytes,
+                                                     std::uint64_t generation, model::CodecIndex index) {
+  const bool exact = index == model::kWithResiduals;
+  const auto& codec = codecs_.at(exact ? 0 : index);
+  if (codec == nullptr && !leaves_residuals_ && (exact || !has_own_)) return nullptr;
+  const std::size_t first = offset / sizeof(float), end = (offset + bytes) / sizeof(float);
+  auto codings = std::make_shared<Codings>();
+  divide({first, end - first}, codec, exact, *codings);
   if (codings->coded.empty() && codings->settled.empty()) return nullptr;
-  leaves_residuals_ |= keeps_residuals(codec) && !codings->coded.empty();
+  leaves_residuals_ |= std::ranges::any_of(codings->coded, [](const Coding& c) { return keeps_residuals(c.codec); });
   codings->slice = {job_key_, generation, first};
   codings->residuals = residuals_;
   auto pad = std::ranges::lower_bound(padding_, first, {}, [](const link::Range& r) { return r.first + r.count - 1; });

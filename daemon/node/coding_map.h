@@ -1,9 +1,11 @@
 // Which bytes of a group's arena are encoded for the wire, and by which codec.
 //
-//   CodingMap map(specs, layout, codecs, min_bytes, job_key);                 // when the group is declared
+//   auto own = own_codecs(specs);                                             // an error: no such codec
+//   CodingMap map(specs, layout, {job_codecs, *own}, min_bytes, job_key);      // when the group is declared
 //   launch.codings = map.codings_of(offset, bytes, generation, codec);        // once a launch, in the leader's order
 //
-// Tensors that no codec may encode (model::is_encodable) travel as they are. Large tensors begin and end on whole blocks
+// The launch names the codec of all tensors but those that have their own. Tensors that no codec may encode (model::is_encodable)
+// travel as they are. Large tensors begin and end on whole blocks
 // of the arena, and so do parts of a bucket that begins there (model::kPartAlignBytes). So a block holds the same elements
 // whatever the plan. All nodes compute the same map.
 //
@@ -22,15 +24,25 @@
 
 namespace deft::daemon {
 
-using CodecList = std::vector<std::shared_ptr<const compress::Codec>>;  // of a job; the first is null: exact
+using CodecPointer = std::shared_ptr<const compress::Codec>;  // null: exact
+using CodecList = std::vector<CodecPointer>;
+
+struct GroupCodecs {
+  CodecList of_job;    // the first is null
+  CodecList own = {};  // of each tensor; null: it has none. Equal texts are one object. Empty: no tensor has one
+};
+
+// The own codecs of these tensors. kInvalid names the tensor whose codec is unknown.
+Result<CodecList> own_codecs(std::span<const model::TensorSpec> specs);
 
 class CodingMap {
  public:
   CodingMap() = default;  // nothing is encoded
-  CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, CodecList codecs,
+  CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, GroupCodecs codecs,
             std::uint64_t min_bytes, std::uint64_t job_key);
 
-  // Bytes [offset, offset + bytes) of a slot, which lie in one region, encoded by `codec` of the list. Null: they travel as they
+  // Bytes [offset, offset + bytes) of a slot, which lie in one region, encoded by `codec` of the list, or by none if it is
+  // model::kWithResiduals. Null: they travel as they
   // are. Called for all launches in their order, which is the same on all nodes.
   [[nodiscard]] std::shared_ptr<const Codings> codings_of(std::uint64_t offset, std::uint64_t bytes,
                                                           std::uint64_t generation, model::CodecIndex codec);
@@ -42,10 +54,15 @@ class CodingMap {
   struct Extent {
     link::Range elements;  // of a slot, as float32, padding included
     bool coded = false;
+    CodecPointer own;  // null: the launch's
+    [[nodiscard]] bool is_like(const Extent& other) const { return coded == other.coded && own == other.own; }
   };
+  void add_extent(Extent extent);
+  void divide(const link::Range& elements, const CodecPointer& codec, bool exact, Codings& codings) const;
   std::vector<Extent> extents_;       // ascending; neighbours differ
   std::vector<link::Range> padding_;  // of a slot, behind the ends of coded tensors, ascending
   CodecList codecs_ = {nullptr};
+  bool has_own_ = false;                  // a tensor has its own codec
   std::shared_ptr<Residuals> residuals_;  // null: no codec of the list keeps any
   bool leaves_residuals_ = false;         // a codec that keeps residuals was used
   std::uint64_t job_key_ = 0;

@@ -178,6 +178,12 @@ std::vector<CollectiveTable::OwedCollective> CollectiveTable::owed(TimeUs before
   return out;
 }
 
+std::optional<std::string> CollectiveTable::unstarted(TimeUs before_us) const {
+  for (const auto& [name, collective] : collectives_)
+    if (collective.complete() && !collective.started && collective.since_us <= before_us) return name;
+  return std::nullopt;
+}
+
 std::optional<wire::NodeFacts::AskedCollective> CollectiveTable::facts(const std::string& name) const {
   const auto it = collectives_.find(name);
   if (it == collectives_.end()) return std::nullopt;

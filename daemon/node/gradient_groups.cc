@@ -55,11 +55,14 @@ std::optional<Error> GradientGroups::difference(const GroupState& group) const {
   return std::nullopt;
 }
 
-CodingMap GradientGroups::coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const {
-  if (declaration.op != model::ReduceOp::kSum) return {};
+Result<CodingMap> GradientGroups::coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const {
+  auto own = own_codecs(declaration.tensors);
+  if (!own) return tl::unexpected(own.error());
+  if (declaration.op != model::ReduceOp::kSum) return CodingMap();
   const JobSettings& settings = members_.settings();
-  return {declaration.tensors, layout, settings.codecs, settings.options.bytes("compression_min_bytes"),
-          stable_hash(members_.identity().name + "/" + declaration.name)};
+  return CodingMap(declaration.tensors, layout, {settings.codecs, *std::move(own)},
+                   settings.options.bytes("compression_min_bytes"),
+                   stable_hash(members_.identity().name + "/" + declaration.name));
 }
 
 Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration) {
@@ -73,7 +76,9 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
   const Declaration& first = *group.declared.front();
   auto layout = model::lay_out(first.tensors, first.slots);
   if (!layout) return tl::unexpected(layout.error().in("group '" + first.name + "'"));
-  group.codings = coding_map(first, *layout);
+  auto codings = coding_map(first, *layout);
+  if (!codings) return tl::unexpected(codings.error().in("group '" + first.name + "'"));
+  group.codings = *std::move(codings);
   group.gradients = std::make_unique<Gradients>(first.tensors, std::move(*layout), group.declared.size());
   leader_.send(wire::Declare{id, first.name, first.tensors, first.slots, first.op});
   return {};
@@ -88,20 +93,32 @@ Result<const GradientGroups::GroupState*> GradientGroups::agree(const wire::Decl
   if (auto ok = group.gradients->set_buckets(std::move(*buckets)); !ok) return tl::unexpected(ok.error());
   group.agreed = true;
   group.arenas.resize(members_.workers().size());
+  ask_for_arenas(agreed.group);
+  return &group;
+}
+
+// A worker hands nothing in before it has its arena, so nothing is launched before all have theirs.
+void GradientGroups::ask_for_arenas(std::uint32_t id) {
+  const GroupState& group = groups_.at(id);
+  const std::uint64_t bytes = group.gradients->layout().total_bytes();
+  const auto buckets = static_cast<std::uint32_t>(group.gradients->buckets().size());
   for (std::size_t i = 0; i < group.arenas.size(); ++i) {
     WorkerPort* const worker = members_.workers()[i].port;
     if (worker == nullptr) continue;
-    auto arena = worker->grant_arena(agreed.group, group.gradients->layout().total_bytes(),
-                                     static_cast<std::uint32_t>(group.gradients->buckets().size()));
-    if (!arena) return tl::unexpected(arena.error().in("the arena of " + worker->describe()));
-    group.arenas[i] = std::move(*arena);
+    worker->grant_arena(id, bytes, buckets,
+                        [this, id, i, who = worker->describe(), alive = std::weak_ptr(alive_)](auto arena) {
+                          if (alive.expired()) return;
+                          if (!arena) return fail_(arena.error().in("the arena of " + who));
+                          groups_.at(id).arenas[i] = *std::move(arena);
+                        });
   }
-  return &group;
 }
 
 Result<bool> GradientGroups::ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us) {
   Gradients* const gradients = agreed(handed.group);
   if (gradients == nullptr) return fail(ErrorKind::kViolation, "tensors of an undeclared group were handed in");
+  if (!groups_.at(handed.group).arenas[worker])
+    return fail(ErrorKind::kViolation, "tensors were handed in before their arena was there");
   const auto ready = gradients->notify_ready(worker, {handed.first_tensor, handed.tensors}, handed.generation,
                                              {handed.last_step, handed.cycle_step}, handed.slot, now_us);
   if (!ready) return tl::unexpected(ready.error());
@@ -114,6 +131,13 @@ Result<void> GradientGroups::flush(std::size_t worker, const shm::FlushRecord& f
   if (agreed(flush.group) == nullptr) return fail(ErrorKind::kViolation, "an undeclared group was flushed");
   if (scheduler_ == nullptr || members_.workers()[worker].rank != 0) return {};
   return scheduler_->flushed(flush.group, flush.step);
+}
+
+Result<void> GradientGroups::send_residuals(std::size_t worker, const shm::SendResidualsRecord& asked) {
+  if (agreed(asked.group) == nullptr)
+    return fail(ErrorKind::kViolation, "residuals of an undeclared group were asked for");
+  if (scheduler_ == nullptr || members_.workers()[worker].rank != 0) return {};
+  return scheduler_->residuals_asked_for(asked.group, asked.step);
 }
 
 Result<void> GradientGroups::follow(const wire::PlanOrder& order) {

@@ -1,7 +1,7 @@
 // The groups of gradients of a job on one node: declared by its workers, agreed by all nodes, then reduced launch by launch.
 //
 //   groups.declare(worker, declaration);      // each local worker; the last one's sends DECLARE to the leader
-//   groups.agree(agreed);                     // the leader's answer: buckets; each worker gets its arena
+//   groups.agree(agreed);                     // the leader's answer: buckets; each worker gets its arena, some time later
 //   groups.ready(worker, record, now_us);     // tensors are in the arena; true: buckets became ready
 //   auto task = groups.order(launch, number, now_us);   // the leader's launch, checked against what the workers bring
 //   groups.finish(*task, done);               // FINISH to the workers for the tensors that are complete
@@ -12,6 +12,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -36,13 +37,15 @@ class GradientGroups final : public LaunchSource {
     std::vector<std::optional<Declaration>> declared;   // by local index
     std::unique_ptr<Gradients> gradients;               // once all local workers have declared it
     CodingMap codings;                                  // likewise
-    std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions
+    std::vector<std::shared_ptr<shm::Segment>> arenas;  // by local index; outlive their sessions; null: not made yet
     bool agreed = false;                                // by all nodes: it has buckets
   };
 
-  // `scheduler`: null if the leader is on another node. `links`: of the job. All outlive this object.
-  GradientGroups(const Membership& members, LeaderPort& leader, SchedulerPort* scheduler, std::size_t links)
-      : members_(members), leader_(leader), scheduler_(scheduler), links_(links) {}
+  // `scheduler`: null if the leader is on another node. `links`: of the job. All outlive this object. `fail` ends the job: no memory for
+  // an arena.
+  GradientGroups(const Membership& members, LeaderPort& leader, SchedulerPort* scheduler, std::size_t links,
+                 std::function<void(const Error&)> fail)
+      : members_(members), leader_(leader), scheduler_(scheduler), links_(links), fail_(std::move(fail)) {}
 
   Result<void> declare(std::size_t worker, Declaration declaration);
   // Gives the group; null: it is not declared here, or agreed already.
@@ -51,6 +54,7 @@ class GradientGroups final : public LaunchSource {
   // A worker ends a generation before its plan does. Only the leader must know; nodes compare what their own workers say
   // with the leader's launches.
   Result<void> flush(std::size_t worker, const shm::FlushRecord& flush);
+  Result<void> send_residuals(std::size_t worker, const shm::SendResidualsRecord& asked);
   Result<void> follow(const wire::PlanOrder& order);
   Result<SubCommTask> order(const wire::Launch& launch, std::uint64_t number, TimeUs now_us);
 
@@ -67,14 +71,17 @@ class GradientGroups final : public LaunchSource {
 
  private:
   [[nodiscard]] Gradients* agreed(std::uint32_t id);  // null: not agreed
-  [[nodiscard]] CodingMap coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const;
+  void ask_for_arenas(std::uint32_t id);
+  [[nodiscard]] Result<CodingMap> coding_map(const Declaration& declaration, const model::ArenaLayout& layout) const;
   [[nodiscard]] std::optional<Error> difference(const GroupState& group) const;
 
   const Membership& members_;
   LeaderPort& leader_;
   SchedulerPort* const scheduler_;
   const std::size_t links_;
+  const std::function<void(const Error&)> fail_;
   std::map<std::uint32_t, GroupState> groups_;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: an arena that comes now is for nobody
 };
 
 }  // namespace deft::daemon

@@ -7,9 +7,12 @@
 namespace deft::daemon {
 namespace {
 
-JobIdentity identity_of(const WorkerPort& first) {
+constexpr std::size_t kWelcomesAtOnce = 1;
+
+Membership members_of(const WorkerPort& first, JobSettings settings) {
   const WorkerHello& a = first.hello();
-  return {a.job, first.peer().uid, a.world, a.local_size, a.leader};
+  JobIdentity identity{a.job, first.peer().uid, a.world, a.local_size, a.leader, settings.options.text("job_token")};
+  return {std::move(identity), std::move(settings)};
 }
 
 FailureDetector::Limits limits_of(const JobSettings& settings) {
@@ -19,11 +22,51 @@ FailureDetector::Limits limits_of(const JobSettings& settings) {
           .give_up_us = settings.timeout_us * 2 / 3};
 }
 
+std::string leader_name(const Membership& members) {
+  const std::string& address = members.identity().leader;
+  return address.empty() ? "(unset)" : address;
+}
+
+// A daemon that stood still finds that others have given it up, and their connections closed: they are not to blame.
+Error name_standstill(const Error& error, const JobContext& context, TimeUs timeout_us) {
+  const TimeUs still_us = context.reactor.clock().stood_still_us(timeout_us);
+  if (still_us == 0) return error;
+  return error.in("after deftd on " + context.host + " had stood still for " + std::to_string(still_us / 1000) + " ms");
+}
+
+nlohmann::json workers_status(const Membership& members, const JobParts* parts) {
+  nlohmann::json workers = nlohmann::json::array();
+  for (std::size_t local = 0; local < members.workers().size(); ++local) {
+    const auto& worker = members.workers()[local];
+    workers.push_back({{"rank", worker.rank}, {"pid", worker.pid}, {"attached", worker.port != nullptr}});
+    if (!parts) continue;
+    const Measurements::Steps steps = parts->measurements.steps(local);
+    workers.back().update({{"steps", steps.ended}, {"compute_us", steps.compute_us}, {"waited_us", steps.waited_us}});
+  }
+  return workers;
+}
+
+// Each worker's rings are memory that the kernel clears, so many workers take many turns of the event loop.
+void welcome(Reactor& reactor, const std::weak_ptr<Job>& weak, const std::shared_ptr<const JobStart>& start,
+             std::size_t first) {
+  const auto job = weak.lock();
+  if (!job || job->members().state() != JobState::kRunning) return;
+  name_callback("memory for the rings of a job's workers");
+  const auto& workers = job->members().workers();
+  const std::size_t end = std::min(first + kWelcomesAtOnce, workers.size());
+  for (std::size_t local = first; local < end; ++local) {
+    WorkerPort* const port = workers[local].port;
+    if (port == nullptr) continue;
+    if (auto ok = port->welcome(*start); !ok) return job->fail(ok.error().in("start " + port->describe()));
+  }
+  if (end < workers.size()) reactor.post([&reactor, weak, start, end] { welcome(reactor, weak, start, end); });
+}
+
 }  // namespace
 
 Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
     : context_(context),
-      members_(identity_of(first), std::move(settings)),
+      members_(members_of(first, std::move(settings))),
       line_(context.reactor, context.control, members_.identity().name,
             [this](wire::ToNode message) { deliver(std::move(message)); }),
       joining_(context.reactor, members_, line_, *this, context.host, context.links),
@@ -31,11 +74,6 @@ Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
       messages_(members_, parts_, line_, *this, context.host) {}
 
 Job::~Job() { context_.reactor.cancel(tick_timer_); }
-
-std::string Job::leader_name() const {
-  const std::string& address = members_.identity().leader;
-  return address.empty() ? "(unset)" : address;
-}
 
 Result<void> Job::attach(WorkerPort& worker) {
   joining_.begin();
@@ -53,7 +91,8 @@ Result<void> Job::attach(WorkerPort& worker) {
 void Job::join() {
   members_.advance(JobState::kJoining);
   if (members_.has_rank(0)) {
-    line_.lead({members_.identity().name, context_.make_incarnation(), members_.identity().world}, members_.settings());
+    const JobIdentity& id = members_.identity();
+    line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}}, members_.settings());
   } else if (auto ok = line_.connect(members_.identity().leader); !ok) {
     return fail(ok.error());
   }
@@ -61,8 +100,10 @@ void Job::join() {
   joining_.start();
 }
 
-bool Job::accepts(const Peer& from, const wire::Received& received) const {
-  return members_.state() != JobState::kEnded && line_.accepts(from, received);
+Job::Claim Job::claim(const Peer& from, const wire::Received& received) const {
+  if (members_.state() == JobState::kEnded || !line_.accepts(from, received)) return Claim::kNone;
+  const bool joins_here = received.is_join() && line_.leader() != nullptr;
+  return !joins_here || line_.leader()->owner().admits(received.joining_owner()) ? Claim::kFull : Claim::kByName;
 }
 
 bool Job::receive(const Peer& from, const wire::Received& received) {
@@ -74,7 +115,7 @@ bool Job::receive(const Peer& from, const wire::Received& received) {
   }
   auto message = received.to_node(JobFacts(members_, joining_.links().size(), parts_.get()));
   if (!message) {
-    fail(message.error().in("a message from the leader at " + leader_name() + " to " + context_.host));
+    fail(message.error().in("a message from the leader at " + leader_name(members_) + " to " + context_.host));
     return true;
   }
   if (members_.state() == JobState::kJoining && std::holds_alternative<wire::Joined>(*message))
@@ -89,6 +130,16 @@ void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Er
   if (line_.leader() != nullptr && line_.leader()->gathering() && header.incarnation == 0) fail(error);
 }
 
+void Job::peer_stuck(const Peer& peer) {
+  if (members_.state() == JobState::kEnded) return;
+  const Error error{ErrorKind::kLost,
+                    "it does not read its control messages",
+                    "look whether that daemon hangs, and at the network between the nodes",
+                    {}};
+  if (line_.is_leader(peer)) return end(error.in("the leader at " + leader_name(members_)), false);
+  if (line_.leader() != nullptr) line_.leader()->refuse(peer, error);
+}
+
 void Job::deliver(wire::ToNode message) {
   if (members_.state() == JobState::kEnded) return;
   joining_.heard();
@@ -98,15 +149,16 @@ void Job::deliver(wire::ToNode message) {
 
 void Job::joined(wire::Joined message) {
   if (members_.state() != JobState::kJoining) return;
+  name_callback("opening a job's links");
   joining_.answered();
   auto view = View::make(line_.incarnation(), members_.identity().world, std::move(message), joining_.links());
   if (!view) return fail(view.error());
   members_.advance(JobState::kConnecting);
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
   SchedulerPort* const scheduler = line_.leader() != nullptr ? line_.leader()->scheduler() : nullptr;
-  parts_ = std::make_unique<JobParts>(
-      JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this, context_.host, context_.links},
-      *view);
+  parts_ = std::make_unique<JobParts>(JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this,
+                                                             context_.host, context_.links, context_.state_folder},
+                                      *view);
   parts_->links.open();
 }
 
@@ -120,22 +172,33 @@ void Job::begin() {
   LOG(INFO) << "[" << members_.identity().name << "] runs: " << view.world() << " workers on " << view.node_count()
             << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
             << links;
-  const JobStart start{view.node(),
-                       view.node_count(),
-                       view.node_of_rank(),
-                       members_.settings().timeout_us,
-                       context_.config.seconds_us("spin"),
-                       links_of_workers(members_.identity().name, view)};
-  for (const auto& worker : members_.workers()) {
-    if (worker.port == nullptr) continue;
-    if (auto ok = worker.port->welcome(start); !ok) return fail(ok.error().in("start " + worker.port->describe()));
-  }
+  welcome(context_.reactor, weak_from_this(),
+          std::make_shared<const JobStart>(JobStart{view.node(), view.node_count(), view.node_of_rank(),
+                                                    members_.settings().timeout_us, context_.config.seconds_us("spin"),
+                                                    members_.settings().heartbeat_us(),
+                                                    links_of_workers(members_.identity().name, view)}),
+          0);
 }
 
-Result<void> Job::set_policy(const std::string& name) {
-  if (line_.leader() != nullptr) return line_.leader()->set_policy(name);
-  return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
-                    "run deft set on the node of rank 0, at " + leader_name());
+Result<void> Job::change_settings(const sched::SettingsChange& change) {
+  if (line_.leader() == nullptr)
+    return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
+                      "run deft set on the node of rank 0, at " + leader_name(members_));
+  if (auto ok = line_.leader()->change_settings(change); !ok) return ok;
+  if (parts_) parts_->recorder.settings_changed(change.options());
+  return {};
+}
+
+Result<std::string> Job::trace(const wire::TraceOrder& order) {
+  if (members_.state() != JobState::kRunning)
+    return deft::fail(ErrorKind::kUnavailable, "job '" + members_.identity().name + "' does not run",
+                      "wait until its workers have come");
+  if (line_.leader() == nullptr)
+    return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
+                      "run deft trace on the node of rank 0, at " + leader_name(members_));
+  auto path = parts_->recorder.obey(order);
+  if (path) line_.leader()->order_trace(order);
+  return path;
 }
 
 void Job::fail(const Error& error) {
@@ -153,6 +216,7 @@ void Job::suspect(const Error& error) {
 }
 
 void Job::tick() {
+  name_callback("a job's heartbeat");
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
   const TimeUs now_us = context_.reactor.now_us();
   if (failing_) return end(*failing_, false);  // the leader has not answered
@@ -185,14 +249,15 @@ void Job::watch_leader(TimeUs now_us) {
                               : "no sign of life for " + std::to_string(finding->silent_us / 1000) + " ms";
   end({ErrorKind::kLost,
        "node 0: " + parts_->view->nodes()[0].host + ", the leader, was lost: " + how,
-       "look at that node and its daemon's log",
+       "look at that node, its daemon's log, and the network between the nodes",
        {}},
       false);
 }
 
 // Drivers may still be stuck in their links; whoever holds the job waits for them.
-void Job::end(const Error& error, bool clean) {
+void Job::end(const Error& cause, bool clean) {
   if (!members_.advance(JobState::kEnded)) return;
+  const Error error = clean ? cause : name_standstill(cause, context_, members_.settings().timeout_us);
   const std::string& name = members_.identity().name;
   if (clean) {
     LOG(INFO) << "[" << name << "] ended";
@@ -201,34 +266,35 @@ void Job::end(const Error& error, bool clean) {
   }
   context_.reactor.cancel(tick_timer_);
   joining_.finished();
-  if (parts_) {
-    parts_->store->cancel(error);
-    parts_->recorder.end();
-    parts_->links.abort(clean ? "the job has ended" : error.message());
-  }
+  if (parts_) parts_->store->cancel(error);
   for (const auto& worker : members_.workers())
     if (worker.port != nullptr) worker.port->send_error(error, 0);
   members_.complete_all(shm::FailedRecord{.error_kind = static_cast<std::uint32_t>(error.kind)});
-  context_.on_ended(*this);
+  if (parts_) {  // both may throw, for want of memory or of a thread, and the job ends nevertheless
+    run_for({}, "the end of a job's trace", [&] { parts_->recorder.end(clean); });
+    run_for({}, "the end of a job's links",
+            [&] { parts_->links.abort(clean ? "the job has ended" : error.message()); });
+  }
+  context_.on_ended(*this, clean ? nullptr : &error);
 }
 
 nlohmann::json Job::status() const {
-  nlohmann::json workers = nlohmann::json::array();
-  for (const auto& worker : members_.workers())
-    workers.push_back({{"rank", worker.rank}, {"pid", worker.pid}, {"attached", worker.port != nullptr}});
   nlohmann::json json{{"name", members_.identity().name},
+                      {"uid", members_.identity().uid},
                       {"state", to_string(members_.state())},
                       {"world", members_.identity().world},
                       {"node", parts_ ? parts_->view->node() : 0},
                       {"nodes", parts_ ? parts_->view->node_count() : 0},
                       {"leads", line_.leader() != nullptr},
                       {"policy", members_.settings().policy},
-                      {"compression", members_.settings().options.text("compression")},
-                      {"workers", std::move(workers)},
+                      {"compression", members_.settings().compression},
+                      {"workers", workers_status(members_, parts_.get())},
                       {"links", parts_ ? parts_->links.status() : nlohmann::json::array()},
                       {"groups", parts_ ? parts_->groups.status() : nlohmann::json::array()},
                       {"stalls", parts_ ? parts_->watchdog.status() : nlohmann::json::array()}};
   if (line_.leader() != nullptr) json["leader"] = line_.leader()->status();
+  if (line_.leader() == nullptr && detector_)
+    json["leader_silent_ms"] = detector_->silent_us(0, context_.reactor.now_us()) / 1000;
   return json;
 }
 

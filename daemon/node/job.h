@@ -26,6 +26,7 @@
 #include <optional>
 #include <string>
 
+#include "core/sched/settings_change.h"
 #include "daemon/base/failure_detector.h"
 #include "daemon/node/job_control.h"
 #include "daemon/node/job_parts.h"
@@ -46,7 +47,9 @@ struct JobContext {  // the daemon's parts that jobs share
   std::string host;
   LinkMaker links = {};
   std::function<std::uint64_t()> make_incarnation = {};
-  std::function<void(Job&)> on_ended = {};  // the job can be put away once its drivers have finished
+  // The job can be put away once its drivers have finished. `cause`: what ended it; null: all its workers left.
+  std::function<void(Job&, const Error* cause)> on_ended = {};
+  std::string state_folder = {};  // for the traces of jobs that fail or stall; empty: none are written
 };
 
 class Job final : public JobControl, public std::enable_shared_from_this<Job> {
@@ -60,15 +63,22 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   // What a session of a worker of this job speaks to. It lives as long as the job.
   [[nodiscard]] std::shared_ptr<JobPort> port() { return {shared_from_this(), &worker_events_}; }
 
-  // Whether a message of another daemon is for this job.
-  [[nodiscard]] bool accepts(const Peer& from, const wire::Received& received) const;
+  // How far a message of another daemon is for this job. kByName: a JOIN of workers who belong to another job of this name.
+  enum class Claim : std::uint8_t { kNone, kByName, kFull };
+  [[nodiscard]] Claim claim(const Peer& from, const wire::Received& received) const;
   // A wrong message ends the job if it came from one of its nodes. False: the message was dropped.
   bool receive(const Peer& from, const wire::Received& received);
   // The daemon there speaks another version of the protocol, as `error` says: it cannot take part.
   void peer_mismatched(const Peer& from, const wire::Header& header, const Error& error);
 
+  // No message reaches that daemon any more, and some are lost.
+  void peer_stuck(const Peer& peer);
+
   // Another policy for the running job. kInvalid if this node does not lead the job, or if the job cannot change to it.
-  Result<void> set_policy(const std::string& name);
+  Result<void> change_settings(const sched::SettingsChange& change);
+
+  // What `deft trace` wants of all nodes; gives the path of this node's file. kInvalid if this node does not lead the job.
+  Result<std::string> trace(const wire::TraceOrder& order);
 
   void fail(const Error& error) override;
   void suspect(const Error& error) override;
@@ -86,7 +96,6 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   void deliver(wire::ToNode message);
   void tick();
   void watch_leader(TimeUs now_us);
-  [[nodiscard]] std::string leader_name() const;
 
   JobContext& context_;
   Membership members_;

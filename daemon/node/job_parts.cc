@@ -13,14 +13,15 @@ JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
       view(std::move(now)),
       store(std::make_shared<StoreClient>(
           around.reactor, [&leader = around.leader](wire::ToLeader message) { leader.send(std::move(message)); })),
-      groups(around.members, around.leader, around.scheduler, view->links().size()),
+      groups(around.members, around.leader, around.scheduler, view->links().size(),
+             [&control = around.control](const Error& error) { control.fail(error); }),
       collectives(around.members, around.leader, view),
       measurements(around.members, around.leader, around.scheduler),
       links(around.members, view, groups, collectives,
             around.links.drivers(around.reactor, around.members, view, store), *this),
       recovery(links, around.leader, around.members.identity().name, around.host),
       watchdog(around.members, view, groups, collectives, around.leader),
-      recorder(around.members, view, around.host) {}
+      recorder(around.members, view, {around.host, around.state_folder}) {}
 
 JobParts::~JobParts() {
   store->cancel({ErrorKind::kLost, "the job has ended", "", {}});

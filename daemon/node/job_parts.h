@@ -31,6 +31,7 @@ class JobParts final : public LinkEvents {
     JobControl& control;
     std::string host;
     const LinkMaker& links;
+    std::string state_folder = {};  // see job_recorder.h
   };
 
   JobParts(const Surroundings& around, std::shared_ptr<const View> view);

@@ -1,33 +1,16 @@
 #include "daemon/node/job_recorder.h"
 
 #include <glog/logging.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <charconv>
-#include <cstring>
 #include <utility>
 
 namespace deft::daemon {
 namespace {
 
+constexpr TimeUs kStallDumpsUs = 60'000'000;     // a stall is told again and again, and written only now and then
 constexpr TimeUs kLongestAnswerUs = 60'000'000;  // an answer that took longer says nothing about the clocks
-
-// A job's name may hold what a file's name must not.
-std::string file_name(const std::string& job, std::uint32_t node) {
-  std::string name;
-  for (const char c : job) name += std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '-' || c == '_' ? c : '_';
-  return name.substr(0, 100) + "-node" + std::to_string(node) + ".trace";
-}
-
-Result<void> make_folder(const std::string& folder) {
-  if (::mkdir(folder.c_str(), 0755) == 0) return {};
-  struct ::stat status {};
-  if (errno == EEXIST && ::stat(folder.c_str(), &status) == 0 && S_ISDIR(status.st_mode)) return {};
-  return fail(ErrorKind::kInvalid, "the folder " + folder + " of DEFT_TRACE cannot be made: " + std::strerror(errno),
-              "give a folder in which you may write, on each node");
-}
 
 }  // namespace
 
@@ -43,53 +26,108 @@ Result<StepRange> parse_step_range(const std::string& text) {
   return range;
 }
 
-JobRecorder::JobRecorder(const Membership& members, std::shared_ptr<const View> view, std::string host)
-    : members_(members), view_(std::move(view)), host_(std::move(host)) {}
+JobRecorder::JobRecorder(const Membership& members, std::shared_ptr<const View> view, Place place)
+    : members_(members), view_(std::move(view)), place_(std::move(place)) {}
 
 trace::TraceHeader JobRecorder::header() const {
   trace::TraceHeader header{.job = members_.identity().name,
                             .incarnation = view_->epoch(),
                             .node = view_->node(),
                             .nodes = view_->node_count(),
-                            .host = host_,
+                            .host = place_.host,
                             .ranks = members_.ranks()};
   header.options = members_.settings().agreed();
+  for (const auto& [name, value] : changed_options_) header.options[name] = value;
   for (const auto& link : view_->links()) header.links.push_back(link.name());
   return header;
+}
+
+void JobRecorder::settings_changed(std::map<std::string, std::string> options) {
+  options.merge(changed_options_);  // the new values win
+  changed_options_ = std::move(options);
+}
+
+Result<void> JobRecorder::check_owner() const {
+  if (::geteuid() == members_.identity().uid) return {};
+  return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
+              "let deftrun start a daemon of your own: DEFT_SOCKET=/tmp/my-deftd.sock");
 }
 
 Result<void> JobRecorder::begin() {
   const Config& options = members_.settings().options;
   if (options.text("trace").empty()) return {};
-  if (::geteuid() != members_.identity().uid)
-    return fail(ErrorKind::kUnavailable, "DEFT_TRACE is set, and this node's daemon belongs to another user",
-                "let deftrun start a daemon of your own: DEFT_SOCKET=/tmp/my-deftd.sock");
+  if (auto ok = check_owner(); !ok) return ok;
   if (const std::string text = options.text("trace_steps"); !text.empty()) {
     const auto steps = parse_step_range(text);
     if (!steps) return tl::unexpected(steps.error());
     steps_ = *steps;
-    return make_folder(options.text("trace"));
+    const auto folder = trace::TraceFolder::open(options.text("trace"));
+    return folder ? Result<void>{} : tl::unexpected(folder.error());
   }
-  return open_stream();
+  return open_stream(options.text("trace"));
 }
 
-Result<void> JobRecorder::open_stream() {
-  const std::string folder = members_.settings().options.text("trace");
-  if (auto ok = make_folder(folder); !ok) return ok;
-  const std::string path = folder + "/" + file_name(members_.identity().name, view_->node());
-  auto writer = trace::TraceWriter::create(path, header());
+Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
+  const auto folder = trace::TraceFolder::open(path_of_folder);
+  if (!folder) return tl::unexpected(folder.error());
+  const std::string name = trace_file_name(members_.identity().name, view_->node());
+  const std::string path = path_of_folder + "/" + name;
+  auto writer = trace::TraceWriter::create(*folder, name, header());
   if (!writer) return tl::unexpected(writer.error());
   const auto complain = [job = members_.identity().name](const Error& error) {
     LOG(ERROR) << "[" << job << "] the trace ends here: " << error.message();
   };
   stream_ = std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain);
   for (const auto& group : groups_) stream_->add(group);
+  stream_path_ = path;
   LOG(INFO) << "[" << members_.identity().name << "] writes a trace to " << path;
   return {};
 }
 
-void JobRecorder::end() {
-  if (stream_) stream_->end();
+void JobRecorder::end(bool clean) {
+  const bool all_written = stream_ != nullptr && !stream_path_.empty() && !steps_;
+  static_cast<void>(stop());
+  if (clean || all_written || recorder_->now().next == 0) return;
+  static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
+}
+
+void JobRecorder::stalled(TimeUs now_us) {
+  if (stall_dumped_us_ != 0 && now_us - stall_dumped_us_ < kStallDumpsUs) return;
+  stall_dumped_us_ = now_us;
+  static_cast<void>(dump("the job is stalled"));
+}
+
+Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
+  switch (order.action) {
+    case ipc::TraceAction::kStart: return start(order.folder);
+    case ipc::TraceAction::kStop: return stop();
+    case ipc::TraceAction::kDump: break;
+  }
+  return dump("a user asked");
+}
+
+Result<std::string> JobRecorder::start(const std::string& folder) {
+  if (!stream_path_.empty())
+    return fail(ErrorKind::kInvalid, "the job writes a trace to " + stream_path_ + " already", "stop it first");
+  if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
+  if (auto ok = check_owner(); !ok) return tl::unexpected(ok.error());
+  steps_.reset();
+  stream_.reset();  // waits until the previous file is finished
+  if (auto ok = open_stream(folder); !ok) return tl::unexpected(ok.error());
+  return stream_path_;
+}
+
+Result<std::string> JobRecorder::stop() {
+  if (stream_path_.empty()) return fail(ErrorKind::kInvalid, "the job writes no trace", "start one first");
+  stream_->end();
+  return std::exchange(stream_path_, {});
+}
+
+Result<std::string> JobRecorder::dump(const std::string& reason) {
+  if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
+  if (dump_ && !dump_->ended()) return dump_->path();
+  dump_ = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_}, place_.state_folder, reason);
+  return dump_->path();
 }
 
 void JobRecorder::declared(std::uint32_t id, const std::string& name, const Gradients& gradients) {
@@ -106,9 +144,9 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
 // The first local worker's forward decides which steps are written.
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
-  if (steps_ && is_forward && began.step > steps_->last) end();
+  if (steps_ && is_forward && began.step > steps_->last && !stream_path_.empty()) static_cast<void>(stop());
   if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
-    if (auto ok = open_stream(); !ok) {
+    if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {
       LOG(ERROR) << "[" << members_.identity().name << "] there is no trace: " << ok.error().message();
       steps_.reset();
     }
@@ -134,6 +172,8 @@ void JobRecorder::ordered(const wire::Launch& launch, std::uint64_t number, Time
   trace::OrderTrace order{.number = number,
                           .generation = launch.generation,
                           .offset = launch.offset,
+                          .codec = launch.codec,
+                          .part = static_cast<std::uint8_t>(launch.part),
                           .bucket = launch.bucket,
                           .group = static_cast<std::uint16_t>(launch.group),
                           .link = static_cast<std::uint16_t>(launch.link)};
@@ -155,6 +195,14 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
   }
   transfer.stage = static_cast<std::uint16_t>(trace::TransferStage::kReport);
   if (end_us > 0) recorder_->add({end_us, now_us, transfer});
+  for (const link::PeerTraffic& peer : done.traffic)
+    recorder_->add({done.traffic_since_us, now_us,
+                    trace::TrafficTrace{.sent_bytes = peer.sent_bytes,
+                                        .busy_us = static_cast<std::uint64_t>(peer.busy_us),
+                                        .peer = peer.peer,
+                                        .resent = peer.resent,
+                                        .rtt_us = peer.rtt_us,
+                                        .link = static_cast<std::uint16_t>(link)}});
 }
 
 void JobRecorder::clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us) {

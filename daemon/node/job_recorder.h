@@ -3,13 +3,17 @@
 //   JobRecorder recorder(members, view, host);
 //   if (auto ok = recorder.begin(); !ok) fail_job(ok.error());   // the job runs; DEFT_TRACE names a folder
 //   recorder.stage_began(worker, record, now_us);  ...           // each event of the job
+//   recorder.obey(order);                                        // `deft trace dump|start|stop`
 //
-// The newest events are always kept, in a ring of 4 MB (core/trace/recorder.h). If the job's option `trace` names a folder,
-// a thread writes all of them, or those of the steps of the option `trace_steps`, to FOLDER/JOB-nodeN.trace. The folder must
-// belong to the user of this daemon: nobody makes a daemon of another user write for him. Reactor thread.
+// The newest events are always kept, in a ring of 4 MB (core/trace/recorder.h). They are written to the daemon's state folder
+// (ring_dump.h) when the job fails, when it stalls, and when a user asks. If the job's option `trace` names a folder, a thread
+// writes all events, or those of the steps of the option `trace_steps`, to FOLDER/JOB-nodeN.trace; `deft trace start` does the
+// same in a running job. The folder must belong to the user of this daemon: nobody makes a daemon of another user write for him.
+// Reactor thread.
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -23,6 +27,7 @@
 #include "daemon/channel/transfer.h"
 #include "daemon/node/gradients.h"
 #include "daemon/node/membership.h"
+#include "daemon/node/ring_dump.h"
 #include "daemon/node/view.h"
 #include "daemon/wire/messages.h"
 
@@ -38,14 +43,25 @@ Result<StepRange> parse_step_range(const std::string& text);
 
 class JobRecorder {
  public:
+  struct Place {
+    std::string host;
+    std::string state_folder = {};  // empty: nothing is written that the job's options do not name
+  };
+
   // `members` outlives this object.
-  JobRecorder(const Membership& members, std::shared_ptr<const View> view, std::string host);
+  JobRecorder(const Membership& members, std::shared_ptr<const View> view, Place place);
 
   // kInvalid or kUnavailable if the job wants a trace that cannot be written.
   Result<void> begin();
-  // The job has ended: the file is finished in the background, until finished().
-  void end();
-  [[nodiscard]] bool finished() const { return !stream_ || stream_->ended(); }
+  // The job has ended: files are finished in the background, until finished().
+  void end(bool clean);
+  [[nodiscard]] bool finished() const { return (!stream_ || stream_->ended()) && (!dump_ || dump_->ended()); }
+
+  // The path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
+  Result<std::string> obey(const wire::TraceOrder& order);
+  void stalled(TimeUs now_us);
+  // The user has set these options while the job runs. Files that begin later say so.
+  void settings_changed(std::map<std::string, std::string> options);
 
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
@@ -57,15 +73,23 @@ class JobRecorder {
 
  private:
   [[nodiscard]] trace::TraceHeader header() const;
-  Result<void> open_stream();
+  [[nodiscard]] Result<void> check_owner() const;
+  Result<void> open_stream(const std::string& path_of_folder);
+  Result<std::string> start(const std::string& folder);
+  Result<std::string> stop();
+  Result<std::string> dump(const std::string& reason);
 
   const Membership& members_;
   const std::shared_ptr<const View> view_;
-  const std::string host_;
+  const Place place_;
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
+  std::map<std::string, std::string> changed_options_;  // that the user has set while the job runs
   std::vector<trace::TraceGroup> groups_;
   std::optional<StepRange> steps_;              // that are written; empty: all
   std::unique_ptr<trace::TraceStream> stream_;  // null: nothing has been written yet
+  std::string stream_path_;                     // while it is written
+  std::unique_ptr<RingDump> dump_;              // the newest
+  TimeUs stall_dumped_us_ = 0;
 };
 
 }  // namespace deft::daemon

@@ -32,6 +32,8 @@ void JoinPhase::send() {
   message.host = host_;
   message.deft_version = kVersion;
   message.world = members_.identity().world;
+  message.user = members_.identity().uid;
+  message.token = members_.identity().token;
   message.ranks = members_.ranks();
   message.settings = members_.settings().agreed();
   message.refusal = choice_.refusal;

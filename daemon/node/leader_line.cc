@@ -41,12 +41,30 @@ void LeaderLine::send(std::span<const Peer> nodes, const wire::ToNode& message) 
   }
 }
 
+void LeaderLine::send_joined(std::span<const Peer> nodes, wire::Joined message) {
+  const std::string common = wire::encode({.job = job_, .incarnation = incarnation()}, message);
+  for (std::uint32_t node = 0; node < nodes.size(); ++node) {
+    message.node = node;
+    if (nodes[node].empty())
+      send(nodes.subspan(node, 1), message);
+    else
+      plane_.send(nodes[node], common + wire::joined_as_node(node));
+  }
+}
+
+Offload LeaderLine::offload_for(const wire::JobOwner& owner) {
+  return [&reactor = reactor_, user = owner.user](std::function<void()> work, std::function<void()> done) {
+    reactor.offload(user, std::move(work), std::move(done));
+  };
+}
+
 void LeaderLine::lead(Leader::Identity identity, const JobSettings& settings) {
-  leader_ = std::make_unique<Leader>(reactor_.clock(), static_cast<Outbox&>(*this), std::move(identity), settings);
+  leader_ = std::make_unique<Leader>(reactor_.clock(), static_cast<LeaderHost&>(*this), std::move(identity), settings);
   tick();
 }
 
 void LeaderLine::tick() {
+  name_callback("a leader's heartbeat");
   timer_ = 0;
   if (const auto delay_us = leader_->tick()) timer_ = reactor_.after(*delay_us, [this] { tick(); });
 }

@@ -21,7 +21,7 @@
 
 namespace deft::daemon {
 
-class LeaderLine final : public LeaderPort, private Outbox {
+class LeaderLine final : public LeaderPort, private LeaderHost {
  public:
   using Deliver = std::function<void(wire::ToNode)>;  // what a leader of this node says to it
 
@@ -48,6 +48,8 @@ class LeaderLine final : public LeaderPort, private Outbox {
 
  private:
   void send(std::span<const Peer> nodes, const wire::ToNode& message) override;  // from the leader; encoded once
+  void send_joined(std::span<const Peer> nodes, wire::Joined message) override;
+  Offload offload_for(const wire::JobOwner& owner) override;
   void tick();
 
   Reactor& reactor_;

@@ -1,5 +1,7 @@
 #include "daemon/node/leader_messages.h"
 
+#include <glog/logging.h>
+
 namespace deft::daemon {
 
 void LeaderMessages::fail_unless(const Result<void>& ok) {
@@ -79,7 +81,15 @@ void LeaderMessages::operator()(const wire::Heartbeat& message) {
 }
 
 void LeaderMessages::operator()(const wire::Stalled& message) {
-  if (parts_) parts_->watchdog.note(message, parts_->clock.now_us());
+  if (!parts_) return;
+  parts_->watchdog.note(message, parts_->clock.now_us());
+  parts_->recorder.stalled(parts_->clock.now_us());
+}
+
+void LeaderMessages::operator()(const wire::TraceOrder& message) {
+  if (!runs()) return;
+  if (const auto done = parts_->recorder.obey(message); !done)
+    LOG(ERROR) << "[" << members_.identity().name << "] a trace that the leader wants: " << done.error().message();
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {

@@ -40,6 +40,7 @@ class LeaderMessages {
   void operator()(const wire::Leave& message) { members_.mark_left(message.ranks); }
   void operator()(const wire::Stalled& message);
   void operator()(const wire::Waiting& message);
+  void operator()(const wire::TraceOrder& message);
 
  private:
   [[nodiscard]] bool runs() const { return parts_ && members_.state() == JobState::kRunning; }

@@ -23,7 +23,7 @@ std::string prefix_of(const std::string& job, const View& view, std::uint32_t li
 }
 
 DaemonDriver::Open opener(const DriverRequest& request, const Membership& members, const View& view,
-                          std::shared_ptr<link::Store> store) {
+                          std::shared_ptr<link::Store> store, const std::string& key_file) {
   if (request.spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
   const TimeUs timeout_us = members.settings().timeout_us;
   link::LinkGroup group;
@@ -33,6 +33,7 @@ DaemonDriver::Open opener(const DriverRequest& request, const Membership& member
   group.store = std::move(store);
   group.connect_deadline_us = MonotonicClock::now() + (request.epoch == 0 ? timeout_us : timeout_us / 3);
   group.silence_us = members.settings().silence_us();
+  group.key_file = key_file;
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
@@ -76,22 +77,24 @@ LinkChoice choose_links(const Membership& members, const std::string& host) {
   return choice;
 }
 
-LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
-                                   std::shared_ptr<link::Store> store) {
-  return [&reactor, &members, view = std::move(view),
-          store = std::move(store)](DriverRequest request) -> std::unique_ptr<LinkDriver> {
-    if (link::runs_in_worker(request.spec.backend)) {
-      const auto tell = [&members](std::size_t worker, const shm::Record& record) {
-        if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
-      };
-      return std::make_unique<InProcessDriver>(reactor, request.link, members.workers().size(),
-                                               std::move(request.records_of), tell, std::move(request.on_open),
-                                               std::move(request.on_done));
-    }
-    auto open = opener(request, members, *view, store);
-    return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
-                                          std::move(request.transfer_of), std::move(request.on_open),
-                                          std::move(request.on_done));
+MakeDrivers driver_factory(const std::string& key_file) {
+  return [key_file](Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
+                    std::shared_ptr<link::Store> store) -> LinkSet::MakeDriver {
+    return [&reactor, &members, view = std::move(view), store = std::move(store),
+            key_file](DriverRequest request) -> std::unique_ptr<LinkDriver> {
+      if (link::runs_in_worker(request.spec.backend)) {
+        const auto tell = [&members](std::size_t worker, const shm::Record& record) {
+          if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
+        };
+        return std::make_unique<InProcessDriver>(reactor, request.link, members.workers().size(),
+                                                 std::move(request.records_of), tell, std::move(request.on_open),
+                                                 std::move(request.on_done));
+      }
+      auto open = opener(request, members, *view, store, key_file);
+      return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
+                                            std::move(request.transfer_of), std::move(request.on_open),
+                                            std::move(request.on_done));
+    };
   };
 }
 

@@ -26,15 +26,14 @@ struct LinkChoice {
 LinkChoice choose_links(const Membership& members, const std::string& host);
 
 // The real drivers of the links of `view`: those that the daemon runs have threads of their own and meet through `store`. The first
-// opening may take the job's timeout, a replacement a third of it.
-LinkSet::MakeDriver driver_factory(Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
-                                   std::shared_ptr<link::Store> store);
+// opening may take the job's timeout, a replacement a third of it. `key_file`: of the key that daemons and parameter servers share.
+using MakeDrivers = std::function<LinkSet::MakeDriver(
+    Reactor& reactor, const Membership& members, std::shared_ptr<const View> view, std::shared_ptr<link::Store> store)>;
+MakeDrivers driver_factory(const std::string& key_file);
 
 struct LinkMaker {
   std::function<LinkChoice(const Membership& members, const std::string& host)> choose = choose_links;
-  std::function<LinkSet::MakeDriver(Reactor&, const Membership&, std::shared_ptr<const View>,
-                                    std::shared_ptr<link::Store>)>
-      drivers = driver_factory;
+  MakeDrivers drivers = driver_factory("");
 };
 
 // The links as a worker hears of them: those that it runs itself, and how many the daemons run.

@@ -96,6 +96,9 @@ void LinkSet::on_done(std::size_t index, const TransferDone& done) {
   if (launch.part != model::LaunchPart::kReduceScatter) link.counters.bytes += done.bytes;  // the all-gather counts
   link.counters.wire_bytes += done.wire_bytes;
   link.counters.busy_us += done.busy_us;
+  if (done.link_us) link.counters.transfers.add(*done.link_us);
+  link.counters.add(done.traffic);
+  link.counters.add(done.codec_loss);
   if (launch.replay_buffer) {
     SubCommTask kept = launch;
     kept.replay = transfer_of(launch);
@@ -152,10 +155,21 @@ nlohmann::json LinkSet::status() const {
                     {"bytes", link.counters.bytes},
                     {"wire_bytes", link.counters.wire_bytes},
                     {"busy_us", link.counters.busy_us},
-                    {"waiting", link.waiting.size()}});
+                    {"transfers", link.counters.transfers.json()},
+                    {"waiting", link.waiting.size()},
+                    {"running", link.running.size()},
+                    {"kept", link.kept.size()},
+                    {"run_again", link.counters.replayed_parts},
+                    {"is_lost", !link.outage.reason.empty()}});
+    if (const auto& connections = link.counters.connections)
+      json.back()["connections"] = {{"sent_bytes", connections->sent_bytes},
+                                    {"resent_packets", connections->resent_packets},
+                                    {"unacknowledged_us", connections->unacknowledged_us},
+                                    {"least_rtt_us", connections->least_rtt_us}};
+    if (const CodecLoss& loss = link.counters.codec_loss; loss.given > 0)
+      json.back()["codec_error"] = loss.left_out / loss.given;
     if (link.outage.reason.empty()) continue;
     json.back()["lost"] = link.outage.reason;
-    json.back()["run_again"] = link.counters.replayed_parts;
     json.back()["goes_over"] = link.outage.stopping ? "" : queues_[link.outage.replacer].name;
   }
   return json;

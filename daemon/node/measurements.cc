@@ -13,6 +13,7 @@ void Measurements::stage_began(std::size_t worker, const shm::StageRecord& began
   if (began.stage != 1 && began.stage != 2) return;
   const auto stage = static_cast<sched::Stage>(began.stage);
   const auto waited_us = static_cast<TimeUs>(std::min(began.waited_us, kLongestWaitUs));
+  waited_us_[worker] += waited_us;
   if (scheduler_ != nullptr && members_.workers()[worker].rank == 0)
     scheduler_->stage_began(stage, began.step, waited_us);
   const bool ended = steps_[worker].stage_began(stage, began.step, now_us, waited_us);

@@ -27,16 +27,31 @@ class Measurements {
 
   // `scheduler`: null if the leader is on another node. All outlive this object.
   Measurements(const Membership& members, LeaderPort& leader, SchedulerPort* scheduler)
-      : members_(members), leader_(leader), scheduler_(scheduler), steps_(members.workers().size()) {}
+      : members_(members),
+        leader_(leader),
+        scheduler_(scheduler),
+        steps_(members.workers().size()),
+        waited_us_(steps_.size()) {}
 
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void take(std::size_t worker, const ipc::Statistics& statistics);
+
+  // What a local worker's steps take. Waiting is time in which it computed nothing, because it needed others' gradients.
+  struct Steps {
+    std::uint64_t ended = 0;
+    double compute_us = 0;  // of a usual step, without waiting
+    TimeUs waited_us = 0;   // in all steps together
+  };
+  [[nodiscard]] Steps steps(std::size_t worker) const {
+    return {steps_[worker].ended(), steps_[worker].usual_us(), waited_us_[worker]};
+  }
 
  private:
   const Membership& members_;
   LeaderPort& leader_;
   SchedulerPort* const scheduler_;
   std::vector<sched::StepTimer> steps_;  // by local index
+  std::vector<TimeUs> waited_us_;        // likewise
   std::map<std::uint32_t, std::vector<std::optional<ipc::Statistics>>>
       statistics_;  // by group and local index: the newest
 };

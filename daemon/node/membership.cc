@@ -44,6 +44,9 @@ Result<void> Membership::admit(const WorkerPort& worker, const JobSettings& wish
     return fail(ErrorKind::kInvalid,
                 "a job named '" + identity_.name + "' is running on this daemon with " + workers_[0].describe(),
                 "wait for it to end, or set DEFT_JOB to another name");
+  if (wishes.options.text("job_token") != identity_.token)
+    return fail(ErrorKind::kInvalid, "the job '" + identity_.name + "' has another token than this worker",
+                "give all workers the same DEFT_JOB_TOKEN, or set DEFT_JOB to another name");
   const auto ours = settings_.agreed(), theirs = wishes.agreed();
   for (const auto& [name, value] : ours)
     if (theirs.at(name) != value)

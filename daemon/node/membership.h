@@ -41,6 +41,7 @@ struct JobIdentity {  // what a job is called and who owns it; all its workers s
   uid_t uid = 0;
   std::uint32_t world = 1, local_size = 1;
   std::string leader;  // host:port; empty: unset
+  std::string token;   // see wire::JobOwner
 };
 
 class Membership {

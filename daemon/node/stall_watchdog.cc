@@ -9,6 +9,7 @@ namespace {
 
 constexpr TimeUs kLongestGraceUs = 1'000'000;
 constexpr const char* kSameSteps = "all ranks must run the same number of steps";
+constexpr const char* kSameCollectives = "all ranks must run the same collectives";
 constexpr const char* kSameModel = "all ranks must train the same model";
 constexpr const char* kRaiseTimeout = "raise DEFT_STALL_TIMEOUT if this is expected";
 
@@ -92,14 +93,20 @@ Result<void> StallWatchdog::judge(const Gradients& gradients, const Owed& owed, 
 }
 
 Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
+  // If all workers of the leader's node have ended, its daemon has put the job away and starts nothing more.
+  const auto& leaders = view_->nodes()[0].ranks;
+  const auto unstarted = collectives_.unstarted(now_us - grace_us());
+  if (unstarted && std::ranges::all_of(leaders, [&](auto rank) { return members_.has_left(rank); }))
+    return fail(ErrorKind::kLost,
+                "rank " + std::to_string(leaders.front()) + " has ended, and '" + *unstarted + "' needs it",
+                kSameCollectives);
   for (const auto& owed : collectives_.owed(now_us - grace_us())) {
     const TimeUs age_us = now_us - owed.since_us;
     for (const std::size_t index : owed.workers) {
       const Membership::Worker& worker = members_.workers()[index];
       const std::string who = "rank " + std::to_string(worker.rank);
       if (worker.left)
-        return fail(ErrorKind::kLost, who + " has ended, and '" + owed.name + "' needs it",
-                    "all ranks must run the same collectives");
+        return fail(ErrorKind::kLost, who + " has ended, and '" + owed.name + "' needs it", kSameCollectives);
       if (age_us > members_.settings().stall_timeout_us)
         return fail(ErrorKind::kTimeout, who + " has not asked for '" + owed.name + "' for " + seconds(age_us),
                     kRaiseTimeout);

@@ -43,6 +43,11 @@ Result<std::vector<std::vector<std::byte>>> StoreClient::get(std::span<const std
   return fail(ErrorKind::kTimeout, "no answer for " + missing);
 }
 
+bool StoreClient::ended() const {
+  const std::lock_guard lock(mutex_);
+  return is_cancelled_;
+}
+
 void StoreClient::ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered) {
   wire::StoreGet message{.request = 0, .keys = {key}};
   {

@@ -30,6 +30,8 @@ class StoreClient final : public link::Store {
   Result<void> set(const std::string& key, std::span<const std::byte> value) override;
   Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) override;
 
+  [[nodiscard]] bool ended() const override;
+
   // Asks for a key without waiting, for a worker: `answered` is called when the key exists. Reactor thread, both.
   void ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered);
 
@@ -48,7 +50,7 @@ class StoreClient final : public link::Store {
   Reactor& reactor_;
   const OwnerRef owner_;
   Send send_;
-  std::mutex mutex_;
+  mutable std::mutex mutex_;
   std::map<std::uint64_t, Waiting> waiting_;
   std::map<std::uint64_t, std::function<void(std::span<const std::byte>)>> asked_;  // reactor thread
   std::uint64_t next_request_ = 1;

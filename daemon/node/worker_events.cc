@@ -49,6 +49,8 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
       return {};
     }
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
+    case shm::RecordKind::kSendResiduals:
+      return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());
     case shm::RecordKind::kRan: return parts_->links.answered(worker, record.as<shm::RanRecord>());
     default: return fail(ErrorKind::kViolation, "a record of an unknown kind");
   }

@@ -10,6 +10,7 @@
 #include <sys/types.h>
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -63,7 +64,7 @@ struct JobLinks {
 struct JobStart {  // what a worker learns when its job runs
   std::uint32_t node = 0, nodes = 1;
   std::vector<std::uint32_t> node_of_rank;
-  TimeUs timeout_us = 0, spin_us = 0;
+  TimeUs timeout_us = 0, spin_us = 0, heartbeat_us = 0;
   JobLinks links;
 };
 
@@ -80,9 +81,10 @@ class WorkerPort {
   virtual void serve(const std::weak_ptr<JobPort>& job) = 0;
   // Makes the rings and tells the worker that the job runs.
   virtual Result<void> welcome(const JobStart& start) = 0;
-  // Makes the group's arena and tells the worker. The arena lives while either side holds it.
-  virtual Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
-                                                            std::uint32_t buckets) = 0;
+  // Makes the group's arena, which takes its time, tells the worker, and then calls `granted`, unless the worker is gone by then. The
+  // arena lives while either side holds it.
+  using ArenaGranted = std::function<void(Result<std::shared_ptr<shm::Segment>>)>;
+  virtual void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) = 0;
   virtual void complete(const shm::Record& record) = 0;  // to the completion ring; wakes the worker if it sleeps
   virtual void send_error(const Error& error, std::uint64_t operation) = 0;  // operation 0: the job failed
   virtual void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) = 0;

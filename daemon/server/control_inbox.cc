@@ -6,22 +6,23 @@ namespace deft::daemon {
 
 void ControlInbox::receive(const Peer& from, std::span<const std::byte> message) {
   const auto received = wire::Received::parse(message);
-  if (!received) return reject(received.error().what);
+  if (!received) return reject(drops_.unreadable, received.error().what);
   if (const auto error = versions_.mismatch(*received)) {
-    reject(error->what);
+    reject(drops_.other_version, error->what);
     if (const auto answer = versions_.answer(from, *received)) control_.send(from, *answer);
     return jobs_.peer_mismatched(from, *received, *error);
   }
   switch (jobs_.receive(from, *received)) {
     case JobTable::Delivery::kTaken: return;
-    case JobTable::Delivery::kStranger: return reject("its sender has not joined the job");
-    case JobTable::Delivery::kUnclaimed: ++unclaimed_; return;
+    case JobTable::Delivery::kStranger: return reject(drops_.stranger, "its sender has not joined the job");
+    case JobTable::Delivery::kUnclaimed: ++drops_.unclaimed; return;
   }
 }
 
-void ControlInbox::reject(const std::string& why) {
-  ++rejected_;
-  LOG_EVERY_N(WARNING, 1000) << "a control message was rejected (" << rejected_ << " until now): " << why;
+void ControlInbox::reject(std::uint64_t& count, const std::string& why) {
+  ++count;
+  const auto left_out = lines_.admit(clock_.now_us());
+  if (left_out) LOG(WARNING) << "a control message was rejected: " << why << RateLimit::describe(*left_out);
 }
 
 }  // namespace deft::daemon

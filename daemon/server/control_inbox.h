@@ -1,6 +1,6 @@
 // What comes from other daemons: checks form and version of each message and hands it to its job. What is wrong is dropped and counted.
 //
-//   ControlInbox inbox(control, jobs);
+//   ControlInbox inbox(control, jobs, clock);
 //   inbox.receive(peer, bytes);
 //
 // Nobody but a node of a job can end that job by a message: a job's own nodes and leader are known by their connection.
@@ -12,6 +12,7 @@
 #include <span>
 #include <string>
 
+#include "daemon/base/rate_limit.h"
 #include "daemon/server/job_table.h"
 #include "daemon/wire/control_plane.h"
 #include "daemon/wire/version_gate.h"
@@ -20,23 +21,31 @@ namespace deft::daemon {
 
 class ControlInbox {
  public:
-  // Both references outlive this object.
-  ControlInbox(ControlPort& control, JobTable& jobs) : control_(control), jobs_(jobs), versions_(jobs.host()) {}
+  // All references outlive this object.
+  ControlInbox(ControlPort& control, JobTable& jobs, const Clock& clock)
+      : control_(control), jobs_(jobs), clock_(clock), versions_(jobs.host()) {}
 
   void receive(const Peer& from, std::span<const std::byte> message);
 
-  // Messages that are wrong, of another version, or of a sender that takes no part in the job.
-  [[nodiscard]] std::uint64_t rejected() const { return rejected_; }
-  // Messages of jobs that do not run here (any more).
-  [[nodiscard]] std::uint64_t unclaimed() const { return unclaimed_; }
+  struct Drops {
+    std::uint64_t unreadable = 0;
+    std::uint64_t other_version = 0;
+    std::uint64_t stranger = 0;   // the sender takes no part in the job
+    std::uint64_t unclaimed = 0;  // the job does not run here (any more)
+  };
+  [[nodiscard]] const Drops& drops() const { return drops_; }
+  [[nodiscard]] std::uint64_t rejected() const { return drops_.unreadable + drops_.other_version + drops_.stranger; }
+  [[nodiscard]] std::uint64_t unclaimed() const { return drops_.unclaimed; }
 
  private:
-  void reject(const std::string& why);
+  void reject(std::uint64_t& count, const std::string& why);
 
   ControlPort& control_;
   JobTable& jobs_;
+  const Clock& clock_;
+  RateLimit lines_;
   VersionGate versions_;
-  std::uint64_t rejected_ = 0, unclaimed_ = 0;
+  Drops drops_;
 };
 
 }  // namespace deft::daemon

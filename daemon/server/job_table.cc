@@ -14,23 +14,36 @@ constexpr TimeUs kPutAwayUs = 20'000;
 JobTable::JobTable(JobContext context, std::uint64_t first_incarnation, std::function<void()> on_empty)
     : context_(std::move(context)), on_empty_(std::move(on_empty)), next_incarnation_(first_incarnation) {
   context_.make_incarnation = [this] { return next_incarnation_++; };
-  context_.on_ended = [this](const Job& job) { on_ended(job); };
+  context_.on_ended = [this](const Job& job, const Error* cause) { on_ended(job, cause); };
 }
 
 JobTable::~JobTable() { context_.reactor.cancel(timer_); }
 
-// The job of this name of which no worker has left; null: none.
-std::shared_ptr<Job> JobTable::find(const std::string& name) const {
+// The job of this name of which no worker has left; null: none. Users may give their jobs equal names.
+std::shared_ptr<Job> JobTable::find(const std::string& name, uid_t user) const {
   const auto it = std::ranges::find_if(jobs_, [&](const auto& job) {
     const Membership& members = job->members();
-    return members.identity().name == name && members.state() != JobState::kEnded && members.left().empty();
+    return members.identity().name == name && members.identity().uid == user && members.state() != JobState::kEnded &&
+           members.left().empty();
   });
   return it == jobs_.end() ? nullptr : *it;
 }
 
+// A job that has ended counts until its threads have.
+Result<void> JobTable::check_room(uid_t user) const {
+  const auto is_theirs = [user](const auto& job) { return job->members().identity().uid == user; };
+  const auto have = std::ranges::count_if(jobs_, is_theirs) + std::ranges::count_if(ended_, is_theirs);
+  if (have < context_.config.integer("user_jobs")) return {};
+  return fail(
+      ErrorKind::kExhausted,
+      "user " + std::to_string(user) + " has " + std::to_string(have) + " jobs on this daemon and may have no more",
+      "wait until one has ended, or raise user_jobs of deftd");
+}
+
 Result<std::shared_ptr<Job>> JobTable::job_for(const WorkerPort& worker) {
   const WorkerHello& attachment = worker.hello();
-  if (auto job = find(attachment.job)) return job;
+  if (auto job = find(attachment.job, worker.peer().uid)) return job;
+  if (auto ok = check_room(worker.peer().uid); !ok) return tl::unexpected(ok.error());
   auto settings = job_settings(context_.config, attachment.settings);
   if (!settings) return tl::unexpected(settings.error());
   LOG(INFO) << "[" << attachment.job << "] " << worker.describe() << " begins a job of " << attachment.world
@@ -49,7 +62,11 @@ Result<void> JobTable::attach(WorkerPort& worker) {
 }
 
 JobTable::Delivery JobTable::receive(const Peer& from, const wire::Received& received) {
-  const auto it = std::ranges::find_if(jobs_, [&](const auto& job) { return job->accepts(from, received); });
+  const auto find_by = [&](Job::Claim claim) {
+    return std::ranges::find_if(jobs_, [&](const auto& job) { return job->claim(from, received) == claim; });
+  };
+  auto it = find_by(Job::Claim::kFull);
+  if (it == jobs_.end()) it = find_by(Job::Claim::kByName);  // its leader says why it turns them away
   if (it == jobs_.end()) return Delivery::kUnclaimed;
   const auto job = *it;  // it may end by the message
   bool taken = true;
@@ -63,16 +80,40 @@ void JobTable::peer_mismatched(const Peer& from, const wire::Received& received,
     run_for(job->port(), "a message of another version", [&] { job->peer_mismatched(from, received.header(), error); });
 }
 
-Result<void> JobTable::set_policy(uid_t user, const std::string& name, const std::string& policy) {
-  const auto job = find(name);
+void JobTable::peer_stuck(const Peer& peer) {
+  const Jobs jobs = jobs_;
+  for (const auto& job : jobs) run_for(job->port(), "a peer that is stuck", [&] { job->peer_stuck(peer); });
+}
+
+// The job of this name, if this user may command it.
+Result<std::shared_ptr<Job>> JobTable::find_for(uid_t user, const std::string& name) const {
+  auto job = find(name, user);
+  for (auto it = jobs_.begin(); !job && it != jobs_.end(); ++it) job = find(name, (*it)->members().identity().uid);
   if (!job) return fail(ErrorKind::kInvalid, "no job '" + name + "' runs on this daemon", "deft status lists the jobs");
   const uid_t owner = job->members().identity().uid;
   if (user != 0 && user != owner)
     return fail(ErrorKind::kInvalid, "job '" + name + "' belongs to the user with the id " + std::to_string(owner),
-                "run deft set as this user, or as root");
-  Result<void> set = fail(ErrorKind::kInternal, "the job could not take this policy");  // if it throws
-  run_for(job->port(), "deft set", [&] { set = job->set_policy(policy); });
-  return set;
+                "run this command as this user, or as root");
+  return job;
+}
+
+Result<void> JobTable::change_settings(uid_t user, const std::string& name, const sched::SettingsChange& change) {
+  const auto job = find_for(user, name);
+  if (!job) return tl::unexpected(job.error());
+  Result<void> changed = fail(ErrorKind::kInternal, "the job could not take these settings");  // if it throws
+  run_for((*job)->port(), "deft set", [&] { changed = (*job)->change_settings(change); });
+  return changed;
+}
+
+Result<std::string> JobTable::trace(uid_t user, const std::string& name, const wire::TraceOrder& order) {
+  if (name.empty() && jobs_.size() != 1)
+    return fail(ErrorKind::kInvalid, std::to_string(jobs_.size()) + " jobs run on this daemon",
+                "name one: deft status lists the jobs");
+  const auto job = find_for(user, name.empty() ? jobs_.front()->members().identity().name : name);
+  if (!job) return tl::unexpected(job.error());
+  Result<std::string> path = fail(ErrorKind::kInternal, "the job could not be traced");  // if it throws
+  run_for((*job)->port(), "deft trace", [&] { path = (*job)->trace(order); });
+  return path;
 }
 
 void JobTable::fail_all(const Error& error) {
@@ -80,10 +121,10 @@ void JobTable::fail_all(const Error& error) {
   for (const auto& job : jobs) run_for(job->port(), "the end of the daemon", [&] { job->fail(error); });
 }
 
-void JobTable::on_ended(const Job& job) {
+void JobTable::on_ended(const Job& job, const Error* cause) {
   const auto it = std::ranges::find_if(jobs_, [&](const auto& one) { return one.get() == &job; });
   if (it == jobs_.end()) return;
-  ++served_;
+  history_.add(job.members().identity(), cause, context_.reactor.now_us());
   ended_.splice(ended_.end(), jobs_, it);
   if (timer_ != 0) return;
   // The timer is for all jobs: it does not belong to this one, whose code runs here.
@@ -91,15 +132,20 @@ void JobTable::on_ended(const Job& job) {
 }
 
 void JobTable::put_away() {
+  name_callback("putting ended jobs away");
   timer_ = 0;
-  std::erase_if(ended_, [](const auto& job) { return job->threads_finished(); });
-  if (!ended_.empty()) timer_ = context_.reactor.after(kPutAwayUs, [this] { put_away(); });
+  // One in a turn of the event loop: to give a job's memory back takes a while, and many jobs may end together.
+  const auto finished = std::ranges::find_if(ended_, [](const auto& job) { return job->threads_finished(); });
+  const bool found = finished != ended_.end();
+  if (found) ended_.erase(finished);
+  if (!ended_.empty()) timer_ = context_.reactor.after(found ? 0 : kPutAwayUs, [this] { put_away(); });
   if (empty()) on_empty_();
 }
 
-nlohmann::json JobTable::status() const {
+nlohmann::json JobTable::status(std::optional<uid_t> user) const {
   nlohmann::json json = nlohmann::json::array();
-  for (const auto& job : jobs_) json.push_back(job->status());
+  for (const auto& job : jobs_)
+    if (!user || job->members().identity().uid == *user) json.push_back(job->status());
   return json;
 }
 

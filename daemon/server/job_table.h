@@ -14,9 +14,12 @@
 #include <list>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 
+#include "core/sched/settings_change.h"
 #include "daemon/node/job.h"
+#include "daemon/server/ended_jobs.h"
 
 namespace deft::daemon {
 
@@ -41,21 +44,30 @@ class JobTable {
   Delivery receive(const Peer& from, const wire::Received& received);
   // The daemon there speaks another version of the protocol: the jobs that it is to take part in hear of it.
   void peer_mismatched(const Peer& from, const wire::Received& received, const Error& error);
-  // A user may set the policy of an own job, and root that of all. kInvalid if there is no such job, or if it is another user's.
-  Result<void> set_policy(uid_t user, const std::string& job, const std::string& policy);
+  // The daemon there takes no more messages: the jobs in which it takes part fail.
+  void peer_stuck(const Peer& peer);
+  // A user may change the settings of an own job, and root those of all. kInvalid if there is no such job, or if it is another user's.
+  Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change);
+  // Likewise for what `deft trace` wants. An empty name: the only job. Gives the path of this node's file.
+  Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order);
   void fail_all(const Error& error);
 
+  // A worker may still join a job of this name.
+  [[nodiscard]] bool has(const std::string& name, uid_t user) const { return find(name, user) != nullptr; }
   [[nodiscard]] bool running() const { return !jobs_.empty(); }  // a job has not ended
   [[nodiscard]] bool empty() const { return jobs_.empty() && ended_.empty(); }
-  [[nodiscard]] std::uint64_t served() const { return served_; }  // jobs that have ended
+  [[nodiscard]] const EndedJobs& history() const { return history_; }  // of the jobs that have ended
   [[nodiscard]] const std::string& host() const { return context_.host; }
-  [[nodiscard]] nlohmann::json status() const;  // one object for each job that has not ended
+  // One object for each job that has not ended: of this user, or of all users.
+  [[nodiscard]] nlohmann::json status(std::optional<uid_t> user = std::nullopt) const;
 
  private:
   using Jobs = std::list<std::shared_ptr<Job>>;
-  [[nodiscard]] std::shared_ptr<Job> find(const std::string& name) const;
+  [[nodiscard]] std::shared_ptr<Job> find(const std::string& name, uid_t user) const;
+  [[nodiscard]] Result<std::shared_ptr<Job>> find_for(uid_t user, const std::string& name) const;
+  [[nodiscard]] Result<void> check_room(uid_t user) const;
   Result<std::shared_ptr<Job>> job_for(const WorkerPort& worker);
-  void on_ended(const Job& job);
+  void on_ended(const Job& job, const Error* cause);
   void put_away();
 
   JobContext context_;
@@ -63,7 +75,7 @@ class JobTable {
   std::uint64_t next_incarnation_;
   Jobs jobs_;
   Jobs ended_;  // until their link threads have ended
-  std::uint64_t served_ = 0;
+  EndedJobs history_;
   Reactor::TimerId timer_ = 0;  // of put_away()
 };
 

@@ -13,7 +13,7 @@ constexpr TimeUs kOverflowRetryUs = 1000;
 
 }  // namespace
 
-Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, MemoryBudget& budget, std::uint64_t daemon_epoch,
+Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, MemoryBudget& budget, const Life& life,
                                                  Events events) {
   auto segment = budget.allocate("deft-rings", shm::kControlSegmentBytes);
   if (!segment) return tl::unexpected(segment.error());
@@ -21,34 +21,40 @@ Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, MemoryBudget&
   if (!own) return tl::unexpected(own.error());
   auto worker = shm::Doorbell::create();
   if (!worker) return tl::unexpected(worker.error());
-  std::unique_ptr<RingPump> pump(
-      new RingPump(reactor, std::move(*segment), daemon_epoch, std::move(*own), std::move(*worker), std::move(events)));
+  std::unique_ptr<RingPump> pump(new RingPump(reactor, std::move(*segment), life.daemon_epoch,
+                                              {std::move(*own), std::move(*worker)}, std::move(events)));
   RingPump* const raw = pump.get();
-  const auto rung = [raw](std::uint32_t) { raw->own_bell_.drain(); };
-  if (auto ok = reactor.watch(raw->own_bell_.descriptor(), EPOLLIN, rung); !ok) return tl::unexpected(ok.error());
+  const auto rung = [raw](std::uint32_t) { raw->bells_.own.drain(); };
+  if (auto ok = reactor.watch(raw->bells_.own.descriptor(), EPOLLIN, rung); !ok) return tl::unexpected(ok.error());
   raw->poller_ = reactor.add_poller([raw](bool about_to_sleep) { return raw->drain(about_to_sleep); });
+  raw->beat(life.heartbeat_us);
   return pump;
 }
 
-RingPump::RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch,
-                   shm::Doorbell own, shm::Doorbell worker, Events events)
+RingPump::RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, Bells bells,
+                   Events events)
     : reactor_(reactor),
       segment_(std::move(segment)),
       rings_(shm::ControlSegment::format(*segment_, daemon_epoch)),
       submissions_(rings_.submission(), rings_.submission_records()),
       completions_(rings_.completion(), rings_.completion_records()),
-      own_bell_(std::move(own)),
-      worker_bell_(std::move(worker)),
+      bells_(std::move(bells)),
       events_(std::move(events)) {}
 
 RingPump::~RingPump() {
   if (poller_ != 0) reactor_.remove_poller(poller_);
+  reactor_.cancel(beat_);
   reactor_.cancel(retry_);
-  reactor_.unwatch(own_bell_.descriptor());
+  reactor_.unwatch(bells_.own.descriptor());
+}
+
+void RingPump::beat(TimeUs every_us) {
+  rings_.beat();
+  beat_ = reactor_.after(every_us, [this, every_us] { beat(every_us); });
 }
 
 std::array<int, 3> RingPump::descriptors() const {
-  return {segment_->descriptor(), own_bell_.descriptor(), worker_bell_.descriptor()};
+  return {segment_->descriptor(), bells_.own.descriptor(), bells_.worker.descriptor()};
 }
 
 void RingPump::stop() { stopped_ = true; }
@@ -94,7 +100,7 @@ bool RingPump::flush() {
     }
     overflow_.pop_front();
     any = true;
-    if (pushed == shm::Push::kWake) worker_bell_.ring();
+    if (pushed == shm::Push::kWake) bells_.worker.ring();
   }
   return any;
 }

@@ -1,11 +1,11 @@
 // A worker's control segment as the daemon uses it: records come out of the submission ring, completions go in the
 // other.
 //
-//   auto pump = RingPump::open(reactor, budget, daemon_epoch, {on_record, on_broken});
+//   auto pump = RingPump::open(reactor, budget, {daemon_epoch, heartbeat_us}, {on_record, on_broken});
 //   send WELCOME with (*pump)->descriptors();
 //   (*pump)->complete(shm::FinishRecord{...});
 //
-// A worker that does not read its completions makes the daemon keep them, up to a limit; then it is dropped. Reactor
+// While the pump lives it shows the worker by heartbeats in the segment that the daemon's loop runs. A worker that does not read its completions makes the daemon keep them, up to a limit; then it is dropped. Reactor
 // thread only.
 #pragma once
 
@@ -30,7 +30,12 @@ class RingPump {
     std::function<void(const Error&)> on_broken;        // the worker broke the protocol; told once
   };
 
-  static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, MemoryBudget& budget, std::uint64_t daemon_epoch,
+  struct Life {
+    std::uint64_t daemon_epoch = 0;
+    TimeUs heartbeat_us = 0;  // between heartbeats
+  };
+
+  static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, MemoryBudget& budget, const Life& life,
                                                 Events events);
   ~RingPump();
   RingPump(const RingPump&) = delete;
@@ -43,8 +48,13 @@ class RingPump {
   void stop();                               // no event comes any more
 
  private:
-  RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, shm::Doorbell own,
-           shm::Doorbell worker, Events events);
+  struct Bells {
+    shm::Doorbell own, worker;
+  };
+
+  RingPump(Reactor& reactor, std::shared_ptr<shm::Segment> segment, std::uint64_t daemon_epoch, Bells bells,
+           Events events);
+  void beat(TimeUs every_us);
   bool drain(bool about_to_sleep);
   bool flush();
   void fail(const char* what);
@@ -54,10 +64,11 @@ class RingPump {
   const shm::ControlSegment rings_;
   shm::Consumer submissions_;
   shm::Producer completions_;
-  shm::Doorbell own_bell_, worker_bell_;
+  Bells bells_;
   Events events_;
   std::deque<shm::Record> overflow_;  // completions that await room in the ring, oldest first
   Reactor::PollerId poller_ = 0;
+  Reactor::TimerId beat_ = 0;
   Reactor::TimerId retry_ = 0;  // while completions overflow: the worker rings no bell when it has read some
   bool stopped_ = false;
 };

@@ -5,11 +5,14 @@
 
 #include <algorithm>
 #include <array>
-#include <fstream>
 #include <random>
 
+#include "core/base/control_groups.h"
 #include "core/ipc/daemon_socket.h"
+#include "core/link/peer_sockets.h"
+#include "daemon/base/state_folder.h"
 #include "daemon/base/version.h"
+#include "daemon/server/exposure.h"
 
 namespace deft::daemon {
 namespace {
@@ -30,14 +33,35 @@ std::uint64_t memory_limit(std::uint64_t configured_bytes) {
   if (configured_bytes != 0) return configured_bytes;
   auto half =
       static_cast<std::uint64_t>(sysconf(_SC_PHYS_PAGES)) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE)) / 2;
-  std::uint64_t group = 0;  // of the container, where there is one
-  if (std::ifstream in("/sys/fs/cgroup/memory.max"); in >> group) half = std::min(half, group / 2);
+  if (const auto group = ControlGroups().memory_limit_bytes()) half = std::min(half, *group / 2);
   return half;
+}
+
+nlohmann::json control_drops(const ControlPlane& control, const ControlInbox::Drops& drops) {
+  return {{"unreadable", control.rejected_messages() + drops.unreadable},
+          {"version", drops.other_version},
+          {"stranger", drops.stranger},
+          {"unclaimed", drops.unclaimed},
+          {"key", control.locked_out()},
+          {"handshake", control.failed_handshakes()}};
+}
+
+nlohmann::json link_strangers() {
+  const link::StrangerCounts counts = link::stranger_counts();
+  return {{"wrong", counts.wrong}, {"late", counts.late}, {"crowded_out", counts.crowded_out}};
+}
+
+JobContext context_of_jobs(Reactor& reactor, ControlPort& control, const Config& config) {
+  JobContext context{.reactor = reactor, .control = control, .config = config, .host = host_name()};
+  context.links.drivers = driver_factory(config.text("secret_file"));
+  context.state_folder = state_folder();
+  return context;
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Server>> Server::open(Reactor& reactor, const Config& config) {
+  if (auto ok = check_exposure(config, "control port"); !ok) return tl::unexpected(ok.error());
   auto listener = ipc::Listener::bind(ipc::socket_path(config.text("socket")));
   if (!listener) return tl::unexpected(listener.error());
   auto control = ControlPlane::open(reactor, {config.text("listen"), config.text("secret_file")});
@@ -48,6 +72,7 @@ Result<std::unique_ptr<Server>> Server::open(Reactor& reactor, const Config& con
   raw->control_->on_message = [raw](const Peer& from, std::span<const std::byte> message) {
     raw->inbox_.receive(from, message);
   };
+  raw->control_->on_stuck = [raw](const Peer& peer) { raw->jobs_.peer_stuck(peer); };
   return server;
 }
 
@@ -55,15 +80,22 @@ Server::Server(Reactor& reactor, const Config& config, ipc::Listener listener, s
     : reactor_(reactor),
       config_(config),
       budget_(memory_limit(config.bytes("memory_limit"))),
+      users_{std::make_shared<UserQuotas>(quota_limits(config)), {}},
       control_(std::move(control)),
       acceptor_(reactor, std::move(listener), [this](ipc::MessageSocket socket) { take_client(std::move(socket)); }),
-      daemon_epoch_(random_number()),
-      started_us_(reactor.now_us()),
-      jobs_({reactor, *control_, config, host_name()}, random_number() | 1, [this] { stop_if_done(); }),
-      inbox_(*control_, jobs_) {}
+      this_{random_number(), reactor.now_us()},
+      jobs_(context_of_jobs(reactor, *control_, config), random_number() | 1, [this] { stop_if_done(); }),
+      inbox_(*control_, jobs_, reactor.clock()) {}
 
 void Server::take_client(ipc::MessageSocket socket) {
-  const auto session = std::make_shared<Session>(reactor_, budget_, *this, std::move(socket), daemon_epoch_);
+  const auto peer = socket.peer();
+  if (!peer) return;
+  const auto account = std::make_shared<QuotaAccount>(users_.quotas, peer->uid);
+  auto room = account->take(Quota::kSessions, 1);
+  if (room) room = account->take(Quota::kDescriptors, 1);
+  if (!room) return turn_away(std::move(socket), peer->uid, room.error());
+  const auto session =
+      std::make_shared<Session>(reactor_, Session::Means{budget_, account}, *this, std::move(socket), this_.epoch);
   sessions_[session.get()] = session;
   run_for(session, "a new client", [&] {
     auto ok = session->start();
@@ -71,23 +103,36 @@ void Server::take_client(ipc::MessageSocket socket) {
   });
 }
 
+void Server::turn_away(ipc::MessageSocket socket, uid_t user, const Error& error) {
+  users_.refusals.add(user, error, reactor_.now_us());
+  WorkerChannel channel(reactor_, std::move(socket), nullptr, {});
+  channel.send_error(error, 0);
+}
+
 void Server::session_attached(Session& session) {
-  const Result<void> result =
-      shutting_down_ ? fail(ErrorKind::kUnavailable, "the daemon is shutting down") : jobs_.attach(session);
+  const bool refused =
+      intake_ != Intake::kOpen && !jobs_.has(session.hello().job, session.peer().uid);  // a job's last workers may come
+  const Result<void> result = refused ? fail(ErrorKind::kUnavailable,
+                                             std::string("the daemon takes no new jobs: it ") +
+                                                 (intake_ == Intake::kDraining ? "drains" : "is shutting down"),
+                                             "use another node, or ask its administrator (deft drain --undo)")
+                                      : jobs_.attach(session);
   if (result || session.closed()) return;
-  LOG(WARNING) << session.describe() << " is refused: " << result.error().message();
   session.send_error(result.error(), 0);
   session.close(result.error().in(session.describe()));
 }
 
 void Server::session_ended(Session& session, const Error& reason) {
-  if (reason.kind == ErrorKind::kViolation) ++clients_dropped_;
+  const bool asked_only = session.hello().job.empty() && reason.kind == ErrorKind::kLost;  // deft status has gone
+  if (!reason.what.empty() && !asked_only) ++clients_dropped_[static_cast<std::size_t>(reason.kind)];
+  if (!reason.what.empty() && reason.kind != ErrorKind::kLost)
+    users_.refusals.add(session.peer().uid, reason, reactor_.now_us());
   // Not now: the session's own code is still running.
   reactor_.post([this, key = &session] { sessions_.erase(key); });
 }
 
 void Server::stop_if_done() {
-  if (shutting_down_ && jobs_.empty()) reactor_.stop();
+  if (intake_ == Intake::kShuttingDown && jobs_.empty()) reactor_.stop();
 }
 
 void Server::end_all() {
@@ -96,30 +141,53 @@ void Server::end_all() {
 }
 
 void Server::shut_down() {
-  if (std::exchange(shutting_down_, true)) return end_all();
+  if (std::exchange(intake_, Intake::kShuttingDown) == Intake::kShuttingDown) return end_all();
   LOG(INFO) << "shutting down" << (jobs_.running() ? " when the running jobs have ended" : "");
-  if (jobs_.running()) reactor_.after(config_.seconds_us("timeout"), [this] { end_all(); });
+  if (jobs_.running()) reactor_.after(stop_timeout_us(), [this] { end_all(); });
   stop_if_done();
 }
 
-std::string Server::session_status() {
+TimeUs Server::stop_timeout_us() const {
+  return std::min(config_.seconds_us("stop_timeout"), config_.seconds_us("timeout"));
+}
+
+void Server::set_draining(bool draining) {
+  if (intake_ == Intake::kShuttingDown) return;
+  intake_ = draining ? Intake::kDraining : Intake::kOpen;
+  LOG(INFO) << (draining ? "drains: no new jobs are taken" : "takes new jobs");
+}
+
+// Root and the daemon's own user see everything, and others what is theirs.
+std::string Server::session_status(uid_t user) {
+  const bool is_operator = user == 0 || user == geteuid();
+  const std::optional<uid_t> only = is_operator ? std::nullopt : std::optional(user);
   nlohmann::json json{{"version", kVersion},
                       {"pid", getpid()},
                       {"host", jobs_.host()},
-                      {"uptime_s", (reactor_.now_us() - started_us_) / 1'000'000},
+                      {"uptime_s", (reactor_.now_us() - this_.started_us) / 1'000'000},
                       {"listen", config_.text("listen")},
                       {"socket", ipc::socket_path(config_.text("socket"))},
+                      {"metrics", this_.metrics},
                       {"sessions", sessions_.size()},
-                      {"jobs_served", jobs_.served()},
-                      {"clients_dropped", clients_dropped_},
+                      {"takes_jobs", intake_ == Intake::kOpen},
+                      {"jobs_served", jobs_.history().count()},
+                      {"clients_dropped", clients_dropped_[static_cast<std::size_t>(ErrorKind::kViolation)]},
+                      {"sessions_lost", by_reason(clients_dropped_)},
+                      {"refusals", users_.refusals.status(only)},
+                      {"users", users_.quotas->status(only)},
                       {"accept_failures", acceptor_.failures()},
                       {"callbacks_failed", failed_callbacks()},
                       {"control_messages_rejected", control_->rejected_messages() + inbox_.rejected()},
                       {"control_messages_unclaimed", inbox_.unclaimed()},
+                      {"control_drops", control_drops(*control_, inbox_.drops())},
+                      {"link_strangers", link_strangers()},
                       {"memory_bytes", budget_.used_bytes()},
                       {"memory_limit_bytes", budget_.limit_bytes()},
+                      {"reactor", reactor_.meter().json(reactor_.now_us())},
                       {"configuration", config_.effective()},
-                      {"jobs", jobs_.status()}};
+                      {"ended_jobs", jobs_.history().newest(reactor_.now_us(), only)},
+                      {"jobs_ended", jobs_.history().by_reason()},
+                      {"jobs", jobs_.status(only)}};
   // A name that a peer chose may be no UTF-8: it is shown with replacement characters.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }

@@ -1,12 +1,10 @@
 #include "daemon/server/session.h"
 
-#include <glog/logging.h>
-
 #include <utility>
 
-#include "core/base/text.h"
 #include "core/ipc/wire.h"
 #include "daemon/server/hello.h"
+#include "daemon/server/job_commands.h"
 
 namespace deft::daemon {
 namespace {
@@ -26,20 +24,19 @@ ipc::Welcome welcome_message(const JobStart& start, std::uint64_t daemon_epoch) 
 
 }  // namespace
 
-Session::Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::MessageSocket socket,
+Session::Session(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
                  std::uint64_t daemon_epoch)
     : reactor_(reactor),
-      budget_(budget),
+      means_(means),
       handler_(handler),
       daemon_epoch_(daemon_epoch),
-      channel_(reactor, std::move(socket),
-               {[this](const ipc::Packet& packet) { on_packet(packet); },
-                [this](const Error& error) { close(error.in(describe())); },
+      channel_(reactor, std::move(socket), means.account,
+               {[this](const ipc::Packet& packet) { on_packet(packet); }, [this](const Error& error) { drop(error); },
                 [this] {
                   close({ErrorKind::kLost, describe() + " died", "look at its own output for the reason", {}});
                 }}),
-      memory_(budget),
-      requests_(*this, channel_, memory_) {}
+      memory_(reactor, means.budget, means.account),
+      requests_(*this, channel_, memory_, *means.account) {}
 
 void Session::serve(const std::weak_ptr<JobPort>& job) {
   job_ = job;
@@ -63,7 +60,6 @@ void Session::end(const Error& reason, bool clean) {
 
 void Session::drop(const Error& error) {
   if (closed_) return;
-  LOG(WARNING) << describe() << " is dropped: " << error.message();
   send_error(error, 0);
   close(error.in(describe()));
 }
@@ -78,7 +74,8 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
   switch (header->kind) {
     case ipc::MessageKind::kHello: return on_hello(packet);
     case ipc::MessageKind::kStatus: return send_status();
-    case ipc::MessageKind::kSetPolicy: return on_set_policy(packet);
+    case ipc::MessageKind::kChangeSettings:
+    case ipc::MessageKind::kTrace: return on_command(packet);
     case ipc::MessageKind::kGoodbye: end({}, true); return {};
     default: break;
   }
@@ -92,6 +89,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "it attached twice");
   auto hello = read_hello(packet);
   if (!hello) return tl::unexpected(hello.error());
+  if (auto ok = means_.account->take(Quota::kDescriptors, kWorkerDescriptors); !ok) return ok;
   hello_ = std::move(*hello);
   attached_ = true;
   if (auto ok = channel_.watch_process(); !ok) return ok;
@@ -100,7 +98,7 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
 }
 
 Result<void> Session::welcome(const JobStart& start) {
-  auto rings = RingPump::open(reactor_, budget_, daemon_epoch_,
+  auto rings = RingPump::open(reactor_, means_.budget, {daemon_epoch_, start.heartbeat_us},
                               {[this](const shm::Record& record) {
                                  run_for(job_, "a worker's record", [&] {
                                    if (const auto job = job_.lock()) job->record(*this, record);
@@ -122,25 +120,32 @@ Result<void> Session::welcome(const JobStart& start) {
   return {};
 }
 
-Result<std::shared_ptr<shm::Segment>> Session::grant_arena(std::uint32_t group, std::uint64_t bytes,
-                                                           std::uint32_t buckets) {
-  auto arena = memory_.make_arena(group, bytes);
-  if (!arena) return arena;
+void Session::grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) {
   ipc::Declared message;
   message.group = group;
   message.buckets = buckets;
   message.arena_bytes = bytes;
-  const std::array<int, 1> descriptors{(*arena)->descriptor()};
-  if (auto ok = channel_.send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors); !ok)
-    return tl::unexpected(ok.error());
-  return arena;
+  const auto made = [this, weak = weak_from_this(), message, granted = std::move(granted)](auto arena) {
+    const auto alive = weak.lock();
+    if (!alive || closed_) return;
+    if (arena) {
+      const std::array<int, 1> descriptors{(*arena)->descriptor()};
+      auto sent = channel_.send(ipc::encode(message, ipc::MessageKind::kDeclared), descriptors);
+      if (!sent) arena = tl::unexpected(sent.error());
+    }
+    granted(std::move(arena));
+  };
+  memory_.make_arena(group, bytes, made);
 }
 
 void Session::complete(const shm::Record& record) {
   if (rings_) rings_->complete(record);
+  if (record.kind() == shm::RecordKind::kOperationDone)
+    requests_.ended(record.as<shm::OperationDoneRecord>().operation);
 }
 
 void Session::send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) {
+  requests_.store_answered();
   ipc::StoreItem message;
   message.request = request;
   const std::string_view texts[] = {key};
@@ -148,24 +153,16 @@ void Session::send_store_value(std::uint32_t request, const std::string& key, st
     close(ok.error().in(describe()));
 }
 
-// The kernel has told whose the client is.
-Result<void> Session::on_set_policy(const ipc::Packet& packet) {
-  if (attached_) return fail(ErrorKind::kViolation, "a worker wants another policy for a job");
-  const auto message = ipc::decode<ipc::SetPolicy>(packet.bytes, ipc::MessageKind::kSetPolicy, 2);
-  if (!message) return tl::unexpected(message.error());
-  if (auto ok = check_name(message->texts[0], ipc::kMaxJobNameBytes, "the job's name"); !ok) return ok;
-  if (auto ok = check_name(message->texts[1], ipc::kMaxJobNameBytes, "the policy"); !ok) return ok;
-  if (auto ok = handler_.set_policy(peer().uid, message->texts[0], message->texts[1]); !ok) {
-    send_error(ok.error(), 0);
-    return {};
-  }
-  ipc::Text done;
-  done.last = 1;
-  return channel_.send(ipc::encode(done, ipc::MessageKind::kText, {"from the next step on"}));
+Result<void> Session::on_command(const ipc::Packet& packet) {
+  if (attached_) return fail(ErrorKind::kViolation, "a worker wants to command a job");
+  const auto answer = answer_command(packet, peer().uid, handler_);
+  if (!answer) return tl::unexpected(answer.error());
+  return channel_.send(*answer);
 }
 
 Result<void> Session::send_status() {
-  const std::string text = handler_.session_status();
+  name_callback("a status");
+  const std::string text = handler_.session_status(peer().uid);
   std::deque<std::vector<std::byte>> packets;
   for (std::size_t at = 0; at == 0 || at < text.size(); at += ipc::kMaxTextBytes) {
     ipc::Text message;

@@ -1,6 +1,6 @@
 // One worker's session: HELLO, then the job's answers to it and its requests to the job, and how it ends.
 //
-//   auto session = std::make_shared<Session>(reactor, budget, handler, std::move(socket), daemon_epoch);
+//   auto session = std::make_shared<Session>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
 //   run_for(session, "a new client", [&] { session->start(); });   // what its callbacks throw ends the session only
 //
 // The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (arenas, staging
@@ -16,6 +16,7 @@
 #include "daemon/base/memory_budget.h"
 #include "daemon/base/reactor.h"
 #include "daemon/node/worker_port.h"
+#include "daemon/server/job_commands.h"
 #include "daemon/server/ring_pump.h"
 #include "daemon/server/worker_channel.h"
 #include "daemon/server/worker_memory.h"
@@ -25,30 +26,35 @@ namespace deft::daemon {
 
 class Session;
 
-class SessionHandler {
+class SessionHandler : public JobCommands {
  public:
-  virtual ~SessionHandler() = default;
   virtual void session_attached(Session& session) = 0;  // HELLO came; gives it a job by serve(), or closes it
-  virtual std::string session_status() = 0;             // JSON
-  // A client of this user wants another policy for a job. An error: the job goes on as it was.
-  virtual Result<void> set_policy(uid_t user, const std::string& job, const std::string& policy) = 0;
+  virtual std::string session_status(uid_t user) = 0;   // what this user may see, as JSON
   // The session is over, which its job has heard; it is destroyed soon after.
   virtual void session_ended(Session& session, const Error& reason) = 0;
 };
 
-class Session final : public WorkerPort, public CallbackOwner {
+class Session final : public WorkerPort, public CallbackOwner, public std::enable_shared_from_this<Session> {
  public:
-  Session(Reactor& reactor, MemoryBudget& budget, SessionHandler& handler, ipc::MessageSocket socket,
+  struct Means {
+    MemoryBudget& budget;
+    std::shared_ptr<QuotaAccount> account;  // of the client's user; holds a connection and its descriptor
+  };
+  static constexpr std::uint64_t kWorkerDescriptors = 4;  // beside the socket: the process, the rings and two doorbells
+
+  Session(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
           std::uint64_t daemon_epoch);
 
   Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
 
   void serve(const std::weak_ptr<JobPort>& job) override;
   Result<void> welcome(const JobStart& start) override;
-  Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
-                                                    std::uint32_t buckets) override;
+  void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) override;
   void complete(const shm::Record& record) override;
-  void send_error(const Error& error, std::uint64_t operation) override { channel_.send_error(error, operation); }
+  void send_error(const Error& error, std::uint64_t operation) override {
+    channel_.send_error(error, operation);
+    requests_.ended(operation);
+  }
   void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override;
   void close(const Error& reason) override { end(reason, false); }
   void callback_failed(const Error& error) override { drop(error); }
@@ -65,10 +71,10 @@ class Session final : public WorkerPort, public CallbackOwner {
   Result<void> dispatch(const ipc::Packet& packet);
   Result<void> on_hello(const ipc::Packet& packet);
   Result<void> send_status();
-  Result<void> on_set_policy(const ipc::Packet& packet);
+  Result<void> on_command(const ipc::Packet& packet);
 
   Reactor& reactor_;
-  MemoryBudget& budget_;
+  const Means means_;
   SessionHandler& handler_;
   const std::uint64_t daemon_epoch_;
   WorkerChannel channel_;

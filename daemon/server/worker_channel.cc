@@ -5,7 +5,6 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <limits>
 #include <string_view>
 
 #include "core/ipc/wire.h"
@@ -14,19 +13,29 @@ namespace deft::daemon {
 namespace {
 
 constexpr int kPacketsARound = 128;
+constexpr int kPacketsAfterDeath =
+    1024;  // more than a socket's queue holds of a worker that lived; a forked child may send for ever
 constexpr std::size_t kMaxErrorBytes = 2000;  // of each of the three texts
 
 }  // namespace
 
-WorkerChannel::WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, Events events)
-    : reactor_(reactor), socket_(std::move(socket)), events_(std::move(events)) {}
+WorkerChannel::WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events)
+    : reactor_(reactor), socket_(std::move(socket)), held_(std::move(held)), events_(std::move(events)) {
+  if (const auto peer = socket_.peer()) peer_ = *peer;
+}
 
-WorkerChannel::~WorkerChannel() { stop(); }
+// Messages that were never read may hold descriptors whose closing takes as long as the client likes.
+WorkerChannel::~WorkerChannel() {
+  stop();
+  socket_.shut_down();
+  const auto close = [socket = std::make_shared<ipc::MessageSocket>(std::move(socket_)), held = std::move(held_)] {
+    socket->close();
+  };
+  reactor_.offload(peer_.uid, close);
+}
 
 Result<void> WorkerChannel::start() {
-  auto peer = socket_.peer();
-  if (!peer) return tl::unexpected(peer.error());
-  peer_ = *peer;
+  if (const auto peer = socket_.peer(); !peer) return tl::unexpected(peer.error());
   return reactor_.watch(socket_.descriptor(), EPOLLIN, [this](std::uint32_t events) { on_events(events); });
 }
 
@@ -35,7 +44,7 @@ Result<void> WorkerChannel::watch_process() {
   process_ = shm::Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
   if (!process_.valid()) return {};
   return reactor_.watch(process_.get(), EPOLLIN, [this](std::uint32_t) {
-    read(std::numeric_limits<int>::max());  // a goodbye may still be unread
+    read(kPacketsAfterDeath);  // a goodbye may still be unread
     if (!stopped_) events_.on_death();
   });
 }

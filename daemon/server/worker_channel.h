@@ -1,6 +1,6 @@
 // A worker's socket: packets in and out, who is at the other end, and the end of the worker's process.
 //
-//   WorkerChannel channel(reactor, std::move(socket), {on_packet, on_end});
+//   WorkerChannel channel(reactor, std::move(socket), account, {on_packet, on_end});
 //   channel.start();            // the kernel says who it is; packets come from now on
 //   channel.watch_process();    // a forked child may hold the socket open after its parent's death
 //
@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <deque>
 #include <functional>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -26,7 +27,8 @@ class WorkerChannel {
     std::function<void()> on_death;               // the socket or the process has ended
   };
 
-  WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, Events events);
+  // `held` is released when the socket is closed, which is some time after the end of this object.
+  WorkerChannel(Reactor& reactor, ipc::MessageSocket socket, std::shared_ptr<void> held, Events events);
   ~WorkerChannel();
   WorkerChannel(const WorkerChannel&) = delete;
   WorkerChannel& operator=(const WorkerChannel&) = delete;
@@ -52,6 +54,7 @@ class WorkerChannel {
 
   Reactor& reactor_;
   ipc::MessageSocket socket_;
+  std::shared_ptr<void> held_;
   Events events_;
   ipc::PeerIdentity peer_;
   shm::Descriptor process_;                  // pidfd

@@ -1,27 +1,98 @@
 #include "daemon/server/worker_memory.h"
 
 #include <algorithm>
+#include <optional>
+#include <string>
+#include <utility>
 
 #include "core/model/tensors.h"
 
 namespace deft::daemon {
+namespace {
 
-Result<WorkerMemory::Memory> WorkerMemory::make_arena(std::uint32_t group, std::uint64_t bytes) {
-  auto arena = budget_.allocate("deft-arena", bytes);
-  if (!arena) return arena;
-  arenas_.resize(std::max<std::size_t>(arenas_.size(), group + 1));
-  arenas_[group] = *arena;
-  return arena;
+// The user has the memory until the last owner releases it, also a job that outlives the worker.
+struct Charge {
+  Charge(std::shared_ptr<QuotaAccount> of, std::uint64_t of_bytes) : account(std::move(of)), bytes(of_bytes) {}
+  ~Charge() {
+    account->give_back(Quota::kMemoryBytes, bytes);
+    account->give_back(Quota::kDescriptors, 1);
+  }
+  Charge(const Charge&) = delete;
+  Charge& operator=(const Charge&) = delete;
+  const std::shared_ptr<QuotaAccount> account;
+  const std::uint64_t bytes;
+};
+
+Result<std::shared_ptr<Charge>> charge(const std::shared_ptr<QuotaAccount>& account, std::uint64_t bytes) {
+  if (auto ok = account->take(Quota::kDescriptors, 1); !ok) return tl::unexpected(ok.error());
+  if (auto ok = account->take(Quota::kMemoryBytes, bytes); !ok) {
+    account->give_back(Quota::kDescriptors, 1);
+    return tl::unexpected(ok.error());
+  }
+  return std::make_shared<Charge>(account, bytes);
 }
 
-Result<WorkerMemory::Memory> WorkerMemory::make_buffer(std::uint32_t number, std::uint64_t bytes) {
+// Any thread.
+WorkerMemory::Made make(MemoryBudget& budget, const char* label, const std::shared_ptr<Charge>& charge,
+                        Reactor& reactor) {
+  auto memory = budget.allocate(label, charge->bytes);
+  if (!memory) return memory;
+  struct Owned {  // the memory goes first
+    std::shared_ptr<Charge> charge;
+    WorkerMemory::Memory memory;
+  };
+  const auto release = [&reactor](Owned* owned) {
+    std::shared_ptr<Owned> last(owned);
+    if (last->charge->bytes <= WorkerMemory::kMuchBytes) return;
+    reactor.offload(BlockingWork::kNobody, [last = std::move(last)] {});
+  };
+  const std::shared_ptr<Owned> owned(new Owned{charge, *std::move(memory)}, release);
+  return WorkerMemory::Memory(owned, owned->memory.get());
+}
+
+}  // namespace
+
+void WorkerMemory::allocate(const char* label, std::uint64_t bytes, Then then) {
+  const auto charged = charge(account_, bytes);
+  if (!charged) return then(tl::unexpected(charged.error()));
+  if (bytes <= kMuchBytes) return then(make(budget_, label, *charged, reactor_));
+  const auto made = std::make_shared<Made>();
+  reactor_.offload(
+      account_->user(),
+      [this_budget = &budget_, label, charged = *charged, made, reactor = &reactor_] {
+        *made = make(*this_budget, label, charged, *reactor);
+      },
+      [made, then = std::move(then), alive = std::weak_ptr(alive_)] {
+        if (!alive.expired()) then(std::move(*made));
+      });
+}
+
+void WorkerMemory::make_arena(std::uint32_t group, std::uint64_t bytes, Then then) {
+  allocate("deft-arena", bytes, [this, group, then = std::move(then)](Made arena) {
+    arenas_.resize(std::max<std::size_t>(arenas_.size(), group + 1));
+    if (arena) arenas_[group] = *arena;
+    then(std::move(arena));
+  });
+}
+
+Result<void> WorkerMemory::make_buffer(std::uint32_t number, std::uint64_t bytes, Then then) {
   if (bytes == 0 || bytes > model::kMaxArenaBytes || buffers_.count(number) != 0)
     return fail(ErrorKind::kViolation, "a staging buffer that cannot be made");
-  if (buffers_.size() >= kMaxBuffers)
-    return fail(ErrorKind::kExhausted, "this worker has " + std::to_string(kMaxBuffers) + " staging buffers already");
-  auto buffer = budget_.allocate("deft-staging", bytes);
-  if (buffer) buffers_[number] = *buffer;
-  return buffer;
+  if (buffers_.size() >= kMaxBuffers) {
+    then(fail(ErrorKind::kExhausted, "this worker has " + std::to_string(kMaxBuffers) + " staging buffers already"));
+    return {};
+  }
+  buffers_[number] = nullptr;
+  allocate("deft-staging", bytes, [this, number, then = std::move(then)](Made buffer) {
+    const auto it = buffers_.find(number);
+    if (it == buffers_.end()) return;  // the worker has given it back meanwhile
+    if (buffer)
+      it->second = *buffer;
+    else
+      buffers_.erase(it);
+    then(std::move(buffer));
+  });
+  return {};
 }
 
 WorkerMemory::Memory WorkerMemory::find_buffer(std::uint32_t number) const {

@@ -11,7 +11,8 @@ namespace deft::daemon {
 namespace {
 
 constexpr std::uint32_t kMaxGroups = 1024;
-constexpr std::size_t kMaxStoreItems = 65536;  // that a worker may set and ask for, each up to a message
+constexpr std::size_t kMaxStoreItems =
+    65536;  // keys that a worker has set, and questions that wait, each up to a message
 
 Result<void> check_operation(const ipc::Operation& call, const std::string& name, const std::string& terms) {
   if (call.collective < ipc::Collective::kAllReduce || call.collective > ipc::Collective::kBarrier)
@@ -77,18 +78,26 @@ Result<void> WorkerRequests::on_declare(const ipc::Packet& packet) {
 }
 
 Result<void> WorkerRequests::on_declare_tensor(const ipc::Packet& packet) {
-  auto message = ipc::decode<ipc::DeclareTensor>(packet.bytes, ipc::MessageKind::kDeclareTensor, 1);
+  auto message = ipc::decode<ipc::DeclareTensor>(packet.bytes, ipc::MessageKind::kDeclareTensor, 2);
   if (!message) return tl::unexpected(message.error());
   const auto& tensor = message->fixed;
   if (!declaring_ || tensor.group != declaring_->group || tensor.index != declaring_->tensors.size() ||
       tensor.dims > model::kMaxDims)
     return fail(ErrorKind::kViolation, "a tensor was declared out of order");
   if (auto ok = check_name(message->texts[0], ipc::kMaxNameBytes, "a tensor's name"); !ok) return ok;
+  const std::string& codec = message->texts[1];
+  if (codec.size() > model::kMaxCodecTextBytes || !is_utf8(codec))
+    return fail(ErrorKind::kViolation, "a tensor's codec has more than 128 bytes, or is no text");
   model::TensorSpec spec;
   spec.name = message->texts[0];
   spec.dtype = static_cast<model::DType>(tensor.dtype);
   spec.shape.assign(tensor.shape, tensor.shape + tensor.dims);
   spec.forward_position = tensor.forward_position;
+  spec.codec = codec;
+  if (auto ok = account_.take(Quota::kNameBytes, sizeof spec + spec.name.size() + spec.codec.size() +
+                                                     spec.shape.size() * sizeof(std::uint64_t));
+      !ok)
+    return ok;
   declaring_->tensors.push_back(std::move(spec));
   if (declaring_->tensors.size() < declaring_->expected) return {};
   Declaration declaration = std::move(*declaring_);
@@ -100,14 +109,13 @@ Result<void> WorkerRequests::on_declare_tensor(const ipc::Packet& packet) {
 Result<void> WorkerRequests::on_staging_buffer(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StagingBuffer>(packet.bytes, ipc::MessageKind::kStagingBuffer, 0);
   if (!message) return tl::unexpected(message.error());
-  auto buffer = memory_.make_buffer(message->fixed.buffer, message->fixed.bytes);
-  if (!buffer && buffer.error().kind == ErrorKind::kViolation) return tl::unexpected(buffer.error());
-  if (!buffer) {  // only what asked for it fails
-    worker_.send_error(buffer.error(), message->fixed.buffer);
-    return {};
-  }
-  const std::array<int, 1> descriptors{(*buffer)->descriptor()};
-  return channel_.send(ipc::encode(message->fixed, ipc::MessageKind::kStagingBufferMade), descriptors);
+  return memory_.make_buffer(
+      message->fixed.buffer, message->fixed.bytes, [this, asked = message->fixed](WorkerMemory::Made buffer) {
+        if (!buffer) return worker_.send_error(buffer.error(), asked.buffer);  // only what asked for it fails
+        const std::array<int, 1> descriptors{(*buffer)->descriptor()};
+        const auto sent = channel_.send(ipc::encode(asked, ipc::MessageKind::kStagingBufferMade), descriptors);
+        if (!sent) worker_.close(sent.error().in(worker_.describe()));
+      });
 }
 
 Result<void> WorkerRequests::on_free_staging_buffer(const ipc::Packet& packet) {
@@ -128,8 +136,27 @@ Result<void> WorkerRequests::on_operation(const ipc::Packet& packet) {
     if (!request.staging_buffer) return fail(ErrorKind::kViolation, "a collective on an unknown staging buffer");
     if (auto ok = check_place(call, request.staging_buffer->bytes()); !ok) return ok;
   }
-  if (const auto job = job_.lock()) job->request(worker_, std::move(request));
+  const auto job = job_.lock();
+  if (!job) return {};
+  const auto begun = begin_operation(call.operation);
+  if (!begun && begun.error().kind == ErrorKind::kExhausted) {  // only what asked for it fails
+    worker_.send_error(begun.error(), call.operation);
+    return {};
+  }
+  if (begun) job->request(worker_, std::move(request));
+  return begun;
+}
+
+Result<void> WorkerRequests::begin_operation(std::uint64_t operation) {
+  if (operations_.contains(operation))
+    return fail(ErrorKind::kViolation, "operation " + std::to_string(operation) + " is under way already");
+  if (auto ok = account_.take(Quota::kOperations, 1); !ok) return ok;
+  operations_.insert(operation);
   return {};
+}
+
+void WorkerRequests::ended(std::uint64_t operation) {
+  if (operations_.erase(operation) != 0) account_.give_back(Quota::kOperations, 1);
 }
 
 Result<void> WorkerRequests::on_link_failed(const ipc::Packet& packet) {
@@ -156,8 +183,8 @@ Result<void> WorkerRequests::on_statistics(const ipc::Packet& packet) {
   return {};
 }
 
-Result<void> WorkerRequests::count_store_item(const std::string& key) {
-  if (++store_items_ > kMaxStoreItems)
+Result<void> WorkerRequests::check_store_item(const std::string& key, bool known) const {
+  if (!known && store_keys_.size() + questions_ >= kMaxStoreItems)
     return fail(ErrorKind::kExhausted, "more than " + std::to_string(kMaxStoreItems) + " items of the job's store");
   return check_name(key, ipc::kMaxNameBytes, "a key of the job's store");
 }
@@ -165,7 +192,15 @@ Result<void> WorkerRequests::count_store_item(const std::string& key) {
 Result<void> WorkerRequests::on_store_set(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreSet, 1);
   if (!message) return tl::unexpected(message.error());
-  if (auto ok = count_store_item(message->texts[0]); !ok) return ok;
+  const auto known = store_keys_.find(message->texts[0]);
+  if (auto ok = check_store_item(message->texts[0], known != store_keys_.end()); !ok) return ok;
+  // A key that is set again and again, for years, costs what its longest value does.
+  const std::size_t bytes = message->texts[0].size() + message->tail.size();
+  const std::size_t had = known == store_keys_.end() ? 0 : known->second;
+  if (bytes > had) {
+    if (auto ok = account_.take(Quota::kStoreBytes, bytes - had); !ok) return ok;
+    store_keys_[message->texts[0]] = bytes;
+  }
   if (const auto job = job_.lock()) job->store_set(message->texts[0], message->tail);
   return {};
 }
@@ -173,7 +208,8 @@ Result<void> WorkerRequests::on_store_set(const ipc::Packet& packet) {
 Result<void> WorkerRequests::on_store_get(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreGet, 1);
   if (!message) return tl::unexpected(message.error());
-  if (auto ok = count_store_item(message->texts[0]); !ok) return ok;
+  if (auto ok = check_store_item(message->texts[0], false); !ok) return ok;
+  ++questions_;
   if (const auto job = job_.lock()) job->store_get(worker_, message->fixed.request, message->texts[0]);
   return {};
 }

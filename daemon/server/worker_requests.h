@@ -2,7 +2,8 @@
 //
 //   WorkerRequests requests(worker, channel, memory);
 //   requests.serve(job);
-//   if (auto ok = requests.handle(packet); !ok) ...   // the worker broke the protocol: drop it
+//   if (auto ok = requests.handle(packet); !ok) ...   // the worker broke the protocol, or it has used its user's quota up: drop it
+//   requests.ended(operation);                        // the worker has been told
 //
 // A table has one row for each kind of message. Reactor thread only.
 #pragma once
@@ -10,9 +11,12 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <unordered_map>
+#include <unordered_set>
 
 #include "core/ipc/message_socket.h"
 #include "core/ipc/messages.h"
+#include "daemon/base/user_quotas.h"
 #include "daemon/node/worker_port.h"
 #include "daemon/server/worker_channel.h"
 #include "daemon/server/worker_memory.h"
@@ -21,13 +25,16 @@ namespace deft::daemon {
 
 class WorkerRequests {
  public:
-  WorkerRequests(WorkerPort& worker, WorkerChannel& channel, WorkerMemory& memory)
-      : worker_(worker), channel_(channel), memory_(memory) {}
+  // `account`: of the worker. All references outlive this object.
+  WorkerRequests(WorkerPort& worker, WorkerChannel& channel, WorkerMemory& memory, QuotaAccount& account)
+      : worker_(worker), channel_(channel), memory_(memory), account_(account) {}
 
   void serve(std::weak_ptr<JobPort> job) { job_ = std::move(job); }
 
   // An error is the worker's fault, or the daemon's lack of memory for what the protocol needs.
   Result<void> handle(const ipc::Packet& packet, ipc::MessageKind kind);
+  void ended(std::uint64_t operation);  // no effect if none of this number is under way
+  void store_answered() { questions_ -= questions_ > 0 ? 1 : 0; }
 
  private:
   using Handler = Result<void> (WorkerRequests::*)(const ipc::Packet&);
@@ -41,15 +48,19 @@ class WorkerRequests {
   Result<void> on_store_set(const ipc::Packet& packet);
   Result<void> on_store_get(const ipc::Packet& packet);
   Result<void> on_statistics(const ipc::Packet& packet);
-  Result<void> count_store_item(const std::string& key);
+  Result<void> check_store_item(const std::string& key, bool known) const;  // known: it is no more than before
+  Result<void> begin_operation(std::uint64_t operation);
 
   WorkerPort& worker_;
   WorkerChannel& channel_;
   WorkerMemory& memory_;
+  QuotaAccount& account_;
   std::weak_ptr<JobPort> job_;
   std::optional<Declaration> declaring_;  // a group whose tensors are still coming
   std::uint32_t next_group_ = 0;
-  std::size_t store_items_ = 0;
+  std::unordered_map<std::string, std::size_t> store_keys_;  // that this worker has set: the bytes of key and value
+  std::size_t questions_ = 0;                                // to the store that have no answer yet
+  std::unordered_set<std::uint64_t> operations_;             // under way
 };
 
 }  // namespace deft::daemon

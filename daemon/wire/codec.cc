@@ -35,6 +35,21 @@ bool Received::is_refusal() const { return body_->envelope.has_refusal(); }
 
 bool Received::is_join() const { return body_->envelope.has_to_leader() && body_->envelope.to_leader().has_join(); }
 
+JobOwner Received::joining_owner() const {
+  const auto& join = body_->envelope.to_leader().join();
+  return {join.user(), join.token()};
+}
+
+// In a time that does not depend on where two tokens differ.
+bool JobOwner::admits(const JobOwner& other) const {
+  if (token.empty() && other.token.empty()) return user == other.user;
+  if (token.size() != other.token.size()) return false;
+  unsigned difference = 0;
+  for (std::size_t i = 0; i < token.size(); ++i)
+    difference |= static_cast<unsigned char>(token[i]) ^ static_cast<unsigned char>(other.token[i]);
+  return difference == 0;
+}
+
 bool Received::is_failure() const {
   return body_->envelope.has_to_leader() && body_->envelope.to_leader().has_failure();
 }

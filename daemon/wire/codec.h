@@ -31,7 +31,7 @@
 
 namespace deft::daemon::wire {
 
-inline constexpr std::uint32_t kControlVersion = 3;
+inline constexpr std::uint32_t kControlVersion = 4;
 
 // Limits of what a message may hold. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
@@ -54,8 +54,19 @@ struct Header {
 
 std::string encode(const Header& header, const ToLeader& message);
 std::string encode(const Header& header, const ToNode& message);
+// An encoded JOINED with this behind it is the one for that node. So a leader of a thousand nodes encodes their list once.
+std::string joined_as_node(std::uint32_t node);
 // Tells a daemon of another version why its message was not taken. All versions understand it; it is never answered.
 std::string encode_refusal(const Header& header, const Error& error);
+
+// Whose a job is. Two jobs of one name are told apart by it.
+struct JobOwner {
+  std::uint32_t user = 0;
+  std::string token;  // a secret that all workers of the job were given; empty: none was
+
+  // Whether workers of `other` belong to this job. Without a token the user must be the same.
+  [[nodiscard]] bool admits(const JobOwner& other) const;
+};
 
 // What a leader knows when a message of one node comes.
 struct LeaderFacts {
@@ -107,8 +118,9 @@ class Received {
   [[nodiscard]] const Header& header() const { return header_; }
   [[nodiscard]] bool is_refusal() const;
   [[nodiscard]] bool is_join() const;
-  [[nodiscard]] bool is_failure() const;  // that a node reports, also before it has joined
-  [[nodiscard]] Error refusal() const;    // only if is_refusal()
+  [[nodiscard]] JobOwner joining_owner() const;  // whose workers want to join; only if is_join()
+  [[nodiscard]] bool is_failure() const;         // that a node reports, also before it has joined
+  [[nodiscard]] Error refusal() const;           // only if is_refusal()
 
   [[nodiscard]] Result<ToLeader> to_leader(const LeaderFacts& facts) const;
   [[nodiscard]] Result<ToNode> to_node(const NodeFacts& facts) const;

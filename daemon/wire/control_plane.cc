@@ -1,11 +1,16 @@
 #include "daemon/wire/control_plane.h"
 
+#include <arpa/inet.h>
 #include <glog/logging.h>
+#include <netdb.h>
+#include <netinet/in.h>
 #include <sys/epoll.h>
+#include <sys/socket.h>
 
 #include <array>
+#include <charconv>
 #include <cstring>
-#include <fstream>
+#include <optional>
 #include <vector>
 
 #include "core/base/socket_priority.h"
@@ -13,25 +18,14 @@
 namespace deft::daemon {
 namespace {
 
-constexpr std::size_t kZ85KeyChars = 40;
 constexpr std::int64_t kMaxMessageBytes = 64 << 20;
-constexpr int kMessagesARound = 512;   // of a socket, so that a flood does not keep sessions and timers waiting
-constexpr int kUnreadMessages = 4096;  // of one peer; its further messages wait on its side
+constexpr int kMessagesARound = 512;           // of a socket, so that a flood does not keep sessions and timers waiting
+constexpr std::size_t kBytesARound = 8 << 20;  // of a socket, likewise; one message may be larger
+constexpr int kUnreadMessages = 4096;          // of one peer; its further messages wait on its side
+constexpr int kUnsentMessages = 65536;         // to one peer, which does not read them
+constexpr TimeUs kResolveAgainUs = 1'000'000;
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
-constexpr char kAuthenticationEndpoint[] = "inproc://zeromq.zap.01";
-
-Result<std::string> read_secret(const std::string& path) {
-  if (path.empty()) return std::string();
-  std::ifstream in(path);
-  std::string key;
-  if (!in || !(in >> key))
-    return fail(ErrorKind::kInvalid, "cannot read a key from " + path, "make one with `deft keygen > FILE`");
-  if (key.size() != kZ85KeyChars)
-    return fail(ErrorKind::kInvalid, path + " holds no CURVE key of 40 characters",
-                "make one with `deft keygen > FILE`");
-  return key;
-}
 
 // Orders must not wait behind gradients for a NIC. The TOS of a socket sets its priority in this kernel only where IPv4
 // set it on a connection; those that a listener accepts have its TOS alone. So the one that `message` came by is told.
@@ -40,22 +34,46 @@ void go_first_on_the_way_of(const zmq::message_t& message) {
   if (fd >= 0) put_first(fd);
 }
 
+struct Place {
+  std::string host, port;
+  bool is_number = false;  // and no name
+};
+
+std::optional<Place> split(const std::string& address) {
+  const std::size_t colon = address.rfind(':');
+  if (colon == std::string::npos || colon == 0) return std::nullopt;
+  Place place{address.substr(0, colon), address.substr(colon + 1)};
+  int port = 0;
+  const auto [end, error] = std::from_chars(place.port.data(), place.port.data() + place.port.size(), port);
+  if (error != std::errc{} || end != place.port.data() + place.port.size() || port < 1 || port > 65535)
+    return std::nullopt;
+  in_addr parsed{};
+  place.is_number = place.host.starts_with('[') || inet_pton(AF_INET, place.host.c_str(), &parsed) == 1;
+  return place;
+}
+
+// The IPv4 address of a name, as text; empty: it has none. May take as long as the resolver likes.
+std::string address_of(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_family = AF_INET;
+  hints.ai_socktype = SOCK_STREAM;
+  addrinfo* all = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &all) != 0) return "";
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owned(all, &freeaddrinfo);
+  std::array<char, INET_ADDRSTRLEN> text{};
+  const auto* first = reinterpret_cast<const sockaddr_in*>(all->ai_addr);
+  return inet_ntop(AF_INET, &first->sin_addr, text.data(), text.size()) != nullptr ? text.data() : "";
+}
+
 }  // namespace
 
-ControlPlane::ControlPlane(Reactor& reactor, std::string secret_key)
-    : reactor_(reactor), router_(context_, zmq::socket_type::router), secret_key_(std::move(secret_key)) {}
+ControlPlane::ControlPlane(Reactor& reactor, link::CurveKey key)
+    : reactor_(reactor), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
 
 Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const Options& options) {
-  auto secret = read_secret(options.secret_file);
-  if (!secret) return tl::unexpected(secret.error());
-  std::unique_ptr<ControlPlane> plane(new ControlPlane(reactor, std::move(*secret)));
-  if (!plane->secret_key_.empty()) {
-    std::array<char, kZ85KeyChars + 1> public_key{};
-    if (zmq_curve_public(public_key.data(), plane->secret_key_.c_str()) != 0)
-      return fail(ErrorKind::kInvalid, "the key in " + options.secret_file + " is not valid",
-                  "make one with `deft keygen`; this ZeroMQ must support CURVE");
-    plane->public_key_ = public_key.data();
-  }
+  auto key = link::CurveKey::read(options.secret_file);
+  if (!key) return tl::unexpected(key.error());
+  std::unique_ptr<ControlPlane> plane(new ControlPlane(reactor, *std::move(key)));
   if (auto ok = plane->listen(options.listen); !ok) return tl::unexpected(ok.error());
   plane->poller_ = reactor.add_poller([p = plane.get()](bool) { return p->drain(); });
   return plane;
@@ -65,18 +83,19 @@ ControlPlane::~ControlPlane() {
   if (poller_ != 0) reactor_.remove_poller(poller_);
   for (auto& [peer, socket] : dealers_) reactor_.unwatch(socket.get(zmq::sockopt::fd));
   reactor_.unwatch(router_.get(zmq::sockopt::fd));
-  if (authentication_) reactor_.unwatch(authentication_.get(zmq::sockopt::fd));
+  if (guard_.watch.socket()) reactor_.unwatch(guard_.watch.socket().get(zmq::sockopt::fd));
+  if (guard_.gate.is_open()) reactor_.unwatch(guard_.gate.socket().get(zmq::sockopt::fd));
 }
 
 Result<void> ControlPlane::listen(const std::string& address) {
   try {
-    if (!secret_key_.empty()) {
-      authentication_ = zmq::socket_t(context_, zmq::socket_type::rep);
-      authentication_.bind(kAuthenticationEndpoint);
-      watch(authentication_);
-    }
-    guard(router_, true);
+    guard_.gate.open(context_, guard_.key);
+    if (guard_.gate.is_open()) watch(guard_.gate.socket());
+    set_up(router_);
+    guard_.key.guard_listener(router_);
     router_.set(zmq::sockopt::router_mandatory, true);
+    guard_.watch.open(context_, router_, "inproc://deft-control-connections");
+    watch(guard_.watch.socket());
     router_.bind(std::string(kInternet) + address);
     watch(router_);
   } catch (const zmq::error_t& error) {
@@ -88,20 +107,19 @@ Result<void> ControlPlane::listen(const std::string& address) {
   return {};
 }
 
-void ControlPlane::guard(zmq::socket_t& socket, bool server) {
+void ControlPlane::set_up(zmq::socket_t& socket) {
   socket.set(zmq::sockopt::linger, 500);
-  socket.set(zmq::sockopt::sndhwm, 0);
+  socket.set(zmq::sockopt::sndhwm, kUnsentMessages);
   socket.set(zmq::sockopt::rcvhwm, kUnreadMessages);
   socket.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
   socket.set(zmq::sockopt::tos, kLowDelay);
-  if (secret_key_.empty()) return;
-  socket.set(zmq::sockopt::curve_secretkey, secret_key_);
-  if (server) {
-    socket.set(zmq::sockopt::curve_server, true);
-  } else {
-    socket.set(zmq::sockopt::curve_publickey, public_key_);
-    socket.set(zmq::sockopt::curve_serverkey, public_key_);
-  }
+  // A peer whose machine is gone ends its connection by the kernel's probes. ZeroMQ's own heartbeats would end those of a process that
+  // was stopped and goes on, because its timers run before it reads.
+  socket.set(zmq::sockopt::tcp_keepalive, 1);
+  socket.set(zmq::sockopt::tcp_keepalive_idle, 30);
+  socket.set(zmq::sockopt::tcp_keepalive_intvl, 10);
+  socket.set(zmq::sockopt::tcp_keepalive_cnt, 3);
+  socket.set(zmq::sockopt::handshake_ivl, 10'000);
 }
 
 void ControlPlane::watch(zmq::socket_t& socket) {
@@ -111,20 +129,44 @@ void ControlPlane::watch(zmq::socket_t& socket) {
 }
 
 Result<Peer> ControlPlane::connect(const std::string& address) {
+  const auto place = split(address);
+  if (!place)
+    return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': no host:port",
+                "DEFT_LEADER is host:port");
   const Peer peer = "to " + address + " #" + std::to_string(next_dealer_++);
   try {
     zmq::socket_t socket(context_, zmq::socket_type::dealer);
-    guard(socket, false);
+    set_up(socket);
+    guard_.key.guard_caller(socket);
     socket.set(zmq::sockopt::reconnect_ivl, 50);
     socket.set(zmq::sockopt::reconnect_ivl_max, 1000);
-    socket.connect(std::string(kInternet) + address);
+    if (place->is_number) socket.connect(std::string(kInternet) + address);
     watch(socket);
     dealers_.emplace(peer, std::move(socket));
   } catch (const zmq::error_t& error) {
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': " + error.what(),
                 "DEFT_LEADER is host:port");
   }
+  if (!place->is_number) resolve(peer, place->host, place->port);
   return peer;
+}
+
+// ZeroMQ would ask the resolver on its one thread, and the messages of all jobs would wait for the answer. Asks again while there is
+// none: the name may come to be known.
+void ControlPlane::resolve(const Peer& peer, const std::string& host, const std::string& port) {
+  const auto found = std::make_shared<std::string>();
+  reactor_.offload(
+      BlockingWork::kNobody, [host, found] { *found = address_of(host); },
+      [this, peer, host, port, found, alive = std::weak_ptr(alive_)] {
+        if (alive.expired()) return;
+        const auto dealer = dealers_.find(peer);
+        if (dealer == dealers_.end()) return;
+        if (!found->empty()) return dealer->second.connect(std::string(kInternet) + *found + ":" + port);
+        LOG(WARNING) << "the name '" << host << "' of a leader is not known (yet)";
+        reactor_.after(kResolveAgainUs, [this, peer, host, port, weak = std::weak_ptr(alive_)] {
+          if (!weak.expired() && dealers_.count(peer) != 0) resolve(peer, host, port);
+        });
+      });
 }
 
 void ControlPlane::disconnect(const Peer& peer) {
@@ -138,18 +180,32 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
-      dealer->second.send(zmq::buffer(message), zmq::send_flags::dontwait);
+      if (!dealer->second.send(zmq::buffer(message), zmq::send_flags::dontwait)) tell_stuck(peer);
       return;
     }
-    router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
-    router_.send(zmq::buffer(message), zmq::send_flags::dontwait);
+    if (router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
+      router_.send(zmq::buffer(message), zmq::send_flags::dontwait);
+    else
+      tell_stuck(peer);
   } catch (const zmq::error_t& error) {
     LOG(WARNING) << "a control message could not be sent: " << error.what();
   }
 }
 
+// The order of messages has a gap from here on. Later, because whoever sends is in the middle of something.
+void ControlPlane::tell_stuck(const Peer& peer) {
+  reactor_.post(
+      [this, peer] {
+        if (on_stuck) on_stuck(peer);
+      },
+      {});
+}
+
 bool ControlPlane::drain() {
-  bool any = authentication_ && drain_authentication();
+  bool any = guard_.gate.is_open() && drain_gate();
+  const auto handshakes = guard_.watch.turn();
+  refused_.handshakes += handshakes.failed;
+  any |= handshakes.failed + handshakes.ended > 0;
   any |= drain_router();
   // Handlers may connect or disconnect while this runs.
   std::vector<Peer> peers;
@@ -161,18 +217,20 @@ bool ControlPlane::drain() {
 
 bool ControlPlane::drain_router() {
   int received = 0;
+  std::size_t bytes = 0;
   zmq::message_t identity, payload;
-  while (received < kMessagesARound && router_.recv(identity, zmq::recv_flags::dontwait)) {
+  while (received < kMessagesARound && bytes < kBytesARound && router_.recv(identity, zmq::recv_flags::dontwait)) {
     ++received;
     int parts = 1;
     while (router_.get(zmq::sockopt::rcvmore)) {
       [[maybe_unused]] const auto part = router_.recv(payload, zmq::recv_flags::none);
+      bytes += payload.size();
       ++parts;
     }
     if (parts == 2) {
       deliver(Peer(identity.data<char>(), identity.size()), payload);
     } else {
-      ++rejected_;
+      ++refused_.messages;
     }
   }
   return received > 0;
@@ -180,10 +238,13 @@ bool ControlPlane::drain_router() {
 
 bool ControlPlane::drain_dealer(const Peer& peer, zmq::socket_t& socket) {
   int received = 0;
+  std::size_t bytes = 0;
   const Peer name = peer;  // NOLINT(performance-unnecessary-copy-initialization): a message may end who owns it
   zmq::message_t payload;
-  while (received < kMessagesARound && dealers_.count(name) != 0 && socket.recv(payload, zmq::recv_flags::dontwait)) {
+  while (received < kMessagesARound && bytes < kBytesARound && dealers_.count(name) != 0 &&
+         socket.recv(payload, zmq::recv_flags::dontwait)) {
     ++received;
+    bytes += payload.size();
     deliver(name, payload);
   }
   return received > 0;
@@ -194,32 +255,13 @@ void ControlPlane::deliver(const Peer& from, const zmq::message_t& message) {
   if (on_message) on_message(from, {message.data<std::byte>(), message.size()});
 }
 
-// ZAP (ZeroMQ RFC 27): a client is let in when its public key is ours, that is, when it holds the same secret.
-bool ControlPlane::drain_authentication() {
-  bool any = false;
-  zmq::message_t frame;
-  while (authentication_.recv(frame, zmq::recv_flags::dontwait)) {
-    any = true;
-    std::vector<std::string> frames{frame.to_string()};
-    while (authentication_.get(zmq::sockopt::rcvmore)) {
-      [[maybe_unused]] const auto received = authentication_.recv(frame, zmq::recv_flags::none);
-      frames.push_back(frame.to_string());
-    }
-    // version, request id, domain, address, identity, mechanism, credentials
-    bool admitted = false;
-    if (frames.size() == 7 && frames[5] == "CURVE" && frames[6].size() == 32) {
-      std::array<char, kZ85KeyChars + 1> key{};
-      zmq_z85_encode(key.data(), reinterpret_cast<const std::uint8_t*>(frames[6].data()), 32);
-      admitted = public_key_ == key.data();
-    }
-    if (!admitted) LOG(WARNING) << "a daemon with another secret was refused";
-    const std::array<std::string, 6> answer{
-        "1.0", frames.size() > 1 ? frames[1] : "", admitted ? "200" : "400", admitted ? "OK" : "wrong key", "", ""};
-    for (std::size_t i = 0; i < answer.size(); ++i)
-      authentication_.send(zmq::buffer(answer[i]),
-                           i + 1 < answer.size() ? zmq::send_flags::sndmore : zmq::send_flags::none);
-  }
-  return any;
+bool ControlPlane::drain_gate() {
+  const auto turn = guard_.gate.turn();
+  refused_.locked_out += turn.refused;
+  if (turn.refused > 0)
+    if (const auto left_out = refused_.lines.admit(reactor_.now_us()))
+      LOG(WARNING) << "a daemon with another secret was refused" << RateLimit::describe(*left_out);
+  return turn.admitted + turn.refused > 0;
 }
 
 }  // namespace deft::daemon

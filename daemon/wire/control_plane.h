@@ -20,6 +20,9 @@
 #include <zmq.hpp>
 
 #include "core/base/status.h"
+#include "core/link/curve/curve_key.h"
+#include "core/link/curve/handshake_watch.h"
+#include "daemon/base/rate_limit.h"
 #include "daemon/base/reactor.h"
 #include "daemon/wire/messages.h"
 
@@ -52,29 +55,46 @@ class ControlPlane final : public ControlPort {
 
   std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
 
+  // A message could not be queued for this peer, which has not read tens of thousands: what follows it makes no sense any more.
+  std::function<void(const Peer& to)> on_stuck;
+
   // Messages that had not the two parts of a ROUTER's.
-  [[nodiscard]] std::uint64_t rejected_messages() const { return rejected_; }
+  [[nodiscard]] std::uint64_t rejected_messages() const { return refused_.messages; }
+  // Connections that did not hold the key, or did not get through ZeroMQ's greeting.
+  [[nodiscard]] std::uint64_t locked_out() const { return refused_.locked_out; }
+  [[nodiscard]] std::uint64_t failed_handshakes() const { return refused_.handshakes; }
 
  private:
-  ControlPlane(Reactor& reactor, std::string secret_key);
+  ControlPlane(Reactor& reactor, link::CurveKey key);
   Result<void> listen(const std::string& address);
-  void guard(zmq::socket_t& socket, bool server);
+  static void set_up(zmq::socket_t& socket);
+  void resolve(const Peer& peer, const std::string& host, const std::string& port);
   void watch(zmq::socket_t& socket);
+  void tell_stuck(const Peer& peer);
   bool drain();  // all sockets; true: something was received
   bool drain_router();
   bool drain_dealer(const Peer& peer, zmq::socket_t& socket);
   void deliver(const Peer& from, const zmq::message_t& message);
-  bool drain_authentication();
+  bool drain_gate();
 
   Reactor& reactor_;
   zmq::context_t context_{1};
-  zmq::socket_t authentication_;  // ZAP handler; bound only with a secret
   zmq::socket_t router_;
   std::map<Peer, zmq::socket_t> dealers_;
-  std::string secret_key_, public_key_;  // Z85; empty: unguarded
+  struct Guard {
+    link::CurveKey key;    // empty: unguarded
+    link::CurveGate gate;  // open only with a key
+    link::HandshakeWatch watch;
+  };
+  Guard guard_;
   std::uint64_t next_dealer_ = 1;
-  std::uint64_t rejected_ = 0;
+  struct Refused {
+    std::uint64_t messages = 0, locked_out = 0, handshakes = 0;
+    RateLimit lines;
+  };
+  Refused refused_;
   Reactor::PollerId poller_ = 0;
+  const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: a name that is found now is for nobody
 };
 
 }  // namespace deft::daemon

@@ -51,6 +51,8 @@ Result<ToLeader> LeaderMessageReader::join(const proto::Join& from) {
   to.host = checks_.name(from.host(), {&at, "host"}, kMaxNameBytes);
   to.deft_version = checks_.name(from.deft_version(), {&at, "deft_version"}, kMaxNameBytes);
   to.world = checks_.at_most(from.world(), kMaxWorld, {&at, "world"});
+  to.user = from.user();
+  to.token = checks_.text(from.token(), {&at, "token"}, kMaxNameBytes);
   to.ranks = read_ranks(from.ranks(), to.world, {&at, "ranks"}, checks_);
   checks_.size(static_cast<std::size_t>(from.settings_size()), 0, kMaxSettings, {&at, "settings"});
   for (int i = 0; i < from.settings_size() && !checks_.failed(); ++i) {
@@ -71,6 +73,7 @@ model::TensorSpec LeaderMessageReader::tensor(const proto::Tensor& from, const F
   to.dtype = read_enum(from.dtype(), model::DType::kFloat32, model::DType::kInt8, {&at, "dtype"}, checks_);
   checks_.size(static_cast<std::size_t>(from.shape_size()), 0, model::kMaxDims, {&at, "shape"});
   to.forward_position = from.forward_position();
+  to.codec = checks_.text(from.codec(), {&at, "codec"}, model::kMaxCodecTextBytes);
   if (checks_.failed()) return to;
   to.shape.assign(from.shape().begin(), from.shape().end());
   std::uint64_t bytes = model::dtype_bytes(to.dtype);

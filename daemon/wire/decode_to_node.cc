@@ -126,7 +126,7 @@ Launch NodeMessageReader::launch(const proto::Launch& from, const Field& at) {
   const auto group = agreed(to.group, {&at, "group"});
   if (!group) return to;
   checks_.below(to.bucket, group->buckets.size(), {&at, "bucket"}, "buckets");
-  checks_.below(from.codec(), group->codecs, {&at, "codec"}, "codecs");
+  if (from.codec() != model::kWithResiduals) checks_.below(from.codec(), group->codecs, {&at, "codec"}, "codecs");
   if (checks_.failed()) return to;
   const model::Bucket& bucket = group->buckets[to.bucket];
   checks_.below(to.offset, bucket.bytes, {&at, "offset"}, "bytes in the bucket");
@@ -298,6 +298,17 @@ Result<ToNode> NodeMessageReader::waiting(const proto::Waiting& from) {
   return checked<ToNode>(Waiting{from.group(), from.bucket(), from.generation()}, checks_);
 }
 
+Result<ToNode> read_trace_order(const proto::TraceOrder& from) {
+  Checks checks;
+  const Field at{nullptr, "trace_order"};
+  TraceOrder to;
+  to.action = read_enum(from.action(), ipc::TraceAction::kDump, ipc::TraceAction::kStop, {&at, "action"}, checks);
+  to.folder = checks.text(from.folder(), {&at, "folder"}, kMaxLongNameBytes);
+  const bool starts = to.action == ipc::TraceAction::kStart;
+  checks.require(starts == to.folder.starts_with('/'), {&at, "folder"}, "only a start has one, from the root");
+  return checked<ToNode>(std::move(to), checks);
+}
+
 }  // namespace
 
 Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
@@ -320,6 +331,7 @@ Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
     case Kind::kLeave: return reader.leave(message.leave());
     case Kind::kStalled: return reader.stalled(message.stalled());
     case Kind::kWaiting: return reader.waiting(message.waiting());
+    case Kind::kTraceOrder: return read_trace_order(message.trace_order());
     case Kind::MESSAGE_NOT_SET: break;
   }
   return fail(ErrorKind::kViolation, "to_node: it holds no message of this version");

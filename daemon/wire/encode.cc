@@ -43,6 +43,8 @@ void put(const Join& from, proto::ToLeader& out) {
   join.set_host(from.host);
   join.set_deft_version(from.deft_version);
   join.set_world(from.world);
+  join.set_user(from.user);
+  join.set_token(from.token);
   join.mutable_ranks()->Assign(from.ranks.begin(), from.ranks.end());
   for (const auto& [name, value] : from.settings) {
     auto& setting = *join.add_settings();
@@ -66,6 +68,7 @@ void put(const Declare& from, proto::ToLeader& out) {
     tensor.set_name(spec.name);
     tensor.set_dtype(static_cast<std::uint32_t>(spec.dtype));
     tensor.set_forward_position(spec.forward_position);
+    tensor.set_codec(spec.codec);
     tensor.mutable_shape()->Assign(spec.shape.begin(), spec.shape.end());
   }
 }
@@ -229,6 +232,11 @@ void put(const Failure& from, To& out) {
   out.mutable_failure()->set_suspected(from.suspected);
 }
 
+void put(const TraceOrder& from, proto::ToNode& out) {
+  out.mutable_trace_order()->set_action(static_cast<std::uint32_t>(from.action));
+  out.mutable_trace_order()->set_folder(from.folder);
+}
+
 template <typename To>
 
 void put(const Leave& from, To& out) {
@@ -271,6 +279,12 @@ std::string encode(const Header& header, const ToLeader& message) {
 std::string encode(const Header& header, const ToNode& message) {
   proto::Envelope envelope = envelope_of(header);
   std::visit([&](const auto& one) { put(one, *envelope.mutable_to_node()); }, message);
+  return envelope.SerializeAsString();
+}
+
+std::string joined_as_node(std::uint32_t node) {
+  proto::Envelope envelope;  // protobuf merges the pieces of a message
+  envelope.mutable_to_node()->mutable_joined()->set_node(node);
   return envelope.SerializeAsString();
 }
 

@@ -23,6 +23,7 @@
 #include "core/model/buckets.h"
 #include "core/model/plan.h"
 #include "core/model/tensors.h"
+#include "daemon/wire/trace_order.h"
 
 namespace deft::daemon {
 
@@ -66,8 +67,8 @@ struct Waiting {  // this bucket is ready on the sender, and the leader has not 
 
 // --- From a node to the leader ---
 struct Join {
-  std::string host = {}, deft_version = {};
-  std::uint32_t world = 0;
+  std::string host = {}, deft_version = {}, token = {};
+  std::uint32_t world = 0, user = 0;                 // user: whose workers they are; token: of the job, if it has one
   std::vector<std::uint32_t> ranks = {};             // by local rank
   std::map<std::string, std::string> settings = {};  // options on which all nodes must agree
   std::vector<LinkAddress> links = {};
@@ -75,7 +76,6 @@ struct Join {
 };
 
 struct LinksOpen {};
-
 struct Declare {
   std::uint32_t group = 0;
   std::string name = {};
@@ -238,7 +238,7 @@ using ToLeader =
                  LinkFailed, LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
 using ToNode =
     std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, CollectiveStart, CollectiveFailed, StoreValue,
-                 LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
+                 LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting, TraceOrder>;
 
 // For std::visit: one handler for each kind of message, so that a forgotten one does not compile.
 template <class... Handlers>

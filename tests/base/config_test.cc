@@ -60,6 +60,8 @@ TEST(Config, TheLogsFirstLineTellsWhatWasSetAndWhere) {
   EXPECT_EQ(Config::load({}, {}, Audience::kDaemon)->effective(), "all defaults");
   const auto config = Config::load(Words{"--timeout=3s"}, Words{"DEFT_POLICY=p3"}, Audience::kDaemon);
   EXPECT_EQ(config->effective(), "policy=p3 (variable) timeout=3s (flag)");
+  const std::vector<std::string> token{"DEFT_JOB_TOKEN=secret"};
+  EXPECT_EQ(Config::load({}, token, Audience::kDaemon)->effective(), "job_token=*** (variable)");
 }
 
 TEST(Config, MistakesSuggestWhatWasMeant) {

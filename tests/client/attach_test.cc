@@ -86,7 +86,7 @@ TEST(Attach, NoDaemonIsAnErrorAtOnce) {
   deft_error error{};
   const TimeUs before = MonotonicClock::now();
   EXPECT_EQ(deft_open(options, &session, &error), DEFT_EUNAVAILABLE);
-  EXPECT_LT(MonotonicClock::now() - before, 1'000'000);
+  EXPECT_LT(MonotonicClock::now() - before, 5'000'000);
   EXPECT_NE(std::string(error.message).find("none.sock"), std::string::npos);
 }
 

@@ -58,7 +58,7 @@ void Worker::grant_arena(std::uint64_t bytes) {
   ASSERT_TRUE(declare) << declare.error().message();
   for (std::uint32_t i = 0; i < declare->fixed.tensors; ++i) {
     const auto tensor = receive();
-    ASSERT_TRUE(ipc::decode<ipc::DeclareTensor>(tensor.bytes, ipc::MessageKind::kDeclareTensor, 1));
+    ASSERT_TRUE(ipc::decode<ipc::DeclareTensor>(tensor.bytes, ipc::MessageKind::kDeclareTensor, 2));
   }
   arena_ = *shm::Segment::create("test-arena", bytes);
   ipc::Declared message;

@@ -2,11 +2,14 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <optional>
 #include <thread>
 
 #include "core/client/completions.h"
+#include "core/client/daemon_pulse.h"
 #include "core/client/session.h"
 
 namespace deft::client {
@@ -34,6 +37,29 @@ TEST(JobFailure, ATextThatIsOverdueIsNotWaitedFor) {
   EXPECT_FALSE(failure.failed());
   EXPECT_FALSE(failure.give_up_on_text(10 + kTextDueUs));
   EXPECT_EQ(failure.error()->kind, ErrorKind::kLost);
+}
+
+TEST(DaemonPulse, ADaemonThatCountsNoMoreHangsAfterTheLimit) {
+  DaemonPulse pulse(1000);
+  TimeUs now_us = 0;
+  for (std::uint64_t beats = 1; beats < 100; ++beats) EXPECT_FALSE(pulse.look(beats, now_us += 900));
+  EXPECT_FALSE(pulse.look(99, now_us += 250));
+  EXPECT_FALSE(pulse.look(99, now_us += 250));
+  EXPECT_FALSE(pulse.look(99, now_us += 250));
+  EXPECT_EQ(pulse.look(99, now_us += 250), 1000);
+}
+
+TEST(DaemonPulse, AStandstillOfBothCountsAsOneLook) {
+  DaemonPulse pulse(1000);
+  EXPECT_FALSE(pulse.look(1, 0));
+  EXPECT_FALSE(pulse.look(1, 60'000'000));
+  EXPECT_FALSE(pulse.look(2, 60'000'100));
+  EXPECT_FALSE(pulse.look(2, 120'000'000));
+}
+
+TEST(DaemonPulse, ADaemonThatNeverCountsIsNotWatched) {
+  DaemonPulse pulse(1000);
+  for (TimeUs now_us = 0; now_us < 100'000; now_us += 250) EXPECT_FALSE(pulse.look(0, now_us));
 }
 
 TEST(TensorProgress, GenerationsOfATensorNeverGoBack) {
@@ -103,19 +129,23 @@ TEST_F(PartsTest, AWaitEndsWhenItsConditionHolds) {
 }
 
 TEST_F(PartsTest, ANudgeMakesAWaiterAskAgain) {
-  std::atomic<bool> asked{false}, ready{false};
-  std::thread other([&] {
-    while (!asked) std::this_thread::yield();
-    ready = true;
-    connection_->nudge();
-  });
-  const TimeUs before_us = MonotonicClock::now();
-  EXPECT_TRUE(connection_->wait([&] {
-    asked = true;
-    return ready.load();
-  }));
-  other.join();
-  EXPECT_LT(MonotonicClock::now() - before_us, 400'000) << "it slept on";
+  TimeUs shortest_us = std::numeric_limits<TimeUs>::max();  // a busy machine may make some of the waits long
+  for (int trial = 0; trial < 5; ++trial) {
+    std::atomic<bool> asked{false}, ready{false};
+    std::thread other([&] {
+      while (!asked) std::this_thread::yield();
+      ready = true;
+      connection_->nudge();
+    });
+    const TimeUs before_us = MonotonicClock::now();
+    EXPECT_TRUE(connection_->wait([&] {
+      asked = true;
+      return ready.load();
+    }));
+    other.join();
+    shortest_us = std::min(shortest_us, MonotonicClock::now() - before_us);
+  }
+  EXPECT_LT(shortest_us, 400'000) << "it slept on";
 }
 
 TEST_F(PartsTest, TheEndOfTheSocketEndsAWait) {

@@ -50,6 +50,10 @@ def test_completions_call_back_in_python(daemons):
     daemons(2).run("callbacks", 2)
 
 
+def test_the_store_and_the_daemons_status(daemons):
+    daemons(2).run("store", 2)
+
+
 def test_full_memory_fails_only_what_asked_for_it(daemons):
     daemons(1, memory_limit="32MB").run("full_memory", 2)
 

@@ -264,7 +264,7 @@ def link_bytes(session):
 def daemon_status():
     """What `deft status --json` asks for."""
     path = os.environ["DEFT_SOCKET"]
-    magic, kind, version = 0x54464544, 11, 4
+    magic, kind, version = 0x54464544, 11, 5
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.connect(path)
         channel.send(struct.pack("<4I", magic, kind, 16, version))
@@ -278,7 +278,9 @@ def daemon_status():
 
 def opens_again(session):
     session.close()
-    session.__dict__.update(deft.open().__dict__)
+    fresh = deft.open()
+    handle, fresh._handle = fresh._handle, None  # `session` closes it
+    session.__init__(handle)
     allreduce(session)
 
 
@@ -349,6 +351,29 @@ def callbacks(session):
         group.wait(0, 4, step)
     assert all_called.wait(20), called
     assert sorted(called) == [(step, 0) for step in range(5) for _ in range(4)], called
+
+
+def store(session):
+    """Keys of the job's store, before and after they are set; an answer that does not come is waited for no longer."""
+    late = [session.ask(f"late.{rank}") for rank in range(session.size)]
+    began = time.monotonic()
+    assert [late[-1].answer(0.01) for _ in range(20)] == [None] * 20
+    assert time.monotonic() - began < 5, "20 waits of 10 ms"
+    session.barrier()
+    session.set(f"late.{session.rank}", bytes([session.rank]) * 4096)
+    assert [question.answer(20) for question in late] == [bytes([rank]) * 4096 for rank in range(session.size)]
+    assert late[0].answer() == bytes(4096), "an answer stays"
+    session.barrier()
+    session.set("late.0", b"")
+    assert session.ask(f"late.{session.size - 1}").answer(20) == bytes([session.size - 1]) * 4096
+    for wrong in (("set", "k", bytes(4097)), ("set", "k" * 2000, b""), ("ask", "k" * 2000)):
+        try:
+            getattr(session, wrong[0])(*wrong[1:])
+            raise AssertionError(wrong[0])
+        except deft.DeftError as error:
+            assert "store" in str(error), error
+    assert session.ask("late.0").answer(20) is not None, "the session goes on"
+    assert "listen" in deft._native.daemon_status()
 
 
 def not_on_device(session):

@@ -112,8 +112,8 @@ JobSettings settings() {
 }
 
 // A leader in the state that samples::leader_facts describes, as far as messages bring it there.
-struct Running : Outbox {
-  Running() : leader(clock, *this, {"job", 7, 4}, settings()) {
+struct Running : LeaderHost {
+  Running() : leader(clock, *this, {"job", 7, 4, {7, ""}}, settings()) {
     auto join = std::get<wire::Join>(samples::messages_to_leader().front());
     join.refusal.reset();
     leader.receive("b", join);
@@ -144,6 +144,7 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
       });
   const std::set<std::string> free{"heartbeat.sent_us",
                                    "heartbeat.answered_us",
+                                   "join.user",
                                    "join.refusal",
                                    "join.refusal.suspected",
                                    "link_failed.cause.suspected",
@@ -240,6 +241,19 @@ TEST(Codec, NodesHaveEachRankOnceAndTheReceiverItsOwn) {
   EXPECT_EQ(joined({{0, 1, 2}, {2, 3}}, 1), "joined.nodes[1].ranks: rank 2 is on two nodes");
   EXPECT_EQ(joined({{0, 1}, {2, 3}, {}}, 1), "joined.nodes[2].ranks: 0 items, and there must be 1 to 4096");
   EXPECT_EQ(joined({{0, 1, 100'000}, {2, 3}}, 1), "joined.nodes[0].ranks[2]: 100000, and there are 4 ranks");
+}
+
+TEST(Codec, AListOfNodesThatIsEncodedOnceIsTheOneOfEachNode) {
+  const wire::Header header{.job = "job", .incarnation = 7};
+  wire::Joined message{.nodes = {{"a", {0, 1}, {{"x", ""}}}, {"b", {2, 3}, {{"x", ""}}}}, .node = 0};
+  const std::string common = wire::encode(header, message);
+  for (const std::uint32_t node : {0U, 1U}) {
+    message.node = node;
+    proto::Envelope merged, whole;
+    ASSERT_TRUE(merged.ParseFromString(common + wire::joined_as_node(node)));
+    ASSERT_TRUE(whole.ParseFromString(wire::encode(header, message)));
+    EXPECT_EQ(merged.SerializeAsString(), whole.SerializeAsString()) << node;
+  }
 }
 
 TEST(Codec, ATimeThatIsNoNumberIsRefused) {

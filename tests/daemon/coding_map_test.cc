@@ -20,7 +20,12 @@ using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
 struct Fixture : testing::Test {
   void declare(const std::string& codec = "int8", std::uint64_t min_bytes = 16 << 10) {
     layout = model::lay_out(specs, 1).value();
-    map = CodingMap(specs, layout, CodecList{nullptr, compress::make_codec(codec).value()}, min_bytes, 42);
+    map = CodingMap(specs, layout, {{nullptr, compress::make_codec(codec).value()}, own_codecs(specs).value()},
+                    min_bytes, 42);
+  }
+  void declare_without_codec_of_the_job() {
+    layout = model::lay_out(specs, 1).value();
+    map = CodingMap(specs, layout, {{nullptr}, own_codecs(specs).value()}, 16 << 10, 42);
   }
   void add(std::vector<std::uint64_t> shape, model::DType dtype = model::DType::kFloat32) {
     specs.push_back({"t" + std::to_string(specs.size()), dtype, std::move(shape), 0});
@@ -110,6 +115,63 @@ TEST_F(CodingMapTest, ACodecWithoutFeedbackKeepsNoResiduals) {
 }
 
 TEST_F(CodingMapTest, WithoutACodecNothingIsEncoded) { EXPECT_EQ(CodingMap().codings_of(0, 4096, 0, 0), nullptr); }
+
+TEST_F(CodingMapTest, ATensorsOwnCodecWins) {
+  for (int i = 0; i < 5; ++i) add({64, 64});  // 4096 elements each
+  add({4096});
+  add({10});
+  specs[1].codec = "none";
+  specs[2].codec = specs[4].codec = "int4";
+  specs[5].codec = "topk/ratio=0.5";  // of one dimension: whoever names it means it
+  specs[6].codec = "int4";            // too small for blocks
+  declare("int8");
+  const auto codings = map.codings_of(0, layout.regions[0].bytes, 0, 1);
+  ASSERT_EQ(codings->coded.size(), 3U);
+  EXPECT_EQ(codings->coded[0].codec->traits().name, "int8");
+  EXPECT_EQ(pairs(codings->coded[0].ranges), (Pairs{{0, 4096}, {3 * 4096, 4096}}));
+  EXPECT_EQ(codings->coded[1].codec->traits().name, "int4");
+  EXPECT_EQ(pairs(codings->coded[1].ranges), (Pairs{{2 * 4096, 4096}, {4 * 4096, 4096}}));
+  EXPECT_EQ(codings->coded[2].codec->traits().name, "topk");
+  EXPECT_EQ(pairs(codings->exact).front(), (std::pair<std::size_t, std::size_t>{4096, 4096}));
+  EXPECT_NE(codings->residuals, nullptr);
+  // A launch without a codec leaves the others exact, and takes residuals along.
+  const auto exact = map.codings_of(0, layout.regions[0].bytes, 1, 0);
+  ASSERT_EQ(exact->coded.size(), 2U);
+  EXPECT_EQ(pairs(exact->settled), (Pairs{{0, 4096}, {3 * 4096, 4096}}));
+}
+
+TEST_F(CodingMapTest, ResidualsTravelWithAllTensors) {
+  add({64, 64});
+  add({64, 64});
+  specs[1].codec = "int4";
+  declare("int8");
+  EXPECT_EQ(map.codings_of(0, layout.regions[0].bytes, 0, model::kWithResiduals), nullptr) << "there are none yet";
+  ASSERT_EQ(map.codings_of(0, layout.regions[0].bytes, 0, 1)->coded.size(), 2U);
+  const auto codings = map.codings_of(0, layout.regions[0].bytes, 1, model::kWithResiduals);
+  EXPECT_TRUE(codings->coded.empty());
+  EXPECT_EQ(pairs(codings->settled), (Pairs{{0, 4096}, {4096, 4096}}));
+}
+
+TEST_F(CodingMapTest, OwnCodecsNeedNoCodecOfTheJob) {
+  add({64, 64});
+  add({64, 64});
+  specs[1].codec = "bf16";
+  declare_without_codec_of_the_job();
+  EXPECT_EQ(map.codings_of(0, 4096 * 4, 0, 0), nullptr);
+  const auto codings = map.codings_of(0, layout.regions[0].bytes, 0, 0);
+  ASSERT_NE(codings, nullptr);
+  EXPECT_EQ(pairs(codings->coded.at(0).ranges), (Pairs{{4096, 4096}}));
+  EXPECT_EQ(pairs(codings->exact), (Pairs{{0, 4096}}));
+}
+
+TEST_F(CodingMapTest, AnUnknownOwnCodecIsAnErrorThatNamesTheTensor) {
+  add({64, 64});
+  specs[0].codec = "int9";
+  EXPECT_NE(own_codecs(specs).error().message().find("tensor 't0'"), std::string::npos);
+  EXPECT_NE(own_codecs(specs).error().message().find("int8"), std::string::npos) << "the nearest name";
+  specs[0].codec = "dgc";
+  EXPECT_NE(own_codecs(specs).error().message().find("momentum"), std::string::npos);
+}
 
 }  // namespace
 }  // namespace deft::daemon

@@ -30,6 +30,7 @@ std::vector<wire::ToLeader> messages_to_leader() {
       wire::Join{.host = "host1",
                  .deft_version = "1.0",
                  .world = 4,
+                 .user = 7,
                  .ranks = {2, 3},
                  .settings = {{"policy", "fifo"}, {"bucketing", "size"}},
                  .links = {{"gloo:eth0", "10.0.0.2"}, {"gloo:eth1", "10.0.1.2"}},
@@ -97,6 +98,8 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint3
       wire::Leave{{0, 1}},
       wire::Stalled{1, "fc.weight", 4, 1500},
       wire::Waiting{0, 1, 4},
+      wire::TraceOrder{ipc::TraceAction::kStart, "/tmp/traces"},
+      wire::TraceOrder{ipc::TraceAction::kDump, ""},
   };
 }
 

@@ -7,7 +7,9 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <functional>
 #include <string>
+#include <vector>
 
 #include "tests/link/socket_priorities.h"
 
@@ -52,6 +54,50 @@ TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
   const auto seen = link::testing::socket_priorities();
   EXPECT_EQ(seen.count(6) - before.count(6), 2U);  // both ends of the one connection
   EXPECT_EQ(seen.size() - before.size(), 2U);
+}
+
+TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
+  Reactor reactor;
+  const std::string port = std::to_string(free_port());
+  auto leader = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + port, .secret_file = {}});
+  auto follower =
+      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(leader && follower);
+  bool heard = false;
+  (*leader)->on_message = [&](const Peer&, std::span<const std::byte> message) {
+    heard = message.size() == 5;
+    reactor.stop();
+  };
+  const auto peer = (*follower)->connect("localhost:" + port);
+  ASSERT_TRUE(peer);
+  const std::function<void()> send = [&] {
+    (*follower)->send(*peer, "hello");
+    reactor.after(20'000, send);
+  };
+  send();
+  reactor.after(20'000'000, [&] { reactor.stop(); });
+  reactor.run();
+  EXPECT_TRUE(heard);
+  for (const char* wrong : {"nonsense", ":1", "host:", "host:0", "host:70000", "host:1x"})
+    EXPECT_FALSE((*follower)->connect(wrong)) << wrong;
+  (*follower)->disconnect(*peer);
+}
+
+TEST(ControlPlane, APeerThatReadsNothingIsToldOfAndTakesNoMemoryForEver) {
+  Reactor reactor;
+  auto plane = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(plane);
+  const auto peer = (*plane)->connect("127.0.0.1:" + std::to_string(free_port()));  // nobody is there
+  ASSERT_TRUE(peer);
+  std::vector<Peer> stuck;
+  (*plane)->on_stuck = [&](const Peer& to) { stuck.push_back(to); };
+  for (int i = 0; i < 66'000 && stuck.empty(); ++i) {
+    (*plane)->send(*peer, "x");
+    if (i % 1000 == 0) reactor.run_once();
+  }
+  reactor.run_once();
+  ASSERT_FALSE(stuck.empty());
+  EXPECT_EQ(stuck[0], *peer);
 }
 
 }  // namespace

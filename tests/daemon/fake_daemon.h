@@ -161,7 +161,7 @@ class FakeDaemon {
   bool empty = false;  // the last job is gone
   std::optional<Error> no_links;
   JobTable jobs;
-  ControlInbox inbox{control, jobs};
+  ControlInbox inbox{control, jobs, clock};
 
  private:
   LinkMaker fake_links() {

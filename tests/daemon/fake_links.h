@@ -52,6 +52,7 @@ struct FakeDriver final : LinkDriver {
     done.result = std::move(result);
     request_.on_done(std::move(done));
   }
+  void report(const TransferDone& done) { request_.on_done(done); }
 
   std::vector<std::uint64_t> started;
   std::vector<Transfer> transfers;

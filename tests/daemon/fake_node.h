@@ -20,6 +20,7 @@ struct FakeScheduler final : SchedulerPort {
   void stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) override {
     stages.push_back({static_cast<std::uint64_t>(stage), step, static_cast<std::uint64_t>(waited_us)});
   }
+  Result<void> residuals_asked_for(std::uint32_t, std::uint64_t) override { return {}; }
   Result<void> flushed(std::uint32_t group, std::uint64_t step) override {
     flushes.push_back({group, step});
     if (refuses) return fail(ErrorKind::kViolation, "far ahead");
@@ -69,7 +70,7 @@ struct FakeNode {
   }
 
   FakeWorker first{0, 4, 0, 2}, second{1, 4, 1, 2};
-  Membership members{{"job", 7, 4, 2, ""}, fake_settings()};
+  Membership members{{"job", 7, 4, 2, "", ""}, fake_settings()};
   std::shared_ptr<const View> view;
   FakeLeader leader;
   FakeScheduler scheduler;

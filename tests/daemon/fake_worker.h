@@ -1,6 +1,7 @@
 // Workers and a leader that are no processes: they remember what a job told them.
 #pragma once
 
+#include <functional>
 #include <string>
 #include <utility>
 #include <variant>
@@ -31,13 +32,17 @@ struct FakeWorker final : WorkerPort {
     starts.push_back(start);
     return {};
   }
-  Result<std::shared_ptr<shm::Segment>> grant_arena(std::uint32_t group, std::uint64_t bytes,
-                                                    std::uint32_t buckets) override {
-    if (arena_error) return tl::unexpected(*arena_error);
+  void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted then) override {
+    if (arena_error) return then(tl::unexpected(*arena_error));
+    if (arena_later) {
+      late_arenas.push_back(
+          [this, group, bytes, buckets, then = std::move(then)] { grant_arena(group, bytes, buckets, then); });
+      return;
+    }
     granted.emplace_back(group, buckets);
     auto segment = shm::Segment::create("test-arena", bytes);
-    if (!segment) return tl::unexpected(segment.error());
-    return std::make_shared<shm::Segment>(std::move(*segment));
+    if (!segment) return then(tl::unexpected(segment.error()));
+    then(std::make_shared<shm::Segment>(std::move(*segment)));
   }
   void complete(const shm::Record& record) override { records.push_back(record); }
   void send_error(const Error& error, std::uint64_t operation) override { errors.emplace_back(error, operation); }
@@ -49,7 +54,14 @@ struct FakeWorker final : WorkerPort {
   std::weak_ptr<JobPort> job;
   WorkerHello attached;
   ipc::PeerIdentity identity;
+  void make_late_arenas() {
+    arena_later = false;
+    for (const auto& make : std::exchange(late_arenas, {})) make();
+  }
+
   std::optional<Error> arena_error;  // what the next arena fails with
+  bool arena_later = false;          // arenas are made by make_late_arenas()
+  std::vector<std::function<void()>> late_arenas;
   std::vector<JobStart> starts;
   std::vector<std::pair<std::uint32_t, std::uint32_t>> granted;  // group and buckets
   std::vector<shm::Record> records;

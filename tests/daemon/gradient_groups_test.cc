@@ -10,7 +10,8 @@ namespace deft::daemon {
 namespace {
 
 struct Groups : testing::Test, FakeNode {
-  GradientGroups groups{members, leader, &scheduler, 2};
+  std::vector<Error> failures;
+  GradientGroups groups{members, leader, &scheduler, 2, [this](const Error& error) { failures.push_back(error); }};
 
   // Both workers declare two tensors of 64 and 32 floats, and the leader makes a bucket of each.
   void agree(std::uint32_t slots = 1) {
@@ -101,9 +102,21 @@ TEST_F(Groups, AnAnswerWithAnotherHashOrWithGapsEndsTheJob) {
 TEST_F(Groups, AnArenaThatCannotBeMadeIsTheJobsErrorAndNamesTheWorker) {
   second.arena_error = Error{ErrorKind::kExhausted, "the daemon's shared memory is full", "", {}};
   for (const std::size_t worker : {0, 1}) ASSERT_TRUE(groups.declare(worker, declaration({64, 32})));
-  const auto result = groups.agree(answer());
-  ASSERT_FALSE(result);
-  EXPECT_NE(result.error().message().find("the arena of rank 1"), std::string::npos) << result.error().message();
+  ASSERT_TRUE(groups.agree(answer()));
+  ASSERT_EQ(failures.size(), 1u);
+  EXPECT_NE(failures[0].message().find("the arena of rank 1"), std::string::npos) << failures[0].message();
+}
+
+TEST_F(Groups, AWorkerThatHandsInBeforeItHasItsArenaIsRefused) {
+  second.arena_later = true;
+  for (const std::size_t worker : {0, 1}) ASSERT_TRUE(groups.declare(worker, declaration({64, 32})));
+  ASSERT_TRUE(groups.agree(answer()));
+  EXPECT_TRUE(hand_in(0, 0));
+  const auto early = hand_in(1, 0);
+  ASSERT_FALSE(early);
+  EXPECT_EQ(early.error().kind, ErrorKind::kViolation);
+  second.make_late_arenas();
+  EXPECT_TRUE(hand_in(1, 0));
 }
 
 TEST_F(Groups, ABucketIsReadyWhenAllLocalWorkersHaveHandedItIn) {
@@ -194,7 +207,7 @@ TEST_F(Groups, OnlyRankZerosFlushesReachTheScheduler) {
 }
 
 TEST_F(Groups, ANodeWithoutTheLeaderNeedsNoScheduler) {
-  GradientGroups follower(members, leader, nullptr, 2);
+  GradientGroups follower(members, leader, nullptr, 2, [](const Error& error) { FAIL() << error.message(); });
   for (const std::size_t worker : {0, 1}) ASSERT_TRUE(follower.declare(worker, declaration({64, 32})));
   ASSERT_TRUE(follower.agree(answer()));
   for (const std::size_t worker : {0, 1})

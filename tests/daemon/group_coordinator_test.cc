@@ -151,7 +151,7 @@ TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
               "policy dear splits all-reduces into halves, and link " + name + " has none");
     Group other("fifo", name);
     other.agree();
-    EXPECT_FALSE(other.group.scheduler().change_policy("dear"));
+    EXPECT_FALSE(other.group.scheduler().change_settings({.policy = "dear"}));
   }
   Group encoded("dear\ncompression=int8");
   ASSERT_TRUE(encoded.declare(0));
@@ -161,8 +161,8 @@ TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
 TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {
   Group world("fifo");
   world.agree();
-  EXPECT_FALSE(world.group.scheduler().change_policy("knapsack"));
-  ASSERT_TRUE(world.group.scheduler().change_policy("p3"));
+  EXPECT_FALSE(world.group.scheduler().change_settings({.policy = "knapsack"}));
+  ASSERT_TRUE(world.group.scheduler().change_settings({.policy = "p3"}));
   world.group.scheduler().stage_began(sched::Stage::kBackward, 4, 100, 0);
   EXPECT_FALSE(world.group.take_plan());
   nlohmann::json status;

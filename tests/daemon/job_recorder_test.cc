@@ -5,6 +5,9 @@
 #include <unistd.h>
 
 #include <filesystem>
+#include <map>
+#include <set>
+#include <thread>
 
 #include "tests/daemon/fake_node.h"
 
@@ -23,8 +26,9 @@ class Recording : public testing::Test {
   void make(const std::string& wishes, uid_t uid = ::geteuid()) {
     auto settings = job_settings(Config(), wishes);
     ASSERT_TRUE(settings) << settings.error().message();
-    members_ = std::make_unique<Membership>(JobIdentity{"my/job", uid, 4, 2, ""}, *settings);
-    recorder_ = std::make_unique<JobRecorder>(*members_, node_.view, "hosta");
+    recorder_.reset();
+    members_ = std::make_unique<Membership>(JobIdentity{"my/job", uid, 4, 2, "", ""}, *settings);
+    recorder_ = std::make_unique<JobRecorder>(*members_, node_.view, JobRecorder::Place{"hosta", folder_.string()});
   }
   void step(std::uint64_t number) {
     const auto at_us = static_cast<TimeUs>(number) * 1000 + 1000;
@@ -99,6 +103,124 @@ TEST_F(Recording, WritesTheWantedStepsOnly) {
   std::set<std::uint64_t> steps;
   for (const auto& record : trace.records) steps.insert(record.as<trace::StageTrace>().step);
   EXPECT_EQ(steps, (std::set<std::uint64_t>{3, 4}));
+}
+
+// The files of the state folder, by name.
+TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
+  make("policy=fifo\npartition_bytes=64KB");
+  ASSERT_TRUE(recorder_->begin());
+  recorder_->settings_changed({{"policy", "p3"}, {"credit_bytes", "4096"}});
+  recorder_->settings_changed({{"policy", "bytescheduler"}});
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  const auto options = written().header.options;
+  EXPECT_EQ(options.at("policy"), "bytescheduler");
+  EXPECT_EQ(options.at("credit_bytes"), "4096");
+  EXPECT_EQ(options.at("partition_bytes"), "65536");
+}
+
+std::map<std::string, trace::NodeTrace> dumps_in(const fs::path& folder) {
+  std::map<std::string, trace::NodeTrace> dumps;
+  for (const auto& entry : fs::recursive_directory_iterator(folder / "traces"))
+    if (entry.is_regular_file()) dumps[entry.path().filename().string()] = *trace::read_trace(entry.path().string());
+  return dumps;
+}
+
+TEST_F(Recording, AJobThatFailsLeavesItsNewestEvents) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  for (std::uint64_t number = 0; number < 8; ++number) step(number);
+  recorder_->end(false);
+  recorder_.reset();
+  const auto dumps = dumps_in(folder_);
+  ASSERT_EQ(dumps.size(), 1U);
+  EXPECT_EQ(dumps.begin()->first, "my_job-node0.trace");
+  EXPECT_EQ(dumps.begin()->second.records.size(), 32U);
+  EXPECT_TRUE(dumps.begin()->second.complete);
+}
+
+TEST_F(Recording, AJobThatEndsWellOrHasWrittenAllLeavesNone) {
+  make("");
+  step(1);
+  recorder_->end(true);
+  make("trace=" + (folder_ / "wanted").string());
+  fs::create_directories(folder_);
+  ASSERT_TRUE(recorder_->begin());
+  step(1);
+  recorder_->end(false);
+  recorder_.reset();
+  EXPECT_FALSE(fs::exists(folder_ / "traces"));
+}
+
+TEST_F(Recording, AStallIsWrittenNowAndThen) {
+  make("");
+  step(1);
+  recorder_->stalled(1'000'000);
+  recorder_.reset();
+  EXPECT_EQ(dumps_in(folder_).size(), 1U);
+  fs::remove_all(folder_);
+  make("");
+  step(1);
+  recorder_->stalled(1'000'000);
+  while (!recorder_->finished()) std::this_thread::yield();
+  fs::remove_all(folder_);
+  recorder_->stalled(2'000'000);
+  EXPECT_FALSE(fs::exists(folder_)) << "a second ago it was written";
+  recorder_->stalled(99'000'000);
+  recorder_.reset();
+  EXPECT_EQ(dumps_in(folder_).size(), 1U);
+}
+
+TEST_F(Recording, AUserStartsAndStopsATraceOfARunningJob) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  step(1);
+  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
+  const auto path = recorder_->obey({ipc::TraceAction::kStart, folder_.string()});
+  ASSERT_TRUE(path) << path.error().message();
+  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}).error().message(), HasSubstr("already"));
+  step(2);
+  EXPECT_EQ(*recorder_->obey({ipc::TraceAction::kStop, ""}), *path);
+  step(3);
+  while (!recorder_->finished()) std::this_thread::yield();
+  std::set<std::uint64_t> steps;
+  const auto trace = trace::read_trace(*path);
+  ASSERT_TRUE(trace);
+  for (const auto& record : trace->records) steps.insert(record.as<trace::StageTrace>().step);
+  EXPECT_EQ(steps, std::set<std::uint64_t>{2});
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()})) << "once more";
+  make("", ::geteuid() + 1);
+  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}).error().message(),
+              HasSubstr("belongs to another user"));
+}
+
+trace::TraceHeader header_of(std::uint64_t incarnation) {
+  trace::TraceHeader header;
+  header.job = "j", header.incarnation = incarnation;
+  return header;
+}
+
+TEST(RingDump, KeepsTheNewestJobsAndLeavesFoldersOfOthersAlone) {
+  const fs::path folder = fs::temp_directory_path() / ("deft-dumps-" + std::to_string(::getpid()));
+  const auto recorder = std::make_shared<trace::Recorder>(64);
+  for (std::uint64_t incarnation = 1; incarnation <= 20; ++incarnation)
+    RingDump({recorder, header_of(incarnation), {}}, folder.string(), "a test");
+  std::size_t jobs = 0;
+  for ([[maybe_unused]] const auto& entry : fs::directory_iterator(folder / "traces")) ++jobs;
+  EXPECT_EQ(jobs, 16U);
+  // The clock of day went back: all others seem to be newer.
+  for (const auto& entry : fs::directory_iterator(folder / "traces"))
+    fs::last_write_time(entry.path(), fs::file_time_type::clock::now() + std::chrono::hours(1));
+  {
+    const RingDump dump({recorder, header_of(21), {}}, folder.string(), "a test");
+    while (!dump.ended()) std::this_thread::yield();
+    EXPECT_TRUE(fs::exists(dump.path()));
+  }
+  fs::remove_all(folder);
+  fs::create_directory_symlink("/tmp", folder);  // not ours to write through
+  const RingDump dump({recorder, header_of(1), {}}, folder.string(), "a test");
+  while (!dump.ended()) std::this_thread::yield();
+  EXPECT_FALSE(fs::exists(dump.path()));
+  fs::remove(folder);
 }
 
 TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <list>
 #include <new>
 
 #include "tests/daemon/fake_daemon.h"
@@ -230,7 +231,7 @@ TEST(Job, EndsWithTheLeadersErrorOnEveryWorkerAndIsPutAway) {
     EXPECT_EQ(worker->errors[0].first.what, "node 0 was lost");
     EXPECT_EQ(worker->records.back().kind(), shm::RecordKind::kFailed);
   }
-  EXPECT_EQ(daemon.jobs.served(), 1u);
+  EXPECT_EQ(daemon.jobs.history().count(), 1u);
   EXPECT_FALSE(daemon.jobs.running());
   daemon.advance(kSecond);
   EXPECT_FALSE(daemon.jobs.empty()) << "a link still uses the arenas";
@@ -357,16 +358,6 @@ TEST(Job, ATimerThatThrowsFailsTheJobThatMadeIt) {
 
 // --- JobTable ---
 
-TEST(JobTable, AnotherUserIsRefusedAndTheJobGoesOn) {
-  FakeDaemon daemon;
-  ASSERT_TRUE(daemon.attach(daemon.first));
-  daemon.second.identity.uid = 8;
-  const auto refused = daemon.attach(daemon.second);
-  ASSERT_FALSE(refused);
-  EXPECT_TRUE(says(refused.error().what, "belongs to another user"));
-  EXPECT_EQ(daemon.state(), "attaching");
-}
-
 TEST(JobTable, AWorkerWithABadSettingMakesNoJob) {
   FakeDaemon daemon;
   daemon.first.attached.settings = "policy=fastest\n";
@@ -394,11 +385,11 @@ TEST(JobTable, ANameCanBeUsedAgainWhenItsJobIsEnding) {
   EXPECT_EQ(daemon.jobs.status().size(), 2u);
 }
 
-TEST(JobTable, OnlyTheOwnerAndRootSetAPolicyAndOnlyWhereTheJobIsLed) {
+TEST(JobTable, OnlyTheOwnerAndRootChangeSettingsAndOnlyWhereTheJobIsLed) {
   FakeDaemon daemon;
   const uid_t owner = daemon.first.identity.uid;
   const auto refusal = [&](uid_t user, const std::string& job) {
-    return daemon.jobs.set_policy(user, job, "p3").error().message();
+    return daemon.jobs.change_settings(user, job, {.policy = "p3"}).error().message();
   };
   daemon.bring_to(Stage::kRunning);
   const std::string name = daemon.first.attached.job;
@@ -406,6 +397,22 @@ TEST(JobTable, OnlyTheOwnerAndRootSetAPolicyAndOnlyWhereTheJobIsLed) {
   EXPECT_TRUE(says(refusal(owner + 1, name), "belongs to the user with the id " + std::to_string(owner)));
   for (const uid_t user : {owner, uid_t{0}})
     EXPECT_TRUE(says(refusal(user, name), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
+}
+
+TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
+  FakeDaemon daemon;
+  const uid_t owner = daemon.first.identity.uid;
+  const auto refusal = [&](uid_t user, const std::string& job) {
+    return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
+  };
+  EXPECT_TRUE(says(refusal(owner, ""), "0 jobs run on this daemon"));
+  daemon.bring_to(Stage::kRunning);
+  const std::string name = daemon.first.attached.job;
+  EXPECT_TRUE(says(refusal(owner, "another"), "no job 'another'"));
+  EXPECT_TRUE(says(refusal(owner + 1, name), "belongs to the user with the id " + std::to_string(owner)));
+  for (const uid_t user : {owner, uid_t{0}})
+    for (const auto& job : {name, std::string()})  // empty: the only one
+      EXPECT_TRUE(says(refusal(user, job), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
 }
 
 TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
@@ -417,6 +424,42 @@ TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
   EXPECT_FALSE(daemon.jobs.running());
   daemon.advance(kSecond);
   EXPECT_TRUE(daemon.empty);
+}
+
+// --- Users ---
+
+TEST(JobTable, JobsOfTwoUsersMayHaveOneName) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  FakeWorker other(0, 1);
+  other.identity.uid = 8;
+  other.attached.leader = "10.0.0.9:29610";
+  ASSERT_TRUE(daemon.attach(other));
+  EXPECT_EQ(daemon.jobs.status().size(), 2u);
+  for (const uid_t user : {7, 8}) {
+    ASSERT_EQ(daemon.jobs.status(user).size(), 1u) << "of user " << user;
+    EXPECT_EQ(daemon.jobs.status(user)[0]["uid"], user);
+  }
+  EXPECT_TRUE(daemon.jobs.status(9).empty());
+}
+
+TEST(JobTable, AUserHasSoManyJobsAndNoMore) {
+  FakeDaemon daemon;
+  std::list<FakeWorker> workers;
+  Result<void> attached;
+  for (int i = 0; i < 300 && attached; ++i) {
+    FakeWorker& worker = workers.emplace_back(0, 2);
+    worker.attached.job = "job-" + std::to_string(i);
+    attached = daemon.attach(worker);
+  }
+  ASSERT_FALSE(attached);
+  EXPECT_EQ(workers.size(), 257u);
+  EXPECT_EQ(attached.error().kind, ErrorKind::kExhausted);
+  EXPECT_NE(attached.error().message().find("user 7 has 256 jobs"), std::string::npos) << attached.error().message();
+  EXPECT_NE(attached.error().fix.find("user_jobs"), std::string::npos);
+  FakeWorker other(0, 2);
+  other.identity.uid = 8;
+  EXPECT_TRUE(daemon.attach(other)) << "another user has room";
 }
 
 // --- ControlInbox ---

@@ -11,11 +11,13 @@ namespace {
 struct Launches {
   // Two nodes declare `groups` groups of one tensor of 4 MiB, which is cut into parts of 256 KiB.
   explicit Launches(std::uint32_t groups = 1) {
-    for (std::uint32_t group = 0; group < groups; ++group)
-      for (const std::size_t node : {0, 1})
-        EXPECT_TRUE(launches.declare(node, {group, "sgd", {{"fc.weight", model::DType::kFloat32, {1 << 20}}}, 4},
-                                     [](std::size_t of) { return "rank " + std::to_string(of); }));
+    for (std::uint32_t group = 0; group < groups; ++group) declare(group);
     sent.clear();
+  }
+  void declare(std::uint32_t group) {
+    for (const std::size_t node : {0, 1})
+      EXPECT_TRUE(launches.declare(node, {group, "sgd", {{"fc.weight", model::DType::kFloat32, {1 << 20}}}, 4},
+                                   [](std::size_t of) { return "rank " + std::to_string(of); }));
   }
   template <typename Message>
   [[nodiscard]] std::vector<Message> all() const {
@@ -90,6 +92,58 @@ TEST(LaunchCoordinator, AMeasuredLinkIsKnownToTheSchedulersOfAllGroups) {
   const auto second = job.launched();
   ASSERT_FALSE(second.empty());
   EXPECT_EQ(on_second(second), 0) << "the second link is slow";
+}
+
+std::vector<std::uint64_t> sizes_of(const std::vector<wire::Launch>& launches) {
+  std::vector<std::uint64_t> sizes;
+  for (const auto& launch : launches) sizes.push_back(launch.bytes);
+  return sizes;
+}
+
+TEST(LaunchCoordinator, SettingsChangeFromTheNextStepOnAlsoForGroupsThatComeLater) {
+  Launches job;
+  EXPECT_FALSE(job.launches.change_settings({.policy = "knapsack"}));
+  ASSERT_TRUE(job.launches.change_settings({.policy = "bytescheduler"}));
+  ASSERT_TRUE(job.launches.change_settings({.partition_bytes = 2 << 20, .credit_bytes = 64 << 20}));
+  job.launches.start();
+  job.declare(1);
+  for (const std::uint32_t group : {0, 1}) {
+    job.sent.clear();
+    job.launches.bucket_ready(group, 0, 0);
+    EXPECT_EQ(sizes_of(job.launched()), (std::vector<std::uint64_t>{2 << 20, 2 << 20})) << group;
+  }
+  nlohmann::json status;
+  job.launches.add_status(status);
+  const nlohmann::json settings = {
+      {"policy", "bytescheduler"}, {"partition_bytes", 2 << 20}, {"credit_bytes", 64 << 20}};
+  EXPECT_EQ(status["settings"], settings);
+  EXPECT_EQ(status["policies"].size(), 2u);
+  EXPECT_EQ(status["policies"][0]["partition_bytes"], 2 << 20);
+}
+
+TEST(LaunchCoordinator, TheStatusHasTheTimesOfTheNewestStepsWithoutGaps) {
+  Launches job;
+  job.launches.start();
+  const auto step_times = [&job] {
+    nlohmann::json status;
+    job.launches.add_status(status);
+    return status["step_times"];
+  };
+  const auto step_after = [&job](TimeUs us, std::uint64_t step) {
+    job.clock.advance(us);
+    job.launches.bucket_ready(0, 0, step);
+  };
+  EXPECT_EQ(step_times(), nlohmann::json::parse(R"([{"group": 0, "first_step": 0, "us": []}])"));
+  step_after(1000, 0);
+  step_after(700, 1);
+  step_after(900, 2);
+  EXPECT_EQ(step_times(), nlohmann::json::parse(R"([{"group": 0, "first_step": 0, "us": [700, 900]}])"));
+  step_after(900, 7);
+  step_after(300, 8);
+  EXPECT_EQ(step_times(), nlohmann::json::parse(R"([{"group": 0, "first_step": 7, "us": [300]}])"));
+  for (std::uint64_t step = 9; step < 9 + StepTimes::kMost; ++step) step_after(10, step);
+  EXPECT_EQ(step_times()[0]["first_step"], 8);
+  EXPECT_EQ(step_times()[0]["us"].size(), StepTimes::kMost);
 }
 
 TEST(LaunchCoordinator, ALostLinkIsNotUsedByAnyGroup) {

@@ -16,7 +16,7 @@ JobSettings settings() {
 }
 
 // Two nodes with two or three links, and a group of one bucket of 1 MiB.
-struct World : Outbox {
+struct World : LeaderHost {
   explicit World(std::vector<std::string> names)
       : links(std::move(names)), leader(clock, *this, {"job", 7, 2}, settings()) {
     for (const Peer& from : kNodes) {

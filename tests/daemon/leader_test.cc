@@ -14,7 +14,7 @@ JobSettings settings(TimeUs timeout_us = 60'000'000, const std::string& more = "
   return s;
 }
 
-struct World : Outbox {
+struct World : LeaderHost {
   explicit World(std::uint32_t size, JobSettings s = settings())
       : leader(clock, *this, {"job", 7, size}, std::move(s)) {}
 
@@ -70,6 +70,44 @@ TEST(Leader, NumbersTheNodesByTheirSmallestRankWhenAllHaveCome) {
     EXPECT_EQ(joined->node, peer.empty() ? 0u : 1u);
     EXPECT_EQ(joined->nodes[1].host, "hostb");
   }
+}
+
+wire::Join join_of(std::uint32_t user, const std::string& token) {
+  wire::Join join{.host = "far", .deft_version = "1", .token = token, .world = 2, .user = user, .ranks = {1}};
+  join.links = {{"gloo:eth0", ""}};
+  return join;
+}
+
+TEST(Leader, TurnsAwayTheWorkersOfAnotherUserAndWaitsForItsOwn) {
+  World world(2);
+  world.join("", {0}, 2);
+  world.leader.receive("stranger", join_of(1001, ""));
+  EXPECT_NE(world.failure_for("stranger").find("belongs to the user with the id 0, and the workers on far to 1001"),
+            std::string::npos)
+      << world.failure_for("stranger");
+  EXPECT_EQ(world.failure_for(""), "") << "anybody may say this: the job goes on";
+  EXPECT_TRUE(world.leader.gathering());
+  world.leader.receive("friend", join_of(0, ""));
+  EXPECT_FALSE(world.leader.gathering());
+}
+
+TEST(JobOwner, ATokenDecidesAndWithoutOneTheUserDoes) {
+  const wire::JobOwner by_user{7, ""}, by_token{7, "secret"};
+  EXPECT_TRUE(by_user.admits({7, ""}));
+  EXPECT_FALSE(by_user.admits({8, ""}));
+  EXPECT_FALSE(by_user.admits({7, "secret"}));
+  EXPECT_TRUE(by_token.admits({8, "secret"})) << "ids of users may differ between nodes";
+  for (const char* wrong : {"", "secre", "secrets", "Secret"}) EXPECT_FALSE(by_token.admits({7, wrong})) << wrong;
+}
+
+TEST(Leader, TurnsAwayWorkersWithoutTheJobsToken) {
+  World world(2);
+  Leader leader(world.clock, world, {"job", 8, 2, {0, "secret"}}, settings());
+  leader.receive("stranger", join_of(0, "guess"));
+  EXPECT_NE(world.failure_for("stranger").find("its token is not that of the workers on far"), std::string::npos);
+  EXPECT_EQ(world.failure_for("stranger").find("secret"), std::string::npos);
+  leader.receive("friend", join_of(5, "secret"));
+  EXPECT_EQ(world.failure_for("friend"), "");
 }
 
 TEST(Leader, ListsTheMissingRanksAtTheDeadline) {

@@ -197,6 +197,42 @@ TEST_F(Links, ADoneLaunchIsFinishedOnceAtItsSource) {
   EXPECT_EQ(status[0]["bytes"], 128);
 }
 
+TEST_F(Links, WhatTheKernelCountsOfConnectionsIsAddedUp) {
+  open();
+  EXPECT_FALSE(links.status()[0].contains("connections")) << "nothing is known yet";
+  order(0, 0);
+  order(0, 1);
+  links.pump();
+  TransferDone done;
+  done.traffic = {{.peer = 1, .sent_bytes = 1000, .busy_us = 50, .resent = 2, .rtt_us = 90},
+                  {.peer = 2, .sent_bytes = 10, .busy_us = 5, .resent = 0, .rtt_us = 40}};
+  for (const std::uint64_t number : {0U, 1U}) {
+    done.token = number;
+    drivers.drivers[0]->report(done);
+  }
+  const auto connections = links.status()[0]["connections"];
+  EXPECT_EQ(connections["sent_bytes"], 2020);
+  EXPECT_EQ(connections["resent_packets"], 4);
+  EXPECT_EQ(connections["unacknowledged_us"], 110);
+  EXPECT_EQ(connections["least_rtt_us"], 40);
+}
+
+TEST_F(Links, TheErrorOfCodecsIsThatOfTheNewestEncodings) {
+  open();
+  for (std::uint64_t number = 0; number < 40; ++number) order(0, number);
+  std::vector<double> seen;
+  for (std::uint64_t number = 0; number < 40; ++number) {
+    links.pump();
+    TransferDone done;
+    done.token = number;
+    if (number % 2 == 1) done.codec_loss = {.left_out = number < 3 ? 9.0 : 1.0, .given = 10};
+    drivers.drivers[0]->report(done);
+    if (number < 2) seen.push_back(links.status()[0].value("codec_error", -1.0));
+  }
+  EXPECT_EQ(seen, (std::vector<double>{-1, 0.9})) << "nothing was measured before the second";
+  EXPECT_NEAR(links.status()[0]["codec_error"], 0.1, 0.03);
+}
+
 TEST_F(Links, ASourceThatCannotFinishFailsTheJob) {
   open();
   gradients.fails_at = 0;

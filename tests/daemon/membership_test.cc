@@ -13,7 +13,7 @@ JobSettings settings(const std::string& policy = "fifo") {
 }
 
 struct TwoOfFour : testing::Test {
-  Membership members{{"job", 7, 4, 2, "10.0.0.1:29610"}, settings()};
+  Membership members{{"job", 7, 4, 2, "10.0.0.1:29610", ""}, settings()};
   FakeWorker first{2, 4, 0, 2}, second{3, 4, 1, 2};
 
   TwoOfFour() {
@@ -121,7 +121,7 @@ TEST(JobStates, FollowTheTableAndEndOnce) {
                                JobState::kEnded};
   for (const JobState from : kAll) {
     for (const JobState to : kAll) {
-      Membership members({"job", 7, 1, 1, ""}, settings());
+      Membership members({"job", 7, 1, 1, "", ""}, settings());
       for (const JobState step : kAll)
         if (step != JobState::kAttaching && step <= from && from != JobState::kEnded) members.advance(step);
       if (from == JobState::kEnded) members.advance(JobState::kEnded);

@@ -29,6 +29,67 @@ TEST(Reactor, RunsTimersInTheOrderOfTheirTimesAndNotCancelledOnes) {
   EXPECT_EQ(order, "abc");
 }
 
+// As after SIGSTOP and SIGCONT: all that was to happen meanwhile happens as far apart as it was to.
+TEST(Reactor, DeadlinesDoNotCountTheTimeInWhichTheProcessStoodStill) {
+  ManualClock clock;
+  Reactor reactor(clock);
+  const TimeUs began_us = reactor.now_us();
+  TimeUs deadline_us = 0;
+  int beats = 0;
+  const std::function<void()> beat = [&] {
+    ++beats;
+    reactor.after(100'000, beat);
+  };
+  reactor.after(100'000, beat);
+  reactor.after(3'000'000, [&] {
+    deadline_us = reactor.now_us();
+    reactor.stop();
+  });
+  reactor.add_poller([&](bool) {  // time passes: a round takes a hundredth of a second, and one of them 20 s
+    clock.advance(beats == 10 ? 20'000'000 : 10'000);
+    beats += beats == 10;
+    return true;
+  });
+  reactor.run();
+  EXPECT_GE(beats, 25) << "the heartbeats went on until the deadline";
+  EXPECT_LT(deadline_us - began_us, 3'200'000);
+  EXPECT_GT(clock.now_us(), 20'000'000);
+}
+
+TEST(Reactor, TheInnermostNameTellsWhichCallbackTookLong) {
+  ManualClock clock;
+  Reactor reactor(clock);
+  const auto longest = [&] {
+    reactor.run_once();
+    return reactor.meter().json(clock.now_us())["longest_callback"]["what"];
+  };
+  reactor.post([&] { clock.advance(1000); });
+  EXPECT_EQ(longest(), "posted work");
+  reactor.post([&] { run_for({}, "a request", [&] { clock.advance(2000); }); });
+  EXPECT_EQ(longest(), "a request");
+  reactor.after(0, [&] {
+    name_callback("a heartbeat");
+    clock.advance(3000);
+  });
+  EXPECT_EQ(longest(), "a heartbeat");
+  reactor.post([&] { clock.advance(4000); });
+  EXPECT_EQ(longest(), "posted work") << "a name is forgotten";
+}
+
+TEST(RunningClock, RemembersForAWhileThatTheProcessStoodStill) {
+  ManualClock machine;
+  RunningClock clock(machine);
+  machine.advance(1'000'000);
+  EXPECT_EQ(clock.stood_still_us(10'000'000), 0) << "it never did";
+  machine.advance(2'000'000);
+  clock.leave_out(2'000'000);
+  EXPECT_EQ(clock.now_us(), 1'000'000);
+  machine.advance(300'000);
+  EXPECT_EQ(clock.stood_still_us(500'000), 2'000'000);
+  machine.advance(300'000);
+  EXPECT_EQ(clock.stood_still_us(500'000), 0) << "longer ago";
+}
+
 TEST(Reactor, WakesForWorkPostedByAnotherThread) {
   Reactor reactor;
   int ran = 0;

@@ -12,7 +12,7 @@ namespace {
 class RingPumpTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    auto opened = RingPump::open(reactor_, budget_, 7,
+    auto opened = RingPump::open(reactor_, budget_, {7, 1000},
                                  {[this](const shm::Record& record) { records_.push_back(record); },
                                   [this](const Error& error) { errors_.push_back(error); }});
     ASSERT_TRUE(opened) << opened.error().message();
@@ -52,6 +52,15 @@ TEST_F(RingPumpTest, RecordsComeInOrderAlsoToAReactorThatSleeps) {
   run_reactor(50'000);
   ASSERT_EQ(records_.size(), 2u);
   for (std::uint64_t step = 0; step < 2; ++step) EXPECT_EQ(records_[step].as<shm::StageRecord>().step, step);
+}
+
+TEST_F(RingPumpTest, TheWorkerSeesHeartbeatsWhileTheLoopRuns) {
+  const auto before = rings_->heartbeats();
+  EXPECT_GT(before, 0u) << "a worker that waits at once is not to think that nobody counts";
+  run_reactor(50'000);
+  const auto after = rings_->heartbeats();
+  EXPECT_GT(after, before + 3);
+  EXPECT_EQ(rings_->heartbeats(), after) << "the loop stands still";
 }
 
 TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
@@ -115,7 +124,7 @@ TEST_F(RingPumpTest, ItsMemoryGoesBackToTheBudget) {
   pump_.reset();
   EXPECT_EQ(budget_.used_bytes(), 0u);
   MemoryBudget small(4096);
-  EXPECT_EQ(RingPump::open(reactor_, small, 7, {}).error().kind, ErrorKind::kExhausted);
+  EXPECT_EQ(RingPump::open(reactor_, small, {7, 1000}, {}).error().kind, ErrorKind::kExhausted);
 }
 
 }  // namespace

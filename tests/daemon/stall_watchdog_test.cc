@@ -15,7 +15,7 @@ constexpr TimeUs kWarning = 1'000'000;
 constexpr TimeUs kTooLate = 10'000'000;
 
 struct Watchdog : testing::Test, FakeNode {
-  GradientGroups groups{members, leader, nullptr, 2};
+  GradientGroups groups{members, leader, nullptr, 2, [](const Error& error) { FAIL() << error.message(); }};
   CollectiveTable collectives{members, leader, view};
   StallWatchdog watchdog{members, view, groups, collectives, leader};
 
@@ -142,6 +142,17 @@ TEST_F(Watchdog, ACollectiveThatSomeDoNotAskForIsReportedAndEndsTheJobLater) {
   EXPECT_EQ(error_at(kBegin + kTooLate + 1'000'000), "rank 1 has not asked for 'loss' for 11 s");
   leave(second);
   EXPECT_EQ(error_at(kBegin + kGrace), "rank 1 has ended, and 'loss' needs it");
+}
+
+TEST_F(Watchdog, ACollectiveThatAllWorkersOfTheLeadersNodeLeftBehindEndsTheJobAfterTheGrace) {
+  for (const std::size_t worker : {0, 1}) ask(worker);
+  const std::uint32_t zero[] = {0};
+  members.mark_left(zero);
+  EXPECT_EQ(error_at(kBegin + kGrace), "") << "the leader's daemon still serves rank 1";
+  const std::uint32_t one[] = {1};
+  members.mark_left(one);
+  EXPECT_EQ(error_at(kBegin + kGrace - 1), "");
+  EXPECT_EQ(error_at(kBegin + kGrace), "rank 0 has ended, and 'loss' needs it");
 }
 
 TEST_F(Watchdog, TheStatusShowsStallsOfTheLastMoments) {

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <limits>
 #include <optional>
 
@@ -33,14 +34,22 @@ struct FakeJob final : JobPort {
   std::vector<std::pair<std::uint32_t, std::string>> got;
 };
 
+QuotaAmounts limits() {
+  QuotaAmounts amounts = quota_limits(Config());
+  amounts[static_cast<std::size_t>(Quota::kOperations)] = 3;
+  amounts[static_cast<std::size_t>(Quota::kNameBytes)] = 10'000;
+  amounts[static_cast<std::size_t>(Quota::kStoreBytes)] = 500'000'000;
+  return amounts;
+}
+
 class WorkerRequestsTest : public ::testing::Test {
  protected:
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
     far_ = ipc::MessageSocket(shm::Descriptor(ends[0]));
-    channel_.emplace(reactor_, ipc::MessageSocket(shm::Descriptor(ends[1])), WorkerChannel::Events{});
-    requests_.emplace(worker_, *channel_, memory_);
+    channel_.emplace(reactor_, ipc::MessageSocket(shm::Descriptor(ends[1])), nullptr, WorkerChannel::Events{});
+    requests_.emplace(worker_, *channel_, memory_, *account_);
     requests_->serve(job_);
   }
   template <typename Message>
@@ -57,14 +66,15 @@ class WorkerRequestsTest : public ::testing::Test {
     message.reduce_op = static_cast<std::uint32_t>(model::ReduceOp::kSum);
     return ask(message, ipc::MessageKind::kDeclare, {name});
   }
-  Result<void> tensor(std::uint32_t group, std::uint32_t index, std::string_view name = "w") {
+  Result<void> tensor(std::uint32_t group, std::uint32_t index, std::string_view name = "w",
+                      std::string_view codec = "") {
     ipc::DeclareTensor message;
     message.group = group;
     message.index = index;
     message.dtype = static_cast<std::uint32_t>(model::DType::kFloat32);
     message.dims = 1;
     message.shape[0] = 4;
-    return ask(message, ipc::MessageKind::kDeclareTensor, {name});
+    return ask(message, ipc::MessageKind::kDeclareTensor, {name, codec});
   }
   Result<void> buffer(std::uint32_t number, std::uint64_t bytes) {
     ipc::StagingBuffer message;
@@ -86,7 +96,9 @@ class WorkerRequestsTest : public ::testing::Test {
   Reactor reactor_;
   MemoryBudget budget_{1 << 20};
   FakeWorker worker_;
-  WorkerMemory memory_{budget_};
+  const std::shared_ptr<UserQuotas> quotas_ = std::make_shared<UserQuotas>(limits());
+  const std::shared_ptr<QuotaAccount> account_ = std::make_shared<QuotaAccount>(quotas_, 7);
+  WorkerMemory memory_{reactor_, budget_, account_};
   std::shared_ptr<FakeJob> job_ = std::make_shared<FakeJob>();
   ipc::MessageSocket far_;
   std::optional<WorkerChannel> channel_;
@@ -120,6 +132,8 @@ TEST_F(WorkerRequestsTest, NamesOfGroupsTensorsAndCollectivesAreChecked) {
   EXPECT_EQ(declare(0, 1, "\xff").error().what, "the group's name is not valid UTF-8");
   ASSERT_TRUE(declare(0, 1));
   EXPECT_EQ(tensor(0, 0, "a\nb").error().what, "a tensor's name holds control characters");
+  EXPECT_TRUE(is_violation(tensor(0, 0, "a", std::string(129, 'x'))));
+  EXPECT_TRUE(is_violation(tensor(0, 0, "a", "\xff")));
   ASSERT_TRUE(buffer(1, 4096));
   EXPECT_EQ(ask(all_reduce(0, 1), ipc::MessageKind::kOperation, {"", ""}).error().what,
             "the collective's name is empty");
@@ -177,6 +191,83 @@ TEST_F(WorkerRequestsTest, ABufferThatIsGivenBackIsNoLongerCounted) {
   EXPECT_EQ(budget_.used_bytes(), 0u);
 }
 
+TEST_F(WorkerRequestsTest, AUserHasSoManyCollectivesUnderWayAndNoMore) {
+  ASSERT_TRUE(buffer(9, 4096));
+  const auto reduce = [this](std::uint64_t operation) {
+    auto call = all_reduce(0, 1);
+    call.staging_buffer = 9;
+    call.operation = operation;
+    return ask(call, ipc::MessageKind::kOperation, {"x" + std::to_string(operation), ""});
+  };
+  for (const std::uint64_t operation : {11, 12, 13}) ASSERT_TRUE(reduce(operation));
+  EXPECT_TRUE(is_violation(reduce(12))) << "its answer would be for two";
+  ASSERT_TRUE(reduce(14)) << "only the collective fails";
+  ASSERT_EQ(worker_.errors.size(), 1u);
+  EXPECT_EQ(worker_.errors[0].second, 14u);
+  EXPECT_EQ(worker_.errors[0].first.what, "user 7 has 3 collectives under way and may have 3; 1 more were asked for");
+  EXPECT_NE(worker_.errors[0].first.fix.find("user_operations"), std::string::npos);
+  EXPECT_EQ(job_->requested.size(), 3u);
+  requests_->ended(12);
+  requests_->ended(12);
+  requests_->ended(99);
+  EXPECT_TRUE(reduce(15));
+  EXPECT_EQ(job_->requested.size(), 4u);
+}
+
+TEST_F(WorkerRequestsTest, TheNamesOfAUsersTensorsTakeSoMuchMemoryAndNoMore) {
+  ASSERT_TRUE(declare(0, 1000));
+  Result<void> result;
+  std::uint32_t taken = 0;
+  for (; result && taken < 1000; ++taken) result = tensor(0, taken, std::string(1000, 'n'));
+  EXPECT_EQ(result.error().kind, ErrorKind::kExhausted) << "after " << taken;
+  EXPECT_NE(result.error().fix.find("user_names"), std::string::npos);
+}
+
+TEST_F(WorkerRequestsTest, WhatAUserHasIsKnownAndGivenBack) {
+  ASSERT_TRUE(buffer(1, 4096));
+  ASSERT_TRUE(declare(0, 1));
+  ASSERT_TRUE(tensor(0, 0));
+  const auto has = quotas_->status();
+  ASSERT_EQ(has.size(), 1u);
+  EXPECT_EQ(has[0]["user"], 7);
+  EXPECT_EQ(has[0]["memory"], 4096);
+  EXPECT_EQ(has[0]["descriptors"], 1);
+  EXPECT_GT(has[0]["names"], 0);
+  auto kept = memory_.find_buffer(1);
+  memory_.free_buffer(1);
+  EXPECT_EQ(quotas_->status()[0]["memory"], 4096) << "somebody still uses it";
+  kept.reset();
+  EXPECT_EQ(quotas_->status()[0]["memory"], 0);
+}
+
+TEST_F(WorkerRequestsTest, MuchMemoryIsMadeAndGivenBackWithoutTheLoopWaiting) {
+  constexpr std::uint64_t kBytes = std::uint64_t{16} << 20;
+  MemoryBudget budget{2 * kBytes};
+  std::optional<WorkerMemory> memory(std::in_place, reactor_, budget, account_);
+  std::vector<WorkerMemory::Made> made;
+  const auto keep = [&](WorkerMemory::Made arena) { made.push_back(std::move(arena)); };
+  memory->make_arena(0, kBytes, keep);
+  memory->make_arena(1, kBytes, keep);
+  memory->make_arena(2, kBytes, keep);
+  EXPECT_TRUE(made.empty()) << "the kernel clears it while the loop goes on";
+  while (made.size() < 3) reactor_.run_once();
+  EXPECT_EQ(std::ranges::count_if(made, [](const auto& one) { return one.has_value(); }), 2);
+  const auto wait_for = [&](std::uint64_t bytes) {
+    while (budget.used_bytes() != bytes) reactor_.run_once();
+    const auto charged = [this] {
+      const auto users = quotas_->status();
+      return users.empty() ? 0 : users[0]["memory"].get<std::uint64_t>();
+    };
+    while (charged() != bytes) reactor_.run_once();
+  };
+  wait_for(2 * kBytes);
+  made.clear();
+  memory->make_arena(3, kBytes, keep);
+  memory.reset();
+  wait_for(0);
+  EXPECT_TRUE(made.empty()) << "the worker was gone when this one was there";
+}
+
 TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
   const std::string key(ipc::kMaxNameBytes, 'k');
   EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key}));
@@ -187,7 +278,15 @@ TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
   int taken = 0;
   for (; result && taken < 70'000; ++taken) result = ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"key"});
   EXPECT_EQ(result.error().kind, ErrorKind::kExhausted);
-  EXPECT_EQ(job_->got.size() + job_->set.size(), 65536u - 2) << "those refused count, too";
+  EXPECT_EQ(job_->got.size() + job_->set.size(), 65536u);
+  EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key})) << "it has that key already";
+  requests_->store_answered();
+  EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"key"})) << "one question was answered";
+}
+
+TEST_F(WorkerRequestsTest, AKeyOfTheStoreMayBeSetForEver) {
+  for (int time = 0; time < 70'000; ++time)
+    ASSERT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {"newest step"})) << time;
 }
 
 TEST_F(WorkerRequestsTest, StatisticsAndFailuresOfLinksAreChecked) {

@@ -41,7 +41,7 @@ void check(std::span<const std::byte> bytes, const Decode& decode) {
   require(same.has_value() && wire::encode(received->header(), *same) == again);
 }
 
-struct Silence final : Outbox {
+struct Silence final : LeaderHost {
   void send(std::span<const Peer> nodes, const wire::ToNode& message) override {
     for (const Peer& node : nodes) require(node.size() < 2 && !message.valueless_by_exception());
   }
@@ -65,7 +65,7 @@ struct Running {
   }
   ManualClock clock;
   Silence outbox;
-  Leader leader{clock, outbox, {"job", 7, 4}, settings()};
+  Leader leader{clock, outbox, {"job", 7, 4, {7, ""}}, settings()};
 };
 
 // Calls take(sender, message) for each message of a series.

@@ -132,7 +132,9 @@ void HostileWorker::declare() {
     tensor.dims = data_.take<std::uint8_t>() % 10;
     for (auto& extent : tensor.shape) extent = data_.take<std::uint8_t>();
     if (shape >= 245) tensor.shape[0] = data_.take<std::uint64_t>();
-    send_message(tensor, ipc::MessageKind::kDeclareTensor);
+    const std::string codec = shape % 16 == 3 ? text() : shape % 16 == 5 ? "int8" : "";
+    const auto packet = ipc::encode(tensor, ipc::MessageKind::kDeclareTensor, {"tensor", codec});
+    send(packet.data(), packet.size());
   }
 }
 

@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <csignal>
 #include <filesystem>
 #include <functional>
 
@@ -112,6 +113,43 @@ TEST_F(Daemons, AStrangerBehindTheUsersOwnSocketIsNotBelieved) {
     const auto found = connect_to_daemon(sockets_);
     return found && found->path == system_;
   }));
+}
+
+TEST_F(Daemons, ADaemonOfAnotherUserIsBelievedOnlyInAFolderOfThatUser) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root, to be another user";
+  const std::string folder = std::filesystem::path(system_).parent_path();
+  const std::vector<DaemonSocket> named{{system_}};
+  std::filesystem::permissions(folder, std::filesystem::perms::all);
+  const pid_t stranger = fork();
+  if (stranger == 0) {
+    if (setresuid(kNobody, kNobody, kNobody) != 0) _exit(1);
+    auto listener = Listener::bind(system_);
+    if (!listener) _exit(2);
+    pause();
+  }
+  const auto connects = [&] { return connect_to_daemon(named); };
+  for (int i = 0; i < 2000 && !std::filesystem::exists(system_); ++i) usleep(10'000);
+  auto refused = connects();
+  for (int i = 0; i < 2000 && refused.error().what.find("no deftd answers") != std::string::npos; ++i) {
+    usleep(10'000);
+    refused = connects();
+  }
+  EXPECT_NE(refused.error().what.find("is of user 65534, not of this one"), std::string::npos) << refused.error().what;
+  ASSERT_EQ(chown(folder.c_str(), kNobody, kNobody), 0);
+  EXPECT_FALSE(connects()) << "everybody may write there";
+  ASSERT_EQ(chmod(folder.c_str(), 0755), 0);
+  EXPECT_TRUE(connects());
+  kill(stranger, SIGKILL);
+  waitpid(stranger, nullptr, 0);
+  chown(folder.c_str(), 0, 0);
+}
+
+TEST_F(Daemons, NobodyElseCanHoldTheLockOfASocket) {
+  auto own = Listener::bind(own_);
+  ASSERT_TRUE(own);
+  struct stat info {};
+  ASSERT_EQ(stat((own_ + ".lock").c_str(), &info), 0);
+  EXPECT_EQ(info.st_mode & 0777, 0600u);
 }
 
 }  // namespace

@@ -117,6 +117,27 @@ TEST_F(ChannelTest, MaliciousLongMessageIsAViolation) {
   EXPECT_EQ(packet.error().kind, ErrorKind::kViolation);
 }
 
+TEST_F(ChannelTest, AnEndThatRefusesDescriptorsTakesAndClosesNone) {
+  b_.refuse_descriptors();
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
+  shm::Descriptor reading(ends[0]), writing(ends[1]);
+  ASSERT_TRUE(a_.send(bytes_of("no descriptor")));
+  const std::array<int, 1> one{writing.get()};
+  ASSERT_TRUE(a_.send(bytes_of("x"), one));
+  writing.reset();  // the one in the queue is the last
+  EXPECT_EQ(text_of(*receive()), "no descriptor");
+  for (int i = 0; i < 2; ++i) {
+    auto packet = receive();
+    ASSERT_FALSE(packet);
+    EXPECT_EQ(packet.error().kind, ErrorKind::kViolation);
+  }
+  char c = 0;
+  EXPECT_EQ(read(reading.get(), &c, 1), -1) << "the pipe's end was closed by whoever refused it";
+  b_.close();
+  EXPECT_EQ(read(reading.get(), &c, 1), 0);
+}
+
 TEST_F(ChannelTest, MaliciousFloodOfDescriptorsIsRefusedAndClosed) {
   constexpr int kMany = 64;
   std::array<int, kMany> all;

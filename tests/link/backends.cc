@@ -4,6 +4,7 @@
 #include <atomic>
 #include <filesystem>
 #include <fstream>
+#include <latch>
 #include <limits>
 #include <string>
 #include <thread>
@@ -54,10 +55,12 @@ std::unique_ptr<Link> open_or_fail(const Backend& backend, LinkGroup group, std:
 
 void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body) {
   const LinkGroup group = make_group(nodes, std::make_shared<MemoryStore>());
+  std::latch opened(nodes);  // a node that aborts or closes its link would fail a peer that still opens
   std::vector<std::thread> running;
   for (std::uint32_t node = 0; node < nodes; ++node) {
     running.emplace_back([&, node] {
       const auto link = open_or_fail(backend, group, node);
+      opened.arrive_and_wait();
       if (link) body(node, *link);
     });
   }

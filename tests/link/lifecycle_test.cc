@@ -2,6 +2,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <latch>
 #include <thread>
 
 #include "core/link/rendezvous.h"
@@ -13,8 +14,6 @@ namespace {
 using model::DType;
 using model::ReduceOp;
 using std::chrono::milliseconds;
-
-constexpr TimeUs kPromptly = 1'000'000;  // generous: the machine may be busy
 
 Result<void> sum(Link& link, Bytes& data) {
   return all_reduce(link, data.data(), data.size() / 4, DType::kFloat32, ReduceOp::kSum);
@@ -93,8 +92,9 @@ Result<void> block(Link& link, Blocked how) {
 TEST_P(Lifecycle, AbortEndsABlockedOperationPromptlyWithItsReason) {
   for (const Blocked how :
        {Blocked::kSmall, Blocked::kLarge, Blocked::kReduceScatter, Blocked::kBroadcast, Blocked::kAllGather}) {
+    std::latch aborted(1);
     on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
-      if (node == 1) return std::this_thread::sleep_for(milliseconds(300));  // takes no part, and is not gone
+      if (node == 1) return aborted.wait();  // takes no part, and is not gone
       std::atomic<TimeUs> aborted_at{0};
       std::thread aborter([&] {
         if (node != 0) return;
@@ -104,6 +104,7 @@ TEST_P(Lifecycle, AbortEndsABlockedOperationPromptlyWithItsReason) {
       });
       const auto result = block(link, how);
       const TimeUs ended = MonotonicClock::now();
+      if (node == 0) aborted.count_down();
       aborter.join();
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().kind, ErrorKind::kLost);

@@ -25,8 +25,6 @@ using ::testing::IsSupersetOf;
 using ::testing::Not;
 using ::testing::StartsWith;
 
-constexpr TimeUs kPromptly = 1'500'000;
-
 class Mpi : public ::testing::Test {
  protected:
   void SetUp() override {

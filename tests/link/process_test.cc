@@ -66,7 +66,8 @@ TEST_P(Processes, APeerKilledInMidOperationIsAnErrorAtOnceOnAllOthers) {
         ASSERT_TRUE(WIFEXITED(status)) << "node " << node << " ended by signal " << WTERMSIG(status);
         EXPECT_EQ(WEXITSTATUS(status), kSawLoss) << "node " << node;
       }
-      EXPECT_LT(MonotonicClock::now() - killed_at, 2'500'000);  // a sanitizer may take a second to end a process
+      EXPECT_LT(MonotonicClock::now() - killed_at,
+                10'000'000);  // the machine may be busy, and sanitizers end processes slowly
       waitpid(pids.back(), nullptr, 0);
     }
   }

@@ -243,5 +243,14 @@ TEST_F(ChannelTest, ANodeThatRunsAwayIsStopped) {
   EXPECT_THAT(failure(), HasSubstr("too far ahead of the others"));
 }
 
+TEST_F(ChannelTest, NodesThatTakeNoResultsAreStopped) {
+  begin(2);
+  std::uint64_t round = 0;
+  for (; failure().empty() && round < 1000; ++round)
+    for (const std::uint32_t node : {0U, 1U}) push(node, round, 0, 1);
+  EXPECT_LT(round, 8 * kWindow);
+  EXPECT_THAT(failure(), HasSubstr("takes no results"));
+}
+
 }  // namespace
 }  // namespace deft::link::ps_backend

@@ -15,9 +15,10 @@
 namespace deft::link::testing {
 namespace {
 
-[[noreturn]] void serve(const std::string& listen, int tell_fd) {
+[[noreturn]] void serve(const std::string& listen, const std::string& key_file, int tell_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  auto server = ps_backend::Server::open({.listen = listen, .log = {}, .on_turn = {}, .grace_us = 0});
+  auto server =
+      ps_backend::Server::open({.listen = listen, .key_file = key_file, .log = {}, .on_turn = {}, .grace_us = 0});
   if (!server) _exit(1);
   const std::string& address = (*server)->address();
   if (write(tell_fd, address.data(), address.size()) < 0) _exit(1);
@@ -42,11 +43,11 @@ class Servers final : public ::testing::Environment {
 
 }  // namespace
 
-ServerProcess::ServerProcess(const std::string& listen) {
+ServerProcess::ServerProcess(const std::string& listen, const std::string& key_file) {
   int ends[2];
   if (pipe(ends) != 0) return;
   pid_ = fork();
-  if (pid_ == 0) serve(listen, ends[1]);
+  if (pid_ == 0) serve(listen, key_file, ends[1]);
   close(ends[1]);
   std::array<char, 128> text{};
   const auto length = read(ends[0], text.data(), text.size());

@@ -10,7 +10,7 @@ namespace deft::link::testing {
 class ServerProcess {
  public:
   // On a free port of 127.0.0.1, or on `listen`; usable when the constructor returns.
-  explicit ServerProcess(const std::string& listen = "127.0.0.1:*");
+  explicit ServerProcess(const std::string& listen = "127.0.0.1:*", const std::string& key_file = "");
   ~ServerProcess();
   ServerProcess(const ServerProcess&) = delete;
   ServerProcess& operator=(const ServerProcess&) = delete;

@@ -3,6 +3,7 @@
 #include <atomic>
 #include <cstring>
 #include <deque>
+#include <latch>
 #include <random>
 #include <thread>
 
@@ -14,8 +15,6 @@ namespace {
 
 using model::DType;
 using model::ReduceOp;
-
-constexpr TimeUs kPromptly = 1'000'000;  // generous: the machine may be busy
 
 // The value of each element of `node` in operation `i`; small whole numbers, so that sums are exact in any order.
 std::int32_t value(std::uint32_t node, std::size_t i, std::size_t at) {
@@ -239,8 +238,9 @@ Result<void> run_into_an_error(Link& link, std::uint32_t node, std::size_t count
 
 TEST_P(SubmitPoll, AbortFailsAllInFlightWithItsReason) {
   for (const std::size_t count : {std::size_t{100}, std::size_t{2} << 20}) {
+    std::latch aborted(1);
     on_nodes(GetParam(), 3, [&](std::uint32_t node, Link& link) {
-      if (node == 1) return std::this_thread::sleep_for(std::chrono::milliseconds(300));  // takes no part
+      if (node == 1) return aborted.wait();  // takes no part
       std::atomic<TimeUs> aborted_at{0};
       std::thread aborter([&] {
         if (node != 0) return;
@@ -250,6 +250,7 @@ TEST_P(SubmitPoll, AbortFailsAllInFlightWithItsReason) {
       });
       const auto result = run_into_an_error(link, node, count);
       const TimeUs ended = MonotonicClock::now();
+      if (node == 0) aborted.count_down();
       aborter.join();
       ASSERT_FALSE(result);
       EXPECT_EQ(result.error().kind, ErrorKind::kLost);

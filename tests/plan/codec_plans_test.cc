@@ -120,7 +120,8 @@ TEST(CodecPlans, OfFewBucketsAreNearTheBest) {
     profile.links.push_back({"a", 20, std::nullopt, 40.0 + next(200)});
     profile.links.push_back({"b", 20, std::nullopt, 40.0 + next(200)});
     profile.codecs = ladder();
-    const Limits limits = training_limits();
+    Limits limits = training_limits();
+    limits.negligible_error = 0;  // so that the least error is looked for
     const double enough = enough_us(profile, limits);
     double best = kInfinity, bytes = 0;
     for (const auto& bucket : profile.buckets) bytes += static_cast<double>(bucket.bytes);
@@ -148,6 +149,41 @@ TEST(CodecPlans, OfFewBucketsAreNearTheBest) {
   std::printf("codec error over the best: mean %.3f, worst %.3f, of %d\n", sum / counted, worst, counted);
   EXPECT_LT(sum / counted, 1.05);
   EXPECT_LT(worst, 1.5);
+}
+
+// A link that is busy nearly all the time makes training wait when a time varies. Bits that cost no accuracy buy room.
+TEST(CodecPlans, NegligibleErrorsBuyRoomOnTheLinks) {
+  model::Profile profile;
+  for (int b = 0; b < 12; ++b)
+    profile.buckets.push_back({"b" + std::to_string(b), b == 0 ? 4'000U : 1'000'000U, 1000, 2000, std::nullopt});
+  profile.codecs = ladder();
+  const auto load_of = [&](const model::Plan& plan) {
+    double us = 0;
+    for (std::size_t b = 0; b < plan.codecs.size(); ++b) {
+      const std::size_t of_profile = profile.buckets.size() - 1 - b;
+      us += profile.cost(of_profile, 0, plan.codecs[b]).us(profile.buckets[of_profile].bytes);
+    }
+    return us / profile.compute_us();
+  };
+  for (const double coverage : {1.0, 2.0}) {
+    profile.links = {{"a", 20, std::nullopt, 11'004'000 / (coverage * profile.compute_us())}};
+    const auto roomy = find_plan(profile, training_limits());
+    ASSERT_TRUE(roomy);
+    EXPECT_LE(load_of(*roomy), 0.6);
+    EXPECT_LE(roomy->codec_error, kNegligibleError);
+    Limits exacting = training_limits();
+    exacting.negligible_error = 0;
+    const auto tight = find_plan(profile, exacting);
+    ASSERT_TRUE(tight);
+    EXPECT_GT(load_of(*tight), 0.8);
+    EXPECT_LT(tight->codec_error, roomy->codec_error);
+  }
+  // Where it takes int4, nothing is negligible: the least error counts.
+  profile.links = {{"a", 20, std::nullopt, 11'004'000 / (6 * profile.compute_us())}};
+  const auto plan = find_plan(profile, training_limits());
+  ASSERT_TRUE(plan);
+  EXPECT_GT(plan->codec_error, kNegligibleError);
+  EXPECT_LE(plan->codec_error, plan->codec_error_bound * 1.5);
 }
 
 }  // namespace

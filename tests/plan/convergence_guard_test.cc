@@ -16,23 +16,26 @@ namespace {
 struct NeedsCapacity final : plan::ConvergenceGuard {
   explicit NeedsCapacity(double needed, unsigned tries = 20) : capacity(needed), most(tries) {}
 
-  Result<plan::GuardedPlan> choose(const Make& make, const plan::Limits& limits) override {
+  Choice prepare(const plan::Limits& limits) override {
     ++choices;
-    plan::Limits asked = limits;
-    for (unsigned attempt = 1;; ++attempt, asked.capacity *= 1.15) {
-      auto plan = make(asked);
-      if (!plan) return tl::unexpected(plan.error());
-      const bool accepted = asked.capacity >= capacity;
-      if (accepted || attempt == most)
-        return plan::GuardedPlan{std::move(*plan),
-                                 {true, accepted, 0.9, asked.capacity, asked.max_staleness_steps, attempt, {}}};
-    }
+    return [limits, needed = capacity, most = most](const Make& make) -> Result<plan::GuardedPlan> {
+      plan::Limits asked = limits;
+      for (unsigned attempt = 1;; ++attempt, asked.capacity *= 1.15) {
+        auto plan = make(asked);
+        if (!plan) return tl::unexpected(plan.error());
+        const bool accepted = asked.capacity >= needed;
+        if (accepted || attempt == most)
+          return plan::GuardedPlan{std::move(*plan),
+                                   {true, accepted, 0.9, asked.capacity, asked.max_staleness_steps, attempt, {}}};
+      }
+    };
   }
+  void follow(const plan::GuardedPlan&) override { ++followed; }
   plan::ReplanReason reconsider(const model::Plan&) override { return {mind, immediate}; }
 
   double capacity;
   unsigned most;
-  unsigned choices = 0;
+  unsigned choices = 0, followed = 0;
   std::string mind;
   bool immediate = false;
 };
@@ -48,6 +51,21 @@ Setup narrow_setup(std::shared_ptr<plan::ConvergenceGuard> guard) {
   setup.guard = std::move(guard);
   return setup;
 }
+
+// Keeps the work until the test has it done.
+struct PatientRunner final : plan::PlanRunner {
+  void begin(Work given) override {
+    ++begun;
+    work = std::move(given);
+    made.reset();
+  }
+  std::optional<Result<plan::GuardedPlan>> take() override { return std::exchange(made, std::nullopt); }
+  void finish() { made = work(); }
+
+  Work work;
+  std::optional<Result<plan::GuardedPlan>> made;
+  unsigned begun = 0;
+};
 
 class Driver {
  public:
@@ -67,6 +85,9 @@ class Driver {
       }
     }
   }
+
+  [[nodiscard]] std::uint64_t step() const { return step_; }
+  void lose(model::LinkIndex link) { scheduler_->link_lost(link); }
 
   std::vector<PlanSwitch> switches;
 
@@ -149,6 +170,76 @@ TEST(ConvergenceGuard, WhatIsUrgentCountsAtOnce) {
   driver.run(9);  // one look
   ASSERT_EQ(driver.switches.size(), 2U);
   EXPECT_EQ(driver.switches[1].reason, "the loss has risen");
+}
+
+TEST(PlanRunner, StepsGoOnWhileAPlanIsMade) {
+  const auto guard = std::make_shared<NeedsCapacity>(1);
+  const auto runner = std::make_shared<PatientRunner>();
+  auto setup = narrow_setup(guard);
+  Driver at_once(setup);
+  at_once.run(40);
+  setup.plan_runner = runner;
+  Driver driver(setup);
+  driver.run(40);
+  EXPECT_EQ(runner->begun, 1U);
+  EXPECT_TRUE(driver.switches.empty());
+  EXPECT_EQ(guard->followed, 1U);  // at_once's
+  runner->finish();
+  driver.run(1);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  EXPECT_EQ(guard->followed, 2U);
+  EXPECT_EQ(driver.switches[0].reason, "the first profile");
+  EXPECT_EQ(driver.switches[0].plan, at_once.switches.at(0).plan);
+  EXPECT_GT(driver.switches[0].step, driver.step()) << "no worker may have come to it before it hears of the plan";
+}
+
+TEST(PlanRunner, ALostLinkReplacesAPlanThatIsNotReady) {
+  const auto runner = std::make_shared<PatientRunner>();
+  auto setup = narrow_setup(nullptr);
+  setup.links.push_back({"other", 10, 100});
+  setup.plan_runner = runner;
+  Driver driver(setup);
+  driver.run(20);
+  ASSERT_EQ(runner->begun, 1U);
+  runner->finish();
+  driver.lose(1);
+  driver.run(1);
+  EXPECT_EQ(runner->begun, 2U);
+  EXPECT_TRUE(driver.switches.empty()) << "that plan counts on the lost link";
+  runner->finish();
+  driver.run(1);
+  ASSERT_EQ(driver.switches.size(), 1U);
+  EXPECT_EQ(driver.switches[0].reason, "the loss of link 1");
+  EXPECT_LT(driver.switches[0].plan.updates_per_step(), 1);
+}
+
+TEST(PlanRunner, APlanThatCannotBeMadeIsAskedForAgain) {
+  const auto runner = std::make_shared<PatientRunner>();
+  auto setup = narrow_setup(nullptr);
+  setup.plan_runner = runner;
+  Driver driver(setup);
+  driver.run(20);
+  runner->made = fail(ErrorKind::kInvalid, "a time is not finite");
+  driver.run(2);
+  EXPECT_EQ(runner->begun, 2U);
+  runner->finish();
+  driver.run(1);
+  EXPECT_EQ(driver.switches.size(), 1U);
+}
+
+TEST(PlanRunner, TheGuardIsNotAskedForItsMindWhileAPlanIsMade) {
+  const auto guard = std::make_shared<NeedsCapacity>(1);
+  const auto runner = std::make_shared<PatientRunner>();
+  auto setup = narrow_setup(guard);
+  setup.plan_runner = runner;
+  Driver driver(setup);
+  guard->mind = "the loss has risen";
+  guard->immediate = true;
+  driver.run(60);
+  EXPECT_EQ(runner->begun, 1U);
+  runner->finish();
+  driver.run(40);
+  EXPECT_EQ(runner->begun, 2U) << "afterwards it is";
 }
 
 TEST(ConvergenceGuard, APinnedPlanIsNotJudged) {

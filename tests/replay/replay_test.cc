@@ -77,6 +77,47 @@ TEST(Replay, FindsAStragglerAndWhatItCosts) {
   EXPECT_NEAR(with->step_us_p50 / without->step_us_p50, 1.4, 0.06);
 }
 
+TEST(Replay, OfHalvesOfAllReducesGivesTheStepTime) {
+  const auto truth = profile(0.01);
+  const auto measured = measure(traced_simulation(truth, "dear", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured) << measured.error().message();
+  const auto now = replay(*measured, {});
+  ASSERT_TRUE(now) << now.error().message();
+  EXPECT_NEAR(now->step_us_p50 / now->measured_step_us_p50, 1, 0.05);
+}
+
+// Encoded gradients: the trace's launches have a codec and take a quarter of the bytes on the wire.
+TEST(Replay, OfAJobWithACodecTellsWhatTheCodecDoes) {
+  auto truth = profile(0.03);
+  const double plain_us = simulated_us(truth, "fifo");
+  for (auto& link : truth.links) *link.bytes_per_us *= 4;
+  auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}});
+  for (auto& node : job.nodes)
+    for (auto& record : node.trace.records) {
+      if (record.kind() == trace::TraceKind::kOrder) {
+        auto order = record.as<trace::OrderTrace>();
+        order.codec = 1;
+        record = {record.begin_us(), record.end_us(), order};
+      } else if (record.kind() == trace::TraceKind::kTransfer) {
+        auto transfer = record.as<trace::TransferTrace>();
+        transfer.wire_bytes /= 4;
+        record = {record.begin_us(), record.end_us(), transfer};
+      }
+    }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  ASSERT_EQ(measured->profile.codecs.size(), 2U);
+  EXPECT_NEAR(measured->profile.codecs[1].wire_share, 0.25, 1e-3);
+  const auto now = replay(*measured, {}), without = replay(*measured, {.codec = model::CodecCost{}});
+  ASSERT_TRUE(now && without);
+  EXPECT_NEAR(now->step_us_p50, now->measured_step_us_p50, 0.05 * now->measured_step_us_p50);
+  EXPECT_NEAR(without->step_us_p50, plain_us, 0.05 * plain_us);
+  const auto bf16 = replay(*measured, {.codec = model::CodecCost{.name = "bf16", .wire_share = 0.5}});
+  ASSERT_TRUE(bf16);
+  EXPECT_GT(bf16->step_us_p50, 1.2 * now->step_us_p50);
+  EXPECT_LT(bf16->step_us_p50, 0.8 * plain_us);
+}
+
 TEST(Replay, MoreNodesTakeMoreOfEachLink) {
   const auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);

@@ -17,11 +17,15 @@ namespace deft::replay {
 
 // What the leader of a simulated job would have recorded; the other nodes are slower by their slowdown and record their stages
 // alone. Times are whole microseconds.
-inline JobTrace traced_simulation(const model::Profile& profile, const std::string& policy, sim::Options options) {
+// `credit_bytes`: 0 is the usual one.
+inline JobTrace traced_simulation(const model::Profile& profile, const std::string& policy, sim::Options options,
+                                  std::uint64_t credit_bytes = 0) {
   using namespace trace;
   options.record = true;
   options.warmup_steps = 0;
-  auto scheduler = sched::make_scheduler(sim::setup_for(profile, policy));
+  auto setup = sim::setup_for(profile, policy);
+  if (credit_bytes > 0) setup.credit_bytes = credit_bytes;
+  auto scheduler = sched::make_scheduler(setup);
   EXPECT_TRUE(scheduler);
   const auto outcome = sim::simulate(**scheduler, profile, options);
   EXPECT_TRUE(outcome);
@@ -43,6 +47,7 @@ inline JobTrace traced_simulation(const model::Profile& profile, const std::stri
                          .host = "h",
                          .ranks = {n},
                          .options = {{"policy", policy}}};
+    if (credit_bytes > 0) node.trace.header.options["credit_bytes"] = std::to_string(credit_bytes);
     for (const auto& link : profile.links) node.trace.header.links.push_back(link.name);
     node.trace.groups = {group};
     node.trace.complete = true;
@@ -95,18 +100,20 @@ inline JobTrace traced_simulation(const model::Profile& profile, const std::stri
     OrderTrace order{.number = number,
                      .generation = send.generation,
                      .offset = send.offset,
+                     .part = static_cast<std::uint8_t>(send.part),
                      .bucket = count - 1 - send.bucket,
                      .group = 0,
                      .link = static_cast<std::uint16_t>(send.link)};
     order.set_bytes(send.bytes);
     for (auto& node : job.nodes) {
       node.trace.records.emplace_back(us(send.start_us), us(send.start_us), order);
-      node.trace.records.emplace_back(us(send.start_us), us(send.end_us),
-                                      TransferTrace{.number = number,
-                                                    .bytes = send.bytes,
-                                                    .wire_bytes = send.bytes,
-                                                    .stage = static_cast<std::uint16_t>(TransferStage::kLink),
-                                                    .link = static_cast<std::uint16_t>(send.link)});
+      node.trace.records.emplace_back(
+          us(send.start_us), us(send.end_us),
+          TransferTrace{.number = number,
+                        .bytes = send.bytes,
+                        .wire_bytes = send.part == model::LaunchPart::kWhole ? send.bytes : send.bytes / 2,
+                        .stage = static_cast<std::uint16_t>(TransferStage::kLink),
+                        .link = static_cast<std::uint16_t>(send.link)});
     }
     ++number;
   }

@@ -139,6 +139,17 @@ TEST(MergeComp, GroupsAsItIsTold) {
   EXPECT_EQ(starts_of("exact", 1), (std::vector<model::BucketIndex>{0})) << "a start costs more than it hides";
 }
 
+TEST(MergeComp, ASlowCodecIsWorthMoreGroups) {
+  ASSERT_EQ(starts_of("exact", 1), (std::vector<model::BucketIndex>{0}));
+  auto setup = setup_of("exact");
+  setup.codec_cost = {.name = "slow", .encode_us_per_byte = 1, .decode_us_per_byte = 0.01};  // 4 ms a bucket
+  const auto scheduler = make_scheduler(setup).value();
+  scheduler->profile_measured(profile_of(1), 0, 0);
+  const auto fusion = scheduler->take_fusion();
+  ASSERT_TRUE(fusion);
+  EXPECT_GT(fusion->starts.size(), 1U) << "a group is sent while the next one is encoded";
+}
+
 TEST(MergeComp, RefusesWhatIsNoWayToGroup) {
   for (const std::string text : {"", "0", "4", "two", "even", "even:0", "exact:2", "2,", "-1"}) {
     const auto made = make_scheduler(setup_of(text));

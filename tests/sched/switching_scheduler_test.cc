@@ -55,6 +55,19 @@ std::string any_exact_policy() {
   return *rc::gen::elementOf(names);
 }
 
+// The credit may be below the size of a part, and each of the three may stay as it is.
+SettingsChange any_change() {
+  const auto maybe_bytes = [] {
+    return *rc::gen::maybe(
+        rc::gen::map(rc::gen::inRange(0, 10), [](int power) { return std::uint64_t{4096} << power; }));
+  };
+  SettingsChange change;
+  if (*rc::gen::arbitrary<bool>()) change.policy = any_exact_policy();
+  if (const auto bytes = maybe_bytes()) change.partition_bytes = *bytes;
+  if (const auto bytes = maybe_bytes()) change.credit_bytes = *bytes;
+  return change;
+}
+
 // Some parts of the newest step may still be in flight when the next one begins, as if forward did not need them.
 class Play {
  public:
@@ -144,7 +157,7 @@ RC_GTEST_PROP(Switching, SendsEveryByteOnceWheneverThePolicyChanges, ()) {
   Play play(setup);
   const std::uint64_t steps = 12;
   for (std::uint64_t step = 0; step < steps; ++step) {
-    if (*rc::gen::inRange(0, 2) == 0) RC_ASSERT(play.scheduler().change_policy(any_exact_policy()).has_value());
+    if (*rc::gen::inRange(0, 2) == 0) RC_ASSERT(play.scheduler().change_settings(any_change()).has_value());
     play.step(step, *rc::gen::inRange<std::size_t>(0, 3));
   }
   play.finish_all(steps);
@@ -170,21 +183,25 @@ RC_GTEST_PROP(Switching, SendsEveryByteOnceWhileItChoosesByItself, ()) {
 
 TEST(Switching, RefusesWhatARunningJobCannotBecome) {
   const auto made = make_switching(setup_of({4096}, 1)).value();
-  EXPECT_THAT(made->change_policy("knapsack").error().message(),
+  EXPECT_THAT(made->change_settings({.policy = "knapsack"}).error().message(),
               testing::AllOf(testing::HasSubstr("delays updates"), testing::HasSubstr("DEFT_POLICY=knapsack")));
-  EXPECT_THAT(made->change_policy("knapsack-paper").error().message(), testing::HasSubstr("only the simulator"));
-  EXPECT_THAT(made->change_policy("fife").error().message(), testing::HasSubstr("unknown policy 'fife'"));
-  EXPECT_FALSE(made->take_policy_change());
+  EXPECT_THAT(made->change_settings({.policy = "knapsack-paper"}).error().message(),
+              testing::HasSubstr("only the simulator"));
+  EXPECT_THAT(made->change_settings({.policy = "fife"}).error().message(), testing::HasSubstr("unknown policy 'fife'"));
+  EXPECT_THAT(made->change_settings({.policy = "p3", .partition_bytes = 3}).error().message(),
+              testing::HasSubstr("partition_bytes is 3"));
+  made->bucket_ready(0, 0, 0);
+  EXPECT_FALSE(made->take_policy_change()) << "a refusal changes nothing";
   auto setup = setup_of({4096}, 1);
   setup.policy = "knapsack";
-  EXPECT_THAT(make_scheduler(setup).value()->change_policy("fifo").error().message(),
+  EXPECT_THAT(make_scheduler(setup).value()->change_settings({.policy = "fifo"}).error().message(),
               testing::HasSubstr("its updates may be delayed"));
 }
 
 TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   const auto made = make_switching(setup_of({4096}, 1)).value();
   made->stage_began(Stage::kForward, 0, 0, 0);
-  ASSERT_TRUE(made->change_policy("p3"));
+  ASSERT_TRUE(made->change_settings({.policy = "p3"}));
   EXPECT_FALSE(made->take_policy_change()) << "not before backward";
   made->stage_began(Stage::kBackward, 0, 10, 0);
   const auto change = made->take_policy_change();
@@ -196,10 +213,63 @@ TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   EXPECT_EQ(made->take_launches(20).front().priority, 0u);
 }
 
+TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {
+  auto setup = setup_of({256 << 10, 256 << 10}, 1);
+  setup.policy = "bytescheduler";
+  setup.partition_bytes = 64 << 10;
+  setup.credit_bytes = 64 << 10;
+  const auto made = make_switching(setup).value();
+  const auto bytes_of_next = [&](BucketIndex bucket, std::uint64_t step) {
+    made->bucket_ready(bucket, step, 0);
+    std::vector<std::uint64_t> bytes;
+    for (auto launches = made->take_launches(0); !launches.empty(); launches = made->take_launches(0)) {
+      for (const Launch& launch : launches) bytes.push_back(launch.bytes);
+      for (const Launch& launch : launches) made->part_finished(launch, 0);
+    }
+    return bytes;
+  };
+  EXPECT_EQ(bytes_of_next(0, 0), std::vector<std::uint64_t>(4, 64 << 10));
+  ASSERT_TRUE(made->change_settings({.partition_bytes = 128 << 10}));
+  EXPECT_EQ(bytes_of_next(1, 0), std::vector<std::uint64_t>(4, 64 << 10)) << "this step has begun";
+  EXPECT_EQ(bytes_of_next(0, 1), std::vector<std::uint64_t>(2, 128 << 10));
+  const auto change = made->take_policy_change();
+  ASSERT_TRUE(change);
+  EXPECT_EQ(change->step, 1u);
+  EXPECT_EQ(change->choice.policy, "bytescheduler");
+  EXPECT_EQ(change->sizes, (LaunchSizes{128 << 10, 64 << 10}));
+  EXPECT_EQ(change->reason, "the user set partition_bytes 131072 and credit_bytes 65536");
+  bytes_of_next(1, 1);
+  ASSERT_TRUE(made->change_settings({.partition_bytes = 128 << 10}));
+  bytes_of_next(0, 2);
+  EXPECT_FALSE(made->take_policy_change()) << "nothing is different";
+}
+
+TEST(Switching, TheCreditBoundsWhatIsInFlight) {
+  auto setup = setup_of({1 << 20}, 1);
+  setup.policy = "bytescheduler";
+  setup.partition_bytes = 64 << 10;
+  setup.credit_bytes = 128 << 10;
+  setup.links.front() = {"l", 10, 1e6};
+  const auto made = make_switching(setup).value();
+  const auto in_flight = [&](std::uint64_t step) {
+    made->bucket_ready(0, step, 0);
+    std::uint64_t most = 0;
+    for (auto launches = made->take_launches(0); !launches.empty(); launches = made->take_launches(0)) {
+      most = std::max(most, std::accumulate(launches.begin(), launches.end(), std::uint64_t{0},
+                                            [](std::uint64_t sum, const Launch& one) { return sum + one.bytes; }));
+      for (const Launch& launch : launches) made->part_finished(launch, 0);
+    }
+    return most;
+  };
+  EXPECT_EQ(in_flight(0), 128u << 10);
+  ASSERT_TRUE(made->change_settings({.policy = "bytescheduler", .credit_bytes = 512 << 10}));
+  EXPECT_EQ(in_flight(1), 512u << 10);
+}
+
 TEST(Switching, WithoutStagesTheFirstReadyBucketOfAStepIsTheBorder) {
   const auto made = make_switching(setup_of({4096, 4096}, 1)).value();
   made->bucket_ready(0, 0, 0);
-  ASSERT_TRUE(made->change_policy("bytescheduler"));
+  ASSERT_TRUE(made->change_settings({.policy = "bytescheduler"}));
   made->bucket_ready(1, 0, 0);
   EXPECT_FALSE(made->take_policy_change());
   made->bucket_ready(0, 1, 0);
@@ -286,6 +356,16 @@ TEST_F(Chooser, LooksAgainWhenTheNetworkHasMovedAndStaysIfItWasRight) {
   EXPECT_EQ(selector->asked, 2);
   EXPECT_EQ(changes.back().choice, urgent);
   EXPECT_THAT(changes.back().reason, testing::HasSubstr("throughput"));
+}
+
+TEST_F(Chooser, OtherSizesMakeItLookAgain) {
+  play(100);
+  EXPECT_EQ(selector->asked, 1);
+  chooser->sizes_changed({8 << 10, 32 << 10});
+  play(60);
+  EXPECT_EQ(selector->asked, 2);
+  EXPECT_EQ(selector->last->setup.partition_bytes, 8u << 10);
+  EXPECT_EQ(selector->last->setup.credit_bytes, 32u << 10);
 }
 
 TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {

@@ -126,6 +126,15 @@ TEST(Simulation, TheTimelineAddsUpToTheStep) {
   EXPECT_NEAR((forward_begins[39] - forward_begins[19]) / 20, outcome.step_us, 1);
 }
 
+TEST(Factors, AStepTakesAsLongAsTheSlowestNodeInIt) {
+  const auto profile = vgg19({"nccl"});
+  const auto slow = run(profile, "fifo", {.steps = 60, .warmup_steps = 20, .nodes = {{}, {.slowdown = 2}}});
+  // By turns one node and the other computes twice as long.
+  const auto uneven =
+      run(profile, "fifo", {.steps = 60, .warmup_steps = 20, .nodes = {{.factors = {1, 2}}, {.factors = {2, 1}}}});
+  EXPECT_NEAR(uneven.step_us, slow.step_us, 0.03 * slow.step_us);
+}
+
 TEST(Options, WhatCannotBeSimulatedIsAnErrorThatNamesIt) {
   const auto profile = vgg19({"nccl"});
   const auto message = [&](const auto& options) {
@@ -139,6 +148,7 @@ TEST(Options, WhatCannotBeSimulatedIsAnErrorThatNamesIt) {
   EXPECT_THAT(message(Options{.priority_links = {7}}), testing::HasSubstr("no link 7"));
   EXPECT_THAT(message(Options{.nodes = {}}), testing::HasSubstr("nodes"));
   EXPECT_THAT(message(Options{.nodes = {{0, 0}}}), testing::HasSubstr("slowdown"));
+  EXPECT_THAT(message(Options{.nodes = {{.factors = {1, -1}}}}), testing::HasSubstr("factors"));
   EXPECT_THAT(message(Options{.max_events = 1000}), testing::HasSubstr("1000 events"));
 }
 

@@ -8,6 +8,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 
@@ -48,9 +49,10 @@ class TraceFile : public testing::Test {
   }
   void TearDown() override { fs::remove_all(folder_); }
 
+  [[nodiscard]] TraceFolder folder() const { return *TraceFolder::open(folder_.string()); }
   [[nodiscard]] std::string path(const std::string& name = "a.trace") const { return (folder_ / name).string(); }
   std::vector<std::byte> write(std::size_t records) {
-    auto writer = TraceWriter::create(path(), header());
+    auto writer = TraceWriter::create(folder(), "a.trace", header());
     EXPECT_TRUE(writer && (*writer)->group(group()));
     std::vector<TraceRecord> list;
     for (std::size_t i = 0; i < records; ++i) list.push_back(stage(static_cast<TimeUs>(i), i));
@@ -92,8 +94,15 @@ TEST_F(TraceFile, ATruncatedFileIsUsedAsFarAsItGoes) {
   EXPECT_GT(usable, 10U);  // from the end of the header's frame on
 }
 
+bool same(const NodeTrace& a, const NodeTrace& b) {
+  return a.header == b.header && a.groups == b.groups && a.lost == b.lost && a.complete == b.complete &&
+         std::ranges::equal(std::as_bytes(std::span(a.records)), std::as_bytes(std::span(b.records)));
+}
+
+// Some bits of a zstd frame mean nothing (RFC 8878, section 3.1.1.1.1.3): a change of them changes nothing that is read.
 RC_GTEST_FIXTURE_PROP(TraceFile, DamageIsAlwaysNoticed, ()) {
   static const auto content = write(50);
+  static const auto whole = parse_trace(content).value();
   auto spoiled = content;
   const auto changes = *rc::gen::inRange<std::size_t>(1, 8);
   for (std::size_t i = 0; i < changes; ++i)
@@ -101,13 +110,13 @@ RC_GTEST_FIXTURE_PROP(TraceFile, DamageIsAlwaysNoticed, ()) {
         static_cast<std::byte>(*rc::gen::arbitrary<unsigned char>());
   const auto trace = parse_trace(spoiled);
   if (!trace) return;
+  RC_ASSERT(!trace->problems.empty() || same(*trace, whole));
   RC_ASSERT(trace->records.size() <= 50U);
-  RC_ASSERT(trace->problems.empty() == (spoiled == content));
   for (const auto& record : trace->records) RC_ASSERT(record.end_us() >= record.begin_us());
 }
 
 TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
-  auto writer = TraceWriter::create(path(), header());
+  auto writer = TraceWriter::create(folder(), "a.trace", header());
   ASSERT_TRUE(writer);
   const std::vector<TraceRecord> records = {
       stage(1, 1),   stage(5, 2).at(5, 4),
@@ -130,21 +139,18 @@ TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {
   EXPECT_FALSE(read_trace(folder_.string()));
 }
 
-TEST_F(TraceFile, AWriterFollowsNoLinkAndNamesAMissingFolder) {
+TEST_F(TraceFile, AWriterFollowsNoLink) {
   const std::string target = path("target");
   std::ofstream(target) << "precious";
   fs::create_symlink(target, path());
-  ASSERT_TRUE(TraceWriter::create(path(), header()));
+  ASSERT_TRUE(TraceWriter::create(folder(), "a.trace", header()));
   EXPECT_FALSE(fs::is_symlink(path()));
   std::ifstream in(target);
   EXPECT_EQ(std::string((std::istreambuf_iterator<char>(in)), {}), "precious");
-  const auto absent = TraceWriter::create(path("no/folder/a.trace"), header());
-  ASSERT_FALSE(absent);
-  EXPECT_THAT(absent.error().message(), HasSubstr("no/folder/a.trace"));
 }
 
 TEST_F(TraceFile, AFullDiskIsAnErrorThatNamesTheFile) {
-  auto writer = TraceWriter::create(path(), header());
+  auto writer = TraceWriter::create(folder(), "a.trace", header());
   ASSERT_TRUE(writer);
   struct ::rlimit before {
   }, none{};
@@ -167,7 +173,7 @@ TEST_F(TraceFile, AStreamWritesWhatIsRecordedWhileItLives) {
   auto recorder = std::make_shared<Recorder>(1024);
   recorder->add(stage(0, 0));
   {
-    auto writer = TraceWriter::create(path(), header());
+    auto writer = TraceWriter::create(folder(), "a.trace", header());
     ASSERT_TRUE(writer);
     TraceStream stream(recorder, std::move(*writer), [](const Error& error) { FAIL() << error.message(); });
     stream.add(group());

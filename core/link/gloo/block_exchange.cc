@@ -7,6 +7,8 @@
 namespace deft::link::gloo_backend {
 namespace {
 
+constexpr const char* kCutOff = "it was closed in the middle of a message";
+
 // The tag of an exchange. Nodes that disagree about it get different tags.
 std::uint64_t tag_of(std::uint64_t number, const WorkRequest& request, std::span<const std::size_t> blocks) {
   std::uint64_t hash = (number << 2) | static_cast<std::uint64_t>(request.kind);
@@ -45,8 +47,14 @@ BlockExchange::BlockExchange(Mesh& mesh, const WorkRequest& request, std::uint64
 BlockExchange::~BlockExchange() = default;
 
 void BlockExchange::wait() {
-  for (const Transfer& transfer : receives_) naming_peer(transfer.peer, [&] { transfer.buffer->waitRecv(); });
-  for (const Transfer& transfer : sends_) naming_peer(transfer.peer, [&] { transfer.buffer->waitSend(); });
+  for (const Transfer& transfer : receives_)
+    naming_peer(transfer.peer, [&] {
+      if (!transfer.buffer->waitRecv()) throw PeerFailure(transfer.peer, kCutOff);
+    });
+  for (const Transfer& transfer : sends_)
+    naming_peer(transfer.peer, [&] {
+      if (!transfer.buffer->waitSend()) throw PeerFailure(transfer.peer, kCutOff);
+    });
 }
 
 }  // namespace deft::link::gloo_backend

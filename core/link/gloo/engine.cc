@@ -31,7 +31,12 @@ void News::await_beyond(std::uint64_t known) {
 Engine::Engine(Mesh& mesh, News& news) : mesh_(mesh), news_(news), transport_(mesh, kDepth) {
   const AllSignalsBlocked inherited_by_the_threads;
   reducing_ = std::thread([this] { run(to_reduce_, &InFlight::needs_reducer, &Engine::reduce_entry); });
-  collecting_ = std::thread([this] { run(to_collect_, &InFlight::needs_collector, &Engine::collect_entry); });
+  try {
+    collecting_ = std::thread([this] { run(to_collect_, &InFlight::needs_collector, &Engine::collect_entry); });
+  } catch (...) {  // the kernel gives one thread and no second one
+    halt();
+    throw;
+  }
   pthread_setname_np(reducing_.native_handle(), "gloo reduces");
   pthread_setname_np(collecting_.native_handle(), "gloo collects");
 }
@@ -118,6 +123,9 @@ void Engine::run(std::condition_variable& work, bool (InFlight::*needs)() const,
   } catch (const PeerFailure& failure) {
     const std::lock_guard lock(mutex_);
     end_by(failure);
+  } catch (const std::exception& error) {  // memory ran out here
+    const std::lock_guard lock(mutex_);
+    end_by(PeerFailure(mesh_.node(), error.what()));
   }
 }
 

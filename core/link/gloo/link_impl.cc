@@ -50,6 +50,15 @@ auto LinkImpl::naming_failures(Work work) -> Result<decltype(work())> {
   }
 }
 
+std::vector<PeerTraffic> LinkImpl::traffic() const {
+  std::vector<PeerTraffic> sums(nodes());
+  for (const Channel& channel : channels_)
+    if (channel.mesh != nullptr) channel.mesh->add_traffic(sums);
+  for (std::uint32_t peer = 0; peer < sums.size(); ++peer) sums[peer].peer = peer;
+  std::erase_if(sums, [](const PeerTraffic& peer) { return peer.sent_bytes == 0; });
+  return sums;
+}
+
 bool LinkImpl::overtakes(const WorkRequest& request) const {
   return request.reduces() && model::is_small(request.bytes());
 }

@@ -8,19 +8,23 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <vector>
 
 #include "core/link/gloo/engine.h"
 #include "core/link/gloo/mesh.h"
 #include "core/link/gloo/signals.h"
 #include "core/link/link.h"
+#include "core/link/traffic.h"
 
 namespace deft::link::gloo_backend {
 
-class LinkImpl final : public Link {
+class LinkImpl final : public Link, public TrafficCounters {
  public:
   // No meshes if the node is alone.
   LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Mesh> main, std::unique_ptr<Mesh> priority);
   ~LinkImpl() override;
+
+  [[nodiscard]] std::vector<PeerTraffic> traffic() const override;
 
  protected:
   Result<void> start(const WorkRequest& request) override;

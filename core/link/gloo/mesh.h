@@ -2,8 +2,6 @@
 // leaves a thread or a socket behind.
 #pragma once
 
-#include <sys/socket.h>
-
 #include <cstdint>
 #include <memory>
 #include <stdexcept>
@@ -11,16 +9,21 @@
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/link/gloo/mesh_sockets.h"
 #include "core/link/link.h"
+#include "core/link/peer_sockets.h"
 
 namespace gloo::transport {
-class Context;
-class Device;
 class Pair;
 class UnboundBuffer;
 }  // namespace gloo::transport
+namespace gloo::transport::tcp {
+class Device;
+}  // namespace gloo::transport::tcp
 
 namespace deft::link::gloo_backend {
+
+class GuardedContext;
 
 // What gloo threw when it dealt with one peer.
 struct PeerFailure : std::runtime_error {
@@ -40,7 +43,7 @@ void naming_peer(std::uint32_t peer, Deal deal) {
 
 class Mesh {
  public:
-  // Meets the other nodes in the group's store and connects to each of them.
+  // Connects to the other nodes (core/link/peer_sockets.h), and hands the connections to gloo.
   static Result<std::unique_ptr<Mesh>> connect(const LinkSpec& spec, const LinkGroup& group);
   ~Mesh();
   Mesh(const Mesh&) = delete;
@@ -55,6 +58,9 @@ class Mesh {
   // (pfifo_fast and prio have).
   void go_first();
 
+  // Adds what the connections have carried to `sums`, which has an entry for each node.
+  void add_traffic(std::vector<PeerTraffic>& sums) const;
+
   // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.
   void part();
 
@@ -63,14 +69,13 @@ class Mesh {
 
  private:
   Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
-  Result<void> create(const std::string& address);
-  Result<void> connect_pairs(const LinkSpec& spec, const LinkGroup& group);
+  Result<void> take(const std::string& address, std::vector<Socket> sockets);
 
   const std::uint32_t node_;
   const std::uint32_t nodes_;
-  std::shared_ptr<gloo::transport::Device> device_;
-  std::shared_ptr<gloo::transport::Context> context_;
-  std::vector<sockaddr_storage> listeners_;  // of the mesh: each connection has one of them on one of its ends
+  std::shared_ptr<gloo::transport::tcp::Device> device_;
+  std::shared_ptr<GuardedContext> context_;
+  std::vector<PeerSocket> sockets_;  // of the pairs, which own them
 };
 
 }  // namespace deft::link::gloo_backend

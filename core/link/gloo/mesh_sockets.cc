@@ -1,14 +1,11 @@
 #include "core/link/gloo/mesh_sockets.h"
 
+#include <linux/tcp.h>
 #include <netinet/in.h>
 
-#include <algorithm>
-#include <charconv>
+#include <cstddef>
 #include <cstring>
-#include <filesystem>
-#include <string>
-
-#include "core/base/socket_priority.h"
+#include <optional>
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -28,29 +25,33 @@ bool same_end(const sockaddr_storage& a, const sockaddr_storage& b) {
 
 using NameOf = int (*)(int, sockaddr*, socklen_t*);
 
-bool has_end(int fd, NameOf name_of, const std::vector<sockaddr_storage>& ends) {
+std::optional<sockaddr_storage> end_of(int fd, NameOf name_of) {
   sockaddr_storage name{};
   socklen_t size = sizeof name;
-  if (name_of(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return false;
-  return std::any_of(ends.begin(), ends.end(), [&](const auto& end) { return same_end(name, end); });
-}
-
-std::vector<int> open_descriptors() {
-  std::vector<int> found;
-  std::error_code ignored;  // no /proc: then none is found
-  for (const auto& entry : std::filesystem::directory_iterator("/proc/self/fd", ignored)) {
-    const std::string name = entry.path().filename().string();
-    int fd = -1;
-    if (std::from_chars(name.data(), name.data() + name.size(), fd).ec == std::errc()) found.push_back(fd);
-  }
-  return found;
+  if (name_of(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) return std::nullopt;
+  return name;
 }
 
 }  // namespace
 
-void put_first(const std::vector<sockaddr_storage>& ends) {
-  for (const int fd : open_descriptors())
-    if (has_end(fd, getsockname, ends) || has_end(fd, getpeername, ends)) deft::put_first(fd);
+PeerSocket peer_socket(std::uint32_t peer, int fd) {
+  PeerSocket socket{.peer = peer, .fd = fd};
+  if (const auto own = end_of(fd, getsockname)) socket.own = *own;
+  if (const auto other = end_of(fd, getpeername)) socket.other = *other;
+  return socket;
+}
+
+void add_traffic(const PeerSocket& socket, PeerTraffic& sum) {
+  const auto own = end_of(socket.fd, getsockname), other = end_of(socket.fd, getpeername);
+  if (!own || !other || !same_end(*own, socket.own) || !same_end(*other, socket.other)) return;
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (getsockopt(socket.fd, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return;
+  if (size < offsetof(tcp_info, tcpi_busy_time) + sizeof info.tcpi_busy_time) return;  // a kernel before 4.10
+  sum.sent_bytes += info.tcpi_bytes_acked;
+  sum.busy_us += static_cast<TimeUs>(info.tcpi_busy_time);
+  sum.resent += info.tcpi_total_retrans;
+  if (sum.rtt_us == 0 || info.tcpi_min_rtt < sum.rtt_us) sum.rtt_us = info.tcpi_min_rtt;
 }
 
 }  // namespace deft::link::gloo_backend

@@ -1,14 +1,24 @@
-// Lets some of this process's TCP connections go before others if both wait for a NIC.
+// A connection of a mesh, and what it has carried.
 #pragma once
 
 #include <sys/socket.h>
 
-#include <vector>
+#include <cstdint>
+
+#include "core/link/traffic.h"
 
 namespace deft::link::gloo_backend {
 
-// Of all sockets that have one of these addresses on one of their ends: gloo keeps its sockets to itself, so they are
-// told by that, in /proc/self/fd.
-void put_first(const std::vector<sockaddr_storage>& ends);
+// gloo owns the connection and may close it at any time, so its ends are compared again before it is asked.
+struct PeerSocket {
+  std::uint32_t peer = 0;
+  int fd = -1;
+  sockaddr_storage own{}, other{};
+};
+
+PeerSocket peer_socket(std::uint32_t peer, int fd);  // `fd` is connected
+
+// Adds what the connection has carried. Nothing if it is closed.
+void add_traffic(const PeerSocket& socket, PeerTraffic& sum);
 
 }  // namespace deft::link::gloo_backend

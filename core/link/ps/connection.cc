@@ -1,11 +1,13 @@
 #include "core/link/ps/connection.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace deft::link::ps_backend {
 namespace {
 
 constexpr std::int64_t kMaxMessageBytes = 1 << 20;
+constexpr unsigned kHangUps = 5;
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
 
@@ -13,8 +15,10 @@ void keep(void* /*data*/, void* /*hint*/) {}
 
 }  // namespace
 
-ServerConnection::ServerConnection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us)
+ServerConnection::ServerConnection(zmq::context_t& context, const CurveKey& key, std::string address,
+                                   std::uint32_t index, TimeUs silence_us)
     : address_(std::move(address)),
+      has_key_(!key.empty()),
       dealer_(context, zmq::socket_type::dealer),
       monitor_(context, zmq::socket_type::pair) {
   const std::string endpoint = "inproc://server-" + std::to_string(index);
@@ -27,14 +31,17 @@ ServerConnection::ServerConnection(zmq::context_t& context, std::string address,
   dealer_.set(zmq::sockopt::reconnect_ivl_max, kReconnectMaxMs);
   dealer_.set(zmq::sockopt::heartbeat_ivl, std::max(silence_ms / 4, 25));
   dealer_.set(zmq::sockopt::heartbeat_timeout, silence_ms);
-  if (zmq_socket_monitor(dealer_.handle(), endpoint.c_str(), ZMQ_EVENT_DISCONNECTED) != 0) throw zmq::error_t();
+  key.guard_caller(dealer_);
+  constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
+                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
+  if (zmq_socket_monitor(dealer_.handle(), endpoint.c_str(), kEvents) != 0) throw zmq::error_t();
   monitor_.connect(endpoint);
   dealer_.connect("tcp://" + address_);
 }
 
-void ServerConnection::hello(const PsHeader& header, const std::string& link) {
+void ServerConnection::hello(const PsHeader& header, const Secret& secret, const std::string& link) {
   dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
-  dealer_.send(zmq::buffer(link), zmq::send_flags::none);
+  dealer_.send(zmq::buffer(with_text(secret, link)), zmq::send_flags::none);
 }
 
 void ServerConnection::push(PsHeader header, std::byte* data, std::size_t bytes) {
@@ -103,11 +110,34 @@ std::vector<std::uint32_t> ServerConnection::absent() const {
   return nodes;
 }
 
+// An event is two frames: its number and value, and the address.
+bool ServerConnection::take_events() {
+  bool disconnected = false;
+  zmq::message_t frame;
+  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) {
+    std::uint16_t event = 0;
+    if (monitor_.get(zmq::sockopt::rcvmore) == 0 || frame.size() < sizeof event) continue;
+    std::memcpy(&event, frame.data(), sizeof event);
+    disconnected |= event == ZMQ_EVENT_DISCONNECTED;
+    if (event != ZMQ_EVENT_DISCONNECTED) on_failed_handshake(event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL);
+  }
+  return disconnected;
+}
+
+// A server that hangs up may be starting; after some times it is the key.
+void ServerConnection::on_failed_handshake(bool hung_up) {
+  if (ended_ || (hung_up && ++hung_up_ < kHangUps)) return;
+  ended_ = Error{ErrorKind::kMismatch,
+                 "the parameter server " + address_ +
+                     (has_key_ ? " has another key than this daemon, or none"
+                               : " wants a key, and this daemon has none; or it is no parameter server"),
+                 "start it and all daemons with the same --secret-file",
+                 {}};
+}
+
 // What the server sent before it went is taken first: receive() must have been called after the event.
 void ServerConnection::check_alive() {
-  zmq::message_t frame;
-  bool disconnected = false;
-  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) disconnected = true;
+  const bool disconnected = take_events();
   if (!disconnected || !answered_ || ended_) return;
   ended_ =
       Error{ErrorKind::kLost, "the parameter server " + address_ + " was lost", "see its log, and start it again", {}};

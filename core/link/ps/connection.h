@@ -10,6 +10,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "core/link/curve/curve_key.h"
 #include "core/link/ps/wire.h"
 
 namespace deft::link::ps_backend {
@@ -17,10 +18,11 @@ namespace deft::link::ps_backend {
 class ServerConnection {
  public:
   // Begins to connect; ZeroMQ goes on trying.
-  ServerConnection(zmq::context_t& context, std::string address, std::uint32_t index, TimeUs silence_us);
+  ServerConnection(zmq::context_t& context, const CurveKey& key, std::string address, std::uint32_t index,
+                   TimeUs silence_us);
 
   [[nodiscard]] const std::string& address() const { return address_; }
-  void hello(const PsHeader& header, const std::string& link);
+  void hello(const PsHeader& header, const Secret& secret, const std::string& link);
 
   // The bytes are not copied: they must stay until the answer has come or the connection is closed.
   void push(PsHeader header, std::byte* data, std::size_t bytes);
@@ -45,12 +47,16 @@ class ServerConnection {
   [[nodiscard]] std::size_t unanswered() const { return unanswered_; }
 
  private:
+  bool take_events();  // true: the connection has ended
+  void on_failed_handshake(bool hung_up);
   void on_notice(const PsHeader& header, const zmq::message_t& payload);
 
   const std::string address_;
+  const bool has_key_;
   zmq::socket_t dealer_;
   zmq::socket_t monitor_;
   bool answered_ = false;
+  unsigned hung_up_ = 0;  // times, in the handshake
   bool welcome_ = false;
   std::size_t unanswered_ = 0;
   std::uint64_t taken_ = 0;  // results

@@ -6,6 +6,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <exception>
+#include <future>
+#include <thread>
 
 #include "core/link/rendezvous.h"
 #include "core/link/servers.h"
@@ -21,23 +24,46 @@ std::string listed(const std::vector<std::uint32_t>& nodes) {
   return text;
 }
 
-// Nodes that name other servers would wait for each other in vain.
-Result<void> check_same_servers(const LinkSpec& spec, const LinkGroup& group) {
-  const auto* own = reinterpret_cast<const std::byte*>(spec.interface.data());
-  const auto values = meet(group, "ps", {own, spec.interface.size()});
+// Nodes that name other servers would wait for each other in vain. Gives the link's secret, which is that of node 0.
+Result<Secret> agree(const LinkSpec& spec, const LinkGroup& group) {
+  const auto own = make_secret();
+  if (!own) return own;
+  const auto values = meet(group, "ps", with_text(*own, spec.interface));
   if (!values) return tl::unexpected(values.error());
+  Secret secret{};
   for (std::uint32_t node = 0; node < values->size(); ++node) {
-    const std::string other(reinterpret_cast<const char*>((*values)[node].data()), (*values)[node].size());
-    if (other == spec.interface) continue;
-    if (!split_servers(other)) {
+    const auto other = split_text((*values)[node]);
+    if (!other || !split_servers(other->text)) {
       return fail(ErrorKind::kViolation, "node " + std::to_string(node) + " published bad addresses of its servers");
     }
+    if (node == 0) secret = other->secret;
+    if (other->text == spec.interface) continue;
     return fail(
         ErrorKind::kMismatch,
-        "node " + std::to_string(node) + " uses the parameter servers " + other + ", this one " + spec.interface,
+        "node " + std::to_string(node) + " uses the parameter servers " + other->text + ", this one " + spec.interface,
         "give all nodes the same DEFT_LINKS");
   }
-  return {};
+  return secret;
+}
+
+// ZeroMQ ends the process if the kernel gives it no thread. So as many as it makes, and one more, are made before. Their stacks stay
+// with the C library, which gives them to ZeroMQ.
+Result<void> try_threads() {
+  constexpr int kThreads = 3;
+  std::promise<void> all_began;
+  const std::shared_future<void> end = all_began.get_future().share();
+  std::vector<std::thread> threads;
+  threads.reserve(kThreads);
+  Result<void> result;
+  try {
+    while (threads.size() < kThreads) threads.emplace_back([end] { end.wait(); });
+  } catch (const std::exception& error) {
+    result = fail(ErrorKind::kExhausted, std::string("no thread for a link: ") + error.what(),
+                  "raise the limits on memory and threads");
+  }
+  all_began.set_value();
+  for (auto& thread : threads) thread.join();
+  return result;
 }
 
 Error not_welcome(const ServerConnection& connection) {
@@ -81,13 +107,17 @@ Result<std::unique_ptr<Engine>> Engine::connect(const LinkSpec& spec, const Link
   }
   std::unique_ptr<Engine> engine(new Engine(group.node, group.nodes, servers->size(), wake_fd));
   if (group.nodes == 1) return engine;
-  if (auto opened = engine->open(*servers, group); !opened) return tl::unexpected(opened.error());
-  if (auto same = check_same_servers(spec, group); !same) return tl::unexpected(same.error());
+  const auto secret = agree(spec, group);
+  if (!secret) return tl::unexpected(secret.error());
+  if (auto opened = engine->open(*servers, group, *secret); !opened) return tl::unexpected(opened.error());
   if (auto welcome = engine->await_welcome(group); !welcome) return tl::unexpected(welcome.error());
   return engine;
 }
 
-Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGroup& group) {
+Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGroup& group, const Secret& secret) {
+  const auto key = CurveKey::read(group.key_file);
+  if (!key) return tl::unexpected(key.error());
+  if (auto ok = try_threads(); !ok) return ok;
   try {
     context_ = std::make_unique<zmq::context_t>(1);
     PsHeader header;
@@ -97,8 +127,8 @@ Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGro
     for (const std::string& server : servers) {
       Route route;
       route.server = static_cast<std::uint32_t>(routes_.size());
-      route.connection = std::make_unique<ServerConnection>(*context_, server, route.server, group.silence_us);
-      route.connection->hello(header, group.prefix);
+      route.connection = std::make_unique<ServerConnection>(*context_, *key, server, route.server, group.silence_us);
+      route.connection->hello(header, secret, group.prefix);
       routes_.push_back(std::move(route));
     }
   } catch (const zmq::error_t& error) {

@@ -62,7 +62,7 @@ class Engine {
   };
 
   Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);
-  Result<void> open(const std::vector<std::string>& servers, const LinkGroup& group);
+  Result<void> open(const std::vector<std::string>& servers, const LinkGroup& group, const Secret& secret);
   Result<void> await_welcome(const LinkGroup& group);
   template <typename Work>
   Result<void> guarded(Work work);

@@ -57,6 +57,7 @@ class AnswerQueue {
   std::optional<Answer> next_of_all();
   // The link has taken `count` answers altogether; false if that cannot be.
   bool taken(std::uint64_t count);
+  [[nodiscard]] std::size_t waiting() const { return waiting_.size(); }
 
  private:
   std::map<std::pair<std::uint32_t, std::uint64_t>, Answer> waiting_;  // by priority and number

@@ -26,14 +26,14 @@ PsHeader failed_header(const Error& error) {
   return header;
 }
 
-ServedLink::ServedLink(std::uint32_t nodes, Send send) : nodes_(nodes), send_(std::move(send)), members_(nodes) {}
+ServedLink::ServedLink(std::uint32_t nodes, Send send) : nodes_(nodes), send_(std::move(send)) {}
 
 Result<void> ServedLink::join(std::uint32_t node, std::uint32_t nodes) {
   if (nodes != nodes_) {
     return fail(ErrorKind::kMismatch,
                 name_of(node) + " is one of " + std::to_string(nodes) + ", the others of " + std::to_string(nodes_));
   }
-  if (members_[node].here) return fail(ErrorKind::kMismatch, "two links are " + name_of(node));
+  if (is_here(node)) return fail(ErrorKind::kMismatch, "two links are " + name_of(node));
   if (failed_) return tl::unexpected(*failed_);
   if (started_) return fail(ErrorKind::kMismatch, name_of(node) + " has left before");
   members_[node] = {};
@@ -51,19 +51,26 @@ Result<void> ServedLink::join(std::uint32_t node, std::uint32_t nodes) {
   return {};
 }
 
+bool ServedLink::is_here(std::uint32_t node) const {
+  const auto member = members_.find(node);
+  return member != members_.end() && member->second.here;
+}
+
 void ServedLink::tell_present() {
   PsHeader header;
   header.kind = Kind::kPresent;
-  for (std::uint32_t n = 0; n < nodes_; ++n) {
-    if (!members_[n].here) continue;
-    zmq::message_t payload(nodes_);
-    for (std::uint32_t i = 0; i < nodes_; ++i) payload.data<std::uint8_t>()[i] = members_[i].here ? 1 : 0;
-    send_(n, header, payload);
+  zmq::message_t present(nodes_);
+  for (std::uint32_t n = 0; n < nodes_; ++n) present.data<std::uint8_t>()[n] = is_here(n) ? 1 : 0;
+  for (const auto& [node, member] : members_) {
+    if (!member.here) continue;
+    zmq::message_t payload;
+    payload.copy(present);  // shares the bytes
+    send_(node, header, payload);
   }
 }
 
 void ServedLink::leave(std::uint32_t node) {
-  if (!members_[node].here) return;
+  if (!is_here(node)) return;
   members_[node].here = false;
   --present_;
   if (!started_) return tell_present();
@@ -75,11 +82,11 @@ void ServedLink::fail_all(const Error& error) {
   failed_ = error;
   slots_.clear();
   const std::string text = error.message();
-  for (std::uint32_t n = 0; n < nodes_; ++n) {
-    if (!members_[n].here) continue;
-    while (auto finished = members_[n].outbox.next_of_all()) send_(n, finished->header, finished->payload);
+  for (auto& [node, member] : members_) {
+    if (!member.here) continue;
+    while (auto finished = member.outbox.next_of_all()) send_(node, finished->header, finished->payload);
     zmq::message_t payload(text.data(), text.size());
-    send_(n, failed_header(error), payload);
+    send_(node, failed_header(error), payload);
   }
 }
 
@@ -94,8 +101,9 @@ std::string ServedLink::fault(std::uint32_t node, const PsHeader& header, std::s
   if (header.owner == kNoOwner &&
       (element == 0 || header.bytes % element != 0 || !model::is_known(static_cast<model::ReduceOp>(header.op))))
     return "of an unknown type or operation";
+  if (members_.at(node).outbox.waiting() > 4 * kWindow) return "more, and takes no results";
   const Key key{header.round, header.segment};
-  const auto& last = members_[node].last;
+  const auto& last = members_.at(node).last;
   const auto before = last.find(header.round);
   if (before != last.end() && header.segment <= before->second) return "a second time";
   const std::uint64_t newest = last.empty() ? 0 : last.rbegin()->first;

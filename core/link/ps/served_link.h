@@ -33,6 +33,7 @@ class ServedLink {
   // `node` has taken `count` results altogether, as every push says too.
   void taken(std::uint32_t node, std::uint64_t count);
 
+  [[nodiscard]] bool failed() const { return failed_.has_value(); }
   [[nodiscard]] bool empty() const { return present_ == 0; }
   [[nodiscard]] std::uint64_t bytes() const { return bytes_; }  // that were pushed so far
 
@@ -58,13 +59,15 @@ class ServedLink {
   static void sum_what_is_here(Slot& slot);
   void complete(Slot& slot);
   void answer(std::uint32_t node);
+  [[nodiscard]] bool is_here(std::uint32_t node) const;
   static void note(Member& member, const Key& key);
   void fail_all(const Error& error);
   void tell_present();
 
   const std::uint32_t nodes_;
   Send send_;
-  std::vector<Member> members_;
+  std::map<std::uint32_t, Member>
+      members_;  // nodes that have come; a stranger's link of many nodes takes no memory for the others
   std::uint32_t present_ = 0;
   bool started_ = false;
   std::optional<Error> failed_;

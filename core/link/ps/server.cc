@@ -6,27 +6,42 @@
 #include <array>
 #include <cerrno>
 
+#include "core/base/text.h"
+#include "core/link/secret.h"
+
 namespace deft::link::ps_backend {
 namespace {
 
 constexpr char kMonitorEndpoint[] = "inproc://deft-ps-connections";
-constexpr std::int64_t kMaxMessageBytes = 1 << 20;
+constexpr std::size_t kMaxLinks = 4096;
+constexpr int kUnreadMessages = 32;   // of one connection: a link has fewer on their way
+constexpr int kUnsentMessages = 256;  // to one connection, likewise
+constexpr int kHandshakeMs = 10'000;
 constexpr TimeUs kTurnUs = 1'000'000;
 // ZeroMQ says that a connection ended, but not whose, and may say it a moment before a send to it fails.
 constexpr std::array<TimeUs, 3> kChecksAfterUs = {5'000, 50'000, 500'000};
 constexpr int kMessagesAtOnce = 64;  // between looks at what else has happened
 
+// The name of a link, without its secret; empty if it cannot be one.
+std::string shown_name(const std::string& link) {
+  const auto parts = split_text(std::as_bytes(std::span(link)));
+  return parts && check_name(parts->text, kMaxLinkName, "the link's name") ? parts->text : "";
+}
+
 }  // namespace
 
-Server::Server(Options options) : options_(std::move(options)), router_(context_, zmq::socket_type::router) {}
+Server::Server(Options options, CurveKey key)
+    : options_(std::move(options)), guard_{std::move(key), {}}, router_(context_, zmq::socket_type::router) {}
 
 Server::~Server() {
   router_.close();
-  monitor_.close();
+  watch_.close();
 }
 
 Result<std::unique_ptr<Server>> Server::open(Options options) {
-  std::unique_ptr<Server> server(new Server(std::move(options)));
+  auto key = CurveKey::read(options.key_file);
+  if (!key) return tl::unexpected(key.error());
+  std::unique_ptr<Server> server(new Server(std::move(options), *std::move(key)));
   if (auto ok = server->listen(); !ok) return tl::unexpected(ok.error());
   return server;
 }
@@ -34,13 +49,18 @@ Result<std::unique_ptr<Server>> Server::open(Options options) {
 Result<void> Server::listen() {
   try {
     router_.set(zmq::sockopt::linger, 0);
-    router_.set(zmq::sockopt::sndhwm, 0);
-    router_.set(zmq::sockopt::rcvhwm, 0);
-    router_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
+    router_.set(zmq::sockopt::sndhwm, kUnsentMessages);
+    router_.set(zmq::sockopt::rcvhwm, kUnreadMessages);
+    router_.set(zmq::sockopt::maxmsgsize, static_cast<std::int64_t>(kMostFromALinkBytes));
     router_.set(zmq::sockopt::router_mandatory, true);
-    if (zmq_socket_monitor(router_.handle(), kMonitorEndpoint, ZMQ_EVENT_DISCONNECTED) != 0) throw zmq::error_t();
-    monitor_ = zmq::socket_t(context_, zmq::socket_type::pair);
-    monitor_.connect(kMonitorEndpoint);
+    router_.set(zmq::sockopt::handshake_ivl, kHandshakeMs);
+    router_.set(zmq::sockopt::tcp_keepalive, 1);  // a node whose machine is gone closes nothing
+    router_.set(zmq::sockopt::tcp_keepalive_idle, 30);
+    router_.set(zmq::sockopt::tcp_keepalive_intvl, 10);
+    router_.set(zmq::sockopt::tcp_keepalive_cnt, 3);
+    guard_.gate.open(context_, guard_.key);
+    guard_.key.guard_listener(router_);
+    watch_.open(context_, router_, kMonitorEndpoint);
     router_.bind("tcp://" + options_.listen);
     address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
     return {};
@@ -61,6 +81,7 @@ void Server::run(int stop_fd) {
   while (!stop_.done) {
     wait(stop_fd);
     watch_connections();
+    if (guard_.gate.is_open()) drops_[static_cast<std::size_t>(Drop::kKey)] += guard_.gate.turn().refused;
     for (int i = 0; i < kMessagesAtOnce && receive_one(); ++i) continue;
     const TimeUs now = MonotonicClock::now();
     if (!checks_.empty() && now >= checks_.front()) {
@@ -74,15 +95,17 @@ void Server::run(int stop_fd) {
 }
 
 void Server::wait(int stop_fd) {
-  std::array<zmq::pollitem_t, 3> items{
-      {{router_.handle(), 0, ZMQ_POLLIN, 0}, {monitor_.handle(), 0, ZMQ_POLLIN, 0}, {nullptr, stop_fd, ZMQ_POLLIN, 0}}};
+  std::vector<zmq::pollitem_t> items{{nullptr, stop_fd, ZMQ_POLLIN, 0},
+                                     {router_.handle(), 0, ZMQ_POLLIN, 0},
+                                     {watch_.socket().handle(), 0, ZMQ_POLLIN, 0}};
+  if (guard_.gate.is_open()) items.push_back({guard_.gate.socket().handle(), 0, ZMQ_POLLIN, 0});
   TimeUs timeout = kTurnUs;
   const TimeUs now = MonotonicClock::now();
   if (!checks_.empty()) timeout = std::clamp<TimeUs>(checks_.front() - now, 0, timeout);
   if (stop_.begun) timeout = std::clamp<TimeUs>(stop_.at_us - now, 0, timeout);
   // An interrupted wait is a short one.
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout + 999) / 1000));
-  if ((items[2].revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
+  if ((items.front().revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
 }
 
 void Server::on_stop(int stop_fd) {
@@ -103,38 +126,50 @@ bool Server::receive_one() {
     if (!router_.recv(frame, zmq::recv_flags::none)) break;
     (frames++ == 1 ? first : payload) = std::move(frame);
   }
-  if (frames == 3) on_message(identity.to_string(), first, std::move(payload));
+  if (frames == 3) {
+    on_message(identity.to_string(), first, std::move(payload));
+  } else {
+    drop(Drop::kUnreadable);
+  }
   return true;
 }
 
 void Server::on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload) {
   const auto header = header_of(first);
-  if (!header) return;  // somebody who speaks another language
+  if (!header) return drop(Drop::kUnreadable);  // somebody who speaks another language
   if (header->version != kVersion) {
-    return refuse(peer, {ErrorKind::kMismatch,
-                         "the parameter server speaks version " + std::to_string(kVersion) + ", the link version " +
-                             std::to_string(header->version),
-                         "install the same version of Deft on all nodes",
-                         {}});
+    return refuse(peer, Drop::kOtherVersion,
+                  {ErrorKind::kMismatch,
+                   "the parameter server speaks version " + std::to_string(kVersion) + ", the link version " +
+                       std::to_string(header->version),
+                   "install the same version of Deft on all nodes",
+                   {}});
   }
   const auto member = members_.find(peer);
   if (header->kind == Kind::kHello && member == members_.end()) return on_hello(peer, *header, payload);
-  if (member == members_.end()) return;
+  if (member == members_.end()) return drop(Drop::kStranger);
   ServedLink& link = *links_.at(member->second.link);
-  if (header->kind == Kind::kPush) link.push(member->second.node, *header, std::move(payload));
-  if (header->kind == Kind::kTaken) link.taken(member->second.node, header->taken);
+  if (link.failed()) return drop(Drop::kRefused);
+  if (header->kind == Kind::kPush) return link.push(member->second.node, *header, std::move(payload));
+  if (header->kind == Kind::kTaken) return link.taken(member->second.node, header->taken);
+  drop(Drop::kBadHello);
 }
 
 void Server::on_hello(const std::string& peer, const PsHeader& header, const zmq::message_t& payload) {
   const std::string name = payload.to_string();
-  if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || name.empty() ||
-      name.size() > kMaxLinkName || stop_.begun) {
-    return refuse(peer, {stop_.begun ? ErrorKind::kUnavailable : ErrorKind::kViolation,
-                         stop_.begun ? "the parameter server is shutting down" : "a hello that cannot be",
-                         "",
-                         {}});
+  const std::string shown = shown_name(name);
+  if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || shown.empty()) {
+    return refuse(peer, Drop::kBadHello, {ErrorKind::kViolation, "a hello that cannot be", "", {}});
   }
-  find_the_gone(name);  // a node that has died must not be counted as one that came
+  if (stop_.begun)
+    return refuse(peer, Drop::kRefused, {ErrorKind::kUnavailable, "the parameter server is shutting down", "", {}});
+  if (links_.size() >= kMaxLinks && links_.count(name) == 0)
+    return refuse(peer, Drop::kFull,
+                  {ErrorKind::kExhausted,
+                   "the parameter server has " + std::to_string(kMaxLinks) + " links already",
+                   "start another one",
+                   {}});
+  if (links_.count(name) != 0) find_the_gone(name);  // a node that has died must not be counted as one that came
   put_away_the_gone();
   auto& link = links_[name];
   const bool added = link == nullptr;
@@ -152,12 +187,13 @@ void Server::on_hello(const std::string& peer, const PsHeader& header, const zmq
     members_.erase(peer);
     if (replaced.empty()) peers_.erase({name, header.node});
     if (added) links_.erase(name);
-    return refuse(peer, joined.error());
+    return refuse(peer, Drop::kRefused, joined.error());
   }
-  if (added) log("the link " + name + " of " + std::to_string(header.nodes) + " nodes begins");
+  if (added) log("the link " + shown + " of " + std::to_string(header.nodes) + " nodes begins");
 }
 
-void Server::refuse(const std::string& peer, const Error& error) {
+void Server::refuse(const std::string& peer, Drop why, const Error& error) {
+  drop(why);
   const std::string text = error.message();
   zmq::message_t payload(text.data(), text.size());
   send(peer, failed_header(error), payload);
@@ -165,7 +201,10 @@ void Server::refuse(const std::string& peer, const Error& error) {
 
 bool Server::send(const std::string& peer, const PsHeader& header, zmq::message_t& payload) {
   try {
-    router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
+    if (!router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
+      // The node does not read. It can miss news, but without a result it cannot go on.
+      return header.kind == Kind::kPing || header.kind == Kind::kPresent;
+    }
     router_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore | zmq::send_flags::dontwait);
     router_.send(payload, zmq::send_flags::dontwait);
     return true;
@@ -181,12 +220,16 @@ void Server::send_to_member(const std::string& link, std::uint32_t node, const P
 }
 
 void Server::watch_connections() {
-  zmq::message_t frame;
-  bool any = false;
-  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) any = true;
-  if (!any) return;
-  checks_.clear();
-  for (const TimeUs after : kChecksAfterUs) checks_.push_back(MonotonicClock::now() + after);
+  const auto turn = watch_.turn();
+  drops_[static_cast<std::size_t>(Drop::kHandshake)] += turn.failed;
+  if (turn.ended == 0) return;
+  // The next look stays where it is: strangers who come and go must not put it off for ever.
+  const TimeUs now = MonotonicClock::now();
+  const TimeUs next =
+      checks_.empty() ? now + kChecksAfterUs.front() : std::min(checks_.front(), now + kChecksAfterUs.front());
+  checks_.assign(1, next);
+  for (const TimeUs after : kChecksAfterUs)
+    if (now + after > next) checks_.push_back(now + after);
 }
 
 // Of one link, or of all where none is named.
@@ -212,7 +255,7 @@ void Server::put_away_the_gone() {
     ServedLink& link = *links_.at(member.link);
     link.leave(member.node);
     if (!link.empty()) continue;
-    log("the link " + member.link + " has ended after " + std::to_string(link.bytes()) + " bytes");
+    log("the link " + shown_name(member.link) + " has ended after " + std::to_string(link.bytes()) + " bytes");
     links_.erase(member.link);
   }
 }

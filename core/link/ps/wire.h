@@ -2,7 +2,7 @@
 // a PsHeader and a payload frame.
 //
 // From the link of `node` of `nodes`:
-//   kHello    the first one of a connection; payload: the link's name, which all links of the group share
+//   kHello    the first one of a connection; payload: a secret of 16 bytes and the link's name, which all nodes of the link share
 //   kPush     segment `segment` of round `round`; payload: its elements, or nothing if it asks for another node's
 //   kTaken    nothing but `taken`, if there was no push to say it
 // From the server:
@@ -11,6 +11,10 @@
 //   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing
 //   kFailed   `error` is the kind, payload: the text; the link is of no use any more
 //   kPing     nothing: shows the server that the connection stands
+//
+// The secret is made anew for each link and stands in the job's store (core/link/secret.h). The server keeps links of different secrets
+// apart, whatever their names are, so nobody who cannot read the store gets into a link or sees its gradients. With a key both sides
+// also prove that they hold it, and all is encrypted (core/link/curve).
 //
 // A round is one request of the link. Every node pushes each segment of it once, in rising order. A result names the round and
 // the segment that was pushed, so no node can get another round's result. A segment without an owner is reduced over all
@@ -28,14 +32,18 @@
 #include <type_traits>
 #include <zmq.hpp>
 
+#include "core/link/secret.h"
+
 namespace deft::link::ps_backend {
 
 inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
-inline constexpr std::uint16_t kVersion = 2;
+inline constexpr std::uint16_t kVersion = 3;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxLinkName = 512;
+inline constexpr std::size_t kMostFromALinkBytes =
+    kMaxSegmentBytes + 1024;               // from a link; encrypted, it is a little longer
 inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
 // Results that leave before the link has taken the first of them. With 4 a NIC of 1 Gbit/s stood idle at times, because
 // `taken` arrives behind pushes.

@@ -18,6 +18,7 @@
 
 #include "core/base/status.h"
 #include "core/link/link.h"
+#include "core/link/peer_sockets.h"
 
 namespace deft::link::tcp_backend {
 
@@ -25,26 +26,6 @@ namespace deft::link::tcp_backend {
 struct Message {
   std::span<const std::byte> out;
   std::span<std::byte> in;
-};
-
-// A descriptor with one owner.
-class Socket {
- public:
-  Socket() = default;
-  explicit Socket(int fd) : fd_(fd) {}
-  Socket(Socket&& other) noexcept : fd_(other.fd_) { other.fd_ = -1; }
-  Socket& operator=(Socket&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-  Socket(const Socket&) = delete;
-  Socket& operator=(const Socket&) = delete;
-  ~Socket();
-  [[nodiscard]] int get() const { return fd_; }
-  [[nodiscard]] bool valid() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
 };
 
 class Transport {
@@ -64,9 +45,6 @@ class Transport {
   struct Pending;
   Transport(std::uint32_t own, std::uint32_t members, std::string noun)
       : own_(own), members_(members), noun_(std::move(noun)), sockets_(members) {}
-  Result<void> meet_all(const LinkSpec& spec, const LinkGroup& group);
-  Result<void> dial(std::span<const std::vector<std::byte>> values, TimeUs deadline_us);
-  Result<void> answer(int listener, TimeUs deadline_us);
   Result<void> step(Pending& progress);
   [[nodiscard]] std::string name_of(std::uint32_t peer) const { return noun_ + " " + std::to_string(peer); }
   [[nodiscard]] tl::unexpected<Error> lost(std::uint32_t peer, const std::string& cause) const;

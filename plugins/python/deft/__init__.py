@@ -1,6 +1,6 @@
 """Deft for Python: a worker's session with the daemon of its node, over libdeft's C interface.
 
-This package knows no framework; deft.torch and deft.tensorflow build on it.
+This package knows no framework; deft.torch, deft.tensorflow and deft.mxnet build on it.
 
     import deft
 
@@ -12,6 +12,7 @@ This package knows no framework; deft.torch and deft.tensorflow build on it.
 """
 
 from deft._native import DeftError, PolicyTraits, option, policy_traits, version
+from deft.codec import Codec
 from deft.session import (
     BACKWARD,
     BFLOAT16,
@@ -51,6 +52,7 @@ __all__ = [
     "MIN",
     "SUM",
     "UINT8",
+    "Codec",
     "DeftError",
     "Group",
     "HorovodInternalError",

@@ -2,6 +2,7 @@
 
 import ctypes
 import itertools
+import json
 import pathlib
 from collections.abc import Callable
 from ctypes import (
@@ -20,7 +21,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 7  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 9  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -66,12 +67,22 @@ class World(ctypes.Structure):
     _fields_ = [(name, c_int) for name in ("rank", "size", "local_rank", "local_size", "node", "nodes")]
 
 
+EINVALID = 1  # DEFT_EINVALID of deft.h
+
+
 class DeftError(RuntimeError):
     """An error that libdeft reports. `kind` is one of the DEFT_E* numbers of deft.h."""
 
     def __init__(self, kind: int, message: str):
         super().__init__(message)
         self.kind = kind
+
+
+class InvalidCallError(DeftError, ValueError):
+    """The caller's mistake, which this side has found: a ValueError, as Horovod's scripts expect."""
+
+    def __init__(self, message: str):
+        super().__init__(EINVALID, message)
 
 
 _E = POINTER(Error)
@@ -85,9 +96,19 @@ _FUNCTIONS = {
     "deft_close": (None, [c_void_p]),
     "deft_get_world": (World, [c_void_p]),
     "deft_node_of": (c_int, [c_void_p, c_int]),
-    "deft_declare": (
+    "deft_declare_encoded": (
         c_int,
-        [c_void_p, c_char_p, POINTER(TensorSpec), c_size_t, c_uint, c_int, POINTER(c_void_p), _E],
+        [
+            c_void_p,
+            c_char_p,
+            POINTER(TensorSpec),
+            POINTER(c_char_p),
+            c_size_t,
+            c_uint,
+            c_int,
+            POINTER(c_void_p),
+            _E,
+        ],
     ),
     "deft_tensor_data": (c_void_p, [c_void_p, c_size_t, c_uint]),
     "deft_tensor_bytes": (c_size_t, [c_void_p, c_size_t]),
@@ -101,6 +122,7 @@ _FUNCTIONS = {
     "deft_generations_of_step": (None, [c_void_p, c_uint64, POINTER(Generation)]),
     "deft_generations_at": (None, [c_void_p, POINTER(c_uint64), POINTER(Generation)]),
     "deft_flush": (c_int, [c_void_p, c_uint64, _E]),
+    "deft_send_residuals": (c_int, [c_void_p, c_uint64, _E]),
     "deft_report_statistics": (c_int, [c_void_p, POINTER(Statistics), _E]),
     "deft_stage": (c_int, [c_void_p, c_int, c_uint64, _E]),
     "deft_start": (c_int, [c_void_p, POINTER(Collective), POINTER(c_void_p), _E]),
@@ -109,6 +131,10 @@ _FUNCTIONS = {
     "deft_poll": (c_int, [c_void_p, _E]),
     "deft_poll_for": (c_int, [c_void_p, c_uint64, _E]),
     "deft_finish": (c_int, [c_void_p, c_void_p, _E]),
+    "deft_store_set": (c_int, [c_void_p, c_char_p, c_char_p, c_size_t, _E]),
+    "deft_store_ask": (c_int, [c_void_p, c_char_p, POINTER(c_uint32), _E]),
+    "deft_store_answer": (c_int, [c_void_p, c_uint32, c_uint64, c_char_p, POINTER(c_size_t), _E]),
+    "deft_daemon_status": (c_char_p, [_E]),
 }
 
 
@@ -187,20 +213,31 @@ class _Callbacks:
 
 call_back = _Callbacks().call
 
-_SLICE_US = 200_000
+_FIRST_SLICE_US, _SLICE_US = 20_000, 200_000
 
 
-def wait(function, *arguments) -> None:
+def wait(function, *arguments, between: Callable[[], None] = lambda: None) -> None:
     """Calls a function whose last parameters are a timeout and the error, until it gives 1; raises what it reports.
 
-    It waits in slices: between them Python runs signal handlers, so Ctrl-C ends a wait.
+    It waits in slices: between them Python runs signal handlers, so Ctrl-C ends a wait, and `between` is called.
     """
-    while call(function, *arguments, _SLICE_US) == 0:
-        pass
+    slice_us = _FIRST_SLICE_US
+    while call(function, *arguments, slice_us) == 0:
+        between()
+        slice_us = min(2 * slice_us, _SLICE_US)
 
 
 def version() -> str:
     return lib.deft_version().decode()
+
+
+def daemon_status() -> dict:
+    """What this node's daemon tells about itself, as `deft status --json` shows it."""
+    error = Error()
+    text = lib.deft_daemon_status(byref(error))
+    if text is None:
+        raise_error(error)
+    return json.loads(text)
 
 
 def option(name: str) -> str:

@@ -1,15 +1,29 @@
 """Names by which ranks match their collectives and their tensors. Needs no framework."""
 
+import collections
 import itertools
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Iterator
 
-_KINDS = ("allreduce", "allgather", "alltoall", "barrier", "broadcast", "reducescatter", "sparse")
-_unnamed = {kind: itertools.count() for kind in _KINDS}
+from deft.session import Session
+
+# Of a session and a kind; sessions are those of process sets. None: of the session of init(), for all times.
+_unnamed: dict[str, Iterator[int]] = collections.defaultdict(itertools.count)
+_unnamed_of: "weakref.WeakKeyDictionary[Session, dict[str, Iterator[int]]]" = weakref.WeakKeyDictionary()
 
 
-def wire_name(kind: str, name: str | None) -> str:
-    """The name under which a collective travels. Calls without a name match in the order in which they are made."""
-    return f"{kind}.{name}" if name is not None else f"{kind}.noname.{next(_unnamed[kind])}"
+def wire_name(kind: str, name: str | None, used: Session | None = None) -> str:
+    """The name under which a collective travels. Calls without a name match in the order in which they are made.
+
+    `used`: the session of the collective; None: that of init()."""
+    if name is not None:
+        return f"{kind}.{name}"
+    if used is None:
+        return f"{kind}.noname.{next(_unnamed[kind])}"
+    counters = _unnamed_of.setdefault(used, collections.defaultdict(itertools.count))
+    if used.joining.round:  # all ranks have joined, with different numbers of calls: they count anew
+        kind += f".joined{used.joining.round}"
+    return f"{kind}.noname.{next(counters[kind])}"
 
 
 def check_named(pairs: Iterable) -> list[tuple]:

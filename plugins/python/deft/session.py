@@ -3,14 +3,17 @@
 import atexit
 import ctypes
 import hashlib
+import itertools
 import sys
+import time
 import weakref
 from collections.abc import Callable, Iterable, Sequence
-from ctypes import byref, c_char_p, c_size_t, c_uint64, c_void_p
+from ctypes import byref, c_char_p, c_size_t, c_uint32, c_uint64, c_void_p, create_string_buffer
 from typing import NamedTuple, Self
 
 from deft import _native
-from deft._native import DeftError, call, call_back, lib, wait
+from deft._native import EINVALID, DeftError, InvalidCallError, call, call_back, lib, wait
+from deft.joining import Call, Joining
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
 SUM, MIN, MAX = 1, 2, 3
@@ -18,7 +21,9 @@ FORWARD, BACKWARD = 1, 2
 
 _ALLREDUCE, _BROADCAST, _ALLGATHER, _BARRIER = 1, 2, 3, 4
 _MOST_TERMS = 512  # bytes
-_EINVALID = 1
+_STORE_VALUE_BYTES = 4096
+_LOOK_S = 0.002
+_DTYPE_BYTES = {FLOAT32: 4, FLOAT64: 8, FLOAT16: 2, BFLOAT16: 2, INT32: 4, INT64: 8, UINT8: 1, INT8: 1}
 
 
 # Is called once, on a thread of libdeft, which runs one at a time: with None, or with the error that came instead. It
@@ -33,6 +38,7 @@ class Tensor(NamedTuple):
     dtype: int
     shape: Sequence[int]
     forward_position: int = 0
+    codec: str = ""  # how it is encoded; empty: as the option `compression` says
 
 
 class Generation(NamedTuple):
@@ -122,7 +128,7 @@ class Group:
 
     def wait(self, first: int, count: int, step: int) -> None:
         """Waits until the arena holds these tensors of `step`, reduced over all workers."""
-        wait(lib.deft_test_for, self._open(), first, count, step)
+        wait(lib.deft_test_for, self._open(), first, count, step, between=self._session.joining.look)
 
     def test(self, first: int, count: int, step: int) -> bool:
         return call(lib.deft_test, self._open(), first, count, step) == 1
@@ -149,6 +155,10 @@ class Group:
         """Ends the generation under way before `step`, on all ranks alike; then hand over what it has so far."""
         call(lib.deft_flush, self._open(), step)
 
+    def send_residuals(self, step: int) -> None:
+        """The gradients of `step`, the next one, travel as they are, with all that encodings have left out so far."""
+        call(lib.deft_send_residuals, self._open(), step)
+
     def report(self, statistics: Statistics) -> None:
         """Tells what plans are judged by; of the same steps on all ranks, each step once."""
         call(lib.deft_report_statistics, self._open(), byref(_native.Statistics(*statistics)))
@@ -165,13 +175,15 @@ class Operation:
     def _open(self) -> c_void_p:
         self._session._open()
         if self._handle is None:
-            raise DeftError(_EINVALID, "the operation was finished before")
+            raise DeftError(EINVALID, "the operation was finished before")
         return self._handle
 
     def poll(self) -> bool:
         ended = call(lib.deft_poll, self._open()) == 1
         if ended:
             self._session._names.forget(self._name, self)
+        else:
+            self._session.joining.look()
         return ended
 
     def when_done(self, callback: Callback) -> None:
@@ -183,12 +195,38 @@ class Operation:
         called again."""
         handle = self._open()
         try:
-            wait(lib.deft_poll_for, handle)
+            wait(lib.deft_poll_for, handle, between=self._session.joining.look)
         except DeftError:
             pass  # deft_finish reports it, too
         self._handle = None
         self._session._names.forget(self._name, self)
         call(lib.deft_finish, handle, address)
+
+
+class Question:
+    """A question to the job's key-value store. Made by Session.ask()."""
+
+    def __init__(self, session: "Session", number: int):
+        self._session = session
+        self._number = number
+        self._value: bytes | None = None
+
+    def answer(self, timeout_s: float = 0.0) -> bytes | None:
+        """The value, as soon as a worker has set the key; None if that does not happen within the time."""
+        ends = time.monotonic() + timeout_s
+        while self._value is None:
+            left = max(ends - time.monotonic(), 0.0)
+            if not self._look(min(left, 0.2)) and left == 0.0:
+                break
+        return self._value
+
+    def _look(self, timeout_s: float) -> bool:
+        value, size = create_string_buffer(_STORE_VALUE_BYTES), c_size_t()
+        waited_us = max(int(timeout_s * 1e6), 1)
+        found = call(lib.deft_store_answer, self._session._open(), self._number, waited_us, value, byref(size))
+        if found == 1:
+            self._value = value.raw[: size.value]
+        return found == 1
 
 
 class _NamesInFlight:
@@ -199,19 +237,20 @@ class _NamesInFlight:
 
     def __init__(self):
         self._running: dict[str, tuple[weakref.ref, c_void_p]] = {}
+        self.on_end: Callable[[str], None] = lambda name: None
 
     def check(self, name: str) -> None:
-        """DeftError if a collective of this name is under way."""
+        """InvalidCallError if a collective of this name is under way."""
         if name not in self._running:
             return
         operation, handle = self._running[name]
         if operation() is None and call(lib.deft_poll, handle) == 1:  # nobody can wait for it any more
             call(lib.deft_finish, handle, None)
+            self.on_end(name)
             return
-        raise DeftError(
-            _EINVALID,
+        raise InvalidCallError(
             f"operation '{name}': a collective of this name is under way; wait for it first, or give the new one "
-            "another name",
+            "another name"
         )
 
     def add(self, name: str, operation: Operation) -> None:
@@ -220,6 +259,12 @@ class _NamesInFlight:
     def forget(self, name: str, operation: Operation) -> None:
         if name in self._running and self._running[name][0]() is operation:
             del self._running[name]
+            self.on_end(name)
+
+    def all_ended(self) -> bool:
+        """Whether the result of each, or its error, has come."""
+        error = _native.Error()
+        return all(lib.deft_poll(handle, byref(error)) != 0 for _, handle in list(self._running.values()))
 
 
 class Session:
@@ -229,6 +274,9 @@ class Session:
         self._handle = handle
         self._kept: list[object] = []  # device memory that links work on
         self._names = _NamesInFlight()
+        self._optimizers = itertools.count()
+        self.joining = Joining(self)
+        self._names.on_end = self.joining.ended
         world = lib.deft_get_world(handle)
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size
@@ -242,15 +290,20 @@ class Session:
 
     def _open(self) -> c_void_p:
         if self._handle is None:
-            raise DeftError(_EINVALID, "the session was closed")
+            raise DeftError(EINVALID, "the session was closed")
         return self._handle
 
     def close(self) -> None:
         """Ends the session; addresses in its arenas are invalid afterwards. A second time does nothing."""
-        handle, self._handle = self._handle, None
+        with self.joining.lock:  # another thread may look at what ranks have joined
+            handle, self._handle = self._handle, None
         if handle is not None:
             lib.deft_close(handle)
             self._kept.clear()
+
+    def number_optimizer(self) -> int:
+        """Numbers the distributed optimizers of this session, from 0; the same on all ranks."""
+        return next(self._optimizers)
 
     def node_of(self, rank: int) -> int:
         node = lib.deft_node_of(self._open(), rank)
@@ -268,7 +321,10 @@ class Session:
             spec.shape = (c_uint64 * len(tensor.shape))(*tensor.shape)
             spec.forward_position = tensor.forward_position
         handle = c_void_p()
-        call(lib.deft_declare, self._open(), name.encode(), specs, len(tensors), slots, op, byref(handle))
+        codecs = (c_char_p * len(tensors))(*(tensor.codec.encode() or None for tensor in tensors))
+        call(
+            lib.deft_declare_encoded, self._open(), name.encode(), specs, codecs, len(tensors), slots, op, byref(handle)
+        )
         return Group(self, handle, len(tensors))
 
     def on_device(self) -> bool:
@@ -294,12 +350,38 @@ class Session:
             raise ValueError(f"allgather '{name}' needs {self.size} counts, one a rank, not {len(counts)}")
         return self._start(_ALLGATHER, name, address, counts, dtype, terms=terms)
 
+    def set(self, key: str, value: bytes) -> None:
+        """Writes to the job's key-value store, for what is not worth a collective; up to 4096 bytes."""
+        call(lib.deft_store_set, self._open(), key.encode(), value, len(value))
+
+    def ask(self, key: str) -> Question:
+        """Asks for a key that some worker has set or will set. It does not wait."""
+        number = c_uint32()
+        call(lib.deft_store_ask, self._open(), key.encode(), byref(number))
+        return Question(self, number.value)
+
     def barrier(self, name: str = "barrier") -> None:
         self.start_barrier(name).finish()
 
     def start_barrier(self, name: str, terms: str = "") -> Operation:
         """Ends when all ranks have called it."""
         return self._start(_BARRIER, name, None, (), UINT8, terms=terms)
+
+    def start_with_zeros(self, announced: Call) -> Operation | None:
+        """A collective that another rank has announced, with zeros; None if zeros mean nothing there."""
+        zeros = bytes(announced.count * _DTYPE_BYTES.get(announced.dtype, 0))
+        if announced.collective == _ALLREDUCE and announced.op == SUM and zeros:
+            address = ctypes.cast(zeros, c_void_p).value
+            return self.allreduce(announced.name, address, announced.count, announced.dtype, terms=announced.terms)
+        if announced.collective == _BARRIER and announced.terms.startswith("allreduce,"):  # on no elements
+            return self.start_barrier(announced.name, announced.terms)
+        return None
+
+    def wait_for_own(self) -> None:
+        """Waits until all collectives that this rank has started have ended, well or not. Their results stay."""
+        while not self._names.all_ended():
+            self.joining.look()
+            time.sleep(_LOOK_S)
 
     def _start(
         self,
@@ -320,6 +402,8 @@ class Session:
         call(lib.deft_start, self._open(), byref(spec), byref(handle))
         operation = Operation(self, handle, name)
         self._names.add(name, operation)
+        count = counts[0] if counts else 0
+        self.joining.started(Call(collective, name, count, dtype, op, terms))
         return operation
 
 

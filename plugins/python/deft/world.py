@@ -8,7 +8,6 @@ to the process that called init().
 """
 
 import atexit
-import itertools
 import logging
 import os
 import sys
@@ -34,9 +33,12 @@ _lock = threading.Lock()
 _session = None
 _world = None
 _owner = None  # pid of the process that opened the session
-_optimizers = itertools.count()
+_options = {}  # of init()
+_job = ""
+_further = []  # sessions of process sets: see open_further()
+_before_shutdown = []
 _inherited = []  # sessions of the parent process: kept, so that no destructor closes them
-_dependents = weakref.WeakSet()  # distributed optimizers: see depend()
+_dependents = weakref.WeakKeyDictionary()  # distributed optimizers and their sessions: see depend()
 log = logging.getLogger("deft")  # each framework's package logs to a child of it
 
 
@@ -45,13 +47,13 @@ def init(**options):
 
     `options` are Deft's options by name (policy="bytescheduler", timeout="5s") and win over DEFT_* variables.
     """
-    global _session, _world, _owner, _optimizers
+    global _session, _world, _owner, _options, _job
     with _lock:
         if _session is not None:
             return
         session = open_session(**options)
         _session = session
-        _optimizers = itertools.count()
+        _options, _job = options, option("job")
         _world = World(session.rank, session.size, session.local_rank, session.local_size, session.node, session.nodes)
         _owner = os.getpid()
         _prepare_log()
@@ -62,14 +64,45 @@ def shutdown():
     global _session, _world
     if _session is None or _owner != os.getpid():
         return
-    for dependent in list(_dependents):
-        dependent.settle()
-        dependent.release()
-    _dependents.clear()
+    for function in _before_shutdown:
+        function()
+    release_dependents()
     with _lock:
         session, _session, _world = _session, None, None
     if session is not None:
         session.close()
+
+
+def before_shutdown(function):
+    """A decorator: shutdown() calls the function first, while all sessions are open."""
+    _before_shutdown.append(function)
+    return function
+
+
+def open_further(job, **options) -> Session:
+    """Another session of this process, with the options of init() and these. It ends with the first one at the latest.
+
+    Its job is called as that of init(), and `job` after it."""
+    further = open_session(**{**_options, **options, "job": f"{_job}.{job}"})
+    _further.append(further)
+    return further
+
+
+def close_further(further):
+    """Applies updates under way of the session's optimizers, and closes it. A second time does nothing."""
+    release_dependents(further)
+    if further in _further:
+        _further.remove(further)
+    further.close()
+
+
+def release_dependents(of=None):
+    """Settles and releases the optimizers of the session `of`; None: of all."""
+    for dependent, used in list(_dependents.items()):
+        if of is None or used is of:
+            dependent.settle()
+            dependent.release()
+            del _dependents[dependent]
 
 
 def is_initialized():
@@ -133,14 +166,16 @@ def is_homogeneous():
     return len(set(counts.values())) == 1
 
 
-def number_optimizer():
-    """Numbers the distributed optimizers of this session, from 0; the same on all ranks."""
-    return next(_optimizers)
+def depend(dependent, used=None):
+    """Has dependent.settle() and dependent.release() called before the session `used` ends, and flush() by flush_all().
+
+    None: the session of init()."""
+    _dependents[dependent] = session() if used is None else used
 
 
-def depend(dependent):
-    """Has dependent.settle() and dependent.release() called before the session ends, and flush() by flush_all()."""
-    _dependents.add(dependent)
+def dependents():
+    """(optimizer, its session) of all that depend() was called for."""
+    return list(_dependents.items())
 
 
 def flush_all():
@@ -173,7 +208,8 @@ def _at_exit():
 def _after_fork():
     global _session
     if _session is not None:
-        _inherited.append(_session)
+        _inherited.extend([_session, *_further])
+        _further.clear()
         _session = None
 
 

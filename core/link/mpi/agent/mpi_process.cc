@@ -4,6 +4,7 @@
 #include <poll.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -24,6 +25,7 @@ using Us = std::int64_t;
 
 constexpr int kGreetingTag = 0;
 constexpr int kFarewellTag = 1;
+constexpr rlim_t kMostWordsBytes = 1 << 20;
 constexpr Us kFarewellUs = 400'000;  // how long the last messages may take
 constexpr Us kLostAfterUs = 50'000;  // what a peer sent before its farewell may still be on its way over another NIC
 
@@ -301,6 +303,14 @@ int MpiProcess::run() {
   return failed_ ? 1 : 0;
 }
 
+// Open MPI 4 may print that a connection is broken in a loop that never returns. Its words go to memory of the daemon, so this
+// process ends instead, which the daemon reports with the last of them.
+void end_when_flooding() {
+  constexpr rlimit kMost{kMostWordsBytes, kMostWordsBytes};
+  setrlimit(RLIMIT_FSIZE, &kMost);
+  signal(SIGXFSZ, [](int) { _exit(1); });
+}
+
 }  // namespace
 
 int run_mpi_process(const AgentArguments& arguments) {
@@ -315,6 +325,7 @@ int run_mpi_process(const AgentArguments& arguments) {
   int provided = 0;
   MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SINGLE, &provided);
   MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
+  end_when_flooding();  // MPI has made its files
   int nodes = 0;
   MPI_Comm_size(MPI_COMM_WORLD, &nodes);
   if (static_cast<std::uint32_t>(nodes) != arguments.nodes) {

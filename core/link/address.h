@@ -1,4 +1,4 @@
-// Addresses of the members of a tcp link, as sockets and as text: "10.0.0.1 4711".
+// Addresses of the members of a link, as sockets and as text: "10.0.0.1 4711".
 #pragma once
 
 #include <sys/socket.h>
@@ -9,7 +9,7 @@
 
 #include "core/base/status.h"
 
-namespace deft::link::tcp_backend {
+namespace deft::link {
 
 struct Address {
   sockaddr_storage storage{};
@@ -28,4 +28,4 @@ Result<std::uint16_t> port_of(int socket);
 std::string to_text(const std::string& ip, std::uint16_t port);
 Result<Address> from_text(std::span<const std::byte> text);
 
-}  // namespace deft::link::tcp_backend
+}  // namespace deft::link

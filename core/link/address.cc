@@ -1,4 +1,4 @@
-#include "core/link/tcp/address.h"
+#include "core/link/address.h"
 
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 #include <charconv>
 #include <cstring>
 
-namespace deft::link::tcp_backend {
+namespace deft::link {
 
 Result<Address> make_address(const std::string& ip, std::uint16_t port) {
   Address address;
@@ -50,4 +50,4 @@ Result<Address> from_text(std::span<const std::byte> text) {
   return fail(ErrorKind::kInvalid, "no address and port");
 }
 
-}  // namespace deft::link::tcp_backend
+}  // namespace deft::link

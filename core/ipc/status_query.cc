@@ -1,0 +1,50 @@
+#include "core/ipc/status_query.h"
+
+#include <string_view>
+
+#include "core/ipc/daemon_socket.h"
+#include "core/ipc/wire.h"
+
+namespace deft::ipc {
+namespace {
+
+constexpr std::size_t kMaxStatusBytes = 64U << 20;
+
+struct StatusRequest {
+  MessageHeader header;
+};
+
+// Appends a TEXT message's piece; true when it was the last one.
+Result<bool> append_piece(const Packet& packet, std::string& out) {
+  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
+  auto text = decode<Text>(packet.bytes, MessageKind::kText, 0);
+  if (!text) return tl::unexpected(text.error());
+  const auto* piece = reinterpret_cast<const char*>(text->tail.data());
+  std::string_view words(piece, text->tail.size());
+  while (!words.empty() && words.back() == '\0') words.remove_suffix(1);
+  out.append(words);
+  if (out.size() > kMaxStatusBytes) return fail(ErrorKind::kViolation, "the daemon's status does not end");
+  return text->fixed.last != 0;
+}
+
+}  // namespace
+
+Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
+  auto daemon = connect_to_daemon(daemon_sockets(socket));
+  if (!daemon) return tl::unexpected(daemon.error());
+  auto& [channel, path] = *daemon;
+  if (auto sent = channel.send(encode(StatusRequest{}, MessageKind::kStatus)); !sent)
+    return tl::unexpected(sent.error());
+  const TimeUs deadline = MonotonicClock::now() + patience_us;
+  StatusText status{{}, path};
+  for (bool last = false; !last;) {
+    auto packet = channel.receive(deadline);
+    if (!packet) return tl::unexpected(packet.error().in("the status of the daemon at " + path));
+    auto piece = append_piece(*packet, status.text);
+    if (!piece) return tl::unexpected(piece.error());
+    last = *piece;
+  }
+  return status;
+}
+
+}  // namespace deft::ipc

@@ -1,0 +1,69 @@
+#include "core/link/gloo/guarded_context.h"
+
+#include <gloo/transport/tcp/pair.h>
+#include <gloo/transport/tcp/unbound_buffer.h>
+#include <unistd.h>
+
+#include <exception>
+#include <mutex>
+
+namespace deft::link::gloo_backend {
+namespace {
+
+class GuardedPair final : public gloo::transport::tcp::Pair {
+ public:
+  GuardedPair(gloo::transport::tcp::Context* context, gloo::transport::tcp::Device* device, int peer,
+              std::chrono::milliseconds timeout)
+      : Pair(context, device, peer, timeout) {
+    stop_listening();
+  }
+
+  void adopt(int socket) {
+    const std::lock_guard lock(m_);
+    fd_ = socket;
+    handleConnected();
+  }
+
+  // With the lock held. gloo forgets to tell the buffers of which a part has come or gone; their waits would never end.
+  void changeState(state next) noexcept override {
+    Pair::changeState(next);
+    if (next != CLOSED) return;
+    if (const auto buffer = rx_.ubuf.lock()) buffer->abortWaitRecv();
+    for (const auto& operation : tx_)
+      if (const auto buffer = operation.ubuf.lock()) buffer->abortWaitSend();
+  }
+
+  // Called by the loop's thread.
+  void handleEvents(int events) override {
+    try {
+      Pair::handleEvents(events);
+    } catch (...) {
+      const std::lock_guard lock(m_);
+      if (state_ != CLOSED) signalException(std::current_exception());
+    }
+  }
+
+ private:
+  // gloo's constructor has begun to.
+  void stop_listening() {
+    const std::lock_guard lock(m_);
+    device_->unregisterDescriptor(fd_, this);
+    ::close(fd_);
+    fd_ = -1;
+    state_ = INITIALIZING;
+  }
+};
+
+}  // namespace
+
+std::unique_ptr<gloo::transport::Pair>& GuardedContext::createPair(int peer) {
+  auto& pair = pairs_[static_cast<std::size_t>(peer)];
+  pair = std::make_unique<GuardedPair>(this, device_.get(), peer, getTimeout());
+  return pair;
+}
+
+void GuardedContext::adopt(int peer, int socket) {
+  static_cast<GuardedPair&>(*pairs_[static_cast<std::size_t>(peer)]).adopt(socket);
+}
+
+}  // namespace deft::link::gloo_backend

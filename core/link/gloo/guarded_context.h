@@ -1,0 +1,30 @@
+// gloo's TCP pairs over connections that we made ourselves, so that gloo never sees a stranger's.
+//
+//   auto context = std::make_shared<GuardedContext>(device, node, nodes);
+//   context->createPair(peer);
+//   context->adopt(peer, socket.release());   // connected, and proved by core/link/peer_sockets.h
+//
+// A pair of gloo's listens by itself and takes the first connection for its peer. And what gloo throws while it reads, for instance at
+// a preamble that makes no sense, ends the process, because its loop's thread catches nothing. A guarded pair does not listen. If
+// gloo throws in it, only that pair fails. When its connection ends, also the buffers hear of it of which a part has come or
+// gone: their waits give false.
+#pragma once
+
+#include <gloo/transport/tcp/context.h>
+#include <gloo/transport/tcp/device.h>
+
+#include <memory>
+
+namespace deft::link::gloo_backend {
+
+class GuardedContext final : public gloo::transport::tcp::Context {
+ public:
+  GuardedContext(const std::shared_ptr<gloo::transport::tcp::Device>& device, int node, int nodes)
+      : Context(device, node, nodes) {}
+
+  std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
+  // The pair owns the socket from now on, and is connected. May throw, as gloo does.
+  void adopt(int peer, int socket);
+};
+
+}  // namespace deft::link::gloo_backend

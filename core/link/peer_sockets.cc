@@ -1,0 +1,261 @@
+#include "core/link/peer_sockets.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cerrno>
+#include <cstring>
+#include <list>
+#include <optional>
+#include <string>
+
+#include "core/link/address.h"
+#include "core/link/rendezvous.h"
+#include "core/link/secret.h"
+
+namespace deft::link {
+namespace {
+
+constexpr std::uint64_t kCall = 0x314c4c4143544645, kAnswer = 0x31525753414f4544;
+constexpr std::size_t kStrangers = 256;    // connections that have not proved themselves; the oldest goes first
+constexpr TimeUs kStrangerUs = 2'000'000;  // so long a connection may take to prove itself
+constexpr TimeUs kLookUs = 50'000;         // between two looks whether the job has ended
+constexpr int kBacklog = 4096;             // strangers come while the members still meet, and then nobody is taken
+constexpr int kCallersATurn = 64;          // after so many new callers the earlier ones are heard
+constexpr unsigned kCalls = 20;            // a member that strangers besiege may hang up
+
+struct Greeting {
+  std::uint64_t magic = 0;
+  std::uint64_t member = 0;  // who says it
+  Secret secret{};           // of who hears it
+};
+static_assert(sizeof(Greeting) == 32);
+
+struct Counters {
+  std::atomic<std::uint64_t> wrong{0}, late{0}, crowded_out{0};
+};
+Counters strangers;
+
+std::string error_text() { return std::strerror(errno); }
+
+struct Invitation {
+  Secret secret{};
+  Address address;
+};
+
+std::optional<Invitation> decode(const std::vector<std::byte>& value) {
+  const auto parts = split_text(value);
+  if (!parts) return std::nullopt;
+  const auto address = from_text(std::as_bytes(std::span(parts->text)));
+  if (!address) return std::nullopt;
+  return Invitation{parts->secret, *address};
+}
+
+// A connection that has not proved itself yet.
+struct Newcomer {
+  Socket socket;
+  std::optional<std::uint32_t> called;  // the member that this side called; none: the other side called
+  TimeUs since_us = 0;
+  bool said = false;  // this side has sent its greeting
+  std::size_t have = 0;
+  Greeting heard{};
+};
+
+class Meeting {
+ public:
+  Meeting(const LinkSpec& spec, const LinkGroup& group) : spec_(spec), group_(group), sockets_(group.nodes) {}
+
+  Result<std::vector<Socket>> hold(std::string_view topic);
+
+ private:
+  enum class Outcome { kWait, kProved, kRefused };
+
+  Result<void> listen();
+  Result<void> read_invitations(std::string_view topic);
+  Result<void> call(std::uint32_t peer);
+  Result<void> call_again(const Newcomer& refused);
+  Result<void> turn();
+  void take_callers();
+  Outcome step(Newcomer& newcomer);
+  bool say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to);
+  Outcome hear(Newcomer& newcomer) const;
+  [[nodiscard]] std::string missing() const;  // members, as text; empty: all are connected
+  [[nodiscard]] std::string name_of(std::uint32_t peer) const { return group_.member + " " + std::to_string(peer); }
+  [[nodiscard]] tl::unexpected<Error> unreachable(std::uint32_t peer, const std::string& why) const {
+    return fail(ErrorKind::kLost, "no connection to " + name_of(peer) + ": " + why, "see the log of " + name_of(peer));
+  }
+
+  const LinkSpec& spec_;
+  const LinkGroup& group_;
+  Secret secret_{};
+  Socket listener_;
+  std::vector<Invitation> invitations_;
+  std::list<Newcomer> newcomers_;
+  unsigned calls_ = 0;  // that were repeated
+  std::vector<Socket> sockets_;
+};
+
+Result<void> Meeting::listen() {
+  auto address = make_address(spec_.address, 0);
+  if (!address) return tl::unexpected(address.error());
+  listener_ = Socket(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!listener_.valid() || bind(listener_.get(), address->get(), address->bytes) != 0 ||
+      ::listen(listener_.get(), kBacklog) != 0)
+    return fail(ErrorKind::kUnavailable, "cannot listen on " + spec_.address + ": " + error_text());
+  const auto secret = make_secret();
+  if (!secret) return tl::unexpected(secret.error());
+  secret_ = *secret;
+  return {};
+}
+
+Result<void> Meeting::read_invitations(std::string_view topic) {
+  const auto port = port_of(listener_.get());
+  if (!port) return tl::unexpected(port.error());
+  auto values = meet(group_, topic, with_text(secret_, to_text(spec_.address, *port)));
+  if (!values) return tl::unexpected(values.error());
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer) {
+    const auto invitation = decode((*values)[peer]);
+    if (!invitation) return fail(ErrorKind::kViolation, name_of(peer) + " published a bad address");
+    invitations_.push_back(*invitation);
+  }
+  return {};
+}
+
+Result<void> Meeting::call(std::uint32_t peer) {
+  const Address& address = invitations_[peer].address;
+  Socket made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!made.valid()) return fail(ErrorKind::kExhausted, "cannot make a socket: " + error_text());
+  if (connect(made.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS)
+    return unreachable(peer, error_text());
+  newcomers_.push_back({.socket = std::move(made), .called = peer, .since_us = MonotonicClock::now()});
+  return {};
+}
+
+Result<void> Meeting::call_again(const Newcomer& refused) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(refused.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  if (error != 0 && error != ECONNRESET) return unreachable(*refused.called, std::strerror(error));
+  if (++calls_ > kCalls) return unreachable(*refused.called, "it hangs up");
+  return call(*refused.called);
+}
+
+void Meeting::take_callers() {
+  for (int i = 0; i < kCallersATurn; ++i) {
+    Socket made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!made.valid()) return;
+    const auto is_caller = [](const Newcomer& newcomer) { return !newcomer.called; };
+    if (static_cast<std::size_t>(std::ranges::count_if(newcomers_, is_caller)) >= kStrangers) {
+      newcomers_.erase(std::ranges::find_if(newcomers_, is_caller));
+      ++strangers.crowded_out;
+    }
+    newcomers_.push_back({.socket = std::move(made), .called = {}, .since_us = MonotonicClock::now()});
+  }
+}
+
+// A greeting is shorter than any socket's buffer: it goes at once, or the connection is broken.
+bool Meeting::say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to) {
+  const Greeting greeting{magic, group_.node, invitations_[to].secret};
+  newcomer.said = send(newcomer.socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) == sizeof greeting;
+  return newcomer.said;
+}
+
+Meeting::Outcome Meeting::hear(Newcomer& newcomer) const {
+  while (newcomer.have < sizeof(Greeting)) {
+    auto* const at = reinterpret_cast<char*>(&newcomer.heard) + newcomer.have;
+    const ssize_t got = recv(newcomer.socket.get(), at, sizeof(Greeting) - newcomer.have, 0);
+    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Outcome::kWait;
+    if (got <= 0) return Outcome::kRefused;
+    newcomer.have += static_cast<std::size_t>(got);
+  }
+  const Greeting& heard = newcomer.heard;
+  const bool expected = newcomer.called ? heard.magic == kAnswer && heard.member == *newcomer.called
+                                        : heard.magic == kCall && heard.member > group_.node &&
+                                              heard.member < group_.nodes && !sockets_[heard.member].valid();
+  return expected && same(heard.secret, secret_) ? Outcome::kProved : Outcome::kRefused;
+}
+
+Meeting::Outcome Meeting::step(Newcomer& newcomer) {
+  if (newcomer.called && !newcomer.said) {
+    pollfd entry{newcomer.socket.get(), POLLOUT, 0};
+    if (poll(&entry, 1, 0) == 0) return Outcome::kWait;
+    if (!say(newcomer, kCall, *newcomer.called)) return Outcome::kRefused;
+  }
+  const Outcome outcome = hear(newcomer);
+  if (outcome != Outcome::kProved || newcomer.called) return outcome;
+  return say(newcomer, kAnswer, static_cast<std::uint32_t>(newcomer.heard.member)) ? outcome : Outcome::kRefused;
+}
+
+Result<void> Meeting::turn() {
+  take_callers();
+  for (auto it = newcomers_.begin(); it != newcomers_.end();) {
+    const Outcome outcome = step(*it);
+    const bool late = !it->called && MonotonicClock::now() - it->since_us > kStrangerUs;
+    if (outcome == Outcome::kWait && !late) {
+      ++it;
+      continue;
+    }
+    Newcomer newcomer = std::move(*it);
+    it = newcomers_.erase(it);
+    if (outcome == Outcome::kProved) {
+      sockets_[newcomer.heard.member] = std::move(newcomer.socket);
+    } else if (newcomer.called) {
+      if (auto ok = call_again(newcomer); !ok) return ok;
+    } else {
+      ++(outcome == Outcome::kRefused ? strangers.wrong : strangers.late);
+    }
+  }
+  return {};
+}
+
+std::string Meeting::missing() const {
+  std::string names;
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer)
+    if (peer != group_.node && !sockets_[peer].valid()) names += (names.empty() ? "" : ", ") + name_of(peer);
+  return names;
+}
+
+Result<std::vector<Socket>> Meeting::hold(std::string_view topic) {
+  if (auto ok = listen(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read_invitations(topic); !ok) return tl::unexpected(ok.error());
+  for (std::uint32_t peer = 0; peer < group_.node; ++peer)
+    if (auto ok = call(peer); !ok) return tl::unexpected(ok.error());
+  while (true) {
+    if (auto ok = turn(); !ok) return tl::unexpected(ok.error());
+    const std::string names = missing();
+    if (names.empty()) break;
+    const TimeUs left_us = group_.connect_deadline_us - MonotonicClock::now();
+    if (left_us <= 0)
+      return fail(ErrorKind::kTimeout, names + " came, but did not connect over " + spec_.interface + " in time",
+                  "check that a firewall lets TCP through between the nodes' " + spec_.interface);
+    if (group_.store->ended()) return fail(ErrorKind::kLost, "the job has ended while the link opened");
+    std::vector<pollfd> entries{{listener_.get(), POLLIN, 0}};
+    for (const Newcomer& newcomer : newcomers_)
+      entries.push_back(
+          {newcomer.socket.get(), static_cast<short>(newcomer.called && !newcomer.said ? POLLOUT : POLLIN), 0});
+    poll(entries.data(), entries.size(), static_cast<int>(std::min(left_us, kLookUs) / 1000 + 1));
+  }
+  const int on = 1;
+  for (const Socket& socket : sockets_)
+    if (socket.valid()) setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  return std::move(sockets_);
+}
+
+}  // namespace
+
+Socket::~Socket() {
+  if (fd_ >= 0) close(fd_);
+}
+
+StrangerCounts stranger_counts() { return {strangers.wrong, strangers.late, strangers.crowded_out}; }
+
+Result<std::vector<Socket>> connect_peers(const LinkSpec& spec, const LinkGroup& group, std::string_view topic) {
+  return Meeting(spec, group).hold(topic);
+}
+
+}  // namespace deft::link

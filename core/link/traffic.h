@@ -1,0 +1,37 @@
+// What a link's connections have carried, by the kernel's counters: for traces, to tell which NIC is slow.
+//
+//   if (const auto* counters = dynamic_cast<const TrafficCounters*>(link))       // gloo has them
+//     for (const PeerTraffic& peer : counters->traffic()) ...                    // sums since the link was opened
+//
+// The kernel counts the time in which a connection had data that the peer had not acknowledged. Waiting for a slow worker is
+// not in it, because then there is nothing to send. So sent_bytes / busy_us is the rate at which this node's data travels.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "core/base/clock.h"
+
+namespace deft::link {
+
+struct PeerTraffic {
+  std::uint32_t peer = 0;        // node
+  std::uint64_t sent_bytes = 0;  // that it has acknowledged
+  TimeUs busy_us = 0;            // of all connections to it together
+  std::uint32_t resent = 0;      // packets
+  std::uint32_t rtt_us = 0;      // the least round trip
+};
+
+class TrafficCounters {
+ public:
+  virtual ~TrafficCounters() = default;
+  // By peer. The thread that polls the link.
+  [[nodiscard]] virtual std::vector<PeerTraffic> traffic() const = 0;
+
+ protected:
+  TrafficCounters() = default;
+  TrafficCounters(const TrafficCounters&) = default;
+  TrafficCounters& operator=(const TrafficCounters&) = default;
+};
+
+}  // namespace deft::link

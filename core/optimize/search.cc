@@ -1,0 +1,170 @@
+#include "core/optimize/search.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <span>
+#include <utility>
+
+#include "core/base/config.h"
+#include "core/base/policy_traits.h"
+#include "core/partition/rebucket.h"
+#include "core/replay/replay.h"
+
+namespace deft::optimize {
+namespace {
+
+constexpr double kLeastGain = 0.02;    // of a step: less is not worth another setting
+constexpr double kLeastClimb = 0.001;  // a change that wins less is none
+constexpr std::uint64_t kKb = 1024;
+constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
+
+using Field = std::uint64_t Settings::*;
+struct Ladder {
+  Field field;
+  std::uint64_t least, most;
+};
+// Buckets are the first, because climb() may leave them out.
+constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'536 * kKb},
+                                 Ladder{&Settings::partition_bytes, 64 * kKb, 16'384 * kKb},
+                                 Ladder{&Settings::credit_bytes, 256 * kKb, 65'536 * kKb}};
+
+Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : measured.options)
+    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
+  const auto config = Config::load(flags, {}, Audience::kAll);
+  if (!config) return tl::unexpected(config.error().in("the options in the trace"));
+  return Settings{.policy = config->text("policy"),
+                  .bucket_bytes = 0,
+                  .partition_bytes = config->bytes("partition_bytes"),
+                  .credit_bytes = config->bytes("credit_bytes")};
+}
+
+// Replays each setting once.
+class Replays {
+ public:
+  Replays(const replay::MeasuredJob& measured, const std::function<bool()>& out_of_time)
+      : measured_(measured), out_of_time_(out_of_time) {}
+
+  double us(const Settings& settings) {
+    if (const auto known = known_.find(settings); known != known_.end()) return known->second;
+    if (out_of_time_()) return 0;
+    return known_[settings] = replayed_us(measured_, settings);
+  }
+  [[nodiscard]] std::size_t count() const { return known_.size(); }
+
+ private:
+  const replay::MeasuredJob& measured_;
+  const std::function<bool()>& out_of_time_;
+  std::map<Settings, double> known_;
+};
+
+struct Candidate {
+  Settings settings;
+  double us = 0;
+};
+
+// False: the ladder ends.
+bool take_step(Settings& settings, const Ladder& ladder, bool up) {
+  std::uint64_t& value = settings.*ladder.field;
+  value = value == 0 ? kFirstBuckets : up ? value * 2 : value / 2;
+  return value >= ladder.least && value <= ladder.most;
+}
+
+// Some sizes together, in one direction, as long as that helps. True: it did.
+bool climb(Replays& replays, Candidate& best, std::span<const Ladder> ladders, bool up) {
+  bool better = false;
+  while (true) {
+    Settings next = best.settings;
+    for (const Ladder& ladder : ladders)
+      if (!take_step(next, ladder, up)) return better;
+    const double us = replays.us(next);
+    if (us <= 0 || us > best.us * (1 - kLeastClimb)) return better;
+    best = {std::move(next), us};
+    better = true;
+  }
+}
+
+void climb(Replays& replays, Candidate& best, const Limits& limits) {
+  bool better = true;
+  while (better) {
+    better = false;
+    const auto ladders = std::span(kLadders).subspan(limits.keeps_buckets ? 1 : 0);
+    for (std::size_t count = 1; count <= 2; ++count)  // neighbours on the list depend on each other
+      for (std::size_t first = 0; first + count <= ladders.size(); ++first)
+        for (const bool up : {true, false}) better = climb(replays, best, ladders.subspan(first, count), up) || better;
+  }
+}
+
+// Every policy with the traced sizes and with a coarse grid of others: a policy that is bad with the traced sizes may be the best with
+// its own, and a climb from far away ends in a local minimum.
+std::vector<Candidate> first_candidates(Replays& replays, const Settings& traced, const Limits& limits) {
+  std::vector<Candidate> candidates = {{traced, replays.us(traced)}};
+  const std::array<std::uint64_t, 5> all_buckets = {0, 128 * kKb, 512 * kKb, 2048 * kKb, 8192 * kKb};
+  const auto buckets = std::span(all_buckets).first(limits.keeps_buckets ? 1 : all_buckets.size());
+  for (const auto& policy : limits.policies)
+    for (const std::uint64_t bucket_bytes : buckets)
+      for (const std::uint64_t partition_bytes : {traced.partition_bytes, 128 * kKb, 512 * kKb, 2048 * kKb})
+        for (const std::uint64_t credit_bytes : {traced.credit_bytes, 1024 * kKb}) {
+          const Settings other{policy, bucket_bytes, partition_bytes, credit_bytes};
+          if (const double us = replays.us(other); us > 0 && other != traced) candidates.push_back({other, us});
+        }
+  std::ranges::stable_sort(candidates, {}, &Candidate::us);
+  return candidates;
+}
+
+}  // namespace
+
+std::map<std::string, std::string> Settings::options(const Settings& traced) const {
+  std::map<std::string, std::string> options;
+  if (policy != traced.policy) options["policy"] = policy;
+  if (bucket_bytes != traced.bucket_bytes) options["bucketing"] = "uniform:" + std::to_string(bucket_bytes);
+  if (partition_bytes != traced.partition_bytes) options["partition_bytes"] = std::to_string(partition_bytes);
+  if (credit_bytes != traced.credit_bytes) options["credit_bytes"] = std::to_string(credit_bytes);
+  return options;
+}
+
+bool Found::worth_it() const { return step_us > 0 && step_us < traced_us * (1 - std::max(kLeastGain, error)); }
+
+std::vector<std::string> exact_policies() {
+  std::vector<std::string> policies;
+  for (const auto& traits : kPolicyTraits)
+    if (is_exact(traits) && traits.id != PolicyId::kAuto) policies.emplace_back(traits.name);
+  return policies;
+}
+
+double replayed_us(const replay::MeasuredJob& measured, const Settings& settings) {
+  replay::MeasuredJob changed = measured;
+  if (settings.bucket_bytes > 0) {
+    auto profile = partition::rebucket(measured.profile, "uniform:" + std::to_string(settings.bucket_bytes));
+    if (!profile) return 0;
+    changed.profile = *std::move(profile);
+  }
+  changed.options["partition_bytes"] = std::to_string(settings.partition_bytes);
+  changed.options["credit_bytes"] = std::to_string(settings.credit_bytes);
+  const auto prediction = replay::replay(changed, {.policy = settings.policy});
+  return prediction ? prediction->step_us_p50 : 0;
+}
+
+Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
+                     const std::function<bool()>& out_of_time) {
+  const auto traced = traced_settings(measured);
+  if (!traced) return tl::unexpected(traced.error());
+  const auto now = replay::replay(measured, {});
+  if (!now) return tl::unexpected(now.error());
+  Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
+  if (now->measured_step_us_p50 > 0) found.error = std::abs(now->step_us_p50 / now->measured_step_us_p50 - 1);
+  Replays replays(measured, out_of_time);
+  auto candidates = first_candidates(replays, *traced, limits);
+  if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
+  for (Candidate& candidate : candidates) {
+    climb(replays, candidate, limits);
+    if (candidate.us > 0 && candidate.us < found.step_us)
+      found.settings = candidate.settings, found.step_us = candidate.us;
+  }
+  found.replays = replays.count();
+  return found;
+}
+
+}  // namespace deft::optimize

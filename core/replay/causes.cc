@@ -1,0 +1,104 @@
+#include "core/replay/causes.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <utility>
+
+#include "core/replay/links_traffic.h"
+#include "core/replay/replay.h"
+
+namespace deft::replay {
+namespace {
+
+// "gloo:eth0" -> "eth0".
+std::string interface_of(const std::string& link) { return link.substr(link.find(':') + 1); }
+
+Cause describe(const SlowNic& slow, const std::string& link) {
+  const std::string node = "node" + std::to_string(slow.node), interface = interface_of(link);
+  Cause cause{.cause = "slow-link", .where = node + "/" + interface, .what = ""};
+  const std::string rate = percent(slow.share);
+  if (!slow.certain) {
+    const std::string other = "node" + std::to_string(1 - slow.node);
+    cause.what = interface + " from " + node + " to " + other + " carries " + rate +
+                 " of the rate of the other direction (it may be the NIC of either)";
+  } else if (slow.sends && slow.receives) {
+    cause.what = interface + " of " + node + " carries " + rate + " of the other nodes' rate";
+  } else {
+    cause.what =
+        interface + " of " + node + (slow.sends ? " sends at " : " receives at ") + rate + " of the other nodes' rate";
+  }
+  return cause;
+}
+
+}  // namespace
+
+double replayed_us(const MeasuredJob& measured) {
+  const auto prediction = replay(measured, {});
+  return prediction ? prediction->step_us_p50 : 0;
+}
+
+std::string percent(double share) {
+  char text[24];
+  std::snprintf(text, sizeof text, "%.0f %%", 100 * share);
+  return text;
+}
+
+Cause with_gain(Cause cause, double before_us, double after_us) {
+  cause.gain_us = after_us > 0 ? std::max(0.0, before_us - after_us) : 0;
+  cause.share = before_us > 0 ? cause.gain_us / before_us : 0;
+  return cause;
+}
+
+std::string megabytes(double bytes) {
+  char text[32];
+  if (bytes < 1e5)
+    std::snprintf(text, sizeof text, "%.0f KB", bytes / 1e3);
+  else
+    std::snprintf(text, sizeof text, "%.1f MB", bytes / 1e6);
+  return text;
+}
+
+std::vector<Cause> slow_links(const Evidence& evidence) {
+  std::vector<Cause> causes;
+  for (const SlowNic& slow : slow_nics(evidence.job)) {
+    const std::string& name = evidence.job.nodes.front().trace.header.links[slow.link];
+    MeasuredJob mended = evidence.measured;
+    const auto link = std::ranges::find(mended.profile.links, name, &model::ProfileLink::name);
+    if (link == mended.profile.links.end() || !link->bytes_per_us) continue;
+    link->bytes_per_us = *link->bytes_per_us / slow.share;
+    causes.push_back(with_gain(describe(slow, name), evidence.step_us, replayed_us(mended)));
+  }
+  return causes;
+}
+
+std::vector<Cause> few_servers(const Evidence& evidence) {
+  std::vector<Cause> causes;
+  const std::size_t nodes = evidence.job.nodes.size();
+  for (std::size_t i = 0; i < evidence.measured.profile.links.size(); ++i) {
+    const std::string& name = evidence.measured.profile.links[i].name;
+    if (!name.starts_with("ps:") || !evidence.measured.profile.links[i].bytes_per_us) continue;
+    const auto servers = static_cast<std::size_t>(std::ranges::count(name, '+')) + 1;
+    if (servers >= nodes) continue;  // a node's own NIC carries as much as a server's
+    MeasuredJob mended = evidence.measured;
+    double& rate = *mended.profile.links[i].bytes_per_us;
+    rate *= static_cast<double>(servers + 1) / static_cast<double>(servers);
+    const std::string what =
+        std::to_string(servers) + (servers == 1 ? " parameter server carries" : " parameter servers carry") +
+        " the gradients of " + std::to_string(nodes) + " nodes: one more such server would share them";
+    causes.push_back(
+        with_gain({.cause = "server", .where = name, .what = what}, evidence.step_us, replayed_us(mended)));
+  }
+  return causes;
+}
+
+std::vector<Cause> costly_stages(const Evidence& evidence, const TimeShares& shares) {
+  std::vector<Cause> causes;
+  const auto add = [&](const char* name, double us, const std::string& what) {
+    causes.push_back(with_gain({.cause = name, .where = "", .what = what}, evidence.step_us, evidence.step_us - us));
+  };
+  add("codec", shares.codec_us, "encoding and decoding the gradients cannot hide");
+  add("overhead", shares.daemon_us, "the daemons' own work (local sums, copies, wake-ups) cannot hide");
+  return causes;
+}
+
+}  // namespace deft::replay

@@ -1,0 +1,217 @@
+// Causes in what the nodes compute: slow processors, uneven batches, noisy neighbours.
+#include <algorithm>
+#include <cmath>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "core/replay/causes.h"
+#include "core/replay/quantiles.h"
+#include "core/replay/replay.h"
+#include "core/replay/worker_steps.h"
+
+namespace deft::replay {
+namespace {
+
+constexpr double kSlower = 1.05;             // than the others: below it a node is as they are
+constexpr double kNoisy = 0.04;              // the mean deviation of a noisy node's steps, at least ...
+constexpr double kNoisier = 3;               // ... and so many times that of the others
+constexpr double kPause = 3;                 // a step that is so many times as long is a pause of the machine
+constexpr std::size_t kLeastStepsASide = 5;  // of a change
+constexpr double kSteady = 0.8;        // so many steps behind a change are slow: a pause of the machine is no change
+constexpr double kLeastUpdate = 0.02;  // of a step's compute: a shorter update does not tell a processor's speed
+constexpr double kSameSpeed = 0.4;     // the update grows by less than this share of what the rest grows by
+
+struct NodeStep {
+  double compute_us = 0;
+  double update_us = 0;  // of that, behind the last gradient: it does not depend on the batch
+};
+using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step
+
+// Of the node's slowest worker.
+NodeSteps steps_of_node(const AlignedNode& node) {
+  NodeSteps steps;
+  const auto* const group = largest_group(node.trace);
+  for (std::uint32_t worker = 0; group != nullptr && worker < node.trace.header.ranks.size(); ++worker)
+    for (const auto& step : steps_of(node.trace, *group, worker))
+      if (NodeStep& slowest = steps[step.number]; step.compute_us() > slowest.compute_us)
+        slowest = {step.compute_us(), std::max(0.0, step.rest_us)};
+  return steps;
+}
+
+struct Ratio {
+  std::uint64_t step;
+  double times;  // the node's compute over the median of the others'
+};
+
+std::vector<Ratio> ratios_of(const std::vector<NodeSteps>& nodes, std::size_t node) {
+  std::vector<Ratio> ratios;
+  for (const auto& [step, own] : nodes[node]) {
+    std::vector<double> others;
+    for (std::size_t other = 0; other < nodes.size(); ++other)
+      if (const auto at = nodes[other].find(step); other != node && at != nodes[other].end())
+        others.push_back(at->second.compute_us);
+    if (!others.empty() && median(others) > 0) ratios.push_back({step, own.compute_us / median(others)});
+  }
+  return ratios;
+}
+
+double mean_of(const std::vector<Ratio>& ratios, std::size_t from, std::size_t to) {
+  double sum = 0;
+  for (std::size_t i = from; i < to; ++i) sum += ratios[i].times;
+  return sum / static_cast<double>(to - from);
+}
+
+std::vector<double> times_of(const std::vector<Ratio>& ratios, std::size_t from, std::size_t to) {
+  std::vector<double> times;
+  for (std::size_t i = from; i < to; ++i) times.push_back(ratios[i].times);
+  return times;
+}
+
+// Whether nearly all steps from `change` on are slower than those before it.
+bool is_steady(const std::vector<Ratio>& ratios, std::size_t change) {
+  const auto after = times_of(ratios, change, ratios.size());
+  const double middle = (median(times_of(ratios, 0, change)) + median(after)) / 2;
+  const auto slow = std::ranges::count_if(after, [&](double times) { return times > middle; });
+  return static_cast<double>(slow) >= kSteady * static_cast<double>(after.size());
+}
+
+// The index from which on the node is slower than before: where the two means explain most. Empty: it always was.
+std::optional<std::size_t> change_in(const std::vector<Ratio>& ratios) {
+  std::optional<std::size_t> best;
+  double most = 0;
+  for (std::size_t i = kLeastStepsASide; i + kLeastStepsASide <= ratios.size(); ++i) {
+    const double before = mean_of(ratios, 0, i), after = mean_of(ratios, i, ratios.size());
+    const double explained =
+        static_cast<double>(i) * static_cast<double>(ratios.size() - i) * (after - before) * (after - before);
+    if (after > before * kSlower && explained > most) best = i, most = explained;
+  }
+  return best && is_steady(ratios, *best) ? best : std::nullopt;
+}
+
+double median_of_others(const std::vector<double>& values, std::size_t node) {
+  std::vector<double> others;
+  for (std::size_t other = 0; other < values.size(); ++other)
+    if (other != node) others.push_back(values[other]);
+  return median(others);
+}
+
+std::vector<double> slowdowns_of(const MeasuredJob& measured) {
+  std::vector<double> slowdowns;
+  for (const auto& node : measured.nodes) slowdowns.push_back(node.slowdown);
+  return slowdowns;
+}
+
+// A larger batch makes forward and backward longer, and the update not. A slow processor makes all of them longer.
+bool has_larger_batch(const std::vector<NodeSteps>& nodes, std::size_t node, double slower) {
+  std::vector<double> updates_us, computes_us;
+  for (const auto& steps : nodes) {
+    std::vector<double> update_us, compute_us;
+    for (const auto& [number, step] : steps) update_us.push_back(step.update_us), compute_us.push_back(step.compute_us);
+    updates_us.push_back(median(update_us)), computes_us.push_back(median(compute_us));
+  }
+  const double usual_us = median_of_others(updates_us, node);
+  if (usual_us < kLeastUpdate * median_of_others(computes_us, node)) return false;
+  return updates_us[node] / usual_us - 1 < kSameSpeed * (slower - 1);
+}
+
+std::optional<Cause> slow_node(const Evidence& evidence, const std::vector<NodeSteps>& nodes, std::size_t node) {
+  const auto ratios = ratios_of(nodes, node);
+  const auto change = change_in(ratios);
+  const double slower = median(times_of(ratios, change.value_or(0), ratios.size()));
+  if (slower < kSlower) return std::nullopt;
+  const std::string name = "node" + std::to_string(evidence.job.nodes[node].trace.header.node);
+  Cause cause{.cause = "slow-worker",
+              .where = name,
+              .what = name + " computes " + percent(slower - 1) + " longer than the others"};
+  if (change) cause.what += " since step " + std::to_string(ratios[*change].step);
+  MeasuredJob slow = evidence.measured, mended = evidence.measured;
+  const double usual = median_of_others(slowdowns_of(slow), node);
+  slow.nodes[node].slowdown = slower * usual;
+  mended.nodes[node].slowdown = usual;
+  if (has_larger_batch(nodes, node, slower)) {
+    cause.cause = "uneven-batch";
+    cause.what += ", and its updates do not: its batches are larger";
+    double sum = 0;
+    for (const auto& each : slow.nodes) sum += each.slowdown;
+    for (auto& each : mended.nodes) each.slowdown = sum / static_cast<double>(mended.nodes.size());
+  }
+  return with_gain(std::move(cause), replayed_us(slow), replayed_us(mended));
+}
+
+// By node: what its compute of each step is of its usual one. All nodes have the same steps, in order.
+std::vector<std::vector<double>> factors_of(const std::vector<NodeSteps>& nodes) {
+  std::vector<std::vector<double>> factors(nodes.size());
+  for (std::size_t node = 0; node < nodes.size(); ++node) {
+    std::vector<double> all_us;
+    for (const auto& [number, step] : nodes[node]) all_us.push_back(step.compute_us);
+    const double usual_us = median(all_us);
+    for (const auto& step : nodes[node])
+      if (std::ranges::all_of(nodes, [&](const NodeSteps& other) { return other.contains(step.first); }))
+        factors[node].push_back(std::min(kPause, step.second.compute_us / usual_us));
+  }
+  return factors;
+}
+
+double noise_of(const std::vector<double>& factors) {
+  double sum = 0;
+  for (const double factor : factors) sum += std::abs(factor - 1);
+  return factors.empty() ? 0 : sum / static_cast<double>(factors.size());
+}
+
+double replayed_mean_us(MeasuredJob measured, const std::vector<std::vector<double>>& factors) {
+  for (std::size_t node = 0; node < measured.nodes.size(); ++node)
+    measured.nodes[node].jitter = 0, measured.nodes[node].factors = factors[node];
+  const auto prediction = replay(measured, {});
+  return prediction ? prediction->step_us_mean : 0;
+}
+
+// Every node as long as all of them in the mean.
+std::vector<std::vector<double>> evened(const std::vector<std::vector<double>>& factors) {
+  std::vector<std::vector<double>> even = factors;
+  for (std::size_t step = 0; step < factors.front().size(); ++step) {
+    double sum = 0;
+    for (const auto& node : factors) sum += node[step];
+    for (auto& node : even) node[step] = sum / static_cast<double>(factors.size());
+  }
+  return even;
+}
+
+}  // namespace
+
+std::vector<Cause> slow_workers(const Evidence& evidence) {
+  std::vector<Cause> causes;
+  std::vector<NodeSteps> nodes;
+  for (const auto& node : evidence.job.nodes) nodes.push_back(steps_of_node(node));
+  for (std::size_t node = 0; nodes.size() > 1 && node < nodes.size(); ++node)
+    if (auto slow = slow_node(evidence, nodes, node)) causes.push_back(*std::move(slow));
+  return causes;
+}
+
+std::vector<Cause> unsteady_workers(const Evidence& evidence) {
+  std::vector<NodeSteps> nodes;
+  for (const auto& node : evidence.job.nodes) nodes.push_back(steps_of_node(node));
+  const auto factors = factors_of(nodes);
+  if (nodes.size() < 2 || factors.front().size() < kLeastSteps) return {};
+  std::vector<double> noise;
+  for (const auto& node : factors) noise.push_back(noise_of(node));
+  const auto noisiest = static_cast<std::size_t>(std::ranges::max_element(noise) - noise.begin());
+  if (noise[noisiest] < kNoisy || change_in(ratios_of(nodes, noisiest))) return {};
+  const double now_us = replayed_mean_us(evidence.measured, factors);
+  if (noise[noisiest] >= kNoisier * median_of_others(noise, noisiest)) {
+    auto mended = factors;
+    mended[noisiest].assign(mended[noisiest].size(), 1.0);
+    const std::string name = "node" + std::to_string(evidence.job.nodes[noisiest].trace.header.node);
+    return {with_gain(
+        {.cause = "noisy-neighbour",
+         .where = name,
+         .what = "the steps of " + name + " vary by " + percent(noise[noisiest]) + ", those of the others less"},
+        now_us, replayed_mean_us(evidence.measured, mended))};
+  }
+  return {with_gain({.cause = "uneven-batch",
+                     .where = "",
+                     .what = "in each step another node computes longest: batches differ in length"},
+                    now_us, replayed_mean_us(evidence.measured, evened(factors)))};
+}
+
+}  // namespace deft::replay

@@ -1,0 +1,130 @@
+#include "core/replay/links_traffic.h"
+
+#include <algorithm>
+#include <map>
+#include <optional>
+#include <utility>
+
+#include "core/replay/launches.h"
+#include "core/replay/quantiles.h"
+
+namespace deft::replay {
+namespace {
+
+constexpr double kSlow = 0.75;            // of the others' rate: a NIC with a higher rate may be slow by chance
+constexpr double kLeastBytes = 1U << 18;  // that tell a rate ...
+constexpr double kLeastMessage = 16e3;    // ... if they travel in messages of so many: smaller ones tell the latency
+
+using Pair = std::pair<std::uint32_t, std::uint32_t>;  // sender, receiver
+
+// Bytes a microsecond in which data was on its way.
+std::map<Pair, double> rates_of(const JobTrace& job, std::uint16_t link) {
+  std::map<Pair, LinkTraffic> sums;
+  for (const auto& node : job.nodes)
+    for (const auto& record : node.trace.records) {
+      if (record.kind() != trace::TraceKind::kTraffic) continue;
+      const auto traffic = record.as<trace::TrafficTrace>();
+      if (traffic.link != link) continue;
+      LinkTraffic& sum = sums[{node.trace.header.node, traffic.peer}];
+      sum.bytes += static_cast<double>(traffic.sent_bytes);
+      sum.busy_us += static_cast<double>(traffic.busy_us);
+    }
+  std::map<Pair, double> rates;
+  for (const auto& [pair, sum] : sums)
+    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
+  return rates;
+}
+
+// The mean of what one node sends to another in a transfer, by link.
+std::map<std::uint16_t, double> message_bytes(const JobTrace& job) {
+  std::map<std::uint16_t, std::pair<double, double>> sums;
+  for (const auto& launch : launches_of(job.nodes.front().trace)) {
+    if (launch.spans.empty()) continue;
+    auto& [bytes, transfers] = sums[launch.link];
+    bytes += static_cast<double>(launch.wire_bytes), transfers += 1;
+  }
+  std::map<std::uint16_t, double> means;
+  for (const auto& [link, sum] : sums) means[link] = sum.first / sum.second / static_cast<double>(job.nodes.size());
+  return means;
+}
+
+// The best rate to any peer: a NIC that sends slowly sends slowly to all of them.
+std::map<std::uint32_t, double> best(const std::map<Pair, double>& rates, bool sending) {
+  std::map<std::uint32_t, double> found;
+  for (const auto& [pair, rate] : rates) {
+    double& most = found[sending ? pair.first : pair.second];
+    most = std::max(most, rate);
+  }
+  return found;
+}
+
+// What the connections of a node carry together. Those to the peers are busy at the same time, and a peer with a slow NIC leaves the
+// others more of this node's NIC. So only the sum tells what the NIC can carry.
+std::map<std::uint32_t, double> together(const std::map<Pair, double>& rates, bool sending) {
+  std::map<std::uint32_t, double> sums;
+  for (const auto& [pair, rate] : rates) sums[sending ? pair.first : pair.second] += rate;
+  return sums;
+}
+
+// The node's rate as a share of the others' median; 1 if it is not known.
+double share_of(const std::map<std::uint32_t, double>& rates, std::uint32_t node) {
+  std::vector<double> others;
+  for (const auto& [other, rate] : rates)
+    if (other != node) others.push_back(rate);
+  const auto own = rates.find(node);
+  return own == rates.end() || others.empty() ? 1 : std::min(1.0, own->second / median(others));
+}
+
+std::optional<SlowNic> slower_direction(const std::map<Pair, double>& rates, std::uint16_t link) {
+  if (rates.size() != 2) return std::nullopt;
+  const auto slow = std::ranges::min_element(rates, {}, [](const auto& entry) { return entry.second; });
+  const auto fast = std::ranges::max_element(rates, {}, [](const auto& entry) { return entry.second; });
+  return SlowNic{
+      .link = link, .node = slow->first.first, .sends = true, .certain = false, .share = slow->second / fast->second};
+}
+
+}  // namespace
+
+LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link) {
+  LinkTraffic sum;
+  std::map<std::uint32_t, double> busy_us;
+  for (const auto& record : node.records) {
+    if (record.kind() != trace::TraceKind::kTraffic) continue;
+    const auto traffic = record.as<trace::TrafficTrace>();
+    if (traffic.link != link) continue;
+    sum.bytes += static_cast<double>(traffic.sent_bytes);
+    if (traffic.rtt_us > 0 && (sum.rtt_us == 0 || traffic.rtt_us < sum.rtt_us)) sum.rtt_us = traffic.rtt_us;
+    sum.busy_us = std::max(sum.busy_us, busy_us[traffic.peer] += static_cast<double>(traffic.busy_us));
+  }
+  return sum;
+}
+
+std::vector<SlowNic> slow_nics(const JobTrace& job) {
+  std::vector<SlowNic> found;
+  if (job.nodes.empty()) return found;
+  const auto messages = message_bytes(job);
+  const std::size_t links = job.nodes.front().trace.header.links.size();
+  for (std::uint16_t link = 0; link < links; ++link) {
+    if (messages.contains(link) && messages.at(link) < kLeastMessage) continue;
+    const auto rates = rates_of(job, link);
+    if (job.nodes.size() < 3) {
+      if (const auto slow = slower_direction(rates, link); slow && slow->share < kSlow) found.push_back(*slow);
+      continue;
+    }
+    const auto sending = best(rates, true), receiving = best(rates, false);
+    const auto all_sent = together(rates, true), all_received = together(rates, false);
+    for (const auto& node : job.nodes) {
+      const std::uint32_t number = node.trace.header.node;
+      const double sent = share_of(sending, number), received = share_of(receiving, number);
+      if (std::min(sent, received) >= kSlow) continue;
+      const bool sends = sent < kSlow, receives = received < kSlow;
+      const double share =
+          std::min(sends ? share_of(all_sent, number) : 1, receives ? share_of(all_received, number) : 1);
+      found.push_back({.link = link, .node = number, .sends = sends, .receives = receives, .share = share});
+    }
+  }
+  std::ranges::sort(found, {}, &SlowNic::share);
+  return found;
+}
+
+}  // namespace deft::replay

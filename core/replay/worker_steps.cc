@@ -1,0 +1,98 @@
+#include "core/replay/worker_steps.h"
+
+#include <numeric>
+#include <optional>
+
+#include "core/model/events.h"
+#include "core/replay/launches.h"
+
+namespace deft::replay {
+namespace {
+
+using trace::TraceGroup;
+using trace::TraceKind;
+
+constexpr std::size_t kWarmupSteps = 2;
+
+// The whole steps of one worker, without the first ones.
+class StepReader {
+ public:
+  StepReader(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker);
+
+  [[nodiscard]] std::vector<WorkerStep> steps() const {
+    if (steps_.size() <= kWarmupSteps) return {};
+    return {steps_.begin() + kWarmupSteps, steps_.end()};
+  }
+
+ private:
+  void stage_began(TimeUs at_us, const trace::StageTrace& stage);
+  void handed_in(TimeUs at_us, const trace::GradientTrace& gradient);
+
+  const TraceGroup& group_;
+  std::vector<std::vector<std::uint32_t>> buckets_of_;  // [tensor]
+  std::vector<WorkerStep> steps_;
+  std::optional<WorkerStep> open_;
+  TimeUs forward_began_us_ = 0;
+};
+
+StepReader::StepReader(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker)
+    : group_(group), buckets_of_(buckets_by_tensor(group)) {
+  for (const auto& record : trace.records) {
+    if (record.kind() == TraceKind::kStage) {
+      const auto stage = record.as<trace::StageTrace>();
+      if (stage.worker == worker) stage_began(record.begin_us(), stage);
+    } else if (record.kind() == TraceKind::kGradient) {
+      const auto gradient = record.as<trace::GradientTrace>();
+      if (gradient.worker == worker && gradient.group == group.group) handed_in(record.begin_us(), gradient);
+    }
+  }
+}
+
+void StepReader::stage_began(TimeUs at_us, const trace::StageTrace& stage) {
+  const auto waited_us = static_cast<double>(stage.waited_us);
+  if (stage.stage == static_cast<std::uint32_t>(model::Stage::kBackward)) {
+    if (!open_) return;
+    open_->backward_began_us = at_us;
+    open_->forward_us = static_cast<double>(at_us - forward_began_us_) - waited_us;
+    open_->waited_us += waited_us;
+    open_->waited_in_forward_us = waited_us;
+    return;
+  }
+  if (open_ && open_->backward_began_us > 0) {
+    const TimeUs last_us = std::max(open_->backward_began_us, std::ranges::max(open_->ready_us));
+    open_->rest_us = static_cast<double>(at_us - last_us) - waited_us;
+    open_->whole_us = static_cast<double>(at_us - forward_began_us_);
+    open_->waited_us += waited_us;
+    open_->ended_us = at_us;
+    if (open_->complete() && open_->compute_us() > 0) steps_.push_back(std::move(*open_));
+  }
+  open_.emplace().ready_us.resize(group_.buckets.size());
+  open_->number = stage.step;
+  forward_began_us_ = at_us;
+}
+
+void StepReader::handed_in(TimeUs at_us, const trace::GradientTrace& gradient) {
+  if (!open_) return;
+  const std::size_t end =
+      std::min<std::size_t>(buckets_of_.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
+  for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
+    for (const auto bucket : buckets_of_[tensor]) open_->ready_us[bucket] = at_us;
+}
+
+}  // namespace
+
+// The group that holds most of the bytes: the others are small models beside it.
+const TraceGroup* largest_group(const trace::NodeTrace& trace) {
+  const auto bytes = [](const TraceGroup& group) {
+    return std::accumulate(group.buckets.begin(), group.buckets.end(), std::uint64_t{0},
+                           [](std::uint64_t sum, const TraceGroup::Bucket& bucket) { return sum + bucket.bytes; });
+  };
+  const auto largest = std::ranges::max_element(trace.groups, {}, bytes);
+  return largest == trace.groups.end() || bytes(*largest) == 0 ? nullptr : &*largest;
+}
+
+std::vector<WorkerStep> steps_of(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker) {
+  return StepReader(trace, group, worker).steps();
+}
+
+}  // namespace deft::replay

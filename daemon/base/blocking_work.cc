@@ -1,0 +1,139 @@
+#include "daemon/base/blocking_work.h"
+
+#include <pthread.h>
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <csignal>
+#include <deque>
+#include <exception>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <utility>
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::chrono::seconds kIdle{2};  // after this long without work a thread ends
+constexpr std::chrono::milliseconds kParting{500};
+
+}  // namespace
+
+// The threads share this with their owner, and may outlive it.
+struct BlockingWork::Shared {
+  struct Piece {
+    std::function<void()> work, after;
+  };
+  struct Queue {  // of a user
+    std::deque<Piece> waiting;
+    unsigned running = 0;
+  };
+
+  std::mutex mutex;
+  std::condition_variable changed;
+  std::map<uid_t, Queue> queues;
+  uid_t last = 0;  // whose work was taken last: the next user's comes first
+  unsigned threads = 0, idle = 0;
+  bool ending = false;
+
+  static bool can_run(const Queue& queue) { return !queue.waiting.empty() && queue.running < kThreadsAUser; }
+
+  // The user whose work is next; nothing: no work may begin.
+  [[nodiscard]] std::optional<uid_t> next_user() const {
+    auto it = queues.upper_bound(last);
+    for (std::size_t tries = 0; tries < queues.size(); ++tries, ++it) {
+      if (it == queues.end()) it = queues.begin();
+      if (can_run(it->second)) return it->first;
+    }
+    return std::nullopt;
+  }
+
+  // How many pieces could begin now if there were threads.
+  [[nodiscard]] unsigned runnable() const {
+    std::size_t count = 0;
+    for (const auto& [user, queue] : queues)
+      count += std::min<std::size_t>(queue.waiting.size(), kThreadsAUser - queue.running);
+    return static_cast<unsigned>(count);
+  }
+
+  void run_one(std::unique_lock<std::mutex>& lock, uid_t user) {
+    last = user;
+    Queue& queue = queues[user];  // is not erased while a piece of it runs
+    ++queue.running;
+    Piece piece = std::move(queue.waiting.front());
+    queue.waiting.pop_front();
+    lock.unlock();
+    piece.work();
+    piece.work = nullptr;  // what it holds is given back here, and not under the lock
+    lock.lock();
+    if (piece.after && !ending) piece.after();
+    lock.unlock();
+    piece.after = nullptr;
+    lock.lock();
+    if (--queue.running == 0 && queue.waiting.empty()) queues.erase(user);
+    changed.notify_all();
+  }
+
+  void serve() {
+    std::unique_lock lock(mutex);
+    while (!ending) {
+      if (const auto user = next_user()) {
+        run_one(lock, *user);
+        continue;
+      }
+      ++idle;
+      const bool called = changed.wait_for(lock, kIdle, [this] { return ending || next_user().has_value(); });
+      --idle;
+      if (!called) break;
+    }
+    --threads;
+    changed.notify_all();
+  }
+
+  // False: the kernel gives no thread. The caller holds the lock. A thread inherits blocked signals, so that it runs no handler.
+  static bool start_thread(const std::shared_ptr<Shared>& shared) {
+    sigset_t all, before;
+    sigfillset(&all);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    bool started = true;
+    try {
+      std::thread thread([shared] { shared->serve(); });
+      pthread_setname_np(thread.native_handle(), "deft blocking");
+      thread.detach();
+      ++shared->threads;
+    } catch (const std::exception&) {  // no thread, or no memory for one
+      started = false;
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    return started;
+  }
+};
+
+BlockingWork::BlockingWork() : shared_(std::make_shared<Shared>()) {}
+
+BlockingWork::~BlockingWork() {
+  std::map<uid_t, Shared::Queue> dropped;  // destroyed without the lock
+  std::unique_lock lock(shared_->mutex);
+  shared_->ending = true;
+  for (auto& [user, queue] : shared_->queues) dropped[user].waiting.swap(queue.waiting);
+  shared_->changed.notify_all();
+  shared_->changed.wait_for(lock, kParting, [this] { return shared_->threads == 0; });
+}
+
+void BlockingWork::run(uid_t user, std::function<void()> work, std::function<void()> after) {
+  std::unique_lock lock(shared_->mutex);
+  auto& waiting = shared_->queues[user].waiting;
+  waiting.push_back({std::move(work), std::move(after)});
+  const bool more = shared_->runnable() > shared_->idle && shared_->threads < kThreads;
+  if (!more || Shared::start_thread(shared_) || shared_->threads > 0) return shared_->changed.notify_one();
+  const Shared::Piece piece = std::move(waiting.back());
+  waiting.pop_back();
+  lock.unlock();
+  piece.work();
+  if (piece.after) piece.after();
+}
+
+}  // namespace deft::daemon

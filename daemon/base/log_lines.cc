@@ -1,0 +1,101 @@
+#include "daemon/base/log_lines.h"
+
+#include <glog/logging.h>
+#include <unistd.h>
+
+#include <array>
+#include <cstdio>
+#include <ctime>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+namespace deft::daemon {
+namespace {
+
+std::string without_breaks(std::string_view text) {
+  std::string out;
+  for (const char c : text) {
+    if (c == '\n') {
+      out += "\\n";
+    } else if (c == '\r') {
+      out += "\\r";
+    } else {
+      out += c;
+    }
+  }
+  return out;
+}
+
+std::string utc(const google::LogMessageTime& when) {
+  const std::time_t seconds = when.timestamp();
+  std::tm fields{};
+  gmtime_r(&seconds, &fields);
+  std::array<char, 40> text{};
+  const std::size_t length = std::strftime(text.data(), text.size(), "%Y-%m-%dT%H:%M:%S", &fields);
+  std::snprintf(text.data() + length, text.size() - length, ".%06dZ", static_cast<int>(when.usec()));
+  return text.data();
+}
+
+const char* level_name(google::LogSeverity severity) {
+  switch (severity) {
+    case google::GLOG_INFO: return "info";
+    case google::GLOG_WARNING: return "warning";
+    case google::GLOG_ERROR: return "error";
+    default: return "fatal";
+  }
+}
+
+// Standard error, a whole line in one write: lines of several threads do not mix.
+class LineSink final : public google::LogSink {
+ public:
+  explicit LineSink(bool as_json) : as_json_(as_json) {}
+
+  void send(google::LogSeverity severity, const char* /*path*/, const char* file, int line,
+            const google::LogMessageTime& when, const char* message, std::size_t length) override {
+    const std::string_view text(message, length);
+    std::string out = as_json_ ? json(severity, file, line, when, text)
+                               : without_breaks(ToString(severity, file, line, when, message, length));
+    out += '\n';
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, out.data(), out.size());
+  }
+
+ private:
+  static std::string json(google::LogSeverity severity, const char* file, int line, const google::LogMessageTime& when,
+                          std::string_view message) {
+    nlohmann::ordered_json object{{"time", utc(when)}, {"level", level_name(severity)}};
+    const auto end = message.find("] ");
+    if (message.starts_with('[') && end != std::string_view::npos) {
+      object["job"] = message.substr(1, end - 1);
+      message.remove_prefix(end + 2);
+    }
+    object["message"] = message;
+    object["source"] = std::string(file) + ":" + std::to_string(line);
+    object["thread"] = gettid();
+    return object.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
+  }
+
+  const bool as_json_;
+};
+
+}  // namespace
+
+void set_log_level(const Config& config) {
+  const std::string& level = config.text("log_level");
+  FLAGS_minloglevel = level == "error"     ? google::GLOG_ERROR
+                      : level == "warning" ? google::GLOG_WARNING
+                                           : google::GLOG_INFO;
+  FLAGS_v = level == "debug" ? 1 : 0;
+}
+
+void start_logging(const Config& config) {
+  set_log_level(config);
+  FLAGS_stderrthreshold = google::NUM_SEVERITIES;  // the sink writes
+  for (int severity = google::GLOG_INFO; severity < google::NUM_SEVERITIES; ++severity)
+    google::SetLogDestination(severity, "");  // no files
+  google::InitGoogleLogging("deftd");
+  static auto* const sink = new LineSink(config.text("log_format") == "json");  // lives on: threads log until the end
+  google::AddLogSink(sink);
+}
+
+}  // namespace deft::daemon

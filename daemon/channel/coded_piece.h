@@ -1,0 +1,108 @@
+// What one request of an encoded transfer carries: encodings of one codec, or gradients that travel as they are.
+//
+//   auto piece = requantised_piece(work, coding, buffers);
+//   piece->encode();
+//   link.submit(piece->request());       // and wait until it has completed
+//   piece->decode(true);
+//
+// CodedTransfer uses it, and says what the parameters mean. The channel's thread, but for the owner's stage of a request.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "core/base/status.h"
+#include "core/link/work_request.h"
+#include "daemon/channel/buffer_pool.h"
+#include "daemon/channel/coding.h"
+
+namespace deft::daemon {
+
+struct NodeOfAll {
+  std::uint32_t node = 0;
+  std::uint32_t nodes = 1;
+};
+
+// What all pieces of a transfer work on.
+struct CodedWork {
+  std::shared_ptr<const Codings> codings;
+  std::span<float> values;
+  NodeOfAll place;
+  CodecLoss* loss = nullptr;  // null: it is not measured. Else encode() adds to it
+
+  [[nodiscard]] std::span<float> of(const link::Range& range) const { return values.subspan(range.first, range.count); }
+  [[nodiscard]] compress::Slice slice_at(std::size_t first) const {
+    compress::Slice slice = codings->slice;
+    slice.first += first;
+    return slice;
+  }
+  [[nodiscard]] bool has_feedback(const compress::Codec& codec) const {
+    return codings->residuals != nullptr && codec.traits().uses_feedback;
+  }
+  [[nodiscard]] Residuals::Use residuals_of(const link::Range& range) const {
+    return codings->residuals->use(codings->slice.first + range.first, range.count);
+  }
+  // Gives the bytes of the encoding.
+  [[nodiscard]] Result<std::size_t> encode(const compress::Codec& codec, const link::Range& range,
+                                           std::span<std::byte> out) const;
+  // The residuals of `ranges` where the sum is not finite are again what they were before this node sent `sent`. Both messages hold
+  // the float32 of one range after the other. The values are still what this node brought.
+  void take_back_where_not_finite(const std::vector<link::Range>& ranges, std::span<const std::byte> sums_message,
+                                  std::span<const std::byte> sent_message) const;
+};
+
+class CodedPiece {
+ public:
+  CodedPiece(CodedWork work, BufferPool& buffers, std::size_t bytes)
+      : work_(std::move(work)), pool_(buffers), bytes_(bytes), buffer_(buffers.take(bytes)) {}
+  virtual ~CodedPiece() {
+    pool_.give_back(std::move(buffer_));
+    pool_.give_back(std::move(own_copy_));
+  }
+  CodedPiece(const CodedPiece&) = delete;
+  CodedPiece& operator=(const CodedPiece&) = delete;
+
+  virtual Result<void> encode() = 0;
+  virtual link::WorkRequest request() = 0;
+  virtual Result<void> decode(bool first_time) = 0;
+  // What this node brings.
+  [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
+  // Whether decode() has to know what this node has sent, which the sum replaces.
+  [[nodiscard]] virtual bool needs_what_was_sent() const = 0;
+  // A copy of what this node brings, which outlives the piece.
+  void sent(std::span<const std::byte> copy) { sent_ = copy; }
+  void keep_own() {
+    if (!needs_what_was_sent()) return;
+    own_copy_ = pool_.take(bytes_);
+    std::ranges::copy(memory(), own_copy_.begin());
+    sent_ = std::span(own_copy_).first(bytes_);
+  }
+
+ protected:
+  [[nodiscard]] const CodedWork& work() const { return work_; }
+  [[nodiscard]] std::span<std::byte> memory() { return std::span(buffer_).first(bytes_); }
+  [[nodiscard]] std::span<const std::byte> what_was_sent() const { return sent_; }  // empty: nobody has kept it
+
+ private:
+  const CodedWork work_;
+  BufferPool& pool_;
+  const std::size_t bytes_;
+  std::vector<std::byte> buffer_, own_copy_;
+  std::span<const std::byte> sent_;
+};
+
+std::size_t elements_of(std::span<const link::Range> ranges);
+// kViolation: node `node` has sent what the codec cannot decode, as `error` says.
+tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const compress::Codec& codec);
+
+// Blocks of a codec, by the law of requantised or voted sums.
+std::unique_ptr<CodedPiece> requantised_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
+// Sparse encodings: gathered, or summed as float32 at so many nodes that this is less.
+std::unique_ptr<CodedPiece> sparse_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
+// What travels as it is, without and with residuals.
+std::unique_ptr<CodedPiece> exact_piece(const CodedWork& work, BufferPool& buffers);
+
+}  // namespace deft::daemon

@@ -1,0 +1,45 @@
+#include "daemon/server/ended_jobs.h"
+
+namespace deft::daemon {
+
+nlohmann::json by_reason(const CountsByReason& counts) {
+  nlohmann::json json = nlohmann::json::object();
+  for (std::size_t kind = 1; kind < counts.size(); ++kind)
+    json[std::string(to_string(static_cast<ErrorKind>(kind)))] = counts[kind];
+  return json;
+}
+
+void EndedJobs::add(const JobIdentity& job, const Error* cause, TimeUs now_us) {
+  ++count_;
+  ++(cause == nullptr ? well_ : failed_[static_cast<std::size_t>(cause->kind)]);
+  newest_.push_front({.number = count_,
+                      .name = job.name,
+                      .uid = job.uid,
+                      .world = job.world,
+                      .reason = cause == nullptr ? "well" : std::string(to_string(cause->kind)),
+                      .cause = cause == nullptr ? "" : cause->message().substr(0, kMaxCauseBytes),
+                      .at_us = now_us});
+  if (newest_.size() > kShown) newest_.pop_back();
+}
+
+nlohmann::json EndedJobs::newest(TimeUs now_us, std::optional<uid_t> user) const {
+  nlohmann::json json = nlohmann::json::array();
+  for (const Ended& job : newest_)
+    if (!user || job.uid == *user)
+      json.push_back({{"number", job.number},
+                      {"name", job.name},
+                      {"uid", job.uid},
+                      {"world", job.world},
+                      {"reason", job.reason},
+                      {"cause", job.cause},
+                      {"ended_s_ago", (now_us - job.at_us) / 1'000'000}});
+  return json;
+}
+
+nlohmann::json EndedJobs::by_reason() const {
+  nlohmann::json json = daemon::by_reason(failed_);
+  json["well"] = well_;
+  return json;
+}
+
+}  // namespace deft::daemon

@@ -1,0 +1,27 @@
+#include "daemon/server/exposure.h"
+
+#include <glog/logging.h>
+
+namespace deft::daemon {
+namespace {
+
+bool is_on_loopback(const std::string& listen) {
+  const std::string host = listen.substr(0, listen.rfind(':'));
+  return host == "localhost" || host == "[::1]" || host.starts_with("127.");
+}
+
+}  // namespace
+
+Result<void> check_exposure(const Config& config, const std::string& port) {
+  const std::string& listen = config.text("listen");
+  if (is_on_loopback(listen) || config.is_set("secret_file")) return {};
+  const std::string what = "other machines reach the " + port + " " + listen + ", and no key guards it";
+  if (config.text("insecure") != "on")
+    return fail(ErrorKind::kInvalid, what,
+                "give all daemons of a job one key: deft keygen > FILE, --secret-file=FILE; or start them with "
+                "--insecure=on if nobody else is in this network");
+  LOG(WARNING) << what << " (insecure=on)";
+  return {};
+}
+
+}  // namespace deft::daemon

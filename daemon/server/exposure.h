@@ -1,0 +1,14 @@
+// Whether a port may be opened as the options say: whoever reaches an unguarded port can disturb jobs.
+#pragma once
+
+#include <string>
+
+#include "core/base/config.h"
+
+namespace deft::daemon {
+
+// `port`: what the option `listen` is the address of, for instance "control port". An error: other machines reach it, no key guards it,
+// and nobody said that this is right (insecure). If somebody did, the log gets a warning.
+Result<void> check_exposure(const Config& config, const std::string& port);
+
+}  // namespace deft::daemon

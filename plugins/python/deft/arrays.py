@@ -1,0 +1,204 @@
+"""Collectives on numpy arrays, for plugins whose framework gives its tensors as such.
+
+    finish = start_allreduce(array, "loss", Average, 1.0, 1.0, array.dtype)
+    result = finish()                       # waits
+
+Each start_* gives a function that waits and gives the result. The ranks are those of `process_set`.
+"""
+
+import math
+
+import numpy as np
+
+import deft
+from deft.adasum import adasum, check_ranks
+from deft.names import wire_name
+from deft.process_sets import global_process_set
+from deft.reduce_op import Adasum, Average, Product
+
+_TO_DEFT = {  # by numpy's names of dtypes; bfloat16 is an extension of numpy's
+    "float32": deft.FLOAT32,
+    "float64": deft.FLOAT64,
+    "float16": deft.FLOAT16,
+    "bfloat16": deft.BFLOAT16,
+    "int32": deft.INT32,
+    "int64": deft.INT64,
+    "uint8": deft.UINT8,
+    "int8": deft.INT8,
+}
+_HALVES = ("float16", "bfloat16")
+_ALL = global_process_set
+
+
+def reducible(dtype, what):
+    """Deft's number of a dtype that can be summed; an error that names `what` for the others."""
+    name = np.dtype(dtype).name
+    if name not in _TO_DEFT:
+        raise ValueError(f"{what} is {name}, which cannot be reduced; convert it to one of {', '.join(_TO_DEFT)}")
+    return _TO_DEFT[name]
+
+
+def _scale(array, factor):
+    """array * factor; integers are rounded towards zero. The factor of a 16-bit array is not rounded to 16 bits."""
+    if factor == 1:
+        return array
+    if array.dtype.kind in "iu":
+        return np.trunc(array * float(factor)).astype(array.dtype)
+    if array.dtype.name in _HALVES:
+        return (array.astype(np.float32) * np.float32(factor)).astype(array.dtype)
+    return array * array.dtype.type(factor)
+
+
+def _movable(array):
+    """`array`, whose bytes mean the same in every process. Strings do not: numpy holds pointers to them."""
+    array = np.asarray(array)
+    if array.dtype.kind in "OSU":
+        raise ValueError("the tensor holds strings, which only broadcast_object and allgather_object can carry")
+    return array
+
+
+def _without_elements(session, name, terms, array):
+    """A collective on no elements: the ranks only agree that it is one."""
+    operation = session.start_barrier(name, terms)
+
+    def finish():
+        operation.finish()
+        return array
+
+    return finish
+
+
+def reduced(every, op):
+    """The reduction of the values of all ranks that the daemons do not compute, over the first dimension."""
+    if op is Product:
+        return every.prod(axis=0, dtype=every.dtype)
+    wide = every.astype(np.float32) if every.dtype.name in _HALVES else every
+    return adasum(list(wide), _dot).astype(every.dtype)
+
+
+def _dot(a, b):
+    return float(np.dot(a.ravel().astype(np.float64), b.ravel().astype(np.float64)))
+
+
+def check_adasum(wire, process_set):
+    """Raises unless Adasum takes values of the dtype `wire` from the ranks of the set."""
+    check_ranks(process_set.size(), repr(process_set))
+    if wire.kind != "f" and wire.name not in _HALVES:
+        raise ValueError(f"Adasum needs a tensor of floating-point numbers, not of {wire.name}")
+
+
+def start_allreduce(array, name, op, prescale, postscale, wire, process_set=_ALL):
+    """`wire` is the dtype that travels."""
+    session, size = process_set.session(), process_set.size()
+    dtype, shape, wire = array.dtype, array.shape, np.dtype(wire)
+    number = reducible(wire, f"tensor {name!r}" if name else "the tensor to reduce")
+    if op is Adasum:
+        check_adasum(wire, process_set)
+    if op is Average:
+        if wire.name in _HALVES:  # the sum itself may not fit
+            prescale /= size
+        else:
+            postscale /= size
+    name, terms = wire_name("allreduce", name, session), f"{op.name}, shape {list(shape)}"
+    if prescale != 1 or postscale != 1:
+        terms += f", factors {prescale:g} and {postscale:g}"
+    if array.size == 0:
+        return _without_elements(session, name, f"allreduce, {wire.name}, {terms}", array)
+    given = np.ascontiguousarray(_scale(array, prescale).astype(wire, copy=False))
+    gathers = op.wire is None
+    if gathers:
+        operation = session.allgather(name, given.ctypes.data, [given.size] * size, number, terms)
+    else:
+        operation = session.allreduce(name, given.ctypes.data, given.size, number, op.wire, terms)
+
+    def finish():
+        result = np.empty((size, *shape) if gathers else shape, given.dtype)
+        operation.finish(result.ctypes.data)
+        if gathers:
+            result = reduced(result, op)
+        return _scale(result, postscale).astype(dtype, copy=False)
+
+    return finish
+
+
+def start_broadcast(array, root_rank, name, process_set=_ALL):
+    session, root = process_set.session(), process_set.place_of(root_rank)
+    array = _movable(array)
+    name, terms = wire_name("broadcast", name, session), f"{array.dtype}, shape {list(array.shape)}"
+    if array.size == 0:
+        return _without_elements(session, name, f"broadcast from rank {root_rank}, {terms}", array)
+    given = np.ascontiguousarray(array)
+    operation = session.broadcast(name, given.ctypes.data, given.nbytes, deft.UINT8, root, terms)
+
+    def finish():
+        received = np.empty(array.shape, given.dtype)
+        operation.finish(received.ctypes.data)
+        return received
+
+    return finish
+
+
+class Gather:
+    """An allgather in two rounds: how much each rank gives, then the data. Made by every rank in the same order."""
+
+    def __init__(self, array, name, process_set=_ALL):
+        self._session = process_set.session()
+        self._array = np.ascontiguousarray(_movable(array))  # has one dimension or more
+        self._name = wire_name("allgather", name, self._session)
+        self._mine = np.array([len(self._array)], np.int64)
+        terms = f"rows of {self._array.dtype}, shape {list(self._array.shape[1:])}"
+        ones = [1] * self._session.size
+        self._sizes = self._session.allgather(self._name, self._mine.ctypes.data, ones, deft.INT64, terms)
+        self._data = None
+        self.rows = []  # of each rank
+
+    def begin_data(self):
+        """Waits for the sizes of all ranks."""
+        rows = np.empty(self._session.size, np.int64)
+        self._sizes.finish(rows.ctypes.data)
+        self.rows = rows.tolist()
+        row_bytes = math.prod(self._array.shape[1:]) * self._array.itemsize
+        counts = [count * row_bytes for count in self.rows]
+        if any(counts):
+            self._data = self._session.allgather(f"{self._name}.data", self._array.ctypes.data, counts, deft.UINT8)
+
+    def finish(self):
+        """After begin_data(): the rows of all ranks."""
+        result = np.empty((sum(self.rows), *self._array.shape[1:]), self._array.dtype)
+        if self._data is not None:
+            self._data.finish(result.ctypes.data)
+        return result
+
+
+def _gathered(array, name, process_set):
+    gather = Gather(array, name, process_set)
+    gather.begin_data()
+    return gather.finish()
+
+
+def exchange_rows(array, splits, name, process_set=_ALL):
+    """alltoall: this rank gives splits[r] rows to each rank r. Gives the received rows, and how many came from each.
+
+    It is built on allgather. Every rank sees the splits of all, so an error of one rank is the same error on all.
+    """
+    session = process_set.session()
+    rank, size, name = session.rank, session.size, wire_name("alltoall", name, session)
+    table = _gathered(np.concatenate([[len(array)], splits]).astype(np.int64)[None], f"{name}.splits", process_set)
+    for other, (rows, *parts) in enumerate(table.tolist()):
+        if len(parts) != size or min(parts) < 0 or sum(parts) != rows:
+            raise ValueError(
+                f"{name}: rank {other} splits {rows} rows into {parts}; there must be {size} parts, one a rank, "
+                "which add up to the rows"
+            )
+    data = _gathered(array, name, process_set)
+    firsts = np.cumsum(table[:, 0]) - table[:, 0] + table[:, 1 : 1 + rank].sum(axis=1)
+    counts = table[:, 1 + rank]
+    return [np.concatenate([data[first : first + count] for first, count in zip(firsts, counts)]), counts.copy()]
+
+
+def share_of(rows, process_set=_ALL):
+    """This rank's share of `rows` rows, as a slice; the first ranks get one row more if shares cannot be equal."""
+    rank, size = process_set.rank(), process_set.size()
+    each, more = divmod(rows, size)
+    first = each * rank + min(more, rank)
+    return slice(first, first + each + (rank < more))

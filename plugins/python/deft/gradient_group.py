@@ -1,0 +1,134 @@
+"""The gradients of some variables on their way through the arena of one declared group, as numpy arrays.
+
+    group = GradientGroup("tensorflow.0", specs, Scaling(1.0, 1.0), reports=True)
+    group.hand_over(index, array)     # of each variable, in any order: written to the arena, on its way at once
+    group.collect()                   # waits; gives all averages
+
+A round is a hand_over of each variable and one collect. Rounds count the steps of the group. A framework with an engine
+of its own writes group.views[index] itself and calls ready(), when_summed() and end_round() instead.
+"""
+
+import ctypes
+import threading
+from typing import NamedTuple
+
+import numpy as np
+
+import deft
+from deft.arrays import reducible
+from deft.process_sets import global_process_set
+
+
+class Scaling(NamedTuple):
+    before: float  # what gradients are multiplied by before the sum
+    after: float  # and what sums are multiplied by
+
+
+class Spec(NamedTuple):
+    """A gradient."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple
+    wire: np.dtype  # the dtype that travels
+    codec: str = ""  # how it is encoded; empty: as the option `compression` says
+
+
+class GradientGroup:
+    """`specs` are in the order in which forward uses the variables; the declared order is the reverse.
+
+    hand_over and ready may be called on any thread. `reports`: this group tells the daemon the stages of a step.
+    """
+
+    def __init__(self, name, specs, scaling, reports, process_set=global_process_set):
+        self.name = name
+        self._session = process_set.session()
+        self._specs = specs
+        self._scaling = scaling
+        self._reports = reports
+        self._lock = threading.Lock()
+        self._handed = bytearray(len(specs))
+        self._step = 0
+        self._last = len(specs) - 1
+        tensors = [
+            deft.Tensor(spec.name, reducible(spec.wire, spec.name), spec.shape, position, spec.codec)
+            for position, spec in enumerate(specs)
+        ]
+        self._group = self._session.declare(name, tensors[::-1])
+        self.views = [self._map(self._last - index, spec) for index, spec in enumerate(specs)]
+
+    def _map(self, place, spec):
+        memory = (ctypes.c_char * self._group.bytes(place)).from_address(self._group.data(place))
+        return np.frombuffer(memory, spec.wire).reshape(spec.shape)
+
+    def hand_over(self, index, gradient):
+        self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
+        self._mark(index)
+        factor = gradient.dtype.type(self._scaling.before)
+        np.multiply(gradient, factor, out=self.views[index], casting="unsafe")
+        self._group.ready(self._last - index, 1, self._step)
+
+    def ready(self, index):
+        """views[index] holds this rank's gradient, and nobody writes it before it is summed."""
+        self._mark(index)
+        self._group.ready(self._last - index, 1, self._step)
+
+    def when_summed(self, index, callback):
+        """After ready(index): has `callback` called, as Group.when_reduced() says, when views[index] holds the sum."""
+        self._group.when_reduced(self._last - index, 1, self._step, callback)
+
+    def end_round(self):
+        """All sums are there."""
+        with self._lock:
+            self._handed[:] = bytes(len(self._handed))
+            self._step += 1
+        if self._reports:
+            self._session.stage(deft.FORWARD, self._step)
+
+    def collect(self):
+        """The averages, in the order of the specs, as arrays that belong to the caller."""
+        self._group.wait(0, len(self._specs), self._step)
+        averages = [self._averaged(view, spec) for view, spec in zip(self.views, self._specs)]
+        self.end_round()
+        return averages
+
+    def rounds(self):
+        return self._step
+
+    def join_begins(self):
+        """As deft.joining.ZeroGradients says: a round that an error has left half-done is finished."""
+        if any(self._handed):
+            for index, handed in enumerate(bytes(self._handed)):
+                if not handed:
+                    self._hand_over_zeros(index)
+            self.collect()
+
+    def give_zeros(self):
+        """A whole round of zeros, whose averages are dropped."""
+        for index in range(len(self._specs)):
+            self._hand_over_zeros(index)
+        self.collect()
+
+    def _hand_over_zeros(self, index):
+        self.views[index][...] = 0
+        self.ready(index)
+
+    def _mark(self, index):
+        with self._lock:
+            first = not any(self._handed)
+            if self._handed[index]:
+                raise RuntimeError(
+                    f"{self._specs[index].name}: its gradient of step {self._step} was handed over before, and the "
+                    "averages of that step were not used: did an earlier step end by an error?"
+                )
+            self._handed[index] = 1
+        if first:
+            self._session.joining.round_begins(self.name, self._step)
+        if first and self._reports:
+            self._session.stage(deft.BACKWARD, self._step)
+
+    def _averaged(self, view, spec):
+        average = view.astype(spec.dtype)
+        if self._scaling.after != 1:
+            average *= average.dtype.type(self._scaling.after)
+        return average

@@ -1,0 +1,255 @@
+"""join(): a rank that has no more data takes part in the others' reductions with zeros, until all ranks have joined.
+
+    last = join(session, gradients)      # `gradients`: of each distributed optimizer, see ZeroGradients
+
+A rank that joins writes so to the job's key-value store. A rank whose collective or gradients have not come after a
+while asks the store once. When it knows that someone has joined, it announces there what it begins, and what is under
+way: collectives, and rounds of gradients. Ranks that have joined follow the announcements of one rank, the first that
+has not joined, and begin the same with zeros. One rank is enough, since nothing ends before all ranks have begun it.
+
+Zeros are never handed over before that: a rank's gradients make the leader order their transfer, and whatever the other
+ranks do first would wait behind it for ever.
+"""
+
+import collections
+import contextlib
+import ctypes
+import json
+import threading
+import time
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from deft._native import DeftError
+
+_LOOK_S = 0.01  # how long a rank that has joined waits for an announcement before it looks whether all have joined
+_INT64 = 6
+_NAMES_KEPT = 65536
+_REFUSED = "rank {} has joined; join() goes with allreduce by Sum or Average alone"
+
+
+class Call(NamedTuple):
+    """A collective that this rank has started; what another rank needs to know to start it with zeros."""
+
+    collective: int
+    name: str
+    count: int  # elements
+    dtype: int
+    op: int
+    terms: str
+
+
+class ZeroGradients(Protocol):
+    """The gradients of one distributed optimizer; `name` is the same on all ranks."""
+
+    name: str
+
+    def join_begins(self) -> None:
+        """Finishes the round under way."""
+
+    def rounds(self) -> int:
+        """How many rounds are done."""
+
+    def give_zeros(self) -> None:
+        """Takes part in the next round with zeros, and drops its result."""
+
+
+class Joining:
+    """What one session knows of ranks that have joined. Any thread may call the methods.
+
+    `lock` is held while a method uses the session, so whoever closes the session takes it."""
+
+    def __init__(self, session):
+        self._session = session
+        self.lock = threading.RLock()
+        self.round = 0  # how often all ranks have joined
+        self._begin_round()
+
+    def _begin_round(self) -> None:
+        self.begun = 0  # collectives and rounds of gradients since then
+        self._joined = False  # this rank has, and the round is not over
+        self._someone = False  # another rank has joined
+        self._question = None  # to the store, whether someone has
+        self._under_way: dict[str, Call] = {}
+        self._rounds: dict[str, int] = {}  # the newest round of gradients, by optimizer
+        self._started: collections.OrderedDict[str, int] = collections.OrderedDict()  # how often, by name
+        self._announced = 0
+
+    def started(self, call: Call) -> None:
+        with self.lock:
+            self.begun += 1
+            self._under_way[call.name] = call
+            self._started[call.name] = self._started.pop(call.name, 0) + 1
+            if len(self._started) > _NAMES_KEPT:
+                self._started.popitem(last=False)
+            if self._someone:
+                self._announce(call)
+
+    def round_begins(self, name: str, number: int) -> None:
+        """Gradients of an optimizer are about to be handed over."""
+        with self.lock:
+            self.begun += 1
+            self._rounds[name] = number
+            if self._someone:
+                self._write({"round": [name, number]})
+
+    def ended(self, name: str) -> None:
+        with self.lock:
+            self._under_way.pop(name, None)
+
+    def look(self) -> None:
+        """A collective, or a round of gradients, has not ended yet."""
+        if self._someone or self._joined or self._session.size == 1:
+            return
+        with self.lock:
+            if self._question is None:
+                self._question = self._session.ask(self._key())
+            elif not self._someone and self._question.answer() is not None:
+                self._someone = True
+                self._announce_all()
+
+    def _announce_all(self) -> None:
+        for name, number in self._rounds.items():
+            self._write({"round": [name, number]})
+        for call in self._under_way.values():
+            self._announce(call)
+
+    def starts_of(self, name: str) -> int:
+        return self._started.get(name, 0)
+
+    def newest_round(self, name: str) -> int:
+        """That this rank has begun itself; -1: none."""
+        return self._rounds.get(name, -1)
+
+    def announce_end(self) -> None:
+        """This rank joins."""
+        with self.lock:
+            self._joined, self._someone = True, False
+            self._write({"joined": True})
+            self._session.set(self._key(), b"1")
+
+    def key_of(self, rank: int, number: int) -> str:
+        """Of the store: announcement `number` of a rank."""
+        return f"{self._key()}.{rank}.{number}"
+
+    def next_round(self) -> None:
+        """All ranks have joined."""
+        with self.lock:
+            self.round += 1
+            self._begin_round()
+
+    def _key(self) -> str:
+        return f"join.{self.round}"
+
+    def _announce(self, call: Call) -> None:
+        self._write({"call": call, "start": self.starts_of(call.name)})
+
+    def _write(self, what: dict) -> None:
+        self._session.set(
+            self.key_of(self._session.rank, self._announced), json.dumps(what, ensure_ascii=False).encode()
+        )
+        self._announced += 1
+
+
+def join(session, gradients: Iterable[ZeroGradients]) -> int:
+    """Gives zeros to the reductions of the others until all ranks have joined; gives the rank that joined last."""
+    if session.size == 1:
+        return 0
+    joining, of_name = session.joining, {one.name: one for one in gradients}
+    for one in of_name.values():
+        one.join_begins()
+    session.wait_for_own()
+    came = [joining.begun, time.time_ns()]
+    joining.announce_end()
+    everyone = session.start_barrier(f"join.{joining.round}")
+    follower = _Follower(session, of_name)
+    while not everyone.poll():
+        follower.follow(_LOOK_S)
+    everyone.finish()
+    last = _last(_gather(session, f"join.{joining.round}.last", came))
+    joining.next_round()
+    return last
+
+
+class _Follower:
+    """Begins with zeros what other ranks announce."""
+
+    def __init__(self, session, gradients):
+        self._session = session
+        self._gradients = gradients  # by name
+        self._rank = self._number = 0  # the next announcement
+        self._question = None
+        self._zeros = {}  # operations under way, by name
+
+    def follow(self, timeout_s: float) -> None:
+        """Does what the next announcement says, if it comes in time."""
+        self._zeros = {name: operation for name, operation in self._zeros.items() if not _ended(operation)}
+        if self._rank == self._session.rank:
+            self._rank += 1
+        if self._rank >= self._session.size:
+            time.sleep(timeout_s)
+            return
+        if self._question is None:
+            self._question = self._session.ask(self._session.joining.key_of(self._rank, self._number))
+        answer = self._question.answer(timeout_s)
+        if answer is None:
+            return
+        self._question = None
+        self._number += 1
+        said = json.loads(answer)
+        if "joined" in said:
+            self._rank, self._number = self._rank + 1, 0
+        elif "round" in said:
+            self._give_zeros(*said["round"])
+        elif self._session.joining.starts_of(said["call"][1]) < said["start"]:
+            self._start(Call(*said["call"]))
+
+    def _give_zeros(self, name: str, number: int) -> None:
+        one = self._gradients.get(name)
+        if one is not None and one.rounds() <= number:
+            one.give_zeros()
+        elif one is None and self._session.joining.newest_round(name) < number:
+            raise RuntimeError(
+                f"rank {self._session.rank} has joined and cannot take part in the gradients '{name}', which it has "
+                "never declared: make a step on each rank before join()"
+            )
+
+    def _start(self, call: Call) -> None:
+        earlier = self._zeros.pop(call.name, None)
+        if earlier is not None:  # it has ended for those who announce the name again
+            _drop(earlier)
+        operation = self._session.start_with_zeros(call)
+        if operation is None:  # the difference is an error on all ranks, which has this text
+            operation = self._session.start_barrier(call.name, _REFUSED.format(self._session.rank))
+        self._zeros[call.name] = operation
+
+
+def _ended(operation) -> bool:
+    """Whether it has ended; then it is over."""
+    try:
+        if not operation.poll():
+            return False
+    except DeftError:
+        pass  # it has failed, which _drop() meets again
+    _drop(operation)
+    return True
+
+
+def _drop(operation) -> None:
+    """Waits for the end. Those who asked for the collective get its error, too."""
+    with contextlib.suppress(DeftError):
+        operation.finish()
+
+
+def _last(came) -> int:
+    """The rank that has done the most, and of those that have done equally much, the one that came last."""
+    return max(range(len(came)), key=lambda rank: came[rank])
+
+
+def _gather(session, name: str, numbers: list[int]) -> list[list[int]]:
+    """Each rank's numbers, equally many of them."""
+    mine = (ctypes.c_int64 * len(numbers))(*numbers)
+    every = (ctypes.c_int64 * (len(numbers) * session.size))()
+    operation = session.allgather(name, ctypes.addressof(mine), [len(numbers)] * session.size, _INT64)
+    operation.finish(ctypes.addressof(every))
+    return [list(every[rank * len(numbers) : (rank + 1) * len(numbers)]) for rank in range(session.size)]

@@ -1,0 +1,267 @@
+"""Process sets: groups of ranks that communicate among themselves. Needs no framework.
+
+    even = add_process_set([0, 2])        # on all ranks, in the same order
+    if even.included():
+        even.session().barrier()          # of the ranks 0 and 2
+    remove_process_set(even)              # on all ranks
+
+A set is a job of its own on the same daemons, with a session of its own. So everything works in it that works in the
+whole job: gradients with a policy and a codec, collectives, errors that name a lost rank. The ranks meet in the
+key-value store of the whole job first, which tells a rank that does not come, or that has another list.
+"""
+
+import hashlib
+import itertools
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Iterable, Sequence
+
+from deft import world
+from deft._native import DeftError, daemon_status, option
+from deft.session import Session
+
+_EMISMATCH, _ETIMEOUT, _EUNAVAILABLE = 2, 3, 7
+_UNITS_S = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
+_numbers = itertools.count(1)
+_added: "list[ProcessSet]" = []
+_SHOWN = 300  # characters of a list of ranks in a message
+
+
+class ProcessSet:
+    """Some ranks of the job. It can be used between add_process_set() and remove_process_set()."""
+
+    process_set_id: int | None = None
+
+    def __init__(self, ranks: Iterable[int]):
+        given = [int(rank) for rank in ranks]
+        self._ranks = sorted(set(given))
+        if not given or len(self._ranks) < len(given):
+            raise ValueError(f"a process set needs different ranks, one at least; these are {given}")
+        self._session: Session | None = None
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(self._ranks)
+
+    def included(self) -> bool:
+        """Whether this worker is in the set."""
+        return world.rank() in self.ranks
+
+    def rank(self) -> int | None:
+        """This worker's number in the set, from 0; None if the set is not in use."""
+        if self.process_set_id is None:
+            return None
+        if not self.included():
+            raise ValueError(f"rank {world.rank()} is not in {self!r}")
+        return self.ranks.index(world.rank())
+
+    def size(self) -> int | None:
+        """How many workers the set has; None if it is not in use."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def place_of(self, rank: int, what: str = "root_rank") -> int:
+        """The number in the set of rank `rank` of the job."""
+        if rank not in self.ranks:
+            raise ValueError(f"{what} is {rank}; {self._members()} {_shown(self.ranks)}")
+        return self.ranks.index(rank)
+
+    def session(self) -> Session:
+        """The session in which this worker communicates with the others of the set."""
+        if self.rank() is None:
+            raise ValueError(f"{self!r} is not in use: give it to init(process_sets=...) or to add_process_set()")
+        return self._session
+
+    def _members(self) -> str:
+        return "the process set has the ranks"
+
+    def __repr__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={_shown(self.ranks)})"
+
+    def __str__(self) -> str:
+        return f"ProcessSet(process_set_id={self.process_set_id}, ranks={self.ranks}, mpi_comm=None)"
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All ranks."""
+
+    process_set_id = 0
+
+    def __init__(self):
+        pass
+
+    @property
+    def ranks(self) -> list[int]:
+        return list(range(world.size())) if world.is_initialized() else []
+
+    def rank(self) -> int:
+        return world.rank()
+
+    def size(self) -> int:
+        return world.size()
+
+    def place_of(self, rank: int, what: str = "root_rank") -> int:
+        if not 0 <= rank < world.size():
+            raise ValueError(f"{what} is {rank}; the job has ranks 0 to {world.size() - 1}")
+        return rank
+
+    def session(self) -> Session:
+        return world.session()
+
+
+global_process_set = _GlobalProcessSet()
+
+
+def find_process_set(process_set_id: int) -> ProcessSet | None:
+    """The set of this number, if it is in use; 0 is the set of all ranks."""
+    return next((one for one in (global_process_set, *_added) if one.process_set_id == process_set_id), None)
+
+
+def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, **options) -> None:
+    """world.init(), and then add_process_set() for each of `process_sets`. "dynamic": they come later."""
+    if comm is not None:
+        raise ValueError("init(comm) is not offered: start the job with these ranks, or use process_sets=")
+    if isinstance(process_sets, str) and process_sets != "dynamic":
+        raise ValueError(f"process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
+    first = not world.is_initialized()
+    world.init(**options)
+    if first and process_sets is not None and not isinstance(process_sets, str):
+        for process_set in process_sets:
+            add_process_set(process_set)
+
+
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
+    """Begins a process set. All ranks of the job call it, with the same ranks and in the same order.
+
+    DeftError if a rank does not come within DEFT_TIMEOUT, or comes with other ranks."""
+    added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
+    if added.process_set_id is not None:
+        raise ValueError(f"{added!r} was added before")
+    whole = world.session()
+    for rank in added.ranks:
+        global_process_set.place_of(rank, f"a rank of {added!r}")
+    for other in (global_process_set, *_added):
+        if other.ranks == added.ranks:
+            raise ValueError(f"{other!r} has the same ranks: use that one")
+    number = next(_numbers)
+    key = f"process_set.{number}.add"
+    leader = _meet(whole, key, "add_process_set", added.ranks, *_leader_of(whole, added.ranks))
+    if whole.rank in added.ranks:
+        added._session = _join(whole, number, added.ranks, leader)
+    added.process_set_id = number
+    _added.append(added)
+    return added
+
+
+def remove_process_set(process_set: ProcessSet) -> bool:
+    """Ends a process set, on all ranks. False if it is not in use, or has all ranks of the job by itself."""
+    if process_set is global_process_set or process_set.process_set_id is None:
+        return False
+    _meet(world.session(), f"process_set.{process_set.process_set_id}.remove", "remove_process_set", process_set.ranks)
+    _end(process_set)
+    return True
+
+
+def _end(process_set: ProcessSet) -> None:
+    ended, process_set._session = process_set._session, None
+    process_set.process_set_id = None
+    if process_set in _added:
+        _added.remove(process_set)
+    if ended is not None:
+        world.close_further(ended)
+
+
+@world.before_shutdown
+def _end_all() -> None:
+    global _numbers
+    while _added:
+        _end(_added[-1])
+    _numbers = itertools.count(1)
+
+
+# ---- how the ranks meet
+
+
+def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "", problem: str = "") -> str:
+    """Waits until all ranks of the job are here with the same `ranks`. Gives the `leader` of the first of these."""
+    digest = hashlib.sha256(json.dumps(ranks).encode()).hexdigest()
+    said = {"shown": _shown(ranks), "hash": digest, "leader": leader, "problem": problem}
+    whole.set(f"{key}.{whole.rank}", json.dumps(said).encode())
+    timeout_s = _seconds(option("timeout"))
+    ends = time.monotonic() + timeout_s
+    questions = [whole.ask(f"{key}.{rank}") for rank in range(whole.size)]
+    answers = [question.answer(max(ends - time.monotonic(), 0.0)) for question in questions]
+    missing = [rank for rank, answer in enumerate(answers) if answer is None]
+    if missing:
+        raise DeftError(
+            _ETIMEOUT,
+            f"{call}({said['shown']}): rank {_shown(missing).strip('[]')} did not call it within {timeout_s:g} s; all "
+            "ranks of the job call it, also those outside the set, and in the same order",
+        )
+    found = [json.loads(answer) for answer in answers if answer is not None]
+    for rank, other in enumerate(found):
+        if other["hash"] != found[0]["hash"]:
+            raise DeftError(
+                _EMISMATCH,
+                f"{call}: the process set is {found[0]['shown']} on rank 0 and {other['shown']} on rank {rank}; all "
+                "ranks give the same sets, in the same order",
+            )
+    if found[ranks[0]]["problem"]:
+        raise DeftError(_EUNAVAILABLE, f"{call}({said['shown']}): {found[ranks[0]]['problem']}")
+    return found[ranks[0]]["leader"]
+
+
+def _join(whole: Session, number: int, ranks: list[int], leader: str) -> Session:
+    local = [rank for rank in ranks if whole.node_of(rank) == whole.node]
+    options = {"rank": ranks.index(whole.rank), "world_size": len(ranks)}
+    options |= {"local_rank": local.index(whole.rank), "local_size": len(local)}
+    if leader:
+        options["leader"] = leader
+    return world.open_further(f"set{number}", **options)
+
+
+def _leader_of(whole: Session, ranks: list[int]) -> tuple[str, str]:
+    """For the set's first rank, whose daemon leads the set's job: (its address, what is wrong with it).
+
+    Empty if no other daemon needs it, or if that daemon leads the whole job, too."""
+    nodes = {whole.node_of(rank) for rank in ranks}
+    if whole.rank != ranks[0] or len(nodes) == 1 or whole.node == 0:
+        return "", ""
+    listens = daemon_status()["listen"]
+    host, _, port = listens.rpartition(":")
+    beyond = option("leader").rpartition(":")[0] or os.environ.get("MASTER_ADDR", "")
+    if host in ("", "*", "0.0.0.0", "[::]"):
+        return f"{_own_address(beyond)}:{port}", ""
+    if _is_loopback(host) and beyond and not _is_loopback(beyond):
+        return "", (
+            f"no rank of the set is on node 0, and the deftd of rank {whole.rank} listens on {listens}, where other "
+            "nodes cannot reach it: start it with --listen=ADDRESS:PORT"
+        )
+    return listens, ""
+
+
+def _own_address(host: str) -> str:
+    """The address of this machine on the way to `host`."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((host or "127.0.0.1", 9))  # sends nothing
+        except OSError:
+            return socket.gethostname()
+        return probe.getsockname()[0]
+
+
+def _is_loopback(host: str) -> bool:
+    return host == "localhost" or host.startswith("127.") or host == "[::1]"
+
+
+def _seconds(text: str) -> float:
+    """A duration as an option has it: 30s, 500ms."""
+    number, unit = re.fullmatch(r"([0-9.eE+-]+)\s*([a-z]*)", text.strip()).groups()
+    return float(number) * _UNITS_S[unit]
+
+
+def _shown(ranks: Sequence[int]) -> str:
+    text = str(list(ranks))
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}... ({len(ranks)} ranks)"

@@ -1,0 +1,101 @@
+// Work that blocks: it stands in nobody's way but its own user's, and no thread is left behind.
+#include "daemon/base/blocking_work.h"
+
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <future>
+#include <new>
+#include <vector>
+
+#include "daemon/base/reactor.h"
+
+namespace deft::daemon {
+namespace {
+
+constexpr std::chrono::seconds kLong{20};
+
+TEST(BlockingWork, RunsEverythingAndCallsBackAfterIt) {
+  BlockingWork work;
+  std::atomic<int> ran{0};
+  std::promise<void> all;
+  for (int i = 0; i < 500; ++i)
+    work.run(
+        static_cast<uid_t>(i % 7), [&] { ++ran; },
+        [&] {
+          static std::atomic<int> after{0};
+          if (++after == 500) all.set_value();
+        });
+  ASSERT_EQ(all.get_future().wait_for(kLong), std::future_status::ready);
+  EXPECT_EQ(ran, 500);
+}
+
+TEST(BlockingWork, AUserWhoseWorkBlocksHoldsUpNobodyElse) {
+  std::promise<void> release;
+  const std::shared_future<void> released(release.get_future());
+  BlockingWork work;
+  std::atomic<int> blocked{0};
+  for (int i = 0; i < 1000; ++i)
+    work.run(1, [&blocked, released] {
+      ++blocked;
+      released.wait();
+    });
+  for (uid_t user = 2; user < 10; ++user) {
+    std::promise<void> done;
+    work.run(user, [&] { done.set_value(); });
+    ASSERT_EQ(done.get_future().wait_for(kLong), std::future_status::ready) << "user " << user;
+  }
+  EXPECT_LE(blocked, static_cast<int>(BlockingWork::kThreadsAUser));
+  release.set_value();
+}
+
+TEST(BlockingWork, ItsEndWaitsForNoWorkThatBlocks) {
+  std::promise<void> release;
+  const std::shared_future<void> released(release.get_future());
+  const auto after = std::make_shared<std::atomic<int>>(0);
+  const auto began = std::chrono::steady_clock::now();
+  {
+    BlockingWork work;
+    std::promise<void> started;
+    work.run(
+        1,
+        [&started, released] {
+          started.set_value();
+          released.wait();
+        },
+        [after] { ++*after; });
+    started.get_future().wait();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
+  release.set_value();
+  EXPECT_EQ(*after, 0);
+}
+
+struct Failed final : CallbackOwner {
+  void callback_failed(const Error& error) override { errors.push_back(error); }
+  std::vector<Error> errors;
+};
+
+TEST(ReactorOffload, DoneRunsOnTheLoopForItsOwnerAndWhatTheWorkThrowsFailsThatOwner) {
+  Reactor reactor;
+  const auto owner = std::make_shared<Failed>();
+  const auto loop = std::this_thread::get_id();
+  std::thread::id worked, done;
+  run_for(owner, "a test", [&] {
+    reactor.offload(
+        1, [] { throw std::bad_alloc(); }, [&] { ADD_FAILURE() << "the work has failed"; });
+    reactor.offload(
+        1, [&] { worked = std::this_thread::get_id(); },
+        [&] {
+          done = std::this_thread::get_id();
+          throw std::bad_alloc();
+        });
+  });
+  while (owner->errors.size() < 2) reactor.run_once();
+  EXPECT_TRUE(worked != loop);
+  EXPECT_TRUE(done == loop);
+  EXPECT_EQ(owner->errors[0].kind, ErrorKind::kExhausted);
+}
+
+}  // namespace
+}  // namespace deft::daemon

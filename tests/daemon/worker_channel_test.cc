@@ -1,0 +1,99 @@
+// A worker's socket: what a client puts into it never makes the event loop wait.
+#include "daemon/server/worker_channel.h"
+
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <array>
+#include <optional>
+
+namespace deft::daemon {
+namespace {
+
+constexpr TimeUs kSoonUs = 5'000'000;
+constexpr int kLingerSeconds = 60;
+
+// A TCP connection whose last descriptor is closed for a minute: its data is not sent, because the other end does not read.
+struct Lingering {
+  Lingering() : listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t bytes = sizeof address;
+    const auto* raw = reinterpret_cast<const sockaddr*>(&address);
+    EXPECT_EQ(bind(listener.get(), raw, bytes), 0);
+    EXPECT_EQ(listen(listener.get(), 1), 0);
+    getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
+    sender = shm::Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    EXPECT_EQ(connect(sender.get(), raw, bytes), 0);
+    const linger hold{1, kLingerSeconds};
+    setsockopt(sender.get(), SOL_SOCKET, SO_LINGER, &hold, sizeof hold);
+    fcntl(sender.get(), F_SETFL, O_NONBLOCK);
+    const std::vector<char> piece(1 << 16);
+    while (send(sender.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0) continue;
+    fcntl(sender.get(), F_SETFL, 0);  // a socket that does not block does not linger
+  }
+  shm::Descriptor listener, sender;
+};
+
+struct WorkerChannelTest : ::testing::Test {
+  void SetUp() override {
+    int ends[2];
+    ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
+    client = shm::Descriptor(ends[0]);
+    ipc::MessageSocket own{shm::Descriptor(ends[1])};
+    own.refuse_descriptors();
+    channel.emplace(reactor, std::move(own), nullptr,
+                    WorkerChannel::Events{[this](const ipc::Packet&) { ++packets; },
+                                          [this](const Error& error) {
+                                            errors.push_back(error);
+                                            channel->stop();
+                                          },
+                                          [this] { channel->stop(); }});
+    ASSERT_TRUE(channel->start());
+  }
+  void send(const std::string& text, int descriptor) {
+    ipc::MessageSocket socket(std::move(client));
+    const std::array<int, 1> one{descriptor};
+    const auto bytes = std::as_bytes(std::span(text));
+    EXPECT_TRUE(descriptor < 0 ? socket.send(bytes) : socket.send(bytes, one));
+    client = shm::Descriptor(dup(socket.descriptor()));
+  }
+
+  Reactor reactor;
+  shm::Descriptor client;
+  std::optional<WorkerChannel> channel;
+  int packets = 0;
+  std::vector<Error> errors;
+};
+
+TEST_F(WorkerChannelTest, ADescriptorThatLingersHoldsNobodyUp) {
+  Lingering tcp;
+  send("before", -1);
+  send("with a descriptor", tcp.sender.get());
+  tcp.sender.reset();
+  const TimeUs began_us = MonotonicClock::now();
+  while (errors.empty()) reactor.run_once();
+  channel.reset();
+  EXPECT_EQ(packets, 1);
+  EXPECT_NE(errors[0].what.find("descriptors came"), std::string::npos);
+  EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
+}
+
+TEST_F(WorkerChannelTest, AClientThatIsDroppedSeesTheEndAtOnce) {
+  Lingering tcp;
+  send("unread", tcp.sender.get());
+  tcp.sender.reset();
+  const TimeUs began_us = MonotonicClock::now();
+  channel->stop();
+  channel.reset();
+  char byte = 0;
+  EXPECT_EQ(recv(client.get(), &byte, 1, 0), 0);
+  EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
+}
+
+}  // namespace
+}  // namespace deft::daemon

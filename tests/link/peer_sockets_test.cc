@@ -1,0 +1,234 @@
+// Members of a link connect with each other, whoever else knocks meanwhile.
+#include "core/link/peer_sockets.h"
+
+#include <gtest/gtest.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "core/link/address.h"
+#include "core/link/rendezvous.h"
+#include "core/link/secret.h"
+#include "tests/link/backends.h"
+
+namespace deft::link::testing {
+namespace {
+
+constexpr std::size_t kSecretBytes = 16;
+constexpr std::uint64_t kCall = 0x314c4c4143544645;
+const LinkSpec kLoopback{"tcp", "lo", "127.0.0.1"};
+
+Bytes published(const LinkGroup& group, std::string_view topic, std::uint32_t member) {
+  const std::string key = meeting_key(group, topic, member);
+  auto values = group.store->get({&key, 1}, seconds_from_now(20));
+  return values ? values->front() : Bytes();
+}
+
+// A connection to the port that this member has published.
+Socket knock(const Bytes& invitation) {
+  const auto address = from_text(std::span(invitation).subspan(kSecretBytes));
+  EXPECT_TRUE(address);
+  Socket made(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  EXPECT_EQ(connect(made.get(), address->get(), address->bytes), 0);
+  return made;
+}
+
+Bytes greeting(std::uint64_t magic, std::uint64_t member, std::span<const std::byte> secret) {
+  Bytes bytes(32);
+  std::memcpy(bytes.data(), &magic, sizeof magic);
+  std::memcpy(bytes.data() + 8, &member, sizeof member);
+  std::ranges::copy(secret.first(kSecretBytes), bytes.begin() + 16);
+  return bytes;
+}
+
+void say(const Socket& socket, const Bytes& bytes) {
+  EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
+}
+
+bool is_hung_up(const Socket& socket) {
+  char byte = 0;
+  return recv(socket.get(), &byte, 1, 0) <= 0;
+}
+
+struct PeerSockets : ::testing::Test {
+  LinkGroup member(std::uint32_t own) const {
+    LinkGroup copy = group;
+    copy.node = own;
+    return copy;
+  }
+  LinkGroup group = make_group(3, std::make_shared<MemoryStore>());
+};
+
+TEST_F(PeerSockets, EachMemberTalksToEachOther) {
+  std::vector<std::thread> threads;
+  for (std::uint32_t own = 0; own < 3; ++own)
+    threads.emplace_back([this, own] {
+      auto sockets = connect_peers(kLoopback, member(own), "test");
+      ASSERT_TRUE(sockets) << sockets.error().message();
+      ASSERT_FALSE((*sockets)[own].valid());
+      for (std::uint32_t peer = 0; peer < 3; ++peer) {
+        if (peer == own) continue;
+        const char word = static_cast<char>('0' + own);
+        ASSERT_EQ(send((*sockets)[peer].get(), &word, 1, MSG_NOSIGNAL), 1);
+      }
+      for (std::uint32_t peer = 0; peer < 3; ++peer) {
+        if (peer == own) continue;
+        char word = 0;
+        while (recv((*sockets)[peer].get(), &word, 1, 0) < 0) std::this_thread::yield();
+        EXPECT_EQ(word, static_cast<char>('0' + peer));
+      }
+    });
+  for (auto& thread : threads) thread.join();
+}
+
+TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
+  group.nodes = 2;
+  Result<std::vector<Socket>> first, second;
+  std::thread waiting([&] { first = connect_peers(kLoopback, member(0), "test"); });
+  const Bytes invitation = published(group, "test", 0);
+  const StrangerCounts before = stranger_counts();
+  std::vector<Socket> silent;
+  for (int i = 0; i < 400; ++i) silent.push_back(knock(invitation));
+  const auto secret = std::span(invitation).first(kSecretBytes);
+  Bytes wrong_secret(secret.begin(), secret.end());
+  wrong_secret.back() ^= std::byte{1};
+  const Bytes attacks[] = {Bytes(48, std::byte{0xFF}), greeting(kCall, 1, wrong_secret), greeting(kCall, 7, secret),
+                           greeting(kCall, 0, secret), greeting(kCall + 1, 1, secret)};
+  std::vector<Socket> strangers;
+  for (const Bytes& attack : attacks) {
+    strangers.push_back(knock(invitation));
+    say(strangers.back(), attack);
+  }
+  second = connect_peers(kLoopback, member(1), "test");
+  waiting.join();
+  ASSERT_TRUE(first) << first.error().message();
+  ASSERT_TRUE(second) << second.error().message();
+  EXPECT_TRUE((*first)[1].valid() && (*second)[0].valid());
+  for (const Socket& stranger : strangers) EXPECT_TRUE(is_hung_up(stranger));
+  for (const Socket& stranger : silent) EXPECT_TRUE(is_hung_up(stranger));
+  EXPECT_GE(stranger_counts().wrong, before.wrong + std::size(attacks));
+  EXPECT_GT(stranger_counts().crowded_out, before.crowded_out);
+}
+
+// The test plays members 1 and 2. A greeting that was overheard gets nobody in a second time, and half of one does not, either.
+TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
+  Result<std::vector<Socket>> sockets;
+  std::thread waiting([&] { sockets = connect_peers(kLoopback, member(0), "test"); });
+  for (const std::uint32_t member : {1U, 2U})
+    ASSERT_OK(group.store->set(meeting_key(group, "test", member), with_text(Secret{}, to_text("127.0.0.1", 9))));
+  const Bytes invitation = published(group, "test", 0);
+  const auto secret = std::span(invitation).first(kSecretBytes);
+  const StrangerCounts before = stranger_counts();
+  const Socket first = knock(invitation);
+  say(first, greeting(kCall, 1, secret));
+  char answer[32];
+  ASSERT_EQ(recv(first.get(), answer, sizeof answer, MSG_WAITALL), 32);
+  const Socket replayed = knock(invitation);
+  say(replayed, greeting(kCall, 1, secret));
+  EXPECT_TRUE(is_hung_up(replayed));
+  const Socket half = knock(invitation);
+  const Bytes whole = greeting(kCall, 2, secret);
+  say(half, {whole.begin(), whole.begin() + 20});
+  EXPECT_TRUE(is_hung_up(half));  // after kStrangerUs
+  const Socket second = knock(invitation);
+  say(second, whole);
+  waiting.join();
+  ASSERT_TRUE(sockets) << sockets.error().message();
+  EXPECT_TRUE((*sockets)[1].valid() && (*sockets)[2].valid());
+  EXPECT_EQ(stranger_counts().wrong, before.wrong + 1);
+  EXPECT_EQ(stranger_counts().late, before.late + 1);
+}
+
+TEST_F(PeerSockets, WhoDoesNotKnowTheCallersSecretIsNotTakenForAMember) {
+  group.nodes = 2;
+  group.connect_deadline_us = seconds_from_now(20);
+  Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto address = make_address("127.0.0.1", 0);
+  ASSERT_EQ(bind(listener.get(), address->get(), address->bytes), 0);
+  ASSERT_EQ(listen(listener.get(), 64), 0);
+  Bytes invitation(kSecretBytes);
+  for (const char c : to_text("127.0.0.1", *port_of(listener.get()))) invitation.push_back(static_cast<std::byte>(c));
+  ASSERT_OK(group.store->set(meeting_key(group, "test", 0), invitation));
+  std::atomic<bool> done{false};
+  std::thread impostor([&] {
+    while (!done) {
+      const Socket caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      if (!caller.valid()) return;
+      send(caller.get(), Bytes(32, std::byte{1}).data(), 32, MSG_NOSIGNAL);
+    }
+  });
+  const auto sockets = connect_peers(kLoopback, member(1), "test");
+  done = true;
+  shutdown(listener.get(), SHUT_RDWR);
+  impostor.join();
+  ASSERT_FALSE(sockets);
+  EXPECT_EQ(sockets.error().kind, ErrorKind::kLost);
+  EXPECT_NE(sockets.error().what.find("node 0"), std::string::npos) << sockets.error().message();
+}
+
+struct EndedStore final : Store {
+  Result<void> set(const std::string& key, std::span<const std::byte> value) override { return memory.set(key, value); }
+  Result<std::vector<Bytes>> get(std::span<const std::string> keys, TimeUs deadline_us) override {
+    return memory.get(keys, deadline_us);
+  }
+  [[nodiscard]] bool ended() const override { return is_ended; }
+  MemoryStore memory;
+  std::atomic<bool> is_ended{false};
+};
+
+TEST(PeerSocketsOfAJob, TheEndOfTheJobEndsTheOpening) {
+  const auto store = std::make_shared<EndedStore>();
+  LinkGroup group = make_group(2, store);
+  group.connect_deadline_us = seconds_from_now(60);
+  Bytes invitation(kSecretBytes);  // of member 1, which then never comes
+  for (const char c : to_text("127.0.0.1", 9)) invitation.push_back(static_cast<std::byte>(c));
+  ASSERT_OK(store->set(meeting_key(group, "test", 1), invitation));
+  const TimeUs began_us = MonotonicClock::now();
+  std::thread ender([&] {
+    published(group, "test", 0);
+    store->is_ended = true;
+  });
+  const auto sockets = connect_peers(kLoopback, group, "test");
+  ender.join();
+  ASSERT_FALSE(sockets);
+  EXPECT_EQ(sockets.error().kind, ErrorKind::kLost);
+  EXPECT_LT(MonotonicClock::now() - began_us, 20'000'000);
+}
+
+// Node 1 proves itself and then sends what gloo cannot read: the process lives, and the link can be ended.
+TEST(Gloo, APeerThatSendsNonsenseEndsNothingButItsLink) {
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
+  std::vector<Socket> sockets;
+  std::thread peer([&, own = group]() mutable {
+    own.node = 1;
+    for (const char* prefix : {"", "priority/"}) {
+      LinkGroup channel = own;
+      channel.prefix += prefix;
+      auto made = connect_peers({"gloo", "lo", "127.0.0.2"}, channel, "gloo");
+      ASSERT_TRUE(made) << made.error().message();
+      sockets.push_back(std::move((*made)[0]));
+    }
+  });
+  const auto link = open_link({"gloo", "lo", "127.0.0.1"}, group);
+  peer.join();
+  ASSERT_TRUE(link) << link.error().message();
+  const std::uint64_t to_no_slot[6] = {48 + 16, 0,  99'999,
+                                       0,       16, 0};  // a preamble of gloo's: data for a buffer that is not there
+  for (const Socket& socket : sockets) {
+    const auto preamble = std::as_bytes(std::span(to_no_slot));
+    say(socket, Bytes(preamble.begin(), preamble.end()));
+    say(socket, Bytes(4800, std::byte{0xFF}));
+  }
+  std::thread ender([&] { (*link)->abort("enough"); });  // now or while the operation waits
+  Bytes data(1 << 20);
+  const auto done = all_reduce(**link, data.data(), data.size() / 4, model::DType::kFloat32, model::ReduceOp::kSum);
+  ender.join();
+  EXPECT_FALSE(done);
+}
+
+}  // namespace
+}  // namespace deft::link::testing

@@ -1,0 +1,263 @@
+#include "core/replay/explain.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
+
+#include <functional>
+#include <random>
+
+#include "tests/replay/traced_simulation.h"
+
+namespace deft::replay {
+namespace {
+
+using testing::HasSubstr;
+
+// Buckets of equal size on one link. Forward takes a third of compute.
+model::Profile even_profile(std::size_t buckets, std::uint64_t bytes, double us_per_byte, double latency_us = 150,
+                            double compute_us = 60'000) {
+  model::Profile profile;
+  const double each_us = compute_us / static_cast<double>(buckets);
+  for (std::size_t i = 0; i < buckets; ++i)
+    profile.buckets.push_back(
+        {"b" + std::to_string(buckets - 1 - i), bytes, each_us / 3, each_us * 2 / 3, std::nullopt});
+  profile.links.push_back(
+      {.name = "gloo:eth0", .latency_us = latency_us, .relative_time = std::nullopt, .bytes_per_us = 1 / us_per_byte});
+  return profile;
+}
+
+// At which three nodes send their share of an all-reduce of 0.02 us a byte.
+constexpr double kRate = 100.0 / 3;
+
+// What each node sent to each other one, at so many bytes a microsecond.
+using Rate = std::function<double(std::uint32_t from, std::uint32_t to)>;
+void add_traffic(JobTrace& job, const Rate& rate) {
+  for (auto& node : job.nodes) {
+    const std::uint32_t from = node.trace.header.node;
+    const TimeUs end_us = node.trace.records.back().end_us();
+    for (std::uint32_t to = 0; to < job.nodes.size(); ++to)
+      if (to != from)
+        node.trace.records.emplace_back(
+            end_us - 100'000, end_us,
+            trace::TrafficTrace{
+                .sent_bytes = 10'000'000, .busy_us = static_cast<std::uint64_t>(1e7 / rate(from, to)), .peer = to});
+    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
+  }
+}
+
+Explanation explained(const JobTrace& job) {
+  const auto measured = measure(job);
+  EXPECT_TRUE(measured) << measured.error().message();
+  auto explanation = explain(job, *measured);
+  EXPECT_TRUE(explanation) << explanation.error().message();
+  return *std::move(explanation);
+}
+
+TEST(Explain, AStragglerIsNamedWithWhatItCosts) {
+  const auto job =
+      traced_simulation(even_profile(12, 400'000, 0.002), "fifo", {.steps = 40, .nodes = {{}, {1.3, 0}, {}}});
+  const auto explanation = explained(job);
+  const Cause& first = explanation.causes.front();
+  EXPECT_EQ(first.cause, "slow-worker");
+  EXPECT_EQ(first.where, "node1");
+  EXPECT_THAT(first.what, HasSubstr("node1 computes 3"));
+  EXPECT_NEAR(first.share, 0.23, 0.03) << "a step of 1.3 becomes one of 1";
+  EXPECT_GT(explanation.shares.slow_worker_us, 10'000);
+}
+
+TEST(Explain, ALeaderThatIsTheStragglerIsNamedToo) {
+  const auto job =
+      traced_simulation(even_profile(12, 400'000, 0.002), "fifo", {.steps = 40, .nodes = {{1.4, 0}, {}, {}}});
+  const auto explanation = explained(job);
+  EXPECT_EQ(explanation.causes.front().where, "node0");
+  EXPECT_GT(explanation.shares.slow_worker_us, 10'000);
+}
+
+TEST(Explain, AStragglerThatBeginsLaterIsNamedWithItsFirstStep) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.03), "fifo", {.steps = 60, .nodes = {{}, {}, {}}});
+  // From step 30 on node 2 waits for less and computes for so much longer: the links take longer than that anyway.
+  for (auto& record : job.nodes[2].trace.records) {
+    if (record.kind() != trace::TraceKind::kStage) continue;
+    auto stage = record.as<trace::StageTrace>();
+    if (stage.step <= 30 || stage.stage != 1) continue;
+    ASSERT_GT(stage.waited_us, 20'000U);
+    stage.waited_us -= 20'000;
+    record = {record.begin_us(), record.end_us(), stage};
+  }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  const auto causes = slow_workers({job, *measured, replayed_us(*measured)});
+  ASSERT_EQ(causes.size(), 1U);
+  EXPECT_EQ(causes.front().what, "node2 computes 33 % longer than the others since step 30");
+}
+
+// All nodes work for so long behind their gradients, which were waiting until now.
+void add_updates(JobTrace& job, const std::function<std::uint64_t(std::uint32_t node, std::uint64_t step)>& update_us) {
+  for (auto& node : job.nodes)
+    for (auto& record : node.trace.records) {
+      if (record.kind() != trace::TraceKind::kStage) continue;
+      auto stage = record.as<trace::StageTrace>();
+      if (stage.step == 0 || stage.stage != 1) continue;
+      const auto us = update_us(node.trace.header.node, stage.step);
+      ASSERT_GE(stage.waited_us, us);
+      stage.waited_us -= us;
+      record = {record.begin_us(), record.end_us(), stage};
+    }
+}
+
+std::vector<Cause> slow_workers_of(const JobTrace& job) {
+  const auto measured = measure(job);
+  EXPECT_TRUE(measured);
+  return slow_workers({job, *measured, replayed_us(*measured)});
+}
+
+TEST(Explain, ALargerBatchIsToldFromASlowProcessorByTheUpdate) {
+  const auto profile = even_profile(12, 400'000, 0.03);
+  const sim::Options options{.steps = 40, .nodes = {{}, {1.4, 0}, {}}};
+  auto larger = traced_simulation(profile, "fifo", options), slower = larger;
+  add_updates(larger, [](std::uint32_t, std::uint64_t) { return 6000; });
+  add_updates(slower, [](std::uint32_t node, std::uint64_t) { return node == 1 ? 8400 : 6000; });
+  const auto batch = slow_workers_of(larger), processor = slow_workers_of(slower);
+  ASSERT_EQ(batch.size(), 1U);
+  EXPECT_EQ(batch.front().cause, "uneven-batch");
+  EXPECT_THAT(batch.front().what, HasSubstr("and its updates do not"));
+  ASSERT_EQ(processor.size(), 1U);
+  EXPECT_EQ(processor.front().cause, "slow-worker");
+}
+
+TEST(Explain, ANodeWhoseStepsVaryIsTheNoisyNeighbourAndAllOfThemAreUnevenBatches) {
+  const auto quiet = traced_simulation(even_profile(12, 400'000, 0.016), "fifo", {.steps = 60, .nodes = {{}, {}, {}}});
+  const auto unsteady = [&](const auto& is_long) {
+    auto job = quiet;
+    add_updates(job, [&](std::uint32_t node, std::uint64_t step) { return is_long(node, step) ? 30'000 : 0; });
+    const auto measured = measure(job);
+    EXPECT_TRUE(measured);
+    return unsteady_workers({job, *measured, replayed_us(*measured)});
+  };
+  const auto noisy = unsteady([](std::uint32_t node, std::uint64_t step) { return node == 2 && step % 3 == 0; });
+  ASSERT_EQ(noisy.size(), 1U);
+  EXPECT_EQ(noisy.front().cause, "noisy-neighbour");
+  EXPECT_EQ(noisy.front().where, "node2");
+  EXPECT_GT(noisy.front().gain_us, 1000);
+  const auto uneven = unsteady([](std::uint32_t node, std::uint64_t step) { return node == step % 3; });
+  ASSERT_EQ(uneven.size(), 1U);
+  EXPECT_EQ(uneven.front().cause, "uneven-batch");
+  EXPECT_GT(uneven.front().gain_us, 1000);
+  EXPECT_TRUE(unsteady([](std::uint32_t, std::uint64_t) { return false; }).empty());
+}
+
+TEST(Explain, ParameterServersThatAreFewerThanTheNodesAreNamed) {
+  const auto servers = [](const std::string& link) {
+    auto profile = even_profile(12, 400'000, 0.02);
+    profile.links.front().name = link;
+    return explained(traced_simulation(profile, "fifo", {.steps = 30, .nodes = {{}, {}, {}}})).causes.front();
+  };
+  const Cause one = servers("ps:a:1");
+  EXPECT_EQ(one.cause, "server");
+  EXPECT_EQ(one.where, "ps:a:1");
+  EXPECT_THAT(one.what, HasSubstr("1 parameter server carries the gradients of 3 nodes"));
+  EXPECT_GT(one.share, 0.2);
+  EXPECT_EQ(servers("ps:a:1+b:1+c:1").cause, "none");
+}
+
+TEST(Explain, ASlowNicIsNamedByNodeAndLinkWithWhatItCosts) {
+  const auto truth = even_profile(12, 400'000, 0.02);
+  auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_traffic(job, [](std::uint32_t from, std::uint32_t to) {
+    return from == 2 || to == 2 ? kRate : 4 * kRate;
+  });  // 5 of its NIC's, 1 goes to node 2
+  const auto explanation = explained(job);
+  const Cause& first = explanation.causes.front();
+  EXPECT_EQ(first.cause, "slow-link");
+  EXPECT_EQ(first.where, "node2/eth0");
+  EXPECT_EQ(first.what, "eth0 of node2 carries 40 % of the other nodes' rate");
+  auto mended = truth;
+  for (auto& link : mended.links) *link.bytes_per_us /= 0.4;
+  auto scheduler = sched::make_scheduler(sim::setup_for(mended, "fifo"));
+  const auto truly = sim::simulate(**scheduler, mended, {.steps = 160, .warmup_steps = 60, .nodes = {{}, {}}});
+  EXPECT_NEAR(explanation.replayed_step_us - first.gain_us, truly->step_us, 0.05 * truly->step_us);
+  EXPECT_GT(explanation.shares.communication_us, 20'000);
+}
+
+TEST(Explain, ANicThatIsSlowInOneDirectionIsNamedWithIt) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.02), "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? kRate : 2 * kRate; });
+  EXPECT_EQ(explained(job).causes.front().what, "eth0 of node1 sends at 50 % of the other nodes' rate");
+
+  auto two = traced_simulation(even_profile(12, 400'000, 0.02), "fifo", {.steps = 40, .nodes = {{}, {}}});
+  add_traffic(two, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50 : 100; });
+  EXPECT_THAT(explained(two).causes.front().what, HasSubstr("eth0 from node1 to node0 carries 50 %"));
+}
+
+TEST(Explain, ASlowNicThatComputeHidesIsNoCause) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.0005), "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50.0 : 100.0; });
+  const auto explanation = explained(job);
+  EXPECT_EQ(explanation.causes.front().cause, "none") << explanation.causes.front().what;
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("nothing stands out"));
+}
+
+TEST(Explain, PartsThatAreTooSmallAreNamed) {
+  // All parts are alike, so only the kernel's counters tell that most of the links' time is latency.
+  auto job = traced_simulation(even_profile(200, 24'000, 0.002, 500), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  add_traffic(job, [](std::uint32_t, std::uint32_t) { return 500; });
+  const auto explanation = explained(job);
+  EXPECT_EQ(explanation.causes.front().cause, "small-parts") << explanation.causes.front().what;
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("parts of 24 KB"));
+}
+
+TEST(Explain, PartsThatAreTooLargeAreNamed) {
+  const auto explanation =
+      explained(traced_simulation(even_profile(2, 8'000'000, 0.005), "fifo", {.steps = 30, .nodes = {{}, {}}}));
+  EXPECT_EQ(explanation.causes.front().cause, "large-parts") << explanation.causes.front().what;
+}
+
+TEST(Explain, AGradientThatComesLastAndCannotHideIsNamed) {
+  auto truth = even_profile(12, 200'000, 0.004);
+  truth.buckets.front().bytes = 8'000'000;
+  truth.buckets.front().name = "embedding";
+  const auto explanation = explained(traced_simulation(truth, "fifo", {.steps = 30, .nodes = {{}, {}}}));
+  EXPECT_EQ(explanation.causes.front().cause, "late-gradient") << explanation.causes.front().what;
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("embedding comes last: its 8.0 MB cannot hide"));
+  EXPECT_EQ(explanation.causes.front().where, "bucket11");
+}
+
+TEST(Explain, ACreditThatIsTooLargeIsNamed) {
+  const auto job = traced_simulation(even_profile(12, 400'000, 0.015), "bytescheduler",
+                                     {.steps = 30, .nodes = {{}, {}}}, std::uint64_t{64} << 20);
+  const auto explanation = explained(job);
+  EXPECT_EQ(explanation.causes.front().cause, "large-credit") << explanation.causes.front().what;
+  EXPECT_THAT(explanation.causes.front().what, HasSubstr("waits for bucket"));
+}
+
+TEST(Explain, TheSharesAddUpToTheStep) {
+  for (const char* policy : {"fifo", "bytescheduler", "p3"})
+    for (const double us_per_byte : {0.001, 0.01, 0.03}) {
+      const auto explanation = explained(
+          traced_simulation(even_profile(12, 400'000, us_per_byte), policy, {.steps = 40, .nodes = {{}, {1.2, 0}}}));
+      const auto& shares = explanation.shares;
+      EXPECT_NEAR(shares.step_us(), explanation.measured_step_us, 0.03 * explanation.measured_step_us)
+          << policy << " " << us_per_byte;
+    }
+}
+
+// The reader gives what it could read: any part of the records may be missing, and any number may be anything.
+RC_GTEST_PROP(Explain, WhateverIsMissingIsNoCrash, ()) {
+  auto job = traced_simulation(even_profile(4, 400'000, 0.01), "bytescheduler", {.steps = 12, .nodes = {{}, {}, {}}});
+  add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50.0 : 100.0; });
+  const auto kept = *rc::gen::inRange(50, 101);
+  std::minstd_rand random(*rc::gen::arbitrary<unsigned>());
+  for (auto& node : job.nodes)
+    std::erase_if(node.trace.records, [&](const auto&) { return static_cast<int>(random() % 100) >= kept; });
+  const auto measured = measure(job);
+  if (!measured) return;
+  const auto explanation = explain(job, *measured);
+  if (!explanation) return;
+  RC_ASSERT(!explanation->causes.empty());
+  for (double TimeShares::*share : {&TimeShares::compute_us, &TimeShares::communication_us, &TimeShares::queueing_us})
+    RC_ASSERT((explanation->shares.*share) >= 0);
+}
+
+}  // namespace
+}  // namespace deft::replay

@@ -1,0 +1,63 @@
+// The seeds of tests/fuzz_trace: each is what its fuzzer takes as it is. DEFT_WRITE_CORPUS=FOLDER writes them anew, after the format
+// of traces has changed.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <map>
+#include <sstream>
+
+#include "core/replay/explain.h"
+#include "tests/fuzz_trace/trace_input.h"
+#include "tests/replay/traced_simulation.h"
+
+namespace deft::replay {
+namespace {
+
+trace::NodeTrace seed_trace(const std::string& policy) {
+  model::Profile profile;
+  for (int i = 0; i < 3; ++i) profile.buckets.push_back({"b" + std::to_string(2 - i), 400'000, 1500, 3000, {}});
+  profile.links.push_back({.name = "gloo:a", .latency_us = 150, .relative_time = {}, .bytes_per_us = 50});
+  auto trace = traced_simulation(profile, policy, {.steps = 8, .nodes = {{}, {}}}).nodes.front().trace;
+  const TimeUs at_us = trace.records.front().begin_us();
+  trace.records.emplace_back(at_us, at_us + 100, trace::ClockTrace{at_us + 50});
+  trace.records.emplace_back(
+      at_us, at_us + 100'000,
+      trace::TrafficTrace{.sent_bytes = 3'000'000, .busy_us = 60'000, .peer = 1, .rtt_us = 90, .link = 0});
+  return trace;
+}
+
+std::map<std::string, std::string> seeds() {
+  std::map<std::string, std::string> seeds;
+  for (const char* policy : {"fifo", "bytescheduler"}) seeds[policy] = fuzz_trace::input_of(seed_trace(policy));
+  const std::string& whole = seeds["fifo"];
+  const auto file = fuzz_trace::trace_of(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size());
+  seeds["file"] = "\x01" + std::string(reinterpret_cast<const char*>(file.data()), file.size());
+  return seeds;
+}
+
+TEST(FuzzCorpus, HasSeedsThatAreExplained) {
+  if (const char* const folder = std::getenv("DEFT_WRITE_CORPUS"); folder != nullptr)
+    for (const auto& [name, bytes] : seeds()) std::ofstream(std::filesystem::path(folder) / name) << bytes;
+  for (const auto& [name, expected] : seeds()) {
+    std::ifstream file(std::filesystem::path(DEFT_FUZZ_CORPUS) / name);
+    ASSERT_TRUE(file) << name << " is missing: write the corpus anew";
+    std::ostringstream text;
+    text << file.rdbuf();
+    const std::string seed = text.str();
+    const auto trace =
+        trace::parse_trace(fuzz_trace::trace_of(reinterpret_cast<const std::uint8_t*>(seed.data()), seed.size()));
+    ASSERT_TRUE(trace) << name;
+    EXPECT_TRUE(trace->problems.empty()) << name << ": " << trace->problems.front();
+    auto other = *trace;
+    other.header.node = 1;
+    const auto job = join_nodes({*trace, other}, {"a", "b"});
+    ASSERT_TRUE(job) << name;
+    const auto measured = measure(*job);
+    ASSERT_TRUE(measured) << name << ": " << measured.error().message();
+    EXPECT_TRUE(explain(*job, *measured)) << name;
+  }
+}
+
+}  // namespace
+}  // namespace deft::replay
