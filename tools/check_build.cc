@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/base/policy_traits.h"
 #include "core/ipc/messages.h"
@@ -35,19 +36,20 @@ json policies() {
 }
 
 json plugins() {
+  static constexpr std::pair<const char*, const char*> kFrameworks[] = {{"torch", "pytorch (deft.torch)"},
+                                                                        {"tensorflow", "tensorflow (deft.tensorflow)"},
+                                                                        {"mxnet", "mxnet (deft.mxnet)"}};
   const auto package = python_package();
-  const auto torch = package / "torch" / "__init__.py";
   const bool base = !package.empty();
-  const auto tensorflow = package / "tensorflow" / "__init__.py";
-  const bool has_torch = base && std::filesystem::exists(torch);
-  const bool has_tensorflow = base && std::filesystem::exists(tensorflow);
-  return json::array({
-      feature("python (deft)", base, base ? package.string() : "no folder deft beside this program: run scripts/build"),
-      feature("pytorch (deft.torch)", has_torch, has_torch ? torch.parent_path().string() : "not built"),
-      feature("tensorflow (deft.tensorflow)", has_tensorflow,
-              has_tensorflow ? tensorflow.parent_path().string() : "not built"),
-      feature("mxnet", false, "this version of Deft has no MXNet plugin"),
-  });
+  json found = json::array();
+  found.push_back(feature("python (deft)", base,
+                          base ? package.string() : "no folder deft beside this program: run scripts/build"));
+  for (const auto& [folder, name] : kFrameworks) {
+    const auto place = package / folder;
+    const bool here = base && std::filesystem::exists(place / "__init__.py");
+    found.push_back(feature(name, here, here ? place.string() : "not built"));
+  }
+  return found;
 }
 
 std::string zmq_text() {

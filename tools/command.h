@@ -23,6 +23,7 @@ inline constexpr int kExitUsage = 2;
 
 Result<int> run_status(Arguments arguments);
 Result<int> run_set(Arguments arguments);
+Result<int> run_drain(Arguments arguments);
 Result<int> run_doctor(Arguments arguments);
 Result<int> run_check_build(Arguments arguments);
 Result<int> run_keygen(Arguments arguments);
@@ -30,6 +31,9 @@ Result<int> run_options(Arguments arguments);
 Result<int> run_probe(Arguments arguments);
 Result<int> run_trace(Arguments arguments);
 Result<int> run_replay(Arguments arguments);
+Result<int> run_explain(Arguments arguments);
+Result<int> run_optimize(Arguments arguments);
+Result<int> run_report(Arguments arguments);
 
 // Removes `flag` from `arguments`; true if it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);

@@ -4,32 +4,12 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/ipc/daemon_socket.h"
-#include "core/ipc/wire.h"
+#include "core/ipc/status_query.h"
 
 namespace deft::tools {
 namespace {
 
 using nlohmann::json;
-
-constexpr std::size_t kMaxStatusBytes = 64U << 20;
-
-struct StatusRequest {
-  ipc::MessageHeader header;
-};
-
-// Appends a TEXT message's piece; true when it was the last one.
-Result<bool> append_piece(const ipc::Packet& packet, std::string& out) {
-  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
-  auto text = ipc::decode<ipc::Text>(packet.bytes, ipc::MessageKind::kText, 0);
-  if (!text) return tl::unexpected(text.error());
-  const auto* piece = reinterpret_cast<const char*>(text->tail.data());
-  std::string_view words(piece, text->tail.size());
-  while (!words.empty() && words.back() == '\0') words.remove_suffix(1);
-  out.append(words);
-  if (out.size() > kMaxStatusBytes) return fail(ErrorKind::kViolation, "the daemon's status does not end");
-  return text->fixed.last != 0;
-}
 
 std::string bytes_text(double bytes) {
   static constexpr const char* kUnits[] = {"B", "KB", "MB", "GB", "TB"};
@@ -219,31 +199,23 @@ std::string describe_job(const json& job) {
 }  // namespace
 
 Result<DaemonStatus> query_daemon(const std::string& socket, TimeUs patience_us) {
-  auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(socket));
-  if (!daemon) return tl::unexpected(daemon.error());
-  auto& [channel, path] = *daemon;
-  if (auto sent = channel.send(ipc::encode(StatusRequest{}, ipc::MessageKind::kStatus)); !sent)
-    return tl::unexpected(sent.error());
-  const TimeUs deadline = MonotonicClock::now() + patience_us;
-  std::string text;
-  for (bool last = false; !last;) {
-    auto packet = channel.receive(deadline);
-    if (!packet) return tl::unexpected(packet.error().in("the status of the daemon at " + path));
-    auto piece = append_piece(*packet, text);
-    if (!piece) return tl::unexpected(piece.error());
-    last = *piece;
-  }
-  auto parsed = json::parse(text, nullptr, false);
+  auto status = ipc::query_status(socket, patience_us);
+  if (!status) return tl::unexpected(status.error());
+  auto parsed = json::parse(status->text, nullptr, false);
   if (!parsed.is_object())
-    return fail(ErrorKind::kViolation, "the daemon at " + path + " answered with no JSON object");
-  return DaemonStatus{std::move(parsed), path};
+    return fail(ErrorKind::kViolation, "the daemon at " + status->path + " answered with no JSON object");
+  return DaemonStatus{std::move(parsed), std::move(status->path)};
 }
 
 std::string describe_status(const json& status, const std::string& path) {
-  std::string out = "deftd " + cell(status, "version") + ", pid " + cell(status, "pid") + ", at " + path + "\n";
+  std::string out = "deftd " + cell(status, "version") + ", pid " + cell(status, "pid") + ", at " + path +
+                    (status.value("takes_jobs", true) ? "" : ", takes no new jobs") + "\n";
   const json jobs = list(status, "jobs");
   if (jobs.empty()) out += "no job\n";
   for (const auto& job : jobs) out += describe_job(job);
+  for (const auto& job : list(status, "ended_jobs"))
+    out += "ended " + cell(job, "ended_s_ago") + " s ago: job " + cell(job, "name") + ", " + cell(job, "reason") +
+           (job.value("cause", "").empty() ? "" : ": " + cell(job, "cause")) + "\n";
   return out;
 }
 

@@ -1,18 +1,37 @@
 #include "tools/installed.h"
 
 #include <array>
+#include <span>
 #include <system_error>
 
 namespace deft::tools {
+namespace {
 
-std::filesystem::path python_package() {
+using std::filesystem::path;
+
+// Empty if it is unknown.
+path prefix() {
   std::error_code error;
   const auto program = std::filesystem::read_symlink("/proc/self/exe", error);
-  if (error) return {};
-  const auto prefix = program.parent_path().parent_path();
-  for (const auto& folder : std::array{prefix / "python" / "deft", prefix / "lib" / "deft" / "python" / "deft"})
+  return error ? path() : program.parent_path().parent_path();
+}
+
+path first_package(std::span<const path> folders) {
+  std::error_code error;
+  for (const auto& folder : folders)
     if (std::filesystem::exists(folder / "__init__.py", error)) return folder;
   return {};
+}
+
+}  // namespace
+
+path python_package() {
+  return first_package(std::array{prefix() / "python" / "deft", prefix() / "lib" / "deft" / "python" / "deft"});
+}
+
+// In a wheel the program is deft/bin/deft, beside the package.
+path tuner() {
+  return first_package(std::array{prefix() / "lib" / "deft" / "deft_tuner", prefix().parent_path() / "deft_tuner"});
 }
 
 }  // namespace deft::tools

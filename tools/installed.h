@@ -9,4 +9,7 @@ namespace deft::tools {
 // if neither exists.
 std::filesystem::path python_package();
 
+// The folder of the program of `deft tune`, which Python runs: beside the launcher's. Empty if there is none.
+std::filesystem::path tuner();
+
 }  // namespace deft::tools

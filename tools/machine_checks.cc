@@ -12,6 +12,8 @@
 #include <fstream>
 #include <thread>
 
+#include "core/base/control_groups.h"
+#include "core/shm/memory.h"
 #include "core/shm/segment.h"
 #include "tools/findings.h"
 
@@ -23,6 +25,7 @@ constexpr double kGiB = 1024 * kMiB;
 constexpr std::uint64_t kProbeBytes = 1U << 20;
 constexpr rlim_t kFewFiles = 1024;
 constexpr double kLittleMemory = 1 * kGiB;
+constexpr double kFewCores = 2;  // a daemon and a worker
 
 std::string gib(double bytes) {
   char text[32];
@@ -30,28 +33,13 @@ std::string gib(double bytes) {
   return text;
 }
 
+std::string decimal(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.2g", value);
+  return text;
+}
+
 std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : gib(static_cast<double>(limit)); }
-
-// Bytes of a field of /proc/meminfo.
-double meminfo(const std::string& field) {
-  std::ifstream in("/proc/meminfo");
-  std::string name, unit;
-  double value = 0;
-  while (in >> name >> value) {
-    std::getline(in, unit);
-    if (name == field + ":") return value * 1024;
-  }
-  return 0;
-}
-
-// What the container leaves; a very large number where nothing limits it.
-double container_memory() {
-  double limit = 0, used = 0;
-  std::ifstream limits("/sys/fs/cgroup/memory.max"), usage("/sys/fs/cgroup/memory.current");
-  if (!(limits >> limit)) return 1e18;
-  usage >> used;
-  return std::max(0.0, limit - used);
-}
 
 // Whether a child may make the namespaces that the lab emulates nodes with: 0, or errno.
 int try_namespaces() {
@@ -84,10 +72,13 @@ Finding check_pidfd() {
 }
 
 Finding check_memory(const Config& config) {
-  const double free_bytes = std::min(meminfo("MemAvailable"), container_memory());
+  const auto free_bytes = static_cast<double>(shm::available_memory());
   const auto wanted = static_cast<double>(config.bytes("memory_limit"));
-  const std::string text = gib(free_bytes) + " available, option memory_limit " +
-                           (wanted > 0 ? gib(wanted) : std::string("half of the machine's memory"));
+  const auto group = static_cast<double>(ControlGroups().memory_limit_bytes().value_or(0));
+  const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const std::string half = group > 0 && group < machine ? "half of the " + gib(group) + " of the control group"
+                                                        : "half of the machine's memory";
+  const std::string text = gib(free_bytes) + " available, option memory_limit " + (wanted > 0 ? gib(wanted) : half);
   if (wanted > free_bytes)
     return {Health::kWarn, "memory", text, "lower memory_limit or give the machine or container more memory"};
   if (free_bytes < kLittleMemory)
@@ -114,7 +105,14 @@ Finding check_open_files() {
 
 Finding check_cores(const Config& config) {
   const unsigned cores = std::max(1U, std::thread::hardware_concurrency());
-  const std::string text = std::to_string(cores) + " cores, option spin " + config.text("spin");
+  const auto quota = ControlGroups().cores();
+  std::string text = std::to_string(cores) + " cores, option spin " + config.text("spin");
+  if (quota && *quota < cores) text += "; the control group gives the time of " + decimal(*quota) + " cores";
+  if (quota && *quota < kFewCores)
+    return {Health::kWarn, "cores", text,
+            "who has used up the quota stands still for the rest of each period, and all nodes wait: raise CPUQuota= "
+            "of the "
+            "unit, limits.cpu of the pod, or cpu.max of the group"};
   if (cores < 4 && config.seconds_us("spin") > 0)
     return {Health::kWarn, "cores", text, "spinning takes the cores from the workers here: set DEFT_SPIN=0"};
   return {Health::kOk, "cores", text, ""};

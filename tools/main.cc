@@ -8,6 +8,7 @@
 
 #include "tools/command.h"
 #include "tools/simulate.h"
+#include "tools/tune.h"
 
 namespace deft::tools {
 namespace {
@@ -23,15 +24,22 @@ struct Command {
 Result<int> simulate(Arguments arguments) { return run_simulate(arguments); }
 
 constexpr std::array kCommands = {
-    Command{"status", "[--json] [--socket PATH]", "what this node's daemon does: jobs, workers, links", run_status},
-    Command{"set", "policy=NAME JOB", "another policy for a running job; on the node of rank 0", run_set},
+    Command{"status", "[--json | --explain [JOB]]",
+            "what this node's daemon does: jobs, workers, links; or why a job is slow", run_status},
+    Command{"set", "NAME=VALUE ... JOB", "other settings for a running job; on the node of rank 0", run_set},
+    Command{"drain", "[--no-wait | --undo]", "no new jobs on this node; waits until the running ones end", run_drain},
     Command{"doctor", "[--json] [any option]", "checks this machine and says what to mend", run_doctor},
     Command{"probe", "[--json] [any option]", "latency and throughput of every link between all nodes", run_probe},
     Command{"check-build", "[--json]", "what this build of Deft can do", run_check_build},
     Command{"simulate", "PROFILE.json ...", "what each policy makes of a profile, in virtual time", simulate, true},
-    Command{"trace", "merge DIR [-o FILE]", "the traces of all nodes, on one clock, for a trace viewer", run_trace,
+    Command{"trace", "merge|dump|start|stop ...", "traces of a job: for a viewer, and from a running job", run_trace,
             true},
     Command{"replay", "DIR [WHAT IF ...]", "the step time of a traced job, and what would change it", run_replay, true},
+    Command{"explain", "DIR | --live [JOB]", "why a traced job is as slow as it is, and what mending it would win",
+            run_explain, true},
+    Command{"optimize", "DIR [--budget 60s]", "settings with which a traced job would be faster", run_optimize, true},
+    Command{"tune", "COMMAND ... | --job JOB", "tries part sizes and credits on a job while it trains", run_tune, true},
+    Command{"report", "DIR [-o FILE.html]", "a page about a traced job, for a browser", run_report, true},
     Command{"options", "[--markdown|--json]", "every option: flag, variable, default, meaning", run_options},
     Command{"keygen", "", "makes a key that the daemons of a job share (option secret_file)", run_keygen},
 };

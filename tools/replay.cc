@@ -5,8 +5,11 @@
 #include <nlohmann/json.hpp>
 
 #include "core/base/policy_traits.h"
+#include "core/compress/codec_costs.h"
+#include "core/compress/registry.h"
 #include "core/replay/replay.h"
 #include "tools/command.h"
+#include "tools/traced_job.h"
 
 namespace deft::tools {
 namespace {
@@ -19,6 +22,7 @@ constexpr const char* kUsage =
     "  --links NAME=2x[,...]    links that are so many times as fast\n"
     "  --nodes N                so many nodes\n"
     "  --compute 1.5x           workers that compute so many times as fast\n"
+    "  --compression CODEC      gradients encoded so, as fast as this machine does; none: not encoded\n"
     "  --no-straggler           every node as fast as the fastest\n"
     "--profile FILE writes what was measured, for deft simulate.\n";
 
@@ -55,12 +59,22 @@ Result<void> parse_links(const std::string& text, std::map<std::string, double>&
   return {};
 }
 
+Result<void> parse_codec(const std::string& text, replay::WhatIf& what_if) {
+  what_if.codec = model::CodecCost{};
+  if (text == "none") return {};
+  const auto codec = compress::make_codec(text);
+  if (!codec) return tl::unexpected(codec.error());
+  what_if.codec = compress::measure_cost(**codec);
+  return {};
+}
+
 Result<void> parse_value(const std::string& flag, const std::string& value, replay::WhatIf& what_if) {
   if (flag == "--policy") {
     what_if.policy = value;
     return {};
   }
   if (flag == "--links") return parse_links(value, what_if.link_speed);
+  if (flag == "--compression") return parse_codec(value, what_if);
   if (flag == "--compute") {
     const auto speed = parse_times(value, flag);
     if (!speed) return tl::unexpected(speed.error());
@@ -86,7 +100,8 @@ Result<ReplayOptions> parse(Arguments arguments) {
     } else if (argument == "--profile") {
       if (++i == arguments.size()) return fail(ErrorKind::kInvalid, "--profile needs the name of a file");
       options.profile = arguments[i];
-    } else if (argument == "--policy" || argument == "--links" || argument == "--nodes" || argument == "--compute") {
+    } else if (argument == "--policy" || argument == "--links" || argument == "--nodes" || argument == "--compute" ||
+               argument == "--compression") {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft replay --help");
       if (auto ok = parse_value(argument, arguments[i], options.what_if); !ok) return tl::unexpected(ok.error());
@@ -111,7 +126,7 @@ std::vector<std::string> policies_of(const replay::WhatIf& what_if) {
 
 bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, const std::string& traced) {
   return policy == traced && what_if.link_speed.empty() && !what_if.nodes && what_if.straggler &&
-         what_if.compute_speed == 1;
+         what_if.compute_speed == 1 && !what_if.codec;
 }
 
 void print(const std::vector<replay::Prediction>& predictions, const replay::MeasuredJob& measured,
@@ -135,9 +150,11 @@ void print_json(const std::vector<replay::Prediction>& predictions) {
                     {"step_us_p10", p.step_us_p10},
                     {"step_us_p50", p.step_us_p50},
                     {"step_us_p90", p.step_us_p90},
+                    {"step_us_mean", p.step_us_mean},
                     {"compute_us", p.compute_us},
                     {"updates_per_step", p.updates_per_step},
-                    {"measured_step_us_p50", p.measured_step_us_p50}});
+                    {"measured_step_us_p50", p.measured_step_us_p50},
+                    {"measured_step_us_mean", p.measured_step_us_mean}});
   std::printf("%s\n", list.dump(2).c_str());
 }
 
@@ -150,29 +167,26 @@ Result<int> run_replay(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  const auto job = replay::read_job(options->folder);
+  const auto job = read_traced_job("deft replay", options->folder);
   if (!job) return tl::unexpected(job.error());
-  const auto measured = replay::measure(*job);
-  for (const auto& problem : job->problems) std::fprintf(stderr, "deft replay: %s\n", problem.c_str());
-  if (!measured) return tl::unexpected(measured.error());
-  for (const auto& problem : measured->problems) std::fprintf(stderr, "deft replay: %s\n", problem.c_str());
+  const replay::MeasuredJob& measured = job->measured;
   if (!options->profile.empty()) {
     std::ofstream out(options->profile);
-    out << model::to_json(measured->profile) << '\n';
+    out << model::to_json(measured.profile) << '\n';
     if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options->profile);
   }
   std::vector<replay::Prediction> predictions;
   for (const auto& policy : policies_of(options->what_if)) {
     replay::WhatIf what_if = options->what_if;
     what_if.policy = policy;
-    auto prediction = replay::replay(*measured, what_if);
+    auto prediction = replay::replay(measured, what_if);
     if (!prediction) return tl::unexpected(prediction.error());
     predictions.push_back(std::move(*prediction));
   }
   if (options->json)
     print_json(predictions);
   else
-    print(predictions, *measured, options->what_if);
+    print(predictions, measured, options->what_if);
   return kExitOk;
 }
 

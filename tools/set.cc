@@ -1,59 +1,37 @@
-// deft set policy=NAME JOB: another policy for a running job, from its next step on. Run it on the node of rank 0.
+// deft set NAME=VALUE ... JOB: other settings for a running job, from its next step on. Run it on the node of rank 0.
 #include <algorithm>
 #include <cstdio>
+#include <functional>
 
-#include "core/base/clock.h"
-#include "core/ipc/daemon_socket.h"
 #include "core/ipc/wire.h"
+#include "core/sched/settings_change.h"
 #include "tools/command.h"
+#include "tools/daemon_request.h"
 
 namespace deft::tools {
-namespace {
 
-constexpr std::string_view kPolicy = "policy=";
-
-Result<void> answered(const ipc::Packet& packet) {
-  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
-  const auto header = ipc::decode_header(packet.bytes);
-  if (!header) return tl::unexpected(header.error());
-  if (header->kind == ipc::MessageKind::kText) return {};
-  const auto refused = ipc::decode<ipc::ErrorMessage>(packet.bytes, ipc::MessageKind::kError, 3);
-  if (!refused) return tl::unexpected(refused.error());
-  const auto kind = static_cast<ErrorKind>(refused->fixed.error_kind);
-  return tl::unexpected(Error{kind, refused->texts[0], refused->texts[1], refused->texts[2]});
-}
-
-Result<void> set_policy(const Config& config, const std::string& job, const std::string& policy) {
-  auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
-  if (!daemon) return tl::unexpected(daemon.error());
-  auto sent = daemon->channel.send(ipc::encode(ipc::SetPolicy{}, ipc::MessageKind::kSetPolicy, {job, policy}));
-  if (!sent) return sent;
-  auto packet =
-      daemon->channel.receive(MonotonicClock::now() + std::min<TimeUs>(config.seconds_us("timeout"), 10'000'000));
-  if (!packet) return tl::unexpected(packet.error().in("the daemon at " + daemon->path));
-  return answered(*packet);
-}
-
-}  // namespace
-
-Result<int> run_set(Arguments given) {
-  std::vector<std::string> flags, words;
-  for (auto argument = given.begin(); argument != given.end(); ++argument) {
-    if (!argument->starts_with("--")) {
-      words.push_back(*argument);
-      continue;
-    }
-    flags.push_back(*argument);
-    if (argument->find('=') == std::string::npos && std::next(argument) != given.end()) flags.push_back(*++argument);
-  }
-  if (words.size() != 2 || !words[0].starts_with(kPolicy))
-    return fail(ErrorKind::kInvalid, "usage: deft set policy=NAME JOB [--socket PATH]",
+Result<int> run_set(Arguments arguments) {
+  const DaemonArguments given = split_arguments(arguments);
+  const auto is_setting = [](const std::string& word) { return word.find('=') != std::string::npos; };
+  const auto jobs = std::ranges::count_if(given.words, std::not_fn(is_setting));
+  if (given.words.size() < 2 || jobs != 1 || is_setting(given.words.back()))
+    return fail(ErrorKind::kInvalid,
+                "usage: deft set policy=NAME|partition_bytes=SIZE|credit_bytes=SIZE ... JOB [--socket PATH]",
                 "deft check-build lists the policies, deft status the jobs");
-  const auto config = load_config(flags);
+  const std::string& job = given.words.back();
+  const std::vector<std::string> settings(given.words.begin(), given.words.end() - 1);
+  if (auto change = sched::parse_settings_change(settings); !change) return tl::unexpected(change.error());
+  const auto config = load_config(given.flags);
   if (!config) return tl::unexpected(config.error());
-  const std::string policy = words[0].substr(kPolicy.size());
-  if (auto ok = set_policy(*config, words[1], policy); !ok) return tl::unexpected(ok.error());
-  std::printf("job %s: policy %s from the next step on\n", words[1].c_str(), policy.c_str());
+  std::string lines, shown;
+  for (const std::string& setting : settings) {
+    lines += setting + "\n";
+    shown += setting + " ";
+  }
+  const auto answer =
+      ask_daemon(*config, ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {job, lines}));
+  if (!answer) return tl::unexpected(answer.error());
+  std::printf("job %s: %s%s\n", job.c_str(), shown.c_str(), answer->c_str());
   return kExitOk;
 }
 

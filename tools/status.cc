@@ -8,6 +8,10 @@ namespace deft::tools {
 
 Result<int> run_status(Arguments given) {
   std::vector<std::string> arguments(given.begin(), given.end());
+  if (take_flag(arguments, "--explain")) {
+    arguments.emplace_back("--live");
+    return run_explain(arguments);
+  }
   const bool as_json = take_flag(arguments, "--json");
   auto config = load_config(arguments);
   if (!config) return tl::unexpected(config.error());

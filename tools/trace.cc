@@ -5,17 +5,27 @@
 
 #include "core/replay/job_timeline.h"
 #include "tools/command.h"
+#include "tools/trace_control.h"
 #include "tools/trace_output.h"
+#include "tools/traced_job.h"
 
 namespace deft::tools {
 namespace {
 
 constexpr const char* kUsage =
     "usage: deft trace merge DIR [-o FILE] [--chrome]\n"
+    "       deft trace dump [JOB] [--socket PATH]\n"
+    "       deft trace start DIR [JOB] [--socket PATH]\n"
+    "       deft trace stop [JOB] [--socket PATH]\n"
     "\n"
-    "Puts the traces of all nodes (DEFT_TRACE=DIR) on one clock, and writes them to FILE, by default "
+    "merge puts the traces of all nodes (DEFT_TRACE=DIR) on one clock, and writes them to FILE, by default "
     "DIR/merged.perfetto-trace,\n"
-    "which opens in ui.perfetto.dev. --chrome writes JSON, by default DIR/merged.json.\n";
+    "which opens in ui.perfetto.dev. --chrome writes JSON, by default DIR/merged.json.\n"
+    "\n"
+    "The others are for a running job, on the node of rank 0. Each node of the job writes a file of its own.\n"
+    "dump writes the newest events into the state folder of each daemon, and says where that is here.\n"
+    "start writes all events to DIR, as DEFT_TRACE=DIR does, until stop. JOB may be left out if the daemon has one "
+    "job.\n";
 
 struct MergeOptions {
   std::string folder;
@@ -59,9 +69,8 @@ void describe_clocks(const replay::JobTrace& job) {
 Result<int> merge(Arguments arguments) {
   const auto options = parse_merge(arguments);
   if (!options) return tl::unexpected(options.error());
-  const auto job = replay::read_job(options->folder);
+  const auto job = read_traces("deft trace", options->folder);
   if (!job) return tl::unexpected(job.error());
-  for (const auto& problem : job->problems) std::fprintf(stderr, "deft trace: %s\n", problem.c_str());
   const auto timeline = replay::make_timeline(*job);
   std::ofstream out(options->output, std::ios::binary);
   if (options->chrome)
@@ -80,6 +89,7 @@ Result<int> merge(Arguments arguments) {
 
 Result<int> run_trace(Arguments arguments) {
   if (!arguments.empty() && arguments.front() == "merge") return merge(arguments.subspan(1));
+  if (!arguments.empty() && !arguments.front().starts_with("-")) return control_trace(arguments);
   const bool help = !arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h");
   std::fputs(kUsage, help ? stdout : stderr);
   return help ? kExitOk : kExitUsage;

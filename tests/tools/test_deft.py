@@ -91,7 +91,7 @@ def fake_daemon(path: Path, packets: list[bytes]) -> None:
     threading.Thread(target=serve, daemon=True).start()
 
 
-def text_packet(text: str, last: bool, version: int = 4) -> bytes:
+def text_packet(text: str, last: bool, version: int = 5) -> bytes:
     body = text.encode() + b"\0"
     return struct.pack("<IIIIII", 0x54464544, 12, 24 + len(body), version, int(last), 0) + body
 
@@ -131,7 +131,7 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     [
         ([], "closed the connection"),
         ([text_packet("{", True)], "no JSON object"),
-        ([text_packet("{}", True, version=99)], "protocol version 99, this one 4"),
+        ([text_packet("{}", True, version=99)], "protocol version 99, this one 5"),
         ([b"rubbish that is no message"], "not Deft's"),
     ],
 )
@@ -251,7 +251,11 @@ def test_check_build_names_links_policies_and_plugins():
     assert here["gloo"] and here["ps"] and here["tcp"] and here["mpi"] == HAS_MPI
     assert all(link["why"] for link in build["links"])
     assert {"fifo", "bytescheduler"} <= set(build["policies"])
-    assert next(p for p in build["plugins"] if "torch" in p["name"])["here"]
+    here = {plugin["name"]: plugin["here"] for plugin in build["plugins"]}
+    assert next(iter(here)) == "python (deft)"
+    for name, folder in (("pytorch", "torch"), ("tensorflow", "tensorflow"), ("mxnet", "mxnet")):
+        assert here[f"{name} (deft.{folder})"] == (ROOT / "build/python/deft" / folder / "__init__.py").exists()
+    assert here["pytorch (deft.torch)"] and here["tensorflow (deft.tensorflow)"]
     assert "[X] gloo" in deft("check-build").stdout
 
 
@@ -270,7 +274,7 @@ def test_the_documented_options_are_the_real_ones():
 def test_options_as_json_and_text():
     names = {option["name"] for option in json.loads(deft("options", "--json").stdout)}
     assert {"policy", "links", "timeout"} <= names
-    assert "--policy  (DEFT_POLICY, default fifo)" in deft("options").stdout
+    assert "--policy  (DEFT_POLICY, default auto)" in deft("options").stdout
 
 
 def test_version():

@@ -5,11 +5,13 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +36,8 @@ def test_the_installed_programs_run(prefix):
             else run(prefix / "bin" / program, "--version")
         )
         assert result.returncode == 0, result.stderr
+    tuner = run(prefix / "bin/deft", "tune", "--help")
+    assert tuner.returncode == 0 and tuner.stdout.startswith("usage: deft tune"), tuner.stderr
 
 
 def test_the_installed_launcher_runs_workers_with_the_installed_package(prefix, tmp_path):
@@ -46,23 +50,47 @@ def test_the_installed_launcher_runs_workers_with_the_installed_package(prefix, 
     assert lines == sorted(["[0] 0 2", f"[0] {where}", "[1] 1 2", f"[1] {where}"])
 
 
-def test_the_wheel_serves_a_python_that_knows_nothing_of_the_tree(prefix, tmp_path):
-    shutil.copytree(ROOT / "build/python", tmp_path / "python")  # what the target `wheel` packs; links become files
-    options = ["--no-build-isolation", "--no-deps", "--no-index"]
-    wheel = [sys.executable, "-m", "pip", "wheel", *options, "--wheel-dir", tmp_path, tmp_path / "python"]
-    made = run(*wheel, DEFT_WHEEL_VERSION="0.1.0")
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    out = tmp_path_factory.mktemp("wheel")
+    made = run(ROOT / "scripts/wheel", "--build", ROOT / "build", "--out", out)
     assert made.returncode == 0, made.stderr
-    (file,) = tmp_path.glob("deft-0.1.0-py3-none-*.whl")
+    (file,) = out.glob(f"deft-{VERSION}-py3-none-*.whl")
+    return file
+
+
+def test_the_wheel_is_all_that_a_training_needs(wheel, tmp_path):
     assert run(sys.executable, "-m", "venv", "--without-pip", tmp_path / "venv").returncode == 0
     python = tmp_path / "venv/bin/python"
-    installed = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", file)
+    installed = run(sys.executable, "-m", "pip", "--python", python, "install", "--no-index", "--no-deps", wheel)
     assert installed.returncode == 0, installed.stderr
     script = "import deft; s = deft.open(); s.barrier(); print(deft.__file__, deft.__version__, s.size); s.close()"
-    launch = [sys.executable, prefix / "bin/deftrun", "-np", "1", "env", "-u", "PYTHONPATH", python, "-c", script]
-    result = run(*launch, TMPDIR=str(tmp_path))
+    path = f"{tmp_path}/venv/bin:/usr/bin:/bin"
+    launch = [tmp_path / "venv/bin/deftrun", "-np", "2", "--nodes", "2", "--links", "gloo:lo", "python", "-c", script]
+    result = run(*launch, TMPDIR=str(tmp_path), PATH=path)
     assert result.returncode == 0, result.stderr
     (package,) = tmp_path.glob("venv/lib/python*/site-packages/deft/__init__.py")
-    assert result.stdout == f"[0] {package} 0.1.0 1\n"
+    said = [f"[{rank}] {package} {VERSION} 2" for rank in range(2)]
+    assert sorted(result.stdout.splitlines()) == said
+    for program in ("deft", "deftd", "deftrun"):
+        shown = run(tmp_path / "venv/bin" / program, "--version", PATH=path)
+        assert shown.stdout.split()[-1] == VERSION, shown.stderr
+    tuner = run(tmp_path / "venv/bin/deft", "tune", "--help", PATH=path)
+    assert tuner.stdout.startswith("usage: deft tune"), tuner.stderr
+
+
+def test_the_wheel_brings_its_libraries(wheel, tmp_path):
+    if not re.search(r"manylinux_\d+_\d+", wheel.name):
+        pytest.skip("there is no auditwheel")
+    with zipfile.ZipFile(wheel) as packed:
+        packed.extractall(tmp_path)
+    foreign = set()
+    for name in ("bin/deftd", "bin/deft", "libdeft.so"):
+        os.chmod(tmp_path / "deft" / name, 0o755)
+        for library, where in re.findall(r"(\S+) => (\S+)", run("ldd", tmp_path / "deft" / name).stdout):
+            if not where.startswith(str(tmp_path)):
+                foreign.add(library.split(".so")[0])
+    assert foreign <= {"libstdc++", "libm", "libgcc_s", "libc", "libz", "libpthread", "libresolv", "libdl", "librt"}
 
 
 def test_the_package_does_not_need_the_tree(prefix):

@@ -100,10 +100,19 @@ class Agent:
                 status = self.daemon.process.wait()
                 raise RuntimeError(f"deftd {wire.exit_text(status)}: " + " | ".join(self.daemon.tail[-3:]))
 
+    def keep(self, key: str) -> Path:
+        """In this run's folder, which nobody else may enter."""
+        path = self.folder / "key"
+        path.write_text(key + "\n")
+        path.chmod(0o600)
+        return path
+
     def start_daemon(self, listen: str) -> bool:
         """True once it says that it is usable; False when it ended instead."""
         ready, ready_end = os.pipe()
         words = [arguments.program("deftd"), f"--socket={self.socket}", f"--listen={listen}", f"--ready-fd={ready_end}"]
+        if self.plan.get("key"):
+            words.append(f"--secret-file={self.keep(self.plan['key'])}")
         self.daemon = Child(words, self.environment(), None, pass_fds=(ready_end,))
         os.close(ready_end)
         deadline = time.monotonic() + self.plan["start_timeout"]

@@ -78,6 +78,7 @@ class Launcher:
         self.remotes: list[Remote] = []
         self.failures: list[Failure] = []
         self.signals: list[int] = []
+        self.key = ""
         self.ending = False
         self.selector = selectors.DefaultSelector()
 
@@ -95,6 +96,8 @@ class Launcher:
         options = dict(self.run_.options)
         if "job" not in options and not os.environ.get("DEFT_JOB"):
             options["job"] = f"run-{os.getpid()}-{secrets.token_hex(4)}"
+        if "job_token" not in options and not os.environ.get("DEFT_JOB_TOKEN"):
+            options["job_token"] = secrets.token_hex(16)
         all_here = all(node.local for node in self.run_.nodes)
         if all_here and "links" not in options and not os.environ.get("DEFT_LINKS"):
             options["links"] = "gloo:lo"
@@ -115,12 +118,24 @@ class Launcher:
             "private": bool(node.address),
             "address": node.address,
             "peer": others[0] if others else "",
+            "key": self.key,
             "start_timeout": run.start_timeout,
             "grace": run.grace,
         }
 
+    def make_key(self, options: dict[str, str]) -> str:
+        """The key of this run's daemons, if they listen where other machines reach them and the user gave none."""
+        given = {**os.environ, **{f"DEFT_{name.upper()}": value for name, value in options.items()}}
+        if all(node.local for node in self.run_.nodes) or given.get("DEFT_SECRET_FILE") or given.get("DEFT_INSECURE"):
+            return ""
+        made = subprocess.run([arguments.program("deft"), "keygen"], capture_output=True, text=True)
+        if made.returncode != 0:
+            raise UsageError(f"cannot make a key for the daemons of this run: {made.stderr.strip()}")
+        return made.stdout.strip()
+
     def start_agents(self) -> None:
         options = self.options()
+        self.key = self.make_key(options)
         for node in self.run_.nodes:
             try:
                 remote = Remote(node, self.agent_command(node))

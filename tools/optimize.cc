@@ -1,0 +1,168 @@
+// deft optimize DIR: settings with which the traced job would be faster.
+#include <algorithm>
+#include <cstdio>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <optional>
+
+#include "core/base/clock.h"
+#include "core/optimize/search.h"
+#include "tools/command.h"
+#include "tools/durations.h"
+#include "tools/traced_job.h"
+#include "tools/verify.h"
+
+namespace deft::tools {
+namespace {
+
+constexpr const char* kUsage =
+    "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [-o FILE] [--json] [--verify COMMAND ...]\n"
+    "\n"
+    "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
+    "faster, by\n"
+    "replay, for at most as long as the budget. Updates stay those of plain data-parallel training. If it finds some, "
+    "it writes\n"
+    "them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
+    "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
+    "--verify runs COMMAND, which starts the job, as it is and with the settings found, and compares. If it is not "
+    "faster, no file\n"
+    "is written.\n";
+
+struct OptimizeOptions {
+  std::string folder;
+  std::string output;
+  TimeUs budget_us = 60'000'000;
+  bool json = false;
+  std::string policy;                // that may be chosen; empty: all exact ones
+  bool running = false;              // only what can change in a running job
+  std::vector<std::string> command;  // that starts the job; empty: nothing is verified
+};
+
+Result<void> check_policy(const std::string& policy) {
+  const auto known = optimize::exact_policies();
+  if (policy.empty() || std::ranges::find(known, policy) != known.end()) return {};
+  std::string listed;
+  for (const auto& name : known) listed += (listed.empty() ? "" : " ") + name;
+  return fail(ErrorKind::kInvalid, "--policy is '" + policy + "', which is no policy whose settings are looked for",
+              "one of " + listed);
+}
+
+Result<OptimizeOptions> parse(Arguments arguments) {
+  OptimizeOptions options;
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const std::string& argument = arguments[i];
+    if (argument == "--json") {
+      options.json = true;
+    } else if (argument == "--running") {
+      options.running = true;
+    } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy") {
+      if (++i == arguments.size())
+        return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
+      if (argument != "--budget") {
+        (argument == "--policy" ? options.policy : options.output) = arguments[i];
+        continue;
+      }
+      const auto budget_us = parse_duration(argument, arguments[i]);
+      if (!budget_us) return tl::unexpected(budget_us.error());
+      options.budget_us = *budget_us;
+    } else if (argument == "--verify") {
+      options.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
+      if (options.command.empty())
+        return fail(ErrorKind::kInvalid, "--verify needs the command that starts the job", "see deft optimize --help");
+      break;
+    } else if (!argument.starts_with("-") && options.folder.empty()) {
+      options.folder = argument;
+    } else {
+      return fail(ErrorKind::kInvalid, "unknown argument '" + argument + "'", "see deft optimize --help");
+    }
+  }
+  if (options.folder.empty())
+    return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft optimize --help");
+  if (auto ok = check_policy(options.policy); !ok) return tl::unexpected(ok.error());
+  if (options.output.empty()) options.output = options.folder + "/optimized.flags";
+  return options;
+}
+
+Result<void> write_flags(const std::string& path, const optimize::Found& found) {
+  std::ofstream out(path);
+  char promise[160];
+  std::snprintf(promise, sizeof promise,
+                "# deft optimize: %.1f ms a step instead of %.1f ms, by replay, which errs by %.1f %%\n",
+                found.step_us / 1000, found.traced_us / 1000, 100 * found.error);
+  out << promise;
+  for (const auto& [name, value] : found.settings.options(found.traced)) out << name << " = " << value << '\n';
+  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + path);
+  return {};
+}
+
+void print_json(const optimize::Found& found, double seconds, const std::optional<Verified>& verified) {
+  nlohmann::json json = {
+      {"worth_it", found.worth_it()},
+      {"settings",
+       {{"policy", found.settings.policy},
+        {"partition_bytes", found.settings.partition_bytes},
+        {"credit_bytes", found.settings.credit_bytes}}},
+      {"options", found.worth_it() ? found.settings.options(found.traced) : std::map<std::string, std::string>()},
+      {"step_us", found.step_us},
+      {"traced_step_us", found.traced_us},
+      {"error", found.error},
+      {"replays", found.replays},
+      {"seconds", seconds}};
+  if (verified) json["verified"] = {{"before_us", verified->before_us}, {"after_us", verified->after_us}};
+  std::printf("%s\n", json.dump(2).c_str());
+}
+
+void print(const optimize::Found& found, double seconds, const std::string& path) {
+  if (found.worth_it()) {
+    std::printf("%.1f ms a step instead of %.1f ms (%.0f %%) by replay, which errs by %.1f %%:\n", found.step_us / 1000,
+                found.traced_us / 1000, 100 * (found.step_us / found.traced_us - 1), 100 * found.error);
+    for (const auto& [name, value] : found.settings.options(found.traced))
+      std::printf("  %s = %s\n", name.c_str(), value.c_str());
+    if (!path.empty()) std::printf("written to %s: train with DEFT_FLAG_FILE=%s\n", path.c_str(), path.c_str());
+  } else {
+    std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
+                100 * found.error);
+  }
+  std::printf("%zu settings were replayed in %.1f s\n", found.replays, seconds);
+}
+
+}  // namespace
+
+Result<int> run_optimize(Arguments arguments) {
+  if (!arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h")) {
+    std::fputs(kUsage, stdout);
+    return kExitOk;
+  }
+  const auto options = parse(arguments);
+  if (!options) return tl::unexpected(options.error());
+  const auto job = read_traced_job("deft optimize", options->folder);
+  if (!job) return tl::unexpected(job.error());
+  const TimeUs began_us = MonotonicClock::now();
+  const optimize::Limits limits{
+      .policies = options->policy.empty() ? optimize::exact_policies() : std::vector{options->policy},
+      .keeps_buckets = options->running};
+  const auto found =
+      optimize::search(job->measured, limits, [&] { return MonotonicClock::now() - began_us > options->budget_us; });
+  if (!found) return tl::unexpected(found.error());
+  const double seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
+  std::optional<Verified> verified;
+  if (found->worth_it() && !options->command.empty()) {
+    const auto both = run_both(options->command, found->settings.options(found->traced));
+    if (!both) return tl::unexpected(both.error());
+    verified = *both;
+  }
+  const bool slower = verified && verified->after_us >= verified->before_us;
+  if (found->worth_it() && !slower)
+    if (auto ok = write_flags(options->output, *found); !ok) return tl::unexpected(ok.error());
+  if (options->json)
+    print_json(*found, seconds, verified);
+  else
+    print(*found, seconds, slower ? "" : options->output);
+  if (verified && !options->json)
+    std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%)%s\n", verified->after_us / 1000,
+                verified->before_us / 1000, 100 * (verified->after_us / verified->before_us - 1),
+                slower ? ", so nothing was written: keep the settings" : "");
+  return slower ? kExitFailed : kExitOk;
+}
+
+}  // namespace deft::tools
