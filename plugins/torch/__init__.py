@@ -23,10 +23,11 @@ from deft.capabilities import (
     nccl_built,
     rocm_built,
 )
+from deft.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
+from deft.reduce_op import Adasum, Average, Max, Min, Product, Sum
 from deft.world import (
     cross_rank,
     cross_size,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -39,14 +40,9 @@ from deft.world import (
 import torch
 
 from .autograd import allgather, allreduce, broadcast, grouped_allgather
+from .averaging import average_gradients
 from .broadcasting import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .collectives import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allgather_async,
     allreduce_,
     allreduce_async,
@@ -73,8 +69,11 @@ from .exchanges import (
     reducescatter_async,
     sparse_allreduce_async,
 )
+from .joining import join
 from .optimizer import DistributedOptimizer
 from .scaling import GradScaler
+from .sync_batch_norm import SyncBatchNorm
+from .timeline import start_timeline, stop_timeline
 
 if torch.distributed.is_available():
     from .c10d_backend import register
@@ -93,9 +92,12 @@ __all__ = [
     "HorovodInternalError",
     "Max",
     "Min",
+    "ProcessSet",
     "Product",
     "Sum",
+    "SyncBatchNorm",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -105,6 +107,7 @@ __all__ = [
     "allreduce_async_",
     "alltoall",
     "alltoall_async",
+    "average_gradients",
     "barrier",
     "broadcast",
     "broadcast_",
@@ -119,6 +122,7 @@ __all__ = [
     "cuda_built",
     "ddl_built",
     "ddp_hook",
+    "global_process_set",
     "gloo_built",
     "gloo_enabled",
     "grouped_allgather",
@@ -132,6 +136,7 @@ __all__ = [
     "init",
     "is_homogeneous",
     "is_initialized",
+    "join",
     "local_rank",
     "local_size",
     "mpi_built",
@@ -142,9 +147,12 @@ __all__ = [
     "rank",
     "reducescatter",
     "reducescatter_async",
+    "remove_process_set",
     "rocm_built",
     "shutdown",
     "size",
     "sparse_allreduce_async",
+    "start_timeline",
+    "stop_timeline",
     "synchronize",
 ]

@@ -21,7 +21,8 @@ class Arena:
     """
 
     def __init__(self, session, name, specs, slots=1, device=None):
-        """`specs`: (name, dtype, shape, forward position) of each tensor, in production order. `device`: their GPU."""
+        """`specs`: (name, dtype, shape, forward position, codec) of each tensor, in production order. `device`: their
+        GPU."""
         self.count = len(specs)
         self.staging = self._handover = self._memory = None
         self.group, self.views, self.ready = (), [[] for _ in range(slots)], None
@@ -29,7 +30,10 @@ class Arena:
             return
         self.group = session.declare(
             name,
-            [deft.Tensor(tensor, TO_DEFT[dtype], tuple(shape), position) for tensor, dtype, shape, position in specs],
+            [
+                deft.Tensor(tensor, TO_DEFT[dtype], tuple(shape), position, codec)
+                for tensor, dtype, shape, position, codec in specs
+            ],
             slots=slots,
         )
         if device is not None and session.on_device():
@@ -39,7 +43,7 @@ class Arena:
             self.staging = HostStaging(self.group.data(0), self.group.arena_bytes(), device)
             self._handover = Handover(self.group.ready, self.staging.record_event)
         self.views = [  # by slot and place
-            [self._map(place, slot, dtype, shape) for place, (_, dtype, shape, _) in enumerate(specs)]
+            [self._map(place, slot, dtype, shape) for place, (_, dtype, shape, _, _) in enumerate(specs)]
             for slot in range(slots)
         ]
         self.ready = self.group.ready if self._handover is None else self._handover.ready

@@ -8,7 +8,8 @@ import io
 import pickle
 
 from deft.names import wire_name
-from deft.world import flush_all, rank, size
+from deft.process_sets import global_process_set
+from deft.world import flush_all
 
 import torch
 
@@ -16,52 +17,56 @@ from .collectives import allgather_async, broadcast_async, broadcast_async_
 from .dtypes import as_bytes, in_memory
 
 _CHUNK_BYTES = 32 << 20
+_ALL = global_process_set
 
 
-def broadcast_object(obj, root_rank=0, name=None):
+def broadcast_object(obj, root_rank=0, name=None, process_set=_ALL):
     """`obj` of rank `root_rank` on every rank; anything that pickle can carry."""
-    name = wire_name("broadcast", name) + ".object"
+    name = wire_name("broadcast", name, process_set.session()) + ".object"
+    is_root = process_set.rank() == process_set.place_of(root_rank)
     data = torch.empty(0, dtype=torch.uint8)
-    if rank() == root_rank:
+    if is_root:
         data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    length = broadcast_async(torch.tensor([data.numel()]), root_rank, name + ".size").wait().item()
-    if rank() != root_rank:
+    size = torch.tensor([data.numel()])
+    length = broadcast_async(size, root_rank, name + ".size", process_set).wait().item()
+    if not is_root:
         data = torch.empty(length, dtype=torch.uint8)
-    data = broadcast_async(data, root_rank, name).wait()
-    return obj if rank() == root_rank else pickle.loads(data.numpy().tobytes())
+    data = broadcast_async(data, root_rank, name, process_set).wait()
+    return obj if is_root else pickle.loads(data.numpy().tobytes())
 
 
-def allgather_object(obj, name=None):
+def allgather_object(obj, name=None, process_set=_ALL):
     """The objects of all ranks, as a list in the order of ranks."""
-    name = wire_name("allgather", name) + ".object"
+    name = wire_name("allgather", name, process_set.session()) + ".object"
     data = torch.frombuffer(bytearray(pickle.dumps(obj)), dtype=torch.uint8)
-    lengths = allgather_async(torch.tensor([data.numel()]), name + ".size").wait().tolist()
-    pieces = allgather_async(data, name).wait().split(lengths)
+    lengths = allgather_async(torch.tensor([data.numel()]), name + ".size", process_set).wait().tolist()
+    pieces = allgather_async(data, name, process_set).wait().split(lengths)
     return [pickle.loads(piece.numpy().tobytes()) for piece in pieces]
 
 
-def broadcast_parameters(params, root_rank=0):
+def broadcast_parameters(params, root_rank=0, process_set=_ALL):
     """Gives every rank the tensors of rank `root_rank`: `params` is a state_dict() or named_parameters()."""
     flush_all()
     pairs = _named_tensors(params)
-    if size() > 1:
+    if process_set.size() > 1:
         mine = [(name, str(tensor.dtype), tuple(tensor.shape)) for name, tensor in pairs]
-        _compare(mine, broadcast_object(mine, root_rank), root_rank)
-    _broadcast_tensors([tensor for _, tensor in pairs], root_rank)
+        _compare(mine, broadcast_object(mine, root_rank, process_set=process_set), root_rank)
+    _broadcast_tensors([tensor for _, tensor in pairs], root_rank, process_set)
 
 
-def broadcast_optimizer_state(optimizer, root_rank=0):
-    """Gives every rank the optimizer state and hyper-parameters of rank `root_rank`."""
+def broadcast_optimizer_state(optimizer, root_rank=0, model=None, process_set=_ALL):
+    """Gives every rank the optimizer state and hyper-parameters of rank `root_rank`. `model` is not needed."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ValueError("broadcast_optimizer_state cannot carry torch.optim.LBFGS; broadcast the parameters only")
+    is_root = process_set.rank() == process_set.place_of(root_rank)
     tensors = []
-    skeleton = _Dismantler.dismantle(optimizer.state_dict(), tensors) if rank() == root_rank else None
+    skeleton = _Dismantler.dismantle(optimizer.state_dict(), tensors) if is_root else None
     shapes = [(tensor.dtype, tuple(tensor.shape)) for tensor in tensors]
-    skeleton, shapes = broadcast_object((skeleton, shapes), root_rank)
-    if rank() != root_rank:
+    skeleton, shapes = broadcast_object((skeleton, shapes), root_rank, process_set=process_set)
+    if not is_root:
         tensors = [torch.empty(shape, dtype=dtype) for dtype, shape in shapes]
-    _broadcast_tensors(tensors, root_rank)
-    if rank() != root_rank:
+    _broadcast_tensors(tensors, root_rank, process_set)
+    if not is_root:
         optimizer.load_state_dict(_Assembler.assemble(skeleton, tensors))
 
 
@@ -81,11 +86,11 @@ def _compare(mine, roots, root_rank):
     for own, other in zip(mine, roots):
         if own != other:
             raise ValueError(
-                f"broadcast_parameters: rank {rank()} has {_describe(own)} where rank {root_rank} has "
+                f"broadcast_parameters: rank {_ALL.rank()} has {_describe(own)} where rank {root_rank} has "
                 f"{_describe(other)}; build the same model on every rank"
             )
     raise ValueError(
-        f"broadcast_parameters: rank {rank()} has {len(mine)} tensors and rank {root_rank} has {len(roots)}; "
+        f"broadcast_parameters: rank {_ALL.rank()} has {len(mine)} tensors and rank {root_rank} has {len(roots)}; "
         "build the same model on every rank"
     )
 
@@ -95,28 +100,28 @@ def _describe(entry):
     return f"{name} {dtype.removeprefix('torch.')} {list(shape)}"
 
 
-def _broadcast_tensors(tensors, root_rank):
+def _broadcast_tensors(tensors, root_rank, process_set):
     chunk, chunk_bytes = [], 0
     for tensor in tensors:
         if tensor.numel() == 0:
             continue
         tensor_bytes = tensor.numel() * tensor.element_size()
         if tensor_bytes >= _CHUNK_BYTES:
-            broadcast_async_(tensor, root_rank).wait()
+            broadcast_async_(tensor, root_rank, process_set=process_set).wait()
             continue
         chunk.append(tensor)
         chunk_bytes += tensor_bytes
         if chunk_bytes >= _CHUNK_BYTES:
-            _broadcast_chunk(chunk, root_rank)
+            _broadcast_chunk(chunk, root_rank, process_set)
             chunk, chunk_bytes = [], 0
     if chunk:
-        _broadcast_chunk(chunk, root_rank)
+        _broadcast_chunk(chunk, root_rank, process_set)
 
 
-def _broadcast_chunk(tensors, root_rank):
+def _broadcast_chunk(tensors, root_rank, process_set):
     flat = torch.cat([as_bytes(in_memory(tensor)) for tensor in tensors])
-    flat = broadcast_async(flat, root_rank).wait()
-    if rank() == root_rank:
+    flat = broadcast_async(flat, root_rank, process_set=process_set).wait()
+    if process_set.rank() == process_set.place_of(root_rank):
         return
     offset = 0
     for tensor in tensors:

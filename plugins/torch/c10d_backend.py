@@ -14,12 +14,12 @@ import socket
 import sys
 
 from deft import DeftError, world
+from deft.reduce_op import Average, Max, Min, Sum
 
 import torch
 import torch.distributed as dist
 
 from .c10d_work import DeftWork, as_backend_error, reduce_at_once
-from .collectives import Average, Max, Min, Sum
 from .ddp_buckets import BucketSequences, in_backward
 from .dtypes import GRADIENT_DTYPES, TO_DEFT
 

@@ -9,11 +9,11 @@ work.get_future().wait()         # [tensor]
 import threading
 
 from deft import DeftError, world
+from deft.reduce_op import Average
 
 import torch
 import torch.distributed as dist
 
-from .collectives import Average
 from .dtypes import HALVES, TO_DEFT
 
 

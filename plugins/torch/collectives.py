@@ -5,38 +5,23 @@
     mean = synchronize(handle)
 
 The `_` variants write into their argument. Names match tensors across ranks; without one, calls of a kind match in the
-order in which they are made. Functions named here without `_` and `_async` can be differentiated (autograd.py).
+order in which they are made. Functions named here without `_` and `_async` can be differentiated (autograd.py). The
+ranks are those of `process_set`: all of the job, unless it is given. A root is named by its rank in the job.
 """
 
 import math
 
 import deft
+from deft.adasum import adasum, check_ranks
+from deft.codec import require_compressor
 from deft.names import wire_name
-from deft.world import session, size
+from deft.process_sets import global_process_set
+from deft.reduce_op import Adasum, Average, Product, choose_op
 
 import torch
 
 from .compression import Compression
 from .dtypes import HALVES, TO_DEFT, as_bytes, in_memory, reducible
-
-
-class ReduceOp:
-    """How the values of the ranks become one."""
-
-    def __init__(self, name, wire):
-        self.name = name
-        self.wire = wire  # what the daemon computes; None: it does not
-
-    def __repr__(self):
-        return f"deft.torch.{self.name}"
-
-
-Average = ReduceOp("Average", deft.SUM)
-Sum = ReduceOp("Sum", deft.SUM)
-Min = ReduceOp("Min", deft.MIN)
-Max = ReduceOp("Max", deft.MAX)
-Adasum = ReduceOp("Adasum", None)
-Product = ReduceOp("Product", None)
 
 
 class Handle:
@@ -70,20 +55,6 @@ def poll(handle):
     return handle.poll()
 
 
-def choose_op(average, op):
-    """Horovod's two ways to say it: op=, or the older average=True or False."""
-    if average is not None:
-        if op is not None:
-            raise ValueError("give either op or average, not both")
-        return Average if average else Sum
-    op = Average if op is None else op
-    if not isinstance(op, ReduceOp):
-        raise ValueError(f"op is {op!r}; give one of deft.torch.Average, Sum, Min, Max, Product")
-    if op is Adasum:
-        raise ValueError(f"{op!r} is not offered; use deft.torch.Average, Sum, Min, Max or Product")
-    return op
-
-
 def _scale(tensor, factor):
     """tensor * factor in place; integers are rounded towards zero."""
     if factor == 1:
@@ -97,9 +68,9 @@ def _factors(prescale, postscale):
     return "" if prescale == postscale == 1 else f", factors {prescale:g} and {postscale:g}"
 
 
-def _without_elements(name, terms, tensor, output):
+def _without_elements(session, name, terms, tensor, output):
     """A collective on no elements: the ranks only agree that it is one."""
-    operation = session().start_barrier(name, terms)
+    operation = session.start_barrier(name, terms)
 
     def finish():
         operation.finish()
@@ -108,32 +79,59 @@ def _without_elements(name, terms, tensor, output):
     return Handle(operation.poll, finish)
 
 
-def start_allreduce(tensor, output, name, op, prescale, postscale, compression=Compression.none):
+# What the daemons do not compute: the values of all ranks are gathered.
+_OF_ALL_VALUES = {
+    Product: lambda every: every.prod(0, dtype=every.dtype),
+    Adasum: lambda every: adasum(every.unbind(0), _dot) if every.dtype not in HALVES else _adasum_of_halves(every),
+}
+
+
+def _dot(a, b):
+    return torch.dot(a.reshape(-1).double(), b.reshape(-1).double()).item()
+
+
+def _adasum_of_halves(every):
+    return adasum(every.float().unbind(0), _dot).to(every.dtype)
+
+
+def _check_adasum(tensor, process_set):
+    check_ranks(process_set.size(), repr(process_set))
+    if not tensor.dtype.is_floating_point:
+        raise ValueError(f"Adasum needs a tensor of floating-point numbers, not of {tensor.dtype}")
+
+
+def start_allreduce(
+    tensor, output, name, op, prescale, postscale, compression=Compression.none, process_set=global_process_set
+):
     """Begins; the handle's result is `output`, or a new tensor like `tensor` if that is None."""
+    session = process_set.session()
+    require_compressor(compression, "allreduce")
     wire, context = compression.compress(tensor.detach())
     wire = in_memory(wire)
     dtype = reducible(wire.dtype, f"tensor {name!r}" if name else "the tensor to reduce")
+    if op is Adasum:
+        _check_adasum(wire, process_set)
     if op is Average:
         if wire.dtype in HALVES:  # the sum itself may not fit
-            prescale /= size()
+            prescale /= session.size
         else:
-            postscale /= size()
+            postscale /= session.size
     if prescale != 1:
         wire = _scale(wire.clone(), prescale)
-    name = wire_name("allreduce", name)
+    name = wire_name("allreduce", name, session)
     terms = f"{op.name}, shape {list(wire.shape)}{_factors(prescale, postscale)}"
     if wire.numel() == 0:
-        return _without_elements(name, f"allreduce, {wire.dtype}, {terms}", tensor, output)
-    if op is Product:  # the daemons do not multiply: the values of all ranks are gathered
-        operation = session().allgather(name, wire.data_ptr(), [wire.numel()] * size(), dtype, terms)
+        return _without_elements(session, name, f"allreduce, {wire.dtype}, {terms}", tensor, output)
+    if op in _OF_ALL_VALUES:
+        operation = session.allgather(name, wire.data_ptr(), [wire.numel()] * session.size, dtype, terms)
     else:
-        operation = session().allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire, terms)
+        operation = session.allreduce(name, wire.data_ptr(), wire.numel(), dtype, op.wire, terms)
 
     def finish():
-        if op is Product:
-            every = wire.new_empty((size(), *wire.shape))
+        if op in _OF_ALL_VALUES:
+            every = wire.new_empty((session.size, *wire.shape))
             operation.finish(every.data_ptr())
-            reduced = every.prod(0, dtype=wire.dtype)
+            reduced = _OF_ALL_VALUES[op](every)
         else:
             reduced = torch.empty_like(wire)
             operation.finish(reduced.data_ptr())
@@ -146,20 +144,29 @@ def start_allreduce(tensor, output, name, op, prescale, postscale, compression=C
     return Handle(operation.poll, finish)
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return start_allreduce(tensor, None, name, choose_op(average, op), prescale_factor, postscale_factor)
+_ALL = global_process_set
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return start_allreduce(tensor, tensor, name, choose_op(average, op), prescale_factor, postscale_factor)
+def allreduce_async(
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL
+):
+    op = choose_op(average, op)
+    return start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, process_set=process_set)
 
 
-def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor).wait()
+def allreduce_async_(
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL
+):
+    op = choose_op(average, op)
+    return start_allreduce(tensor, tensor, name, op, prescale_factor, postscale_factor, process_set=process_set)
 
 
-def allreduce_plain(tensor, name, op, prescale_factor, postscale_factor, compression):
-    return start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, compression).wait()
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL):
+    return allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+
+
+def allreduce_plain(tensor, name, op, prescale_factor, postscale_factor, compression, process_set):
+    return start_allreduce(tensor, None, name, op, prescale_factor, postscale_factor, compression, process_set).wait()
 
 
 class _Together:
@@ -185,41 +192,49 @@ def group_names(tensors, name):
     return [None if name is None else f"{name}.{i}of{len(tensors)}" for i in range(len(tensors))]
 
 
-def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+def grouped_allreduce_async(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL
+):
     return as_group(
-        allreduce_async(tensor, average, one, op, prescale_factor, postscale_factor)
+        allreduce_async(tensor, average, one, op, prescale_factor, postscale_factor, process_set)
         for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
     )
 
 
-def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
+def grouped_allreduce_async_(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL
+):
     return as_group(
-        allreduce_async_(tensor, average, one, op, prescale_factor, postscale_factor)
+        allreduce_async_(tensor, average, one, op, prescale_factor, postscale_factor, process_set)
         for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
     )
 
 
-def grouped_allreduce_plain(tensors, name, op, prescale_factor, postscale_factor, compression):
+def grouped_allreduce_plain(tensors, name, op, prescale_factor, postscale_factor, compression, process_set):
     return as_group(
-        start_allreduce(tensor, None, one, op, prescale_factor, postscale_factor, compression)
+        start_allreduce(tensor, None, one, op, prescale_factor, postscale_factor, compression, process_set)
         for tensor, one in zip(tensors, group_names(tensors, name), strict=True)
     ).wait()
 
 
-def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0):
-    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor).wait()
+def grouped_allreduce_(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=_ALL
+):
+    return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
 class _Gather:
     """An allgather in two rounds: how much each rank gives, then the data."""
 
-    def __init__(self, tensor, name):
+    def __init__(self, tensor, name, process_set):
+        self.session = process_set.session()
         self.tensor = in_memory(tensor if tensor.dim() else tensor.reshape(1))
         self.device = tensor.device
-        self.name = wire_name("allgather", name)
+        self.name = wire_name("allgather", name, self.session)
         self.mine = torch.tensor([len(self.tensor)])
         terms = f"rows of {self.tensor.dtype}, shape {list(self.tensor.shape[1:])}"
-        self.sizes = session().allgather(self.name, self.mine.data_ptr(), [1] * size(), deft.INT64, terms)
+        ones = [1] * self.session.size
+        self.sizes = self.session.allgather(self.name, self.mine.data_ptr(), ones, deft.INT64, terms)
         self.data = None
         self.rows = None
 
@@ -238,31 +253,30 @@ class _Gather:
         return result.to(self.device)
 
     def _begin_data(self):
-        rows = torch.empty(size(), dtype=torch.int64)
+        rows = torch.empty(self.session.size, dtype=torch.int64)
         self.sizes.finish(rows.data_ptr())
         self.rows = rows.tolist()
         row_bytes = math.prod(self.tensor.shape[1:]) * self.tensor.element_size()
         counts = [rows * row_bytes for rows in self.rows]
-        self.data = session().allgather(self.name + ".data", self.tensor.data_ptr(), counts, deft.UINT8)
+        self.data = self.session.allgather(self.name + ".data", self.tensor.data_ptr(), counts, deft.UINT8)
 
 
-def allgather_async(tensor, name=None):
-    gather = _Gather(tensor, name)
+def allgather_async(tensor, name=None, process_set=_ALL):
+    gather = _Gather(tensor, name, process_set)
     return Handle(gather.poll, gather.finish)
 
 
-def _start_broadcast(tensor, output, root_rank, name):
-    if not 0 <= root_rank < size():
-        raise ValueError(f"root_rank is {root_rank}; the job has ranks 0 to {size() - 1}")
+def _start_broadcast(tensor, output, root_rank, name, process_set):
+    session, root = process_set.session(), process_set.place_of(root_rank)
     wire = in_memory(tensor)
-    name = wire_name("broadcast", name)
+    name = wire_name("broadcast", name, session)
     terms = f"{wire.dtype}, shape {list(wire.shape)}"
     if wire.numel() == 0:
-        return _without_elements(name, f"broadcast from rank {root_rank}, {terms}", tensor, output)
+        return _without_elements(session, name, f"broadcast from rank {root_rank}, {terms}", tensor, output)
     dtype = TO_DEFT.get(wire.dtype)
     flat = wire if dtype is not None else as_bytes(wire)
-    operation = session().broadcast(
-        name, flat.data_ptr(), flat.numel(), deft.UINT8 if dtype is None else dtype, root_rank, terms
+    operation = session.broadcast(
+        name, flat.data_ptr(), flat.numel(), deft.UINT8 if dtype is None else dtype, root, terms
     )
 
     def finish():
@@ -276,18 +290,19 @@ def _start_broadcast(tensor, output, root_rank, name):
     return Handle(operation.poll, finish)
 
 
-def broadcast_async(tensor, root_rank, name=None):
-    return _start_broadcast(tensor, None, root_rank, name)
+def broadcast_async(tensor, root_rank, name=None, process_set=_ALL):
+    return _start_broadcast(tensor, None, root_rank, name, process_set)
 
 
-def broadcast_async_(tensor, root_rank, name=None):
-    return _start_broadcast(tensor, tensor, root_rank, name)
+def broadcast_async_(tensor, root_rank, name=None, process_set=_ALL):
+    return _start_broadcast(tensor, tensor, root_rank, name, process_set)
 
 
-def broadcast_(tensor, root_rank, name=None):
-    return broadcast_async_(tensor, root_rank, name).wait()
+def broadcast_(tensor, root_rank, name=None, process_set=_ALL):
+    return broadcast_async_(tensor, root_rank, name, process_set).wait()
 
 
-def barrier(name=None):
+def barrier(process_set=_ALL, name=None):
     """Returns once every rank has called it."""
-    session().barrier(wire_name("barrier", name))
+    session = process_set.session()
+    session.barrier(wire_name("barrier", name, session))

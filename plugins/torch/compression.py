@@ -1,38 +1,25 @@
-"""Compression of float32 and float64 tensors on the wire: none, or a float16 copy."""
+"""The compressors of deft.compression for PyTorch's tensors."""
+
+from deft import compression
+from deft.compression import dtype_name
 
 import torch
 
 
-class NoneCompressor:
-    """Sends tensors as they are."""
-
-    wire_dtype = None
-
-    @staticmethod
-    def compress(tensor):
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, context):
-        return tensor
+def _cast(tensor, dtype):
+    return tensor.to(getattr(torch, dtype) if isinstance(dtype, str) else dtype)
 
 
-class FP16Compressor:
-    """Sends float32 and float64 tensors as float16: half the bytes, 11 bits of precision, overflow above 65504."""
-
-    wire_dtype = torch.float16
-
-    @staticmethod
-    def compress(tensor):
-        if tensor.dtype in (torch.float32, torch.float64):
-            return tensor.to(torch.float16), tensor.dtype
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, context):
-        return tensor if context is None else tensor.to(context)
+class FP16Compressor(compression.FP16Compressor):
+    cast = staticmethod(_cast)
 
 
-class Compression:
-    none = NoneCompressor
+class Compression(compression.Compression):
     fp16 = FP16Compressor
+
+
+def wire_dtype(compressor, dtype):
+    """The dtype that travels for a tensor of `dtype`."""
+    own = dtype_name(dtype)
+    name = compressor.wire_name(own)
+    return dtype if name == own else getattr(torch, name)

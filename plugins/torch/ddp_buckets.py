@@ -11,7 +11,7 @@ import collections
 
 import deft
 from deft.session import BACKWARD, FORWARD
-from deft.world import log, number_optimizer, rank, session
+from deft.world import log, rank, session
 
 import torch
 
@@ -30,10 +30,10 @@ class BucketGroup:
     """
 
     def __init__(self, tensors):
-        number = number_optimizer()
+        number = session().number_optimizer()
         name = f"ddp.{number}"
         # Forward uses the parameters that backward reaches last.
-        specs = [(*tensor, len(tensors) - 1 - place) for place, tensor in enumerate(tensors)]
+        specs = [(*tensor, len(tensors) - 1 - place, "") for place, tensor in enumerate(tensors)]
         self._arena = Arena(session(), name, specs)
         self._reports = number == 0  # the stages of a step
         self._step = 0

@@ -11,12 +11,12 @@ import itertools
 import threading
 
 from deft import DeftError
+from deft.reduce_op import Sum
 from deft.world import is_initialized, session, size
 
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from .c10d_work import DeftWork, reduce_at_once
-from .collectives import Sum
 from .ddp_buckets import BucketGroup, say_no_late_updates
 
 _numbers = itertools.count()  # of sums at once

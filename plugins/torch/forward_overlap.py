@@ -4,7 +4,7 @@ import logging
 
 import deft
 from deft.gradient_round import Phase
-from deft.world import rank, session
+from deft.world import rank
 
 import torch
 
@@ -102,13 +102,13 @@ class StageReports:
 
     def backward_begins(self):
         if self._enabled:
-            session().stage(deft.BACKWARD, self._buffer.schedule.step)
+            self._buffer.process_set.session().stage(deft.BACKWARD, self._buffer.schedule.step)
 
     def forward_begins(self):
         """The first forward of a generation."""
         if self._buffer.round.phase is Phase.IDLE:
             self._told = self._buffer.schedule.step
-            session().stage(deft.FORWARD, self._told)
+            self._buffer.process_set.session().stage(deft.FORWARD, self._told)
 
     def watch(self, tracker):
         """Once the model is known, its forward reports the stage."""

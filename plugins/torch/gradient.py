@@ -1,7 +1,10 @@
 """One parameter's gradient on its way into the arena and back."""
 
+from deft.codec import choose_compression
+
 import torch
 
+from .compression import wire_dtype
 from .dtypes import GRADIENT_DTYPES
 
 
@@ -13,7 +16,7 @@ class Gradient:
     back.
     """
 
-    def __init__(self, param, name, position, compression, sparse_as_dense=False):
+    def __init__(self, param, name, position, compression, sparse_as_dense=False, only_sparse=False):
         if param.dtype not in GRADIENT_DTYPES:
             raise ValueError(
                 f"parameter {name} is {param.dtype}; gradients can be float32, float64, float16 or bfloat16"
@@ -21,19 +24,21 @@ class Gradient:
         self.param = param
         self.name = name
         self.position = position  # in forward order
-        compress = compression.wire_dtype is not None and param.dtype in (torch.float32, torch.float64)
-        self.wire_dtype = compression.wire_dtype if compress else param.dtype
+        compressor, self.codec = choose_compression(compression, name, param)
+        self.wire_dtype = wire_dtype(compressor, param.dtype) if compressor else param.dtype
         self.place = None  # in the arena
         self.view = None  # in the first slot
         self.views = ()  # in each slot
         self.direct = False  # p.grad becomes a part of the arena
         self.staging = None  # if the arena is on the host and p.grad on a GPU
         self.sparse_as_dense = sparse_as_dense
+        self.only_sparse = only_sparse  # the optimizer takes sparse gradients alone
 
     def settle_in(self, place, views, staging):
         """Has the place `place` in an arena: `views`, one a slot."""
         self.place, self.views, self.view, self.staging = place, views, views[0], staging
-        self.direct = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
+        fits = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
+        self.direct = fits and not self.only_sparse
 
     def put(self, scale, expose=True):
         """Moves p.grad, scaled, into the arena; no gradient counts as zero, and stays None if `expose` is false."""
@@ -99,6 +104,8 @@ class Gradient:
                 self.staging.bring(view, param.grad)
                 if scale != 1.0:
                     param.grad.mul_(scale)
+            if self.only_sparse:
+                param.grad = param.grad.to_sparse(1)
 
     def take_withheld(self, scale):
         """The same if p.grad was None. If a further backward has begun, the average is added to its gradient."""

@@ -13,7 +13,6 @@ import sys
 
 from deft.gradient_round import HANDED, GradientRound, Phase
 from deft.production_order import ProductionOrder
-from deft.world import session
 
 import torch
 
@@ -34,8 +33,8 @@ class GradientBuffer:
     backward_ends().
     """
 
-    def __init__(self, name, gradients, passes, schedule, writer):
-        self.name = name
+    def __init__(self, name, gradients, passes, schedule, writer, process_set):
+        self._group = (name, process_set)
         self.gradients = gradients  # in forward order, until the first backward has shown the order of production
         self.sparse = []
         self.arena = None
@@ -50,6 +49,15 @@ class GradientBuffer:
             gradient.param.register_post_accumulate_grad_hook(hooks.observing(self, index, gradient))
             for index, gradient in enumerate(gradients)
         ]
+
+    @property
+    def name(self):
+        return self._group[0]
+
+    @property
+    def process_set(self):
+        """The ranks whose gradients are averaged."""
+        return self._group[1]
 
     # ---- what the steps call
 
@@ -146,19 +154,24 @@ class GradientBuffer:
         self.task = -1
         self.listener.backward_ends()
 
+    def send_residuals(self):
+        """The next step's gradients take along what encodings have left out."""
+        if self.arena is not None and self.arena.count:
+            self.arena.group.send_residuals(self.schedule.step)
+
     # ---- the declaration
 
     def _declare(self):
         """All ranks declare in the order in which rank 0's gradients appeared. Gives the dense ones that did here."""
         known = self.gradients
-        agreed = self._order.agree(session(), f"{self.name}.order")
+        agreed = self._order.agree(self.process_set.session(), f"{self.name}.order")
         sparse = set(agreed.sparse)
         self.sparse = [known[index] for index in agreed.sparse]
         self.gradients = [known[index] for index in agreed.order if index not in sparse]
         self.arena = Arena(
-            session(),
+            self.process_set.session(),
             self.name,
-            [(g.name, g.wire_dtype, g.param.shape, g.position) for g in self.gradients],
+            [(g.name, g.wire_dtype, g.param.shape, g.position, g.codec) for g in self.gradients],
             self.schedule.slots,
             device_of([g.param for g in self.gradients]),
         )

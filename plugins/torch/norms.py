@@ -14,7 +14,6 @@ import math
 
 import deft
 from deft.statistics_sampler import StatisticsSampler
-from deft.world import rank, size
 
 import torch
 
@@ -29,7 +28,7 @@ class Norms:
         self._buffer = buffer
         self._sums = sums
         self._sampler = StatisticsSampler()
-        self._on = deft.option("preserver") == "on" and size() > 1
+        self._on = deft.option("preserver") == "on" and buffer.process_set.size() > 1
         self._is_sgd = isinstance(optimizer, torch.optim.SGD)
 
     def report_loss(self, loss, target):
@@ -39,7 +38,7 @@ class Norms:
             loss = loss.detach()
         first = not self._sampler.has_loss
         self._sampler.report(loss, target, self._buffer.schedule.step)
-        if first and self._on and not self._is_sgd and rank() == 0:
+        if first and self._on and not self._is_sgd and self._buffer.process_set.rank() == 0:
             log.warning(
                 "plans are judged by the loss alone: %s scales its steps by more than a learning rate, and the "
                 "Preserver's model of training is that of SGD",
@@ -65,13 +64,13 @@ class Norms:
             generation = due.of(gradient.place)
             if generation is not None and self._sampler.wants(gradient.place, generation.number):
                 norm = _squared_norm(gradient.param.grad) / self._applied**2
-                self._sampler.came(gradient.place, norm, generation.merged, size())
+                self._sampler.came(gradient.place, norm, generation.merged, self._buffer.process_set.size())
 
     @property
     def _applied(self):
         """The applied gradient as a multiple of the average over all ranks."""
         scaling = self._buffer.writer.scaling
-        return scaling.before * scaling.after * size()
+        return scaling.before * scaling.after * self._buffer.process_set.size()
 
     def _tell(self):
         """A step after the averages have come: by then a GPU has computed what it was asked for."""

@@ -8,14 +8,17 @@ import contextlib
 import logging
 
 import deft
+from deft.codec import require_compressor
 from deft.names import check_named, in_forward_order
+from deft.process_sets import global_process_set
+from deft.reduce_op import Adasum, Average, Sum
 from deft.update_schedule import UpdateSchedule
-from deft.world import depend, number_optimizer, rank, size
+from deft.world import depend, rank
 
 import torch
 
+from .adasum_optimizer import AdasumMixin, AdasumSteps, LocalMixin
 from .arena_writers import MergingWriter, Scaling, SharingWriter
-from .collectives import Average, ReduceOp, Sum
 from .compression import Compression
 from .delayed_step import DelayedStep
 from .forward_overlap import StageReports
@@ -39,17 +42,20 @@ def DistributedOptimizer(
     num_groups=0,
     groups=None,
     sparse_as_dense=False,
+    process_set=global_process_set,
     overlap_forward=None,
     scale_merged_lr=None,
 ):
     """Makes `optimizer` average its gradients over all ranks, and gives it back.
 
     named_parameters: model.named_parameters(), for messages and for the order of forward.
-    compression: Compression.none or Compression.fp16, for what travels.
+    compression: for what travels: Compression.none (as the option compression says), Compression.fp16, a codec such as
+    Compression.int8, or a function of a parameter's name and the parameter that gives one of these.
     backward_passes_per_step: backward passes whose gradients are added up before they are averaged.
-    op: Average or Sum. gradient_predivide_factor: how much of the division comes before the sum (Average only).
+    op: Average, Sum or Adasum. gradient_predivide_factor: how much of the division comes before the sum (Average only).
     num_groups, groups: accepted for Horovod's sake; Deft cuts gradients into buckets by itself.
     sparse_as_dense: sum sparse gradients as dense ones; otherwise their rows are gathered.
+    process_set: the ranks that train together. On other ranks the optimizer makes its steps alone.
     overlap_forward: "auto", "on" or "off" (True, False): let a layer's forward start when that layer is updated; the
     default is the option overlap_forward.
     scale_merged_lr: if a policy merges the gradients of k steps into one update, make it with k times the learning
@@ -57,28 +63,49 @@ def DistributedOptimizer(
     """
     base = type(optimizer)
     _check_arguments(base, op, gradient_predivide_factor, backward_passes_per_step)
+    if not process_set.included():
+        return _with_class(optimizer, LocalMixin)
+    named = [
+        (name, param) for name, param in _names(optimizer, named_parameters) if param.requires_grad and param.numel()
+    ]
+    if not named:
+        raise ValueError("the optimizer has no parameter that requires a gradient")
+    optimizer._parameter_names = {param: name for name, param in named}  # Horovod's scripts read it
+    if op is Adasum:
+        require_compressor(compression, "op=Adasum")
+        optimizer._deft_adasum = AdasumSteps(named, compression, process_set)
+        return _with_class(optimizer, AdasumMixin)
     mode = _overlap_mode(overlap_forward, base)
     if (num_groups or groups) and rank() == 0:
         log.info("num_groups and groups have no effect: Deft fuses and cuts gradients by its policy")
     slots = slots_wanted()
+    only_sparse = issubclass(base, torch.optim.SparseAdam)
     gradients = [
-        Gradient(param, name, position, compression, sparse_as_dense or slots > 1)
-        for position, (name, param) in enumerate(_names(optimizer, named_parameters))
-        if param.requires_grad and param.numel()
+        Gradient(param, name, position, compression, sparse_as_dense or slots > 1, only_sparse)
+        for position, (name, param) in enumerate(named)
     ]
-    if not gradients:
-        raise ValueError("the optimizer has no parameter that requires a gradient")
-    retire_earlier(gradients)
     if scale_merged_lr is None:
         scale_merged_lr = deft.option("scale_merged_lr") == "on"
     schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
-    scaling = _scaling(op, gradient_predivide_factor)
+    scaling = _scaling(op, gradient_predivide_factor, process_set.size())
+    return _distribute(optimizer, gradients, backward_passes_per_step, schedule, scaling, mode, process_set)
+
+
+def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_set):
+    """Gives the optimizer its parts, its class, and hooks on its parameters."""
+    session = process_set.session()
+    retire_earlier(gradients)
     ownership = Ownership(optimizer, gradients)
-    optimizer._parameter_names = {gradient.param: gradient.name for gradient in gradients}  # Horovod's scripts read it
-    optimizer.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__, "deft_base": base})
-    optimizer._deft = _steps(optimizer, gradients, backward_passes_per_step, schedule, scaling, ownership, mode)
-    depend(optimizer._deft)
-    register(gradients, optimizer._deft)
+    _with_class(optimizer, _Distributed)
+    number = session.number_optimizer()
+    writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
+    buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer, process_set)
+    applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)
+    stages = StageReports(buffer, enabled=number == 0)
+    steps = (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
+    optimizer._deft = steps
+    depend(steps, session)
+    register(gradients, steps)
     keep_scheduler_informed(optimizer)
     return optimizer
 
@@ -86,22 +113,19 @@ def DistributedOptimizer(
 def _check_arguments(base, op, predivide, passes):
     if hasattr(base, "deft_base"):
         raise ValueError("this optimizer is a DistributedOptimizer already")
-    if op not in (Average, Sum):
-        raise ValueError(f"op is {op!r}; DistributedOptimizer offers deft.torch.Average and deft.torch.Sum")
+    if op not in (Average, Sum, Adasum):
+        raise ValueError(f"op is {op!r}; DistributedOptimizer offers Average, Sum and Adasum")
     if predivide != 1.0 and op is not Average:
         raise ValueError("gradient_predivide_factor works with op=Average only")
     if passes < 1:
         raise ValueError(f"backward_passes_per_step is {passes}; it must be 1 or more")
 
 
-def _steps(optimizer, gradients, passes, schedule, scaling, ownership, mode):
-    """The parts of a distributed optimizer, put together."""
-    number = number_optimizer()
-    writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
-    buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer)
-    applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)
-    stages = StageReports(buffer, enabled=number == 0)
-    return (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
+def _with_class(optimizer, mixin):
+    """The optimizer, whose class becomes a subclass of its class."""
+    base = type(optimizer)
+    optimizer.__class__ = type(base.__name__, (mixin, base), {"__module__": base.__module__, "deft_base": base})
+    return optimizer
 
 
 # Generations that an arena holds if updates may be delayed: as many as the default limit of 4 steps of staleness keeps
@@ -115,12 +139,12 @@ def slots_wanted():
     return SLOTS if delays else 1
 
 
-def _scaling(op, predivide):
+def _scaling(op, predivide, size):
     if op is Sum:
         return Scaling(1.0, 1.0)
     if predivide == 1.0:
-        return Scaling(1.0 / size(), 1.0)
-    return Scaling(1.0 / predivide, predivide / size())
+        return Scaling(1.0 / size, 1.0)
+    return Scaling(1.0 / predivide, predivide / size)
 
 
 def _names(optimizer, named_parameters):
@@ -178,13 +202,18 @@ class _Distributed:
         finally:
             self._deft.applier.immediate = False
 
-    def flush(self):
+    def flush(self, residuals=False):
         """Applies the updates that wait for the next forward, if there are any.
 
         If updates are delayed, it applies those of all steps so far, whatever the plan says. Call it on all ranks
         between the same steps, before checkpoints and evaluations and at the end.
+
+        residuals: the gradients of the next step travel as they are, and bring what encodings have left out so far.
+        After that step nothing is missing, so it is the one before a checkpoint: residuals are not saved.
         """
         self._deft.flush_all()
+        if residuals:
+            self._deft.buffer.send_residuals()
 
     def report_loss(self, loss, target=0.0):
         """Tells the loss of this step, for the Preserver, which judges plans that merge or delay updates by it.
@@ -253,6 +282,3 @@ class _Distributed:
 
 def _plain(base):
     return base.__new__(base)
-
-
-__all__ = ["DistributedOptimizer", "ReduceOp"]

@@ -5,7 +5,7 @@ import torch
 from .collectives import allgather_async
 
 
-def exchange_sparse(name, param, scale):
+def exchange_sparse(name, param, scale, process_set):
     """Sets p.grad to the sum over all ranks of the sparse p.grad * scale; a rank without a gradient gives no rows."""
     grad = param.grad
     if grad is None:
@@ -14,7 +14,7 @@ def exchange_sparse(name, param, scale):
     elif not grad.is_sparse:
         grad = grad.to_sparse(1)
     grad = grad.detach().coalesce()
-    indices = allgather_async(grad.indices().t(), f"{name}.indices")
-    values = allgather_async(grad.values() * scale, f"{name}.values")
+    indices = allgather_async(grad.indices().t(), f"{name}.indices", process_set)
+    values = allgather_async(grad.values() * scale, f"{name}.values", process_set)
     total = torch.sparse_coo_tensor(indices.wait().t(), values.wait(), param.shape)
     param.grad = total.coalesce().to(param.device)

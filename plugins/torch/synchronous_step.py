@@ -7,11 +7,11 @@ the next forward.
 import contextlib
 
 from deft.gradient_round import Phase
+from deft.reduce_op import Average
 
 import torch
 
 from .autograd import allreduce
-from .collectives import Average
 from .ownership import Attachment
 from .sparse import exchange_sparse
 
@@ -28,6 +28,7 @@ class SynchronousStep:
         self.ownership = ownership
         self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._in_closure = False
+        self.backward_is_a_step = False  # nobody calls step(): see averaging.py
         buffer.listener = self
 
     @property
@@ -58,7 +59,7 @@ class SynchronousStep:
             loss = closure()
             self._synchronize_gradients()
             value = loss.detach() if isinstance(loss, torch.Tensor) else torch.tensor(float(loss))
-            return allreduce(value, op=Average, name=f"{self.buffer.name}.loss")
+            return allreduce(value, op=Average, name=f"{self.buffer.name}.loss", process_set=self.buffer.process_set)
 
         self.applier.flush()
         with self._closure_runs():
@@ -107,6 +108,7 @@ class SynchronousStep:
             self._wait()
 
     def generation_begins(self, with_backward):
+        self.buffer.process_set.session().joining.round_begins(self.buffer.name, self.schedule.step)
         self.overlap.generation_begins()
         if with_backward:
             self.stages.backward_begins()
@@ -116,6 +118,8 @@ class SynchronousStep:
             self._synchronize_gradients()  # in the second case a further backward would add to gradients under way
         else:
             self.buffer.complete(expose=False)
+        if self.backward_is_a_step:
+            self.buffer.used()
 
     # ---- one generation
 
@@ -132,7 +136,7 @@ class SynchronousStep:
         writer.take_averages()
         for gradient in buffer.sparse:
             factor = writer.scaling.before * writer.scaling.after
-            exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor)
+            exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor, buffer.process_set)
         self.schedule.advance()
         buffer.round.averaged()
         if self.overlap.watches:

@@ -6,6 +6,7 @@ a job costs milliseconds to start and its workers share nothing.
 
 import contextlib
 import faulthandler
+import importlib
 import multiprocessing
 import os
 import pickle
@@ -25,10 +26,10 @@ DAEMON = BUILD / "bin" / "deftd"
 JOB_SECONDS = 300  # of a job that hangs: on a loaded machine three good ones have taken 280 together
 
 _context = multiprocessing.get_context("forkserver")
-_TORCH_MODULES = ("pytest", "torch._dynamo", "deft.torch", "small_models")
+TORCH_MODULES = ("pytest", "torch._dynamo", "deft.torch", "small_models")
 
 
-def start_worker_server(modules=_TORCH_MODULES):
+def start_worker_server(modules):
     """Starts the process from which workers are forked, with these modules loaded and this moment's environment."""
     _context.set_forkserver_preload(list(modules))
     forkserver.ensure_running()
@@ -78,14 +79,18 @@ def answer_with(hvd, function, arguments, answer):
         os._exit(1)  # without goodbye, as an uncaught exception ends a script
 
 
-def work_with_torch(function, arguments, variables, log, answer):
-    """A worker's life."""
+def work(package, prepare, function, arguments, variables, log, answer):
+    """A worker's life. `prepare(function)` is called when `package` is imported."""
     prepare_worker(variables, log)
-    import deft.torch as hvd
+    hvd = importlib.import_module(package)
+    prepare(function)
+    answer_with(hvd, function, arguments, answer)
+
+
+def limit_torch(_function):
     import torch
 
     torch.set_num_threads(1)
-    answer_with(hvd, function, arguments, answer)
 
 
 def torchrun_variables(rank, workers, each, port):
@@ -105,10 +110,12 @@ def torchrun_variables(rank, workers, each, port):
 class Cluster:
     """`nodes` daemons. run() starts a job on them and gives each rank's result.
 
-    policy="knapsack 0@1" pins a plan; this one delays nothing, so it gives what other policies give.
+    policy="knapsack 0@1" pins a plan; this one delays nothing, so it gives what other policies give. A subclass for
+    another framework names its package, and what a worker does after the import.
     """
 
-    work = staticmethod(work_with_torch)
+    package = "deft.torch"
+    prepare = staticmethod(limit_torch)
 
     def __init__(self, folder, nodes, **options):
         self.folder = Path(folder)
@@ -166,7 +173,8 @@ class Cluster:
             receive, send = _context.Pipe(duplex=False)
             log = self.folder / f"{job}.rank{rank}.log"
             variables = {**self.variables(rank, workers, job), **extra}
-            process = _context.Process(target=self.work, args=(function, arguments, variables, str(log), send))
+            life = (self.package, self.prepare, function, arguments, variables, str(log), send)
+            process = _context.Process(target=work, args=life)
             process.start()
             send.close()
             started.append((process, receive, log))

@@ -76,6 +76,7 @@ def use_a_name_twice():
     for start_again in (hvd.allreduce_async, hvd.allreduce_async_):
         with pytest.raises(hvd.HorovodInternalError) as error:
             start_again(torch.ones(2), name="x", op=hvd.Sum)
+        assert isinstance(error.value, ValueError), "which Horovod's scripts expect"
         texts.append(str(error.value))
     assert hvd.synchronize(waiting).tolist() == [hvd.size()] * 2
     polled = hvd.allreduce_async(torch.ones(2), name="x", op=hvd.Sum)
@@ -105,6 +106,22 @@ def test_a_name_that_is_under_way_is_the_same_error_on_all_ranks(start):
         ]
         * 2
     )
+
+
+def leave_while_the_other_waits(leaving):
+    hvd.barrier()
+    if hvd.rank() == leaving:
+        return "left"
+    with pytest.raises(hvd.HorovodInternalError) as error:
+        hvd.broadcast(torch.ones(3), hvd.rank(), name="x")
+    return str(error.value)
+
+
+@pytest.mark.parametrize("leaving", [0, 1])
+def test_a_rank_that_has_left_is_named_by_those_who_wait_for_it(start, leaving):
+    texts = start(2, timeout="60s").run(leave_while_the_other_waits, leaving)
+    assert texts[leaving] == "left"
+    assert f"rank {leaving}" in texts[1 - leaving] and "has ended, and 'broadcast.x' needs it" in texts[1 - leaving]
 
 
 def broadcast_unlike_models():

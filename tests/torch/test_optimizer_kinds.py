@@ -204,3 +204,62 @@ def status(*options):
 def test_p3_cuts_a_gradient_into_slices(start, policy, parts):
     found = start(2, policy=policy, partition_bytes="1MB", overlap_forward="off").run(parts_of_a_step)
     assert found == [parts, parts]
+
+
+# ---- codecs of parameters
+
+
+def with_own_codecs(steps):
+    """One wide matrix travels in int4, one as the job says, one is exact; a function of name and tensor chooses."""
+
+    def choose(name, param):
+        assert isinstance(param, torch.nn.Parameter)
+        return {"wide.weight": hvd.Compression.int4, "narrow.weight": hvd.Compression.exact}.get(
+            name, hvd.Compression.none
+        )
+
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), choose)
+    names = [name for name, _ in model.named_parameters()]
+    exact, brought = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+    distances = []
+    for number, (x, y) in enumerate(batches(steps)):
+        if number == steps - 1 and steps > 1:
+            optimizer.flush(residuals=True)
+        optimizer.zero_grad()
+        mine = torch.autograd.grad(loss_of(model, *own_share(x, y)), list(model.parameters()))
+        for name, gradient in zip(names, mine):
+            exact[name] = exact[name] + hvd.allreduce(gradient.contiguous(), name=f"exact.{name}")
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.synchronize()
+        for name, param in model.named_parameters():
+            brought[name] = brought[name] + param.grad
+        with optimizer.skip_synchronize():
+            optimizer.step()
+        distances.append({name: ((brought[name] - exact[name]).norm() / exact[name].norm()).item() for name in names})
+    assert_same_everywhere(parameters(model))
+    return distances
+
+
+def test_parameters_can_have_codecs_of_their_own(start):
+    for compression in ("none", "int8"):
+        cluster = start(2, policy="bytescheduler", compression=compression, overlap_forward="off")
+        for distance, _, last in cluster.run(with_own_codecs, 3):
+            assert 1e-2 < distance["wide.weight"] < 0.3, "int4"
+            assert distance["narrow.weight"] < 1e-6, "exact, whatever the job says"
+            assert distance["first.weight"] < 1e-6, "too small for blocks"
+            assert last["wide.weight"] < 1e-5, "flush(residuals=True) brings what was left out"
+
+
+def with_a_codec_for(what):
+    model = make()
+    if what == "a collective":
+        hvd.allreduce(torch.ones(3), compression=hvd.Compression.int8)
+    elif what == "a text":
+        hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), "int8")
+
+
+def test_codecs_where_they_do_not_belong_are_refused(start):
+    for what, words in {"a collective": "codecs are for gradients", "a text": "Compression.int8"}.items():
+        with pytest.raises(Exception, match=words):
+            start(2, policy="bytescheduler", compression="none", overlap_forward="off").run(with_a_codec_for, what)

@@ -290,9 +290,28 @@ def train_only_words(named):
     return check(model, optimizer, parameters(alone))
 
 
+def train_with_sparse_adam():
+    """It takes sparse gradients alone, so those that were summed as dense ones become sparse again."""
+    for sparse_as_dense in (False, True):
+        model, alone = (make(OnlyWords, sparse=True).double() for _ in range(2))
+        optimizer = torch.optim.SparseAdam(model.parameters(), lr=0.1)
+        optimizer = hvd.DistributedOptimizer(optimizer, model.named_parameters(), sparse_as_dense=sparse_as_dense)
+        alone_optimizer = torch.optim.SparseAdam(alone.parameters(), lr=0.1)
+        for _, y in batches(STEPS):
+            words = torch.arange(8 * 4).reshape(8, 4) * int(y.sum()) % 50
+            for net, opt, (a, b) in ((alone, alone_optimizer, (words, y)), (model, optimizer, own_share(words, y))):
+                opt.zero_grad()
+                functional.cross_entropy(net(a), b).backward()
+                opt.step()
+        check(model, optimizer, parameters(alone))
+    return True
+
+
 @pytest.mark.parametrize("policy", ALL)
 def test_a_model_whose_gradients_are_all_sparse(start, policy):
-    assert all(start(2, policy=policy).run(train_only_words, policy == "fifo"))
+    cluster = start(2, policy=policy)
+    assert all(cluster.run(train_only_words, policy == "fifo"))
+    assert all(cluster.run(train_with_sparse_adam))
 
 
 # ---- names and state that some parameters do not have

@@ -1,0 +1,88 @@
+"""DistributedOptimizer(op=Adasum): each rank makes its own step, and Adasum reduces the changes of the parameters.
+
+Each rank's step() changes the parameters by its own gradients, with its own state. The changes of all ranks are
+reduced, and each parameter becomes what it was before the step plus the reduced change. There is no overlap with
+backward: the changes exist only after step(). Each rank has an optimizer state of its own, as in Horovod.
+"""
+
+import contextlib
+
+from deft.adasum import check_ranks
+from deft.reduce_op import Adasum
+
+import torch
+
+from .collectives import start_allreduce
+
+
+class AdasumSteps:
+    """The changes that one optimizer makes to the parameters `named`."""
+
+    def __init__(self, named, compression, process_set):
+        check_ranks(process_set.size(), repr(process_set))
+        self._named = named
+        self._name = f"adasum.{process_set.session().number_optimizer()}"
+        self._compression = compression
+        self._process_set = process_set
+
+    def step(self, update):
+        """`update` is the step() of the user's class."""
+        before = [param.detach().clone() for _, param in self._named]
+        result = update()
+        handles = [
+            start_allreduce(
+                param.detach() - was,
+                None,
+                f"{self._name}.{param_name}",
+                Adasum,
+                1.0,
+                1.0,
+                self._compression,
+                self._process_set,
+            )
+            for (param_name, param), was in zip(self._named, before, strict=True)
+        ]
+        with torch.no_grad():
+            for (_, param), was, handle in zip(self._named, before, handles, strict=True):
+                param.copy_(was + handle.wait())
+        return result
+
+
+class AdasumMixin:
+    """Comes before the user's class in the class of the optimizer."""
+
+    def step(self, closure=None, *args, **kwargs):
+        base = super().step
+        return self._deft_adasum.step(lambda: base(closure, *args, **kwargs))
+
+    step.hooked = True  # torch wraps step() for profiling and hooks once: that of the user's class
+
+    def synchronize(self):
+        """Nothing waits: the changes are reduced in step()."""
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        raise AssertionError("skip_synchronize() has no meaning with op=Adasum: step() reduces what it has changed")
+        yield
+
+    def flush(self, residuals=False):
+        """Nothing waits, and nothing is encoded."""
+
+    def report_loss(self, loss, target=0.0):
+        """Of interest for delayed updates only."""
+
+    def set_backward_passes_per_step(self, passes):
+        """Gradients add up in p.grad until step(), however many passes there are."""
+
+
+class LocalMixin(AdasumMixin):
+    """The optimizer of a rank outside its process set: it makes its steps alone, as in Horovod."""
+
+    def step(self, closure=None, *args, **kwargs):
+        return super(AdasumMixin, self).step(closure, *args, **kwargs)
+
+    step.hooked = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        yield

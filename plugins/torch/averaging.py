@@ -1,0 +1,37 @@
+"""average_gradients(): for loops whose optimizer is not torch's, such as model.fit of Keras on PyTorch.
+
+hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+hvd.average_gradients(model)
+model.fit(...)
+"""
+
+import weakref
+
+from deft.reduce_op import Adasum
+
+import torch
+
+from .optimizer import DistributedOptimizer, slots_wanted
+
+_optimizers = weakref.WeakKeyDictionary()  # by module; none of them makes a step
+
+
+def average_gradients(module, **options):
+    """Makes every backward end with the averages over all ranks in p.grad, and gives the module back.
+
+    Call it once, when the module has its parameters. The loop clears gradients before each backward, as model.fit does.
+    `options` are arguments of DistributedOptimizer, such as compression, op or process_set.
+    """
+    if options.get("op") is Adasum:
+        raise ValueError("average_gradients() offers Average and Sum: Adasum reduces what an optimizer's step changes")
+    if slots_wanted() > 1:
+        raise ValueError(
+            "average_gradients() does not go with a policy that delays updates: choose another DEFT_POLICY, or set "
+            "DEFT_MAX_STALENESS_STEPS=0"
+        )
+    optimizer = torch.optim.SGD([param for param in module.parameters() if param.requires_grad], lr=0.0)
+    optimizer = DistributedOptimizer(optimizer, module.named_parameters(), overlap_forward="off", **options)
+    if hasattr(optimizer, "_deft"):  # else this rank is outside process_set, and keeps its own gradients
+        optimizer._deft.backward_is_a_step = True
+        _optimizers[module] = optimizer
+    return module

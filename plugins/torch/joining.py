@@ -1,0 +1,50 @@
+"""join() for ranks that have no more data, and zeros for the gradients of their optimizers."""
+
+from deft import joining, world
+from deft.process_sets import global_process_set
+
+from .delayed_step import DelayedStep
+from .synchronous_step import SynchronousStep
+
+
+def join(device=-1):
+    """Says that this rank has no more data, and waits until all ranks have said so. Gives the rank that was the last.
+
+    Until then this rank counts as zero in the others' allreduces, and averages are still divided by the number of all
+    ranks. The others' updates are not made here, so broadcast the parameters of the last rank afterwards. `device` is
+    Horovod's.
+    """
+    session = global_process_set.session()
+    mine = [steps for steps, used in world.dependents() if used is session]
+    if any(isinstance(steps, DelayedStep) for steps in mine):
+        raise ValueError(
+            "join() does not work with updates that may be delayed: choose another DEFT_POLICY, or set "
+            "DEFT_MAX_STALENESS_STEPS=0"
+        )
+    gradients = [ZeroGradients(steps) for steps in mine if isinstance(steps, SynchronousStep)]
+    return joining.join(session, gradients)
+
+
+class ZeroGradients:
+    """The gradients of one optimizer while its rank has joined: as deft.joining.ZeroGradients says."""
+
+    def __init__(self, steps):
+        self._steps = steps
+        self._buffer = steps.buffer
+        self.name = steps.buffer.name
+
+    def join_begins(self):
+        self._steps.flush()
+        self._steps.drop()
+
+    def rounds(self):
+        return self._buffer.schedule.step
+
+    def give_zeros(self):
+        buffer = self._buffer
+        buffer.release_grads()
+        buffer.complete(expose=False)
+        buffer.arena.wait(buffer.schedule.step)
+        buffer.writer.detach()
+        buffer.schedule.advance()
+        buffer.used()
