@@ -9,22 +9,25 @@ import itertools
 import weakref
 
 import numpy as np
-from deft.world import depend, size
+from deft.arrays import Gather
+from deft.codec import choose_compression
+from deft.gradient_group import GradientGroup, Scaling, Spec
+from deft.process_sets import global_process_set
+from deft.reduce_op import Average, Sum
+from deft.world import depend
 
 import tensorflow as tf
 
-from .gradient_group import GradientGroup, Scaling, Spec
 from .host import on_host, tensorflow_errors
-from .reduce_op import Average, Sum
-from .transfers import Gather
 
 _TOKEN = [np.int32(0)]  # what a call gives that the next one waits for
 
 
 class _Groups:
-    """The groups of this session, by variables and by how their gradients travel."""
+    """The groups of a session, by variables and by how their gradients travel."""
 
-    def __init__(self):
+    def __init__(self, process_set):
+        self._session = weakref.ref(process_set.session())
         self.release()
 
     def settle(self):
@@ -38,8 +41,11 @@ class _Groups:
         self._numbers = itertools.count()
 
     def number(self):
-        depend(self)
+        depend(self, self._session())
         return next(self._numbers)
+
+    def all(self):
+        return [found for _, found in self._known.values()]
 
     def find(self, variables, kind, make):
         """What make(number) gave for these variables at the first time."""
@@ -51,27 +57,65 @@ class _Groups:
         return found
 
 
-_groups = _Groups()
-_gathers = _Groups()  # numbered on their own: the first group of dense gradients reports the stages
+# By session. Gathers are numbered on their own: the first group of dense gradients reports the stages.
+_groups, _gathers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
+
+
+def _of_session(groups, process_set):
+    session = process_set.session()
+    if session not in groups:
+        groups[session] = _Groups(process_set)
+    return groups[session]
+
+
+def dense_groups(process_set):
+    """The groups of dense gradients that are declared."""
+    return _of_session(_groups, process_set).all()
 
 
 class Averager:
     """What DistributedGradientTape and DistributedOptimizer have in common."""
 
-    def __init__(self, compression, sparse_as_dense, op, predivide):
+    def __init__(self, compression, sparse_as_dense, op, predivide, process_set=global_process_set, scale_local=True):
         if op not in (Average, Sum):
-            raise ValueError(f"op is {op!r}; gradients take deft.tensorflow.Average or Sum")
+            raise ValueError(f"op is {op!r}; gradients take Average or Sum")
         if predivide != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor works with op=Average only")
         self._compression = compression
         self._sparse_as_dense = sparse_as_dense
         self._op = op
         self._predivide = predivide
+        self._process_set = process_set
+        self._scale_local = scale_local
+        self._local = {}  # variables whose gradients stay with their rank, by id
+
+    def keep_local(self, variable):
+        """The gradient of this variable is not averaged."""
+        self._local[id(variable)] = variable
 
     def average(self, gradients, variables):
         """The averages, with None where a gradient is None; the variables are in the order of their use."""
-        if size() == 1:
+        if not self._process_set.included() or self._process_set.size() == 1:
             return gradients
+        results = list(gradients)
+        shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local]
+        averages = self._average_shared([gradients[i] for i in shared], [variables[i] for i in shared])
+        for i, average in zip(shared, averages):
+            results[i] = average
+        for i in set(range(len(variables))).difference(shared):
+            results[i] = self._of_this_rank(gradients[i])
+        return results
+
+    def _of_this_rank(self, gradient):
+        """Divided by the number of ranks, as in Horovod: then a loss counts as much as in the averages."""
+        if gradient is None or not self._scale_local:
+            return gradient
+        size = self._process_set.size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
+    def _average_shared(self, gradients, variables):
         results = list(gradients)
         if self._sparse_as_dense:
             results = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in results]
@@ -91,25 +135,29 @@ class Averager:
     def _scaling(self):
         if self._op is Sum:
             return Scaling(1.0, 1.0)
+        size = self._process_set.size()
         if self._predivide == 1.0:
-            return Scaling(1.0 / size(), 1.0)
-        return Scaling(1.0 / self._predivide, self._predivide / size())
+            return Scaling(1.0 / size, 1.0)
+        return Scaling(1.0 / self._predivide, self._predivide / size)
+
+    def _spec(self, name, dtype, variable):
+        compressor, codec = choose_compression(self._compression, name, variable)
+        own = np.dtype(dtype.as_numpy_dtype)
+        wire = compressor.wire_dtype(own) if compressor else own
+        return Spec(name, own, tuple(variable.shape), wire, codec)
 
     @tensorflow_errors
     def _declared(self, variables):
         """The group of these variables; all ranks declare it together, at the first time."""
         names = unique_names(variables)
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
-        specs = [
-            Spec(name, dtype, tuple(variable.shape), self._compression.wire_dtype(dtype))
-            for name, dtype, variable in zip(names, dtypes, variables)
-        ]
-        kind = (self._compression, self._scaling())
-        return _groups.find(
-            variables,
-            kind,
-            lambda number: GradientGroup(f"tensorflow.{number}", specs, self._scaling(), reports=number == 0),
-        )
+        specs = [self._spec(*each) for each in zip(names, dtypes, variables)]
+        kind, process_set = (self._compression, self._scaling()), self._process_set
+
+        def make(number):
+            return GradientGroup(f"tensorflow.{number}", specs, self._scaling(), number == 0, process_set)
+
+        return _of_session(_groups, process_set).find(variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens):
         """Backward makes the gradients of the last variables first, so they are handed over first."""
@@ -128,7 +176,8 @@ class Averager:
         """Tells all ranks how many rows each has; the rows follow in _finish_sparse."""
         if not slices:
             return None, []
-        gathers = _gathers.find(variables, "sparse", SparseGathers)
+        make = functools.partial(SparseGathers, process_set=self._process_set)
+        gathers = _of_session(_gathers, self._process_set).find(variables, "sparse", make)
         inputs = [tensor for one in slices for tensor in (one.values, one.indices)]
         return gathers, on_host(gathers.start, inputs, [tf.int32], [()])
 
@@ -137,7 +186,7 @@ class Averager:
         dtypes = [tensor.dtype for pair in pairs for tensor in pair]
         shapes = [[None, *tensor.shape[1:]] for pair in pairs for tensor in pair]
         arrays = on_host(lambda *_: gathers.finish(), tokens, dtypes, shapes)
-        factor = 1.0 if self._op is Sum else 1.0 / size()
+        factor = 1.0 if self._op is Sum else 1.0 / self._process_set.size()
         return [
             tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, one.dense_shape)
             for values, indices, one in zip(arrays[::2], arrays[1::2], slices)
@@ -152,12 +201,13 @@ def _handed_over(group, index, gradient, *_token):
 class SparseGathers:
     """The rows and indices of some sparse gradients, gathered from all ranks."""
 
-    def __init__(self, number):
+    def __init__(self, number, process_set):
         self._name = f"sparse.{number}"
+        self._process_set = process_set
         self._under_way = []
 
     def start(self, *arrays):
-        self._under_way = [Gather(array, f"{self._name}.{i}") for i, array in enumerate(arrays)]
+        self._under_way = [Gather(array, f"{self._name}.{i}", self._process_set) for i, array in enumerate(arrays)]
         return _TOKEN
 
     def finish(self):

@@ -1,53 +1,63 @@
 """The same start on every rank: variables and Python objects from one rank to all."""
 
-import pickle
-
-import numpy as np
-from deft.names import wire_name
-from deft.world import rank, size
+from deft import objects
+from deft.arrays import start_broadcast
+from deft.process_sets import global_process_set
 
 import tensorflow as tf
 
+from .collectives import group_names
 from .host import on_host, tensorflow_errors
-from .transfers import Gather, start_broadcast
+
+_ALL = global_process_set
 
 
-def broadcast_variables(variables, root_rank=0, inplace=False):
+def broadcast_variables(variables, root_rank=0, process_set=_ALL, inplace=False):
     """Gives every rank the values of these variables (tf.Variable or Keras's) of rank `root_rank`.
 
     `inplace` is accepted for Horovod's sake.
     """
+    broadcast_(variables, root_rank, process_set=process_set)
+
+
+def broadcast_(variables, root_rank, name=None, process_set=_ALL):
+    """The same, and gives the values as tensors."""
     variables = list(variables)
     if not variables:
-        return
+        return []
     values = [tf.convert_to_tensor(variable) for variable in variables]
+    names = group_names(variables, name)
 
     def now(*arrays):
-        started = [start_broadcast(array, root_rank, None) for array in arrays]
+        started = [start_broadcast(array, root_rank, one, process_set) for array, one in zip(arrays, names)]
         return [finish() for finish in started]
 
     received = on_host(now, values, [value.dtype for value in values], [value.shape for value in values])
     for variable, value in zip(variables, received):
         variable.assign(value)
+    return received
+
+
+def broadcast_global_variables(root_rank):
+    """Of Horovod for TensorFlow 1, where a graph knows its variables; here it is an error that says what to call."""
+    raise RuntimeError(
+        "broadcast_global_variables() needs a graph of TensorFlow 1: call broadcast_variables(VARIABLES, root_rank) "
+        "with the variables of your model and of its optimizer"
+    )
 
 
 @tensorflow_errors
-def broadcast_object(obj, root_rank=0, name=None):
-    """`obj` of rank `root_rank` on every rank; anything that pickle can carry. Not for graphs."""
-    name = wire_name("broadcast", name) + ".object"
-    data = np.frombuffer(pickle.dumps(obj), np.uint8) if rank() == root_rank else np.empty(0, np.uint8)
-    length = start_broadcast(np.array([data.size], np.int64), root_rank, name + ".size")()[0]
-    if rank() != root_rank:
-        data = np.empty(length, np.uint8)
-    data = start_broadcast(data, root_rank, name)()
-    return obj if rank() == root_rank else pickle.loads(data.tobytes())
+def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=_ALL):
+    """`obj` of rank `root_rank` on every rank; anything that pickle can carry. Not for graphs, so without `session`."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(root_rank=0, session=None, name=None, process_set=_ALL):
+    """broadcast_object() as a function of the object alone."""
+    return lambda obj: broadcast_object(obj, root_rank, name=name, process_set=process_set)
 
 
 @tensorflow_errors
-def allgather_object(obj, name=None):
-    """The objects of all ranks, as a list in the order of ranks. Not for graphs."""
-    gather = Gather(np.frombuffer(pickle.dumps(obj), np.uint8), wire_name("allgather", name) + ".object")
-    gather.begin_data()
-    data = gather.finish()
-    ends = np.cumsum(gather.rows)
-    return [pickle.loads(data[ends[i] - gather.rows[i] : ends[i]].tobytes()) for i in range(size())]
+def allgather_object(obj, session=None, name=None, process_set=_ALL):
+    """The objects of all ranks, as a list in the order of ranks. Not for graphs, so without `session`."""
+    return objects.allgather_object(obj, name, process_set)

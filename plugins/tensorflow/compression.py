@@ -1,24 +1,13 @@
-"""Compression of float32 and float64 tensors on the wire: none, or a float16 copy."""
+"""The compressors of deft.compression for TensorFlow's tensors."""
+
+from deft import compression
 
 import tensorflow as tf
 
 
-class NoneCompressor:
-    """Sends tensors as they are."""
-
-    @staticmethod
-    def wire_dtype(dtype):
-        return dtype
+class FP16Compressor(compression.FP16Compressor):
+    cast = staticmethod(tf.cast)
 
 
-class FP16Compressor:
-    """Sends float32 and float64 tensors as float16: half the bytes, 11 bits of precision, overflow above 65504."""
-
-    @staticmethod
-    def wire_dtype(dtype):
-        return tf.float16 if dtype in (tf.float32, tf.float64) else dtype
-
-
-class Compression:
-    none = NoneCompressor
+class Compression(compression.Compression):
     fp16 = FP16Compressor

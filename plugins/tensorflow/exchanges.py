@@ -3,86 +3,116 @@
 So they cost more bytes than an exchange of the parts alone. Gradients flow through both.
 """
 
-import numpy as np
-from deft.names import wire_name
-from deft.world import rank, size
+from deft._native import InvalidCallError
+from deft.arrays import exchange_rows
+from deft.process_sets import global_process_set
+from deft.reduce_op import Average, Sum
 
 import tensorflow as tf
 
-from .collectives import allreduce
+from .collectives import allgather, allreduce, group_names
 from .compression import Compression
 from .host import on_host
-from .reduce_op import Average, Sum
-from .transfers import Gather
+
+_ALL = global_process_set
 
 
-def alltoall(tensor, splits=None, name=None):
+def alltoall(tensor, splits=None, name=None, ignore_name_scope=False, process_set=_ALL):
     """Sends splits[r] rows of `tensor` to each rank r; equal shares without `splits`.
 
     Gives the received rows in the order of ranks, and if `splits` is given also how many came from each rank.
     """
-    tensor = tf.convert_to_tensor(tensor)
-    shares = tf.fill([size()], tf.shape(tensor)[0] // size()) if splits is None else splits
-    received, counts = _exchange(tensor, tf.cast(shares, tf.int64), name)
+    tensor, size = tf.convert_to_tensor(tensor), process_set.session().size
+    shares = tf.fill([size], tf.shape(tensor)[0] // size) if splits is None else splits
+    received, counts = _exchange(tensor, tf.cast(shares, tf.int64), name, process_set)
     return received if splits is None else (received, tf.cast(counts, tf.int32))
 
 
-def _exchange(tensor, splits, name):
+def _exchange(tensor, splits, name, process_set):
     @tf.custom_gradient
     def exchanged(given, shares):
         def gradient(upstream, _counts):
             back = None if name is None else name + ".gradient"
-            return _exchange(upstream, counts, back)[0], None
+            return _exchange(upstream, counts, back, process_set)[0], None
 
         shape = [None, *given.shape[1:]]
         received, counts = on_host(
-            lambda array, numbers: _exchange_now(array, numbers, name),
+            lambda array, numbers: _exchange_arrays(array, numbers, name, process_set),
             [given, shares],
             [given.dtype, tf.int64],
-            [shape, [size()]],
+            [shape, [process_set.size()]],
         )
         return (received, counts), gradient
 
     return exchanged(tensor, splits)
 
 
-def _gathered(array, name):
-    gather = Gather(array, name)
-    gather.begin_data()
-    return gather.finish()
-
-
-def _exchange_now(array, splits, name):
-    """Every rank sees the splits of all, so an error of one rank is the same error on all."""
-    name = wire_name("alltoall", name)
-    table = _gathered(np.concatenate([[len(array)], splits]).astype(np.int64)[None], f"{name}.splits")
-    for other, (rows, *parts) in enumerate(table.tolist()):
-        if len(parts) != size() or min(parts) < 0 or sum(parts) != rows:
-            raise ValueError(
-                f"{name}: rank {other} splits {rows} rows into {parts}; there must be {size()} parts, one a rank, "
-                "which add up to the rows"
-            )
-    data = _gathered(array, name)
-    firsts = np.cumsum(table[:, 0]) - table[:, 0] + table[:, 1 : 1 + rank()].sum(axis=1)
-    counts = table[:, 1 + rank()]
-    return [np.concatenate([data[first : first + count] for first, count in zip(firsts, counts)]), counts.copy()]
+def _exchange_arrays(array, splits, name, process_set):
+    try:
+        return exchange_rows(array, splits, name, process_set)
+    except ValueError as error:  # wrong splits are InvalidArgumentError in eager mode, too, as in Horovod
+        raise InvalidCallError(str(error)) from error
 
 
 def reducescatter(
-    tensor, op=Average, name=None, compression=Compression.none, prescale_factor=1.0, postscale_factor=1.0
+    tensor,
+    device_dense="",
+    compression=Compression.none,
+    op=Average,
+    name=None,
+    process_set=_ALL,
+    ignore_name_scope=False,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
 ):
-    """This rank's share of the rows of the reduction; the first ranks get one row more if they cannot be equal."""
+    """This rank's share of the rows of the reduction; the first ranks get one row more if they cannot be equal.
+
+    The gradient of a sum is multiplied by the number of ranks, as in Horovod.
+    """
     if op not in (Average, Sum):
-        raise ValueError(f"op is {op!r}; reducescatter takes deft.tensorflow.Average or Sum")
-    tensor = tf.convert_to_tensor(tensor)
-    total = allreduce(
-        tensor,
-        op=op,
-        name=None if name is None else f"reducescatter.{name}",
-        compression=compression,
-        prescale_factor=prescale_factor,
-        postscale_factor=postscale_factor,
-    )
-    each, more = tf.shape(tensor)[0] // size(), tf.shape(tensor)[0] % size()
-    first = each * rank() + tf.minimum(more, rank())
-    return total[first : first + each + tf.cast(rank() < more, tf.int32)]
+        raise ValueError(f"op is {op!r}; reducescatter takes Average or Sum")
+    factor = prescale_factor * postscale_factor * (process_set.size() if op is Sum else 1)  # as in Horovod
+
+    @tf.custom_gradient
+    def scattered(given):
+        def gradient(upstream):
+            back = None if name is None else f"reducescatter.{name}.gradient"
+            return allgather(upstream * tf.cast(factor, upstream.dtype), back, process_set=process_set)
+
+        total = allreduce(
+            given,
+            compression=compression,
+            op=op,
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            name=None if name is None else f"reducescatter.{name}",
+            process_set=process_set,
+        )
+        return _share(total, process_set), gradient
+
+    return scattered(tf.convert_to_tensor(tensor))
+
+
+def _share(rows, process_set):
+    rank, size = process_set.rank(), process_set.size()
+    each, more = tf.shape(rows)[0] // size, tf.shape(rows)[0] % size
+    first = each * rank + tf.minimum(more, rank)
+    return rows[first : first + each + tf.cast(rank < more, tf.int32)]
+
+
+def grouped_reducescatter(
+    tensors,
+    device_dense="",
+    compression=Compression.none,
+    op=Average,
+    process_set=_ALL,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    name=None,
+):
+    """reducescatter() of each tensor."""
+    named = {"process_set": process_set, "prescale_factor": prescale_factor, "postscale_factor": postscale_factor}
+    return [
+        reducescatter(tensor, device_dense, compression, op, one, **named)
+        for tensor, one in zip(tensors, group_names(tensors, name))
+    ]

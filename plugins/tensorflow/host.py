@@ -12,7 +12,7 @@ import tensorflow as tf
 
 _ERRORS = {  # by DEFT_E* of deft.h
     1: tf.errors.InvalidArgumentError,
-    2: tf.errors.InvalidArgumentError,
+    2: tf.errors.FailedPreconditionError,  # as in Horovod, if ranks ask for different things
     3: tf.errors.DeadlineExceededError,
     4: tf.errors.UnavailableError,
     5: tf.errors.ResourceExhaustedError,

@@ -6,7 +6,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_jobs import assert_close, assert_same_everywhere, batches, own_share, small_model, weights_of
+from tensorflow_jobs import small_model, weights_of
+from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
 EPOCHS, STEPS = 3, 4
 
@@ -65,10 +66,42 @@ def saves_and_loads(model, folder):
     assert_close(weights_of(loaded), weights_of(model), 1e-6)
     copied = copy.deepcopy(loaded.optimizer)  # Keras makes it anew from its configuration
     assert type(copied) is keras.optimizers.Adam and "apply" not in vars(copied)
+    with pytest.raises(ValueError, match="legacy_opts"):
+        hvd.load_model(path, legacy_opts=True)
     with pytest.raises(ValueError, match="DistributedOptimizer already"):
         hvd.DistributedOptimizer(loaded.optimizer)
     with pytest.raises(ValueError, match="no optimizer of Keras 3"):
         hvd.DistributedOptimizer(object())
+
+
+class OwnOptimizer(keras.optimizers.SGD):
+    """Of a script, and not registered with Keras."""
+
+
+def values_and_own_optimizers(path):
+    """Collectives with the arguments of horovod.tensorflow.keras, a file of an optimizer that Keras does not know."""
+    import deft.tensorflow.keras as hvd
+
+    rank = hvd.rank()
+    np.testing.assert_allclose(hvd.allreduce(tf.constant([1.0 + rank]), "value", False), [3.0])
+    np.testing.assert_allclose(hvd.allgather(tf.constant([1.0 + rank]), "rows"), [1.0, 2.0])
+    np.testing.assert_allclose(hvd.broadcast(tf.constant([1.0 + rank]), 1, "root"), [2.0])
+    np.testing.assert_allclose(hvd.reducescatter(tf.constant([1.0, 3.0]), "share", hvd.Sum), [[2.0], [6.0]][rank])
+    model = small_model()
+    model.compile(hvd.DistributedOptimizer(OwnOptimizer(0.1)), "mse", jit_compile=False)
+    fit(model, *data(own_share), 4)
+    if rank == 0:
+        model.save(path)
+    hvd.allreduce(0.0)  # the file is there
+    loaded = hvd.load_model(path, custom_optimizers=[OwnOptimizer])
+    assert type(loaded.optimizer) is OwnOptimizer and "apply" in vars(loaded.optimizer)
+    for one, kept in ((model, False), (loaded, True)):
+        one.layers[0].bias.assign(tf.fill(one.layers[0].bias.shape, float(rank)))
+        local = [one.layers[0].bias] if kept else None
+        callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=local)
+        callback.set_model(one)
+        callback.on_train_begin()
+        np.testing.assert_array_equal(one.layers[0].bias, float(rank) if kept else 1.0)
 
 
 def rates():
@@ -145,6 +178,7 @@ def fits_in_mixed_precision():
 def everything(folder):
     model = fits_as_one_process()
     saves_and_loads(model, folder)
+    values_and_own_optimizers(f"{folder}/own.keras")
     rates()
     scaled_losses()
     fits_in_mixed_precision()

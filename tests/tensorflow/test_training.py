@@ -4,7 +4,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf
-from tensorflow_jobs import assert_close, assert_same_everywhere, batches, own_share, small_model, weights_of
+from tensorflow_jobs import small_model, weights_of
+from training_checks import assert_close, assert_same_everywhere, batches, own_share
 
 STEPS = 12
 
@@ -130,6 +131,47 @@ def sparse_gradients():
     return True
 
 
+def local_layers():
+    """Their gradients stay with their rank, divided by the number of ranks unless that is forbidden."""
+    import deft.tensorflow as hvd
+
+    for scaled in (True, False):
+        local_layer(scaled)
+    with pytest.raises(ValueError, match="layers of Keras"):
+        hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[1])
+    return True
+
+
+def local_layer(scaled):
+    import deft.tensorflow as hvd
+    import deft.tensorflow.keras as hvd_keras
+
+    model, x = small_model(), tf.ones((2, 6)) * (1.0 + hvd.rank())
+    variables, layer = model.trainable_variables, model.layers[1]
+    options = {"local_layers": layer, "scale_local_gradients": scaled}
+
+    def gradients(partial):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x)))
+        if partial:
+            tape = hvd.PartialDistributedGradientTape(tape, **options)
+        return tape.gradient(loss, variables)
+
+    own, of_layer = gradients(False), {id(variable) for variable in layer.trainable_weights}
+    assert len(of_layer) == 2
+    expected = [
+        gradient * (0.5 if scaled else 1.0) if id(variable) in of_layer else hvd.allreduce(gradient)
+        for gradient, variable in zip(own, variables)
+    ]
+    for run in (gradients, tf.function(gradients)):
+        assert_close([g.numpy() for g in run(True)], [g.numpy() for g in expected])
+    before = [variable.numpy() for variable in variables]
+    optimizer = hvd_keras.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), **options)
+    optimizer.apply_gradients(zip(own, variables))
+    for variable, was, gradient in zip(variables, before, expected):
+        np.testing.assert_allclose(variable.numpy(), was - gradient, atol=1e-5)
+
+
 def two_tapes_and_what_they_watch():
     """Two sets of variables, a persistent tape, a watched tensor, and a graph that one rank alone traces again."""
     import deft.tensorflow as hvd
@@ -189,7 +231,7 @@ def test_stages_and_the_end_of_a_session(start):
 
 
 def train_everything_else():
-    return train_dtypes_and_options() and sparse_gradients() and two_tapes_and_what_they_watch()
+    return train_dtypes_and_options() and sparse_gradients() and local_layers() and two_tapes_and_what_they_watch()
 
 
 def test_dtypes_options_and_sparse_gradients(start):

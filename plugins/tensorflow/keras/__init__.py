@@ -7,17 +7,38 @@ model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=..., jit_compi
 model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
-import keras
 from deft import DeftError, __version__
-from deft.world import is_initialized, local_rank, local_size, rank, shutdown, size
+from deft.capabilities import (
+    ccl_built,
+    cuda_built,
+    ddl_built,
+    gloo_built,
+    gloo_enabled,
+    mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
+    nccl_built,
+    rocm_built,
+)
+from deft.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from deft.reduce_op import Average, Max, Min, Sum
+from deft.world import (
+    cross_rank,
+    cross_size,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+)
 
-from ..broadcasting import allgather_object, broadcast_object, broadcast_variables
-from ..collectives import allgather, allreduce, broadcast
+from ..broadcasting import allgather_object, broadcast_global_variables, broadcast_object, broadcast_variables
 from ..compression import Compression
-from ..optimizer import DistributedOptimizer
-from ..reduce_op import Average, Max, Min, Sum
 from ..starting import init
 from . import callbacks
+from .models import DistributedOptimizer, PartialDistributedOptimizer, load_model
+from .values import allgather, allreduce, broadcast, reducescatter
 
 __all__ = [
     "Average",
@@ -26,30 +47,40 @@ __all__ = [
     "DistributedOptimizer",
     "Max",
     "Min",
+    "PartialDistributedOptimizer",
+    "ProcessSet",
     "Sum",
     "__version__",
+    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
     "broadcast",
+    "broadcast_global_variables",
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
+    "ccl_built",
+    "cross_rank",
+    "cross_size",
+    "cuda_built",
+    "ddl_built",
+    "global_process_set",
+    "gloo_built",
+    "gloo_enabled",
     "init",
     "is_initialized",
     "load_model",
     "local_rank",
     "local_size",
+    "mpi_built",
+    "mpi_enabled",
+    "mpi_threads_supported",
+    "nccl_built",
     "rank",
+    "reducescatter",
+    "remove_process_set",
+    "rocm_built",
     "shutdown",
     "size",
 ]
-
-
-def load_model(filepath, custom_objects=None, compression=Compression.none):
-    """keras.models.load_model, with the optimizer of the model made distributed."""
-    model = keras.models.load_model(filepath, custom_objects=custom_objects)
-    if getattr(model, "optimizer", None) is not None:
-        DistributedOptimizer(model.optimizer, compression=compression)
-        model.jit_compile = False
-    return model

@@ -18,12 +18,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
     """Gives all ranks the weights and the optimizer's state of rank `root_rank`.
 
     It does so before the first batch, or after it if the model is not built before. It also turns
-    XLA off for model.fit: XLA cannot compile calls of Python, by which gradients leave the graph.
+    XLA off for model.fit: XLA cannot compile calls of Python, by which gradients leave the graph. `local_variables`:
+    variables that stay as they are. `device` is accepted for Horovod's sake.
     """
 
-    def __init__(self, root_rank, device=""):
+    def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
         self.root_rank = root_rank
+        self._local = {id(variable) for variable in local_variables or ()}
         self._done = False
 
     def set_model(self, model):
@@ -42,7 +44,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def _broadcast(self):
         if not self._done:
-            broadcast_variables([*self.model.weights, *self.model.optimizer.variables], self.root_rank)
+            shared = [*self.model.weights, *self.model.optimizer.variables]
+            broadcast_variables([one for one in shared if id(one) not in self._local], self.root_rank)
             self._done = True
 
 
