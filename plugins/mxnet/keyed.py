@@ -1,0 +1,73 @@
+"""Gradients that come one by one under keys, as a key-value store and an optimizer see them.
+
+    gradients = KeyedGradients(Factors())
+    gradients.push(key, gradient, out, priority)
+
+Nobody says beforehand which keys a step has. So in the first step each gradient is an allreduce of its own. When the
+first key comes again, the keys of that step become an Exchange, which all later steps use. A key that was not in the
+first step stays an allreduce of its own. An Exchange needs all ranks: while some have joined, the steps of the others
+are like the first.
+"""
+
+import numpy as np
+from deft import arrays
+from deft.codec import choose_compression
+from deft.compression import Compression
+from deft.process_sets import global_process_set
+from deft.reduce_op import Sum
+
+from .collectives import allreduce_into
+from .engine import mxnet_errors
+from .exchange import Exchange, Factors, describe
+from .importing import mxnet as mx
+
+
+class KeyedGradients:
+    """`compression` is for what goes through an Exchange: a value, or a function of key and gradient."""
+
+    def __init__(self, factors=Factors(), compression=Compression.none, process_set=global_process_set):  # noqa: B008
+        self._factors = factors
+        self._compression = compression
+        self._process_set = process_set
+        self._session = self._number = None
+        self._first_step = {}  # by key: (Gradient, priority)
+        self._exchange = None
+        self._places = {}  # by key
+
+    @mxnet_errors
+    def push(self, key, gradient, out, priority=0):
+        """out = the sum of all ranks' gradients, scaled by the factors; all ranks push the same keys."""
+        if gradient.stype != "default":
+            raise mx.base.MXNetError(f"the gradient {key} is {gradient.stype}; deft.mxnet sums dense gradients only")
+        if self._process_set.session() is not self._session:
+            self._begin_session(self._process_set.session())
+        if self._exchange is None and key in self._first_step:
+            if self._all_are_here():
+                self._make_exchange()
+            self._first_step = {}
+        if key in self._places and self._exchange is not None:
+            self._exchange.push(self._places[key], gradient, out, priority)
+            return
+        if self._exchange is None:
+            chosen = choose_compression(self._compression, str(key), gradient)
+            self._first_step[key] = (describe(str(key), gradient, chosen), priority)
+        name = f"mxnet.{self._number}.{key}"
+        allreduce_into(gradient, out, name, Sum, *self._factors, priority, self._process_set)
+
+    def _begin_session(self, session):
+        self._session, self._number = session, session.number_optimizer()
+        self._exchange, self._first_step = None, {}
+
+    def _make_exchange(self):
+        """Higher priorities are used earlier in forward."""
+        ordered = sorted(self._first_step.items(), key=lambda item: -item[1][1])
+        gradients = [gradient for _, (gradient, _) in ordered]
+        reports = self._number == 0
+        self._exchange = Exchange(f"mxnet.{self._number}", gradients, reports, self._factors, self._process_set)
+        self._places = {key: place for place, (key, _) in enumerate(ordered)}
+
+    def _all_are_here(self):
+        """Whether no rank has joined; the others all find the same."""
+        one, name = np.ones(1, np.float32), f"mxnet.{self._number}/all"
+        present = arrays.start_allreduce(one, name, Sum, 1.0, 1.0, one.dtype, self._process_set)()
+        return int(present[0]) == self._process_set.size()

@@ -1,0 +1,84 @@
+"""DistributedTrainer: gluon's Trainer, which sums gradients over all ranks before it applies them."""
+
+import warnings
+
+import deft
+from deft.codec import choose_compression
+from deft.compression import Compression
+from deft.process_sets import global_process_set
+
+from .engine import mxnet_errors
+from .exchange import Exchange, Factors, describe
+from .importing import mxnet as mx
+from .optimizer import DistributedOptimizer
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """As Horovod's: gradients are summed, and step(batch_size) takes the batch of one worker and averages.
+
+    params: net.collect_params() or a list; their order should be that of their use in forward.
+    compression: Compression.fp16 sends float32 gradients as float16, a codec such as Compression.int8 has the daemons
+    encode them, and a function of a parameter's name and the parameter gives one of these.
+    gradient_predivide_factor: how much of the division comes before the sum.
+    prefix, num_groups: accepted for Horovod's sake.
+    process_set: the ranks that train together. Other ranks keep their own gradients.
+    """
+
+    def __init__(
+        self,
+        params,
+        optimizer,
+        optimizer_params=None,
+        compression=Compression.none,
+        gradient_predivide_factor=1.0,
+        prefix=None,
+        num_groups=0,
+        process_set=global_process_set,
+    ):
+        if isinstance(optimizer, DistributedOptimizer):
+            warnings.warn("DistributedTrainer takes the plain optimizer; it is used without its wrapper", stacklevel=2)
+            optimizer = optimizer.plain
+        forward = list(params.values()) if hasattr(params, "values") else list(params)
+        super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
+        self._forward_order = [param for param in forward if param.grad_req != "null"]
+        self._check()
+        if deft.policy_traits().overlaps_forward and self._optimizer.aggregate_num > 1:
+            self._optimizer.aggregate_num = 1  # an update of several parameters would wait for all their sums
+        self._process_set = process_set
+        self._sums = process_set.included() and process_set.size() > 1
+        if self._sums:
+            self._scale *= gradient_predivide_factor / process_set.size()
+        self._before = 1.0 / gradient_predivide_factor
+        self._compression = compression
+        self._exchange = None
+
+    def _check(self):
+        for param in self._forward_order:
+            if param._grad_stype != "default":
+                raise ValueError(
+                    f"parameter {param.name} has {param._grad_stype} gradients; deft.mxnet sums dense gradients only "
+                    "(sparse_grad=False)"
+                )
+            if len(param.list_ctx()) > 1:
+                raise ValueError(f"parameter {param.name} is on several devices; deft.mxnet takes one a worker")
+
+    @mxnet_errors
+    def _allreduce_grads(self):
+        if not self._sums:
+            return
+        gradients = [param.list_grad()[0] for param in self._forward_order]
+        if self._exchange is None or not self._exchange.is_open:
+            self._exchange = self._make_exchange(gradients)
+        for position in reversed(range(len(gradients))):  # backward writes the last ones first
+            self._exchange.push(position, gradients[position], gradients[position], -position)
+
+    def _make_exchange(self, gradients):
+        number = self._process_set.session().number_optimizer()
+        params = self._forward_order
+        chosen = [choose_compression(self._compression, param.name, param) for param in params]
+        described = list(map(describe, self._names(), gradients, chosen))
+        return Exchange(f"mxnet.{number}", described, number == 0, Factors(self._before, 1.0), self._process_set)
+
+    def _names(self):
+        """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""
+        return [f"{i}.{param.name.rsplit('_', 1)[-1]}" for i, param in enumerate(self._forward_order)]
