@@ -2,6 +2,7 @@
 
 import importlib.machinery
 import importlib.util
+import os
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,6 +10,23 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+
+
+def usual_traces() -> set[Path]:
+    """The traces of failed jobs that this user's daemons keep if nobody names a folder (daemon/base/state_folder.h)."""
+    home = Path(os.environ.get("XDG_STATE_HOME") or Path.home() / ".local/state")
+    return set((Path("/var/lib") if os.geteuid() == 0 else home).glob("deft/traces/*"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory):
+    """All that tests start keeps traces of failed jobs in a folder of the tests."""
+    before = usual_traces()
+    os.environ["STATE_DIRECTORY"] = str(tmp_path_factory.mktemp("state"))
+    yield
+    left = usual_traces() - before
+    if os.environ.get("CI"):  # elsewhere they may be of somebody's own daemon
+        assert not left, f"a daemon was started without STATE_DIRECTORY of the tests: {sorted(map(str, left))}"
 
 
 @pytest.fixture(scope="session")

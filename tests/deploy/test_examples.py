@@ -2,9 +2,11 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -13,7 +15,7 @@ ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 sys.path.insert(0, str(ROOT / "tests/process"))
 
-from cluster import free_port  # noqa: E402
+from cluster import free_port, wait_until  # noqa: E402
 
 WORKER = r"""
 import deft, os, sys
@@ -152,6 +154,85 @@ def test_the_pods_of_kubernetes_train_and_end_with_the_workers_status(tmp_path, 
     assert [pod.returncode for pod in running] == [code, 0], ended
     found = sorted(line for out, _ in ended for line in workers_of(out))
     assert found == ["worker 0 4 0 0", "worker 1 4 1 0", "worker 2 4 0 1", "worker 3 4 1 1"]
+
+
+def schema_faults(text: str, release: str) -> list[str]:
+    """What Kubernetes of this release would refuse: unknown fields, and values of another type."""
+    checker, yaml = pytest.importorskip("kubernetes_validate"), pytest.importorskip("yaml")
+    faults = []
+    for document in yaml.safe_load_all(text):
+        try:
+            checker.validate(document, release, strict=True)
+        except checker.ValidationError as error:
+            faults.append(f"{document['kind']}: {error.message}")
+    return faults
+
+
+@pytest.mark.parametrize("release", ["1.28", "1.34"])
+def test_the_objects_of_kubernetes_have_the_fields_that_it_knows(release):
+    for name in ("kubernetes.yaml", "kustomize/daemonset.yaml"):
+        assert schema_faults((ROOT / "deploy" / name).read_text(), release) == [], name
+    text = (ROOT / "deploy/kubernetes.yaml").read_text()
+    spoiled = {"secretName": "secretNam", "completions: 2": 'completions: "2"', "clusterIP: None": "clusterIP: [1]"}
+    for right, wrong in spoiled.items():
+        assert len(schema_faults(text.replace(right, wrong), release)) == 1, wrong
+
+
+def answers(address: str, path: str) -> bool:
+    try:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=10) as answer:
+            return answer.status == 200
+    except OSError:
+        return False
+
+
+def test_the_daemonset_names_what_there_is_and_its_daemon_serves_the_probes(tmp_path):
+    yaml = pytest.importorskip("yaml")
+    folder = ROOT / "deploy/kustomize"
+    kustomization = yaml.safe_load((folder / "kustomization.yaml").read_text())
+    pod = yaml.safe_load((folder / "daemonset.yaml").read_text())["spec"]["template"]["spec"]
+    [daemon] = pod["containers"]
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert {mount["name"] for mount in daemon["volumeMounts"]} == set(volumes)
+    assert volumes["configuration"]["configMap"]["name"] == kustomization["configMapGenerator"][0]["name"]
+    assert {daemon["image"], pod["initContainers"][0]["image"]} == {kustomization["images"][0]["name"]}
+    probes = [daemon[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
+    [address] = {f"{probe['host']}:{probe['port']}" for probe in probes}
+    options = (folder / "deftd.conf").read_text()
+    assert f"metrics = {address}\n" in options
+
+    here = f"127.0.0.1:{free_port('127.0.0.1')}"
+    (tmp_path / "deftd.conf").write_text(options.replace(address, here))
+    (tmp_path / "key").write_text(run([BUILD / "bin/deft", "keygen"], environment()).stdout)
+    (tmp_path / "key").chmod(0o440)
+    moved = {
+        "/run/deft/": f"{tmp_path}/",
+        "$(NODE_IP):29610": f"127.0.0.1:{free_port('127.0.0.1')}",
+        "/etc/deft-key/": f"{tmp_path}/",
+        "/etc/deft/": f"{tmp_path}/",
+    }
+    words = [BUILD / "bin" / daemon["command"][0], *daemon["args"]]
+    for before, after in moved.items():
+        words[1:] = [word.replace(before, after) for word in words[1:]]
+    clean = {name: value for name, value in environment().items() if not name.startswith("DEFT_")}
+    process = subprocess.Popen(words, env=clean, stderr=subprocess.PIPE, text=True)
+    try:
+        for probe in probes:
+            wait_until(lambda path=probe["path"]: process.poll() is not None or answers(here, path), what=probe["path"])
+        assert process.poll() is None, process.stderr.read()
+    finally:
+        process.terminate()
+        _, errors = process.communicate(timeout=pod["terminationGracePeriodSeconds"])
+    assert process.returncode == 0, errors
+
+
+def test_kustomize_puts_the_parts_together():
+    if not shutil.which("kubectl"):
+        pytest.skip("there is no kubectl")
+    done = run(["kubectl", "kustomize", ROOT / "deploy/kustomize"], environment())
+    assert done.returncode == 0, done.stderr
+    assert "image: registry.example/deft-train:0.1" in done.stdout and "namespace: deft" in done.stdout
+    assert schema_faults(done.stdout, "1.34") == []
 
 
 def test_a_pod_whose_daemon_cannot_start_ends(tmp_path):

@@ -27,7 +27,7 @@ void check_all(std::span<const std::byte> bytes) {
   check<Hello>(bytes, MessageKind::kHello, 4);
   check<Welcome>(bytes, MessageKind::kWelcome, 0);
   check<Declare>(bytes, MessageKind::kDeclare, 1);
-  check<DeclareTensor>(bytes, MessageKind::kDeclareTensor, 1);
+  check<DeclareTensor>(bytes, MessageKind::kDeclareTensor, 2);
   check<Declared>(bytes, MessageKind::kDeclared, 0);
   check<StagingBuffer>(bytes, MessageKind::kStagingBuffer, 0);
   check<StagingBuffer>(bytes, MessageKind::kStagingBufferMade, 0);

@@ -59,7 +59,7 @@ class Job:
         with open(f"{self.folder.name}/daemon{node}.log", "w") as log:
             daemon = subprocess.Popen(
                 [*words, f"--ready_fd={write_end}"],
-                env=environment(**self.variables, LD_LIBRARY_PATH=path),
+                env=environment(**self.variables, LD_LIBRARY_PATH=path, STATE_DIRECTORY=f"{self.folder.name}/state"),
                 stdout=log,
                 stderr=log,
                 pass_fds=[write_end],

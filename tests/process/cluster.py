@@ -105,7 +105,7 @@ class Cluster:
                 stderr=log,
                 stdout=log,
                 pass_fds=[writer],
-                env=clean_environment(),
+                env={**clean_environment(), "STATE_DIRECTORY": f"{self.folder.name}/state"},  # of traces of failed jobs
             )
         os.close(writer)
         with os.fdopen(reader) as ready:

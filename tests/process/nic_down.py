@@ -2,10 +2,11 @@
 
     nic_down.py '{"links": "gloo:eth0,gloo:eth1", "nics": 2, "down": [[1, 1]], ...}'
 
-Prints one JSON object: what the workers printed, the daemons' status before the end, and their logs.
+Prints one JSON object: what the workers printed, the daemons' status in the middle and before the end, and their logs.
 """
 
 import json
+import subprocess
 import sys
 import threading
 import time
@@ -82,16 +83,22 @@ hvd.shutdown()
 
 
 class Nodes(Cluster):
-    def __init__(self, lab, case):
+    def __init__(self, lab, case, nodes=None):
         self.lab = lab
-        super().__init__(lab.nodes, timeout=case["timeout"], links=case["links"], partition_bytes="64KB",
-                         credit_bytes="512KB", bucket_bytes="1MB")  # fmt: skip
+        super().__init__(nodes or lab.nodes, timeout=case["timeout"], links=case["links"], partition_bytes="64KB",
+                         credit_bytes="512KB", bucket_bytes="1MB", insecure="on")  # fmt: skip
 
     def address_to_listen_on(self, node):
         return f"{self.lab.address(node)}:29610"
 
     def prefix(self, node):
         return self.lab.prefix(node)
+
+
+def shorten_queue(lab: "netns.Lab", node: int, rate: str, size: int) -> None:
+    """The network drops what is sent to the node and does not fit into a queue of `size` bytes."""
+    words = ["tc", "qdisc", "replace", "dev", f"n{node}e0", "root", "handle", "1:", "tbf", "rate", rate]
+    subprocess.run([*words, "burst", "70kb", "limit", str(size)], check=True)
 
 
 def read(worker, outputs: list[str], rank: int) -> None:
@@ -111,12 +118,15 @@ def run(case: dict) -> dict:
     variables = {"DEFT_POLICY": case["policy"], "STEPS": str(case["steps"]), **case.get("variables", {})}
     with netns.Lab(nodes=case.get("nodes", 2), nics=case["nics"]) as lab:
         lab.shape([case["rate"]] * case["nics"])
+        if case.get("queue"):
+            shorten_queue(lab, 0, **case["queue"])
         with Nodes(lab, case) as cluster:
             if case.get("torch"):
                 workers = [cluster.start_program(TORCH, rank, **variables) for rank in range(cluster.nodes)]
             else:
                 workers = cluster.start(TRAIN, case.get("per_node", 1), **variables)
             wait_for_line(workers[0], f"step {DOWN_AT}")
+            middle = [cluster.status(node) for node in range(cluster.nodes)]
             began = time.monotonic()
             for node, nic in case["down"]:
                 lab.change(nic, netns.DOWN, node)
@@ -132,6 +142,7 @@ def run(case: dict) -> dict:
                 "codes": [worker.returncode for worker in workers],
                 "outputs": outputs,
                 "status": status,
+                "middle": middle,
                 "logs": [cluster.log(node) for node in range(cluster.nodes)],
             }
 

@@ -34,9 +34,42 @@ session.close()
 """
 
 
-def deft_set(cluster: Cluster, node: int, policy: str, job: str) -> subprocess.CompletedProcess:
-    command = [BUILD / "bin/deft", "set", f"policy={policy}", job, "--socket", cluster.socket(node)]
+# Whole numbers, so that every order of adding gives the same sum, which each rank knows.
+EXACT = """
+import hashlib
+SIZES = [300_001, 7, 1009, 40096, 3000, 150_000]
+tensors = [deft.Tensor(f"t{n}", deft.FLOAT32, (n,), len(SIZES) - 1 - i) for i, n in enumerate(SIZES)]
+group = session.declare("all", tensors)
+digest = hashlib.sha256()
+numbers = {n: np.arange(n, dtype=np.float32) % 1000 for n in SIZES}
+for step in range(int(os.environ["STEPS"])):
+    session.stage(deft.FORWARD, step)
+    session.stage(deft.BACKWARD, step)
+    for index, n in enumerate(SIZES):
+        vector(group, index)[:] = (rank + 1) * (numbers[n] + step)
+        group.ready(index, 1, step)
+    for index, n in enumerate(SIZES):
+        group.wait(index, 1, step)
+        sums = vector(group, index)
+        if not np.array_equal(sums, size * (size + 1) // 2 * (numbers[n] + step)):
+            sys.exit(f"step {step}: the sum of tensor {index} is wrong")
+        digest.update(sums.tobytes())
+    if step % 5 == 4:
+        say(f"step {step}")
+        while os.environ.get("HOLD") and not os.path.exists(f"{os.environ['HOLD']}{step}"):
+            time.sleep(0.005)
+say(digest.hexdigest())
+session.close()
+"""
+
+
+def run_set(cluster: Cluster, node: int, *words: str) -> subprocess.CompletedProcess:
+    command = [BUILD / "bin/deft", "set", *words, "--socket", cluster.socket(node)]
     return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def deft_set(cluster: Cluster, node: int, policy: str, job: str) -> subprocess.CompletedProcess:
+    return run_set(cluster, node, f"policy={policy}", job)
 
 
 def train(policy: str, nodes: int, per_node: int, steps: int = 40) -> tuple[set[str], list, str]:
@@ -81,10 +114,10 @@ def test_deft_set_changes_the_policy_of_a_running_job():
             wait_for_line(worker, "ten steps")
         for policy in ("p3", "prophet"):  # the second one replaces the first one, which was not in force yet
             done = deft_set(cluster, 0, policy, "mine")
-            assert (done.returncode, done.stdout) == (0, f"job mine: policy {policy} from the next step on\n")
+            assert (done.returncode, done.stdout) == (0, f"job mine: policy={policy} from the next step on\n")
         refusals = {
             (0, "knapsack", "mine"): "delays updates",
-            (0, "fife", "mine"): "unknown policy 'fife'",
+            (0, "fife", "mine"): "policy: 'fife' is none of",
             (0, "p3", "yours"): "no job 'yours' runs on this daemon",
             (1, "p3", "mine"): f"run deft set on the node of rank 0, at {cluster.listen[0]}",
         }
@@ -110,7 +143,54 @@ def test_deft_set_changes_the_policy_of_a_running_job():
         assert "no job 'mine'" in deft_set(cluster, 0, "p3", "mine").stderr
 
 
+def test_sizes_change_every_few_steps_and_no_sum_does():
+    changes = [
+        ("credit_bytes=64KB",),
+        ("partition_bytes=16KB", "credit_bytes=4KB"),
+        ("policy=p3",),
+        ("policy=fifo", "partition_bytes=1MB"),
+        ("policy=bytescheduler", "partition_bytes=128KB", "credit_bytes=1MB"),
+        ("partition_bytes=256KB",),
+    ]
+    with Cluster(3, timeout="20s", policy="bytescheduler", partition_bytes="64KB") as cluster:
+        hold = f"{cluster.folder.name}/hold"
+        workers = cluster.start(EXACT, DEFT_JOB="mine", STEPS=str(5 * len(changes) + 5), HOLD=hold)
+        for number, change in enumerate(changes):
+            step = 5 * number + 4
+            for worker in workers:
+                wait_for_line(worker, f"step {step}")
+            done = run_set(cluster, 0, *change, "mine")
+            assert (done.returncode, done.stdout) == (0, f"job mine: {' '.join(change)} from the next step on\n")
+            Path(f"{hold}{step}").touch()
+        last = 5 * len(changes) + 4
+        for worker in workers:
+            wait_for_line(worker, f"step {last}")
+        leader = cluster.status(0)["jobs"][0]["leader"]
+        Path(f"{hold}{last}").touch()
+        assert len({wait_for_line(worker, "") for worker in workers}) == 1, "the replicas differ"
+        cluster.finish(workers)
+    in_force = [(c["from_step"], c["policy"], c["partition_bytes"], c["credit_bytes"]) for c in leader["policies"]]
+    assert in_force == [
+        (5, "bytescheduler", 64 << 10, 64 << 10),
+        (10, "bytescheduler", 16 << 10, 4 << 10),
+        (15, "p3", 16 << 10, 4 << 10),
+        (20, "fifo", 1 << 20, 4 << 10),
+        (25, "bytescheduler", 128 << 10, 1 << 20),
+        (30, "bytescheduler", 256 << 10, 1 << 20),
+    ]
+    assert leader["settings"] == {"policy": "bytescheduler", "partition_bytes": 256 << 10, "credit_bytes": 1 << 20}
+    (times,) = leader["step_times"]
+    assert times["first_step"] == 0 and len(times["us"]) == last and min(times["us"]) > 0
+
+
 def test_usage_of_deft_set_is_told():
-    for words in ([], ["policy=p3"], ["colour=red", "job"], ["policy=p3", "job", "more"]):
+    for words in ([], ["policy=p3"], ["policy=p3", "job", "more"]):
         refused = subprocess.run([BUILD / "bin/deft", "set", *words], capture_output=True, text=True, check=False)
-        assert refused.returncode == 2 and "usage: deft set policy=NAME JOB" in refused.stderr
+        assert refused.returncode == 2 and "usage: deft set policy=NAME|" in refused.stderr
+    for word, why in {
+        "colour=red": "no setting 'colour' that can change (set one of policy, partition_bytes, credit_bytes",
+        "credit_bytes=12 apples": "credit_bytes: '12 apples' is not a size",
+        "partition_bytes=1": "partition_bytes: 1 is out of range (between 4096 and",
+    }.items():
+        refused = subprocess.run([BUILD / "bin/deft", "set", word, "job"], capture_output=True, text=True, check=False)
+        assert refused.returncode == 2 and why in refused.stderr, refused

@@ -89,13 +89,14 @@ def test_status_says_what_is_encoded_and_how_many_bytes_it_saves():
             "import json, subprocess\n"
             f"text = subprocess.run([{str(BUILD / 'bin/deft')!r}, 'status', '--json'], capture_output=True).stdout\n"
             "job = json.loads(text)['jobs'][0]\n"
-            "say(json.dumps([job['compression'], job['links'][0]['bytes'], job['links'][0]['wire_bytes']]))\n"
+            "say(json.dumps([job['compression'], job['links'][0]['bytes'], job['links'][0]['wire_bytes'],"
+            "job['links'][0]['codec_error']]))\n"
             "session.barrier('end')\nsession.close()\n"
         )
         outputs = cluster.finish(cluster.start(probe))
     for output in outputs:
-        codec, logical, wire = json.loads(output.splitlines()[-1])
-        assert codec == "int8"
+        codec, logical, wire, error = json.loads(output.splitlines()[-1])
+        assert codec == "int8" and 0 < error < 0.001
         assert 3.2 < logical / wire < 3.4  # the bias of 20 kB travels as it is
 
 
@@ -136,17 +137,65 @@ def test_nodes_that_ask_for_different_codecs_are_told():
             assert "compression" in err and "int8" in err and "int4" in err, err
 
 
+OWN = SUMS.replace("deft.FLOAT32, shape, i)", 'deft.FLOAT32, shape, i, ["int4", "none", ""][i])')
+
+
+def test_a_tensor_can_have_a_codec_of_its_own():
+    """The matrix has int4, and the job has none; or the job has bf16, and the bias is never rounded."""
+    with Cluster(2, timeout="20s", partition_bytes="64KB") as cluster:
+        digests = {}
+        for job, codec in {"alone": "none", "over the job's": "bf16"}.items():
+            outputs = cluster.finish(cluster.start(OWN, DEFT_JOB=job.replace(" ", "-"), DEFT_COMPRESSION=codec))
+            digests[job] = set(outputs)
+            assert len(digests[job]) == 1, "the ranks hold different bits"
+        assert digests["alone"] == digests["over the job's"], "only the matrix is large enough for a codec"
+
+
+# The sum of all that was applied, against the sum of all that was brought, before and after the residuals were sent.
+LEDGER = OWN.replace("def train(session, steps):", "def train(session, steps, last):").replace(
+    "        for index in range(len(tensors)):\n            vector",
+    "        if step == last:\n            group.send_residuals(step)\n"
+    "        for index in range(len(tensors)):\n            vector",
+    1,
+)
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack"])
+def test_residuals_can_be_sent_before_a_checkpoint(policy):
+    worker = LEDGER + 'say(train(session, 6, None)[1])\nsession.barrier("all")\nsession.close()\n'
+    sending = LEDGER + "say(train(session, 6, 5)[1])\nsession.close()\n"
+    with Cluster(2, timeout="20s", compression="int8", policy=policy) as cluster:
+        left = [float(text) for text in cluster.finish(cluster.start(worker, DEFT_JOB="left"))]
+        sent = [float(text) for text in cluster.finish(cluster.start(sending, DEFT_JOB="sent"))]
+    assert min(left) > 1e-2, "int4 leaves something out"
+    assert max(sent) < 1e-5
+
+
+def test_an_unknown_codec_of_a_tensor_and_one_that_ranks_do_not_share_are_errors():
+    with Cluster(2, timeout="20s") as cluster:
+        for codec in ("int9", '"int8" if session.rank else "int4"'):
+            text = codec if codec.startswith('"') else f'"{codec}"'
+            worker = f"session.declare('g', [deft.Tensor('w', deft.FLOAT32, (64, 64), 0, {text})])\n"
+            for process in cluster.start(worker, DEFT_JOB="bad"):
+                _, err = process.communicate(timeout=60)
+                assert process.returncode != 0
+                assert all(
+                    word in err for word in (["'w'", "int9", "int8"] if codec == "int9" else ["int8", "int4"])
+                ), err
+
+
 # 8 MB a step, and nearly no compute: no link keeps up without fewer bits.
 PLANNED = """
 import hashlib
 group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (512, 512), 7 - i) for i in range(8)])
 digest = hashlib.sha256()
+made = [np.random.default_rng((tensor, rank)).standard_normal(512 * 512).astype(np.float32) for tensor in range(8)]
 for step in range(60):
     session.stage(deft.FORWARD, step)
     time.sleep(0.001)
     session.stage(deft.BACKWARD, step)
     for tensor in range(8):
-        vector(group, tensor)[:] = np.random.default_rng((step, tensor, rank)).standard_normal(512 * 512)
+        np.multiply(made[tensor], 1 + step % 7, out=vector(group, tensor), casting="unsafe")
         group.ready(tensor, 1, step)
     group.wait(0, 8, step)
     for tensor in range(8):

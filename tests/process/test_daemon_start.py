@@ -1,5 +1,6 @@
 """What a daemon says when it starts, to its log and to systemd."""
 
+import json
 import os
 import re
 import signal
@@ -8,7 +9,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, clean_environment, free_port
+from cluster import BUILD, Cluster, clean_environment, free_port, wait_until
 
 
 def start(folder: Path, *flags: str, **variables: str) -> subprocess.Popen:
@@ -50,6 +51,28 @@ def test_the_log_level_decides_what_is_logged(tmp_path, level, logged):
     assert any("is ready on" in line for line in lines) == logged, lines
 
 
+@pytest.mark.parametrize("form", ["text", "json"])
+def test_a_text_with_line_breaks_forges_no_line_of_the_log(form):
+    forged = "/nowhere\nI20260101 00:00:00.000000 1 main.cc:1] forged\r\nb"
+    with Cluster(1, log_format=form, trace=forged) as cluster:
+        errors = cluster.start_without_session(
+            "try: deft.open().close()\nexcept deft.DeftError: pass", DEFT_JOB="resnet"
+        )
+        cluster.finish(errors)
+        wait_until(lambda: "resnet" in cluster.log(0), what="the job in the log")
+        lines = cluster.log(0).split("\n")[:-1]
+    assert any("forged" in line for line in lines)
+    if form == "text":
+        assert all(re.match(r"[IWE]2\d{7} [\d:.]+ +\d+ \w+\.cc:\d+\] ", line) for line in lines), lines
+        assert not any(line.startswith("I20260101 00") for line in lines)
+        return
+    events = [json.loads(line) for line in lines]
+    assert {"time", "level", "message", "source", "thread"} <= set(events[0]) and "is ready on" in events[0]["message"]
+    assert forged in events[0]["message"]
+    assert any(event.get("job") == "resnet" and event["level"] == "info" for event in events)
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z", events[0]["time"])
+
+
 def test_systemd_hears_when_the_daemon_is_usable_when_it_lives_and_when_it_stops(tmp_path):
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
         systemd.bind(f"{tmp_path}/notify")
@@ -59,8 +82,9 @@ def test_systemd_hears_when_the_daemon_is_usable_when_it_lives_and_when_it_stops
         assert heard == ["READY=1", "WATCHDOG=1", "WATCHDOG=1", "WATCHDOG=1"]
         log_of(process)
         systemd.settimeout(0.1)
-        while "STOPPING=1" not in heard:
+        while not heard[-1].startswith("STOPPING=1"):
             heard.append(systemd.recv(4096).decode())
+        assert heard[-1] == "STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000"  # the time of stop_timeout, and some more
 
 
 def test_a_parameter_server_is_a_subcommand(tmp_path):
@@ -77,6 +101,23 @@ def test_a_parameter_server_is_a_subcommand(tmp_path):
     socket.create_connection((host, int(port)), timeout=10).close()
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=30) == 0
+
+
+def test_a_port_that_others_reach_needs_a_key_or_a_word(tmp_path):
+    words = [BUILD / "bin/deftd", "server", f"--listen=0.0.0.0:{free_port('127.0.0.1')}"]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment(), timeout=30)
+    assert done.returncode == 1
+    assert "other machines reach the parameter server 0.0.0.0:" in done.stderr
+    words = [BUILD / "bin/deftd", f"--socket={tmp_path}/d.sock", f"--listen=0.0.0.0:{free_port('127.0.0.1')}"]
+    done = subprocess.run(words, capture_output=True, text=True, env=clean_environment(), timeout=30)
+    assert done.returncode == 1
+    assert "other machines reach the control port 0.0.0.0:" in done.stderr
+    assert "--secret-file" in done.stderr and "--insecure=on" in done.stderr
+    lines = log_of(start(tmp_path, words[2], "--insecure=on"))
+    assert any("no key guards it (insecure=on)" in line for line in lines)
+    key = tmp_path / "key"
+    key.write_text(subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True).stdout)
+    assert not any("no key guards it" in line for line in log_of(start(tmp_path, words[2], f"--secret-file={key}")))
 
 
 @pytest.mark.parametrize("wrong", ["--ready-fd=many", "--ready-fd", "--ready-fd=-1"])

@@ -111,6 +111,78 @@ def test_a_stopped_daemon_is_lost_as_a_dead_one():
         assert "node 1" in error_after(workers[0], moment)
 
 
+def test_a_stopped_daemon_is_noticed_by_its_own_workers_and_serves_again_when_continued():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster, per_node=2)
+        moment = time.monotonic()
+        cluster.daemons[1].send_signal(signal.SIGSTOP)
+        for rank in (2, 3):
+            assert "the daemon on this node hangs: no sign of life" in error_after(workers[rank], moment)
+        for rank in (0, 1):
+            assert "node 1" in error_after(workers[rank], moment)
+        cluster.daemons[1].send_signal(signal.SIGCONT)
+        cluster.finish(cluster.start(TRAIN, 2, STEPS="10"))
+
+
+def test_a_node_that_stood_still_and_was_given_up_says_so_when_it_goes_on():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster)
+        for process in (cluster.daemons[1], workers[1]):
+            process.send_signal(signal.SIGSTOP)
+        assert "node 1" in error_after(workers[0], time.monotonic())
+        for process in (cluster.daemons[1], workers[1]):
+            process.send_signal(signal.SIGCONT)
+        text = error_after(workers[1], time.monotonic())
+        assert "deftd on" in text and "had stood still for" in text, text
+
+
+SURVIVE = """
+group = session.declare("sgd", [deft.Tensor("large", deft.FLOAT32, (1 << 24,), 0)])
+say("declared")
+try:
+    group.ready(0, 1, 0)
+    group.wait(0, 1, 0)
+    say("nothing")
+except deft.DeftError:
+    say("ERROR")
+time.sleep(600)  # without closing its session
+"""
+
+
+def test_the_memory_of_a_dead_worker_comes_back_also_if_the_others_stay():
+    with Cluster(2, timeout="60s") as cluster:
+        workers = [cluster.start_one(SURVIVE if rank < 3 else SURVIVE.replace("try:", "time.sleep(600)\ntry:"), rank, 2)
+                   for rank in range(4)]  # fmt: skip
+        for worker in workers:
+            wait_for_line(worker, "declared")
+        before = cluster.status(1)["memory_bytes"]
+        workers[3].kill()
+        moment = time.monotonic()
+        wait_until(lambda: cluster.status(1)["memory_bytes"] <= before / 2 + (1 << 20), what="half of it")
+        assert time.monotonic() - moment < 10, "deadlines have nothing to do with it"
+        for worker in workers[:3]:
+            wait_for_line(worker, "ERROR")
+        assert [user["sessions"] for user in cluster.status(1)["users"]] == [2], "the survivor's, and this question's"
+
+
+def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed():
+    with Cluster(2) as cluster:
+        workers = start_training(cluster)
+        everybody = [*workers, *cluster.daemons]
+        for process in everybody:
+            process.send_signal(signal.SIGSTOP)
+        time.sleep(2.5 * TIMEOUT_S)  # longer than any deadline
+        for process in reversed(everybody):
+            process.send_signal(signal.SIGCONT)
+        before = cluster.status(0)["jobs"][0]["groups"][0]["step"]
+        wait_until(
+            lambda: (cluster.status(0)["jobs"] or [{"groups": [{"step": 0}]}])[0]["groups"][0]["step"] > before + 20,
+            what="training after the suspension",
+        )
+        assert all(worker.poll() is None for worker in workers)
+        assert "stood still" in cluster.log(0) and "stood still" in cluster.log(1)
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_is_reported_with_what_it_owes_and_goes_on_when_continued(victim):
     with Cluster(2) as cluster:

@@ -2,7 +2,11 @@
 
 import contextlib
 import resource
+import socket
 import struct
+import subprocess
+import sys
+import time
 
 import pytest
 from cluster import wait_until
@@ -85,6 +89,59 @@ def test_a_name_of_any_script_is_shown_as_it_is(busy):
         client.hello(job=name.encode())
         assert client.receive()[0] == WELCOME
         assert name in [job["name"] for job in busy.status()["jobs"]]
+
+
+def test_descriptors_that_take_long_to_close_stop_nobody(busy):
+    """A socket that lingers: whoever closes its last descriptor would wait for a minute."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        for _ in range(5):
+            lingering = socket.create_connection(server.getsockname())
+            lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 60))
+            lingering.setblocking(False)
+            with contextlib.suppress(BlockingIOError):
+                while lingering.send(bytes(1 << 16)):
+                    pass
+            lingering.setblocking(True)
+            with Client(busy.socket(0)) as client:
+                try:
+                    socket.send_fds(client.socket, [b"no message"], [lingering.fileno()])
+                    lingering.close()  # the one under way is the last
+                    assert "descriptors came with a message" in client.refusal()
+                except PermissionError:  # Linux 6.16 and newer
+                    lingering.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    lingering.close()
+        goes_on(busy)
+
+
+FLOOD = """
+import socket, struct, sys, time
+path, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
+while time.monotonic() < until:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
+        client.connect(path)
+        try:
+            for _ in range(1000):
+                client.send(struct.pack("=IIII", 0x54464544, 1, 36, 4) + bytes(20))
+        except OSError:
+            pass
+"""
+
+
+def test_a_flood_of_clients_fills_no_log_and_stops_nobody(busy):
+    """Three processes that connect and send nonsense as fast as they can."""
+    lines_before = busy.log(0).count("\n")
+    before = sum(one["count"] for one in busy.status()["refusals"])
+    flood = [subprocess.Popen([sys.executable, "-c", FLOOD, busy.socket(0), "2"]) for _ in range(3)]
+    began = time.monotonic()
+    while any(process.poll() is None for process in flood):
+        goes_on(busy)
+        busy.status()
+    seconds = time.monotonic() - began + 1
+    refused = sum(one["count"] for one in busy.status()["refusals"]) - before
+    assert refused > 200, "this was no flood"
+    lines = busy.log(0).count("\n") - lines_before
+    assert lines < 20 * seconds, f"{lines} lines in {seconds:.1f} s for {refused} clients"
+    assert "lines like this were left out" in busy.log(0)
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 1025, b"\xff"])

@@ -102,3 +102,11 @@ def test_without_a_link_that_is_left_every_rank_has_the_error_by_the_deadline():
         error = next(line for line in output.splitlines() if line.startswith("ERROR"))
         assert "link gloo:eth" in error
     assert result["seconds"] < 6 + MARGIN_S
+
+
+def test_packets_that_are_lost_are_counted_by_link():
+    result = run(links="gloo:eth0", nics=1, down=[], queue={"rate": "100mbit", "size": 70_000})
+    assert weights(result) == undisturbed(2, 1, BASE["steps"])
+    sender = result["middle"][1]["jobs"][0]["links"][0]
+    assert sender["connections"]["resent_packets"] > 0, sender
+    assert sender["connections"]["sent_bytes"] > 4_000_000 and sender["connections"]["least_rtt_us"] > 0, sender

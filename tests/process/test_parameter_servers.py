@@ -1,10 +1,11 @@
 """Training through parameter servers: real `deftd server` processes, alone and mixed with gloo."""
 
 import signal
+import subprocess
 import time
 
 import pytest
-from cluster import Cluster, free_port, wait_for_line, wait_until
+from cluster import BUILD, Cluster, free_port, wait_for_line, wait_until
 from held import descriptors
 
 SUMS = """
@@ -65,6 +66,21 @@ def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
 
 def run(cluster: Cluster, per_node: int, links: str, policy: str = "bytescheduler", **options: str) -> list[str]:
     return cluster.finish(cluster.start(SUMS, per_node, DEFT_LINKS=links, DEFT_POLICY=policy, **options))
+
+
+def test_a_key_guards_the_servers_too(tmp_path):
+    key = tmp_path / "key"
+    key.write_text(subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True, check=True).stdout)
+    with Cluster(2, secret_file=str(key)) as cluster:
+        servers = Servers(cluster, 1)
+        digests = {output.split()[-1] for links in ("gloo:lo", servers.link) for output in run(cluster, 1, links)}
+        assert len(digests) == 1
+        cluster.listen.append(f"127.0.0.90:{free_port('127.0.0.90')}")
+        cluster.daemons.append(cluster.start_daemon(3, server=True, links="auto", secret_file=""))
+        for worker in cluster.start(SUMS, DEFT_LINKS="ps:" + cluster.listen[3]):
+            out, err = worker.communicate(timeout=60)
+            assert worker.returncode != 0
+            assert "has another key than this daemon, or none" in out + err
 
 
 @pytest.mark.parametrize("policy", ["p3", "prophet", "bytescheduler"])

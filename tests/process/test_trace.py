@@ -1,13 +1,16 @@
 """Traces of real jobs: written by each node's daemon, put on one clock, replayed."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path
 
+import pytest
 from cluster import BUILD, Cluster, clean_environment, wait_until
 
 STEPS = 24
+STRANGER = 61_000  # a user that is nobody here
 MONTH_S = 30 * 24 * 3600
 TRAIN = """
 group = session.declare("g", [deft.Tensor(f"t{i}", deft.FLOAT32, (100_000,), 3 - i) for i in range(4)])
@@ -44,8 +47,8 @@ class ClusterOfTwoMonths(Cluster):
         return in_another_month() if node == 1 else []
 
 
-def trace(folder: Path, cluster: Cluster, **options: str) -> None:
-    workers = cluster.start(TRAIN, STEPS=str(STEPS), DEFT_TRACE=str(folder), **options)
+def trace(folder: Path, cluster: Cluster, script: str = TRAIN, **options: str) -> None:
+    workers = cluster.start(script, STEPS=str(STEPS), DEFT_TRACE=str(folder), **options)
     cluster.finish(workers)
     # The daemons finish the files once all workers have left.
     wait_until(lambda: not read_problems(folder), what="the end of the traces")
@@ -53,6 +56,11 @@ def trace(folder: Path, cluster: Cluster, **options: str) -> None:
 
 def read_problems(folder: Path) -> str:
     return deft("trace", "merge", str(folder), "-o", str(folder / "unread")).stderr
+
+
+def started_steps(cluster: Cluster) -> int:
+    groups = [group for job in cluster.status()["jobs"] for group in job["groups"]]
+    return max((group["step"] for group in groups), default=0)
 
 
 def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
@@ -109,12 +117,79 @@ def test_only_the_wanted_steps_are_written(tmp_path):
     assert {entry["args"]["step"] for entry in slices if entry.get("cat") == "compute"} == {5, 6, 7}
 
 
+def test_a_running_job_is_traced_when_a_user_asks_and_when_it_fails(tmp_path):
+    with Cluster(2) as cluster:
+        workers = cluster.start(TRAIN, STEPS="100000")
+        control = ["--socket", cluster.socket(0)]
+        wait_until(lambda: started_steps(cluster) > STEPS, what="some steps")
+        dumped = deft("trace", "dump", *control)
+        assert dumped.returncode == 0, dumped.stderr
+        dump = Path(dumped.stdout.strip())
+        assert dump.name == "default-node0.trace" and dump.is_relative_to(f"{cluster.folder.name}/state/traces")
+        wait_until((dump.parent / "default-node1.trace").exists, what="the other node's file")
+        replayed = deft("replay", str(dump.parent), "--json")
+        assert replayed.returncode == 0, replayed.stderr
+
+        explained = deft("explain", "--live", *control)
+        assert explained.returncode == 0 and "where a step's time goes" in explained.stdout, explained.stderr
+        named = deft("explain", "--live", "default", "--json", *control)
+        assert named.returncode == 0 and json.loads(named.stdout)[0]["cause"], named.stderr
+        assert "nojob" in deft("explain", "--live", "nojob", *control).stderr
+        same = deft("status", "--explain", *control)
+        assert same.returncode == 0 and "where a step's time goes" in same.stdout, same.stderr
+        assert "nojob" in deft("status", "--explain", "nojob", *control).stderr
+
+        folder = tmp_path / "wanted"
+        assert deft("trace", "start", str(folder), "default", *control).returncode == 0
+        again = deft("trace", "start", str(folder), *control)
+        assert again.returncode == 2 and "already" in again.stderr
+        begun = started_steps(cluster)
+        wait_until(lambda: started_steps(cluster) > begun + STEPS, what="some more steps")
+        stopped = deft("trace", "stop", *control)
+        assert stopped.returncode == 0 and stopped.stdout.strip() == f"{folder}/default-node0.trace"
+        wait_until(lambda: not read_problems(folder), what="the end of the traces")
+        assert deft("replay", str(folder)).returncode == 0
+
+        elsewhere = deft("trace", "dump", "--socket", cluster.socket(1))
+        assert elsewhere.returncode == 2 and f"rank 0, at {cluster.listen[0]}" in elsewhere.stderr
+        unknown = deft("trace", "dump", "nojob", *control)
+        assert unknown.returncode == 2 and "nojob" in unknown.stderr
+
+        before = dump.stat().st_mtime_ns
+        workers[1].kill()
+        wait_until(lambda: dump.stat().st_mtime_ns > before, what="the trace of the failed job")
+        for node in (0, 1):
+            wait_until(lambda node=node: "the job failed: the newest events are in" in cluster.log(node))
+
+
 def test_a_folder_that_cannot_be_written_ends_the_job_with_its_name():
     with Cluster(1) as cluster:
         (worker,) = cluster.start(TRAIN, STEPS="1", DEFT_TRACE="/proc/nowhere")
         _, error = worker.communicate(timeout=60)
     assert worker.returncode != 0
     assert "/proc/nowhere" in error
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make links of another user")
+def test_links_that_another_user_planted_lead_no_trace_elsewhere(tmp_path):
+    precious, everyones = tmp_path / "precious", tmp_path / "everyones"
+    precious.mkdir()
+    everyones.mkdir()
+    everyones.chmod(0o1777)
+    (precious / "file").write_text("precious")
+    for name, target in (("traces", precious), ("default-node0.trace", precious / "file")):
+        (everyones / name).symlink_to(target)
+        os.lchown(everyones / name, STRANGER, STRANGER)
+    for name in ("traces", "traces/deeper"):
+        with Cluster(1) as cluster:
+            (worker,) = cluster.start(TRAIN, STEPS="1", DEFT_TRACE=str(everyones / name))
+            _, error = worker.communicate(timeout=60)
+        assert worker.returncode != 0 and f"traces is a symbolic link of user {STRANGER}" in error, error
+    with Cluster(1) as cluster:
+        trace(everyones, cluster)
+    assert not (everyones / "default-node0.trace").is_symlink(), "it was replaced and not followed"
+    assert [path.name for path in precious.iterdir()] == ["file"]
+    assert (precious / "file").read_text() == "precious"
 
 
 def test_what_is_no_trace_is_named(tmp_path):

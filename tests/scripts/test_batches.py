@@ -32,6 +32,7 @@ def test_sources_without_a_clash_share_batches_of_the_size_that_is_asked_for(tmp
     ("first", "second"),
     [
         ("constexpr int kSize = 1;", "constexpr int kSize = 2;"),
+        ("constexpr std::uint64_t kSize = std::uint64_t{1} << 62;", "constexpr double kSize = 2;"),
         ("int parse(int a) { return a; }", "double parse(double a) { return a; }"),
         ("struct Row { int a; };", "class Row { int b; };"),
         ('MATCHER_P(IsA, a, "") { return arg == a; }', 'MATCHER_P(IsA, a, "") { return arg != a; }'),

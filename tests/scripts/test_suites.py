@@ -119,23 +119,26 @@ def test_a_command_that_hangs_is_ended_with_its_children(suites, tmp_path, monke
         time.sleep(0.01)
 
 
-def test_the_halves_of_the_python_suite_and_tensorflow_hold_every_test_file(suites):
+def test_the_halves_of_the_python_suite_and_the_frameworks_hold_every_test_file(suites):
     first, second = suites.halves()
     assert first and second and not set(first) & set(second)
     files = {file.parent for file in (ROOT / "tests").rglob("test_*.py")}
-    assert suites.TENSORFLOW_TESTS not in first + second
-    assert {ROOT / folder for folder in [*first, *second, suites.TENSORFLOW_TESTS]} == files
+    own = [f"tests/{framework}" for framework in suites.FRAMEWORKS]
+    assert not set(own) & {*first, *second}
+    assert {ROOT / folder for folder in [*first, *second, *own]} == files
 
 
-def test_the_tests_of_tensorflow_run_in_their_own_environment(suites, tmp_path, monkeypatch):
+def test_the_tests_of_a_framework_run_in_their_own_environment(suites, tmp_path, monkeypatch):
     monkeypatch.setattr(suites, "ROOT", tmp_path)
-    assert suites.tensorflow().skipped == ["tensorflow: there is no .venv-tensorflow: run scripts/setup test"]
+    assert suites.frameworks().skipped == [
+        f"{name}: there is no .venv-{name}: run scripts/setup test" for name in ("tensorflow", "mxnet")
+    ]
     asked = []
     monkeypatch.setattr(suites, "run_pytest", lambda *arguments: asked.append(arguments) or suites.Tally(passed=1))
-    (tmp_path / ".venv-tensorflow/bin").mkdir(parents=True)
-    (tmp_path / ".venv-tensorflow/bin/python").touch()
-    assert suites.tensorflow().passed == 1
-    assert asked == [("tensorflow", ["tests/tensorflow"], {}, [], str(tmp_path / ".venv-tensorflow/bin/python"))]
+    (tmp_path / ".venv-mxnet/bin").mkdir(parents=True)
+    (tmp_path / ".venv-mxnet/bin/python").touch()
+    assert suites.frameworks().passed == 1
+    assert asked == [("mxnet", ["tests/mxnet"], {}, [], str(tmp_path / ".venv-mxnet/bin/python"))]
 
 
 def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(suites, monkeypatch):

@@ -1,0 +1,91 @@
+"""The Debian package and the manual pages, made from this build and unpacked; tests/deploy/try_package installs it."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
+VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
+
+
+def run(*words, **more) -> subprocess.CompletedProcess:
+    return subprocess.run(words, capture_output=True, text=True, timeout=120, **more)
+
+
+def test_the_changelog_begins_with_this_version():
+    assert re.findall(r"^## (.*)", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[0] == VERSION
+
+
+@pytest.fixture(scope="module")
+def package(tmp_path_factory):
+    if not shutil.which("dpkg-shlibdeps"):
+        pytest.skip("there is no dpkg-shlibdeps (Debian's package dpkg-dev)")
+    folder = tmp_path_factory.mktemp("package")
+    variables = os.environ | {"DEBEMAIL": "maintainers@debian.org"}
+    made = run(ROOT / "scripts/package", "--build", BUILD, "--out", folder, env=variables, cwd=ROOT)
+    assert made.returncode == 0, made.stderr
+    return Path(made.stdout.splitlines()[-1])
+
+
+@pytest.fixture(scope="module")
+def unpacked(package, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("unpacked")
+    assert run("dpkg-deb", "-R", package, folder).returncode == 0
+    return folder
+
+
+def test_its_fields_say_what_it_is_and_needs(package):
+    fields = dict(re.findall(r"^(\S+): (.*)", run("dpkg-deb", "-f", package).stdout, re.MULTILINE))
+    assert fields["Package"] == "deft" and fields["Version"] == VERSION
+    needed = fields["Depends"]
+    for library in ("libc6", "libstdc++6", "libzmq5", "libgoogle-glog", "libprotobuf", "libsystemd0", "python3"):
+        assert library in needed
+    assert "mpi" not in needed
+
+
+def test_it_has_all_that_a_node_needs(unpacked):
+    programs = ("usr/bin/deftd", "usr/bin/deft", "usr/bin/deftrun", "lib/systemd/system/deftd.service")
+    package = ("usr/lib/deft/python/deft/torch/__init__.py", "usr/lib/deft/python/deft/tensorflow/__init__.py")
+    others = ("usr/lib/sysusers.d/deft.conf", "usr/include/deft.h", "usr/share/doc/deft/docs/operations.md")
+    pages = ("usr/share/man/man1/deft.1.gz", "usr/share/man/man8/deftd.8.gz")
+    assert [name for name in (*programs, *package, *others, *pages) if not (unpacked / name).is_file()] == []
+    unit = (unpacked / "lib/systemd/system/deftd.service").read_text()
+    assert "ExecStart=/usr/bin/deftd " in unit and "--flag-file=/etc/deft/deftd.conf" in unit
+    assert (unpacked / "DEBIAN/conffiles").read_text() == "/etc/deft/deftd.conf\n"
+    assert run(unpacked / "usr/bin/deftd", "--version").stdout == f"deftd {VERSION}\n"
+    assert not (unpacked / "usr/bin/deftd").stat().st_uid
+    assert not list(unpacked.rglob("__pycache__"))
+
+
+def test_its_scripts_are_sound(unpacked):
+    for name in ("preinst", "postinst", "prerm", "postrm"):
+        assert run("sh", "-n", unpacked / "DEBIAN" / name).stderr == ""
+
+
+def test_lintian_finds_nothing(package):
+    if not shutil.which("lintian"):
+        pytest.skip("there is no lintian")
+    found = run("lintian", "--tag-display-limit", "0", package).stdout
+    assert [line for line in found.splitlines() if line.startswith(("E:", "W:"))] == []
+
+
+def test_the_manual_pages_name_every_command_and_option(tmp_path):
+    assert run(ROOT / "scripts/man_pages", BUILD / "bin", tmp_path).returncode == 0
+    page = (tmp_path / "man1/deft.1").read_text().replace("\\-", "-")
+    usage = run(BUILD / "bin/deft", "--help").stdout
+    commands = re.findall(r"^  ([a-z]\S+) ", usage, re.MULTILINE)
+    assert len(commands) > 8
+    assert [name for name in commands if not re.search(rf"^\.B {name}\b", page, re.MULTILINE)] == []
+    daemon = (tmp_path / "man8/deftd.8").read_text().replace("\\-", "-")
+    options = [row["name"].upper() for row in json.loads(run(BUILD / "bin/deft", "options", "--json").stdout)]
+    assert [name for name in options if f"DEFT_{name}" not in daemon] == []
+    for path in tmp_path.rglob("*.[18]"):
+        if shutil.which("man"):
+            shown = run("man", "--warnings", "-l", path, env=os.environ | {"MANWIDTH": "100", "LC_ALL": "C.UTF-8"})
+            assert shown.returncode == 0 and shown.stderr == "", shown.stderr

@@ -1,0 +1,43 @@
+"""For Horovod's own tests: `import horovod.torch` then means deft.torch, and `horovod.tensorflow` deft.tensorflow.
+
+It also brings back what these tests use and Python and PyTorch have changed since.
+"""
+
+import inspect
+import sys
+import types
+
+
+def install(framework):
+    """`framework` is torch or tensorflow."""
+    if not hasattr(inspect, "getargspec"):
+        inspect.getargspec = inspect.getfullargspec
+    modules = _torch_modules() if framework == "torch" else _tensorflow_modules()
+    horovod = types.ModuleType("horovod")
+    horovod.__path__ = []
+    sys.modules["horovod"] = horovod
+    for name, module in modules.items():
+        sys.modules[f"horovod.{name}"] = module
+        if "." not in name:
+            setattr(horovod, name, module)
+
+
+def _torch_modules():
+    import deft.torch as hvd
+    import torch
+
+    if hasattr(torch.optim, "Muon"):  # it takes matrices alone; the tests build every optimizer of torch.optim
+        torch.optim.Muon.__module__ = "muon"
+    return {"torch": hvd, "torch.mpi_ops": hvd, "torch.compression": hvd}
+
+
+def _tensorflow_modules():
+    import deft.tensorflow as hvd
+    import deft.tensorflow.keras as keras
+    import tensorflow as tf
+
+    util = types.ModuleType("horovod.tensorflow.util")
+    util._executing_eagerly = hvd._executing_eagerly = tf.executing_eagerly
+    util._has_eager = True
+    hvd.util = util
+    return {"tensorflow": hvd, "tensorflow.util": util, "tensorflow.keras": keras, "keras": keras}

@@ -1,0 +1,188 @@
+"""What an operator does with a daemon that serves jobs: drain, stop, reload, check a configuration."""
+
+import os
+import re
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from cluster import BUILD, Cluster, clean_environment, wait_for_line, wait_until
+
+WAIT = """
+say("here")
+while not os.path.exists(os.environ["END"]):
+    time.sleep(0.01)
+session.barrier("together")
+session.close()
+"""
+
+REFUSED = """
+try:
+    deft.open()
+except deft.DeftError as error:
+    say(error)
+"""
+
+STUBBORN = """
+say("here")
+try:
+    if rank == 0:
+        session.barrier("rank 1 does not come")
+    time.sleep(60)
+except deft.DeftError as error:
+    say(error)
+"""
+
+
+def deft(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [BUILD / "bin/deft", *words], capture_output=True, text=True, timeout=60, env=clean_environment()
+    )
+
+
+def deftd(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run(
+        [BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=30, env=clean_environment()
+    )
+
+
+def test_a_daemon_that_drains_takes_no_new_jobs_and_the_running_one_ends_well():
+    with Cluster(1) as cluster:
+        end, at = Path(cluster.folder.name, "end"), f"--socket={cluster.socket(0)}"
+        first = cluster.start_one(WAIT, 0, per_node=2, END=str(end))
+        wait_until(lambda: cluster.status()["jobs"], what="the job's first worker")
+        drain = subprocess.Popen(
+            [BUILD / "bin/deft", "drain", at], stdout=subprocess.PIPE, text=True, env=clean_environment()
+        )
+        assert drain.stdout.readline() == "waiting for 1 jobs: default\n"
+        second = cluster.start_one(WAIT, 1, per_node=2, END=str(end))  # a job that has begun may become complete
+        wait_for_line(second, "here")
+        [other] = cluster.start_without_session(REFUSED, DEFT_JOB="another")
+        assert "the daemon takes no new jobs: it drains" in cluster.finish([other])[0]
+        assert drain.poll() is None and cluster.status()["takes_jobs"] is False
+        assert "takes no new jobs" in deft("status", at).stdout
+        end.touch()
+        cluster.finish([first, second])
+        assert drain.wait(30) == 0 and drain.stdout.read().endswith("takes no new jobs; 0 run\n")
+        assert deft("drain", "--undo", at).stdout.endswith("takes new jobs\n")
+        cluster.finish(cluster.start(WAIT, END=str(end)))
+        assert "ended 0 s ago: job default, well" in deft("status", at).stdout
+
+
+def test_drain_without_a_daemon_says_so(tmp_path):
+    done = deft("drain", f"--socket={tmp_path}/none")
+    assert done.returncode == 1 and "no deftd answers" in done.stderr
+
+
+def test_only_root_and_the_daemons_user_may_drain_it():
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with Cluster(1) as cluster:
+        os.chmod(cluster.folder.name, 0o755)
+        os.chmod(cluster.socket(0), 0o666)
+        words = ["setpriv", "--reuid=65534", "--clear-groups", BUILD / "bin/deft", "drain"]
+        done = subprocess.run(
+            [*words, f"--socket={cluster.socket(0)}"], capture_output=True, text=True, env=clean_environment()
+        )
+        assert done.returncode == 1 and "only root and the daemon's own user may drain it" in done.stderr
+        assert cluster.status()["takes_jobs"] is True
+
+
+def test_jobs_that_do_not_end_in_stop_timeout_are_told():
+    with Cluster(1, timeout="20s", stop_timeout="1s") as cluster:
+        worker, other = cluster.start(STUBBORN, per_node=2)
+        for one in (worker, other):
+            wait_for_line(one, "here")
+        begin = time.monotonic()
+        cluster.daemons[0].send_signal(signal.SIGTERM)
+        assert cluster.daemons[0].wait(30) == 0
+        assert 1 <= time.monotonic() - begin < 10
+        assert "was stopped" in worker.stdout.readline()
+
+
+def start_with(cluster: Cluster, text: str) -> Path:
+    file = Path(cluster.folder.name, "deftd.conf")
+    file.write_text(text)
+    cluster.daemons.append(cluster.start_daemon(0, flag_file=str(file)))
+    return file
+
+
+def reloaded(cluster: Cluster, words: str) -> str:
+    cluster.daemons[0].send_signal(signal.SIGHUP)
+    wait_until(lambda: words in cluster.log(0), what=f"'{words}' in the log")
+    return cluster.log(0)
+
+
+def test_a_reload_changes_what_new_jobs_get_and_never_ends_anything():
+    with Cluster(0) as cluster:
+        cluster.nodes = 1
+        cluster.listen = [cluster.address_to_listen_on(0)]
+        file = start_with(cluster, "policy = p3\nmemory_limit = 1GB\n")
+        end = Path(cluster.folder.name, "end")
+        [worker] = cluster.start(WAIT, END=str(end), DEFT_JOB="before")
+        wait_for_line(worker, "here")
+        file.write_text("policy = bytescheduler\nmemory_limit = 2GB\n")
+        log = reloaded(cluster, "new jobs get these settings: ")
+        assert "policy=bytescheduler (file)" in log and "restart deftd for the new value of memory_limit" in log
+        file.write_text("policy = none_such\n")
+        reloaded(cluster, "the configuration stays as it was: ")
+        file.write_text("compression = int9\n")
+        reloaded(cluster, "int9")
+        [other] = cluster.start(WAIT, END=str(end) + "2", DEFT_JOB="after")
+        wait_for_line(other, "here")
+        jobs = {job["name"]: job["policy"] for job in cluster.status()["jobs"]}
+        assert jobs == {"before": "p3", "after": "bytescheduler"}
+        assert cluster.status()["memory_limit_bytes"] == 1 << 30
+        for path in (str(end), str(end) + "2"):
+            Path(path).touch()
+        cluster.finish([worker, other])
+
+
+WRONG = {
+    "policy = fifoo\n": "did you mean fifo",
+    "links = glooo:eth0\n": "glooo",
+    "compression = int9\n": "int9",
+    "link_costs = /nowhere\n": "/nowhere",
+    "secret_file = /nowhere\n": "deft keygen",
+    "listen = 192.0.2.1:29610\n": "192.0.2.1",
+    "metrics = 127.0.0.1\n": "DEFT_METRICS",
+    "policy = fifo\nplan = 0-1@4\n": "plan",
+}
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_a_wrong_configuration_is_found_before_the_daemon_is_started(tmp_path, text):
+    file = tmp_path / "deftd.conf"
+    file.write_text(text)
+    done = deftd("--check-config", f"--flag-file={file}")
+    assert done.returncode == 2 and WRONG[text] in done.stderr, done.stderr
+
+
+def test_a_right_configuration_is_right_while_a_daemon_runs_with_it():
+    with Cluster(1, metrics="127.0.0.1:0") as cluster:
+        at = cluster.status()["metrics"]
+        done = deftd("--check-config", f"--listen={cluster.listen[0]}", f"--metrics={at}", "--links=gloo:lo")
+        assert done.returncode == 0 and "the configuration is right" in done.stdout, done.stderr
+
+
+def test_a_parameter_server_does_not_end_by_a_hangup():
+    words = [BUILD / "bin/deftd", "server", "--listen=127.0.0.1:0", "--ready-fd=1"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    assert server.stdout.readline() == "ready\n"
+    server.send_signal(signal.SIGHUP)
+    server.send_signal(signal.SIGTERM)
+    assert server.wait(timeout=30) == 0
+
+
+def test_the_unit_is_sandboxed():
+    words = ["systemd-analyze", "security", "--offline=true", BUILD / "deploy/deftd.service"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    except FileNotFoundError:
+        pytest.skip("systemd-analyze is not installed")
+    if "unrecognized option" in done.stderr:
+        pytest.skip("this systemd-analyze knows no --offline")
+    exposure = re.search(r"Overall exposure level for deftd.service: ([\d.]+)", done.stdout)
+    assert exposure and float(exposure[1]) < 2.0, done.stdout + done.stderr

@@ -1,0 +1,109 @@
+"""`deft report`: the page of a real traced job, drawn by a real browser that has no network."""
+
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from cluster import Cluster, clean_environment
+from test_trace import TRAIN, deft, trace
+
+STEPS = 24
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+
+
+@pytest.fixture(scope="module")
+def traces(tmp_path_factory) -> Path:
+    """Two jobs: under fifo, and under bytescheduler."""
+    folder = tmp_path_factory.mktemp("reports")
+    for policy in ("fifo", "bytescheduler"):
+        (folder / policy).mkdir()
+        with Cluster(2) as cluster:
+            trace(folder / policy, cluster, DEFT_POLICY=policy)
+    return folder
+
+
+def report(*arguments: str) -> str:
+    done = deft("report", *arguments)
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip()).read_text()
+
+
+def data_of(page: str) -> dict:
+    return json.loads(re.search(r'<script id="data" type="application/json">(.*?)</script>', page, re.DOTALL)[1])
+
+
+def drawn(page: Path) -> str:
+    """The page's elements after its script has run."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--virtual-time-budget=5000"]
+    command = [BROWSER, *flags, f"--user-data-dir={page.parent / 'browser'}", "--dump-dom", f"file://{page}#measure"]
+    done = subprocess.run(command, capture_output=True, text=True, env=clean_environment(), timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
+    page = report(str(traces / "fifo"), "--budget", "1s")
+    data = data_of(page)
+    # The browser itself keeps the page off the network.
+    assert "default-src 'none'" in page and "<script src" not in page and "<link" not in page
+    assert data["options"]["policy"] == "fifo" and len(data["timeline"]["nodes"]) == 2
+    assert [cause["cause"] for cause in data["causes"]] == [
+        cause["cause"] for cause in json.loads(deft("explain", str(traces / "fifo"), "--json").stdout)
+    ]
+    # The steps behind the warm-up and before the last one, which never ends.
+    assert data["steps"][0]["step"] == list(range(2, STEPS - 1))
+    assert sorted(tensor["tensor"] for tensor in data["tensors"]) == ["t0", "t1", "t2", "t3"]
+    assert 0 <= sum(bucket["bytes"] for bucket in data["buckets"]) - 4 * 400_000 < 4096  # the arena is aligned
+    assert sum(share["us"] for share in data["shares"]) > 0
+    slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
+    assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
+
+
+def test_what_if_is_what_replay_says(traces):
+    grid = data_of(report(str(traces / "fifo"), "--budget", "1m"))["what_if"]
+    assert grid["policies"][0] == "fifo" and grid["nodes"][0] == 2
+
+    def point(policy: str, links: float, compute: float) -> float:
+        axes = (grid["policies"].index(policy), 0, grid["compute"].index(compute), grid["links"].index(links))
+        p, n, c, k = axes
+        at = ((p * len(grid["nodes"]) + n) * len(grid["compute"]) + c) * len(grid["links"]) + k
+        return grid["us"][at]
+
+    for policy, links, compute in (("fifo", 1, 1), ("bytescheduler", 0.25, 1), ("fifo", 2, 2)):
+        what_if = ("--policy", policy, "--links", f"gloo:lo={links}x", "--compute", f"{compute}x", "--json")
+        says = json.loads(deft("replay", str(traces / "fifo"), *what_if).stdout)[0]["step_us_p50"]
+        assert point(policy, links, compute) == round(says)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
+def test_a_browser_draws_the_page_and_a_comparison(traces, tmp_path):
+    page = tmp_path / "page.html"
+    data = data_of(
+        report(str(traces / "fifo"), "--with", str(traces / "bytescheduler"), "-o", str(page), "--budget", "1s")
+    )
+    dom = drawn(page)
+    path = len(data["path"]["b"])
+    slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
+    assert f'data-slices="{slices + path}"' in dom, dom[-2000:]
+    assert float(re.search(r'data-slowest-frame-ms="([\d.]+)"', dom)[1]) > 0
+    assert data["causes"][0]["what"].replace("<", "&lt;") in dom
+    assert dom.count("dygraph-legend") >= 2  # steps, and the comparison
+    assert "bucket 0 on links" in dom and re.search(r'<p id="prediction">[\d.]+ ms a step', dom)
+
+
+def test_names_of_a_trace_cannot_become_a_script(tmp_path):
+    evil = "</script><script>document.title='taken'</script>"
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster, TRAIN.replace('f"t{i}"', f"{evil!r} + str(i)"))
+    page = report(str(tmp_path), "--budget", "0s")
+    assert evil not in page and data_of(page)["tensors"][0]["tensor"].startswith(evil)
+
+
+def test_report_says_what_it_cannot_do(tmp_path):
+    assert deft("report").returncode == 2
+    assert deft("report", str(tmp_path)).returncode == 2
+    soon = deft("report", str(tmp_path), "--budget", "soon")
+    assert soon.returncode == 2 and "--budget is 'soon'" in soon.stderr

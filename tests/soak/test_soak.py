@@ -1,0 +1,65 @@
+"""Short forms of scripts/soak: some faults with a fixed seed, crowds, and a training that is not quite so long.
+
+A pause may be longer here than on a quiet machine, because other tests run at the same time.
+"""
+
+import os
+
+import pytest
+from cluster import MARGIN_S
+from soak import Report, run_lanes
+from soak_cases import draw_case
+from soak_crowd import jobs_of_users, large_arenas, nodes_of_a_job, ranks_of_a_job
+from soak_faults import FAULTS
+from soak_lane import Lane
+from soak_steps import long_training
+from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
+
+SEED = 1
+SECONDS = 35
+LANES = 2
+TIMEOUT_S = 6  # with less, a daemon that gets no processor for a while counts as lost
+PAUSE_MS = 500
+
+
+def test_after_faults_at_random_instants_every_worker_goes_on_or_is_told_and_nothing_is_left(emulated):  # noqa: F811
+    report = Report(echo=False)
+    lanes = [Lane(SEED, first, LANES, SECONDS, timeout_s=TIMEOUT_S, grace_s=MARGIN_S) for first in range(LANES)]
+    run_lanes(lanes, report)
+    print(report.table())
+    assert not report.wrong(), report.failures + [words for one in report.verdicts for words in one["wrong"]]
+    assert report.verdicts, "no case ran"
+
+
+def test_a_seed_gives_the_same_cases_again():
+    cases = [draw_case(SEED, number) for number in range(60)]
+    assert cases == [draw_case(SEED, number) for number in range(60)]
+    assert {case.kind for case in cases} == set(FAULTS)
+    assert cases != [draw_case(SEED + 1, number) for number in range(60)]
+
+
+def test_many_jobs_of_several_users_at_once():
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    figures = jobs_of_users(users=4, jobs=8)
+    assert figures["most_at_once"] > 16 and figures["pause_ms"] < PAUSE_MS, figures
+
+
+def test_hundreds_of_ranks_join():
+    figures = ranks_of_a_job(daemons=2, ranks=200)
+    assert figures["pause_ms"] < PAUSE_MS, figures
+
+
+def test_hundreds_of_nodes_join():
+    figures = nodes_of_a_job(nodes=200)
+    assert figures["pause_ms"] < PAUSE_MS, figures
+
+
+def test_large_arenas_are_attached_while_the_daemon_answers():
+    figures = large_arenas(count=4, size=256 << 20)
+    assert figures["pause_ms"] < PAUSE_MS and figures["slowest_answer_ms"] < PAUSE_MS, figures
+
+
+def test_nothing_grows_in_a_long_training():
+    figures = long_training(steps=30_000)
+    assert figures["grown"] == [], figures
