@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <cstdlib>
 #include <fstream>
 #include <sstream>
 #include <stdexcept>
@@ -23,6 +24,7 @@ PrivateDaemon::PrivateDaemon(std::string folder, int node, int port)
   if (pid_ == 0) {
     prctl(PR_SET_PDEATHSIG, SIGKILL);
     close(ready[0]);
+    setenv("STATE_DIRECTORY", (folder + "/state").c_str(), 1);  // of traces of failed jobs
     const std::vector<std::string> words{
         DEFTD_PATH,        "--socket=" + socket_, "--listen=" + listen_,
         "--links=gloo:lo", "--log-level=error",   "--ready-fd=" + std::to_string(ready[1])};

@@ -9,11 +9,13 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import catalogue, events, rates
+from lab import catalogue, events, frameworks, rates
 from lab.catalogue import MODELS
-from lab.job import REPOSITORY
+from lab.job import REPOSITORY, interpreter
 from lab.schedule import SCHEDULES
-from lab.schemes import Scheme, check_policies, parse_list
+from lab.schemes import Scheme, check_framework, check_policies, parse_list
+
+_SCHEMES = ("compute,ddp,fifo,bytescheduler", "compute,own,fifo,bytescheduler,knapsack")  # torch; other frameworks
 
 
 def parser() -> argparse.ArgumentParser:
@@ -60,6 +62,12 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
 def _add_training(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     models = "; ".join(f"{name}: {model.summary}" for name, model in MODELS.items())
+    add(
+        "--framework",
+        choices=["torch", *frameworks.FRAMEWORKS],
+        default="torch",
+        help="who computes (default torch); the others have the models " + ", ".join(frameworks.LAYERS),
+    )
     add("--model", default="cnn", help=f"{models} (default cnn)")
     add("--batch", type=int, help="samples a worker and step (default: the model's, 32 to 128)")
     add("--learning-rate", type=float, help="default: the model's, 0.02 or 0.05 (SGD, momentum 0.9) or 0.001 (Adam)")
@@ -83,9 +91,8 @@ def _add_measurements(group: argparse._ArgumentGroup) -> None:
     add = group.add_argument
     add(
         "--schemes",
-        default="compute,ddp,fifo,bytescheduler",
-        help="compute, ddp, ddp:25 (MiB), ddp-nosync-K, ddp-fp16, ddp-powersgd, any DEFT_POLICY, NAME-accumulate-K, "
-        "with :option=value, @K (first K NICs), @free (not shaped)",
+        help="compute, ddp, ddp:25 (MiB), ddp-nosync-K, ddp-fp16, ddp-powersgd, own (another --framework's own), any "
+        "DEFT_POLICY, NAME-accumulate-K, with :option=value, @K (first K NICs), @free (not shaped)",
     )
     add("--steps", type=int, default=20, metavar="N", help="timed steps a scheme and round (default 20)")
     add("--rounds", type=int, default=3, metavar="R", help="how often all schemes take their turn (default 3)")
@@ -149,6 +156,7 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     if arguments.model not in MODELS:
         raise ValueError(f"--model {arguments.model}: there are {', '.join(MODELS)}")
     model = MODELS[arguments.model]
+    _check_framework(arguments)
     arguments.batch = model.batch if arguments.batch is None else arguments.batch
     arguments.learning_rate = model.learning_rate if arguments.learning_rate is None else arguments.learning_rate
     for name, least in (("nodes", 1), ("nics", 1), ("workers", 1), ("steps", 1), ("rounds", 1), ("batch", 1)):
@@ -172,12 +180,25 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
             raise ValueError(f"cannot write {name}: its folder does not exist or is read-only")
     _check_events(arguments)
     catalogue.find_data(arguments.model, arguments.data)
-    schemes = parse_list(arguments.schemes, arguments.nics)
+    schemes = parse_list(arguments.schemes or _SCHEMES[arguments.framework != "torch"], arguments.nics)
+    check_framework(schemes, arguments.framework)
     _check_measurements(arguments, schemes)
     policies = known_policies(Path(arguments.build))
     if policies is not None:
         check_policies(schemes, policies)
     return schemes
+
+
+def _check_framework(arguments: argparse.Namespace) -> None:
+    name = arguments.framework
+    if name == "torch":
+        return
+    if not interpreter(name).exists():
+        raise ValueError(f"--framework {name} needs {interpreter(name).parents[1]}: run scripts/setup test")
+    if arguments.model not in frameworks.LAYERS:
+        raise ValueError(f"--model {arguments.model}: with {name} there are {', '.join(frameworks.LAYERS)}")
+    if arguments.accelerator or arguments.verify or arguments.schedule != "constant":
+        raise ValueError(f"--framework {name} goes without --accelerator, --verify and --schedule")
 
 
 def check_links(arguments: argparse.Namespace) -> None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab.frameworks import Place
 from lab.layers import Layers
 from lab.netns import Nodes
 from lab.schemes import Scheme
 
 _FIRST_PORT = 29610  # jobs live side by side, each with a port of its own
+_FIRST_OWN_PORT, _OWN_PORTS = 31000, 100  # of frameworks' own distribution
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,7 @@ class Training:
     schedule: str = "constant"  # a key of schedule.py's
     steps: int = 0  # of the whole run, as far as the schedule goes
     layers: Layers | None = None  # to be replayed (lab/replay.py) instead of computed
+    framework: str = "torch"
 
     def links_on(self, interfaces: list[str]) -> list[str]:
         """Deft's links on these NICs; gloo if there are no NICs, as on loopback."""
@@ -59,11 +62,15 @@ class Assignment:
         setting |= {"schedule": training.schedule, "steps": training.steps, "layers": training.layers}
         setting |= {"packages": str(training.build / "python"), "passes": self._scheme.passes}
         setting |= {"bucket_mib": self._scheme.bucket_mib, "hook": self._scheme.hook, "options": self._scheme.options}
+        if training.framework != "torch":
+            setting |= {"framework": training.framework}
         return setting | {"store": self.control(0)}
 
     def worker_environment(self, rank: int) -> dict[str, str]:
         node, local = divmod(rank, self._training.workers)
         environment = {}
+        if self._scheme.kind == "own":
+            environment |= self.own_place().environment(self._training.framework, rank)
         if self._scheme.kind == "ddp":
             environment["GLOO_SOCKET_IFNAME"] = ",".join(self._lab.interfaces(self._scheme.nics))
         if self._scheme.is_deft:
@@ -74,6 +81,11 @@ class Assignment:
                 "DEFT_POLICY": self._scheme.kind, "DEFT_LINKS": self.links(),
             }  # fmt: skip
         return environment | self.option_environment()
+
+    def own_place(self) -> Place:
+        """Where a framework's own distribution meets, on the first NIC."""
+        addresses = [self._lab.address(node) for node in range(self._lab.nodes)]
+        return Place(addresses, _FIRST_OWN_PORT + _OWN_PORTS * self._number, self._training.workers)
 
     def option_environment(self) -> dict[str, str]:
         if not self._scheme.is_deft:

@@ -55,6 +55,7 @@ class Comparison:
             arguments.links,
             arguments.schedule,
             FIRST_WARMUP + (arguments.rounds - 1) * WARMUP + arguments.rounds * self._steps(),
+            framework=arguments.framework,
         )
         self._jobs: dict[Scheme, Job] = {}
         self._outcomes: dict[Scheme, Outcome] = {}
@@ -319,7 +320,8 @@ def lab_shell(lab: Nodes, argv: list[str]) -> int:
 
 def describe(arguments: argparse.Namespace, lab: Nodes) -> str:
     text = f"{arguments.nodes} nodes x {arguments.workers} worker(s) x {arguments.nics} NIC(s)"
-    text += f", model {arguments.model}, batch {arguments.batch}"
+    framework = "" if arguments.framework == "torch" else f" of {arguments.framework}"
+    text += f", model {arguments.model}{framework}, batch {arguments.batch}"
     text += ", compute as on an accelerator" if arguments.accelerator else ""
     cores = " | ".join(",".join(map(str, share)) for share in lab.cores)
     return f"{text}; cores {cores}" + (

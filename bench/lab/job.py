@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lab.assignment import Assignment, Training
+from lab.frameworks import VARIABLES
 from lab.governor import cpu_seconds
 from lab.netns import Child, Nodes
 from lab.schemes import Scheme
@@ -21,6 +22,11 @@ from lab.schemes import Scheme
 REPOSITORY = Path(__file__).resolve().parents[2]
 START_DEADLINE_S = 120
 SILENCE_DEADLINE_S = 180  # no step of any kind takes this long
+
+
+def interpreter(framework: str) -> Path:
+    """Python with TensorFlow or MXNet."""
+    return REPOSITORY / f".venv-{framework}/bin/python"
 
 
 class JobFailed(RuntimeError):
@@ -75,6 +81,8 @@ class Job:
         """Starts everything; returns when all workers are ready to train."""
         if self.scheme.is_deft:
             self._start_daemons()
+        if self.scheme.kind == "own":
+            self._start_helpers()
         for rank in range(self.world):
             self._start_worker(rank)
         answers = self._answers(START_DEADLINE_S)
@@ -93,10 +101,12 @@ class Job:
                 self._assignment.control(node),
                 "--links",
                 self._assignment.links(),
+                "--insecure=on",  # the emulated network is closed
             ]
             with open(self._assignment.log(f"daemon{node}"), "wb") as log:
                 streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
                 environment = {**os.environ, **self._assignment.option_environment()}
+                environment["STATE_DIRECTORY"] = str(self._lab.folder(node) / "state")  # of traces of failed jobs
                 self._daemons.append(self._lab.start(node, argv, env=environment, **streams))
         deadline = time.monotonic() + START_DEADLINE_S
         while not all(os.path.exists(self._assignment.socket(node)) for node in range(self._lab.nodes)):
@@ -105,13 +115,34 @@ class Job:
                 raise self._failure("the daemon did not start", f"daemon{dead or 0}")
             time.sleep(0.01)
 
+    def _start_helpers(self) -> None:
+        """What a framework's own distribution needs besides the workers. It counts as a daemon."""
+        for number, (node, variables) in enumerate(self._assignment.own_place().helpers(self._training.framework)):
+            argv = [str(interpreter(self._training.framework)), "-c", f"import {self._training.framework}"]
+            with open(self._assignment.log(f"helper{number}"), "wb") as log:
+                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
+                self._daemons.append(self._lab.start(node, argv, env={**os.environ, **variables}, **streams))
+
     def _start_worker(self, rank: int) -> None:
+        if self._training.framework != "torch":
+            self._start_framework_worker(rank)
+            return
         from lab import worker  # imports torch, which every worker then has from the start
 
         setting = self._assignment.setting(rank)
         node, log = rank // self._training.workers, self._assignment.log(f"worker{rank}")
         environment = self._assignment.worker_environment(rank)
         self._workers.append(self._lab.fork(node, functools.partial(worker.serve, setting), environment, log))
+
+    def _start_framework_worker(self, rank: int) -> None:
+        program = REPOSITORY / "bench/lab/framework_worker.py"
+        argv = [str(interpreter(self._training.framework)), str(program), json.dumps(self._assignment.setting(rank))]
+        environment = os.environ | VARIABLES[self._training.framework]
+        environment |= self._assignment.worker_environment(rank)
+        with open(self._assignment.log(f"worker{rank}"), "wb") as log:
+            streams = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": log}
+            node = rank // self._training.workers
+            self._workers.append(self._lab.start(node, argv, env=environment, **streams))
 
     def stop(self) -> None:
         """Ends the workers in peace, then the daemons; what does not end is killed."""

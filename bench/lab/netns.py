@@ -335,6 +335,12 @@ class Lab(Nodes):
                 _run("tc", *node_end, "qdisc", "add", "dev", inner, "parent", "1:1", "pfifo_fast")
             self._limits[each, nic] = rate
 
+    def limit_sending(self, nic: int, rate: str, node: int) -> None:
+        """Limits what a node sends over a NIC that has a limit; `shape` and `change` end that."""
+        _, inner = self._ends(node, nic)
+        _limit(["-n", f"node{node}"], inner, rate)
+        self._limits[node, nic] = f"{rate} one way"
+
     def _become(self, node: int, environment: dict[str, str], log: Path) -> None:
         super()._become(node, environment, log)
         with open(f"/run/netns/node{node}") as namespace:

@@ -115,7 +115,7 @@ def _start_servers(lab: Lab, build: Path, links: list[str]) -> tuple[list[subpro
         addresses = [f"{lab.address(node, nic(link))}:{_SERVER_PORT}" for node in range(lab.nodes)]
         given[link] = "ps:" + "+".join(addresses)
         for node, address in enumerate(addresses):
-            command = [str(build / "bin/deftd"), "server", f"--listen={address}"]
+            command = [str(build / "bin/deftd"), "server", f"--listen={address}", "--insecure=on"]
             started.append(lab.start(node, command, stderr=subprocess.DEVNULL))
     return started, given
 

@@ -110,13 +110,18 @@ class Results:
         return self.compute.step_ms() if self.compute else None
 
     def ddp_ms(self) -> float | None:
-        """The baseline: `ddp`, or else the best DDP with all NICs."""
+        """The baseline: `ddp`, or else the best DDP with all NICs; with another framework its own distribution."""
         plain = [o.step_ms() for o in self.outcomes if o.scheme.text == "ddp"]
         full = max((o.scheme.nics for o in self.outcomes), default=0)
         others = [
             o.step_ms() for o in self.outcomes if o.scheme.is_plain_ddp and o.scheme.nics == full and not o.scheme.free
         ]
-        return min(plain or others, default=None)
+        own = [o.step_ms() for o in self.outcomes if o.scheme.kind == "own"]
+        return min(own or plain or others, default=None)
+
+    @property
+    def baseline(self) -> str:
+        return "own" if any(outcome.scheme.kind == "own" for outcome in self.outcomes) else "ddp"
 
     def records(self) -> list[dict]:
         return [self._record(outcome) for outcome in self.outcomes]
@@ -131,7 +136,7 @@ class Results:
             "step_ms_p10": round(outcome.step_ms(0.1), 2),
             "step_ms_p50": round(outcome.step_ms(), 2),
             "step_ms_p90": round(outcome.step_ms(0.9), 2),
-            "speedup_vs_ddp": round(ddp / outcome.step_ms(), 4) if ddp else None,
+            f"speedup_vs_{self.baseline}": round(ddp / outcome.step_ms(), 4) if ddp else None,
             "updates_per_step": round(outcome.updates_per_step, 4),
             "cpu_ms_per_step": round(outcome.worker_cpu_ms + outcome.daemon_cpu_ms, 2),
             "loss": None if self.accelerator else round(outcome.loss, 6),
@@ -181,7 +186,8 @@ _HEADER = (
 
 def table(results: Results) -> str:
     """One row a scheme; columns that were not asked for are left out."""
-    rows = [_HEADER, *(_row(results, outcome) for outcome in results.outcomes)]
+    header = tuple(f"/ {results.baseline}" if title == "/ ddp" else title for title in _HEADER)
+    rows = [header, *(_row(results, outcome) for outcome in results.outcomes)]
     return "\n".join([*_aligned(rows), *_forecast_lines(results), *_free_lines(results)])
 
 
@@ -330,7 +336,7 @@ def _colors(outcomes: list[Outcome]) -> list:
     from matplotlib import colormaps
 
     def family(outcome: Outcome) -> str:
-        return "Blues" if outcome.scheme.is_deft else "Oranges" if outcome.scheme.kind == "ddp" else "Greys"
+        return "Blues" if outcome.scheme.is_deft else "Oranges" if outcome.scheme.kind in ("ddp", "own") else "Greys"
 
     families = [family(outcome) for outcome in outcomes]
     shades = []

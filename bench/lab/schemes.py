@@ -4,6 +4,7 @@ compute               every worker trains alone, at the same time, on the same c
 ddp, ddp:25           PyTorch DDP over gloo, at its best of 1, 5 and 25 MiB buckets or with the given one
 ddp-nosync-K          DDP that adds up K steps' gradients (no_sync) and then communicates and updates once
 ddp-fp16              DDP with torch's hook that sends half precision
+own                   with --framework: what that framework distributes with by itself
 ddp-powersgd          DDP with torch's PowerSGD hook; ddp-powersgd:rank=2:start=10 sets its rank and first step
 fifo, NAME            Deft with DEFT_POLICY=NAME; fifo:bucket_bytes=5MB also sets DEFT_BUCKET_BYTES
 NAME-accumulate-K     the same with backward_passes_per_step=K
@@ -37,7 +38,7 @@ class Scheme:
 
     @property
     def is_deft(self) -> bool:
-        return self.kind not in ("compute", "ddp")
+        return self.kind not in ("compute", "ddp", "own")
 
     @property
     def is_plain_ddp(self) -> bool:
@@ -124,6 +125,20 @@ def parse_list(text: str, nics: int) -> list[Scheme]:
     if len(set(names)) < len(names):
         raise ValueError(f"--schemes names {next(n for n in names if names.count(n) > 1)} twice")
     return schemes
+
+
+def check_framework(schemes: list[Scheme], framework: str) -> None:
+    """Refuses schemes that this framework does not have."""
+    for scheme in schemes:
+        if framework == "torch":
+            if scheme.kind == "own":
+                raise ValueError(f"scheme '{scheme.text}': it needs --framework tensorflow or mxnet; PyTorch has ddp")
+        elif scheme.kind == "ddp":
+            raise ValueError(f"scheme '{scheme.text}': {framework} has `own` instead of DDP")
+        elif scheme.passes > 1:
+            raise ValueError(f"scheme '{scheme.text}': {framework} adds up no gradients in the lab")
+        elif scheme.kind == "own" and scheme.options:
+            raise ValueError(f"scheme '{scheme.text}': `own` has no options")
 
 
 def check_policies(schemes: list[Scheme], policies: list[str]) -> None:

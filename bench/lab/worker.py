@@ -13,35 +13,22 @@ While it runs, rank 0 tells each step: {"step": 3}. A worker is forked into its 
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 
 import torch
 
+from lab import memory
 from lab.link_worker import Probe
 from lab.trainers import TRAINERS
 
 KINDS = {**TRAINERS, "links": Probe}
 
 
-def _keep_memory() -> None:
-    """Lets glibc keep what a step frees for the next one.
-
-    By default it gives large blocks back to the kernel in every step and gets them again as pages to be cleared: a
-    fifth of a step here, different from scheme to scheme by the order in which memory is freed. Trainings that care
-    about speed use an allocator that keeps memory, so every scheme gets one.
-    """
-    trim_threshold, top_pad, mmap_max, arena_max = -1, -2, -4, -8  # of malloc.h
-    library = ctypes.CDLL(None)
-    for option, value in ((mmap_max, 0), (arena_max, 1), (trim_threshold, (1 << 31) - 1), (top_pad, 64 << 20)):
-        library.mallopt(option, value)
-
-
 def serve(setting: dict, commands: int, answers: int) -> None:
     """The life of a worker."""
     torch.set_num_threads(1)
-    _keep_memory()
+    memory.keep()
     stream = os.fdopen(answers, "w")
 
     def say(message: dict) -> None:

@@ -38,7 +38,8 @@ double round_ms(Link& link, std::vector<float>& large, std::vector<float>& small
 }  // namespace
 
 double small_behind_large_ms(std::size_t bytes, std::uint32_t priority, int rounds) {
-  const auto server = value_or_exit(ps_backend::Server::open({.listen = "127.0.0.1:*", .log = {}, .on_turn = {}}));
+  const auto server =
+      value_or_exit(ps_backend::Server::open({.listen = "127.0.0.1:*", .key_file = {}, .log = {}, .on_turn = {}}));
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   std::thread serving([&] { server->run(stop_fd); });
   const auto store = std::make_shared<PollingStore>();

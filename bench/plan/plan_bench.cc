@@ -67,6 +67,34 @@ BENCHMARK(plan_in_training)
     ->ArgsProduct({{2000}, {4}, {50, 130, 198, 400}})
     ->Unit(benchmark::kMillisecond);
 
+// The promise: at most 150 ms. With seven codecs to choose from for each bucket, as bf16, int8 and so on down the ladder.
+void plan_with_codecs(benchmark::State& state) {
+  auto profile = profile_of(static_cast<std::size_t>(state.range(0)), static_cast<std::size_t>(state.range(1)),
+                            static_cast<double>(state.range(2)) / 100);
+  double share = 1, error = 1e-6;
+  for (int i = 1; i <= 7; ++i) {
+    share *= 0.6, error *= 6;
+    profile.codecs.push_back({.name = "codec" + std::to_string(i),
+                              .wire_share = share,
+                              .encode_us_per_byte = 1e-4,
+                              .decode_us_per_byte = 1e-4,
+                              .error = error});
+  }
+  model::Plan last;
+  for (auto _ : state) {
+    auto plan = find_plan(profile, training_limits());
+    if (!plan) return state.SkipWithError(plan.error().message().c_str());
+    last = std::move(*plan);
+  }
+  state.counters["step_of_compute"] = last.step_us / last.compute_us;
+  state.counters["error_of_bound"] = last.codec_error_bound > 0 ? last.codec_error / last.codec_error_bound : 1;
+  state.counters["staleness"] = last.max_staleness();
+}
+BENCHMARK(plan_with_codecs)
+    ->ArgNames({"buckets", "links", "coverage"})
+    ->ArgsProduct({{20, 200, 2000}, {4}, {130, 198, 400}})
+    ->Unit(benchmark::kMillisecond);
+
 // Synchronous plans, and caps that allow no plan without waiting: the search goes through all update ratios.
 void plan_with_caps(benchmark::State& state) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), 4, 4);

@@ -1,0 +1,118 @@
+"""One training process of the lab with TensorFlow or MXNet, for --framework. It needs no torch.
+
+    .venv-tensorflow/bin/python bench/lab/framework_worker.py SETTING     # a JSON object
+
+It understands run, evaluate, hash and stop of lab/worker.py, from stdin, and answers to stdout. A Trainer has
+train_step(images, labels) -> loss, settle(), scores(images) -> array, parameters() -> arrays, close(), and counts its
+`updates`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+sys.path[0] = str(Path(__file__).resolve().parents[1])  # instead of this folder, whose names are short
+from lab import data, memory  # noqa: E402
+
+_EVALUATED_AT_ONCE = 250
+
+
+def normalized(images: np.ndarray) -> np.ndarray:
+    return (images.astype(np.float32) / 255 - 0.286) / 0.353
+
+
+class Worker:
+    def __init__(self, setting: dict, say: Callable[[dict], None]):
+        self._setting, self._say = setting, say
+        self._images, self._labels = data.load("train", setting["data"])
+        self._shards = data.Shards(len(self._labels), setting["batch"], setting["rank"], setting["world"])
+        self._step = 0
+        module = importlib.import_module(f"lab.{setting['framework']}_trainer")
+        self.trainer = module.Trainer(setting)
+
+    def gradient_bytes(self) -> int:
+        return sum(array.nbytes for array in self.trainer.parameters())
+
+    def _train_step(self) -> float:
+        index = self._shards.indices(self._step)
+        self._step += 1
+        return self.trainer.train_step(normalized(self._images[index]), self._labels[index].astype(np.int32))
+
+    def run(self, warmup: int, steps: int) -> dict:
+        began = time.perf_counter()
+        for _ in range(warmup):
+            self._train_step()
+        self.trainer.settle()
+        updates = self.trainer.updates
+        step_ms, losses = [], []
+        cpu, last = time.process_time(), time.perf_counter()
+        for step in range(steps):
+            losses.append(self._train_step())
+            if step + 1 == steps:
+                self.trainer.settle()
+            now = time.perf_counter()
+            step_ms.append(1e3 * (now - last))
+            last = now
+            if self._setting["rank"] == 0:
+                self._say({"step": step + 1})
+        cpu_ms = 1e3 * (time.process_time() - cpu)
+        result = {"step_ms": step_ms, "losses": losses, "cpu_ms": cpu_ms, "wall_s": last - began}
+        return result | {"updates": self.trainer.updates - updates}
+
+    def evaluate(self) -> dict:
+        """On this rank's share of the held-out samples; together the ranks see each sample once."""
+        images, labels = (part[self._setting["rank"] :: self._setting["world"]] for part in self._held_out())
+        correct, total = 0, 0.0
+        for first in range(0, len(labels), _EVALUATED_AT_ONCE):
+            some = slice(first, first + _EVALUATED_AT_ONCE)
+            scores = self.trainer.scores(normalized(images[some])).astype(np.float64)
+            scores -= scores.max(axis=1, keepdims=True)
+            total += float(np.sum(np.log(np.exp(scores).sum(axis=1)) - scores[np.arange(len(scores)), labels[some]]))
+            correct += int((scores.argmax(axis=1) == labels[some]).sum())
+        return {"correct": correct, "seen": len(labels), "loss_sum": total}
+
+    def _held_out(self) -> tuple[np.ndarray, np.ndarray]:
+        return data.load("t10k", self._setting["data"])
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for array in self.trainer.parameters():
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+
+def main() -> None:
+    answers = os.fdopen(os.dup(1), "w")
+    os.dup2(2, 1)  # what libraries print is no answer
+
+    def say(message: dict) -> None:
+        answers.write(json.dumps(message) + "\n")
+        answers.flush()
+
+    memory.keep()
+    worker = Worker(json.loads(sys.argv[1]), say)
+    say({"ready": worker.gradient_bytes()})
+    for line in sys.stdin:
+        command = json.loads(line)
+        if "run" in command:
+            say(worker.run(**command["run"]))
+        elif "evaluate" in command:
+            say(worker.evaluate())
+        elif "hash" in command:
+            say({"sha256": worker.digest()})
+        else:
+            break
+    worker.trainer.close()
+
+
+if __name__ == "__main__":
+    main()
