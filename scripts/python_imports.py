@@ -11,10 +11,11 @@ from pathlib import Path
 
 # folder -> the folders whose modules it may import besides its own, and the packages from outside; "*": anything.
 MAY_IMPORT: dict[str, set[str]] = {
-    "plugins/python": {"setuptools"},  # setup.py
+    "plugins/python": {"setuptools", "numpy"},  # setup.py; what the plugins with numpy arrays share
     "plugins/torch": {"plugins/python", "torch"},
+    "plugins/mxnet": {"plugins/python", "mxnet", "numpy"},
     "plugins/tensorflow": {"plugins/python", "tensorflow", "keras", "numpy"},
-    "tools": set(),
+    "tools": {"optuna"},  # which is optional
     "scripts": set(),
     "cmake": set(),
     "bench": {"*"},
@@ -24,10 +25,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 PACKAGES = {
     "deft": "plugins/python/deft",
     "deft.torch": "plugins/torch",
+    "deft.mxnet": "plugins/mxnet",
     "deft.tensorflow": "plugins/tensorflow",
     "deft.tensorflow.keras": "plugins/tensorflow/keras",
     "lab": "bench/lab",
     "deft_launcher": "tools/deft_launcher",
+    "deft_tuner": "tools/deft_tuner",
 }
 
 

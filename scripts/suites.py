@@ -37,7 +37,7 @@ HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
 FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
-TENSORFLOW_TESTS = "tests/tensorflow"
+FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
 PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
 
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
@@ -153,19 +153,25 @@ def unit(_: argparse.Namespace) -> Tally:
 
 def halves() -> list[list[str]]:
     """The folders of Python tests in two groups that take about as long, to run at the same time: most tests wait."""
-    folders = sorted(
-        {f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")} - {TENSORFLOW_TESTS}
-    )
+    own = {f"tests/{framework}" for framework in FRAMEWORKS}
+    folders = sorted({f"tests/{file.parent.name}" for file in (ROOT / "tests").glob("*/test_*.py")} - own)
     first = [folder for folder in folders if folder.split("/")[1] in FIRST_HALF]
     return [first, [folder for folder in folders if folder not in first]]
 
 
-def tensorflow() -> Tally:
-    """The tests with an environment of their own: TensorFlow and PyTorch ask for different versions of packages."""
-    interpreter = ROOT / ".venv-tensorflow/bin/python"
+def of_framework(name: str) -> Tally:
+    """The tests with an environment of their own: the frameworks ask for different versions of packages."""
+    interpreter = ROOT / f".venv-{name}/bin/python"
     if not interpreter.exists():
-        return Tally(skipped=["tensorflow: there is no .venv-tensorflow: run scripts/setup test"])
-    return run_pytest("tensorflow", [TENSORFLOW_TESTS], {}, [], str(interpreter))
+        return Tally(skipped=[f"{name}: there is no .venv-{name}: run scripts/setup test"])
+    return run_pytest(name, [f"tests/{name}"], {}, [], str(interpreter))
+
+
+def frameworks() -> Tally:
+    tally = Tally()
+    for name in FRAMEWORKS:
+        tally.add(of_framework(name))
+    return tally
 
 
 def python(_: argparse.Namespace) -> Tally:
@@ -175,7 +181,7 @@ def python(_: argparse.Namespace) -> Tally:
         jobs = [
             pool.submit(run_pytest, "python-1", first, {}, []),
             pool.submit(run_pytest, "python-2", second, {}, []),
-            pool.submit(tensorflow),
+            pool.submit(frameworks),
         ]
         for job in jobs:
             tally.add(job.result())
