@@ -37,6 +37,8 @@ class CodecSearch {
   [[nodiscard]] std::optional<Candidate> attempt(const Codecs& codecs);
   [[nodiscard]] std::optional<Candidate> attempt_in_time(const Codecs& codecs);
   [[nodiscard]] Codecs codecs_within(double budget_us) const;
+  [[nodiscard]] Codecs last_codecs() const;
+  [[nodiscard]] std::optional<Candidate> with_fewest_bits();
   [[nodiscard]] bool is_enough(const Candidate& candidate) const { return candidate.table.plan.step_us <= enough_us_; }
   void make_room(Candidate& candidate);
   [[nodiscard]] Candidate with_most_bits(Candidate fewest);
@@ -145,6 +147,26 @@ Codecs CodecSearch::codecs_within(double budget_us) const {
   return codecs;
 }
 
+Codecs CodecSearch::last_codecs() const {
+  Codecs codecs(buckets_, static_cast<model::CodecIndex>(last_));
+  for (std::size_t b = 0; b < buckets_; ++b)
+    if (profile_.buckets[buckets_ - 1 - b].coded_share() == 0) codecs[b] = 0;
+  return codecs;
+}
+
+// The codecs that take least time if all links share each bucket; or the last codec everywhere, because a bucket takes one link, and what
+// is fastest on all of them may be slow there. Lateness costs more than a longer search, so all sizes of parts are tried before it.
+std::optional<CodecSearch::Candidate> CodecSearch::with_fewest_bits() {
+  auto found = attempt(codecs_within(0));
+  for (const Codecs& codecs : {last_codecs(), codecs_within(0)}) {
+    if (found && is_enough(*found)) break;
+    auto table = fresh_timetable(Problem(profile_, codecs), limits_);
+    if (table && (!found || table->plan.step_us < found->table.plan.step_us))
+      found = Candidate{codecs, std::move(*table)};
+  }
+  return found;
+}
+
 // Gives buckets back what they need not give up, the largest error first.
 void CodecSearch::refine(Candidate& candidate) {
   std::vector<model::BucketIndex> order;
@@ -196,7 +218,7 @@ CodecSearch::Candidate CodecSearch::with_most_bits(Candidate fewest) {
 }
 
 std::optional<Timetable> CodecSearch::run() {
-  auto found = attempt(codecs_within(0));  // as few bits as are allowed
+  auto found = with_fewest_bits();
   if (!found) return std::nullopt;
   if (is_enough(*found)) {
     found = with_most_bits(std::move(*found));

@@ -81,6 +81,11 @@ void Reactor::post(Callback callback, OwnerRef owner) {
   [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
+TimeUs Reactor::stood_still_us(TimeUs within_us) const {
+  const TimeUs late_us = timers_.late_us();
+  return late_us < kStandstillUs ? clock_.stood_still_us(within_us) : late_us;
+}
+
 void Reactor::stop() {
   post([this] { stopping_ = true; });
 }

@@ -76,6 +76,9 @@ class Reactor {
   [[nodiscard]] const LoopMeter& meter() const { return meter_; }
   [[nodiscard]] const RunningClock& clock() const { return clock_; }
   [[nodiscard]] TimeUs now_us() const { return clock_.now_us(); }
+  // How long the process stood still the last time, if it went on less than `within_us` ago; else 0. It also knows of a standstill that
+  // run() has not noticed yet.
+  [[nodiscard]] TimeUs stood_still_us(TimeUs within_us) const;
 
  private:
   template <typename Function>

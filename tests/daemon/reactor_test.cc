@@ -56,6 +56,20 @@ TEST(Reactor, DeadlinesDoNotCountTheTimeInWhichTheProcessStoodStill) {
   EXPECT_GT(clock.now_us(), 20'000'000);
 }
 
+// A peer's verdict may be read in the same round in which the process goes on.
+TEST(Reactor, TellsOfAStandstillBeforeTheLoopNoticesIt) {
+  ManualClock clock;
+  Reactor reactor(clock);
+  reactor.after(100'000, [] {});
+  clock.advance(100'000 + Reactor::kStandstillUs - 1);
+  EXPECT_EQ(reactor.stood_still_us(10'000'000), 0) << "a timer that is late is no standstill";
+  clock.advance(2'000'000);
+  EXPECT_EQ(reactor.stood_still_us(10'000'000), 2'000'000 + Reactor::kStandstillUs - 1);
+  reactor.stop();  // after one round
+  reactor.run();
+  EXPECT_EQ(reactor.stood_still_us(10'000'000), 2'000'000 + Reactor::kStandstillUs - 1) << "the loop has left it out";
+}
+
 TEST(Reactor, TheInnermostNameTellsWhichCallbackTookLong) {
   ManualClock clock;
   Reactor reactor(clock);

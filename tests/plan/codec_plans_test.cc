@@ -88,7 +88,7 @@ RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
   const auto table = find_timetable(profile, limits);
   RC_ASSERT(table.has_value());
   const model::Plan& plan = table->plan;
-  const double enough = enough_us(profile, limits);
+  const double enough = enough_us(profile, limits) * (1 - 1e-9);  // the planner adds the times in another order
   const bool has_bits = std::ranges::any_of(plan.codecs, [](auto codec) { return codec != 0; });
   const bool is_late = plan.max_staleness() > 0 || plan.max_merged() > 1;
   if (has_bits || is_late) RC_ASSERT(fresh_us(profile, {}, limits) > enough);
