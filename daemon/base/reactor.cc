@@ -13,6 +13,7 @@
 #include <limits>
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace deft::daemon {
 namespace {
@@ -30,6 +31,12 @@ bool leave_out_standstill(RunningClock& clock, const TimerQueue& timers) {
   clock.leave_out(late_us);
   LOG(WARNING) << "this process stood still for " << late_us / 1000 << " ms: deadlines do not count that";
   return true;
+}
+
+// The innermost callback names what ran: "a worker's request" tells more than "the events of a descriptor".
+void note_callback(LoopMeter& meter, std::string_view what, TimeUs now_us) {
+  const std::string_view newest = take_newest_callback();
+  meter.ran(newest.empty() ? what : newest, now_us);
 }
 
 }  // namespace
@@ -117,7 +124,7 @@ bool Reactor::run_posted() {
   }
   for (auto& callback : batch) {
     run_for(callback.owner, "posted work", callback.function);
-    ran("posted work");
+    note_callback(meter_, "posted work", now_us());
   }
   return !batch.empty();
 }
@@ -129,7 +136,7 @@ bool Reactor::run_pollers(bool about_to_sleep) {
     const PollerId id = it->first;
     const auto poller = it->second;
     run_for(poller->owner, "a poller", [&] { any |= poller->function(about_to_sleep); });
-    ran("a poller");
+    note_callback(meter_, "a poller", now_us());
     it = pollers_.upper_bound(id);
   }
   return any;
@@ -145,7 +152,7 @@ bool Reactor::run_events(int timeout_ms) {
     if (it == watched_.end()) continue;  // unwatched by an earlier callback of this round
     const auto callback = it->second;
     run_for(callback->owner, "the events of a descriptor", [&] { callback->function(events[i].events); });
-    ran("the events of a descriptor");
+    note_callback(meter_, "the events of a descriptor", now_us());
   }
   return count > 0;
 }
@@ -154,7 +161,7 @@ bool Reactor::run_ready(bool leaves_out_standstill) {
   bool worked = run_posted();
   // No callback between this and the timers.
   if (leaves_out_standstill && leave_out_standstill(clock_, timers_)) meter_.turn_began(now_us());
-  worked |= timers_.run_due([this] { ran("a timer"); });
+  worked |= timers_.run_due([this] { note_callback(meter_, "a timer", now_us()); });
   worked |= run_pollers(false);
   return worked;
 }

@@ -86,11 +86,6 @@ class Reactor {
     Function function;
     OwnerRef owner;
   };
-  // The innermost callback names what ran: "a worker's request" tells more than "the events of a descriptor".
-  void ran(std::string_view what) {
-    const std::string_view newest = take_newest_callback();
-    meter_.ran(newest.empty() ? what : newest, now_us());
-  }
   bool run_ready(bool leaves_out_standstill);  // all but descriptors
   bool run_posted();
   bool run_pollers(bool about_to_sleep);

@@ -57,13 +57,13 @@ def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers, links):
 
 @pytest.mark.parametrize("links", [ALONE, MIXED])
 def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links):  # noqa: F811
-    running = daemons(2, links=links, timeout="6s")
+    running = daemons(2, links=links, timeout="40s")
     processes = running.start_workers("trains_until_it_fails", 4)
     started(processes)
     processes[3].kill()
     began = time.monotonic()
     results = finish(processes)
-    assert time.monotonic() - began < 6
+    assert time.monotonic() - began < 20, "not only after the timeout"
     for status, output in results[:-1]:
         assert status == 0, output
         assert re.search(r"rank 3 \(pid \d+\) died", output), output
