@@ -187,7 +187,7 @@ json tensors_of(const replay::JobTrace& trace) {
   return list;
 }
 
-// What each node sent over each link, by the kernel's counters, ten times a second.
+// What each node sent over each link, ten times a second.
 json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
   struct Sum {
     double bytes = 0, rtt_us = 0;

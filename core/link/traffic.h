@@ -1,10 +1,13 @@
-// What a link's connections have carried, by the kernel's counters: for traces, to tell which NIC is slow.
+// What a link's connections have carried: for traces, to tell which NIC is slow.
 //
-//   if (const auto* counters = dynamic_cast<const TrafficCounters*>(link))       // gloo has them
+//   if (const auto* counters = dynamic_cast<const TrafficCounters*>(link))       // gloo and ps have them
 //     for (const PeerTraffic& peer : counters->traffic()) ...                    // sums since the link was opened
 //
-// The kernel counts the time in which a connection had data that the peer had not acknowledged. Waiting for a slow worker is
-// not in it, because then there is nothing to send. So sent_bytes / busy_us is the rate at which this node's data travels.
+// Of nodes the kernel counts the time in which a connection had data that the peer had not acknowledged. Waiting for a slow worker
+// is not in it, because then there is nothing to send. So sent_bytes / busy_us is the rate at which this node's data travels.
+//
+// Of a parameter server the link counts the time in which it owed results. Waiting for the gradients of other nodes is in it, as long
+// for one server as for another. So only the difference between servers tells which of them is slow.
 #pragma once
 
 #include <cstdint>
@@ -15,8 +18,9 @@
 namespace deft::link {
 
 struct PeerTraffic {
-  std::uint32_t peer = 0;        // node
-  std::uint64_t sent_bytes = 0;  // that it has acknowledged
+  std::uint32_t peer = 0;        // node; or a server's place in the link's list
+  bool is_server = false;        // then resent and rtt_us are not known
+  std::uint64_t sent_bytes = 0;  // that it has acknowledged; a server: for which it has given results
   TimeUs busy_us = 0;            // of all connections to it together
   std::uint32_t resent = 0;      // packets
   std::uint32_t rtt_us = 0;      // the least round trip

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <optional>
 #include <utility>
 
 #include "core/replay/links_traffic.h"
@@ -28,6 +29,25 @@ Cause describe(const SlowNic& slow, const std::string& link) {
         interface + " of " + node + (slow.sends ? " sends at " : " receives at ") + rate + " of the other nodes' rate";
   }
   return cause;
+}
+
+// The servers of `link` carry so many times as much. What a part costs beside its bytes is theirs, too: they wait for its first segment
+// and for its last one, and answer each.
+std::optional<MeasuredJob> with_faster_servers(const MeasuredJob& measured, const std::string& name, double times) {
+  MeasuredJob mended = measured;
+  const auto link = std::ranges::find(mended.profile.links, name, &model::ProfileLink::name);
+  if (link == mended.profile.links.end() || !link->bytes_per_us) return std::nullopt;
+  link->bytes_per_us = *link->bytes_per_us * times;
+  link->latency_us /= times;
+  return mended;
+}
+
+// "ps:10.0.0.8:29610+10.0.0.9:29610", 1 -> "10.0.0.9:29610".
+std::string server_of(const std::string& link, std::uint32_t number) {
+  std::size_t begin = link.find(':') + 1;
+  for (; number > 0 && begin != 0; --number) begin = link.find('+', begin) + 1;
+  if (begin == 0) return link;
+  return link.substr(begin, link.find('+', begin) - begin);
 }
 
 }  // namespace
@@ -71,22 +91,37 @@ std::vector<Cause> slow_links(const Evidence& evidence) {
   return causes;
 }
 
+std::vector<Cause> slow_parameter_servers(const Evidence& evidence) {
+  std::vector<Cause> causes;
+  for (const SlowServer& slow : slow_servers(evidence.job)) {
+    const std::string& name = evidence.job.nodes.front().trace.header.links[slow.link];
+    auto mended = with_faster_servers(evidence.measured, name, 1 / slow.share);
+    if (!mended) continue;
+    const std::string server = server_of(name, slow.server);
+    const std::string what =
+        "the parameter server " + server + " carries " + percent(slow.share) + " of the others' rate";
+    causes.push_back(
+        with_gain({.cause = "server", .where = server, .what = what}, evidence.step_us, replayed_us(*mended)));
+  }
+  return causes;
+}
+
 std::vector<Cause> few_servers(const Evidence& evidence) {
   std::vector<Cause> causes;
   const std::size_t nodes = evidence.job.nodes.size();
   for (std::size_t i = 0; i < evidence.measured.profile.links.size(); ++i) {
     const std::string& name = evidence.measured.profile.links[i].name;
-    if (!name.starts_with("ps:") || !evidence.measured.profile.links[i].bytes_per_us) continue;
+    if (!name.starts_with("ps:")) continue;
     const auto servers = static_cast<std::size_t>(std::ranges::count(name, '+')) + 1;
     if (servers >= nodes) continue;  // a node's own NIC carries as much as a server's
-    MeasuredJob mended = evidence.measured;
-    double& rate = *mended.profile.links[i].bytes_per_us;
-    rate *= static_cast<double>(servers + 1) / static_cast<double>(servers);
+    const auto mended =
+        with_faster_servers(evidence.measured, name, static_cast<double>(servers + 1) / static_cast<double>(servers));
+    if (!mended) continue;
     const std::string what =
         std::to_string(servers) + (servers == 1 ? " parameter server carries" : " parameter servers carry") +
         " the gradients of " + std::to_string(nodes) + " nodes: one more such server would share them";
     causes.push_back(
-        with_gain({.cause = "server", .where = name, .what = what}, evidence.step_us, replayed_us(mended)));
+        with_gain({.cause = "server", .where = name, .what = what}, evidence.step_us, replayed_us(*mended)));
   }
   return causes;
 }

@@ -40,6 +40,8 @@ std::vector<Cause> slow_workers(const Evidence& evidence);
 std::vector<Cause> unsteady_workers(const Evidence& evidence);
 // A node's NIC, or one direction between two nodes, below the rate of the others.
 std::vector<Cause> slow_links(const Evidence& evidence);
+// A parameter server that answers later than the others of its link.
+std::vector<Cause> slow_parameter_servers(const Evidence& evidence);
 // Fewer parameter servers than nodes: each carries more than a node's NIC.
 std::vector<Cause> few_servers(const Evidence& evidence);
 // Encoding, or the daemons' own work, on the critical path. Nothing is replayed: all of it is the gain.

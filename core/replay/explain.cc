@@ -39,7 +39,8 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
     std::ranges::copy_if(causes, std::back_inserter(explanation.causes),
                          [&](const Cause& cause) { return cause.share >= least; });
   };
-  for (auto find : {slow_workers, unsteady_workers, slow_links, few_servers}) add(find(evidence), kLeastGain);
+  for (auto find : {slow_workers, unsteady_workers, slow_links, slow_parameter_servers, few_servers})
+    add(find(evidence), kLeastGain);
   add(costly_stages(evidence, explanation.shares), kLeastGain);
   for (auto find : {wrong_sizes, large_credit, late_gradients}) add(find(evidence), kLeastReplayedGain);
   std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);

@@ -1,6 +1,7 @@
 #include "core/replay/links_traffic.h"
 
 #include <algorithm>
+#include <limits>
 #include <map>
 #include <optional>
 #include <utility>
@@ -11,7 +12,8 @@
 namespace deft::replay {
 namespace {
 
-constexpr double kSlow = 0.75;            // of the others' rate: a NIC with a higher rate may be slow by chance
+constexpr double kSlow = 0.75;  // of the others' rate: a NIC with a higher rate may be slow by chance
+constexpr double kLeastShare = 0.001;
 constexpr double kLeastBytes = 1U << 18;  // that tell a rate ...
 constexpr double kLeastMessage = 16e3;    // ... if they travel in messages of so many: smaller ones tell the latency
 
@@ -24,7 +26,7 @@ std::map<Pair, double> rates_of(const JobTrace& job, std::uint16_t link) {
     for (const auto& record : node.trace.records) {
       if (record.kind() != trace::TraceKind::kTraffic) continue;
       const auto traffic = record.as<trace::TrafficTrace>();
-      if (traffic.link != link) continue;
+      if (traffic.link != link || traffic.is_server != 0) continue;
       LinkTraffic& sum = sums[{node.trace.header.node, traffic.peer}];
       sum.bytes += static_cast<double>(traffic.sent_bytes);
       sum.busy_us += static_cast<double>(traffic.busy_us);
@@ -83,6 +85,40 @@ std::optional<SlowNic> slower_direction(const std::map<Pair, double>& rates, std
       .link = link, .node = slow->first.first, .sends = true, .certain = false, .share = slow->second / fast->second};
 }
 
+// How long the servers of a link owed `node` the results of a byte, by server.
+std::map<std::uint32_t, double> owed_us_per_byte(const trace::NodeTrace& node, std::uint16_t link) {
+  std::map<std::uint32_t, LinkTraffic> sums;
+  for (const auto& record : node.records) {
+    if (record.kind() != trace::TraceKind::kTraffic) continue;
+    const auto traffic = record.as<trace::TrafficTrace>();
+    if (traffic.link != link || traffic.is_server == 0) continue;
+    LinkTraffic& sum = sums[traffic.peer];
+    sum.bytes += static_cast<double>(traffic.sent_bytes);
+    sum.busy_us += static_cast<double>(traffic.busy_us);
+  }
+  std::map<std::uint32_t, double> owed;
+  for (const auto& [server, sum] : sums)
+    if (sum.bytes >= kLeastBytes && sum.busy_us > 0) owed[server] = sum.busy_us / sum.bytes;
+  return owed;
+}
+
+// `nodes` has what owed_us_per_byte() says of each node. A server's time holds waits for slow workers, as long for one server as for
+// another. So what it takes longer than the others is its own, of the time at the node that waits least.
+double server_share(const std::vector<std::map<std::uint32_t, double>>& nodes, std::uint32_t server) {
+  std::vector<double> longer;
+  double own_us = std::numeric_limits<double>::infinity();
+  for (const auto& owed : nodes) {
+    std::vector<double> others;
+    for (const auto& [other, us] : owed)
+      if (other != server) others.push_back(us);
+    const auto own = owed.find(server);
+    if (own == owed.end() || others.empty()) continue;
+    longer.push_back(own->second - median(others));
+    own_us = std::min(own_us, own->second);
+  }
+  return longer.empty() ? 1 : std::clamp(1 - median(longer) / own_us, kLeastShare, 1.0);
+}
+
 }  // namespace
 
 LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link) {
@@ -91,7 +127,7 @@ LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link) {
   for (const auto& record : node.records) {
     if (record.kind() != trace::TraceKind::kTraffic) continue;
     const auto traffic = record.as<trace::TrafficTrace>();
-    if (traffic.link != link) continue;
+    if (traffic.link != link || traffic.is_server != 0) continue;
     sum.bytes += static_cast<double>(traffic.sent_bytes);
     if (traffic.rtt_us > 0 && (sum.rtt_us == 0 || traffic.rtt_us < sum.rtt_us)) sum.rtt_us = traffic.rtt_us;
     sum.busy_us = std::max(sum.busy_us, busy_us[traffic.peer] += static_cast<double>(traffic.busy_us));
@@ -124,6 +160,21 @@ std::vector<SlowNic> slow_nics(const JobTrace& job) {
     }
   }
   std::ranges::sort(found, {}, &SlowNic::share);
+  return found;
+}
+
+std::vector<SlowServer> slow_servers(const JobTrace& job) {
+  std::vector<SlowServer> found;
+  if (job.nodes.empty()) return found;
+  const std::size_t links = job.nodes.front().trace.header.links.size();
+  for (std::uint16_t link = 0; link < links; ++link) {
+    std::vector<std::map<std::uint32_t, double>> nodes;
+    for (const auto& node : job.nodes) nodes.push_back(owed_us_per_byte(node.trace, link));
+    for (const auto& [server, owed_us] : nodes.front())
+      if (const double share = server_share(nodes, server); share < kSlow)
+        found.push_back({.link = link, .server = server, .share = share});
+  }
+  std::ranges::sort(found, {}, &SlowServer::share);
   return found;
 }
 

@@ -1,6 +1,7 @@
-// The rates at which nodes really sent to each other, from the kernel's counters in their traces.
+// The rates at which nodes really sent to each other and to parameter servers, from the counters in their traces.
 //
 //   for (const SlowNic& slow : slow_nics(job)) ... "node 1's eth0 carries 40 % of the others' rate"
+//   for (const SlowServer& slow : slow_servers(job)) ... "the link's second server carries 40 % of the others' rate"
 //
 // With three or more nodes a slow NIC is found by comparing nodes: everything that it sends or receives is slow, and all else is
 // not. Two nodes share their only connection, so only its two directions can be compared with each other.
@@ -20,7 +21,7 @@ struct LinkTraffic {
   double busy_us = 0;  // of the peer whose data travelled longest
   double rtt_us = 0;   // the least round trip
 };
-// What `node` sent over `link`. Zero if the backend does not tell.
+// What `node` sent over `link` to other nodes. Zero if the backend does not tell.
 LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link);
 
 struct SlowNic {
@@ -34,5 +35,14 @@ struct SlowNic {
 
 // The slowest first.
 std::vector<SlowNic> slow_nics(const JobTrace& job);
+
+struct SlowServer {
+  std::uint16_t link = 0;
+  std::uint32_t server = 0;  // its place in the link's list
+  double share = 1;          // of the rate of the others, below 1
+};
+
+// The slowest first. Of a link with one server nothing is known.
+std::vector<SlowServer> slow_servers(const JobTrace& job);
 
 }  // namespace deft::replay

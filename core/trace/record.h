@@ -103,16 +103,16 @@ struct ClockTrace {
   std::int64_t leader_us = 0;
 };
 
-// What this node has sent to a peer over a link between begin and end, by the kernel's counters (core/link/traffic.h).
+// What this node has sent to a peer over a link between begin and end (core/link/traffic.h).
 struct TrafficTrace {
   static constexpr TraceKind kKind = TraceKind::kTraffic;
   std::uint64_t sent_bytes = 0;
   std::uint64_t busy_us = 0;  // in which data was on its way
-  std::uint32_t peer = 0;     // node
+  std::uint32_t peer = 0;     // node, or a server's place in the link's list
   std::uint32_t resent = 0;   // packets
   std::uint32_t rtt_us = 0;   // the least round trip
   std::uint16_t link = 0;
-  std::uint16_t unused = 0;
+  std::uint16_t is_server = 0;  // not 0: the peer is a parameter server
 };
 
 class TraceRecord {

@@ -5,7 +5,7 @@
 namespace deft::daemon {
 
 void LinkCounters::add(const std::vector<link::PeerTraffic>& traffic) {
-  if (traffic.empty()) return;
+  if (traffic.empty() || traffic.front().is_server) return;  // a link has either nodes or servers as peers
   if (!connections) connections.emplace();
   connections->least_rtt_us = std::ranges::min(traffic, {}, &link::PeerTraffic::rtt_us).rtt_us;
   for (const link::PeerTraffic& peer : traffic) {

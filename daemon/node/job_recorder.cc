@@ -202,7 +202,8 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
                                         .peer = peer.peer,
                                         .resent = peer.resent,
                                         .rtt_us = peer.rtt_us,
-                                        .link = static_cast<std::uint16_t>(link)}});
+                                        .link = static_cast<std::uint16_t>(link),
+                                        .is_server = static_cast<std::uint16_t>(peer.is_server)}});
 }
 
 void JobRecorder::clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us) {

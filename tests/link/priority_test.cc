@@ -8,6 +8,8 @@
 #include <array>
 #include <deque>
 
+#include "core/link/ps/server_load.h"
+
 namespace deft::link::ps_backend {
 namespace {
 
@@ -21,6 +23,20 @@ std::size_t on_the_way(const std::vector<Share>& shares) {
   std::size_t pushes = 0;
   for (const Share& share : shares) pushes += share.unanswered();
   return pushes;
+}
+
+TEST(ServerLoad, CountsTheTimeInWhichTheServerOwesResults) {
+  ServerLoad load;
+  EXPECT_EQ(load.owed_us(500), 0);
+  load.pushed(100);
+  load.pushed(150);
+  load.answered(1000, 180);
+  EXPECT_EQ(load.owed_us(200), 100) << "it still owes one";
+  load.answered(500, 300);
+  EXPECT_EQ(load.owed_us(1000), 200) << "then it owed nothing";
+  load.pushed(1000);
+  EXPECT_EQ(load.owed_us(1050), 250);
+  EXPECT_EQ(load.bytes(), 1500U);
 }
 
 TEST(NextToPush, AnUrgentOperationPassesWhatWasNotPushedYet) {

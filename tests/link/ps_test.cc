@@ -19,6 +19,7 @@
 #include "core/link/ps/wire.h"
 #include "core/link/rendezvous.h"
 #include "core/link/secret.h"
+#include "core/link/traffic.h"
 #include "tests/link/backends.h"
 #include "tests/link/server_process.h"
 
@@ -191,6 +192,26 @@ TEST(Priority, AnInterruptEndsTheWaitWithoutACompletion) {
     interrupted = true;
     EXPECT_EQ(completed(**link), 0U);
     EXPECT_TRUE(sum.is(2));
+  });
+}
+
+// Both are given equal shares. All results are here when an all-reduce ends.
+TEST(ParameterServer, TheLinkCountsWhatEachServerHasAnsweredAndHowLongItOwedThat) {
+  constexpr std::size_t kBytes = 1 << 20, kSums = 4;
+  on_links(make_group(2, std::make_shared<MemoryStore>()), shared_servers(), [](std::uint32_t, auto link) {
+    ASSERT_TRUE(link) << link.error().message();
+    const auto* const counters = dynamic_cast<const TrafficCounters*>(link->get());
+    ASSERT_NE(counters, nullptr);
+    for (std::size_t i = 0; i < kSums; ++i) ASSERT_OK(sum(**link, kBytes));
+    const auto traffic = counters->traffic();
+    ASSERT_EQ(traffic.size(), 2U);
+    for (const PeerTraffic& server : traffic) {
+      EXPECT_TRUE(server.is_server);
+      EXPECT_EQ(server.peer, &server - traffic.data());
+      EXPECT_EQ(server.sent_bytes, kSums * kBytes / 2);
+      EXPECT_GT(server.busy_us, 0);
+    }
+    EXPECT_EQ(counters->traffic()[0].busy_us, traffic[0].busy_us) << "nothing is owed";
   });
 }
 

@@ -69,6 +69,11 @@ FAULTS = {
         "none",
     ),
     "one parameter server": ({"rate": "300mbit", "servers": 1, "steps": 16}, {"servers": 2}, "server"),
+    "slow parameter server": (
+        {"rate": "300mbit", "servers": 2, "slow_server": [1, "120mbit"], "steps": 16},
+        {"slow_server": None},
+        "server",
+    ),
 }
 
 
@@ -108,6 +113,9 @@ def run(lab: "netns.Lab", folder: Path, case: dict) -> None:
     if case.get("sends"):
         node, rate = case["sends"]
         lab.limit_sending(0, rate, node)
+    if case.get("slow_server"):
+        server, rate = case["slow_server"]
+        lab.change(0, rate, NODES + server)
     with Nodes(lab, {"timeout": "6s", "links": "gloo:eth0"}, NODES) as cluster:
         variables = variables_of(case, folder)
         if case.get("servers"):

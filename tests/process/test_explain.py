@@ -65,6 +65,13 @@ def test_a_parameter_server_that_is_short_of_bandwidth_is_named(traces):
     assert text.startswith("1 parameter server carries the gradients of 3 nodes"), text
 
 
+def test_one_slow_parameter_server_of_two_is_named_by_its_address(traces):
+    text, first = explain(traces / "slow parameter server")
+    assert first["cause"] == "server" and first["where"].endswith(":29611"), text
+    share = int(re.match(rf"the parameter server {re.escape(first['where'])} carries (\d+) %", text)[1])
+    assert 25 <= share <= 65, text
+
+
 def test_a_straggler_is_named_since_its_first_slow_step(traces):
     text, first = explain(traces / "straggler")
     assert (first["cause"], first["where"]) == ("slow-worker", "node1"), text

@@ -161,6 +161,71 @@ TEST(Explain, ParameterServersThatAreFewerThanTheNodesAreNamed) {
   EXPECT_EQ(servers("ps:a:1+b:1+c:1").cause, "none");
 }
 
+// So long the servers of the only link owed each node the results of 10 MB each.
+using OwedUs = std::function<double(std::uint32_t node, std::uint32_t server)>;
+void add_servers(JobTrace& job, std::uint32_t servers, const OwedUs& owed_us) {
+  for (auto& node : job.nodes) {
+    const TimeUs end_us = node.trace.records.back().end_us();
+    for (std::uint32_t server = 0; server < servers; ++server)
+      node.trace.records.emplace_back(
+          end_us - 100'000, end_us,
+          trace::TrafficTrace{.sent_bytes = 10'000'000,
+                              .busy_us = static_cast<std::uint64_t>(owed_us(node.trace.header.node, server)),
+                              .peer = server,
+                              .is_server = 1});
+    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
+  }
+}
+
+double simulated_us(const model::Profile& profile) {
+  auto scheduler = sched::make_scheduler(sim::setup_for(profile, "fifo"));
+  return sim::simulate(**scheduler, profile, {.steps = 160, .warmup_steps = 60, .nodes = {{}, {}}})->step_us;
+}
+
+// All nodes but the last one to push wait 300 ms for the others, with each server alike.
+TEST(Explain, OneSlowParameterServerOfSeveralIsNamedByItsAddressWithWhatItCosts) {
+  auto truth = even_profile(12, 400'000, 0.02);
+  truth.links.front().name = "ps:10.0.0.8:1+[fd00::9]:2+10.0.0.7:3";
+  auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_servers(job, 3, [](std::uint32_t node, std::uint32_t server) {
+    return (server == 1 ? 1'000'000 : 400'000) + (node == 2 ? 0 : 300'000);
+  });
+  const auto explanation = explained(job);
+  const Cause& first = explanation.causes.front();
+  EXPECT_EQ(first.cause, "server");
+  EXPECT_EQ(first.where, "[fd00::9]:2");
+  EXPECT_EQ(first.what, "the parameter server [fd00::9]:2 carries 40 % of the others' rate");
+  truth.links.front().latency_us *= 0.4;
+  *truth.links.front().bytes_per_us /= 0.4;
+  const double mended_us = simulated_us(truth);
+  EXPECT_NEAR(explanation.replayed_step_us - first.gain_us, mended_us, 0.03 * mended_us);
+}
+
+TEST(Explain, ParameterServersThatAreAlikeAndSlowWorkersAreNoSlowServer) {
+  auto profile = even_profile(12, 400'000, 0.02);
+  profile.links.front().name = "ps:a:1+b:1+c:1";
+  auto job = traced_simulation(profile, "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_servers(job, 3,
+              [](std::uint32_t node, std::uint32_t server) { return 400'000 + 9000 * server + 300'000 * node; });
+  EXPECT_EQ(explained(job).causes.front().cause, "none");
+}
+
+TEST(Explain, OneMoreParameterServerSharesTheWholeCostOfParts) {
+  auto truth = even_profile(12, 400'000, 0.012, 3000);
+  truth.links.front().name = "ps:a:1";
+  const auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  measured->profile.links = truth.links;  // equal parts do not tell latency and throughput apart
+  const double now_us = replayed_us(*measured);
+  const auto causes = few_servers({job, *measured, now_us});
+  ASSERT_EQ(causes.size(), 1U);
+  truth.links.front().latency_us /= 2;
+  *truth.links.front().bytes_per_us *= 2;
+  const double mended_us = simulated_us(truth);
+  EXPECT_NEAR(now_us - causes.front().gain_us, mended_us, 0.02 * mended_us);
+}
+
 TEST(Explain, ASlowNicIsNamedByNodeAndLinkWithWhatItCosts) {
   const auto truth = even_profile(12, 400'000, 0.02);
   auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}, {}}});

@@ -284,6 +284,7 @@ void Engine::push_what_fits(Route& route) {
     round.asked[number] = true;
     const bool brings = segment.owner == kNoOwner || segment.owner == node_;
     route.connection->push(header, round.data + segment.offset, brings ? segment.bytes : 0);
+    route.load.pushed(MonotonicClock::now());
   }
 }
 
@@ -299,7 +300,23 @@ bool Engine::take(Route& route, const ServerConnection::Message& message) {
   round->asked[number] = false;
   --round->missing;
   ++route.shares[static_cast<std::size_t>(round - rounds_.begin())].answered;
+  route.load.answered(segment.bytes, MonotonicClock::now());
   return true;
+}
+
+std::vector<PeerTraffic> Engine::traffic() {
+  std::vector<PeerTraffic> all;
+  {
+    const std::lock_guard lock(in_use_);
+    const TimeUs now_us = MonotonicClock::now();
+    for (const Route& route : routes_)
+      all.push_back({.peer = route.server,
+                     .is_server = true,
+                     .sent_bytes = route.load.bytes(),
+                     .busy_us = route.load.owed_us(now_us)});
+  }
+  close_if_aborted();
+  return all;
 }
 
 Result<void> Engine::take_results(Route& route) {

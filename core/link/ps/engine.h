@@ -17,6 +17,8 @@
 #include "core/link/ps/connection.h"
 #include "core/link/ps/priority.h"
 #include "core/link/ps/segmenter.h"
+#include "core/link/ps/server_load.h"
+#include "core/link/traffic.h"
 
 namespace deft::link::ps_backend {
 
@@ -28,7 +30,6 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  [[nodiscard]] std::uint32_t nodes() const { return nodes_; }
   [[nodiscard]] Segmenter& segmenter() { return segmenter_; }
 
   // Begins request `id`: pushes as many of its segments as the servers have room for. `shape` has its priority and total,
@@ -37,6 +38,9 @@ class Engine {
   // all connections are closed.
   Result<void> start(std::uint64_t id, std::byte* data, std::vector<PsSegment> segments, const PsHeader& shape);
   Result<std::optional<std::uint64_t>> await();
+
+  // By server. The thread that starts and finishes.
+  [[nodiscard]] std::vector<PeerTraffic> traffic();
 
   // Any thread.
   void interrupt();
@@ -59,6 +63,7 @@ class Engine {
     std::uint32_t server = 0;
     std::unique_ptr<ServerConnection> connection;
     std::vector<Share> shares;  // of each round in flight
+    ServerLoad load = {};
   };
 
   Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);

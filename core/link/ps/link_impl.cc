@@ -20,7 +20,7 @@ Result<void> LinkImpl::start(const WorkRequest& request) {
     segmenter.cut(0, request.bytes(), kNoOwner, segments);
   }
   std::size_t offset = 0;
-  const std::vector<std::size_t> blocks = request.blocks(engine_->nodes());
+  const std::vector<std::size_t> blocks = request.blocks(nodes());
   for (std::uint32_t node = 0; node < blocks.size(); offset += blocks[node], ++node)
     segmenter.cut(offset, blocks[node], node, segments);
   return engine_->start(request.id, request.data, std::move(segments), shape);

@@ -5,17 +5,20 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <vector>
 
 #include "core/link/link.h"
 #include "core/link/ps/engine.h"
+#include "core/link/traffic.h"
 
 namespace deft::link::ps_backend {
 
-class LinkImpl final : public Link {
+class LinkImpl final : public Link, public TrafficCounters {
  public:
   LinkImpl(const LinkSpec& spec, const LinkGroup& group, std::unique_ptr<Engine> engine);
 
   [[nodiscard]] bool composes() const override { return false; }
+  [[nodiscard]] std::vector<PeerTraffic> traffic() const override { return engine_->traffic(); }
 
  protected:
   Result<void> start(const WorkRequest& request) override;
