@@ -6,6 +6,8 @@
 #include <optional>
 
 #include "core/base/clock.h"
+#include "core/compress/codec_costs.h"
+#include "core/compress/registry.h"
 #include "core/optimize/search.h"
 #include "tools/command.h"
 #include "tools/durations.h"
@@ -16,7 +18,8 @@ namespace deft::tools {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [-o FILE] [--json] [--verify COMMAND ...]\n"
+    "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [--compression CODEC ...]\n"
+    "                         [-o FILE] [--json] [--verify COMMAND ...]\n"
     "\n"
     "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
     "faster, by\n"
@@ -24,6 +27,8 @@ constexpr const char* kUsage =
     "it writes\n"
     "them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
     "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
+    "--compression, once or more, lets gradients be encoded so if that wins more than 2 %, as fast as this machine "
+    "encodes.\n"
     "--verify runs COMMAND, which starts the job, as it is and with the settings found, and compares. If it is not "
     "faster, no file\n"
     "is written.\n";
@@ -35,6 +40,7 @@ struct OptimizeOptions {
   bool json = false;
   std::string policy;                // that may be chosen; empty: all exact ones
   bool running = false;              // only what can change in a running job
+  std::vector<std::string> codecs;   // that may be chosen
   std::vector<std::string> command;  // that starts the job; empty: nothing is verified
 };
 
@@ -47,6 +53,20 @@ Result<void> check_policy(const std::string& policy) {
               "one of " + listed);
 }
 
+Result<void> parse_value(const std::string& flag, const std::string& value, OptimizeOptions& options) {
+  if (flag == "--compression") {
+    if (const auto codec = compress::make_codec(value); !codec) return tl::unexpected(codec.error());
+    options.codecs.push_back(value);
+  } else if (flag == "--budget") {
+    const auto budget_us = parse_duration(flag, value);
+    if (!budget_us) return tl::unexpected(budget_us.error());
+    options.budget_us = *budget_us;
+  } else {
+    (flag == "--policy" ? options.policy : options.output) = value;
+  }
+  return {};
+}
+
 Result<OptimizeOptions> parse(Arguments arguments) {
   OptimizeOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -55,16 +75,11 @@ Result<OptimizeOptions> parse(Arguments arguments) {
       options.json = true;
     } else if (argument == "--running") {
       options.running = true;
-    } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy") {
+    } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy" ||
+               argument == "--compression") {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
-      if (argument != "--budget") {
-        (argument == "--policy" ? options.policy : options.output) = arguments[i];
-        continue;
-      }
-      const auto budget_us = parse_duration(argument, arguments[i]);
-      if (!budget_us) return tl::unexpected(budget_us.error());
-      options.budget_us = *budget_us;
+      if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
     } else if (argument == "--verify") {
       options.command.assign(arguments.begin() + static_cast<std::ptrdiff_t>(i) + 1, arguments.end());
       if (options.command.empty())
@@ -79,8 +94,38 @@ Result<OptimizeOptions> parse(Arguments arguments) {
   if (options.folder.empty())
     return fail(ErrorKind::kInvalid, "the folder of the traces is missing", "see deft optimize --help");
   if (auto ok = check_policy(options.policy); !ok) return tl::unexpected(ok.error());
+  if (options.running && !options.codecs.empty())
+    return fail(ErrorKind::kInvalid, "a running job cannot change its codec", "leave out --running or --compression");
   if (options.output.empty()) options.output = options.folder + "/optimized.flags";
   return options;
+}
+
+// What each codec costs on this machine. A job whose gradients were encoded may have them exact again.
+Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, const replay::MeasuredJob& measured) {
+  std::vector<model::CodecCost> costs;
+  if (!options.running && measured.profile.codecs.size() > 1) costs.push_back({.name = "none"});
+  for (const std::string& name : options.codecs) {
+    const auto codec = compress::make_codec(name);
+    if (!codec) return tl::unexpected(codec.error());
+    costs.push_back(compress::measure_cost(**codec));
+    costs.back().name = name;
+  }
+  return costs;
+}
+
+// What a codec would win that nobody has asked for: it rounds gradients.
+void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& found) {
+  constexpr const char* kSuggested = "int8";
+  const auto codec = compress::make_codec(kSuggested);
+  if (!codec || measured.profile.codecs.size() > 1) return;
+  auto cost = compress::measure_cost(**codec);
+  cost.name = kSuggested;
+  optimize::Settings settings = found.settings;
+  settings.compression = kSuggested;
+  const double us = optimize::replayed_us(measured, settings, {cost});
+  if (us <= 0 || us > found.step_us * (1 - optimize::kLeastGain)) return;
+  std::printf("compression = %s would make it %.1f ms, and rounds gradients: see deft optimize --compression %s\n",
+              kSuggested, us / 1000, kSuggested);
 }
 
 Result<void> write_flags(const std::string& path, const optimize::Found& found) {
@@ -101,7 +146,8 @@ void print_json(const optimize::Found& found, double seconds, const std::optiona
       {"settings",
        {{"policy", found.settings.policy},
         {"partition_bytes", found.settings.partition_bytes},
-        {"credit_bytes", found.settings.credit_bytes}}},
+        {"credit_bytes", found.settings.credit_bytes},
+        {"compression", found.settings.compression}}},
       {"options", found.worth_it() ? found.settings.options(found.traced) : std::map<std::string, std::string>()},
       {"step_us", found.step_us},
       {"traced_step_us", found.traced_us},
@@ -137,12 +183,16 @@ Result<int> run_optimize(Arguments arguments) {
   if (!options) return tl::unexpected(options.error());
   const auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
+  auto codecs = codecs_of(*options, job->measured);
+  if (!codecs) return tl::unexpected(codecs.error());
   const TimeUs began_us = MonotonicClock::now();
   const optimize::Limits limits{
       .policies = options->policy.empty() ? optimize::exact_policies() : std::vector{options->policy},
-      .keeps_buckets = options->running};
-  const auto found =
-      optimize::search(job->measured, limits, [&] { return MonotonicClock::now() - began_us > options->budget_us; });
+      .keeps_buckets = options->running,
+      .codecs = *std::move(codecs)};
+  const auto found = optimize::search(job->measured, limits, [&] {
+    return 1 - static_cast<double>(MonotonicClock::now() - began_us) / static_cast<double>(options->budget_us);
+  });
   if (!found) return tl::unexpected(found.error());
   const double seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
   std::optional<Verified> verified;
@@ -158,6 +208,7 @@ Result<int> run_optimize(Arguments arguments) {
     print_json(*found, seconds, verified);
   else
     print(*found, seconds, slower ? "" : options->output);
+  if (!options->json && !options->running && options->codecs.empty()) suggest_codec(job->measured, *found);
   if (verified && !options->json)
     std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%)%s\n", verified->after_us / 1000,
                 verified->before_us / 1000, 100 * (verified->after_us / verified->before_us - 1),

@@ -14,7 +14,6 @@
 namespace deft::optimize {
 namespace {
 
-constexpr double kLeastGain = 0.02;    // of a step: less is not worth another setting
 constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
@@ -44,19 +43,24 @@ Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
 // Replays each setting once.
 class Replays {
  public:
-  Replays(const replay::MeasuredJob& measured, const std::function<bool()>& out_of_time)
-      : measured_(measured), out_of_time_(out_of_time) {}
+  Replays(const replay::MeasuredJob& measured, const Limits& limits, const std::function<double()>& time_left)
+      : measured_(measured), codecs_(limits.codecs), time_left_(time_left) {}
+
+  // From now on so much of the time must be left.
+  void leave(double share) { kept_ = share; }
 
   double us(const Settings& settings) {
     if (const auto known = known_.find(settings); known != known_.end()) return known->second;
-    if (out_of_time_()) return 0;
-    return known_[settings] = replayed_us(measured_, settings);
+    if (time_left_() <= kept_) return 0;
+    return known_[settings] = replayed_us(measured_, settings, codecs_);
   }
   [[nodiscard]] std::size_t count() const { return known_.size(); }
 
  private:
   const replay::MeasuredJob& measured_;
-  const std::function<bool()>& out_of_time_;
+  const std::vector<model::CodecCost>& codecs_;
+  const std::function<double()>& time_left_;
+  double kept_ = 0;
   std::map<Settings, double> known_;
 };
 
@@ -114,6 +118,27 @@ std::vector<Candidate> first_candidates(Replays& replays, const Settings& traced
   return candidates;
 }
 
+// The best of the candidates after a climb from each of them, or `best`. One must be faster by this share.
+Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, const Limits& limits, Candidate best,
+                  double least_gain) {
+  const double least_us = best.us * (1 - least_gain);
+  for (Candidate candidate : candidates) {
+    climb(replays, candidate, limits);
+    if (candidate.us > 0 && candidate.us < std::min(best.us, least_us)) best = std::move(candidate);
+  }
+  return best;
+}
+
+// The same candidates with a codec.
+std::vector<Candidate> encoded(Replays& replays, std::vector<Candidate> candidates, const std::string& codec) {
+  for (Candidate& candidate : candidates) {
+    candidate.settings.compression = codec;
+    candidate.us = replays.us(candidate.settings);
+  }
+  std::erase_if(candidates, [](const Candidate& candidate) { return candidate.us <= 0; });
+  return candidates;
+}
+
 }  // namespace
 
 std::map<std::string, std::string> Settings::options(const Settings& traced) const {
@@ -122,6 +147,7 @@ std::map<std::string, std::string> Settings::options(const Settings& traced) con
   if (bucket_bytes != traced.bucket_bytes) options["bucketing"] = "uniform:" + std::to_string(bucket_bytes);
   if (partition_bytes != traced.partition_bytes) options["partition_bytes"] = std::to_string(partition_bytes);
   if (credit_bytes != traced.credit_bytes) options["credit_bytes"] = std::to_string(credit_bytes);
+  if (compression != traced.compression) options["compression"] = compression;
   return options;
 }
 
@@ -134,7 +160,8 @@ std::vector<std::string> exact_policies() {
   return policies;
 }
 
-double replayed_us(const replay::MeasuredJob& measured, const Settings& settings) {
+double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
+                   const std::vector<model::CodecCost>& codecs) {
   replay::MeasuredJob changed = measured;
   if (settings.bucket_bytes > 0) {
     auto profile = partition::rebucket(measured.profile, "uniform:" + std::to_string(settings.bucket_bytes));
@@ -143,26 +170,37 @@ double replayed_us(const replay::MeasuredJob& measured, const Settings& settings
   }
   changed.options["partition_bytes"] = std::to_string(settings.partition_bytes);
   changed.options["credit_bytes"] = std::to_string(settings.credit_bytes);
-  const auto prediction = replay::replay(changed, {.policy = settings.policy});
+  replay::WhatIf what_if{.policy = settings.policy};
+  if (!settings.compression.empty()) {
+    const auto codec = std::ranges::find(codecs, settings.compression, &model::CodecCost::name);
+    if (codec == codecs.end()) return 0;
+    what_if.codec = *codec;
+  }
+  const auto prediction = replay::replay(changed, what_if);
   return prediction ? prediction->step_us_p50 : 0;
 }
 
 Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
-                     const std::function<bool()>& out_of_time) {
+                     const std::function<double()>& time_left) {
   const auto traced = traced_settings(measured);
   if (!traced) return tl::unexpected(traced.error());
   const auto now = replay::replay(measured, {});
   if (!now) return tl::unexpected(now.error());
   Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
   if (now->measured_step_us_p50 > 0) found.error = std::abs(now->step_us_p50 / now->measured_step_us_p50 - 1);
-  Replays replays(measured, out_of_time);
+  Replays replays(measured, limits, time_left);
+  double phases_left = static_cast<double>(limits.codecs.size());  // which share the time
+  const double phases = phases_left + 1;
+  replays.leave(phases_left / phases);
   auto candidates = first_candidates(replays, *traced, limits);
   if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
-  for (Candidate& candidate : candidates) {
-    climb(replays, candidate, limits);
-    if (candidate.us > 0 && candidate.us < found.step_us)
-      found.settings = candidate.settings, found.step_us = candidate.us;
+  Candidate best = best_of(replays, candidates, limits, {*traced, found.traced_us}, 0);
+  candidates.push_back(best);
+  for (const model::CodecCost& codec : limits.codecs) {
+    replays.leave(--phases_left / phases);
+    best = best_of(replays, encoded(replays, candidates, codec.name), limits, best, kLeastGain);
   }
+  found.settings = best.settings, found.step_us = best.us;
   found.replays = replays.count();
   return found;
 }

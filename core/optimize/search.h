@@ -1,11 +1,13 @@
 // Looks for settings with which a traced job would be faster, by replaying it with other ones.
 //
-//   const auto found = search(*measured, {.policies = exact_policies()}, [&] { return clock.now_us() > until_us; });
+//   const auto found = search(*measured, {.policies = exact_policies()}, [&] { return (until_us - clock.now_us()) / budget_us; });
 //   if (found->worth_it()) write(found->settings);      // policy, bucketing, sizes: options of Deft
 //
-// Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs: it
-// changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Replay is deterministic, so the same trace gives the same settings, unless
-// time runs out. What replay gets wrong of the traced job itself is the error of the promise.
+// Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
+// it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
+// the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings.
+// Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
+// itself is the error of the promise.
 #pragma once
 
 #include <cstddef>
@@ -24,16 +26,21 @@ struct Settings {
   std::uint64_t bucket_bytes = 0;  // of equal buckets; 0: the buckets of the trace
   std::uint64_t partition_bytes = 0;
   std::uint64_t credit_bytes = 0;
+  std::string compression = {};  // the name of one of Limits::codecs; empty: as traced
   auto operator<=>(const Settings&) const = default;
 
   // The options that differ from `traced`, with their values.
   [[nodiscard]] std::map<std::string, std::string> options(const Settings& traced) const;
 };
 
+inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth another setting
+
 struct Limits {
   std::vector<std::string> policies;  // that may be chosen, beside the traced one
   std::size_t climbed = 6;            // settings of the grid from which it climbs
   bool keeps_buckets = false;         // only what can change in a running job
+  std::vector<model::CodecCost> codecs =
+      {};  // that may encode all gradients. One with a wire_share of 1 is none: exact
 };
 
 struct Found {
@@ -50,11 +57,13 @@ struct Found {
 // All policies whose updates are those of plain data-parallel training, but `auto`, which chooses among them itself.
 std::vector<std::string> exact_policies();
 
+// `time_left`: the share of the time that is left, from 1 to 0. The search without codecs and that with each of them get equal shares.
 // kInvalid if the traced job cannot be replayed.
 Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
-                     const std::function<bool()>& out_of_time);
+                     const std::function<double()>& time_left);
 
-// The step time of the job with these settings; 0 if it cannot run with them.
-double replayed_us(const replay::MeasuredJob& measured, const Settings& settings);
+// The step time of the job with these settings, of which `codecs` has the codec; 0 if it cannot run with them.
+double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
+                   const std::vector<model::CodecCost>& codecs = {});
 
 }  // namespace deft::optimize

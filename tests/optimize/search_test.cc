@@ -25,14 +25,14 @@ replay::MeasuredJob measured_job(std::size_t buckets, const std::string& policy)
   return *std::move(measured);
 }
 
-bool never() { return false; }
+double all() { return 1; }
 
 // From far too small buckets and from one bucket, the search is within 2 percent of the best of all its sizes.
 TEST(Search, FromBadSettingsItFindsWhatAnExhaustiveSearchFinds) {
   for (const std::size_t buckets : {400U, 2U}) {
     const auto measured = measured_job(buckets, "fifo");
     const std::vector<std::string> policies = {"fifo", "bytescheduler", "p3"};
-    const auto found = search(measured, {.policies = policies}, never);
+    const auto found = search(measured, {.policies = policies}, all);
     ASSERT_TRUE(found) << found.error().message();
     double best_us = found->traced_us;
     for (const auto& policy : policies)
@@ -52,14 +52,14 @@ TEST(Search, OfAJobThatComputesAllTheTimeKeepsTheSettings) {
   auto measured = measured_job(12, "bytescheduler");
   for (auto& link : measured.profile.links) link.bytes_per_us = 1e6, link.latency_us = 1;
   for (auto& us : measured.steps_us) us = 60'000;
-  const auto found = search(measured, {.policies = exact_policies()}, never);
+  const auto found = search(measured, {.policies = exact_policies()}, all);
   ASSERT_TRUE(found);
   EXPECT_FALSE(found->worth_it());
 }
 
 TEST(Search, WithoutTimeItKeepsTheSettings) {
   const auto measured = measured_job(400, "fifo");
-  const auto found = search(measured, {.policies = exact_policies()}, [] { return true; });
+  const auto found = search(measured, {.policies = exact_policies()}, [] { return 0.0; });
   ASSERT_TRUE(found);
   EXPECT_EQ(found->settings, found->traced);
   EXPECT_EQ(found->replays, 0U);
@@ -68,13 +68,68 @@ TEST(Search, WithoutTimeItKeepsTheSettings) {
 
 TEST(Search, ForARunningJobItKeepsTheBuckets) {
   const auto measured = measured_job(2, "fifo");
-  const auto free = search(measured, {.policies = {"bytescheduler"}}, never);
-  const auto kept = search(measured, {.policies = {"bytescheduler"}, .keeps_buckets = true}, never);
+  const auto free = search(measured, {.policies = {"bytescheduler"}}, all);
+  const auto kept = search(measured, {.policies = {"bytescheduler"}, .keeps_buckets = true}, all);
   ASSERT_TRUE(free && kept);
   EXPECT_NE(free->settings.bucket_bytes, 0U);
   EXPECT_EQ(kept->settings.bucket_bytes, 0U);
   EXPECT_EQ(kept->settings.policy, "bytescheduler");
   EXPECT_LT(kept->step_us, kept->traced_us) << "parts let the urgent bucket overtake";
+}
+
+// Halves the bytes, and costs no time.
+const model::CodecCost kHalf{.name = "half", .wire_share = 0.5};
+
+TEST(Search, TakesACodecThatWinsAndIsAllowed) {
+  const auto measured = measured_job(12, "fifo");
+  const auto exact = search(measured, {.policies = {"fifo"}}, all);
+  const auto either = search(measured, {.policies = {"fifo"}, .codecs = {kHalf}}, all);
+  ASSERT_TRUE(exact && either);
+  EXPECT_EQ(exact->settings.compression, "");
+  EXPECT_EQ(either->settings.compression, "half");
+  EXPECT_LT(either->step_us, 0.95 * exact->step_us);
+  EXPECT_DOUBLE_EQ(either->step_us, replayed_us(measured, either->settings, {kHalf}));
+  EXPECT_EQ(either->settings.options(either->traced).at("compression"), "half");
+}
+
+// Its sizes are found with it: the fewer bytes there are, the more the 400 us of a part count.
+TEST(Search, FindsTheSizesThatSuitTheCodec) {
+  const auto measured = measured_job(400, "fifo");
+  const model::CodecCost tenth{.name = "tenth", .wire_share = 0.1};
+  const auto found = search(measured, {.policies = {"fifo"}, .codecs = {tenth}}, all);
+  ASSERT_TRUE(found);
+  double best_us = found->traced_us;
+  for (std::uint64_t bucket = 65'536; bucket <= (std::uint64_t{8} << 20); bucket *= 2)
+    best_us = std::min(best_us, replayed_us(measured, {"fifo", bucket, 1 << 20, 4 << 20, "tenth"}, {tenth}));
+  EXPECT_LT(found->step_us, 1.02 * best_us);
+}
+
+TEST(Search, ACodecThatIsSlowOrWinsLittleIsNotTaken) {
+  const auto measured = measured_job(12, "fifo");
+  const model::CodecCost slow{.name = "slow", .wire_share = 0.5, .encode_us_per_byte = 0.05};
+  const model::CodecCost useless{.name = "useless", .wire_share = 0.99};
+  const auto found = search(measured, {.policies = {"fifo"}, .codecs = {slow, useless}}, all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->settings.compression, "");
+}
+
+TEST(Search, GradientsThatWereEncodedMayBecomeExactAgain) {
+  auto measured = measured_job(12, "fifo");
+  measured.options["compression"] = "int8";
+  measured.profile.codecs.push_back({.name = "codec 1", .wire_share = 0.5, .encode_us_per_byte = 0.05});
+  const auto found = search(measured, {.policies = {"fifo"}, .codecs = {{.name = "none"}}}, all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->settings.options(found->traced).at("compression"), "none");
+}
+
+// The exact settings take no more than their half of the time: of hundreds only 20 are replayed.
+TEST(Search, LeavesTimeForEachCodec) {
+  const auto measured = measured_job(12, "fifo");
+  int asked = 0;
+  const auto found =
+      search(measured, {.policies = exact_policies(), .codecs = {kHalf}}, [&] { return asked++ < 20 ? 1.0 : 0.4; });
+  ASSERT_TRUE(found);
+  EXPECT_EQ(found->settings.compression, "half");
 }
 
 TEST(Search, TellsOnlyTheOptionsThatChange) {

@@ -76,3 +76,23 @@ def test_verify_says_what_is_missing(tmp_path):
     assert missing.returncode == 2 and "the command that starts the job" in missing.stderr
     soon = deft("optimize", str(tmp_path), "--budget", "soon")
     assert soon.returncode == 2 and "--budget is 'soon'" in soon.stderr
+
+
+def test_a_codec_is_taken_if_it_is_allowed_and_wins(tmp_path):
+    job = SmallBuckets(tmp_path)
+    job.trace()
+    flags = tmp_path / "flags"
+    words = ("optimize", str(job.traces), "--budget", "4s", "--compression", "int8", "--json", "-o", str(flags))
+    found = json.loads(deft(*words).stdout)
+    assert found["settings"]["compression"] in ("", "int8")
+    if found["worth_it"]:
+        chosen = "compression" in found["options"]
+        assert chosen == (found["settings"]["compression"] == "int8")
+        assert ("compression = int8" in flags.read_text()) == chosen
+
+
+def test_codecs_that_cannot_be_chosen_are_named(tmp_path):
+    unknown = deft("optimize", str(tmp_path), "--compression", "int9")
+    assert unknown.returncode == 2 and "int9" in unknown.stderr
+    running = deft("optimize", str(tmp_path), "--running", "--compression", "int8")
+    assert running.returncode == 2 and "a running job cannot change its codec" in running.stderr

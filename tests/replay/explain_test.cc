@@ -311,6 +311,7 @@ TEST(Explain, TheSharesAddUpToTheStep) {
 RC_GTEST_PROP(Explain, WhateverIsMissingIsNoCrash, ()) {
   auto job = traced_simulation(even_profile(4, 400'000, 0.01), "bytescheduler", {.steps = 12, .nodes = {{}, {}, {}}});
   add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50.0 : 100.0; });
+  add_servers(job, 3, [](std::uint32_t, std::uint32_t server) { return 1e5 * (1 + server); });
   const auto kept = *rc::gen::inRange(50, 101);
   std::minstd_rand random(*rc::gen::arbitrary<unsigned>());
   for (auto& node : job.nodes)
