@@ -57,37 +57,66 @@ Result<bi::mapped_region> map_region(int fd, std::uint64_t bytes) {
 
 constexpr std::uint64_t kReserve = 32U << 20;  // for what the process itself needs besides segments
 
-// Counts what the threads of this process allocate just now: each of them sees the same free memory.
+// Other processes see the same free memory, too, and are not counted. So a segment is allocated in pieces, and each of them asks for room:
+// together, a handful of daemons in one control group overshoot by less than the reserve.
+constexpr std::uint64_t kPieceBytes = 8U << 20;
+
+// Counts what the threads of this process have still to allocate: each of them sees the same free memory.
 class Pending {
  public:
-  explicit Pending(std::uint64_t bytes) : bytes_(bytes), before_(all().fetch_add(bytes)) {}
-  ~Pending() { all() -= bytes_; }
+  explicit Pending(std::uint64_t bytes) : left_(bytes), before_(all().fetch_add(bytes)) {}
+  ~Pending() { all() -= left_; }
   Pending(const Pending&) = delete;
   Pending& operator=(const Pending&) = delete;
   [[nodiscard]] std::uint64_t of_others() const { return before_; }
+  void allocated(std::uint64_t bytes) {
+    all() -= bytes;
+    left_ -= bytes;
+  }
 
  private:
   static std::atomic<std::uint64_t>& all() {
     static std::atomic<std::uint64_t> bytes{0};
     return bytes;
   }
-  const std::uint64_t bytes_;
+  std::uint64_t left_;
   const std::uint64_t before_;
 };
 
 // The kernel allocates what it is asked for until nothing is left, and then kills; a file size limit is a signal: ask first.
-Result<void> check_room(const std::string& label, std::uint64_t bytes, std::uint64_t of_others) {
+Result<void> check_file_size(const std::string& label, std::uint64_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)
     return fail(ErrorKind::kExhausted,
                 named(label, bytes) + " is beyond the limit on file sizes of " + std::to_string(limit.rlim_cur),
                 "raise it (ulimit -f)");
+  return {};
+}
+
+// For `bytes`, which are a segment or the rest of one.
+Result<void> check_room(const std::string& what, std::uint64_t bytes, std::uint64_t of_others) {
   std::uint64_t available = available_memory();
   available -= std::min(available, kReserve + of_others);
   if (bytes > available)
     return fail(ErrorKind::kExhausted,
-                named(label, bytes) + " does not fit into the " + std::to_string(available) + " bytes that are free",
+                what + " does not fit into the " + std::to_string(available) + " bytes that are free",
                 "give the machine or the container more memory");
+  return {};
+}
+
+Result<void> allocate(int fd, const std::string& label, std::uint64_t bytes) {
+  Pending pending(bytes);
+  if (auto room = check_room(named(label, bytes), bytes, pending.of_others()); !room) return room;
+  for (std::uint64_t at = 0; at < bytes;) {
+    const std::uint64_t rest = bytes - at, piece = std::min(kPieceBytes, rest);
+    const std::string what = "the rest of " + std::to_string(rest) + " bytes of " + named(label, bytes);
+    if (auto room = at == 0 ? Result<void>() : check_room(what, rest, 0); !room) return room;
+    const int error = posix_fallocate(fd, static_cast<off_t>(at), static_cast<off_t>(piece));
+    if (error == EINTR) continue;
+    if (error != 0) return failed("cannot allocate " + named(label, bytes), error);
+    pending.allocated(piece);
+    at += piece;
+  }
   return {};
 }
 
@@ -112,15 +141,10 @@ Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
   if (bytes > static_cast<std::uint64_t>(std::numeric_limits<off_t>::max()) - page)
     return fail(ErrorKind::kExhausted, named(label, bytes) + " is larger than any file");
   bytes = (bytes + page - 1) / page * page;
-  const Pending pending(bytes);
-  if (auto room = check_room(label, bytes, pending.of_others()); !room) return tl::unexpected(room.error());
+  if (auto ok = check_file_size(label, bytes); !ok) return tl::unexpected(ok.error());
   Descriptor descriptor(memfd_create(label.c_str(), MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!descriptor.valid()) return failed("cannot make " + named(label, bytes), errno);
-  int error = 0;
-  do {
-    error = posix_fallocate(descriptor.get(), 0, static_cast<off_t>(bytes));
-  } while (error == EINTR);
-  if (error != 0) return failed("cannot allocate " + named(label, bytes), error);
+  if (auto ok = allocate(descriptor.get(), label, bytes); !ok) return tl::unexpected(ok.error());
   if (fcntl(descriptor.get(), F_ADD_SEALS, kSeals | F_SEAL_SEAL) != 0)
     return failed("cannot seal " + named(label, bytes), errno);
   auto region = map_region(descriptor.get(), bytes);

@@ -112,6 +112,17 @@ def test_no_size_of_a_job_makes_the_kernel_kill_the_daemon():
         assert seen == {True, False}, "some fit and some do not"
 
 
+def test_two_daemons_of_one_group_take_no_more_than_it_has():
+    """Each sees the same free memory, and both begin to allocate at the same time."""
+    with memory_group(LIMIT) as group, Confined(group, nodes=2, timeout="10s", memory_limit="4GB") as cluster:
+        seen = set()
+        for megabytes in (24, 80, 100, 120, 140):
+            for trained, error in cluster.train(megabytes):
+                assert trained or "the container more memory" in error, error
+                seen.add(trained)
+        assert seen == {True, False}, "some fit and some do not"
+
+
 def doctor(group: Path) -> dict[str, dict]:
     words = [*inside(group, BUILD / "bin/deft"), "doctor", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=clean_environment())
