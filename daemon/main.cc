@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "core/ipc/daemon_socket.h"
+#include "daemon/base/descriptor_table.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/time_slice.h"
 #include "daemon/base/version.h"
@@ -147,6 +148,7 @@ int main(int argc, char** argv) {
   auto live = LiveConfig::load(line->options, environment);
   if (!live) return complain(live.error(), kUsage);
   if (line->check_only) return check(live->config());
+  make_room_for_descriptors();
   start_logging(live->config());
   ask_for_short_slices();
   return line->server ? serve_as_server(live->config(), line->ready_fd) : serve(*live, line->ready_fd);

@@ -32,12 +32,16 @@ struct BlockingWork::Shared {
     unsigned running = 0;
   };
 
-  std::mutex mutex;
+  std::mutex mutex;  // held for moments only: the event loop waits for it
   std::condition_variable changed;
   std::map<uid_t, Queue> queues;
   uid_t last = 0;  // whose work was taken last: the next user's comes first
   unsigned threads = 0, idle = 0;
   bool ending = false;
+
+  // `after` wakes the event loop, which then wants `mutex`, so it has a mutex of its own. The other one is not held meanwhile.
+  std::mutex calling_after;
+  bool silent = false;  // the owner has gone
 
   static bool can_run(const Queue& queue) { return !queue.waiting.empty() && queue.running < kThreadsAUser; }
 
@@ -68,13 +72,14 @@ struct BlockingWork::Shared {
     lock.unlock();
     piece.work();
     piece.work = nullptr;  // what it holds is given back here, and not under the lock
-    lock.lock();
-    if (piece.after && !ending) piece.after();
-    lock.unlock();
+    if (piece.after) {
+      const std::lock_guard calling(calling_after);
+      if (!silent) piece.after();
+    }
     piece.after = nullptr;
     lock.lock();
+    // Nobody is woken: this makes room for one piece, which this thread looks for next.
     if (--queue.running == 0 && queue.waiting.empty()) queues.erase(user);
-    changed.notify_all();
   }
 
   void serve() {
@@ -93,7 +98,7 @@ struct BlockingWork::Shared {
     changed.notify_all();
   }
 
-  // False: the kernel gives no thread. The caller holds the lock. A thread inherits blocked signals, so that it runs no handler.
+  // False: the kernel gives no thread. The caller has counted it. A thread inherits blocked signals, so that it runs no handler.
   static bool start_thread(const std::shared_ptr<Shared>& shared) {
     sigset_t all, before;
     sigfillset(&all);
@@ -103,7 +108,6 @@ struct BlockingWork::Shared {
       std::thread thread([shared] { shared->serve(); });
       pthread_setname_np(thread.native_handle(), "deft blocking");
       thread.detach();
-      ++shared->threads;
     } catch (const std::exception&) {  // no thread, or no memory for one
       started = false;
     }
@@ -115,6 +119,10 @@ struct BlockingWork::Shared {
 BlockingWork::BlockingWork() : shared_(std::make_shared<Shared>()) {}
 
 BlockingWork::~BlockingWork() {
+  {
+    const std::lock_guard calling(shared_->calling_after);
+    shared_->silent = true;
+  }
   std::map<uid_t, Shared::Queue> dropped;  // destroyed without the lock
   std::unique_lock lock(shared_->mutex);
   shared_->ending = true;
@@ -125,10 +133,15 @@ BlockingWork::~BlockingWork() {
 
 void BlockingWork::run(uid_t user, std::function<void()> work, std::function<void()> after) {
   std::unique_lock lock(shared_->mutex);
-  auto& waiting = shared_->queues[user].waiting;
-  waiting.push_back({std::move(work), std::move(after)});
+  shared_->queues[user].waiting.push_back({std::move(work), std::move(after)});
   const bool more = shared_->runnable() > shared_->idle && shared_->threads < kThreads;
-  if (!more || Shared::start_thread(shared_) || shared_->threads > 0) return shared_->changed.notify_one();
+  if (more) ++shared_->threads;
+  lock.unlock();
+  if (!more) return shared_->changed.notify_one();
+  if (Shared::start_thread(shared_)) return;
+  lock.lock();
+  auto& waiting = shared_->queues[user].waiting;
+  if (--shared_->threads > 0 || waiting.empty()) return shared_->changed.notify_one();
   const Shared::Piece piece = std::move(waiting.back());
   waiting.pop_back();
   lock.unlock();

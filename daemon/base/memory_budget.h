@@ -3,7 +3,7 @@
 //   MemoryBudget budget(config.bytes("memory_limit"));
 //   auto segment = budget.allocate("deft-arena", bytes);
 //
-// Any thread.
+// Copies share the count, so work on another thread takes a copy along and may outlive the daemon's own. Any thread.
 #pragma once
 
 #include <atomic>
@@ -21,11 +21,11 @@ class MemoryBudget {
   explicit MemoryBudget(std::uint64_t limit_bytes) : limit_bytes_(limit_bytes) {}
 
   // Makes a segment of `bytes`. kExhausted if the limit forbids it, or if the machine has not enough memory. The budget gets the
-  // bytes back when the last owner releases the segment, on any thread. The budget must outlive its segments.
-  Result<std::shared_ptr<shm::Segment>> allocate(const std::string& label, std::uint64_t bytes) {
-    const std::uint64_t before = used_.fetch_add(bytes);
+  // bytes back when the last owner releases the segment, on any thread.
+  Result<std::shared_ptr<shm::Segment>> allocate(const std::string& label, std::uint64_t bytes) const {
+    const std::uint64_t before = used_->fetch_add(bytes);
     if (before + bytes > limit_bytes_ || before + bytes < before) {
-      used_ -= bytes;
+      *used_ -= bytes;
       return fail(ErrorKind::kExhausted,
                   "the daemon's shared memory is full: " + std::to_string(bytes) + " bytes asked for, " +
                       std::to_string(before) + " of " + std::to_string(limit_bytes_) + " in use",
@@ -33,21 +33,21 @@ class MemoryBudget {
     }
     auto segment = shm::Segment::create(label, bytes);
     if (!segment) {
-      used_ -= bytes;
+      *used_ -= bytes;
       return tl::unexpected(segment.error());
     }
-    return std::shared_ptr<shm::Segment>(new shm::Segment(std::move(*segment)), [this, bytes](shm::Segment* s) {
+    return std::shared_ptr<shm::Segment>(new shm::Segment(std::move(*segment)), [used = used_, bytes](shm::Segment* s) {
       delete s;
-      used_ -= bytes;
+      *used -= bytes;
     });
   }
 
-  [[nodiscard]] std::uint64_t used_bytes() const { return used_; }
+  [[nodiscard]] std::uint64_t used_bytes() const { return *used_; }
   [[nodiscard]] std::uint64_t limit_bytes() const { return limit_bytes_; }
 
  private:
   const std::uint64_t limit_bytes_;
-  std::atomic<std::uint64_t> used_{0};
+  const std::shared_ptr<std::atomic<std::uint64_t>> used_ = std::make_shared<std::atomic<std::uint64_t>>(0);
 };
 
 }  // namespace deft::daemon

@@ -72,7 +72,7 @@ constexpr std::array kFamilies = {
     Family{"deft_server_drops_total", kCounter, kReason, "/server/drops", 1, "Messages and connections that a parameter server dropped, by reason."},
     Family{"deft_arena_bytes", kGauge, kDaemon, "/memory_bytes", 1, "Shared memory given to workers."},
     Family{"deft_arena_limit_bytes", kGauge, kDaemon, "/memory_limit_bytes", 1, "Most of it (option memory_limit)."},
-    Family{"deft_user_memory_bytes", kGauge, kUser, "/memory", 1, "Shared memory of a user's workers, without their rings. A user who has nothing of the daemon has no series."},
+    Family{"deft_user_memory_bytes", kGauge, kUser, "/memory", 1, "Shared memory of a user's workers. A user who has nothing of the daemon has no series."},
     Family{"deft_user_sessions", kGauge, kUser, "/sessions", 1, "Clients of a user on the unix socket."},
     Family{"deft_user_descriptors", kGauge, kUser, "/descriptors", 1, "Descriptors of the daemon that serve a user."},
     Family{"deft_user_operations", kGauge, kUser, "/operations", 1, "Collectives under way of a user."},

@@ -1,13 +1,12 @@
 #include "daemon/node/job.h"
 
 #include <glog/logging.h>
+#include <glog/raw_logging.h>
 
-#include <algorithm>
+#include <exception>
 
 namespace deft::daemon {
 namespace {
-
-constexpr std::size_t kWelcomesAtOnce = 1;
 
 Membership members_of(const WorkerPort& first, JobSettings settings) {
   const WorkerHello& a = first.hello();
@@ -46,20 +45,36 @@ nlohmann::json workers_status(const Membership& members, const JobParts* parts) 
   return workers;
 }
 
-// Each worker's rings are memory that the kernel clears, so many workers take many turns of the event loop.
-void welcome(Reactor& reactor, const std::weak_ptr<Job>& weak, const std::shared_ptr<const JobStart>& start,
-             std::size_t first) {
+// The job may have ended while the rings were made: its workers have heard why, and are not welcome any more.
+void welcome(const std::weak_ptr<Job>& weak, WorkerPort& worker, const JobStart& start, Result<void> rings) {
   const auto job = weak.lock();
   if (!job || job->members().state() != JobState::kRunning) return;
-  name_callback("memory for the rings of a job's workers");
+  name_callback("a worker's welcome");
+  const Result<void> welcomed = rings ? worker.welcome(start) : std::move(rings);
+  if (!welcomed) job->fail(welcomed.error().in("start " + worker.describe()));
+}
+
+// One worker after the other, so that many of them do not take the processor from the event loop. The next one's turn comes when the
+// callback is dropped, because it is not called if its worker dies.
+void welcome_from(Reactor& reactor, const std::weak_ptr<Job>& weak, const std::shared_ptr<const JobStart>& start,
+                  std::size_t local) {
+  const auto job = weak.lock();
+  if (!job || job->members().state() != JobState::kRunning) return;
   const auto& workers = job->members().workers();
-  const std::size_t end = std::min(first + kWelcomesAtOnce, workers.size());
-  for (std::size_t local = first; local < end; ++local) {
-    WorkerPort* const port = workers[local].port;
-    if (port == nullptr) continue;
-    if (auto ok = port->welcome(*start); !ok) return job->fail(ok.error().in("start " + port->describe()));
-  }
-  if (end < workers.size()) reactor.post([&reactor, weak, start, end] { welcome(reactor, weak, start, end); });
+  while (local < workers.size() && workers[local].port == nullptr) ++local;
+  if (local == workers.size()) return;
+  WorkerPort* const port = workers[local].port;
+  const auto go_on = [&reactor, weak, start, next = local + 1, owner = current_owner()](void*) {  // any thread
+    if (weak.expired()) return;
+    try {
+      reactor.post([&reactor, weak, start, next] { welcome_from(reactor, weak, start, next); }, owner);
+    } catch (const std::exception& e) {  // no memory: the other workers wait for as long as their timeout
+      RAW_LOG(ERROR, "the next worker of a job is not welcomed: %s", e.what());
+    }
+  };
+  port->make_rings([weak, port, start, turn = std::shared_ptr<void>(nullptr, go_on)](Result<void> rings) {
+    welcome(weak, *port, *start, std::move(rings));
+  });
 }
 
 }  // namespace
@@ -172,12 +187,12 @@ void Job::begin() {
   LOG(INFO) << "[" << members_.identity().name << "] runs: " << view.world() << " workers on " << view.node_count()
             << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
             << links;
-  welcome(context_.reactor, weak_from_this(),
-          std::make_shared<const JobStart>(JobStart{view.node(), view.node_count(), view.node_of_rank(),
-                                                    members_.settings().timeout_us, context_.config.seconds_us("spin"),
-                                                    members_.settings().heartbeat_us(),
-                                                    links_of_workers(members_.identity().name, view)}),
-          0);
+  welcome_from(context_.reactor, weak_from_this(),
+               std::make_shared<const JobStart>(
+                   JobStart{view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
+                            context_.config.seconds_us("spin"), members_.settings().heartbeat_us(),
+                            links_of_workers(members_.identity().name, view)}),
+               0);
 }
 
 Result<void> Job::change_settings(const sched::SettingsChange& change) {

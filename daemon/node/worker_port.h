@@ -79,7 +79,10 @@ class WorkerPort {
 
   // From now on what the worker asks for goes to `job`, which owns nothing of the worker.
   virtual void serve(const std::weak_ptr<JobPort>& job) = 0;
-  // Makes the rings and tells the worker that the job runs.
+  // Makes the memory of the rings, which takes its time, and then calls `made`, unless the worker is gone by then.
+  using RingsMade = std::function<void(Result<void>)>;
+  virtual void make_rings(RingsMade made) = 0;
+  // Tells the worker that the job runs. Its rings are made.
   virtual Result<void> welcome(const JobStart& start) = 0;
   // Makes the group's arena, which takes its time, tells the worker, and then calls `granted`, unless the worker is gone by then. The
   // arena lives while either side holds it.

@@ -13,15 +13,13 @@ constexpr TimeUs kOverflowRetryUs = 1000;
 
 }  // namespace
 
-Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, MemoryBudget& budget, const Life& life,
-                                                 Events events) {
-  auto segment = budget.allocate("deft-rings", shm::kControlSegmentBytes);
-  if (!segment) return tl::unexpected(segment.error());
+Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, std::shared_ptr<shm::Segment> segment,
+                                                 const Life& life, Events events) {
   auto own = shm::Doorbell::create();
   if (!own) return tl::unexpected(own.error());
   auto worker = shm::Doorbell::create();
   if (!worker) return tl::unexpected(worker.error());
-  std::unique_ptr<RingPump> pump(new RingPump(reactor, std::move(*segment), life.daemon_epoch,
+  std::unique_ptr<RingPump> pump(new RingPump(reactor, std::move(segment), life.daemon_epoch,
                                               {std::move(*own), std::move(*worker)}, std::move(events)));
   RingPump* const raw = pump.get();
   const auto rung = [raw](std::uint32_t) { raw->bells_.own.drain(); };

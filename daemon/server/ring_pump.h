@@ -1,12 +1,12 @@
 // A worker's control segment as the daemon uses it: records come out of the submission ring, completions go in the
 // other.
 //
-//   auto pump = RingPump::open(reactor, budget, {daemon_epoch, heartbeat_us}, {on_record, on_broken});
+//   auto pump = RingPump::open(reactor, segment, {daemon_epoch, heartbeat_us}, {on_record, on_broken});
 //   send WELCOME with (*pump)->descriptors();
 //   (*pump)->complete(shm::FinishRecord{...});
 //
-// While the pump lives it shows the worker by heartbeats in the segment that the daemon's loop runs. A worker that does not read its completions makes the daemon keep them, up to a limit; then it is dropped. Reactor
-// thread only.
+// While the pump lives it shows the worker by heartbeats in the segment that the daemon's loop runs. A worker that does not read its
+// completions makes the daemon keep them, up to a limit; then it is dropped. Reactor thread only.
 #pragma once
 
 #include <array>
@@ -18,7 +18,6 @@
 #include "core/shm/control_segment.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/ring.h"
-#include "daemon/base/memory_budget.h"
 #include "daemon/base/reactor.h"
 
 namespace deft::daemon {
@@ -35,8 +34,9 @@ class RingPump {
     TimeUs heartbeat_us = 0;  // between heartbeats
   };
 
-  static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, MemoryBudget& budget, const Life& life,
-                                                Events events);
+  // `segment`: kControlSegmentBytes that nobody has written to.
+  static Result<std::unique_ptr<RingPump>> open(Reactor& reactor, std::shared_ptr<shm::Segment> segment,
+                                                const Life& life, Events events);
   ~RingPump();
   RingPump(const RingPump&) = delete;
   RingPump& operator=(const RingPump&) = delete;

@@ -31,7 +31,10 @@ Session::Session(Reactor& reactor, const Means& means, SessionHandler& handler, 
       handler_(handler),
       daemon_epoch_(daemon_epoch),
       channel_(reactor, std::move(socket), means.account,
-               {[this](const ipc::Packet& packet) { on_packet(packet); }, [this](const Error& error) { drop(error); },
+               {[this](const ipc::Packet& packet) {
+                  if (auto ok = dispatch(packet); !ok) drop(ok.error());
+                },
+                [this](const Error& error) { drop(error); },
                 [this] {
                   close({ErrorKind::kLost, describe() + " died", "look at its own output for the reason", {}});
                 }}),
@@ -64,10 +67,6 @@ void Session::drop(const Error& error) {
   close(error.in(describe()));
 }
 
-void Session::on_packet(const ipc::Packet& packet) {
-  if (auto ok = dispatch(packet); !ok) drop(ok.error());
-}
-
 Result<void> Session::dispatch(const ipc::Packet& packet) {
   const auto header = ipc::decode_header(packet.bytes);
   if (!header) return tl::unexpected(header.error());
@@ -97,8 +96,15 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
   return {};
 }
 
+void Session::make_rings(RingsMade made) {
+  memory_.make_rings([this, weak = weak_from_this(), made = std::move(made)](Result<void> rings) {
+    const auto alive = weak.lock();
+    if (alive && !closed_) made(std::move(rings));
+  });
+}
+
 Result<void> Session::welcome(const JobStart& start) {
-  auto rings = RingPump::open(reactor_, means_.budget, {daemon_epoch_, start.heartbeat_us},
+  auto rings = RingPump::open(reactor_, memory_.rings(), {daemon_epoch_, start.heartbeat_us},
                               {[this](const shm::Record& record) {
                                  run_for(job_, "a worker's record", [&] {
                                    if (const auto job = job_.lock()) job->record(*this, record);

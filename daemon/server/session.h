@@ -3,8 +3,8 @@
 //   auto session = std::make_shared<Session>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
 //   run_for(session, "a new client", [&] { session->start(); });   // what its callbacks throw ends the session only
 //
-// The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (arenas, staging
-// buffers), RingPump (the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
+// The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (rings, arenas, staging
+// buffers), RingPump (what goes over the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
 // does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd. Reactor
 // thread only.
 #pragma once
@@ -37,10 +37,10 @@ class SessionHandler : public JobCommands {
 class Session final : public WorkerPort, public CallbackOwner, public std::enable_shared_from_this<Session> {
  public:
   struct Means {
-    MemoryBudget& budget;
+    const MemoryBudget& budget;
     std::shared_ptr<QuotaAccount> account;  // of the client's user; holds a connection and its descriptor
   };
-  static constexpr std::uint64_t kWorkerDescriptors = 4;  // beside the socket: the process, the rings and two doorbells
+  static constexpr std::uint64_t kWorkerDescriptors = 3;  // beside the socket: the process and two doorbells
 
   Session(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
           std::uint64_t daemon_epoch);
@@ -48,6 +48,7 @@ class Session final : public WorkerPort, public CallbackOwner, public std::enabl
   Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
 
   void serve(const std::weak_ptr<JobPort>& job) override;
+  void make_rings(RingsMade made) override;
   Result<void> welcome(const JobStart& start) override;
   void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) override;
   void complete(const shm::Record& record) override;
@@ -67,7 +68,6 @@ class Session final : public WorkerPort, public CallbackOwner, public std::enabl
  private:
   void end(const Error& reason, bool clean);  // tells the job and the handler
   void drop(const Error& error);              // tells the worker why, and ends
-  void on_packet(const ipc::Packet& packet);
   Result<void> dispatch(const ipc::Packet& packet);
   Result<void> on_hello(const ipc::Packet& packet);
   Result<void> send_status();

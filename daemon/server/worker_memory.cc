@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/model/tensors.h"
+#include "core/shm/layout.h"
 
 namespace deft::daemon {
 namespace {
@@ -33,7 +34,7 @@ Result<std::shared_ptr<Charge>> charge(const std::shared_ptr<QuotaAccount>& acco
 }
 
 // Any thread.
-WorkerMemory::Made make(MemoryBudget& budget, const char* label, const std::shared_ptr<Charge>& charge,
+WorkerMemory::Made make(const MemoryBudget& budget, const char* label, const std::shared_ptr<Charge>& charge,
                         Reactor& reactor) {
   auto memory = budget.allocate(label, charge->bytes);
   if (!memory) return memory;
@@ -53,18 +54,31 @@ WorkerMemory::Made make(MemoryBudget& budget, const char* label, const std::shar
 }  // namespace
 
 void WorkerMemory::allocate(const char* label, std::uint64_t bytes, Then then) {
+  if (bytes > kMuchBytes) return allocate_elsewhere(label, bytes, std::move(then));
+  const auto charged = charge(account_, bytes);
+  then(charged ? make(budget_, label, *charged, reactor_) : tl::unexpected(charged.error()));
+}
+
+void WorkerMemory::allocate_elsewhere(const char* label, std::uint64_t bytes, Then then) {
   const auto charged = charge(account_, bytes);
   if (!charged) return then(tl::unexpected(charged.error()));
-  if (bytes <= kMuchBytes) return then(make(budget_, label, *charged, reactor_));
   const auto made = std::make_shared<Made>();
   reactor_.offload(
       account_->user(),
-      [this_budget = &budget_, label, charged = *charged, made, reactor = &reactor_] {
-        *made = make(*this_budget, label, charged, *reactor);
+      [budget = budget_, label, charged = *charged, made, reactor = &reactor_] {
+        *made = make(budget, label, charged, *reactor);
       },
       [made, then = std::move(then), alive = std::weak_ptr(alive_)] {
         if (!alive.expired()) then(std::move(*made));
       });
+}
+
+void WorkerMemory::make_rings(std::function<void(Result<void>)> made) {
+  allocate_elsewhere("deft-rings", shm::kControlSegmentBytes, [this, made = std::move(made)](Made rings) {
+    if (!rings) return made(tl::unexpected(rings.error()));
+    rings_ = *std::move(rings);
+    made({});
+  });
 }
 
 void WorkerMemory::make_arena(std::uint32_t group, std::uint64_t bytes, Then then) {

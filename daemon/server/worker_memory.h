@@ -1,12 +1,12 @@
-// The shared memory that one worker has of the daemon: an arena for each group, and staging buffers for its
-// collectives.
+// The shared memory that one worker has of the daemon: its rings, an arena for each group, and staging buffers for its collectives.
 //
+//   memory.make_rings([&](Result<void> made) { ... memory.rings() ... });
 //   memory.make_arena(group, bytes, [&](WorkerMemory::Made arena) { ... });
 //   memory.make_buffer(number, bytes, [&](WorkerMemory::Made buffer) { ... });   ...   memory.free_buffer(number);
 //
 // The kernel clears each page of it, so much memory is made, and given back, on another thread: the callback comes later, and not after
-// this object's end. Little memory is made at once. All of it counts against the daemon's budget and its user's quota. A job that still
-// uses a segment keeps it alive. Reactor thread only.
+// this object's end. So are rings, because all workers of a job need theirs at the same time. Other little memory is made at once. All
+// of it counts against the daemon's budget and its user's quota. A job that still uses a segment keeps it alive. Reactor thread only.
 #pragma once
 
 #include <cstdint>
@@ -30,9 +30,12 @@ class WorkerMemory {
   static constexpr std::size_t kMaxBuffers = 256;
   static constexpr std::uint64_t kMuchBytes = 4 << 20;  // takes about a millisecond to clear
 
-  // `reactor` and `budget` outlive the memory.
-  WorkerMemory(Reactor& reactor, MemoryBudget& budget, std::shared_ptr<QuotaAccount> account)
+  // `reactor` outlives the memory.
+  WorkerMemory(Reactor& reactor, const MemoryBudget& budget, std::shared_ptr<QuotaAccount> account)
       : reactor_(reactor), budget_(budget), account_(std::move(account)) {}
+
+  void make_rings(std::function<void(Result<void>)> made);
+  [[nodiscard]] const Memory& rings() const { return rings_; }  // null: they are not made
 
   void make_arena(std::uint32_t group, std::uint64_t bytes, Then then);
 
@@ -44,10 +47,12 @@ class WorkerMemory {
 
  private:
   void allocate(const char* label, std::uint64_t bytes, Then then);
+  void allocate_elsewhere(const char* label, std::uint64_t bytes, Then then);
 
   Reactor& reactor_;
-  MemoryBudget& budget_;
+  const MemoryBudget budget_;
   const std::shared_ptr<QuotaAccount> account_;
+  Memory rings_;
   std::vector<Memory> arenas_;               // by group
   std::map<std::uint32_t, Memory> buffers_;  // null: it is being made
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

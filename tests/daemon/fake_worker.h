@@ -12,7 +12,17 @@
 
 namespace deft::daemon {
 
-struct FakeWorker final : WorkerPort {
+struct FakeRings {
+  void end_rings() {
+    for (const auto& made : std::exchange(late_rings, {}))
+      made(rings_error ? tl::unexpected(*rings_error) : Result<void>());
+  }
+  std::optional<Error> rings_error;  // what the rings fail with
+  bool rings_later = false;          // rings are made by end_rings()
+  std::vector<WorkerPort::RingsMade> late_rings;
+};
+
+struct FakeWorker final : WorkerPort, FakeRings {
   explicit FakeWorker(std::uint32_t rank = 0, std::uint32_t world = 1, std::uint32_t local_rank = 0,
                       std::uint32_t local_size = 1) {
     attached.job = "job";
@@ -28,6 +38,10 @@ struct FakeWorker final : WorkerPort {
   [[nodiscard]] const ipc::PeerIdentity& peer() const override { return identity; }
   [[nodiscard]] std::string describe() const override { return "rank " + std::to_string(attached.rank); }
   void serve(const std::weak_ptr<JobPort>& port) override { job = port; }
+  void make_rings(RingsMade made) override {
+    late_rings.push_back(std::move(made));
+    if (!rings_later) end_rings();
+  }
   Result<void> welcome(const JobStart& start) override {
     starts.push_back(start);
     return {};

@@ -268,6 +268,48 @@ TEST_F(WorkerRequestsTest, MuchMemoryIsMadeAndGivenBackWithoutTheLoopWaiting) {
   EXPECT_TRUE(made.empty()) << "the worker was gone when this one was there";
 }
 
+TEST_F(WorkerRequestsTest, RingsAreMadeWithoutTheLoopWaitingAndCountAsTheUsersMemory) {
+  MemoryBudget budget{shm::kControlSegmentBytes};
+  std::optional<WorkerMemory> memory(std::in_place, reactor_, budget, account_);
+  std::vector<Result<void>> made;
+  const auto keep = [&](Result<void> rings) { made.push_back(std::move(rings)); };
+  memory->make_rings(keep);
+  EXPECT_TRUE(made.empty()) << "the kernel clears them while the loop goes on";
+  EXPECT_EQ(memory->rings(), nullptr);
+  while (made.empty()) reactor_.run_once();
+  ASSERT_TRUE(made[0]) << made[0].error().message();
+  EXPECT_EQ(memory->rings()->bytes() / 4096, (shm::kControlSegmentBytes + 4095) / 4096);
+  EXPECT_EQ(quotas_->status()[0]["memory"], shm::kControlSegmentBytes);
+  WorkerMemory another(reactor_, budget, account_);
+  another.make_rings(keep);
+  while (made.size() < 2) reactor_.run_once();
+  EXPECT_EQ(made[1].error().kind, ErrorKind::kExhausted) << "the budget is used up";
+  EXPECT_EQ(another.rings(), nullptr);
+  memory.reset();
+  EXPECT_EQ(budget.used_bytes(), 0u);
+  memory.emplace(reactor_, budget, account_);
+  memory->make_rings(keep);
+  memory.reset();
+  const auto charged = [this] {
+    const auto users = quotas_->status();
+    return users.empty() || users[0]["memory"] == 0 ? 0 : 1;
+  };
+  while (charged() + budget.used_bytes() != 0) reactor_.run_once();
+  EXPECT_EQ(made.size(), 2u) << "the worker was gone when these were there";
+}
+
+TEST_F(WorkerRequestsTest, MemoryThatIsBeingMadeOutlivesTheDaemonsBudget) {
+  auto budget = std::make_unique<MemoryBudget>(std::uint64_t{64} << 20);
+  const MemoryBudget count = *budget;
+  const auto account = std::make_shared<QuotaAccount>(quotas_, 8);
+  std::optional<WorkerMemory> memory(std::in_place, reactor_, *budget, account);
+  memory->make_arena(0, std::uint64_t{16} << 20, [](const WorkerMemory::Made&) {});
+  memory.reset();
+  budget.reset();
+  while (account.use_count() > 1) reactor_.run_once();
+  EXPECT_EQ(count.used_bytes(), 0u);
+}
+
 TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
   const std::string key(ipc::kMaxNameBytes, 'k');
   EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key}));

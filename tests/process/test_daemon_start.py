@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import resource
 import signal
 import socket
 import subprocess
@@ -43,6 +44,14 @@ def test_the_first_line_of_the_log_tells_what_was_set_and_where(tmp_path):
     for setting in ("policy=p3 (variable)", "bucket_bytes=5MB (file)", "timeout=7s (flag)"):
         assert setting in lines[0]
     assert "credit_bytes" not in lines[0]
+
+
+def test_the_table_of_open_files_does_not_grow_while_the_daemon_serves(tmp_path):
+    process = start(tmp_path)
+    status = dict(line.split(":\t") for line in Path(f"/proc/{process.pid}/status").read_text().splitlines())
+    most = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)[0]
+    log_of(process)
+    assert int(status["FDSize"]) >= min(most, 65536), status["FDSize"]
 
 
 @pytest.mark.parametrize(("level", "logged"), [("info", True), ("debug", True), ("warning", False), ("error", False)])
