@@ -13,13 +13,17 @@ namespace deft::sched {
 // A policy that can be in force for some steps of a job.
 struct PolicyChoice {
   std::string policy = "fifo";
-  std::uint64_t fused_bytes = 0;  // fifo: neighbours go as one transfer, up to so many bytes
+  std::uint64_t fused_bytes = 0;          // fifo: neighbours go as one transfer, up to so many bytes
+  std::optional<LaunchSizes> sizes = {};  // empty: the job's own
 
   bool operator==(const PolicyChoice&) const = default;
 };
 
-// "bytescheduler", or "fifo (25 MB)".
+// "bytescheduler", "fifo (25 MB)", or "bytescheduler (parts 256 KB, credit 1024 KB)".
 inline std::string to_text(const PolicyChoice& choice) {
+  if (choice.sizes)
+    return choice.policy + " (parts " + std::to_string(choice.sizes->partition_bytes >> 10) + " KB, credit " +
+           std::to_string(choice.sizes->credit_bytes >> 10) + " KB)";
   if (choice.fused_bytes == 0) return choice.policy;
   return choice.policy + " (" + std::to_string(choice.fused_bytes >> 20) + " MB)";
 }

@@ -154,7 +154,10 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   asked_ = reason->reason;
   Setup asked_for = setup_;
   asked_for.selector = nullptr;  // a selector that keeps the question must not keep itself
-  setup_.selector->ask({watch_.remaining(profile), std::move(asked_for), candidates(), stopwatch_.overlaps_forward()});
+  // Sizes that the user has set stay.
+  const bool tunes_sizes = LaunchSizes{setup_.partition_bytes, setup_.credit_bytes} == LaunchSizes{};
+  setup_.selector->ask(
+      {watch_.remaining(profile), std::move(asked_for), candidates(), stopwatch_.overlaps_forward(), tunes_sizes});
 }
 
 void PolicyChooser::link_lost(model::LinkIndex link) {
@@ -172,6 +175,8 @@ void PolicyChooser::pin(const std::optional<PolicyChoice>& choice) {
 void PolicyChooser::sizes_changed(const LaunchSizes& sizes) {
   setup_.partition_bytes = sizes.partition_bytes;
   setup_.credit_bytes = sizes.credit_bytes;
+  choice_.sizes.reset();
+  if (change_) change_->choice.sizes.reset();
   forget();
 }
 

@@ -8,7 +8,8 @@
 //     chooser.in_force(change->choice, step);
 //   }
 //
-// It asks the selector (policy_selector.h) once it has a profile, and again whenever the profile has moved (profile_watch.h). It
+// It asks the selector (policy_selector.h) once it has a profile, and again whenever the profile has moved (profile_watch.h). The
+// selector may answer with other sizes of parts and credit, too, as long as the user has set none. It
 // tries the best candidate if the forecast promises more than 1 %. After kTrialSteps it compares the measured time of a step with
 // that of before. If less than 1 % was gained, it goes back, and tries the next best candidate, at most kTries for one profile.
 // If a round of trials has found nothing better, the next round waits, each time twice as long. Pure and not thread-safe.

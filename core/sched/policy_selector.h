@@ -19,6 +19,7 @@ struct PolicyQuestion {
   Setup setup;             // its policy and links are replaced: by each candidate's, and by the profile's
   std::vector<PolicyChoice> candidates;
   bool overlaps_forward = true;  // false: the workers wait for all updates before they begin forward
+  bool tunes_sizes = false;      // true: the answer also has other sizes of parts and credit, if they are better
 };
 
 // One thread calls both functions.

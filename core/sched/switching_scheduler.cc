@@ -63,7 +63,8 @@ SwitchingScheduler::SwitchingScheduler(const Setup& setup, const PolicyChoice& s
 }
 
 Result<std::unique_ptr<Scheduler>> SwitchingScheduler::make_policy(const PolicyChoice& choice,
-                                                                   const LaunchSizes& sizes) const {
+                                                                   const LaunchSizes& own_sizes) const {
+  const LaunchSizes sizes = choice.sizes.value_or(own_sizes);
   Setup setup = setup_;
   setup.policy = choice.policy;
   setup.partition_bytes = sizes.partition_bytes;
@@ -89,9 +90,12 @@ void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   if (is_resized) chooser_.sizes_changed(sizes_);
   auto change = chooser_.take_change();
   if (!change && !is_resized) return;
-  if (!change) change = PolicyChange{.choice = eras_.back().choice, .reason = "the user set " + to_text(sizes_)};
+  if (!change) {
+    change = PolicyChange{.choice = eras_.back().choice, .reason = "the user set " + to_text(sizes_)};
+    change->choice.sizes.reset();
+  }
   change->step = step;
-  change->sizes = sizes_;
+  change->sizes = change->choice.sizes.value_or(sizes_);
   if (is_resized || change->choice != eras_.back().choice) begin_era(change->choice, step, now_us);
   changes_.push_back(*std::move(change));
 }
@@ -183,13 +187,15 @@ void SwitchingScheduler::profile_measured(const model::Profile& profile, std::ui
 
 Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
   const LaunchSizes sizes = change.sizes_after(sizes_);
-  std::optional<PolicyChoice> choice = eras_.back().choice;
+  PolicyChoice in_force = eras_.back().choice;
+  in_force.sizes.reset();  // the user's count from now on
+  std::optional<PolicyChoice> choice = in_force;
   if (change.policy) {
     const auto traits = exact_policy(*change.policy);
     if (!traits) return tl::unexpected(traits.error());
     choice = choice_of(**traits);
   }
-  if (auto possible = make_policy(choice.value_or(eras_.back().choice), sizes); !possible)
+  if (auto possible = make_policy(choice.value_or(in_force), sizes); !possible)
     return tl::unexpected(possible.error());
   sizes_ = sizes;
   if (change.policy) chooser_.pin(choice);

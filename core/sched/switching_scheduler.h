@@ -63,7 +63,7 @@ class SwitchingScheduler final : public Scheduler {
   explicit SwitchingScheduler(const Setup& setup, const PolicyChoice& start);
   [[nodiscard]] Scheduler& current() const { return *eras_.back().scheduler; }
   [[nodiscard]] Era& era_of(std::uint64_t step);
-  Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice, const LaunchSizes& sizes) const;
+  Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice, const LaunchSizes& own_sizes) const;
   void backward_of(std::uint64_t step, TimeUs now_us);
   void begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
   void drop_finished_eras();

@@ -3,6 +3,8 @@
 #include <sys/resource.h>
 
 #include <algorithm>
+#include <array>
+#include <cmath>
 #include <condition_variable>
 #include <exception>
 #include <mutex>
@@ -10,17 +12,82 @@
 #include <thread>
 #include <utility>
 
+#include "core/base/policy_traits.h"
 #include "core/sim/simulation.h"
 
 namespace deft::select {
 namespace {
 
+using sched::LaunchSizes;
 using sched::PolicyForecast;
 using sched::PolicyQuestion;
 
 constexpr std::uint64_t kSteps = 12, kWarmupSteps = 6;
 constexpr std::uint64_t kMostEvents = 2'000'000;  // some seconds
 constexpr int kNice = 10;
+constexpr std::uint64_t kLeastSize = 64 << 10, kMostPart = 16 << 20, kMostCredit = 64 << 20;
+constexpr std::size_t kMostSizes = 15;  // that a descent simulates
+constexpr double kLeastGain = 0.01;
+
+// The sizes so many times as large; nothing beyond their limits.
+std::optional<LaunchSizes> scaled(const LaunchSizes& sizes, double part, double credit) {
+  const auto times = [](std::uint64_t bytes, double factor) {
+    return static_cast<std::uint64_t>(factor * static_cast<double>(bytes));
+  };
+  const LaunchSizes next{times(sizes.partition_bytes, part), times(sizes.credit_bytes, credit)};
+  const bool possible = next.partition_bytes >= kLeastSize && next.partition_bytes <= kMostPart &&
+                        next.credit_bytes >= kLeastSize && next.credit_bytes <= kMostCredit;
+  return possible ? std::optional(next) : std::nullopt;
+}
+
+// Looks for better sizes of one policy. Each size is simulated once.
+class SizeDescent {
+ public:
+  SizeDescent(const PolicyQuestion& question, bool has_priority_channels, const PolicyForecast& start)
+      : question_(question), has_priority_channels_(has_priority_channels), best_(start) {
+    best_.choice.sizes = LaunchSizes{question.setup.partition_bytes, question.setup.credit_bytes};
+    seen_.push_back(*best_.choice.sizes);
+  }
+
+  // `stopped` as compare() has it.
+  template <typename Stopped>
+  PolicyForecast run(const Stopped& stopped) {
+    constexpr std::array<std::pair<int, int>, 6> kDirections = {
+        {{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {1, 1}, {-1, -1}}};  // of the part and the credit
+    for (const double factor : {4.0, 2.0})
+      for (bool moved = true; moved;) {
+        moved = false;
+        for (const auto& [part, credit] : kDirections)
+          while (!stopped() && step(std::pow(factor, part), std::pow(factor, credit))) moved = true;
+      }
+    return best_;
+  }
+
+ private:
+  // True: these sizes are better.
+  bool step(double part, double credit) {
+    const auto sizes = scaled(*best_.choice.sizes, part, credit);
+    if (!sizes || seen_.size() > kMostSizes || std::ranges::find(seen_, *sizes) != seen_.end()) return false;
+    seen_.push_back(*sizes);
+    sched::PolicyChoice choice = best_.choice;
+    choice.sizes = sizes;
+    const auto next = forecast(question_, choice, has_priority_channels_);
+    if (!next || next->step_us > (1 - kLeastGain) * best_.step_us) return false;
+    best_ = *next;
+    return true;
+  }
+
+  const PolicyQuestion& question_;
+  const bool has_priority_channels_;
+  PolicyForecast best_;
+  std::vector<LaunchSizes> seen_;
+};
+
+// Of p3 hardly any size counts: its slices are as published.
+bool has_sizes(const PolicyForecast& forecast) {
+  const PolicyTraits* const traits = find_policy(forecast.choice.policy);
+  return traits != nullptr && traits->urgent_first && traits->id != PolicyId::kP3;
+}
 
 // The best first. Ends early if `stopped` says so.
 template <typename Stopped>
@@ -31,6 +98,11 @@ std::vector<PolicyForecast> compare(const PolicyQuestion& question, bool has_pri
     if (stopped()) return {};
     if (auto made = forecast(question, candidate, has_priority_channels)) forecasts.push_back(*std::move(made));
   }
+  std::ranges::stable_sort(forecasts, {}, &PolicyForecast::step_us);
+  const auto urgent = std::ranges::find_if(forecasts, has_sizes);
+  if (!question.tunes_sizes || urgent == forecasts.end()) return forecasts;
+  const PolicyForecast tuned = SizeDescent(question, has_priority_channels, *urgent).run(stopped);
+  if (tuned.step_us < urgent->step_us) forecasts.push_back(tuned);
   std::ranges::stable_sort(forecasts, {}, &PolicyForecast::step_us);
   return forecasts;
 }
@@ -122,6 +194,10 @@ Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::Pol
   sched::Setup setup = question.setup;
   setup.policy = candidate.policy;
   setup.fused_bytes = candidate.fused_bytes;
+  if (candidate.sizes) {
+    setup.partition_bytes = candidate.sizes->partition_bytes;
+    setup.credit_bytes = candidate.sizes->credit_bytes;
+  }
   setup.selector = nullptr;
   setup.reports_updates = true;
   setup.codec = 0;  // all launches have the same one, and links are measured with it

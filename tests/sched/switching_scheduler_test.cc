@@ -266,6 +266,49 @@ TEST(Switching, TheCreditBoundsWhatIsInFlight) {
   EXPECT_EQ(in_flight(1), 512u << 10);
 }
 
+// `auto` has sizes of its own until the user sets some.
+TEST(Switching, TheUsersSizesReplaceThoseThatAutoHasChosen) {
+  auto setup = setup_of({1 << 20}, 1);
+  setup.partition_bytes = LaunchSizes{}.partition_bytes;
+  setup.credit_bytes = LaunchSizes{}.credit_bytes;
+  setup.links.front() = {"l", 10, 1e6};
+  const auto selector = std::make_shared<ToldSelector>();
+  selector->told = {{{"bytescheduler", 0, LaunchSizes{128 << 10, 128 << 10}}, 100},
+                    {PolicyChooser::first_choice(), 900}};
+  setup.selector = selector;
+  const auto made = make_switching(setup).value();
+  model::Profile profile;
+  profile.buckets = {{"b0", 1 << 20, 1000, 2000, {}}};
+  profile.links = {{"l", 10, {}, 1e6}};
+  ASSERT_TRUE(made->wants_profile(0));
+  made->profile_measured(profile, 0, 0);
+  EXPECT_TRUE(selector->last->tunes_sizes);
+  const auto first_bytes = [&](std::uint64_t step) {
+    made->stage_began(Stage::kForward, step, 0, 0);
+    made->stage_began(Stage::kBackward, step, 0, 0);
+    made->bucket_ready(0, step, 0);
+    std::uint64_t first = 0;
+    for (auto launches = made->take_launches(0); !launches.empty(); launches = made->take_launches(0)) {
+      if (first == 0) first = launches.front().bytes;
+      for (const Launch& launch : launches) made->part_finished(launch, 0);
+    }
+    return first;
+  };
+  EXPECT_EQ(first_bytes(0), 128u << 10);
+  const auto chosen = made->take_policy_change();
+  ASSERT_TRUE(chosen);
+  EXPECT_EQ(chosen->sizes, (LaunchSizes{128 << 10, 128 << 10}));
+  EXPECT_EQ(to_text(chosen->choice), "bytescheduler (parts 128 KB, credit 128 KB)");
+  ASSERT_TRUE(made->change_settings({.partition_bytes = 256 << 10}));
+  EXPECT_EQ(first_bytes(1), 256u << 10);
+  const auto set = made->take_policy_change();
+  ASSERT_TRUE(set);
+  EXPECT_EQ(set->sizes, (LaunchSizes{256 << 10, LaunchSizes{}.credit_bytes}));
+  EXPECT_EQ(to_text(set->choice), "bytescheduler");
+  made->profile_measured(profile, 2, 0);
+  EXPECT_FALSE(selector->last->tunes_sizes) << "the user's sizes stay";
+}
+
 TEST(Switching, WithoutStagesTheFirstReadyBucketOfAStepIsTheBorder) {
   const auto made = make_switching(setup_of({4096, 4096}, 1)).value();
   made->bucket_ready(0, 0, 0);

@@ -27,6 +27,13 @@ model::Profile hidden_by_forward() {
                     {400}, 20);
 }
 
+// Parts cost 300 us each, so p3's slices are too small; and behind a credit of 4 MB the small buckets, which forward needs first,
+// wait for 10 ms.
+model::Profile between_sizes() {
+  return sim::small({{400'000, 3000, 6000}, {400'000, 3000, 6000}, {400'000, 3000, 6000}, {9'000'000, 3000, 6000}},
+                    {400}, 300);
+}
+
 // Everything is sent long before backward ends.
 model::Profile hidden_anyway() { return sim::small({{4096, 3000, 6000}, {4096, 3000, 6000}}, {4000}, 5); }
 
@@ -90,6 +97,38 @@ TEST(Forecasts, SeeNoGainInPriorityIfWorkersWaitBeforeForward) {
   EXPECT_GE(forecast(question, urgent, false)->step_us, 0.99 * forecast(question, plain, false)->step_us);
 }
 
+TEST(Forecasts, HaveTheBestSizesIfTheQuestionAsksForThem) {
+  auto question = question_of(between_sizes());
+  const auto selector = make_selector(When::kAtOnce);
+  selector->ask(question);
+  const auto own = selector->take();
+  question.tunes_sizes = true;
+  selector->ask(question);
+  const auto tuned = selector->take();
+  ASSERT_TRUE(own && tuned);
+  ASSERT_TRUE(tuned->front().choice.sizes);
+  EXPECT_LT(tuned->front().step_us, 0.98 * own->front().step_us);
+  EXPECT_EQ(tuned->size(), own->size() + 1) << "the own sizes stay in it, to go back to";
+  double best_us = 1e18;
+  for (std::uint64_t part = 64 << 10; part <= (16 << 20); part *= 2)
+    for (std::uint64_t credit = 64 << 10; credit <= (64 << 20); credit *= 2) {
+      const PolicyChoice choice{tuned->front().choice.policy, 0, sched::LaunchSizes{part, credit}};
+      best_us = std::min(best_us, forecast(question, choice, false)->step_us);
+    }
+  EXPECT_LE(tuned->front().step_us, 1.02 * best_us);
+  EXPECT_DOUBLE_EQ(forecast(question, tuned->front().choice, false)->step_us, tuned->front().step_us);
+}
+
+TEST(Forecasts, HaveNoOtherSizesIfTheyWinNothing) {
+  auto question = question_of(hidden_anyway());
+  question.tunes_sizes = true;
+  const auto selector = make_selector(When::kAtOnce);
+  selector->ask(question);
+  const auto answer = selector->take();
+  ASSERT_TRUE(answer);
+  for (const auto& forecast : *answer) EXPECT_FALSE(forecast.choice.sizes);
+}
+
 TEST(Forecasts, LeaveOutWhatCannotRun) {
   auto question = question_of(hidden_anyway());
   question.candidates = {{"knapsack-paper", 0}, {"fifo", 0}};
@@ -143,6 +182,18 @@ TEST(Auto, MeasuresTriesAndConfirms) {
   EXPECT_THAT(changes[1].reason, testing::StartsWith("confirmed"));
   EXPECT_EQ(changes[1].choice, changes[0].choice);
   EXPECT_LT(*changes[1].after_us, *changes[1].before_us);
+}
+
+TEST(Auto, TunesTheSizesToo) {
+  const auto profile = between_sizes();
+  const auto scheduler = make_auto(profile, true);
+  const auto outcome = sim::simulate(*scheduler, profile, {.steps = 80, .warmup_steps = 60});
+  ASSERT_TRUE(outcome);
+  const auto changes = changes_of(*scheduler);
+  ASSERT_FALSE(changes.empty());
+  ASSERT_TRUE(changes.back().choice.sizes);
+  EXPECT_EQ(changes.back().sizes, *changes.back().choice.sizes);
+  EXPECT_LT(outcome->step_us, 0.98 * best_exact_us(profile)) << "of the policies with their own sizes";
 }
 
 TEST(Auto, StaysAsItBeginsIfNothingWaits) {
