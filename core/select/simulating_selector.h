@@ -4,8 +4,8 @@
 //   setup.selector = select::make_selector(select::When::kAtOnce);         // simulations: deterministic
 //
 // Each candidate runs some steps in virtual time (core/sim) on the measured profile, without jitter. If the question asks for it, the
-// search goes on from the best policy with a credit: a coordinate descent over the sizes of parts and credit, which
-// changes one or both by a factor of 4, then 2, as long as a step gets 1 % shorter.
+// search goes on from the best policy with a credit: a coordinate descent over the sizes of parts and credit, which changes one or both
+// by a factor of 4, then 2, as long as a step gets 1 % shorter.
 #pragma once
 
 #include <memory>
