@@ -8,6 +8,7 @@
 #include <sys/socket.h>
 
 #include <array>
+#include <cerrno>
 #include <optional>
 
 namespace deft::daemon {
@@ -91,7 +92,9 @@ TEST_F(WorkerChannelTest, AClientThatIsDroppedSeesTheEndAtOnce) {
   channel->stop();
   channel.reset();
   char byte = 0;
-  EXPECT_EQ(recv(client.get(), &byte, 1, 0), 0);
+  // A reset, if the daemon's end has been closed by now, with what nobody has read.
+  const auto got = recv(client.get(), &byte, 1, 0);
+  EXPECT_TRUE(got == 0 || (got == -1 && errno == ECONNRESET)) << got << " " << errno;
   EXPECT_LT(MonotonicClock::now() - began_us, kSoonUs);
 }
 
