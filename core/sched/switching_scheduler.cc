@@ -195,8 +195,7 @@ Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
     if (!traits) return tl::unexpected(traits.error());
     choice = choice_of(**traits);
   }
-  if (auto possible = make_policy(choice.value_or(in_force), sizes); !possible)
-    return tl::unexpected(possible.error());
+  if (auto possible = make_policy(choice.value_or(in_force), sizes); !possible) return tl::unexpected(possible.error());
   sizes_ = sizes;
   if (change.policy) chooser_.pin(choice);
   return {};
