@@ -95,13 +95,15 @@ TEST(Observer, ADaemonThatDrainsIsHealthyAndNotReady) {
 
 TEST(Observer, AnEventLoopThatHangsIsFoundOutAndTheOldNumbersAreMarked) {
   Reactor reactor;
-  const auto observer = Observer::open("127.0.0.1:0", reactor, [] { return std::string(R"({"sessions":7})"); });
+  bool made = false;
+  const auto observer =
+      Observer::open("127.0.0.1:0", reactor, [&] { return made = true, std::string(R"({"sessions":7})"); });
   ASSERT_TRUE(observer);
   const std::string& at = (*observer)->address();
   const int first = connect_to(at);
   const std::string request = "GET /metrics HTTP/1.0\r\n\r\n";
   ASSERT_GT(write(first, request.data(), request.size()), 0);
-  while (!reactor.run_once()) std::this_thread::yield();
+  while (!made) reactor.run_once();
   EXPECT_THAT(read_all(first), AllOf(HasSubstr("deft_sessions 7\n"), HasSubstr("deft_up 1\n")));
   std::this_thread::sleep_for(
       std::chrono::microseconds(StatusSource::kFreshUs));  // nobody runs the reactor from here on
