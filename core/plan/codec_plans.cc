@@ -157,12 +157,14 @@ Codecs CodecSearch::last_codecs() const {
 // The codecs that take least time if all links share each bucket; or the last codec everywhere, because a bucket takes one link, and what
 // is fastest on all of them may be slow there. Lateness costs more than a longer search, so all sizes of parts are tried before it.
 std::optional<CodecSearch::Candidate> CodecSearch::with_fewest_bits() {
-  auto found = attempt(codecs_within(0));
-  for (const Codecs& codecs : {last_codecs(), codecs_within(0)}) {
+  const Codecs fastest = codecs_within(0), last = last_codecs();
+  auto found = attempt(fastest);
+  for (const Codecs* codecs : {&last, &fastest}) {
     if (found && is_enough(*found)) break;
-    auto table = fresh_timetable(Problem(profile_, codecs), limits_);
+    if (codecs == &fastest && fastest == last) break;  // it has just been tried
+    auto table = fresh_timetable(Problem(profile_, *codecs), limits_);
     if (table && (!found || table->plan.step_us < found->table.plan.step_us))
-      found = Candidate{codecs, std::move(*table)};
+      found = Candidate{*codecs, std::move(*table)};
   }
   return found;
 }

@@ -17,20 +17,27 @@ constexpr double kLeastShare = 0.001;
 constexpr double kLeastBytes = 1U << 18;  // that tell a rate ...
 constexpr double kLeastMessage = 16e3;    // ... if they travel in messages of so many: smaller ones tell the latency
 
+// take(traffic) for what `node` recorded of the link's connections: to servers, or to other nodes.
+template <typename Take>
+void for_each_traffic(const trace::NodeTrace& node, std::uint16_t link, bool of_servers, const Take& take) {
+  for (const auto& record : node.records) {
+    if (record.kind() != trace::TraceKind::kTraffic) continue;
+    const auto traffic = record.as<trace::TrafficTrace>();
+    if (traffic.link == link && (traffic.is_server != 0) == of_servers) take(traffic);
+  }
+}
+
 using Pair = std::pair<std::uint32_t, std::uint32_t>;  // sender, receiver
 
 // Bytes a microsecond in which data was on its way.
 std::map<Pair, double> rates_of(const JobTrace& job, std::uint16_t link) {
   std::map<Pair, LinkTraffic> sums;
   for (const auto& node : job.nodes)
-    for (const auto& record : node.trace.records) {
-      if (record.kind() != trace::TraceKind::kTraffic) continue;
-      const auto traffic = record.as<trace::TrafficTrace>();
-      if (traffic.link != link || traffic.is_server != 0) continue;
+    for_each_traffic(node.trace, link, false, [&](const trace::TrafficTrace& traffic) {
       LinkTraffic& sum = sums[{node.trace.header.node, traffic.peer}];
       sum.bytes += static_cast<double>(traffic.sent_bytes);
       sum.busy_us += static_cast<double>(traffic.busy_us);
-    }
+    });
   std::map<Pair, double> rates;
   for (const auto& [pair, sum] : sums)
     if (sum.bytes >= kLeastBytes && sum.busy_us > 0) rates[pair] = sum.bytes / sum.busy_us;
@@ -88,14 +95,11 @@ std::optional<SlowNic> slower_direction(const std::map<Pair, double>& rates, std
 // How long the servers of a link owed `node` the results of a byte, by server.
 std::map<std::uint32_t, double> owed_us_per_byte(const trace::NodeTrace& node, std::uint16_t link) {
   std::map<std::uint32_t, LinkTraffic> sums;
-  for (const auto& record : node.records) {
-    if (record.kind() != trace::TraceKind::kTraffic) continue;
-    const auto traffic = record.as<trace::TrafficTrace>();
-    if (traffic.link != link || traffic.is_server == 0) continue;
+  for_each_traffic(node, link, true, [&](const trace::TrafficTrace& traffic) {
     LinkTraffic& sum = sums[traffic.peer];
     sum.bytes += static_cast<double>(traffic.sent_bytes);
     sum.busy_us += static_cast<double>(traffic.busy_us);
-  }
+  });
   std::map<std::uint32_t, double> owed;
   for (const auto& [server, sum] : sums)
     if (sum.bytes >= kLeastBytes && sum.busy_us > 0) owed[server] = sum.busy_us / sum.bytes;
@@ -124,14 +128,11 @@ double server_share(const std::vector<std::map<std::uint32_t, double>>& nodes, s
 LinkTraffic traffic_of(const trace::NodeTrace& node, std::uint16_t link) {
   LinkTraffic sum;
   std::map<std::uint32_t, double> busy_us;
-  for (const auto& record : node.records) {
-    if (record.kind() != trace::TraceKind::kTraffic) continue;
-    const auto traffic = record.as<trace::TrafficTrace>();
-    if (traffic.link != link || traffic.is_server != 0) continue;
+  for_each_traffic(node, link, false, [&](const trace::TrafficTrace& traffic) {
     sum.bytes += static_cast<double>(traffic.sent_bytes);
     if (traffic.rtt_us > 0 && (sum.rtt_us == 0 || traffic.rtt_us < sum.rtt_us)) sum.rtt_us = traffic.rtt_us;
     sum.busy_us = std::max(sum.busy_us, busy_us[traffic.peer] += static_cast<double>(traffic.busy_us));
-  }
+  });
   return sum;
 }
 
