@@ -40,6 +40,8 @@ struct PolicyTraits {
   // The tensors that the next forward needs first are sent first, so that a link may let them overtake earlier launches.
   // Other policies keep the order of readiness, or the order of updates.
   bool urgent_first = false;
+  // Other sizes of parts and credit change when it sends what. Of p3 hardly any size counts: its slices are as published.
+  bool has_sizes = false;
   // An update may merge the gradients of several steps, or be applied some steps later.
   bool delays_updates = false;
   // Training gains if forward overlaps with communication; the overlap is on unless an option says otherwise.
@@ -55,9 +57,9 @@ inline constexpr std::array kPolicyTraits = {
     PolicyTraits{.id = PolicyId::kMgwfbp, .name = "mgwfbp", .bucketing = OwnBucketing::kByTensor},
     PolicyTraits{.id = PolicyId::kMergeComp, .name = "mergecomp", .bucketing = OwnBucketing::kByTensor},
     PolicyTraits{.id = PolicyId::kP3, .name = "p3", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
-    PolicyTraits{.id = PolicyId::kByteScheduler, .name = "bytescheduler", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
-    PolicyTraits{.id = PolicyId::kProphet, .name = "prophet", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
-    PolicyTraits{.id = PolicyId::kUsByte, .name = "usbyte", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .overlaps_forward = true},
+    PolicyTraits{.id = PolicyId::kByteScheduler, .name = "bytescheduler", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .has_sizes = true, .overlaps_forward = true},
+    PolicyTraits{.id = PolicyId::kProphet, .name = "prophet", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .has_sizes = true, .overlaps_forward = true},
+    PolicyTraits{.id = PolicyId::kUsByte, .name = "usbyte", .bucketing = OwnBucketing::kByTensor, .urgent_first = true, .has_sizes = true, .overlaps_forward = true},
     PolicyTraits{.id = PolicyId::kDear, .name = "dear", .bucketing = OwnBucketing::kByTensor, .overlaps_forward = true},
     PolicyTraits{.id = PolicyId::kKnapsackPaper, .name = "knapsack-paper", .bucketing = OwnBucketing::kUniform, .delays_updates = true, .simulator_only = true},
     PolicyTraits{.id = PolicyId::kKnapsack, .name = "knapsack", .bucketing = OwnBucketing::kByTensor, .delays_updates = true, .overlaps_forward = true},

@@ -83,10 +83,9 @@ class SizeDescent {
   std::vector<LaunchSizes> seen_;
 };
 
-// Of p3 hardly any size counts: its slices are as published.
 bool has_sizes(const PolicyForecast& forecast) {
   const PolicyTraits* const traits = find_policy(forecast.choice.policy);
-  return traits != nullptr && traits->urgent_first && traits->id != PolicyId::kP3;
+  return traits != nullptr && traits->has_sizes;
 }
 
 // The best first. Ends early if `stopped` says so.
