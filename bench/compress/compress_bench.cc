@@ -100,7 +100,8 @@ void add_rows(const std::string& set, const KernelTable& kernels) {
   for (const std::string_view name : codec_names())
     for (const auto& [call, words] : calls) {
       const std::string text(name);
-      if (call == Call::kCombine && !make_codec(text).value()->traits().fixed_size) continue;
+      const Traits traits = make_codec(text).value()->traits();
+      if (traits.law == Law::kLowRank || (call == Call::kCombine && !traits.fixed_size)) continue;
       const auto run = [text, call = call, &kernels](benchmark::State& state) { measure(state, text, call, kernels); };
       benchmark::RegisterBenchmark((text + "/" + words + "/" + set).c_str(), run)
           ->Arg(1 << 20)

@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "core/compress/registry.h"
@@ -104,6 +105,9 @@ const Codec& codec_of(const void* codec) { return *static_cast<const Codec*>(cod
 
 void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes) {
   auto codec = deft::compress::make_codec(name);
+  if (codec && (*codec)->traits().law == deft::compress::Law::kLowRank)
+    codec =
+        deft::fail(deft::ErrorKind::kInvalid, "the emulation knows no shapes, which " + std::string(name) + " needs");
   if (codec) return const_cast<deft::compress::Codec*>(codec->release());
   std::snprintf(error, error_bytes, "%s", codec.error().message().c_str());
   return nullptr;

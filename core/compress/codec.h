@@ -12,7 +12,7 @@
 //
 // Sizes. Codecs of a fixed size encode independent blocks of `block_elements` values into `block_bytes` bytes, without a
 // header. So an encoding may be cut at every multiple of block_bytes, and blocks of several slices may stand behind each
-// other. A short last block takes block_bytes as well. Encodings of other codecs begin with the header of sparse.h.
+// other. A short last block takes block_bytes as well. Sparse encodings begin with the header of sparse_format.h.
 //
 // Bits. The same slice and values give the same bytes on every processor. Randomness depends on the slice's key and on an
 // element's place in the arena alone. A cut at a multiple of block_elements changes no bit.
@@ -41,7 +41,7 @@ enum class Law : std::uint8_t {
   kRequantised,  // the owner of a segment decodes, adds and encodes again (combine)
   kSparse,       // every node gathers all encodings and adds them (decode_add)
   kVoted,        // the owner counts the votes of all nodes (combine)
-  kLowRank,      // two all-reduces of small matrices: low_rank.h
+  kLowRank,  // all-reduces of small factors (low_rank.h), for which the caller has to know the matrix: low_rank_codec.h
 };
 
 struct Traits {

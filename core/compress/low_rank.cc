@@ -42,7 +42,26 @@ void transpose_back(const std::vector<float>& columns, std::size_t rank, std::sp
     for (std::size_t k = 0; k < rank; ++k) factor[row * rank + k] = columns[k * rows + row];
 }
 
+bool is_zero(std::span<const float> factor, std::size_t rank, std::size_t column) {
+  for (std::size_t at = column; at < factor.size(); at += rank)
+    if (factor[at] != 0) return false;
+  return true;
+}
+
 }  // namespace
+
+MatrixShape matrix_of(std::span<const std::uint64_t> dimensions, std::size_t rank) {
+  std::size_t elements = 1;
+  for (const std::uint64_t extent : dimensions) elements *= extent;
+  MatrixShape best{elements, 1, rank};
+  std::size_t rows = 1;
+  for (const std::uint64_t extent : dimensions) {
+    rows *= extent;
+    const MatrixShape shape{rows, elements / rows, rank};
+    if (shape.p_elements() + shape.q_elements() < best.p_elements() + best.q_elements()) best = shape;
+  }
+  return best;
+}
 
 // The sum of four uniform numbers is near enough to a normal one, and needs no function that libraries round differently.
 void start_factor(std::uint64_t seed, std::span<float> factor) {
@@ -89,6 +108,18 @@ void orthogonalise(std::span<float> factor, std::size_t rank) {
   transpose_back(columns, rank, factor);
 }
 
+void make_basis(std::span<float> factor, std::size_t rank, std::uint64_t seed) {
+  orthogonalise(factor, rank);
+  std::vector<float> drawn;
+  for (std::size_t k = 0; k < rank; ++k) {
+    if (!is_zero(factor, rank, k)) continue;
+    drawn.resize(factor.size());
+    start_factor(seed, drawn);
+    for (std::size_t at = k; at < factor.size(); at += rank) factor[at] = drawn[at];
+  }
+  if (!drawn.empty()) orthogonalise(factor, rank);
+}
+
 void reconstruct(const MatrixShape& shape, std::span<const float> p, std::span<const float> q, std::span<float> m) {
   std::ranges::fill(m, 0.0F);
   const std::vector<float> columns = transposed(q, shape.rank);
@@ -105,7 +136,8 @@ void subtract(const MatrixShape& shape, std::span<const float> p, std::span<cons
 }
 
 bool is_usable(std::span<const float> values) {
-  return std::ranges::all_of(values, [](float value) { return std::isfinite(value); });
+  constexpr float kMost = 1e36F;  // kMostRank products are less than the largest float
+  return std::ranges::all_of(values, [](float value) { return std::abs(value) <= kMost; });
 }
 
 }  // namespace deft::compress

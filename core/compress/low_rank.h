@@ -11,6 +11,8 @@
 // Either way each node keeps in its residual what its own factor leaves out: m - p q^T with p or q from before its last
 // all-reduce. Sums are linear, so nothing is lost: sum of m = sum that was applied + sum of residuals.
 //
+// "orthogonalise" above is make_basis: a factor that lost a direction, because a gradient was 0, gets a random one in its place.
+//
 // Pure functions, any thread. The same inputs give the same bits on every processor, so factors that were equal stay equal.
 // NaN and infinity pass through; the caller looks for them (is_usable).
 #pragma once
@@ -26,6 +28,7 @@ struct MatrixShape {
   std::size_t columns = 0;
   std::size_t rank = 0;  // 1 to kMostRank
 
+  bool operator==(const MatrixShape&) const = default;
   [[nodiscard]] std::size_t elements() const { return rows * columns; }
   [[nodiscard]] std::size_t p_elements() const { return rows * rank; }
   [[nodiscard]] std::size_t q_elements() const { return columns * rank; }
@@ -34,6 +37,10 @@ struct MatrixShape {
 };
 
 constexpr std::size_t kMostRank = 32;
+
+// A tensor as a matrix: its values stay where they are, and the cut between rows and columns lies between the two dimensions
+// where the factors are smallest. So a convolution kernel of out x in x 3 x 3 is out x rest.
+MatrixShape matrix_of(std::span<const std::uint64_t> dimensions, std::size_t rank);
 
 // Random numbers around 0 that depend on `seed` alone, for a first q.
 void start_factor(std::uint64_t seed, std::span<float> factor);
@@ -46,11 +53,15 @@ void back_project(const MatrixShape& shape, std::span<const float> m, std::span<
 // on those before it becomes 0.
 void orthogonalise(std::span<float> factor, std::size_t rank);
 
+// The same, but a column that would become 0 becomes a random direction, which depends on `seed` alone. Without this, a gradient of
+// zeros would leave a factor of zeros, and no later generation could send anything.
+void make_basis(std::span<float> factor, std::size_t rank, std::uint64_t seed);
+
 // m = p q^T, and m -= p q^T.
 void reconstruct(const MatrixShape& shape, std::span<const float> p, std::span<const float> q, std::span<float> m);
 void subtract(const MatrixShape& shape, std::span<const float> p, std::span<const float> q, std::span<float> m);
 
-// Whether all values are finite.
+// Whether all values are finite, and so small that no value of the product with a basis overflows.
 bool is_usable(std::span<const float> values);
 
 }  // namespace deft::compress

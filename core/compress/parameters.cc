@@ -1,5 +1,6 @@
 #include "core/compress/parameters.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 
@@ -85,6 +86,26 @@ std::uint64_t Parameters::integer(std::string_view key, std::uint64_t default_va
       value = *parsed;
   }
   note(key, std::to_string(value));
+  return value;
+}
+
+std::string_view Parameters::choice(std::string_view key, std::span<const std::string_view> choices) {
+  std::string_view value = choices.front();
+  if (const auto text = take(key)) {
+    const auto known = std::ranges::find(choices, *text);
+    const std::string_view meant = closest(*text, choices);
+    std::string all;
+    for (const std::string_view one : choices) all.append(all.empty() ? "" : " or ").append(one);
+    if (known != choices.end())
+      value = *known;
+    else if (!fault_)
+      fault_ =
+          Error{ErrorKind::kInvalid,
+                std::string(key) + "=" + readable(*text, 40) + " does not exist",
+                meant.empty() ? "give " + std::string(key) + "=" + all : "did you mean " + std::string(meant) + "?",
+                {}};
+  }
+  note(key, value);
   return value;
 }
 

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,6 +22,8 @@ class Parameters {
   // The value of `key`, or the default. A value outside least..most, or that is no number, becomes finish's error.
   double number(std::string_view key, double default_value, double least, double most);
   std::uint64_t integer(std::string_view key, std::uint64_t default_value, std::uint64_t least, std::uint64_t most);
+  // One of `choices`, of which the first is the default.
+  std::string_view choice(std::string_view key, std::span<const std::string_view> choices);
 
   [[nodiscard]] Result<void> finish(std::string_view codec) const;
 

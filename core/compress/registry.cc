@@ -9,6 +9,7 @@
 
 #include "core/base/text.h"
 #include "core/compress/block_codec.h"
+#include "core/compress/low_rank_codec.h"
 #include "core/compress/parameters.h"
 #include "core/compress/sparse_codec.h"
 
@@ -96,6 +97,18 @@ Made make_sparse(std::string_view name, Parameters& given, const KernelTable& ke
   return std::make_unique<SparseCodec>(std::move(traits), settings, kernels);
 }
 
+Made make_low_rank(std::string_view name, Parameters& given, const KernelTable& /*kernels*/) {
+  static constexpr std::array<std::string_view, 1> kMethods = {"acp"};
+  const std::size_t rank = given.integer("rank", 4, 1, kMostRank);
+  given.choice("method", kMethods);
+  Traits traits = contractive(name, 1, 0);
+  traits.law = Law::kLowRank;
+  traits.fixed_size = false;
+  if (auto ok = given.finish(name); !ok) return tl::unexpected(ok.error());
+  traits.parameters = given.canonical();
+  return std::make_unique<LowRankCodec>(std::move(traits), rank);
+}
+
 struct Row {
   std::string_view name;
   Maker make;
@@ -114,6 +127,7 @@ constexpr std::array kRows = {
     Row{"topk", make_sparse},
     Row{"dgc", make_sparse},
     Row{"randk", make_randk},
+    Row{"lowrank", make_low_rank},
     Row{"terngrad", make_unbiased<BlockFormat::kTernGrad, 4 + 64>},
     Row{"qsgd", make_unbiased<BlockFormat::kQsgd, 4 + 256>},
 };
@@ -130,9 +144,6 @@ std::span<const std::string_view> codec_names() { return kNames; }
 
 Made make_codec(std::string_view text, const KernelTable& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
-  if (name == "lowrank")
-    return fail(ErrorKind::kUnavailable, "lowrank needs two all-reduces of its own, which links do not carry yet",
-                "choose int4 or topk");
   const auto* const row = std::ranges::find(kRows, name, &Row::name);
   if (row == kRows.end()) {
     const std::string_view meant = closest(name, kNames);

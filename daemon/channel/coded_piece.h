@@ -102,6 +102,8 @@ tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const com
 std::unique_ptr<CodedPiece> requantised_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
 // Sparse encodings: gathered, or summed as float32 at so many nodes that this is less.
 std::unique_ptr<CodedPiece> sparse_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
+// Factors of matrices, summed as float32.
+std::unique_ptr<CodedPiece> low_rank_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
 // What travels as it is, without and with residuals.
 std::unique_ptr<CodedPiece> exact_piece(const CodedWork& work, BufferPool& buffers);
 

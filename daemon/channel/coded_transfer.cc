@@ -5,18 +5,28 @@
 #include <string>
 
 namespace deft::daemon {
+namespace {
 
 using link::Range;
 using link::WorkRequest;
+
+std::unique_ptr<CodedPiece> piece_of(const CodedWork& work, const Coding& coding, BufferPool& buffers) {
+  switch (coding.codec->traits().law) {
+    case compress::Law::kSparse: return sparse_piece(work, coding, buffers);
+    case compress::Law::kLowRank: return low_rank_piece(work, coding, buffers);
+    case compress::Law::kRequantised:
+    case compress::Law::kVoted: break;
+  }
+  return requantised_piece(work, coding, buffers);
+}
+
+}  // namespace
 
 CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
                              BufferPool& buffers, CodecLoss* loss)
     : codings_(codings), values_(values) {
   const CodedWork work{codings, values, place, loss};
-  for (const Coding& coding : codings->coded) {
-    const bool is_sparse = coding.codec->traits().law == compress::Law::kSparse;
-    pieces_.push_back(is_sparse ? sparse_piece(work, coding, buffers) : requantised_piece(work, coding, buffers));
-  }
+  for (const Coding& coding : codings->coded) pieces_.push_back(piece_of(work, coding, buffers));
   if (!codings->exact.empty() || !codings->settled.empty()) pieces_.push_back(exact_piece(work, buffers));
 }
 

@@ -13,6 +13,7 @@
 //   encodes the sum. What this second encoding leaves out goes into the owner's own residuals: sums are linear.
 // - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order. At so many nodes that this is more
 //   than float32 would be, an all-reduce of what the encodings hold.
+// - low-rank: an all-reduce of one factor of each matrix, as float32. All nodes have the other one.
 // What travels as it is makes one more request: an all-reduce of float32.
 //
 // If a block of the sum is not finite on any node, it decodes to NaN on all, and no node's residuals of it change. So what a node sends

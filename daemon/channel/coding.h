@@ -9,6 +9,7 @@
 
 #include "core/compress/codec.h"
 #include "core/link/slices.h"
+#include "daemon/channel/factors.h"
 #include "daemon/channel/residuals.h"
 
 namespace deft::daemon {
@@ -21,7 +22,8 @@ struct CodecLoss {
 
 struct Coding {
   std::shared_ptr<const compress::Codec> codec;
-  std::vector<link::Range> ranges;  // elements of the transfer, ascending; each holds whole blocks of the codec
+  std::vector<link::Range> ranges;         // elements of the transfer, ascending; each holds whole blocks of the codec
+  std::vector<CodedMatrix> matrices = {};  // of a low-rank codec: one for each range
 };
 
 struct Codings {

@@ -126,7 +126,7 @@ model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes) {
     const bool is_gathered = cost.wire_share * n <= 2;
     cost.wire_share = is_gathered ? cost.wire_share * n / 2 : 1;
     if (is_gathered) cost.decode_us_per_byte *= n;
-  } else {
+  } else if (codec.traits().law != compress::Law::kLowRank) {
     cost.encode_us_per_byte *= 1 + 1 / n;
     cost.decode_us_per_byte *= 2;
   }

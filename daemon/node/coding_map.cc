@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "core/compress/low_rank_codec.h"
 #include "daemon/base/settings.h"
 
 namespace deft::daemon {
@@ -17,15 +18,18 @@ void add(std::vector<Range>& ranges, std::size_t first, std::size_t begin, std::
   if (begin < end) ranges.push_back({begin - first, end - begin});
 }
 
-// The ranges that this codec encodes.
-std::vector<Range>& ranges_of(Codings& codings, const CodecPointer& codec) {
+// What this codec encodes.
+Coding& coding_of(Codings& codings, const CodecPointer& codec) {
   const auto known = std::ranges::find(codings.coded, codec, &Coding::codec);
-  if (known != codings.coded.end()) return known->ranges;
+  if (known != codings.coded.end()) return *known;
   codings.coded.push_back({codec, {}});
-  return codings.coded.back().ranges;
+  return codings.coded.back();
 }
 
 bool keeps_residuals(const CodecPointer& codec) { return codec != nullptr && codec->traits().uses_feedback; }
+bool is_low_rank(const CodecPointer& codec) {
+  return codec != nullptr && codec->traits().law == compress::Law::kLowRank;
+}
 
 }  // namespace
 
@@ -49,7 +53,11 @@ Result<CodecList> own_codecs(std::span<const model::TensorSpec> specs) {
 
 CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout, GroupCodecs codecs,
                      std::uint64_t min_bytes, std::uint64_t job_key)
-    : codecs_(std::move(codecs.of_job)), has_own_(!codecs.own.empty()), job_key_(job_key) {
+    : codecs_(std::move(codecs.of_job)),
+      has_own_(!codecs.own.empty()),
+      factors_(job_key),
+      slots_(layout.slots),
+      job_key_(job_key) {
   if (codecs_.size() < 2 && !has_own_) return;
   const auto region = std::ranges::find(layout.regions, model::DType::kFloat32, &model::Region::dtype);
   if (region == layout.regions.end()) return;
@@ -63,9 +71,11 @@ CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::Aren
     const Range elements{end / sizeof(float), (begin - end) / sizeof(float)};
     if (const std::size_t count = specs[i].elements(); coded && count < elements.count)
       padding_.push_back({elements.first + count, elements.count - count});
+    if (coded) matrices_.push_back({elements.first, compress::matrix_of(specs[i].shape, 1)});
     add_extent({elements, coded, own});
   }
   std::ranges::reverse(extents_);
+  std::ranges::reverse(matrices_);
   std::ranges::reverse(padding_);
   if (coded_bytes_ > 0 &&
       (std::ranges::any_of(codecs_, keeps_residuals) || std::ranges::any_of(codecs.own, keeps_residuals)))
@@ -81,7 +91,7 @@ void CodingMap::add_extent(Extent extent) {
 }
 
 // What the launch is made of.
-void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool exact, Codings& codings) const {
+void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool exact, Codings& codings) {
   const std::size_t first = elements.first, end = elements.first + elements.count;
   auto extent = std::ranges::upper_bound(extents_, first, {}, [](const Extent& e) { return e.elements.first; });
   if (extent != extents_.begin()) --extent;
@@ -93,19 +103,46 @@ void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool ex
     if (!extent->coded) {
       add(codings.exact, first, from, to);
     } else if (used == nullptr) {
-      add(leaves_residuals_ ? codings.settled : codings.exact, first, from, to);
+      add(rest_of(codings), first, from, to);
+    } else if (is_low_rank(used)) {
+      divide_matrices({from, to - from}, used, codings);
     } else {
       // A part that begins or ends inside a block carries those elements as they are.
       const std::size_t block = used->traits().block_elements;
       const std::size_t whole_from = std::min((from + block - 1) / block * block, to);
       const std::size_t whole_to = std::max(to / block * block, whole_from);
-      auto& rest = leaves_residuals_ ? codings.settled : codings.exact;
-      add(rest, first, from, whole_from);
-      add(ranges_of(codings, used), first, whole_from, whole_to);
-      add(rest, first, whole_to, to);
+      add(rest_of(codings), first, from, whole_from);
+      add(coding_of(codings, used).ranges, first, whole_from, whole_to);
+      add(rest_of(codings), first, whole_to, to);
     }
   }
   std::erase_if(codings.coded, [](const Coding& coding) { return coding.ranges.empty(); });
+}
+
+// Elements of a slot. The padding between matrices is zero on all nodes, and is not sent.
+void CodingMap::divide_matrices(const Range& elements, const CodecPointer& codec, Codings& codings) {
+  const std::size_t end = elements.first + elements.count;
+  auto matrix = std::ranges::upper_bound(matrices_, elements.first, {}, [](const Matrix& m) { return m.end(); });
+  for (; matrix != matrices_.end() && matrix->first < end; ++matrix) {
+    const std::size_t from = std::max(matrix->first, elements.first);
+    add_rows(*matrix, {from, std::min(matrix->end(), end) - from}, codec, codings);
+  }
+}
+
+// Elements of a slot, all of this matrix.
+void CodingMap::add_rows(const Matrix& matrix, const Range& elements, const CodecPointer& codec, Codings& codings) {
+  const std::size_t first = codings.slice.first, columns = matrix.shape.columns;
+  const std::size_t from = elements.first - matrix.first, to = from + elements.count;
+  const std::size_t first_row = (from + columns - 1) / columns, end_row = std::max(first_row, to / columns);
+  const compress::MatrixShape shape{end_row - first_row, columns, compress::as_low_rank(*codec).rank()};
+  if (!shape.saves()) return add(rest_of(codings), first, elements.first, elements.first + elements.count);
+  const std::size_t whole_from = matrix.first + first_row * columns, whole_to = matrix.first + end_row * columns;
+  const std::uint64_t generation = codings.slice.generation;
+  Coding& coding = coding_of(codings, codec);
+  add(rest_of(codings), first, elements.first, whole_from);
+  add(coding.ranges, first, whole_from, whole_to);
+  coding.matrices.push_back(factors_.turn_of(whole_from, shape, generation % slots_, generation));
+  add(rest_of(codings), first, whole_to, elements.first + elements.count);
 }
 
 std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::uint64_t bytes,
@@ -115,10 +152,10 @@ std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::
   if (codec == nullptr && !leaves_residuals_ && (exact || !has_own_)) return nullptr;
   const std::size_t first = offset / sizeof(float), end = (offset + bytes) / sizeof(float);
   auto codings = std::make_shared<Codings>();
+  codings->slice = {job_key_, generation, first};
   divide({first, end - first}, codec, exact, *codings);
   if (codings->coded.empty() && codings->settled.empty()) return nullptr;
   leaves_residuals_ |= std::ranges::any_of(codings->coded, [](const Coding& c) { return keeps_residuals(c.codec); });
-  codings->slice = {job_key_, generation, first};
   codings->residuals = residuals_;
   auto pad = std::ranges::lower_bound(padding_, first, {}, [](const link::Range& r) { return r.first + r.count - 1; });
   for (; pad != padding_.end() && pad->first < end; ++pad) {

@@ -7,7 +7,8 @@
 // The launch names the codec of all tensors but those that have their own. Tensors that no codec may encode (model::is_encodable)
 // travel as they are. Large tensors begin and end on whole blocks
 // of the arena, and so do parts of a bucket that begins there (model::kPartAlignBytes). So a block holds the same elements
-// whatever the plan. All nodes compute the same map.
+// whatever the plan. A low-rank codec encodes the whole rows of a matrix that lie in the launch, if that saves bytes, and the rest
+// of the matrix travels as it is. All nodes compute the same map.
 //
 // The map holds the group's residuals. Codecs may change with each generation: once a codec has left something out, launches
 // that travel as they are take the residuals of their elements along. Reactor thread; residuals are used by the channels' threads.
@@ -57,14 +58,28 @@ class CodingMap {
     CodecPointer own;  // null: the launch's
     [[nodiscard]] bool is_like(const Extent& other) const { return coded == other.coded && own == other.own; }
   };
+  // An encodable tensor as a matrix, if a codec asks for it.
+  struct Matrix {
+    std::size_t first = 0;        // of a slot
+    compress::MatrixShape shape;  // without a rank
+    [[nodiscard]] std::size_t end() const { return first + shape.elements(); }
+  };
   void add_extent(Extent extent);
-  void divide(const link::Range& elements, const CodecPointer& codec, bool exact, Codings& codings) const;
+  void divide(const link::Range& elements, const CodecPointer& codec, bool exact, Codings& codings);
+  void divide_matrices(const link::Range& elements, const CodecPointer& codec, Codings& codings);
+  void add_rows(const Matrix& matrix, const link::Range& elements, const CodecPointer& codec, Codings& codings);
+  [[nodiscard]] std::vector<link::Range>& rest_of(Codings& codings) const {
+    return leaves_residuals_ ? codings.settled : codings.exact;
+  }
   std::vector<Extent> extents_;       // ascending; neighbours differ
+  std::vector<Matrix> matrices_;      // ascending
   std::vector<link::Range> padding_;  // of a slot, behind the ends of coded tensors, ascending
   CodecList codecs_ = {nullptr};
   bool has_own_ = false;                  // a tensor has its own codec
   std::shared_ptr<Residuals> residuals_;  // null: no codec of the list keeps any
   bool leaves_residuals_ = false;         // a codec that keeps residuals was used
+  FactorTable factors_;
+  std::uint32_t slots_ = 1;
   std::uint64_t job_key_ = 0;
   std::uint64_t coded_bytes_ = 0;
 };

@@ -92,11 +92,43 @@ TEST(LowRank, TheFirstFactorIsTheSameOnAllNodes) {
   EXPECT_NEAR(squared(started(7, 30'000)) / 30'000, 4.0 / 3, 0.05);
 }
 
+TEST(LowRank, ATensorIsCutWhereTheFactorsAreSmallest) {
+  using Dimensions = std::vector<std::uint64_t>;
+  const auto sides = [](const Dimensions& dimensions) {
+    const MatrixShape shape = matrix_of(dimensions, 4);
+    EXPECT_EQ(shape.rank, 4U);
+    return std::pair(shape.rows, shape.columns);
+  };
+  EXPECT_EQ(sides({30, 50}), std::pair(std::size_t{30}, std::size_t{50}));
+  EXPECT_EQ(sides({64, 32, 3, 3}), std::pair(std::size_t{64}, std::size_t{288})) << "out x in x 3 x 3";
+  EXPECT_EQ(sides({3, 3, 64, 128}), std::pair(std::size_t{576}, std::size_t{128})) << "3 x 3 x in x out";
+  EXPECT_EQ(sides({500}), std::pair(std::size_t{500}, std::size_t{1}));
+  EXPECT_FALSE(matrix_of(Dimensions{500}, 1).saves());
+}
+
+TEST(LowRank, ABasisHasARandomDirectionInPlaceOfOneThatIsLost) {
+  Floats factor = started(1, 300), again = factor;
+  for (std::size_t row = 0; row < 100; ++row) factor[row * 3 + 1] = factor[row * 3 + 2] = 0;
+  orthogonalise(again, 3);
+  make_basis(factor, 3, 5);
+  Floats product(9);
+  for (std::size_t a = 0; a < 3; ++a)
+    for (std::size_t b = 0; b < 3; ++b)
+      for (std::size_t row = 0; row < 100; ++row) product[a * 3 + b] += factor[row * 3 + a] * factor[row * 3 + b];
+  for (std::size_t i = 0; i < 9; ++i) EXPECT_NEAR(product[i], i % 4 == 0 ? 1 : 0, 1e-5);
+  for (std::size_t row = 0; row < 100; ++row) EXPECT_NEAR(factor[row * 3], again[row * 3], 1e-6) << "it is kept";
+  Floats huge(300, 1e30F);
+  make_basis(huge, 3, 5);
+  EXPECT_TRUE(is_usable(huge)) << "whose squares overflow";
+}
+
 TEST(LowRank, NaNIsSeen) {
   Floats values(10, 1.0F);
   EXPECT_TRUE(is_usable(values));
   values[9] = std::numeric_limits<float>::quiet_NaN();
   EXPECT_FALSE(is_usable(values));
+  values[9] = 1e37F;
+  EXPECT_FALSE(is_usable(values)) << "a product may overflow";
 }
 
 // Nodes in one process. Each method gives what is applied, the same on all nodes.

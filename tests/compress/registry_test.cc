@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/compress/codec_costs.h"
 #include "tests/compress/codec_cases.h"
 
 namespace deft::compress {
@@ -58,11 +59,47 @@ TEST(CodecNames, ANameOutlivesTheTextThatChoseIt) {
   EXPECT_EQ(codec->traits().name, "efsignsgd");
 }
 
-TEST(CodecNames, LowRankSaysWhyItIsNotThere) { EXPECT_THAT(message_of("lowrank"), HasSubstr("two all-reduces")); }
+TEST(CodecNames, ARankOrMethodThatMakesNoSenseIsRefused) {
+  for (const char* text : {"lowrank/rank=0", "lowrank/rank=33", "lowrank/rank=-1", "lowrank/rank=2.5", "lowrank/rank="})
+    EXPECT_THAT(message_of(text), HasSubstr("is out of range (give rank=1 to 32)")) << text;
+  EXPECT_THAT(message_of("lowrank/method=acb"), HasSubstr("method=acb does not exist (did you mean acp?)"));
+  EXPECT_THAT(message_of("lowrank/method=svd"), HasSubstr("method=svd does not exist (give method=acp)"));
+  EXPECT_THAT(message_of("lowrank/method=acp,method=acp"), HasSubstr("one value, not two"));
+  EXPECT_THAT(message_of("lowrank/ranks=4"), HasSubstr("did you mean rank?"));
+  EXPECT_THAT(message_of("lowrnak"), HasSubstr("did you mean lowrank?"));
+  EXPECT_EQ(message_of("lowrank/rank=32"), "made");
+}
+
+// What a factor stands for depends on a matrix, which a slice is not.
+TEST(CodecNames, LowRankRefusesSlices) {
+  const CodecPointer codec = codec_of("lowrank");
+  EXPECT_EQ(codec->traits().law, Law::kLowRank);
+  Floats values(256), residual(256);
+  Bytes code(codec->encoded_bytes(256));
+  std::size_t garbage = 7;
+  const std::vector<std::span<const std::byte>> inputs{code, code};
+  EXPECT_FALSE(codec->encode({}, values, code));
+  EXPECT_FALSE(codec->encode_with_feedback({}, values, residual, code));
+  EXPECT_FALSE(codec->decode({}, code, values));
+  EXPECT_FALSE(codec->decode_add({}, code, values));
+  EXPECT_FALSE(codec->combine({}, inputs, code, {}, garbage));
+}
+
+TEST(CodecNames, TheCostOfLowRankIsThatOfAMatrix) {
+  const model::CodecCost few = measure_cost(*codec_of("lowrank/rank=2")),
+                         many = measure_cost(*codec_of("lowrank/rank=16"));
+  EXPECT_DOUBLE_EQ(few.wire_share, 2.0 / 256);
+  EXPECT_DOUBLE_EQ(many.wire_share, 16.0 / 256);
+  EXPECT_GT(few.error, many.error);
+  EXPECT_LT(few.error, 1);
+  EXPECT_GT(many.encode_us_per_byte, 0);
+  EXPECT_EQ(few.name, "lowrank/rank=2,method=acp");
+}
 
 TEST(CodecNames, ParametersHaveOneSpelling) {
   EXPECT_EQ(codec_of("randk/seed=7,ratio=0.50")->traits().parameters, "ratio=0.5,unbiased=0,seed=7");
   EXPECT_EQ(codec_of("qsgd")->traits().parameters, "levels=64,seed=0");
+  EXPECT_EQ(codec_of("lowrank")->traits().parameters, "rank=4,method=acp");
   EXPECT_EQ(codec_of("int8")->traits().parameters, "");
 }
 

@@ -18,8 +18,8 @@ std::vector<std::pair<std::size_t, std::size_t>> pairs(const std::vector<Range>&
 using Pairs = std::vector<std::pair<std::size_t, std::size_t>>;
 
 struct Fixture : testing::Test {
-  void declare(const std::string& codec = "int8", std::uint64_t min_bytes = 16 << 10) {
-    layout = model::lay_out(specs, 1).value();
+  void declare(const std::string& codec = "int8", std::uint64_t min_bytes = 16 << 10, std::uint32_t slots = 1) {
+    layout = model::lay_out(specs, slots).value();
     map = CodingMap(specs, layout, {{nullptr, compress::make_codec(codec).value()}, own_codecs(specs).value()},
                     min_bytes, 42);
   }
@@ -162,6 +162,52 @@ TEST_F(CodingMapTest, OwnCodecsNeedNoCodecOfTheJob) {
   ASSERT_NE(codings, nullptr);
   EXPECT_EQ(pairs(codings->coded.at(0).ranges), (Pairs{{4096, 4096}}));
   EXPECT_EQ(pairs(codings->exact), (Pairs{{0, 4096}}));
+}
+
+TEST_F(CodingMapTest, LowRankEncodesTheWholeRowsOfAPart) {
+  add({100, 100});      // elements 0 to 10'000, padded to 10'240
+  add({10});            // travels as it is
+  add({64, 32, 3, 3});  // 64 rows of 288
+  declare("lowrank/rank=4");
+  const std::size_t kernel = layout.tensors[2].offset / 4;
+  const auto whole = map.codings_of(0, layout.regions[0].bytes, 0, 1);
+  ASSERT_EQ(whole->coded.size(), 1U);
+  EXPECT_EQ(pairs(whole->coded[0].ranges), (Pairs{{0, 10'000}, {kernel, 64 * 288}}));
+  EXPECT_EQ(whole->coded[0].matrices[0].shape, (compress::MatrixShape{100, 100, 4}));
+  EXPECT_EQ(whole->coded[0].matrices[1].shape, (compress::MatrixShape{64, 288, 4}));
+  EXPECT_EQ(pairs(whole->exact), (Pairs{{10'240, kernel - 10'240}})) << "not the padding";
+  const auto part = map.codings_of(1024, 5 * 1024, 1, 1);  // elements 256 to 1536
+  EXPECT_EQ(pairs(part->coded.at(0).ranges), (Pairs{{44, 1200}})) << "rows 3 to 14";
+  EXPECT_EQ(part->coded[0].matrices[0].shape, (compress::MatrixShape{12, 100, 4}));
+  EXPECT_EQ(pairs(part->settled), (Pairs{{0, 44}, {1244, 36}})) << "with their residuals";
+  EXPECT_TRUE(part->exact.empty());
+  const auto few = map.codings_of(0, 1024, 1, 1);  // two rows
+  EXPECT_TRUE(few->coded.empty());
+  EXPECT_EQ(pairs(few->settled), (Pairs{{0, 256}}));
+}
+
+TEST_F(CodingMapTest, FactorsStayWithTheirRowsAndTheirSlot) {
+  add({100, 100});
+  add({64, 64});
+  declare("lowrank", 16 << 10, 2);
+  const auto turn = [this](std::uint64_t offset, std::uint64_t bytes, std::uint64_t generation) {
+    return map.codings_of(offset, bytes, generation, 1)->coded.at(0).matrices.at(0);
+  };
+  const std::uint64_t other = layout.tensors[1].offset;
+  const auto first = turn(0, 40'960, 0), second = turn(other, 16'384, 0), of_slot_1 = turn(0, 40'960, 1);
+  EXPECT_EQ(first.turn, 0U);
+  EXPECT_NE(first.factors, of_slot_1.factors);
+  EXPECT_EQ(turn(0, 40'960, 2).factors, first.factors);
+  EXPECT_EQ(turn(0, 40'960, 4).turn, 2U);
+  const auto cut = turn(10'240, 20'480, 6);  // another plan
+  EXPECT_NE(cut.factors, first.factors);
+  EXPECT_EQ(cut.turn, 0U);
+  EXPECT_EQ(turn(other, 16'384, 6).factors, second.factors) << "these rows are cut as before";
+  EXPECT_EQ(turn(0, 40'960, 7).factors, of_slot_1.factors) << "nothing was cut in this slot";
+  const auto again = turn(0, 40'960, 8);
+  EXPECT_NE(again.factors, first.factors) << "the first ones were forgotten";
+  EXPECT_NE(again.factors->seed, first.factors->seed);
+  EXPECT_EQ(turn(10'240, 20'480, 10).turn, 0U) << "and then those of the other plan";
 }
 
 TEST_F(CodingMapTest, AnUnknownOwnCodecIsAnErrorThatNamesTheTensor) {

@@ -6,7 +6,7 @@ import pytest
 from cluster import BUILD, Cluster
 
 WHOLE = ["bf16", "fp16", "int8", "int4", "int2"]
-CODECS = [*WHOLE, "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk"]
+CODECS = [*WHOLE, "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk", "lowrank"]
 
 # A matrix of 75,000 elements, a large bias and a small matrix. Each step and each rank brings other gradients.
 SUMS = """
@@ -116,16 +116,19 @@ def test_bad_codecs_are_refused_with_what_was_meant():
             "topk/ratio=2": ["ratio", "2"],
             "topk/ratio=0": ["ratio"],
             "int8/speed=9": ["speed"],
+            "lowrank/rank=0": ["rank=0", "rank=1 to 32"],
+            "lowrank/method=pca": ["pca", "acp"],
             "dgc": ["momentum"],
         }.items():
             (text,) = failures(cluster, DEFT_COMPRESSION=codec)
             assert all(word in text for word in ["compression", *words]), text
 
 
-def test_links_that_cannot_carry_a_codec_are_named():
-    with Cluster(2, links="tcp:lo", compression="int8") as cluster:
+@pytest.mark.parametrize("codec", ["int8", "lowrank"])
+def test_links_that_cannot_carry_a_codec_are_named(codec):
+    with Cluster(2, links="tcp:lo", compression=codec) as cluster:
         for text in failures(cluster):
-            assert "tcp:lo" in text and "int8" in text, text
+            assert "tcp:lo" in text and codec in text, text
 
 
 def test_nodes_that_ask_for_different_codecs_are_told():

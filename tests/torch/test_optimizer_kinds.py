@@ -251,6 +251,29 @@ def test_parameters_can_have_codecs_of_their_own(start):
             assert last["wide.weight"] < 1e-5, "flush(residuals=True) brings what was left out"
 
 
+def train_one_batch(steps):
+    """The losses over all ranks."""
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    x, y = next(batches(1))
+    losses = []
+    for _ in range(steps):
+        optimizer.zero_grad()
+        loss = loss_of(model, *own_share(x, y))
+        loss.backward()
+        optimizer.step()
+        losses.append(hvd.allreduce(loss.detach()).item())
+    assert_same_everywhere(parameters(model))
+    return losses
+
+
+def test_low_rank_gradients_train_and_replicas_stay_equal(start):
+    exact = start(2, policy="bytescheduler", compression="none").run(train_one_batch, 30)
+    found = start(2, policy="bytescheduler", compression="lowrank/rank=2").run(train_one_batch, 30)
+    assert found[0] == found[1] and found[0] != exact[0], "nothing was encoded"
+    assert found[0][-1] < found[0][0] / 2
+
+
 def with_a_codec_for(what):
     model = make()
     if what == "a collective":
