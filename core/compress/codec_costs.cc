@@ -37,21 +37,28 @@ std::string name_of(const Traits& traits) {
   return std::string(traits.name) + (traits.parameters.empty() ? "" : "/" + traits.parameters);
 }
 
-// Of a square matrix, of which every generation sends one factor. Larger matrices send a smaller share, and cut ones a larger share.
+// Of a square matrix, of which every generation sends one factor or both. Larger matrices send a smaller share, and cut ones a larger
+// share.
 model::CodecCost measure_low_rank(const LowRankCodec& codec) {
   constexpr std::size_t kSide = 256;
   static_assert(kSide * kSide == kElements);
   const MatrixShape shape{kSide, kSide, codec.rank()};
+  const bool sends_both = codec.method() == LowRankMethod::kPowerSgd;
+  const std::size_t sent = shape.p_elements() + (sends_both ? shape.q_elements() : 0);
   const std::vector<float> values = gradients();
   const double bytes = kElements * sizeof(float);
   std::vector<float> p(shape.p_elements()), q(shape.q_elements()), left(kElements), decoded(kElements);
   start_factor(1, q);
-  make_basis(q, shape.rank, 1);
   TimeUs encode_us = kLongestUs, decode_us = kLongestUs;
   for (int round = 0; round < kRounds; ++round) {
     const TimeUs begin_us = MonotonicClock::now();
     left = values;
+    make_basis(q, shape.rank, 1);
     project(shape, left, q, p);
+    if (sends_both) {
+      make_basis(p, shape.rank, 2);
+      back_project(shape, left, p, q);
+    }
     subtract(shape, p, q, left);
     const TimeUs encoded_us = MonotonicClock::now();
     reconstruct(shape, p, q, decoded);
@@ -59,7 +66,7 @@ model::CodecCost measure_low_rank(const LowRankCodec& codec) {
     decode_us = std::min(decode_us, MonotonicClock::now() - encoded_us);
   }
   return {.name = name_of(codec.traits()),
-          .wire_share = static_cast<double>(shape.p_elements() * sizeof(float)) / bytes,
+          .wire_share = static_cast<double>(sent * sizeof(float)) / bytes,
           .encode_us_per_byte = static_cast<double>(encode_us) / bytes,
           .decode_us_per_byte = static_cast<double>(decode_us) / bytes,
           .error = relative_error(values, decoded)};

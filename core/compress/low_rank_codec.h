@@ -1,4 +1,4 @@
-// lowrank: a matrix travels as one or both of two thin factors (low_rank.h).
+// lowrank: a matrix travels as one (ACP-SGD) or both (PowerSGD) of two thin factors (low_rank.h).
 //
 // This codec carries its settings alone. What a factor stands for depends on the matrix and on factors of earlier generations, which a
 // slice does not have: so encode, decode and their like are errors (kInvalid), and Law::kLowRank says that the caller does their work.
@@ -11,11 +11,15 @@
 
 namespace deft::compress {
 
+enum class LowRankMethod : std::uint8_t { kAcpSgd, kPowerSgd };
+
 class LowRankCodec final : public Codec {
  public:
-  LowRankCodec(Traits traits, std::size_t rank) : traits_(std::move(traits)), rank_(rank) {}
+  LowRankCodec(Traits traits, std::size_t rank, LowRankMethod method)
+      : traits_(std::move(traits)), rank_(rank), method_(method) {}
 
   [[nodiscard]] std::size_t rank() const { return rank_; }
+  [[nodiscard]] LowRankMethod method() const { return method_; }
 
   [[nodiscard]] const Traits& traits() const override { return traits_; }
   // A matrix is encoded only if its factors are smaller.
@@ -34,6 +38,7 @@ class LowRankCodec final : public Codec {
 
   const Traits traits_;
   const std::size_t rank_;
+  const LowRankMethod method_;
 };
 
 // Of a codec whose law is kLowRank.

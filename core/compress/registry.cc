@@ -98,15 +98,16 @@ Made make_sparse(std::string_view name, Parameters& given, const KernelTable& ke
 }
 
 Made make_low_rank(std::string_view name, Parameters& given, const KernelTable& /*kernels*/) {
-  static constexpr std::array<std::string_view, 1> kMethods = {"acp"};
+  static constexpr std::array<std::string_view, 2> kMethods = {"acp", "powersgd"};
   const std::size_t rank = given.integer("rank", 4, 1, kMostRank);
-  given.choice("method", kMethods);
+  const auto method =
+      given.choice("method", kMethods) == kMethods[0] ? LowRankMethod::kAcpSgd : LowRankMethod::kPowerSgd;
   Traits traits = contractive(name, 1, 0);
   traits.law = Law::kLowRank;
   traits.fixed_size = false;
   if (auto ok = given.finish(name); !ok) return tl::unexpected(ok.error());
   traits.parameters = given.canonical();
-  return std::make_unique<LowRankCodec>(std::move(traits), rank);
+  return std::make_unique<LowRankCodec>(std::move(traits), rank, method);
 }
 
 struct Row {

@@ -97,19 +97,17 @@ void Channel::poll() {
   const auto at = std::ranges::find_if(in_flight_, [&](const InFlight& entry) {
     return completion.id >= entry.first_request && completion.id < entry.first_request + entry.requests;
   });
-  note(completion, *at);
-  if (++at->completed < at->requests) return;
-  at->done.spans.back().end_us = MonotonicClock::now();
-  advance(at);
-}
-
-// A transfer of several requests took the time of all that did not overtake others.
-void Channel::note(const link::Completion& completion, InFlight& entry) {
-  if (entry.completed == 0)
+  InFlight& entry = *at;
+  // A transfer of several requests took the time of all that did not overtake others.
+  if (!std::exchange(entry.has_time, true))
     entry.done.link_us = completion.link_us;
   else if (completion.link_us)
     entry.done.link_us = entry.done.link_us.value_or(0) + *completion.link_us;
   entry.done.overlapped |= completion.overlapped;
+  if (++entry.completed < entry.requests) return;
+  entry.done.spans.back().end_us = MonotonicClock::now();
+  if (entry.coded && entry.coded->has_second_requests()) --entry.stage;  // the link's once more
+  advance(at);
 }
 
 // Runs the stages up to the link's, or those behind it.
@@ -120,11 +118,13 @@ void Channel::advance(const std::deque<InFlight>::iterator& at) {
     const bool on_link = stage.name == trace::TransferStage::kLink && link_ != nullptr;
     const TimeUs began_us = MonotonicClock::now();
     at->done.result = (this->*stage.run)(*at);
-    // The link's span ends with the completion.
-    if (stage.name != trace::TransferStage{}) at->done.spans.push_back({stage.name, began_us, MonotonicClock::now()});
+    // The link's span ends with the last completion.
+    const bool goes_on = on_link && at->has_time;
+    if (stage.name != trace::TransferStage{} && !goes_on)
+      at->done.spans.push_back({stage.name, began_us, MonotonicClock::now()});
     // A link that refuses a request goes on, unless it has one of this transfer already.
     const bool is_refused =
-        !at->done.result && at->done.result.error().kind == ErrorKind::kInvalid && at->requests == 0;
+        !at->done.result && at->done.result.error().kind == ErrorKind::kInvalid && at->requests == 0 && !goes_on;
     if (on_link && !at->done.result && !is_refused) {
       const Error error(at->done.result.error());
       link_->abort(error.message());
@@ -250,10 +250,11 @@ Result<void> Channel::submit(InFlight& entry) {
   if (link_ == nullptr) return {};
   std::vector<link::WorkRequest> requests;
   if (entry.coded)
-    requests = entry.coded->requests();
+    requests = entry.has_time ? entry.coded->second_requests() : entry.coded->requests();
   else
     requests.push_back(plain_request(entry.transfer, entry.data, link_->nodes()));
   entry.first_request = requests_ + 1;
+  entry.requests = entry.completed = 0;
   for (link::WorkRequest& request : requests) {
     request.id = ++requests_;
     request.priority = entry.transfer.priority;

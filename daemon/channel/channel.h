@@ -10,6 +10,7 @@
 //   channel.use(link.get());                  // null: a job of one node, which has no stage on a link
 //   channel.start(transfer);                  // runs the stages before the link; does not wait for other nodes
 //   while (!channel.is_idle()) channel.poll();   // waits for the link, and runs the stages behind it
+//   if (channel.takes_transfers()) ...        // the next start
 //
 // One thread.
 #pragma once
@@ -41,6 +42,11 @@ class Channel {
     traffic_.use(link);
   }
   [[nodiscard]] bool is_idle() const { return in_flight_.empty(); }
+  // False while the newest transfer is to make a second request, which depends on its first one. Whatever started before that would
+  // stand before it on this node, and behind it on another.
+  [[nodiscard]] bool takes_transfers() const {
+    return in_flight_.empty() || in_flight_.back().coded == nullptr || !in_flight_.back().coded->has_second_requests();
+  }
   // Reports the transfer at once if it has no stage on the link.
   void start(Transfer transfer);
   // Waits for the next completion of the link, or for an interrupt of it. If the link has failed, all transfers have.
@@ -56,8 +62,9 @@ class Channel {
     std::byte* data = nullptr;         // what the link works on, or what is encoded
     std::unique_ptr<CodedTransfer> coded;
     std::uint64_t first_request = 0;
-    std::uint64_t requests = 0;  // all of them
+    std::uint64_t requests = 0;  // all of them, or all second ones
     std::uint64_t completed = 0;
+    bool has_time = false;  // a request has completed
     std::size_t stage = 0;  // the next one
     TimeUs began_us = 0;
   };
@@ -77,7 +84,6 @@ class Channel {
   Result<void> decode(InFlight& entry);
   Result<void> copy_to_workers(InFlight& entry);
 
-  static void note(const link::Completion& completion, InFlight& entry);
   void advance(const std::deque<InFlight>::iterator& at);
   void report(const std::deque<InFlight>::iterator& at);
   void fail_all(const Error& error);

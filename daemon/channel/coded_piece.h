@@ -2,7 +2,11 @@
 //
 //   auto piece = requantised_piece(work, coding, buffers);
 //   piece->encode();
-//   link.submit(piece->request());       // and wait until it has completed
+//   link.submit(piece->request());             // and wait until it has completed
+//   if (piece->has_second_request()) {
+//     piece->encode_second(false);
+//     link.submit(piece->second_request());    // likewise
+//   }
 //   piece->decode(true);
 //
 // CodedTransfer uses it, and says what the parameters mean. The channel's thread, but for the owner's stage of a request.
@@ -67,9 +71,14 @@ class CodedPiece {
 
   virtual Result<void> encode() = 0;
   virtual link::WorkRequest request() = 0;
+  // A second request depends on the result of the first one. `is_restored`: what it brings stands in brought_second() already.
+  [[nodiscard]] virtual bool has_second_request() const { return false; }
+  virtual void encode_second(bool /*is_restored*/) {}
+  virtual link::WorkRequest second_request() { return {}; }
   virtual Result<void> decode(bool first_time) = 0;
   // What this node brings.
   [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
+  [[nodiscard]] virtual std::span<std::byte> brought_second() { return {}; }  // the end of brought()
   // Whether decode() has to know what this node has sent, which the sum replaces.
   [[nodiscard]] virtual bool needs_what_was_sent() const = 0;
   // A copy of what this node brings, which outlives the piece.

@@ -54,13 +54,14 @@ void CodedTransfer::keep(ReplayBuffer& kept) {
     at = std::ranges::copy(own, at).out;
   }
   kept.filled = true;
+  kept_ = &kept;
 }
 
 void CodedTransfer::keep_own() {
   for (const auto& piece : pieces_) piece->keep_own();
 }
 
-Result<void> CodedTransfer::restore(const ReplayBuffer& kept) {
+Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
   if (kept.bytes != wire_bytes())
     return fail(ErrorKind::kInternal,
                 "a replay of " + std::to_string(kept.bytes) + " bytes, in place of " + std::to_string(wire_bytes()));
@@ -71,12 +72,34 @@ Result<void> CodedTransfer::restore(const ReplayBuffer& kept) {
     piece->sent({at, own.size()});
     at += own.size();
   }
+  kept_ = &kept;
   return {};
 }
 
 std::vector<WorkRequest> CodedTransfer::requests() {
   std::vector<WorkRequest> requests;
   for (const auto& piece : pieces_) requests.push_back(piece->request());
+  return requests;
+}
+
+bool CodedTransfer::has_second_requests() const {
+  return !made_second_ && std::ranges::any_of(pieces_, [](const auto& piece) { return piece->has_second_request(); });
+}
+
+std::vector<WorkRequest> CodedTransfer::second_requests() {
+  const bool is_restored = kept_ != nullptr && kept_->has_second;
+  std::vector<WorkRequest> requests;
+  std::byte* end = kept_ != nullptr ? kept_->data.get() : nullptr;
+  for (const auto& piece : pieces_) {
+    if (end != nullptr) end += piece->brought().size();
+    if (!piece->has_second_request()) continue;
+    piece->encode_second(is_restored);
+    const std::span<const std::byte> second = piece->brought_second();
+    if (end != nullptr && !is_restored) std::ranges::copy(second, end - second.size());
+    requests.push_back(piece->second_request());
+  }
+  if (kept_ != nullptr) kept_->has_second = true;
+  made_second_ = true;
   return requests;
 }
 

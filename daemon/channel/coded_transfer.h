@@ -6,6 +6,8 @@
 //                                            // coded.keep_own() if there is no replay buffer
 //   for (auto& request : coded.requests()) link.submit(request);
 //   ... all have completed ...
+//   if (coded.has_second_requests())
+//     for (auto& request : coded.second_requests()) link.submit(request);      // likewise
 //   coded.decode(true);                      // sums of all nodes -> values
 //
 // Each codec of the transfer makes one request. Its law of summation (core/compress/codec.h) says which one:
@@ -13,7 +15,8 @@
 //   encodes the sum. What this second encoding leaves out goes into the owner's own residuals: sums are linear.
 // - sparse: an all-gather. Every node decodes and adds the encodings of all nodes, in their order. At so many nodes that this is more
 //   than float32 would be, an all-reduce of what the encodings hold.
-// - low-rank: an all-reduce of one factor of each matrix, as float32. All nodes have the other one.
+// - low-rank: an all-reduce of one factor of each matrix, as float32. All nodes have the other one (ACP-SGD), or a second all-reduce,
+//   which depends on the result of the first, makes it (PowerSGD).
 // What travels as it is makes one more request: an all-reduce of float32.
 //
 // If a block of the sum is not finite on any node, it decodes to NaN on all, and no node's residuals of it change. So what a node sends
@@ -51,11 +54,14 @@ class CodedTransfer {
   Result<void> encode();
   // What this node brings, encoded. restore() gives kInternal if the buffer is of another transfer. The buffer outlives this object.
   void keep(ReplayBuffer& kept);
-  Result<void> restore(const ReplayBuffer& kept);
+  Result<void> restore(ReplayBuffer& kept);
   void keep_own();
 
   // In the same order on all nodes. They use this object until they have completed.
   [[nodiscard]] std::vector<link::WorkRequest> requests();
+  // Once, after the first ones have completed. What they bring is kept as well.
+  [[nodiscard]] bool has_second_requests() const;
+  [[nodiscard]] std::vector<link::WorkRequest> second_requests();
   [[nodiscard]] std::size_t wire_bytes() const;  // that this node brings
 
   // `first_time`: what owners left out is added to the residuals. False in a replay for the other nodes' sake.
@@ -65,6 +71,8 @@ class CodedTransfer {
   const std::shared_ptr<const Codings> codings_;
   const std::span<float> values_;
   std::vector<std::unique_ptr<CodedPiece>> pieces_;
+  ReplayBuffer* kept_ = nullptr;
+  bool made_second_ = false;
 };
 
 }  // namespace deft::daemon

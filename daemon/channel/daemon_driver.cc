@@ -109,7 +109,7 @@ void DaemonDriver::run_link() {
   if (!open_link()) return;
   channel_.use(link_.get());
   while (true) {
-    if (auto transfer = next()) {
+    if (auto transfer = channel_.takes_transfers() ? next() : std::nullopt) {
       channel_.start(*std::move(transfer));
     } else if (!channel_.is_idle()) {
       channel_.poll();

@@ -185,9 +185,100 @@ class AcpSgd final : public LowRankPiece {
   }
 };
 
+// Two all-reduces: p = m q, of which all nodes make the same basis, and then q = m^T p. The message holds all p, and behind them all q.
+class PowerSgd final : public LowRankPiece {
+ public:
+  PowerSgd(const CodedWork& work, const Coding& coding, BufferPool& buffers)
+      : LowRankPiece(work, coding, buffers, factor_bytes(coding, p_elements) + factor_bytes(coding, q_elements)),
+        p_bytes_(factor_bytes(coding, p_elements)) {}
+
+  Result<void> encode() override {
+    std::ranges::fill(brought_second(), std::byte{});
+    for_each(floats(first()), p_elements, [this](std::size_t index, std::span<float> own) {
+      const std::vector<float> basis = basis_of(matrix(index), matrix(index).factors->q, q_elements(matrix(index)));
+      with_residuals(index, [&](std::span<float> m, std::span<float>) {
+        compress::project(matrix(index).shape, m, basis, own);
+        if (!all_finite(m) || !compress::is_usable(own)) std::ranges::fill(own, kNaN);
+      });
+    });
+    return {};
+  }
+
+  WorkRequest request() override { return factor_sum(first()); }
+
+  [[nodiscard]] bool has_second_request() const override { return true; }
+  [[nodiscard]] std::span<std::byte> brought_second() override { return memory().subspan(p_bytes_); }
+  WorkRequest second_request() override { return factor_sum(brought_second()); }
+
+  // Another generation may have changed the residuals since encode(). What q leaves out is right for those of now.
+  void encode_second(bool is_restored) override {
+    std::vector<Factor> bases;
+    for_each(floats(first()), p_elements, [&](std::size_t index, std::span<float> p) {
+      is_usable_.push_back(compress::is_usable(p));
+      if (is_usable_.back())
+        compress::make_basis(p, matrix(index).shape.rank, matrix(index).factors->seed - matrix(index).turn);
+      bases.push_back(p);
+    });
+    for_each(floats(brought_second()), q_elements, [&](std::size_t index, std::span<float> own) {
+      if (!is_restored && is_usable_[index])
+        with_residuals(index, [&](std::span<float> m, std::span<float> residuals) {
+          make(index, bases[index], m, residuals, own);
+        });
+    });
+    const std::span<const float> own = floats(brought_second());
+    own_.assign(own.begin(), own.end());
+  }
+
+  Result<void> decode(bool first_time) override {
+    if (!first_time) return {};
+    std::vector<Factor> bases;
+    for_each(floats(first()), p_elements, [&](std::size_t, Factor p) { bases.push_back(p); });
+    std::size_t at = 0;
+    for_each(floats(brought_second()), q_elements, [&](std::size_t index, Factor sum) {
+      use(index, bases[index], sum, Factor(own_).subspan(at, sum.size()));
+      at += sum.size();
+    });
+    return {};
+  }
+
+  [[nodiscard]] bool needs_what_was_sent() const override {
+    return false;
+  }  // it has a copy of q, and p changes nothing here
+
+ private:
+  static std::size_t p_elements(const CodedMatrix& matrix) { return matrix.shape.p_elements(); }
+  static std::size_t q_elements(const CodedMatrix& matrix) { return matrix.shape.q_elements(); }
+  [[nodiscard]] std::span<std::byte> first() { return memory().first(p_bytes_); }
+
+  void make(std::size_t index, Factor basis, std::span<float> m, std::span<float> residuals,
+            std::span<float> own) const {
+    compress::back_project(matrix(index).shape, m, basis, own);
+    if (all_finite(m) && compress::is_usable(own))
+      leave_out(index, basis, own, m, residuals);
+    else
+      std::ranges::fill(own, kNaN);
+  }
+
+  void use(std::size_t index, Factor basis, Factor sum, Factor own) {
+    if (is_usable_[index] && compress::is_usable(sum)) {
+      apply(index, basis, sum);
+      matrix(index).factors->q.assign(sum.begin(), sum.end());
+      return;
+    }
+    if (is_usable_[index] && compress::is_usable(own)) take_back(index, basis, own);
+    refuse(index);
+  }
+
+  const std::size_t p_bytes_;
+  std::vector<bool> is_usable_;  // p of each matrix
+  std::vector<float> own_;       // q of this node
+};
+
 }  // namespace
 
 std::unique_ptr<CodedPiece> low_rank_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers) {
+  if (compress::as_low_rank(*coding.codec).method() == compress::LowRankMethod::kPowerSgd)
+    return std::make_unique<PowerSgd>(work, coding, buffers);
   return std::make_unique<AcpSgd>(work, coding, buffers);
 }
 

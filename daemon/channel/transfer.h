@@ -27,6 +27,7 @@ struct ReplayBuffer {
   std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
   bool filled = false;
+  bool has_second = false;  // of an encoded transfer: also what its second requests bring, see coded_transfer.h
 };
 
 // A collective over the buffers of this node's workers and over the other nodes.

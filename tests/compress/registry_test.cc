@@ -62,8 +62,9 @@ TEST(CodecNames, ANameOutlivesTheTextThatChoseIt) {
 TEST(CodecNames, ARankOrMethodThatMakesNoSenseIsRefused) {
   for (const char* text : {"lowrank/rank=0", "lowrank/rank=33", "lowrank/rank=-1", "lowrank/rank=2.5", "lowrank/rank="})
     EXPECT_THAT(message_of(text), HasSubstr("is out of range (give rank=1 to 32)")) << text;
-  EXPECT_THAT(message_of("lowrank/method=acb"), HasSubstr("method=acb does not exist (did you mean acp?)"));
-  EXPECT_THAT(message_of("lowrank/method=svd"), HasSubstr("method=svd does not exist (give method=acp)"));
+  EXPECT_THAT(message_of("lowrank/method=powersdg"),
+              HasSubstr("method=powersdg does not exist (did you mean powersgd?)"));
+  EXPECT_THAT(message_of("lowrank/method=svd"), HasSubstr("method=svd does not exist (give method=acp or powersgd)"));
   EXPECT_THAT(message_of("lowrank/method=acp,method=acp"), HasSubstr("one value, not two"));
   EXPECT_THAT(message_of("lowrank/ranks=4"), HasSubstr("did you mean rank?"));
   EXPECT_THAT(message_of("lowrnak"), HasSubstr("did you mean lowrank?"));
@@ -90,6 +91,7 @@ TEST(CodecNames, TheCostOfLowRankIsThatOfAMatrix) {
                          many = measure_cost(*codec_of("lowrank/rank=16"));
   EXPECT_DOUBLE_EQ(few.wire_share, 2.0 / 256);
   EXPECT_DOUBLE_EQ(many.wire_share, 16.0 / 256);
+  EXPECT_DOUBLE_EQ(measure_cost(*codec_of("lowrank/rank=2,method=powersgd")).wire_share, 4.0 / 256);
   EXPECT_GT(few.error, many.error);
   EXPECT_LT(few.error, 1);
   EXPECT_GT(many.encode_us_per_byte, 0);

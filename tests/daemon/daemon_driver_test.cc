@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -10,6 +11,8 @@
 #include <new>
 #include <system_error>
 #include <thread>
+
+#include "core/compress/registry.h"
 
 namespace deft::daemon {
 namespace {
@@ -270,6 +273,33 @@ TEST_F(DaemonDriverTest, ATransferThatOvertakesOthersIsNotMeasured) {
   script_.allow(2);  // the large one ends first
   run_until_done(4);
   for (const TransferDone& done : done_) EXPECT_EQ(done.link_us.has_value(), done.token == 1 || done.token == 2);
+}
+
+// A second request depends on the first one. The next transfer waits for it, so that all nodes submit in one order.
+TEST_F(DaemonDriverTest, ASecondRequestComesBeforeThoseOfTheNextTransfer) {
+  const compress::MatrixShape shape{64, 64, 1};
+  auto codings = std::make_shared<Codings>();
+  codings->coded.push_back({compress::make_codec("lowrank/rank=1,method=powersgd").value(),
+                            {{0, shape.elements()}},
+                            {{shape, std::make_shared<Factors>(), 0}}});
+  codings->residuals = std::make_shared<Residuals>(shape.elements());
+  Transfer coded = transfer(1);
+  coded.count = shape.elements();
+  coded.codings = codings;
+  open_later(3);
+  driver_->push(coded);
+  driver_->push(transfer(2));
+  pushed_.count_down();
+  script_.await_calls("+64");
+  script_.allow(1);
+  script_.await_calls("+64-+64+2");
+  script_.allow(2);
+  run_until_done(2);
+  EXPECT_EQ(script_.calls, "+64-+64+2--");
+  EXPECT_EQ(done_[0].token, 1U);
+  for (const TransferDone& done : done_) EXPECT_TRUE(done.result);
+  EXPECT_EQ(done_[0].wire_bytes, 2 * 64 * sizeof(float));
+  EXPECT_EQ(std::ranges::count(done_[0].spans, trace::TransferStage::kLink, &StageSpan::stage), 1);
 }
 
 TEST_F(DaemonDriverTest, AFailureOfTheLinkEndsAllThatWait) {

@@ -6,7 +6,8 @@ import pytest
 from cluster import BUILD, Cluster
 
 WHOLE = ["bf16", "fp16", "int8", "int4", "int2"]
-CODECS = [*WHOLE, "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk", "lowrank"]
+LOW_RANK = ["lowrank", "lowrank/method=powersgd"]
+CODECS = [*WHOLE, "signsgd", "efsignsgd", "onebit", "terngrad", "qsgd", "topk", "randk", *LOW_RANK]
 
 # A matrix of 75,000 elements, a large bias and a small matrix. Each step and each rank brings other gradients.
 SUMS = """
@@ -43,7 +44,7 @@ EVERY_CODEC = (
     + """
 for codec in CODECS:  # a job each
     os.environ["DEFT_COMPRESSION"] = codec
-    session = deft.open(job=codec)
+    session = deft.open(job=codec.replace("/", "-"))
     digest, worst = train(session, 4)
     say(f"{codec} {digest} {worst}")
     session.close()

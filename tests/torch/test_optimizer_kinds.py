@@ -269,9 +269,11 @@ def train_one_batch(steps):
 
 def test_low_rank_gradients_train_and_replicas_stay_equal(start):
     exact = start(2, policy="bytescheduler", compression="none").run(train_one_batch, 30)
-    found = start(2, policy="bytescheduler", compression="lowrank/rank=2").run(train_one_batch, 30)
-    assert found[0] == found[1] and found[0] != exact[0], "nothing was encoded"
-    assert found[0][-1] < found[0][0] / 2
+    for method in ("acp", "powersgd"):
+        codec = f"lowrank/rank=2,method={method}"
+        found = start(2, policy="bytescheduler", compression=codec).run(train_one_batch, 30)
+        assert found[0] == found[1] and found[0] != exact[0], "nothing was encoded"
+        assert found[0][-1] < found[0][0] / 2, method
 
 
 def with_a_codec_for(what):
