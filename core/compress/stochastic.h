@@ -155,11 +155,12 @@ struct RandkFormat {
     return true;
   }
 
+  // Minus 0 and what is added make what is added: so this has the bits of the code of the decoded sum.
   static std::size_t sum(const BlockKey& key, const std::byte* const* inputs, std::size_t input_count,
                          std::size_t offset, std::byte* __restrict out) {
     bool finite = true;
     for (std::size_t i = 0; i < key.level; ++i) {
-      float sum = 0;
+      float sum = -0.0F;
       for (std::size_t n = 0; n < input_count; ++n) {
         const auto value = load<float>(inputs[n] + offset + i * sizeof(float));
         if ((bits_of(value) & kMagnitude) == kInfinity) return n;

@@ -13,16 +13,27 @@ constexpr std::array kBackends = {
             .place = Place::kNics,
             .built = true,
             .summary = "host memory, any NIC with an IP address",
-            .composes = true},
-    Backend{.name = "ps", .place = Place::kServers, .built = true, .summary = "parameter servers: deftd server"},
+            .composes = true,
+            .adds_encoded = true},
+    Backend{.name = "ps",
+            .place = Place::kServers,
+            .built = true,
+            .summary = "parameter servers: deftd server",
+            .adds_encoded = true},
 #ifdef DEFT_MPI_MISSING
-    Backend{.name = "mpi", .place = Place::kNicOrNone, .built = false, .summary = DEFT_MPI_MISSING, .composes = true},
+    Backend{.name = "mpi",
+            .place = Place::kNicOrNone,
+            .built = false,
+            .summary = DEFT_MPI_MISSING,
+            .composes = true,
+            .adds_encoded = true},
 #else
     Backend{.name = "mpi",
             .place = Place::kNicOrNone,
             .built = true,
             .summary = "host memory, Open MPI and what it knows: TCP, InfiniBand, ...",
-            .composes = true},
+            .composes = true,
+            .adds_encoded = true},
 #endif
     Backend{.name = "nccl",
             .place = Place::kNicsTogether,
@@ -35,7 +46,8 @@ constexpr std::array kBackends = {
             .built = true,
             .summary = "TCP between the workers themselves; to test in-process links without a GPU and to compare with",
             .runs_in_worker = true,
-            .composes = true},
+            .composes = true,
+            .adds_encoded = true},
 };
 
 std::string names(bool built_only) {

@@ -24,8 +24,9 @@ struct Backend {
   bool built;                   // in this build
   std::string_view summary;     // a description, or why it is missing
   bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
-  // Its all-reduces are composed of halves, with an owner's stage between them: codecs add there (Link::composes).
+  // Its all-reduces are composed of halves, with an owner's stage between them (Link::composes).
   bool composes = false;
+  bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers
   bool takes_device_memory = false;  // reduces a GPU's memory in place
 };
 

@@ -2,6 +2,8 @@
 
 #include <utility>
 
+#include "core/link/backends.h"
+
 namespace deft::link {
 namespace {
 
@@ -12,6 +14,10 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
     return fail(ErrorKind::kInvalid, "all-reduce of an unknown dtype or operation");
   if (request.block == 0 || request.block * model::dtype_bytes(request.dtype) > kMaxBlockBytes)
     return fail(ErrorKind::kInvalid, "a block of " + std::to_string(request.block) + " elements");
+  if (const auto& encoded = request.encoded;
+      encoded && (request.kind != Kind::kAllReduce || request.dtype != model::DType::kUInt8 ||
+                  request.count % request.block != 0 || !encoded->recipe || !request.owner_stage))
+    return fail(ErrorKind::kInvalid, "encoded elements that are no blocks, or without an owner's stage");
   if (request.kind == Kind::kBroadcast && request.root >= nodes)
     return fail(ErrorKind::kInvalid,
                 "broadcast from " + member + " " + std::to_string(request.root) + " of " + std::to_string(nodes));
@@ -19,6 +25,11 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
     return fail(ErrorKind::kInvalid, "all-gather of " + std::to_string(request.block_bytes.size()) + " blocks on " +
                                          std::to_string(nodes) + " " + member + "s");
   return {};
+}
+
+bool adds_encoded(const std::string& link) {
+  const Backend* const backend = find_backend(std::string_view(link).substr(0, link.find(':')));
+  return backend != nullptr && backend->adds_encoded;
 }
 
 }  // namespace
@@ -33,7 +44,7 @@ Link::Link(std::string name, const LinkGroup& group, std::size_t depth, std::siz
 
 Result<void> Link::submit(WorkRequest request) {
   if (auto ok = check(request, nodes_, member_); !ok) return ok;
-  if (request.owner_stage && !composes())
+  if (request.owner_stage && !composes() && !(request.encoded && adds_encoded(name_)))
     return fail(ErrorKind::kInvalid, name_ + " reduces natively, without a stage of the owner");
   if (auto ok = check_failure(); !ok) return ok;
   if (nodes_ == 1 || request.bytes() == 0) {

@@ -21,6 +21,8 @@ struct OwnedSegment {
   std::span<const std::byte* const> inputs{};  // the same elements of all nodes, in their order
   model::DType dtype{};
   model::ReduceOp op{};
+  std::span<const float>
+      sum{};  // of encoded elements, in place of the inputs, if that is less to send (EncodedElements)
 };
 
 inline constexpr std::size_t kMaxBlockBytes = 4096;  // fits a slot of every link
@@ -31,6 +33,15 @@ using OwnerStage = std::function<void(const OwnedSegment&)>;
 
 // Leaves the reduction of the inputs in the data: the owner's work if a request has no stage of its own.
 void add(const OwnedSegment& segment);
+
+// How bytes are encoded, for links whose servers decode, add and encode them (Backend::adds_encoded). An owner's stage is then for
+// what the second encoding leaves out: the owner gets what makes the result, and all others get the result.
+struct EncodedElements {
+  std::size_t block_values = 1;   // float32 in a block
+  bool owner_keeps_rest = false;  // the owner's stage has to run
+  // What the server has to know of these elements (core/compress/encoded_sum.h). The same on all nodes.
+  std::function<std::vector<std::byte>(Range)> recipe;
+};
 
 // A collective over `data`, in place.
 struct WorkRequest {
@@ -53,8 +64,9 @@ struct WorkRequest {
   std::uint32_t priority = 0;
   // Elements that belong together, as the bytes of an encoded block do: owners get whole blocks, at most kMaxBlockBytes each.
   std::size_t block = 1;
-  // Stands for add(). Only on links that compose all-reduces (Link::composes).
+  // Stands for add(). Only on links that compose all-reduces (Link::composes), or for encoded elements.
   OwnerStage owner_stage = {};
+  std::optional<EncodedElements> encoded = {};  // links that compose all-reduces do without it
 
   static WorkRequest all_reduce(std::byte* data, std::size_t count, model::DType dtype, model::ReduceOp op,
                                 std::uint64_t id = 0, std::uint32_t priority = 0);

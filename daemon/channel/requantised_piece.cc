@@ -5,6 +5,8 @@
 #include <array>
 #include <optional>
 
+#include "core/compress/encoded_sum.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -34,6 +36,9 @@ class Requantised final : public CodedPiece {
     owned_ = {bytes.first / block_bytes(), bytes.count / block_bytes()};
     if (work().has_feedback(codec_)) left_out_.assign(owned_.count * block_elements(), 0.0F);
     request.owner_stage = [this](const link::OwnedSegment& segment) { own(segment); };
+    request.encoded = {.block_values = block_elements(),
+                       .owner_keeps_rest = work().has_feedback(codec_),
+                       .recipe = [this](const Range& part) { return recipe_of(part); }};
     return request;
   }
 
@@ -109,6 +114,18 @@ class Requantised final : public CodedPiece {
     return {};
   }
 
+  // What a server has to know to add these bytes.
+  [[nodiscard]] std::vector<std::byte> recipe_of(const Range& bytes) const {
+    const compress::Slice slice = work().slice_at(0);
+    compress::SumRecipe recipe{.codec = text_of(codec_), .job = slice.job, .generation = slice.generation, .runs = {}};
+    const Range blocks{bytes.first / block_bytes(), bytes.count / block_bytes()};
+    static_cast<void>(for_each_run(blocks, [&](const Range& run, std::size_t) -> Result<void> {
+      recipe.runs.push_back({slice.first + run.first, static_cast<std::uint32_t>(run.count / block_elements())});
+      return {};
+    }));
+    return recipe.bytes();
+  }
+
   // A link thread. If all is sent whole, every node does this for all blocks, and keeps what its own part leaves out.
   void own(const link::OwnedSegment& segment) {
     const Range blocks{segment.first / block_bytes(), segment.data.size() / block_bytes()};
@@ -127,14 +144,18 @@ class Requantised final : public CodedPiece {
 
   Result<void> combine(const link::OwnedSegment& segment, const Range& run, std::size_t at, bool is_owned) {
     const std::size_t within = at - segment.first;
-    inputs_.clear();
-    for (const std::byte* const input : segment.inputs) inputs_.emplace_back(input + within, code_bytes(run));
     std::span<float> left_out;
     if (is_owned && !left_out_.empty())
       left_out = std::span(left_out_).subspan((at / block_bytes() - owned_.first) * block_elements(), run.count);
+    const std::span<std::byte> out = segment.data.subspan(within, code_bytes(run));
+    if (!segment.sum.empty()) {
+      const std::span sum = segment.sum.subspan(within / block_bytes() * block_elements(), run.count);
+      return encode_sum(codec_, work().slice_at(run.first), sum, out, left_out);
+    }
+    inputs_.clear();
+    for (const std::byte* const input : segment.inputs) inputs_.emplace_back(input + within, code_bytes(run));
     std::size_t node = 0;
-    auto ok = codec_.combine(work().slice_at(run.first), inputs_, segment.data.subspan(within, code_bytes(run)),
-                             left_out, node);
+    auto ok = codec_.combine(work().slice_at(run.first), inputs_, out, left_out, node);
     if (!ok) return garbage_of(ok.error(), node, codec_);
     return {};
   }

@@ -86,12 +86,12 @@ std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) 
   return select::make_selector(select::When::kInBackground, all_gloo);
 }
 
-// The first link that does not make all-reduces of halves with an owner's stage between them, in the daemon; empty: all do.
-std::string link_without_halves(const LinkFailover& links) {
+// The first link that the workers run, or whose backend cannot do this; empty: there is none.
+std::string link_that_cannot(bool link::Backend::*does, const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
     const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
-    if (backend != nullptr && (!backend->composes || backend->runs_in_worker)) return name;
+    if (backend != nullptr && (!(backend->*does) || backend->runs_in_worker)) return name;
   }
   return "";
 }
@@ -102,24 +102,34 @@ std::string why_no_halves(const JobSettings& settings, const std::vector<model::
   if (settings.codecs.size() > 1) return "DEFT_COMPRESSION encodes gradients, which halves cannot do";
   if (std::ranges::any_of(tensors, model::has_own_codec))
     return "tensors have codecs of their own, which halves cannot do";
-  const std::string link = link_without_halves(links);
+  const std::string link = link_that_cannot(&link::Backend::composes, links);
   return link.empty() ? "" : "link " + link + " has none";
 }
 
 // Tensors with codecs of their own need links that carry all codecs.
 Result<void> check_own_codecs(const std::vector<model::TensorSpec>& tensors, const LinkFailover& links) {
   const auto own = std::ranges::find_if(tensors, model::has_own_codec);
-  const std::string link = link_without_halves(links);
+  const std::string link = link_that_cannot(&link::Backend::adds_encoded, links);
   if (own == tensors.end() || link.empty()) return {};
   return fail(ErrorKind::kInvalid,
               "link " + link + " cannot carry gradients that are encoded, and tensor '" + own->name +
                   "' has the codec " + own->codec,
-              "use gloo or mpi links, or give no tensor a codec");
+              "use gloo, mpi or ps links, or give no tensor a codec");
+}
+
+// What each of `n` nodes receives of the parameter servers' answers, over the gradients' bytes, if an encoding has `share` of them: of
+// its own segments the encodings of the others, or float32.
+double share_from_servers(double share, double n) { return share * (n - 1) / n + std::min(share * (n - 1), 1.0) / n; }
+
+bool are_all_servers(const LinkFailover& links) {
+  bool all = true;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all &= links.cost(link).name.starts_with("ps:");
+  return all;
 }
 
 // A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
 // of an all-reduce twice (n - 1) / n of the data. If that is less, sparse encodings are summed by an all-reduce of float32.
-model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes) {
+model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes, const LinkFailover& links) {
   model::CodecCost cost = compress::measure_cost(codec);
   const auto n = static_cast<double>(nodes);
   if (codec.traits().law == compress::Law::kSparse) {
@@ -129,6 +139,8 @@ model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes) {
   } else if (codec.traits().law != compress::Law::kLowRank) {
     cost.encode_us_per_byte *= 1 + 1 / n;
     cost.decode_us_per_byte *= 2;
+    if (codec.traits().uses_feedback && are_all_servers(links))
+      cost.wire_share = share_from_servers(cost.wire_share, n);
   }
   return cost;
 }
@@ -138,15 +150,15 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
-    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_between(*settings.codecs.back(), nodes);
+    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_between(*settings.codecs.back(), nodes, links);
     return;
   }
-  if (const std::string link = link_without_halves(links); !link.empty()) {
+  if (const std::string link = link_that_cannot(&link::Backend::adds_encoded, links); !link.empty()) {
     LOG(WARNING) << "[" << job << "] plans use no codecs, because link " << link << " cannot carry them";
     return;
   }
   for (const auto& codec : settings.codecs)
-    if (codec != nullptr) setup.codecs.push_back(cost_between(*codec, nodes));
+    if (codec != nullptr) setup.codecs.push_back(cost_between(*codec, nodes, links));
 }
 
 }  // namespace

@@ -37,16 +37,16 @@ DaemonDriver::Open opener(const DriverRequest& request, const Membership& member
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
-// Encodings of blocks are added by the owner of a block, and only daemons encode.
+// Encodings of blocks are added by the owner of a block or by a server, and only daemons encode.
 std::optional<Error> cannot_carry(const compress::Codec& codec, const std::vector<link::LinkSpec>& specs) {
   for (const link::LinkSpec& spec : specs) {
     if (spec.backend == "local") continue;
     const link::Backend& backend = *link::find_backend(spec.backend);
-    const bool adds = backend.composes || codec.traits().law == compress::Law::kSparse;
+    const bool adds = backend.adds_encoded || codec.traits().law == compress::Law::kSparse;
     if (adds && !backend.runs_in_worker) continue;
     return Error{ErrorKind::kInvalid,
                  spec.name() + " cannot carry gradients that are encoded by " + std::string(codec.traits().name),
-                 "use gloo or mpi links, or DEFT_COMPRESSION=none",
+                 "use gloo, mpi or ps links, or DEFT_COMPRESSION=none",
                  {}};
   }
   return std::nullopt;

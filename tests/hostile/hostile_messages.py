@@ -252,7 +252,7 @@ def control_frames(dice: random.Random, version: int) -> list[bytes]:
 def server_fields() -> tuple[list[Field], dict]:
     source = (ROOT / "core/link/ps/wire.h").read_text()
     fields = fields_of("core/link/ps/wire.h", "PsHeader")
-    assert struct.calcsize("=" + "".join(field.code for field in fields)) == 64
+    assert struct.calcsize("=" + "".join(field.code for field in fields)) == 72
     version = int(re.search(r"kVersion = (\d+);", source).group(1))
     return fields, {"magic": 0x53504644, "version": version, "node": 0, "nodes": 2}
 
@@ -274,6 +274,9 @@ def server_messages(dice: random.Random) -> list[tuple[bytes, bytes]]:
         for header in with_each_extreme(fields, values, dice):
             made.append((header, dice.choice(payloads[:-1])))
         made.append((packed(fields, values), payloads[-1]))
+    for size in (1, 24, 40, 65_536, 65_537):  # of a recipe
+        header = packed(fields, plain | {"kind": 2, "bytes": 260, "total": 260, "recipe_bytes": size})
+        made.append((header + dice.randbytes(size), bytes(260)))
     made += [(one, b"") for one in spoiled([header for header, _ in made], dice)]
     dice.shuffle(made)
     return made

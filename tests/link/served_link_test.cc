@@ -5,7 +5,10 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <random>
+#include <tuple>
 
+#include "core/compress/registry.h"
 #include "core/model/dtype.h"
 
 namespace deft::link::ps_backend {
@@ -233,6 +236,144 @@ TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
   header = shape(0, 0, 4);
   header.dtype = 77;
   EXPECT_THAT(refusal(header, 4), HasSubstr("of an unknown type or operation"));
+}
+
+class EncodedPushTest : public ChannelTest {
+ protected:
+  static std::vector<std::byte> recipe(const std::string& codec, std::uint32_t blocks = 1) {
+    return compress::SumRecipe{.codec = codec, .job = 1, .generation = 2, .runs = {{256, blocks}}}.bytes();
+  }
+  static std::vector<std::byte> code(const std::string& codec, float value) {
+    const auto made = compress::make_codec(codec).value();
+    const std::vector<float> values(256, value);
+    std::vector<std::byte> bytes(made->encoded_bytes(values.size()));
+    EXPECT_TRUE(made->encode({1, 2, 256}, values, bytes));
+    return bytes;
+  }
+  static PsHeader encoded_shape(std::size_t bytes, std::uint32_t keeper, std::size_t recipe_bytes) {
+    PsHeader header = shape(0, 0, bytes);
+    header.dtype = static_cast<std::uint8_t>(model::DType::kUInt8);
+    header.keeper = keeper;
+    header.recipe_bytes = static_cast<std::uint32_t>(recipe_bytes);
+    return header;
+  }
+  void push_code(std::uint32_t node, const std::string& codec, float value, std::uint32_t keeper) {
+    push_bytes(node, code(codec, value), recipe(codec), keeper);
+  }
+  void push_bytes(std::uint32_t node, const std::vector<std::byte>& bytes, const std::vector<std::byte>& how,
+                  std::uint32_t keeper) {
+    channel->push(node, encoded_shape(bytes.size(), keeper, how.size()), zmq::message_t(bytes.data(), bytes.size()),
+                  how);
+  }
+  static std::string text(const std::vector<std::byte>& bytes) {
+    return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+  }
+};
+
+// 1 + 2 + 4 = 7, and these numbers are the largest of their blocks, so that int8 has them exactly.
+TEST_F(EncodedPushTest, AllGetTheCodeOfTheSumAndTheKeeperGetsWhatTheOthersPushed) {
+  begin(3);
+  push_code(2, "int8", 4, 1);
+  push_code(0, "int8", 1, 1);
+  EXPECT_THAT(told, IsEmpty());
+  push_code(1, "int8", 2, 1);
+  ASSERT_EQ(told.size(), 3U);
+  EXPECT_EQ(told[0].payload, text(code("int8", 7)));
+  EXPECT_EQ(told[1].payload, text(code("int8", 1)) + text(code("int8", 4)));
+  EXPECT_EQ(told[2].payload, told[0].payload);
+  EXPECT_EQ(told[0].header.recipe_bytes, 0U) << "a result has no recipe";
+}
+
+TEST_F(EncodedPushTest, TheKeeperGetsTheSumWhereThatIsLess) {
+  begin(6);  // five codes of 260 bytes are more than 1024
+  for (std::uint32_t node = 0; node < 6; ++node) push_code(node, "int8", 1, 0);
+  ASSERT_EQ(told.size(), 6U);
+  ASSERT_EQ(told[0].payload.size(), 1024U);
+  EXPECT_EQ(value_of(told[0]), 6);
+  EXPECT_EQ(told[5].payload, text(code("int8", 6)));
+}
+
+TEST_F(EncodedPushTest, VotesHaveNoKeeper) {
+  begin(3);
+  for (std::uint32_t node = 0; node < 3; ++node) push_code(node, "signsgd", node == 1 ? 1.F : -1.F, kNoOwner);
+  ASSERT_EQ(told.size(), 3U);
+  std::vector<float> votes(256);
+  const std::span<const std::byte> result(reinterpret_cast<const std::byte*>(told[1].payload.data()), 36);
+  ASSERT_TRUE(compress::make_codec("signsgd").value()->decode({1, 2, 256}, result, votes));
+  EXPECT_THAT(votes, ::testing::Each(::testing::Lt(0)));
+  begin(2);
+  push_code(1, "signsgd", 1, 0);
+  EXPECT_THAT(failure(), HasSubstr("node 1 pushed codes: "));
+}
+
+TEST_F(EncodedPushTest, GarbageIsRefusedAndItsNodeNamed) {
+  begin(2);
+  push_code(0, "int8", 1, 0);
+  push_bytes(1, std::vector(260, std::byte{0xFD}), recipe("int8"), 0);
+  EXPECT_THAT(failure(), HasSubstr("node 1 pushed what int8 cannot decode"));
+  for (const auto& [how, bytes, words] : std::vector<std::tuple<std::vector<std::byte>, std::size_t, std::string>>{
+           {recipe("int9"), 260, "int9"},
+           {recipe("topk"), 260, "topk"},
+           {recipe("int8", 2), 260, "does not fit 260 bytes"},
+           {std::vector<std::byte>(7), 260, "too short"},
+           {recipe("int2", 1800), 1800 * 68, "too many values"}}) {
+    begin(2);
+    push_bytes(1, std::vector<std::byte>(bytes), how, 0);
+    EXPECT_THAT(failure(), HasSubstr("node 1 pushed codes: "));
+    EXPECT_THAT(failure(), HasSubstr(words));
+  }
+}
+
+TEST_F(EncodedPushTest, FieldsThatCannotBeAreRefused) {
+  const auto refusal = [&](const auto& change) {
+    begin(2);
+    PsHeader header = encoded_shape(260, 0, recipe("int8").size());
+    change(header);
+    channel->push(1, header, zmq::message_t(260), recipe("int8"));
+    return failure();
+  };
+  EXPECT_THAT(refusal([](PsHeader& h) { h.keeper = 2; }), HasSubstr("for a node to keep"));
+  EXPECT_THAT(refusal([](PsHeader& h) { h.owner = 1; }), HasSubstr("codes that are no bytes of all nodes"));
+  EXPECT_THAT(refusal([](PsHeader& h) { h.dtype = static_cast<std::uint8_t>(model::DType::kFloat32); }),
+              HasSubstr("codes that are no bytes of all nodes"));
+  begin(2);
+  PsHeader plain = shape(0, 0, 4);
+  plain.keeper = 1;
+  channel->push(0, plain, zmq::message_t(4));
+  EXPECT_THAT(failure(), HasSubstr("for a node to keep"));
+}
+
+TEST_F(EncodedPushTest, NodesThatEncodeDifferentlyAreBothNamed) {
+  begin(2);
+  push_bytes(0, code("int8", 1), recipe("int8"), 0);
+  push_bytes(1, code("int8", 1), recipe("qsgd"), 0);
+  EXPECT_THAT(failure(), HasSubstr("node 0 pushed 260 bytes of 260, encoded by int8"));
+  EXPECT_THAT(failure(), HasSubstr("where node 1 pushed 260 bytes of 260, encoded by qsgd"));
+  begin(2);
+  push_code(0, "int8", 1, 0);
+  push_code(1, "int8", 1, 1);
+  EXPECT_THAT(failure(), HasSubstr("whose rest node 1 keeps"));
+  begin(2);
+  push_code(0, "int8", 1, 0);
+  channel->push(1, shape(0, 0, 260), zmq::message_t(260));
+  EXPECT_THAT(failure(), HasSubstr("node 1 pushed 260 bytes of 260 of float32"));
+}
+
+// The keeper named by a frame, its recipe and its codes are any bytes: a link fails or answers, and nothing else happens.
+TEST_F(EncodedPushTest, AnyBytesAreTakenOrRefused) {
+  std::mt19937 random(7);
+  for (int round = 0; round < 3000; ++round) {
+    begin(2);
+    for (std::uint32_t node = 0; node < 2; ++node) {
+      auto how = recipe(random() % 2 == 0 ? "int8" : "onebit");
+      auto bytes = code("int8", 1);
+      if (random() % 2 == 0) how[random() % how.size()] = static_cast<std::byte>(random());
+      if (random() % 2 == 0) bytes[random() % bytes.size()] = static_cast<std::byte>(random());
+      if (random() % 4 == 0) bytes.resize(random() % 300 + 1);
+      push_bytes(node, bytes, how, static_cast<std::uint32_t>(random() % 3));
+    }
+    ASSERT_EQ(told.size(), 2U);
+  }
 }
 
 TEST_F(ChannelTest, ANodeThatRunsAwayIsStopped) {

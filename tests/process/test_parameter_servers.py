@@ -7,6 +7,8 @@ import time
 import pytest
 from cluster import BUILD, Cluster, free_port, wait_for_line, wait_until
 from held import descriptors
+from test_compression import CODECS, EVERY_CODEC
+from test_compression import SUMS as ENCODED
 
 SUMS = """
 import hashlib
@@ -62,6 +64,50 @@ def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
             wait_until(
                 lambda s=server, c=count_before: descriptors(s.pid) <= c, what="the server's descriptors given back"
             )
+
+
+@pytest.mark.parametrize("nodes, count", [(2, 2), (3, 1)])
+def test_encoded_gradients_have_the_bits_that_gloo_gives(nodes, count):
+    with Cluster(nodes, timeout="20s", partition_bytes="64KB", policy="bytescheduler") as cluster:
+        servers = Servers(cluster, count)
+        found = {}
+        for links in ("gloo:lo", servers.link, f"gloo:lo,{servers.link}"):
+            workers = cluster.start_without_session(f"CODECS = {CODECS}\n{EVERY_CODEC}", DEFT_LINKS=links)
+            found[links] = {line for output in cluster.finish(workers, seconds=180) for line in output.splitlines()}
+    for lines in found.values():
+        assert len(lines) == len(CODECS), "the ranks hold different bits"
+        assert lines == found["gloo:lo"]
+
+
+LONG = ENCODED.replace(
+    "        group.wait(0, len(tensors), step)\n",
+    "        group.wait(0, len(tensors), step)\n"
+    "        if step == 3:\n"
+    "            say('training')\n"
+    "            while not os.path.exists(os.environ['GO_ON']):\n"
+    "                time.sleep(0.01)\n",
+)
+
+
+def test_a_server_that_is_lost_takes_nothing_along_of_what_encodings_left_out(tmp_path):
+    """The job ends with the bits of one that lost no server, so no residual was there."""
+    with Cluster(2, timeout="20s", partition_bytes="64KB", policy="bytescheduler", compression="int4") as cluster:
+        servers = Servers(cluster, 2)
+        outputs = {}
+        for kills in (False, True):
+            go_on = tmp_path / f"go-on-{kills}"
+            script = LONG + "say(train(session, 12)[0])\nsession.close()\n"
+            workers = cluster.start(script, DEFT_LINKS=f"gloo:lo,{servers.link}", GO_ON=str(go_on))
+            for worker in workers:
+                wait_for_line(worker, "training")
+            if kills:
+                servers.processes[1].kill()
+                servers.processes[1].wait()
+            go_on.touch()
+            outputs[kills] = {output.split()[-1] for output in cluster.finish(workers)}
+        assert len(outputs[False]) == 1 and outputs[True] == outputs[False]
+        for node in range(2):
+            assert f"goes on without link {servers.link}" in cluster.log(node)
 
 
 def run(cluster: Cluster, per_node: int, links: str, policy: str = "bytescheduler", **options: str) -> list[str]:

@@ -50,7 +50,7 @@ def script(tmp_path_factory):
     return path
 
 
-def digests(script, links: str, policy: str) -> set[str]:
+def digests(script, links: str, policy: str, compression: str = "none") -> set[str]:
     """What the parameters of the two ranks hash to at the end."""
     command = [
         BUILD / "bin/deftrun",
@@ -68,6 +68,7 @@ def digests(script, links: str, policy: str) -> set[str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
     environment |= {"PYTHONPATH": str(PACKAGE), "OMP_NUM_THREADS": "1", "DEFT_SOCKET": str(script.parent / "none.sock")}
     environment["DEFT_MAX_STALENESS_STEPS"] = "0"  # for what is late depends on what is measured
+    environment["DEFT_COMPRESSION"] = compression  # likewise
     done = subprocess.run(
         [sys.executable, *command, sys.executable, script], env=environment, capture_output=True, text=True, timeout=90
     )
@@ -90,3 +91,34 @@ def over_gloo(script):
 def test_replicas_are_equal_and_the_same_whatever_links_they_used(script, server, over_gloo, links, policy):
     assert len(over_gloo) == 1
     assert digests(script, links.format(server=server), policy) == over_gloo
+
+
+def through_two_servers(script, folder, compression: str) -> tuple[set[str], int]:
+    """What the parameters hash to, and the bytes that the nodes pushed."""
+    addresses = [f"127.0.0.{host}:{free_port()}" for host in (1, 2)]
+    logs = [folder / f"{compression}-{address}.log" for address in addresses]
+    servers = []
+    for address, log in zip(addresses, logs, strict=True):
+        with log.open("w") as file:
+            servers.append(subprocess.Popen([DAEMON, "server", f"--listen={address}"], stderr=file))
+    try:
+        found = digests(script, "ps:" + "+".join(addresses), "fifo", compression)
+        for server in servers:
+            server.terminate()
+            assert server.wait(60) == 0
+    finally:
+        for server in servers:
+            server.kill()
+            server.wait()
+    pushed = [int(n) for log in logs for n in re.findall(r"has ended after (\d+) bytes", log.read_text())]
+    assert len(pushed) == 2 and min(pushed) > 0.3 * sum(pushed), "the servers share the work"
+    return found, sum(pushed)
+
+
+def test_codes_through_servers_train_to_the_bits_of_gloo_with_fewer_bytes(script, over_gloo, tmp_path):
+    exact, exact_bytes = through_two_servers(script, tmp_path, "none")
+    encoded, encoded_bytes = through_two_servers(script, tmp_path, "int8")
+    assert exact == over_gloo
+    assert encoded == digests(script, "gloo:lo", "fifo", "int8") and len(encoded) == 1
+    assert encoded != exact
+    assert exact_bytes / encoded_bytes > 3  # biases, and the parameters at the begin, travel as they are

@@ -6,7 +6,7 @@
 namespace deft::link::ps_backend {
 namespace {
 
-constexpr std::int64_t kMaxMessageBytes = 1 << 20;
+constexpr std::int64_t kMaxMessageBytes = kMaxAnswerBytes + 1024;  // encrypted, an answer is a little longer
 constexpr unsigned kHangUps = 5;
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
@@ -44,11 +44,15 @@ void ServerConnection::hello(const PsHeader& header, const Secret& secret, const
   dealer_.send(zmq::buffer(with_text(secret, link)), zmq::send_flags::none);
 }
 
-void ServerConnection::push(PsHeader header, std::byte* data, std::size_t bytes) {
+void ServerConnection::push(PsHeader header, std::span<const std::byte> recipe, std::span<std::byte> data) {
   header.taken = told_ = taken_;
-  dealer_.send(zmq::buffer(&header, sizeof header), zmq::send_flags::sndmore);
+  header.recipe_bytes = static_cast<std::uint32_t>(recipe.size());
+  zmq::message_t first(sizeof header + recipe.size());
+  std::memcpy(first.data(), &header, sizeof header);
+  std::ranges::copy(recipe, first.data<std::byte>() + sizeof header);
+  dealer_.send(first, zmq::send_flags::sndmore);
   zmq::message_t payload;
-  if (bytes > 0) payload.rebuild(data, bytes, keep, nullptr);
+  if (!data.empty()) payload.rebuild(data.data(), data.size(), keep, nullptr);
   dealer_.send(payload, zmq::send_flags::none);
   ++unanswered_;
 }

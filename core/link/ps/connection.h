@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 #include <zmq.hpp>
@@ -24,8 +25,8 @@ class ServerConnection {
   [[nodiscard]] const std::string& address() const { return address_; }
   void hello(const PsHeader& header, const Secret& secret, const std::string& link);
 
-  // The bytes are not copied: they must stay until the answer has come or the connection is closed.
-  void push(PsHeader header, std::byte* data, std::size_t bytes);
+  // The data is not copied: it must stay until the answer has come or the connection is closed.
+  void push(PsHeader header, std::span<const std::byte> recipe, std::span<std::byte> data);
   // Tells the server how many results were taken since the last push, if the server may wait for that.
   void tell_taken();
 

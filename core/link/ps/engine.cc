@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "core/link/ps/segment_answer.h"
 #include "core/link/rendezvous.h"
 #include "core/link/servers.h"
 
@@ -64,6 +65,17 @@ Result<void> try_threads() {
   all_began.set_value();
   for (auto& thread : threads) thread.join();
   return result;
+}
+
+PsHeader header_of_pushes(const WorkRequest& request) {
+  PsHeader header;
+  header.kind = Kind::kPush;
+  header.priority = request.priority;
+  header.total = request.bytes();
+  if (!request.reduces()) return header;
+  header.dtype = static_cast<std::uint8_t>(request.dtype);
+  header.op = static_cast<std::uint8_t>(request.op);
+  return header;
 }
 
 Error not_welcome(const ServerConnection& connection) {
@@ -206,20 +218,18 @@ Result<void> Engine::guarded(Work work) {
   return result;
 }
 
-Result<void> Engine::start(std::uint64_t id, std::byte* data, std::vector<PsSegment> segments, const PsHeader& shape) {
+Result<void> Engine::start(const WorkRequest& request, std::vector<PsSegment> segments) {
   return guarded([&] {
     Round& round = rounds_.emplace_back();
-    round.id = id;
-    round.data = data;
+    round.request = request;
     round.segments = std::move(segments);
     round.missing = round.segments.size();
-    round.header = shape;
-    round.header.kind = Kind::kPush;
+    round.header = header_of_pushes(request);
     round.header.node = node_;
     round.header.nodes = nodes_;
     round.header.round = started_++;
     round.asked.resize(round.segments.size());
-    for (Route& route : routes_) route.shares.push_back({.priority = shape.priority});
+    for (Route& route : routes_) route.shares.push_back({.priority = request.priority});
     for (std::uint32_t i = 0; i < round.segments.size(); ++i)
       routes_[round.segments[i].server].shares.back().segments.push_back(i);
     return move_on();
@@ -234,7 +244,7 @@ Result<std::optional<std::uint64_t>> Engine::await() {
       std::vector<Ending> endings;
       for (const Round& round : rounds_) endings.push_back({round.header.priority, round.missing == 0});
       if (const auto place = next_to_finish(endings, started_ - 1 - rounds_.front().header.round)) {
-        id = rounds_[*place].id;
+        id = rounds_[*place].request.id;
         end_round(*place);
         return {};
       }
@@ -262,16 +272,17 @@ void Engine::interrupt() {
 // Pushes what there is room for, and takes what has come.
 Result<void> Engine::move_on() {
   for (Route& route : routes_) {
-    push_what_fits(route);
+    if (auto ok = push_what_fits(route); !ok) return ok;
     const std::size_t before = route.connection->unanswered();
     if (auto ok = look_after(route); !ok) return ok;
-    if (route.connection->unanswered() < before) push_what_fits(route);
+    if (route.connection->unanswered() < before)
+      if (auto ok = push_what_fits(route); !ok) return ok;
     route.connection->tell_taken();
   }
   return {};
 }
 
-void Engine::push_what_fits(Route& route) {
+Result<void> Engine::push_what_fits(Route& route) {
   while (const auto place = next_to_push(route.shares)) {
     Round& round = rounds_[*place];
     Share& share = route.shares[*place];
@@ -281,11 +292,17 @@ void Engine::push_what_fits(Route& route) {
     header.segment = number;
     header.bytes = segment.bytes;
     header.owner = segment.owner;
+    header.keeper = segment.keeper;
+    std::vector<std::byte> recipe;
+    if (round.request.encoded) recipe = round.request.encoded->recipe({segment.offset, segment.bytes});
+    if (recipe.size() > kMaxRecipeBytes)
+      return fail(ErrorKind::kInternal, "a segment of codes of too many places in the arena");
     round.asked[number] = true;
     const bool brings = segment.owner == kNoOwner || segment.owner == node_;
-    route.connection->push(header, round.data + segment.offset, brings ? segment.bytes : 0);
+    route.connection->push(header, recipe, {round.request.data + segment.offset, brings ? segment.bytes : 0});
     route.load.pushed(MonotonicClock::now());
   }
+  return {};
 }
 
 // False for what was not asked for.
@@ -294,9 +311,9 @@ bool Engine::take(Route& route, const ServerConnection::Message& message) {
   const std::uint32_t number = message.header.segment;
   if (round == rounds_.end() || number >= round->segments.size() || !round->asked[number]) return false;
   const PsSegment& segment = round->segments[number];
-  const std::size_t bytes = segment.owner == node_ ? 0 : segment.bytes;
-  if (segment.server != route.server || message.payload.size() != bytes) return false;
-  if (bytes > 0) std::memcpy(round->data + segment.offset, message.payload.data(), bytes);
+  const SegmentAnswer answer{round->request, segment, node_, nodes_};
+  if (segment.server != route.server || message.payload.size() != answer.bytes()) return false;
+  answer.take({message.payload.data<std::byte>(), answer.bytes()});
   round->asked[number] = false;
   --round->missing;
   ++route.shares[static_cast<std::size_t>(round - rounds_.begin())].answered;

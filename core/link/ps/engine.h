@@ -32,11 +32,10 @@ class Engine {
 
   [[nodiscard]] Segmenter& segmenter() { return segmenter_; }
 
-  // Begins request `id`: pushes as many of its segments as the servers have room for. `shape` has its priority and total,
-  // and dtype and op if it reduces. await() takes results, in place, and pushes on for all requests, until one may end (see
-  // priority.h), and gives its id; or nothing after an interrupt(). After an error of either no data is touched any more and
-  // all connections are closed.
-  Result<void> start(std::uint64_t id, std::byte* data, std::vector<PsSegment> segments, const PsHeader& shape);
+  // Begins a request: pushes as many of its segments as the servers have room for. await() takes results, in place, and pushes
+  // on for all requests, until one may end (see priority.h), and gives its id; or nothing after an interrupt(). After an error
+  // of either no data is touched any more and all connections are closed. Either runs the owner's stage of encoded elements.
+  Result<void> start(const WorkRequest& request, std::vector<PsSegment> segments);
   Result<std::optional<std::uint64_t>> await();
 
   // By server. The thread that starts and finishes.
@@ -52,8 +51,7 @@ class Engine {
 
  private:
   struct Round {
-    std::uint64_t id = 0;  // of the request
-    std::byte* data = nullptr;
+    WorkRequest request;
     std::vector<PsSegment> segments;
     PsHeader header;          // of its pushes
     std::size_t missing = 0;  // results
@@ -73,7 +71,7 @@ class Engine {
   Result<void> guarded(Work work);
   void end_round(std::size_t place);
   Result<void> move_on();
-  void push_what_fits(Route& route);
+  Result<void> push_what_fits(Route& route);
   Result<void> take_results(Route& route);
   bool take(Route& route, const ServerConnection::Message& message);
   Result<void> look_after(Route& route);

@@ -1,5 +1,7 @@
 #include "core/link/ps/served_link.h"
 
+#include <algorithm>
+
 #include "core/model/dtype.h"
 #include "core/reduce/reduce.h"
 
@@ -8,14 +10,60 @@ namespace {
 
 std::string name_of(std::uint32_t node) { return "node " + std::to_string(node); }
 
-std::string describe(const PsHeader& header) {
+std::string describe(const PsHeader& header, std::span<const std::byte> recipe) {
   std::string text = std::to_string(header.bytes) + " bytes of " + std::to_string(header.total);
+  if (!recipe.empty()) {
+    text += ", encoded by " + compress::SumRecipe::describe(recipe);
+    return header.keeper == kNoOwner ? text : text + ", whose rest " + name_of(header.keeper) + " keeps";
+  }
   if (header.owner != kNoOwner) return text + " from " + name_of(header.owner);
   const auto dtype = static_cast<model::DType>(header.dtype);
   return text + " of " + std::string(model::to_string(dtype)) + " (operation " + std::to_string(header.op) + ")";
 }
 
 bool is_rounded_once(model::DType dtype) { return dtype == model::DType::kFloat16 || dtype == model::DType::kBFloat16; }
+
+Result<EncodedSum> read_sum(std::span<const std::byte> recipe, const PsHeader& header) {
+  auto sum = EncodedSum::read(recipe, header.bytes);
+  if (!sum) return sum;
+  const std::string codec(sum->codec().traits().name);
+  if (sum->values() * sizeof(float) > kMaxAnswerBytes)
+    return fail(ErrorKind::kViolation, "too many values of " + codec + " at once");
+  if (header.keeper != kNoOwner && !sum->codec().traits().uses_feedback)
+    return fail(ErrorKind::kViolation, "a node is to keep what " + codec + " leaves out, and nobody does");
+  return sum;
+}
+
+struct EncodedAnswers {
+  zmq::message_t result, for_keeper;  // the second one is empty if nobody keeps anything
+  Result<void> ok;
+  std::size_t garbage = 0;  // the node whose codes are
+};
+
+// From the codes of all nodes.
+EncodedAnswers make_answers(const EncodedSum& sum, const std::vector<zmq::message_t>& parts, std::uint32_t keeper) {
+  EncodedAnswers made;
+  std::vector<std::span<const std::byte>> codes;
+  for (const zmq::message_t& part : parts) codes.emplace_back(part.data<std::byte>(), part.size());
+  const std::size_t bytes = codes.front().size();
+  made.result.rebuild(bytes);
+  const std::span result(made.result.data<std::byte>(), bytes);
+  const auto nodes = static_cast<std::uint32_t>(parts.size());
+  if (keeper == kNoOwner || !gets_sum(nodes, bytes, sum.values())) {
+    made.ok = sum.combine(codes, result, made.garbage);
+    if (keeper == kNoOwner || !made.ok) return made;
+    made.for_keeper.rebuild(keeper_bytes(nodes, bytes, sum.values()));
+    auto* at = made.for_keeper.data<std::byte>();
+    for (std::uint32_t n = 0; n < nodes; ++n)
+      if (n != keeper) at = std::ranges::copy(codes[n], at).out;
+    return made;
+  }
+  std::vector<float> values(sum.values());
+  made.ok = sum.add(codes, values, made.garbage);
+  if (made.ok) made.ok = sum.encode(values, result);
+  made.for_keeper = zmq::message_t(values.data(), values.size() * sizeof(float));
+  return made;
+}
 
 }  // namespace
 
@@ -95,9 +143,13 @@ std::string ServedLink::fault(std::uint32_t node, const PsHeader& header, std::s
   const bool brings = header.owner == kNoOwner || header.owner == node;
   if (!started_) return "before all links were here";
   if (header.bytes == 0 || header.bytes > kMaxSegmentBytes) return std::to_string(header.bytes) + " bytes at once";
-  if (payload != (brings ? header.bytes : 0)) return std::to_string(payload) + " bytes for " + describe(header);
+  if (payload != (brings ? header.bytes : 0)) return std::to_string(payload) + " bytes for " + describe(header, {});
   if (header.owner != kNoOwner && header.owner >= nodes_) return "for a node that does not exist";
+  if (header.keeper != kNoOwner && (header.keeper >= nodes_ || header.recipe_bytes == 0))
+    return "for a node to keep, and that cannot be";
   const std::size_t element = model::dtype_bytes(static_cast<model::DType>(header.dtype));
+  if (header.recipe_bytes > 0 && (header.owner != kNoOwner || element != 1))
+    return "codes that are no bytes of all nodes";
   if (header.owner == kNoOwner &&
       (element == 0 || header.bytes % element != 0 || !model::is_known(static_cast<model::ReduceOp>(header.op))))
     return "of an unknown type or operation";
@@ -112,21 +164,40 @@ std::string ServedLink::fault(std::uint32_t node, const PsHeader& header, std::s
   return {};
 }
 
-bool ServedLink::same_shape(const PsHeader& a, const PsHeader& b) {
-  return a.bytes == b.bytes && a.total == b.total && a.owner == b.owner && a.dtype == b.dtype && a.op == b.op;
+bool ServedLink::is_alike(const Slot& slot, const PsHeader& header, Recipe recipe) {
+  const PsHeader& shape = slot.shape;
+  return shape.bytes == header.bytes && shape.total == header.total && shape.owner == header.owner &&
+         shape.dtype == header.dtype && shape.op == header.op && shape.keeper == header.keeper &&
+         std::ranges::equal(slot.recipe, recipe);
 }
 
-ServedLink::Slot& ServedLink::slot_for(std::uint32_t node, const PsHeader& header) {
+// Null: the link has failed.
+ServedLink::Slot* ServedLink::slot_for(std::uint32_t node, const PsHeader& header, Recipe recipe) {
   const auto [it, added] = slots_.try_emplace({header.round, header.segment});
   Slot& slot = it->second;
-  if (added) {
-    slot.shape = header;
-    slot.first_node = node;
-    slot.parts.resize(nodes_);
-    slot.came.resize(nodes_);
-    slot.missing = nodes_;
+  if (!added) {
+    if (is_alike(slot, header, recipe)) return &slot;
+    fail_all({ErrorKind::kMismatch,
+              name_of(slot.first_node) + " pushed " + describe(slot.shape, slot.recipe) + " where " + name_of(node) +
+                  " pushed " + describe(header, recipe),
+              "all nodes must run the same operations in the same order",
+              {}});
+    return nullptr;
   }
-  return slot;
+  slot.shape = header;
+  slot.first_node = node;
+  slot.parts.resize(nodes_);
+  slot.came.resize(nodes_);
+  slot.missing = nodes_;
+  if (recipe.empty()) return &slot;
+  slot.recipe.assign(recipe.begin(), recipe.end());
+  auto sum = read_sum(recipe, header);
+  if (!sum) {
+    refuse(node, "codes: " + sum.error().message());
+    return nullptr;
+  }
+  slot.sum = *std::move(sum);
+  return &slot;
 }
 
 void ServedLink::taken(std::uint32_t node, std::uint64_t count) {
@@ -138,33 +209,29 @@ void ServedLink::taken(std::uint32_t node, std::uint64_t count) {
             {}});
 }
 
-void ServedLink::push(std::uint32_t node, const PsHeader& header, zmq::message_t payload) {
+void ServedLink::refuse(std::uint32_t node, const std::string& wrong) {
+  fail_all({ErrorKind::kViolation,
+            name_of(node) + " pushed " + wrong + " to the parameter server",
+            "install the same version of Deft on all nodes",
+            {}});
+}
+
+void ServedLink::push(std::uint32_t node, const PsHeader& header, zmq::message_t payload, Recipe recipe) {
   taken(node, header.taken);
   if (failed_) return;
   const std::string wrong = fault(node, header, payload.size());
-  if (!wrong.empty()) {
-    return fail_all({ErrorKind::kViolation,
-                     name_of(node) + " pushed " + wrong + " to the parameter server",
-                     "install the same version of Deft on all nodes",
-                     {}});
-  }
+  if (!wrong.empty()) return refuse(node, wrong);
   const Key key{header.round, header.segment};
   note(members_[node], key);
-  Slot& slot = slot_for(node, header);
-  if (!same_shape(slot.shape, header)) {
-    return fail_all({ErrorKind::kMismatch,
-                     name_of(slot.first_node) + " pushed " + describe(slot.shape) + " where " + name_of(node) +
-                         " pushed " + describe(header),
-                     "all nodes must run the same operations in the same order",
-                     {}});
-  }
+  Slot* const slot = slot_for(node, header, recipe);
+  if (slot == nullptr) return;
   bytes_ += payload.size();
-  slot.parts[node] = std::move(payload);
-  slot.came[node] = true;
-  --slot.missing;
-  if (header.owner == kNoOwner) sum_what_is_here(slot);
-  if (slot.missing > 0) return;
-  complete(slot);
+  slot->parts[node] = std::move(payload);
+  slot->came[node] = true;
+  --slot->missing;
+  if (header.owner == kNoOwner && !slot->sum) sum_what_is_here(*slot);
+  if (slot->missing > 0) return;
+  slot->sum ? complete_encoded(*slot) : complete(*slot);
   slots_.erase(key);
 }
 
@@ -191,14 +258,37 @@ void ServedLink::sum_what_is_here(Slot& slot) {
 }
 
 void ServedLink::complete(Slot& slot) {
-  PsHeader header = slot.shape;
-  header.kind = Kind::kResult;
-  zmq::message_t& result = slot.parts[header.owner == kNoOwner ? 0 : header.owner];
+  const std::uint32_t owner = slot.shape.owner;
+  zmq::message_t& result = slot.parts[owner == kNoOwner ? 0 : owner];
   for (std::uint32_t n = 0; n < nodes_; ++n) {
     zmq::message_t payload;
-    if (n != header.owner) payload.copy(result);  // shares the bytes
-    members_[n].outbox.add(header, std::move(payload));
-    answer(n);
+    if (n != owner) payload.copy(result);  // shares the bytes
+    add_result(n, slot, std::move(payload));
+  }
+}
+
+void ServedLink::add_result(std::uint32_t node, const Slot& slot, zmq::message_t payload) {
+  PsHeader header = slot.shape;
+  header.kind = Kind::kResult;
+  header.recipe_bytes = 0;
+  members_[node].outbox.add(header, std::move(payload));
+  answer(node);
+}
+
+// What leaves for the keeper is made before the others are answered: their result may be garbage.
+void ServedLink::complete_encoded(Slot& slot) {
+  auto made = make_answers(*slot.sum, slot.parts, slot.shape.keeper);
+  if (!made.ok) {
+    return fail_all({ErrorKind::kViolation,
+                     name_of(made.garbage) + " pushed what " + std::string(slot.sum->codec().traits().name) +
+                         " cannot decode: " + made.ok.error().message(),
+                     "see the log of that node, and check its memory and network",
+                     {}});
+  }
+  for (std::uint32_t n = 0; n < nodes_; ++n) {
+    zmq::message_t payload;
+    payload.copy(n == slot.shape.keeper ? made.for_keeper : made.result);  // shares the bytes
+    add_result(n, slot, std::move(payload));
   }
 }
 

@@ -150,7 +150,7 @@ void Server::on_message(const std::string& peer, const zmq::message_t& first, zm
   if (member == members_.end()) return drop(Drop::kStranger);
   ServedLink& link = *links_.at(member->second.link);
   if (link.failed()) return drop(Drop::kRefused);
-  if (header->kind == Kind::kPush) return link.push(member->second.node, *header, std::move(payload));
+  if (header->kind == Kind::kPush) return link.push(member->second.node, *header, std::move(payload), recipe_of(first));
   if (header->kind == Kind::kTaken) return link.taken(member->second.node, header->taken);
   drop(Drop::kBadHello);
 }

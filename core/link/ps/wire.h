@@ -3,18 +3,24 @@
 //
 // From the link of `node` of `nodes`:
 //   kHello    the first one of a connection; payload: a secret of 16 bytes and the link's name, which all nodes of the link share
-//   kPush     segment `segment` of round `round`; payload: its elements, or nothing if it asks for another node's
+//   kPush     segment `segment` of round `round`; payload: its elements, or nothing if it asks for another node's.
 //   kTaken    nothing but `taken`, if there was no push to say it
 // From the server:
 //   kPresent  payload: a byte for each node, 1 if its link has said hello
 //   kWelcome  all have: pushes may begin
-//   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing
+//   kResult   the answer to a push; payload: the reduced elements, the owner's, or (for the owner itself) nothing; or what a keeper gets
 //   kFailed   `error` is the kind, payload: the text; the link is of no use any more
 //   kPing     nothing: shows the server that the connection stands
 //
 // The secret is made anew for each link and stands in the job's store (core/link/secret.h). The server keeps links of different secrets
 // apart, whatever their names are, so nobody who cannot read the store gets into a link or sees its gradients. With a key both sides
 // also prove that they hold it, and all is encrypted (core/link/curve).
+//
+// Encoded segments (`recipe_bytes` > 0). The recipe (core/compress/encoded_sum.h) stands behind the header, in its frame, and tells
+// the server how to decode, add and encode the codes of all nodes. All nodes say the same bytes. `keeper` is the node that keeps
+// what the second encoding leaves out, in its own residuals: so it gets the codes of the other nodes, or the sum as float32 where
+// that is less, and makes the result itself, of the same bits. All others get the result. A server keeps nothing of it. So a
+// lost server loses nothing, and another link can replay the segment.
 //
 // A round is one request of the link. Every node pushes each segment of it once, in rising order. A result names the round and
 // the segment that was pushed, so no node can get another round's result. A segment without an owner is reduced over all
@@ -29,6 +35,7 @@
 #include <cstdint>
 #include <cstring>
 #include <optional>
+#include <span>
 #include <type_traits>
 #include <zmq.hpp>
 
@@ -37,11 +44,14 @@
 namespace deft::link::ps_backend {
 
 inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
-inline constexpr std::uint16_t kVersion = 3;
+inline constexpr std::uint16_t kVersion = 4;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
 inline constexpr std::size_t kMaxLinkName = 512;
+// 4096 runs of 12 bytes and more: a run of bf16, which has the most blocks in a segment, has 16 elements or more.
+inline constexpr std::size_t kMaxRecipeBytes = 64 << 10;
+inline constexpr std::size_t kMaxAnswerBytes = 1 << 20;  // to a keeper: it bounds the values of an encoded segment
 inline constexpr std::size_t kMostFromALinkBytes =
     kMaxSegmentBytes + 1024;               // from a link; encrypted, it is a little longer
 inline constexpr std::size_t kWindow = 8;  // pushes to a server that a link leaves unanswered
@@ -79,8 +89,10 @@ struct PsHeader {
   std::uint8_t error = 0;
   std::uint8_t unused = 0;
   std::uint32_t priority = 0;  // 0: the most urgent
+  std::uint32_t keeper = kNoOwner;
+  std::uint32_t recipe_bytes = 0;
 };
-static_assert(sizeof(PsHeader) == 64 && std::is_trivially_copyable_v<PsHeader>);
+static_assert(sizeof(PsHeader) == 72 && std::is_trivially_copyable_v<PsHeader>);
 
 // The header in a frame; nothing if the frame is none. The caller checks the version. In a header of another version, the
 // fields up to `kind` can be read: they never move.
@@ -88,8 +100,22 @@ inline std::optional<PsHeader> header_of(const zmq::message_t& frame) {
   PsHeader header;
   if (frame.size() < offsetof(PsHeader, node)) return std::nullopt;
   std::memcpy(&header, frame.data(), std::min(frame.size(), sizeof header));
-  if (header.magic != kMagic || (header.version == kVersion && frame.size() != sizeof header)) return std::nullopt;
+  if (header.magic != kMagic) return std::nullopt;
+  const bool is_whole = frame.size() >= sizeof header && frame.size() - sizeof header == header.recipe_bytes;
+  if (header.version == kVersion && (!is_whole || header.recipe_bytes > kMaxRecipeBytes)) return std::nullopt;
   return header;
+}
+// Of a frame that header_of() can read.
+inline std::span<const std::byte> recipe_of(const zmq::message_t& frame) {
+  return std::span(frame.data<std::byte>(), frame.size()).subspan(std::min(frame.size(), sizeof(PsHeader)));
+}
+
+// What the keeper of an encoded segment gets: the codes of the other nodes, of `bytes` each, or the sum.
+inline bool gets_sum(std::uint32_t nodes, std::size_t bytes, std::size_t values) {
+  return (nodes - 1) * bytes > values * sizeof(float);
+}
+inline std::size_t keeper_bytes(std::uint32_t nodes, std::size_t bytes, std::size_t values) {
+  return gets_sum(nodes, bytes, values) ? values * sizeof(float) : (nodes - 1) * bytes;
 }
 
 }  // namespace deft::link::ps_backend

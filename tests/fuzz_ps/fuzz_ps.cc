@@ -1,0 +1,98 @@
+// Feeds a parameter server's side of a link with pushes of two nodes. Each push begins as a good one, plain or encoded, and
+// libFuzzer changes bytes of its header, its recipe and its payload. The link answers or fails, and nothing else happens.
+//
+// A push: a byte (node, kind of push, number of changes), and of each change the place in two bytes and the new value.
+#include <array>
+#include <cstdint>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <vector>
+
+#include "core/compress/registry.h"
+#include "core/link/ps/served_link.h"
+#include "core/model/dtype.h"
+
+namespace {
+
+using namespace deft::link::ps_backend;  // NOLINT(google-build-using-namespace): the server
+namespace compress = deft::compress;
+using Bytes = std::vector<std::byte>;
+
+struct Push {
+  PsHeader header;
+  Bytes recipe, payload;
+};
+
+Push good_push(const std::string& codec) {
+  Push push;
+  push.header.kind = Kind::kPush;
+  push.header.nodes = 2;
+  push.payload.resize(64);
+  push.header.dtype = static_cast<std::uint8_t>(deft::model::DType::kFloat32);
+  if (!codec.empty()) {
+    const auto made = compress::make_codec(codec).value();
+    const std::vector<float> values(512, 1.0F);
+    push.payload.resize(made->encoded_bytes(values.size()));
+    static_cast<void>(made->encode({1, 2, 256}, values, push.payload));
+    const auto blocks = static_cast<std::uint32_t>(256 / made->traits().block_elements);
+    push.recipe = compress::SumRecipe{codec, 1, 2, {{256, blocks}, {4096, blocks}}}.bytes();
+    push.header.dtype = static_cast<std::uint8_t>(deft::model::DType::kUInt8);
+    push.header.recipe_bytes = static_cast<std::uint32_t>(push.recipe.size());
+    if (made->traits().uses_feedback) push.header.keeper = 1;
+  }
+  push.header.bytes = push.header.total = push.payload.size();
+  return push;
+}
+
+const std::array<Push, 8>& good_pushes() {
+  static const std::array<Push, 8> pushes = {good_push(""),     good_push("int8"),      good_push("bf16"),
+                                             good_push("int2"), good_push("efsignsgd"), good_push("signsgd"),
+                                             good_push("qsgd"), good_push("randk")};
+  return pushes;
+}
+
+// What libFuzzer gave, byte by byte; zeros behind its end.
+struct Input {
+  const std::uint8_t* data;
+  std::size_t size;
+  std::uint8_t next() {
+    if (size == 0) return 0;
+    --size;
+    return *data++;
+  }
+};
+
+}  // namespace
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  Input input{data, size};
+  std::size_t answers = 0, failures = 0;
+  ServedLink link(2, [&](std::uint32_t, const PsHeader& header, zmq::message_t& payload) {
+    ++(header.kind == Kind::kFailed ? failures : answers);
+    if (payload.size() > kMaxAnswerBytes) std::abort();
+  });
+  for (const std::uint32_t node : {0U, 1U})
+    if (!link.join(node, 2)) std::abort();
+  answers = 0;
+  for (std::uint64_t number = 0; input.size > 0 && number < 64; ++number) {
+    const std::uint8_t kind = input.next();
+    Push push = good_pushes()[(kind >> 1U) & 7U];
+    push.header.round = number / 2;
+    Bytes frame(sizeof push.header + push.recipe.size());
+    std::memcpy(frame.data(), &push.header, sizeof push.header);
+    std::ranges::copy(push.recipe, frame.begin() + sizeof push.header);
+    for (unsigned changes = kind >> 4U; changes > 0; --changes) {
+      const std::size_t at = (input.next() | (std::size_t{input.next()} << 8U)) % (frame.size() + push.payload.size());
+      (at < frame.size() ? frame[at] : push.payload[at - frame.size()]) = static_cast<std::byte>(input.next());
+    }
+    const zmq::message_t first(frame.data(), frame.size());
+    const auto header = header_of(first);
+    if (!header || header->version != kVersion) continue;
+    if (header->kind == Kind::kTaken) link.taken(kind & 1U, header->taken);
+    if (header->kind == Kind::kPush)
+      link.push(kind & 1U, *header, zmq::message_t(push.payload.data(), push.payload.size()), recipe_of(first));
+  }
+  if (failures != (link.failed() ? 2 : 0)) std::abort();
+  return 0;
+}
