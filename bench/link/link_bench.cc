@@ -4,6 +4,8 @@
 //   time: ours, and bare_ms: gloo's, the medians over the turns of their best passes. speedup: the median of gloo's time over
 //   ours, turn by turn. cpu: milliseconds a node and pass, of all its threads.
 //   under_way: the same parts over gloo and MPI, as many under way as the link takes. speedup: over one at a time.
+//   encrypted: all-reduces on an encrypted link, and plain_ms: on a plain one; slowdown: the median of their ratios, turn by turn.
+//   cipher: what sealing and opening alone would let through, one thread, records of 32 KiB; the limit of an encrypted connection.
 //   urgent: 64 KB on a ps link, behind 16 MB that are less urgent; alike_ms: as urgent as they.
 #include <benchmark/benchmark.h>
 
@@ -12,7 +14,9 @@
 #include <vector>
 
 #include "bench/link/loopback.h"
+#include "bench/link/polling_store.h"
 #include "core/link/backends.h"
+#include "core/link/encryption/records.h"
 
 namespace deft::link {
 namespace {
@@ -95,6 +99,67 @@ void sizes(benchmark::internal::Benchmark* bench) {
 }
 BENCHMARK_CAPTURE(under_way, gloo, std::string("gloo"))->Apply(sizes);
 BENCHMARK_CAPTURE(under_way, mpi, std::string("mpi"))->Apply(sizes);
+
+void encrypted(benchmark::State& state, const std::string& backend) {
+  constexpr int kTurns = 9;
+  const std::size_t bytes = static_cast<std::size_t>(state.range(0)) << 10;
+  const int passes = bytes < (1 << 20) ? 100 : 8;
+  std::vector<double> ours, plain, slowdown;
+  double cpu = 0, plain_cpu = 0;
+  for (auto _ : state) {
+    for (int turn = 0; turn < kTurns; ++turn) {
+      const Cost with = measure(connect_deft(backend, 3, true), bytes, std::min<std::size_t>(bytes, 1 << 20), passes);
+      const Cost without = measure(connect_deft(backend, 3), bytes, std::min<std::size_t>(bytes, 1 << 20), passes);
+      ours.push_back(with.wall_ms);
+      plain.push_back(without.wall_ms);
+      slowdown.push_back(with.wall_ms / without.wall_ms);
+      cpu += with.cpu_ms_per_node / kTurns;
+      plain_cpu += without.cpu_ms_per_node / kTurns;
+    }
+    state.SetIterationTime(median(ours) / 1e3);
+  }
+  state.counters["plain_ms"] = median(plain);
+  state.counters["slowdown"] = median(slowdown);
+  state.counters["cpu"] = cpu;
+  state.counters["plain_cpu"] = plain_cpu;
+}
+void encrypted_sizes(benchmark::internal::Benchmark* bench) {
+  bench->ArgName("KB")->Arg(4)->Arg(64)->Arg(1024)->Arg(16 << 10);
+  bench->Unit(benchmark::kMillisecond)->UseManualTime()->Iterations(1);
+}
+BENCHMARK_CAPTURE(encrypted, gloo, std::string("gloo"))->Apply(encrypted_sizes);
+BENCHMARK_CAPTURE(encrypted, tcp, std::string("tcp"))->Apply(encrypted_sizes);
+
+void cipher(benchmark::State& state, CipherKind kind, bool opens) {
+  if (kind == CipherKind::kAes256Gcm && !has_aes()) return state.SkipWithError("this processor has no AES");
+  TrafficKey key;
+  key.kind = kind;
+  RecordWriter writer(key);
+  const std::vector<std::byte> text(kRecordsAtOnce * kRecordTextBytes);
+  if (!opens) {
+    for (auto _ : state) {
+      writer.seal(text.size());
+      writer.sent(writer.pending().size());
+    }
+  } else {
+    RecordReader reader(key);
+    for (auto _ : state) {
+      state.PauseTiming();
+      writer.seal(text.size());
+      std::ranges::copy(writer.pending(), reader.space().begin());
+      const std::size_t bytes = writer.pending().size();
+      writer.sent(bytes);
+      state.ResumeTiming();
+      value_or_exit(reader.add(bytes));
+      reader.taken(text.size());
+    }
+  }
+  state.SetBytesProcessed(static_cast<std::int64_t>(state.iterations() * text.size()));
+}
+BENCHMARK_CAPTURE(cipher, aes_seal, CipherKind::kAes256Gcm, false);
+BENCHMARK_CAPTURE(cipher, aes_open, CipherKind::kAes256Gcm, true);
+BENCHMARK_CAPTURE(cipher, chacha_seal, CipherKind::kChaCha20Poly1305, false);
+BENCHMARK_CAPTURE(cipher, chacha_open, CipherKind::kChaCha20Poly1305, true);
 
 // By turns; the best of three medians.
 void urgent(benchmark::State& state) {

@@ -19,7 +19,7 @@ struct AllReduce {
 using Connect = std::function<AllReduce(std::uint32_t node)>;
 
 // `under_way` requests are in flight before it waits for one.
-Connect connect_deft(const std::string& backend, std::size_t under_way);
+Connect connect_deft(const std::string& backend, std::size_t under_way, bool encrypts = false);
 Connect connect_bare_gloo();  // gloo::allreduce with its ring, float sums by gloo
 
 struct Cost {

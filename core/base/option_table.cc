@@ -67,6 +67,8 @@ constexpr std::array kOptions = {
                "Smaller tensors are not encoded. Those of one dimension never are."},
     OptionSpec{"links", kString, "auto", "", 0, 0, kAll, kJob,
                "Links between nodes: gloo:eth0,gloo:eth1 (patterns as NCCL's: eth, =eth0, ^lo), gloo:auto, ps:host:port+host:port, mpi, mpi:eth0, nccl, nccl:eth0,eth1, or auto."},
+    OptionSpec{"encrypt_gradients", kChoice, "off", "on|off", 0, 0, kAll, kAgreed,
+               "on: what gloo and tcp links send is encrypted, and ps links need the daemons' key (secret_file). mpi and nccl links cannot encrypt and are refused. It costs CPU time."},
     OptionSpec{"link_costs", kString, "", "", 0, 0, kDaemon, kProcess,
                "File of deft probe --output: the links' costs until a job has measured them. Read on rank 0's node. Empty: a guess."},
     OptionSpec{"overlap_forward", kChoice, "auto", "auto|on|off", 0, 0, kWorker, kProcess,

@@ -56,7 +56,7 @@ Result<std::vector<AnnouncedLink>> read_links(ipc::MessageSocket& channel, std::
     auto message = ipc::decode<ipc::LinkMessage>(packet->bytes, ipc::MessageKind::kLink, 4);
     if (!message) return tl::unexpected(message.error());
     auto& texts = message->texts;
-    links.push_back({message->fixed.link, {texts[0], texts[1], texts[2]}, texts[3]});
+    links.push_back({message->fixed.link, {texts[0], texts[1], texts[2]}, texts[3], message->fixed.encrypts != 0});
   }
   return links;
 }

@@ -30,6 +30,7 @@ struct AnnouncedLink {
   std::uint32_t number = 0;  // its number in START
   link::LinkSpec spec;
   std::string prefix;  // the prefix of its keys in the job's store
+  bool encrypts = false;
 };
 
 // Everything that a worker has after it attached. It owns the socket, the shared memory and the doorbells.

@@ -3,29 +3,13 @@
 #include <pthread.h>
 
 #include <algorithm>
-#include <csignal>
 
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
+#include "core/link/signals.h"
 
 namespace deft::client {
 namespace {
-
-// Blocks all signals while it lives: a thread that is started meanwhile never runs a handler of the program's.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, &before_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
-  SignalsBlocked(const SignalsBlocked&) = delete;
-  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
-
- private:
-  sigset_t before_{};
-};
 
 std::uint64_t launch_of(const shm::Record& start) {
   return start.kind() == shm::RecordKind::kStart ? start.as<shm::StartRecord>().launch
@@ -59,6 +43,7 @@ Result<void> WorkerLinks::open_all() {
     group.connect_deadline_us = MonotonicClock::now() + session_.timeout_us();
     group.member = "rank";
     group.node_of = world.node_of;
+    group.encrypts = announced.encrypts;
     auto link = link::open_worker_link(announced.spec, group);
     if (!link) return tl::unexpected(link.error().in("open link " + announced.spec.name()));
     auto runner = std::make_unique<Runner>();
@@ -74,7 +59,7 @@ void WorkerLinks::start_threads() {
   session_.on_failure([this](const Error& error) {
     for (const auto& runner : runners_) runner->link->abort(error.message());
   });
-  const SignalsBlocked inherited;
+  const link::AllSignalsBlocked inherited;
   for (const auto& runner : runners_) {
     runner->thread = std::thread([this, raw = runner.get()] { run(*raw); });
     pthread_setname_np(runner->thread.native_handle(), ("deft " + runner->link->name()).substr(0, 15).c_str());

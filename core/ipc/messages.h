@@ -36,7 +36,7 @@
 namespace deft::ipc {
 
 inline constexpr std::uint32_t kProtocolMagic = 0x54464544;  // "DEFT"
-inline constexpr std::uint32_t kProtocolVersion = 5;
+inline constexpr std::uint32_t kProtocolVersion = 6;
 inline constexpr std::size_t kMaxMessageBytes = 65536;
 inline constexpr std::size_t kMaxNameBytes = 1024;    // the name of a tensor, of a collective, or a key of the store
 inline constexpr std::size_t kMaxJobNameBytes = 255;  // the name of a job or group, or the leader's address
@@ -92,8 +92,8 @@ struct Welcome {  // followed by world x uint32: the node of each rank
 
 struct LinkMessage {  // followed by: backend, interface, address, prefix of store keys
   MessageHeader header;
-  std::uint32_t link = 0;  // its number in START
-  std::uint32_t unused = 0;
+  std::uint32_t link = 0;      // its number in START
+  std::uint32_t encrypts = 0;  // 1: what the workers send each other over it
 };
 
 struct StoreItem {  // STORE_SET and STORE_VALUE: followed by the key and the value; STORE_GET: by the key

@@ -14,12 +14,14 @@ constexpr std::array kBackends = {
             .built = true,
             .summary = "host memory, any NIC with an IP address",
             .composes = true,
-            .adds_encoded = true},
+            .adds_encoded = true,
+            .encryption = Encryption::kPeerSockets},
     Backend{.name = "ps",
             .place = Place::kServers,
             .built = true,
             .summary = "parameter servers: deftd server",
-            .adds_encoded = true},
+            .adds_encoded = true,
+            .encryption = Encryption::kDaemonKey},
 #ifdef DEFT_MPI_MISSING
     Backend{.name = "mpi",
             .place = Place::kNicOrNone,
@@ -47,7 +49,8 @@ constexpr std::array kBackends = {
             .summary = "TCP between the workers themselves; to test in-process links without a GPU and to compare with",
             .runs_in_worker = true,
             .composes = true,
-            .adds_encoded = true},
+            .adds_encoded = true,
+            .encryption = Encryption::kPeerSockets},
 };
 
 std::string names(bool built_only) {

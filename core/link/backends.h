@@ -18,6 +18,13 @@ enum class Place : std::uint8_t {
   kNicOrNone,     // mpi:eth0, or mpi: it chooses by its own options
 };
 
+// How the links of a backend encrypt what travels between nodes (encrypt_gradients).
+enum class Encryption : std::uint8_t {
+  kNone,         // they cannot
+  kPeerSockets,  // core/link/peer_sockets.h, by keys that the members exchange through the job's store
+  kDaemonKey,    // by the key that daemons and servers share (secret_file)
+};
+
 struct Backend {
   std::string_view name;
   Place place;
@@ -28,6 +35,7 @@ struct Backend {
   bool composes = false;
   bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers
   bool takes_device_memory = false;  // reduces a GPU's memory in place
+  Encryption encryption = Encryption::kNone;
 };
 
 std::span<const Backend> backends();

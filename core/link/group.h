@@ -46,6 +46,7 @@ struct LinkGroup {
   std::string key_file = {};                // of the key that daemons and parameter servers share; empty: there is none
   std::string member = "node";              // the word for a member in messages
   std::vector<std::uint32_t> node_of = {};  // the node of each member, if members are ranks: each node is summed first
+  bool encrypts = false;                    // what travels between members; the same for all of them
 };
 
 }  // namespace deft::link

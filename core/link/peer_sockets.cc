@@ -4,7 +4,6 @@
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sys/socket.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -15,6 +14,7 @@
 #include <string>
 
 #include "core/link/address.h"
+#include "core/link/encryption/key_exchange.h"
 #include "core/link/rendezvous.h"
 #include "core/link/secret.h"
 
@@ -32,7 +32,7 @@ constexpr unsigned kCalls = 20;            // a member that strangers besiege ma
 struct Greeting {
   std::uint64_t magic = 0;
   std::uint64_t member = 0;  // who says it
-  Secret secret{};           // of who hears it
+  Secret secret{};           // of who hears it; if they encrypt, made of the keys of both
 };
 static_assert(sizeof(Greeting) == 32);
 
@@ -46,14 +46,21 @@ std::string error_text() { return std::strerror(errno); }
 struct Invitation {
   Secret secret{};
   Address address;
+  std::optional<PublicKey> key;  // none: this member does not encrypt
 };
 
+// The address, and behind a line break the key.
 std::optional<Invitation> decode(const std::vector<std::byte>& value) {
   const auto parts = split_text(value);
   if (!parts) return std::nullopt;
-  const auto address = from_text(std::as_bytes(std::span(parts->text)));
+  const std::string_view text = parts->text;
+  const std::size_t end = std::min(text.find('\n'), text.size());
+  const auto address = from_text(std::as_bytes(std::span(text.substr(0, end))));
   if (!address) return std::nullopt;
-  return Invitation{parts->secret, *address};
+  Invitation invitation{parts->secret, *address, std::nullopt};
+  if (end == text.size()) return invitation;
+  invitation.key = PublicKey::parse(text.substr(end + 1));
+  return invitation.key ? std::optional(invitation) : std::nullopt;
 }
 
 // A connection that has not proved itself yet.
@@ -70,16 +77,19 @@ class Meeting {
  public:
   Meeting(const LinkSpec& spec, const LinkGroup& group) : spec_(spec), group_(group), sockets_(group.nodes) {}
 
-  Result<std::vector<Socket>> hold(std::string_view topic);
+  Result<PeerConnections> hold(std::string_view topic);
 
  private:
   enum class Outcome { kWait, kProved, kRefused };
 
   Result<void> listen();
   Result<void> read_invitations(std::string_view topic);
+  Result<void> agree_on_keys(std::string_view topic);
   Result<void> call(std::uint32_t peer);
   Result<void> call_again(const Newcomer& refused);
   Result<void> turn();
+  Result<void> meet_all();
+  Result<PeerConnections> encrypt();
   void take_callers();
   Outcome step(Newcomer& newcomer);
   bool say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to);
@@ -95,6 +105,8 @@ class Meeting {
   Secret secret_{};
   Socket listener_;
   std::vector<Invitation> invitations_;
+  std::optional<KeyPair> own_keys_;   // none: nothing is encrypted
+  std::vector<ConnectionKeys> keys_;  // by member
   std::list<Newcomer> newcomers_;
   unsigned calls_ = 0;  // that were repeated
   std::vector<Socket> sockets_;
@@ -110,18 +122,44 @@ Result<void> Meeting::listen() {
   const auto secret = make_secret();
   if (!secret) return tl::unexpected(secret.error());
   secret_ = *secret;
+  if (!group_.encrypts) return {};
+  auto keys = KeyPair::make();
+  if (!keys) return tl::unexpected(keys.error());
+  own_keys_ = *keys;
   return {};
 }
 
 Result<void> Meeting::read_invitations(std::string_view topic) {
   const auto port = port_of(listener_.get());
   if (!port) return tl::unexpected(port.error());
-  auto values = meet(group_, topic, with_text(secret_, to_text(spec_.address, *port)));
+  std::string text = to_text(spec_.address, *port);
+  if (own_keys_) text += '\n' + own_keys_->public_key().text();
+  auto values = meet(group_, topic, with_text(secret_, text));
   if (!values) return tl::unexpected(values.error());
   for (std::uint32_t peer = 0; peer < group_.nodes; ++peer) {
     const auto invitation = decode((*values)[peer]);
     if (!invitation) return fail(ErrorKind::kViolation, name_of(peer) + " published a bad address");
+    if (invitation->key.has_value() != own_keys_.has_value())
+      return fail(ErrorKind::kMismatch,
+                  name_of(own_keys_ ? peer : group_.node) + " does not encrypt what it sends, and " +
+                      name_of(own_keys_ ? group_.node : peer) + " does",
+                  "set encrypt_gradients to the same value on all nodes");
     invitations_.push_back(*invitation);
+  }
+  return own_keys_ ? agree_on_keys(topic) : Result<void>();
+}
+
+Result<void> Meeting::agree_on_keys(std::string_view topic) {
+  keys_.resize(group_.nodes);
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer) {
+    if (peer == group_.node) continue;
+    const auto [answers, calls] = std::minmax(peer, group_.node);
+    std::string about = meeting_key(group_, topic, calls) + "/" + std::to_string(answers);
+    for (const std::uint32_t member : {calls, answers})
+      for (const std::byte byte : invitations_[member].secret) about += static_cast<char>(byte);
+    auto keys = own_keys_->agree(*invitations_[peer].key, {.calls = calls == group_.node, .about = about});
+    if (!keys) return tl::unexpected(keys.error().in(name_of(peer)));
+    keys_[peer] = *keys;
   }
   return {};
 }
@@ -160,7 +198,7 @@ void Meeting::take_callers() {
 
 // A greeting is shorter than any socket's buffer: it goes at once, or the connection is broken.
 bool Meeting::say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to) {
-  const Greeting greeting{magic, group_.node, invitations_[to].secret};
+  const Greeting greeting{magic, group_.node, own_keys_ ? keys_[to].says : invitations_[to].secret};
   newcomer.said = send(newcomer.socket.get(), &greeting, sizeof greeting, MSG_NOSIGNAL) == sizeof greeting;
   return newcomer.said;
 }
@@ -177,7 +215,8 @@ Meeting::Outcome Meeting::hear(Newcomer& newcomer) const {
   const bool expected = newcomer.called ? heard.magic == kAnswer && heard.member == *newcomer.called
                                         : heard.magic == kCall && heard.member > group_.node &&
                                               heard.member < group_.nodes && !sockets_[heard.member].valid();
-  return expected && same(heard.secret, secret_) ? Outcome::kProved : Outcome::kRefused;
+  if (!expected) return Outcome::kRefused;
+  return same(heard.secret, own_keys_ ? keys_[heard.member].hears : secret_) ? Outcome::kProved : Outcome::kRefused;
 }
 
 Meeting::Outcome Meeting::step(Newcomer& newcomer) {
@@ -220,15 +259,12 @@ std::string Meeting::missing() const {
   return names;
 }
 
-Result<std::vector<Socket>> Meeting::hold(std::string_view topic) {
-  if (auto ok = listen(); !ok) return tl::unexpected(ok.error());
-  if (auto ok = read_invitations(topic); !ok) return tl::unexpected(ok.error());
-  for (std::uint32_t peer = 0; peer < group_.node; ++peer)
-    if (auto ok = call(peer); !ok) return tl::unexpected(ok.error());
+// Until each member is connected.
+Result<void> Meeting::meet_all() {
   while (true) {
-    if (auto ok = turn(); !ok) return tl::unexpected(ok.error());
+    if (auto ok = turn(); !ok) return ok;
     const std::string names = missing();
-    if (names.empty()) break;
+    if (names.empty()) return {};
     const TimeUs left_us = group_.connect_deadline_us - MonotonicClock::now();
     if (left_us <= 0)
       return fail(ErrorKind::kTimeout, names + " came, but did not connect over " + spec_.interface + " in time",
@@ -240,21 +276,50 @@ Result<std::vector<Socket>> Meeting::hold(std::string_view topic) {
           {newcomer.socket.get(), static_cast<short>(newcomer.called && !newcomer.said ? POLLOUT : POLLIN), 0});
     poll(entries.data(), entries.size(), static_cast<int>(std::min(left_us, kLookUs) / 1000 + 1));
   }
+}
+
+Result<PeerConnections> Meeting::hold(std::string_view topic) {
+  if (auto ok = listen(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = read_invitations(topic); !ok) return tl::unexpected(ok.error());
+  for (std::uint32_t peer = 0; peer < group_.node; ++peer)
+    if (auto ok = call(peer); !ok) return tl::unexpected(ok.error());
+  if (auto ok = meet_all(); !ok) return tl::unexpected(ok.error());
   const int on = 1;
   for (const Socket& socket : sockets_)
     if (socket.valid()) setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
-  return std::move(sockets_);
+  if (own_keys_) return encrypt();
+  return PeerConnections{nullptr, std::move(sockets_)};
+}
+
+Result<PeerConnections> Meeting::encrypt() {
+  std::vector<EncryptedConnection::Wire> wires;
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer)
+    if (peer != group_.node) wires.push_back({peer, std::move(sockets_[peer]), keys_[peer]});
+  auto encryption = EncryptedSockets::start(std::move(wires));
+  if (!encryption) return tl::unexpected(encryption.error());
+  PeerConnections connections{*std::move(encryption), std::vector<Socket>(group_.nodes)};
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer)
+    connections.sockets[peer] = connections.encryption->take_plain(peer);
+  return connections;
 }
 
 }  // namespace
 
-Socket::~Socket() {
-  if (fd_ >= 0) close(fd_);
+int PeerConnections::wire(std::uint32_t peer) const {
+  return encryption ? encryption->wire(peer) : sockets[peer].get();
+}
+
+std::string PeerConnections::failure_of(std::uint32_t peer) const {
+  return encryption ? encryption->failure_of(peer) : std::string();
+}
+
+void PeerConnections::abandon() const {
+  if (encryption) encryption->abandon();
 }
 
 StrangerCounts stranger_counts() { return {strangers.wrong, strangers.late, strangers.crowded_out}; }
 
-Result<std::vector<Socket>> connect_peers(const LinkSpec& spec, const LinkGroup& group, std::string_view topic) {
+Result<PeerConnections> connect_peers(const LinkSpec& spec, const LinkGroup& group, std::string_view topic) {
   return Meeting(spec, group).hold(topic);
 }
 

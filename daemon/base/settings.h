@@ -34,6 +34,9 @@ struct JobSettings {
   // What all nodes of a job must agree on: the value of each option of Scope::kAgreed, by name.
   [[nodiscard]] std::map<std::string, std::string> agreed() const;
 
+  // What travels over links.
+  [[nodiscard]] bool encrypts() const { return options.text("encrypt_gradients") == "on"; }
+
   // How long a worker may owe something before it is reported.
   [[nodiscard]] TimeUs stall_warning_us() const { return timeout_us / 3; }
   // Between heartbeats, and between checks for stalls.

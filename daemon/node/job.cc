@@ -187,12 +187,12 @@ void Job::begin() {
   LOG(INFO) << "[" << members_.identity().name << "] runs: " << view.world() << " workers on " << view.node_count()
             << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
             << links;
-  welcome_from(context_.reactor, weak_from_this(),
-               std::make_shared<const JobStart>(
-                   JobStart{view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
-                            context_.config.seconds_us("spin"), members_.settings().heartbeat_us(),
-                            links_of_workers(members_.identity().name, view)}),
-               0);
+  welcome_from(
+      context_.reactor, weak_from_this(),
+      std::make_shared<const JobStart>(JobStart{view.node(), view.node_count(), view.node_of_rank(),
+                                                members_.settings().timeout_us, context_.config.seconds_us("spin"),
+                                                members_.settings().heartbeat_us(), links_of_workers(members_, view)}),
+      0);
 }
 
 Result<void> Job::change_settings(const sched::SettingsChange& change) {

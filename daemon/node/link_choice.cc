@@ -34,6 +34,7 @@ DaemonDriver::Open opener(const DriverRequest& request, const Membership& member
   group.connect_deadline_us = MonotonicClock::now() + (request.epoch == 0 ? timeout_us : timeout_us / 3);
   group.silence_us = members.settings().silence_us();
   group.key_file = key_file;
+  group.encrypts = members.settings().encrypts();
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
@@ -52,16 +53,48 @@ std::optional<Error> cannot_carry(const compress::Codec& codec, const std::vecto
   return std::nullopt;
 }
 
+// The keys of gloo and tcp links come through the control plane. Without a key of the daemons, who stands between them could exchange
+// these, too.
+std::optional<Error> cannot_encrypt(const std::vector<link::LinkSpec>& specs, bool has_key, bool is_one_machine) {
+  constexpr const char* kGiveKey =
+      "give all daemons and parameter servers one key (secret_file; deft keygen makes one)";
+  for (const link::LinkSpec& spec : specs) {
+    if (spec.backend == "local") continue;
+    const link::Encryption how = link::find_backend(spec.backend)->encryption;
+    if (how == link::Encryption::kNone)
+      return Error{ErrorKind::kInvalid,
+                   spec.name() + " cannot encrypt gradients, and encrypt_gradients is on",
+                   "use gloo, tcp or ps links, or set DEFT_ENCRYPT_GRADIENTS=off",
+                   {}};
+    if (has_key || (how == link::Encryption::kPeerSockets && is_one_machine)) continue;
+    return Error{ErrorKind::kInvalid,
+                 spec.name() + " cannot encrypt gradients: the daemon has no key, and encrypt_gradients is on",
+                 std::string(kGiveKey) + ", or set DEFT_ENCRYPT_GRADIENTS=off",
+                 {}};
+  }
+  return std::nullopt;
+}
+
+// Why a node with these links cannot take part, if it cannot. A plan chooses no codec that a link cannot carry; a user who has chosen one
+// is told.
+std::optional<Error> refusal_of(const JobSettings& settings, const std::vector<link::LinkSpec>& specs, bool has_key,
+                                bool is_one_machine) {
+  if (settings.codecs.back() != nullptr && !settings.chooses_codecs)
+    if (auto error = cannot_carry(*settings.codecs.back(), specs)) return error;
+  return settings.encrypts() ? cannot_encrypt(specs, has_key, is_one_machine) : std::nullopt;
+}
+
 }  // namespace
 
-LinkChoice choose_links(const Membership& members, const std::string& host) {
+LinkChoice choose_links(const Membership& members, const std::string& host, bool has_key) {
   const std::string& wanted = members.settings().links;
   const bool alone = members.identity().local_size == members.identity().world;
   const bool in_workers = std::ranges::any_of(link::backends(), [&](const link::Backend& backend) {
     return backend.runs_in_worker && wanted.find(backend.name) != std::string::npos;
   });
   if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
-  auto specs = link::resolve_links(wanted, alone || is_loopback(host_of(members.identity().leader)));
+  const bool is_one_machine = alone || is_loopback(host_of(members.identity().leader));
+  auto specs = link::resolve_links(wanted, is_one_machine);
   if (!specs) return {{}, specs.error().in("links '" + wanted + "' on " + host)};
   LinkChoice choice;
   bool local = false;
@@ -70,9 +103,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host) {
     if (spec.backend != "local" || !local) choice.specs.push_back(spec);
     local = local || spec.backend == "local";
   }
-  // A plan chooses no codec that a link cannot carry; the user is told.
-  if (const auto& settings = members.settings(); settings.codecs.back() != nullptr && !settings.chooses_codecs)
-    choice.refusal = cannot_carry(*settings.codecs.back(), choice.specs);
+  choice.refusal = refusal_of(members.settings(), choice.specs, has_key, is_one_machine);
   LOG(INFO) << "[" << members.identity().name << "] DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
   return choice;
 }
@@ -98,11 +129,19 @@ MakeDrivers driver_factory(const std::string& key_file) {
   };
 }
 
-JobLinks links_of_workers(const std::string& job, const View& view) {
+LinkMaker link_maker(const std::string& key_file) {
+  return {[has_key = !key_file.empty()](const Membership& members, const std::string& host) {
+            return choose_links(members, host, has_key);
+          },
+          driver_factory(key_file)};
+}
+
+JobLinks links_of_workers(const Membership& members, const View& view) {
   JobLinks links;
   for (std::uint32_t i = 0; i < view.links().size(); ++i) {
     if (link::runs_in_worker(view.links()[i].backend))
-      links.in_workers.push_back({i, view.links()[i], prefix_of(job, view, i, 0)});
+      links.in_workers.push_back(
+          {i, view.links()[i], prefix_of(members.identity().name, view, i, 0), members.settings().encrypts()});
     else
       ++links.in_daemons;
   }

@@ -22,8 +22,8 @@ struct LinkChoice {
 };
 
 // A node that has all workers needs no link between nodes: whatever DEFT_LINKS says of those, "local" stands for them.
-// `members` is complete. Reads the NICs of this machine, `host`.
-LinkChoice choose_links(const Membership& members, const std::string& host);
+// `members` is complete. Reads the NICs of this machine, `host`. `has_key`: that daemons and parameter servers share.
+LinkChoice choose_links(const Membership& members, const std::string& host, bool has_key);
 
 // The real drivers of the links of `view`: those that the daemon runs have threads of their own and meet through `store`. The first
 // opening may take the job's timeout, a replacement a third of it. `key_file`: of the key that daemons and parameter servers share.
@@ -32,11 +32,12 @@ using MakeDrivers = std::function<LinkSet::MakeDriver(
 MakeDrivers driver_factory(const std::string& key_file);
 
 struct LinkMaker {
-  std::function<LinkChoice(const Membership& members, const std::string& host)> choose = choose_links;
-  MakeDrivers drivers = driver_factory("");
+  std::function<LinkChoice(const Membership& members, const std::string& host)> choose;
+  MakeDrivers drivers;
 };
+LinkMaker link_maker(const std::string& key_file);
 
 // The links as a worker hears of them: those that it runs itself, and how many the daemons run.
-JobLinks links_of_workers(const std::string& job, const View& view);
+JobLinks links_of_workers(const Membership& members, const View& view);
 
 }  // namespace deft::daemon

@@ -54,6 +54,7 @@ struct WorkerLink {  // a link that the worker runs itself
   std::uint32_t number = 0;
   link::LinkSpec spec;
   std::string prefix;  // of its keys in the store
+  bool encrypts = false;
 };
 
 struct JobLinks {

@@ -53,7 +53,7 @@ nlohmann::json link_strangers() {
 
 JobContext context_of_jobs(Reactor& reactor, ControlPort& control, const Config& config) {
   JobContext context{.reactor = reactor, .control = control, .config = config, .host = host_name()};
-  context.links.drivers = driver_factory(config.text("secret_file"));
+  context.links = link_maker(config.text("secret_file"));
   context.state_folder = state_folder();
   return context;
 }

@@ -119,6 +119,7 @@ Result<void> Session::welcome(const JobStart& start) {
   for (const WorkerLink& link : start.links.in_workers) {
     ipc::LinkMessage announced;
     announced.link = link.number;
+    announced.encrypts = link.encrypts ? 1 : 0;
     const auto bytes = ipc::encode(announced, ipc::MessageKind::kLink,
                                    {link.spec.backend, link.spec.interface, link.spec.address, link.prefix});
     if (auto ok = channel_.send(bytes); !ok) return ok;

@@ -264,7 +264,7 @@ def link_bytes(session):
 def daemon_status():
     """What `deft status --json` asks for."""
     path = os.environ["DEFT_SOCKET"]
-    magic, kind, version = 0x54464544, 11, 5
+    magic, kind, version = 0x54464544, 11, 6
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as channel:
         channel.connect(path)
         channel.send(struct.pack("<4I", magic, kind, 16, version))

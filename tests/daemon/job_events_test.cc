@@ -12,7 +12,7 @@ namespace {
 struct JobEvents : testing::Test, FakeNode {
   Reactor reactor;
   FakeControl control;
-  LinkMaker links;
+  LinkMaker links = link_maker("");
   std::unique_ptr<JobParts> parts = std::make_unique<JobParts>(
       JobParts::Surroundings{reactor, members, leader, &scheduler, control, "hosta", links}, view);
   WorkerEvents workers{members, parts, leader, control, "hosta"};

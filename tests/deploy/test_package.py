@@ -44,7 +44,8 @@ def test_its_fields_say_what_it_is_and_needs(package):
     fields = dict(re.findall(r"^(\S+): (.*)", run("dpkg-deb", "-f", package).stdout, re.MULTILINE))
     assert fields["Package"] == "deft" and fields["Version"] == VERSION
     needed = fields["Depends"]
-    for library in ("libc6", "libstdc++6", "libzmq5", "libgoogle-glog", "libprotobuf", "libsystemd0", "python3"):
+    libraries = ("libc6", "libstdc++6", "libzmq5", "libsodium23", "libgoogle-glog", "libprotobuf", "libsystemd0")
+    for library in (*libraries, "python3"):
         assert library in needed
     assert "mpi" not in needed
 

@@ -21,12 +21,21 @@ std::vector<Backend> backends() {
   return {{"gloo"}, {"ps"}, {"tcp"}, {"mpi"}};
 }
 
+std::vector<Backend> backends_with_encryption() {
+  std::vector<Backend> all = backends();
+  for (const Backend& backend : backends())
+    if (find_backend(backend.name)->encryption == Encryption::kPeerSockets) all.push_back({backend.name, true});
+  return all;
+}
+
 void BackendTest::SetUp() {
   const auto built = check_backend(GetParam().name);
   if (!built) GTEST_SKIP() << built.error().message();
 }
 
-std::string name_of(const ::testing::TestParamInfo<Backend>& info) { return info.param.name; }
+std::string name_of(const ::testing::TestParamInfo<Backend>& info) {
+  return info.param.name + (info.param.encrypts ? "_encrypted" : "");
+}
 
 LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
   if (backend.name == "nccl") return {backend.name, "", ""};
@@ -36,13 +45,14 @@ LinkSpec spec_for(const Backend& backend, std::uint32_t node) {
 
 TimeUs seconds_from_now(double seconds) { return MonotonicClock::now() + static_cast<TimeUs>(seconds * 1e6); }
 
-LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store) {
+LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store, const Backend& backend) {
   static std::atomic<int> next{0};
   LinkGroup group;
   group.nodes = nodes;
   group.prefix = "job/" + std::to_string(next++);
   group.store = std::move(store);
   group.connect_deadline_us = seconds_from_now(20);
+  group.encrypts = backend.encrypts;
   return group;
 }
 
@@ -54,7 +64,7 @@ std::unique_ptr<Link> open_or_fail(const Backend& backend, LinkGroup group, std:
 }
 
 void on_nodes(const Backend& backend, std::uint32_t nodes, const std::function<void(std::uint32_t, Link&)>& body) {
-  const LinkGroup group = make_group(nodes, std::make_shared<MemoryStore>());
+  const LinkGroup group = make_group(nodes, std::make_shared<MemoryStore>(), backend);
   std::latch opened(nodes);  // a node that aborts or closes its link would fail a peer that still opens
   std::vector<std::thread> running;
   for (std::uint32_t node = 0; node < nodes; ++node) {

@@ -19,6 +19,7 @@ inline constexpr TimeUs kPromptly = 5'000'000;
 
 struct Backend {
   std::string name;
+  bool encrypts = false;
 };
 
 // A suite over all backends. A backend that this build lacks is skipped in every test, with the reason.
@@ -26,9 +27,13 @@ class BackendTest : public ::testing::TestWithParam<Backend> {
  protected:
   void SetUp() override;
 };
-inline void PrintTo(const Backend& backend, std::ostream* out) { *out << backend.name; }
+inline void PrintTo(const Backend& backend, std::ostream* out) {
+  *out << backend.name << (backend.encrypts ? ", encrypted" : "");
+}
 
 std::vector<Backend> backends();
+// The same, and beside them those that encrypt by themselves.
+std::vector<Backend> backends_with_encryption();
 std::string name_of(const ::testing::TestParamInfo<Backend>& info);
 
 // The link of `node` in this machine.
@@ -36,8 +41,8 @@ LinkSpec spec_for(const Backend& backend, std::uint32_t node);
 
 TimeUs seconds_from_now(double seconds);
 
-// A store, and a key prefix that no other test uses.
-LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store);
+// A store, and a key prefix that no other test uses. It encrypts if `backend` does.
+LinkGroup make_group(std::uint32_t nodes, std::shared_ptr<Store> store, const Backend& backend = {});
 
 // Opens the link of `node` in `group`; null (and a failed test) when that fails.
 std::unique_ptr<Link> open_or_fail(const Backend& backend, LinkGroup group, std::uint32_t node);

@@ -6,7 +6,7 @@ namespace deft::link::testing {
 namespace {
 
 class Collectives : public BackendTest {};
-INSTANTIATE_TEST_SUITE_P(Links, Collectives, ::testing::ValuesIn(backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Links, Collectives, ::testing::ValuesIn(backends_with_encryption()), name_of);
 
 Bytes pattern(std::size_t bytes, std::uint32_t seed) {
   Bytes data(bytes);

@@ -13,14 +13,14 @@
 namespace deft::link::testing {
 namespace {
 
-TEST(Gloo, AnAddressThatIsNotOursIsSaid) {
+TEST(GlooOpening, AnAddressThatIsNotOursIsSaid) {
   const auto link = open_link({"gloo", "eth0", "198.51.100.7"}, make_group(2, std::make_shared<MemoryStore>()));
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().kind, ErrorKind::kUnavailable);
   EXPECT_NE(link.error().message().find("198.51.100.7"), std::string::npos) << link.error().message();
 }
 
-TEST(Gloo, AnAddressOfAnotherLengthIsAnError) {
+TEST(GlooOpening, AnAddressOfAnotherLengthIsAnError) {
   const auto store = std::make_shared<MemoryStore>();
   const LinkGroup group = make_group(2, store);
   Bytes published(12);  // as node 1: the length of the address for node 0, and eight bytes
@@ -31,7 +31,8 @@ TEST(Gloo, AnAddressOfAnotherLengthIsAnError) {
   EXPECT_NE(link.error().message().find("node 1"), std::string::npos) << link.error().message();
 }
 
-const Backend kGloo{"gloo"};
+class GlooLinks : public BackendTest {};
+INSTANTIATE_TEST_SUITE_P(Links, GlooLinks, ::testing::Values(Backend{"gloo"}, Backend{"gloo", true}), name_of);
 
 std::vector<std::int32_t> numbers(std::uint32_t node, std::size_t count) {
   std::vector<std::int32_t> data(count);
@@ -61,9 +62,9 @@ void expect_sum(const std::vector<std::int32_t>& data) {
 }
 
 // What a node owes its peers goes on without its caller, which is busy with something else.
-TEST(Gloo, NoNodeWaitsForAnotherOnesCaller) {
+TEST_P(GlooLinks, NoNodeWaitsForAnotherOnesCaller) {
   std::atomic<bool> finished{false};
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::vector<std::int32_t>> data;
     for (const std::size_t count : {1'500'000, 100, 300'000}) data.push_back(numbers(node, count));  // many rounds
     for (auto& each : data) ASSERT_OK(submit(link, each));
@@ -74,9 +75,9 @@ TEST(Gloo, NoNodeWaitsForAnotherOnesCaller) {
   });
 }
 
-TEST(Gloo, AnInterruptEndsTheWaitAndAnotherRequestCanStart) {
+TEST_P(GlooLinks, AnInterruptEndsTheWaitAndAnotherRequestCanStart) {
   std::atomic<bool> started{false};
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> first = numbers(node, 700'000);
     std::vector<std::int32_t> second = numbers(node, 50'000);
     while (node == 1 && !started) std::this_thread::yield();
@@ -95,9 +96,9 @@ TEST(Gloo, AnInterruptEndsTheWaitAndAnotherRequestCanStart) {
   });
 }
 
-TEST(Gloo, SmallAllReducesTakeThePriorityChannelAndWaitForNothingElse) {
+TEST_P(GlooLinks, SmallAllReducesTakeThePriorityChannelAndWaitForNothingElse) {
   std::latch small_ones_are_through(2);
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> large = numbers(node, 1 << 20);
     std::uint64_t word = node == 0 ? 7 : 0;
     const auto submit_large = [&] {
@@ -121,8 +122,8 @@ TEST(Gloo, SmallAllReducesTakeThePriorityChannelAndWaitForNothingElse) {
   });
 }
 
-TEST(Gloo, OnlySmallAllReducesOvertake) {
-  on_nodes(kGloo, 2, [](std::uint32_t node, Link& link) {
+TEST_P(GlooLinks, OnlySmallAllReducesOvertake) {
+  on_nodes(GetParam(), 2, [](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> large = numbers(node, 1 << 20), middle = numbers(node, 4097);
     ASSERT_OK(submit(link, large, 1));
     ASSERT_OK(submit(link, middle, 2));
@@ -132,9 +133,9 @@ TEST(Gloo, OnlySmallAllReducesOvertake) {
   });
 }
 
-TEST(Gloo, AnAbortReachesThePriorityChannel) {
+TEST_P(GlooLinks, AnAbortReachesThePriorityChannel) {
   std::atomic<bool> ended = false;
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     std::vector<std::int32_t> small = numbers(node, 10);
     if (node == 1) {
       ended.wait(false);
@@ -154,10 +155,10 @@ TEST(Gloo, AnAbortReachesThePriorityChannel) {
 }
 
 // Node 0 goes when a part of its block is at node 1. On a busy machine all of it may be there before: that round shows nothing.
-TEST(Gloo, APeerThatGoesInTheMiddleOfAMessageEndsTheWait) {
+TEST_P(GlooLinks, APeerThatGoesInTheMiddleOfAMessageEndsTheWait) {
   bool was_in_the_middle = false;
   for (int round = 0; round < 20 && !was_in_the_middle; ++round)
-    on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+    on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
       constexpr std::size_t kBlock = 64 << 20;
       Bytes data(2 * kBlock);
       ASSERT_OK(link.submit(WorkRequest::all_gather(data.data(), {kBlock, kBlock})));
@@ -177,11 +178,11 @@ TEST(Gloo, APeerThatGoesInTheMiddleOfAMessageEndsTheWait) {
   EXPECT_TRUE(was_in_the_middle);
 }
 
-TEST(Gloo, OnlyThePriorityChannelsConnectionsGoFirstAtTheNic) {
+TEST_P(GlooLinks, OnlyThePriorityChannelsConnectionsGoFirstAtTheNic) {
   const auto before = socket_priorities();
   std::latch opened(2), looked(2);
   std::multiset<int> seen;
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link&) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link&) {
     opened.arrive_and_wait();  // each node sees to its own end
     if (node == 0) seen = socket_priorities();
     looked.arrive_and_wait();  // both links are open until it has looked
@@ -191,12 +192,12 @@ TEST(Gloo, OnlyThePriorityChannelsConnectionsGoFirstAtTheNic) {
 }
 
 // An all-reduce of two nodes: each sends half of the data as segments, and half as results.
-TEST(Gloo, TheKernelsCountersTellWhatWentToEachPeer) {
+TEST_P(GlooLinks, TheKernelsCountersTellWhatWentToEachPeer) {
   constexpr std::size_t kCount = 1'500'000,
                         kSums = 12;  // longer than a few ticks, by which the kernel counts busy time
   constexpr std::size_t kBytes = kSums * kCount * sizeof(std::int32_t);
   std::latch looked(2);
-  on_nodes(kGloo, 2, [&](std::uint32_t node, Link& link) {
+  on_nodes(GetParam(), 2, [&](std::uint32_t node, Link& link) {
     const auto* const counters = dynamic_cast<const TrafficCounters*>(&link);
     ASSERT_NE(counters, nullptr);
     std::vector<std::int32_t> data = numbers(node, kCount);

@@ -20,10 +20,10 @@ Result<void> sum(Link& link, Bytes& data) {
 }
 
 class Lifecycle : public BackendTest {};
-INSTANTIATE_TEST_SUITE_P(Links, Lifecycle, ::testing::ValuesIn(backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Links, Lifecycle, ::testing::ValuesIn(backends_with_encryption()), name_of);
 
 TEST_P(Lifecycle, OpeningEndsAtTheDeadlineAndNamesTheNodesThatDidNotCome) {
-  LinkGroup group = make_group(4, std::make_shared<MemoryStore>());
+  LinkGroup group = make_group(4, std::make_shared<MemoryStore>(), GetParam());
   group.connect_deadline_us = seconds_from_now(0.3);
   std::vector<std::thread> present;
   for (const std::uint32_t node : {0U, 2U}) {
@@ -44,7 +44,7 @@ TEST_P(Lifecycle, OpeningEndsAtTheDeadlineAndNamesTheNodesThatDidNotCome) {
 
 TEST_P(Lifecycle, OpeningEndsAtTheDeadlineWhenANodeCameAndDied) {
   for (const std::uint32_t dead : {0U, 1U}) {  // once the one that connects, once the one that accepts
-    LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(2, std::make_shared<MemoryStore>(), GetParam());
     group.node = dead;
     group.connect_deadline_us = seconds_from_now(0.1);
     ASSERT_FALSE(open_link(spec_for(GetParam(), dead), group));
@@ -59,7 +59,7 @@ TEST_P(Lifecycle, OpeningEndsAtTheDeadlineWhenANodeCameAndDied) {
 
 TEST_P(Lifecycle, ANodeThatPublishesNonsenseIsRefused) {
   for (const std::size_t size : {0, 3, 4, 9, 100}) {
-    LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
+    LinkGroup group = make_group(2, std::make_shared<MemoryStore>(), GetParam());
     ASSERT_OK(group.store->set(meeting_key(group, GetParam().name, 1), Bytes(size, std::byte{0x7F})));
     const auto link = open_link(spec_for(GetParam(), 0), group);
     ASSERT_FALSE(link);
@@ -68,7 +68,8 @@ TEST_P(Lifecycle, ANodeThatPublishesNonsenseIsRefused) {
 }
 
 TEST_P(Lifecycle, AnUnknownBackendIsSaid) {
-  const auto link = open_link({"quantum", "lo", "127.0.0.1"}, make_group(2, std::make_shared<MemoryStore>()));
+  const auto link =
+      open_link({"quantum", "lo", "127.0.0.1"}, make_group(2, std::make_shared<MemoryStore>(), GetParam()));
   ASSERT_FALSE(link);
   EXPECT_EQ(link.error().kind, ErrorKind::kInvalid);
   EXPECT_NE(link.error().message().find(GetParam().name), std::string::npos) << link.error().message();
@@ -203,7 +204,7 @@ TEST_P(Lifecycle, NothingIsLeftBehindAfterClosingOrAborting) {
 TEST_P(Lifecycle, ALinkOpensAgainUnderAnotherPrefixWithTheSameStore) {
   const auto store = std::make_shared<MemoryStore>();
   for (int round = 0; round < 3; ++round) {
-    const LinkGroup group = make_group(2, store);
+    const LinkGroup group = make_group(2, store, GetParam());
     std::vector<std::thread> nodes;
     for (std::uint32_t node = 0; node < 2; ++node) {
       nodes.emplace_back([&, node] {

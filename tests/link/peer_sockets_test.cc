@@ -69,16 +69,16 @@ TEST_F(PeerSockets, EachMemberTalksToEachOther) {
     threads.emplace_back([this, own] {
       auto sockets = connect_peers(kLoopback, member(own), "test");
       ASSERT_TRUE(sockets) << sockets.error().message();
-      ASSERT_FALSE((*sockets)[own].valid());
+      ASSERT_FALSE(sockets->sockets[own].valid());
       for (std::uint32_t peer = 0; peer < 3; ++peer) {
         if (peer == own) continue;
         const char word = static_cast<char>('0' + own);
-        ASSERT_EQ(send((*sockets)[peer].get(), &word, 1, MSG_NOSIGNAL), 1);
+        ASSERT_EQ(send(sockets->sockets[peer].get(), &word, 1, MSG_NOSIGNAL), 1);
       }
       for (std::uint32_t peer = 0; peer < 3; ++peer) {
         if (peer == own) continue;
         char word = 0;
-        while (recv((*sockets)[peer].get(), &word, 1, 0) < 0) std::this_thread::yield();
+        while (recv(sockets->sockets[peer].get(), &word, 1, 0) < 0) std::this_thread::yield();
         EXPECT_EQ(word, static_cast<char>('0' + peer));
       }
     });
@@ -87,7 +87,7 @@ TEST_F(PeerSockets, EachMemberTalksToEachOther) {
 
 TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
   group.nodes = 2;
-  Result<std::vector<Socket>> first, second;
+  Result<PeerConnections> first, second;
   std::thread waiting([&] { first = connect_peers(kLoopback, member(0), "test"); });
   const Bytes invitation = published(group, "test", 0);
   const StrangerCounts before = stranger_counts();
@@ -107,7 +107,7 @@ TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
   waiting.join();
   ASSERT_TRUE(first) << first.error().message();
   ASSERT_TRUE(second) << second.error().message();
-  EXPECT_TRUE((*first)[1].valid() && (*second)[0].valid());
+  EXPECT_TRUE(first->sockets[1].valid() && second->sockets[0].valid());
   for (const Socket& stranger : strangers) EXPECT_TRUE(is_hung_up(stranger));
   for (const Socket& stranger : silent) EXPECT_TRUE(is_hung_up(stranger));
   EXPECT_GE(stranger_counts().wrong, before.wrong + std::size(attacks));
@@ -116,7 +116,7 @@ TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
 
 // The test plays members 1 and 2. A greeting that was overheard gets nobody in a second time, and half of one does not, either.
 TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
-  Result<std::vector<Socket>> sockets;
+  Result<PeerConnections> sockets;
   std::thread waiting([&] { sockets = connect_peers(kLoopback, member(0), "test"); });
   for (const std::uint32_t member : {1U, 2U})
     ASSERT_OK(group.store->set(meeting_key(group, "test", member), with_text(Secret{}, to_text("127.0.0.1", 9))));
@@ -138,7 +138,7 @@ TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
   say(second, whole);
   waiting.join();
   ASSERT_TRUE(sockets) << sockets.error().message();
-  EXPECT_TRUE((*sockets)[1].valid() && (*sockets)[2].valid());
+  EXPECT_TRUE(sockets->sockets[1].valid() && sockets->sockets[2].valid());
   EXPECT_EQ(stranger_counts().wrong, before.wrong + 1);
   EXPECT_EQ(stranger_counts().late, before.late + 1);
 }
@@ -210,7 +210,7 @@ TEST(Gloo, APeerThatSendsNonsenseEndsNothingButItsLink) {
       channel.prefix += prefix;
       auto made = connect_peers({"gloo", "lo", "127.0.0.2"}, channel, "gloo");
       ASSERT_TRUE(made) << made.error().message();
-      sockets.push_back(std::move((*made)[0]));
+      sockets.push_back(std::move(made->sockets[0]));
     }
   });
   const auto link = open_link({"gloo", "lo", "127.0.0.1"}, group);

@@ -49,12 +49,12 @@ class Processes : public BackendTest {
 
   int started_[2] = {};
 };
-INSTANTIATE_TEST_SUITE_P(Links, Processes, ::testing::ValuesIn(backends()), name_of);
+INSTANTIATE_TEST_SUITE_P(Links, Processes, ::testing::ValuesIn(backends_with_encryption()), name_of);
 
 TEST_P(Processes, APeerKilledInMidOperationIsAnErrorAtOnceOnAllOthers) {
   for (const std::uint32_t nodes : {2U, 3U, 4U}) {
     for (const std::size_t bytes : {std::size_t{100}, std::size_t{4'000'037}}) {
-      const LinkGroup group = make_group(nodes, std::make_shared<SharedStore>());
+      const LinkGroup group = make_group(nodes, std::make_shared<SharedStore>(), GetParam());
       std::vector<pid_t> pids;
       for (std::uint32_t node = 0; node < nodes; ++node) pids.push_back(start(group, node, bytes));
       await_running(nodes);
@@ -74,7 +74,7 @@ TEST_P(Processes, APeerKilledInMidOperationIsAnErrorAtOnceOnAllOthers) {
 }
 
 TEST_P(Processes, AStoppedPeerIsWaitedForAndGoesOnWhenContinued) {
-  const LinkGroup group = make_group(2, std::make_shared<SharedStore>());
+  const LinkGroup group = make_group(2, std::make_shared<SharedStore>(), GetParam());
   const pid_t other = start(group, 1, 1'000'000);
   LinkGroup own = group;
   own.node = 0;

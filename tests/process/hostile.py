@@ -8,7 +8,7 @@ from pathlib import Path
 
 from cluster import Cluster, wait_for_line
 
-MAGIC, VERSION = 0x54464544, 5
+MAGIC, VERSION = 0x54464544, 6
 HELLO, WELCOME, ERROR, STATUS, TEXT, STORE_SET = 1, 2, 10, 11, 12, 15
 PATIENCE_S = 20
 

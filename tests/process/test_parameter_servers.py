@@ -120,7 +120,8 @@ def test_a_key_guards_the_servers_too(tmp_path):
     with Cluster(2, secret_file=str(key)) as cluster:
         servers = Servers(cluster, 1)
         digests = {output.split()[-1] for links in ("gloo:lo", servers.link) for output in run(cluster, 1, links)}
-        assert len(digests) == 1
+        both = run(cluster, 1, f"gloo:lo,{servers.link}", DEFT_ENCRYPT_GRADIENTS="on")
+        assert len(digests | {output.split()[-1] for output in both}) == 1
         cluster.listen.append(f"127.0.0.90:{free_port('127.0.0.90')}")
         cluster.daemons.append(cluster.start_daemon(3, server=True, links="auto", secret_file=""))
         for worker in cluster.start(SUMS, DEFT_LINKS="ps:" + cluster.listen[3]):

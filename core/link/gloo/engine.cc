@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "core/link/gloo/signals.h"
+#include "core/link/signals.h"
 
 namespace deft::link::gloo_backend {
 

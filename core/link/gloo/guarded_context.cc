@@ -2,6 +2,7 @@
 
 #include <gloo/transport/tcp/pair.h>
 #include <gloo/transport/tcp/unbound_buffer.h>
+#include <sys/epoll.h>
 #include <unistd.h>
 
 #include <exception>
@@ -18,10 +19,14 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     stop_listening();
   }
 
-  void adopt(int socket) {
+  // As gloo's handleConnected, which demands that the socket is one of TCP. Our sockets do not block and do not wait for more to send.
+  void adopt(int socket, int wire) {
     const std::lock_guard lock(m_);
     fd_ = socket;
-    handleConnected();
+    self_ = gloo::transport::tcp::Address::fromSockName(wire);
+    peer_ = gloo::transport::tcp::Address::fromPeerName(wire);
+    device_->registerDescriptor(fd_, EPOLLIN, this);
+    Pair::changeState(CONNECTED);
   }
 
   // With the lock held. gloo forgets to tell the buffers of which a part has come or gone; their waits would never end.
@@ -62,8 +67,8 @@ std::unique_ptr<gloo::transport::Pair>& GuardedContext::createPair(int peer) {
   return pair;
 }
 
-void GuardedContext::adopt(int peer, int socket) {
-  static_cast<GuardedPair&>(*pairs_[static_cast<std::size_t>(peer)]).adopt(socket);
+void GuardedContext::adopt(int peer, int socket, int wire) {
+  static_cast<GuardedPair&>(*pairs_[static_cast<std::size_t>(peer)]).adopt(socket, wire);
 }
 
 }  // namespace deft::link::gloo_backend

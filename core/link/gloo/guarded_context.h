@@ -2,7 +2,7 @@
 //
 //   auto context = std::make_shared<GuardedContext>(device, node, nodes);
 //   context->createPair(peer);
-//   context->adopt(peer, socket.release());   // connected, and proved by core/link/peer_sockets.h
+//   context->adopt(peer, socket.release(), wire);   // connected, and proved by core/link/peer_sockets.h
 //
 // A pair of gloo's listens by itself and takes the first connection for its peer. And what gloo throws while it reads, for instance at
 // a preamble that makes no sense, ends the process, because its loop's thread catches nothing. A guarded pair does not listen. If
@@ -23,8 +23,9 @@ class GuardedContext final : public gloo::transport::tcp::Context {
       : Context(device, node, nodes) {}
 
   std::unique_ptr<gloo::transport::Pair>& createPair(int peer) override;
-  // The pair owns the socket from now on, and is connected. May throw, as gloo does.
-  void adopt(int peer, int socket);
+  // The pair owns the socket from now on, and is connected. `wire` is the TCP socket, whose addresses gloo names: the same one, or the
+  // one that `socket` leads to. May throw, as gloo does.
+  void adopt(int peer, int socket, int wire);
 };
 
 }  // namespace deft::link::gloo_backend

@@ -38,6 +38,12 @@ LinkImpl::~LinkImpl() {
   for (Channel& channel : channels_) channel.mesh->part();
 }
 
+std::string LinkImpl::cause_of(const PeerFailure& failure) const {
+  for (const Channel& channel : channels_)
+    if (std::string cause = channel.mesh->failure_of(failure.peer); !cause.empty()) return cause;
+  return plain(failure.what());
+}
+
 template <typename Work>
 auto LinkImpl::naming_failures(Work work) -> Result<decltype(work())> {
   const SigpipeBlocked guard;
@@ -45,8 +51,7 @@ auto LinkImpl::naming_failures(Work work) -> Result<decltype(work())> {
     return work();
   } catch (const PeerFailure& e) {
     const std::string peer = "node " + std::to_string(e.peer);
-    return fail(ErrorKind::kLost, "the connection to " + peer + " failed: " + plain(e.what()),
-                "see the log of " + peer);
+    return fail(ErrorKind::kLost, "the connection to " + peer + " failed: " + cause_of(e), "see the log of " + peer);
   }
 }
 

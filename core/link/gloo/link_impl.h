@@ -8,12 +8,13 @@
 #include <array>
 #include <atomic>
 #include <memory>
+#include <string>
 #include <vector>
 
 #include "core/link/gloo/engine.h"
 #include "core/link/gloo/mesh.h"
-#include "core/link/gloo/signals.h"
 #include "core/link/link.h"
+#include "core/link/signals.h"
 #include "core/link/traffic.h"
 
 namespace deft::link::gloo_backend {
@@ -39,6 +40,7 @@ class LinkImpl final : public Link, public TrafficCounters {
     std::unique_ptr<Mesh> mesh;
     std::unique_ptr<Engine> engine;
   };
+  [[nodiscard]] std::string cause_of(const PeerFailure& failure) const;
   template <typename Work>
   auto naming_failures(Work work) -> Result<decltype(work())>;
 

@@ -13,7 +13,7 @@
 #include "core/base/socket_priority.h"
 #include "core/link/address.h"
 #include "core/link/gloo/guarded_context.h"
-#include "core/link/gloo/signals.h"
+#include "core/link/signals.h"
 
 namespace deft::link::gloo_backend {
 namespace {
@@ -41,9 +41,10 @@ Result<gloo::transport::tcp::attr> device_attributes(const std::string& ip) {
 Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGroup& group) {
   std::unique_ptr<Mesh> mesh(new Mesh(group.node, group.nodes));
   if (group.nodes == 1) return mesh;
-  auto sockets = connect_peers(spec, group, "gloo");
-  if (!sockets) return tl::unexpected(sockets.error());
-  if (auto ok = mesh->take(spec.address, *std::move(sockets)); !ok) return tl::unexpected(ok.error());
+  auto connections = connect_peers(spec, group, "gloo");
+  if (!connections) return tl::unexpected(connections.error());
+  mesh->connections_ = *std::move(connections);
+  if (auto ok = mesh->take(spec.address); !ok) return tl::unexpected(ok.error());
   return mesh;
 }
 
@@ -52,9 +53,10 @@ Mesh::~Mesh() {
   const SigpipeBlocked guard;
   context_.reset();
   device_.reset();
+  connections_.encryption.reset();  // sends what gloo wrote last
 }
 
-Result<void> Mesh::take(const std::string& address, std::vector<Socket> sockets) {
+Result<void> Mesh::take(const std::string& address) {
   const auto attributes = device_attributes(address);
   if (!attributes) return tl::unexpected(attributes.error());
   try {
@@ -66,8 +68,9 @@ Result<void> Mesh::take(const std::string& address, std::vector<Socket> sockets)
       if (peer != node_) context_->createPair(static_cast<int>(peer));
     for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
       if (peer == node_) continue;
-      sockets_.push_back(peer_socket(peer, sockets[peer].get()));
-      context_->adopt(static_cast<int>(peer), sockets[peer].release());
+      const int wire = connections_.wire(peer);
+      sockets_.push_back(peer_socket(peer, wire));
+      context_->adopt(static_cast<int>(peer), connections_.sockets[peer].release(), wire);
     }
   } catch (const std::exception& e) {
     return fail(ErrorKind::kUnavailable, "gloo cannot use " + address + ": " + e.what());
@@ -130,6 +133,7 @@ void Mesh::poison() {
   } catch (const std::exception&) {
     // as intended
   }
+  connections_.abandon();
 }
 
 }  // namespace deft::link::gloo_backend

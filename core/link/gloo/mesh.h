@@ -64,18 +64,22 @@ class Mesh {
   // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.
   void part();
 
+  // Why the connection to this peer has ended, if that was found out; else empty. Any thread.
+  [[nodiscard]] std::string failure_of(std::uint32_t peer) const { return connections_.failure_of(peer); }
+
   // Makes every wait on this mesh throw, now and later. Any thread. Afterwards gloo touches no buffer any more.
   void poison();
 
  private:
   Mesh(std::uint32_t node, std::uint32_t nodes) : node_(node), nodes_(nodes) {}
-  Result<void> take(const std::string& address, std::vector<Socket> sockets);
+  Result<void> take(const std::string& address);
 
   const std::uint32_t node_;
   const std::uint32_t nodes_;
   std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<GuardedContext> context_;
-  std::vector<PeerSocket> sockets_;  // of the pairs, which own them
+  PeerConnections connections_;      // without their sockets, which the pairs own
+  std::vector<PeerSocket> sockets_;  // the TCP sockets of the pairs, or those that their sockets lead to
 };
 
 }  // namespace deft::link::gloo_backend

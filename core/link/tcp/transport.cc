@@ -26,7 +26,8 @@ std::string error_text() { return std::strerror(errno); }
 }  // namespace
 
 tl::unexpected<Error> Transport::lost(std::uint32_t peer, const std::string& cause) const {
-  return fail(ErrorKind::kLost, "the connection to " + name_of(peer) + " failed: " + cause,
+  const std::string found = connections_.failure_of(peer);
+  return fail(ErrorKind::kLost, "the connection to " + name_of(peer) + " failed: " + (found.empty() ? cause : found),
               "see the log of " + name_of(peer));
 }
 
@@ -35,9 +36,9 @@ Result<std::unique_ptr<Transport>> Transport::connect(const LinkSpec& spec, cons
   transport->stop_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!transport->stop_.valid()) return fail(ErrorKind::kExhausted, "eventfd: " + error_text());
   if (group.nodes == 1) return transport;
-  auto sockets = connect_peers(spec, group, "tcp");
-  if (!sockets) return tl::unexpected(sockets.error());
-  transport->sockets_ = *std::move(sockets);
+  auto connections = connect_peers(spec, group, "tcp");
+  if (!connections) return tl::unexpected(connections.error());
+  transport->connections_ = *std::move(connections);
   return transport;
 }
 
@@ -65,7 +66,7 @@ bool again() { return errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR;
 
 // Sends and receives as much as goes without waiting.
 Result<void> Transport::step(Pending& p) {
-  const int fd = sockets_[p.peer].get();
+  const int fd = connections_.sockets[p.peer].get();
   while (!p.all_sent()) {
     const auto bytes = rest(std::as_bytes(std::span(&p.out_frame, 1)), p.message.out, p.sent);
     const ssize_t done = send(fd, bytes.data(), bytes.size(), MSG_NOSIGNAL);
@@ -107,7 +108,7 @@ Result<void> Transport::exchange(std::uint64_t tag, std::span<const Message> mes
     entries.assign(1, {stop_.get(), POLLIN, 0});
     for (const Pending& p : pending) {
       const int events = (p.all_sent() ? 0 : POLLOUT) | (p.all_received() ? 0 : POLLIN);
-      entries.push_back({sockets_[p.peer].get(), static_cast<short>(events), 0});
+      entries.push_back({connections_.sockets[p.peer].get(), static_cast<short>(events), 0});
     }
     if (poll(entries.data(), entries.size(), -1) < 0 && errno != EINTR) return lost(pending[0].peer, error_text());
     if (entries[0].revents != 0) return fail(ErrorKind::kLost, "aborted");
@@ -117,8 +118,9 @@ Result<void> Transport::exchange(std::uint64_t tag, std::span<const Message> mes
 void Transport::abort() {
   const std::uint64_t one = 1;
   static_cast<void>(!write(stop_.get(), &one, sizeof one));
-  for (const Socket& socket : sockets_)
+  for (const Socket& socket : connections_.sockets)
     if (socket.valid()) shutdown(socket.get(), SHUT_RDWR);  // the peers learn at once
+  connections_.abandon();
 }
 
 }  // namespace deft::link::tcp_backend

@@ -44,7 +44,7 @@ class Transport {
  private:
   struct Pending;
   Transport(std::uint32_t own, std::uint32_t members, std::string noun)
-      : own_(own), members_(members), noun_(std::move(noun)), sockets_(members) {}
+      : own_(own), members_(members), noun_(std::move(noun)) {}
   Result<void> step(Pending& progress);
   [[nodiscard]] std::string name_of(std::uint32_t peer) const { return noun_ + " " + std::to_string(peer); }
   [[nodiscard]] tl::unexpected<Error> lost(std::uint32_t peer, const std::string& cause) const;
@@ -52,7 +52,7 @@ class Transport {
   const std::uint32_t own_;
   const std::uint32_t members_;
   const std::string noun_;  // what a member is called
-  std::vector<Socket> sockets_;
+  PeerConnections connections_;
   Socket stop_;  // an eventfd that abort() makes readable for good
   std::uint64_t exchanges_ = 0;
 };

@@ -1,10 +1,10 @@
-#include "core/link/gloo/signals.h"
+#include "core/link/signals.h"
 
 #include <pthread.h>
 
 #include <ctime>
 
-namespace deft::link::gloo_backend {
+namespace deft::link {
 namespace {
 
 bool sigpipe_pending() {
@@ -41,4 +41,4 @@ SigpipeBlocked::~SigpipeBlocked() {
   pthread_sigmask(SIG_SETMASK, &before_, nullptr);
 }
 
-}  // namespace deft::link::gloo_backend
+}  // namespace deft::link

@@ -1,10 +1,10 @@
-// Keeps signals away from gloo. It writes to sockets without MSG_NOSIGNAL, so a peer that closes its end would kill the
-// process by SIGPIPE; and its loop thread must never run a handler of the program's.
+// Keeps signals away from the threads of links, which must never run a handler of the program's, and from gloo. gloo writes to sockets
+// without MSG_NOSIGNAL, so a peer that closes its end would kill the process by SIGPIPE.
 #pragma once
 
 #include <csignal>
 
-namespace deft::link::gloo_backend {
+namespace deft::link {
 
 // Blocks every signal while it lives. Threads started meanwhile inherit that.
 class AllSignalsBlocked {
@@ -31,4 +31,4 @@ class SigpipeBlocked {
   bool was_pending_;
 };
 
-}  // namespace deft::link::gloo_backend
+}  // namespace deft::link
