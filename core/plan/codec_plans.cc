@@ -61,7 +61,7 @@ CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
     : profile_(profile),
       limits_(limits),
       buckets_(profile.buckets.size()),
-      last_(std::min(limits.most_codec, profile.codecs.size() - 1)),
+      last_(std::min(limits.codecs.last, profile.codecs.size() - 1)),
       exact_(profile),
       enough_us_((1 + std::max(limits.fresh_tolerance, limits.bubble_tolerance)) * exact_.compute_us() *
                  limits.capacity),
@@ -191,7 +191,7 @@ void CodecSearch::make_room(Candidate& candidate) {
   for (const double share : kRoomyShares) {
     Codecs codecs = codecs_within(share * enough_us_);
     std::ranges::transform(codecs, candidate.codecs, codecs.begin(), [](auto a, auto b) { return std::max(a, b); });
-    if (error_of(codecs) > limits_.negligible_error) continue;
+    if (error_of(codecs) > limits_.codecs.negligible_error) continue;
     auto roomy = attempt_in_time(codecs);
     if (!roomy) continue;
     candidate = std::move(*roomy);
@@ -236,7 +236,7 @@ std::optional<Timetable> CodecSearch::run() {
 }  // namespace
 
 std::optional<Timetable> coded_timetable(const model::Profile& profile, const Limits& limits) {
-  if (profile.codecs.size() < 2 || limits.most_codec == 0) return std::nullopt;
+  if (profile.codecs.size() < 2 || limits.codecs.last == 0) return std::nullopt;
   return CodecSearch(profile, limits).run();
 }
 

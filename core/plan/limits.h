@@ -12,6 +12,12 @@
 
 namespace deft::plan {
 
+struct CodecLimits {
+  std::size_t last = model::kMaxCodecs;  // of the profile's codecs that may be used; 0: all is exact
+  double negligible_error =
+      0;  // model::CodecCost::error that costs no accuracy: up to it, faster is better than more exact
+};
+
 struct Limits {
   std::uint32_t max_staleness_steps = 16;  // model::PlanGeneration::staleness; 0: synchronous, one update a step
   std::uint32_t max_merged_steps = 16;     // the most steps in one generation
@@ -20,12 +26,11 @@ struct Limits {
   double bubble_tolerance = 0.005;         // waiting that counts as none, as a share of compute
   double rate_tolerance = 0.02;  // the share of updates that may be given up for less staleness and fewer parts
   double fresh_tolerance = 0;    // waiting, as a share of compute, that is accepted for fresh updates in every step
+  double least_stale_gain = 0;   // the share of a step that stale updates must save at least, or updates stay fresh
   double stale_share = 1;        // the share of all bytes that may be merged or stale
   std::vector<bool> joined =
       {};  // [bucket]: true if it shares a tensor with the bucket before, so both have the same dates
-  std::size_t most_codec = model::kMaxCodecs;  // the last of the profile's codecs that may be used; 0: all is exact
-  double negligible_error =
-      0;                  // model::CodecCost::error that costs no accuracy: up to it, faster is better than more exact
+  CodecLimits codecs = {};
   double capacity = 1.0;  // the time for communication, as a multiple of compute; above 1 compute waits
 
   // Limits the generations to the slots of an arena. With one slot there is no place for a second generation, so updates are
@@ -39,6 +44,10 @@ struct Limits {
 // With int8 (error 5e-5) and error feedback a training ends as without: docs/benchmarks.md, "Fewer bits".
 inline constexpr double kNegligibleError = 1e-4;
 
+// A stale update is worth less. A transformer whose plan was stale to save some percent of a step needed over a tenth more steps to the
+// same loss: docs/benchmarks-log.md.
+inline constexpr double kLeastStaleGain = 0.15;
+
 // The limits of a training with the default options.
 inline Limits training_limits() {
   Limits limits;
@@ -46,8 +55,9 @@ inline Limits training_limits() {
   limits.max_generations = 4;
   limits.jitter_margin = 0.08;    // times vary, and links are slower while the cores compute
   limits.fresh_tolerance = 0.01;  // step times vary by more; so a network that nearly keeps up costs no staleness
+  limits.least_stale_gain = kLeastStaleGain;
   limits.stale_share = 0.9;
-  limits.negligible_error = kNegligibleError;
+  limits.codecs.negligible_error = kNegligibleError;
   return limits;
 }
 

@@ -164,6 +164,7 @@ Result<void> check(const Limits& limits) {
   if (!(limits.jitter_margin >= 0 && limits.jitter_margin <= 1)) return refuse("jitter_margin is not 0 to 1");
   if (!(limits.bubble_tolerance >= 0 && limits.bubble_tolerance <= 1)) return refuse("bubble_tolerance is not 0 to 1");
   if (!(limits.fresh_tolerance >= 0 && limits.fresh_tolerance <= 1)) return refuse("fresh_tolerance is not 0 to 1");
+  if (!(limits.least_stale_gain >= 0 && limits.least_stale_gain <= 1)) return refuse("least_stale_gain is not 0 to 1");
   if (!(limits.stale_share >= 0 && limits.stale_share <= 1)) return refuse("stale_share is not 0 to 1");
   if (!(limits.capacity >= 1 && limits.capacity <= 1000)) return refuse("capacity is not 1 to 1000");
   return {};
@@ -171,7 +172,8 @@ Result<void> check(const Limits& limits) {
 
 // Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
 bool prefers_fresh(const Limits& limits) {
-  return limits.max_staleness_steps > 0 && (limits.fresh_tolerance > 0 || limits.stale_share < 1);
+  return limits.max_staleness_steps > 0 &&
+         (limits.fresh_tolerance > 0 || limits.least_stale_gain > 0 || limits.stale_share < 1);
 }
 
 // Gives up nothing if updates are in time then, else bits, else freshness.
@@ -191,17 +193,32 @@ class Preference {
     if (!has_codecs() || exact_.generation_bound_us() <= enough_us_) found = fresh_timetable(exact_, limits_);
     if (is_enough(found)) return found;
     if (auto coded = coded_timetable(profile_, limits_); coded && improves(*coded, found)) found = std::move(coded);
-    if (is_enough(found) || limits_.max_staleness_steps == 0) return found;
-    return stale(std::move(found));
+    if (is_enough(found)) return found;
+    if (limits_.max_staleness_steps > 0) {
+      auto late = stale(found);
+      if (!found || (late && late->plan.step_us <= (1 - limits_.least_stale_gain) * found->plan.step_us)) return late;
+    }
+    if (!found) return found;
+    return with_bits_back(*std::move(found));
   }
 
  private:
-  [[nodiscard]] bool has_codecs() const { return profile_.codecs.size() > 1 && limits_.most_codec > 0; }
+  [[nodiscard]] bool has_codecs() const { return profile_.codecs.size() > 1 && limits_.codecs.last > 0; }
   [[nodiscard]] bool is_enough(const std::optional<Timetable>& table) const {
     return table && table->plan.step_us <= enough_us_;
   }
   static bool improves(const Timetable& table, const std::optional<Timetable>& on) {
     return !on || table.plan.step_us < on->plan.step_us;
+  }
+
+  // A fresh plan with the fewest bits waits nevertheless. So it takes only the bits that this step needs.
+  [[nodiscard]] Timetable with_bits_back(Timetable fewest) const {
+    if (fewest.plan.codec_error <= 0) return fewest;
+    Limits waiting = limits_;
+    waiting.fresh_tolerance = (1 + 1e-9) * fewest.plan.step_us / (exact_.compute_us() * limits_.capacity) - 1;
+    auto found = coded_timetable(profile_, waiting);
+    const bool as_fast = found && found->plan.step_us <= (1 + 2e-9) * fewest.plan.step_us;
+    return as_fast && found->plan.codec_error < fewest.plan.codec_error ? *std::move(found) : std::move(fewest);
   }
 
   // With as few bits as are allowed, if any are.

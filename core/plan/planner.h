@@ -12,7 +12,8 @@
 // learning rate, eta / (1 - beta), of one over the curvature. A fresh gradient allows 2 (1 + beta) / (1 - beta) times as much.
 // So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. If the profile has codecs, it
 // spends bits next: fresh updates with encodings, as few of them as suffice. Only if the fewest bits still wait, buckets become
-// stale: the largest ones first, and all of them if stale_share permits it.
+// stale: the largest ones first, and all of them if stale_share permits it. A stale plan that saves less than least_stale_gain of the
+// fresh plan's step is not worth its staleness.
 //
 // All functions are pure and may be called from any thread.
 #pragma once
@@ -41,7 +42,7 @@ double update_rate_limit(const model::Profile& profile);
 // `enough_us`.
 std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us = 0);
 
-// Fresh updates in every step, with fewer bits (codec_plans.cc). A timetable that leaves out at most limits.negligible_error and
+// Fresh updates in every step, with fewer bits (codec_plans.cc). A timetable that leaves out at most limits.codecs.negligible_error and
 // gives the links room, if there is one. Else, of the timetables that wait at most the tolerance of `limits`, the one whose encodings
 // leave out least; if none waits so little, the timetable of the last codec that is allowed. The plan has its
 // codecs, their error, and the bound of the error. Nothing if the profile or the limits allow no codec.

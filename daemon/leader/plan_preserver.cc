@@ -87,7 +87,7 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
 
 plan::Limits PlanPreserver::within_hold(plan::Limits limits) const {
   if (hold_.waits || hold_.all) limits.max_staleness_steps = 0;
-  limits.most_codec = hold_.all ? 0 : std::min(limits.most_codec, hold_.most_codec);
+  limits.codecs.last = hold_.all ? 0 : std::min(limits.codecs.last, hold_.most_codec);
   return limits;
 }
 

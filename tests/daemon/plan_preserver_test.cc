@@ -275,7 +275,7 @@ TEST(PlanPreserver, ACodecUnderWhichTrainingDivergesIsTakenBackWithin50Steps) {
     Job job(false);
     const auto make = [](const plan::Limits& limits) -> Result<model::Plan> {
       auto plan = plan_of({{0, 0, 1}});
-      plan.codecs = {static_cast<model::CodecIndex>(std::min<std::size_t>(limits.most_codec, 2))};
+      plan.codecs = {static_cast<model::CodecIndex>(std::min<std::size_t>(limits.codecs.last, 2))};
       return plan;
     };
     const auto train = [&](bool encoded) {

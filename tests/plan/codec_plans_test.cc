@@ -92,12 +92,11 @@ RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
   const bool has_bits = std::ranges::any_of(plan.codecs, [](auto codec) { return codec != 0; });
   const bool is_late = plan.max_staleness() > 0 || plan.max_merged() > 1;
   if (has_bits || is_late) RC_ASSERT(fresh_us(profile, {}, limits) > enough);
-  if (is_late) {
-    std::vector<model::CodecIndex> last;
-    for (std::size_t b = 0; b < profile.buckets.size(); ++b)
-      last.push_back(profile.buckets[profile.buckets.size() - 1 - b].coded_share() > 0 ? 3 : 0);
-    RC_ASSERT(fresh_us(profile, last, limits) > enough);
-  }
+  std::vector<model::CodecIndex> last;
+  for (std::size_t b = 0; b < profile.buckets.size(); ++b)
+    last.push_back(profile.buckets[profile.buckets.size() - 1 - b].coded_share() > 0 ? 3 : 0);
+  if (is_late) RC_ASSERT(fresh_us(profile, last, limits) > enough);
+  if (!is_late && plan.step_us > enough) RC_ASSERT(plan.step_us <= fresh_us(profile, last, limits) * (1 + 1e-6));
   for (std::size_t b = 0; b < plan.codecs.size(); ++b)
     if (profile.buckets[profile.buckets.size() - 1 - b].coded_share() == 0) RC_ASSERT(plan.codecs[b] == 0);
   const Evaluation result = evaluate(*table, Problem(profile, plan.codecs));
@@ -121,7 +120,7 @@ TEST(CodecPlans, OfFewBucketsAreNearTheBest) {
     profile.links.push_back({"b", 20, std::nullopt, 40.0 + next(200)});
     profile.codecs = ladder();
     Limits limits = training_limits();
-    limits.negligible_error = 0;  // so that the least error is looked for
+    limits.codecs.negligible_error = 0;  // so that the least error is looked for
     const double enough = enough_us(profile, limits);
     double best = kInfinity, bytes = 0;
     for (const auto& bucket : profile.buckets) bytes += static_cast<double>(bucket.bytes);
@@ -172,7 +171,7 @@ TEST(CodecPlans, NegligibleErrorsBuyRoomOnTheLinks) {
     EXPECT_LE(load_of(*roomy), 0.6);
     EXPECT_LE(roomy->codec_error, kNegligibleError);
     Limits exacting = training_limits();
-    exacting.negligible_error = 0;
+    exacting.codecs.negligible_error = 0;
     const auto tight = find_plan(profile, exacting);
     ASSERT_TRUE(tight);
     EXPECT_GT(load_of(*tight), 0.8);
@@ -184,6 +183,28 @@ TEST(CodecPlans, NegligibleErrorsBuyRoomOnTheLinks) {
   ASSERT_TRUE(plan);
   EXPECT_GT(plan->codec_error, kNegligibleError);
   EXPECT_LE(plan->codec_error, plan->codec_error_bound * 1.5);
+}
+
+// The gradient that forward needs first comes last, and no codec hides it. That is no reason for stale updates, nor for the fewest bits in
+// all the other buckets.
+TEST(CodecPlans, AShortWaitIsNoReasonForStaleUpdates) {
+  model::Profile profile;
+  for (int b = 0; b < 12; ++b)
+    profile.buckets.push_back({"b" + std::to_string(b), b == 0 ? 600'000U : 1'000'000U, 1000, 2000, std::nullopt});
+  profile.codecs = ladder();
+  profile.links = {{"a", 20, std::nullopt, 11'600'000 / (2 * profile.compute_us())}};
+  const auto plan = find_plan(profile, training_limits());
+  ASSERT_TRUE(plan);
+  EXPECT_EQ(plan->max_staleness(), 0U);
+  EXPECT_EQ(plan->updates_per_step(), 1.0);
+  EXPECT_GT(plan->step_us, 1.01 * plan->compute_us) << "it waits";
+  EXPECT_LT(std::ranges::count(plan->codecs, 3), 12) << "int4 is for the buckets that wait";
+  Limits at_any_price = training_limits();
+  at_any_price.least_stale_gain = 0;
+  const auto stale = find_plan(profile, at_any_price);
+  ASSERT_TRUE(stale);
+  EXPECT_GT(stale->stale_share(), 0);
+  EXPECT_GT(stale->step_us, (1 - kLeastStaleGain) * plan->step_us);
 }
 
 }  // namespace
