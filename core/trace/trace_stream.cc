@@ -8,6 +8,15 @@ namespace {
 
 constexpr auto kPeriod = std::chrono::milliseconds(250);  // the ring holds the records of many such periods
 
+template <typename Write>
+Result<void> guarded(Write write) {  // throws nothing
+  try {
+    return write();
+  } catch (const std::exception& error) {
+    return fail(ErrorKind::kExhausted, std::string("no memory to write the trace: ") + error.what());
+  }
+}
+
 }  // namespace
 
 TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_ptr<TraceWriter> writer,
@@ -45,24 +54,24 @@ Result<void> TraceStream::write(const std::vector<TraceGroup>& groups, std::uint
   return writer_->records(records_);
 }
 
-Result<void> TraceStream::write_guarded(const std::vector<TraceGroup>& groups, std::uint64_t until) {
-  try {
-    return write(groups, until);
-  } catch (const std::exception& error) {
-    return fail(ErrorKind::kExhausted, std::string("no memory to write the trace: ") + error.what());
-  }
+// The leader's clock answers once a heartbeat, so a short trace may have no answer. Those from before its beginning go with it.
+Result<void> TraceStream::write_earlier_clocks() {
+  Recorder::Cursor oldest;
+  recorder_->read(oldest, records_, cursor_.next);
+  std::erase_if(records_, [](const TraceRecord& record) { return record.kind() != TraceKind::kClock; });
+  return writer_->records(records_);
 }
 
 void TraceStream::run() {
+  Result<void> ok = guarded([this] { return write_earlier_clocks(); });
   std::unique_lock lock(mutex_);
-  Result<void> ok;
   for (bool ending = false; ok && !ending;) {
     changed_.wait_for(lock, kPeriod, [this] { return ending_; });
     ending = ending_;
     const std::uint64_t until = last_;
     const auto groups = std::exchange(groups_, {});
     lock.unlock();
-    ok = write_guarded(groups, until);
+    ok = guarded([&] { return write(groups, until); });
     if (ok && ending) ok = writer_->finish(cursor_.lost);
     lock.lock();
   }

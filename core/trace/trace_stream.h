@@ -37,8 +37,8 @@ class TraceStream {
 
  private:
   void run();
+  Result<void> write_earlier_clocks();
   Result<void> write(const std::vector<TraceGroup>& groups, std::uint64_t until);
-  Result<void> write_guarded(const std::vector<TraceGroup>& groups, std::uint64_t until);  // throws nothing
 
   const std::shared_ptr<const Recorder> recorder_;
   const std::unique_ptr<TraceWriter> writer_;
