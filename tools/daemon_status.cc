@@ -4,7 +4,7 @@
 #include <cstdio>
 #include <vector>
 
-#include "core/ipc/status_query.h"
+#include "core/ipc/daemon_query.h"
 
 namespace deft::tools {
 namespace {

@@ -15,7 +15,7 @@ namespace {
 constexpr const char* kUsage =
     "usage: deft trace merge DIR [-o FILE] [--chrome]\n"
     "       deft trace dump [JOB] [--socket PATH]\n"
-    "       deft trace start DIR [JOB] [--socket PATH]\n"
+    "       deft trace start DIR [JOB] [--steps N] [--socket PATH]\n"
     "       deft trace stop [JOB] [--socket PATH]\n"
     "\n"
     "merge puts the traces of all nodes (DEFT_TRACE=DIR) on one clock, and writes them to FILE, by default "
@@ -24,7 +24,8 @@ constexpr const char* kUsage =
     "\n"
     "The others are for a running job, on the node of rank 0. Each node of the job writes a file of its own.\n"
     "dump writes the newest events into the state folder of each daemon, and says where that is here.\n"
-    "start writes all events to DIR, as DEFT_TRACE=DIR does, until stop. JOB may be left out if the daemon has one "
+    "start writes all events to DIR, as DEFT_TRACE=DIR does, for N steps or until stop. JOB may be left out if the "
+    "daemon has one "
     "job.\n";
 
 struct MergeOptions {

@@ -1,5 +1,7 @@
 #include "tools/trace_control.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cstdio>
 #include <filesystem>
 #include <map>
@@ -17,15 +19,32 @@ struct Request {
   ipc::TraceAction action{};
   std::string job;     // empty: the only one
   std::string folder;  // of a start
+  std::uint32_t steps = 0;
 };
 
-Result<Request> parse(const std::vector<std::string>& words) {
+// Removes `--steps N` or `--steps=N` from `flags`. 0: it is not there.
+Result<std::uint32_t> take_steps(std::vector<std::string>& flags) {
+  const auto flag = std::ranges::find_if(
+      flags, [](const std::string& one) { return one == "--steps" || one.starts_with("--steps="); });
+  if (flag == flags.end()) return 0;
+  const bool joined = flag->size() > std::string_view("--steps").size();
+  const bool has_value = joined || std::next(flag) != flags.end();
+  const std::string text = joined ? flag->substr(flag->find('=') + 1) : has_value ? *std::next(flag) : "";
+  std::uint32_t steps = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
+  if (error != std::errc{} || end != text.data() + text.size() || steps == 0)
+    return fail(ErrorKind::kInvalid, "--steps is '" + text + "'", "give a number of steps: --steps 20");
+  flags.erase(flag, flag + (joined ? 1 : 2));
+  return steps;
+}
+
+Result<Request> parse(const std::vector<std::string>& words, std::uint32_t steps) {
   static const std::map<std::string, ipc::TraceAction> kActions = {
       {"dump", ipc::TraceAction::kDump}, {"start", ipc::TraceAction::kStart}, {"stop", ipc::TraceAction::kStop}};
   const auto action = kActions.find(words.front());
   if (action == kActions.end())
     return fail(ErrorKind::kInvalid, "'" + words.front() + "' is unknown", "see deft trace --help");
-  Request request{action->second, "", ""};
+  Request request{action->second, "", "", steps};
   std::size_t next = 1;
   if (request.action == ipc::TraceAction::kStart) {
     if (words.size() < 2) return fail(ErrorKind::kInvalid, "the folder is missing", "deft trace start DIR [JOB]");
@@ -34,6 +53,8 @@ Result<Request> parse(const std::vector<std::string>& words) {
   if (next < words.size()) request.job = words[next++];
   if (next < words.size())
     return fail(ErrorKind::kInvalid, "'" + words[next] + "' is too much", "see deft trace --help");
+  if (steps > 0 && request.action != ipc::TraceAction::kStart)
+    return fail(ErrorKind::kInvalid, "--steps is for deft trace start", "see deft trace --help");
   return request;
 }
 
@@ -55,6 +76,7 @@ Result<std::string> ask(const Config& config, const Request& request) {
   const auto now = fs::file_time_type::clock::now() - std::chrono::milliseconds(20);  // file systems round
   ipc::TraceRequest message;
   message.action = request.action;
+  message.steps = request.steps;
   auto path = ask_daemon(config, ipc::encode(message, ipc::MessageKind::kTrace, {request.job, request.folder}));
   if (path && request.action == ipc::TraceAction::kDump) await_dump(*path, now);
   return path;
@@ -63,8 +85,10 @@ Result<std::string> ask(const Config& config, const Request& request) {
 }  // namespace
 
 Result<int> control_trace(Arguments arguments) {
-  const DaemonArguments given = split_arguments(arguments);
-  const auto request = parse(given.words);
+  DaemonArguments given = split_arguments(arguments);
+  const auto steps = take_steps(given.flags);
+  if (!steps) return tl::unexpected(steps.error());
+  const auto request = parse(given.words, *steps);
   if (!request) return tl::unexpected(request.error());
   const auto config = load_config(given.flags);
   if (!config) return tl::unexpected(config.error());
@@ -75,7 +99,7 @@ Result<int> control_trace(Arguments arguments) {
 }
 
 Result<std::string> dump_trace(const Config& config, const std::string& job) {
-  return ask(config, {ipc::TraceAction::kDump, job, ""});
+  return ask(config, {.action = ipc::TraceAction::kDump, .job = job, .folder = ""});
 }
 
 }  // namespace deft::tools

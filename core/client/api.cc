@@ -1,87 +1,23 @@
-// The C interface (deft.h) over the classes of this folder. No exception leaves it.
+// The C interface (deft.h) of sessions, groups and collectives.
 #include <algorithm>
-#include <cstdlib>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <mutex>
-#include <new>
-#include <unordered_map>
 
 #include "core/base/placement.h"
-#include "core/client/completions.h"
-#include "core/client/deft.h"
-#include "core/client/gradient_group.h"
+#include "core/client/api.h"
 #include "core/client/options.h"
-#include "core/client/staged_collective.h"
-#include "core/client/worker_links.h"
-#include "core/ipc/status_query.h"
 
 namespace client = deft::client;
+using client::deadline_in;
+using client::guarded;
+using client::missing;
+using client::report;
 using deft::Error;
 using deft::ErrorKind;
 using deft::Result;
 
-struct deft_session;
-
-struct deft_group {
-  deft_session* session;
-  std::unique_ptr<client::GradientGroup> group;
-};
-
-struct deft_operation {
-  deft_session* session;
-  std::unique_ptr<client::StagedCollective> operation;
-};
-
-struct deft_session {
-  explicit deft_session(std::unique_ptr<client::Session> opened)
-      : session(std::move(opened)), buffers(*session), completions(*session) {}
-  std::unique_ptr<client::Session> session;
-  client::StagingBuffers buffers;
-  std::mutex mutex;
-  std::vector<std::unique_ptr<deft_group>> groups;
-  std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
-  std::unique_ptr<client::WorkerLinks> links;  // goes before the memory that its threads work on
-  client::Completions completions;             // the first to go: its callbacks use all of the above
-};
-
 namespace {
-
-int report(const Error& error, deft_error* out) {
-  const int kind = static_cast<int>(error.kind);
-  if (out == nullptr) return kind;
-  out->kind = kind;
-  const std::string text = error.message();
-  const std::size_t bytes = std::min(text.size(), sizeof out->message - 1);
-  std::memcpy(out->message, text.data(), bytes);
-  out->message[bytes] = '\0';
-  return kind;
-}
-
-int report(const Result<void>& result, deft_error* out) { return result ? DEFT_OK : report(result.error(), out); }
-
-// 1, 0, or below 0: the convention of deft_test and deft_poll.
-int report(const Result<bool>& result, deft_error* out) {
-  return result ? static_cast<int>(*result) : -report(result.error(), out);
-}
-
-// Runs `body`, which returns a DEFT_E* number; what it throws becomes an error.
-template <typename Body>
-int guarded(deft_error* error, Body body) {
-  if (error != nullptr) *error = {};
-  try {
-    return body();
-  } catch (const std::bad_alloc&) {
-    return report(Error{ErrorKind::kExhausted, "this process is out of memory", "", ""}, error);
-  } catch (const std::exception& e) {
-    return report(Error{ErrorKind::kInternal, e.what(), "", "libdeft"}, error);
-  }
-}
-
-int missing(const char* what, deft_error* error) {
-  return report(Error{ErrorKind::kInvalid, std::string(what) + " is NULL", "", ""}, error);
-}
 
 Result<deft::model::TensorSpec> spec_of(const deft_tensor& tensor, std::size_t index) {
   const bool known = tensor.name != nullptr && tensor.dtype >= 0 && tensor.dtype <= 255 && tensor.dims >= 0 &&
@@ -153,13 +89,6 @@ Result<client::CollectiveCall> request_of(const deft_collective& from, const cli
   return request;
 }
 
-constexpr deft::TimeUs kStatusPatienceUs = 10'000'000;
-
-deft::TimeUs deadline_in(std::uint64_t timeout_us) {
-  constexpr std::uint64_t kLongest = std::uint64_t{1} << 50;  // 35 years
-  return deft::MonotonicClock::now() + static_cast<deft::TimeUs>(std::clamp(timeout_us, std::uint64_t{1}, kLongest));
-}
-
 deft_generation described(const deft::client::GradientGroup& group, const deft::model::UpdateWindow& dated) {
   return {dated.generation, dated.first_step, dated.last_step, dated.apply_step, group.slot_of(dated.generation)};
 }
@@ -167,34 +96,6 @@ deft_generation described(const deft::client::GradientGroup& group, const deft::
 }  // namespace
 
 extern "C" {
-
-int deft_interface_version(void) { return DEFT_INTERFACE_VERSION; }
-
-const char* deft_version(void) { return client::kVersion; }
-
-const char* deft_option(const char* name, deft_error* error) {
-  const char* value = nullptr;
-  guarded(error, [&] {
-    if (name == nullptr) return missing("the option's name", error);
-    auto found = client::option_value(name);
-    if (!found) return report(found.error(), error);
-    value = *found;
-    return int{DEFT_OK};
-  });
-  return value;
-}
-
-int deft_policy_traits(const char* policy, deft_error* error) {
-  int traits = 0;
-  const int code = guarded(error, [&] {
-    if (policy == nullptr) return missing("the policy's name", error);
-    const auto found = client::policy_bits(policy);
-    if (!found) return report(found.error(), error);
-    traits = *found;
-    return int{DEFT_OK};
-  });
-  return code == DEFT_OK ? traits : -code;
-}
 
 int deft_open(const char* const* options, deft_session** session, deft_error* error) {
   return guarded(error, [&] {
@@ -438,54 +339,6 @@ int deft_when_done(deft_operation* operation, deft_callback callback, void* user
         operation->session->completions.when_done(operation->operation->number(), callback_of(callback, user_data)),
         error);
   });
-}
-
-int deft_store_set(deft_session* session, const char* key, const void* value, size_t bytes, deft_error* error) {
-  return guarded(error, [&] {
-    if (session == nullptr || key == nullptr || (value == nullptr && bytes > 0))
-      return missing("session, key or value", error);
-    if (bytes > DEFT_STORE_VALUE_BYTES)
-      return report(Error{ErrorKind::kInvalid, "a value of the store has " + std::to_string(bytes) + " bytes", "", ""},
-                    error);
-    const std::span data(static_cast<const std::byte*>(value), bytes);
-    return report(client::JobStore(*session->session).set(key, data), error);
-  });
-}
-
-int deft_store_ask(deft_session* session, const char* key, uint32_t* question, deft_error* error) {
-  return guarded(error, [&] {
-    if (session == nullptr || key == nullptr || question == nullptr) return missing("session, key or question", error);
-    const auto asked = client::JobStore(*session->session).ask(key);
-    if (!asked) return report(asked.error(), error);
-    *question = *asked;
-    return int{DEFT_OK};
-  });
-}
-
-int deft_store_answer(deft_session* session, uint32_t question, uint64_t timeout_us, void* value, size_t* bytes,
-                      deft_error* error) {
-  return guarded(error, [&] {
-    if (session == nullptr || value == nullptr || bytes == nullptr) return -missing("session, value or bytes", error);
-    const auto answer = client::JobStore(*session->session).answer(question, deadline_in(timeout_us));
-    if (!answer && answer.error().kind == ErrorKind::kTimeout) return 0;
-    if (!answer) return -report(answer.error(), error);
-    *bytes = std::min<std::size_t>(answer->size(), DEFT_STORE_VALUE_BYTES);
-    if (*bytes > 0) std::memcpy(value, answer->data(), *bytes);
-    return 1;
-  });
-}
-
-const char* deft_daemon_status(deft_error* error) {
-  static thread_local std::string text;
-  const int code = guarded(error, [&] {
-    const auto socket = client::option_value("socket");
-    if (!socket) return report(socket.error(), error);
-    auto status = deft::ipc::query_status(*socket, kStatusPatienceUs);
-    if (!status) return report(status.error(), error);
-    text = std::move(status->text);
-    return int{DEFT_OK};
-  });
-  return code == DEFT_OK ? text.c_str() : nullptr;
 }
 
 }  // extern "C"

@@ -129,6 +129,8 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   if (!packet) return tl::unexpected(packet.error().in(where));
   auto attachment = take_welcome(std::move(channel), std::move(*packet), placement);
   if (!attachment) return tl::unexpected(attachment.error().in(where));
+  attachment->job = config.text("job");
+  attachment->socket = daemon->path;
   return attachment;
 }
 

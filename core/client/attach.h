@@ -45,6 +45,8 @@ struct Attachment {
   TimeUs spin_us = 0;
   std::vector<AnnouncedLink> links;
   std::uint32_t daemon_links = 0;  // how many links of the job the daemons run
+  std::string job = {};            // its name
+  std::string socket = {};         // the path of the daemon's
 };
 
 // Blocks until all workers of the job have come. If workers are missing, the daemon's deadline comes first, and its error names

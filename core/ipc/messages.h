@@ -190,7 +190,7 @@ enum class TraceAction : std::uint32_t { kDump = 1, kStart = 2, kStop = 3 };
 struct TraceRequest {  // followed by: job (empty: the only one), folder (kStart), each as 0-terminated text
   MessageHeader header;
   TraceAction action{};
-  std::uint32_t unused = 0;
+  std::uint32_t steps = 0;  // of a start: after so many steps the trace ends; 0: when a user stops it
 };
 
 struct Text {  // followed by a piece of text

@@ -99,21 +99,22 @@ void JobRecorder::stalled(TimeUs now_us) {
 
 Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
   switch (order.action) {
-    case ipc::TraceAction::kStart: return start(order.folder);
+    case ipc::TraceAction::kStart: return start(order);
     case ipc::TraceAction::kStop: return stop();
     case ipc::TraceAction::kDump: break;
   }
   return dump("a user asked");
 }
 
-Result<std::string> JobRecorder::start(const std::string& folder) {
+Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
   if (!stream_path_.empty())
     return fail(ErrorKind::kInvalid, "the job writes a trace to " + stream_path_ + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (auto ok = check_owner(); !ok) return tl::unexpected(ok.error());
   steps_.reset();
   stream_.reset();  // waits until the previous file is finished
-  if (auto ok = open_stream(folder); !ok) return tl::unexpected(ok.error());
+  if (auto ok = open_stream(order.folder); !ok) return tl::unexpected(ok.error());
+  if (order.steps > 0) steps_ = StepRange{newest_step_ + 1, newest_step_ + order.steps};
   return stream_path_;
 }
 
@@ -144,6 +145,7 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
 // The first local worker's forward decides which steps are written.
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
+  if (is_forward) newest_step_ = began.step;
   if (steps_ && is_forward && began.step > steps_->last && !stream_path_.empty()) static_cast<void>(stop());
   if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
     if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {

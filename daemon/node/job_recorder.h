@@ -75,7 +75,7 @@ class JobRecorder {
   [[nodiscard]] trace::TraceHeader header() const;
   [[nodiscard]] Result<void> check_owner() const;
   Result<void> open_stream(const std::string& path_of_folder);
-  Result<std::string> start(const std::string& folder);
+  Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
 
@@ -85,6 +85,7 @@ class JobRecorder {
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
   std::map<std::string, std::string> changed_options_;  // that the user has set while the job runs
   std::vector<trace::TraceGroup> groups_;
+  std::uint64_t newest_step_ = 0;               // whose forward the first local worker has begun
   std::optional<StepRange> steps_;              // that are written; empty: all
   std::unique_ptr<trace::TraceStream> stream_;  // null: nothing has been written yet
   std::string stream_path_;                     // while it is written

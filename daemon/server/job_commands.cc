@@ -54,7 +54,8 @@ Answer answer_trace(const ipc::Packet& packet, uid_t user, JobCommands& commands
   if (auto ok = check_text(folder, ipc::kMaxNameBytes, "the folder"); !ok) return tl::unexpected(ok.error());
   if ((action == ipc::TraceAction::kStart) != folder.starts_with('/'))
     return fail(ErrorKind::kViolation, "the folder of a trace must begin at the root");
-  return encoded(commands.trace(user, job, {action, folder}));
+  const std::uint32_t steps = action == ipc::TraceAction::kStart ? message->fixed.steps : 0;
+  return encoded(commands.trace(user, job, {action, folder, steps}));
 }
 
 }  // namespace

@@ -306,6 +306,8 @@ Result<ToNode> read_trace_order(const proto::TraceOrder& from) {
   to.folder = checks.text(from.folder(), {&at, "folder"}, kMaxLongNameBytes);
   const bool starts = to.action == ipc::TraceAction::kStart;
   checks.require(starts == to.folder.starts_with('/'), {&at, "folder"}, "only a start has one, from the root");
+  to.steps = from.steps();
+  checks.require(starts || to.steps == 0, {&at, "steps"}, "only a start has them");
   return checked<ToNode>(std::move(to), checks);
 }
 

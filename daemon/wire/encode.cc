@@ -235,6 +235,7 @@ void put(const Failure& from, To& out) {
 void put(const TraceOrder& from, proto::ToNode& out) {
   out.mutable_trace_order()->set_action(static_cast<std::uint32_t>(from.action));
   out.mutable_trace_order()->set_folder(from.folder);
+  out.mutable_trace_order()->set_steps(from.steps);
 }
 
 template <typename To>

@@ -25,6 +25,7 @@ from deft.capabilities import (
 from deft.compression import Compression
 from deft.process_sets import ProcessSet, add_process_set, global_process_set
 from deft.reduce_op import Adasum, Average, Max, Min, Product, Sum
+from deft.tracing import start_timeline, stop_timeline
 from deft.world import (
     cross_rank,
     cross_size,
@@ -110,4 +111,6 @@ __all__ = [
     "rocm_built",
     "shutdown",
     "size",
+    "start_timeline",
+    "stop_timeline",
 ]

@@ -25,6 +25,7 @@ from deft.capabilities import (
 )
 from deft.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from deft.reduce_op import Adasum, Average, Max, Min, Product, Sum
+from deft.tracing import start_timeline, stop_timeline
 from deft.world import (
     cross_rank,
     cross_size,
@@ -114,4 +115,6 @@ __all__ = [
     "shutdown",
     "size",
     "size_op",
+    "start_timeline",
+    "stop_timeline",
 ]

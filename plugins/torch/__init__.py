@@ -25,6 +25,7 @@ from deft.capabilities import (
 )
 from deft.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
 from deft.reduce_op import Adasum, Average, Max, Min, Product, Sum
+from deft.tracing import start_timeline, stop_timeline
 from deft.world import (
     cross_rank,
     cross_size,
@@ -73,7 +74,6 @@ from .joining import join
 from .optimizer import DistributedOptimizer
 from .scaling import GradScaler
 from .sync_batch_norm import SyncBatchNorm
-from .timeline import start_timeline, stop_timeline
 
 if torch.distributed.is_available():
     from .c10d_backend import register

@@ -98,7 +98,7 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint3
       wire::Leave{{0, 1}},
       wire::Stalled{1, "fc.weight", 4, 1500},
       wire::Waiting{0, 1, 4},
-      wire::TraceOrder{ipc::TraceAction::kStart, "/tmp/traces"},
+      wire::TraceOrder{ipc::TraceAction::kStart, "/tmp/traces", 20},
       wire::TraceOrder{ipc::TraceAction::kDump, ""},
   };
 }

@@ -16,7 +16,7 @@ class Noted final : public JobCommands {
     return {};
   }
   Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order) override {
-    calls.push_back(std::to_string(user) + " " + job + " " + order.folder);
+    calls.push_back(std::to_string(user) + " " + job + " " + order.folder + " " + std::to_string(order.steps));
     if (order.action == ipc::TraceAction::kStop) return fail(ErrorKind::kInvalid, "the job writes no trace");
     return "/state/x.trace";
   }
@@ -27,6 +27,7 @@ Result<std::vector<std::byte>> ask_trace(Noted& noted, ipc::TraceAction action, 
                                          const std::string& folder) {
   ipc::TraceRequest request;
   request.action = action;
+  request.steps = 20;
   return answer_command({ipc::encode(request, ipc::MessageKind::kTrace, {job, folder}), {}}, 7, noted);
 }
 
@@ -46,7 +47,7 @@ TEST(JobCommands, AnswersWithTheTextOrTheRefusal) {
   EXPECT_TRUE(ask_trace(noted, ipc::TraceAction::kStart, "job", "/tmp/x"));
   EXPECT_TRUE(ask_change(noted, "policy=p3\ncredit_bytes=2MB\n"));
   EXPECT_EQ(noted.calls,
-            (std::vector<std::string>{"7  ", "7 job ", "7 job /tmp/x", "8 job credit_bytes=2097152 policy=p3"}));
+            (std::vector<std::string>{"7   0", "7 job  0", "7 job /tmp/x 20", "8 job credit_bytes=2097152 policy=p3"}));
 }
 
 TEST(JobCommands, BadSettingsAreRefusedAndReachNoJob) {

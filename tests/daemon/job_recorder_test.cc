@@ -223,6 +223,21 @@ TEST(RingDump, KeepsTheNewestJobsAndLeavesFoldersOfOthersAlone) {
   fs::remove(folder);
 }
 
+TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {
+  make("");
+  recorder_->clock_answered(3000, 777'000, 3200);
+  step(7);
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string(), 2}));
+  for (std::uint64_t number = 8; number < 12; ++number) step(number);
+  EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStop, ""}).error().message(), HasSubstr("writes no trace"));
+  std::set<std::uint64_t> steps;
+  auto records = written().records;
+  ASSERT_EQ(records.front().kind(), TraceKind::kClock) << "a short trace can be aligned by an older answer";
+  records.erase(records.begin());
+  for (const auto& record : records) steps.insert(record.as<trace::StageTrace>().step);
+  EXPECT_EQ(steps, (std::set<std::uint64_t>{8, 9}));
+}
+
 TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {
   make("trace=" + folder_.string(), ::geteuid() + 1);
   const auto ok = recorder_->begin();

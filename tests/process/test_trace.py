@@ -150,6 +150,11 @@ def test_a_running_job_is_traced_when_a_user_asks_and_when_it_fails(tmp_path):
         wait_until(lambda: not read_problems(folder), what="the end of the traces")
         assert deft("replay", str(folder)).returncode == 0
 
+        assert deft("trace", "start", str(tmp_path / "some"), "--steps", "12", *control).returncode == 0
+        wait_until(lambda: not read_problems(tmp_path / "some"), what="the end of twelve steps")
+        assert deft("replay", str(tmp_path / "some")).returncode == 0
+        assert deft("trace", "start", str(folder), "--steps", "none", *control).returncode == 2
+
         elsewhere = deft("trace", "dump", "--socket", cluster.socket(1))
         assert elsewhere.returncode == 2 and f"rank 0, at {cluster.listen[0]}" in elsewhere.stderr
         unknown = deft("trace", "dump", "nojob", *control)

@@ -1,7 +1,12 @@
 """What Horovod's documentation says of its names, for one cluster of four ranks, and for two."""
 
+import contextlib
 import copy
 import inspect
+import json
+import pathlib
+import shutil
+import tempfile
 
 import deft.compression
 import deft.torch as hvd
@@ -182,10 +187,23 @@ def optimizers_without_names():
 
 
 def timeline():
-    with pytest.raises(ValueError, match=r"start_timeline\(\) cannot begin .* set DEFT_TRACE=FOLDER"):
-        hvd.start_timeline("timeline.json", mark_cycles=True)
-    with pytest.raises(ValueError, match=r"stop_timeline\(\) .* set DEFT_TRACE=FOLDER"):
+    """Rank 0 writes the file; the others take part in the trace alone."""
+    folder = hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None)
+    with pytest.raises(ValueError, match="no timeline was started") if hvd.rank() == 0 else contextlib.nullcontext():
         hvd.stop_timeline()
+    hvd.start_timeline(f"{folder}/timeline.json", mark_cycles=True)
+    with pytest.raises(hvd.DeftError, match="writes a trace to") if hvd.rank() == 0 else contextlib.nullcontext():
+        hvd.start_timeline(f"{folder}/second.json")
+    model = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    for _ in range(3):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    hvd.stop_timeline()
+    if hvd.rank() == 0:
+        events = json.loads(pathlib.Path(folder, "timeline.json").read_text())
+        assert {event["cat"] for event in events if event["ph"] == "X"} >= {"gradient", "transfer"}
+        shutil.rmtree(folder)
 
 
 def compressors():

@@ -34,6 +34,7 @@ from deft.session import (
     Tensor,
     open,
 )
+from deft.tracing import trace
 
 HorovodInternalError = DeftError  # the name that scripts of Horovod catch
 __version__ = version()
@@ -64,4 +65,5 @@ __all__ = [
     "open",
     "option",
     "policy_traits",
+    "trace",
 ]

@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 9  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 10  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -135,6 +135,8 @@ _FUNCTIONS = {
     "deft_store_ask": (c_int, [c_void_p, c_char_p, POINTER(c_uint32), _E]),
     "deft_store_answer": (c_int, [c_void_p, c_uint32, c_uint64, c_char_p, POINTER(c_size_t), _E]),
     "deft_daemon_status": (c_char_p, [_E]),
+    "deft_trace_start": (c_int, [c_void_p, c_char_p, c_uint, _E]),
+    "deft_trace_stop": (c_int, [c_void_p, _E]),
 }
 
 

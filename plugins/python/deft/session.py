@@ -91,7 +91,7 @@ class Group:
         return self._size
 
     def _open(self) -> c_void_p:
-        self._session._open()
+        self._session.handle()
         return self._handle
 
     def check_open(self) -> None:
@@ -173,7 +173,7 @@ class Operation:
         self._name = name
 
     def _open(self) -> c_void_p:
-        self._session._open()
+        self._session.handle()
         if self._handle is None:
             raise DeftError(EINVALID, "the operation was finished before")
         return self._handle
@@ -223,7 +223,7 @@ class Question:
     def _look(self, timeout_s: float) -> bool:
         value, size = create_string_buffer(_STORE_VALUE_BYTES), c_size_t()
         waited_us = max(int(timeout_s * 1e6), 1)
-        found = call(lib.deft_store_answer, self._session._open(), self._number, waited_us, value, byref(size))
+        found = call(lib.deft_store_answer, self._session.handle(), self._number, waited_us, value, byref(size))
         if found == 1:
             self._value = value.raw[: size.value]
         return found == 1
@@ -288,7 +288,8 @@ class Session:
     def __exit__(self, *_) -> None:
         self.close()
 
-    def _open(self) -> c_void_p:
+    def handle(self) -> c_void_p:
+        """libdeft's handle; DeftError if the session is closed."""
         if self._handle is None:
             raise DeftError(EINVALID, "the session was closed")
         return self._handle
@@ -306,7 +307,7 @@ class Session:
         return next(self._optimizers)
 
     def node_of(self, rank: int) -> int:
-        node = lib.deft_node_of(self._open(), rank)
+        node = lib.deft_node_of(self.handle(), rank)
         if node < 0:
             raise IndexError(f"there is no rank {rank}")
         return node
@@ -323,17 +324,25 @@ class Session:
         handle = c_void_p()
         codecs = (c_char_p * len(tensors))(*(tensor.codec.encode() or None for tensor in tensors))
         call(
-            lib.deft_declare_encoded, self._open(), name.encode(), specs, codecs, len(tensors), slots, op, byref(handle)
+            lib.deft_declare_encoded,
+            self.handle(),
+            name.encode(),
+            specs,
+            codecs,
+            len(tensors),
+            slots,
+            op,
+            byref(handle),
         )
         return Group(self, handle, len(tensors))
 
     def on_device(self) -> bool:
         """Whether every link of the job reduces a GPU's memory in place."""
-        return lib.deft_on_device(self._open()) == 1
+        return lib.deft_on_device(self.handle()) == 1
 
     def stage(self, stage: int, step: int) -> None:
         """A stage (FORWARD or BACKWARD) of `step` begins."""
-        call(lib.deft_stage, self._open(), stage, step)
+        call(lib.deft_stage, self.handle(), stage, step)
 
     # `terms`: words about what else must be the same on all ranks ("shape [2, 3]"); a difference is an error that
     # quotes them, of this collective alone and on all ranks.
@@ -352,12 +361,12 @@ class Session:
 
     def set(self, key: str, value: bytes) -> None:
         """Writes to the job's key-value store, for what is not worth a collective; up to 4096 bytes."""
-        call(lib.deft_store_set, self._open(), key.encode(), value, len(value))
+        call(lib.deft_store_set, self.handle(), key.encode(), value, len(value))
 
     def ask(self, key: str) -> Question:
         """Asks for a key that some worker has set or will set. It does not wait."""
         number = c_uint32()
-        call(lib.deft_store_ask, self._open(), key.encode(), byref(number))
+        call(lib.deft_store_ask, self.handle(), key.encode(), byref(number))
         return Question(self, number.value)
 
     def barrier(self, name: str = "barrier") -> None:
@@ -399,7 +408,7 @@ class Session:
         sizes = (c_size_t * len(counts))(*counts) if counts else None
         spec = _native.Collective(collective, dtype, op, root, name.encode(), _short(terms), address, sizes)
         handle = c_void_p()
-        call(lib.deft_start, self._open(), byref(spec), byref(handle))
+        call(lib.deft_start, self.handle(), byref(spec), byref(handle))
         operation = Operation(self, handle, name)
         self._names.add(name, operation)
         count = counts[0] if counts else 0

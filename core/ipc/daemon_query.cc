@@ -1,4 +1,4 @@
-#include "core/ipc/status_query.h"
+#include "core/ipc/daemon_query.h"
 
 #include <string_view>
 
@@ -27,6 +27,21 @@ Result<bool> append_piece(const Packet& packet, std::string& out) {
   return text->fixed.last != 0;
 }
 
+Result<std::string> answer_in(const Packet& packet) {
+  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
+  const auto header = decode_header(packet.bytes);
+  if (!header) return tl::unexpected(header.error());
+  if (header->kind == MessageKind::kText) {
+    auto text = decode<Text>(packet.bytes, MessageKind::kText, 1);
+    if (!text) return tl::unexpected(text.error());
+    return std::move(text->texts[0]);
+  }
+  const auto refused = decode<ErrorMessage>(packet.bytes, MessageKind::kError, 3);
+  if (!refused) return tl::unexpected(refused.error());
+  const auto kind = static_cast<ErrorKind>(refused->fixed.error_kind);
+  return tl::unexpected(Error{kind, refused->texts[0], refused->texts[1], refused->texts[2]});
+}
+
 }  // namespace
 
 Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
@@ -45,6 +60,15 @@ Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
     last = *piece;
   }
   return status;
+}
+
+Result<std::string> ask_daemon(const std::string& socket, std::span<const std::byte> message, TimeUs patience_us) {
+  auto daemon = connect_to_daemon(daemon_sockets(socket));
+  if (!daemon) return tl::unexpected(daemon.error());
+  if (auto sent = daemon->channel.send(message); !sent) return tl::unexpected(sent.error());
+  auto packet = daemon->channel.receive(MonotonicClock::now() + patience_us);
+  if (!packet) return tl::unexpected(packet.error().in("the daemon at " + daemon->path));
+  return answer_in(*packet);
 }
 
 }  // namespace deft::ipc

@@ -1,0 +1,95 @@
+// What the files of the C interface (deft.h) share: its objects, and how results become DEFT_E* numbers.
+//
+//   int deft_something(deft_session* session, deft_error* error) {
+//     return guarded(error, [&] { return report(session->session->something(), error); });   // no exception leaves it
+//   }
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <exception>
+#include <memory>
+#include <mutex>
+#include <new>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "core/base/clock.h"
+#include "core/base/status.h"
+#include "core/client/completions.h"
+#include "core/client/deft.h"
+#include "core/client/gradient_group.h"
+#include "core/client/staged_collective.h"
+#include "core/client/worker_links.h"
+
+struct deft_session;
+
+struct deft_group {
+  deft_session* session;
+  std::unique_ptr<deft::client::GradientGroup> group;
+};
+
+struct deft_operation {
+  deft_session* session;
+  std::unique_ptr<deft::client::StagedCollective> operation;
+};
+
+struct deft_session {
+  explicit deft_session(std::unique_ptr<deft::client::Session> opened)
+      : session(std::move(opened)), buffers(*session), completions(*session) {}
+  std::unique_ptr<deft::client::Session> session;
+  deft::client::StagingBuffers buffers;
+  std::mutex mutex;
+  std::vector<std::unique_ptr<deft_group>> groups;
+  std::unordered_map<deft_operation*, std::unique_ptr<deft_operation>> operations;
+  std::unique_ptr<deft::client::WorkerLinks> links;  // goes before the memory that its threads work on
+  deft::client::Completions completions;             // the first to go: its callbacks use all of the above
+};
+
+namespace deft::client {
+
+inline int report(const Error& error, deft_error* out) {
+  const int kind = static_cast<int>(error.kind);
+  if (out == nullptr) return kind;
+  out->kind = kind;
+  const std::string text = error.message();
+  const std::size_t bytes = std::min(text.size(), sizeof out->message - 1);
+  std::memcpy(out->message, text.data(), bytes);
+  out->message[bytes] = '\0';
+  return kind;
+}
+
+inline int report(const Result<void>& result, deft_error* out) {
+  return result ? DEFT_OK : report(result.error(), out);
+}
+
+// 1, 0, or below 0: the convention of deft_test and deft_poll.
+inline int report(const Result<bool>& result, deft_error* out) {
+  return result ? static_cast<int>(*result) : -report(result.error(), out);
+}
+
+// Runs `body`, which returns a DEFT_E* number; what it throws becomes an error.
+template <typename Body>
+int guarded(deft_error* error, Body body) {
+  if (error != nullptr) *error = {};
+  try {
+    return body();
+  } catch (const std::bad_alloc&) {
+    return report(Error{ErrorKind::kExhausted, "this process is out of memory", "", ""}, error);
+  } catch (const std::exception& e) {
+    return report(Error{ErrorKind::kInternal, e.what(), "", "libdeft"}, error);
+  }
+}
+
+inline int missing(const char* what, deft_error* error) {
+  return report(Error{ErrorKind::kInvalid, std::string(what) + " is NULL", "", ""}, error);
+}
+
+inline TimeUs deadline_in(std::uint64_t timeout_us) {
+  constexpr std::uint64_t kLongest = std::uint64_t{1} << 50;  // 35 years
+  return MonotonicClock::now() + static_cast<TimeUs>(std::clamp(timeout_us, std::uint64_t{1}, kLongest));
+}
+
+}  // namespace deft::client
