@@ -51,6 +51,11 @@ Result<CodecChoice> ladder(std::string_view most) {
   if (most == "none") return choice;
   auto last = usable_codec(most);
   if (!last) return tl::unexpected(last.error());
+  if ((*last)->traits().law == compress::Law::kLowRank)
+    return fail(ErrorKind::kInvalid,
+                "option compression: plans cannot choose " + std::string(most) +
+                    ", whose bytes depend on the shapes of matrices",
+                "let plans choose up to int4, auto/max=int4, or name " + std::string(most) + " alone");
   constexpr std::array<std::string_view, 4> kRungs = {"bf16", "int8", "int4", "int2"};
   const bool is_rung = std::ranges::find(kRungs, most) != kRungs.end();
   for (const std::string_view name : kRungs) {

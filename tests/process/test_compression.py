@@ -234,6 +234,7 @@ def test_auto_is_refused_where_no_plan_is_made_and_a_wrong_maximum_is_named():
             ("bytescheduler", "auto", "makes no plans"),
             ("knapsack", "auto/max=imt8", "int8"),
             ("knapsack", "auto/max=dgc", "momentum"),
+            ("knapsack", "auto/max=lowrank", "plans cannot choose lowrank"),
         ):
             (worker,) = cluster.start(
                 ONE, DEFT_POLICY=policy, DEFT_COMPRESSION=wanted, DEFT_JOB=f"{policy}-{len(wanted)}"
