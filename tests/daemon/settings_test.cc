@@ -69,7 +69,7 @@ TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
                                                      {"scale_merged_lr", "on"},    {"preserver", "off"},
                                                      {"preserver_epsilon", "0.5"}, {"plan", "0@1"},
                                                      {"compression", "int8"},      {"compression_min_bytes", "9MB"},
-                                                     {"merge_groups", "exact"}};
+                                                     {"merge_groups", "exact"},    {"encrypt_gradients", "on"}};
   EXPECT_EQ(others.size(), base.size());
   for (const auto& [name, value] : others) {
     const std::string policy = name == "plan" ? "policy=knapsack\n" : "";
