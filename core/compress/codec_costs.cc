@@ -6,6 +6,7 @@
 
 #include "core/base/clock.h"
 #include "core/compress/low_rank_codec.h"
+#include "core/compress/registry.h"
 
 namespace deft::compress {
 namespace {
@@ -31,10 +32,6 @@ double relative_error(const std::vector<float>& values, const std::vector<float>
     square += static_cast<double>(values[i]) * static_cast<double>(values[i]);
   }
   return error / square;
-}
-
-std::string name_of(const Traits& traits) {
-  return std::string(traits.name) + (traits.parameters.empty() ? "" : "/" + traits.parameters);
 }
 
 // Of a square matrix, of which every generation sends one factor or both. Larger matrices send a smaller share, and cut ones a larger
@@ -65,7 +62,7 @@ model::CodecCost measure_low_rank(const LowRankCodec& codec) {
     encode_us = std::min(encode_us, encoded_us - begin_us);
     decode_us = std::min(decode_us, MonotonicClock::now() - encoded_us);
   }
-  return {.name = name_of(codec.traits()),
+  return {.name = text_of(codec),
           .wire_share = static_cast<double>(sent * sizeof(float)) / bytes,
           .encode_us_per_byte = static_cast<double>(encode_us) / bytes,
           .decode_us_per_byte = static_cast<double>(decode_us) / bytes,
@@ -79,7 +76,7 @@ model::CodecCost measure_cost(const Codec& codec) {
   const std::vector<float> values = gradients();
   std::vector<float> residual(kElements), decoded(kElements);
   std::vector<std::byte> code(codec.encoded_bytes(kElements));
-  model::CodecCost cost{.name = name_of(codec.traits())};
+  model::CodecCost cost{.name = text_of(codec)};
   const double bytes = kElements * sizeof(float);
   for (int round = 0; round < kRounds; ++round) {
     std::ranges::fill(residual, 0.0F);

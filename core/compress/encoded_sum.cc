@@ -87,11 +87,6 @@ std::string SumRecipe::describe(std::span<const std::byte> recipe) {
   return text;
 }
 
-std::string text_of(const Codec& codec) {
-  const Traits& traits = codec.traits();
-  return std::string(traits.name) + (traits.parameters.empty() ? "" : "/" + traits.parameters);
-}
-
 Result<EncodedSum> EncodedSum::read(std::span<const std::byte> recipe, std::size_t code_bytes) {
   auto parsed = parse(recipe);
   if (!parsed) return tl::unexpected(parsed.error());

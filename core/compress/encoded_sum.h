@@ -41,9 +41,6 @@ struct SumRecipe {
   static std::string describe(std::span<const std::byte> recipe);
 };
 
-// How a codec is written: name/parameters.
-std::string text_of(const Codec& codec);
-
 class EncodedSum {
  public:
   // For codes of `code_bytes` bytes. kViolation if the recipe cannot be read, has another size, or its codec makes no blocks.

@@ -143,6 +143,11 @@ constexpr auto kNames = [] {
 
 std::span<const std::string_view> codec_names() { return kNames; }
 
+std::string text_of(const Codec& codec) {
+  const Traits& traits = codec.traits();
+  return std::string(traits.name) + (traits.parameters.empty() ? "" : "/" + traits.parameters);
+}
+
 Made make_codec(std::string_view text, const KernelTable& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
   const auto* const row = std::ranges::find(kRows, name, &Row::name);

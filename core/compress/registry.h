@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "core/base/status.h"
@@ -17,6 +18,9 @@ Result<std::unique_ptr<const Codec>> make_codec(std::string_view text);
 
 // The same with the kernels of one instruction set, which tests compare.
 Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const KernelTable& kernels);
+
+// As make_codec takes it: name/parameters.
+std::string text_of(const Codec& codec);
 
 // All names, in the order in which documentation lists them.
 std::span<const std::string_view> codec_names();

@@ -6,6 +6,7 @@
 #include <optional>
 
 #include "core/compress/encoded_sum.h"
+#include "core/compress/registry.h"
 
 namespace deft::daemon {
 namespace {

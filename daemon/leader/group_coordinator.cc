@@ -79,18 +79,24 @@ bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std
   return schedule.of_step(step).generation > newest + 1;
 }
 
+std::string_view backend_of(const std::string& link) { return std::string_view(link).substr(0, link.find(':')); }
+
+bool are_all(std::string_view backend, const LinkFailover& links) {
+  bool all = true;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all &= backend_of(links.cost(link).name) == backend;
+  return all;
+}
+
 // Simulates policies, for `auto`. Small launches overtake others on gloo's links.
 std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) {
-  bool all_gloo = true;
-  for (std::uint32_t link = 0; link < links.size(); ++link) all_gloo &= links.cost(link).name.starts_with("gloo");
-  return select::make_selector(select::When::kInBackground, all_gloo);
+  return select::make_selector(select::When::kInBackground, are_all("gloo", links));
 }
 
 // The first link that the workers run, or whose backend cannot do this; empty: there is none.
 std::string link_that_cannot(bool link::Backend::*does, const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
-    const link::Backend* const backend = link::find_backend(name.substr(0, name.find(':')));
+    const link::Backend* const backend = link::find_backend(backend_of(name));
     if (backend != nullptr && (!(backend->*does) || backend->runs_in_worker)) return name;
   }
   return "";
@@ -121,12 +127,6 @@ Result<void> check_own_codecs(const std::vector<model::TensorSpec>& tensors, con
 // its own segments the encodings of the others, or float32.
 double share_from_servers(double share, double n) { return share * (n - 1) / n + std::min(share * (n - 1), 1.0) / n; }
 
-bool are_all_servers(const LinkFailover& links) {
-  bool all = true;
-  for (std::uint32_t link = 0; link < links.size(); ++link) all &= links.cost(link).name.starts_with("ps:");
-  return all;
-}
-
 // A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
 // of an all-reduce twice (n - 1) / n of the data. If that is less, sparse encodings are summed by an all-reduce of float32.
 model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes, const LinkFailover& links) {
@@ -139,8 +139,7 @@ model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes, c
   } else if (codec.traits().law != compress::Law::kLowRank) {
     cost.encode_us_per_byte *= 1 + 1 / n;
     cost.decode_us_per_byte *= 2;
-    if (codec.traits().uses_feedback && are_all_servers(links))
-      cost.wire_share = share_from_servers(cost.wire_share, n);
+    if (codec.traits().uses_feedback && are_all("ps", links)) cost.wire_share = share_from_servers(cost.wire_share, n);
   }
   return cost;
 }

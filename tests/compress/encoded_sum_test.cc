@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "core/compress/registry.h"
 #include "tests/compress/codec_cases.h"
 
 namespace deft::compress {
