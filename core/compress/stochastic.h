@@ -155,7 +155,7 @@ struct RandkFormat {
     return true;
   }
 
-  // Minus 0 and what is added make what is added: so this has the bits of the code of the decoded sum.
+  // Minus 0 + x is x, also for x = minus 0. So this code has the bits of the code of the decoded sum.
   static std::size_t sum(const BlockKey& key, const std::byte* const* inputs, std::size_t input_count,
                          std::size_t offset, std::byte* __restrict out) {
     bool finite = true;

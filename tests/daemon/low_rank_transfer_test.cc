@@ -189,7 +189,7 @@ class Job {
   std::map<std::uint64_t, std::vector<Cut>> cuts_;
 };
 
-// Over all nodes: what was applied and what is left make what was brought.
+// Over all nodes: the applied updates and the residuals add up to the gradients.
 class Ledger {
  public:
   explicit Ledger(Job& job) : job_(job), missing_(job.elements()) {}

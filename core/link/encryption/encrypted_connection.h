@@ -1,4 +1,4 @@
-// One encrypted connection: what is written to one local socket goes sealed over the wire, and what comes over the wire goes there opened.
+// One encrypted connection. It seals the bytes from a local socket and sends them over the wire, and opens the records that arrive there.
 //
 //   EncryptedConnection connection(std::move(wire), inner, plain);     // the two ends of a local pair; the user has `plain`
 //   connection.note(of_wire);                                          // after each event of a socket, as edges

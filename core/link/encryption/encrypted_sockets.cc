@@ -115,7 +115,7 @@ bool EncryptedSockets::advance(bool last) {
   return more;
 }
 
-// What was written before goes first.
+// The bytes that the user has written before go first.
 void EncryptedSockets::part() {
   const TimeUs until_us = MonotonicClock::now() + (abandoned_ ? 0 : kPartingUs);
   for (const auto& connection : connections_) connection->leave();

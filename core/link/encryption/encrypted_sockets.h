@@ -29,7 +29,7 @@ class EncryptedSockets {
  public:
   // kExhausted without descriptors or a thread.
   static Result<std::unique_ptr<EncryptedSockets>> start(std::vector<EncryptedConnection::Wire> wires);
-  // Sends what was written before, but waits no longer than a moment for that.
+  // Sends the bytes that the user has written, but waits for that no longer than two seconds.
   ~EncryptedSockets();
   EncryptedSockets(const EncryptedSockets&) = delete;
   EncryptedSockets& operator=(const EncryptedSockets&) = delete;

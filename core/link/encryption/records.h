@@ -8,7 +8,7 @@
 //
 //   RecordReader reader(key);
 //   n = recv(wire, reader.space());
-//   if (auto ok = reader.add(n); !ok) ...                       // forged; what was opened before may still be taken
+//   if (auto ok = reader.add(n); !ok) ...                       // forged; the texts opened before may still be taken
 //   n = writev(plain, reader.texts()...); reader.taken(n);
 //   if (reader.ended()) ...                                     // the other side has said so
 //
@@ -52,7 +52,7 @@ class RecordWriter {
   Cipher cipher_;
   std::vector<std::byte> buffer_;
   std::vector<iovec> places_;
-  std::size_t begin_ = 0, end_ = 0;  // of what is pending
+  std::size_t begin_ = 0, end_ = 0;  // of the pending bytes
 };
 
 class RecordReader {

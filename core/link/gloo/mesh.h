@@ -79,7 +79,7 @@ class Mesh {
   std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<GuardedContext> context_;
   PeerConnections connections_;      // without their sockets, which the pairs own
-  std::vector<PeerSocket> sockets_;  // the TCP sockets of the pairs, or those that their sockets lead to
+  std::vector<PeerSocket> sockets_;  // the pairs' TCP sockets, also if the pairs work on local ones
 };
 
 }  // namespace deft::link::gloo_backend
