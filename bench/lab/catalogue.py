@@ -20,6 +20,7 @@ MODELS = {
     "cnn": Model("4.38 M parameters, most in two dense layers at the end", "images", 128, 0.05),
     "vgg": Model("2.53 M, wider and wider convolutions before dense layers", "images", 128, 0.05),
     "resnet": Model("0.70 M in 43 small tensors", "images", 64, 0.02),
+    "resnet50": Model("ResNet-50: 23.5 M in 161 tensors", "images", 32, 0.02),
     "gpt": Model("0.83 M, a transformer that predicts the next character", "characters", 64, 0.001, "adam"),
     "words": Model("3.7 M, 3.1 M of them in the first layer; predicts the next word", "words", 128, 0.001, "adam"),
     "mlp": Model("tiny, for tests", "images", 128, 0.05),

@@ -1,6 +1,6 @@
 """The lab's models; lab/catalogue.py lists what each learns from and how.
 
-Images (n x 1 x 28 x 28): cnn, vgg, resnet, mlp. Characters and words (n x length codes): gpt, words.
+Images (n x 1 x 28 x 28): cnn, vgg, resnet, resnet50, mlp. Characters and words (n x length codes): gpt, words.
 None has running statistics or dropout: what a worker computes follows from its parameters and its samples alone.
 """
 
@@ -74,6 +74,44 @@ def resnet() -> nn.Module:
     )  # fmt: skip
 
 
+class _Bottleneck(nn.Module):
+    """ResNet-50's block, with groups normalised."""
+
+    def __init__(self, inputs: int, width: int, stride: int):
+        super().__init__()
+        self.narrow = nn.Conv2d(inputs, width, 1, bias=False)
+        self.narrow_norm = nn.GroupNorm(8, width)
+        self.middle = nn.Conv2d(width, width, 3, stride, 1, bias=False)
+        self.middle_norm = nn.GroupNorm(8, width)
+        self.widen = nn.Conv2d(width, 4 * width, 1, bias=False)
+        self.widen_norm = nn.GroupNorm(8, 4 * width)
+        self.shortcut = nn.Identity()
+        if inputs != 4 * width:
+            self.shortcut = nn.Sequential(
+                nn.Conv2d(inputs, 4 * width, 1, stride, bias=False), nn.GroupNorm(8, 4 * width)
+            )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        y = functional.relu(self.narrow_norm(self.narrow(x)))
+        y = functional.relu(self.middle_norm(self.middle(y)))
+        return functional.relu(self.widen_norm(self.widen(y)) + self.shortcut(x))
+
+
+def resnet50() -> nn.Module:
+    """ResNet-50: 23.5 M parameters in 161 tensors, as published but for one channel in and 10 classes out."""
+    stages = []
+    inputs = 64
+    for width, blocks, stride in ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2)):
+        for block in range(blocks):
+            stages.append(_Bottleneck(inputs, width, stride if block == 0 else 1))
+            inputs = 4 * width
+    return nn.Sequential(
+        nn.Conv2d(1, 64, 7, 2, 3, bias=False), nn.GroupNorm(8, 64), nn.ReLU(), nn.MaxPool2d(3, 2, 1),
+        *stages,
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(inputs, 10),
+    )  # fmt: skip
+
+
 def mlp() -> nn.Module:
     """Small and quick: for tests of the lab itself."""
     return nn.Sequential(nn.Flatten(), nn.Linear(784, 64), nn.ReLU(), nn.Linear(64, 10))
@@ -128,7 +166,7 @@ def words() -> nn.Module:
     return _Language(WORDS, 192, 96, 4, 4, CONTEXT["words"], PREDICTED_WORDS)
 
 
-MAKERS = {"cnn": cnn, "vgg": vgg, "resnet": resnet, "gpt": gpt, "words": words, "mlp": mlp}
+MAKERS = {"cnn": cnn, "vgg": vgg, "resnet": resnet, "resnet50": resnet50, "gpt": gpt, "words": words, "mlp": mlp}
 
 
 def make_optimizer(name: str, model: nn.Module, learning_rate: float) -> torch.optim.Optimizer:
