@@ -8,6 +8,7 @@ namespace deft::daemon {
 namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
+constexpr std::uint64_t kCodecWaits = 2;  // for so many waits more the codec under which the loss rose is not tried
 
 bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
 std::size_t most_codec(const model::Plan& plan) {
@@ -105,8 +106,10 @@ void PlanPreserver::act_on_what_was_found() {
     hold_.all = true;
     if (look_.blamed_codec > 0) hold_.most_codec = look_.blamed_codec - 1;
   }
+  if (may_try_codec()) hold_.most_codec = model::kMaxCodecs;
   if (hold_.all && statistics_.step() >= hold_.try_from_step) {
     hold_.all = false;
+    hold_.codec_from_step = statistics_.step() + kCodecWaits * hold_.wait_steps;
     statistics_.forget_level();
   }
 }
@@ -161,6 +164,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   look_.found = Found::kTry;
   if (hold_.waits) return "the Preserver: the training is ready for late updates";
   if (hold_.all) return "the Preserver: late updates and encoded gradients can be tried again";
+  if (may_try_codec()) return "the Preserver: the codec under which the loss rose can be tried again";
   if (likely && wants_another()) return "the Preserver: a plan that was refused would train as well by now";
   look_.found = Found::kNothing;
   return "";
@@ -172,6 +176,10 @@ void PlanPreserver::judge_in_force(const model::Plan& in_force, const preserve::
   decision_.judged = true;  // followed before there were statistics; content with it, or it goes
   decision_.ratio = ratio_now_;
   decision_.note = "judged after it was chosen";
+}
+
+bool PlanPreserver::may_try_codec() const {
+  return !hold_.all && hold_.most_codec < model::kMaxCodecs && statistics_.step() >= hold_.codec_from_step;
 }
 
 bool PlanPreserver::wants_another() const {

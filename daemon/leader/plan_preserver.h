@@ -16,8 +16,8 @@
 // that is no SGD there is no model: stale updates begin after the first fall, and end if the loss rises.
 //
 // Encoded gradients may begin at once, because what an encoding leaves out is sent later. If the loss rises under them, from the
-// first sample on, gradients are exact and updates fresh, for as long. If no update was stale, the codec that the plan used is not
-// tried again, only those with more bits.
+// first sample on, gradients are exact and updates fresh, for as long. If no update was stale, the codecs with more bits come first
+// after that. Twice as many steps later the codec that the plan used may be tried again: a loss may rise for reasons of its own.
 //
 // Reactor thread, but for the choices.
 #pragma once
@@ -63,12 +63,14 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
   void judge_in_force(const model::Plan& in_force, const preserve::Walk& likely);
+  [[nodiscard]] bool may_try_codec() const;
   [[nodiscard]] bool wants_another() const;  // a plan that was refused
 
   struct Hold {                                  // what keeps updates fresh and gradients exact
     bool waits = false;                          // for statistics by which stale updates can be judged
     bool all = false;                            // the loss has risen: updates are fresh, and gradients exact
     std::size_t most_codec = model::kMaxCodecs;  // under the next one the loss has risen
+    std::uint64_t codec_from_step = 0;           // from it on that one may be tried again
     std::uint64_t try_from_step = 0;             // before it no refused plan is tried again
     std::uint64_t wait_steps = 0;                // the last time
   };

@@ -298,7 +298,19 @@ TEST(PlanPreserver, ACodecUnderWhichTrainingDivergesIsTakenBackWithin50Steps) {
     for (int i = 0; i < 300; ++i) train(false);
     EXPECT_LT(job.loss, 0.01);
     EXPECT_NE(job.preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
-    EXPECT_EQ(job.preserver.choose(make, {}).value().plan.codec_of(0), 1) << "the next codec with more bits";
+    const auto careful = job.preserver.choose(make, {}).value().plan;
+    EXPECT_EQ(careful.codec_of(0), 1) << "the next codec with more bits";
+    int waited = 0;
+    while (waited < 500 && job.preserver.reconsider(careful).reason.empty()) train(false), ++waited;
+    EXPECT_EQ(waited, 128) << "twice the wait";
+    EXPECT_EQ(job.preserver.choose(make, {}).value().plan.codec_of(0), 2) << "the rise may have had another reason";
+    EXPECT_EQ(job.preserver.reconsider(coded).reason, "");
+    while (steps < 200 && job.preserver.reconsider(coded).reason.empty()) train(true), ++steps;
+    EXPECT_NE(job.preserver.reconsider(coded).reason.find("the loss rose"), std::string::npos);
+    EXPECT_EQ(job.preserver.choose(make, {}).value().plan.codec_of(0), 0);
+    const std::uint64_t risen_at = job.step;
+    while (job.step < 5000 && job.preserver.reconsider(back.plan).reason.empty()) train(false);
+    EXPECT_EQ(job.step - risen_at, 128) << "each rise doubles the wait";
   }
 }
 
