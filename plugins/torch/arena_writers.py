@@ -23,24 +23,42 @@ class Scaling(NamedTuple):
     before: float  # the sum over all ranks
     after: float
 
+    def unscaled(self, loss_scale):
+        """The same for gradients of a loss that was multiplied by `loss_scale`: they travel without it."""
+        return Scaling(self.before / loss_scale, self.after * loss_scale)
+
 
 class SharingWriter:
     """Writes to the only slot."""
 
     def __init__(self, scaling, schedule):
-        self.scaling = scaling
+        self.scaling = scaling  # of this backward's gradients
+        self._plain = scaling  # of a loss that is not scaled
+        self.loss_scale = 1.0
         self._schedule = schedule
         self._arena = None
+        self._gradients = ()
         self._takers = []  # gradients that need work after the wait
         self._withheld = set()  # had none when the generation was completed, and p.grad shows none until the wait
 
     def attach(self, arena, gradients):
-        self._arena = arena
-        self._takers = [g for g in gradients if self.scaling.after != 1.0 or not g.direct]
+        self._arena, self._gradients = arena, gradients
+        self._find_takers()
+
+    def _find_takers(self):
+        self._takers = [g for g in self._gradients if self.scaling.after != 1.0 or not g.direct]
+
+    def unscale(self, loss_scale):
+        """The loss of the backward that begins was multiplied by `loss_scale`; 1: it was not.
+
+        What encodings leave out is kept for later steps, whose scale may be another. So gradients travel without it.
+        """
+        self.loss_scale, self.scaling = loss_scale, self._plain.unscaled(loss_scale)
+        self._find_takers()
 
     def hook(self, buffer, gradient):
         """Runs once a parameter and step: every name in it is local."""
-        place, view, scale, plain = gradient.place, gradient.view, self.scaling.before, gradient.direct
+        place, view, plain = gradient.place, gradient.view, gradient.direct
         marks, schedule, ready, multiply = buffer.round.marks, self._schedule, self._arena.ready, torch.mul
         buffer_of, gradient_of = weakref.ref(buffer), weakref.ref(gradient)
 
@@ -52,7 +70,7 @@ class SharingWriter:
                 buffer.check_again(gradient_of())
             if buffer.task != current_task():
                 buffer.begin_backward()
-            grad = param.grad
+            grad, scale = param.grad, buffer.writer.scaling.before
             if plain and grad is not view and not grad.is_sparse and not grad.requires_grad:
                 multiply(grad, scale, out=view)
                 param.grad = view

@@ -1,8 +1,9 @@
 """GradScaler for every optimizer of Deft.
 
-torch's own works if an update is made with the step's gradients. Delayed updates merge steps whose scales may
-differ, so here each gradient is divided by its own step's scale on its way into the arena, and infinities are looked
-for in the averages, which have the same bits on all ranks: all skip the same updates and all lower the scale.
+Each gradient is divided by its own step's scale on its way into the arena: delayed updates merge steps whose scales may
+differ, and what an encoding leaves out is added to the gradients of later steps. If an update is made with the step's
+gradients, the averages get the scale back, and the rest is torch's own. With delayed updates infinities are looked for
+in the averages, which have the same bits on all ranks: all skip the same updates and all lower the scale.
 """
 
 import functools
@@ -27,7 +28,7 @@ def _forget_scale():
 
 
 class GradScaler(_TorchScaler):
-    """torch.amp.GradScaler, which also works with delayed updates. The scale grows by applied updates."""
+    """torch.amp.GradScaler, which also works with delayed updates and with codecs."""
 
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)

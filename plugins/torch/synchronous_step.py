@@ -13,6 +13,7 @@ import torch
 
 from .autograd import allreduce
 from .ownership import Attachment
+from .scaling import scale_under_way
 from .sparse import exchange_sparse
 
 
@@ -106,6 +107,10 @@ class SynchronousStep:
         """A further backward of the same step waits for the first one."""
         if self.buffer.round.phase is Phase.HANDED:
             self._wait()
+        scale = scale_under_way()
+        if scale != self.buffer.writer.loss_scale:
+            self.applier.flush()  # averages that still wait have the scale of their own backward
+            self.buffer.writer.unscale(scale)
 
     def generation_begins(self, with_backward):
         self.buffer.process_set.session().joining.round_begins(self.buffer.name, self.schedule.step)

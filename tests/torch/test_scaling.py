@@ -226,6 +226,23 @@ def test_with_synchronous_updates_it_is_torchs(start, policy, idiom):
     assert len(set(start(2, policy=policy).run(as_torchs, idiom))) == 1
 
 
+def scale_encoded(loss_scale, steps):
+    """The scale doubles every other step; 1 is no scale."""
+    run = Run(dtype=torch.float32)
+    scaler = hvd.GradScaler("cpu", init_scale=loss_scale, growth_interval=2, enabled=loss_scale > 1)
+    train_scaled(run, scaler, steps)
+    return digest(run.state()), scaler.get_scale()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+def test_what_encodings_leave_out_has_no_scale(start, policy):
+    """int4 sends its rest in later steps, when the scale is another one; yet the result has the bits of no scale."""
+    cluster = start(2, policy=policy, compression="int4")
+    plain, scaled = (cluster.run(scale_encoded, scale, 8) for scale in (1.0, 256.0))
+    assert {scale for _, scale in scaled} == {256.0 * 2**4}
+    assert len({bits for bits, _ in plain + scaled}) == 1
+
+
 def save_the_scaler():
     run = Run()
     scaler = hvd.GradScaler("cpu", init_scale=64.0, growth_interval=2)
