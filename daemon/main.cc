@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/base/descriptor.h"
 #include "core/ipc/daemon_socket.h"
 #include "daemon/base/descriptor_table.h"
 #include "daemon/base/log_lines.h"
@@ -94,7 +95,7 @@ Result<std::unique_ptr<Observer>> observe(const Config& config, Reactor& reactor
 int serve(LiveConfig& live, int ready_fd) {
   const Config& config = live.config();
   if (auto ok = check_link_costs(config); !ok) return complain(ok.error(), kUsage);
-  shm::Descriptor blocked = take_operator_signals();  // ZeroMQ's threads inherit it
+  Descriptor blocked = take_operator_signals();  // ZeroMQ's threads inherit it
   Reactor reactor;
   reactor.set_spin(config.seconds_us("spin"));
   auto server = Server::open(reactor, config);
@@ -119,7 +120,7 @@ int check(const Config& config) {
 }
 
 int serve_as_server(const Config& config, int ready_fd) {
-  const shm::Descriptor signals = take_stop_signals();
+  const Descriptor signals = take_stop_signals();
   const auto served = serve_parameters(config, signals.get(), [ready_fd] { tell_usable(ready_fd); });
   return served ? 0 : complain(served.error(), kFailed);
 }

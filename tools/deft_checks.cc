@@ -12,6 +12,7 @@
 #include <fstream>
 #include <memory>
 
+#include "core/base/descriptor.h"
 #include "core/link/backends.h"
 #include "core/link/factories.h"
 #include "core/link/nics.h"
@@ -89,15 +90,14 @@ bool answers(const std::string& address) {
   addrinfo* found = nullptr;
   if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  const int fd = socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-  if (fd < 0) return false;
-  pollfd waiting{fd, POLLOUT, 0};
-  int error = connect(fd, found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
+  const Descriptor caller(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  if (!caller.valid()) return false;
+  pollfd waiting{caller.get(), POLLOUT, 0};
+  int error = connect(caller.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
   if (error == EINPROGRESS && poll(&waiting, 1, static_cast<int>(kPatienceUs / 1000)) == 1) {
     socklen_t size = sizeof error;
-    getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &size);
+    getsockopt(caller.get(), SOL_SOCKET, SO_ERROR, &error, &size);
   }
-  close(fd);
   return error == 0;
 }
 

@@ -13,6 +13,7 @@
 #include <thread>
 
 #include "core/base/control_groups.h"
+#include "core/base/descriptor.h"
 #include "core/shm/memory.h"
 #include "core/shm/segment.h"
 #include "tools/findings.h"
@@ -62,11 +63,8 @@ Finding check_shared_memory() {
 }
 
 Finding check_pidfd() {
-  const auto fd = static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0));
-  if (fd >= 0) {
-    close(fd);
-    return {Health::kOk, "pidfd", "the death of a worker is seen at once", ""};
-  }
+  const Descriptor own(static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)));
+  if (own.valid()) return {Health::kOk, "pidfd", "the death of a worker is seen at once", ""};
   return {Health::kWarn, "pidfd", std::string("pidfd_open: ") + std::strerror(errno),
           "a dead worker is then seen by its socket alone; Linux 5.3 or newer has pidfds"};
 }

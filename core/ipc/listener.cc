@@ -7,6 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
+#include "core/base/descriptor.h"
 #include "core/ipc/address.h"
 #include "core/ipc/message_socket.h"
 
@@ -39,11 +40,11 @@ bool same_file(int fd, const std::string& path) {
 
 // Takes the lock beside the socket. Its owner removes the file at its end, so the file that was locked must still be
 // the one of that name.
-Result<shm::Descriptor> take_lock(const std::string& socket) {
+Result<Descriptor> take_lock(const std::string& socket) {
   const std::string path = lock_path(socket);
   while (true) {
     // Whoever can open the file can hold its lock.
-    shm::Descriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kLockMode));
+    Descriptor lock(open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, kLockMode));
     if (!lock.valid()) return failed("cannot make the lock", path, errno);
     fchmod(lock.get(), kLockMode);  // an older daemon's file is wider
     if (flock(lock.get(), LOCK_EX | LOCK_NB) != 0)
@@ -77,7 +78,7 @@ Result<Listener> Listener::bind(const std::string& path) {
   auto lock = take_lock(path);
   if (!lock) return tl::unexpected(lock.error());
   if (auto ok = remove_stale(path); !ok) return tl::unexpected(ok.error());
-  shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!socket.valid()) return failed("cannot make the socket", path, errno);
   // Linux 6.16 and newer: a client that sends a descriptor gets EPERM. Connections inherit it, before they are accepted.
   const int none = 0;
@@ -98,7 +99,7 @@ Listener::~Listener() {
 
 Result<std::optional<MessageSocket>> Listener::accept() {
   while (true) {
-    shm::Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor socket(accept4(socket_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (socket.valid()) {
       MessageSocket client(std::move(socket));
       client.refuse_descriptors();

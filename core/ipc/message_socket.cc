@@ -48,7 +48,7 @@ void take_descriptors(msghdr& message, Packet& packet) {
 Result<MessageSocket> MessageSocket::connect(const std::string& path) {
   auto address = UnixAddress::of(path);
   if (!address) return tl::unexpected(address.error());
-  shm::Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  Descriptor socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   if (!socket.valid()) return failed(ErrorKind::kExhausted, "cannot make a socket", errno, "ulimit -n");
   int result = 0;
   do {

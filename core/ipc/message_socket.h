@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/shm/segment.h"
 
@@ -27,7 +28,7 @@ namespace deft::ipc {
 // A message as it came, with the descriptors that it carried.
 struct Packet {
   std::vector<std::byte> bytes;  // empty: the peer closed its end
-  std::vector<shm::Descriptor> descriptors;
+  std::vector<Descriptor> descriptors;
 };
 
 // Who is at the other end, by the kernel's word.
@@ -41,7 +42,7 @@ struct PeerIdentity {
 class MessageSocket {
  public:
   MessageSocket() = default;
-  explicit MessageSocket(shm::Descriptor socket) : socket_(std::move(socket)) {}
+  explicit MessageSocket(Descriptor socket) : socket_(std::move(socket)) {}
 
   // kUnavailable if no daemon listens; the error names the path and says what to do.
   static Result<MessageSocket> connect(const std::string& path);
@@ -71,7 +72,7 @@ class MessageSocket {
  private:
   [[nodiscard]] bool next_has_descriptors() const;
 
-  shm::Descriptor socket_;
+  Descriptor socket_;
   bool takes_descriptors_ = true;
 };
 
@@ -90,11 +91,11 @@ class Listener {
   [[nodiscard]] int descriptor() const { return socket_.get(); }
 
  private:
-  Listener(shm::Descriptor socket, std::string path, shm::Descriptor lock)
+  Listener(Descriptor socket, std::string path, Descriptor lock)
       : socket_(std::move(socket)), path_(std::move(path)), lock_(std::move(lock)) {}
-  shm::Descriptor socket_;
+  Descriptor socket_;
   std::string path_;
-  shm::Descriptor lock_;  // a lock that a live daemon holds, so that the file of a dead daemon can be told
+  Descriptor lock_;  // a lock that a live daemon holds, so that the file of a dead daemon can be told
 };
 
 }  // namespace deft::ipc

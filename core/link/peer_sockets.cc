@@ -65,7 +65,7 @@ std::optional<Invitation> decode(const std::vector<std::byte>& value) {
 
 // A connection that has not proved itself yet.
 struct Newcomer {
-  Socket socket;
+  Descriptor socket;
   std::optional<std::uint32_t> called;  // the member that this side called; none: the other side called
   TimeUs since_us = 0;
   bool said = false;  // this side has sent its greeting
@@ -103,19 +103,19 @@ class Meeting {
   const LinkSpec& spec_;
   const LinkGroup& group_;
   Secret secret_{};
-  Socket listener_;
+  Descriptor listener_;
   std::vector<Invitation> invitations_;
   std::optional<KeyPair> own_keys_;   // none: nothing is encrypted
   std::vector<ConnectionKeys> keys_;  // by member
   std::list<Newcomer> newcomers_;
   unsigned calls_ = 0;  // that were repeated
-  std::vector<Socket> sockets_;
+  std::vector<Descriptor> sockets_;
 };
 
 Result<void> Meeting::listen() {
   auto address = make_address(spec_.address, 0);
   if (!address) return tl::unexpected(address.error());
-  listener_ = Socket(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  listener_ = Descriptor(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!listener_.valid() || bind(listener_.get(), address->get(), address->bytes) != 0 ||
       ::listen(listener_.get(), kBacklog) != 0)
     return fail(ErrorKind::kUnavailable, "cannot listen on " + spec_.address + ": " + error_text());
@@ -166,7 +166,7 @@ Result<void> Meeting::agree_on_keys(std::string_view topic) {
 
 Result<void> Meeting::call(std::uint32_t peer) {
   const Address& address = invitations_[peer].address;
-  Socket made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  Descriptor made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made.valid()) return fail(ErrorKind::kExhausted, "cannot make a socket: " + error_text());
   if (connect(made.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS)
     return unreachable(peer, error_text());
@@ -185,7 +185,7 @@ Result<void> Meeting::call_again(const Newcomer& refused) {
 
 void Meeting::take_callers() {
   for (int i = 0; i < kCallersATurn; ++i) {
-    Socket made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!made.valid()) return;
     const auto is_caller = [](const Newcomer& newcomer) { return !newcomer.called; };
     if (static_cast<std::size_t>(std::ranges::count_if(newcomers_, is_caller)) >= kStrangers) {
@@ -285,7 +285,7 @@ Result<PeerConnections> Meeting::hold(std::string_view topic) {
     if (auto ok = call(peer); !ok) return tl::unexpected(ok.error());
   if (auto ok = meet_all(); !ok) return tl::unexpected(ok.error());
   const int on = 1;
-  for (const Socket& socket : sockets_)
+  for (const Descriptor& socket : sockets_)
     if (socket.valid()) setsockopt(socket.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   if (own_keys_) return encrypt();
   return PeerConnections{nullptr, std::move(sockets_)};
@@ -297,7 +297,7 @@ Result<PeerConnections> Meeting::encrypt() {
     if (peer != group_.node) wires.push_back({peer, std::move(sockets_[peer]), keys_[peer]});
   auto encryption = EncryptedSockets::start(std::move(wires));
   if (!encryption) return tl::unexpected(encryption.error());
-  PeerConnections connections{*std::move(encryption), std::vector<Socket>(group_.nodes)};
+  PeerConnections connections{*std::move(encryption), std::vector<Descriptor>(group_.nodes)};
   for (std::uint32_t peer = 0; peer < group_.nodes; ++peer)
     connections.sockets[peer] = connections.encryption->take_plain(peer);
   return connections;

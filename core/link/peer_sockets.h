@@ -20,17 +20,17 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/link/encryption/encrypted_sockets.h"
 #include "core/link/group.h"
-#include "core/link/socket.h"
 
 namespace deft::link {
 
 // A connection to each other member, by member; the own place is empty.
 struct PeerConnections {
   std::unique_ptr<EncryptedSockets> encryption;  // null: the sockets are the connections themselves
-  std::vector<Socket> sockets;                   // to write to and to read from; they do not block
+  std::vector<Descriptor> sockets;               // to write to and to read from; they do not block
 
   // The TCP socket, for its options and counters.
   [[nodiscard]] int wire(std::uint32_t peer) const;

@@ -7,6 +7,7 @@
 #pragma once
 
 #include "core/base/clock.h"
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/shm/segment.h"
 

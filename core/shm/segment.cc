@@ -122,19 +122,6 @@ Result<void> allocate(int fd, const std::string& label, std::uint64_t bytes) {
 
 }  // namespace
 
-Descriptor& Descriptor::operator=(Descriptor&& other) noexcept {
-  if (this != &other) {
-    reset();
-    fd_ = other.release();
-  }
-  return *this;
-}
-
-void Descriptor::reset() {
-  if (fd_ >= 0) ::close(fd_);
-  fd_ = -1;
-}
-
 Result<Segment> Segment::create(const std::string& label, std::uint64_t bytes) {
   if (bytes == 0) return fail(ErrorKind::kInvalid, "the segment " + label + " would be empty");
   const auto page = static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));

@@ -229,10 +229,11 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const TraceFolder& fold
     return fail(ErrorKind::kInvalid, "cannot write " + path + ": " + std::strerror(errno),
                 "give a folder in which you may write");
   };
-  const auto descriptor = folder.create(name);
+  auto descriptor = folder.create(name);
   if (!descriptor) return tl::unexpected(descriptor.error());
-  std::FILE* const file = ::fdopen(*descriptor, "wb");
-  if (file == nullptr) return ::close(*descriptor), refuse();
+  std::FILE* const file = ::fdopen(descriptor->get(), "wb");
+  if (file == nullptr) return refuse();
+  [[maybe_unused]] const int owned = descriptor->release();  // by the file
   std::unique_ptr<TraceWriter> writer(new TraceWriter(path, file));
   if (std::fwrite(kMagic.data(), 1, kMagic.size(), file) != kMagic.size()) return refuse();
   if (auto ok = writer->text_frame(kHeader, to_json(header).dump()); !ok) return tl::unexpected(ok.error());

@@ -10,6 +10,7 @@
 #include <climits>
 #include <cstring>
 #include <deque>
+#include <utility>
 
 namespace deft::trace {
 namespace {
@@ -24,16 +25,13 @@ tl::unexpected<Error> refuse(const std::string& path, const std::string& why) {
 
 std::string reason() { return std::strerror(errno); }
 
-// Walks a path from folder to folder. The walk owns the descriptor of the folder that it has reached.
+// Walks a path from folder to folder.
 class Walk {
  public:
   Walk(std::string path, TraceFolder::Make make) : path_(std::move(path)), make_(make) {}
-  ~Walk() { enter(-1); }
-  Walk(const Walk&) = delete;
-  Walk& operator=(const Walk&) = delete;
 
-  // The descriptor of the folder at the end of the path; the caller closes it.
-  Result<int> run() {
+  // The folder at the end of the path.
+  Result<Descriptor> run() {
     if (path_.empty()) return refuse(path_, "the path is empty");
     if (auto ok = begin(path_); !ok) return tl::unexpected(ok.error());
     while (!parts_.empty()) {
@@ -41,20 +39,15 @@ class Walk {
       parts_.pop_front();
       if (auto ok = step(part); !ok) return tl::unexpected(ok.error());
     }
-    return std::exchange(fd_, -1);
+    return std::move(at_);
   }
 
  private:
-  void enter(int fd) {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = fd;
-  }
-
   // Puts the parts of `path` before the parts that are left. An absolute path begins at the root.
   Result<void> begin(const std::string& path) {
-    if (path.front() == '/' || fd_ < 0) {
-      enter(::open(path.front() == '/' ? "/" : ".", kWalk | O_DIRECTORY));
-      if (fd_ < 0) return refuse(path_, reason());
+    if (path.front() == '/' || !at_.valid()) {
+      at_ = Descriptor(::open(path.front() == '/' ? "/" : ".", kWalk | O_DIRECTORY));
+      if (!at_.valid()) return refuse(path_, reason());
     }
     std::deque<std::string> parts;
     for (std::size_t at = 0; at < path.size();) {
@@ -67,25 +60,20 @@ class Walk {
   }
 
   Result<void> step(const std::string& part) {
-    int next = ::openat(fd_, part.c_str(), kWalk);
+    Descriptor next(::openat(at_.get(), part.c_str(), kWalk));
     const bool may_make = make_ == TraceFolder::Make::kAll || parts_.empty();
-    const bool is_made = next < 0 && errno == ENOENT && may_make &&
-                         (::mkdirat(fd_, part.c_str(), 0755) == 0 || errno == EEXIST);  // another daemon was faster
-    if (is_made) next = ::openat(fd_, part.c_str(), kWalk);
+    const bool is_made =
+        !next.valid() && errno == ENOENT && may_make &&
+        (::mkdirat(at_.get(), part.c_str(), 0755) == 0 || errno == EEXIST);  // another daemon was faster
+    if (is_made) next = Descriptor(::openat(at_.get(), part.c_str(), kWalk));
     struct ::stat status {};
-    if (next < 0 || ::fstat(next, &status) != 0) {
-      auto error = refuse(path_, part + ": " + reason());
-      if (next >= 0) ::close(next);
-      return error;
-    }
+    if (!next.valid() || ::fstat(next.get(), &status) != 0) return refuse(path_, part + ": " + reason());
     if (S_ISDIR(status.st_mode)) {
-      enter(next);
+      at_ = std::move(next);
       return {};
     }
-    const auto ok = S_ISLNK(status.st_mode) ? follow(part, next, status.st_uid)
-                                            : Result<void>(refuse(path_, part + " is no folder"));
-    ::close(next);
-    return ok;
+    if (!S_ISLNK(status.st_mode)) return refuse(path_, part + " is no folder");
+    return follow(part, next.get(), status.st_uid);
   }
 
   Result<void> follow(const std::string& part, int link, uid_t owner) {
@@ -101,47 +89,43 @@ class Walk {
   const std::string path_;
   const TraceFolder::Make make_;
   std::deque<std::string> parts_;  // that are left to walk
-  int fd_ = -1;
+  Descriptor at_;                  // the folder that the walk has reached
   int links_ = 0;
 };
 
 }  // namespace
 
 Result<TraceFolder> TraceFolder::open(const std::string& path, Make make) {
-  const auto fd = Walk(path, make).run();
-  if (!fd) return tl::unexpected(fd.error());
-  return TraceFolder(path, *fd);
-}
-
-TraceFolder::~TraceFolder() {
-  if (fd_ >= 0) ::close(fd_);
+  auto folder = Walk(path, make).run();
+  if (!folder) return tl::unexpected(folder.error());
+  return TraceFolder(path, *std::move(folder));
 }
 
 Result<TraceFolder> TraceFolder::inside(const std::string& name, mode_t mode) const {
   const std::string path = path_ + "/" + name;
-  if (::mkdirat(fd_, name.c_str(), mode) != 0 && errno != EEXIST) return refuse(path, reason());
-  const int fd = ::openat(fd_, name.c_str(), kWalk | O_DIRECTORY);
-  if (fd < 0) return refuse(path, reason());
-  return TraceFolder(path, fd);
+  if (::mkdirat(folder_.get(), name.c_str(), mode) != 0 && errno != EEXIST) return refuse(path, reason());
+  Descriptor folder(::openat(folder_.get(), name.c_str(), kWalk | O_DIRECTORY));
+  if (!folder.valid()) return refuse(path, reason());
+  return TraceFolder(path, std::move(folder));
 }
 
 Result<void> TraceFolder::check_own() const {
   struct ::stat status {};
-  if (::fstat(fd_, &status) != 0) return refuse(path_, reason());
+  if (::fstat(folder_.get(), &status) != 0) return refuse(path_, reason());
   if (status.st_uid == ::geteuid()) return {};
   return refuse(path_, "it belongs to user " + std::to_string(status.st_uid));
 }
 
 Result<void> TraceFolder::rename(const std::string& from, const std::string& to) const {
-  if (::renameat(fd_, from.c_str(), fd_, to.c_str()) == 0) return {};
+  if (::renameat(folder_.get(), from.c_str(), folder_.get(), to.c_str()) == 0) return {};
   return refuse(path_, to + ": " + reason());
 }
 
-Result<int> TraceFolder::create(const std::string& name) const {
-  if (::unlinkat(fd_, name.c_str(), 0) != 0 && errno != ENOENT) return refuse(path_, name + ": " + reason());
-  const int fd = ::openat(fd_, name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644);
-  if (fd < 0) return refuse(path_, name + ": " + reason());
-  return fd;
+Result<Descriptor> TraceFolder::create(const std::string& name) const {
+  if (::unlinkat(folder_.get(), name.c_str(), 0) != 0 && errno != ENOENT) return refuse(path_, name + ": " + reason());
+  Descriptor file(::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+  if (!file.valid()) return refuse(path_, name + ": " + reason());
+  return file;
 }
 
 }  // namespace deft::trace

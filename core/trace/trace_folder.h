@@ -14,6 +14,7 @@
 #include <string>
 #include <utility>
 
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 
 namespace deft::trace {
@@ -24,9 +25,6 @@ class TraceFolder {
 
   // kInvalid: no such folder and none can be made, or the path leads over another user's link. The error names the path and the part.
   static Result<TraceFolder> open(const std::string& path, Make make = Make::kLast);
-  ~TraceFolder();
-  TraceFolder(TraceFolder&& other) noexcept : path_(std::move(other.path_)), fd_(std::exchange(other.fd_, -1)) {}
-  TraceFolder& operator=(TraceFolder&&) = delete;
 
   // The folder of this name inside; it is made if it is not there. kInvalid if it is none, or is a link.
   [[nodiscard]] Result<TraceFolder> inside(const std::string& name, mode_t mode) const;
@@ -34,16 +32,16 @@ class TraceFolder {
   [[nodiscard]] Result<void> check_own() const;
   // Within this folder. kInvalid if it cannot be.
   [[nodiscard]] Result<void> rename(const std::string& from, const std::string& to) const;
-  // Replaces a file of that name, but follows no link. The caller closes the descriptor.
-  [[nodiscard]] Result<int> create(const std::string& name) const;
+  // Replaces a file of that name, but follows no link.
+  [[nodiscard]] Result<Descriptor> create(const std::string& name) const;
 
   [[nodiscard]] const std::string& path() const { return path_; }
 
  private:
-  TraceFolder(std::string path, int fd) : path_(std::move(path)), fd_(fd) {}
+  TraceFolder(std::string path, Descriptor folder) : path_(std::move(path)), folder_(std::move(folder)) {}
 
   std::string path_;  // for messages
-  int fd_;
+  Descriptor folder_;
 };
 
 }  // namespace deft::trace

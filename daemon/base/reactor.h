@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/shm/segment.h"
 #include "daemon/base/blocking_work.h"
@@ -92,8 +93,8 @@ class Reactor {
   bool run_events(int timeout_ms);
 
   RunningClock clock_;
-  shm::Descriptor epoll_;
-  shm::Descriptor wake_;
+  Descriptor epoll_;
+  Descriptor wake_;
   std::unordered_map<int, std::shared_ptr<Owned<FdCallback>>> watched_;
   TimerQueue timers_;
   LoopMeter meter_;

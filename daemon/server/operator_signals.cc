@@ -18,13 +18,13 @@ namespace {
 
 constexpr TimeUs kAfterStopUs = 10'000'000;  // to end by itself, once the workers have been told
 
-shm::Descriptor take_signals(std::initializer_list<int> numbers) {
+Descriptor take_signals(std::initializer_list<int> numbers) {
   sigset_t signals;
   sigemptyset(&signals);
   for (const int number : numbers) sigaddset(&signals, number);
   sigprocmask(SIG_BLOCK, &signals, nullptr);
   signal(SIGPIPE, SIG_IGN);
-  return shm::Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
+  return Descriptor(signalfd(-1, &signals, SFD_CLOEXEC | SFD_NONBLOCK));
 }
 
 std::string joined(const std::vector<std::string>& words) {
@@ -35,14 +35,14 @@ std::string joined(const std::vector<std::string>& words) {
 
 }  // namespace
 
-shm::Descriptor take_operator_signals() { return take_signals({SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}); }
+Descriptor take_operator_signals() { return take_signals({SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2}); }
 
-shm::Descriptor take_stop_signals() {
+Descriptor take_stop_signals() {
   signal(SIGHUP, SIG_IGN);
   return take_signals({SIGTERM, SIGINT});
 }
 
-OperatorSignals::OperatorSignals(Reactor& reactor, Server& server, LiveConfig& live, shm::Descriptor blocked)
+OperatorSignals::OperatorSignals(Reactor& reactor, Server& server, LiveConfig& live, Descriptor blocked)
     : reactor_(reactor), server_(server), live_(live), descriptor_(std::move(blocked)) {}
 
 OperatorSignals::~OperatorSignals() { reactor_.unwatch(descriptor_.get()); }

@@ -5,7 +5,7 @@
 //   SIGUSR1           drain: no new jobs; those that run go on (deft drain)
 //   SIGUSR2           take new jobs again (deft drain --undo)
 //
-//   shm::Descriptor blocked = take_operator_signals();   // before any thread is made
+//   Descriptor blocked = take_operator_signals();   // before any thread is made
 //   OperatorSignals signals(reactor, server, live, std::move(blocked));
 //   if (auto ok = signals.start(); !ok) ...
 //
@@ -13,6 +13,7 @@
 // before, also by a library, would take a signal, and the process would end. Reactor thread.
 #pragma once
 
+#include "core/base/descriptor.h"
 #include "core/shm/segment.h"
 #include "daemon/base/reactor.h"
 #include "daemon/server/live_config.h"
@@ -23,7 +24,7 @@ namespace deft::daemon {
 class OperatorSignals {
  public:
   // All references outlive this object. `blocked`: of take_operator_signals().
-  OperatorSignals(Reactor& reactor, Server& server, LiveConfig& live, shm::Descriptor blocked);
+  OperatorSignals(Reactor& reactor, Server& server, LiveConfig& live, Descriptor blocked);
   ~OperatorSignals();
   OperatorSignals(const OperatorSignals&) = delete;
   OperatorSignals& operator=(const OperatorSignals&) = delete;
@@ -38,13 +39,13 @@ class OperatorSignals {
   Reactor& reactor_;
   Server& server_;
   LiveConfig& live_;
-  const shm::Descriptor descriptor_;
+  const Descriptor descriptor_;
 };
 
 // Blocks all signals of an operator and gives a descriptor that they are read from.
-shm::Descriptor take_operator_signals();
+Descriptor take_operator_signals();
 
 // Blocks SIGTERM and SIGINT and gives a descriptor that they are read from; SIGHUP is ignored. For a parameter server.
-shm::Descriptor take_stop_signals();
+Descriptor take_stop_signals();
 
 }  // namespace deft::daemon

@@ -41,7 +41,7 @@ Result<void> WorkerChannel::start() {
 
 Result<void> WorkerChannel::watch_process() {
   if (peer_.pid <= 0) return {};  // another process namespace
-  process_ = shm::Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
+  process_ = Descriptor(static_cast<int>(syscall(SYS_pidfd_open, peer_.pid, 0)));
   if (!process_.valid()) return {};
   return reactor_.watch(process_.get(), EPOLLIN, [this](std::uint32_t) {
     read(kPacketsAfterDeath);  // a goodbye may still be unread

@@ -14,6 +14,7 @@
 #include <span>
 #include <vector>
 
+#include "core/base/descriptor.h"
 #include "core/ipc/message_socket.h"
 #include "daemon/base/reactor.h"
 
@@ -57,7 +58,7 @@ class WorkerChannel {
   std::shared_ptr<void> held_;
   Events events_;
   ipc::PeerIdentity peer_;
-  shm::Descriptor process_;                  // pidfd
+  Descriptor process_;                       // pidfd
   std::deque<std::vector<std::byte>> rest_;  // of a long answer
   bool stopped_ = false;
 };

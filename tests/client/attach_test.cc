@@ -6,6 +6,7 @@
 
 #include <array>
 
+#include "core/base/descriptor.h"
 #include "tests/client/scripted_daemon.h"
 
 namespace deft::test {
@@ -143,7 +144,7 @@ TEST(Attach, AnotherWorldIsAMismatch) {
 
 TEST(Attach, UnsealedMemoryIsRefused) {
   ScriptedDaemon daemon([](Worker& worker) {
-    const shm::Descriptor memory(memfd_create("test", MFD_CLOEXEC));
+    const Descriptor memory(memfd_create("test", MFD_CLOEXEC));
     ASSERT_EQ(ftruncate(memory.get(), shm::kControlSegmentBytes), 0);
     const auto bell = shm::Doorbell::create();
     welcome_with(worker, std::array{memory.get(), bell->descriptor(), bell->descriptor()});

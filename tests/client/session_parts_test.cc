@@ -8,6 +8,7 @@
 #include <optional>
 #include <thread>
 
+#include "core/base/descriptor.h"
 #include "core/client/completions.h"
 #include "core/client/daemon_pulse.h"
 #include "core/client/session.h"
@@ -77,14 +78,14 @@ class PartsTest : public ::testing::Test, public ArrivalReceiver {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    daemon_ = ipc::MessageSocket(shm::Descriptor(ends[0]));
+    daemon_ = ipc::MessageSocket(Descriptor(ends[0]));
     auto segment = *shm::Segment::create("test-control", shm::kControlSegmentBytes);
     const auto view = shm::ControlSegment::format(segment, 1);
     submissions_.emplace(view.submission(), view.submission_records());
     completions_.emplace(view.completion(), view.completion_records());
     auto own_bell = *shm::Doorbell::create();
-    worker_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(own_bell.descriptor())));
-    connection_.emplace(Attachment{ipc::MessageSocket(shm::Descriptor(ends[1])),
+    worker_bell_ = *shm::Doorbell::adopt(Descriptor(dup(own_bell.descriptor())));
+    connection_.emplace(Attachment{ipc::MessageSocket(Descriptor(ends[1])),
                                    std::move(segment),
                                    view,
                                    *shm::Doorbell::create(),

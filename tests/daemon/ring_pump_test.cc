@@ -1,5 +1,6 @@
 // The daemon's end of a worker's rings, against a worker in the same process.
 #include "daemon/server/ring_pump.h"
+#include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
 
@@ -20,10 +21,10 @@ class RingPumpTest : public ::testing::Test {
     ASSERT_TRUE(opened) << opened.error().message();
     pump_ = std::move(*opened);
     const auto passed = pump_->descriptors();
-    memory_ = *shm::Segment::map(shm::Descriptor(dup(passed[0])), shm::kControlSegmentBytes);
+    memory_ = *shm::Segment::map(Descriptor(dup(passed[0])), shm::kControlSegmentBytes);
     rings_ = *shm::ControlSegment::open(memory_);
-    daemon_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(passed[1])));
-    worker_bell_ = *shm::Doorbell::adopt(shm::Descriptor(dup(passed[2])));
+    daemon_bell_ = *shm::Doorbell::adopt(Descriptor(dup(passed[1])));
+    worker_bell_ = *shm::Doorbell::adopt(Descriptor(dup(passed[2])));
     submissions_.emplace(rings_->submission(), rings_->submission_records());
     completions_.emplace(rings_->completion(), rings_->completion_records());
   }

@@ -1,5 +1,6 @@
 // A worker's socket: what a client puts into it never makes the event loop wait.
 #include "daemon/server/worker_channel.h"
+#include "core/base/descriptor.h"
 
 #include <arpa/inet.h>
 #include <fcntl.h>
@@ -28,7 +29,7 @@ struct Lingering {
     EXPECT_EQ(bind(listener.get(), raw, bytes), 0);
     EXPECT_EQ(listen(listener.get(), 1), 0);
     getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &bytes);
-    sender = shm::Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sender = Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     EXPECT_EQ(connect(sender.get(), raw, bytes), 0);
     const linger hold{1, kLingerSeconds};
     setsockopt(sender.get(), SOL_SOCKET, SO_LINGER, &hold, sizeof hold);
@@ -37,15 +38,15 @@ struct Lingering {
     while (send(sender.get(), piece.data(), piece.size(), MSG_NOSIGNAL) > 0) continue;
     fcntl(sender.get(), F_SETFL, 0);  // a socket that does not block does not linger
   }
-  shm::Descriptor listener, sender;
+  Descriptor listener, sender;
 };
 
 struct WorkerChannelTest : ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    client = shm::Descriptor(ends[0]);
-    ipc::MessageSocket own{shm::Descriptor(ends[1])};
+    client = Descriptor(ends[0]);
+    ipc::MessageSocket own{Descriptor(ends[1])};
     own.refuse_descriptors();
     channel.emplace(reactor, std::move(own), nullptr,
                     WorkerChannel::Events{[this](const ipc::Packet&) { ++packets; },
@@ -61,11 +62,11 @@ struct WorkerChannelTest : ::testing::Test {
     const std::array<int, 1> one{descriptor};
     const auto bytes = std::as_bytes(std::span(text));
     EXPECT_TRUE(descriptor < 0 ? socket.send(bytes) : socket.send(bytes, one));
-    client = shm::Descriptor(dup(socket.descriptor()));
+    client = Descriptor(dup(socket.descriptor()));
   }
 
   Reactor reactor;
-  shm::Descriptor client;
+  Descriptor client;
   std::optional<WorkerChannel> channel;
   int packets = 0;
   std::vector<Error> errors;

@@ -1,5 +1,6 @@
 // What a worker asks for over its socket: what reaches the job, what is refused, and what only the request pays for.
 #include "daemon/server/worker_requests.h"
+#include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -47,8 +48,8 @@ class WorkerRequestsTest : public ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    far_ = ipc::MessageSocket(shm::Descriptor(ends[0]));
-    channel_.emplace(reactor_, ipc::MessageSocket(shm::Descriptor(ends[1])), nullptr, WorkerChannel::Events{});
+    far_ = ipc::MessageSocket(Descriptor(ends[0]));
+    channel_.emplace(reactor_, ipc::MessageSocket(Descriptor(ends[1])), nullptr, WorkerChannel::Events{});
     requests_.emplace(worker_, *channel_, memory_, *account_);
     requests_->serve(job_);
   }

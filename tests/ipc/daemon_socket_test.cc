@@ -1,4 +1,5 @@
 #include "core/ipc/daemon_socket.h"
+#include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -88,7 +89,7 @@ TEST_F(Daemons, ADeadDaemonsFileIsPassedBy) {
   sockaddr_un address{};
   address.sun_family = AF_UNIX;
   own_.copy(address.sun_path, sizeof address.sun_path - 1);
-  const shm::Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET, 0));
+  const Descriptor dead(socket(AF_UNIX, SOCK_SEQPACKET, 0));
   ASSERT_EQ(bind(dead.get(), reinterpret_cast<const sockaddr*>(&address), sizeof address), 0);  // and nobody listens
   auto system = Listener::bind(system_);
   ASSERT_TRUE(system);

@@ -1,4 +1,5 @@
 #include "core/ipc/message_socket.h"
+#include "core/base/descriptor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
@@ -30,8 +31,8 @@ class ChannelTest : public ::testing::Test {
   void SetUp() override {
     int ends[2];
     ASSERT_EQ(socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends), 0);
-    a_ = MessageSocket(shm::Descriptor(ends[0]));
-    b_ = MessageSocket(shm::Descriptor(ends[1]));
+    a_ = MessageSocket(Descriptor(ends[0]));
+    b_ = MessageSocket(Descriptor(ends[1]));
   }
   Result<Packet> receive() { return b_.receive(MonotonicClock::now() + kSoon); }
 
@@ -48,7 +49,7 @@ TEST_F(ChannelTest, PacketsKeepTheirBoundsAndOrder) {
 TEST_F(ChannelTest, DescriptorsTravelAndAreClosedOnExec) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // not closed on exec here
-  const shm::Descriptor reading(ends[0]), writing(ends[1]);
+  const Descriptor reading(ends[0]), writing(ends[1]);
   const std::array<int, 2> both{ends[0], ends[1]};
   ASSERT_TRUE(a_.send(bytes_of("x"), both));
   auto packet = receive();
@@ -121,7 +122,7 @@ TEST_F(ChannelTest, AnEndThatRefusesDescriptorsTakesAndClosesNone) {
   b_.refuse_descriptors();
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
-  shm::Descriptor reading(ends[0]), writing(ends[1]);
+  Descriptor reading(ends[0]), writing(ends[1]);
   ASSERT_TRUE(a_.send(bytes_of("no descriptor")));
   const std::array<int, 1> one{writing.get()};
   ASSERT_TRUE(a_.send(bytes_of("x"), one));

@@ -1,5 +1,6 @@
 // Encrypted connections over real TCP sockets, with somebody in between who reads all and changes what he likes.
 #include "core/link/encryption/encrypted_sockets.h"
+#include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
 #include <linux/tcp.h>
@@ -33,13 +34,13 @@ Bytes random_bytes(std::size_t count, std::uint64_t seed) {
   return bytes;
 }
 
-void wait_for(const Socket& socket, short events) {
+void wait_for(const Descriptor& socket, short events) {
   pollfd entry{socket.get(), events, 0};
   poll(&entry, 1, -1);
 }
 
 // False if the connection does not take it all.
-bool write_all(const Socket& socket, std::span<const std::byte> bytes, std::size_t piece = 1 << 20) {
+bool write_all(const Descriptor& socket, std::span<const std::byte> bytes, std::size_t piece = 1 << 20) {
   while (!bytes.empty()) {
     const ssize_t sent = send(socket.get(), bytes.data(), std::min(piece, bytes.size()), MSG_NOSIGNAL);
     if (sent >= 0)
@@ -53,7 +54,7 @@ bool write_all(const Socket& socket, std::span<const std::byte> bytes, std::size
 }
 
 // All that comes until the end.
-Bytes read_to_end(const Socket& socket) {
+Bytes read_to_end(const Descriptor& socket) {
   Bytes all;
   Bytes some(1 << 20);
   while (true) {
@@ -67,7 +68,7 @@ Bytes read_to_end(const Socket& socket) {
   }
 }
 
-Bytes read_exactly(const Socket& socket, std::size_t count) {
+Bytes read_exactly(const Descriptor& socket, std::size_t count) {
   Bytes all(count);
   for (std::size_t have = 0; have < count;) {
     const ssize_t got = recv(socket.get(), &all[have], count - have, 0);
@@ -84,7 +85,7 @@ Bytes read_exactly(const Socket& socket, std::size_t count) {
 // The two ends of an encrypted connection, as members 0 and 1 have them.
 struct Ends {
   std::unique_ptr<EncryptedSockets> encryption[2];
-  Socket plain[2];
+  Descriptor plain[2];
 
   // `wires`: the TCP sockets of both, which need not be of one connection.
   explicit Ends(TcpPair wires) {
@@ -94,7 +95,7 @@ struct Ends {
   }
 
  private:
-  void open(std::uint32_t own, Socket wire, Result<ConnectionKeys> keys) {
+  void open(std::uint32_t own, Descriptor wire, Result<ConnectionKeys> keys) {
     std::vector<EncryptedConnection::Wire> wires;
     wires.push_back({1 - own, std::move(wire), *std::move(keys)});
     auto made = EncryptedSockets::start(std::move(wires));
@@ -141,7 +142,7 @@ TEST(EncryptedSockets, AWriterWaitsForAReaderAndNothingIsLost) {
     }
     full.count_down();
     EXPECT_TRUE(write_all(ends.plain[0], left));
-    ends.plain[0] = Socket();
+    ends.plain[0] = Descriptor();
   });
   full.wait();
   EXPECT_TRUE(read_to_end(ends.plain[1]) == sent);
@@ -155,7 +156,7 @@ TEST(EncryptedSockets, AHalfThatIsClosedLeavesTheOtherOpen) {
   const Bytes answer = random_bytes(100'000, 4);
   ASSERT_TRUE(write_all(ends.plain[1], answer));
   EXPECT_TRUE(read_exactly(ends.plain[0], answer.size()) == answer);
-  ends.plain[1] = Socket();
+  ends.plain[1] = Descriptor();
   EXPECT_TRUE(read_to_end(ends.plain[0]).empty());
   EXPECT_EQ(ends.encryption[0]->failure_of(1), "");
   EXPECT_EQ(ends.encryption[1]->failure_of(0), "");
@@ -165,7 +166,7 @@ TEST(EncryptedSockets, WhatWasWrittenBeforeTheEndArrives) {
   Ends ends(tcp_pair());
   const Bytes last = random_bytes(10'000, 5);
   ASSERT_TRUE(write_all(ends.plain[0], last));
-  ends.plain[0] = Socket();
+  ends.plain[0] = Descriptor();
   ends.encryption[0].reset();
   EXPECT_TRUE(read_to_end(ends.plain[1]) == last);
   EXPECT_EQ(ends.encryption[1]->failure_of(0), "");
@@ -182,7 +183,7 @@ TEST(EncryptedSockets, TheEndComesWithoutTheSocketBeingClosed) {
 
 TEST(EncryptedSockets, WhoWritesToAPeerThatIsGoneHearsOfIt) {
   Ends ends(tcp_pair());
-  ends.plain[1] = Socket();
+  ends.plain[1] = Descriptor();
   const Bytes much(1 << 20);
   while (write_all(ends.plain[0], much)) {
   }
@@ -204,7 +205,7 @@ TEST(EncryptedSockets, AbandoningEndsBothSidesAtOnce) {
 
 TEST(EncryptedSockets, APeerThatDiesIsNotOneThatCloses) {
   TcpPair wires = tcp_pair();
-  const Socket dies = std::move(wires.second);
+  const Descriptor dies = std::move(wires.second);
   Ends ends({std::move(wires.first), tcp_pair().second});
   shutdown(dies.get(), SHUT_WR);
   EXPECT_TRUE(read_to_end(ends.plain[0]).empty());
@@ -216,7 +217,7 @@ TEST(EncryptedSockets, SleepWhileNothingMoves) {
   Ends open(tcp_pair()), half(tcp_pair()), closed(tcp_pair());
   shutdown(half.plain[0].get(), SHUT_WR);
   EXPECT_TRUE(read_to_end(half.plain[1]).empty());
-  closed.plain[0] = Socket();
+  closed.plain[0] = Descriptor();
   EXPECT_TRUE(read_to_end(closed.plain[1]).empty());
   const auto cpu_ms = [] {
     timespec time{};
@@ -371,11 +372,11 @@ TEST(EncryptedSockets, NobodyInBetweenReadsWhatIsSent) {
   while (sent.size() < 500'000) sent.insert(sent.end(), pattern.begin(), pattern.end());
   std::thread writer([&] {
     write_all(ends.plain[0], sent);
-    ends.plain[0] = Socket();
+    ends.plain[0] = Descriptor();
   });
   EXPECT_TRUE(read_to_end(ends.plain[1]) == sent);
   writer.join();
-  ends.plain[1] = Socket();
+  ends.plain[1] = Descriptor();
   between.join();
   ASSERT_GT(between.seen().size(), sent.size());
   for (std::size_t i = 0; i + 8 <= pattern.size(); ++i)

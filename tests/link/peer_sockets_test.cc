@@ -1,5 +1,6 @@
 // Members of a link connect with each other, whoever else knocks meanwhile.
 #include "core/link/peer_sockets.h"
+#include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -29,10 +30,10 @@ Bytes published(const LinkGroup& group, std::string_view topic, std::uint32_t me
 }
 
 // A connection to the port that this member has published.
-Socket knock(const Bytes& invitation) {
+Descriptor knock(const Bytes& invitation) {
   const auto address = from_text(std::span(invitation).subspan(kSecretBytes));
   EXPECT_TRUE(address);
-  Socket made(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor made(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
   EXPECT_EQ(connect(made.get(), address->get(), address->bytes), 0);
   return made;
 }
@@ -45,11 +46,11 @@ Bytes greeting(std::uint64_t magic, std::uint64_t member, std::span<const std::b
   return bytes;
 }
 
-void say(const Socket& socket, const Bytes& bytes) {
+void say(const Descriptor& socket, const Bytes& bytes) {
   EXPECT_EQ(send(socket.get(), bytes.data(), bytes.size(), MSG_NOSIGNAL), static_cast<ssize_t>(bytes.size()));
 }
 
-bool is_hung_up(const Socket& socket) {
+bool is_hung_up(const Descriptor& socket) {
   char byte = 0;
   return recv(socket.get(), &byte, 1, 0) <= 0;
 }
@@ -91,14 +92,14 @@ TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
   std::thread waiting([&] { first = connect_peers(kLoopback, member(0), "test"); });
   const Bytes invitation = published(group, "test", 0);
   const StrangerCounts before = stranger_counts();
-  std::vector<Socket> silent;
+  std::vector<Descriptor> silent;
   for (int i = 0; i < 400; ++i) silent.push_back(knock(invitation));
   const auto secret = std::span(invitation).first(kSecretBytes);
   Bytes wrong_secret(secret.begin(), secret.end());
   wrong_secret.back() ^= std::byte{1};
   const Bytes attacks[] = {Bytes(48, std::byte{0xFF}), greeting(kCall, 1, wrong_secret), greeting(kCall, 7, secret),
                            greeting(kCall, 0, secret), greeting(kCall + 1, 1, secret)};
-  std::vector<Socket> strangers;
+  std::vector<Descriptor> strangers;
   for (const Bytes& attack : attacks) {
     strangers.push_back(knock(invitation));
     say(strangers.back(), attack);
@@ -108,8 +109,8 @@ TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
   ASSERT_TRUE(first) << first.error().message();
   ASSERT_TRUE(second) << second.error().message();
   EXPECT_TRUE(first->sockets[1].valid() && second->sockets[0].valid());
-  for (const Socket& stranger : strangers) EXPECT_TRUE(is_hung_up(stranger));
-  for (const Socket& stranger : silent) EXPECT_TRUE(is_hung_up(stranger));
+  for (const Descriptor& stranger : strangers) EXPECT_TRUE(is_hung_up(stranger));
+  for (const Descriptor& stranger : silent) EXPECT_TRUE(is_hung_up(stranger));
   EXPECT_GE(stranger_counts().wrong, before.wrong + std::size(attacks));
   EXPECT_GT(stranger_counts().crowded_out, before.crowded_out);
 }
@@ -123,18 +124,18 @@ TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
   const Bytes invitation = published(group, "test", 0);
   const auto secret = std::span(invitation).first(kSecretBytes);
   const StrangerCounts before = stranger_counts();
-  const Socket first = knock(invitation);
+  const Descriptor first = knock(invitation);
   say(first, greeting(kCall, 1, secret));
   char answer[32];
   ASSERT_EQ(recv(first.get(), answer, sizeof answer, MSG_WAITALL), 32);
-  const Socket replayed = knock(invitation);
+  const Descriptor replayed = knock(invitation);
   say(replayed, greeting(kCall, 1, secret));
   EXPECT_TRUE(is_hung_up(replayed));
-  const Socket half = knock(invitation);
+  const Descriptor half = knock(invitation);
   const Bytes whole = greeting(kCall, 2, secret);
   say(half, {whole.begin(), whole.begin() + 20});
   EXPECT_TRUE(is_hung_up(half));  // after kStrangerUs
-  const Socket second = knock(invitation);
+  const Descriptor second = knock(invitation);
   say(second, whole);
   waiting.join();
   ASSERT_TRUE(sockets) << sockets.error().message();
@@ -146,7 +147,7 @@ TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
 TEST_F(PeerSockets, WhoDoesNotKnowTheCallersSecretIsNotTakenForAMember) {
   group.nodes = 2;
   group.connect_deadline_us = seconds_from_now(20);
-  Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const auto address = make_address("127.0.0.1", 0);
   ASSERT_EQ(bind(listener.get(), address->get(), address->bytes), 0);
   ASSERT_EQ(listen(listener.get(), 64), 0);
@@ -156,7 +157,7 @@ TEST_F(PeerSockets, WhoDoesNotKnowTheCallersSecretIsNotTakenForAMember) {
   std::atomic<bool> done{false};
   std::thread impostor([&] {
     while (!done) {
-      const Socket caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+      const Descriptor caller(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
       if (!caller.valid()) return;
       send(caller.get(), Bytes(32, std::byte{1}).data(), 32, MSG_NOSIGNAL);
     }
@@ -202,7 +203,7 @@ TEST(PeerSocketsOfAJob, TheEndOfTheJobEndsTheOpening) {
 // Node 1 proves itself and then sends what gloo cannot read: the process lives, and the link can be ended.
 TEST(Gloo, APeerThatSendsNonsenseEndsNothingButItsLink) {
   LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
-  std::vector<Socket> sockets;
+  std::vector<Descriptor> sockets;
   std::thread peer([&, own = group]() mutable {
     own.node = 1;
     for (const char* prefix : {"", "priority/"}) {
@@ -218,7 +219,7 @@ TEST(Gloo, APeerThatSendsNonsenseEndsNothingButItsLink) {
   ASSERT_TRUE(link) << link.error().message();
   const std::uint64_t to_no_slot[6] = {48 + 16, 0,  99'999,
                                        0,       16, 0};  // a preamble of gloo's: data for a buffer that is not there
-  for (const Socket& socket : sockets) {
+  for (const Descriptor& socket : sockets) {
     const auto preamble = std::as_bytes(std::span(to_no_slot));
     say(socket, Bytes(preamble.begin(), preamble.end()));
     say(socket, Bytes(4800, std::byte{0xFF}));

@@ -12,6 +12,7 @@
 #include <thread>
 #include <zmq.hpp>
 
+#include "core/base/descriptor.h"
 #include "core/link/address.h"
 #include "core/link/curve/curve_key.h"
 #include "core/link/peer_sockets.h"
@@ -363,7 +364,7 @@ TEST(ParameterServer, ConnectionsThatDoNotGetThroughTheirGreetingHoldNobodyUp) {
                                greeting + std::string(300, '\xff'),
                                "GET / HTTP/1.1\r\n\r\n",
                                std::string(2000, '\xff')};
-  std::vector<Socket> strangers;
+  std::vector<Descriptor> strangers;
   for (int i = 0; i < 20; ++i)
     for (const std::string& talk : talks) {
       strangers.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

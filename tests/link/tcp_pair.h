@@ -6,16 +6,16 @@
 #include <netinet/in.h>
 #include <sys/socket.h>
 
-#include "core/link/socket.h"
+#include "core/base/descriptor.h"
 
 namespace deft::link::testing {
 
 struct TcpPair {
-  Socket first, second;
+  Descriptor first, second;
 };
 
 inline TcpPair tcp_pair() {
-  const Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address{};
   address.sin_family = AF_INET;
   address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
@@ -27,11 +27,11 @@ inline TcpPair tcp_pair() {
   EXPECT_EQ(bind(listener.get(), name, size), 0);
   EXPECT_EQ(listen(listener.get(), 1), 0);
   EXPECT_EQ(getsockname(listener.get(), name, &size), 0);
-  TcpPair pair{Socket(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), Socket()};
+  TcpPair pair{Descriptor(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)), Descriptor()};
   setsockopt(pair.first.get(), SOL_SOCKET, SO_RCVBUF, &little, sizeof little);
   setsockopt(pair.first.get(), SOL_SOCKET, SO_SNDBUF, &little, sizeof little);
   EXPECT_EQ(connect(pair.first.get(), name, size), 0);
-  pair.second = Socket(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  pair.second = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
   EXPECT_EQ(fcntl(pair.first.get(), F_SETFL, O_NONBLOCK), 0);
   return pair;
 }

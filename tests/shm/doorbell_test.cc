@@ -1,4 +1,5 @@
 #include "core/shm/doorbell.h"
+#include "core/base/descriptor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,5 @@
 #include "core/shm/segment.h"
+#include "core/base/descriptor.h"
 
 #include <fcntl.h>
 #include <gtest/gtest.h>

@@ -34,9 +34,8 @@ class TraceFolders : public testing::Test {
     ASSERT_EQ(::lchown(at(name).c_str(), owner, static_cast<gid_t>(-1)), 0);
   }
   static void put(const TraceFolder& folder, const std::string& name) {
-    const auto fd = folder.create(name);
-    ASSERT_TRUE(fd) << fd.error().message();
-    ::close(*fd);
+    const auto file = folder.create(name);
+    ASSERT_TRUE(file) << file.error().message();
   }
   [[nodiscard]] std::vector<std::string> files_in(const std::string& name) const {
     std::vector<std::string> names;

@@ -17,7 +17,7 @@ bool is_again() { return errno == EAGAIN || errno == EWOULDBLOCK; }
 
 }  // namespace
 
-EncryptedConnection::EncryptedConnection(Wire wire, Socket inner, Socket plain)
+EncryptedConnection::EncryptedConnection(Wire wire, Descriptor inner, Descriptor plain)
     : peer_(wire.peer),
       wire_(std::move(wire.socket)),
       inner_(std::move(inner)),

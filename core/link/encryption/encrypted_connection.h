@@ -11,9 +11,9 @@
 #include <mutex>
 #include <string>
 
+#include "core/base/descriptor.h"
 #include "core/link/encryption/key_exchange.h"
 #include "core/link/encryption/records.h"
-#include "core/link/socket.h"
 
 namespace deft::link {
 
@@ -22,16 +22,16 @@ class EncryptedConnection {
   // A TCP connection to another member that is to be encrypted.
   struct Wire {
     std::uint32_t peer = 0;
-    Socket socket;  // connected; it does not block
+    Descriptor socket;  // connected; it does not block
     ConnectionKeys keys;
   };
 
-  EncryptedConnection(Wire wire, Socket inner, Socket plain);
+  EncryptedConnection(Wire wire, Descriptor inner, Descriptor plain);
 
-  [[nodiscard]] std::uint32_t peer() const { return peer_; }       // any thread
-  [[nodiscard]] int wire() const { return wire_.get(); }           // any thread
-  [[nodiscard]] int inner() const { return inner_.get(); }         // any thread
-  [[nodiscard]] Socket take_plain() { return std::move(plain_); }  // the user's thread
+  [[nodiscard]] std::uint32_t peer() const { return peer_; }           // any thread
+  [[nodiscard]] int wire() const { return wire_.get(); }               // any thread
+  [[nodiscard]] int inner() const { return inner_.get(); }             // any thread
+  [[nodiscard]] Descriptor take_plain() { return std::move(plain_); }  // the user's thread
   // Any thread. Why the connection has ended; empty if it has not, or if the peer has closed it.
   [[nodiscard]] std::string failure() const;
 
@@ -67,8 +67,8 @@ class EncryptedConnection {
   void hang_up();
 
   const std::uint32_t peer_;
-  const Socket wire_, inner_;
-  Socket plain_;  // until it is taken
+  const Descriptor wire_, inner_;
+  Descriptor plain_;  // until it is taken
   Out out_;
   In in_;
   mutable std::mutex mutex_;

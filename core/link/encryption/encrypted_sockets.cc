@@ -46,7 +46,8 @@ Result<void> EncryptedSockets::add(EncryptedConnection::Wire wire) {
   int ends[2] = {-1, -1};
   if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0, ends) != 0) return exhausted("socketpair");
   for (const int end : ends) setsockopt(end, SOL_SOCKET, SO_SNDBUF, &kBufferBytes, sizeof kBufferBytes);
-  connections_.push_back(std::make_unique<EncryptedConnection>(std::move(wire), Socket(ends[0]), Socket(ends[1])));
+  connections_.push_back(
+      std::make_unique<EncryptedConnection>(std::move(wire), Descriptor(ends[0]), Descriptor(ends[1])));
   const std::uint64_t token = 2 * (connections_.size() - 1);
   if (auto ok = watch(connections_.back()->inner(), token); !ok) return ok;
   return watch(connections_.back()->wire(), token + 1);
@@ -134,9 +135,9 @@ EncryptedConnection* EncryptedSockets::find(std::uint32_t peer) const {
   return found == connections_.end() ? nullptr : found->get();
 }
 
-Socket EncryptedSockets::take_plain(std::uint32_t peer) {
+Descriptor EncryptedSockets::take_plain(std::uint32_t peer) {
   EncryptedConnection* const connection = find(peer);
-  return connection == nullptr ? Socket() : connection->take_plain();
+  return connection == nullptr ? Descriptor() : connection->take_plain();
 }
 
 int EncryptedSockets::wire(std::uint32_t peer) const {

@@ -19,9 +19,9 @@
 #include <thread>
 #include <vector>
 
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/link/encryption/encrypted_connection.h"
-#include "core/link/socket.h"
 
 namespace deft::link {
 
@@ -35,7 +35,7 @@ class EncryptedSockets {
   EncryptedSockets& operator=(const EncryptedSockets&) = delete;
 
   // The local socket for `peer`, which the caller owns from now on. It does not block. Invalid if it was taken before.
-  [[nodiscard]] Socket take_plain(std::uint32_t peer);
+  [[nodiscard]] Descriptor take_plain(std::uint32_t peer);
   // The TCP socket to `peer`, for its options and counters. It stays open as long as this object lives.
   [[nodiscard]] int wire(std::uint32_t peer) const;
 
@@ -57,7 +57,7 @@ class EncryptedSockets {
   void part();
   [[nodiscard]] EncryptedConnection* find(std::uint32_t peer) const;
 
-  Socket events_, wake_;  // an epoll and an eventfd
+  Descriptor events_, wake_;  // an epoll and an eventfd
   std::vector<std::unique_ptr<EncryptedConnection>> connections_;
   std::atomic<bool> stopping_{false}, abandoned_{false};
   std::thread thread_;

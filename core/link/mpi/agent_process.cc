@@ -59,13 +59,13 @@ class SpawnSettings {
   posix_spawnattr_t attributes;
 };
 
-Result<void> socket_pair(shm::Descriptor& ours, shm::Descriptor& theirs) {
+Result<void> socket_pair(Descriptor& ours, Descriptor& theirs) {
   int ends[2];
   if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, ends) != 0) {
     return fail(ErrorKind::kExhausted, "cannot make a socket: " + errno_text());
   }
-  ours = shm::Descriptor(ends[0]);
-  theirs = shm::Descriptor(ends[1]);
+  ours = Descriptor(ends[0]);
+  theirs = Descriptor(ends[1]);
   return {};
 }
 
@@ -97,7 +97,7 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(const AgentArguments& 
   auto slots = shm::Segment::create("deft-mpi", slots_bytes(arguments.nodes, arguments.slot_bytes));
   if (!slots) return tl::unexpected(slots.error());
   helper->slots_ = *std::move(slots);
-  helper->words_ = shm::Descriptor(memfd_create("deft-mpi-words", MFD_CLOEXEC));
+  helper->words_ = Descriptor(memfd_create("deft-mpi-words", MFD_CLOEXEC));
   if (!helper->words_.valid()) return fail(ErrorKind::kExhausted, "cannot make a memory file: " + errno_text());
   if (auto launched = helper->launch(*program, arguments, interface); !launched)
     return tl::unexpected(launched.error());
@@ -106,8 +106,8 @@ Result<std::unique_ptr<AgentProcess>> AgentProcess::start(const AgentArguments& 
 
 Result<void> AgentProcess::launch(const std::string& program, const AgentArguments& arguments,
                                   const std::string& interface) {
-  shm::Descriptor control;
-  shm::Descriptor data;
+  Descriptor control;
+  Descriptor data;
   if (auto made = socket_pair(control_, control); !made) return made;
   if (auto made = socket_pair(data_, data); !made) return made;
   SpawnSettings settings;

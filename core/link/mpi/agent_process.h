@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/link/mpi/agent/arguments.h"
 #include "core/link/mpi/wire.h"
@@ -59,9 +60,9 @@ class AgentProcess {
   AgentProcess() = default;
   Result<void> launch(const std::string& program, const AgentArguments& arguments, const std::string& interface);
 
-  shm::Descriptor control_;
-  shm::Descriptor data_;
-  shm::Descriptor words_;  // a memory file: the helper's standard error output
+  Descriptor control_;
+  Descriptor data_;
+  Descriptor words_;  // a memory file: the helper's standard error output
   shm::Segment slots_;
   pid_t pid_ = -1;
   bool connected_ = false;

@@ -94,13 +94,10 @@ Error not_welcome(const ServerConnection& connection) {
 
 }  // namespace
 
-Engine::Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd)
-    : node_(node), nodes_(nodes), segmenter_(servers), wake_fd_(wake_fd) {}
+Engine::Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, Descriptor wake)
+    : node_(node), nodes_(nodes), segmenter_(servers), wake_(std::move(wake)) {}
 
-Engine::~Engine() {
-  close();
-  ::close(wake_fd_);
-}
+Engine::~Engine() { close(); }
 
 // Blocks until ZeroMQ holds none of our memory any more; what was not sent yet is dropped.
 void Engine::close() {
@@ -112,12 +109,12 @@ void Engine::close() {
 Result<std::unique_ptr<Engine>> Engine::connect(const LinkSpec& spec, const LinkGroup& group) {
   const auto servers = split_servers(spec.interface);
   if (!servers) return tl::unexpected(servers.error());
-  const int wake_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  if (wake_fd < 0) {
+  Descriptor wake(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  if (!wake.valid()) {
     return fail(ErrorKind::kExhausted, std::string("eventfd: ") + std::strerror(errno),
                 "raise the limit on open files (ulimit -n)");
   }
-  std::unique_ptr<Engine> engine(new Engine(group.node, group.nodes, servers->size(), wake_fd));
+  std::unique_ptr<Engine> engine(new Engine(group.node, group.nodes, servers->size(), std::move(wake)));
   if (group.nodes == 1) return engine;
   const auto secret = agree(spec, group);
   if (!secret) return tl::unexpected(secret.error());
@@ -169,7 +166,7 @@ Result<void> Engine::await_welcome(const LinkGroup& group) {
 }
 
 void Engine::wait(TimeUs timeout_us) {
-  std::vector<zmq::pollitem_t> items{{nullptr, wake_fd_, ZMQ_POLLIN, 0}};
+  std::vector<zmq::pollitem_t> items{{nullptr, wake_.get(), ZMQ_POLLIN, 0}};
   for (Route& route : routes_) {
     items.push_back(route.connection->messages());
     items.push_back(route.connection->events());
@@ -178,13 +175,13 @@ void Engine::wait(TimeUs timeout_us) {
   zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>((timeout_us + 999) / 1000));
   if ((items.front().revents & ZMQ_POLLIN) == 0) return;
   std::uint64_t times = 0;
-  [[maybe_unused]] const auto emptied = read(wake_fd_, &times, sizeof times);
+  [[maybe_unused]] const auto emptied = read(wake_.get(), &times, sizeof times);
 }
 
 void Engine::abort() {
   aborted_ = true;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
   close_if_aborted();
 }
 
@@ -266,7 +263,7 @@ void Engine::end_round(std::size_t place) {
 void Engine::interrupt() {
   if (interrupted_.exchange(true)) return;
   const std::uint64_t one = 1;
-  [[maybe_unused]] const auto written = write(wake_fd_, &one, sizeof one);
+  [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
 // Pushes what there is room for, and takes what has come.

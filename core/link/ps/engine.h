@@ -13,6 +13,7 @@
 #include <vector>
 #include <zmq.hpp>
 
+#include "core/base/descriptor.h"
 #include "core/link/link.h"
 #include "core/link/ps/connection.h"
 #include "core/link/ps/priority.h"
@@ -64,7 +65,7 @@ class Engine {
     ServerLoad load = {};
   };
 
-  Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, int wake_fd);
+  Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, Descriptor wake);
   Result<void> open(const std::vector<std::string>& servers, const LinkGroup& group, const Secret& secret);
   Result<void> await_welcome(const LinkGroup& group);
   template <typename Work>
@@ -82,7 +83,7 @@ class Engine {
   const std::uint32_t node_;
   const std::uint32_t nodes_;
   Segmenter segmenter_;
-  const int wake_fd_;
+  const Descriptor wake_;  // an eventfd
   std::atomic<bool> aborted_{false};
   std::atomic<bool> interrupted_{false};
   std::mutex in_use_;  // the connections: by start or finish, or by an abort between them

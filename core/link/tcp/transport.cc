@@ -10,7 +10,6 @@
 #include <cstring>
 
 namespace deft::link::tcp_backend {
-namespace {
 
 constexpr std::uint64_t kMagic = 0x5043544b524f5731;  // the first word of every frame
 
@@ -20,6 +19,8 @@ struct Frame {
   std::uint64_t tag = 0;
   std::uint64_t bytes = 0;
 };
+
+namespace {
 
 std::string error_text() { return std::strerror(errno); }
 
@@ -33,7 +34,7 @@ tl::unexpected<Error> Transport::lost(std::uint32_t peer, const std::string& cau
 
 Result<std::unique_ptr<Transport>> Transport::connect(const LinkSpec& spec, const LinkGroup& group) {
   std::unique_ptr<Transport> transport(new Transport(group.node, group.nodes, group.member));
-  transport->stop_ = Socket(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  transport->stop_ = Descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   if (!transport->stop_.valid()) return fail(ErrorKind::kExhausted, "eventfd: " + error_text());
   if (group.nodes == 1) return transport;
   auto connections = connect_peers(spec, group, "tcp");
@@ -118,7 +119,7 @@ Result<void> Transport::exchange(std::uint64_t tag, std::span<const Message> mes
 void Transport::abort() {
   const std::uint64_t one = 1;
   static_cast<void>(!write(stop_.get(), &one, sizeof one));
-  for (const Socket& socket : connections_.sockets)
+  for (const Descriptor& socket : connections_.sockets)
     if (socket.valid()) shutdown(socket.get(), SHUT_RDWR);  // the peers learn at once
   connections_.abandon();
 }

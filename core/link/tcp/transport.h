@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "core/base/descriptor.h"
 #include "core/base/status.h"
 #include "core/link/link.h"
 #include "core/link/peer_sockets.h"
@@ -53,7 +54,7 @@ class Transport {
   const std::uint32_t members_;
   const std::string noun_;  // what a member is called
   PeerConnections connections_;
-  Socket stop_;  // an eventfd that abort() makes readable for good
+  Descriptor stop_;  // an eventfd that abort() makes readable for good
   std::uint64_t exchanges_ = 0;
 };
 
