@@ -10,6 +10,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <functional>
 #include <string>
 #include <vector>
 
@@ -27,27 +28,49 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
-void compare(benchmark::State& state, std::size_t bytes, std::size_t part) {
-  constexpr int kTurns = 5;
-  const int passes = bytes > (64 << 20) ? 1 : 3;
-  std::vector<double> ours, bare, speedup;
-  double cpu = 0, bare_cpu = 0;
-  for (auto _ : state) {
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const Cost of_ours = measure(connect_deft("gloo", 1), bytes, part, passes);
-      const Cost of_gloo = measure(connect_bare_gloo(), bytes, part, passes);
-      ours.push_back(of_ours.wall_ms);
-      bare.push_back(of_gloo.wall_ms);
-      speedup.push_back(of_gloo.wall_ms / of_ours.wall_ms);
-      cpu += of_ours.cpu_ms_per_node / kTurns;
-      bare_cpu += of_gloo.cpu_ms_per_node / kTurns;
-    }
-    state.SetIterationTime(median(ours) / 1e3);
+// Two links that are measured turn by turn, so that both see the same machine.
+struct Turns {
+  int count = 0;
+  std::function<Cost()> first, second;
+};
+
+struct Medians {
+  double first_ms = 0, second_ms = 0, speedup = 0, slowdown = 0;
+  double first_cpu_ms = 0, second_cpu_ms = 0;  // means, a node
+};
+
+Medians alternate(const Turns& turns) {
+  std::vector<double> first, second, speedup, slowdown;
+  Medians medians;
+  for (int turn = 0; turn < turns.count; ++turn) {
+    const Cost one = turns.first();
+    const Cost other = turns.second();
+    first.push_back(one.wall_ms);
+    second.push_back(other.wall_ms);
+    speedup.push_back(other.wall_ms / one.wall_ms);
+    slowdown.push_back(one.wall_ms / other.wall_ms);
+    medians.first_cpu_ms += one.cpu_ms_per_node / turns.count;
+    medians.second_cpu_ms += other.cpu_ms_per_node / turns.count;
   }
-  state.counters["bare_ms"] = median(bare);
-  state.counters["speedup"] = median(speedup);
-  state.counters["cpu"] = cpu;
-  state.counters["bare_cpu"] = bare_cpu;
+  medians.first_ms = median(first);
+  medians.second_ms = median(second);
+  medians.speedup = median(speedup);
+  medians.slowdown = median(slowdown);
+  return medians;
+}
+
+void compare(benchmark::State& state, std::size_t bytes, std::size_t part) {
+  const int passes = bytes > (64 << 20) ? 1 : 3;
+  Medians medians;
+  for (auto _ : state) {
+    medians = alternate({5, [&] { return measure(connect_deft("gloo", 1), bytes, part, passes); },
+                         [&] { return measure(connect_bare_gloo(), bytes, part, passes); }});
+    state.SetIterationTime(medians.first_ms / 1e3);
+  }
+  state.counters["bare_ms"] = medians.second_ms;
+  state.counters["speedup"] = medians.speedup;
+  state.counters["cpu"] = medians.first_cpu_ms;
+  state.counters["bare_cpu"] = medians.second_cpu_ms;
 }
 
 void all_reduce(benchmark::State& state) {
@@ -101,27 +124,19 @@ BENCHMARK_CAPTURE(under_way, gloo, std::string("gloo"))->Apply(sizes);
 BENCHMARK_CAPTURE(under_way, mpi, std::string("mpi"))->Apply(sizes);
 
 void encrypted(benchmark::State& state, const std::string& backend) {
-  constexpr int kTurns = 9;
   const std::size_t bytes = static_cast<std::size_t>(state.range(0)) << 10;
+  const std::size_t part = std::min<std::size_t>(bytes, 1 << 20);
   const int passes = bytes < (1 << 20) ? 100 : 8;
-  std::vector<double> ours, plain, slowdown;
-  double cpu = 0, plain_cpu = 0;
+  Medians medians;
   for (auto _ : state) {
-    for (int turn = 0; turn < kTurns; ++turn) {
-      const Cost with = measure(connect_deft(backend, 3, true), bytes, std::min<std::size_t>(bytes, 1 << 20), passes);
-      const Cost without = measure(connect_deft(backend, 3), bytes, std::min<std::size_t>(bytes, 1 << 20), passes);
-      ours.push_back(with.wall_ms);
-      plain.push_back(without.wall_ms);
-      slowdown.push_back(with.wall_ms / without.wall_ms);
-      cpu += with.cpu_ms_per_node / kTurns;
-      plain_cpu += without.cpu_ms_per_node / kTurns;
-    }
-    state.SetIterationTime(median(ours) / 1e3);
+    medians = alternate({9, [&] { return measure(connect_deft(backend, 3, true), bytes, part, passes); },
+                         [&] { return measure(connect_deft(backend, 3), bytes, part, passes); }});
+    state.SetIterationTime(medians.first_ms / 1e3);
   }
-  state.counters["plain_ms"] = median(plain);
-  state.counters["slowdown"] = median(slowdown);
-  state.counters["cpu"] = cpu;
-  state.counters["plain_cpu"] = plain_cpu;
+  state.counters["plain_ms"] = medians.second_ms;
+  state.counters["slowdown"] = medians.slowdown;
+  state.counters["cpu"] = medians.first_cpu_ms;
+  state.counters["plain_cpu"] = medians.second_cpu_ms;
 }
 void encrypted_sizes(benchmark::internal::Benchmark* bench) {
   bench->ArgName("KB")->Arg(4)->Arg(64)->Arg(1024)->Arg(16 << 10);
