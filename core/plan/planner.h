@@ -56,7 +56,8 @@ std::optional<Timetable> coded_timetable(const model::Profile& profile, const Li
 // of their size, until the rest can be sent fresh in every step.
 //
 // The timetable with the fewest stale bytes that waits at most limits.fresh_tolerance of (limits.capacity times) compute. If no
-// timetable does, the timetable that waits least. For each set of stale buckets only the fastest update ratios are tried.
+// timetable does, the timetable that waits least. For each set of stale buckets only the fastest update ratios are tried. More than
+// BucketGroups::kFewBuckets buckets are planned in groups of neighbours.
 // limits.stale_share bounds the stale bytes. step_us and compute_us of the plan are set. Nothing if the limits forbid every
 // such plan.
 std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits);

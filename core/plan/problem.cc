@@ -41,6 +41,32 @@ Problem Problem::scaled(double compute, double communication) const {
   return out;
 }
 
+Problem Problem::merged(const std::vector<std::size_t>& firsts) const {
+  Problem out = *this;
+  out.buckets_.clear();
+  out.costs_.assign(links(), {});
+  for (std::size_t group = 0; group < firsts.size(); ++group) {
+    const std::size_t first = firsts[group], end = group + 1 < firsts.size() ? firsts[group + 1] : buckets();
+    ProblemBucket whole = buckets_[end - 1];  // it is ready last, and forward needs it first
+    whole.bytes = 0, whole.forward_us = 0, whole.backward_us = 0;
+    for (std::size_t b = first; b < end; ++b) {
+      whole.bytes += buckets_[b].bytes;
+      whole.forward_us += buckets_[b].forward_us;
+      whole.backward_us += buckets_[b].backward_us;
+    }
+    out.buckets_.push_back(whole);
+    for (std::size_t l = 0; l < links(); ++l) {
+      double us = 0, fixed_us = 0;
+      for (std::size_t b = first; b < end; ++b) {
+        us += costs_[l][b].us(buckets_[b].bytes);
+        fixed_us = std::max(fixed_us, costs_[l][b].fixed_us);
+      }
+      out.costs_[l].push_back({fixed_us, (us - fixed_us) / static_cast<double>(whole.bytes)});
+    }
+  }
+  return out;
+}
+
 // Any prices of the links' time that sum to 1 give a bound: each bucket goes where it costs least. Prices of overloaded
 // links rise until the bound is close to the optimum.
 double Problem::generation_bound_us() const {

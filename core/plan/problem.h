@@ -42,6 +42,9 @@ class Problem {
   // slack for jitter, and to try steps that are longer than compute if they allow more updates.
   [[nodiscard]] Problem scaled(double compute, double communication) const;
 
+  // The same problem with neighbours as one bucket, which costs as much as they do. `firsts`: the first bucket of each group; 0 is one.
+  [[nodiscard]] Problem merged(const std::vector<std::size_t>& firsts) const;
+
   // A lower bound of the time that all links together need for one generation, whatever the schedule: the linear program
   // over fractions of buckets, from below. The links can carry at most min(1, compute_us / this) updates a step.
   [[nodiscard]] double generation_bound_us() const;

@@ -126,6 +126,60 @@ TEST(StalePlans, enumerationRarelyFindsOneWithFewerStaleBytes) {
   EXPECT_LE(missed * 5, stale_plans) << "of " << stale_plans;
 }
 
+// The same model in smaller buckets: each is cut into `slices`, which cost together what it costs.
+model::Profile in_slices(const model::Profile& profile, std::size_t slices) {
+  model::Profile fine = profile;
+  fine.buckets.clear();
+  for (auto& link : fine.links) link.latency_us /= static_cast<double>(slices);
+  for (const auto& bucket : profile.buckets)
+    for (std::size_t i = 0; i < slices; ++i) {
+      auto& slice = fine.buckets.emplace_back(bucket);
+      slice.name += "." + std::to_string(i);
+      slice.bytes = std::max<std::uint64_t>(1, bucket.bytes / slices);
+      slice.forward_us /= static_cast<double>(slices), slice.backward_us /= static_cast<double>(slices);
+      if (slice.comm_us) *slice.comm_us /= static_cast<double>(slices);
+    }
+  return fine;
+}
+
+// Thousands of buckets are planned in groups of neighbours. The plan is nearly as good as that of the few buckets which they were cut
+// from, whether slices have dates of their own or not.
+TEST(StalePlans, ofThousandsOfSlicesAreAsGoodAsOfFewBuckets) {
+  const auto profiles =
+      rc::gen::exec([] { return any_profile({.most_buckets = 25, .least_coverage = 1.3, .most_coverage = 4}); });
+  std::size_t stale = 0;
+  double worst = 0, sum = 0;
+  constexpr std::size_t kProfiles = 20;
+  for (std::uint64_t seed = 1; seed <= kProfiles;
+       ++seed) {  // the same profiles in every run, because the bounds are close
+    const auto few = profiles(rc::Random(seed), 100).value();
+    const std::size_t slices = 1500 / few.buckets.size();
+    const auto many = in_slices(few, slices);
+    auto limits = training_limits();
+    const auto plan_of_few = find_plan(few, limits);
+    for (std::size_t b = 0; b < many.buckets.size(); ++b) limits.joined.push_back(seed % 2 == 0 && b % slices != 0);
+    const auto table = find_timetable(many, limits);
+    ASSERT_TRUE(plan_of_few && table);
+    const model::Plan& plan = table->plan;
+    EXPECT_EQ(fault_of(*table, Problem(many).bucket_bytes(), many.links.size()), "");
+    EXPECT_LE(plan.max_staleness(), limits.max_staleness_steps);
+    EXPECT_LE(plan.stale_share(), limits.stale_share + 1e-9);
+    EXPECT_LE(model::slots_needed(model::cycles_of(plan)), limits.max_generations);
+    for (model::BucketIndex b = 1; b < many.buckets.size(); ++b)
+      EXPECT_TRUE(!limits.joined[b] || plan.generations_of(b) == plan.generations_of(b - 1));
+    const Evaluation result = evaluate(*table, Problem(many));
+    EXPECT_TRUE(result.runs);
+    EXPECT_NEAR(result.step_us / plan.step_us, 1, 1e-9);
+    stale += plan.stale_share() > 0 ? 1 : 0;
+    worst = std::max(worst, plan.step_us / plan_of_few->step_us);
+    sum += plan.step_us / plan_of_few->step_us;
+  }
+  std::printf("step of slices over that of buckets: mean %.3f, worst %.3f\n", sum / kProfiles, worst);
+  EXPECT_GE(stale, kProfiles / 2);
+  EXPECT_LE(sum / kProfiles, 1);
+  EXPECT_LE(worst, 1.03);
+}
+
 // How long a part may keep a link (due_queue.cc), in microseconds.
 double longest_part_us(const model::Profile& profile) {
   const double latency_us = profile.link_model(0).latency_us, compute_us = profile.compute_us();
