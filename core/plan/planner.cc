@@ -8,6 +8,7 @@
 #include <tuple>
 #include <vector>
 
+#include "core/plan/codec_search.h"
 #include "core/plan/schedule_builder.h"
 
 namespace deft::plan {
@@ -192,14 +193,19 @@ class Preference {
     // With codecs an exact plan that cannot be in time is not looked for.
     if (!has_codecs() || exact_.generation_bound_us() <= enough_us_) found = fresh_timetable(exact_, limits_);
     if (is_enough(found)) return found;
-    if (auto coded = coded_timetable(profile_, limits_); coded && improves(*coded, found)) found = std::move(coded);
+    std::optional<CodecSearch> codecs;
+    bool is_coded = false;
+    if (has_codecs()) {
+      auto coded = codecs.emplace(profile_, limits_).run();
+      is_coded = coded && improves(*coded, found);
+      if (is_coded) found = std::move(coded);
+    }
     if (is_enough(found)) return found;
     if (limits_.max_staleness_steps > 0) {
       auto late = stale(found);
       if (!found || (late && late->plan.step_us <= (1 - limits_.least_stale_gain) * found->plan.step_us)) return late;
     }
-    if (!found) return found;
-    return with_bits_back(*std::move(found));
+    return is_coded ? with_bits_back(*codecs, *std::move(found)) : std::move(found);
   }
 
  private:
@@ -212,11 +218,9 @@ class Preference {
   }
 
   // A fresh plan with the fewest bits waits nevertheless. So it takes only the bits that this step needs.
-  [[nodiscard]] Timetable with_bits_back(Timetable fewest) const {
+  static Timetable with_bits_back(CodecSearch& codecs, Timetable fewest) {
     if (fewest.plan.codec_error <= 0) return fewest;
-    Limits waiting = limits_;
-    waiting.fresh_tolerance = (1 + 1e-9) * fewest.plan.step_us / (exact_.compute_us() * limits_.capacity) - 1;
-    auto found = coded_timetable(profile_, waiting);
+    auto found = codecs.give_bits_back();
     const bool as_fast = found && found->plan.step_us <= (1 + 2e-9) * fewest.plan.step_us;
     return as_fast && found->plan.codec_error < fewest.plan.codec_error ? *std::move(found) : std::move(fewest);
   }

@@ -42,15 +42,6 @@ double update_rate_limit(const model::Profile& profile);
 // `enough_us`.
 std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us = 0);
 
-// Fresh updates in every step, with fewer bits (codec_plans.cc). A timetable that leaves out at most limits.codecs.negligible_error and
-// gives the links room, if there is one. Else, of the timetables that wait at most the tolerance of `limits`, the one whose encodings
-// leave out least; if none waits so little, the timetable of the last codec that is allowed. The plan has its
-// codecs, their error, and the bound of the error. Nothing if the profile or the limits allow no codec.
-//
-// What links carry is a sum over buckets, and each bucket has one codec: a multiple-choice knapsack (core/plan/codec_choice.h).
-// The time that it may take is searched for, because urgent buckets leave gaps on the links.
-std::optional<Timetable> coded_timetable(const model::Profile& profile, const Limits& limits);
-
 // The planner's choice after bits (stale_plans.cc). The largest tensors, the wide matrices of fully connected layers and embeddings,
 // hold most of the bytes, and little of the curvature that makes stale gradients unstable. So buckets become stale in the order
 // of their size, until the rest can be sent fresh in every step.

@@ -1,10 +1,10 @@
+#include "core/plan/codec_search.h"
+
 #include <algorithm>
 #include <array>
 #include <cmath>
 #include <limits>
-#include <vector>
 
-#include "core/plan/codec_choice.h"
 #include "core/plan/planner.h"
 
 namespace deft::plan {
@@ -16,46 +16,7 @@ constexpr std::size_t kMostRefined = 64;  // buckets that are looked at one by o
 // Of the time that suffices, what links with room would take. A link that is always busy makes training wait when a time varies.
 constexpr std::array kRoomyShares = {0.5, 0.65, 0.8};
 
-using Codecs = std::vector<model::CodecIndex>;
-
-class CodecSearch {
- public:
-  CodecSearch(const model::Profile& profile, const Limits& limits);
-
-  std::optional<Timetable> run();
-
- private:
-  struct Candidate {
-    Codecs codecs;
-    Timetable table;
-  };
-  using Options = std::vector<std::vector<CodecOption>>;
-  [[nodiscard]] Options options() const;
-  [[nodiscard]] Options bounding_options() const;
-  template <typename TimeOf>
-  [[nodiscard]] Options options_by(const TimeOf& time_of) const;
-  [[nodiscard]] std::optional<Candidate> attempt(const Codecs& codecs);
-  [[nodiscard]] std::optional<Candidate> attempt_in_time(const Codecs& codecs);
-  [[nodiscard]] Codecs codecs_within(double budget_us) const;
-  [[nodiscard]] Codecs last_codecs() const;
-  [[nodiscard]] std::optional<Candidate> with_fewest_bits();
-  [[nodiscard]] bool is_enough(const Candidate& candidate) const { return candidate.table.plan.step_us <= enough_us_; }
-  void make_room(Candidate& candidate);
-  [[nodiscard]] Candidate with_most_bits(Candidate fewest);
-  void refine(Candidate& candidate);
-  [[nodiscard]] double error_of(model::BucketIndex bucket, model::CodecIndex codec) const;
-  [[nodiscard]] double error_of(const Codecs& codecs) const;  // of all gradients
-
-  const model::Profile& profile_;
-  Limits limits_;
-  std::size_t buckets_;
-  std::size_t last_;  // codec that is allowed
-  Problem exact_;
-  double enough_us_;
-  CodecChoice choice_;
-  double bytes_ = 0;  // of all gradients
-  double effort_ = 0;
-};
+}  // namespace
 
 CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
     : profile_(profile),
@@ -141,13 +102,13 @@ std::optional<CodecSearch::Candidate> CodecSearch::attempt_in_time(const Codecs&
   return candidate && is_enough(*candidate) ? std::move(candidate) : std::nullopt;
 }
 
-Codecs CodecSearch::codecs_within(double budget_us) const {
+CodecSearch::Codecs CodecSearch::codecs_within(double budget_us) const {
   Codecs codecs;
   for (const std::size_t option : choice_.within(budget_us)) codecs.push_back(static_cast<model::CodecIndex>(option));
   return codecs;
 }
 
-Codecs CodecSearch::last_codecs() const {
+CodecSearch::Codecs CodecSearch::last_codecs() const {
   Codecs codecs(buckets_, static_cast<model::CodecIndex>(last_));
   for (std::size_t b = 0; b < buckets_; ++b)
     if (profile_.buckets[buckets_ - 1 - b].coded_share() == 0) codecs[b] = 0;
@@ -220,24 +181,29 @@ CodecSearch::Candidate CodecSearch::with_most_bits(Candidate fewest) {
 }
 
 std::optional<Timetable> CodecSearch::run() {
-  auto found = with_fewest_bits();
-  if (!found) return std::nullopt;
-  if (is_enough(*found)) {
-    found = with_most_bits(std::move(*found));
-    make_room(*found);
-  }
-  model::Plan& plan = found->table.plan;
-  plan.codec_error = error_of(found->codecs);
-  plan.codec_error_bound = CodecChoice(bounding_options()).error_bound(std::max(enough_us_, plan.step_us)) / bytes_;
-  plan.codecs = std::move(found->codecs);
-  return std::move(found->table);
+  fewest_ = with_fewest_bits();
+  if (!fewest_) return std::nullopt;
+  return is_enough(*fewest_) ? best() : timetable_of(*fewest_);
 }
 
-}  // namespace
+std::optional<Timetable> CodecSearch::give_bits_back() {
+  if (!fewest_ || is_enough(*fewest_)) return std::nullopt;
+  enough_us_ = (1 + 1e-9) * fewest_->table.plan.step_us;
+  return best();
+}
 
-std::optional<Timetable> coded_timetable(const model::Profile& profile, const Limits& limits) {
-  if (profile.codecs.size() < 2 || limits.codecs.last == 0) return std::nullopt;
-  return CodecSearch(profile, limits).run();
+Timetable CodecSearch::best() {
+  Candidate found = with_most_bits(*fewest_);
+  make_room(found);
+  return timetable_of(std::move(found));
+}
+
+Timetable CodecSearch::timetable_of(Candidate found) const {
+  model::Plan& plan = found.table.plan;
+  plan.codec_error = error_of(found.codecs);
+  plan.codec_error_bound = CodecChoice(bounding_options()).error_bound(std::max(enough_us_, plan.step_us)) / bytes_;
+  plan.codecs = std::move(found.codecs);
+  return std::move(found.table);
 }
 
 }  // namespace deft::plan
