@@ -1,7 +1,7 @@
 // What a codec costs and saves: the planner, the schedulers and the simulator reckon with it. core/compress has the codecs.
 //
 //   const CodecCost& codec = profile.codecs[launch.codec];
-//   codec.wire_bytes(coded_share, bytes)      // what a part takes on the wire
+//   codec.wire_bytes(coded_share, bytes, link)      // what a part takes on the wire
 //
 // A job has a list of codecs. The first of them is exact: gradients travel as they are.
 #pragma once
@@ -11,6 +11,8 @@
 #include <cstdint>
 #include <string>
 #include <vector>
+
+#include "core/model/buckets.h"
 
 namespace deft::model {
 
@@ -25,12 +27,20 @@ struct CodecCost {
   double encode_us_per_byte = 0;  // of gradients
   double decode_us_per_byte = 0;
   double error = 0;  // |gradient - decoded|^2 / |gradient|^2 of one encoding
+  // [link]: what the link takes of the time of the gradients, where kinds of links differ: with three nodes or more, parameter servers
+  // answer with more than they get. Empty: wire_share on all links.
+  std::vector<double> link_shares = {};
 
+  [[nodiscard]] double share_on(LinkIndex link) const {
+    return link < link_shares.size() ? link_shares[link] : wire_share;
+  }
   // Only `coded_share` of a bucket's bytes may be encoded; the rest travels as it is.
-  [[nodiscard]] double bytes_share(double coded_share) const { return 1 - coded_share + coded_share * wire_share; }
-  [[nodiscard]] std::uint64_t wire_bytes(double coded_share, std::uint64_t bytes) const {
+  [[nodiscard]] double bytes_share(double coded_share, LinkIndex link) const {
+    return 1 - coded_share + coded_share * share_on(link);
+  }
+  [[nodiscard]] std::uint64_t wire_bytes(double coded_share, std::uint64_t bytes, LinkIndex link) const {
     return std::max<std::uint64_t>(
-        1, static_cast<std::uint64_t>(std::llround(bytes_share(coded_share) * static_cast<double>(bytes))));
+        1, static_cast<std::uint64_t>(std::llround(bytes_share(coded_share, link) * static_cast<double>(bytes))));
   }
   bool operator==(const CodecCost&) const = default;
 };

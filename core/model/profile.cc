@@ -57,20 +57,24 @@ Result<void> check_link(const ProfileLink& link, const std::string& place) {
   return at(place, "has neither relative_time nor bytes_per_us", "give one of them");
 }
 
-Result<void> check_codec(const CodecCost& codec, const std::string& place) {
+Result<void> check_codec(const CodecCost& codec, std::size_t links, const std::string& place) {
   if (codec.name.empty()) return at(place + ".name", "missing");
   if (auto ok = check_positive(place + ".wire_share", codec.wire_share, 2, ""); !ok) return ok;
   for (const auto& [field, value] : {std::pair{".encode_us_per_byte", codec.encode_us_per_byte},
                                      std::pair{".decode_us_per_byte", codec.decode_us_per_byte}})
     if (auto ok = check_number(place + field, value, 1e3, " us"); !ok) return ok;
+  if (!codec.link_shares.empty() && codec.link_shares.size() != links)
+    return at(place + ".link_shares", "are not as many as links");
+  for (const double share : codec.link_shares)
+    if (auto ok = check_positive(place + ".link_shares", share, 2, ""); !ok) return ok;
   return check_number(place + ".error", codec.error, 100, "");
 }
 
 // The first codec stands for gradients that travel as they are.
-Result<void> check_codecs(const std::vector<CodecCost>& codecs) {
+Result<void> check_codecs(const std::vector<CodecCost>& codecs, std::size_t links) {
   if (codecs.empty() || codecs.size() > kMaxCodecs) return at("codecs", "there are none, or more than 16");
   for (std::size_t i = 0; i < codecs.size(); ++i)
-    if (auto ok = check_codec(codecs[i], "codecs[" + std::to_string(i) + "]"); !ok) return ok;
+    if (auto ok = check_codec(codecs[i], links, "codecs[" + std::to_string(i) + "]"); !ok) return ok;
   if (codecs.front() != CodecCost{}) return at("codecs[0]", "is not 'none'", "leave codecs out, or begin with none");
   return {};
 }
@@ -114,7 +118,7 @@ Result<void> check_profile(const Profile& profile) {
     if (auto ok = check_link(profile.links[i], "links[" + std::to_string(i) + "]"); !ok) return ok;
   if (auto ok = check_names(profile.buckets, "buckets"); !ok) return ok;
   if (auto ok = check_names(profile.links, "links"); !ok) return ok;
-  if (auto ok = check_codecs(profile.codecs); !ok) return ok;
+  if (auto ok = check_codecs(profile.codecs, profile.links.size()); !ok) return ok;
   if (auto ok = check_names(profile.codecs, "codecs"); !ok) return ok;
   if (profile.compute_us() <= 0) return at("buckets", "all forward and backward times are zero");
   return check_costs(profile);
@@ -134,7 +138,7 @@ PartCost Profile::cost(std::size_t bucket, std::size_t link, CodecIndex codec) c
   if (codec == 0) return exact;
   const CodecCost& by = codecs.at(codec);
   const double coded = buckets[bucket].coded_share();
-  const double wire_us = exact.us_per_byte * by.bytes_share(coded);
+  const double wire_us = exact.us_per_byte * by.bytes_share(coded, static_cast<LinkIndex>(link));
   const double thread_us = coded * (by.encode_us_per_byte + by.decode_us_per_byte);
   return {exact.fixed_us, std::max(wire_us, thread_us)};
 }
@@ -163,9 +167,20 @@ LinkModel Profile::link_model(std::size_t link) const {
   return {l.name, l.latency_us, us * kMaxBytesPerUs > bytes ? bytes / us : kMaxBytesPerUs};
 }
 
-Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names) {
+Profile keep_links(const Profile& profile, std::span<const LinkIndex> links) {
   Profile out = profile;
   out.links.clear();
+  for (CodecCost& codec : out.codecs) codec.link_shares.clear();
+  for (const LinkIndex link : links) {
+    out.links.push_back(profile.links[link]);
+    for (std::size_t i = 0; i < out.codecs.size(); ++i)
+      if (!profile.codecs[i].link_shares.empty()) out.codecs[i].link_shares.push_back(profile.codecs[i].share_on(link));
+  }
+  return out;
+}
+
+Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names) {
+  std::vector<LinkIndex> links;
   for (const auto& name : names) {
     const auto it = std::find_if(profile.links.begin(), profile.links.end(),
                                  [&](const ProfileLink& link) { return link.name == name; });
@@ -174,8 +189,9 @@ Result<Profile> with_links(const Profile& profile, const std::vector<std::string
       for (const auto& link : profile.links) known += (known.empty() ? "" : ", ") + link.name;
       return fail(ErrorKind::kInvalid, "the profile has no link '" + name + "'", "it has " + known);
     }
-    out.links.push_back(*it);
+    links.push_back(static_cast<LinkIndex>(it - profile.links.begin()));
   }
+  Profile out = keep_links(profile, links);
   if (auto ok = check_profile(out); !ok) return tl::unexpected(ok.error().in("links"));
   return out;
 }

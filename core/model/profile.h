@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -97,7 +98,9 @@ Result<Profile> parse_profile(std::string_view json);
 Result<Profile> read_profile(const std::string& path);
 std::string to_json(const Profile& profile);
 
-// The same profile with the named links only, in the order of `names`; an unknown or repeated name is an error.
+// The same profile with these of its links only.
+Profile keep_links(const Profile& profile, std::span<const LinkIndex> links);
+// The same with the named links only, in the order of `names`; an unknown or repeated name is an error.
 Result<Profile> with_links(const Profile& profile, const std::vector<std::string>& names);
 
 // Backward produces the profile's last bucket first. The next two functions have its order.

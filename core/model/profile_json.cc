@@ -38,11 +38,12 @@ constexpr std::array<Field, 4> kLinkFields{{{"name", "name", true},
                                             {"latency_us", "latencyUs", true},
                                             {"relative_time", "relativeTime", false},
                                             {"bytes_per_us", "bytesPerUs", false}}};
-constexpr std::array<Field, 5> kCodecFields{{{"name", "name", true},
+constexpr std::array<Field, 6> kCodecFields{{{"name", "name", true},
                                              {"wire_share", "wireShare", true},
                                              {"encode_us_per_byte", "encodeUsPerByte", false},
                                              {"decode_us_per_byte", "decodeUsPerByte", false},
-                                             {"error", "error", false}}};
+                                             {"error", "error", false},
+                                             {"link_shares", "linkShares", false}}};
 
 // The list that the reader is in.
 enum class List : std::uint8_t { kBuckets, kLinks, kCodecs };
@@ -118,6 +119,7 @@ class Reader final : public nlohmann::json_sax<Json> {
   int field_ = -1;  // of fields(), or none yet
   unsigned root_seen_ = 0;
   unsigned entry_seen_ = 0;
+  bool in_shares_ = false;  // in the list of a codec's link_shares
 };
 
 std::string Reader::place() const {
@@ -133,6 +135,11 @@ std::string Reader::place() const {
 bool Reader::number(double value) {
   if (level_ != Level::kEntry) return refuse("a number is no value here");
   const std::string_view name = field_name();
+  if (in_shares_) {
+    auto& shares = profile.codecs.back().link_shares;
+    shares.push_back(value);
+    return shares.size() <= kMaxProfileLinks || refuse("too many entries");
+  }
   if (list_ == List::kBuckets) {
     ProfileBucket& bucket = profile.buckets.back();
     if (name == "forward_us") return bucket.forward_us = value, true;
@@ -144,6 +151,7 @@ bool Reader::number(double value) {
     if (name == "encode_us_per_byte") return codec.encode_us_per_byte = value, true;
     if (name == "decode_us_per_byte") return codec.decode_us_per_byte = value, true;
     if (name == "error") return codec.error = value, true;
+    if (name == "link_shares") return refuse("a number where a list belongs");
   } else {
     ProfileLink& link = profile.links.back();
     if (name == "latency_us") return link.latency_us = value, true;
@@ -223,6 +231,7 @@ bool Reader::end_object() {
 
 bool Reader::start_array(std::size_t) {
   const std::string_view name = field_name();
+  if (level_ == Level::kEntry && name == "link_shares" && !in_shares_) return in_shares_ = true;
   if (level_ != Level::kRoot || (name != "buckets" && name != "links" && name != "codecs"))
     return refuse("a list is no value here");
   list_ = name == "buckets" ? List::kBuckets : name == "links" ? List::kLinks : List::kCodecs;
@@ -232,6 +241,10 @@ bool Reader::start_array(std::size_t) {
 }
 
 bool Reader::end_array() {
+  if (in_shares_) {
+    in_shares_ = false;
+    return true;
+  }
   level_ = Level::kRoot;
   field_ = -1;
   return true;
@@ -292,12 +305,14 @@ std::string to_json(const Profile& profile) {
   }
   if (profile.codecs != exact_only()) {
     out["codecs"] = nlohmann::ordered_json::array();
-    for (const auto& codec : profile.codecs)
-      out["codecs"].push_back({{"name", codec.name},
-                               {"wire_share", codec.wire_share},
-                               {"encode_us_per_byte", codec.encode_us_per_byte},
-                               {"decode_us_per_byte", codec.decode_us_per_byte},
-                               {"error", codec.error}});
+    for (const auto& codec : profile.codecs) {
+      auto& entry = out["codecs"].emplace_back(nlohmann::ordered_json{{"name", codec.name},
+                                                                      {"wire_share", codec.wire_share},
+                                                                      {"encode_us_per_byte", codec.encode_us_per_byte},
+                                                                      {"decode_us_per_byte", codec.decode_us_per_byte},
+                                                                      {"error", codec.error}});
+      if (!codec.link_shares.empty()) entry["link_shares"] = codec.link_shares;
+    }
   }
   return out.dump(1, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
 }

@@ -15,9 +15,13 @@ namespace {
 constexpr std::uint64_t kSteps = 160, kWarmup = 60;  // a plan is in force after some dozen steps
 constexpr std::uint32_t kMostNodes = 100'000;
 
-// The time of the bytes of an all-reduce over `nodes` nodes: each sends and receives 2 (n - 1) / n of them.
-double ring_share(std::size_t nodes) {
-  return nodes < 2 ? 0 : 2 * static_cast<double>(nodes - 1) / static_cast<double>(nodes);
+// What the busiest NIC of a link carries in a direction, over the bytes that `nodes` nodes reduce. In an all-reduce each node sends and
+// receives 2 (n - 1) / n of them. Through parameter servers it sends and receives each byte once, and a server its share of all nodes'.
+double busiest_share(const std::string& link, std::size_t nodes) {
+  if (nodes < 2) return 0;
+  const auto n = static_cast<double>(nodes);
+  if (!link.starts_with("ps:")) return 2 * (n - 1) / n;
+  return std::max(1.0, n / static_cast<double>(std::ranges::count(link, '+') + 1));
 }
 
 Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
@@ -44,8 +48,9 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
 
 model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
   model::Profile profile = measured.profile;
-  const double share = what_if.nodes ? ring_share(*what_if.nodes) / ring_share(measured.nodes.size()) : 1;
   for (auto& link : profile.links) {
+    const double share =
+        what_if.nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.nodes.size()) : 1;
     const auto speed = what_if.link_speed.find(link.name);
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
     link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);

@@ -32,7 +32,7 @@ bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
 }
 
 void DueQueue::add(const Task& task) {
-  const Waiting waiting{task, buckets_.at(task.bucket).bytes, codecs_.wire_share(task.bucket, task.codec)};
+  const Waiting waiting{task, buckets_.at(task.bucket).bytes};
   auto& queue = model::is_small(waiting.bytes) ? small_ : waiting_;
   queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
 }
@@ -54,9 +54,9 @@ std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
 }
 
 // How much of `rest` goes to `link` at once; leaves no sliver.
-std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, double wire_share) const {
+std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, const Task& task) const {
   const std::uint64_t on_wire = std::min(part_bytes(link), bytes_until_urgent(link));
-  const double most = static_cast<double>(on_wire) / wire_share;
+  const double most = static_cast<double>(on_wire) / codecs_.wire_share(task.bucket, task.codec, link);
   if (most >= static_cast<double>(rest)) return rest;
   const auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
   return rest <= part + part / 4 ? rest : part / model::kPartAlignBytes * model::kPartAlignBytes;
@@ -92,13 +92,13 @@ bool DueQueue::any_room(TimeUs now_us) const {
   return false;
 }
 
-model::LinkIndex DueQueue::best_link(std::uint64_t rest, double wire_share) const {
+model::LinkIndex DueQueue::best_link(std::uint64_t rest, const Task& task) const {
   const auto cost_us = [&](model::LinkIndex link, std::uint64_t bytes) {
-    return board_.cost_us(link, static_cast<std::uint64_t>(wire_share * static_cast<double>(bytes)));
+    return board_.cost_us(link, codecs_.wire_bytes(task.bucket, task.codec, link, bytes));
   };
   const auto first = std::min_element(free_at_us_.begin(), free_at_us_.end());
   auto best = static_cast<model::LinkIndex>(first - free_at_us_.begin());
-  double best_us = *first + cost_us(best, piece(best, rest, wire_share));
+  double best_us = *first + cost_us(best, piece(best, rest, task));
   for (model::LinkIndex link = 0; link < board_.count(); ++link) {
     const double us = free_at_us_[link] + cost_us(link, rest);
     if (us < best_us) best = link, best_us = us;
@@ -109,10 +109,10 @@ model::LinkIndex DueQueue::best_link(std::uint64_t rest, double wire_share) cons
 // Decides for each part that is left on which link it goes, and launches those for which that link has room now.
 void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches) {
   for (std::uint64_t seen = waiting.sent; seen < waiting.bytes && looks > 0; --looks) {
-    const model::LinkIndex link = best_link(waiting.bytes - seen, waiting.wire_share);
-    const std::uint64_t bytes = piece(link, waiting.bytes - seen, waiting.wire_share);
-    free_at_us_[link] +=
-        board_.cost_us(link, static_cast<std::uint64_t>(waiting.wire_share * static_cast<double>(bytes)));
+    const model::LinkIndex link = best_link(waiting.bytes - seen, waiting.task);
+    const std::uint64_t bytes = piece(link, waiting.bytes - seen, waiting.task);
+    const auto& task = waiting.task;
+    free_at_us_[link] += board_.cost_us(link, codecs_.wire_bytes(task.bucket, task.codec, link, bytes));
     seen += bytes;
     if (!has_room(link, now_us)) continue;
     const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room

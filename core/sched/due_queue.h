@@ -63,7 +63,6 @@ class DueQueue {
   struct Waiting {
     Task task;
     std::uint64_t bytes;
-    double wire_share;  // of its bytes that go over the wire
     std::uint64_t sent = 0;
   };
   static bool is_before(const Waiting& a, const Waiting& b);
@@ -74,11 +73,11 @@ class DueQueue {
   // These four are in wire bytes, but for piece(), which takes and gives bytes of gradients.
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t least_bytes(model::LinkIndex link) const;
-  [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest, double wire_share) const;
+  [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest, const Task& task) const;
   [[nodiscard]] std::uint64_t bytes_until_urgent(model::LinkIndex link) const;
   [[nodiscard]] bool has_room(model::LinkIndex link, TimeUs now_us) const;
   [[nodiscard]] bool any_room(TimeUs now_us) const;
-  [[nodiscard]] model::LinkIndex best_link(std::uint64_t rest, double wire_share) const;
+  [[nodiscard]] model::LinkIndex best_link(std::uint64_t rest, const Task& task) const;
   void place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<Launch>& launches);
 
   std::vector<model::Bucket> buckets_;

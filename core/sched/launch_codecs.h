@@ -34,14 +34,18 @@ class LaunchCodecs {
       if (plan->step <= first_step) return bucket < plan->codecs.size() ? plan->codecs[bucket] : model::CodecIndex{0};
     return fixed_;
   }
-  [[nodiscard]] double wire_share(model::BucketIndex bucket, model::CodecIndex codec) const {
-    return codec < codecs_.size() ? codecs_[codec].bytes_share(coded_shares_.at(bucket)) : 1;
+  [[nodiscard]] double wire_share(model::BucketIndex bucket, model::CodecIndex codec, model::LinkIndex link) const {
+    return codec < codecs_.size() ? codecs_[codec].bytes_share(coded_shares_.at(bucket), link) : 1;
+  }
+  [[nodiscard]] std::uint64_t wire_bytes(model::BucketIndex bucket, model::CodecIndex codec, model::LinkIndex link,
+                                         std::uint64_t bytes) const {
+    return static_cast<std::uint64_t>(wire_share(bucket, codec, link) * static_cast<double>(bytes));
   }
   // The same launch with its bytes on the wire.
   [[nodiscard]] Launch on_wire(const Launch& launch) const {
     Launch booked = launch;
     if (launch.codec < codecs_.size())
-      booked.bytes = codecs_[launch.codec].wire_bytes(coded_shares_.at(launch.bucket), launch.bytes);
+      booked.bytes = codecs_[launch.codec].wire_bytes(coded_shares_.at(launch.bucket), launch.bytes, launch.link);
     return booked;
   }
 

@@ -79,10 +79,10 @@ void ProfileWatch::link_lost(std::size_t link) {
 }
 
 model::Profile ProfileWatch::remaining(const model::Profile& profile) const {
-  model::Profile rest = profile;
-  for (std::size_t l = lost_.size(); l-- > 0;)
-    if (lost_[l]) rest.links.erase(rest.links.begin() + static_cast<std::ptrdiff_t>(l));
-  return rest;
+  std::vector<model::LinkIndex> links;
+  for (model::LinkIndex l = 0; l < lost_.size(); ++l)
+    if (!lost_[l]) links.push_back(l);
+  return model::keep_links(profile, links);
 }
 
 }  // namespace deft::sched

@@ -102,8 +102,9 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   sent_bytes_ += sched::link_bytes(launch);
   const double part = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
   for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
-    wire_bytes_ += part * profile_.codecs[launch.codec].bytes_share(profile_.buckets[piece.bucket].coded_share()) *
-                   static_cast<double>(piece.bytes);
+    wire_bytes_ +=
+        part * profile_.codecs[launch.codec].bytes_share(profile_.buckets[piece.bucket].coded_share(), launch.link) *
+        static_cast<double>(piece.bytes);
   });
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;

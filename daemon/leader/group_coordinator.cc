@@ -7,12 +7,12 @@
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
-#include "core/compress/codec_costs.h"
 #include "core/link/backends.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
 #include "core/select/simulating_selector.h"
+#include "daemon/leader/codec_prices.h"
 
 namespace deft::daemon {
 namespace {
@@ -79,8 +79,6 @@ bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std
   return schedule.of_step(step).generation > newest + 1;
 }
 
-std::string_view backend_of(const std::string& link) { return std::string_view(link).substr(0, link.find(':')); }
-
 bool are_all(std::string_view backend, const LinkFailover& links) {
   bool all = true;
   for (std::uint32_t link = 0; link < links.size(); ++link) all &= backend_of(links.cost(link).name) == backend;
@@ -123,25 +121,10 @@ Result<void> check_own_codecs(const std::vector<model::TensorSpec>& tensors, con
               "use gloo, mpi or ps links, or give no tensor a codec");
 }
 
-// What each of `n` nodes receives of the parameter servers' answers, over the gradients' bytes, if an encoding has `share` of them: of
-// its own segments the encodings of the others, or float32.
-double share_from_servers(double share, double n) { return share * (n - 1) / n + std::min(share * (n - 1), 1.0) / n; }
-
-// A node also decodes what all bring for its own segment, and encodes that sum. It receives the sparse encodings of all others, but
-// of an all-reduce twice (n - 1) / n of the data. If that is less, sparse encodings are summed by an all-reduce of float32.
-model::CodecCost cost_between(const compress::Codec& codec, std::size_t nodes, const LinkFailover& links) {
-  model::CodecCost cost = compress::measure_cost(codec);
-  const auto n = static_cast<double>(nodes);
-  if (codec.traits().law == compress::Law::kSparse) {
-    const bool is_gathered = cost.wire_share * n <= 2;
-    cost.wire_share = is_gathered ? cost.wire_share * n / 2 : 1;
-    if (is_gathered) cost.decode_us_per_byte *= n;
-  } else if (codec.traits().law != compress::Law::kLowRank) {
-    cost.encode_us_per_byte *= 1 + 1 / n;
-    cost.decode_us_per_byte *= 2;
-    if (codec.traits().uses_feedback && are_all("ps", links)) cost.wire_share = share_from_servers(cost.wire_share, n);
-  }
-  return cost;
+std::vector<std::string> names_of(const LinkFailover& links) {
+  std::vector<std::string> names;
+  for (std::uint32_t link = 0; link < links.size(); ++link) names.push_back(links.cost(link).name);
+  return names;
 }
 
 // The codecs that launches may have. A plan chooses only among codecs that all links can carry.
@@ -149,7 +132,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
-    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_between(*settings.codecs.back(), nodes, links);
+    if (settings.codecs.back() != nullptr) setup.codec_cost = price_of(*settings.codecs.back(), nodes, names_of(links));
     return;
   }
   if (const std::string link = link_that_cannot(&link::Backend::adds_encoded, links); !link.empty()) {
@@ -157,7 +140,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
     return;
   }
   for (const auto& codec : settings.codecs)
-    if (codec != nullptr) setup.codecs.push_back(cost_between(*codec, nodes, links));
+    if (codec != nullptr) setup.codecs.push_back(price_of(*codec, nodes, names_of(links)));
 }
 
 }  // namespace
@@ -248,8 +231,9 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
 
 // A link's cost is told by the bytes that it carries. If all launches have one codec, the gradients' bytes tell as much.
 std::uint64_t GroupCoordinator::GroupCodecs::link_bytes(const sched::Launch& launch) const {
-  return coded_shares.empty() ? sched::link_bytes(launch)
-                              : list.at(launch.codec).wire_bytes(coded_shares[launch.bucket], launch.bytes);
+  return coded_shares.empty()
+             ? sched::link_bytes(launch)
+             : list.at(launch.codec).wire_bytes(coded_shares[launch.bucket], launch.bytes, launch.link);
 }
 
 bool GroupCoordinator::GroupCodecs::sends_residuals(const model::UpdateSchedule& schedule,

@@ -61,6 +61,37 @@ TEST(Profile, aLinksOwnModelGivesTheTimesThatAreMissing) {
   EXPECT_DOUBLE_EQ(profile->link_model(0).bytes_per_us, 100);
 }
 
+// Parameter servers take more of an encoding's time than other links.
+TEST(Profile, aCodecMayTakeMoreOnSomeLinks) {
+  const std::string codecs = R"("codecs": [{"name": "none", "wire_share": 1},
+      {"name": "int8", "wire_share": 0.25, "link_shares": [0.25, 0.5]}], )";
+  const std::string text = "{" + codecs +
+                           with(bucket(R"("bytes": 1000, "forward_us": 1, "backward_us": 2)"),
+                                kLink + R"(, {"name": "ps", "latency_us": 50, "bytes_per_us": 100})")
+                               .substr(1);
+  const auto profile = parse_profile(text);
+  ASSERT_TRUE(profile) << profile.error().message();
+  EXPECT_DOUBLE_EQ(profile->cost(0, 0, 1).us_per_byte, 0.0025);
+  EXPECT_DOUBLE_EQ(profile->cost(0, 1, 1).us_per_byte, 0.005);
+  EXPECT_DOUBLE_EQ(profile->cost(0, 1, 0).us_per_byte, 0.01);
+  const auto again = parse_profile(to_json(*profile));
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(again->codecs, profile->codecs);
+  deft::Profile message;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &message).ok());
+  EXPECT_DOUBLE_EQ(with_links(*profile, {"ps"})->cost(0, 0, 1).us_per_byte, 0.005);
+  auto bad = *profile;
+  bad.codecs[1].link_shares.pop_back();
+  EXPECT_EQ(check_profile(bad).error().what, "codecs[1].link_shares: are not as many as links");
+  bad.codecs[1].link_shares = {0.25, 0};
+  EXPECT_FALSE(check_profile(bad));
+  for (const char* const wrong : {"0.5", "[[0.5, 0.5]]", "[\"a\", \"b\"]", "{}", "[0.25, {}]", "[0.25, 0.25"}) {
+    std::string broken = text;
+    broken.replace(broken.find("[0.25, 0.5]"), 11, wrong);
+    EXPECT_FALSE(parse_profile(broken)) << wrong;
+  }
+}
+
 TEST(Profile, choosesLinksByName) {
   const auto profile = read_profile(kVgg);
   EXPECT_EQ(with_links(*profile, {"gloo"})->links.front().name, "gloo");

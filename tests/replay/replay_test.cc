@@ -127,6 +127,22 @@ TEST(Replay, MoreNodesTakeMoreOfEachLink) {
   EXPECT_LT(many->step_us_p50, 2.1 * two->step_us_p50);
 }
 
+// Each server carries the gradients of all nodes, so more nodes without more servers take proportionally longer.
+TEST(Replay, MoreNodesShareTheSameParameterServers) {
+  auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto longer = [&](const std::string& servers) {
+    for (std::size_t link = 0; link < measured->profile.links.size(); ++link)
+      measured->profile.links[link].name = "ps:" + servers + std::to_string(link);
+    return replay(*measured, {.nodes = 8}).value().step_us_p50 / replay(*measured, {}).value().step_us_p50;
+  };
+  const double one_server = longer("a:70"), four_servers = longer("a:70+b:70+c:70+d:70");
+  EXPECT_GT(one_server, 2.5);
+  EXPECT_LT(one_server, 4.1);
+  EXPECT_GT(four_servers, 1.5);
+  EXPECT_LT(four_servers, 2.1);
+}
+
 TEST(Replay, WhatCannotBeIsRefusedByName) {
   const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);

@@ -73,7 +73,7 @@ class Links {
  private:
   [[nodiscard]] double queue_us(const Launch& launch) const {
     const auto& link = setup_.links[launch.link];
-    return link.latency_us + static_cast<double>(launch.bytes) / link.bytes_per_us;
+    return link.latency_us + static_cast<double>(codecs_.on_wire(launch).bytes) / link.bytes_per_us;
   }
   Setup setup_;
   LaunchCodecs codecs_;
@@ -106,6 +106,20 @@ TEST(DueQueue, aRestThatIsLittleMoreThanAPartGoesWithIt) {
   links.take();
   ASSERT_EQ(links.sent.size(), 1U);
   EXPECT_EQ(links.sent.front().bytes, 120'000U);
+}
+
+// Parameter servers send more for an encoding than they get. So a link of them gets less of what is encoded.
+TEST(DueQueue, aLinkThatTakesMoreOfAnEncodingGetsLess) {
+  auto setup = setup_of({64'000'000}, {kRate, kRate});
+  setup.buckets[0].coded_bytes = setup.buckets[0].bytes;
+  setup.codecs = {{}, {.name = "half", .wire_share = 0.25, .link_shares = {0.25, 0.5}}};
+  setup.codec = 1;
+  Links links(setup);
+  links.queue.add({0, 0, 5, 0, 1});
+  links.take();
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 64'000'000U);
+  EXPECT_NEAR(static_cast<double>(links.bytes_on(0)) / static_cast<double>(links.bytes_on(1)), 2, 0.1);
 }
 
 TEST(DueQueue, whatIsUrgentWaitsForTwoPartsOfWhatIsLate) {

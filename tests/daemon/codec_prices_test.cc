@@ -1,0 +1,41 @@
+// What codecs cost between nodes, on links of several kinds.
+#include "daemon/leader/codec_prices.h"
+
+#include <gtest/gtest.h>
+
+#include "core/compress/registry.h"
+
+namespace deft::daemon {
+namespace {
+
+model::CodecCost price(const std::string& codec, std::size_t nodes, const std::vector<std::string>& links) {
+  return price_of(*compress::make_codec(codec).value(), nodes, links);
+}
+
+// The node that keeps what the servers' second encoding leaves out gets the encodings of the others (docs/compression.md).
+TEST(CodecPrices, ParameterServersTakeMoreOfAnEncodingFromThreeNodesOn) {
+  const std::vector<std::string> links = {"gloo:eth0", "ps:a:70+b:70"};
+  const double share = 260.0 / 1024;
+  const std::vector<std::pair<std::size_t, double>> expected = {{2, 0.254}, {4, 0.381}, {8, 0.347}, {16, 0.301}};
+  for (const auto& [nodes, of_servers] : expected) {
+    const auto cost = price("int8", nodes, links);
+    EXPECT_DOUBLE_EQ(cost.wire_share, share);
+    EXPECT_DOUBLE_EQ(cost.share_on(0), share);
+    EXPECT_NEAR(cost.share_on(1), of_servers, 1e-3) << nodes;
+  }
+}
+
+TEST(CodecPrices, OtherLinksTakeTheEncoding) {
+  const auto cost = price("int8", 4, {"gloo:eth0", "mpi"});
+  EXPECT_TRUE(cost.link_shares.empty());
+  EXPECT_TRUE(price("signsgd", 4, {"gloo:eth0", "ps:a:70"}).link_shares.empty()) << "nobody keeps anything";
+}
+
+TEST(CodecPrices, SparseEncodingsAreGatheredUntilTheirSumIsLess) {
+  const auto few = price("topk/ratio=0.01", 2, {"gloo:eth0"}), many = price("topk/ratio=0.01", 200, {"gloo:eth0"});
+  EXPECT_LT(few.wire_share, 0.03);
+  EXPECT_DOUBLE_EQ(many.wire_share, 1);
+}
+
+}  // namespace
+}  // namespace deft::daemon
