@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "bench/compress/emulated_matrix.h"
+#include "core/compress/low_rank_codec.h"
 #include "core/compress/registry.h"
 #include "core/link/work_request.h"
 
@@ -100,14 +102,32 @@ Result<void> EncodedSum::gather(std::span<float> out) {
 
 const Codec& codec_of(const void* codec) { return *static_cast<const Codec*>(codec); }
 
+// A matrix, and the number of its elements.
+struct OpenMatrix {
+  EmulatedMatrix matrix;
+  std::size_t elements;
+};
+
+Result<std::unique_ptr<OpenMatrix>> open_matrix(const char* name, std::size_t nodes,
+                                                std::span<const std::uint64_t> dimensions, std::uint64_t job,
+                                                std::uint64_t first) {
+  auto made = compress::make_codec(name);
+  if (!made) return tl::unexpected(made.error());
+  const std::shared_ptr<const Codec> codec = *std::move(made);
+  if (codec->traits().law != compress::Law::kLowRank)
+    return fail(ErrorKind::kInvalid, std::string(name) + " needs no matrix", "use deft_emulation_open");
+  const auto shape = compress::matrix_of(dimensions, compress::as_low_rank(*codec).rank());
+  EmulatedMatrix matrix(codec, {.nodes = nodes, .shape = shape, .job = job, .first = first});
+  return std::make_unique<OpenMatrix>(OpenMatrix{std::move(matrix), shape.elements()});
+}
+
 }  // namespace
 }  // namespace deft
 
 void* deft_emulation_open(const char* name, char* error, std::size_t error_bytes) {
   auto codec = deft::compress::make_codec(name);
   if (codec && (*codec)->traits().law == deft::compress::Law::kLowRank)
-    codec =
-        deft::fail(deft::ErrorKind::kInvalid, "the emulation knows no shapes, which " + std::string(name) + " needs");
+    codec = deft::fail(deft::ErrorKind::kInvalid, std::string(name) + " encodes matrices", "open a matrix");
   if (codec) return const_cast<deft::compress::Codec*>(codec->release());
   std::snprintf(error, error_bytes, "%s", codec.error().message().c_str());
   return nullptr;
@@ -138,4 +158,24 @@ std::size_t deft_emulation_encode(const void* codec, const float* values, std::s
 int deft_emulation_decode_add(const void* codec, const void* in, std::size_t bytes, float* sum, std::size_t elements) {
   const std::span<const std::byte> code(static_cast<const std::byte*>(in), bytes);
   return deft::codec_of(codec).decode_add({}, code, {sum, elements}) ? 1 : 0;
+}
+
+void* deft_emulation_open_matrix(const char* codec, std::size_t nodes, const std::uint64_t* dimensions,
+                                 std::size_t dimension_count, std::uint64_t job, std::uint64_t first, char* error,
+                                 std::size_t error_bytes) {
+  auto matrix = deft::open_matrix(codec, nodes, {dimensions, dimension_count}, job, first);
+  if (matrix) return matrix->release();
+  std::snprintf(error, error_bytes, "%s", matrix.error().message().c_str());
+  return nullptr;
+}
+
+void deft_emulation_close_matrix(void* matrix) { delete static_cast<deft::OpenMatrix*>(matrix); }
+
+std::size_t deft_emulation_sum_matrix(void* matrix, const float* const* values, float* sum, std::uint64_t generation) {
+  auto& open = *static_cast<deft::OpenMatrix*>(matrix);
+  return open.matrix.sum(values, {sum, open.elements}, generation);
+}
+
+void deft_emulation_residual_of_matrix(void* matrix, std::size_t node, float* out) {
+  std::ranges::copy(static_cast<deft::OpenMatrix*>(matrix)->matrix.residual(node), out);
 }

@@ -179,8 +179,19 @@ def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[Run]:
     ]
 
 
+def codec_names(text: str) -> list[str]:
+    """Separated by commas, which stand between a codec's parameters, too: none,lowrank/rank=2,method=powersgd."""
+    names: list[str] = []
+    for word in text.split(","):
+        if names and "=" in word and "/" not in word:
+            names[-1] += f",{word}"
+        else:
+            names.append(word)
+    return names
+
+
 def run(arguments: argparse.Namespace) -> int:
-    codecs, dates = arguments.codecs.split(","), arguments.dates.split(",")
+    codecs, dates = codec_names(arguments.codecs), arguments.dates.split(",")
     for name in codecs:
         CodecSums(name, [], 1)  # an unknown codec is noticed before the first run
     for case in dates:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -47,6 +48,21 @@ def _library() -> ctypes.CDLL:
         ctypes.c_uint64,
         ctypes.c_uint64,
     ]
+    library.deft_emulation_open_matrix.restype = ctypes.c_void_p
+    library.deft_emulation_open_matrix.argtypes = [
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+        ctypes.POINTER(ctypes.c_uint64),
+        ctypes.c_size_t,
+        ctypes.c_uint64,
+        ctypes.c_uint64,
+        ctypes.c_char_p,
+        ctypes.c_size_t,
+    ]
+    library.deft_emulation_close_matrix.argtypes = [ctypes.c_void_p]
+    library.deft_emulation_sum_matrix.restype = ctypes.c_size_t
+    library.deft_emulation_sum_matrix.argtypes = [ctypes.c_void_p, ctypes.POINTER(_FLOATS), _FLOATS, ctypes.c_uint64]
+    library.deft_emulation_residual_of_matrix.argtypes = [ctypes.c_void_p, ctypes.c_size_t, _FLOATS]
     library.deft_emulation_encoded_bytes.restype = ctypes.c_size_t
     library.deft_emulation_encoded_bytes.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
     library.deft_emulation_encode.restype = ctypes.c_size_t
@@ -88,6 +104,36 @@ class _EncodedTensor:
         self.sum = torch.zeros(self.padded)
 
 
+class _Matrix:
+    """A tensor that travels as low-rank factors: the library keeps residuals and factors of each node."""
+
+    def __init__(self, library, codec: str, shape: torch.Size, nodes: int, job: int, first: int):
+        self._library, self._shape, self._nodes = library, shape, nodes
+        error = ctypes.create_string_buffer(512)
+        dimensions = (ctypes.c_uint64 * len(shape))(*shape)
+        self._matrix = library.deft_emulation_open_matrix(
+            codec.encode(), nodes, dimensions, len(shape), job, first, error, len(error)
+        )
+        if not self._matrix:
+            raise ValueError(error.value.decode())
+
+    def __del__(self):
+        if getattr(self, "_matrix", None):
+            self._library.deft_emulation_close_matrix(self._matrix)
+
+    def add(self, nodes: list[torch.Tensor], generation: int) -> tuple[int, torch.Tensor]:
+        """The bytes that one node brings, and the sum."""
+        values, total = [node.contiguous() for node in nodes], torch.empty(self._shape)
+        bytes_ = self._library.deft_emulation_sum_matrix(self._matrix, _pointers(values), _pointer(total), generation)
+        return bytes_, total
+
+    def residuals(self) -> list[torch.Tensor]:
+        left_out = [torch.empty(self._shape) for _ in range(self._nodes)]
+        for node, residual in enumerate(left_out):
+            self._library.deft_emulation_residual_of_matrix(self._matrix, node, _pointer(residual))
+        return left_out
+
+
 class SingleCodec:
     """Encoding and decoding alone, of float32 tensors with `elements` elements."""
 
@@ -121,19 +167,27 @@ class CodecSums:
         self._shapes, self._nodes, self._job = shapes, nodes, job
         self._codec = None
         self.wire_bytes = 0
-        self._encoded: dict[int, _EncodedTensor] = {}
+        self._encoded: dict[int, _EncodedTensor | _Matrix] = {}
         if codec != "none":
             self._open(codec)
 
     def _open(self, codec: str) -> None:
         self._library = _library()
+        if codec.partition("/")[0] == "lowrank":
+            # Wrong parameters are an error without shapes, too.
+            _Matrix(self._library, codec, torch.Size([1, 1]), 1, 0, 0)
+            return self._place(lambda shape, first: _Matrix(self._library, codec, shape, self._nodes, self._job, first))
         self._codec = _open(self._library, codec)
         feedback = bool(self._library.deft_emulation_uses_feedback(self._codec))
+        return self._place(lambda shape, first: _EncodedTensor(first, shape.numel(), self._nodes, feedback))
+
+    def _place(self, make: Callable[[torch.Size, int], _EncodedTensor | _Matrix]) -> None:
+        """`make`: of a shape and the place of its first element in the arena."""
         first = 0
         for index, shape in enumerate(self._shapes):
             if len(shape) >= 2 and 4 * shape.numel() >= LEAST_BYTES:
-                self._encoded[index] = _EncodedTensor(first, shape.numel(), self._nodes, feedback)
-                first += self._encoded[index].padded
+                self._encoded[index] = make(shape, first)
+                first += -(-shape.numel() // BLOCK) * BLOCK
 
     def __del__(self):
         if self._codec:
@@ -147,6 +201,8 @@ class CodecSums:
     def residuals(self, index: int) -> list[torch.Tensor]:
         """Of each node, of a tensor that is encoded; empty if the codec keeps none."""
         tensor = self._encoded[index]
+        if isinstance(tensor, _Matrix):
+            return tensor.residuals()
         return [residual[: tensor.elements] for residual in tensor.residuals or []]
 
     @torch.no_grad()
@@ -167,6 +223,10 @@ class CodecSums:
 
     def _add_encoded(self, index: int, nodes: list[torch.Tensor], generation: int) -> torch.Tensor:
         tensor = self._encoded[index]
+        if isinstance(tensor, _Matrix):
+            bytes_, total = tensor.add(nodes, generation)
+            self._count(bytes_)
+            return total
         for values, gradient in zip(tensor.values, nodes, strict=True):
             values[: tensor.elements] = gradient.reshape(-1)
         bytes_ = self._library.deft_emulation_sum(
@@ -180,7 +240,10 @@ class CodecSums:
             generation,
             tensor.first,
         )
+        self._count(bytes_)
+        return tensor.sum[: tensor.elements].reshape(self._shapes[index]).clone()
+
+    def _count(self, bytes_: int) -> None:
         if bytes_ == 0:
             raise RuntimeError("a codec could not add what it has encoded itself")
         self.wire_bytes += bytes_
-        return tensor.sum[: tensor.elements].reshape(self._shapes[index]).clone()

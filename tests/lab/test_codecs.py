@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.codec_grid import Run, interval, train
+from lab.codec_grid import Run, codec_names, interval, train
 from lab.codec_sums import CodecSums
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench/codecs"
@@ -41,6 +41,43 @@ def test_what_was_applied_and_the_residuals_are_the_sum_of_all_gradients(codec, 
     kept = sum(sums.residuals(0)).reshape(SHAPES[0])
     assert kept.abs().max() > 0
     torch.testing.assert_close(applied + kept, brought, rtol=1e-4, atol=1e-3)
+
+
+# Two matrices of 100 x 64 and 64 x 48, in turn one factor of each, or both at once.
+@pytest.mark.parametrize(("codec", "turns"), [("lowrank/rank=2", 2), ("lowrank/rank=2,method=powersgd", 1)])
+@pytest.mark.parametrize("nodes", [2, 3])
+def test_matrices_travel_as_factors_and_nothing_is_lost(codec, turns, nodes):
+    shapes = [torch.Size([100, 64]), torch.Size([64]), torch.Size([64, 12, 2, 4])]
+    sums = CodecSums(codec, shapes, nodes)
+    assert sums.encoded == [0, 2]
+    brought, applied = [torch.zeros(shape) for shape in shapes], [torch.zeros(shape) for shape in shapes]
+    generator = torch.Generator().manual_seed(1)
+    for generation in range(20):
+        own = [[torch.randn(shape, generator=generator) for shape in shapes] for _ in range(nodes)]
+        for so_far, *of_nodes in zip(brought, *own, strict=True):
+            so_far += sum(of_nodes)
+        for so_far, total in zip(applied, sums.add(own, generation), strict=True):
+            so_far += total
+    assert sums.wire_bytes == 20 * 4 * (64 + 2 * ((100 + 64) + (64 + 96)) // turns)
+    torch.testing.assert_close(applied[1], brought[1])
+    for index in sums.encoded:
+        kept = sum(sums.residuals(index))
+        assert kept.abs().max() > 0
+        torch.testing.assert_close(applied[index] + kept, brought[index], rtol=1e-4, atol=1e-3)
+
+
+def test_a_matrix_that_factors_do_not_make_smaller_travels_as_it_is():
+    square = [torch.Size([64, 64])]  # 32 x 64 values for each of two factors
+    sums = CodecSums("lowrank/rank=32", square, 2)
+    own = [[torch.randn(square[0])] for _ in range(2)]
+    assert torch.equal(sums.add(own, 0)[0], own[0][0] + own[1][0])
+    assert sums.wire_bytes == 4 * 64 * 64
+    with pytest.raises(ValueError, match="rank"):
+        CodecSums("lowrank/rank=0", [], 2)
+
+
+def test_commas_separate_codecs_and_their_parameters():
+    assert codec_names("none,lowrank/rank=2,method=acp,int8") == ["none", "lowrank/rank=2,method=acp", "int8"]
 
 
 def test_fewer_bytes_are_counted():

@@ -7,8 +7,9 @@ import pytest
 from cluster import BUILD, ROOT, Cluster
 
 torch = pytest.importorskip("torch")
-sys.path.insert(0, str(ROOT / "bench"))
+sys.path[:0] = [str(ROOT / "bench"), str(ROOT / "tests/frameworks")]
 from lab.codec_sums import CodecSums  # noqa: E402
+from numpy_codec_sums import stable_hash  # noqa: E402
 
 STEPS = 6
 
@@ -59,7 +60,8 @@ for codec in CODECS:  # a job each
 def emulate(codec: str) -> str:
     names: dict = {}
     exec(TRAINING, names)
-    sums = CodecSums(codec, [torch.Size(shape) for shape in names["SHAPES"]], nodes=2)
+    shapes = [torch.Size(shape) for shape in names["SHAPES"]]
+    sums = CodecSums(codec, shapes, nodes=2, job=stable_hash(f"{codec.replace('/', '-')}/model"))
     weights = names["beginning"]()
     for step in range(STEPS):
         gradients = [
@@ -76,6 +78,7 @@ def test_training_by_daemons_and_by_the_emulation_gives_the_same_bits():
     if not (BUILD / "bench/libdeft_emulation.so").exists():
         pytest.skip("this build has no benchmarks")
     codecs = ["none", "int8", "int4", "bf16", "int2", "efsignsgd", "onebit", "topk/ratio=0.05"]
+    codecs += ["lowrank/rank=2", "lowrank/rank=3,method=powersgd"]
     with Cluster(2, timeout="20s", partition_bytes="4MB", bucket_bytes="4MB") as cluster:
         workers = cluster.start_without_session(f"CODECS, STEPS = {codecs}, {STEPS}\n{WORKER}")
         lines = [line.split() for output in cluster.finish(workers, seconds=120) for line in output.splitlines()]
