@@ -23,8 +23,7 @@ def copy_of(mutate, folder: Path, source: str, test: str):
 
     (folder / "thing.py").write_text(source)
     (folder / "test_thing.py").write_text(f"from thing import larger\n\ndef test_larger():\n    {test}\n")
-    (folder / ".venv/bin").mkdir(parents=True)
-    (folder / ".venv/bin/python").symlink_to(sys.executable)
+    (folder / ".venv").symlink_to(sys.prefix)
     return PythonCopy(folder)
 
 
