@@ -18,17 +18,6 @@ namespace {
 
 constexpr deft::TimeUs kStatusPatienceUs = 10'000'000;
 
-int order_trace(deft_session* session, deft::ipc::TraceAction action, const char* folder, unsigned steps,
-                deft_error* error) {
-  deft::ipc::TraceRequest request;
-  request.action = action;
-  request.steps = steps;
-  const auto& attachment = session->session->connection().attachment();
-  const auto message = deft::ipc::encode(request, deft::ipc::MessageKind::kTrace, {attachment.job, folder});
-  const auto answer = deft::ipc::ask_daemon(attachment.socket, message, attachment.timeout_us);
-  return answer ? DEFT_OK : report(answer.error(), error);
-}
-
 }  // namespace
 
 extern "C" {
@@ -107,20 +96,6 @@ const char* deft_daemon_status(deft_error* error) {
     return int{DEFT_OK};
   });
   return code == DEFT_OK ? text.c_str() : nullptr;
-}
-
-int deft_trace_start(deft_session* session, const char* folder, unsigned steps, deft_error* error) {
-  return guarded(error, [&] {
-    if (session == nullptr || folder == nullptr) return missing("a session or a folder", error);
-    return order_trace(session, deft::ipc::TraceAction::kStart, folder, steps, error);
-  });
-}
-
-int deft_trace_stop(deft_session* session, deft_error* error) {
-  return guarded(error, [&] {
-    if (session == nullptr) return missing("the session", error);
-    return order_trace(session, deft::ipc::TraceAction::kStop, "", 0, error);
-  });
 }
 
 }  // extern "C"

@@ -26,7 +26,7 @@ extern "C" {
 #endif
 
 #define DEFT_API __attribute__((visibility("default")))
-#define DEFT_INTERFACE_VERSION 10
+#define DEFT_INTERFACE_VERSION 11
 
 typedef struct deft_session deft_session;
 typedef struct deft_group deft_group;         /* the tensors of one optimizer */
@@ -222,11 +222,6 @@ DEFT_API int deft_store_answer(deft_session* session, uint32_t question, uint64_
 /* What this node's daemon tells about itself, as `deft status --json` shows it. The text lives until this thread's next call.
  * NULL and an error if no daemon answers. */
 DEFT_API const char* deft_daemon_status(deft_error* error);
-
-/* Traces the running job (docs/tracing.md): each node's daemon writes a file into `folder`, a path from the root, for `steps` steps, or if
- * that is 0 until deft_trace_stop. Only workers on the node of rank 0 may ask, and wait for its daemon's answer. */
-DEFT_API int deft_trace_start(deft_session* session, const char* folder, unsigned steps, deft_error* error);
-DEFT_API int deft_trace_stop(deft_session* session, deft_error* error);
 
 /* Callbacks for frameworks with asynchronous operations, in which no thread should wait.
  *

@@ -62,6 +62,7 @@ Result<void> Session::dispatch(const shm::Record& record) {
     case shm::RecordKind::kOperationDone:
       requests_.end(record.as<shm::OperationDoneRecord>(), MonotonicClock::now());
       return {};
+    case shm::RecordKind::kTraceBegan: traces_.fetch_add(1, std::memory_order_relaxed); return {};
     case shm::RecordKind::kFailed: connection_.failure().expect_text(MonotonicClock::now()); return {};
     default:
       return tl::unexpected(violation("a record of kind " + std::to_string(static_cast<unsigned>(record.kind()))));

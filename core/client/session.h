@@ -53,6 +53,8 @@ class Session final : private ArrivalReceiver {
   }
   // The time that this worker has waited for updates since the last call. It is taken once a stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
+  // How many traces of the job have begun.
+  [[nodiscard]] std::uint64_t traces() const { return traces_.load(std::memory_order_relaxed); }
 
  private:
   explicit Session(Attachment attachment);
@@ -68,6 +70,7 @@ class Session final : private ArrivalReceiver {
   RequestTable requests_;
   StartQueues starts_;
   std::atomic<TimeUs> waited_us_{0};
+  std::atomic<std::uint64_t> traces_{0};
 };
 
 }  // namespace deft::client

@@ -29,6 +29,9 @@ enum class RecordKind : std::uint32_t {
   kRan = 3,
   kFlush = 4,
   kSendResiduals = 5,
+  kLayer = 6,
+  kMemory = 7,
+  kMemoryStep = 8,
   // daemon -> worker
   kFinish = 16,
   kOperationDone = 17,
@@ -37,6 +40,7 @@ enum class RecordKind : std::uint32_t {
   kPlan = 20,
   kPlanGeneration = 21,
   kStartCollective = 22,
+  kTraceBegan = 23,
 };
 
 // READY: the gradients of `tensors` for one generation lie in `slot` of the arena. All nodes compare the steps, so that
@@ -138,6 +142,12 @@ struct FailedRecord {
   std::uint32_t unused = 0;
 };
 
+// TRACE_BEGAN: a trace of the job is being written. The worker may tell what its steps hold in memory.
+struct TraceBeganRecord {
+  static constexpr RecordKind kKind = RecordKind::kTraceBegan;
+  std::uint64_t unused = 0;
+};
+
 // PLAN: from `activation_step` on, the tensors follow a cycle of `cycle_steps` steps and `generations` generations. So many
 // PLAN_GENERATION records follow this one. If the tensors of a plan have different dates, the plan comes as several PLAN
 // records with the same epoch.
@@ -212,6 +222,7 @@ static_assert(sizeof(OperationDoneRecord) == 16 && offsetof(OperationDoneRecord,
 static_assert(sizeof(StartRecord) == 40 && offsetof(StartRecord, launch) == 16);
 static_assert(sizeof(StartCollectiveRecord) == 48 && offsetof(StartCollectiveRecord, launch) == 8);
 static_assert(sizeof(FailedRecord) == 8);
+static_assert(sizeof(TraceBeganRecord) == 8);
 static_assert(sizeof(PlanRecord) == 40 && offsetof(PlanRecord, epoch) == 16);
 static_assert(sizeof(PlanGenerationRecord) == 16);
 

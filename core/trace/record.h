@@ -7,7 +7,7 @@
 // A node writes what it sees itself, so records of different nodes have different clocks: core/replay aligns them.
 //
 // Records come from this node's daemon, but a file of them may come from anywhere: core/trace/trace_file.h checks the kind,
-// the times and the enumerations when it reads them, and no other number.
+// the times and the enumerations when it reads them, and no other number. What workers told of memory, the daemon passes on unchecked.
 #pragma once
 
 #include <array>
@@ -31,8 +31,11 @@ enum class TraceKind : std::uint16_t {
   kTransfer = 4,
   kClock = 5,
   kTraffic = 6,
+  kLayer = 7,
+  kMemory = 8,
+  kMemoryStep = 9,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kTraffic;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kMemoryStep;
 
 // A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage.
 struct StageTrace {
@@ -113,6 +116,57 @@ struct TrafficTrace {
   std::uint32_t rtt_us = 0;   // the least round trip
   std::uint16_t link = 0;
   std::uint16_t is_server = 0;  // not 0: the peer is a parameter server
+};
+
+// A call of a module with parameters, in the order of forward. Records of a worker's layers and memory come together, and
+// MemoryStepTrace ends them.
+struct LayerTrace {
+  static constexpr TraceKind kKind = TraceKind::kLayer;
+  std::uint32_t worker = 0;
+  std::uint32_t group = 0;
+  std::uint32_t layer = 0;       // counts up from 0
+  std::uint32_t tensor = 0;      // the first that backward produces of the layer's
+  std::uint64_t forward_ns = 0;  // until the next layer began, waits left out; 0: not measured
+};
+
+enum class MemoryPart : std::uint16_t {
+  kWeights = 1,      // and buffers
+  kOptimizer = 2,    // its state
+  kArena = 3,        // shared with the daemon
+  kGradients = 4,    // outside the arena
+  kInputs = 5,       // the batch
+  kActivations = 6,  // and whatever else lives longer than a position
+  kTemporary = 7,    // in a single position
+};
+inline constexpr MemoryPart kLastMemoryPart = MemoryPart::kTemporary;
+
+// Bytes that a step of a worker held in memory. With n layers a step has the positions 0: before it; 1 to n: forward of each layer and
+// what follows it; n + 1: the loss; n + 2 to 2n + 1: backward, of the last layer first; 2n + 2: the update; 2n + 3: after the step.
+//
+// Weights, optimizer state and arena are there all the time, from 0 to 2n + 3. A temporary has begin == end: it is the peak in that
+// position, less what was there all the while. Bytes of other parts were allocated in position `begin` and freed in `end`: they count
+// in the positions between, and the temporaries of these two positions count them, as long as they were there.
+struct MemoryTrace {
+  static constexpr TraceKind kKind = TraceKind::kMemory;
+  static constexpr std::uint32_t kNoLayer = 0xffff'ffff;
+  std::uint32_t worker = 0;
+  std::uint16_t part = 0;  // MemoryPart
+  std::uint16_t unused = 0;
+  std::uint32_t begin = 0;
+  std::uint32_t end = 0;
+  std::uint32_t input_of = kNoLayer;  // the last layer that took it as its input
+  std::uint32_t reserved = 0;
+  std::uint64_t bytes = 0;
+  std::uint64_t growing = 0;  // of these, in proportion to the batch
+};
+
+struct MemoryStepTrace {
+  static constexpr TraceKind kKind = TraceKind::kMemoryStep;
+  std::uint32_t worker = 0;
+  std::uint32_t layers = 0;   // records of layers before this one
+  std::uint32_t amounts = 0;  // records of memory before this one
+  std::uint32_t samples = 0;  // of the batch; 0: not known
+  std::uint64_t step = 0;
 };
 
 class TraceRecord {

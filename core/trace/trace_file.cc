@@ -127,6 +127,10 @@ bool is_plausible(const TraceRecord& record) {
       const auto stage = record.as<TransferTrace>().stage;
       return stage > 0 && stage <= static_cast<std::uint16_t>(kLastTransferStage);
     }
+    case TraceKind::kMemory: {
+      const auto part = record.as<MemoryTrace>().part;
+      return part > 0 && part <= static_cast<std::uint16_t>(kLastMemoryPart);
+    }
     case TraceKind::kClock: {
       const auto leader_us = record.as<ClockTrace>().leader_us;
       return leader_us >= 0 && leader_us <= kLongestUs;

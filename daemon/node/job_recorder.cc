@@ -6,6 +6,8 @@
 #include <charconv>
 #include <utility>
 
+#include "core/shm/memory_records.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -79,13 +81,14 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   };
   stream_ = std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain);
   for (const auto& group : groups_) stream_->add(group);
-  stream_path_ = path;
+  writing_.path = path;
+  writing_.told.clear();
   LOG(INFO) << "[" << members_.identity().name << "] writes a trace to " << path;
   return {};
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = stream_ != nullptr && !stream_path_.empty() && !steps_;
+  const bool all_written = stream_ != nullptr && !writing_.path.empty() && !steps_;
   static_cast<void>(stop());
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
@@ -107,21 +110,21 @@ Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
 }
 
 Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
-  if (!stream_path_.empty())
-    return fail(ErrorKind::kInvalid, "the job writes a trace to " + stream_path_ + " already", "stop it first");
+  if (!writing_.path.empty())
+    return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (auto ok = check_owner(); !ok) return tl::unexpected(ok.error());
   steps_.reset();
   stream_.reset();  // waits until the previous file is finished
   if (auto ok = open_stream(order.folder); !ok) return tl::unexpected(ok.error());
   if (order.steps > 0) steps_ = StepRange{newest_step_ + 1, newest_step_ + order.steps};
-  return stream_path_;
+  return writing_.path;
 }
 
 Result<std::string> JobRecorder::stop() {
-  if (stream_path_.empty()) return fail(ErrorKind::kInvalid, "the job writes no trace", "start one first");
+  if (writing_.path.empty()) return fail(ErrorKind::kInvalid, "the job writes no trace", "start one first");
   stream_->end();
-  return std::exchange(stream_path_, {});
+  return std::exchange(writing_.path, {});
 }
 
 Result<std::string> JobRecorder::dump(const std::string& reason) {
@@ -146,7 +149,7 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
   if (is_forward) newest_step_ = began.step;
-  if (steps_ && is_forward && began.step > steps_->last && !stream_path_.empty()) static_cast<void>(stop());
+  if (steps_ && is_forward && began.step > steps_->last && !writing_.path.empty()) static_cast<void>(stop());
   if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
     if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {
       LOG(ERROR) << "[" << members_.identity().name << "] there is no trace: " << ok.error().message();
@@ -158,6 +161,35 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
                                     .stage = began.stage,
                                     .step = began.step,
                                     .waited_us = began.waited_us}});
+  tell_of_trace(worker);
+}
+
+// Once for each trace.
+void JobRecorder::tell_of_trace(std::size_t worker) {
+  if (writing_.path.empty() || worker >= members_.workers().size() || !writing_.told.insert(worker).second) return;
+  if (WorkerPort* const port = members_.workers()[worker].port) port->complete(shm::TraceBeganRecord{});
+}
+
+void JobRecorder::memory_told(std::size_t worker, const shm::Record& record, TimeUs now_us) {
+  const auto number = static_cast<std::uint32_t>(worker);
+  if (record.kind() == shm::RecordKind::kLayer) {
+    const auto told = record.as<shm::LayerRecord>();
+    recorder_->add({now_us, now_us, trace::LayerTrace{number, told.group, told.layer, told.tensor, told.forward_ns}});
+  } else if (record.kind() == shm::RecordKind::kMemory) {
+    const auto told = record.as<shm::MemoryRecord>();
+    recorder_->add({now_us, now_us,
+                    trace::MemoryTrace{.worker = number,
+                                       .part = static_cast<std::uint16_t>(told.part),
+                                       .begin = told.begin,
+                                       .end = told.end,
+                                       .input_of = told.input_of,
+                                       .bytes = told.bytes,
+                                       .growing = told.growing}});
+  } else {
+    const auto told = record.as<shm::MemoryStepRecord>();
+    recorder_->add(
+        {now_us, now_us, trace::MemoryStepTrace{number, told.layers, told.amounts, told.samples, told.step}});
+  }
 }
 
 void JobRecorder::gradients_ready(std::size_t worker, const shm::ReadyRecord& ready, TimeUs now_us) {

@@ -16,6 +16,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -66,18 +67,26 @@ class JobRecorder {
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void gradients_ready(std::size_t worker, const shm::ReadyRecord& ready, TimeUs now_us);
+  // A record of layers or memory, which a worker sends when it has heard that a trace is written.
+  void memory_told(std::size_t worker, const shm::Record& record, TimeUs now_us);
   void ordered(const wire::Launch& launch, std::uint64_t number, TimeUs now_us);
   void transferred(std::size_t link, const TransferDone& done, TimeUs now_us);
   // The leader's clock showed `leader_us` between `asked_us` and `now_us` of this node's. Times that cannot be are ignored.
   void clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us);
 
  private:
+  struct Writing {  // of stream_, while it is written
+    std::string path;
+    std::set<std::size_t> told;  // workers that have heard of it
+  };
+
   [[nodiscard]] trace::TraceHeader header() const;
   [[nodiscard]] Result<void> check_owner() const;
   Result<void> open_stream(const std::string& path_of_folder);
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
+  void tell_of_trace(std::size_t worker);
 
   const Membership& members_;
   const std::shared_ptr<const View> view_;
@@ -88,8 +97,8 @@ class JobRecorder {
   std::uint64_t newest_step_ = 0;               // whose forward the first local worker has begun
   std::optional<StepRange> steps_;              // that are written; empty: all
   std::unique_ptr<trace::TraceStream> stream_;  // null: nothing has been written yet
-  std::string stream_path_;                     // while it is written
-  std::unique_ptr<RingDump> dump_;              // the newest
+  Writing writing_;
+  std::unique_ptr<RingDump> dump_;  // the newest
   TimeUs stall_dumped_us_ = 0;
 };
 

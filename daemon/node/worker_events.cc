@@ -48,6 +48,9 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
       parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), now_us);
       return {};
     }
+    case shm::RecordKind::kLayer:
+    case shm::RecordKind::kMemory:
+    case shm::RecordKind::kMemoryStep: parts_->recorder.memory_told(worker, record, parts_->clock.now_us()); return {};
     case shm::RecordKind::kFlush: return parts_->groups.flush(worker, record.as<shm::FlushRecord>());
     case shm::RecordKind::kSendResiduals:
       return parts_->groups.send_residuals(worker, record.as<shm::SendResidualsRecord>());

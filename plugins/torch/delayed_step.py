@@ -37,6 +37,7 @@ class DelayedStep:
 
     def step(self, update):
         """`update` is the step() of the user's class."""
+        self.stages.update_begins()
         if self.buffer.round.phase is Phase.AVERAGED:  # synchronize() has shown what is due
             result = self.applier.apply_shown(self._shown, update) if self._shown is not None else None
             self._advance_step()
@@ -45,6 +46,7 @@ class DelayedStep:
             result = self._update(self._advance_step(), update)
         self.overlap.count_step()
         self.stages.watch(self.overlap.tracker)
+        self.stages.update_ends()
         return result
 
     def step_with(self, _update, _closure):

@@ -88,13 +88,18 @@ class ForwardOverlap:
 
 
 class StageReports:
-    """Tells the daemon when forward and backward begin. `enabled`: the first optimizer of a job does, others do not."""
+    """Tells the daemon when forward and backward begin. `enabled`: the first optimizer of a job does, others do not.
 
-    def __init__(self, buffer, enabled):
+    `memory` records what steps hold, for traces.
+    """
+
+    def __init__(self, buffer, enabled, memory):
         self._buffer = buffer
         self._enabled = enabled
+        self._memory = memory
         self._told = -1  # the step whose forward was told
         self._hooks = []
+        self._roots = []
 
     @property
     def forward_told(self):
@@ -104,18 +109,30 @@ class StageReports:
         if self._enabled:
             self._buffer.process_set.session().stage(deft.BACKWARD, self._buffer.schedule.step)
 
-    def forward_begins(self):
+    def forward_begins(self, inputs):
         """The first forward of a generation."""
         if self._buffer.round.phase is Phase.IDLE:
             self._told = self._buffer.schedule.step
             self._buffer.process_set.session().stage(deft.FORWARD, self._told)
+            self._memory.forward_begins(self._roots, inputs)
+
+    def update_begins(self):
+        self._memory.update_begins()
+
+    def update_ends(self):
+        """step() is over, though its update may be deferred."""
+        self._memory.update_ends()
 
     def watch(self, tracker):
         """Once the model is known, its forward reports the stage."""
         if self._enabled and not self._hooks and tracker.done:
-            self._hooks = [module.register_forward_pre_hook(_StageHook(self)) for module in tracker.roots]
+            self._roots = tracker.roots
+            self._hooks = [
+                module.register_forward_pre_hook(_StageHook(self), with_kwargs=True) for module in tracker.roots
+            ]
 
     def release(self):
+        self._memory.release()
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
@@ -127,13 +144,13 @@ class _StageHook:
     def __init__(self, reports=None):
         self._reports = reports
 
-    def __call__(self, _module, _arguments):
+    def __call__(self, _module, arguments, named):
         if self._reports is not None and not self._reports.forward_told and torch.is_grad_enabled():
-            self._tell()
+            self._tell((arguments, named))
 
     @untraced
-    def _tell(self):
-        self._reports.forward_begins()
+    def _tell(self, inputs):
+        self._reports.forward_begins(inputs)
 
     def __reduce__(self):
         return (_StageHook, ())

@@ -24,6 +24,7 @@ from .delayed_step import DelayedStep
 from .forward_overlap import StageReports
 from .gradient import Gradient
 from .gradient_buffer import GradientBuffer
+from .memory_recorder import MemoryRecorder
 from .ownership import Ownership, register, retire_earlier
 from .schedulers import keep_scheduler_informed
 from .synchronous_step import SynchronousStep
@@ -101,7 +102,7 @@ def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_s
     writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
     buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer, process_set)
     applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)
-    stages = StageReports(buffer, enabled=number == 0)
+    stages = StageReports(buffer, enabled=number == 0, memory=MemoryRecorder(buffer, optimizer))
     steps = (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
     optimizer._deft = steps
     depend(steps, session)

@@ -41,8 +41,10 @@ class SynchronousStep:
 
     def step(self, update):
         """`update` is the step() of the user's class."""
+        self.stages.update_begins()
         if self.buffer.round.phase is not Phase.AVERAGED and self.applier.may_defer():
             self._defer()
+            self.stages.update_ends()
             return None
         self.synchronize()
         self.ownership.check_gradients()
@@ -51,6 +53,7 @@ class SynchronousStep:
         self.buffer.used()
         self.overlap.count_step()
         self.stages.watch(self.overlap.tracker)
+        self.stages.update_ends()
         return result
 
     def step_with(self, update, closure):

@@ -4,12 +4,16 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <map>
 #include <set>
 #include <thread>
+#include <tuple>
 
+#include "core/shm/memory_records.h"
 #include "tests/daemon/fake_node.h"
+#include "tests/daemon/fake_worker.h"
 
 namespace deft::daemon {
 namespace {
@@ -191,6 +195,53 @@ TEST_F(Recording, AUserStartsAndStopsATraceOfARunningJob) {
   make("", ::geteuid() + 1);
   EXPECT_THAT(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}).error().message(),
               HasSubstr("belongs to another user"));
+}
+
+// The records that a worker got and that say that a trace has begun.
+std::size_t told_of_traces(const FakeWorker& worker) {
+  return static_cast<std::size_t>(std::ranges::count(worker.records, shm::RecordKind::kTraceBegan, &shm::Record::kind));
+}
+
+TEST_F(Recording, WorkersHearOnceOfEachTrace) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  FakeWorker first(0, 4, 0, 2), second(1, 4, 1, 2);
+  ASSERT_TRUE(members_->attach(first) && members_->attach(second));
+  step(1);
+  EXPECT_EQ(told_of_traces(first), 0U) << "nothing is written";
+  for (std::size_t traces = 1; traces <= 2; ++traces) {
+    ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+    EXPECT_EQ(told_of_traces(first), traces - 1) << "a worker hears of it with its next stage";
+    step(2 * traces);
+    step(2 * traces + 1);
+    EXPECT_EQ(told_of_traces(first), traces);
+    EXPECT_EQ(told_of_traces(second), traces);
+    ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStop, ""}));
+  }
+  ASSERT_TRUE(members_->detach(second));
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  step(9);
+  EXPECT_EQ(told_of_traces(first), 3U);
+}
+
+TEST_F(Recording, WritesWhatWorkersTellOfTheirMemory) {
+  make("trace=" + folder_.string());
+  ASSERT_TRUE(recorder_->begin());
+  recorder_->memory_told(1, shm::LayerRecord{.group = 3, .layer = 0, .tensor = 7, .forward_ns = 5000}, 2000);
+  recorder_->memory_told(
+      1, shm::MemoryRecord{.part = 6, .begin = 2, .end = 9, .input_of = 1, .bytes = 4096, .growing = 1024}, 2000);
+  recorder_->memory_told(1, shm::MemoryStepRecord{.layers = 1, .amounts = 1, .samples = 32, .step = 8}, 2001);
+  const auto trace = written();
+  ASSERT_EQ(trace.records.size(), 3U);
+  const auto layer = trace.records[0].as<trace::LayerTrace>();
+  EXPECT_EQ(std::tie(layer.worker, layer.group, layer.layer, layer.tensor), std::make_tuple(1U, 3U, 0U, 7U));
+  EXPECT_EQ(layer.forward_ns, 5000U);
+  const auto amount = trace.records[1].as<trace::MemoryTrace>();
+  EXPECT_EQ(std::tie(amount.worker, amount.part, amount.begin, amount.end), std::make_tuple(1U, 6U, 2U, 9U));
+  EXPECT_EQ(std::tie(amount.input_of, amount.bytes, amount.growing), std::make_tuple(1U, 4096U, 1024U));
+  const auto end = trace.records[2].as<trace::MemoryStepTrace>();
+  EXPECT_EQ(std::tie(end.worker, end.layers, end.amounts, end.samples), std::make_tuple(1U, 1U, 1U, 32U));
+  EXPECT_EQ(end.step, 8U);
 }
 
 trace::TraceHeader header_of(std::uint64_t incarnation) {

@@ -119,15 +119,21 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
   auto writer = TraceWriter::create(folder(), "a.trace", header());
   ASSERT_TRUE(writer);
   const std::vector<TraceRecord> records = {
-      stage(1, 1),   stage(5, 2).at(5, 4),
-      stage(-3, 2),  TraceRecord(1, 1, StageTrace{.worker = 0, .stage = 9}),
-      TraceRecord(), TraceRecord(1, 1, TransferTrace{.stage = 77}),
+      stage(1, 1),
+      stage(5, 2).at(5, 4),
+      stage(-3, 2),
+      TraceRecord(1, 1, StageTrace{.worker = 0, .stage = 9}),
+      TraceRecord(),
+      TraceRecord(1, 1, TransferTrace{.stage = 77}),
+      TraceRecord(1, 1, MemoryTrace{.part = 0}),
+      TraceRecord(1, 1, MemoryTrace{.part = 8}),
+      TraceRecord(1, 1, MemoryTrace{.part = 7}),
   };
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 1U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("5 records are impossible")));
+  EXPECT_EQ(trace->records.size(), 2U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("7 records are impossible")));
 }
 
 TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {

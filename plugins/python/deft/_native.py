@@ -21,7 +21,7 @@ from ctypes import (
 )
 from typing import NamedTuple
 
-INTERFACE_VERSION = 10  # of deft.h: the functions used here exist from this version on
+INTERFACE_VERSION = 11  # of deft.h: the functions used here exist from this version on
 
 
 class Error(ctypes.Structure):
@@ -60,6 +60,32 @@ class Collective(ctypes.Structure):
         ("terms", c_char_p),
         ("input", c_void_p),
         ("counts", POINTER(c_size_t)),
+    ]
+
+
+class Layer(ctypes.Structure):
+    _fields_ = [("tensor", c_uint32), ("forward_ns", c_uint64)]
+
+
+class Memory(ctypes.Structure):
+    _fields_ = [
+        ("part", c_int),
+        ("begin", c_uint32),
+        ("end", c_uint32),
+        ("input_of", c_uint32),
+        ("bytes", c_uint64),
+        ("growing", c_uint64),
+    ]
+
+
+class StepMemory(ctypes.Structure):
+    _fields_ = [
+        ("step", c_uint64),
+        ("samples", c_uint32),
+        ("layers", POINTER(Layer)),
+        ("layer_count", c_size_t),
+        ("amounts", POINTER(Memory)),
+        ("amount_count", c_size_t),
     ]
 
 
@@ -137,6 +163,8 @@ _FUNCTIONS = {
     "deft_daemon_status": (c_char_p, [_E]),
     "deft_trace_start": (c_int, [c_void_p, c_char_p, c_uint, _E]),
     "deft_trace_stop": (c_int, [c_void_p, _E]),
+    "deft_traces": (c_uint64, [c_void_p]),
+    "deft_record_memory": (c_int, [c_void_p, POINTER(StepMemory), _E]),
 }
 
 

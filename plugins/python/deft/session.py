@@ -14,6 +14,7 @@ from typing import NamedTuple, Self
 from deft import _native
 from deft._native import EINVALID, DeftError, InvalidCallError, call, call_back, lib, wait
 from deft.joining import Call, Joining
+from deft.step_memory import StepMemory
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
 SUM, MIN, MAX = 1, 2, 3
@@ -158,6 +159,13 @@ class Group:
     def send_residuals(self, step: int) -> None:
         """The gradients of `step`, the next one, travel as they are, with all that encodings have left out so far."""
         call(lib.deft_send_residuals, self._open(), step)
+
+    def record_memory(self, memory: StepMemory) -> None:
+        """Tells what a step held in memory, while a trace is written."""
+        layers = (_native.Layer * len(memory.layers))(*memory.layers)
+        amounts = (_native.Memory * len(memory.amounts))(*memory.amounts)
+        told = _native.StepMemory(memory.step, memory.samples, layers, len(layers), amounts, len(amounts))
+        call(lib.deft_record_memory, self._open(), byref(told))
 
     def report(self, statistics: Statistics) -> None:
         """Tells what plans are judged by; of the same steps on all ranks, each step once."""
@@ -358,6 +366,10 @@ class Session:
         if len(counts) != self.size:
             raise ValueError(f"allgather '{name}' needs {self.size} counts, one a rank, not {len(counts)}")
         return self._start(_ALLGATHER, name, address, counts, dtype, terms=terms)
+
+    def traces(self) -> int:
+        """How many traces of the job have begun since this worker attached."""
+        return lib.deft_traces(self.handle())
 
     def set(self, key: str, value: bytes) -> None:
         """Writes to the job's key-value store, for what is not worth a collective; up to 4096 bytes."""
