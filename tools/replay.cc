@@ -1,3 +1,5 @@
+#include <algorithm>
+#include <array>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
@@ -9,6 +11,7 @@
 #include "core/compress/registry.h"
 #include "core/replay/replay.h"
 #include "tools/command.h"
+#include "tools/memory_words.h"
 #include "tools/traced_job.h"
 
 namespace deft::tools {
@@ -24,6 +27,9 @@ constexpr const char* kUsage =
     "  --compute 1.5x           workers that compute so many times as fast\n"
     "  --compression CODEC      gradients encoded so, as fast as this machine does; none: not encoded\n"
     "  --no-straggler           every node as fast as the fastest\n"
+    "  --batch 2x               batches that are so many times as large\n"
+    "  --accumulate N           the batch in so many micro-batches, whose gradients are added up\n"
+    "It also says what workers need in memory, if the trace tells.\n"
     "--profile FILE writes what was measured, for deft simulate.\n";
 
 struct ReplayOptions {
@@ -75,18 +81,29 @@ Result<void> parse_value(const std::string& flag, const std::string& value, repl
   }
   if (flag == "--links") return parse_links(value, what_if.link_speed);
   if (flag == "--compression") return parse_codec(value, what_if);
-  if (flag == "--compute") {
-    const auto speed = parse_times(value, flag);
-    if (!speed) return tl::unexpected(speed.error());
-    what_if.compute_speed = *speed;
+  if (flag == "--compute" || flag == "--batch") {
+    const auto times = parse_times(value, flag);
+    if (!times) return tl::unexpected(times.error());
+    (flag == "--batch" ? what_if.memory.batch : what_if.compute_speed) = *times;
     return {};
   }
-  std::uint32_t nodes = 0;
-  const auto read = std::from_chars(value.data(), value.data() + value.size(), nodes);
+  std::uint32_t count = 0;
+  const auto read = std::from_chars(value.data(), value.data() + value.size(), count);
+  const bool passes = flag == "--accumulate";
   if (read.ec != std::errc{} || read.ptr != value.data() + value.size())
-    return fail(ErrorKind::kInvalid, "--nodes is '" + value + "'", "give a number of nodes");
-  what_if.nodes = nodes;
+    return fail(ErrorKind::kInvalid, flag + " is '" + value + "'",
+                passes ? "give a number of micro-batches" : "give a number of nodes");
+  if (passes)
+    what_if.memory.passes = count;
+  else
+    what_if.nodes = count;
   return {};
+}
+
+bool has_value(const std::string& flag) {
+  constexpr std::array kFlags = {"--policy",      "--links", "--nodes",     "--compute",
+                                 "--compression", "--batch", "--accumulate"};
+  return std::ranges::find(kFlags, flag) != kFlags.end();
 }
 
 Result<ReplayOptions> parse(Arguments arguments) {
@@ -100,8 +117,7 @@ Result<ReplayOptions> parse(Arguments arguments) {
     } else if (argument == "--profile") {
       if (++i == arguments.size()) return fail(ErrorKind::kInvalid, "--profile needs the name of a file");
       options.profile = arguments[i];
-    } else if (argument == "--policy" || argument == "--links" || argument == "--nodes" || argument == "--compute" ||
-               argument == "--compression") {
+    } else if (has_value(argument)) {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft replay --help");
       if (auto ok = parse_value(argument, arguments[i], options.what_if); !ok) return tl::unexpected(ok.error());
@@ -126,7 +142,7 @@ std::vector<std::string> policies_of(const replay::WhatIf& what_if) {
 
 bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, const std::string& traced) {
   return policy == traced && what_if.link_speed.empty() && !what_if.nodes && what_if.straggler &&
-         what_if.compute_speed == 1 && !what_if.codec;
+         what_if.compute_speed == 1 && !what_if.codec && what_if.memory.is_as_traced();
 }
 
 void print(const std::vector<replay::Prediction>& predictions, const replay::MeasuredJob& measured,
@@ -141,9 +157,10 @@ void print(const std::vector<replay::Prediction>& predictions, const replay::Mea
                   100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
     std::printf("\n");
   }
+  print_memory(measured, what_if.memory);
 }
 
-void print_json(const std::vector<replay::Prediction>& predictions) {
+void print_json(const std::vector<replay::Prediction>& predictions, const nlohmann::json& memory) {
   nlohmann::json list = nlohmann::json::array();
   for (const auto& p : predictions)
     list.push_back({{"policy", p.policy},
@@ -154,7 +171,8 @@ void print_json(const std::vector<replay::Prediction>& predictions) {
                     {"compute_us", p.compute_us},
                     {"updates_per_step", p.updates_per_step},
                     {"measured_step_us_p50", p.measured_step_us_p50},
-                    {"measured_step_us_mean", p.measured_step_us_mean}});
+                    {"measured_step_us_mean", p.measured_step_us_mean},
+                    {"memory", memory}});
   std::printf("%s\n", list.dump(2).c_str());
 }
 
@@ -184,7 +202,7 @@ Result<int> run_replay(Arguments arguments) {
     predictions.push_back(std::move(*prediction));
   }
   if (options->json)
-    print_json(predictions);
+    print_json(predictions, memory_json(measured, options->what_if.memory));
   else
     print(predictions, measured, options->what_if);
   return kExitOk;

@@ -19,7 +19,8 @@ constexpr double kMostJitter = 0.5;
 constexpr double kAlike = 0.01;  // of the determinant: below it a fit of two numbers is one of noise
 
 // Buckets in forward order, which is the reverse of the arena's.
-std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group) {
+std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
+                                             double rest_us) {
   const std::size_t count = group.buckets.size();
   std::vector<std::size_t> order(count);  // in which backward makes them
   std::iota(order.begin(), order.end(), std::size_t{0});
@@ -32,8 +33,8 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
       before_us = std::max(before_us, step.ready_us[b]);
     }
   }
-  std::vector<double> forward_us, rest_us;
-  for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us), rest_us.push_back(step.rest_us);
+  std::vector<double> forward_us;
+  for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us);
   std::vector<model::ProfileBucket> buckets(count);
   double backward_sum_us = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -44,8 +45,15 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
   }
   for (auto& bucket : buckets)
     bucket.forward_us = std::max(kLeastUs, median(forward_us)) * bucket.backward_us / backward_sum_us;
-  buckets.front().forward_us += std::max(0.0, median(rest_us));
+  buckets.front().forward_us += rest_us;
   return buckets;
+}
+
+// The rest of a step, behind its last gradient.
+double rest_of(const std::vector<WorkerStep>& steps) {
+  std::vector<double> rest_us;
+  for (const WorkerStep& step : steps) rest_us.push_back(step.rest_us);
+  return std::max(0.0, median(rest_us));
 }
 
 // When the transfer of each launch could begin: when the last node had brought its gradients.
@@ -226,11 +234,13 @@ Result<MeasuredJob> measure(const JobTrace& job) {
   measured.options = leader->trace.header.options;
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
-  measured.profile.buckets = buckets_of(steps, *group);
+  measured.rest_us = rest_of(steps);
+  measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
   measured.profile.links = links_of(job, measured.problems);
   measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
+  measured.memories = step_memories(job, measured.problems);
   const double compute_us = measured.profile.compute_us();
   const double factor = jitter_factor(measured.profile);
   for (const auto& node : job.nodes) measured.nodes.push_back(speed_of(node, compute_us, factor));

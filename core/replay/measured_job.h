@@ -22,6 +22,7 @@
 #include "core/base/status.h"
 #include "core/replay/job_trace.h"
 #include "core/replay/launches.h"
+#include "core/replay/step_memory.h"
 #include "core/sim/simulation.h"
 
 namespace deft::replay {
@@ -30,6 +31,8 @@ struct MeasuredJob {
   model::Profile profile;
   std::vector<sim::NodeSpeed> nodes;  // of the traced nodes; the leader is the first
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
+  double rest_us = 0;                 // of its first bucket's forward: the optimizer, the next batch
+  std::vector<StepMemory> memories;   // of the workers that have told
   std::map<std::string, std::string> options;
   std::vector<std::string> problems;  // what could not be measured
 };

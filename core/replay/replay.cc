@@ -14,6 +14,7 @@ namespace {
 
 constexpr std::uint64_t kSteps = 160, kWarmup = 60;  // a plan is in force after some dozen steps
 constexpr std::uint32_t kMostNodes = 100'000;
+constexpr std::uint32_t kMostPasses = 1'000'000;
 
 // What the busiest NIC of a link carries in a direction, over the bytes that `nodes` nodes reduce. In an all-reduce each node sends and
 // receives 2 (n - 1) / n of them. Through parameter servers it sends and receives each byte once, and a server its share of all nodes'.
@@ -22,6 +23,22 @@ double busiest_share(const std::string& link, std::size_t nodes) {
   const auto n = static_cast<double>(nodes);
   if (!link.starts_with("ps:")) return 2 * (n - 1) / n;
   return std::max(1.0, n / static_cast<double>(std::ranges::count(link, '+') + 1));
+}
+
+Result<void> check_memory(const MeasuredJob& measured, const MemoryWhatIf& what_if) {
+  if (!(what_if.batch > 0 && what_if.batch <= 1e6))
+    return fail(ErrorKind::kInvalid, "a batch cannot be so many times as large");
+  if (what_if.passes < 1 || what_if.passes > kMostPasses)
+    return fail(ErrorKind::kInvalid, "a step cannot have " + std::to_string(what_if.passes) + " passes",
+                "give 1 to " + std::to_string(kMostPasses));
+  if (what_if.recomputed.empty()) return {};
+  if (measured.memories.empty() || !measured.memories.front().has_times())
+    return fail(ErrorKind::kInvalid, "the trace does not tell what repeating a layer's forward takes");
+  const std::size_t layers = measured.memories.front().layers.size();
+  for (const LayerRange& range : what_if.recomputed)
+    if (range.first > range.last || range.last >= layers)
+      return fail(ErrorKind::kInvalid, "the model has " + std::to_string(layers) + " layers");
+  return {};
 }
 
 Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
@@ -43,11 +60,12 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
                 "trace a job on two nodes");
   if (!(what_if.compute_speed > 0 && what_if.compute_speed <= 1e6))
     return fail(ErrorKind::kInvalid, "compute cannot be so many times as fast");
-  return {};
+  return check_memory(measured, what_if.memory);
 }
 
 model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
-  model::Profile profile = measured.profile;
+  const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
+  model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
   for (auto& link : profile.links) {
     const double share =
         what_if.nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.nodes.size()) : 1;

@@ -14,6 +14,7 @@
 
 #include "core/base/status.h"
 #include "core/replay/measured_job.h"
+#include "core/replay/memory_peak.h"
 
 namespace deft::replay {
 
@@ -25,6 +26,7 @@ struct WhatIf {
       {};                    // so many nodes; those beyond the traced ones are like the traced ones in turn
   bool straggler = true;     // false: every node computes as fast as the fastest
   double compute_speed = 1;  // so many times as fast
+  MemoryWhatIf memory = {};  // another batch, accumulation, recomputation
   std::optional<model::CodecCost> codec = {};  // of all gradients; an exact one: none. Empty: as traced
 };
 

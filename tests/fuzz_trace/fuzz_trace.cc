@@ -3,7 +3,24 @@
 #include "core/replay/explain.h"
 #include "core/replay/job_timeline.h"
 #include "core/replay/measured_job.h"
+#include "core/replay/memory_peak.h"
 #include "tests/fuzz_trace/trace_input.h"
+
+namespace {
+
+// What a step holds adds up to something, in whatever way it is to run.
+void reckon(const deft::replay::StepMemory& memory) {
+  const std::size_t last = memory.layers.size() - 1;
+  for (const deft::replay::MemoryWhatIf& what_if :
+       {deft::replay::MemoryWhatIf{}, deft::replay::MemoryWhatIf{2, 3, {}},
+        deft::replay::MemoryWhatIf{1, 1, {{0, last / 2}, {last / 2 + 1, last}}}}) {
+    if (!what_if.recomputed.empty() && last == 0) continue;
+    const auto peak = deft::replay::memory_peak(memory, what_if);
+    if (!(peak.use.total() >= 0) || memory.describe(peak.position).empty()) std::abort();
+  }
+}
+
+}  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
   if (size == 0) return 0;
@@ -16,6 +33,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const auto timeline = deft::replay::make_timeline(*job);
   for (const auto& slice : timeline.slices)
     if (slice.end_us < slice.begin_us || slice.track >= timeline.tracks.size()) std::abort();
+  std::vector<std::string> problems;
+  for (const auto& memory : deft::replay::step_memories(*job, problems)) reckon(memory);
   const auto measured = deft::replay::measure(*job);
   if (measured && measured->profile.buckets.size() <= 16) static_cast<void>(deft::replay::explain(*job, *measured));
   return 0;

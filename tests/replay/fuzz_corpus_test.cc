@@ -8,11 +8,32 @@
 #include <sstream>
 
 #include "core/replay/explain.h"
+#include "core/replay/memory_peak.h"
 #include "tests/fuzz_trace/trace_input.h"
 #include "tests/replay/traced_simulation.h"
 
 namespace deft::replay {
 namespace {
+
+// Three layers, what forward keeps of them for backward, and weights.
+void tell_memory(std::vector<trace::TraceRecord>& records, TimeUs at_us) {
+  for (std::uint32_t layer = 0; layer < 3; ++layer)
+    records.emplace_back(at_us, at_us, trace::LayerTrace{.layer = layer, .tensor = 2 - layer, .forward_ns = 1'000'000});
+  const auto part = [](trace::MemoryPart of) { return static_cast<std::uint16_t>(of); };
+  const trace::MemoryTrace amounts[] = {
+      {.part = part(trace::MemoryPart::kWeights), .end = 9, .bytes = 1'200'000},
+      {.part = part(trace::MemoryPart::kActivations),
+       .begin = 1,
+       .end = 6,
+       .input_of = 1,
+       .bytes = 5000,
+       .growing = 5000},
+      {.part = part(trace::MemoryPart::kActivations), .begin = 2, .end = 6, .bytes = 900, .growing = 900},
+      {.part = part(trace::MemoryPart::kTemporary), .begin = 4, .end = 4, .bytes = 700, .growing = 300}};
+  for (const auto& amount : amounts) records.emplace_back(at_us, at_us, amount);
+  records.emplace_back(at_us, at_us,
+                       trace::MemoryStepTrace{.layers = 3, .amounts = std::size(amounts), .samples = 4, .step = 5});
+}
 
 trace::NodeTrace seed_trace(const std::string& policy) {
   model::Profile profile;
@@ -24,6 +45,7 @@ trace::NodeTrace seed_trace(const std::string& policy) {
   trace.records.emplace_back(
       at_us, at_us + 100'000,
       trace::TrafficTrace{.sent_bytes = 3'000'000, .busy_us = 60'000, .peer = 1, .rtt_us = 90, .link = 0});
+  tell_memory(trace.records, at_us);
   return trace;
 }
 
@@ -56,6 +78,8 @@ TEST(FuzzCorpus, HasSeedsThatAreExplained) {
     const auto measured = measure(*job);
     ASSERT_TRUE(measured) << name << ": " << measured.error().message();
     EXPECT_TRUE(explain(*job, *measured)) << name;
+    ASSERT_EQ(measured->memories.size(), 2U) << name;
+    EXPECT_EQ(memory_peak(measured->memories.front(), {}).use.total(), 1'206'600) << name;
   }
 }
 
