@@ -8,9 +8,12 @@
 #include "core/base/clock.h"
 #include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
+#include "core/optimize/memory_fit.h"
 #include "core/optimize/search.h"
 #include "tools/command.h"
 #include "tools/durations.h"
+#include "tools/optimize_memory.h"
+#include "tools/sizes.h"
 #include "tools/traced_job.h"
 #include "tools/verify.h"
 
@@ -19,7 +22,7 @@ namespace {
 
 constexpr const char* kUsage =
     "usage: deft optimize DIR [--budget 60s] [--policy NAME] [--running] [--compression CODEC ...]\n"
-    "                         [-o FILE] [--json] [--verify COMMAND ...]\n"
+    "                         [--memory SIZE] [-o FILE] [--json] [--verify COMMAND ...]\n"
     "\n"
     "Looks for a policy, a bucketing and sizes with which the job whose traces (DEFT_TRACE=DIR) are in DIR would be "
     "faster, by\n"
@@ -29,6 +32,10 @@ constexpr const char* kUsage =
     "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
     "--compression, once or more, lets gradients be encoded so if that wins more than 2 %, as fast as this machine "
     "encodes.\n"
+    "--memory 8GB: if a worker needs more, the job is to accumulate gradients or to recompute activations, whichever "
+    "is "
+    "faster;\n"
+    "the script must do that, and the settings are looked for with it.\n"
     "--verify runs COMMAND, which starts the job, as it is and with the settings found, and compares. If it is not "
     "faster, no file\n"
     "is written.\n";
@@ -41,6 +48,7 @@ struct OptimizeOptions {
   std::string policy;                // that may be chosen; empty: all exact ones
   bool running = false;              // only what can change in a running job
   std::vector<std::string> codecs;   // that may be chosen
+  std::uint64_t memory = 0;          // of a worker, at most; 0: it does not matter
   std::vector<std::string> command;  // that starts the job; empty: nothing is verified
 };
 
@@ -57,6 +65,10 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
   if (flag == "--compression") {
     if (const auto codec = compress::make_codec(value); !codec) return tl::unexpected(codec.error());
     options.codecs.push_back(value);
+  } else if (flag == "--memory") {
+    const auto bytes = parse_size(flag, value);
+    if (!bytes) return tl::unexpected(bytes.error());
+    options.memory = *bytes;
   } else if (flag == "--budget") {
     const auto budget_us = parse_duration(flag, value);
     if (!budget_us) return tl::unexpected(budget_us.error());
@@ -76,7 +88,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
     } else if (argument == "--running") {
       options.running = true;
     } else if (argument == "--budget" || argument == "-o" || argument == "--output" || argument == "--policy" ||
-               argument == "--compression") {
+               argument == "--compression" || argument == "--memory") {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft optimize --help");
       if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
@@ -96,6 +108,9 @@ Result<OptimizeOptions> parse(Arguments arguments) {
   if (auto ok = check_policy(options.policy); !ok) return tl::unexpected(ok.error());
   if (options.running && !options.codecs.empty())
     return fail(ErrorKind::kInvalid, "a running job cannot change its codec", "leave out --running or --compression");
+  if (options.memory > 0 && !options.command.empty())
+    return fail(ErrorKind::kInvalid, "--verify runs the script as it is, and --memory may ask to change it",
+                "leave out one of them");
   if (options.output.empty()) options.output = options.folder + "/optimized.flags";
   return options;
 }
@@ -128,19 +143,25 @@ void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& f
               kSuggested, us / 1000, kSuggested);
 }
 
-Result<void> write_flags(const std::string& path, const optimize::Found& found) {
+// `advice`: what the script must do beside.
+Result<void> write_flags(const std::string& path, const optimize::Found& found,
+                         const std::vector<std::string>& advice) {
   std::ofstream out(path);
+  for (const auto& line : advice) out << "# " << line << '\n';
   char promise[160];
   std::snprintf(promise, sizeof promise,
                 "# deft optimize: %.1f ms a step instead of %.1f ms, by replay, which errs by %.1f %%\n",
                 found.step_us / 1000, found.traced_us / 1000, 100 * found.error);
-  out << promise;
-  for (const auto& [name, value] : found.settings.options(found.traced)) out << name << " = " << value << '\n';
+  if (found.worth_it()) {
+    out << promise;
+    for (const auto& [name, value] : found.settings.options(found.traced)) out << name << " = " << value << '\n';
+  }
   if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + path);
   return {};
 }
 
-void print_json(const optimize::Found& found, double seconds, const std::optional<Verified>& verified) {
+void print_json(const optimize::Found& found, double seconds, const std::optional<Verified>& verified,
+                const nlohmann::json& memory) {
   nlohmann::json json = {
       {"worth_it", found.worth_it()},
       {"settings",
@@ -155,6 +176,7 @@ void print_json(const optimize::Found& found, double seconds, const std::optiona
       {"replays", found.replays},
       {"seconds", seconds}};
   if (verified) json["verified"] = {{"before_us", verified->before_us}, {"after_us", verified->after_us}};
+  if (!memory.is_null()) json["memory"] = memory;
   std::printf("%s\n", json.dump(2).c_str());
 }
 
@@ -183,13 +205,22 @@ Result<int> run_optimize(Arguments arguments) {
   if (!options) return tl::unexpected(options.error());
   const auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
+  std::optional<optimize::MemoryFit> fit;
+  if (options->memory > 0) {
+    auto fits = optimize::fit_memory(job->measured, options->memory);
+    if (!fits) return tl::unexpected(fits.error());
+    fit = *std::move(fits);
+  }
+  const bool changes_script = fit && fit->is_needed();
+  const auto advice = fit ? memory_advice(*fit, job->measured) : std::vector<std::string>();
   auto codecs = codecs_of(*options, job->measured);
   if (!codecs) return tl::unexpected(codecs.error());
   const TimeUs began_us = MonotonicClock::now();
   const optimize::Limits limits{
       .policies = options->policy.empty() ? optimize::exact_policies() : std::vector{options->policy},
       .keeps_buckets = options->running,
-      .codecs = *std::move(codecs)};
+      .codecs = *std::move(codecs),
+      .memory = changes_script ? fit->chosen().what_if : replay::MemoryWhatIf{}};
   const auto found = optimize::search(job->measured, limits, [&] {
     return 1 - static_cast<double>(MonotonicClock::now() - began_us) / static_cast<double>(options->budget_us);
   });
@@ -202,13 +233,17 @@ Result<int> run_optimize(Arguments arguments) {
     verified = *both;
   }
   const bool slower = verified && verified->after_us >= verified->before_us;
-  if (found->worth_it() && !slower)
-    if (auto ok = write_flags(options->output, *found); !ok) return tl::unexpected(ok.error());
-  if (options->json)
-    print_json(*found, seconds, verified);
-  else
+  if ((found->worth_it() || changes_script) && !slower)
+    if (auto ok = write_flags(options->output, *found, changes_script ? advice : std::vector<std::string>()); !ok)
+      return tl::unexpected(ok.error());
+  if (options->json) {
+    print_json(*found, seconds, verified, fit ? memory_fit_json(*fit, job->measured) : nlohmann::json());
+  } else {
+    for (const auto& line : advice) std::printf("%s\n", line.c_str());
     print(*found, seconds, slower ? "" : options->output);
-  if (!options->json && !options->running && options->codecs.empty()) suggest_codec(job->measured, *found);
+  }
+  if (!options->json && !options->running && options->codecs.empty() && !changes_script)
+    suggest_codec(job->measured, *found);
   if (verified && !options->json)
     std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%)%s\n", verified->after_us / 1000,
                 verified->before_us / 1000, 100 * (verified->after_us / verified->before_us - 1),

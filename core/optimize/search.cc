@@ -28,6 +28,14 @@ constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'53
                                  Ladder{&Settings::partition_bytes, 64 * kKb, 16'384 * kKb},
                                  Ladder{&Settings::credit_bytes, 256 * kKb, 65'536 * kKb}};
 
+// The job as it is to run: buckets may be cut anew afterwards.
+replay::MeasuredJob with_memory(const replay::MeasuredJob& measured, const replay::MemoryWhatIf& what_if) {
+  replay::MeasuredJob job = measured;
+  const auto* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
+  job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, what_if);
+  return job;
+}
+
 Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
   std::vector<std::string> flags;
   for (const auto& [name, value] : measured.options)
@@ -186,9 +194,12 @@ Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
   if (!traced) return tl::unexpected(traced.error());
   const auto now = replay::replay(measured, {});
   if (!now) return tl::unexpected(now.error());
-  Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
+  const auto then = replay::replay(measured, {.memory = limits.memory});
+  if (!then) return tl::unexpected(then.error());
+  Found found{.traced = *traced, .settings = *traced, .traced_us = then->step_us_p50, .step_us = then->step_us_p50};
   if (now->measured_step_us_p50 > 0) found.error = std::abs(now->step_us_p50 / now->measured_step_us_p50 - 1);
-  Replays replays(measured, limits, time_left);
+  const replay::MeasuredJob job = with_memory(measured, limits.memory);
+  Replays replays(job, limits, time_left);
   double phases_left = static_cast<double>(limits.codecs.size());  // which share the time
   const double phases = phases_left + 1;
   replays.leave(phases_left / phases);

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "core/replay/measured_job.h"
+#include "core/replay/memory_peak.h"
 
 namespace deft::optimize {
 
@@ -40,12 +41,13 @@ struct Limits {
   std::size_t climbed = 6;            // settings of the grid from which it climbs
   bool keeps_buckets = false;         // only what can change in a running job
   std::vector<model::CodecCost> codecs =
-      {};  // that may encode all gradients. One with a wire_share of 1 is none: exact
+      {};                            // that may encode all gradients. One with a wire_share of 1 is none: exact
+  replay::MemoryWhatIf memory = {};  // with which the job is to run: memory_fit.h
 };
 
 struct Found {
   Settings traced, settings;
-  double traced_us = 0;  // a step, both by replay
+  double traced_us = 0;  // a step, both by replay and with Limits::memory
   double step_us = 0;
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
