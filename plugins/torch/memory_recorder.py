@@ -7,6 +7,7 @@ A layer is a call of a module that owns parameters, and what follows it until th
 when the gradient of its output is there.
 """
 
+import contextlib
 import logging
 import time
 
@@ -35,34 +36,49 @@ class MemoryRecorder:
 
     def forward_begins(self, roots, inputs):
         """The first forward of a step begins, of one of the roots."""
+        with self._no_harm():
+            self._begin(roots, inputs)
+
+    def _begin(self, roots, inputs):
         if self._runs:  # nobody called step(): there are no steps to be told
             self.release()
         _leave_modes()
         if not self._watches and self._is_wanted(roots):
             places = {id(gradient.param): gradient.place for gradient in self._buffer.gradients}
-            memory = _MemoryWatch(roots, places)
-            self._watches = [memory, memory, _TimeWatch(roots, places, memory)]
+            memory = _MemoryWatch(roots, places, self._no_harm)
+            self._watches = [memory, memory, _TimeWatch(roots, places, self._no_harm, memory)]
         if self._watches:
             self._runs = True
             self._watches[0].begin(self._known(roots), inputs)
 
     def update_begins(self):
         if self._runs:
-            self._watches[0].update_begins()
+            with self._no_harm():
+                self._watches[0].update_begins()
 
     def update_ends(self):
         if self._runs:
             self._runs = False
-            watch = self._watches.pop(0)
-            watch.end()
-            if not self._watches:
-                self._tell(watch.memory, watch.forward_ns())
+            with self._no_harm():
+                watch = self._watches.pop(0)
+                watch.end()
+                if not self._watches:
+                    self._tell(watch.memory, watch.forward_ns())
 
     def release(self):
         if self._runs:
             self._runs = False
             self._watches[0].end()
         self._watches = []
+
+    @contextlib.contextmanager
+    def _no_harm(self):
+        """A model that cannot be recorded trains on."""
+        try:
+            yield
+        except Exception as error:
+            log.warning("the trace does not tell this worker's memory: %s: %s", type(error).__name__, error)
+            self.release()
 
     def _is_wanted(self, roots):
         arena, step = self._buffer.arena, self._buffer.schedule.step
@@ -99,9 +115,10 @@ class MemoryRecorder:
 
 
 class _LayerWatch:
-    """Hooks on the layers for some steps: it calls layer_begins(layer, inputs) and the like."""
+    """Hooks on the layers for some steps: within no_harm(), it calls layer_begins(layer, inputs) and the like."""
 
-    def __init__(self, roots, places):
+    def __init__(self, roots, places, no_harm):
+        self._no_harm = no_harm
         self.tensors = []  # [layer]: its first in the order of backward
         self._hooks = []
         self._roots, self._places = roots, places
@@ -131,7 +148,8 @@ class _LayerWatch:
                 return
             self._open.append(len(self.tensors))
             self.tensors.append(place)
-            self.layer_begins(len(self.tensors) - 1, (args, kwargs))
+            with self._no_harm():
+                self.layer_begins(len(self.tensors) - 1, (args, kwargs))
 
         def ends(_module, _args, output):
             layer = self._open.pop() if self._open else None
@@ -143,12 +161,14 @@ class _LayerWatch:
 
     def _root_ends(self, _module, _args, _output):
         if not self._in_backward and torch._C._current_graph_task_id() == -1:
-            self.forward_ends()
+            with self._no_harm():
+                self.forward_ends()
 
     def _await_backward(self, layer, output):
         def begins(_gradient):
             self._in_backward = True
-            self.backward_begins(layer)
+            with self._no_harm():
+                self.backward_begins(layer)
 
         output = next((tensor for tensor in tensors_in(output) if tensor.requires_grad), None)
         if output is not None:
@@ -167,8 +187,8 @@ def _leave_modes():
 class _MemoryWatch(_LayerWatch):
     """A step's `amounts`, once it has ended. begin() to end() twice: the second step counts."""
 
-    def __init__(self, roots, places):
-        super().__init__(roots, places)
+    def __init__(self, roots, places, no_harm):
+        super().__init__(roots, places, no_harm)
         self.samples = 0
         self.amounts = []
         self._allocations = self._mode = None
@@ -234,8 +254,8 @@ def _lasting(known, device):
 class _TimeWatch(_LayerWatch):
     """How long each layer's forward takes: from its begin to the arrival of the next one, which may wait then."""
 
-    def __init__(self, roots, places, memory):
-        super().__init__(roots, places)
+    def __init__(self, roots, places, no_harm, memory):
+        super().__init__(roots, places, no_harm)
         self.memory = memory  # the watch of the steps before
 
     def begin(self, known, inputs):

@@ -8,6 +8,7 @@ import deft.torch as hvd
 import pytest
 import torch
 from deft.step_memory import ACTIVATIONS, GRADIENTS, NO_LAYER, TEMPORARY, Amount
+from deft.torch import memory_recorder
 from deft.torch.allocations import AllocationMode, Allocations, Operation
 from launching import BUILD
 from torch import nn
@@ -185,6 +186,19 @@ def train_compiled():
         optimizer.zero_grad()
         functional.cross_entropy(model(torch.randn(8, FEATURES)), torch.randint(8, (8,))).backward()
         optimizer.step()
+
+
+def train_with_a_broken_recorder():
+    def fail(*_):
+        raise RuntimeError("no layer is as it should be")
+
+    memory_recorder._MemoryWatch.layer_begins = fail
+    return train()
+
+
+def test_a_recording_that_fails_harms_no_training(start, tmp_path):
+    assert start(1).run(train_with_a_broken_recorder, trace=tmp_path)[0]["hooks"] < 10
+    assert replayed(tmp_path) is None
 
 
 def test_allocations_are_followed_until_they_are_freed():
