@@ -61,7 +61,7 @@ class Scheme:
 
 
 def parse(text: str, nics: int) -> Scheme:
-    name, *modifiers = re.split(r"(?=[:@])", text.strip())
+    name, *modifiers = re.split(r"(?=@|(?<!=even):)", text.strip())  # merge_groups=even:4 is one option
     if not re.fullmatch(r"[a-z][a-z0-9_-]*", name):
         raise ValueError(f"scheme '{text}': '{name}' is no name of a scheme (compute, ddp, fifo, bytescheduler, ...)")
     scheme = _named(text.strip(), name, nics)

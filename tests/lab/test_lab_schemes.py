@@ -13,6 +13,8 @@ def test_suffixes_may_stand_in_any_order():
         assert scheme.options == (("bucket_bytes", "5MB"), ("credit_bytes", "8MB"))
         assert scheme.nics == 1
         assert scheme.free
+    naive = parse("mergecomp:merge_groups=even:4:compression=int8", 2)
+    assert naive.options == (("merge_groups", "even:4"), ("compression", "int8"))
 
 
 def test_ddp_stands_for_its_bucket_sizes_unless_one_is_given():
