@@ -19,7 +19,7 @@
 namespace deft::daemon {
 namespace {
 
-using google::protobuf::Descriptor;
+using KindOfMessage = google::protobuf::Descriptor;  // deft has a Descriptor, too
 using google::protobuf::Message;
 using samples::names_a_field;
 using samples::Spoiler;
@@ -36,7 +36,7 @@ struct Fields {
 // `decode` gives what the receiver makes of a message; `taken` is what a receiver then does with it.
 template <typename Variant>
 Fields spoil_each(const std::vector<Variant>& messages,
-                  const std::function<Result<Variant>(const wire::Received&)>& decode, const Descriptor* kind,
+                  const std::function<Result<Variant>(const wire::Received&)>& decode, const KindOfMessage* kind,
                   const std::function<void(Variant)>& handle) {
   Fields fields;
   for (const Variant& message : messages) {

@@ -18,7 +18,7 @@
 
 namespace deft::daemon::samples {
 
-using google::protobuf::Descriptor;
+using KindOfMessage = google::protobuf::Descriptor;  // deft has a Descriptor, too
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using google::protobuf::Reflection;
@@ -57,7 +57,7 @@ class Spoiler {
   explicit Spoiler(Visit visit) : visit_(std::move(visit)) {}
 
   void spoil_all(Message& message, const std::string& path) {
-    const Descriptor& kind = *message.GetDescriptor();
+    const KindOfMessage& kind = *message.GetDescriptor();
     for (int i = 0; i < kind.field_count(); ++i) spoil(message, *kind.field(i), path);
   }
 
@@ -177,7 +177,7 @@ class Spoiler {
 };
 
 // Whether an error begins with the way to a field that the protocol has, as "launch_order.launches[2].link: ...".
-inline bool names_a_field(const Error& error, const Descriptor* kind) {
+inline bool names_a_field(const Error& error, const KindOfMessage* kind) {
   std::string path = error.what.substr(0, error.what.find(':'));
   if (proto::Envelope::descriptor()->FindFieldByName(path) != nullptr) return true;  // the whole message is missing
   while (!path.empty()) {
