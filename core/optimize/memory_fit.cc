@@ -48,7 +48,7 @@ std::vector<std::uint32_t> numbers_of_passes(const MeasuredJob& measured) {
   return numbers;
 }
 
-// What is above the limit, over all positions.
+// The bytes above the limit, summed over all positions.
 double excess_of(const StepMemory& memory, const MemoryWhatIf& what_if, double limit) {
   double excess = 0;
   for (const auto& use : memory_uses(memory, what_if)) excess += std::max(0.0, use.total() - limit);
