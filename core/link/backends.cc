@@ -66,7 +66,7 @@ std::string names(bool built_only) {
 std::span<const Backend> backends() { return kBackends; }
 
 bool runs_in_worker(std::string_view backend_or_link) {
-  const Backend* backend = find_backend(backend_or_link.substr(0, backend_or_link.find(':')));
+  const Backend* backend = find_backend(backend_of(backend_or_link));
   return backend != nullptr && backend->runs_in_worker;
 }
 

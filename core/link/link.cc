@@ -28,7 +28,7 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
 }
 
 bool adds_encoded(const std::string& link) {
-  const Backend* const backend = find_backend(std::string_view(link).substr(0, link.find(':')));
+  const Backend* const backend = find_backend(backend_of(link));
   return backend != nullptr && backend->adds_encoded;
 }
 

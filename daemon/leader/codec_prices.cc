@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "core/compress/codec_costs.h"
+#include "core/link/backends.h"
 
 namespace deft::daemon {
 namespace {
@@ -11,7 +12,7 @@ namespace {
 // its own segments the encodings of the others, or float32.
 double share_from_servers(double share, double n) { return share * (n - 1) / n + std::min(share * (n - 1), 1.0) / n; }
 
-bool is_served(const std::string& link) { return backend_of(link) == "ps"; }
+bool is_served(const std::string& link) { return link::backend_of(link) == "ps"; }
 
 }  // namespace
 

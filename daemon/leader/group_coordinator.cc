@@ -81,7 +81,7 @@ bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std
 
 bool are_all(std::string_view backend, const LinkFailover& links) {
   bool all = true;
-  for (std::uint32_t link = 0; link < links.size(); ++link) all &= backend_of(links.cost(link).name) == backend;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all &= link::backend_of(links.cost(link).name) == backend;
   return all;
 }
 
@@ -94,7 +94,7 @@ std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) 
 std::string link_that_cannot(bool link::Backend::*does, const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
-    const link::Backend* const backend = link::find_backend(backend_of(name));
+    const link::Backend* const backend = link::find_backend(link::backend_of(name));
     if (backend != nullptr && (!(backend->*does) || backend->runs_in_worker)) return name;
   }
   return "";
