@@ -27,7 +27,7 @@ class CodecSearch {
   // timetables that wait at most the tolerance of `limits`, the one whose encodings leave out least; if none waits so little, the
   // timetable of the last codec that is allowed. The plan has its codecs, their error, and the bound of the error.
   std::optional<Timetable> run();
-  // After run() has found none that waits so little: the same among the timetables that wait no longer than the one that it gave.
+  // Call it if run() gave a timetable that waits longer than its limit. It searches the timetables that wait no longer than that one.
   std::optional<Timetable> give_bits_back();
 
  private:

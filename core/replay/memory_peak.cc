@@ -65,8 +65,8 @@ void Reckoning::add(const MemoryTrace& amount) {
   if (end > 0) add(part, amount.begin + std::size_t{1}, end - 1, scaled(amount));
 }
 
-// Gradients that are added up: in the first pass those that backward has produced, in the last those that are still to be handed over, in
-// others all.
+// Gradients are added up outside the arena. The first pass has those that backward has produced, the last pass those that backward has
+// still to hand over, and the passes between them have all.
 void Reckoning::add_gradients() {
   const auto all = static_cast<double>(memory_.gradient_bytes);
   add(MemoryPart::kGradients, 0, memory_.loss(), all);

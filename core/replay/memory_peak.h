@@ -4,7 +4,7 @@
 //   peak.use.total(), peak.use.of(trace::MemoryPart::kActivations), memory.describe(peak.position)
 //   const MemoryPeak less = memory_peak(memory, {.passes = 4});      // four micro-batches a step
 //
-// What is traced grows with the batch in part: the amounts say how much of each does. With several passes, gradients are added up
+// A traced amount says how many of its bytes grow with the batch. With several passes, gradients are added up
 // outside the arena, and each is handed over in the last pass.
 //
 // Recomputing the layers first to last means: what forward allocates between them for backward is freed as soon as the next layer

@@ -108,7 +108,7 @@ TEST(DueQueue, aRestThatIsLittleMoreThanAPartGoesWithIt) {
   EXPECT_EQ(links.sent.front().bytes, 120'000U);
 }
 
-// Parameter servers send more for an encoding than they get. So a link of them gets less of what is encoded.
+// Parameter servers answer an encoding with more bytes than they get. So the queue gives their link fewer encoded bytes.
 TEST(DueQueue, aLinkThatTakesMoreOfAnEncodingGetsLess) {
   auto setup = setup_of({64'000'000}, {kRate, kRate});
   setup.buckets[0].coded_bytes = setup.buckets[0].bytes;
