@@ -19,12 +19,25 @@ struct Ends {
   }
 };
 
-Ends after_group(const Ends& before, const GroupCosts& costs, double ready_us, std::uint64_t bytes) {
-  Ends ends;
-  ends.encoded_us = std::max(before.encoded_us, ready_us) + costs.encode.us(bytes);
-  ends.sent_us = std::max(before.sent_us, ends.encoded_us) + costs.wire.us(bytes);
-  ends.decoded_us = std::max(before.decoded_us, ends.sent_us) + costs.decode.us(bytes);
-  return ends;
+// The stage before hands over the first part at `first_us` and the last one at `last_us`.
+struct StageTimes {
+  double first_us = 0, last_us = 0;
+};
+
+StageTimes run_stage(double free_us, const StageTimes& handed, const PartCost& cost, std::uint64_t bytes,
+                     std::uint64_t part_bytes) {
+  const double part_us = cost.us(part_bytes);
+  const double begin_us = std::max(free_us, handed.first_us);
+  return {begin_us + part_us, std::max(begin_us + cost.us(bytes), handed.last_us + part_us)};
+}
+
+Ends after_group(const Ends& before, const GroupingProblem& problem, double ready_us, std::uint64_t bytes) {
+  const std::uint64_t part = problem.part_bytes == 0 ? bytes : std::min(bytes, problem.part_bytes);
+  const GroupCosts& costs = problem.costs;
+  const auto encoded = run_stage(before.encoded_us, {ready_us, ready_us}, costs.encode, bytes, part);
+  const auto sent = run_stage(before.sent_us, encoded, costs.wire, bytes, part);
+  const auto decoded = run_stage(before.decoded_us, sent, costs.decode, bytes, part);
+  return {encoded.last_us, sent.last_us, decoded.last_us};
 }
 
 bool begins_group(const GroupingProblem& problem, std::size_t bucket) {
@@ -44,7 +57,8 @@ GroupingProblem joined(const GroupingProblem& problem, std::size_t most, std::ve
   const std::uint64_t all = std::accumulate(problem.bytes.begin(), problem.bytes.end(), std::uint64_t{0});
   const auto forced = with_borders(problem, {}).size();
   const std::uint64_t least = problem.bytes.size() <= most ? 0 : 2 * all / (most > forced ? most - forced : 1);
-  GroupingProblem small{.ready_us = {}, .bytes = {}, .apart = {}, .costs = problem.costs};
+  GroupingProblem small{
+      .ready_us = {}, .bytes = {}, .apart = {}, .costs = problem.costs, .part_bytes = problem.part_bytes};
   for (std::size_t bucket = 0; bucket < problem.bytes.size(); ++bucket) {
     const bool begins = begins_group(problem, bucket);
     if (begins || small.bytes.back() + problem.bytes[bucket] > least) {
@@ -83,8 +97,8 @@ std::vector<std::vector<Way>> all_ways(const GroupingProblem& problem) {
     for (std::size_t start = end; start-- > 0;) {
       bytes += problem.bytes[start];
       for (std::size_t before = 0; before < ways[start].size(); ++before)
-        keep_best(ways[end], {after_group(ways[start][before].ends, problem.costs, problem.ready_us[end - 1], bytes),
-                              start, before});
+        keep_best(ways[end],
+                  {after_group(ways[start][before].ends, problem, problem.ready_us[end - 1], bytes), start, before});
       if (begins_group(problem, start)) break;
     }
   }
@@ -137,7 +151,7 @@ double pipeline_us(const GroupingProblem& problem, const GroupStarts& starts) {
     const std::size_t end = group + 1 < starts.size() ? starts[group + 1] : problem.bytes.size();
     const auto bytes = std::accumulate(problem.bytes.begin() + starts[group],
                                        problem.bytes.begin() + static_cast<std::ptrdiff_t>(end), std::uint64_t{0});
-    ends = after_group(ends, problem.costs, problem.ready_us[end - 1], bytes);
+    ends = after_group(ends, problem, problem.ready_us[end - 1], bytes);
   }
   return ends.decoded_us;
 }
@@ -155,6 +169,20 @@ GroupStarts exact_groups(const GroupingProblem& problem) {
   }
   std::ranges::reverse(starts);
   return starts;
+}
+
+GroupStarts fewer_groups(const GroupingProblem& problem, const GroupStarts& starts, double slack) {
+  const double most_us = (1 + slack) * pipeline_us(problem, starts);
+  GroupStarts fewer = starts;
+  for (std::size_t border = 1; border < fewer.size();) {
+    GroupStarts tried = fewer;
+    tried.erase(tried.begin() + static_cast<std::ptrdiff_t>(border));
+    if (!begins_group(problem, fewer[border]) && pipeline_us(problem, tried) <= most_us)
+      fewer = std::move(tried);
+    else
+      ++border;
+  }
+  return fewer;
 }
 
 GroupStarts searched_groups(const GroupingProblem& problem, const GroupSearch& search) {

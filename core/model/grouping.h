@@ -4,10 +4,12 @@
 //   starts = exact_groups(problem);                     // the best partition
 //   starts = searched_groups(problem, {.most = 2});     // MergeComp's Algorithm 2
 //   starts = even_groups(problem, 2);                   // naive: the same number of buckets in each group
+//   starts = fewer_groups(problem, starts, 0.01);       // without the borders that gain less than 1 %
 //   pipeline_us(problem, starts);                       // when the last group is decoded
 //
 // A group is encoded when its last bucket is ready, then sent, then decoded. Each of the three stages takes one group at a time,
-// in order, and the stages work side by side. A stage takes a fixed time for each group and a time for each byte, so few
+// in order, and the stages work side by side. If groups are cut into parts, a stage begins with the first part of a group and works
+// beside the stage before it. A stage takes a fixed time for each group and a time for each byte, so few
 // groups save fixed times, and many groups begin earlier. Pure.
 #pragma once
 
@@ -29,6 +31,7 @@ struct GroupingProblem {
   std::vector<std::uint64_t> bytes;  // [bucket]
   std::vector<bool> apart;           // [bucket] begins a group in any case; empty: none does
   GroupCosts costs;
+  std::uint64_t part_bytes = 0;  // of a group, which a stage hands on at once; 0: whole groups
 };
 
 // The groups' first buckets: ascending, and the first is 0.
@@ -45,6 +48,10 @@ double pipeline_us(const GroupingProblem& problem, const GroupStarts& starts);
 // there are no more.
 inline constexpr std::size_t kMostExactBuckets = 400;
 GroupStarts exact_groups(const GroupingProblem& problem);
+
+// `starts` without the borders, from the first one on, whose loss costs pipeline_us at most the share `slack` together. Each transfer takes
+// processor time from compute, which pipeline_us does not count.
+GroupStarts fewer_groups(const GroupingProblem& problem, const GroupStarts& starts, double slack);
 
 // Algorithm 2: the best partition of y groups for y = 1, 2, ..., until another group gains less than `least_gain` of the time, or
 // there are `most` groups. The last border is found by bisection, as the time first falls and then rises with it; the

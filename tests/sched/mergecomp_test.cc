@@ -27,6 +27,7 @@ GroupingProblem any_problem(bool encodes, bool with_borders) {
   const auto any_cost = [] { return model::PartCost{between(0, 500), between(0.0001, 0.004)}; };
   problem.costs.wire = any_cost();
   if (encodes) problem.costs.encode = any_cost(), problem.costs.decode = any_cost();
+  if (*rc::gen::arbitrary<bool>()) problem.part_bytes = *rc::gen::inRange<std::uint64_t>(4, 2'000'000);
   return problem;
 }
 
@@ -79,6 +80,46 @@ RC_GTEST_PROP(Groups, AreNeverBetterThanExactNorWorseThanOne, ()) {
     before_us = us;
   }
   RC_ASSERT(exact_us <= pipeline_us(problem, even_groups(problem, 2)) * (1 + 1e-9));
+}
+
+// Parts in the three stages one by one, each as soon as its stage and the stage before have finished.
+RC_GTEST_PROP(Groups, StagesWorkOnPartsSideBySide, ()) {
+  GroupingProblem problem = any_problem(true, false);
+  problem.costs.encode.fixed_us = problem.costs.wire.fixed_us = problem.costs.decode.fixed_us = 0;
+  const auto part_bytes = *rc::gen::inRange<std::uint64_t>(1, 1000);
+  const auto parts = *rc::gen::inRange<std::uint64_t>(1, 40);
+  problem.part_bytes = part_bytes;
+  problem.ready_us = {100};
+  problem.bytes = {parts * part_bytes};
+  problem.apart = {};
+  double encoded_us = 100, sent_us = 0, decoded_us = 0;
+  for (std::uint64_t part = 0; part < parts; ++part) {
+    encoded_us += problem.costs.encode.us(part_bytes);
+    sent_us = std::max(sent_us, encoded_us) + problem.costs.wire.us(part_bytes);
+    decoded_us = std::max(decoded_us, sent_us) + problem.costs.decode.us(part_bytes);
+  }
+  const double us = pipeline_us(problem, {0});
+  RC_ASSERT(std::abs(us - decoded_us) <= 1e-6 * decoded_us);
+}
+
+RC_GTEST_PROP(Groups, FewerOnesCostAtMostTheSlack, ()) {
+  const auto problem = any_problem(true, true);
+  const double slack = between(0, 0.1);
+  const auto exact = exact_groups(problem);
+  const auto fewer = fewer_groups(problem, exact, slack);
+  RC_ASSERT(fewer.size() <= exact.size());
+  RC_ASSERT(pipeline_us(problem, fewer) <= (1 + slack) * pipeline_us(problem, exact) * (1 + 1e-9));
+  RC_ASSERT(std::ranges::includes(exact, fewer));
+  for (std::uint32_t bucket = 1; bucket < problem.bytes.size(); ++bucket)
+    if (problem.apart[bucket]) RC_ASSERT(std::ranges::binary_search(fewer, bucket));
+}
+
+TEST(Groups, ABorderThatGainsNothingGoes) {
+  GroupingProblem problem{{100, 200, 300}, {10, 10, 10}, {}, {}};
+  problem.costs.wire = {0, 1};
+  const GroupStarts all{0, 1, 2};
+  ASSERT_EQ(pipeline_us(problem, all), 310);
+  EXPECT_EQ(fewer_groups(problem, all, 0), (GroupStarts{0, 2})) << "the first two are sent while the third is made";
 }
 
 TEST(Groups, AnotherGroupMustGainEnough) {
