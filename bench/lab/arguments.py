@@ -13,7 +13,7 @@ from lab import catalogue, events, frameworks, rates
 from lab.catalogue import MODELS
 from lab.job import REPOSITORY, interpreter
 from lab.schedule import SCHEDULES
-from lab.schemes import Scheme, check_framework, check_policies, parse_list
+from lab.schemes import Scheme, check_framework, check_policies, check_workers, parse_list
 
 _SCHEMES = ("compute,ddp,fifo,bytescheduler", "compute,own,fifo,bytescheduler,knapsack")  # torch; other frameworks
 
@@ -92,7 +92,8 @@ def _add_measurements(group: argparse._ArgumentGroup) -> None:
     add(
         "--schemes",
         help="compute, ddp, ddp:25 (MiB), ddp-nosync-K, ddp-fp16, ddp-powersgd, own (another --framework's own), any "
-        "DEFT_POLICY, NAME-accumulate-K, with :option=value, @K (first K NICs), @free (not shaped)",
+        "DEFT_POLICY, NAME-accumulate-K, NAME-ddp (DDP over Deft), fsdp2, NAME-fsdp2, with :option=value, @K (first K "
+        "NICs), @free (not shaped)",
     )
     add("--steps", type=int, default=20, metavar="N", help="timed steps a scheme and round (default 20)")
     add("--rounds", type=int, default=3, metavar="R", help="how often all schemes take their turn (default 3)")
@@ -182,6 +183,7 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
     catalogue.find_data(arguments.model, arguments.data)
     schemes = parse_list(arguments.schemes or _SCHEMES[arguments.framework != "torch"], arguments.nics)
     check_framework(schemes, arguments.framework)
+    check_workers(schemes, arguments.workers, arguments.accelerator)
     _check_measurements(arguments, schemes)
     policies = known_policies(Path(arguments.build))
     if policies is not None:
@@ -247,6 +249,8 @@ def _check_measurements(arguments: argparse.Namespace, schemes: list[Scheme]) ->
             raise ValueError("--verify compares steady states: leave out --nic-event and --straggler")
         if arguments.nodes < 2:
             raise ValueError("--verify needs at least two nodes: one sends nothing")
+        if any(scheme.wrapper for scheme in schemes):
+            raise ValueError("--verify forecasts Deft's optimizer: leave out the schemes NAME-ddp and NAME-fsdp2")
 
 
 def known_policies(build: Path) -> list[str] | None:

@@ -8,9 +8,10 @@ from pathlib import Path
 from lab.frameworks import Place
 from lab.layers import Layers
 from lab.netns import Nodes
-from lab.schemes import Scheme
+from lab.schemes import WRAPPERS, Scheme
 
 _FIRST_PORT = 29610  # jobs live side by side, each with a port of its own
+_FIRST_STORE_PORT = 30610  # of torch.distributed
 _FIRST_OWN_PORT, _OWN_PORTS = 31000, 100  # of frameworks' own distribution
 
 
@@ -43,7 +44,7 @@ class Assignment:
     def __init__(self, lab: Nodes, scheme: Scheme, training: Training, number: int, logs: Path, role: str | None):
         self._lab, self._scheme, self._training = lab, scheme, training
         self._number, self._logs = number, logs
-        self._role = role or ("deft" if scheme.is_deft else scheme.kind)
+        self._role = role or scheme.role
         self.world = lab.nodes * training.workers
 
     def log(self, name: str) -> Path:
@@ -64,14 +65,15 @@ class Assignment:
         setting |= {"bucket_mib": self._scheme.bucket_mib, "hook": self._scheme.hook, "options": self._scheme.options}
         if training.framework != "torch":
             setting |= {"framework": training.framework}
-        return setting | {"store": self.control(0)}
+        setting |= {"workers": training.workers}
+        return setting | {"store": f"{self._lab.address(0)}:{_FIRST_STORE_PORT + self._number}"}
 
     def worker_environment(self, rank: int) -> dict[str, str]:
         node, local = divmod(rank, self._training.workers)
         environment = {}
         if self._scheme.kind == "own":
             environment |= self.own_place().environment(self._training.framework, rank)
-        if self._scheme.kind == "ddp":
+        if self._scheme.kind in WRAPPERS or self._scheme.wrapper:
             environment["GLOO_SOCKET_IFNAME"] = ",".join(self._lab.interfaces(self._scheme.nics))
         if self._scheme.is_deft:
             environment |= {

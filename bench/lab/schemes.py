@@ -8,6 +8,9 @@ own                   with --framework: what that framework distributes with by 
 ddp-powersgd          DDP with torch's PowerSGD hook; ddp-powersgd:rank=2:start=10 sets its rank and first step
 fifo, NAME            Deft with DEFT_POLICY=NAME; fifo:bucket_bytes=5MB also sets DEFT_BUCKET_BYTES
 NAME-accumulate-K     the same with backward_passes_per_step=K
+NAME-ddp, NAME-ddp:25 PyTorch DDP with its backend set to deft, 25 MiB buckets or the given ones, and DEFT_POLICY=NAME
+fsdp2                 FSDP2 over gloo: parameters are sharded between a node's workers and replicated between nodes
+NAME-fsdp2            FSDP2 that shards inside a node, and Deft averages between the nodes
 ...@K                 only the first K NICs
 ...@free              the NICs are not shaped while this scheme runs
 """
@@ -19,6 +22,7 @@ from dataclasses import dataclass, field, replace
 
 DDP_BUCKETS_MIB = (1.0, 5.0, 25.0)
 DDP_HOOKS = ("fp16", "powersgd")
+WRAPPERS = ("ddp", "fsdp2")  # of the model, in whose place Deft communicates
 # PowerSGD may not begin before DDP has rebuilt its buckets, in the second step. From there on, so that all timed steps
 # are compressed. Rank 4 sends about a hundredth of a large layer.
 POWERSGD = {"rank": 4, "start": 2}
@@ -27,18 +31,24 @@ POWERSGD = {"rank": 4, "start": 2}
 @dataclass(frozen=True)
 class Scheme:
     text: str  # as it was written
-    kind: str  # compute, ddp or a policy of Deft
+    kind: str  # compute, ddp, own, fsdp2 or a policy of Deft
     nics: int
     free: bool = False
     bucket_mib: float | None = None  # of DDP
     options: tuple[tuple[str, str], ...] = field(default=())
     passes: int = 1  # steps whose gradients are added up before they are communicated
     hook: str = ""  # of DDP's communication
+    wrapper: str = ""  # of the model, over Deft; none: Deft's optimizer
     tries_buckets: bool = False  # one of the bucket sizes among which DDP's best is sought
 
     @property
     def is_deft(self) -> bool:
-        return self.kind not in ("compute", "ddp", "own")
+        return self.kind not in ("compute", "ddp", "own", "fsdp2")
+
+    @property
+    def role(self) -> str:
+        """How its workers train: a key of trainers.py's."""
+        return "-".join(filter(None, ("deft", self.wrapper))) if self.is_deft else self.kind
 
     @property
     def is_plain_ddp(self) -> bool:
@@ -84,6 +94,11 @@ def _named(text: str, name: str, nics: int) -> Scheme:
         if name[4:] not in DDP_HOOKS:
             raise ValueError(f"scheme '{text}': DDP comes as ddp, ddp-nosync-K, ddp-{', ddp-'.join(DDP_HOOKS)}")
         return Scheme(text, "ddp", nics, hook=name[4:])
+    policy, _, wrapper = name.rpartition("-")
+    if wrapper in WRAPPERS and policy in ("compute", "own", "fsdp2"):
+        raise ValueError(f"scheme '{text}': {wrapper} communicates by a policy of Deft, as in fifo-{wrapper}")
+    if policy and wrapper in WRAPPERS:
+        return Scheme(text, policy, nics, wrapper=wrapper, bucket_mib=25.0 if wrapper == "ddp" else None)
     return Scheme(text, name, nics)
 
 
@@ -97,10 +112,10 @@ def _modified(scheme: Scheme, modifier: str, nics: int) -> Scheme:
                 f"scheme '{scheme.text}': '{modifier}' must be @free or @K with K from 1 to --nics, {nics}"
             )
         return replace(scheme, nics=int(value))
-    if scheme.kind == "ddp":
-        return _modified_ddp(scheme, value)
     name, equals, setting = value.partition("=")
-    if scheme.kind == "compute" or not equals or not re.fullmatch(r"[a-z_]+", name):
+    if scheme.kind == "ddp" or (scheme.wrapper == "ddp" and not equals):
+        return _modified_ddp(scheme, value)
+    if scheme.kind in ("compute", "fsdp2") or not equals or not re.fullmatch(r"[a-z_]+", name):
         raise ValueError(f"scheme '{scheme.text}': '{modifier}' is no option of it, as in fifo:bucket_bytes=5MB")
     return replace(scheme, options=(*scheme.options, (name, setting)))
 
@@ -133,12 +148,23 @@ def check_framework(schemes: list[Scheme], framework: str) -> None:
         if framework == "torch":
             if scheme.kind == "own":
                 raise ValueError(f"scheme '{scheme.text}': it needs --framework tensorflow or mxnet; PyTorch has ddp")
-        elif scheme.kind == "ddp":
-            raise ValueError(f"scheme '{scheme.text}': {framework} has `own` instead of DDP")
+        elif scheme.kind in WRAPPERS or scheme.wrapper:
+            raise ValueError(f"scheme '{scheme.text}': {framework} has `own` instead of DDP and FSDP2")
         elif scheme.passes > 1:
             raise ValueError(f"scheme '{scheme.text}': {framework} adds up no gradients in the lab")
         elif scheme.kind == "own" and scheme.options:
             raise ValueError(f"scheme '{scheme.text}': `own` has no options")
+
+
+def check_workers(schemes: list[Scheme], workers: int, accelerator: bool) -> None:
+    """Refuses FSDP2 where it has nothing to shard."""
+    for scheme in schemes:
+        if "fsdp2" not in (scheme.kind, scheme.wrapper):
+            continue
+        if workers < 2:
+            raise ValueError(f"scheme '{scheme.text}': a node's workers hold a shard each: --workers 2 or more")
+        if accelerator:
+            raise ValueError(f"scheme '{scheme.text}': it shards real layers, which --accelerator does not have")
 
 
 def check_policies(schemes: list[Scheme], policies: list[str]) -> None:

@@ -1,8 +1,8 @@
 """How each kind of scheme trains: alone, through PyTorch DDP, through Deft.
 
-A trainer is made inside a worker from its setting: kind (compute, ddp, deft), model, data, batch, rank, world,
-learning_rate, schedule, steps, seed, passes, layers (to be replayed, or None), for ddp store, bucket_mib, hook and
-options, for deft packages.
+A trainer is made inside a worker from its setting: kind (a key of TRAINERS), model, data, batch, rank, world, workers
+(a node), learning_rate, schedule, steps, seed, passes, layers (to be replayed, or None), for ddp and fsdp2 store, for
+ddp bucket_mib, hook and options, for deft packages.
 """
 
 from __future__ import annotations
@@ -19,6 +19,8 @@ import torch.distributed
 import torch.nn.parallel
 from torch import nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from lab import data, layer_times
 from lab.catalogue import MODELS
@@ -185,12 +187,25 @@ class Trainer:
         return digest.hexdigest()
 
 
-class DdpTrainer(Trainer):
-    def wrap(self) -> None:
+class ProcessGroupTrainer(Trainer):
+    """Trains in a process group of torch.distributed."""
+
+    backend = "gloo"
+
+    def join_group(self) -> None:
         setting = self._setting
         torch.distributed.init_process_group(
-            "gloo", f"tcp://{setting['store']}", rank=setting["rank"], world_size=setting["world"]
+            self.backend, f"tcp://{setting['store']}", rank=setting["rank"], world_size=setting["world"]
         )
+
+    def close(self) -> None:
+        torch.distributed.destroy_process_group()
+
+
+class DdpTrainer(ProcessGroupTrainer):
+    def wrap(self) -> None:
+        setting = self._setting
+        self.join_group()
         parallel = torch.nn.parallel.DistributedDataParallel
         self.model = parallel(self.model, bucket_cap_mb=setting["bucket_mib"], broadcast_buffers=False)
         if setting["hook"] == "fp16":
@@ -208,8 +223,67 @@ class DdpTrainer(Trainer):
     def plain_model(self) -> nn.Module:
         return self.model.module
 
+
+class DdpOverDeftTrainer(DdpTrainer):
+    """The same script with another backend."""
+
+    backend = "deft"
+
+    def join_group(self) -> None:
+        sys.path.insert(0, self._setting["packages"])
+        import deft.torch  # noqa: F401  makes the backend known
+
+        super().join_group()
+
+
+class FsdpTrainer(ProcessGroupTrainer):
+    """FSDP2: each layer is sharded between a node's workers. FSDP2 averages the shards' gradients between nodes."""
+
+    def wrap(self) -> None:
+        self.join_group()
+        shape = (self._setting["world"] // self._setting["workers"], self._setting["workers"])
+        mesh = self.choose_mesh(init_device_mesh("cpu", shape, mesh_dim_names=("node", "shard")))
+        layers = [layer for layer in self.model.children() if any(True for _ in layer.parameters())]
+        for layer in [*layers, self.model]:
+            fully_shard(layer, mesh=mesh)
+        # The parameters are others now.
+        self.updates = Updates(self.model)
+        kind = MODELS[self._setting["model"]].optimizer
+        self.optimizer = make_optimizer(kind, self.model, self._setting["learning_rate"])
+
+    def choose_mesh(self, mesh: DeviceMesh) -> DeviceMesh:
+        return mesh
+
+    def digest(self) -> str:
+        digest = hashlib.sha256()
+        for parameter in self.model.parameters():
+            digest.update(parameter.full_tensor().detach().numpy().tobytes())
+        return digest.hexdigest()
+
+
+class FsdpOverDeftTrainer(FsdpTrainer):
+    """The workers that hold the same shard, one a node, are a job of Deft."""
+
+    def wrap(self) -> None:
+        sys.path.insert(0, self._setting["packages"])
+        import deft.torch as deft
+
+        node, shard = divmod(self._setting["rank"], self._setting["workers"])
+        nodes = self._setting["world"] // self._setting["workers"]
+        deft.init(job=f"fsdp2.shard{shard}", rank=node, world_size=nodes, local_rank=0, local_size=1)
+        super().wrap()
+        for module in self.model.modules():
+            if isinstance(module, FSDPModule):
+                module.set_all_reduce_hook(deft.allreduce_)
+
+    def choose_mesh(self, mesh: DeviceMesh) -> DeviceMesh:
+        return mesh["shard"]
+
     def close(self) -> None:
-        torch.distributed.destroy_process_group()
+        import deft.torch as deft
+
+        deft.shutdown()
+        super().close()
 
 
 class DeftTrainer(Trainer):
@@ -236,4 +310,11 @@ class DeftTrainer(Trainer):
         deft.shutdown()
 
 
-TRAINERS = {"compute": Trainer, "ddp": DdpTrainer, "deft": DeftTrainer}
+TRAINERS = {
+    "compute": Trainer,
+    "ddp": DdpTrainer,
+    "fsdp2": FsdpTrainer,
+    "deft": DeftTrainer,
+    "deft-ddp": DdpOverDeftTrainer,
+    "deft-fsdp2": FsdpOverDeftTrainer,
+}

@@ -41,7 +41,9 @@ def test_ddp_keeps_replicas_equal_and_compute_does_not(emulated, tmp_path):
     "nodes", [["--nodes", "2"], ["--nodes", "2", "--workers", "2"], ["--nodes", "2", "--loopback"]]
 )
 def test_deft_trains_what_ddp_trains(tmp_path, nodes):
-    schemes = "ddp:5,fifo,bytescheduler:partition_bytes=64KB@1,fifo@free"
+    schemes = "ddp:5,fifo,bytescheduler:partition_bytes=64KB@1,fifo@free,fifo-ddp:5"
+    if "--workers" in nodes:
+        schemes += ",fsdp2,fifo-fsdp2"
     done, records = compared(tmp_path, "--schemes", schemes, "--rate", "200mbit", *nodes)
     assert done.returncode == 0, done.stderr
     assert list(records) == schemes.split(",")

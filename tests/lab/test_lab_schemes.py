@@ -1,5 +1,5 @@
 import pytest
-from lab.schemes import check_policies, parse, parse_list
+from lab.schemes import check_framework, check_policies, check_workers, parse, parse_list
 
 
 def test_a_plain_name_uses_all_nics():
@@ -45,6 +45,31 @@ def test_a_variant_shows_its_bucket_size():
     assert parse("ddp:25", 2).variants()[0].label == "ddp:25"
 
 
+def test_ddp_and_fsdp2_may_communicate_by_a_policy():
+    over_deft = parse("bytescheduler-ddp:5:credit_bytes=8MB", 2)
+    assert (over_deft.kind, over_deft.role, over_deft.bucket_mib) == ("bytescheduler", "deft-ddp", 5)
+    assert over_deft.options == (("credit_bytes", "8MB"),)
+    assert parse("fifo-ddp", 2).bucket_mib == 25
+    assert not parse("fifo-ddp", 2).is_plain_ddp
+    assert [parse(text, 2).role for text in ("fifo-fsdp2", "fsdp2", "fifo", "ddp")] == [
+        "deft-fsdp2",
+        "fsdp2",
+        "deft",
+        "ddp",
+    ]
+
+
+def test_fsdp2_needs_something_to_shard():
+    schemes = parse_list("fifo-fsdp2", 2)
+    check_workers(schemes, 2, accelerator=False)
+    with pytest.raises(ValueError, match="--workers 2"):
+        check_workers(schemes, 1, accelerator=False)
+    with pytest.raises(ValueError, match="--accelerator"):
+        check_workers(schemes, 2, accelerator=True)
+    with pytest.raises(ValueError, match="`own` instead of DDP and FSDP2"):
+        check_framework(schemes, "mxnet")
+
+
 def test_a_policy_that_the_table_of_options_lacks_is_named():
     check_policies(parse_list("compute,ddp,ddp-fp16,fifo-accumulate-2", 1), ["fifo"])
     with pytest.raises(ValueError, match="no policy 'fife'; it has fifo, p3"):
@@ -58,6 +83,8 @@ def test_a_policy_that_the_table_of_options_lacks_is_named():
         ("ddp-accumulate-2", "ddp-nosync-K"),
         ("compute-accumulate-2", "NAME-accumulate-K"),
         ("ddp-int8", "ddp-fp16"),
+        ("compute-ddp", "fifo-ddp"),
+        ("fsdp2:5", ":5"),
         ("ddp-powersgd:rank=0", "rank=R"),
         ("ddp-powersgd:start=1", "start=STEP"),
         ("ddp-fp16:rank=2", "rank=2"),
