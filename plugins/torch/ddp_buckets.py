@@ -20,6 +20,7 @@ from .arena import Arena
 _current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
+_LARGE_BYTES = 4 << 20  # a smaller bucket takes little time to send
 _CHANGES = 3  # sequences that begin with the same bucket: after so many, such passes are no longer scheduled
 
 
@@ -101,6 +102,9 @@ class BucketSequences:
             group = BucketGroup([(f"bucket{i}", dtype, (1, count)) for i, (count, dtype) in enumerate(shapes)])
             self._known[first] = shapes, group
             say_no_late_updates()
+            hint = hint_at_large_bucket([count * dtype.itemsize for count, dtype in shapes])
+            if hint and rank() == 0:
+                log.warning(hint)
         self._shapes, self._followed = shapes, group
 
     def _end_pass(self):
@@ -121,6 +125,17 @@ class BucketSequences:
             log.warning("DDP's buckets change from pass to pass: they are reduced at once, not by the policy")
         for rest in range(place, len(self._shapes)):
             group.send(rest, None, lambda _view, _error: None)
+
+
+def hint_at_large_bucket(bytes_of_buckets):
+    """What to say if one bucket holds most gradients: DDP hands it over whole, when backward has all but ended."""
+    largest, total = max(bytes_of_buckets), sum(bytes_of_buckets)
+    if largest < _LARGE_BYTES or largest <= total / 2:
+        return ""
+    return (
+        f"one of DDP's {len(bytes_of_buckets)} buckets has {largest / 1e6:.1f} of {total / 1e6:.1f} MB of gradients, "
+        "so most communication waits for the end of backward: DistributedDataParallel(model, bucket_cap_mb=5) cuts finer"
+    )
 
 
 def in_backward():

@@ -132,6 +132,23 @@ def test_jobs_have_names_of_their_own():
     assert deftrun("-np", "1", "--job", "mine", "sh", "-c", "echo $DEFT_JOB").stdout == "[0] mine\n"
 
 
+def test_a_script_of_torch_distributed_runs_as_under_torchrun(tmp_path):
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import os\n"
+        "import deft.torch, torch\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('deft')\n"
+        "x = torch.tensor([float(os.environ['LOCAL_RANK']) + 1])\n"
+        "dist.all_reduce(x)\n"
+        "print('sum', x.item(), dist.get_rank(), dist.get_world_size())\n"
+        "dist.destroy_process_group()\n"
+    )
+    done = deftrun("-np", "2", sys.executable, str(script))
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == ["[0] sum 3.0 0 2", "[1] sum 3.0 1 2"]
+
+
 def test_the_workers_reach_their_daemon():
     result = deftrun("-np", "2", "--nodes", "2", str(BIN / "deft"), "status", "--json")
     assert result.returncode == 0, result.stderr

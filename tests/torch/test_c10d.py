@@ -13,6 +13,7 @@ import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
+from deft.torch import ddp_buckets
 from launching import free_port, torchrun_variables, without_deft
 from torch.distributed._functional_collectives import (
     all_gather_into_tensor_coalesced,
@@ -33,6 +34,14 @@ def close_group():
     # If torch frees gloo's process group, it may wait for ever: for a thread that waits for Python's lock.
     kept.append(dist.group.WORLD)
     dist.destroy_process_group()
+
+
+def test_a_bucket_with_most_gradients_is_hinted_at():
+    hint = ddp_buckets.hint_at_large_bucket([1 << 20, 16 << 20])
+    assert "16.8 of 17.8 MB" in hint
+    assert "bucket_cap_mb=5" in hint
+    assert not ddp_buckets.hint_at_large_bucket([5 << 20] * 4)
+    assert not ddp_buckets.hint_at_large_bucket([1 << 20]), "it is sent in no time"
 
 
 def every_collective(port):

@@ -33,6 +33,14 @@ def free_port(address: str) -> int:
         return probe.getsockname()[1]
 
 
+def reserved_port() -> socket.socket:
+    """Bound, so that nobody else is given its port. A server that sets SO_REUSEADDR may listen there meanwhile."""
+    reserved = socket.socket()
+    reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    reserved.bind(("", 0))
+    return reserved
+
+
 def own_address(peer: str) -> str:
     """This machine's address on the way to `peer`."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -51,6 +59,7 @@ class Agent:
         self.plan: dict = {}
         self.socket = ""
         self.going = False  # the end has begun
+        self.meeting = reserved_port()  # where torch.distributed's rank 0 may listen, if it runs here
 
     def tell(self, event: str, **fields) -> None:
         data = wire.encode({"event": event, **fields})
@@ -59,6 +68,9 @@ class Agent:
                 data = data[os.write(1, data) :]
         except OSError:
             self.going = True  # nobody listens any more
+
+    def tell_ready(self, listen: str, **fields) -> None:
+        self.tell("ready", listen=listen, meeting_port=self.meeting.getsockname()[1], **fields)
 
     # --- the daemon
 
@@ -85,7 +97,7 @@ class Agent:
         status = self.running_daemon()
         if status is not None:
             self.socket = status["socket"]
-            self.tell("ready", listen=status["listen"], private=False)
+            self.tell_ready(status["listen"], private=False)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
         self.socket = str(self.folder / "deftd.sock")
@@ -93,7 +105,7 @@ class Agent:
         for attempt in range(1, PORT_TRIES + 1):
             listen = f"{address}:{free_port(address)}"
             if self.start_daemon(listen):
-                self.tell("ready", listen=listen, private=True, folder=str(self.folder))
+                self.tell_ready(listen, private=True, folder=str(self.folder))
                 return
             taken = any("in use" in line for line in self.daemon.tail)
             if not taken or attempt == PORT_TRIES:
@@ -144,7 +156,20 @@ class Agent:
 
     # --- the workers
 
-    def start(self, leader: str) -> None:
+    @staticmethod
+    def for_torch(meeting: str, rank: int, world: int, local: int, local_size: int) -> dict[str, str]:
+        """What torchrun sets, so that a script of torch.distributed runs as it is."""
+        host, _, port = meeting.rpartition(":")
+        return {
+            "RANK": str(rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": str(local),
+            "LOCAL_WORLD_SIZE": str(local_size),
+            "MASTER_ADDR": host.strip("[]"),
+            "MASTER_PORT": port,
+        }
+
+    def start(self, leader: str, meeting: str) -> None:
         first, count = self.plan["first_rank"], self.plan["workers"]
         for local in range(count):
             environment = self.environment(
@@ -154,6 +179,7 @@ class Agent:
                 DEFT_LOCAL_SIZE=str(count),
                 DEFT_SOCKET=self.socket,
                 DEFT_LEADER=leader,
+                **self.for_torch(meeting, first + local, self.plan["world"], local, count),
             )
             environment.setdefault("PYTHONUNBUFFERED", "1")
             share = max(1, (os.cpu_count() or 1) // self.plan["workers_on_machine"])
@@ -208,7 +234,7 @@ class Agent:
         if action == "prepare":
             self.prepare(message)
         elif action == "start":
-            self.start(message["leader"])
+            self.start(message["leader"], message["meeting"])
         elif action == "signal":
             for worker in self.workers:
                 worker.send(message["number"])

@@ -42,6 +42,7 @@ class Remote:
     def __init__(self, node: Node, words: list[str]) -> None:
         self.node = node
         self.listen = ""
+        self.meeting = ""  # where its first worker may listen
         self.folder = ""
         self.errors: list[str] = []  # what ssh or the agent itself complained about
         self.running = set(range(node.first_rank, node.first_rank + node.workers))
@@ -163,7 +164,7 @@ class Launcher:
             self.failures.append(Failure(0, what + ": restart it with --listen=ADDRESS:PORT", 1, []))
             return
         for remote in self.remotes:
-            remote.send("start", leader=leader)
+            remote.send("start", leader=leader, meeting=self.remotes[0].meeting)
 
     @staticmethod
     def is_shared(remote: Remote) -> bool:
@@ -201,6 +202,7 @@ class Launcher:
                 self.show(sys.stderr, f"[deftd {remote.node.index}] {event['text']}")
         elif kind == "ready":
             remote.listen, remote.folder = event["listen"], event.get("folder", "")
+            remote.meeting = f"{remote.listen.rpartition(':')[0]}:{event['meeting_port']}"
             if self.run_.verbose:
                 whose = "its own" if event["private"] else "the running"
                 ranks = f"ranks {remote.node.first_rank} to {remote.node.first_rank + remote.node.workers - 1}"
