@@ -10,6 +10,7 @@
 #include <fstream>
 
 #include "core/base/placement.h"
+#include "core/link/backends.h"
 #include "tools/command.h"
 #include "tools/probe_measure.h"
 #include "tools/probe_report.h"
@@ -81,6 +82,8 @@ class Probe {
  public:
   Probe(const Config& config, const ProbeOptions& options, Placement placement, std::shared_ptr<ProbeStore> store)
       : timeout_us_(config.seconds_us("timeout")),
+        encrypts_(config.text("encrypt_gradients") == "on"),
+        key_file_(config.text("secret_file")),
         options_(options),
         placement_(std::move(placement)),
         store_(std::move(store)) {}
@@ -102,6 +105,8 @@ class Probe {
   [[nodiscard]] TimeUs patience_us() const { return 3 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7); }
 
   const TimeUs timeout_us_;
+  const bool encrypts_;
+  const std::string key_file_;
   const ProbeOptions options_;
   const Placement placement_;
   std::shared_ptr<ProbeStore> store_;
@@ -115,7 +120,7 @@ std::string key_of(const char* what, std::size_t index) { return what + ("/" + s
 // All ranks say who they are; those of local rank 0 are the nodes.
 Result<void> Probe::meet(std::vector<link::LinkSpec> specs) {
   specs_ = std::move(specs);
-  ProbeNode own{placement_.rank, host_name(), {}, {}, {}};
+  ProbeNode own{placement_.rank, host_name(), {}, {}, {}, encrypts_};
   for (const auto& spec : specs_) {
     own.links.push_back(spec.name());
     own.addresses.push_back(spec.address);
@@ -142,6 +147,12 @@ Result<void> Probe::meet(std::vector<link::LinkSpec> specs) {
 
 Result<void> Probe::check_links() const {
   for (std::size_t i = 1; i < nodes_.size(); ++i) {
+    if (nodes_[i].encrypts != nodes_[0].encrypts)
+      return fail(ErrorKind::kMismatch,
+                  "encrypt_gradients is not the same on " + nodes_[0].host + " (rank " +
+                      std::to_string(nodes_[0].rank) + ") and " + nodes_[i].host + " (rank " +
+                      std::to_string(nodes_[i].rank) + ")",
+                  "give all nodes the same DEFT_ENCRYPT_GRADIENTS");
     if (nodes_[i].common == nodes_[0].common) continue;
     const auto listed = [](const ProbeNode& node) {
       std::string text;
@@ -174,8 +185,14 @@ ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place
   ProbeRow row;
   row.link = item.link;
   row.nodes = item.nodes;
+  if (encrypts_ && link::find_backend(specs_[item.link].backend)->encryption == link::Encryption::kNone) {
+    row.error = "cannot encrypt, and encrypt_gradients is on";
+    return row;
+  }
   const TimeUs now = MonotonicClock::now();
   link::LinkGroup group;
+  group.encrypts = encrypts_;
+  group.key_file = key_file_;
   group.node = place;
   group.nodes = static_cast<std::uint32_t>(item.nodes.size());
   group.prefix = key_of("link", index);

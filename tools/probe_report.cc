@@ -43,16 +43,14 @@ Result<T> parsed(const std::string& text, T (*read)(const json&)) {
 }  // namespace
 
 json to_json(const ProbeNode& node) {
-  return {{"rank", node.rank},
-          {"host", node.host},
-          {"links", node.links},
-          {"addresses", node.addresses},
-          {"common", node.common}};
+  return {{"rank", node.rank},           {"host", node.host},     {"links", node.links},
+          {"addresses", node.addresses}, {"common", node.common}, {"encrypts", node.encrypts}};
 }
 
 Result<ProbeNode> node_from(const std::string& text) {
   return parsed<ProbeNode>(text, [](const json& from) {
-    return ProbeNode{from.at("rank"), from.at("host"), from.at("links"), from.at("addresses"), from.at("common")};
+    return ProbeNode{from.at("rank"),      from.at("host"),   from.at("links"),
+                     from.at("addresses"), from.at("common"), from.at("encrypts")};
   });
 }
 
@@ -118,6 +116,7 @@ std::string report_table(const std::vector<ProbeNode>& nodes, const std::vector<
   const auto pad = [](std::string text, std::size_t width) {
     return text += std::string(width - std::min(width, text.size()), ' ');
   };
+  if (!nodes.empty() && nodes.front().encrypts) out += "what the links send is encrypted (encrypt_gradients)\n";
   out += "\n" + pad("link", wide) + "  nodes    latency, us       throughput, MB/s\n";
   for (const auto& row : rows) {
     out += pad(link_name(nodes, row), wide) + "  " + pad(between(nodes, row), 7) + "  ";

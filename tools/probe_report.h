@@ -17,6 +17,7 @@ struct ProbeNode {
   std::vector<std::string> links;      // the names of the links, as this node resolved them
   std::vector<std::string> addresses;  // [link]
   std::vector<std::string> common;     // facts that must be the same on all nodes
+  bool encrypts = false;               // encrypt_gradients
 };
 
 // The measurement of one link between two nodes, or between all nodes.

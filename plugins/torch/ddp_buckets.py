@@ -134,7 +134,7 @@ def hint_at_large_bucket(bytes_of_buckets):
         return ""
     return (
         f"one of DDP's {len(bytes_of_buckets)} buckets has {largest / 1e6:.1f} of {total / 1e6:.1f} MB of gradients, "
-        "so most communication waits for the end of backward: DistributedDataParallel(model, bucket_cap_mb=5) cuts finer"
+        "so most communication waits for the end of backward: DistributedDataParallel(bucket_cap_mb=5) cuts finer"
     )
 
 

@@ -129,6 +129,26 @@ def test_a_file_that_no_probe_has_written_is_refused(tmp_path):
     assert str(file) in result.stderr and "deft probe --output" in result.stderr
 
 
+def test_links_are_measured_as_they_will_be_used():
+    leader = f"127.0.0.1:{free_port()}"
+    links = "gloo:lo,mpi"
+    ranks = [start(rank, 2, leader, DEFT_LINKS=links, DEFT_ENCRYPT_GRADIENTS="on") for rank in range(2)]
+    status, out, err = finish(ranks)[0]
+    assert status == 1, out + err
+    assert "what the links send is encrypted" in out
+    assert re.search(r"gloo:lo +0 - 1 +\d+ \+- ", out)
+    assert re.search(r"mpi +0 - 1 +cannot encrypt", out)
+
+
+def test_nodes_must_agree_on_encryption():
+    leader = f"127.0.0.1:{free_port()}"
+    ranks = [start(rank, 2, leader, DEFT_ENCRYPT_GRADIENTS="on" if rank else "off") for rank in range(2)]
+    for status, _, err in finish(ranks):
+        assert status == 1
+        assert "encrypt_gradients is not the same on" in err
+        assert "(rank 0)" in err and "(rank 1)" in err
+
+
 def test_only_one_process_a_node_measures():
     leader = f"127.0.0.1:{free_port()}"
     ranks = [start(rank, 4, leader, "--json", DEFT_LOCAL_RANK=str(rank % 2), DEFT_LOCAL_SIZE="2") for rank in range(4)]
