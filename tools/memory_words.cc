@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tools/sizes.h"
+#include "core/base/quantities.h"
 
 namespace deft::tools {
 namespace {

@@ -6,14 +6,13 @@
 #include <optional>
 
 #include "core/base/clock.h"
+#include "core/base/quantities.h"
 #include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 #include "core/optimize/memory_fit.h"
 #include "core/optimize/search.h"
 #include "tools/command.h"
-#include "tools/durations.h"
 #include "tools/optimize_memory.h"
-#include "tools/sizes.h"
 #include "tools/traced_job.h"
 #include "tools/verify.h"
 

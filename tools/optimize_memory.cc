@@ -4,7 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "tools/sizes.h"
+#include "core/base/quantities.h"
+#include "core/optimize/model_cuts.h"
 
 namespace deft::tools {
 namespace {

@@ -4,8 +4,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
+#include "core/base/quantities.h"
 #include "tools/command.h"
-#include "tools/durations.h"
 #include "tools/report_data.h"
 #include "tools/report_page.h"
 #include "tools/traced_job.h"

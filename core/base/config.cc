@@ -4,13 +4,13 @@
 
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
 #include <optional>
 
+#include "core/base/quantities.h"
 #include "core/base/text.h"
 
 extern char** environ;
@@ -34,22 +34,10 @@ std::string replaced(std::string_view text, char from, char to) {
   return out;
 }
 
-std::string lower(std::string_view text) {
-  std::string out(text);
-  std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::tolower(c); });
-  return out;
-}
-
 std::string upper(std::string_view text) {
   std::string out(text);
   std::transform(out.begin(), out.end(), out.begin(), [](unsigned char c) { return std::toupper(c); });
   return out;
-}
-
-std::string_view trimmed(std::string_view text) {
-  const auto first = text.find_first_not_of(" \t\r");
-  if (first == std::string_view::npos) return {};
-  return text.substr(first, text.find_last_not_of(" \t\r") - first + 1);
 }
 
 std::vector<std::string_view> split_choices(std::string_view choices) {
@@ -67,28 +55,6 @@ std::vector<std::string_view> option_names() {
   for (const auto& spec : option_table()) names.push_back(spec.name);
   return names;
 }
-
-struct Unit {
-  std::string_view suffix;
-  double factor;
-};
-
-// A number with one of `units` behind it; nothing for any other text.
-std::optional<double> parse_number(std::string_view text, std::span<const Unit> units) {
-  double value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
-  if (error != std::errc{} || !std::isfinite(value)) return std::nullopt;
-  const std::string suffix = lower(trimmed({end, static_cast<std::size_t>(text.data() + text.size() - end)}));
-  if (suffix.empty()) return value;
-  for (const auto& unit : units)
-    if (unit.suffix == suffix) return value * unit.factor;
-  return std::nullopt;
-}
-
-constexpr Unit kByteUnits[] = {{"b", 1},           {"k", 1024.0},        {"kb", 1024.0},       {"m", 1048576.0},
-                               {"mb", 1048576.0},  {"g", 1073741824.0},  {"gb", 1073741824.0}, {"kib", 1024.0},
-                               {"mib", 1048576.0}, {"gib", 1073741824.0}};
-constexpr Unit kSecondUnits[] = {{"s", 1}, {"ms", 1e-3}, {"us", 1e-6}, {"m", 60}, {"min", 60}, {"h", 3600}};
 
 std::optional<double> parse_bool(std::string_view text) {
   const std::string word = lower(text);
@@ -112,11 +78,11 @@ std::optional<double> parse_value(const OptionSpec& spec, std::string_view text)
   switch (spec.type) {
     case OptionType::kString: return 0;
     case OptionType::kBool: return parse_bool(text);
-    case OptionType::kNumber: return parse_number(text, {});
-    case OptionType::kBytes: return parse_number(text, kByteUnits);
-    case OptionType::kSeconds: return parse_number(text, kSecondUnits);
+    case OptionType::kNumber: return parse_number(text);
+    case OptionType::kBytes: return parse_bytes(text);
+    case OptionType::kSeconds: return parse_seconds(text);
     case OptionType::kInteger: {
-      const auto value = parse_number(text, {});
+      const auto value = parse_number(text);
       return value && *value == std::floor(*value) ? value : std::nullopt;
     }
     case OptionType::kChoice: {

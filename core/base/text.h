@@ -31,6 +31,12 @@ Result<void> check_text(std::string_view text, std::size_t most_bytes, const std
 // Makes `text` readable for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
 std::string readable(std::string_view text, std::size_t most_bytes);
 
+// ASCII letters become lower case.
+std::string lower(std::string_view text);
+
+// Without blanks at both ends.
+std::string_view trimmed(std::string_view text);
+
 // The candidate that `word` is most likely a misspelling of; empty if none is near.
 std::string_view closest(std::string_view word, std::span<const std::string_view> candidates);
 

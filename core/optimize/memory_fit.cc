@@ -1,12 +1,12 @@
 #include "core/optimize/memory_fit.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <limits>
-#include <set>
 #include <utility>
 
+#include "core/base/quantities.h"
+#include "core/optimize/model_cuts.h"
 #include "core/replay/replay.h"
 
 namespace deft::optimize {
@@ -19,7 +19,6 @@ using replay::StepMemory;
 
 constexpr std::uint32_t kMostPasses = 4096;
 constexpr std::size_t kMostRanges = 96;  // of one way to cut the model
-constexpr std::size_t kDeepest = 8;
 
 double peak_of(const MeasuredJob& measured, const MemoryWhatIf& what_if) {
   double most = 0;
@@ -59,65 +58,6 @@ double time_of(const StepMemory& memory, const LayerRange& range) {
   double us = 0;
   for (std::size_t layer = range.first; layer <= range.last; ++layer) us += memory.layers[layer].forward_us;
   return us;
-}
-
-// The first `depth` parts of a name: "blocks.0.up" at depth 2 is "blocks.0".
-std::string prefix_of(const std::string& name, std::size_t depth) {
-  std::size_t at = 0;
-  for (; depth > 0 && at != std::string::npos; --depth) at = name.find('.', at == 0 ? 0 : at + 1);
-  return name.substr(0, at);
-}
-
-// The module that holds a module of this name: "blocks" of "blocks.0".
-std::string parent_of(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == std::string::npos ? "" : name.substr(0, dot);
-}
-
-// A module of a sequence or list has its place as the last part of its name.
-std::optional<std::size_t> place_of(const std::string& name) {
-  const std::size_t dot = name.rfind('.');
-  const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
-  std::size_t place = 0;
-  const auto read = std::from_chars(last.data(), last.data() + last.size(), place);
-  if (read.ec != std::errc{} || read.ptr != last.data() + last.size()) return std::nullopt;
-  return place;
-}
-
-bool are_of_one_list(const std::string& a, const std::string& b) {
-  return place_of(a) && place_of(b) && parent_of(a) == parent_of(b);
-}
-
-struct Module {
-  std::string name;
-  LayerRange layers;
-};
-
-// The model's layers, cut where the module of this depth changes.
-std::vector<Module> modules_of(const StepMemory& memory, std::size_t depth) {
-  std::vector<Module> modules;
-  for (std::size_t layer = 0; layer < memory.layers.size(); ++layer) {
-    const std::string name = prefix_of(memory.layers[layer].name, depth);
-    if (!modules.empty() && modules.back().name == name)
-      modules.back().layers.last = layer;
-    else
-      modules.push_back({name, {layer, layer}});
-  }
-  return modules;
-}
-
-// What a script can recompute: modules of this depth that hold several layers, and so many neighbours of a list together.
-std::vector<LayerRange> ranges_of(const StepMemory& memory, std::size_t depth, std::size_t together) {
-  const auto modules = modules_of(memory, depth);
-  std::vector<LayerRange> ranges;
-  for (std::size_t i = 0; i < modules.size();) {
-    std::size_t end = i + 1;
-    while (end < modules.size() && end - i < together && are_of_one_list(modules[i].name, modules[end].name)) ++end;
-    const LayerRange range{modules[i].layers.first, modules[end - 1].layers.last};
-    if (range.last > range.first || place_of(modules[i].name)) ranges.push_back(range);
-    i = end;
-  }
-  return ranges;
 }
 
 // Takes ranges until the worker fits, the cheapest first; nothing if all of them are not enough.
@@ -168,27 +108,14 @@ std::optional<MemoryFit::Choice> recomputation(const MeasuredJob& measured, doub
   if (!can_recompute(measured)) return std::nullopt;
   const StepMemory& memory = largest(measured);
   std::optional<MemoryFit::Choice> best;
-  std::set<std::vector<std::pair<std::size_t, std::size_t>>> seen;
-  for (std::size_t depth = 1; depth <= kDeepest; ++depth)
-    for (std::size_t together = 1; together <= memory.layers.size();
-         together = together < 4 ? together + 1 : together * 2) {
-      const auto ranges = ranges_of(memory, depth, together);
-      std::vector<std::pair<std::size_t, std::size_t>> cuts;
-      for (const LayerRange& range : ranges) cuts.emplace_back(range.first, range.last);
-      if (ranges.size() > kMostRanges || !seen.insert(cuts).second) continue;
-      least = std::min(least, peak_of(measured, {.recomputed = ranges}));
-      const auto taken = take_ranges(memory, ranges, limit);
-      if (!taken || peak_of(measured, {.recomputed = *taken}) > limit) continue;
-      auto found = choice(measured, {.recomputed = *taken});
-      if (found && (!best || found->step_us < best->step_us)) best = std::move(found);
-    }
+  for (const auto& ranges : ways_to_cut(memory, kMostRanges)) {
+    least = std::min(least, peak_of(measured, {.recomputed = ranges}));
+    const auto taken = take_ranges(memory, ranges, limit);
+    if (!taken || peak_of(measured, {.recomputed = *taken}) > limit) continue;
+    auto found = choice(measured, {.recomputed = *taken});
+    if (found && (!best || found->step_us < best->step_us)) best = std::move(found);
+  }
   return best;
-}
-
-std::string megabytes(double bytes) {
-  char text[32];
-  std::snprintf(text, sizeof text, "%.1f MB", bytes / 1048576);
-  return text;
 }
 
 }  // namespace
@@ -216,29 +143,10 @@ Result<MemoryFit> fit_memory(const replay::MeasuredJob& measured, std::uint64_t 
   if (const auto numbers = numbers_of_passes(measured); !numbers.empty())
     least = std::min(least, peak_of(measured, {.passes = numbers.back()}));
   return fail(ErrorKind::kExhausted,
-              "a worker needs " + megabytes(fit.traced.peak_bytes) +
-                  ", and neither accumulation nor recomputation brings it below " + megabytes(limit) +
-                  ": the least is " + megabytes(least),
+              "a worker needs " + size_words(fit.traced.peak_bytes) +
+                  ", and neither accumulation nor recomputation brings it below " + size_words(limit) +
+                  ": the least is " + size_words(least),
               "give more memory, or take a smaller model or optimizer");
-}
-
-std::string describe(const replay::StepMemory& memory, const replay::LayerRange& range) {
-  for (std::size_t depth = 1; depth <= kDeepest; ++depth) {
-    const auto modules = modules_of(memory, depth);
-    const auto first =
-        std::ranges::find(modules, range.first, [](const Module& module) { return module.layers.first; });
-    const auto last = std::ranges::find(modules, range.last, [](const Module& module) { return module.layers.last; });
-    if (first == modules.end() || last == modules.end()) continue;
-    if (first != last && !are_of_one_list(first->name, last->name)) continue;
-    // Modules without parameters follow, such as an activation.
-    std::string end = last->name;
-    if (const auto next = last + 1; next != modules.end() && are_of_one_list(end, next->name)) {
-      const std::string parent = parent_of(end);
-      end = (parent.empty() ? "" : parent + ".") + std::to_string(std::max(*place_of(end), *place_of(next->name) - 1));
-    }
-    return end == first->name ? end : first->name + " to " + end;
-  }
-  return memory.layers[range.first].name + " to " + memory.layers[range.last].name;
 }
 
 }  // namespace deft::optimize

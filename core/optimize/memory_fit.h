@@ -39,7 +39,4 @@ struct MemoryFit {
 // kInvalid if the trace tells nothing of memory, or if the job cannot be replayed; kExhausted, saying what the least is, if nothing fits.
 Result<MemoryFit> fit_memory(const replay::MeasuredJob& measured, std::uint64_t limit_bytes);
 
-// The modules of a range of layers: "blocks.0", or "5 to 9" of a sequence.
-std::string describe(const replay::StepMemory& memory, const replay::LayerRange& range);
-
 }  // namespace deft::optimize

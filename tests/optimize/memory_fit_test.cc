@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/optimize/model_cuts.h"
 #include "core/optimize/search.h"
 #include "core/replay/replay.h"
 #include "tests/replay/traced_simulation.h"
