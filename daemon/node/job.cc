@@ -181,6 +181,8 @@ void Job::begin() {
   if (!members_.advance(JobState::kRunning)) return;
   joining_.finished();
   if (auto ok = parts_->recorder.begin(); !ok) return fail(ok.error().in("trace on " + context_.host));
+  // The answer comes before the first sum, so that the shortest trace tells how far the clocks are apart.
+  if (line_.leader() == nullptr) line_.send(wire::Heartbeat{.sent_us = context_.reactor.now_us()});
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();

@@ -252,6 +252,17 @@ TEST(Job, ASilentLeaderIsLostByName) {
   EXPECT_TRUE(says(daemon.end(), "node 0: host0, the leader, was lost: no sign of life for"));
 }
 
+// Without waiting for the first heartbeat: the job may be short, and its trace is to be put on the leader's clock.
+TEST(Job, TheLeadersClockIsAskedWhenTheJobBegins) {
+  FakeDaemon connecting, running;
+  for (FakeDaemon* const daemon : {&connecting, &running}) daemon->advance(kSecond);
+  connecting.bring_to(Stage::kConnecting);
+  EXPECT_TRUE(connecting.sent<wire::Heartbeat>().empty());
+  running.bring_to(Stage::kRunning);
+  ASSERT_EQ(running.sent<wire::Heartbeat>().size(), 1u);
+  EXPECT_GE(running.sent<wire::Heartbeat>().front().sent_us, kSecond);
+}
+
 TEST(Job, ALeaderThatAnswersKeepsTheJobAlive) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kRunning);
