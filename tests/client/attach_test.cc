@@ -12,7 +12,7 @@
 namespace deft::test {
 namespace {
 
-std::string refused(ScriptedDaemon& daemon, int kind, const char* timeout = "2s") {
+std::string refused(ScriptedDaemon& daemon, int kind, const char* timeout = "60s") {
   deft_error error{};
   EXPECT_EQ(daemon.open(&error, 0, 1, timeout), nullptr);
   EXPECT_EQ(error.kind, kind) << error.message;
@@ -87,7 +87,7 @@ TEST(Attach, NoDaemonIsAnErrorAtOnce) {
   deft_error error{};
   const TimeUs before = MonotonicClock::now();
   EXPECT_EQ(deft_open(options, &session, &error), DEFT_EUNAVAILABLE);
-  EXPECT_LT(MonotonicClock::now() - before, 5'000'000);
+  EXPECT_LT(MonotonicClock::now() - before, kPatienceUs);
   EXPECT_NE(std::string(error.message).find("none.sock"), std::string::npos);
 }
 

@@ -26,7 +26,7 @@ class Calls {
   // Waits for `count` calls and gives their kinds.
   std::vector<int> await(std::size_t count) {
     std::unique_lock lock(mutex_);
-    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(10), [&] { return kinds_.size() >= count; }));
+    EXPECT_TRUE(changed_.wait_for(lock, std::chrono::seconds(60), [&] { return kinds_.size() >= count; }));
     return kinds_;
   }
 

@@ -27,7 +27,7 @@ void Worker::send_error(ErrorKind kind, const std::string& what, std::uint64_t o
   send(ipc::encode(message, ipc::MessageKind::kError, {what, "do this", "here"}));
 }
 
-void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us) {
+void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us, TimeUs timeout_us) {
   const auto packet = receive();
   const auto hello = ipc::decode<ipc::Hello>(packet.bytes, ipc::MessageKind::kHello, 4);
   ASSERT_TRUE(hello) << hello.error().message();
@@ -43,7 +43,7 @@ void Worker::welcome(std::vector<std::uint32_t> node_of, std::uint32_t spin_us) 
   message.nodes = *std::max_element(node_of.begin(), node_of.end()) + 1;
   message.world = static_cast<std::uint32_t>(node_of.size());
   message.spin_us = spin_us;
-  message.timeout_us = 2'000'000;
+  message.timeout_us = timeout_us;
   message.links = static_cast<std::uint32_t>(links_.size());
   const std::array<int, 3> descriptors{control_->descriptor(), own_bell_->descriptor(), worker_bell_->descriptor()};
   send(ipc::encode(message, ipc::MessageKind::kWelcome, std::span<const std::string_view>{},

@@ -22,7 +22,7 @@
 
 namespace deft::test {
 
-inline constexpr TimeUs kPatienceUs = 10'000'000;
+inline constexpr TimeUs kPatienceUs = 60'000'000;
 
 // The daemon's end of one worker.
 class Worker {
@@ -39,7 +39,7 @@ class Worker {
     links_.push_back(ipc::encode(link, ipc::MessageKind::kLink, texts));
   }
   // Answers HELLO: a world of `node_of.size()` workers.
-  void welcome(std::vector<std::uint32_t> node_of = {0}, std::uint32_t spin_us = 0);
+  void welcome(std::vector<std::uint32_t> node_of = {0}, std::uint32_t spin_us = 0, TimeUs timeout_us = kPatienceUs);
   // Takes DECLARE and its tensors and passes an arena, which arena() then shows.
   void grant_arena(std::uint64_t bytes);
   std::byte* arena() { return arena_->data(); }
@@ -94,7 +94,7 @@ class ScriptedDaemon {
   ~ScriptedDaemon();  // waits for the script's end
 
   // deft_open as rank `rank` of `size` on one node. `error` where it fails.
-  deft_session* open(deft_error* error = nullptr, int rank = 0, int size = 1, const char* timeout = "2s");
+  deft_session* open(deft_error* error = nullptr, int rank = 0, int size = 1, const char* timeout = "60s");
   [[nodiscard]] std::string path() const { return scratch_.file("deftd.sock"); }
 
  private:

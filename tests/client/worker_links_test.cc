@@ -125,7 +125,7 @@ TEST(WorkerLinks, ALinkThatCannotOpenIsReportedAndFailsTheOpening) {
 TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
   ScriptedDaemon daemon([&](Worker& worker) {
     worker.announce(kAnnounced, {"tcp", "lo", "127.0.0.1", "job/1/5"});
-    worker.welcome({0, 0, 1});
+    worker.welcome({0, 0, 1}, 0, 4'000'000);
     std::map<std::string, std::vector<std::byte>> store;
     while (true) {
       const auto packet = worker.receive();
@@ -143,7 +143,7 @@ TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
     }
   });
   deft_error error{};
-  EXPECT_EQ(daemon.open(&error, 0, 3), nullptr);
+  EXPECT_EQ(daemon.open(&error, 0, 3, "4s"), nullptr);
   EXPECT_EQ(error.kind, DEFT_ETIMEOUT);
   EXPECT_NE(std::string(error.message).find("1 rank of 3 did not come before the deadline: 2"), std::string::npos)
       << error.message;

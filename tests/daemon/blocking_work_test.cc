@@ -13,7 +13,7 @@
 namespace deft::daemon {
 namespace {
 
-constexpr std::chrono::seconds kLong{20};
+constexpr std::chrono::seconds kLong{60};
 
 TEST(BlockingWork, RunsEverythingAndCallsBackAfterIt) {
   BlockingWork work;

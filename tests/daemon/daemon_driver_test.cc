@@ -17,7 +17,8 @@
 namespace deft::daemon {
 namespace {
 
-constexpr std::size_t kOvertakes = 999;  // a request of so many elements overtakes all others
+constexpr std::chrono::seconds kLong{60};  // nothing takes as long, unless it never ends
+constexpr std::size_t kOvertakes = 999;    // a request of so many elements overtakes all others
 
 // Writes down its calls. A request lasts until the test lets it end; those from number `fails_at` on fail.
 class ScriptedLink final : public link::Link {
@@ -39,7 +40,7 @@ class ScriptedLink final : public link::Link {
     }
     void await_calls(const std::string& expected) {
       std::unique_lock lock(mutex);
-      changed.wait_for(lock, std::chrono::seconds(5), [&] { return calls.size() >= expected.size(); });
+      changed.wait_for(lock, kLong, [&] { return calls.size() >= expected.size(); });
       EXPECT_EQ(calls, expected);
     }
   };
@@ -130,7 +131,7 @@ class DaemonDriverTest : public ::testing::Test {
   }
   void run_until_done(std::size_t transfers) {
     expected_ = transfers;
-    reactor_.after(5'000'000, [this] { reactor_.stop(); });
+    reactor_.after(std::chrono::microseconds(kLong).count(), [this] { reactor_.stop(); });
     if (done_.size() < transfers) reactor_.run();
     ASSERT_EQ(done_.size(), transfers);
   }
@@ -143,7 +144,7 @@ class DaemonDriverTest : public ::testing::Test {
 
   // Of the driver's threads, after an abort.
   void await_end() {
-    const TimeUs deadline_us = MonotonicClock::now() + 5'000'000;
+    const TimeUs deadline_us = MonotonicClock::now() + std::chrono::microseconds(kLong).count();
     while (!driver_->finished() && MonotonicClock::now() < deadline_us) std::this_thread::yield();
     EXPECT_TRUE(driver_->finished());
   }

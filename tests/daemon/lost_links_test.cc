@@ -211,7 +211,7 @@ class Node {
 
 template <typename Condition>
 void run_until(Reactor& reactor, Condition condition) {
-  for (int looks = 0; looks < 5000 && !condition(); ++looks) {
+  for (int looks = 0; looks < 60'000 && !condition(); ++looks) {
     reactor.after(1000, [&] { reactor.stop(); });
     reactor.run();
   }

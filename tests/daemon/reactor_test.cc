@@ -16,7 +16,8 @@ namespace deft::daemon {
 namespace {
 
 TEST(Reactor, RunsTimersInTheOrderOfTheirTimesAndNotCancelledOnes) {
-  Reactor reactor;
+  ManualClock clock;
+  Reactor reactor(clock);
   std::string order;
   reactor.after(3000, [&] { order += "c"; });
   reactor.after(1000, [&] { order += "a"; });
@@ -25,6 +26,7 @@ TEST(Reactor, RunsTimersInTheOrderOfTheirTimesAndNotCancelledOnes) {
   reactor.after(4000, [&] { reactor.stop(); });
   reactor.cancel(cancelled);
   reactor.cancel(9999);
+  clock.advance(5000);
   reactor.run();
   EXPECT_EQ(order, "abc");
 }
@@ -144,9 +146,9 @@ TEST(Reactor, APollerIsAskedBeforeEverySleepAndMayRemoveItself) {
     if (!about_to_sleep) return false;
     ++asked;
     reactor.remove_poller(id);
+    reactor.after(1000, [&] { reactor.stop(); });  // it sleeps once more
     return true;
   });
-  reactor.after(1000, [&] { reactor.stop(); });
   reactor.run();
   EXPECT_EQ(asked, 1);
 }

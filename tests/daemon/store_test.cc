@@ -43,7 +43,7 @@ TEST(Store, AGetWaitsForAllItsKeys) {
     ASSERT_TRUE(loop.client->set("b", bytes_of("22")));
   });
   const std::vector<std::string> keys{"b", "a"};
-  const auto values = loop.client->get(keys, MonotonicClock::now() + 5'000'000);
+  const auto values = loop.client->get(keys, MonotonicClock::now() + 60'000'000);
   setter.join();
   ASSERT_TRUE(values) << values.error().message();
   EXPECT_EQ((*values)[0], bytes_of("22"));

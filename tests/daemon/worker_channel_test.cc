@@ -15,7 +15,7 @@
 namespace deft::daemon {
 namespace {
 
-constexpr TimeUs kSoonUs = 5'000'000;
+constexpr TimeUs kSoonUs = 30'000'000;
 constexpr int kLingerSeconds = 60;
 
 // A TCP connection whose last descriptor is closed for a minute: its data is not sent, because the other end does not read.

@@ -15,7 +15,7 @@
 namespace deft::link::testing {
 
 // How soon an operation must end: the machine may be busy, and an operation that nothing ends waits for ever.
-inline constexpr TimeUs kPromptly = 5'000'000;
+inline constexpr TimeUs kPromptly = 30'000'000;
 
 struct Backend {
   std::string name;

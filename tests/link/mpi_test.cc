@@ -89,7 +89,8 @@ TEST_F(Mpi, AKilledMpiProcessIsAnErrorOfItsNodeAndTheOthersCanBeAborted) {
       auto result = sum(*mine, 100'000);
       while (result) result = sum(*mine, 100'000);
       EXPECT_EQ(result.error().kind, ErrorKind::kLost);
-      if (result.error().message().find("was ended by signal 9") != std::string::npos) ++said_why;
+      if (result.error().message().find("was ended by signal 9") == std::string::npos) return;
+      ++said_why;
       other->abort("the other node failed");  // as the control plane does
     });
   }

@@ -24,7 +24,7 @@ constexpr std::uint64_t kMany = 100'000;
 #else
 constexpr std::uint64_t kMany = 1'000'000;
 #endif
-constexpr TimeUs kLost = 10'000'000;
+constexpr TimeUs kLost = 60'000'000;
 
 // Every word depends on the number, so that a torn or stale record shows.
 Record make(std::uint64_t number) {
