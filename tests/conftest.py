@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+sys.path.append(str(ROOT / "tests/process"))  # for cluster.py and ports.py
 
 
 def usual_traces() -> set[Path]:

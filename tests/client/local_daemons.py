@@ -3,22 +3,17 @@
 import contextlib
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
+from ports import free_port
+
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 DAEMON = BUILD / "bin" / "deftd"
 WORKER = Path(__file__).with_name("worker.py")
-
-
-def free_address() -> str:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"127.0.0.1:{probe.getsockname()[1]}"
 
 
 def clean_environment() -> dict[str, str]:
@@ -28,9 +23,9 @@ def clean_environment() -> dict[str, str]:
 class Daemons:
     def __init__(self, folder: Path, nodes: int, **options: object):
         self.folder, self.nodes, self.jobs = folder, nodes, 0
-        self.variables = {"DEFT_TIMEOUT": "20s", "DEFT_LINKS": "gloo:lo"}
+        self.variables = {"DEFT_TIMEOUT": "60s", "DEFT_LINKS": "gloo:lo"}
         self.variables |= {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
-        self.addresses = [free_address() for _ in range(nodes)]
+        self.addresses = [f"127.0.0.1:{free_port()}" for _ in range(nodes)]
         self.processes = [self._start(node) for node in range(nodes)]
 
     def _start(self, node: int) -> subprocess.Popen:
@@ -90,21 +85,21 @@ class Daemons:
             process.send_signal(signal.SIGTERM)
         for node, process in enumerate(self.processes):
             try:
-                status = process.wait(timeout=15)
+                status = process.wait(timeout=60)
             except subprocess.TimeoutExpired:
                 process.kill()
                 status = process.wait()
             assert status in (0, -signal.SIGKILL), f"daemon {node} ended with {status}:\n{self.log(node)}"
 
 
-def wait_until(condition, seconds: float = 20, what: str = "the condition") -> None:
+def wait_until(condition, seconds: float = 60, what: str = "the condition") -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"{what} did not come within {seconds} s"
         time.sleep(0.01)
 
 
-def finish(workers: list[subprocess.Popen], seconds: float = 60) -> list[tuple[int, str]]:
+def finish(workers: list[subprocess.Popen], seconds: float = 120) -> list[tuple[int, str]]:
     results = []
     try:
         for worker in workers:

@@ -33,7 +33,7 @@ def test_a_mix_with_host_links_says_that_gradients_go_through_the_host(daemons):
 
 @with_nccl
 def test_a_killed_worker_is_named_to_all_others(daemons):  # noqa: F811
-    running = daemons(2, links="nccl", timeout="6s")
+    running = daemons(2, links="nccl")
     processes = running.start_workers("trains_until_it_fails", 4, **FOUND)
     started(processes)
     processes[3].kill()
@@ -70,7 +70,7 @@ def test_a_library_that_is_missing_is_named_on_every_side(daemons):  # noqa: F81
 
 @without_nccl
 def test_a_build_without_nccl_says_so_to_all_workers(daemons):  # noqa: F811
-    results = finish(daemons(2, links="nccl:lo", timeout="5s").start_workers("allreduce", 2))
+    results = finish(daemons(2, links="nccl:lo").start_workers("allreduce", 2))
     for status, output in results:
         assert status != 0, output
         assert "the link backend 'nccl' is not in this build" in output, output

@@ -2,7 +2,6 @@
 
 import re
 import signal
-import time
 
 import pytest
 from local_daemons import finish, wait_until
@@ -57,13 +56,11 @@ def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers, links):
 
 @pytest.mark.parametrize("links", [ALONE, MIXED])
 def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links):  # noqa: F811
-    running = daemons(2, links=links, timeout="40s")
+    running = daemons(2, links=links, timeout="200s")
     processes = running.start_workers("trains_until_it_fails", 4)
     started(processes)
     processes[3].kill()
-    began = time.monotonic()
-    results = finish(processes)
-    assert time.monotonic() - began < 20, "not only after the timeout"
+    results = finish(processes, seconds=60)  # and not only after the timeout
     for status, output in results[:-1]:
         assert status == 0, output
         assert re.search(r"rank 3 \(pid \d+\) died", output), output
@@ -71,7 +68,7 @@ def test_a_worker_killed_in_mid_operation_is_named_to_all_others(daemons, links)
 
 
 def test_a_stopped_worker_is_waited_for(daemons):  # noqa: F811
-    running = daemons(2, links=ALONE, timeout="6s")
+    running = daemons(2, links=ALONE, timeout="10s")
     processes = running.start_workers("stops_itself", 2)
     wait_until(lambda: "stalled: rank 1" in running.log(0), what="the daemon's word that rank 1 is late")
     processes[1].send_signal(signal.SIGCONT)
@@ -80,7 +77,7 @@ def test_a_stopped_worker_is_waited_for(daemons):  # noqa: F811
 
 
 def test_a_killed_daemon_is_told_to_all(daemons):  # noqa: F811
-    running = daemons(2, links=ALONE, timeout="3s")
+    running = daemons(2, links=ALONE, timeout="5s")
     processes = running.start_workers("trains_until_it_fails", 4)
     started(processes)
     running.processes[1].send_signal(signal.SIGKILL)
@@ -91,10 +88,8 @@ def test_a_killed_daemon_is_told_to_all(daemons):  # noqa: F811
 
 
 def test_a_link_that_cannot_open_in_one_worker_is_told_to_all(daemons):  # noqa: F811
-    running = daemons(2, links=ALONE, timeout="10s")
-    began = time.monotonic()
-    results = finish(running.start_workers("starve,allreduce", 2))
-    assert time.monotonic() - began < 8, "nobody waits for the deadline"
+    running = daemons(2, links=ALONE, timeout="200s")
+    results = finish(running.start_workers("starve,allreduce", 2), seconds=60)  # nobody waits for the deadline
     for status, output in results:
         assert status != 0, output
         assert "tcp:lo" in output, output

@@ -358,7 +358,7 @@ def store(session):
     late = [session.ask(f"late.{rank}") for rank in range(session.size)]
     began = time.monotonic()
     assert [late[-1].answer(0.01) for _ in range(20)] == [None] * 20
-    assert time.monotonic() - began < 5, "20 waits of 10 ms"
+    assert time.monotonic() - began < 60, "20 waits of 10 ms"
     session.barrier()
     session.set(f"late.{session.rank}", bytes([session.rank]) * 4096)
     assert [question.answer(20) for question in late] == [bytes([rank]) * 4096 for rank in range(session.size)]

@@ -3,13 +3,13 @@
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
@@ -48,7 +48,7 @@ def processes_naming(text: str) -> list[str]:
 
 def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [sys.executable, BIN / "deftrun", *words], capture_output=True, text=True, timeout=90, **options
+        [sys.executable, BIN / "deftrun", *words], capture_output=True, text=True, timeout=240, **options
     )
 
 
@@ -68,7 +68,7 @@ def gone(pid: int) -> bool:
         return True
 
 
-def wait_until(condition, seconds: float = 10) -> bool:
+def wait_until(condition, seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:
@@ -157,14 +157,11 @@ def test_the_workers_reach_their_daemon():
 
 def test_a_running_daemon_is_used(tmp_path):
     path = tmp_path / "shared.sock"
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    daemon = subprocess.Popen(
-        [BIN / "deftd", f"--socket={path}", f"--listen=127.0.0.1:{port}", "--links=gloo:lo"], stderr=subprocess.DEVNULL
-    )
+    port = free_port()
+    words = [BIN / "deftd", f"--socket={path}", f"--listen=127.0.0.1:{port}", "--links=gloo:lo", "--ready-fd=1"]
+    daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     try:
-        assert wait_until(path.exists)
+        assert daemon.stdout.readline() == "ready\n"
         result = deftrun("-np", "1", "--socket", str(path), "sh", "-c", SHOW)
         assert result.returncode == 0, result.stderr
         assert rows(result)[0]["s"] == str(path)
@@ -179,27 +176,23 @@ def test_a_running_daemon_is_used(tmp_path):
 
 
 def test_the_first_failure_ends_all_and_its_cause_is_last():
-    script = 'if [ $DEFT_RANK = 1 ]; then echo "no such layer" >&2; exit 3; fi; exec sleep 60'
-    began = time.monotonic()
+    script = 'if [ $DEFT_RANK = 1 ]; then echo "no such layer" >&2; exit 3; fi; exec sleep 600'
     result = deftrun("-np", "3", "--nodes", "2", "sh", "-c", script)
-    assert time.monotonic() - began < 30
     assert result.returncode == 3
     assert last_block(result).startswith("deftrun: rank 1 on node 0 (127.0.0.1) exited with status 3")
     assert result.stderr.rstrip().endswith("no such layer")
 
 
 def test_a_killed_worker_gives_its_signal():
-    result = deftrun("-np", "2", "sh", "-c", "[ $DEFT_RANK = 1 ] && kill -9 $$; exec sleep 60")
+    result = deftrun("-np", "2", "sh", "-c", "[ $DEFT_RANK = 1 ] && kill -9 $$; exec sleep 600")
     assert result.returncode == 137
     assert "rank 1 on node 0 (localhost) was killed by SIGKILL" in last_block(result)
 
 
 def test_a_worker_that_ignores_term_is_killed_after_the_grace():
     script = "trap '' TERM; if [ $DEFT_RANK = 0 ]; then sleep 1; exit 5; fi; while :; do sleep 0.1; done"
-    began = time.monotonic()
     result = deftrun("-np", "2", "--grace", "1", "sh", "-c", script)
     assert result.returncode == 5
-    assert time.monotonic() - began < 30
 
 
 def test_what_a_worker_left_running_is_ended(tmp_path):
@@ -217,7 +210,7 @@ def test_a_command_that_does_not_exist_is_named():
 
 def test_a_dead_daemon_ends_the_run_and_is_named():
     pid = f"$({BIN}/deft status --json | sed -n 's/.*\"pid\": \\([0-9]*\\).*/\\1/p')"
-    script = f"if [ $DEFT_RANK = 1 ]; then kill -9 {pid}; fi; exec sleep 60"
+    script = f"if [ $DEFT_RANK = 1 ]; then kill -9 {pid}; fi; exec sleep 600"
     result = deftrun("-np", "2", "--nodes", "2", "sh", "-c", script)
     assert result.returncode == 1
     assert "node 1 (127.0.0.2): its deftd was killed by SIGKILL" in last_block(result)
@@ -253,11 +246,11 @@ def test_a_nic_that_does_not_exist_is_named():
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_ending_signal_is_passed_on(number):
     trap = "trap 'echo told; exit 0' INT TERM HUP; echo up; while :; do sleep 0.05; done"
-    run = start("-np", "2", "--nodes", "2", "sh", "-c", trap)
+    run = start("-np", "2", "--nodes", "2", "--grace", "60", "sh", "-c", trap)
     up = [run.stdout.readline() for _ in range(2)]
     assert sorted(up) == ["[0] up\n", "[1] up\n"]
     run.send_signal(number)
-    out, errors = run.communicate(timeout=60)
+    out, errors = run.communicate(timeout=240)
     assert run.returncode == 128 + number
     assert sorted(out.splitlines()) == ["[0] told", "[1] told"]
     assert errors.rstrip().endswith(f"deftrun: ended by {signal.Signals(number).name}")
@@ -267,7 +260,7 @@ def test_a_user_signal_is_passed_on_and_ends_nothing():
     run = start("-np", "1", "sh", "-c", "trap 'echo got it; exit 0' USR1; echo up; while :; do sleep 0.05; done")
     assert run.stdout.readline() == "[0] up\n"
     run.send_signal(signal.SIGUSR1)
-    out, errors = run.communicate(timeout=60)
+    out, errors = run.communicate(timeout=240)
     assert (run.returncode, out) == (0, "[0] got it\n"), errors
 
 
@@ -276,15 +269,15 @@ def test_a_killed_launcher_leaves_nothing(own_temp):
     workers = [int(run.stdout.readline().split()[1]) for _ in range(2)]
     run.kill()
     run.communicate()
-    assert wait_until(lambda: all(gone(pid) for pid in workers), 20)
-    assert wait_until(lambda: not list(own_temp.iterdir()) and not processes_naming(str(own_temp)), 20)
+    assert wait_until(lambda: all(gone(pid) for pid in workers))
+    assert wait_until(lambda: not list(own_temp.iterdir()) and not processes_naming(str(own_temp)))
 
 
 def test_a_killed_agent_is_a_lost_node():
     run = start("-np", "2", "--nodes", "2", "sh", "-c", "echo $DEFT_RANK $PPID; exec sleep 600")
     agents = dict(run.stdout.readline().split()[1:] for _ in range(2))
     os.kill(int(agents["1"]), signal.SIGKILL)
-    _, errors = run.communicate(timeout=60)
+    _, errors = run.communicate(timeout=240)
     assert run.returncode == 1
     assert "deftrun: node 1 (127.0.0.2) is lost" in errors
 
@@ -322,7 +315,7 @@ def test_workers_start_on_other_hosts(fake_ssh, monkeypatch):
 
 
 def test_a_host_that_is_missing_is_named(fake_ssh):
-    result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "60")
+    result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "600")
     assert result.returncode == 1
     assert "node 1 (missing) is lost" in last_block(result)
     assert result.stderr.rstrip().endswith("ssh: Could not resolve hostname missing")

@@ -9,10 +9,11 @@ import stat
 import struct
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from cluster import json_of
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = ROOT / "build/bin"
@@ -31,16 +32,13 @@ def no_daemon(tmp_path, monkeypatch):
 
 @pytest.fixture
 def daemon(no_daemon):
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    process = subprocess.Popen([BIN / "deftd", f"--listen=127.0.0.1:{port}"], stderr=subprocess.DEVNULL)
-    deadline = time.monotonic() + 10
-    while not no_daemon.exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    words = [BIN / "deftd", f"--listen=127.0.0.1:{free_port()}", "--ready-fd=1"]
+    process = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    assert process.stdout.readline() == "ready\n", process.communicate()
     yield process
     process.terminate()
-    assert process.wait(timeout=10) == 0
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 0, errors
 
 
 def deft(*words: str) -> subprocess.CompletedProcess:
@@ -48,7 +46,7 @@ def deft(*words: str) -> subprocess.CompletedProcess:
 
 
 def finding(name: str, *words: str) -> dict:
-    return next(row for row in json.loads(deft("doctor", "--json", *words).stdout) if row["check"] == name)
+    return next(row for row in json_of(deft("doctor", "--json", *words)) if row["check"] == name)
 
 
 # --- status
@@ -69,7 +67,7 @@ def test_status_of_an_idle_daemon(daemon):
 
 
 def test_status_as_json(daemon):
-    status = json.loads(deft("status", "--json").stdout)
+    status = json_of(deft("status", "--json"))
     assert status["pid"] == daemon.pid
     assert status["jobs"] == []
 
@@ -183,7 +181,7 @@ def test_doctor_names_what_links_resolve_to():
 
 
 def test_doctor_says_which_backends_this_build_has_and_refuses_the_others():
-    built = {link["name"]: link["here"] for link in json.loads(deft("check-build", "--json").stdout)["links"]}
+    built = {link["name"]: link["here"] for link in json_of(deft("check-build", "--json"))["links"]}
     here, _, missing = finding("backends")["found"].partition("; not in this build: ")
     assert here.split(", ") == [name for name, is_built in built.items() if is_built]
     assert all(name in missing for name, is_built in built.items() if not is_built)
@@ -220,7 +218,7 @@ def test_doctor_looks_at_tcps_congestion_control(control, health):
     done = subprocess.run(["unshare", "-Urn", "sh", "-c", script, BIN / "deft"], capture_output=True, text=True)
     if done.returncode == 77 or "unshare" in done.stderr:
         pytest.skip(f"no network namespace with {control}: {done.stderr.strip()}")
-    found = next(row for row in json.loads(done.stdout) if row["check"] == "TCP")
+    found = next(row for row in json_of(done) if row["check"] == "TCP")
     assert (found["health"], control in found["found"]) == (health, True)
 
 
@@ -236,7 +234,7 @@ def test_doctor_says_which_mpi_it_finds_and_why_it_cannot_use_it(tmp_path):
     assert found["health"] == "ok" and found["found"].startswith("Open MPI v"), found
     alone = tmp_path / "deft"
     shutil.copy(BIN / "deft", alone)
-    rows = json.loads(subprocess.run([alone, "doctor", "--json"], capture_output=True, text=True).stdout)
+    rows = json_of(subprocess.run([alone, "doctor", "--json"], capture_output=True, text=True))
     found = next(row for row in rows if row["check"] == "MPI")
     assert found["health"] == "warn" and f"there is no program deft-mpi in {tmp_path}" in found["found"], found
 
@@ -245,7 +243,7 @@ def test_doctor_says_which_mpi_it_finds_and_why_it_cannot_use_it(tmp_path):
 
 
 def test_check_build_names_links_policies_and_plugins():
-    build = json.loads(deft("check-build", "--json").stdout)
+    build = json_of(deft("check-build", "--json"))
     here = {link["name"]: link["here"] for link in build["links"]}
     assert set(here) == {"gloo", "ps", "mpi", "nccl", "tcp"}
     assert here["gloo"] and here["ps"] and here["tcp"] and here["mpi"] == HAS_MPI
@@ -272,7 +270,7 @@ def test_the_documented_options_are_the_real_ones():
 
 
 def test_options_as_json_and_text():
-    names = {option["name"] for option in json.loads(deft("options", "--json").stdout)}
+    names = {option["name"] for option in json_of(deft("options", "--json"))}
     assert {"policy", "links", "timeout"} <= names
     assert "--policy  (DEFT_POLICY, default auto)" in deft("options").stdout
 

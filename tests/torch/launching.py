@@ -11,7 +11,6 @@ import multiprocessing
 import os
 import pickle
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -20,6 +19,9 @@ from multiprocessing import forkserver
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.append(str(ROOT / "tests/process"))
+from ports import free_port  # noqa: E402
+
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
 PACKAGE = BUILD / "python"
 DAEMON = BUILD / "bin" / "deftd"
@@ -46,12 +48,6 @@ class WorkerFailed(AssertionError):
 def without_deft(environment):
     """No option of the caller's, and DEFT_TEST_BUILD is none at all."""
     return {name: value for name, value in environment.items() if not name.startswith("DEFT_")}
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def prepare_worker(variables, log):
@@ -123,7 +119,7 @@ class Cluster:
         policy, _, plan = options.get("policy", "").partition(" ")
         options = {"max_staleness_steps": 16, **options, "policy": policy, "plan": plan} if plan else options
         self.environment = {f"DEFT_{name.upper()}": str(value) for name, value in options.items()}
-        self.environment.setdefault("DEFT_TIMEOUT", "30s")
+        self.environment.setdefault("DEFT_TIMEOUT", "60s")
         self.environment.setdefault("DEFT_LINKS", "gloo:lo")
         self.jobs = 0
         self.daemons = []
@@ -188,7 +184,7 @@ class Cluster:
             with contextlib.suppress(EOFError):
                 if receive.poll(max(0.0, deadline - time.monotonic())):
                     outcome = pickle.loads(receive.recv_bytes())
-                    process.join(5)
+                    process.join(60)
             if process.is_alive():
                 process.kill()
             process.join()
@@ -227,7 +223,7 @@ class Cluster:
                     process.wait()
         return results
 
-    def run_as_torchrun(self, path, *arguments, workers=2, seconds=90):
+    def run_as_torchrun(self, path, *arguments, workers=2, seconds=180):
         """Runs a script with torchrun's variables; gives (status, output) of each rank."""
         job, port, processes = self._new_job(), free_port(), []
         for rank in range(workers):
@@ -260,7 +256,7 @@ class Cluster:
             daemon.send_signal(signal.SIGTERM)
         try:
             for node, daemon in enumerate(self.daemons):
-                status = daemon.wait(timeout=15)
+                status = daemon.wait(timeout=60)
                 log = (self.folder / f"daemon{node}.log").read_text()
                 assert status == 0, f"daemon {node} ended with {status}:\n{log}"
         finally:
