@@ -1,10 +1,12 @@
 """The agent's own promises that a whole run cannot show at will."""
 
+import signal
 import socket
 import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
@@ -17,7 +19,7 @@ PLAN = {
     "private": True,
     "address": "127.0.0.1",
     "peer": "",
-    "start_timeout": 20,
+    "start_timeout": 120,
     "grace": 1,
 }
 
@@ -51,7 +53,7 @@ def test_a_port_in_use_makes_it_try_another(quiet_agent, monkeypatch):
         taken.bind(("127.0.0.1", 0))
         taken.listen()
         port = taken.getsockname()[1]
-        ports = iter([port, agent.free_port("127.0.0.1")])
+        ports = iter([port, free_port()])
         monkeypatch.setattr(agent, "free_port", lambda address: next(ports))
         made.prepare(PLAN)
     ready = dict(events)["ready"]
@@ -69,6 +71,32 @@ def test_ports_that_stay_in_use_are_an_error(quiet_agent, monkeypatch):
         with pytest.raises(RuntimeError, match=rf"cannot listen on 127\.0\.0\.1:{port}: Address already in use"):
             made.prepare(PLAN)
     assert "ready" not in dict(events)
+
+
+class Stubborn:
+    """A daemon that ends when it is told a second time."""
+
+    rank, outputs, tail, reported, returncode = None, (), (), False, 0
+
+    def __init__(self):
+        self.process, self.told = self, []
+
+    def send(self, number):
+        self.told.append(number)
+
+    def poll(self):
+        return None if self.told.count(signal.SIGTERM) < 2 else self.returncode
+
+    def wait(self):
+        return self.returncode
+
+
+def test_a_daemon_that_goes_on_is_told_a_second_time_before_it_is_killed(quiet_agent, monkeypatch):
+    made, _ = quiet_agent
+    monkeypatch.setattr(agent, "DAEMON_GRACE", 0.05)
+    made.daemon, made.going = Stubborn(), True
+    made.end()
+    assert made.daemon.told == [signal.SIGTERM, signal.SIGTERM, signal.SIGKILL]
 
 
 def test_ranks_fill_the_hosts_in_order():

@@ -22,7 +22,8 @@ from deft_launcher import arguments, wire
 from deft_launcher.child import Child
 
 PORT_TRIES = 5
-DAEMON_GRACE = 5.0
+DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told a second time, and ends all
+WRITING_GRACE = 20.0  # in which it finishes the files of traces then: the disk may be busy
 WATCH_SECONDS = 0.05
 
 
@@ -260,11 +261,20 @@ class Agent:
         grace = float(self.plan.get("grace", DAEMON_GRACE))
         self.end_children(self.workers, grace)
         if self.daemon:
-            self.end_children([self.daemon], DAEMON_GRACE)
+            self.end_children([self.daemon], DAEMON_GRACE, WRITING_GRACE)
         if self.folder:
             shutil.rmtree(self.folder, ignore_errors=True)
 
-    def end_children(self, children: list[Child], grace: float) -> None:
+    def end_children(self, children: list[Child], *graces: float) -> None:
+        """Asks them once for each grace, and kills what is left after the last one."""
+        for grace in graces:
+            self.ask_to_end(children, grace)
+        for child in children:
+            child.send(signal.SIGKILL)  # also what a worker that has ended left behind
+            child.process.wait()
+        self.reap()
+
+    def ask_to_end(self, children: list[Child], grace: float) -> None:
         for child in children:
             child.send(signal.SIGTERM)
         deadline = time.monotonic() + grace
@@ -273,10 +283,6 @@ class Agent:
                 for output in child.outputs:
                     self.pass_on(child, output)
             time.sleep(0.02)
-        for child in children:
-            child.send(signal.SIGKILL)  # also what a worker that has ended left behind
-            child.process.wait()
-        self.reap()
 
 
 def main() -> int:

@@ -18,7 +18,8 @@ from deft_launcher.arguments import Run
 from deft_launcher.hosts import Node, UsageError
 
 SETTLE_SECONDS = 0.2  # failures that follow from the first one may be seen before it
-LEAVE_SECONDS = 8  # what an agent needs beyond the grace to end a daemon and go
+LEAVE_SECONDS = 8  # what an agent needs beyond the grace to go
+WRITING_SECONDS = 20  # and its daemon may need more to finish traces
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
@@ -44,6 +45,7 @@ class Remote:
         self.listen = ""
         self.meeting = ""  # where its first worker may listen
         self.folder = ""
+        self.deadline = 0.0  # of its end
         self.errors: list[str] = []  # what ssh or the agent itself complained about
         self.running = set(range(node.first_rank, node.first_rank + node.workers))
         self.process = subprocess.Popen(
@@ -63,9 +65,12 @@ class Remote:
         except (BrokenPipeError, ValueError):
             pass  # it is gone, and that is seen at its output
 
-    def put_away(self, deadline: float) -> None:
+    def is_awaited(self) -> bool:
+        return not self.events.closed and time.monotonic() < self.deadline
+
+    def put_away(self) -> None:
         try:
-            self.process.wait(max(0.0, deadline - time.monotonic()))
+            self.process.wait(max(0.0, self.deadline - time.monotonic()))
         except subprocess.TimeoutExpired:
             self.process.kill()  # its children die with it
             self.process.wait()
@@ -260,15 +265,17 @@ class Launcher:
     def end(self) -> None:
         self.ending = True
         causes = len(self.failures)
+        deadline = time.monotonic() + self.run_.grace + LEAVE_SECONDS
         for remote in self.remotes:
             remote.send("stop")
-        deadline = time.monotonic() + self.run_.grace + LEAVE_SECONDS
-        while any(not remote.events.closed for remote in self.remotes) and time.monotonic() < deadline:
+            remote.deadline = deadline + (WRITING_SECONDS if remote.listen else 0)  # else it has no daemon
+        while any(remote.is_awaited() for remote in self.remotes):
             self.turn(0.1)
             if any(failure.weight == 3 for failure in self.failures[causes:]):
-                deadline = time.monotonic()  # told a second time: at once
+                for remote in self.remotes:
+                    remote.deadline = 0.0  # told a second time: at once
         for remote in self.remotes:
-            remote.put_away(deadline)
+            remote.put_away()
         del self.failures[causes:]  # they follow from the end
 
     def conclude(self) -> int:
