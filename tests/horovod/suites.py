@@ -81,8 +81,8 @@ def make_cluster(framework, folder):
         os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""})
         made, modules = TensorFlowCluster, ("tensorflow", "keras", "deft.tensorflow.keras", "tensorflow_jobs")
     launching.start_worker_server([*modules, "cases"])
-    launching.JOB_SECONDS = 90
-    return made(folder, 2, timeout="15s")
+    launching.JOB_SECONDS = 180
+    return made(folder, 2, timeout="60s")
 
 
 def outcome_of(cluster, framework, file, case):

@@ -3,7 +3,7 @@
 import collections
 import threading
 
-WAIT_SECONDS = 20
+WAIT_SECONDS = 60
 STEPS = 3
 
 

@@ -101,6 +101,6 @@ class _Broadcast:
         self._box, self._expected = box, expected
 
     def finish(self, address):
-        *found, data = self._box.get(timeout=5)
+        *found, data = self._box.get(timeout=60)
         assert tuple(found) == self._expected, f"ranks differ: {found} and {self._expected}"
         ctypes.memmove(address, data, len(data))

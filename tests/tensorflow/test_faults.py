@@ -64,7 +64,7 @@ def train_until_killed(victim, words, compiled):
         try:
             step(*next(batches(1)))
         except expected as error:
-            assert time.monotonic() - began < TIMEOUT_SECONDS + 10
+            assert time.monotonic() - began < TIMEOUT_SECONDS + 30
             assert words[hvd.rank()] in error.message
             return True
     raise AssertionError("nothing failed")

@@ -6,7 +6,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 
 import deft
 import deft.torch as hvd
@@ -383,15 +382,13 @@ def script(tmp_path):
 
 
 def test_a_script_needs_only_another_backend_and_a_killed_worker_is_an_error(start, script, monkeypatch, tmp_path):
-    cluster = start(2, timeout="5s")
+    cluster = start(2)
     monkeypatch.setenv("STORE", str(tmp_path / "store"))
     for status, output in cluster.run_as_torchrun(script, "cpu:deft"):
         assert (status, output) == (0, "done\n")
-    began = time.monotonic()
     (zero, output), (one, _) = cluster.run_as_torchrun(script, "deft", "die")
     assert (zero, one) == (7, -signal.SIGKILL), output
     assert re.search(r"Error: .*rank 1", output, re.DOTALL), output
-    assert time.monotonic() - began < 30
 
 
 def test_without_a_daemon_the_error_says_how_to_start_one(script, tmp_path):

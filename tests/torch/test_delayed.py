@@ -162,7 +162,7 @@ def test_a_run_may_end_before_there_is_a_plan(start):
 )
 def test_a_plan_that_cannot_be_is_refused(start, options, message):
     with pytest.raises(WorkerFailed) as failed:
-        delayed(start, 1, keep_up, 3, timeout="5s", **options)
+        delayed(start, 1, keep_up, 3, **options)
     assert all(re.search(message, text or "") for text in failed.value.errors), failed.value.errors
 
 
@@ -315,7 +315,7 @@ def flush_alone():
 @pytest.mark.parametrize("nodes", [1, 2])
 def test_a_flush_on_one_rank_alone_is_an_error_on_all(start, plan, nodes):
     with pytest.raises(WorkerFailed) as failed:
-        delayed(start, nodes, flush_alone, plan=plan, timeout="5s")
+        delayed(start, nodes, flush_alone, plan=plan)
     assert all("flush on all ranks" in (text or "") for text in failed.value.errors), failed.value.errors
 
 

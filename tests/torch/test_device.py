@@ -21,7 +21,7 @@ class Event:
         self.passed = threading.Event()
 
     def synchronize(self):
-        assert self.passed.wait(10)
+        assert self.passed.wait(60)
 
 
 def test_a_gradient_is_handed_over_when_the_gpu_has_written_it_and_not_before(device):

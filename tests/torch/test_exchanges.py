@@ -148,7 +148,7 @@ def make_mistakes():
 
 
 def test_mistakes_are_the_same_error_on_all_ranks(start):
-    first, second = start(2, timeout="3s").run(make_mistakes)
+    first, second = start(2).run(make_mistakes)
     assert first == second
     for name, text in TEXTS.items():
         assert text in first[name]

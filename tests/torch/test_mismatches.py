@@ -64,7 +64,7 @@ def make_mistakes():
 
 @pytest.mark.parametrize(("workers", "nodes"), [(2, 1), (2, 2)])
 def test_a_mismatch_is_the_same_error_on_all_ranks_and_the_job_goes_on(start, workers, nodes):
-    first, second = start(nodes, timeout="3s").run(make_mistakes, workers=workers)
+    first, second = start(nodes).run(make_mistakes, workers=workers)
     assert first == second
     for name, text in TEXTS.items():
         assert text in first[name]
@@ -87,7 +87,7 @@ def use_a_name_twice():
     hvd.allreduce_async(torch.ones(2), name="y")  # nobody waits for it
     hvd.barrier()
     time.sleep(0.1)
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         with contextlib.suppress(hvd.HorovodInternalError):
             hvd.allreduce(torch.ones(2), name="y")
@@ -96,7 +96,7 @@ def use_a_name_twice():
 
 
 def test_a_name_that_is_under_way_is_the_same_error_on_all_ranks(start):
-    first, second = start(2, timeout="3s").run(use_a_name_twice)
+    first, second = start(2).run(use_a_name_twice)
     assert (
         first
         == second
@@ -119,7 +119,7 @@ def leave_while_the_other_waits(leaving):
 
 @pytest.mark.parametrize("leaving", [0, 1])
 def test_a_rank_that_has_left_is_named_by_those_who_wait_for_it(start, leaving):
-    texts = start(2, timeout="60s").run(leave_while_the_other_waits, leaving)
+    texts = start(2).run(leave_while_the_other_waits, leaving)
     assert texts[leaving] == "left"
     assert f"rank {leaving}" in texts[1 - leaving] and "has ended, and 'broadcast.x' needs it" in texts[1 - leaving]
 
@@ -130,7 +130,7 @@ def broadcast_unlike_models():
 
 def test_unlike_models_are_an_error_that_names_both(start):
     with pytest.raises(WorkerFailed) as failed:
-        start(2, timeout="3s").run(broadcast_unlike_models)
+        start(2).run(broadcast_unlike_models)
     assert any(
         "rank 1 has weight float32 [2, 4] where rank 0 has weight float32 [2, 3]" in str(text)
         for text in failed.value.errors
@@ -138,8 +138,8 @@ def test_unlike_models_are_an_error_that_names_both(start):
 
 
 def await_file(path):
-    """True if the file has come within 20 seconds, which is long before the job gives up."""
-    deadline = time.monotonic() + 20
+    """True if the file has come within so many seconds that the job has not given up."""
+    deadline = time.monotonic() + 50
     while not Path(path).exists():
         if time.monotonic() > deadline:
             return False
@@ -193,6 +193,6 @@ def interrupt_a_wait(path):
 
 
 def test_signals_are_handled_while_a_collective_waits(start, tmp_path):
-    cluster = start(2, timeout="60s")
+    cluster = start(2)
     assert all(cluster.run(wait_with_a_signal, str(tmp_path / "mark")))
     assert cluster.run(interrupt_a_wait, str(tmp_path / "interrupted")) == [[2, 2], [2, 2]]

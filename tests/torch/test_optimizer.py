@@ -365,7 +365,7 @@ def differing_parameters():
 
 def test_parameters_that_differ_between_ranks_are_named_on_all(start):
     with pytest.raises(WorkerFailed) as failed:
-        start(2, timeout="5s").run(differing_parameters)
+        start(2).run(differing_parameters)
     assert all(
         (text and "0.weight" in text) or "0.bias" in text or "1.weight" in text for text in failed.value.errors
     ), failed.value.errors

@@ -123,7 +123,7 @@ def use_sets():
 
 
 def test_sets_on_two_nodes(start):
-    texts = start(2, timeout="20s").run(use_sets, workers=4)
+    texts = start(2).run(use_sets, workers=4)
     assert texts[0] == texts[2] and texts[1] == texts[3], "the same error on all ranks of a set"
 
 
@@ -186,7 +186,7 @@ def misuse():
 
 
 def test_a_set_that_not_all_ranks_create_is_an_error_that_names_them(start):
-    results = start(1, timeout="2s").run(misuse, workers=3)
+    results = start(1, timeout="6s").run(misuse, workers=3)
     for texts in results:
         assert texts["other"] == (
             "add_process_set: the process set is [0, 1] on rank 0 and [1] on rank 1; all ranks give the same sets, in "
@@ -194,7 +194,7 @@ def test_a_set_that_not_all_ranks_create_is_an_error_that_names_them(start):
         )
     for texts in results[:2]:
         assert texts["missing"] == (
-            "add_process_set([0, 1]): rank 2 did not call it within 2 s; all ranks of the job call it, also those "
+            "add_process_set([0, 1]): rank 2 did not call it within 6 s; all ranks of the job call it, also those "
             "outside the set, and in the same order"
         )
 
@@ -213,5 +213,5 @@ def dies_in_a_set():
 
 def test_a_lost_rank_is_an_error_in_its_sets(start):
     with pytest.raises(WorkerFailed) as failure:
-        start(3, timeout="3s").run(dies_in_a_set, workers=3)
+        start(3).run(dies_in_a_set, workers=3)
     assert "DeftError" in failure.value.errors[1] and "rank" in failure.value.errors[1]

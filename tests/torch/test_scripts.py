@@ -2,7 +2,6 @@
 
 import gzip
 import re
-import time
 from pathlib import Path
 
 import numpy as np
@@ -39,10 +38,10 @@ for step in range(1000):
 def test_a_rank_that_ends_early_ends_the_others_with_its_name(start, tmp_path, how):
     script = tmp_path / "failing.py"
     script.write_text(FAILING.format(how=how))
-    began = time.monotonic()
-    (zero, output), (one, _) = start(2, timeout="5s").run_script(script)
-    assert time.monotonic() - began < 45
-    lost = "rank 1" if how.startswith("raise") else "node 1"  # its only rank has left in good order
+    by_an_error = how.startswith("raise")
+    # That a rank has left in good order while others need it is found out by the deadline.
+    (zero, output), (one, _) = start(2, timeout="60s" if by_an_error else "15s").run_script(script)
+    lost = "rank 1" if by_an_error else "node 1"
     assert zero == 1 and (lost in output or "rank 1" in output), output
     assert one == {"r": 1, "s": 3}[how[0]]
 
