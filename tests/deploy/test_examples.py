@@ -59,11 +59,11 @@ SCONTROL = "import sys; assert sys.argv[1:] == ['show', 'hostnames', 'n[1-2]']; 
 
 def environment(**variables: str) -> dict[str, str]:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("DEFT_", "SLURM_"))}
-    return clean | {"PYTHONPATH": str(BUILD / "python"), "DEFT_TIMEOUT": "10s", "DEFT_LINKS": "gloo:lo"} | variables
+    return clean | {"PYTHONPATH": str(BUILD / "python"), "DEFT_TIMEOUT": "60s", "DEFT_LINKS": "gloo:lo"} | variables
 
 
 def run(words: list, env: dict[str, str]) -> subprocess.CompletedProcess:
-    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=120, env=env, cwd=ROOT)
+    return subprocess.run([str(word) for word in words], capture_output=True, text=True, timeout=240, env=env, cwd=ROOT)
 
 
 def workers_of(output: str) -> list[str]:
@@ -150,7 +150,7 @@ class Pods:
 def test_the_pods_of_kubernetes_train_and_end_with_the_workers_status(tmp_path, code):
     pods, port = Pods(tmp_path), free_port("127.0.0.1")
     running = [pods.start(pod, port, code) for pod in range(2)]
-    ended = [pod.communicate(timeout=120) for pod in running]
+    ended = [pod.communicate(timeout=240) for pod in running]
     assert [pod.returncode for pod in running] == [code, 0], ended
     found = sorted(line for out, _ in ended for line in workers_of(out))
     assert found == ["worker 0 4 0 0", "worker 1 4 1 0", "worker 2 4 0 1", "worker 3 4 1 1"]
@@ -237,7 +237,7 @@ def test_kustomize_puts_the_parts_together():
 
 def test_a_pod_whose_daemon_cannot_start_ends(tmp_path):
     pod = Pods(tmp_path).start(0, free_port("127.0.0.1"), 0, POD_IP="192.0.2.1")
-    _, errors = pod.communicate(timeout=60)
+    _, errors = pod.communicate(timeout=120)
     assert pod.returncode == 1 and "192.0.2.1" in errors
 
 

@@ -116,7 +116,7 @@ class Victim:
         """Both workers take many steps that begin after this call."""
         for rank, worker in enumerate(self.workers):
             count = len(self.lines[rank]) + 2
-            wait_until(lambda r=rank, c=count, w=worker: len(self.lines[r]) >= c or w.poll() is not None, 60, "steps")
+            wait_until(lambda r=rank, c=count, w=worker: len(self.lines[r]) >= c or w.poll() is not None, 120, "steps")
             assert worker.poll() is None, f"rank {rank} ended:\n{worker.stderr.read()}"
 
     def step_ms(self, seconds: float) -> float:
@@ -131,8 +131,8 @@ class Victim:
         """Ends the job; the digests that both ranks printed."""
         self.go_on.unlink()
         for worker, reader in zip(self.workers, self.readers, strict=True):
-            assert worker.wait(60) == 0, worker.stderr.read()
-            reader.join(60)
+            assert worker.wait(120) == 0, worker.stderr.read()
+            reader.join(120)
         assert all(lines[-1] == "done\n" for lines in self.lines)
         printed = [{int(w[0]): w[1] for w in map(str.split, lines[:-1])} for lines in self.lines]
         assert printed[0] == printed[1]
@@ -140,7 +140,7 @@ class Victim:
 
     def metrics(self, node: int) -> dict[str, float]:
         address = re.findall(r"metrics are on http://(\S+)/metrics", self.cluster.log(node))[-1]
-        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=20).read().decode()
+        text = urllib.request.urlopen(f"http://{address}/metrics", timeout=60).read().decode()
         return {name: float(value) for name, value in re.findall(r"^([a-z]\S*) (\S+)$", text, re.MULTILINE)}
 
     def dropped(self) -> dict[str, float]:
@@ -162,7 +162,7 @@ class Victim:
 
 @contextlib.contextmanager
 def victim_in(folder: Path):
-    with Cluster(2, timeout="10s", metrics="127.0.0.1:0") as cluster:
+    with Cluster(2, metrics="127.0.0.1:0") as cluster:
         yield Victim(cluster, folder)
 
 
@@ -203,7 +203,7 @@ class Flood:
         sent: dict[str, int] = {}
         for peer in self.peers:
             output = peer.stdout.read()
-            assert peer.wait(30) == 0, "a hostile peer failed"
+            assert peer.wait(120) == 0, "a hostile peer failed"
             counts = json.loads(output.splitlines()[-1])
             sent[counts["surface"]] = sent.get(counts["surface"], 0) + counts["messages"]
         self.seconds = time.monotonic() - self.began

@@ -17,7 +17,7 @@ def memory_comes_to_rest(victim: attack.Victim, dropped) -> bool:
     """After some MESSAGES the daemons need no more memory for as many more."""
     for _ in range(20):
         before, count = victim.sizes(), dropped("control_")
-        wait_until(lambda c=count: dropped("control_") > c + MESSAGES, 120, "a flood")
+        wait_until(lambda c=count: dropped("control_") > c + MESSAGES, 300, "a flood")
         if all(now[0] < then[0] + LEAK_KIB for now, then in zip(victim.sizes(), before, strict=True)):
             return True
     return False
@@ -48,7 +48,7 @@ def test_a_victim_trains_on_while_all_its_ports_are_flooded(tmp_path):
         attack.open_jobs_under_fire(victim, join, seed=1, jobs=2)
         wait_until(
             lambda: all(now[1] <= then[1] + 2 for now, then in zip(victim.sizes(), quiet, strict=True)),
-            60,
+            120,
             "the descriptors given back",
         )
         printed = victim.end()

@@ -97,13 +97,13 @@ class Node:
 
 @contextlib.contextmanager
 def changes_of_children():
-    """Inside, await_child() waits for a child that stops, goes on or ends; false if none does within 20 seconds."""
+    """Inside, await_child() waits for a child that stops, goes on or ends; false if none does within 60 seconds."""
     ours, signalled = socket.socketpair()
     signalled.setblocking(False)
     handler = signal.signal(signal.SIGCHLD, lambda *_: None)
     descriptor = signal.set_wakeup_fd(signalled.fileno())
     try:
-        yield lambda: bool(select.select([ours], [], [], 20)[0]) and ours.recv(100) != b""
+        yield lambda: bool(select.select([ours], [], [], 60)[0]) and ours.recv(100) != b""
     finally:
         signal.set_wakeup_fd(descriptor)
         signal.signal(signal.SIGCHLD, handler)
@@ -122,11 +122,16 @@ def test_the_governor_gives_no_more_than_the_share_and_its_end_frees_the_process
             while state(busy.pid) != "T":  # the governor has begun
                 assert await_child() and node.governor.poll() is None
         began, before = time.monotonic(), governor.cpu_seconds(busy.pid)
-        while governor.cpu_seconds(busy.pid) < before + 0.5:  # it goes on
+
+        def used() -> float:
+            return governor.cpu_seconds(busy.pid) - before
+
+        while used() < 0.5:  # it goes on
             assert busy.stdout.readline() == b"up\n" and node.governor.poll() is None
-        used, elapsed = governor.cpu_seconds(busy.pid) - before, time.monotonic() - began
-        # The process may read late how much it has used, and what a late check lets through is paid back later.
-        assert used < 0.25 * elapsed + 0.1
+        # What a late check of the governor lets through is paid back later. Without it the process has no pause.
+        while used() >= 0.25 * (time.monotonic() - began) + 0.1:
+            assert time.monotonic() < began + 60, used()
+            assert busy.stdout.readline() == b"up\n" and node.governor.poll() is None
         os.kill(busy.pid, signal.SIGSTOP)
         running.end()
         assert node.governor.poll() is not None and state(busy.pid) != "T"
@@ -185,7 +190,7 @@ with netns.Lab(nodes=2, nics=2) as lab:
 def test_a_changed_nic_is_restored_by_the_next_shaping(emulated, tmp_path):
     script = tmp_path / "changes.py"
     script.write_text(CHANGES)
-    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT, timeout=180)
     assert done.stdout.splitlines() == [
         "- - 20Mbit 20Mbit - - - -",
         "100Mbit 100Mbit 50Mbit 50Mbit 100Mbit 100Mbit 50Mbit 50Mbit",

@@ -86,7 +86,7 @@ def test_the_largest_matrices_are_late_and_all_else_is_merged_as_said():
 
 def test_the_program_trains_with_the_updates_of_its_cases():
     arguments = ["--seeds", "1", "--steps", "60", "--batch", "64", "0:1+0", "all:61+0"]
-    shown = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=120)
+    shown = subprocess.run([PROGRAM, *arguments], capture_output=True, text=True, timeout=300)
     assert shown.returncode == 0, shown.stderr
     found = {name: float(accuracy) for name, accuracy, _ in (line.split() for line in shown.stdout.splitlines()[1:])}
     assert found["0:1+0"] > 15 > found["all:61+0"]  # the other one has no update at all
@@ -101,5 +101,5 @@ def test_a_case_that_is_none_is_named(case):
 
 
 def test_the_program_refuses_a_case_that_is_none():
-    shown = subprocess.run([PROGRAM, "--", "1:0+1"], capture_output=True, text=True, timeout=60)
+    shown = subprocess.run([PROGRAM, "--", "1:0+1"], capture_output=True, text=True, timeout=120)
     assert shown.returncode == 2 and "'1:0+1' is no case" in shown.stderr

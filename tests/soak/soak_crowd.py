@@ -95,15 +95,20 @@ def open_to_all(**options: str) -> Iterator[Cluster]:
 
 
 def jobs_of_users(users: int = 4, jobs: int = 16, workers: int = 2) -> dict:
-    """Every user has jobs of the same names. All wait for a word, so that they begin together."""
+    """Every user has jobs of the same names. All begin together at a word, and train when all are there."""
     with open_to_all() as cluster:
-        gate, go = os.pipe()
+        gates = [os.pipe(), os.pipe()]
 
         def run(output: int, rank: int, job: int) -> None:
-            os.close(go)
+            for _, opener in gates:
+                os.close(opener)
             take_environment(cluster.environment(rank, workers, DEFT_JOB=f"job-{job}"))
-            os.read(gate, 1)
-            soak_worker.work(output, STEPS, SMALL_SIZES)
+            os.read(gates[0][0], 1)
+            soak_worker.work(output, STEPS, SMALL_SIZES, lambda: os.read(gates[1][0], 1))
+
+        def open_gate(gate: int) -> None:
+            for end in gates[gate]:
+                os.close(end)
 
         began = time.monotonic()
         places = [(user, job, rank) for user in range(users) for job in range(jobs) for rank in range(workers)]
@@ -111,14 +116,11 @@ def jobs_of_users(users: int = 4, jobs: int = 16, workers: int = 2) -> dict:
             Forked(lambda output, r=rank, j=job: run(output, r, j), FIRST_UID + user) for user, job, rank in places
         ]
         forked = time.monotonic()
-        os.close(gate)
-        os.close(go)
-        most = 0
-        while most < users * jobs and time.monotonic() < forked + 60:
-            seen = len(cluster.status()["jobs"])
-            most = max(most, seen)
-            if seen == 0 and most > 0:
-                break
+        open_gate(0)
+        try:
+            wait_until(lambda: len(cluster.status()["jobs"]) == users * jobs, 120, "all jobs at once")
+        finally:
+            open_gate(1)
         ends = [one.finish() for one in everyone]
         ended = time.monotonic()
         failed = [end for end in ends if '"done"' not in end]
@@ -129,7 +131,6 @@ def jobs_of_users(users: int = 4, jobs: int = 16, workers: int = 2) -> dict:
             "workers": len(places),
             "fork_s": round(forked - began, 2),
             "all_s": round(ended - forked, 2),
-            "most_at_once": most,
             "daemon_mb": memory_kib(cluster.daemons[0].pid) >> 10,
             **pauses(cluster),
         }

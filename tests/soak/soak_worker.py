@@ -72,8 +72,10 @@ def train(steps: int, sizes: tuple[int, ...], attached: Callable[[], None]) -> N
     session.close()
 
 
-def work(output: int, steps: int, sizes: tuple[int, ...] = SIZES) -> None:
-    """Trains, and tells how that ended."""
+def work(
+    output: int, steps: int, sizes: tuple[int, ...] = SIZES, attached: Callable[[], object] = lambda: None
+) -> None:
+    """Trains, and tells how that ended. `attached` is called once it has a session."""
 
     phase = "attaching"
 
@@ -84,6 +86,7 @@ def work(output: int, steps: int, sizes: tuple[int, ...] = SIZES) -> None:
     def note_attached() -> None:
         nonlocal phase
         phase = "attached"
+        attached()
 
     tell("begun")
     try:
