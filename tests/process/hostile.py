@@ -10,7 +10,7 @@ from cluster import Cluster, wait_for_line
 
 MAGIC, VERSION = 0x54464544, 6
 HELLO, WELCOME, ERROR, STATUS, TEXT, STORE_SET = 1, 2, 10, 11, 12, 15
-PATIENCE_S = 20
+PATIENCE_S = 60
 
 VICTIM = """
 group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1 << 16,), 0)])
@@ -73,7 +73,7 @@ def busy_daemon(folder: Path) -> Iterator[Cluster]:
     """A daemon whose job `victim` of two workers goes on until the end; then it ends well, or this fails."""
     go_on = folder / "go-on"
     go_on.touch()
-    with Cluster(1, timeout="5s") as cluster:
+    with Cluster(1) as cluster:
         workers = cluster.start(VICTIM, 2, GO_ON=str(go_on), DEFT_JOB="victim")
         for worker in workers:
             wait_for_line(worker, "step")

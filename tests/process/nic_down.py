@@ -18,6 +18,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "bench"))
 from lab import netns
 
 DOWN_AT = 8
+GO_ON_AT = 12  # here a fast job waits until the NIC is down
+AWAIT = """
+import os, time
+def await_file(name):
+    while not os.path.exists(os.environ[name]):
+        time.sleep(0.01)
+"""
 TRAIN = """
 STEPS = int(os.environ["STEPS"])
 sizes = [300_000, 1000, 500_000, 64, 250_001]
@@ -53,8 +60,11 @@ for step in range(STEPS):
         say(f"ERROR {time.monotonic()} {error}")
         raise SystemExit(7)
     say(f"step {step}")
+    if step == int(os.environ["GO_ON_AT"]):
+        await_file("GO_ON")
 import hashlib
 say("weights " + hashlib.sha256(b"".join(w.tobytes() for w in weights)).hexdigest())
+await_file("END")
 session.close()
 """
 
@@ -75,9 +85,12 @@ for step in range(int(os.environ["STEPS"])):
     model(torch.randn(8, 400, generator=samples)).square().mean().backward()
     optimizer.step()
     print(f"step {step}", flush=True)
+    if step == int(os.environ["GO_ON_AT"]):
+        await_file("GO_ON")
 optimizer.flush()
 weights = b"".join(p.detach().numpy().tobytes() for p in model.parameters())
 print("weights " + hashlib.sha256(weights).hexdigest(), flush=True)
+await_file("END")
 hvd.shutdown()
 """
 
@@ -110,31 +123,36 @@ def await_loss(cluster: Cluster) -> dict:
     def is_lost() -> bool:
         return any("lost" in link for job in cluster.status()["jobs"] for link in job["links"])
 
-    wait_until(is_lost, seconds=30, what="a lost link in the status")
+    wait_until(is_lost, what="a lost link in the status")
     return cluster.status()
 
 
 def run(case: dict) -> dict:
+    """The link is lost after step DOWN_AT, and before the job ends, however busy the machine is."""
     variables = {"DEFT_POLICY": case["policy"], "STEPS": str(case["steps"]), **case.get("variables", {})}
     with netns.Lab(nodes=case.get("nodes", 2), nics=case["nics"]) as lab:
         lab.shape([case["rate"]] * case["nics"])
         if case.get("queue"):
             shorten_queue(lab, 0, **case["queue"])
         with Nodes(lab, case) as cluster:
+            go_on, end = Path(cluster.folder.name, "go-on"), Path(cluster.folder.name, "end")
+            variables |= {"GO_ON": str(go_on), "GO_ON_AT": str(GO_ON_AT), "END": str(end)}
             if case.get("torch"):
-                workers = [cluster.start_program(TORCH, rank, **variables) for rank in range(cluster.nodes)]
+                workers = [cluster.start_program(AWAIT + TORCH, rank, **variables) for rank in range(cluster.nodes)]
             else:
-                workers = cluster.start(TRAIN, case.get("per_node", 1), **variables)
+                workers = cluster.start(AWAIT + TRAIN, case.get("per_node", 1), **variables)
             wait_for_line(workers[0], f"step {DOWN_AT}")
             middle = [cluster.status(node) for node in range(cluster.nodes)]
             began = time.monotonic()
             for node, nic in case["down"]:
                 lab.change(nic, netns.DOWN, node)
+            go_on.touch()
             outputs = [""] * len(workers)
             readers = [threading.Thread(target=read, args=(worker, outputs, i)) for i, worker in enumerate(workers)]
             for reader in readers:
                 reader.start()
             status = await_loss(cluster) if case["down"] and case.get("look", True) else None
+            end.touch()
             for reader in readers:
                 reader.join(60)
             return {

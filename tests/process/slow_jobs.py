@@ -116,7 +116,7 @@ def run(lab: "netns.Lab", folder: Path, case: dict) -> None:
     if case.get("slow_server"):
         server, rate = case["slow_server"]
         lab.change(0, rate, NODES + server)
-    with Nodes(lab, {"timeout": "6s", "links": "gloo:eth0"}, NODES) as cluster:
+    with Nodes(lab, {"timeout": "30s", "links": "gloo:eth0"}, NODES) as cluster:
         variables = variables_of(case, folder)
         if case.get("servers"):
             variables["DEFT_LINKS"] = start_servers(cluster, case["servers"])
@@ -126,7 +126,7 @@ def run(lab: "netns.Lab", folder: Path, case: dict) -> None:
         for daemon in cluster.daemons:
             daemon.terminate()
         for daemon in cluster.daemons:
-            daemon.wait(30)
+            daemon.wait(60)
 
 
 if __name__ == "__main__":

@@ -2,18 +2,21 @@
 
 import subprocess
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 from cluster import BUILD, Cluster, wait_for_line, wait_until
 
+# It ends after STEPS steps, or all ranks together when the file ENOUGH is there: rank 0 says so.
 SUMS = """
 import hashlib
 SIZES = [300_001, 7, 1009, 40096, 3000, 40009, 1, 2048, 150_000]
 tensors = [deft.Tensor(f"t{n}", deft.FLOAT32, (n,), len(SIZES) - 1 - i) for i, n in enumerate(SIZES)]
-group = session.declare("all", tensors)
+group = session.declare("all", [*tensors, deft.Tensor("last", deft.FLOAT32, (1,), len(SIZES))])
 digest = hashlib.sha256()
 random = np.random.default_rng(rank)
-for step in range(int(os.environ["STEPS"])):
+steps, step, last = int(os.environ.get("STEPS", 1 << 30)), 0, False
+while not last:
     while step == 20 and os.environ.get("HOLD") and not os.path.exists(os.environ["HOLD"]):
         time.sleep(0.01)
     session.stage(deft.FORWARD, step)
@@ -22,12 +25,17 @@ for step in range(int(os.environ["STEPS"])):
     for index, tensor in enumerate(tensors):
         vector(group, index)[:] = random.standard_normal(tensor.shape[0], dtype=np.float32)
         group.ready(index, 1, step)
+    vector(group, len(SIZES))[:] = rank == 0 and os.path.exists(os.environ.get("ENOUGH", ""))
+    group.ready(len(SIZES), 1, step)
     for index, tensor in enumerate(tensors):
         group.wait(index, 1, step)
         digest.update(vector(group, index).tobytes())
+    group.wait(len(SIZES), 1, step)
+    last = step + 1 == steps or vector(group, len(SIZES))[0] > 0
     if step == 10:
         say("ten steps")
-say(digest.hexdigest())
+    step += 1
+say(f"{digest.hexdigest()} {step}")
 while not os.path.exists(os.environ["END"]):
     time.sleep(0.01)
 session.close()
@@ -72,26 +80,44 @@ def deft_set(cluster: Cluster, node: int, policy: str, job: str) -> subprocess.C
     return run_set(cluster, node, f"policy={policy}", job)
 
 
-def train(policy: str, nodes: int, per_node: int, steps: int = 40) -> tuple[set[str], list, str]:
-    with Cluster(nodes, timeout="20s", partition_bytes="64KB") as cluster:
-        end = Path(cluster.folder.name, "end")
-        workers = cluster.start(SUMS, per_node, DEFT_POLICY=policy, STEPS=str(steps), END=str(end))
+class Trained(NamedTuple):
+    digests: set[str]  # and after how many steps
+    policies: list
+    log: str
+
+
+def has_trained_with_another_policy(cluster: Cluster) -> bool:
+    job = cluster.status(0)["jobs"][0]
+    policies = job["leader"]["policies"]
+    return bool(policies) and job["groups"][0]["step"] > policies[0]["from_step"] + 20
+
+
+def train(policy: str, nodes: int, per_node: int, steps: int | None = None) -> Trained:
+    """For some steps, or until the policy has changed: it is chosen in the background, on a busy machine late."""
+    with Cluster(nodes, partition_bytes="64KB") as cluster:
+        end, enough = Path(cluster.folder.name, "end"), Path(cluster.folder.name, "enough")
+        limit = {"ENOUGH": str(enough)} if steps is None else {"STEPS": str(steps)}
+        workers = cluster.start(SUMS, per_node, DEFT_POLICY=policy, END=str(end), **limit)
         for worker in workers:
             wait_for_line(worker, "ten steps")
+        if steps is None:
+            wait_until(lambda: has_trained_with_another_policy(cluster), 120, "a change of the policy")
+            enough.touch()
         digests = {wait_for_line(worker, "") for worker in workers}
         policies = cluster.status(0)["jobs"][0]["leader"]["policies"]
         end.touch()
         cluster.finish(workers)
-        return digests, policies, cluster.log(0)
+        return Trained(digests, policies, cluster.log(0))
 
 
 @pytest.mark.parametrize("nodes, per_node", [(2, 2), (3, 1)])
 def test_auto_follows_the_simulator_and_the_sums_are_fifos(nodes, per_node):
-    fifo, unchanged, _ = train("fifo", nodes, per_node)
-    digests, policies, log = train("auto", nodes, per_node)
-    assert len(fifo) == 1 and digests == fifo
-    assert unchanged == []
-    first = policies[0]
+    auto = train("auto", nodes, per_node)
+    assert len(auto.digests) == 1
+    fifo = train("fifo", nodes, per_node, int(min(auto.digests).split()[1]))
+    assert fifo.digests == auto.digests
+    assert fifo.policies == []
+    first = auto.policies[0]
     assert first["from_step"] >= 8, "it has to measure before"
     simulated = {row["policy"]: row["step_us"] for row in first["simulated"]}
     assert len(simulated) >= 7
@@ -101,12 +127,12 @@ def test_auto_follows_the_simulator_and_the_sums_are_fifos(nodes, per_node):
         assert first["before_us"] > 0
     else:
         assert first["policy"] == "fifo (25 MB)"
-    assert f"policy {first['policy']} from step {first['from_step']} on, because the first profile" in log
+    assert f"policy {first['policy']} from step {first['from_step']} on, because the first profile" in auto.log
 
 
 def test_deft_set_changes_the_policy_of_a_running_job():
-    fifo, _, _ = train("fifo", 2, 1, steps=60)
-    with Cluster(2, timeout="20s", partition_bytes="64KB") as cluster:
+    fifo = train("fifo", 2, 1, steps=60)
+    with Cluster(2, partition_bytes="64KB") as cluster:
         end, hold = Path(cluster.folder.name, "end"), Path(cluster.folder.name, "hold")
         options = {"DEFT_POLICY": "fifo", "DEFT_JOB": "mine", "STEPS": "60", "END": str(end), "HOLD": str(hold)}
         workers = cluster.start(SUMS, **options)
@@ -135,7 +161,7 @@ def test_deft_set_changes_the_policy_of_a_running_job():
             [BUILD / "bin/deft", "status", "--socket", cluster.socket(0)], capture_output=True, text=True, check=True
         )
         assert "policy prophet\n        because the user set it" in status.stdout
-        assert digests == fifo
+        assert digests == fifo.digests
         assert deft_set(cluster, 0, "auto", "mine").returncode == 0
         end.touch()
         cluster.finish(workers)
@@ -152,7 +178,7 @@ def test_sizes_change_every_few_steps_and_no_sum_does():
         ("policy=bytescheduler", "partition_bytes=128KB", "credit_bytes=1MB"),
         ("partition_bytes=256KB",),
     ]
-    with Cluster(3, timeout="20s", policy="bytescheduler", partition_bytes="64KB") as cluster:
+    with Cluster(3, policy="bytescheduler", partition_bytes="64KB") as cluster:
         hold = f"{cluster.folder.name}/hold"
         workers = cluster.start(EXACT, DEFT_JOB="mine", STEPS=str(5 * len(changes) + 5), HOLD=hold)
         for number, change in enumerate(changes):

@@ -4,12 +4,12 @@ import os
 import random
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment
+from cluster import BUILD, TIMEOUT_S, Cluster, clean_environment, wait_for_line
 
+DEADLINE = f"{TIMEOUT_S:g}s"  # of jobs whose error comes only then
 ATTACH = "session.close()\n"
 
 DECLARE = """
@@ -21,7 +21,7 @@ session.close()
 def errors(workers) -> list[str]:
     texts = []
     for worker in workers:
-        _, err = worker.communicate(timeout=60)
+        _, err = worker.communicate(timeout=120)
         assert worker.returncode != 0, "the worker should have failed"
         texts.append(err)
     return texts
@@ -29,7 +29,7 @@ def errors(workers) -> list[str]:
 
 def run_deftd(*flags: str, **variables: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [BUILD / "bin/deftd", *flags], capture_output=True, text=True, timeout=20, env=clean_environment() | variables
+        [BUILD / "bin/deftd", *flags], capture_output=True, text=True, timeout=120, env=clean_environment() | variables
     )
 
 
@@ -44,7 +44,7 @@ def test_a_wrong_world_size(nodes, per_node):
 
 @pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1)])
 def test_two_workers_of_one_rank(nodes, per_node):
-    with Cluster(nodes) as cluster:
+    with Cluster(nodes, timeout=DEADLINE) as cluster:
         first = cluster.start_one(ATTACH, 0, per_node)
         other = cluster.start_one(ATTACH, 1, per_node, DEFT_RANK="0")
         texts = errors([first, other])
@@ -55,14 +55,14 @@ def test_two_workers_of_one_rank(nodes, per_node):
 
 
 def test_a_missing_worker_is_listed_at_the_deadline():
-    with Cluster(3) as cluster:
+    with Cluster(3, timeout=DEADLINE) as cluster:
         workers = [cluster.start_one(ATTACH, rank) for rank in (0, 2)]
         for text in errors(workers):
             assert "rank 1 of 3 is missing" in text
 
 
 def test_a_missing_leader_is_named_at_the_deadline():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=DEADLINE) as cluster:
         [text] = errors([cluster.start_one(ATTACH, 1)])
         assert f"the leader at {cluster.listen[0]} did not answer" in text
 
@@ -158,16 +158,14 @@ def test_links_that_one_node_does_not_have_are_named_on_every_side(links, says, 
         if nic is None:
             pytest.skip("every NIC of this machine is up")
         links, says = f"gloo:{nic}", f"the network interface {nic} is down"
-    with Cluster(2, timeout="10s") as cluster:
-        began = time.monotonic()
+    with Cluster(2, timeout="300s") as cluster:
         workers = [cluster.start_one(ATTACH, rank, DEFT_LINKS=links if rank == wrong else "gloo:lo") for rank in (0, 1)]
-        for text in errors(workers):
+        for text in errors(workers):  # which waits for less than the deadline
             assert says in text and f"links '{links}' on " in text, text
-        assert time.monotonic() - began < 8, "not before the deadline"
 
 
 def test_links_that_a_node_does_not_have_are_named_where_the_others_do_not_come():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=DEADLINE) as cluster:
         for rank in (0, 1):
             [text] = errors([cluster.start_one(ATTACH, rank, DEFT_LINKS="gloo:ethX", DEFT_JOB=f"job{rank}")])
             assert "no network interface 'ethX'" in text, text
@@ -232,10 +230,10 @@ def test_no_daemon(tmp_path):
 
 
 def test_a_job_of_the_same_name_that_runs():
-    script = "say('here')\ntime.sleep(30)\n"
+    script = "say('here')\ntime.sleep(600)\n"
     with Cluster(1) as cluster:
         first = cluster.start_one(script, 0)
-        first.stdout.readline()
+        wait_for_line(first, "here")
         [text] = errors([cluster.start_one(ATTACH, 0)])
         assert "a job named 'default' is running" in text and "DEFT_JOB" in text
 
@@ -280,7 +278,7 @@ def secret(path) -> str:
 
 def test_daemons_with_one_secret_talk_and_others_are_kept_out(tmp_path):
     ours, other = secret(tmp_path / "ours"), secret(tmp_path / "other")
-    with Cluster(2, secret_file=ours) as cluster:
+    with Cluster(2, timeout=DEADLINE, secret_file=ours) as cluster:
         cluster.finish(cluster.start(ATTACH))
         cluster.daemons[1].terminate()
         cluster.daemons[1].wait()

@@ -79,7 +79,7 @@ def test_training_by_daemons_and_by_the_emulation_gives_the_same_bits():
         pytest.skip("this build has no benchmarks")
     codecs = ["none", "int8", "int4", "bf16", "int2", "efsignsgd", "onebit", "topk/ratio=0.05"]
     codecs += ["lowrank/rank=2", "lowrank/rank=3,method=powersgd"]
-    with Cluster(2, timeout="20s", partition_bytes="4MB", bucket_bytes="4MB") as cluster:
+    with Cluster(2, partition_bytes="4MB", bucket_bytes="4MB") as cluster:
         workers = cluster.start_without_session(f"CODECS, STEPS = {codecs}, {STEPS}\n{WORKER}")
         lines = [line.split() for output in cluster.finish(workers, seconds=120) for line in output.splitlines()]
     for codec in codecs:

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from cluster import BUILD, Cluster
+from cluster import BUILD, Cluster, wait_until
 
 WHOLE = ["bf16", "fp16", "int8", "int4", "int2"]
 LOW_RANK = ["lowrank", "lowrank/method=powersgd"]
@@ -56,7 +56,7 @@ for codec in CODECS:  # a job each
 def test_all_ranks_hold_the_same_bits_with_every_codec(nodes, per_node, links):
     if "mpi" in links and not (BUILD / "bin/deft-mpi").exists():
         pytest.skip("this build has no MPI links: see deft check-build")
-    with Cluster(nodes, timeout="20s", links=links, partition_bytes="64KB") as cluster:
+    with Cluster(nodes, links=links, partition_bytes="64KB") as cluster:
         workers = cluster.start_without_session(f"CODECS = {CODECS}\n{EVERY_CODEC}", per_node)
         lines = [line.split() for output in cluster.finish(workers, seconds=180) for line in output.splitlines()]
     for codec in CODECS:
@@ -73,7 +73,7 @@ ONE = SUMS + "digest, worst = train(session, 4)\nsay(digest)\nsession.close()\n"
 
 
 def test_what_nobody_allowed_is_never_rounded():
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2) as cluster:
         digests = {}
         for name, variables in {"default": {}, "none": {"DEFT_COMPRESSION": "none"}}.items():
             outputs = cluster.finish(cluster.start(ONE, DEFT_JOB=name, **variables))
@@ -84,7 +84,7 @@ def test_what_nobody_allowed_is_never_rounded():
 
 
 def test_status_says_what_is_encoded_and_how_many_bytes_it_saves():
-    with Cluster(2, timeout="20s", compression="int8") as cluster:
+    with Cluster(2, compression="int8") as cluster:
         probe = SUMS + (
             "train(session, 4)\n"
             "import json, subprocess\n"
@@ -104,7 +104,7 @@ def test_status_says_what_is_encoded_and_how_many_bytes_it_saves():
 def failures(cluster, **variables) -> list[str]:
     texts = []
     for worker in cluster.start("session.close()\n", **variables):
-        _, err = worker.communicate(timeout=60)
+        _, err = worker.communicate(timeout=120)
         assert worker.returncode != 0
         texts.append(err)
     return texts
@@ -133,10 +133,10 @@ def test_links_that_cannot_carry_a_codec_are_named(codec):
 
 
 def test_nodes_that_ask_for_different_codecs_are_told():
-    with Cluster(2, timeout="3s") as cluster:
+    with Cluster(2) as cluster:
         workers = [cluster.start_one(ONE, rank, DEFT_COMPRESSION=codec) for rank, codec in enumerate(["int8", "int4"])]
         for worker in workers:
-            _, err = worker.communicate(timeout=60)
+            _, err = worker.communicate(timeout=120)
             assert worker.returncode != 0
             assert "compression" in err and "int8" in err and "int4" in err, err
 
@@ -146,7 +146,7 @@ OWN = SUMS.replace("deft.FLOAT32, shape, i)", 'deft.FLOAT32, shape, i, ["int4", 
 
 def test_a_tensor_can_have_a_codec_of_its_own():
     """The matrix has int4, and the job has none; or the job has bf16, and the bias is never rounded."""
-    with Cluster(2, timeout="20s", partition_bytes="64KB") as cluster:
+    with Cluster(2, partition_bytes="64KB") as cluster:
         digests = {}
         for job, codec in {"alone": "none", "over the job's": "bf16"}.items():
             outputs = cluster.finish(cluster.start(OWN, DEFT_JOB=job.replace(" ", "-"), DEFT_COMPRESSION=codec))
@@ -168,7 +168,7 @@ LEDGER = OWN.replace("def train(session, steps):", "def train(session, steps, la
 def test_residuals_can_be_sent_before_a_checkpoint(policy):
     worker = LEDGER + 'say(train(session, 6, None)[1])\nsession.barrier("all")\nsession.close()\n'
     sending = LEDGER + "say(train(session, 6, 5)[1])\nsession.close()\n"
-    with Cluster(2, timeout="20s", compression="int8", policy=policy) as cluster:
+    with Cluster(2, compression="int8", policy=policy) as cluster:
         left = [float(text) for text in cluster.finish(cluster.start(worker, DEFT_JOB="left"))]
         sent = [float(text) for text in cluster.finish(cluster.start(sending, DEFT_JOB="sent"))]
     assert min(left) > 1e-2, "int4 leaves something out"
@@ -176,55 +176,64 @@ def test_residuals_can_be_sent_before_a_checkpoint(policy):
 
 
 def test_an_unknown_codec_of_a_tensor_and_one_that_ranks_do_not_share_are_errors():
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2) as cluster:
         for codec in ("int9", '"int8" if session.rank else "int4"'):
             text = codec if codec.startswith('"') else f'"{codec}"'
             worker = f"session.declare('g', [deft.Tensor('w', deft.FLOAT32, (64, 64), 0, {text})])\n"
             for process in cluster.start(worker, DEFT_JOB="bad"):
-                _, err = process.communicate(timeout=60)
+                _, err = process.communicate(timeout=120)
                 assert process.returncode != 0
                 assert all(
                     word in err for word in (["'w'", "int9", "int8"] if codec == "int9" else ["int8", "int4"])
                 ), err
 
 
-# 8 MB a step, and nearly no compute: no link keeps up without fewer bits.
+# 8 MB a step, and nearly no compute: no link keeps up without fewer bits. Rank 0 says when all end.
 PLANNED = """
 import hashlib
-group = session.declare("model", [deft.Tensor(f"t{i}", deft.FLOAT32, (512, 512), 7 - i) for i in range(8)])
+tensors = [deft.Tensor(f"t{i}", deft.FLOAT32, (512, 512), 8 - i) for i in range(8)]
+group = session.declare("model", [*tensors, deft.Tensor("end", deft.FLOAT32, (1,), 0)])
 digest = hashlib.sha256()
 made = [np.random.default_rng((tensor, rank)).standard_normal(512 * 512).astype(np.float32) for tensor in range(8)]
-for step in range(60):
+step, last = 0, False
+while not last:
     session.stage(deft.FORWARD, step)
     time.sleep(0.001)
     session.stage(deft.BACKWARD, step)
     for tensor in range(8):
         np.multiply(made[tensor], 1 + step % 7, out=vector(group, tensor), casting="unsafe")
         group.ready(tensor, 1, step)
-    group.wait(0, 8, step)
+    vector(group, 8)[:] = rank == 0 and os.path.exists(os.environ["END"])
+    group.ready(8, 1, step)
+    group.wait(0, 9, step)
     for tensor in range(8):
         digest.update(vector(group, tensor).tobytes())
+    last = vector(group, 8)[0] > 0.5
+    step += 1
 say(digest.hexdigest())
-while not os.path.exists(os.environ["END"]):
-    time.sleep(0.01)
 session.close()
 """
 
 
 def test_a_plan_chooses_codecs_if_it_may_and_replicas_stay_equal(tmp_path):
     options = {"DEFT_POLICY": "knapsack", "DEFT_COMPRESSION": "auto/max=int4", "DEFT_MAX_STALENESS_STEPS": "0"}
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2) as cluster:
         workers = cluster.start(PLANNED, END=str(tmp_path / "end"), **options)
-        digests = [worker.stdout.readline().strip() for worker in workers]
-        leader = cluster.status(0)["jobs"][0]["leader"]
+
+        def plans() -> list[dict]:
+            return [plan for job in cluster.status(0)["jobs"] for plan in job.get("leader", {}).get("plans", [])]
+
+        # A busy machine measures for longer, and may make other plans before.
+        wait_until(
+            lambda: any(set(plan["codecs"]) - {"none"} for plan in plans()), 120, "a plan that encodes something"
+        )
+        made = plans()
         (tmp_path / "end").touch()
-        cluster.finish(workers)
-    assert len(set(digests)) == 1 and digests[0]
-    codecs = [plan["codecs"] for plan in leader["plans"]]
-    assert any(set(counts) - {"none"} for counts in codecs), "no plan encodes anything"
-    assert set().union(*codecs) <= {"none", "bf16", "int8", "int4"}
-    assert all(plan["max_staleness_steps"] == 0 for plan in leader["plans"])
-    encoded = next(plan for plan in leader["plans"] if plan["codecs"])
+        digests = {output.strip() for output in cluster.finish(workers)}
+    assert len(digests) == 1 and digests != {""}
+    assert set().union(*(plan["codecs"] for plan in made)) <= {"none", "bf16", "int8", "int4"}
+    assert all(plan["max_staleness_steps"] == 0 for plan in made)
+    encoded = next(plan for plan in made if plan["codecs"])
     assert encoded["codec_error"] >= encoded["codec_error_bound"] * 0.999
 
 
@@ -239,6 +248,6 @@ def test_auto_is_refused_where_no_plan_is_made_and_a_wrong_maximum_is_named():
             (worker,) = cluster.start(
                 ONE, DEFT_POLICY=policy, DEFT_COMPRESSION=wanted, DEFT_JOB=f"{policy}-{len(wanted)}"
             )
-            _, error = worker.communicate(timeout=60)
+            _, error = worker.communicate(timeout=120)
             assert worker.returncode != 0
             assert hint in error, error

@@ -1,14 +1,13 @@
 """Daemons in control groups with little memory and processor time: errors that name the limit, and no death."""
 
 import contextlib
-import json
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, wait_until
+from cluster import BUILD, Cluster, clean_environment, json_of, wait_until
 
 MIB = 1 << 20
 LIMIT = 192 * MIB
@@ -81,13 +80,13 @@ class Confined(Cluster):
     def train(self, megabytes: int, per_node: int = 1) -> list[tuple[bool, str]]:
         """Of each worker: whether it trained, and its error."""
         workers = self.start(TRAIN, per_node, FLOATS=str(megabytes * MIB // 4))
-        outputs = [worker.communicate(timeout=60) for worker in workers]
+        outputs = [worker.communicate(timeout=120) for worker in workers]
         assert all(daemon.poll() is None for daemon in self.daemons), f"a daemon died: {outputs}"
         return [("trained" in out, error) for out, error in outputs]
 
 
 def test_a_job_that_is_too_large_for_the_group_is_refused_and_the_next_one_trains():
-    with memory_group(LIMIT) as group, Confined(group, timeout="10s") as cluster:
+    with memory_group(LIMIT) as group, Confined(group, timeout="60s") as cluster:
         assert cluster.status()["memory_limit_bytes"] == LIMIT // 2
         [(trained, error)] = cluster.train(megabytes=LIMIT // MIB)
         assert not trained and "the daemon's shared memory is full" in error and "DEFT_MEMORY_LIMIT" in error
@@ -95,7 +94,7 @@ def test_a_job_that_is_too_large_for_the_group_is_refused_and_the_next_one_train
 
 
 def test_a_limit_that_is_larger_than_the_group_is_no_way_around_it():
-    with memory_group(LIMIT) as group, Confined(group, timeout="10s", memory_limit="4GB") as cluster:
+    with memory_group(LIMIT) as group, Confined(group, timeout="60s", memory_limit="4GB") as cluster:
         [(trained, error)] = cluster.train(megabytes=LIMIT // MIB)
         assert not trained and "bytes that are free" in error and "the container more memory" in error, error
         assert cluster.train(megabytes=8) == [(True, "")]
@@ -103,7 +102,7 @@ def test_a_limit_that_is_larger_than_the_group_is_no_way_around_it():
 
 def test_no_size_of_a_job_makes_the_kernel_kill_the_daemon():
     """Two workers want memory at the same time."""
-    with memory_group(LIMIT) as group, Confined(group, timeout="10s", memory_limit="4GB") as cluster:
+    with memory_group(LIMIT) as group, Confined(group, timeout="60s", memory_limit="4GB") as cluster:
         seen = set()
         for megabytes in (24, 64, 80, 84, 88, 120):
             for trained, error in cluster.train(megabytes, per_node=2):
@@ -114,7 +113,7 @@ def test_no_size_of_a_job_makes_the_kernel_kill_the_daemon():
 
 def test_two_daemons_of_one_group_take_no_more_than_it_has():
     """Each sees the same free memory, and both begin to allocate at the same time."""
-    with memory_group(LIMIT) as group, Confined(group, nodes=2, timeout="10s", memory_limit="4GB") as cluster:
+    with memory_group(LIMIT) as group, Confined(group, nodes=2, timeout="60s", memory_limit="4GB") as cluster:
         seen = set()
         for megabytes in (24, 80, 100, 120, 140):
             for trained, error in cluster.train(megabytes):
@@ -126,7 +125,7 @@ def test_two_daemons_of_one_group_take_no_more_than_it_has():
 def doctor(group: Path) -> dict[str, dict]:
     words = [*inside(group, BUILD / "bin/deft"), "doctor", "--json"]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60, env=clean_environment())
-    return {row["check"]: row for row in json.loads(done.stdout)}
+    return {row["check"]: row for row in json_of(done)}
 
 
 def test_doctor_names_the_limits_of_the_group():

@@ -9,11 +9,15 @@ import pytest
 from cluster import MARGIN_S, TIMEOUT_S, Cluster, wait_for_line, wait_until
 from held import descriptors
 
+TIMEOUT = f"{TIMEOUT_S:g}s"  # of jobs that lose somebody
 TRAIN = """
+import signal
 group = session.declare("sgd", [deft.Tensor("fc.weight", deft.FLOAT32, (1 << 20,), 0),
                                 deft.Tensor("fc.bias", deft.FLOAT32, (1000,), 1)])
 steps = int(os.environ.get("STEPS", 10**9))
 for step in range(steps):
+    if step == 20 and rank == int(os.environ.get("STOPS", -1)):
+        os.kill(os.getpid(), signal.SIGSTOP)
     try:
         group.ready(0, 2, step)
         group.wait(0, 2, step)
@@ -54,7 +58,7 @@ def assert_clean(cluster, node: int, before: int) -> None:
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
 @pytest.mark.parametrize("nodes, per_node", [(1, 2), (2, 1), (2, 2)])
 def test_a_killed_worker_is_named_and_the_daemons_serve_the_next_job(nodes, per_node, policy):
-    with Cluster(nodes) as cluster:
+    with Cluster(nodes, timeout=TIMEOUT) as cluster:
         before = [descriptors(daemon.pid) for daemon in cluster.daemons]
         workers = start_training(cluster, per_node, DEFT_POLICY=policy)
         victim = workers.pop()
@@ -69,7 +73,7 @@ def test_a_killed_worker_is_named_and_the_daemons_serve_the_next_job(nodes, per_
 
 
 def test_a_killed_daemon_is_noticed_on_its_own_node_and_named_on_the_others():
-    with Cluster(3) as cluster:
+    with Cluster(3, timeout=TIMEOUT) as cluster:
         before = descriptors(cluster.daemons[0].pid)
         workers = start_training(cluster)
         moment = time.monotonic()
@@ -84,7 +88,7 @@ def test_a_killed_daemon_is_noticed_on_its_own_node_and_named_on_the_others():
 
 
 def test_a_killed_leader_node_is_named_by_all_others():
-    with Cluster(3) as cluster:
+    with Cluster(3, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster)
         moment = time.monotonic()
         cluster.daemons[0].kill()
@@ -94,7 +98,7 @@ def test_a_killed_leader_node_is_named_by_all_others():
 
 
 def test_a_killed_node_is_named():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster, per_node=2)
         moment = time.monotonic()
         for process in (cluster.daemons[1], workers[2], workers[3]):
@@ -104,7 +108,7 @@ def test_a_killed_node_is_named():
 
 
 def test_a_stopped_daemon_is_lost_as_a_dead_one():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster)
         moment = time.monotonic()
         cluster.daemons[1].send_signal(signal.SIGSTOP)
@@ -112,7 +116,7 @@ def test_a_stopped_daemon_is_lost_as_a_dead_one():
 
 
 def test_a_stopped_daemon_is_noticed_by_its_own_workers_and_serves_again_when_continued():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster, per_node=2)
         moment = time.monotonic()
         cluster.daemons[1].send_signal(signal.SIGSTOP)
@@ -125,7 +129,7 @@ def test_a_stopped_daemon_is_noticed_by_its_own_workers_and_serves_again_when_co
 
 
 def test_a_node_that_stood_still_and_was_given_up_says_so_when_it_goes_on():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster)
         for process in (cluster.daemons[1], workers[1]):
             process.send_signal(signal.SIGSTOP)
@@ -150,28 +154,31 @@ time.sleep(600)  # without closing its session
 
 
 def test_the_memory_of_a_dead_worker_comes_back_also_if_the_others_stay():
-    with Cluster(2, timeout="60s") as cluster:
+    with Cluster(2, timeout="200s") as cluster:
         workers = [cluster.start_one(SURVIVE if rank < 3 else SURVIVE.replace("try:", "time.sleep(600)\ntry:"), rank, 2)
                    for rank in range(4)]  # fmt: skip
         for worker in workers:
             wait_for_line(worker, "declared")
         before = cluster.status(1)["memory_bytes"]
         workers[3].kill()
-        moment = time.monotonic()
-        wait_until(lambda: cluster.status(1)["memory_bytes"] <= before / 2 + (1 << 20), what="half of it")
-        assert time.monotonic() - moment < 10, "deadlines have nothing to do with it"
+        # Long before the timeout: deadlines have nothing to do with it.
+        wait_until(lambda: cluster.status(1)["memory_bytes"] <= before / 2 + (1 << 20), 100, "half of it")
         for worker in workers[:3]:
             wait_for_line(worker, "ERROR")
-        assert [user["sessions"] for user in cluster.status(1)["users"]] == [2], "the survivor's, and this question's"
+
+        def sessions() -> list[int]:
+            return [user["sessions"] for user in cluster.status(1)["users"]]
+
+        wait_until(lambda: sessions() == [2], what="the survivor's session alone, beside this question's")
 
 
 def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster)
         everybody = [*workers, *cluster.daemons]
         for process in everybody:
             process.send_signal(signal.SIGSTOP)
-        time.sleep(2.5 * TIMEOUT_S)  # longer than any deadline
+        time.sleep(1.5 * TIMEOUT_S)  # longer than any deadline
         for process in reversed(everybody):
             process.send_signal(signal.SIGCONT)
         before = cluster.status(0)["jobs"][0]["groups"][0]["step"]
@@ -185,24 +192,28 @@ def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed():
 
 @pytest.mark.parametrize("victim", [0, 1])
 def test_a_stopped_worker_is_reported_with_what_it_owes_and_goes_on_when_continued(victim):
-    with Cluster(2) as cluster:
-        workers = start_training(cluster, STEPS="400")
-        workers[victim].send_signal(signal.SIGSTOP)
-        wait_until(lambda: cluster.status(0)["jobs"][0]["stalls"], what="the stall in the status")
-        stall = cluster.status(0)["jobs"][0]["stalls"][0]
-        assert stall["rank"] == victim and stall["owes"].startswith("fc.")
+    with Cluster(2, timeout=TIMEOUT) as cluster:
+        workers = start_training(cluster, STEPS="40", STOPS=str(victim))
+
+        def owing() -> set[int]:
+            stalls = cluster.status(0)["jobs"][0]["stalls"]
+            assert all(stall["owes"].startswith("fc.") for stall in stalls), stalls
+            return {stall["rank"] for stall in stalls}
+
+        wait_until(lambda: owing() == {victim}, what="the stall in the status")
         time.sleep(TIMEOUT_S)  # longer than any deadline: a living worker is never given up for lost
         assert all(worker.poll() is None for worker in workers)
+        told = f"rank {victim} has not handed in 'fc."
         for node in range(2):
-            assert f"rank {victim} has not handed in 'fc." in cluster.log(node)
+            wait_until(lambda n=node: told in cluster.log(n), what=f"the stall in the log of node {node}")
         workers[victim].send_signal(signal.SIGCONT)
         for output in cluster.finish(workers):
             assert "done" in output
 
 
 def test_a_stall_beyond_its_own_limit_ends_the_job_and_names_the_worker():
-    with Cluster(2) as cluster:
-        workers = start_training(cluster, DEFT_STALL_TIMEOUT="4s")
+    with Cluster(2, timeout=TIMEOUT) as cluster:
+        workers = start_training(cluster, DEFT_STALL_TIMEOUT="6s")
         workers[1].send_signal(signal.SIGSTOP)
         text = wait_for_line(workers[0], "ERROR")
         assert "rank 1 (pid" in text and "has not handed in 'fc." in text
@@ -226,7 +237,7 @@ def test_a_worker_that_exits_by_an_exception_ends_the_others():
 
 
 def test_a_stopping_daemon_waits_for_its_jobs():
-    with Cluster(1, timeout="20s") as cluster:
+    with Cluster(1) as cluster:
         workers = start_training(cluster, STEPS="300")
         cluster.daemons[0].terminate()
         for output in cluster.finish(workers):
@@ -262,8 +273,8 @@ def test_a_worker_that_scribbles_over_its_rings_harms_nobody_else(seed):
         before = descriptors(cluster.daemons[0].pid)
         hostile = cluster.start_one(SCRIBBLE, 0, DEFT_JOB="hostile", SEED=str(seed))
         honest = cluster.start_one(TRAIN, 0, DEFT_JOB="honest", STEPS="200")
-        hostile.communicate(timeout=60)
-        out, err = honest.communicate(timeout=60)
+        hostile.communicate(timeout=120)
+        out, err = honest.communicate(timeout=120)
         assert "done" in out, err
         assert cluster.daemons[0].poll() is None
         assert_clean(cluster, 0, before)

@@ -64,7 +64,7 @@ def test_lies_in_hello_cost_no_memory_and_stop_nobody(busy):
 
 def test_a_job_of_the_largest_world_waits_like_any_other(busy):
     with Client(busy.socket(0)) as client:
-        client.hello(world=2**20, local_size=4096, job=b"large")
+        client.hello(world=2**20, local_size=4096, job=b"large", settings=b"timeout=5s\n")
         wait_until(lambda: any(job["name"] == "large" for job in busy.status()["jobs"]), what="a job that waits")
         goes_on(busy)
         kind, body = client.receive()  # at the deadline
@@ -115,8 +115,9 @@ def test_descriptors_that_take_long_to_close_stop_nobody(busy):
 
 FLOOD = """
 import socket, struct, sys, time
-path, until = sys.argv[1], time.monotonic() + float(sys.argv[2])
-while time.monotonic() < until:
+path, until, left = sys.argv[1], time.monotonic() + float(sys.argv[2]), 200
+while time.monotonic() < until or left > 0:
+    left -= 1
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as client:
         client.connect(path)
         try:

@@ -81,7 +81,7 @@ def test_bytes_that_are_no_zeromq_stop_nobody(busy):
     dice = random.Random(1)
     for attack in (b"GET / HTTP/1.1\r\n\r\n", GREETING[:40], GREETING + b"\xff" * 200, dice.randbytes(5000), b""):
         with socket.create_connection((host, int(port))) as stream:
-            stream.settimeout(20)
+            stream.settimeout(60)
             with contextlib.suppress(ConnectionError):
                 stream.sendall(attack)
                 stream.shutdown(socket.SHUT_WR)

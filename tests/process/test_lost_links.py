@@ -27,7 +27,7 @@ def emulated():
 def run(**case) -> dict:
     text = json.dumps(BASE | case)
     done = subprocess.run(
-        [sys.executable, FOLDER / "nic_down.py", text], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, FOLDER / "nic_down.py", text], capture_output=True, text=True, timeout=280, check=False
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)
@@ -101,7 +101,7 @@ def test_without_a_link_that_is_left_every_rank_has_the_error_by_the_deadline():
     for output in result["outputs"]:
         error = next(line for line in output.splitlines() if line.startswith("ERROR"))
         assert "link gloo:eth" in error
-    assert result["seconds"] < 6 + MARGIN_S
+    assert result["seconds"] < 6 + 3 * MARGIN_S, "it would never come without the deadline"
 
 
 def test_packets_that_are_lost_are_counted_by_link():

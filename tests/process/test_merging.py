@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from cluster import Cluster, wait_for_line, wait_until
+from cluster import TIMEOUT_S, Cluster, wait_for_line, wait_until
 
 SUMS = """
 import hashlib
@@ -27,6 +27,8 @@ for step in range(int(os.environ["STEPS"])):
     # All at once, so that merging never waits for a gradient: whatever the machine does, it saves a start each.
     owed = 1 if step == 14 and rank == int(os.environ.get("LATE", -1)) else 0
     group.ready(0, len(tensors) - owed, step)
+    if step == 14 and "LATE" in os.environ:
+        say("all but one")
     if owed:
         await_end()
         group.ready(len(tensors) - 1, 1, step)
@@ -52,7 +54,7 @@ class Trained(NamedTuple):
 
 
 def train(policy: str, nodes: int, per_node: int, links: str) -> Trained:
-    with Cluster(nodes, timeout="20s", links=links, partition_bytes="16KB") as cluster:
+    with Cluster(nodes, links=links, partition_bytes="16KB") as cluster:
         end = Path(cluster.folder.name, "end")
         options = {"DEFT_POLICY": policy, "DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end)}
         workers = cluster.start(SUMS, per_node, **options)
@@ -83,12 +85,19 @@ def test_merged_operations_carry_the_exact_sums(nodes, per_node, links):
 
 
 def status_of_a_stall(late: int) -> dict:
-    with Cluster(2, partition_bytes="16KB") as cluster:
+    with Cluster(2, timeout=f"{2 * TIMEOUT_S:g}s", partition_bytes="16KB") as cluster:  # a stall is told after a third
         end = Path(cluster.folder.name, "end")
         options = {"DEFT_BUCKETING": "tensor", "STEPS": str(STEPS), "END": str(end), "LATE": str(late)}
         workers = cluster.start(SUMS, DEFT_POLICY="mgwfbp", **options)
-        wait_until(lambda: any(job["stalls"] for job in cluster.status(0)["jobs"]), what="the stall in the status")
-        job = cluster.status(0)["jobs"][0]
+        for worker in workers:
+            wait_for_line(worker, "all but one")  # until then any worker may be late on a busy machine
+        job = {}
+
+        def late_alone() -> bool:
+            job.update(cluster.status(0)["jobs"][0])
+            return {stall["rank"] for stall in job["stalls"]} == {late}
+
+        wait_until(late_alone, what="the stall in the status")
         end.touch()
         cluster.finish(workers)
         return job

@@ -30,7 +30,7 @@ say("here")
 try:
     if rank == 0:
         session.barrier("rank 1 does not come")
-    time.sleep(60)
+    time.sleep(600)
 except deft.DeftError as error:
     say(error)
 """
@@ -44,7 +44,7 @@ def deft(*words: str) -> subprocess.CompletedProcess:
 
 def deftd(*words: str) -> subprocess.CompletedProcess:
     return subprocess.run(
-        [BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=30, env=clean_environment()
+        [BUILD / "bin/deftd", *words], capture_output=True, text=True, timeout=60, env=clean_environment()
     )
 
 
@@ -65,10 +65,10 @@ def test_a_daemon_that_drains_takes_no_new_jobs_and_the_running_one_ends_well():
         assert "takes no new jobs" in deft("status", at).stdout
         end.touch()
         cluster.finish([first, second])
-        assert drain.wait(30) == 0 and drain.stdout.read().endswith("takes no new jobs; 0 run\n")
+        assert drain.wait(60) == 0 and drain.stdout.read().endswith("takes no new jobs; 0 run\n")
         assert deft("drain", "--undo", at).stdout.endswith("takes new jobs\n")
         cluster.finish(cluster.start(WAIT, END=str(end)))
-        assert "ended 0 s ago: job default, well" in deft("status", at).stdout
+        assert re.search(r"ended \d+ s ago: job default, well", deft("status", at).stdout)
 
 
 def test_drain_without_a_daemon_says_so(tmp_path):
@@ -91,14 +91,14 @@ def test_only_root_and_the_daemons_user_may_drain_it():
 
 
 def test_jobs_that_do_not_end_in_stop_timeout_are_told():
-    with Cluster(1, timeout="20s", stop_timeout="1s") as cluster:
+    with Cluster(1, timeout="60s", stop_timeout="1s") as cluster:
         worker, other = cluster.start(STUBBORN, per_node=2)
         for one in (worker, other):
             wait_for_line(one, "here")
         begin = time.monotonic()
         cluster.daemons[0].send_signal(signal.SIGTERM)
-        assert cluster.daemons[0].wait(30) == 0
-        assert 1 <= time.monotonic() - begin < 10
+        assert cluster.daemons[0].wait(60) == 0
+        assert 1 <= time.monotonic() - begin < 40
         assert "was stopped" in worker.stdout.readline()
 
 
@@ -173,7 +173,7 @@ def test_a_parameter_server_does_not_end_by_a_hangup():
     assert server.stdout.readline() == "ready\n"
     server.send_signal(signal.SIGHUP)
     server.send_signal(signal.SIGTERM)
-    assert server.wait(timeout=30) == 0
+    assert server.wait(timeout=60) == 0
 
 
 def test_the_unit_is_sandboxed():

@@ -5,7 +5,7 @@ import subprocess
 import time
 
 import pytest
-from cluster import BUILD, Cluster, free_port, wait_for_line, wait_until
+from cluster import BUILD, MARGIN_S, TIMEOUT_S, Cluster, free_port, wait_for_line, wait_until
 from held import descriptors
 from test_compression import CODECS, EVERY_CODEC
 from test_compression import SUMS as ENCODED
@@ -33,9 +33,12 @@ for step in range(steps):
         digest.update(vector(group, index, dtype).tobytes())
     if step == 3:
         say("training")
+    while step == steps - 10 and not os.path.exists(os.environ.get("GO_ON", "/")):
+        time.sleep(0.01)
 session.close()
 say(digest.hexdigest())
 """
+TIMEOUT = f"{TIMEOUT_S:g}s"  # of jobs that lose a server
 
 
 class Servers:
@@ -68,7 +71,7 @@ def test_all_ranks_get_the_bits_that_gloo_gives(nodes, per_node, count):
 
 @pytest.mark.parametrize("nodes, count", [(2, 2), (3, 1)])
 def test_encoded_gradients_have_the_bits_that_gloo_gives(nodes, count):
-    with Cluster(nodes, timeout="20s", partition_bytes="64KB", policy="bytescheduler") as cluster:
+    with Cluster(nodes, partition_bytes="64KB", policy="bytescheduler") as cluster:
         servers = Servers(cluster, count)
         found = {}
         for links in ("gloo:lo", servers.link, f"gloo:lo,{servers.link}"):
@@ -91,7 +94,7 @@ LONG = ENCODED.replace(
 
 def test_a_server_that_is_lost_takes_nothing_along_of_what_encodings_left_out(tmp_path):
     """The job ends with the bits of one that lost no server, so no residual was there."""
-    with Cluster(2, timeout="20s", partition_bytes="64KB", policy="bytescheduler", compression="int4") as cluster:
+    with Cluster(2, partition_bytes="64KB", policy="bytescheduler", compression="int4") as cluster:
         servers = Servers(cluster, 2)
         outputs = {}
         for kills in (False, True):
@@ -125,7 +128,7 @@ def test_a_key_guards_the_servers_too(tmp_path):
         cluster.listen.append(f"127.0.0.90:{free_port('127.0.0.90')}")
         cluster.daemons.append(cluster.start_daemon(3, server=True, links="auto", secret_file=""))
         for worker in cluster.start(SUMS, DEFT_LINKS="ps:" + cluster.listen[3]):
-            out, err = worker.communicate(timeout=60)
+            out, err = worker.communicate(timeout=120)
             assert worker.returncode != 0
             assert "has another key than this daemon, or none" in out + err
 
@@ -144,7 +147,7 @@ def test_parts_of_each_policy_follow_each_other_through_the_servers(policy):
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSTOP])
 def test_a_lost_server_is_named_on_every_worker_by_the_deadline(kill):
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         servers = Servers(cluster, 2)
         workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="1000000")
         for worker in workers:
@@ -153,20 +156,22 @@ def test_a_lost_server_is_named_on_every_worker_by_the_deadline(kill):
         servers.processes[1].send_signal(kill)
         for worker in workers:
             _, seconds, text = wait_for_line(worker, "ERROR").split(" ", 2)
-            assert float(seconds) - moment < 3 + 1.5, text
+            assert float(seconds) - moment < TIMEOUT_S + MARGIN_S, text
             assert f"the parameter server {servers.addresses[1]} was lost" in text
             assert worker.wait(60) == 7
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_job_that_loses_its_servers_goes_on_over_gloo(kill):
-    with Cluster(2) as cluster:
+def test_a_job_that_loses_its_servers_goes_on_over_gloo(kill, tmp_path):
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         servers = Servers(cluster, 2)
         options = {"STEPS": "40", "DEFT_PARTITION_BYTES": "64KB"}
         wanted = {output.split()[-1] for output in run(cluster, 1, "gloo:lo", **options)}
+        options["GO_ON"] = str(tmp_path / "go-on")
         workers = cluster.start(SUMS, DEFT_LINKS=f"gloo:lo,{servers.link}", DEFT_POLICY="bytescheduler", **options)
         wait_for_line(workers[0], "training")
         servers.processes[1].send_signal(kill)
+        (tmp_path / "go-on").touch()
         assert {output.split()[-1] for output in cluster.finish(workers)} == wanted
         for node in range(2):
             assert f"goes on without link {servers.link}" in cluster.log(node)
@@ -174,7 +179,7 @@ def test_a_job_that_loses_its_servers_goes_on_over_gloo(kill):
 
 @pytest.mark.parametrize("beside", ["", "gloo:lo,"])
 def test_a_lost_node_is_named_and_the_servers_serve_the_next_job(beside):
-    with Cluster(3) as cluster:
+    with Cluster(3, timeout=TIMEOUT) as cluster:
         servers = Servers(cluster, 2)
         before = [descriptors(server.pid) for server in servers.processes]
         workers = cluster.start(SUMS, DEFT_LINKS=beside + servers.link, STEPS="1000000")
@@ -193,11 +198,11 @@ def test_a_lost_node_is_named_and_the_servers_serve_the_next_job(beside):
 
 
 def test_a_server_that_is_not_there_is_named():
-    with Cluster(2) as cluster:
+    with Cluster(2, timeout=TIMEOUT) as cluster:
         missing = f"127.0.0.99:{free_port('127.0.0.99')}"
         workers = cluster.start(SUMS, DEFT_LINKS="ps:" + missing)
         for worker in workers:
-            out, err = worker.communicate(timeout=60)
+            out, err = worker.communicate(timeout=120)
             assert worker.returncode != 0
             assert f"the parameter server {missing} does not answer" in out + err
 
@@ -209,13 +214,13 @@ def test_nodes_with_different_servers_are_told():
             cluster.start_one(SUMS, rank, DEFT_LINKS="ps:" + address) for rank, address in enumerate(servers.addresses)
         ]
         for worker in workers:
-            out, err = worker.communicate(timeout=60)
+            out, err = worker.communicate(timeout=120)
             assert worker.returncode != 0
             assert all("ps:" + address in out + err for address in servers.addresses)
 
 
 def test_a_server_that_is_told_to_stop_lets_the_job_end():
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2) as cluster:
         servers = Servers(cluster, 1)
         workers = cluster.start(SUMS, DEFT_LINKS=servers.link, STEPS="60")
         for worker in workers:

@@ -73,7 +73,7 @@ for policy in POLICIES:  # a job each, one after the other
 def bits(request):
     """The ranks' bits by policy: one cluster and one process a rank do all policies."""
     nodes, per_node = request.param
-    with Cluster(nodes, timeout="20s", bucket_bytes="64KB", partition_bytes="16KB", credit_bytes="32KB") as cluster:
+    with Cluster(nodes, bucket_bytes="64KB", partition_bytes="16KB", credit_bytes="32KB") as cluster:
         workers = cluster.start_without_session(f"POLICIES = {POLICIES}\n{SUMS}", per_node)
         lines = [line.split() for output in cluster.finish(workers, seconds=180) for line in output.splitlines()]
     found = {policy: [bits for name, bits in lines if name == policy] for policy in POLICIES}
@@ -116,7 +116,7 @@ session.close()
 
 @pytest.mark.parametrize("nodes, per_node", [(1, 1), (1, 3), (2, 2), (3, 1)])
 def test_collectives_of_all_types(nodes, per_node):
-    with Cluster(nodes, timeout="20s") as cluster:
+    with Cluster(nodes) as cluster:
         cluster.finish(cluster.start(COLLECTIVES, per_node))
 
 
@@ -128,7 +128,7 @@ for step in range(50):
     assert (x == 2 * float(os.environ["JOB_VALUE"])).all()
 session.close()
 """
-    with Cluster(2, timeout="20s") as cluster:
+    with Cluster(2) as cluster:
         jobs = [cluster.start(script, DEFT_JOB=f"job{i}", JOB_VALUE=str(i + 1)) for i in range(3)]
         for workers in jobs:
             cluster.finish(workers)

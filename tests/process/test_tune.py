@@ -1,11 +1,10 @@
 """`deft tune` on real jobs: every setting that it tries is in force on all nodes, and no sum changes."""
 
-import json
 import subprocess
 import sys
 from pathlib import Path
 
-from cluster import BUILD, IMPORTS, Cluster, clean_environment, wait_for_line
+from cluster import BUILD, IMPORTS, Cluster, clean_environment, json_of, wait_for_line
 
 # Rank 0 ends the training at the same step on all ranks, because the last sum says so.
 TRAIN = """
@@ -39,15 +38,16 @@ session.close()
 """
 
 
-def tune(*words: str, **variables: str) -> subprocess.CompletedProcess:
-    command = [BUILD / "bin/deft", "tune", "--patience", "60", *words]
-    environment = {**clean_environment(), **variables}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+TUNE = [BUILD / "bin/deft", "tune", "--patience", "120"]
+
+
+def tune(*words: str) -> subprocess.CompletedProcess:
+    return subprocess.run([*TUNE, *words], capture_output=True, text=True, env=clean_environment(), check=False)
 
 
 def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
     flags = tmp_path / "tuned.flags"
-    with Cluster(2, timeout="20s", policy="fifo", partition_bytes="16KB", credit_bytes="64KB") as cluster:
+    with Cluster(2, policy="fifo", partition_bytes="16KB", credit_bytes="64KB") as cluster:
         end = Path(cluster.folder.name, "end")
         workers = cluster.start(TRAIN, DEFT_JOB="mine", END=str(end))
         for worker in workers:
@@ -55,7 +55,7 @@ def test_a_running_job_is_tuned_and_its_sums_stay_right(tmp_path):
         where = ("--socket", cluster.socket(0), "-o", str(flags), "--trials", "2", "--steps", "4", "--json")
         done = tune(*where, "--job", "mine")
         assert done.returncode == 0, done.stderr
-        result = json.loads(done.stdout)
+        result = json_of(done)
         assert result["own"] == {"policy": "fifo", "partition_bytes": "16384", "credit_bytes": "65536"}
         assert [trial["policy"] for trial in result["trials"]] == ["bytescheduler"] * 2
         assert result["trials"][0]["partition_bytes"] == "65536"
@@ -77,9 +77,23 @@ def test_a_command_is_started_and_its_job_found_and_it_may_end_first(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(IMPORTS + "session = deft.open()\nrank, size = session.rank, session.size\n" + TRAIN)
     job = [str(BUILD / "bin/deftrun"), "-np", "2", "--nodes", "2", sys.executable, str(script)]
-    flags = tmp_path / "tuned.flags"
-    done = tune("-o", str(flags), *job, STEPS="250", COMPUTE="0.02", PYTHONPATH=str(BUILD / "python"))
-    assert done.returncode == 0, done.stderr
-    assert "[0] steps 250" in done.stdout and "[1] steps 250" in done.stdout
-    assert "a step\n" in done.stdout and "the job ended after" in done.stdout
+    flags, end = tmp_path / "tuned.flags", tmp_path / "end"
+    variables = {"COMPUTE": "0.02", "END": str(end), "PYTHONPATH": str(BUILD / "python")}
+    with subprocess.Popen(
+        [*TUNE, "-o", flags, *job],
+        env=clean_environment() | variables,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as tuning:
+        lines = []
+        for line in tuning.stdout:
+            lines.append(line)
+            if line.endswith(" a step\n"):  # of the job as it is: the first trial begins
+                end.touch()
+        assert tuning.wait() == 0, "".join(lines) + tuning.stderr.read()
+    assert end.exists(), lines
+    steps = {line.partition("steps ")[2] for line in lines if line.startswith(("[0] steps ", "[1] steps "))}
+    assert len(steps) == 1, lines
+    assert any("the job ended after" in line for line in lines), lines
     assert not flags.exists()

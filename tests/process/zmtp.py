@@ -76,7 +76,7 @@ class Connection:
         return body
 
 
-def dealer(address: str, seconds: float = 20) -> Connection:
+def dealer(address: str, seconds: float = 60) -> Connection:
     host, port = address.rsplit(":", 1)
     return Connection(socket.create_connection((host, int(port)), timeout=seconds), b"DEALER", seconds)
 
@@ -86,7 +86,7 @@ class Router:
 
     def __init__(self, host: str = "127.0.0.1"):
         self.listener = socket.create_server((host, 0))
-        self.listener.settimeout(20)
+        self.listener.settimeout(60)
         self.address = f"{host}:{self.listener.getsockname()[1]}"
 
     def __enter__(self) -> "Router":
@@ -95,5 +95,5 @@ class Router:
     def __exit__(self, *_) -> None:
         self.listener.close()
 
-    def accept(self, seconds: float = 20) -> Connection:
+    def accept(self, seconds: float = 60) -> Connection:
         return Connection(self.listener.accept()[0], b"ROUTER", seconds)
