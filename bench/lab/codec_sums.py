@@ -4,6 +4,9 @@
     sums.add(gradients, generation)                # gradients: a list of tensors of each node; gives the tensors' sums
     sums.wire_bytes                                # that one node has brought so far
 
+`dtype` is that of gradients and sums: torch.float32, bfloat16 or float16. `first` is the place of the arena's first
+element, which is not 0 for the last two (daemon/node/coding_map.h).
+
 A tensor is encoded if it has two dimensions or more and 16 KiB or more (daemon/node/coding_map.h). Others are added as
 they are.
 """
@@ -19,7 +22,8 @@ import torch
 
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", Path(__file__).resolve().parents[2] / "build"))
 LEAST_BYTES = 16384
-BLOCK = 256  # elements: tensors begin and end on whole blocks of the arena
+ALIGN_BYTES = 1024  # tensors that are encoded begin and end on whole blocks of the arena
+ROUNDED_AT_ONCE = 4096  # elements whose rest one node keeps (daemon/channel/coded_transfer.cc)
 _FLOATS = ctypes.POINTER(ctypes.c_float)
 
 
@@ -96,12 +100,23 @@ def _pointers(arrays: list[torch.Tensor]):
 class _EncodedTensor:
     """The buffers of one tensor: values and residuals of each node, padded to whole blocks, and their sum."""
 
-    def __init__(self, first: int, elements: int, nodes: int, feedback: bool):
-        self.first, self.elements = first, elements
-        self.padded = -(-elements // BLOCK) * BLOCK
+    def __init__(self, first: int, elements: int, padded: int, nodes: int, feedback: bool):
+        self.first, self.elements, self.padded = first, elements, padded
         self.values = [torch.zeros(self.padded) for _ in range(nodes)]
         self.residuals = [torch.zeros(self.padded) for _ in range(nodes)] if feedback else None
         self.sum = torch.zeros(self.padded)
+
+    def round_to(self, dtype: torch.dtype) -> None:
+        """What this leaves out of a sum goes into the residuals of one node, by the place. Finite sums stay finite."""
+        most = torch.finfo(dtype).max
+        wide = torch.where(self.sum.isfinite(), self.sum.clamp(-most, most), self.sum).to(dtype).float()
+        rest = (self.sum - wide).nan_to_num(0, 0, 0)
+        self.sum.copy_(wide)
+        if self.residuals is None:
+            return
+        keeper = torch.arange(self.first, self.first + self.padded) // ROUNDED_AT_ONCE % len(self.residuals)
+        for node, residual in enumerate(self.residuals):
+            residual += torch.where(keeper == node, rest, 0)
 
 
 class _Matrix:
@@ -163,8 +178,16 @@ class SingleCodec:
 
 
 class CodecSums:
-    def __init__(self, codec: str, shapes: list[torch.Size], nodes: int, job: int = 1):
-        self._shapes, self._nodes, self._job = shapes, nodes, job
+    def __init__(
+        self,
+        codec: str,
+        shapes: list[torch.Size],
+        nodes: int,
+        job: int = 1,
+        dtype: torch.dtype = torch.float32,
+        first: int = 0,
+    ):
+        self._shapes, self._nodes, self._job, self._dtype, self._first = shapes, nodes, job, dtype, first
         self._codec = None
         self.wire_bytes = 0
         self._encoded: dict[int, _EncodedTensor | _Matrix] = {}
@@ -174,20 +197,32 @@ class CodecSums:
     def _open(self, codec: str) -> None:
         self._library = _library()
         if codec.partition("/")[0] == "lowrank":
+            if self._dtype != torch.float32:
+                raise ValueError("the emulation of lowrank adds float32 alone")
             # Wrong parameters are an error without shapes, too.
             _Matrix(self._library, codec, torch.Size([1, 1]), 1, 0, 0)
             return self._place(lambda shape, first: _Matrix(self._library, codec, shape, self._nodes, self._job, first))
         self._codec = _open(self._library, codec)
         feedback = bool(self._library.deft_emulation_uses_feedback(self._codec))
-        return self._place(lambda shape, first: _EncodedTensor(first, shape.numel(), self._nodes, feedback))
+        return self._place(
+            lambda shape, first: _EncodedTensor(first, shape.numel(), self._padded(shape), self._nodes, feedback)
+        )
+
+    def _bytes(self, shape: torch.Size) -> int:
+        return shape.numel() * torch.finfo(self._dtype).bits // 8
+
+    def _padded(self, shape: torch.Size) -> int:
+        """Elements up to where the next tensor that is encoded may begin."""
+        align = ALIGN_BYTES * 8 // torch.finfo(self._dtype).bits
+        return -(-shape.numel() // align) * align
 
     def _place(self, make: Callable[[torch.Size, int], _EncodedTensor | _Matrix]) -> None:
         """`make`: of a shape and the place of its first element in the arena."""
-        first = 0
+        first = self._first
         for index, shape in enumerate(self._shapes):
-            if len(shape) >= 2 and 4 * shape.numel() >= LEAST_BYTES:
+            if len(shape) >= 2 and self._bytes(shape) >= LEAST_BYTES:
                 self._encoded[index] = make(shape, first)
-                first += -(-shape.numel() // BLOCK) * BLOCK
+                first += self._padded(shape)
 
     def __del__(self):
         if self._codec:
@@ -215,7 +250,7 @@ class CodecSums:
         return sums
 
     def _add(self, nodes: list[torch.Tensor]) -> torch.Tensor:
-        self.wire_bytes += 4 * nodes[0].numel()
+        self.wire_bytes += self._bytes(nodes[0].shape)
         total = nodes[0].clone()
         for other in nodes[1:]:
             total += other
@@ -241,7 +276,9 @@ class CodecSums:
             tensor.first,
         )
         self._count(bytes_)
-        return tensor.sum[: tensor.elements].reshape(self._shapes[index]).clone()
+        if self._dtype != torch.float32:
+            tensor.round_to(self._dtype)
+        return tensor.sum[: tensor.elements].reshape(self._shapes[index]).to(self._dtype, copy=True)
 
     def _count(self, bytes_: int) -> None:
         if bytes_ == 0:

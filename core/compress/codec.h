@@ -1,7 +1,7 @@
 // How gradients are encoded for the wire, and added there.
 //
-// A codec turns a slice of the arena (float32) into fewer bytes and back. Most codecs lose something. The residual keeps what
-// an encoding left out, so that the next one can bring it (error feedback).
+// A codec turns a slice of the arena (float32, or halves widened to it) into fewer bytes and back. Most codecs lose something. The
+// residual keeps what an encoding left out, so that the next one can bring it (error feedback).
 //
 //   auto codec = make_codec("int8");                                       // core/compress/registry.h
 //   const Slice slice{job, generation, first_element};

@@ -164,6 +164,12 @@ Made make_codec(std::string_view text, const KernelTable& kernels) {
 
 Made make_codec(std::string_view text) { return make_codec(text, best_kernels()); }
 
+const Codec* codec_of(model::DType dtype) {
+  static const std::unique_ptr<const Codec> bf16 = make_codec("bf16").value(), fp16 = make_codec("fp16").value();
+  if (dtype == model::DType::kBFloat16) return bf16.get();
+  return dtype == model::DType::kFloat16 ? fp16.get() : nullptr;
+}
+
 const KernelTable& best_kernels() {
   static const KernelTable& best = avx512_kernels() != nullptr ? *avx512_kernels()
                                    : avx2_kernels() != nullptr ? *avx2_kernels()

@@ -8,6 +8,7 @@
 
 #include "core/base/status.h"
 #include "core/compress/codec.h"
+#include "core/model/dtype.h"
 
 namespace deft::compress {
 
@@ -21,6 +22,10 @@ Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const Ker
 
 // As make_codec takes it: name/parameters.
 std::string text_of(const Codec& codec);
+
+// What elements of a type are as an encoding: bf16 or fp16 for the halves, which lie in an arena as these codecs write them. Null for
+// other types.
+const Codec* codec_of(model::DType dtype);
 
 // All names, in the order in which documentation lists them.
 std::span<const std::string_view> codec_names();

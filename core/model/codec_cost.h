@@ -1,7 +1,7 @@
 // What a codec costs and saves: the planner, the schedulers and the simulator reckon with it. core/compress has the codecs.
 //
 //   const CodecCost& codec = profile.codecs[launch.codec];
-//   codec.wire_bytes(coded_share, bytes, link)      // what a part takes on the wire
+//   codec.wire_bytes(coded_share(bucket), bytes, link)      // what a part takes on the wire
 //
 // A job has a list of codecs. The first of them is exact: gradients travel as they are.
 #pragma once
@@ -23,8 +23,8 @@ inline constexpr CodecIndex kWithResiduals = 255;
 
 struct CodecCost {
   std::string name = "none";
-  double wire_share = 1;          // bytes of an encoding over those of its gradients
-  double encode_us_per_byte = 0;  // of gradients
+  double wire_share = 1;          // bytes of an encoding over those of its gradients as float32
+  double encode_us_per_byte = 0;  // of gradients as float32
   double decode_us_per_byte = 0;
   double error = 0;  // |gradient - decoded|^2 / |gradient|^2 of one encoding
   // [link]: what the link takes of the time of the gradients, where kinds of links differ: with three nodes or more, parameter servers
@@ -34,13 +34,17 @@ struct CodecCost {
   [[nodiscard]] double share_on(LinkIndex link) const {
     return link < link_shares.size() ? link_shares[link] : wire_share;
   }
-  // Only `coded_share` of a bucket's bytes may be encoded; the rest travels as it is.
-  [[nodiscard]] double bytes_share(double coded_share, LinkIndex link) const {
-    return 1 - coded_share + coded_share * share_on(link);
+  // Only a share of a bucket's bytes may be encoded; the rest travels as it is.
+  [[nodiscard]] double bytes_share(const CodedShare& coded, LinkIndex link) const {
+    return 1 - coded.share + coded.share * coded.widening * share_on(link);
   }
-  [[nodiscard]] std::uint64_t wire_bytes(double coded_share, std::uint64_t bytes, LinkIndex link) const {
+  [[nodiscard]] std::uint64_t wire_bytes(const CodedShare& coded, std::uint64_t bytes, LinkIndex link) const {
     return std::max<std::uint64_t>(
-        1, static_cast<std::uint64_t>(std::llround(bytes_share(coded_share, link) * static_cast<double>(bytes))));
+        1, static_cast<std::uint64_t>(std::llround(bytes_share(coded, link) * static_cast<double>(bytes))));
+  }
+  // Of encoding and decoding, for a byte of the bucket.
+  [[nodiscard]] double thread_us_per_byte(const CodedShare& coded) const {
+    return coded.share * coded.widening * (encode_us_per_byte + decode_us_per_byte);
   }
   bool operator==(const CodecCost&) const = default;
 };

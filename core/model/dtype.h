@@ -35,6 +35,11 @@ constexpr std::size_t dtype_bytes(DType type) {
   return 0;
 }
 
+constexpr bool is_half(DType type) { return type == DType::kFloat16 || type == DType::kBFloat16; }
+
+// The types whose gradients codecs encode (core/compress): halves are widened to float32 first.
+constexpr bool is_codable(DType type) { return type == DType::kFloat32 || is_half(type); }
+
 // The name of the type, for instance "float32"; "unknown" for a number that names none.
 constexpr std::string_view to_string(DType type) {
   switch (type) {

@@ -43,6 +43,8 @@ Result<void> check_bucket(const ProfileBucket& bucket, const std::string& place)
   if (auto ok = check_number(place + ".backward_us", bucket.backward_us, kMaxProfileUs, " us"); !ok) return ok;
   if (bucket.coded_bytes && *bucket.coded_bytes > bucket.bytes)
     return at(place + ".coded_bytes", std::to_string(*bucket.coded_bytes) + " is more than the bucket has");
+  if (bucket.element_bytes != 2 && bucket.element_bytes != 4)
+    return at(place + ".element_bytes", std::to_string(bucket.element_bytes) + " is neither 2 nor 4");
   if (bucket.comm_us) return check_number(place + ".comm_us", *bucket.comm_us, kMaxProfileUs, " us");
   return {};
 }
@@ -137,10 +139,9 @@ PartCost Profile::cost(std::size_t bucket, std::size_t link, CodecIndex codec) c
   PartCost exact = cost(bucket, link);
   if (codec == 0) return exact;
   const CodecCost& by = codecs.at(codec);
-  const double coded = buckets[bucket].coded_share();
+  const CodedShare coded = buckets[bucket].coded_share();
   const double wire_us = exact.us_per_byte * by.bytes_share(coded, static_cast<LinkIndex>(link));
-  const double thread_us = coded * (by.encode_us_per_byte + by.decode_us_per_byte);
-  return {exact.fixed_us, std::max(wire_us, thread_us)};
+  return {exact.fixed_us, std::max(wire_us, by.thread_us_per_byte(coded))};
 }
 
 double Profile::forward_us() const {

@@ -39,9 +39,10 @@ struct ProfileBucket {
   std::optional<double>
       comm_us;  // the time of the whole bucket on the reference link; empty: the links' models give it
   std::optional<std::uint64_t> coded_bytes = {};  // that a codec may encode; empty: all
+  std::uint64_t element_bytes = 4;                // of gradients that a codec may encode: 2 for float16 and bfloat16
 
-  [[nodiscard]] double coded_share() const {
-    return coded_bytes ? std::min(1.0, static_cast<double>(*coded_bytes) / static_cast<double>(bytes)) : 1;
+  [[nodiscard]] CodedShare coded_share() const {
+    return model::coded_share(coded_bytes.value_or(bytes), bytes, element_bytes == 2);
   }
 };
 

@@ -28,12 +28,13 @@ constexpr std::array<Field, 5> kRootFields{{{"model", "model", false},
                                             {"buckets", "buckets", true},
                                             {"links", "links", true},
                                             {"codecs", "codecs", false}}};
-constexpr std::array<Field, 6> kBucketFields{{{"name", "name", true},
+constexpr std::array<Field, 7> kBucketFields{{{"name", "name", true},
                                               {"bytes", "bytes", true},
                                               {"forward_us", "forwardUs", true},
                                               {"backward_us", "backwardUs", true},
                                               {"comm_us", "commUs", false},
-                                              {"coded_bytes", "codedBytes", false}}};
+                                              {"coded_bytes", "codedBytes", false},
+                                              {"element_bytes", "elementBytes", false}}};
 constexpr std::array<Field, 4> kLinkFields{{{"name", "name", true},
                                             {"latency_us", "latencyUs", true},
                                             {"relative_time", "relativeTime", false},
@@ -61,8 +62,10 @@ std::string& last_name(Profile& profile, List list) {
 bool set_count(ProfileBucket& bucket, std::string_view field, std::uint64_t value) {
   if (field == "bytes")
     bucket.bytes = value;
-  else
+  else if (field == "coded_bytes")
     bucket.coded_bytes = value;
+  else
+    bucket.element_bytes = value;
   return true;
 }
 
@@ -104,7 +107,8 @@ class Reader final : public nlohmann::json_sax<Json> {
   [[nodiscard]] std::string place() const;
   // The field holds a number of bytes.
   [[nodiscard]] bool count() const {
-    return level_ == Level::kEntry && (field_name() == "bytes" || field_name() == "coded_bytes");
+    return level_ == Level::kEntry &&
+           (field_name() == "bytes" || field_name() == "coded_bytes" || field_name() == "element_bytes");
   }
   bool refuse(const std::string& what) {
     const std::string where = place();
@@ -294,6 +298,7 @@ std::string to_json(const Profile& profile) {
     entry["backward_us"] = bucket.backward_us;
     if (bucket.comm_us) entry["comm_us"] = *bucket.comm_us;
     if (bucket.coded_bytes) entry["coded_bytes"] = *bucket.coded_bytes;
+    if (bucket.element_bytes != 4) entry["element_bytes"] = bucket.element_bytes;
     out["buckets"].push_back(std::move(entry));
   }
   out["links"] = nlohmann::ordered_json::array();

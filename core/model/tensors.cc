@@ -79,12 +79,11 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
 }
 
 bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes) {
-  return tensor.codec.empty() && tensor.dtype == DType::kFloat32 && tensor.shape.size() >= 2 &&
-         tensor.bytes() >= min_bytes;
+  return tensor.codec.empty() && is_codable(tensor.dtype) && tensor.shape.size() >= 2 && tensor.bytes() >= min_bytes;
 }
 
 bool has_own_codec(const TensorSpec& tensor) {
-  return !tensor.codec.empty() && tensor.codec != "none" && tensor.dtype == DType::kFloat32 &&
+  return !tensor.codec.empty() && tensor.codec != "none" && is_codable(tensor.dtype) &&
          tensor.bytes() >= kLargeTensorBytes;
 }
 

@@ -51,6 +51,8 @@ struct Region {
   DType dtype = DType::kFloat32;
   std::uint64_t offset = 0;
   std::uint64_t bytes = 0;  // with the padding between tensors, which is zero on all workers and is reduced, too
+
+  [[nodiscard]] bool contains(std::uint64_t byte) const { return byte >= offset && byte < offset + bytes; }
 };
 
 struct ArenaLayout {
@@ -68,12 +70,12 @@ Result<ArenaLayout> lay_out(std::span<const TensorSpec> tensors, std::uint32_t s
 
 inline constexpr std::size_t kMaxCodecTextBytes = 128;
 
-// Whether the job's codecs may encode the tensor: it has no codec of its own, and is float32, of two dimensions or more, and of
-// `min_bytes` or more. Others travel as they are: they save nothing, and biases and scales of norms feel an error most.
+// Whether the job's codecs may encode the tensor: it has no codec of its own, and is float32, float16 or bfloat16, of two dimensions or
+// more, and of `min_bytes` or more. Others travel as they are: they save nothing, and biases and scales of norms feel an error most.
 bool is_encodable(const TensorSpec& tensor, std::uint64_t min_bytes);
 
-// Whether the tensor has a codec of its own that encodes it. It must be float32 and begin and end on whole blocks; other tensors travel
-// as they are.
+// Whether the tensor has a codec of its own that encodes it. It must have one of these types and begin and end on whole blocks; other
+// tensors travel as they are.
 bool has_own_codec(const TensorSpec& tensor);
 
 // Sets the buckets' coded_bytes: the bytes of encodable tensors that lie in each.

@@ -34,7 +34,7 @@ CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
 // Of the profile's error an encoding leaves out so much: weighted by what may be encoded of all bytes.
 double CodecSearch::error_of(model::BucketIndex bucket, model::CodecIndex codec) const {
   const auto& of = profile_.buckets[buckets_ - 1 - bucket];
-  return static_cast<double>(of.bytes) * of.coded_share() * profile_.codecs[codec].error;
+  return static_cast<double>(of.bytes) * of.coded_share().share * profile_.codecs[codec].error;
 }
 
 double CodecSearch::error_of(const Codecs& codecs) const {
@@ -52,7 +52,7 @@ CodecSearch::Options CodecSearch::options_by(const TimeOf& time_of) const {
     for (std::size_t i = 0; i <= last_; ++i) {
       const auto codec = static_cast<model::CodecIndex>(i);
       options[b].push_back({time_of(of_profile, codec), error_of(static_cast<model::BucketIndex>(b), codec)});
-      if (profile_.buckets[of_profile].coded_share() == 0) break;  // other codecs are the same
+      if (profile_.buckets[of_profile].coded_share().share == 0) break;  // other codecs are the same
     }
   }
   return options;
@@ -111,7 +111,7 @@ CodecSearch::Codecs CodecSearch::codecs_within(double budget_us) const {
 CodecSearch::Codecs CodecSearch::last_codecs() const {
   Codecs codecs(buckets_, static_cast<model::CodecIndex>(last_));
   for (std::size_t b = 0; b < buckets_; ++b)
-    if (profile_.buckets[buckets_ - 1 - b].coded_share() == 0) codecs[b] = 0;
+    if (profile_.buckets[buckets_ - 1 - b].coded_share().share == 0) codecs[b] = 0;
   return codecs;
 }
 

@@ -59,8 +59,8 @@ class LaunchCodecs {
 
   const model::CodecIndex fixed_;
   const std::vector<model::CodecCost> codecs_;
-  std::vector<double> coded_shares_;  // [bucket]
-  std::deque<Plan> plans_;            // the oldest first
+  std::vector<model::CodedShare> coded_shares_;  // [bucket]
+  std::deque<Plan> plans_;                       // the oldest first
 };
 
 }  // namespace deft::sched

@@ -125,7 +125,7 @@ std::optional<model::Profile> StepMeter::profile(std::span<const model::LinkMode
   for (std::size_t b = buckets_.size(); b-- > 0;)
     profile.buckets.push_back({"b" + std::to_string(b), buckets_[b].bytes,
                                scale * forward_us * backward[b] / backward_us, scale * backward[b], std::nullopt,
-                               buckets_[b].coded_bytes});
+                               buckets_[b].coded_bytes, model::is_half(buckets_[b].dtype) ? 2U : 4U});
   profile.buckets.front().forward_us += scale * std::max(0.0, whole_us - stages_us);
   for (std::size_t l = 0; l < links.size(); ++l)
     profile.links.push_back({"link" + std::to_string(l), links[l].latency_us, std::nullopt, links[l].bytes_per_us});

@@ -212,10 +212,9 @@ Result<void> Channel::choose_source(InFlight& entry) {
 Result<void> Channel::encode(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   if (link_ == nullptr || !transfer.codings) return {};
-  const std::span<float> values(reinterpret_cast<float*>(entry.data), transfer.count);
   CodecLoss* const loss = encoded_++ % kMeasuredEach == 0 ? &entry.done.codec_loss : nullptr;
-  entry.coded =
-      std::make_unique<CodedTransfer>(transfer.codings, values, NodeOfAll{node_, link_->nodes()}, buffers_, loss);
+  entry.coded = std::make_unique<CodedTransfer>(transfer.codings, std::span(entry.data, entry.done.bytes),
+                                                NodeOfAll{node_, link_->nodes()}, buffers_, loss);
   entry.done.wire_bytes = entry.coded->wire_bytes();
   if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
   return entry.coded->encode();

@@ -1,9 +1,11 @@
 #include "daemon/channel/coded_piece.h"
 
+#include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <string>
 #include <utility>
+
+#include "core/compress/registry.h"
 
 namespace deft::daemon {
 namespace {
@@ -13,37 +15,37 @@ using link::WorkRequest;
 
 double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-// What travels as it is, packed into one message: first the exact elements, then those that take residuals along.
+// What travels as it is, packed into one message: first the exact elements, then those that take residuals along. The message has the
+// arena's type.
 class Exact final : public CodedPiece {
  public:
   Exact(const CodedWork& work, BufferPool& buffers)
       : CodedPiece(work, buffers,
-                   (elements_of(work.codings->exact) + elements_of(work.codings->settled)) * sizeof(float)) {}
+                   (elements_of(work.codings->exact) + elements_of(work.codings->settled)) * work.element_bytes()) {}
 
   Result<void> encode() override {
-    for_each([this](const Range& range, std::byte* at) {
-      std::memcpy(at, work().of(range).data(), range.count * sizeof(float));
+    for_each([this](const Range& range, std::span<std::byte> message) {
+      std::ranges::copy(work().in_arena(range), message.begin());
     });
-    std::byte* at = memory().data() + elements_of(work().codings->exact) * sizeof(float);
+    std::span<std::byte> rest = memory().subspan(settled_at());
     for (const Range& range : work().codings->settled) {
-      settle(range, {reinterpret_cast<float*>(at), range.count});
-      at += range.count * sizeof(float);
+      const std::size_t bytes = range.count * work().element_bytes();
+      if (auto ok = settle(range, rest.first(bytes)); !ok) return ok;
+      rest = rest.subspan(bytes);
     }
     return {};
   }
 
   WorkRequest request() override {
-    return WorkRequest::all_reduce(memory().data(), memory().size() / sizeof(float), model::DType::kFloat32,
+    return WorkRequest::all_reduce(memory().data(), memory().size() / work().element_bytes(), work().codings->dtype,
                                    model::ReduceOp::kSum);
   }
 
   Result<void> decode(bool first_time) override {
-    if (first_time && !what_was_sent().empty()) {
-      const std::size_t at = elements_of(work().codings->exact) * sizeof(float);
-      work().take_back_where_not_finite(work().codings->settled, memory().subspan(at), what_was_sent().subspan(at));
-    }
-    for_each([this](const Range& range, const std::byte* at) {
-      std::memcpy(work().of(range).data(), at, range.count * sizeof(float));
+    if (first_time && !what_was_sent().empty())
+      if (auto ok = take_back(memory().subspan(settled_at()), what_was_sent().subspan(settled_at())); !ok) return ok;
+    for_each([this](const Range& range, std::span<const std::byte> message) {
+      std::ranges::copy(message, work().in_arena(range).begin());
     });
     return {};
   }
@@ -51,22 +53,47 @@ class Exact final : public CodedPiece {
   [[nodiscard]] bool needs_what_was_sent() const override { return !work().codings->settled.empty(); }
 
  private:
+  [[nodiscard]] std::size_t settled_at() const { return elements_of(work().codings->exact) * work().element_bytes(); }
+
   template <typename Visit>
   void for_each(const Visit& visit) {
-    std::byte* at = memory().data();
+    std::span<std::byte> rest = memory();
     for (const auto* const ranges : {&work().codings->exact, &work().codings->settled})
       for (const Range& range : *ranges) {
-        visit(range, at);
-        at += range.count * sizeof(float);
+        const std::size_t bytes = range.count * work().element_bytes();
+        visit(range, rest.first(bytes));
+        rest = rest.subspan(bytes);
       }
   }
 
-  // A gradient that is not finite is no update, so the residual waits for the next one.
-  void settle(const Range& range, std::span<float> values) const {
-    if (!all_finite(values)) return;
+  // A gradient that is not finite is no update, so the residual waits for the next one. What halves round off becomes the residual.
+  Result<void> settle(const Range& range, std::span<std::byte> message) const {
+    const std::span<const float> values = work().of(range);
+    if (!all_finite(values)) return {};
     const auto use = work().residuals_of(range);
     const std::span<float> residuals = use.values();
-    for (std::size_t i = 0; i < values.size(); ++i) values[i] += std::exchange(residuals[i], 0.0F);
+    if (const compress::Codec* const half = compress::codec_of(work().codings->dtype)) {
+      const auto used = half->encode_with_feedback(work().slice_at(range.first), values, residuals, message);
+      if (!used) return tl::unexpected(used.error());
+      return {};
+    }
+    auto* const sums = reinterpret_cast<float*>(message.data());
+    for (std::size_t i = 0; i < values.size(); ++i) sums[i] = values[i] + std::exchange(residuals[i], 0.0F);
+    return {};
+  }
+
+  Result<void> take_back(std::span<const std::byte> sums, std::span<const std::byte> sent) const {
+    const auto& settled = work().codings->settled;
+    const compress::Codec* const half = compress::codec_of(work().codings->dtype);
+    if (half == nullptr) {
+      work().take_back_where_not_finite(settled, floats_of(sums), floats_of(sent));
+      return {};
+    }
+    std::vector<float> wide_sums(elements_of(settled)), wide_sent(wide_sums.size());
+    if (auto ok = half->decode({}, sums, wide_sums); !ok) return ok;
+    if (auto ok = half->decode({}, sent, wide_sent); !ok) return ok;
+    work().take_back_where_not_finite(settled, wide_sums, wide_sent);
+    return {};
   }
 };
 
@@ -106,16 +133,16 @@ Result<std::size_t> CodedWork::encode(const compress::Codec& codec, const Range&
   return used;
 }
 
-void CodedWork::take_back_where_not_finite(const std::vector<Range>& ranges, std::span<const std::byte> sums_message,
-                                           std::span<const std::byte> sent_message) const {
-  std::size_t at = 0;
+void CodedWork::take_back_where_not_finite(const std::vector<Range>& ranges, std::span<const float> sums,
+                                           std::span<const float> sent) const {
   for (const Range& range : ranges) {
-    const std::span sums(reinterpret_cast<const float*>(sums_message.data() + at), range.count);
-    const std::span sent(reinterpret_cast<const float*>(sent_message.data() + at), range.count);
-    at += range.count * sizeof(float);
-    if (all_finite(sums)) continue;
-    const auto use = residuals_of(range);
-    take_back(use.values(), sums, sent, of(range));
+    const std::span of_range = sums.first(range.count);
+    if (!all_finite(of_range)) {
+      const auto use = residuals_of(range);
+      take_back(use.values(), of_range, sent.first(range.count), of(range));
+    }
+    sums = sums.subspan(range.count);
+    sent = sent.subspan(range.count);
   }
 }
 

@@ -33,11 +33,16 @@ struct NodeOfAll {
 // What all pieces of a transfer work on.
 struct CodedWork {
   std::shared_ptr<const Codings> codings;
-  std::span<float> values;
+  std::span<float> values;  // of float32, these are the arena's own
   NodeOfAll place;
-  CodecLoss* loss = nullptr;  // null: it is not measured. Else encode() adds to it
+  CodecLoss* loss = nullptr;        // null: it is not measured. Else encode() adds to it
+  std::span<std::byte> arena = {};  // the same elements, as they lie there
 
   [[nodiscard]] std::span<float> of(const link::Range& range) const { return values.subspan(range.first, range.count); }
+  [[nodiscard]] std::size_t element_bytes() const { return model::dtype_bytes(codings->dtype); }
+  [[nodiscard]] std::span<std::byte> in_arena(const link::Range& range) const {
+    return arena.subspan(range.first * element_bytes(), range.count * element_bytes());
+  }
   [[nodiscard]] compress::Slice slice_at(std::size_t first) const {
     compress::Slice slice = codings->slice;
     slice.first += first;
@@ -52,10 +57,10 @@ struct CodedWork {
   // Gives the bytes of the encoding.
   [[nodiscard]] Result<std::size_t> encode(const compress::Codec& codec, const link::Range& range,
                                            std::span<std::byte> out) const;
-  // The residuals of `ranges` where the sum is not finite are again what they were before this node sent `sent`. Both messages hold
-  // the float32 of one range after the other. The values are still what this node brought.
-  void take_back_where_not_finite(const std::vector<link::Range>& ranges, std::span<const std::byte> sums_message,
-                                  std::span<const std::byte> sent_message) const;
+  // The residuals of `ranges` where the sum is not finite are again what they were before this node sent `sent`. Both have the elements
+  // of one range after the other. The values are still what this node brought.
+  void take_back_where_not_finite(const std::vector<link::Range>& ranges, std::span<const float> sums,
+                                  std::span<const float> sent) const;
 };
 
 class CodedPiece {
@@ -104,6 +109,10 @@ class CodedPiece {
 };
 
 std::size_t elements_of(std::span<const link::Range> ranges);
+// A message of float32.
+inline std::span<const float> floats_of(std::span<const std::byte> message) {
+  return {reinterpret_cast<const float*>(message.data()), message.size() / sizeof(float)};
+}
 // kViolation: node `node` has sent what the codec cannot decode, as `error` says.
 tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const compress::Codec& codec);
 

@@ -1,14 +1,35 @@
 #include "daemon/channel/coded_transfer.h"
 
 #include <algorithm>
+#include <array>
 #include <cstring>
+#include <functional>
 #include <string>
+#include <utility>
+
+#include "core/compress/encoded_sum.h"
+#include "core/compress/registry.h"
 
 namespace deft::daemon {
 namespace {
 
 using link::Range;
 using link::WorkRequest;
+
+constexpr std::size_t kChunk = 4096;  // elements that are rounded at once: they stay in the cache
+
+std::size_t elements_in(const Codings& codings, std::span<const std::byte> arena) {
+  return arena.size() / model::dtype_bytes(codings.dtype);
+}
+
+std::vector<std::byte> wide_memory_for(const Codings& codings, std::size_t arena_bytes, BufferPool& buffers) {
+  if (!model::is_half(codings.dtype)) return {};
+  return buffers.take(arena_bytes / model::dtype_bytes(codings.dtype) * sizeof(float));
+}
+
+std::span<float> floats_in(std::span<std::byte> memory, std::size_t elements) {
+  return {reinterpret_cast<float*>(memory.data()), elements};
+}
 
 std::unique_ptr<CodedPiece> piece_of(const CodedWork& work, const Coding& coding, BufferPool& buffers) {
   switch (coding.codec->traits().law) {
@@ -22,17 +43,52 @@ std::unique_ptr<CodedPiece> piece_of(const CodedWork& work, const Coding& coding
 
 }  // namespace
 
-CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
+CodedTransfer::CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<std::byte> arena, NodeOfAll place,
                              BufferPool& buffers, CodecLoss* loss)
-    : codings_(codings), values_(values) {
-  const CodedWork work{codings, values, place, loss};
-  for (const Coding& coding : codings->coded) pieces_.push_back(piece_of(work, coding, buffers));
-  if (!codings->exact.empty() || !codings->settled.empty()) pieces_.push_back(exact_piece(work, buffers));
+    : buffers_(buffers),
+      wide_memory_(wide_memory_for(*codings, arena.size(), buffers)),
+      work_{codings, floats_in(wide_memory_.empty() ? arena : std::span(wide_memory_), elements_in(*codings, arena)),
+            place, loss, arena} {
+  for (const Coding& coding : codings->coded) pieces_.push_back(piece_of(work_, coding, buffers));
+  if (!codings->exact.empty() || !codings->settled.empty()) pieces_.push_back(exact_piece(work_, buffers));
 }
 
-CodedTransfer::~CodedTransfer() = default;
+CodedTransfer::~CodedTransfer() { buffers_.give_back(std::move(wide_memory_)); }
+
+Result<void> CodedTransfer::widen() {
+  const compress::Codec* const half = compress::codec_of(work_.codings->dtype);
+  if (half == nullptr) return {};
+  return half->decode(work_.codings->slice, work_.arena, work_.values);
+}
+
+Result<void> CodedTransfer::round(bool first_time) {
+  if (wide_memory_.empty()) return {};
+  for (const Coding& coding : work_.codings->coded)
+    for (const Range& range : coding.ranges)
+      if (auto ok = round_range(range, first_time && work_.has_feedback(*coding.codec)); !ok) return ok;
+  return {};
+}
+
+// Which node keeps the rest depends on the place in the arena alone, so it is the same however the arena is cut.
+Result<void> CodedTransfer::round_range(const Range& range, bool keeps_rest) {
+  const compress::Codec& half = *compress::codec_of(work_.codings->dtype);
+  std::array<float, kChunk> memory_of_rest{};
+  for (std::size_t at = range.first, end = range.first + range.count; at < end;) {
+    const compress::Slice slice = work_.slice_at(at);
+    const Range chunk{at, std::min<std::size_t>(end - at, kChunk - slice.first % kChunk)};
+    at += chunk.count;
+    const bool keeps = keeps_rest && slice.first / kChunk % work_.place.nodes == work_.place.node;
+    const std::span rest = std::span(memory_of_rest).first(keeps ? chunk.count : 0);
+    if (auto ok = compress::encode_sum(half, slice, work_.of(chunk), work_.in_arena(chunk), rest); !ok) return ok;
+    if (!keeps) continue;
+    const auto use = work_.residuals_of(chunk);
+    std::ranges::transform(use.values(), rest, use.values().begin(), std::plus{});
+  }
+  return {};
+}
 
 Result<void> CodedTransfer::encode() {
+  if (auto ok = widen(); !ok) return ok;
   for (const auto& piece : pieces_)
     if (auto ok = piece->encode(); !ok) return ok;
   return {};
@@ -73,7 +129,7 @@ Result<void> CodedTransfer::restore(ReplayBuffer& kept) {
     at += own.size();
   }
   kept_ = &kept;
-  return {};
+  return widen();
 }
 
 std::vector<WorkRequest> CodedTransfer::requests() {
@@ -106,7 +162,8 @@ std::vector<WorkRequest> CodedTransfer::second_requests() {
 Result<void> CodedTransfer::decode(bool first_time) {
   for (const auto& piece : pieces_)
     if (auto ok = piece->decode(first_time); !ok) return ok;
-  for (const Range& range : codings_->padding) std::ranges::fill(values_.subspan(range.first, range.count), 0.0F);
+  if (auto ok = round(first_time); !ok) return ok;
+  for (const Range& range : work_.codings->padding) std::ranges::fill(work_.in_arena(range), std::byte{});
   return {};
 }
 

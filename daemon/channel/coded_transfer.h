@@ -1,14 +1,14 @@
 // One transfer whose gradients are encoded: what this node brings, what it does as an owner, and what comes back.
 //
-//   CodedTransfer coded(codings, values, {node, nodes}, buffers);
-//   coded.encode();                          // values and residuals -> codes; what is left out becomes the residuals
+//   CodedTransfer coded(codings, arena, {node, nodes}, buffers);
+//   coded.encode();                          // gradients and residuals -> codes; what is left out becomes the residuals
 //   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode(); or
 //                                            // coded.keep_own() if there is no replay buffer
 //   for (auto& request : coded.requests()) link.submit(request);
 //   ... all have completed ...
 //   if (coded.has_second_requests())
 //     for (auto& request : coded.second_requests()) link.submit(request);      // likewise
-//   coded.decode(true);                      // sums of all nodes -> values
+//   coded.decode(true);                      // sums of all nodes -> arena
 //
 // Each codec of the transfer makes one request. Its law of summation (core/compress/codec.h) says which one:
 // - requantised and voted: an all-reduce of blocks. The owner of a block decodes the blocks of all nodes, adds them and
@@ -17,7 +17,11 @@
 //   than float32 would be, an all-reduce of what the encodings hold.
 // - low-rank: an all-reduce of one factor of each matrix, as float32. All nodes have the other one (ACP-SGD), or a second all-reduce,
 //   which depends on the result of the first, makes it (PowerSGD).
-// What travels as it is makes one more request: an all-reduce of float32.
+// What travels as it is makes one more request: an all-reduce of the arena's type.
+//
+// float16 and bfloat16 are widened to float32 as a whole, and what is decoded is rounded at the end, the same on all nodes. What this
+// leaves out of a sum goes into the residuals of one node, by the element's place. A finite sum stays finite: beyond 65504, float16 has
+// its largest number, and the residual has the rest.
 //
 // If a block of the sum is not finite on any node, it decodes to NaN on all, and no node's residuals of it change. So what a node sends
 // is kept until then.
@@ -43,9 +47,9 @@ namespace deft::daemon {
 
 class CodedTransfer {
  public:
-  // `values`: the sum over the local workers; it stays where it is. `loss`: encode() adds what it leaves out; null: that is not
+  // `arena`: the sum over the local workers, of the codings' type. `loss`: encode() adds what it leaves out; null: that is not
   // measured. All outlive this object.
-  CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<float> values, NodeOfAll place,
+  CodedTransfer(const std::shared_ptr<const Codings>& codings, std::span<std::byte> arena, NodeOfAll place,
                 BufferPool& buffers, CodecLoss* loss = nullptr);
   ~CodedTransfer();
   CodedTransfer(const CodedTransfer&) = delete;
@@ -68,8 +72,13 @@ class CodedTransfer {
   Result<void> decode(bool first_time);
 
  private:
-  const std::shared_ptr<const Codings> codings_;
-  const std::span<float> values_;
+  [[nodiscard]] Result<void> widen();
+  [[nodiscard]] Result<void> round(bool first_time);
+  [[nodiscard]] Result<void> round_range(const link::Range& range, bool keeps_rest);
+
+  BufferPool& buffers_;
+  std::vector<std::byte> wide_memory_;  // empty if the arena has float32
+  const CodedWork work_;
   std::vector<std::unique_ptr<CodedPiece>> pieces_;
   ReplayBuffer* kept_ = nullptr;
   bool made_second_ = false;

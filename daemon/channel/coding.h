@@ -2,6 +2,8 @@
 //
 // A transfer may hold tensors with different codecs, and tensors that travel as they are (small ones, biases). Each codec has
 // one Coding, and what no Coding names travels as it is. coded_transfer.h does the work.
+//
+// Elements are counted, not bytes: an element of the arena has one residual and one place, whatever its type.
 #pragma once
 
 #include <memory>
@@ -9,6 +11,7 @@
 
 #include "core/compress/codec.h"
 #include "core/link/slices.h"
+#include "core/model/dtype.h"
 #include "daemon/channel/factors.h"
 #include "daemon/channel/residuals.h"
 
@@ -27,6 +30,7 @@ struct Coding {
 };
 
 struct Codings {
+  model::DType dtype = model::DType::kFloat32;  // of the transfer: float32, float16 or bfloat16
   std::vector<Coding> coded;
   std::vector<link::Range> exact;  // elements of the transfer that travel as they are, ascending
   // Likewise, but what was left out of them before is added first. So an exact transfer takes residuals along.

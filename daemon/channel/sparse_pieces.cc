@@ -154,7 +154,8 @@ class SparseSum final : public CodedPiece {
   }
 
   Result<void> decode(bool first_time) override {
-    if (first_time && !what_was_sent().empty()) work().take_back_where_not_finite(ranges_, memory(), what_was_sent());
+    if (first_time && !what_was_sent().empty())
+      work().take_back_where_not_finite(ranges_, floats_of(memory()), floats_of(what_was_sent()));
     for_each_range(
         [this](const Range& range, std::span<const float> sums) { std::ranges::copy(sums, work().of(range).begin()); });
     return {};

@@ -41,7 +41,7 @@ struct Transfer {
   std::size_t count = 0;                                  // elements (all-reduce, broadcast)
   model::DType dtype = model::DType::kFloat32;
   model::ReduceOp op = model::ReduceOp::kSum;
-  std::shared_ptr<const Codings> codings;              // null: it travels as it is. Only float32 sums have them
+  std::shared_ptr<const Codings> codings;  // null: it travels as it is. Only sums of float32 and halves have them
   model::LaunchPart part = model::LaunchPart::kWhole;  // of an all-reduce. Its halves have no codings
   std::uint32_t priority = 0;                          // 0 goes first, see link::WorkRequest
   std::uint32_t root_node = 0;

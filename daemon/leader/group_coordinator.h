@@ -86,8 +86,8 @@ class GroupCoordinator {
   std::vector<std::optional<wire::Declare>> declared_;  // by node
   std::unique_ptr<sched::Scheduler> scheduler_;         // once agreed
   struct GroupCodecs {
-    std::vector<model::CodecCost> list;  // of the job
-    std::vector<double> coded_shares;    // of the buckets; empty: no plan chooses codecs
+    std::vector<model::CodecCost> list;           // of the job
+    std::vector<model::CodedShare> coded_shares;  // of the buckets; empty: no plan chooses codecs
     std::set<std::uint64_t>
         exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
 

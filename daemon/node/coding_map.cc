@@ -13,7 +13,7 @@ namespace {
 
 using link::Range;
 
-// Elements [begin, end) of a slot, as elements of a transfer that begins with `first`.
+// Places [begin, end), as elements of a transfer that begins with `first`.
 void add(std::vector<Range>& ranges, std::size_t first, std::size_t begin, std::size_t end) {
   if (begin < end) ranges.push_back({begin - first, end - begin});
 }
@@ -29,6 +29,17 @@ Coding& coding_of(Codings& codings, const CodecPointer& codec) {
 bool keeps_residuals(const CodecPointer& codec) { return codec != nullptr && codec->traits().uses_feedback; }
 bool is_low_rank(const CodecPointer& codec) {
   return codec != nullptr && codec->traits().law == compress::Law::kLowRank;
+}
+
+// Whoever chooses a codec for float32 means it, also if it saves nothing.
+bool makes_smaller(const compress::Codec& codec, model::DType dtype) {
+  constexpr std::size_t kElements = 1 << 16;
+  return !model::is_half(dtype) || codec.encoded_bytes(kElements) < kElements * model::dtype_bytes(dtype);
+}
+
+// Factors travel as float32.
+bool saves(const compress::MatrixShape& shape, model::DType dtype) {
+  return (shape.p_elements() + shape.q_elements()) * sizeof(float) < shape.elements() * model::dtype_bytes(dtype);
 }
 
 }  // namespace
@@ -59,32 +70,43 @@ CodingMap::CodingMap(std::span<const model::TensorSpec> specs, const model::Aren
       slots_(layout.slots),
       job_key_(job_key) {
   if (codecs_.size() < 2 && !has_own_) return;
-  const auto region = std::ranges::find(layout.regions, model::DType::kFloat32, &model::Region::dtype);
-  if (region == layout.regions.end()) return;
-  std::uint64_t end = region->offset + region->bytes;
+  const std::size_t float32_places = layout.slot_bytes / sizeof(float);
+  for (const model::Region& region : layout.regions) {
+    if (!model::is_codable(region.dtype)) continue;
+    const std::size_t before = model::is_half(region.dtype) ? float32_places : 0;
+    areas_.push_back({region, before + region.offset / model::dtype_bytes(region.dtype)});
+    add_area(areas_.back(), specs, layout, codecs.own, min_bytes);
+  }
+  std::ranges::sort(extents_, {}, [](const Extent& e) { return e.elements.first; });
+  std::ranges::sort(matrices_, {}, &Matrix::first);
+  std::ranges::sort(padding_, {}, &Range::first);
+  if (coded_bytes_ == 0 ||
+      !(std::ranges::any_of(codecs_, keeps_residuals) || std::ranges::any_of(codecs.own, keeps_residuals)))
+    return;
+  const bool has_halves = std::ranges::any_of(areas_, [](const Area& a) { return model::is_half(a.region.dtype); });
+  residuals_ = std::make_shared<Residuals>(float32_places + (has_halves ? layout.slot_bytes / 2 : 0));
+}
+
+// From its last tensor to the first.
+void CodingMap::add_area(const Area& area, std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout,
+                         const CodecList& own_codecs, std::uint64_t min_bytes) {
+  std::size_t end = area.place_of(area.region.offset + area.region.bytes);
   for (std::size_t i = specs.size(); i-- > 0;) {
-    if (specs[i].dtype != region->dtype) continue;
-    const CodecPointer own = has_own_ ? codecs.own[i] : nullptr;
+    if (specs[i].dtype != area.region.dtype) continue;
+    const CodecPointer own = has_own_ ? own_codecs[i] : nullptr;
     const bool coded = own != nullptr || (codecs_.size() > 1 && model::is_encodable(specs[i], min_bytes));
     if (coded) coded_bytes_ += specs[i].bytes();
-    const std::uint64_t begin = std::exchange(end, layout.tensors[i].offset);
-    const Range elements{end / sizeof(float), (begin - end) / sizeof(float)};
+    const std::size_t first = area.place_of(layout.tensors[i].offset);
+    const Range elements{first, std::exchange(end, first) - first};
     if (const std::size_t count = specs[i].elements(); coded && count < elements.count)
       padding_.push_back({elements.first + count, elements.count - count});
     if (coded) matrices_.push_back({elements.first, compress::matrix_of(specs[i].shape, 1)});
     add_extent({elements, coded, own});
   }
-  std::ranges::reverse(extents_);
-  std::ranges::reverse(matrices_);
-  std::ranges::reverse(padding_);
-  if (coded_bytes_ > 0 &&
-      (std::ranges::any_of(codecs_, keeps_residuals) || std::ranges::any_of(codecs.own, keeps_residuals)))
-    residuals_ = std::make_shared<Residuals>(layout.slot_bytes / sizeof(float));
 }
 
-// From the last one to the first.
 void CodingMap::add_extent(Extent extent) {
-  if (!extents_.empty() && extents_.back().is_like(extent))
+  if (!extents_.empty() && extents_.back().is_like(extent) && extents_.back().elements.first == extent.end())
     extents_.back().elements = {extent.elements.first, extents_.back().elements.count + extent.elements.count};
   else
     extents_.push_back(std::move(extent));
@@ -102,10 +124,10 @@ void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool ex
     const CodecPointer& used = extent->own != nullptr && !exact ? extent->own : codec;
     if (!extent->coded) {
       add(codings.exact, first, from, to);
-    } else if (used == nullptr) {
-      add(rest_of(codings), first, from, to);
     } else if (is_low_rank(used)) {
       divide_matrices({from, to - from}, used, codings);
+    } else if (used == nullptr || !makes_smaller(*used, codings.dtype)) {
+      add(rest_of(codings), first, from, to);
     } else {
       // A part that begins or ends inside a block carries those elements as they are.
       const std::size_t block = used->traits().block_elements;
@@ -119,7 +141,7 @@ void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool ex
   std::erase_if(codings.coded, [](const Coding& coding) { return coding.ranges.empty(); });
 }
 
-// Elements of a slot. The padding between matrices is zero on all nodes, and is not sent.
+// By places. The padding between matrices is zero on all nodes, and is not sent.
 void CodingMap::divide_matrices(const Range& elements, const CodecPointer& codec, Codings& codings) {
   const std::size_t end = elements.first + elements.count;
   auto matrix = std::ranges::upper_bound(matrices_, elements.first, {}, [](const Matrix& m) { return m.end(); });
@@ -129,13 +151,14 @@ void CodingMap::divide_matrices(const Range& elements, const CodecPointer& codec
   }
 }
 
-// Elements of a slot, all of this matrix.
+// Places of elements, all of this matrix.
 void CodingMap::add_rows(const Matrix& matrix, const Range& elements, const CodecPointer& codec, Codings& codings) {
   const std::size_t first = codings.slice.first, columns = matrix.shape.columns;
   const std::size_t from = elements.first - matrix.first, to = from + elements.count;
   const std::size_t first_row = (from + columns - 1) / columns, end_row = std::max(first_row, to / columns);
   const compress::MatrixShape shape{end_row - first_row, columns, compress::as_low_rank(*codec).rank()};
-  if (!shape.saves()) return add(rest_of(codings), first, elements.first, elements.first + elements.count);
+  if (!saves(shape, codings.dtype))
+    return add(rest_of(codings), first, elements.first, elements.first + elements.count);
   const std::size_t whole_from = matrix.first + first_row * columns, whole_to = matrix.first + end_row * columns;
   const std::uint64_t generation = codings.slice.generation;
   Coding& coding = coding_of(codings, codec);
@@ -150,8 +173,11 @@ std::shared_ptr<const Codings> CodingMap::codings_of(std::uint64_t offset, std::
   const bool exact = index == model::kWithResiduals;
   const auto& codec = codecs_.at(exact ? 0 : index);
   if (codec == nullptr && !leaves_residuals_ && (exact || !has_own_)) return nullptr;
-  const std::size_t first = offset / sizeof(float), end = (offset + bytes) / sizeof(float);
+  const auto area = std::ranges::find_if(areas_, [offset](const Area& a) { return a.region.contains(offset); });
+  if (area == areas_.end()) return nullptr;
+  const std::size_t first = area->place_of(offset), end = area->place_of(offset + bytes);
   auto codings = std::make_shared<Codings>();
+  codings->dtype = area->region.dtype;
   codings->slice = {job_key_, generation, first};
   divide({first, end - first}, codec, exact, *codings);
   if (codings->coded.empty() && codings->settled.empty()) return nullptr;

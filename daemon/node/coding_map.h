@@ -10,6 +10,10 @@
 // whatever the plan. A low-rank codec encodes the whole rows of a matrix that lie in the launch, if that saves bytes, and the rest
 // of the matrix travels as it is. All nodes compute the same map.
 //
+// Residuals, blocks and random numbers belong to places: an element of a slot has one, whatever its type. float32 at byte b has place
+// b / 4. The halves at byte b stand behind all of these, at slot_bytes / 4 + b / 2. A codec that does not make halves smaller (bf16, fp16)
+// leaves them as they are.
+//
 // The map holds the group's residuals. Codecs may change with each generation: once a codec has left something out, launches
 // that travel as they are take the residuals of their elements along. Reactor thread; residuals are used by the channels' threads.
 #pragma once
@@ -52,18 +56,29 @@ class CodingMap {
   [[nodiscard]] std::size_t codecs() const { return codecs_.size(); }
 
  private:
+  // A region whose tensors codecs may encode.
+  struct Area {
+    model::Region region;
+    std::size_t first = 0;  // its first place
+    [[nodiscard]] std::size_t place_of(std::uint64_t offset) const {
+      return first + (offset - region.offset) / model::dtype_bytes(region.dtype);
+    }
+  };
   struct Extent {
-    link::Range elements;  // of a slot, as float32, padding included
+    link::Range elements;  // places, padding included
     bool coded = false;
     CodecPointer own;  // null: the launch's
+    [[nodiscard]] std::size_t end() const { return elements.first + elements.count; }
     [[nodiscard]] bool is_like(const Extent& other) const { return coded == other.coded && own == other.own; }
   };
   // An encodable tensor as a matrix, if a codec asks for it.
   struct Matrix {
-    std::size_t first = 0;        // of a slot
+    std::size_t first = 0;        // place
     compress::MatrixShape shape;  // without a rank
     [[nodiscard]] std::size_t end() const { return first + shape.elements(); }
   };
+  void add_area(const Area& area, std::span<const model::TensorSpec> specs, const model::ArenaLayout& layout,
+                const CodecList& own, std::uint64_t min_bytes);
   void add_extent(Extent extent);
   void divide(const link::Range& elements, const CodecPointer& codec, bool exact, Codings& codings);
   void divide_matrices(const link::Range& elements, const CodecPointer& codec, Codings& codings);
@@ -71,9 +86,10 @@ class CodingMap {
   [[nodiscard]] std::vector<link::Range>& rest_of(Codings& codings) const {
     return leaves_residuals_ ? codings.settled : codings.exact;
   }
+  std::vector<Area> areas_;
   std::vector<Extent> extents_;       // ascending; neighbours differ
   std::vector<Matrix> matrices_;      // ascending
-  std::vector<link::Range> padding_;  // of a slot, behind the ends of coded tensors, ascending
+  std::vector<link::Range> padding_;  // places behind the ends of coded tensors, ascending
   CodecList codecs_ = {nullptr};
   bool has_own_ = false;                  // a tensor has its own codec
   std::shared_ptr<Residuals> residuals_;  // null: no codec of the list keeps any

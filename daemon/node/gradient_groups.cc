@@ -175,10 +175,8 @@ Result<SubCommTask> GradientGroups::order(const wire::Launch& launch, std::uint6
   task.priority = launch.priority;
   task.part = launch.part;
   const model::Bucket& bucket = gradients->buckets()[launch.bucket];
-  if (bucket.dtype == model::DType::kFloat32)
-    task.codings =
-        groups_.at(launch.group)
-            .codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
+  task.codings = groups_.at(launch.group)
+                     .codings.codings_of(bucket.offset + launch.offset, launch.bytes, launch.generation, launch.codec);
   return task;
 }
 

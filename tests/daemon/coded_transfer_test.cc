@@ -12,166 +12,12 @@
 #include <thread>
 
 #include "core/compress/registry.h"
+#include "tests/daemon/coded_nodes.h"
 
 namespace deft::daemon {
 namespace {
 
 using link::Range;
-using link::WorkRequest;
-
-constexpr std::size_t kBlock = 256;
-
-struct Node {
-  std::shared_ptr<Residuals> residuals;
-  std::vector<float> values;
-  BufferPool buffers;
-  std::unique_ptr<CodedTransfer> coded;
-  std::vector<WorkRequest> requests;
-};
-
-class Nodes {
- public:
-  // The transfer has these elements; `ranges` are encoded, and the rest travels as it is.
-  Nodes(std::size_t nodes, const std::string& codec, std::size_t elements, std::vector<Range> ranges)
-      : codec_(compress::make_codec(codec).value()), elements_(elements), ranges_(std::move(ranges)), nodes_(nodes) {
-    for (Node& node : nodes_) {
-      node.values.resize(elements);
-      if (codec_->traits().uses_feedback) node.residuals = std::make_shared<Residuals>(elements);
-    }
-  }
-
-  std::vector<float>& values(std::size_t node) { return nodes_[node].values; }
-  [[nodiscard]] std::size_t size() const { return nodes_.size(); }
-  [[nodiscard]] const compress::Codec& codec() const { return *codec_; }
-
-  void encode(std::uint64_t generation) {
-    for (std::size_t i = 0; i < size(); ++i) {
-      make(i, generation);
-      ASSERT_TRUE(nodes_[i].coded->encode());
-    }
-  }
-  // From now on all travels as it is, and takes residuals along; or not any more.
-  void go_exact(bool exact) { exact_ = exact; }
-  void make(std::size_t node, std::uint64_t generation) {
-    auto codings = std::make_shared<Codings>();
-    if (exact_)
-      codings->settled = ranges_;
-    else
-      codings->coded.push_back({codec_, ranges_});
-    std::size_t at = 0;
-    for (const Range& range : ranges_) {
-      if (at < range.first) codings->exact.push_back({at, range.first - at});
-      at = range.first + range.count;
-    }
-    if (at < elements_) codings->exact.push_back({at, elements_ - at});
-    codings->slice = {7, generation, 0};
-    codings->residuals = nodes_[node].residuals;
-    nodes_[node].coded = std::make_unique<CodedTransfer>(
-        codings, nodes_[node].values, NodeOfAll{static_cast<std::uint32_t>(node), static_cast<std::uint32_t>(size())},
-        nodes_[node].buffers);
-  }
-  CodedTransfer& coded(std::size_t node) { return *nodes_[node].coded; }
-
-  // What a link does. `segment_blocks` 0: everything is sent whole, and everyone is its owner.
-  void exchange(std::size_t segment_blocks) {
-    for (Node& node : nodes_) node.requests = node.coded->requests();
-    for (std::size_t i = 0; i < nodes_[0].requests.size(); ++i) {
-      const WorkRequest& request = nodes_[0].requests[i];
-      if (request.kind == WorkRequest::Kind::kAllGather)
-        gather(i);
-      else
-        reduce(i, segment_blocks);
-    }
-  }
-  Result<void> decode(bool first_time = true) {
-    for (Node& node : nodes_)
-      if (auto ok = node.coded->decode(first_time); !ok) return ok;
-    return {};
-  }
-  void run(std::uint64_t generation, std::size_t segment_blocks) {
-    encode(generation);
-    exchange(segment_blocks);
-    const auto ok = decode();
-    ASSERT_TRUE(ok) << ok.error().message();
-    for (std::size_t i = 1; i < size(); ++i)
-      ASSERT_EQ(std::memcmp(values(i).data(), values(0).data(), elements_ * sizeof(float)), 0) << "node " << i;
-  }
-  [[nodiscard]] std::vector<double> all_residuals() {
-    std::vector<double> sum(elements_, 0);
-    for (Node& node : nodes_) {
-      if (!node.residuals) continue;
-      const auto use = node.residuals->use(0, elements_);
-      for (std::size_t i = 0; i < elements_; ++i) sum[i] += static_cast<double>(use.values()[i]);
-    }
-    return sum;
-  }
-  [[nodiscard]] std::vector<float> residuals(std::size_t node) {
-    if (!nodes_[node].residuals) return std::vector<float>(elements_, 0.0F);
-    const auto use = nodes_[node].residuals->use(0, elements_);
-    return {use.values().begin(), use.values().end()};
-  }
-  std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
-  // Of each node, in an all-gather.
-  [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
-  [[nodiscard]] bool is_gathered() const { return nodes_[0].requests[0].kind == WorkRequest::Kind::kAllGather; }
-  void take_requests() {
-    for (Node& node : nodes_) node.requests = node.coded->requests();
-  }
-
- private:
-  void gather(std::size_t index) {
-    std::size_t at = 0;
-    for (std::size_t from = 0; from < size(); ++from) {
-      const WorkRequest& request = nodes_[from].requests[index];
-      const std::size_t bytes = request.block_bytes[from];
-      for (Node& node : nodes_)
-        if (&node != &nodes_[from]) std::memcpy(node.requests[index].data + at, request.data + at, bytes);
-      at += bytes;
-    }
-  }
-  void reduce(std::size_t index, std::size_t segment_blocks) {
-    std::vector<std::vector<std::byte>> sent;
-    for (const Node& node : nodes_) {
-      const WorkRequest& request = node.requests[index];
-      sent.emplace_back(request.data, request.data + request.bytes());
-    }
-    for (std::size_t owner = 0; owner < size(); ++owner) {
-      const WorkRequest& request = nodes_[owner].requests[index];
-      const Range owned = request.owned_by(static_cast<std::uint32_t>(owner), static_cast<std::uint32_t>(size()));
-      const Range range = segment_blocks == 0 ? Range{0, request.count} : owned;
-      const std::size_t element = model::dtype_bytes(request.dtype);
-      const std::size_t step = segment_blocks == 0 ? request.count : segment_blocks * request.block;
-      for (std::size_t at = range.first; at < range.first + range.count; at += step) {
-        const std::size_t count = std::min(step, range.first + range.count - at);
-        std::vector<const std::byte*> inputs;
-        for (const auto& bytes : sent) inputs.push_back(bytes.data() + at * element);
-        inputs[owner] = request.data + at * element;
-        const link::OwnedSegment segment{
-            {request.data + at * element, count * element}, at, inputs, request.dtype, request.op};
-        if (request.owner_stage)
-          request.owner_stage(segment);
-        else
-          link::add(segment);
-        if (segment_blocks > 0)
-          for (Node& node : nodes_)
-            if (&node != &nodes_[owner])
-              std::memcpy(node.requests[index].data + at * element, request.data + at * element, count * element);
-      }
-    }
-  }
-
-  std::shared_ptr<const compress::Codec> codec_;
-  std::size_t elements_;
-  std::vector<Range> ranges_;
-  std::vector<Node> nodes_;
-  bool exact_ = false;
-};
-
-void fill(std::vector<float>& values, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<float> normal(0.0F, 1.0F);
-  for (float& value : values) value = normal(random);
-}
 
 // Two matrices with a bias between them and one behind.
 constexpr std::size_t kElements = 18 * kBlock + 48;
@@ -180,12 +26,28 @@ bool is_exact(std::size_t element) {
   return (element >= 12 * kBlock && element < 13 * kBlock) || element >= 18 * kBlock;
 }
 
-class EveryCodec : public testing::TestWithParam<std::string> {};
+struct Case {
+  std::string codec;
+  model::DType dtype = model::DType::kFloat32;
+};
+
+class EveryCodec : public testing::TestWithParam<Case> {
+ protected:
+  static Nodes nodes_of(std::size_t count, std::size_t elements, std::vector<Range> ranges) {
+    return {count, GetParam().codec, elements, std::move(ranges), GetParam().dtype};
+  }
+  // Halves get multiples of 1/16 that they hold, and the sums of three.
+  static void fill(std::vector<float>& values, std::uint64_t seed) {
+    daemon::fill(values, seed);
+    if (!model::is_half(GetParam().dtype)) return;
+    for (float& value : values) value = std::round(16 * std::clamp(value, -4.0F, 4.0F)) / 16;
+  }
+};
 
 // Over all nodes: what was applied and what is left make what was brought, generation after generation.
 TEST_P(EveryCodec, LosesNothingForGood) {
   for (const std::size_t segment : {0U, 1U, 3U}) {
-    Nodes nodes(3, GetParam(), kElements, matrices());
+    Nodes nodes = nodes_of(3, kElements, matrices());
     std::vector<double> brought(kElements, 0), applied(kElements, 0);
     for (std::uint64_t generation = 0; generation < 40; ++generation) {
       for (std::size_t node = 0; node < 3; ++node) {
@@ -198,7 +60,8 @@ TEST_P(EveryCodec, LosesNothingForGood) {
     const auto left = nodes.all_residuals();
     for (std::size_t i = 0; i < kElements; ++i) {
       if (is_exact(i) || nodes.codec().traits().uses_feedback) {
-        ASSERT_NEAR(applied[i] + left[i], brought[i], 2e-3) << i << " of " << GetParam() << ", segments of " << segment;
+        ASSERT_NEAR(applied[i] + left[i], brought[i], 2e-3)
+            << i << " of " << GetParam().codec << ", segments of " << segment;
       }
       if (is_exact(i)) {
         ASSERT_EQ(left[i], 0);
@@ -210,7 +73,7 @@ TEST_P(EveryCodec, LosesNothingForGood) {
 TEST_P(EveryCodec, HowItIsCutChangesNoBit) {
   std::vector<std::vector<float>> results;
   for (const std::size_t segment : {0U, 1U, 2U, 100U}) {
-    Nodes nodes(2, GetParam(), kElements, matrices());
+    Nodes nodes = nodes_of(2, kElements, matrices());
     for (std::uint64_t generation = 0; generation < 3; ++generation) {
       for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), generation * 2 + node);
       ASSERT_NO_FATAL_FAILURE(nodes.run(generation, segment));
@@ -218,12 +81,12 @@ TEST_P(EveryCodec, HowItIsCutChangesNoBit) {
     results.push_back(nodes.values(0));
   }
   for (const auto& result : results)
-    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kElements * sizeof(float)), 0) << GetParam();
+    EXPECT_EQ(std::memcmp(result.data(), results[0].data(), kElements * sizeof(float)), 0) << GetParam().codec;
 }
 
 // A link is lost after one node has the result. All replay, and what owners left out is booked once.
 TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
-  Nodes once(3, GetParam(), kElements, matrices()), again(3, GetParam(), kElements, matrices());
+  Nodes once = nodes_of(3, kElements, matrices()), again = nodes_of(3, kElements, matrices());
   for (std::size_t node = 0; node < 3; ++node) {
     fill(once.values(node), node);
     again.values(node) = once.values(node);
@@ -234,7 +97,7 @@ TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
   std::vector<ReplayBuffer> kept(3);
   for (std::size_t node = 0; node < 3; ++node) again.coded(node).keep(kept[node]);
   again.exchange(2);
-  ASSERT_TRUE(again.coded(0).decode(true));  // node 0 is done; the others are not
+  ASSERT_TRUE(again.decode(0, true));  // node 0 is done; the others are not
   const std::vector<float> of_node_0 = again.values(0);
   for (std::size_t node = 0; node < 3; ++node) {
     std::ranges::fill(again.values(node), -1.0F);
@@ -242,7 +105,7 @@ TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
     ASSERT_TRUE(again.coded(node).restore(kept[node]));
   }
   again.exchange(0);
-  for (std::size_t node = 0; node < 3; ++node) ASSERT_TRUE(again.coded(node).decode(node != 0));
+  for (std::size_t node = 0; node < 3; ++node) ASSERT_TRUE(again.decode(node, node != 0));
   EXPECT_EQ(of_node_0, once.values(0));
   for (std::size_t node = 0; node < 3; ++node) EXPECT_EQ(again.values(node), once.values(0)) << node;
   EXPECT_EQ(again.all_residuals(), once.all_residuals());
@@ -252,7 +115,7 @@ TEST_P(EveryCodec, AReplayGivesTheSameBitsAndBooksNothingTwice) {
 // residuals are as they were before, up to rounding.
 TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesTheirResidualsAsTheyWere) {
   for (const bool replays : {false, true}) {
-    Nodes nodes(3, GetParam(), 4 * kBlock, {{0, 4 * kBlock}});
+    Nodes nodes = nodes_of(3, 4 * kBlock, {{0, 4 * kBlock}});
     for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
     ASSERT_NO_FATAL_FAILURE(nodes.run(0, 1));
     std::vector<std::vector<float>> before;
@@ -269,7 +132,7 @@ TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesTheirResidualsAsTheyWere) 
       replays ? nodes.coded(node).keep(kept[node]) : nodes.coded(node).keep_own();
     nodes.exchange(1);
     ASSERT_TRUE(nodes.decode());
-    EXPECT_FALSE(std::isfinite(nodes.values(0)[300])) << GetParam();
+    EXPECT_FALSE(std::isfinite(nodes.values(0)[300])) << GetParam().codec;
     const auto all_after = nodes.all_residuals();
     for (std::size_t i = 0; i < brought.size(); ++i) {
       for (std::size_t node = 0; node < 3; ++node) {
@@ -285,7 +148,7 @@ TEST_P(EveryCodec, AnInfinityIsSeenOnAllNodesAndLeavesTheirResidualsAsTheyWere) 
   }
 }
 
-std::vector<std::string> codecs() {
+std::vector<Case> cases() {
   std::vector<std::string> names;
   for (const std::string_view name : compress::codec_names()) {
     const auto codec = compress::make_codec(name).value();
@@ -294,10 +157,14 @@ std::vector<std::string> codecs() {
   }
   // So many that three nodes send float32. Two still gather.
   names.insert(names.end(), {"topk/ratio=0.4", "randk/ratio=0.8"});
-  return names;
+  std::vector<Case> cases;
+  for (const auto dtype : {model::DType::kFloat32, model::DType::kFloat16, model::DType::kBFloat16})
+    for (const std::string& name : names) cases.push_back({name, dtype});
+  return cases;
 }
-INSTANTIATE_TEST_SUITE_P(, EveryCodec, testing::ValuesIn(codecs()), [](const auto& given) {
-  std::string name = given.param;
+INSTANTIATE_TEST_SUITE_P(, EveryCodec, testing::ValuesIn(cases()), [](const auto& given) {
+  std::string name = given.param.codec;
+  if (model::is_half(given.param.dtype)) name += "_of_" + std::string(to_string(given.param.dtype));
   std::ranges::replace_if(
       name, [](char c) { return c == '/' || c == '=' || c == '.'; }, '_');
   return name;
@@ -332,7 +199,8 @@ TEST(CodedTransfer, TellsWhatEncodingsLeaveOutOfWhatTheyAreGiven) {
     codings->coded.push_back({compress::make_codec(name).value(), {{0, kWhole}}});
     codings->residuals = std::make_shared<Residuals>(kWhole);
     CodecLoss loss;
-    ASSERT_TRUE(CodedTransfer(codings, values, NodeOfAll{0, 2}, buffers, &loss).encode());
+    ASSERT_TRUE(
+        CodedTransfer(codings, std::as_writable_bytes(std::span(values)), NodeOfAll{0, 2}, buffers, &loss).encode());
     double given = 0, left_out = 0;
     for (const float value : values) given += static_cast<double>(value) * value;
     for (const float value : codings->residuals->use(0, kWhole).values())
@@ -343,11 +211,13 @@ TEST(CodedTransfer, TellsWhatEncodingsLeaveOutOfWhatTheyAreGiven) {
     // What was left out is given again.
     const CodecLoss first = loss;
     std::vector<float> nothing(kWhole);
-    ASSERT_TRUE(CodedTransfer(codings, nothing, NodeOfAll{0, 2}, buffers, &loss).encode());
+    ASSERT_TRUE(
+        CodedTransfer(codings, std::as_writable_bytes(std::span(nothing)), NodeOfAll{0, 2}, buffers, &loss).encode());
     EXPECT_NEAR(loss.given - first.given, first.left_out, 1e-9 * loss.given) << name;
     values[7] = std::numeric_limits<float>::infinity();
     const CodecLoss second = loss;
-    ASSERT_TRUE(CodedTransfer(codings, values, NodeOfAll{0, 2}, buffers, &loss).encode());
+    ASSERT_TRUE(
+        CodedTransfer(codings, std::as_writable_bytes(std::span(values)), NodeOfAll{0, 2}, buffers, &loss).encode());
     EXPECT_EQ(loss.given, second.given) << name << ": a gradient that is not finite is not counted";
     values[7] = 1;
   }

@@ -97,15 +97,58 @@ TEST_F(CodingMapTest, AfterAnEncodingExactLaunchesTakeResidualsAlong) {
 }
 
 TEST_F(CodingMapTest, OtherTypesAndSmallTensorsTravelAsTheyAre) {
-  add({256, 256}, model::DType::kFloat16);
   add({256, 256}, model::DType::kFloat64);
   add({256, 256});
   declare("int8", 1 << 20);
   EXPECT_EQ(map.coded_bytes(), 0U);
-  EXPECT_EQ(map.codings_of(layout.tensors[2].offset, 262'144, 0, 1), nullptr);
+  EXPECT_EQ(map.codings_of(layout.tensors[1].offset, 262'144, 0, 1), nullptr);
   declare("int8");
   EXPECT_EQ(map.coded_bytes(), 262'144U);
-  EXPECT_NE(map.codings_of(layout.tensors[2].offset, 262'144, 0, 1), nullptr);
+  EXPECT_NE(map.codings_of(layout.tensors[1].offset, 262'144, 0, 1), nullptr);
+  EXPECT_EQ(map.codings_of(layout.tensors[0].offset, 524'288, 0, 1), nullptr);
+}
+
+// float16 in the middle, so that bytes of the arena and elements count differently.
+TEST_F(CodingMapTest, EveryElementHasAPlaceOfItsOwnWhateverItsType) {
+  add({256, 256});
+  add({100, 100}, model::DType::kFloat16);  // 20'000 bytes, padded to 20'480
+  add({10}, model::DType::kFloat16);
+  add({128, 256}, model::DType::kBFloat16);
+  add({64, 64});
+  declare("int8");
+  EXPECT_EQ(map.coded_bytes(), 262'144U + 20'000 + 65'536 + 16'384);
+  std::vector<std::pair<std::size_t, std::size_t>> places;
+  for (const model::Region& region : layout.regions) {
+    const auto codings = map.codings_of(region.offset, region.bytes, 0, 1);
+    ASSERT_NE(codings, nullptr);
+    EXPECT_EQ(codings->dtype, region.dtype);
+    EXPECT_EQ(codings->slice.first % 256, 0U) << "a block begins with a region";
+    places.emplace_back(codings->slice.first, codings->slice.first + region.bytes / dtype_bytes(region.dtype));
+    const auto use = codings->residuals->use(places.back().first, places.back().second - places.back().first);
+    for (const float residual : use.values()) ASSERT_EQ(residual, 0);
+    std::ranges::fill(use.values(), 1.0F);  // nobody else may find these
+  }
+  EXPECT_EQ(places[0].first, 0U) << "places of float32 are those of a job without halves";
+  const auto half = map.codings_of(layout.regions[1].offset, layout.regions[1].bytes, 0, 1);
+  EXPECT_EQ(pairs(half->coded.at(0).ranges), (Pairs{{0, 10'240}}));
+  EXPECT_EQ(pairs(half->padding), (Pairs{{10'000, 240}}));
+  const auto part = map.codings_of(layout.regions[1].offset + 1024, 2048, 0, 1);
+  EXPECT_EQ(part->slice.first, half->slice.first + 512);
+  EXPECT_EQ(pairs(part->coded.at(0).ranges), (Pairs{{0, 1024}}));
+}
+
+TEST_F(CodingMapTest, HalvesThatACodecDoesNotMakeSmallerTravelAsTheyAre) {
+  add({256, 256}, model::DType::kBFloat16);
+  add({256, 256});
+  for (const char* const codec : {"bf16", "fp16", "topk/ratio=0.3", "randk/ratio=0.6"}) {
+    declare(codec);
+    EXPECT_EQ(map.codings_of(layout.tensors[0].offset, 131'072, 0, 1), nullptr) << codec;
+    EXPECT_NE(map.codings_of(layout.tensors[1].offset, 262'144, 0, 1), nullptr) << codec;
+  }
+  declare("lowrank/rank=32");
+  EXPECT_EQ(map.codings_of(layout.tensors[0].offset, 131'072 / 4, 0, 1), nullptr) << "64 rows: 40 kB of 32 kB";
+  EXPECT_EQ(map.codings_of(layout.tensors[0].offset, 131'072, 0, 1)->coded.size(), 1U) << "64 kB of 128 kB";
+  EXPECT_EQ(map.codings_of(layout.tensors[1].offset, 262'144 / 4, 0, 1)->coded.size(), 1U) << "40 kB of 64 kB";
 }
 
 TEST_F(CodingMapTest, ACodecWithoutFeedbackKeepsNoResiduals) {

@@ -85,8 +85,8 @@ class Job {
     for (std::size_t i = 0; i < cuts_[generation].size(); ++i) {
       Flight& flight = nodes_[node].flights[generation][i];
       if (flight.codings == nullptr) continue;
-      flight.coded =
-          std::make_unique<CodedTransfer>(flight.codings, values_of(node, generation, i), place, nodes_[node].buffers);
+      flight.coded = std::make_unique<CodedTransfer>(
+          flight.codings, std::as_writable_bytes(values_of(node, generation, i)), place, nodes_[node].buffers);
     }
   }
   void encode(std::size_t node, std::uint64_t generation) {

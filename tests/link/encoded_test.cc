@@ -87,8 +87,9 @@ struct Outcome {
 Result<void> run_part(Link& link, std::uint32_t node, const Part& part, std::uint64_t generation,
                       const std::shared_ptr<daemon::Residuals>& residuals, std::span<float> arena) {
   daemon::BufferPool buffers;
-  CodedTransfer transfer(codings_of(part, generation, residuals), arena.subspan(part.range.first, part.range.count),
-                         {node, link.nodes()}, buffers);
+  const auto values = arena.subspan(part.range.first, part.range.count);
+  CodedTransfer transfer(codings_of(part, generation, residuals), std::as_writable_bytes(values), {node, link.nodes()},
+                         buffers);
   if (auto ok = transfer.encode(); !ok) return ok;
   transfer.keep_own();
   for (WorkRequest& request : transfer.requests())

@@ -82,8 +82,10 @@ double fresh_us(const model::Profile& profile, const std::vector<model::CodecInd
 RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
   model::Profile profile = any_profile({.most_buckets = 30, .hard = *rc::gen::arbitrary<bool>()});
   profile.codecs = ladder();
-  for (auto& bucket : profile.buckets)
+  for (auto& bucket : profile.buckets) {
     if (*rc::gen::inRange(0, 4) == 0) bucket.coded_bytes = 0;
+    if (*rc::gen::inRange(0, 4) == 0) bucket.element_bytes = 2;
+  }
   const Limits limits = training_limits();
   const auto table = find_timetable(profile, limits);
   RC_ASSERT(table.has_value());
@@ -94,11 +96,11 @@ RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
   if (has_bits || is_late) RC_ASSERT(fresh_us(profile, {}, limits) > enough);
   std::vector<model::CodecIndex> last;
   for (std::size_t b = 0; b < profile.buckets.size(); ++b)
-    last.push_back(profile.buckets[profile.buckets.size() - 1 - b].coded_share() > 0 ? 3 : 0);
+    last.push_back(profile.buckets[profile.buckets.size() - 1 - b].coded_share().share > 0 ? 3 : 0);
   if (is_late) RC_ASSERT(fresh_us(profile, last, limits) > enough);
   if (!is_late && plan.step_us > enough) RC_ASSERT(plan.step_us <= fresh_us(profile, last, limits) * (1 + 1e-6));
   for (std::size_t b = 0; b < plan.codecs.size(); ++b)
-    if (profile.buckets[profile.buckets.size() - 1 - b].coded_share() == 0) RC_ASSERT(plan.codecs[b] == 0);
+    if (profile.buckets[profile.buckets.size() - 1 - b].coded_share().share == 0) RC_ASSERT(plan.codecs[b] == 0);
   const Evaluation result = evaluate(*table, Problem(profile, plan.codecs));
   RC_ASSERT(result.runs);
   RC_ASSERT(std::abs(result.step_us - plan.step_us) < 1e-6 * plan.step_us);

@@ -92,6 +92,31 @@ TEST(Profile, aCodecMayTakeMoreOnSomeLinks) {
   }
 }
 
+// int8 makes 0.25 of float32, and so twice as much of what has two bytes. bf16 saves nothing of that.
+TEST(Profile, aCodecSavesLessOfHalves) {
+  const std::string text = R"({"codecs": [{"name": "none", "wire_share": 1}, {"name": "bf16", "wire_share": 0.5},
+      {"name": "int8", "wire_share": 0.25, "encode_us_per_byte": 0.001}], )" +
+                           with(bucket(R"("bytes": 1000, "forward_us": 1, "backward_us": 2, "coded_bytes": 800,
+                                       "element_bytes": 2)"),
+                                kLink)
+                               .substr(1);
+  const auto profile = parse_profile(text);
+  ASSERT_TRUE(profile) << profile.error().message();
+  EXPECT_DOUBLE_EQ(profile->cost(0, 0, 1).us_per_byte, 0.01);
+  EXPECT_DOUBLE_EQ(profile->cost(0, 0, 2).us_per_byte, 0.01 * (0.2 + 0.8 * 0.5));
+  EXPECT_EQ(profile->codecs[2].wire_bytes(profile->buckets[0].coded_share(), 1000, 0), 600U);
+  EXPECT_DOUBLE_EQ(profile->codecs[2].thread_us_per_byte(profile->buckets[0].coded_share()), 0.8 * 2 * 0.001);
+  const auto again = parse_profile(to_json(*profile));
+  ASSERT_TRUE(again) << again.error().message();
+  EXPECT_EQ(to_json(*again), to_json(*profile));
+  deft::Profile message;
+  EXPECT_TRUE(google::protobuf::util::JsonStringToMessage(text, &message).ok());
+  EXPECT_EQ(message.buckets(0).element_bytes(), 2U);
+  auto bad = *profile;
+  bad.buckets[0].element_bytes = 8;
+  EXPECT_EQ(check_profile(bad).error().what, "buckets[0].element_bytes: 8 is neither 2 nor 4");
+}
+
 TEST(Profile, choosesLinksByName) {
   const auto profile = read_profile(kVgg);
   EXPECT_EQ(with_links(*profile, {"gloo"})->links.front().name, "gloo");

@@ -25,6 +25,7 @@ from small_models import (
 )
 
 STEPS = 6
+LEVELS = {"int8": 0.01, "int4": 0.2}  # of normally distributed values: the error of an encoding over its gradient
 
 
 def train(model, optimizer, steps=STEPS):
@@ -220,20 +221,25 @@ def with_own_codecs(steps):
 
     model = make()
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters(), choose)
+    return distances_of(model, optimizer, steps)
+
+
+def distances_of(model, optimizer, steps):
+    """How far the sum of the averages is from that of exact ones, after each step; the last brings all residuals."""
     names = [name for name, _ in model.named_parameters()]
     exact, brought = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
     distances = []
-    for number, (x, y) in enumerate(batches(steps)):
+    for number, (x, y) in enumerate(batches(steps, next(model.parameters()).dtype)):
         if number == steps - 1 and steps > 1:
             optimizer.flush(residuals=True)
         optimizer.zero_grad()
         mine = torch.autograd.grad(loss_of(model, *own_share(x, y)), list(model.parameters()))
         for name, gradient in zip(names, mine):
-            exact[name] = exact[name] + hvd.allreduce(gradient.contiguous(), name=f"exact.{name}")
+            exact[name] = exact[name] + hvd.allreduce(gradient.float().contiguous(), name=f"exact.{name}")
         loss_of(model, *own_share(x, y)).backward()
         optimizer.synchronize()
         for name, param in model.named_parameters():
-            brought[name] = brought[name] + param.grad
+            brought[name] = brought[name] + param.grad.float()
         with optimizer.skip_synchronize():
             optimizer.step()
         distances.append({name: ((brought[name] - exact[name]).norm() / exact[name].norm()).item() for name in names})
@@ -249,6 +255,22 @@ def test_parameters_can_have_codecs_of_their_own(start):
             assert distance["narrow.weight"] < 1e-6, "exact, whatever the job says"
             assert distance["first.weight"] < 1e-6, "too small for blocks"
             assert last["wide.weight"] < 1e-5, "flush(residuals=True) brings what was left out"
+
+
+def with_halves(dtype, steps):
+    model = make(dtype=dtype)
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    return distances_of(model, optimizer, steps)
+
+
+@pytest.mark.parametrize("codec", ["int8", "int4"])
+def test_gradients_of_half_precision_are_encoded(start, codec):
+    cluster = start(2, policy="bytescheduler", compression=codec, overlap_forward="off")
+    for dtype, epsilon in ((torch.bfloat16, 2**-8), (torch.float16, 2**-11)):
+        for first, *_, last in cluster.run(with_halves, dtype, 4):
+            assert 0.2 * LEVELS[codec] < first["wide.weight"] < 3 * LEVELS[codec], dtype
+            assert first["first.weight"] < epsilon, "too small for blocks, so the sum is rounded alone"
+            assert last["wide.weight"] < 2 * epsilon, "flush(residuals=True) brings what was left out"
 
 
 def train_one_batch(steps):

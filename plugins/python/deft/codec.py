@@ -43,7 +43,7 @@ class Codecs:
 def choose_compression(compression, name, tensor):
     """What `compression`, a value or a function of name and tensor, says for this tensor: (compressor or None, codec).
 
-    A compressor is a class with `wire_dtype`, as Compression.fp16; a codec is a text, empty if none was chosen.
+    A compressor is a class with `wire_dtype`, as Compression.fp16. A codec is a text, empty if none was chosen.
     """
     if not isinstance(compression, Codec) and not hasattr(compression, "wire_dtype") and callable(compression):
         compression = compression(name, tensor)
@@ -54,7 +54,7 @@ def choose_compression(compression, name, tensor):
             f"compression for {name} is {compression!r}; choose Compression.none, Compression.fp16, "
             "Compression.int8 or another codec, or a function of name and tensor that gives one of these"
         )
-    return compression, ""
+    return compression, getattr(compression, "codec", "")
 
 
 def require_compressor(compression, what):

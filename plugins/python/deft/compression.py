@@ -25,6 +25,8 @@ def dtype_name(dtype):
 class NoneCompressor:
     """Sends tensors as they are."""
 
+    codec = ""  # of gradients on the network, see deft/codec.py: as the option `compression` says
+
     @staticmethod
     def cast(tensor, dtype):
         """`dtype` is a name, or the dtype of a tensor."""
@@ -56,6 +58,8 @@ class NoneCompressor:
 
 class FP16Compressor(NoneCompressor):
     """Sends float32 and float64 tensors as float16: half the bytes, 11 bits of precision, overflow above 65504."""
+
+    codec = "none"  # a codec would round once more what whoever chose this has rounded
 
     @staticmethod
     def wire_name(name):
