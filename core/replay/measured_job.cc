@@ -56,12 +56,18 @@ double rest_of(const std::vector<WorkerStep>& steps) {
   return std::max(0.0, median(rest_us));
 }
 
-// When the transfer of each launch could begin: when the last node had brought its gradients.
+// When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
+// before that, so a begin behind the leader's end is an error of the clocks. On a busy machine they may be off by more than a transfer.
 std::map<std::uint64_t, TimeUs> joint_begins(const JobTrace& job) {
-  std::map<std::uint64_t, TimeUs> begins;
+  std::map<std::uint64_t, TimeUs> begins, ends;
+  for (const NodeLaunch& launch : launches_of(job.leader()->trace))
+    if (!launch.spans.empty()) begins[launch.number] = launch.begin_us(), ends[launch.number] = launch.end_us();
   for (const auto& node : job.nodes)
-    for (const NodeLaunch& launch : launches_of(node.trace))
-      if (!launch.spans.empty()) begins[launch.number] = std::max(begins[launch.number], launch.begin_us());
+    for (const NodeLaunch& launch : launches_of(node.trace)) {
+      const auto end = ends.find(launch.number);
+      if (launch.spans.empty() || end == ends.end() || launch.begin_us() >= end->second) continue;
+      begins[launch.number] = std::max(begins[launch.number], launch.begin_us());
+    }
   return begins;
 }
 
