@@ -4,13 +4,14 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <thread>
 
 #include "core/base/clock.h"
 #include "core/base/quantities.h"
-#include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 #include "core/optimize/memory_fit.h"
 #include "core/optimize/search.h"
+#include "core/replay/traced_codec.h"
 #include "tools/command.h"
 #include "tools/optimize_memory.h"
 #include "tools/traced_job.h"
@@ -29,8 +30,7 @@ constexpr const char* kUsage =
     "it writes\n"
     "them to FILE, by default DIR/optimized.flags, which DEFT_FLAG_FILE takes.\n"
     "--policy looks at that policy alone. --running keeps the buckets, which a running job cannot change (deft set).\n"
-    "--compression, once or more, lets gradients be encoded so if that wins more than 2 %, as fast as this machine "
-    "encodes.\n"
+    "--compression, once or more, lets gradients be encoded so if that wins more than 2 %.\n"
     "--memory 8GB: if a worker needs more, the job is to accumulate gradients or to recompute activations, whichever "
     "is "
     "faster;\n"
@@ -114,15 +114,14 @@ Result<OptimizeOptions> parse(Arguments arguments) {
   return options;
 }
 
-// What each codec costs on this machine. A job whose gradients were encoded may have them exact again.
+// What each codec would cost. A job whose gradients were encoded may have them exact again.
 Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, const replay::MeasuredJob& measured) {
   std::vector<model::CodecCost> costs;
   if (!options.running && measured.profile.codecs.size() > 1) costs.push_back({.name = "none"});
   for (const std::string& name : options.codecs) {
-    const auto codec = compress::make_codec(name);
-    if (!codec) return tl::unexpected(codec.error());
-    costs.push_back(compress::measure_cost(**codec));
-    costs.back().name = name;
+    auto cost = replay::codec_cost(name, measured, measured.nodes.size());
+    if (!cost) return tl::unexpected(cost.error());
+    costs.push_back(*std::move(cost));
   }
   return costs;
 }
@@ -130,13 +129,12 @@ Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, 
 // What a codec would win that nobody has asked for: it rounds gradients.
 void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& found) {
   constexpr const char* kSuggested = "int8";
-  const auto codec = compress::make_codec(kSuggested);
-  if (!codec || measured.profile.codecs.size() > 1) return;
-  auto cost = compress::measure_cost(**codec);
-  cost.name = kSuggested;
+  if (measured.profile.codecs.size() > 1) return;
+  const auto cost = replay::codec_cost(kSuggested, measured, measured.nodes.size());
+  if (!cost) return;
   optimize::Settings settings = found.settings;
   settings.compression = kSuggested;
-  const double us = optimize::replayed_us(measured, settings, {cost});
+  const double us = optimize::replayed_us(measured, settings, {*cost});
   if (us <= 0 || us > found.step_us * (1 - optimize::kLeastGain)) return;
   std::printf("compression = %s would make it %.1f ms, and rounds gradients: see deft optimize --compression %s\n",
               kSuggested, us / 1000, kSuggested);
@@ -202,8 +200,9 @@ Result<int> run_optimize(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  const auto job = read_traced_job("deft optimize", options->folder);
+  auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
+  replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
   std::optional<optimize::MemoryFit> fit;
   if (options->memory > 0) {
     auto fits = optimize::fit_memory(job->measured, options->memory);

@@ -5,11 +5,12 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <thread>
 
 #include "core/base/policy_traits.h"
-#include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 #include "core/replay/replay.h"
+#include "core/replay/traced_codec.h"
 #include "tools/command.h"
 #include "tools/memory_words.h"
 #include "tools/traced_job.h"
@@ -25,7 +26,7 @@ constexpr const char* kUsage =
     "  --links NAME=2x[,...]    links that are so many times as fast\n"
     "  --nodes N                so many nodes\n"
     "  --compute 1.5x           workers that compute so many times as fast\n"
-    "  --compression CODEC      gradients encoded so, as fast as this machine does; none: not encoded\n"
+    "  --compression CODEC      gradients encoded so; none: not encoded\n"
     "  --no-straggler           every node as fast as the fastest\n"
     "  --batch 2x               batches that are so many times as large\n"
     "  --accumulate N           the batch in so many micro-batches, whose gradients are added up\n"
@@ -35,6 +36,7 @@ constexpr const char* kUsage =
 struct ReplayOptions {
   std::string folder;
   replay::WhatIf what_if;
+  std::string codec;    // of all gradients; empty: as traced
   std::string profile;  // a file; empty: it is not written
   bool json = false;
 };
@@ -65,22 +67,21 @@ Result<void> parse_links(const std::string& text, std::map<std::string, double>&
   return {};
 }
 
-Result<void> parse_codec(const std::string& text, replay::WhatIf& what_if) {
-  what_if.codec = model::CodecCost{};
+Result<void> parse_codec(const std::string& text, ReplayOptions& options) {
+  options.codec = text;
   if (text == "none") return {};
   const auto codec = compress::make_codec(text);
-  if (!codec) return tl::unexpected(codec.error());
-  what_if.codec = compress::measure_cost(**codec);
-  return {};
+  return codec ? Result<void>{} : tl::unexpected(codec.error());
 }
 
-Result<void> parse_value(const std::string& flag, const std::string& value, replay::WhatIf& what_if) {
+Result<void> parse_value(const std::string& flag, const std::string& value, ReplayOptions& options) {
+  replay::WhatIf& what_if = options.what_if;
   if (flag == "--policy") {
     what_if.policy = value;
     return {};
   }
   if (flag == "--links") return parse_links(value, what_if.link_speed);
-  if (flag == "--compression") return parse_codec(value, what_if);
+  if (flag == "--compression") return parse_codec(value, options);
   if (flag == "--compute" || flag == "--batch") {
     const auto times = parse_times(value, flag);
     if (!times) return tl::unexpected(times.error());
@@ -120,7 +121,7 @@ Result<ReplayOptions> parse(Arguments arguments) {
     } else if (has_value(argument)) {
       if (++i == arguments.size())
         return fail(ErrorKind::kInvalid, argument + " needs a value", "see deft replay --help");
-      if (auto ok = parse_value(argument, arguments[i], options.what_if); !ok) return tl::unexpected(ok.error());
+      if (auto ok = parse_value(argument, arguments[i], options); !ok) return tl::unexpected(ok.error());
     } else if (!argument.starts_with("-") && options.folder.empty()) {
       options.folder = argument;
     } else {
@@ -183,11 +184,17 @@ Result<int> run_replay(Arguments arguments) {
     std::fputs(kUsage, stdout);
     return kExitOk;
   }
-  const auto options = parse(arguments);
+  auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  const auto job = read_traced_job("deft replay", options->folder);
+  auto job = read_traced_job("deft replay", options->folder);
   if (!job) return tl::unexpected(job.error());
+  replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
   const replay::MeasuredJob& measured = job->measured;
+  if (!options->codec.empty()) {
+    auto cost = replay::codec_cost(options->codec, measured, options->what_if.nodes.value_or(measured.nodes.size()));
+    if (!cost) return tl::unexpected(cost.error());
+    options->what_if.codec = *std::move(cost);
+  }
   if (!options->profile.empty()) {
     std::ofstream out(options->profile);
     out << model::to_json(measured.profile) << '\n';

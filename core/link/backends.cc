@@ -4,6 +4,7 @@
 #include <array>
 
 #include "core/link/nccl/built.h"
+#include "core/model/link_names.h"
 
 namespace deft::link {
 namespace {
@@ -66,7 +67,7 @@ std::string names(bool built_only) {
 std::span<const Backend> backends() { return kBackends; }
 
 bool runs_in_worker(std::string_view backend_or_link) {
-  const Backend* backend = find_backend(backend_of(backend_or_link));
+  const Backend* backend = find_backend(model::backend_of(backend_or_link));
   return backend != nullptr && backend->runs_in_worker;
 }
 

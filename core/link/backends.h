@@ -40,9 +40,6 @@ struct Backend {
 
 std::span<const Backend> backends();
 
-// The backend of a link by its name: of gloo:eth0 it is gloo. Of a backend it is the backend.
-inline std::string_view backend_of(std::string_view link) { return link.substr(0, link.find(':')); }
-
 // Whether links of this backend, or a link of this name ("nccl:eth0"), run in the workers' processes.
 bool runs_in_worker(std::string_view backend_or_link);
 

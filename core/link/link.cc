@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "core/link/backends.h"
+#include "core/model/link_names.h"
 
 namespace deft::link {
 namespace {
@@ -28,7 +29,7 @@ Result<void> check(const WorkRequest& request, std::uint32_t nodes, const std::s
 }
 
 bool adds_encoded(const std::string& link) {
-  const Backend* const backend = find_backend(backend_of(link));
+  const Backend* const backend = find_backend(model::backend_of(link));
   return backend != nullptr && backend->adds_encoded;
 }
 

@@ -5,6 +5,7 @@
 #include <optional>
 #include <utility>
 
+#include "core/model/link_names.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
@@ -111,7 +112,7 @@ std::vector<Cause> few_servers(const Evidence& evidence) {
   const std::size_t nodes = evidence.job.nodes.size();
   for (std::size_t i = 0; i < evidence.measured.profile.links.size(); ++i) {
     const std::string& name = evidence.measured.profile.links[i].name;
-    if (!name.starts_with("ps:")) continue;
+    if (!model::has_servers(name)) continue;
     const auto servers = static_cast<std::size_t>(std::ranges::count(name, '+')) + 1;
     if (servers >= nodes) continue;  // a node's own NIC carries as much as a server's
     const auto mended =

@@ -7,7 +7,6 @@
 #include <utility>
 
 #include "core/base/config.h"
-#include "core/partition/rebucket.h"
 #include "core/replay/causes.h"
 #include "core/replay/launches.h"
 #include "core/replay/worker_steps.h"
@@ -25,13 +24,18 @@ std::uint64_t bytes_of(const model::Profile& profile) {
                          [](std::uint64_t sum, const model::ProfileBucket& bucket) { return sum + bucket.bytes; });
 }
 
+// The job with other buckets, whose steps do not vary: that is another cause.
+std::optional<MeasuredJob> steady(const MeasuredJob& measured, const std::string& bucketing) {
+  auto changed = with_buckets(measured, bucketing);
+  if (!changed) return std::nullopt;
+  for (auto& node : changed->nodes) node.factors.clear();
+  return *std::move(changed);
+}
+
 // Buckets and parts of this size.
 std::optional<MeasuredJob> with_size(const MeasuredJob& measured, std::uint64_t bytes) {
-  auto profile = partition::rebucket(measured.profile, "uniform:" + std::to_string(bytes));
-  if (!profile) return std::nullopt;
-  MeasuredJob changed = measured;
-  changed.profile = *std::move(profile);
-  changed.options["partition_bytes"] = std::to_string(bytes);
+  auto changed = steady(measured, "uniform:" + std::to_string(bytes));
+  if (changed) changed->options["partition_bytes"] = std::to_string(bytes);
   return changed;
 }
 
@@ -126,6 +130,8 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
 
 std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const double now = mean_part_bytes(evidence.job);
+  const auto as_traced = steady(evidence.measured, "profile");
+  const double step_us = as_traced ? replayed_us(*as_traced) : 0;
   std::optional<std::pair<double, std::uint64_t>> best;
   for (const auto size : kSizes) {
     if (size / 2 > bytes_of(evidence.measured.profile)) break;
@@ -142,7 +148,7 @@ std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const std::string bytes = std::to_string(best->second);
   Cause cause{.cause = small ? "small-parts" : "large-parts", .where = "", .what = what};
   cause.options = {{"bucketing", "uniform:" + bytes}, {"partition_bytes", bytes}};
-  return {with_gain(std::move(cause), evidence.step_us, best->first)};
+  return {with_gain(std::move(cause), step_us, best->first)};
 }
 
 std::vector<Cause> large_credit(const Evidence& evidence) {

@@ -3,7 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
+#include <random>
+#include <utility>
 
+#include "core/partition/rebucket.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/quantiles.h"
 #include "core/replay/worker_steps.h"
@@ -16,7 +19,9 @@ using trace::TraceGroup;
 constexpr double kLeastUs = 0.001;
 constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was busy
 constexpr double kMostJitter = 0.5;
-constexpr double kAlike = 0.01;  // of the determinant: below it a fit of two numbers is one of noise
+constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
+constexpr double kLeastStep = 0.1;        // of the usual one
+constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
 
 // Buckets in forward order, which is the reverse of the arena's.
 std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
@@ -199,9 +204,34 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   return codecs;
 }
 
+LocalSums local_sums_of(const trace::NodeTrace& leader) {
+  LocalSums sums{.workers = leader.header.ranks.size()};
+  double bytes = 0, us = 0, parts = 0;
+  for (const NodeLaunch& launch : launches_of(leader)) {
+    const double sum_us = launch.stage_us(trace::TransferStage::kSum);
+    if (!launch.order || sum_us <= 0) continue;
+    bytes += static_cast<double>(launch.bytes), us += sum_us, parts += 1;
+  }
+  if (sums.workers > 1 && bytes > 0) sums.part_bytes = bytes / parts, sums.us_per_byte = us / bytes;
+  return sums;
+}
+
+BusiestHost busiest_host_of(const JobTrace& job) {
+  std::map<std::string, BusiestHost> hosts;
+  for (const auto& node : job.nodes) {
+    BusiestHost& host = hosts.try_emplace(node.trace.header.host, BusiestHost{0, 0}).first->second;
+    host.nodes += 1, host.workers += node.trace.header.ranks.size();
+  }
+  return std::ranges::max_element(hosts, {}, [](const auto& host) { return host.second.workers; })->second;
+}
+
 // A node is as slow as its slowest worker.
-sim::NodeSpeed speed_of(const AlignedNode& node, double profile_us, double jitter_of_buckets) {
-  sim::NodeSpeed speed{.slowdown = 0, .jitter = 0};
+struct NodePace {
+  double slowdown = 1, spread = 0;
+};
+
+NodePace pace_of(const AlignedNode& node, double profile_us) {
+  NodePace slowest{.slowdown = 0, .spread = 0};
   const TraceGroup* const group = largest_group(node.trace);
   if (group == nullptr) return {};
   for (std::uint32_t worker = 0; worker < node.trace.header.ranks.size(); ++worker) {
@@ -209,10 +239,10 @@ sim::NodeSpeed speed_of(const AlignedNode& node, double profile_us, double jitte
     for (const WorkerStep& step : steps_of(node.trace, *group, worker)) compute_us.push_back(step.compute_us());
     if (compute_us.empty()) continue;
     const double slowdown = median(compute_us) / profile_us;
-    if (slowdown > speed.slowdown) speed = {slowdown, std::min(kMostJitter, spread(compute_us) * jitter_of_buckets)};
+    if (slowdown > slowest.slowdown) slowest = {slowdown, spread(compute_us)};
   }
-  if (speed.slowdown <= 0) return {};
-  return speed;
+  if (slowest.slowdown <= 0) return {};
+  return slowest;
 }
 
 // The buckets of a step vary independently in the simulator. So each varies more than the step as a whole.
@@ -223,7 +253,29 @@ double jitter_factor(const model::Profile& profile) {
   return sum / std::sqrt(squares);
 }
 
+// What successive steps take of the usual one.
+std::vector<double> varied_steps(double spread, std::uint64_t seed) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(1, spread);
+  std::vector<double> factors(kVariedSteps);
+  for (double& factor : factors) factor = std::max(kLeastStep, normal(random));
+  return factors;
+}
+
 }  // namespace
+
+Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
+  auto profile = partition::rebucket(measured.profile, bucketing);
+  if (!profile) return tl::unexpected(profile.error());
+  MeasuredJob changed = measured;
+  changed.profile = *std::move(profile);
+  for (std::size_t node = 0; node < changed.nodes.size(); ++node) {
+    changed.nodes[node].jitter = 0;
+    if (node < changed.spreads.size() && changed.spreads[node] > 0)
+      changed.nodes[node].factors = varied_steps(changed.spreads[node], node + 1);
+  }
+  return changed;
+}
 
 Result<MeasuredJob> measure(const JobTrace& job) {
   const AlignedNode* const leader = job.leader();
@@ -247,9 +299,15 @@ Result<MeasuredJob> measure(const JobTrace& job) {
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
   measured.memories = step_memories(job, measured.problems);
+  measured.local_sums = local_sums_of(leader->trace);
+  measured.busiest_host = busiest_host_of(job);
   const double compute_us = measured.profile.compute_us();
   const double factor = jitter_factor(measured.profile);
-  for (const auto& node : job.nodes) measured.nodes.push_back(speed_of(node, compute_us, factor));
+  for (const auto& node : job.nodes) {
+    const NodePace pace = pace_of(node, compute_us);
+    measured.spreads.push_back(pace.spread);
+    measured.nodes.push_back({.slowdown = pace.slowdown, .jitter = std::min(kMostJitter, pace.spread * factor)});
+  }
   return measured;
 }
 

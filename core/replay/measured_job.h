@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "core/base/status.h"
@@ -27,12 +28,28 @@
 
 namespace deft::replay {
 
+// What adding up the local workers' gradients took the leader's daemon.
+struct LocalSums {
+  std::size_t workers = 1;
+  double part_bytes = 0;   // of a worker's gradients, in the mean
+  double us_per_byte = 0;  // of them; 0: there were no sums
+};
+
+// The machine with most workers. Emulated nodes share one.
+struct BusiestHost {
+  std::size_t nodes = 1, workers = 1;
+};
+
 struct MeasuredJob {
   model::Profile profile;
   std::vector<sim::NodeSpeed> nodes;  // of the traced nodes; the leader is the first
+  std::vector<double> spreads;        // of their steps' compute: the relative standard deviation
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
   double rest_us = 0;                 // of its first bucket's forward: the optimizer, the next batch
   std::vector<StepMemory> memories;   // of the workers that have told
+  LocalSums local_sums = {};
+  BusiestHost busiest_host = {};
+  double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
   std::vector<std::string> problems;  // what could not be measured
 };
@@ -40,5 +57,9 @@ struct MeasuredJob {
 // kInvalid, saying what is missing, unless the leader's trace has kLeastSteps whole steps in which every bucket was sent.
 inline constexpr std::size_t kLeastSteps = 4;
 Result<MeasuredJob> measure(const JobTrace& job);
+
+// The same job with other buckets (core/partition/rebucket.h). Its steps vary as a whole, and alike whatever the buckets. If each
+// bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
+Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 
 }  // namespace deft::replay

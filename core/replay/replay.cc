@@ -6,13 +6,19 @@
 #include <vector>
 
 #include "core/base/config.h"
+#include "core/model/link_names.h"
+#include "core/replay/traced_codec.h"
 #include "core/sched/scheduler.h"
 #include "core/select/simulating_selector.h"
 
 namespace deft::replay {
 namespace {
 
-constexpr std::uint64_t kSteps = 160, kWarmup = 60;  // a plan is in force after some dozen steps
+struct Steps {
+  std::uint64_t all, warmup;
+};
+constexpr Steps kSteps = {160, 60};  // a plan is in force after some dozen steps
+constexpr Steps kFewSteps = {28, 4};
 constexpr std::uint32_t kMostNodes = 100'000;
 constexpr std::uint32_t kMostPasses = 1'000'000;
 
@@ -21,7 +27,7 @@ constexpr std::uint32_t kMostPasses = 1'000'000;
 double busiest_share(const std::string& link, std::size_t nodes) {
   if (nodes < 2) return 0;
   const auto n = static_cast<double>(nodes);
-  if (!link.starts_with("ps:")) return 2 * (n - 1) / n;
+  if (!model::has_servers(link)) return 2 * (n - 1) / n;
   return std::max(1.0, n / static_cast<double>(std::ranges::count(link, '+') + 1));
 }
 
@@ -63,6 +69,16 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
   return check_memory(measured, what_if.memory);
 }
 
+// All gradients are encoded so. What this takes beyond the traced codec makes compute longer, by the share `in_compute`.
+void encode(const model::CodecCost& codec, double in_compute, model::Profile& profile) {
+  const double traced_us = thread_us_per_byte(profile.codecs.back());
+  const double more_us = in_compute * std::max(0.0, thread_us_per_byte(codec) - traced_us);
+  profile.codecs = model::exact_only();
+  if (codec.wire_share >= 1) return;
+  profile.codecs.push_back(codec);
+  for (auto& bucket : profile.buckets) bucket.backward_us += more_us * static_cast<double>(bucket.bytes);
+}
+
 model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
   const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
@@ -73,12 +89,11 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
     link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);
   }
-  if (what_if.codec) profile.codecs = model::exact_only();
-  if (what_if.codec && what_if.codec->wire_share < 1) profile.codecs.push_back(*what_if.codec);
   for (auto& bucket : profile.buckets) {
     bucket.forward_us /= what_if.compute_speed;
     bucket.backward_us /= what_if.compute_speed;
   }
+  if (what_if.codec) encode(*what_if.codec, measured.codec_in_compute, profile);
   return profile;
 }
 
@@ -107,7 +122,7 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   setup.codecs = profile.codecs;
   // Plans choose among the codecs; any other job has one.
   if (what_if.codec || !config->text("compression").starts_with("auto"))
-    setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1);
+    setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1), setup.codec_cost = profile.codecs.back();
   if (profile.codecs.size() > 1) setup.no_halves = "gradients are encoded, which halves cannot do";
   setup.selector = select::make_selector(select::When::kAtOnce);
   setup.limits = plan::training_limits();
@@ -118,10 +133,10 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
 }
 
 // The steps of the leader after the warm-up, from forward to forward.
-std::vector<double> steps_of(const model::Timeline& timeline) {
+std::vector<double> steps_of(const model::Timeline& timeline, std::uint64_t warmup) {
   std::vector<double> begins_us, steps_us;
   for (const auto& span : timeline.compute)
-    if (span.stage == model::Stage::kForward && span.bucket == 0 && span.step >= kWarmup)
+    if (span.stage == model::Stage::kForward && span.bucket == 0 && span.step >= warmup)
       begins_us.push_back(span.start_us);
   std::ranges::sort(begins_us);
   for (std::size_t i = 1; i < begins_us.size(); ++i) steps_us.push_back(begins_us[i] - begins_us[i - 1]);
@@ -151,12 +166,14 @@ Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
   if (!setup) return tl::unexpected(setup.error());
   auto scheduler = sched::make_scheduler(*setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
-  sim::Options options{.steps = kSteps, .warmup_steps = kWarmup, .nodes = nodes_of(measured, what_if), .record = true};
+  const Steps& steps = what_if.briefly ? kFewSteps : kSteps;
+  sim::Options options{
+      .steps = steps.all, .warmup_steps = steps.warmup, .nodes = nodes_of(measured, what_if), .record = true};
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
     if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
   const auto outcome = sim::simulate(**scheduler, profile, options);
   if (!outcome) return tl::unexpected(outcome.error());
-  const auto steps_us = steps_of(outcome->timeline);
+  const auto steps_us = steps_of(outcome->timeline, steps.warmup);
   auto sorted = measured.steps_us;
   std::ranges::sort(sorted);
   return Prediction{.policy = policy,

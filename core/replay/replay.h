@@ -28,6 +28,7 @@ struct WhatIf {
   double compute_speed = 1;  // so many times as fast
   MemoryWhatIf memory = {};  // another batch, accumulation, recomputation
   std::optional<model::CodecCost> codec = {};  // of all gradients; an exact one: none. Empty: as traced
+  bool briefly = false;  // fewer steps, for a search among exact policies: plans come into force too late
 };
 
 struct Prediction {

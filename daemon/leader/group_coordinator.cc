@@ -7,12 +7,14 @@
 
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
+#include "core/compress/codec_costs.h"
+#include "core/compress/codec_prices.h"
 #include "core/link/backends.h"
+#include "core/model/link_names.h"
 #include "core/model/tensors.h"
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
 #include "core/select/simulating_selector.h"
-#include "daemon/leader/codec_prices.h"
 
 namespace deft::daemon {
 namespace {
@@ -81,7 +83,7 @@ bool is_far_ahead(const model::UpdateSchedule& schedule, std::uint64_t step, std
 
 bool are_all(std::string_view backend, const LinkFailover& links) {
   bool all = true;
-  for (std::uint32_t link = 0; link < links.size(); ++link) all &= link::backend_of(links.cost(link).name) == backend;
+  for (std::uint32_t link = 0; link < links.size(); ++link) all &= model::backend_of(links.cost(link).name) == backend;
   return all;
 }
 
@@ -94,7 +96,7 @@ std::shared_ptr<sched::PolicySelector> make_selector(const LinkFailover& links) 
 std::string link_that_cannot(bool link::Backend::*does, const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) {
     const std::string& name = links.cost(link).name;
-    const link::Backend* const backend = link::find_backend(link::backend_of(name));
+    const link::Backend* const backend = link::find_backend(model::backend_of(name));
     if (backend != nullptr && (!(backend->*does) || backend->runs_in_worker)) return name;
   }
   return "";
@@ -127,12 +129,16 @@ std::vector<std::string> names_of(const LinkFailover& links) {
   return names;
 }
 
+model::CodecCost cost_of(const compress::Codec& codec, std::size_t nodes, const LinkFailover& links) {
+  return compress::price_between_nodes(codec, compress::measure_cost(codec), nodes, names_of(links));
+}
+
 // The codecs that launches may have. A plan chooses only among codecs that all links can carry.
 void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings& settings, const LinkFailover& links,
                    sched::Setup& setup) {
   if (!settings.chooses_codecs) {
     setup.codec = static_cast<model::CodecIndex>(settings.codecs.size() - 1);
-    if (settings.codecs.back() != nullptr) setup.codec_cost = price_of(*settings.codecs.back(), nodes, names_of(links));
+    if (settings.codecs.back() != nullptr) setup.codec_cost = cost_of(*settings.codecs.back(), nodes, links);
     return;
   }
   if (const std::string link = link_that_cannot(&link::Backend::adds_encoded, links); !link.empty()) {
@@ -140,7 +146,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
     return;
   }
   for (const auto& codec : settings.codecs)
-    if (codec != nullptr) setup.codecs.push_back(price_of(*codec, nodes, names_of(links)));
+    if (codec != nullptr) setup.codecs.push_back(cost_of(*codec, nodes, links));
 }
 
 }  // namespace

@@ -158,6 +158,34 @@ TEST(Replay, MoreNodesShareTheSameParameterServers) {
   EXPECT_LT(four_servers, 2.1);
 }
 
+TEST(Replay, WithOtherBucketsStepsVaryAsMuch) {
+  auto measured = measure(traced_simulation(profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  measured->spreads = {0.1, 0.1};
+  for (auto& link : measured->profile.links) link.latency_us = 1;  // compute alone counts
+  const auto spread_of = [](const MeasuredJob& job) {
+    const auto prediction = replay(job, {});
+    EXPECT_TRUE(prediction);
+    return (prediction->step_us_p90 - prediction->step_us_p10) / prediction->step_us_p50;
+  };
+  for (const char* bucketing : {"profile", "uniform:16384", "uniform:4194304"}) {
+    const auto changed = with_buckets(*measured, bucketing);
+    ASSERT_TRUE(changed);
+    EXPECT_NEAR(spread_of(*changed), 0.22, 0.06) << bucketing << ": of the slower one of two nodes";
+  }
+  EXPECT_FALSE(with_buckets(*measured, "round"));
+}
+
+TEST(Replay, BrieflyGivesNearlyTheSame) {
+  for (const char* policy : {"fifo", "bytescheduler", "p3", "usbyte", "mgwfbp"}) {
+    const auto measured = measure(traced_simulation(profile(), policy, {.steps = 40, .nodes = {{}, {1.1, 0.01}}}));
+    ASSERT_TRUE(measured);
+    const auto whole = replay(*measured, {}), brief = replay(*measured, {.briefly = true});
+    ASSERT_TRUE(whole && brief);
+    EXPECT_NEAR(brief->step_us_p50, whole->step_us_p50, 0.02 * whole->step_us_p50) << policy;
+  }
+}
+
 TEST(Replay, WhatCannotBeIsRefusedByName) {
   const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);

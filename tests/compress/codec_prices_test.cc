@@ -1,15 +1,17 @@
 // What codecs cost between nodes, on links of several kinds.
-#include "daemon/leader/codec_prices.h"
+#include "core/compress/codec_prices.h"
 
 #include <gtest/gtest.h>
 
+#include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 
-namespace deft::daemon {
+namespace deft::compress {
 namespace {
 
 model::CodecCost price(const std::string& codec, std::size_t nodes, const std::vector<std::string>& links) {
-  return price_of(*compress::make_codec(codec).value(), nodes, links);
+  const auto made = make_codec(codec).value();
+  return price_between_nodes(*made, measure_cost(*made), nodes, links);
 }
 
 // The node that keeps what the servers' second encoding leaves out gets the encodings of the others (docs/compression.md).
@@ -38,4 +40,4 @@ TEST(CodecPrices, SparseEncodingsAreGatheredUntilTheirSumIsLess) {
 }
 
 }  // namespace
-}  // namespace deft::daemon
+}  // namespace deft::compress

@@ -1,0 +1,113 @@
+// What codecs would cost a traced job.
+#include "core/replay/traced_codec.h"
+
+#include <gtest/gtest.h>
+
+#include "core/replay/replay.h"
+#include "tests/replay/traced_simulation.h"
+
+namespace deft::replay {
+namespace {
+
+MeasuredJob measured_on(const std::string& link, std::size_t nodes = 4) {
+  model::Profile profile;
+  for (int i = 0; i < 8; ++i) profile.buckets.push_back({"b" + std::to_string(7 - i), 400'000, 1000, 2000, {}});
+  profile.links.push_back({.name = link, .latency_us = 100, .relative_time = {}, .bytes_per_us = 20});
+  auto measured =
+      measure(traced_simulation(profile, "fifo", {.steps = 12, .nodes = std::vector<sim::NodeSpeed>(nodes)}));
+  EXPECT_TRUE(measured) << measured.error().message();
+  return *std::move(measured);
+}
+
+model::CodecCost cost_of(const std::string& name, const MeasuredJob& measured) {
+  auto cost = codec_cost(name, measured, measured.nodes.size());
+  EXPECT_TRUE(cost) << cost.error().message();
+  return *std::move(cost);
+}
+
+// The node that keeps what the servers' encoding leaves out gets the encodings of the others: 0.381 of the bytes, and not 0.254.
+TEST(TracedCodec, ParameterServersAnswerWithMoreThanAnAllReduceTakes) {
+  const auto served = measured_on("ps:a:1+b:1"), ring = measured_on("gloo:eth0");
+  const auto of_servers = cost_of("int8", served), of_ring = cost_of("int8", ring);
+  EXPECT_NEAR(of_servers.share_on(0), 0.381, 1e-3);
+  EXPECT_NEAR(of_ring.share_on(0), 0.254, 1e-3);
+  auto free = of_servers;  // whatever encoding takes on this machine
+  free.encode_us_per_byte = free.decode_us_per_byte = 0;
+  auto as_ring = free;
+  as_ring.link_shares.clear();
+  const auto truly = replay(served, {.codec = free}), promised = replay(served, {.codec = as_ring});
+  ASSERT_TRUE(truly && promised);
+  EXPECT_GT(truly->step_us_p50, 1.1 * promised->step_us_p50);
+}
+
+TEST(TracedCodec, TheJobsOwnCodecCostsWhatTheTraceSays) {
+  auto measured = measured_on("gloo:eth0");
+  measured.options["compression"] = "int8";
+  measured.profile.codecs.push_back(
+      {.name = "codec 1", .wire_share = 0.3, .encode_us_per_byte = 0.5, .decode_us_per_byte = 0.25});
+  const auto own = cost_of("int8", measured);
+  EXPECT_DOUBLE_EQ(own.encode_us_per_byte, 0.5);
+  EXPECT_DOUBLE_EQ(own.decode_us_per_byte, 0.25);
+  EXPECT_DOUBLE_EQ(own.wire_share, 0.3);
+  // A daemon that takes half a microsecond a byte is thousands of times as slow as any here, so others cost more there, too.
+  EXPECT_GT(thread_us_per_byte(cost_of("bf16", measured)), 0.01);
+  EXPECT_EQ(cost_of("none", measured).wire_share, 1);
+}
+
+TEST(TracedCodec, ADaemonWhoseSumsWereSlowEncodesSlowly) {
+  auto measured = measured_on("gloo:eth0");
+  measured.local_sums = {.workers = 2, .part_bytes = 400'000, .us_per_byte = 1000};
+  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 1);
+  measured.local_sums.us_per_byte = 1e-9;  // never less than here
+  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 0);
+}
+
+TEST(TracedCodec, WhateverATraceSaysOfItsSumsCanBeCompared) {
+  auto measured = measured_on("gloo:eth0");
+  measured.local_sums = {.workers = 1'000'000, .part_bytes = 1e18, .us_per_byte = 1};
+  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 0);
+}
+
+TEST(TracedCodec, SumsOfLocalWorkersAndSharedMachinesAreSeen) {
+  model::Profile profile;
+  for (int i = 0; i < 4; ++i) profile.buckets.push_back({"b" + std::to_string(3 - i), 400'000, 1000, 2000, {}});
+  profile.links.push_back({.name = "gloo:a", .latency_us = 100, .relative_time = {}, .bytes_per_us = 100});
+  auto job = traced_simulation(profile, "fifo", {.steps = 12, .nodes = {{}, {}, {}}});
+  EXPECT_EQ(measure(job)->local_sums.us_per_byte, 0) << "a worker a node";
+  job.nodes[2].trace.header.host = "another";
+  auto& leader = job.nodes.front().trace;
+  leader.header.ranks = {0, 1};
+  std::vector<trace::TraceRecord> sums;
+  for (const auto& record : leader.records) {
+    if (record.kind() != trace::TraceKind::kTransfer) continue;
+    auto sum = record.as<trace::TransferTrace>();
+    sum.stage = static_cast<std::uint16_t>(trace::TransferStage::kSum);
+    sums.emplace_back(record.begin_us() - 200, record.begin_us(), sum);
+  }
+  leader.records.insert(leader.records.end(), sums.begin(), sums.end());
+  std::ranges::stable_sort(leader.records, {}, &trace::TraceRecord::begin_us);
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  EXPECT_EQ(measured->local_sums.workers, 2U);
+  EXPECT_NEAR(measured->local_sums.us_per_byte, 200.0 / 400'000, 1e-9);
+  EXPECT_NEAR(measured->local_sums.part_bytes, 400'000, 1);
+  EXPECT_EQ(measured->busiest_host.nodes, 2U);
+  EXPECT_EQ(measured->busiest_host.workers, 3U);
+}
+
+TEST(TracedCodec, WithoutACoreToSpareEncodingMakesComputeLonger) {
+  auto measured = measured_on("gloo:eth0");
+  *measured.profile.links.front().bytes_per_us = 1e5;  // nothing else counts
+  measured.busiest_host = {.nodes = 4, .workers = 4};
+  const WhatIf half{.codec = model::CodecCost{.name = "half", .wire_share = 0.5, .encode_us_per_byte = 1e-3}};
+  charge_codecs(measured, 8);
+  const auto spare = replay(measured, half);
+  charge_codecs(measured, 2);
+  const auto busy = replay(measured, half);
+  ASSERT_TRUE(spare && busy);
+  const double encoding_us = 1e-3 * 8 * 400'000;
+  EXPECT_NEAR(busy->step_us_p50 - spare->step_us_p50, 2 * encoding_us, 0.02 * encoding_us) << "four nodes on two cores";
+}
+
+}  // namespace
+}  // namespace deft::replay
