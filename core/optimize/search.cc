@@ -8,7 +8,7 @@
 
 #include "core/base/config.h"
 #include "core/base/policy_traits.h"
-#include "core/partition/rebucket.h"
+#include "core/replay/quantiles.h"
 #include "core/replay/replay.h"
 
 namespace deft::optimize {
@@ -17,6 +17,8 @@ namespace {
 constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
+constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
+constexpr std::size_t kFinalists = 3;                // that are replayed as a whole
 
 using Field = std::uint64_t Settings::*;
 struct Ladder {
@@ -48,34 +50,67 @@ Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
                   .credit_bytes = config->bytes("credit_bytes")};
 }
 
+Error why_not_replayed(const replay::MeasuredJob& measured) {
+  const auto prediction = replay::replay(measured, {});
+  return prediction ? Error{ErrorKind::kInvalid, "the traced job cannot be replayed", {}, {}} : prediction.error();
+}
+
+struct Candidate {
+  Settings settings;
+  double us = 0;
+};
+
 // Replays each setting once.
 class Replays {
  public:
   Replays(const replay::MeasuredJob& measured, const Limits& limits, const std::function<double()>& time_left)
-      : measured_(measured), codecs_(limits.codecs), time_left_(time_left) {}
+      : measured_(measured), limits_(limits), time_left_(time_left) {}
 
+  // Settings that were replayed as a whole already.
+  void know(const Settings& settings, double us) { known_[settings] = us; }
   // From now on so much of the time must be left.
   void leave(double share) { kept_ = share; }
 
   double us(const Settings& settings) {
     if (const auto known = known_.find(settings); known != known_.end()) return known->second;
     if (time_left_() <= kept_) return 0;
-    return known_[settings] = replayed_us(measured_, settings, codecs_);
+    return known_[settings] = replayed(settings, limits_.speedups.brief_replays);
   }
-  [[nodiscard]] std::size_t count() const { return known_.size(); }
+  // The best of the best ones with the codec of `first`, by whole replays: few steps flatter some settings.
+  Candidate best_as_a_whole(const Candidate& first) {
+    std::vector<Candidate> finalists;
+    for (const auto& [settings, us] : known_)
+      if (us > 0 && settings.compression == first.settings.compression) finalists.push_back({settings, us});
+    std::ranges::stable_sort(finalists, {}, &Candidate::us);
+    if (finalists.size() > kFinalists) finalists.resize(kFinalists);
+    for (Candidate& finalist : finalists) finalist.us = replayed(finalist.settings, false);
+    return std::ranges::min(finalists, {}, &Candidate::us);
+  }
+  [[nodiscard]] std::size_t count() const { return count_; }
 
  private:
+  double replayed(const Settings& settings, bool briefly) {
+    ++count_;
+    const double us = replayed_us(measured_, settings, limits_.codecs, briefly);
+    if (limits_.tried) limits_.tried(settings, us);
+    return us;
+  }
+
   const replay::MeasuredJob& measured_;
-  const std::vector<model::CodecCost>& codecs_;
+  const Limits& limits_;
   const std::function<double()>& time_left_;
   double kept_ = 0;
   std::map<Settings, double> known_;
+  std::size_t count_ = 0;
 };
 
-struct Candidate {
-  Settings settings;
-  double us = 0;
-};
+// Whether another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
+// neither cuts nor waits.
+bool uses_sizes(const std::string& policy, const replay::MeasuredJob& measured, const Limits& limits) {
+  if (!limits.speedups.used_sizes_only || measured.profile.links.size() > 1) return true;
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits == nullptr || traits->urgent_first;
+}
 
 // False: the ladder ends.
 bool take_step(Settings& settings, const Ladder& ladder, bool up) {
@@ -98,40 +133,54 @@ bool climb(Replays& replays, Candidate& best, std::span<const Ladder> ladders, b
   }
 }
 
-void climb(Replays& replays, Candidate& best, const Limits& limits) {
+void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measured, const Limits& limits) {
+  const std::size_t end = uses_sizes(best.settings.policy, measured, limits) ? kLadders.size() : 1;
+  const auto ladders = std::span(kLadders).first(end).subspan(limits.keeps_buckets ? 1 : 0);
   bool better = true;
   while (better) {
     better = false;
-    const auto ladders = std::span(kLadders).subspan(limits.keeps_buckets ? 1 : 0);
     for (std::size_t count = 1; count <= 2; ++count)  // neighbours on the list depend on each other
       for (std::size_t first = 0; first + count <= ladders.size(); ++first)
         for (const bool up : {true, false}) better = climb(replays, best, ladders.subspan(first, count), up) || better;
   }
 }
 
+// The bucket sizes of the coarse grid; 0: those of the trace.
+std::vector<std::uint64_t> first_buckets(const replay::MeasuredJob& measured, const Limits& limits) {
+  if (limits.keeps_buckets) return {0};
+  if (!limits.speedups.coarse_first) return {0, 128 * kKb, 512 * kKb, 2048 * kKb, 8192 * kKb};
+  if (measured.profile.buckets.size() > kMostBuckets) return {8192 * kKb, 2048 * kKb, 512 * kKb, 128 * kKb};
+  return {8192 * kKb, 2048 * kKb, 512 * kKb, 0, 128 * kKb};
+}
+
 // Every policy with the traced sizes and with a coarse grid of others: a policy that is bad with the traced sizes may be the best with
 // its own, and a climb from far away ends in a local minimum.
-std::vector<Candidate> first_candidates(Replays& replays, const Settings& traced, const Limits& limits) {
-  std::vector<Candidate> candidates = {{traced, replays.us(traced)}};
-  const std::array<std::uint64_t, 5> all_buckets = {0, 128 * kKb, 512 * kKb, 2048 * kKb, 8192 * kKb};
-  const auto buckets = std::span(all_buckets).first(limits.keeps_buckets ? 1 : all_buckets.size());
-  for (const auto& policy : limits.policies)
-    for (const std::uint64_t bucket_bytes : buckets)
-      for (const std::uint64_t partition_bytes : {traced.partition_bytes, 128 * kKb, 512 * kKb, 2048 * kKb})
-        for (const std::uint64_t credit_bytes : {traced.credit_bytes, 1024 * kKb}) {
-          const Settings other{policy, bucket_bytes, partition_bytes, credit_bytes};
-          if (const double us = replays.us(other); us > 0 && other != traced) candidates.push_back({other, us});
-        }
+std::vector<Candidate> first_candidates(Replays& replays, const replay::MeasuredJob& measured, const Settings& traced,
+                                        const Limits& limits) {
+  std::vector<Candidate> candidates;
+  const auto add = [&](const Settings& settings) {
+    if (const double us = replays.us(settings); us > 0) candidates.push_back({settings, us});
+  };
+  add(traced);
+  for (const std::uint64_t bucket_bytes : first_buckets(measured, limits))
+    for (const auto& policy : limits.policies) {
+      const bool sizes = uses_sizes(policy, measured, limits);
+      std::vector<std::uint64_t> parts = {traced.partition_bytes}, credits = {traced.credit_bytes};
+      if (sizes) parts.insert(parts.end(), {128 * kKb, 512 * kKb, 2048 * kKb}), credits.push_back(1024 * kKb);
+      for (const std::uint64_t partition_bytes : parts)
+        for (const std::uint64_t credit_bytes : credits)
+          if (const Settings other{policy, bucket_bytes, partition_bytes, credit_bytes}; other != traced) add(other);
+    }
   std::ranges::stable_sort(candidates, {}, &Candidate::us);
   return candidates;
 }
 
 // The best of the candidates after a climb from each of them, or `best`. One must be faster by this share.
-Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, const Limits& limits, Candidate best,
-                  double least_gain) {
+Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
+                  const Limits& limits, Candidate best, double least_gain) {
   const double least_us = best.us * (1 - least_gain);
   for (Candidate candidate : candidates) {
-    climb(replays, candidate, limits);
+    climb(replays, candidate, measured, limits);
     if (candidate.us > 0 && candidate.us < std::min(best.us, least_us)) best = std::move(candidate);
   }
   return best;
@@ -169,22 +218,20 @@ std::vector<std::string> exact_policies() {
 }
 
 double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
-                   const std::vector<model::CodecCost>& codecs) {
-  replay::MeasuredJob changed = measured;
-  if (settings.bucket_bytes > 0) {
-    auto profile = partition::rebucket(measured.profile, "uniform:" + std::to_string(settings.bucket_bytes));
-    if (!profile) return 0;
-    changed.profile = *std::move(profile);
-  }
-  changed.options["partition_bytes"] = std::to_string(settings.partition_bytes);
-  changed.options["credit_bytes"] = std::to_string(settings.credit_bytes);
-  replay::WhatIf what_if{.policy = settings.policy};
+                   const std::vector<model::CodecCost>& codecs, bool briefly) {
+  const std::string bucketing =
+      settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
+  auto changed = replay::with_buckets(measured, bucketing);
+  if (!changed) return 0;
+  changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
+  changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
+  replay::WhatIf what_if{.policy = settings.policy, .briefly = briefly};
   if (!settings.compression.empty()) {
     const auto codec = std::ranges::find(codecs, settings.compression, &model::CodecCost::name);
     if (codec == codecs.end()) return 0;
     what_if.codec = *codec;
   }
-  const auto prediction = replay::replay(changed, what_if);
+  const auto prediction = replay::replay(*changed, what_if);
   return prediction ? prediction->step_us_p50 : 0;
 }
 
@@ -192,26 +239,27 @@ Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
                      const std::function<double()>& time_left) {
   const auto traced = traced_settings(measured);
   if (!traced) return tl::unexpected(traced.error());
-  const auto now = replay::replay(measured, {});
-  if (!now) return tl::unexpected(now.error());
-  const auto then = replay::replay(measured, {.memory = limits.memory});
-  if (!then) return tl::unexpected(then.error());
-  Found found{.traced = *traced, .settings = *traced, .traced_us = then->step_us_p50, .step_us = then->step_us_p50};
-  if (now->measured_step_us_p50 > 0) found.error = std::abs(now->step_us_p50 / now->measured_step_us_p50 - 1);
+  const double now_us = replayed_us(measured, *traced), measured_us = replay::median(measured.steps_us);
+  if (now_us <= 0) return tl::unexpected(why_not_replayed(measured));
   const replay::MeasuredJob job = with_memory(measured, limits.memory);
+  const double traced_us = limits.memory.is_as_traced() ? now_us : replayed_us(job, *traced);
+  Found found{.traced = *traced, .settings = *traced, .traced_us = traced_us, .step_us = traced_us};
+  if (measured_us > 0) found.error = std::abs(now_us / measured_us - 1);
   Replays replays(job, limits, time_left);
+  replays.know(*traced, found.traced_us);
   double phases_left = static_cast<double>(limits.codecs.size());  // which share the time
   const double phases = phases_left + 1;
   replays.leave(phases_left / phases);
-  auto candidates = first_candidates(replays, *traced, limits);
+  auto candidates = first_candidates(replays, job, *traced, limits);
   if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
-  Candidate best = best_of(replays, candidates, limits, {*traced, found.traced_us}, 0);
+  Candidate best = best_of(replays, candidates, job, limits, {*traced, found.traced_us}, 0);
   candidates.push_back(best);
   for (const model::CodecCost& codec : limits.codecs) {
     replays.leave(--phases_left / phases);
-    best = best_of(replays, encoded(replays, candidates, codec.name), limits, best, kLeastGain);
+    best = best_of(replays, encoded(replays, candidates, codec.name), job, limits, best, kLeastGain);
   }
-  found.settings = best.settings, found.step_us = best.us;
+  if (best.settings != *traced) best = replays.best_as_a_whole(best);
+  if (best.us < found.traced_us) found.settings = best.settings, found.step_us = best.us;
   found.replays = replays.count();
   return found;
 }

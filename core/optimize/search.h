@@ -6,6 +6,7 @@
 // Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
 // the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings.
+// All this is done by replays of few steps (dPRO's partial replay); at the end whole replays decide among the best.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
 // itself is the error of the promise.
 #pragma once
@@ -36,6 +37,14 @@ struct Settings {
 
 inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth another setting
 
+// What makes the search quicker, each to be switched off: bench/optimize compares.
+struct Speedups {
+  bool brief_replays = true;    // of few steps, until the end
+  bool used_sizes_only = true;  // sizes that a policy does not look at stay as traced
+  bool coarse_first =
+      true;  // fewer and larger buckets, which cost least, come first; thousands of traced ones are no start
+};
+
 struct Limits {
   std::vector<std::string> policies;  // that may be chosen, beside the traced one
   std::size_t climbed = 6;            // settings of the grid from which it climbs
@@ -43,6 +52,8 @@ struct Limits {
   std::vector<model::CodecCost> codecs =
       {};                            // that may encode all gradients. One with a wire_share of 1 is none: exact
   replay::MemoryWhatIf memory = {};  // with which the job is to run: memory_fit.h
+  Speedups speedups = {};
+  std::function<void(const Settings&, double step_us)> tried = {};  // told of each replay
 };
 
 struct Found {
@@ -66,6 +77,6 @@ Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
 
 // The step time of the job with these settings, of which `codecs` has the codec; 0 if it cannot run with them.
 double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
-                   const std::vector<model::CodecCost>& codecs = {});
+                   const std::vector<model::CodecCost>& codecs = {}, bool briefly = false);
 
 }  // namespace deft::optimize

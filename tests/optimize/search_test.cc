@@ -122,6 +122,38 @@ TEST(Search, GradientsThatWereEncodedMayBecomeExactAgain) {
   EXPECT_EQ(found->settings.options(found->traced).at("compression"), "none");
 }
 
+TEST(Search, ReplaysNoSizesThatThePolicyDoesNotLookAt) {
+  const auto measured = measured_job(12, "fifo");
+  std::vector<Settings> tried;
+  const auto look = [&](const Settings& settings, double) { tried.push_back(settings); };
+  const auto found = search(measured, {.policies = {"fifo"}, .tried = look}, all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(tried.size(), found->replays);
+  for (const Settings& settings : tried) {
+    EXPECT_EQ(settings.partition_bytes, found->traced.partition_bytes);
+    EXPECT_EQ(settings.credit_bytes, found->traced.credit_bytes);
+  }
+  tried.clear();
+  const auto all_sizes =
+      search(measured, {.policies = {"fifo"}, .speedups = {.used_sizes_only = false}, .tried = look}, all);
+  ASSERT_TRUE(all_sizes);
+  EXPECT_GT(tried.size(), 2 * found->replays);
+  EXPECT_DOUBLE_EQ(all_sizes->step_us, found->step_us) << "they change nothing";
+}
+
+TEST(Search, ThousandsOfTracedBucketsAreNoStartForOtherPolicies) {
+  const auto measured = measured_job(1500, "fifo");
+  std::size_t traced_buckets = 0;
+  const auto found =
+      search(measured,
+             {.policies = {"fifo", "p3"},
+              .tried = [&](const Settings& tried, double) { traced_buckets += tried.bucket_bytes == 0; }},
+             all);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(traced_buckets, 0U) << "what they take is known";
+  EXPECT_TRUE(found->worth_it());
+}
+
 // The exact settings take no more than their half of the time: of hundreds only 20 are replayed.
 TEST(Search, LeavesTimeForEachCodec) {
   const auto measured = measured_job(12, "fifo");
