@@ -90,7 +90,7 @@ def test_a_crash_of_mpi_is_the_end_of_the_link_where_another_one_is_left(kill, t
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGSEGV])
 def test_a_crash_of_mpi_ends_the_job_with_the_reason_and_not_the_daemon(kill):
-    with Cluster(2, timeout="120s") as cluster:
+    with Cluster(2, timeout="60s") as cluster:
         workers = cluster.start(SUMS, DEFT_LINKS="mpi:lo", STEPS="1000000")
         for worker in workers:
             wait_for_line(worker, "training")
@@ -113,13 +113,13 @@ def test_writing_to_a_node_that_has_died_does_not_end_the_own_mpi_process(tmp_pa
 
 
 def test_a_node_without_the_helper_is_named_on_every_worker(tmp_path):
-    with Cluster(2, timeout="200s") as cluster:
+    with Cluster(2, timeout="80s") as cluster:
         cluster.daemons[1].kill()
         cluster.daemons[1].wait()
         shutil.copy(BUILD / "bin/deftd", tmp_path / "deftd")
         cluster.daemons[1] = cluster.start_daemon(1, program=tmp_path / "deftd")
         for rank, worker in enumerate(cluster.start(SUMS, DEFT_LINKS="mpi:lo")):
-            out, err = worker.communicate(timeout=90)  # long before the deadline
+            out, err = worker.communicate(timeout=70)  # before the deadline
             assert worker.returncode != 0
             assert f"there is no program deft-mpi in {tmp_path}" in out + err, (rank, out, err)
 
