@@ -23,6 +23,7 @@ from dataclasses import dataclass, field, replace
 DDP_BUCKETS_MIB = (1.0, 5.0, 25.0)
 DDP_HOOKS = ("fp16", "powersgd")
 WRAPPERS = ("ddp", "fsdp2")  # of the model, in whose place Deft communicates
+NOT_DEFT = ("compute", "ddp", "own", "fsdp2")
 # PowerSGD may not begin before DDP has rebuilt its buckets, in the second step. From there on, so that all timed steps
 # are compressed. Rank 4 sends about a hundredth of a large layer.
 POWERSGD = {"rank": 4, "start": 2}
@@ -43,7 +44,7 @@ class Scheme:
 
     @property
     def is_deft(self) -> bool:
-        return self.kind not in ("compute", "ddp", "own", "fsdp2")
+        return self.kind not in NOT_DEFT
 
     @property
     def role(self) -> str:
@@ -95,7 +96,7 @@ def _named(text: str, name: str, nics: int) -> Scheme:
             raise ValueError(f"scheme '{text}': DDP comes as ddp, ddp-nosync-K, ddp-{', ddp-'.join(DDP_HOOKS)}")
         return Scheme(text, "ddp", nics, hook=name[4:])
     policy, _, wrapper = name.rpartition("-")
-    if wrapper in WRAPPERS and policy in ("compute", "own", "fsdp2"):
+    if wrapper in WRAPPERS and policy in NOT_DEFT:
         raise ValueError(f"scheme '{text}': {wrapper} communicates by a policy of Deft, as in fifo-{wrapper}")
     if policy and wrapper in WRAPPERS:
         return Scheme(text, policy, nics, wrapper=wrapper, bucket_mib=25.0 if wrapper == "ddp" else None)

@@ -32,8 +32,10 @@ struct MatrixShape {
   [[nodiscard]] std::size_t elements() const { return rows * columns; }
   [[nodiscard]] std::size_t p_elements() const { return rows * rank; }
   [[nodiscard]] std::size_t q_elements() const { return columns * rank; }
-  // Whether the factors are smaller than the matrix. If not, send it as it is.
-  [[nodiscard]] bool saves() const { return p_elements() + q_elements() < elements(); }
+  // Whether the factors, as float32, are smaller than the matrix with elements of so many bytes. If not, send it as it is.
+  [[nodiscard]] bool saves(std::size_t element_bytes = sizeof(float)) const {
+    return (p_elements() + q_elements()) * sizeof(float) < elements() * element_bytes;
+  }
 };
 
 constexpr std::size_t kMostRank = 32;

@@ -38,7 +38,7 @@ struct Bucket {
 // are priced as twice their bytes: int8 makes 26 % of a float32 gradient, and 52 % of a bfloat16 one.
 struct CodedShare {
   double share = 1;     // of the bucket's bytes
-  double widening = 1;  // the bytes of an element as float32 over those that it has in the arena
+  double widening = 1;  // float32 has so many times the bytes of an element in the arena
 };
 inline CodedShare coded_share(std::uint64_t coded_bytes, std::uint64_t bytes, bool of_halves) {
   const double share = static_cast<double>(coded_bytes) / static_cast<double>(std::max<std::uint64_t>(1, bytes));

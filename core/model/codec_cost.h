@@ -42,8 +42,8 @@ struct CodecCost {
     return std::max<std::uint64_t>(
         1, static_cast<std::uint64_t>(std::llround(bytes_share(coded, link) * static_cast<double>(bytes))));
   }
-  // Of encoding and decoding, for a byte of the bucket.
-  [[nodiscard]] double thread_us_per_byte(const CodedShare& coded) const {
+  // Encoding and decoding take the link's thread so long for a byte of the bucket, or of float32.
+  [[nodiscard]] double thread_us_per_byte(const CodedShare& coded = {}) const {
     return coded.share * coded.widening * (encode_us_per_byte + decode_us_per_byte);
   }
   bool operator==(const CodecCost&) const = default;

@@ -41,8 +41,8 @@ inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth anot
 struct Speedups {
   bool brief_replays = true;    // of few steps, until the end
   bool used_sizes_only = true;  // sizes that a policy does not look at stay as traced
-  bool coarse_first =
-      true;  // fewer and larger buckets, which cost least, come first; thousands of traced ones are no start
+  // Fewer and larger buckets, whose replays cost least, come first. Thousands of traced buckets are no start.
+  bool coarse_first = true;
 };
 
 struct Limits {

@@ -65,8 +65,8 @@ void Reckoning::add(const MemoryTrace& amount) {
   if (end > 0) add(part, amount.begin + std::size_t{1}, end - 1, scaled(amount));
 }
 
-// Gradients are added up outside the arena. The first pass has those that backward has produced, the last pass those that backward has
-// still to hand over, and the passes between them have all.
+// Gradients are added up outside the arena. In the first pass backward makes one after the other. In the last pass backward hands one after
+// the other over. In the passes between them all gradients are there.
 void Reckoning::add_gradients() {
   const auto all = static_cast<double>(memory_.gradient_bytes);
   add(MemoryPart::kGradients, 0, memory_.loss(), all);

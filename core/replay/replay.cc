@@ -71,8 +71,8 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
 
 // All gradients are encoded so. What this takes beyond the traced codec makes compute longer, by the share `in_compute`.
 void encode(const model::CodecCost& codec, double in_compute, model::Profile& profile) {
-  const double traced_us = thread_us_per_byte(profile.codecs.back());
-  const double more_us = in_compute * std::max(0.0, thread_us_per_byte(codec) - traced_us);
+  const double traced_us = profile.codecs.back().thread_us_per_byte();
+  const double more_us = in_compute * std::max(0.0, codec.thread_us_per_byte() - traced_us);
   profile.codecs = model::exact_only();
   if (codec.wire_share >= 1) return;
   profile.codecs.push_back(codec);

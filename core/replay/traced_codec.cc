@@ -58,8 +58,8 @@ model::CodecCost cost_here(const compress::Codec& codec, const MeasuredJob& meas
 double slowness(const MeasuredJob& measured) {
   double times = 1;
   if (const auto traced = compress::make_codec(traced_codec(measured)); traced) {
-    const double here_us = thread_us_per_byte(cost_here(**traced, measured, measured.nodes.size()));
-    if (here_us > 0) times = thread_us_per_byte(measured.profile.codecs.back()) / here_us;
+    const double here_us = cost_here(**traced, measured, measured.nodes.size()).thread_us_per_byte();
+    if (here_us > 0) times = measured.profile.codecs.back().thread_us_per_byte() / here_us;
   } else if (measured.local_sums.us_per_byte > 0) {
     times = measured.local_sums.us_per_byte / sum_us_per_byte(measured.local_sums);
   }

@@ -4,9 +4,9 @@
 //   const auto cost = codec_cost("int8", measured, nodes);      // for WhatIf::codec
 //
 // The job's own codec costs what the trace says. Another one costs what it takes here, in a process that has a core for itself, times
-// how much longer the traced daemon took than this process does: for its codec, or else for its sums of local workers. With one worker
-// a node and no codec the trace tells nothing of that. Then what is added up between the nodes counts as the leader has it
-// (core/compress/codec_prices.h), parameter servers included.
+// how much longer the traced daemon took than this process does: for its codec, or else for its sums of local workers. A trace with one
+// worker a node and no codec does not tell how much longer. Sums between the nodes, also of parameter servers, have the price that the
+// leader gives them (core/compress/codec_prices.h).
 #pragma once
 
 #include <cstddef>
@@ -17,11 +17,6 @@
 #include "core/replay/measured_job.h"
 
 namespace deft::replay {
-
-// What a byte of gradients takes the link's thread.
-inline double thread_us_per_byte(const model::CodecCost& codec) {
-  return codec.encode_us_per_byte + codec.decode_us_per_byte;
-}
 
 // If the workers of a machine keep all of its `cores` busy, encoding takes its time from them. Each worker is taken to compute on one.
 void charge_codecs(MeasuredJob& measured, std::size_t cores);

@@ -15,8 +15,8 @@ using link::WorkRequest;
 
 double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-// What travels as it is, packed into one message: first the exact elements, then those that take residuals along. The message has the
-// arena's type.
+// Packs the elements that no codec encodes into one message of the arena's type: first the exact ones, then those that take residuals
+// along.
 class Exact final : public CodedPiece {
  public:
   Exact(const CodedWork& work, BufferPool& buffers)

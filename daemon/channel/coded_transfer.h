@@ -1,7 +1,7 @@
 // One transfer whose gradients are encoded: what this node brings, what it does as an owner, and what comes back.
 //
 //   CodedTransfer coded(codings, arena, {node, nodes}, buffers);
-//   coded.encode();                          // gradients and residuals -> codes; what is left out becomes the residuals
+//   coded.encode();                          // gradients and residuals -> codes; the codecs' loss becomes the residuals
 //   coded.keep(replay_buffer);               // or, in a replay, coded.restore(replay_buffer) in place of encode(); or
 //                                            // coded.keep_own() if there is no replay buffer
 //   for (auto& request : coded.requests()) link.submit(request);
@@ -19,9 +19,9 @@
 //   which depends on the result of the first, makes it (PowerSGD).
 // What travels as it is makes one more request: an all-reduce of the arena's type.
 //
-// float16 and bfloat16 are widened to float32 as a whole, and what is decoded is rounded at the end, the same on all nodes. What this
-// leaves out of a sum goes into the residuals of one node, by the element's place. A finite sum stays finite: beyond 65504, float16 has
-// its largest number, and the residual has the rest.
+// A transfer of float16 or bfloat16 is widened to float32 first. At the end the sums are rounded to the arena's type, the same on all
+// nodes. One node keeps the loss of this rounding in its residuals; the element's place says which node. A finite sum stays finite:
+// beyond 65504, float16 has its largest number, and the residual has the rest.
 //
 // If a block of the sum is not finite on any node, it decodes to NaN on all, and no node's residuals of it change. So what a node sends
 // is kept until then.

@@ -37,11 +37,6 @@ bool makes_smaller(const compress::Codec& codec, model::DType dtype) {
   return !model::is_half(dtype) || codec.encoded_bytes(kElements) < kElements * model::dtype_bytes(dtype);
 }
 
-// Factors travel as float32.
-bool saves(const compress::MatrixShape& shape, model::DType dtype) {
-  return (shape.p_elements() + shape.q_elements()) * sizeof(float) < shape.elements() * model::dtype_bytes(dtype);
-}
-
 }  // namespace
 
 Result<CodecList> own_codecs(std::span<const model::TensorSpec> specs) {
@@ -157,7 +152,7 @@ void CodingMap::add_rows(const Matrix& matrix, const Range& elements, const Code
   const std::size_t from = elements.first - matrix.first, to = from + elements.count;
   const std::size_t first_row = (from + columns - 1) / columns, end_row = std::max(first_row, to / columns);
   const compress::MatrixShape shape{end_row - first_row, columns, compress::as_low_rank(*codec).rank()};
-  if (!saves(shape, codings.dtype))
+  if (!shape.saves(model::dtype_bytes(codings.dtype)))
     return add(rest_of(codings), first, elements.first, elements.first + elements.count);
   const std::size_t whole_from = matrix.first + first_row * columns, whole_to = matrix.first + end_row * columns;
   const std::uint64_t generation = codings.slice.generation;

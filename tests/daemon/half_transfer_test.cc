@@ -28,7 +28,7 @@ double rounding_of(model::DType dtype, float sum) {
   return std::ldexp(std::abs(static_cast<double>(sum)), dtype == kFloat16 ? -11 : -8) + std::ldexp(1.0, -24);
 }
 
-// An account of one job: what was brought, applied, and may be lost.
+// Adds up, for each element of a job, the gradients, the applied sums, and the loss that is allowed.
 class Ledger {
  public:
   Ledger(model::DType dtype, std::size_t elements)
@@ -44,7 +44,7 @@ class Ledger {
       if (is_rounded(i)) lost_[i] += rounding_of(dtype_, sums[i]);
     }
   }
-  // The largest excess of what is missing over what may be.
+  // How far the loss exceeds the allowed one, at the worst element.
   [[nodiscard]] double excess(const std::vector<double>& residuals) const {
     double most = 0;
     for (std::size_t i = 0; i < residuals.size(); ++i)
@@ -57,7 +57,7 @@ class Ledger {
   std::vector<double> brought_, applied_, lost_;
 };
 
-// Replicas are equal, and nothing is lost but what a link rounds that adds halves.
+// Replicas are equal. Only a link that adds halves loses something: it rounds.
 RC_GTEST_PROP(HalfTransfer, NothingIsLostForGoodAndAllNodesHoldTheSameBits, ()) {
   const auto dtype = *rc::gen::element(kFloat16, kBFloat16);
   const auto codec = *rc::gen::element<std::string>("int8", "int4", "int2", "efsignsgd", "onebit", "topk/ratio=0.1",
@@ -89,7 +89,7 @@ RC_GTEST_PROP(HalfTransfer, NothingIsLostForGoodAndAllNodesHoldTheSameBits, ()) 
   RC_ASSERT(ledger.excess(nodes.all_residuals()) < 2e-3 * static_cast<double>(scale));
 }
 
-// A job of float32 with the same gradients applies the same sums, up to the rounding of each, and what is rounded off comes later.
+// A job of float32 with the same gradients applies the same sums, up to the rounding of each. Later sums bring what was rounded off.
 TEST(HalfTransfer, SumsAreThoseOfFloat32RoundedOnce) {
   constexpr std::size_t kAll = 20 * kBlock;
   for (const auto dtype : {kFloat16, kBFloat16}) {

@@ -48,7 +48,7 @@ def test_the_grid_varies_what_a_policy_uses(optimize):
 
 def test_a_comparison_of_a_small_job(optimize, tmp_path, capsys):
     if not PROGRAM.exists():
-        pytest.skip("search_bench is not built")
+        pytest.skip("this build has no benchmarks")
     drawn = random.Random(1)
     buckets = [
         {"name": f"b{i}", "bytes": 4 * drawn.randrange(10_000, 100_000), "forward_us": 300.0, "backward_us": 600.0}

@@ -50,22 +50,22 @@ TEST(TracedCodec, TheJobsOwnCodecCostsWhatTheTraceSays) {
   EXPECT_DOUBLE_EQ(own.decode_us_per_byte, 0.25);
   EXPECT_DOUBLE_EQ(own.wire_share, 0.3);
   // A daemon that takes half a microsecond a byte is thousands of times as slow as any here, so others cost more there, too.
-  EXPECT_GT(thread_us_per_byte(cost_of("bf16", measured)), 0.01);
+  EXPECT_GT(cost_of("bf16", measured).thread_us_per_byte(), 0.01);
   EXPECT_EQ(cost_of("none", measured).wire_share, 1);
 }
 
 TEST(TracedCodec, ADaemonWhoseSumsWereSlowEncodesSlowly) {
   auto measured = measured_on("gloo:eth0");
   measured.local_sums = {.workers = 2, .part_bytes = 400'000, .us_per_byte = 1000};
-  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 1);
+  EXPECT_GT(cost_of("int8", measured).thread_us_per_byte(), 1);
   measured.local_sums.us_per_byte = 1e-9;  // never less than here
-  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 0);
+  EXPECT_GT(cost_of("int8", measured).thread_us_per_byte(), 0);
 }
 
 TEST(TracedCodec, WhateverATraceSaysOfItsSumsCanBeCompared) {
   auto measured = measured_on("gloo:eth0");
   measured.local_sums = {.workers = 1'000'000, .part_bytes = 1e18, .us_per_byte = 1};
-  EXPECT_GT(thread_us_per_byte(cost_of("int8", measured)), 0);
+  EXPECT_GT(cost_of("int8", measured).thread_us_per_byte(), 0);
 }
 
 TEST(TracedCodec, SumsOfLocalWorkersAndSharedMachinesAreSeen) {
