@@ -147,6 +147,17 @@ std::string plans_text(const json& job) {
   return out;
 }
 
+// Which codec made the loss rise, or did not.
+std::string preserver_text(const json& job) {
+  const auto leader = job.find("leader");
+  if (leader == job.end()) return "";
+  std::string out;
+  for (const auto& preserver : list(*leader, "preserver"))
+    if (preserver.contains("codecs"))
+      out += "    codecs of group " + cell(preserver, "group") + ": " + cell(preserver, "codecs") + "\n";
+  return out;
+}
+
 // Which buckets the policy mgwfbp merges, since when and why.
 std::string merging_text(const json& job) {
   const auto leader = job.find("leader");
@@ -186,7 +197,7 @@ std::string describe_job(const json& job) {
                     compression + ", world " + cell(job, "world") + ", node " + cell(job, "node") + " of " +
                     cell(job, "nodes") + (job.value("leads", false) ? " (leads)" : "") + "\n";
   out += workers_table(job) + nodes_table(job) + links_table(job) + groups_table(job) + plans_text(job) +
-         merging_text(job) + policies_text(job);
+         preserver_text(job) + merging_text(job) + policies_text(job);
   for (const auto& stall : list(job, "stalls")) {
     char age[32];
     std::snprintf(age, sizeof age, "%.1f s", number(stall, "age_ms") / 1e3);

@@ -29,6 +29,12 @@ void LossWatch::forget() {
   level_ = unknown();
 }
 
+void LossWatch::begin_at(double level, double deviation) {
+  count_ = 0;
+  level_ = level;
+  deviation_ = deviation;
+}
+
 WarmupDetector::Sample WarmupDetector::mean(std::uint64_t first) const {
   Sample sum;
   for (std::uint64_t i = first; i < first + kHalf; ++i) {

@@ -23,7 +23,10 @@ class LossWatch {
   [[nodiscard]] bool risen(double target) const;
   [[nodiscard]] double newest() const;                   // the mean of the newest samples
   [[nodiscard]] double level() const { return level_; }  // the lowest average so far; infinite: not known yet
-  void forget();                                         // looks for a new level from now on
+  [[nodiscard]] double deviation() const { return deviation_; }
+  void forget();  // looks for a new level from now on
+  // The level is known. `trend` must begin anew with it, because its average must not reach back to before.
+  void begin_at(double level, double deviation);
 
  private:
   static constexpr std::size_t kNewest = 3;     // samples that are compared with the level

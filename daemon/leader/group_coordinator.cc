@@ -214,12 +214,12 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.limits = limits();
   setup.pinned = settings_.plan;
   setup.reports_updates = false;  // workers date them by their own schedule
-  setup.guard = preserver_ = make_preserver(setup.limits);
   if (offload_) setup.plan_runner = std::make_shared<OffloadedPlans>(offload_);
   setup.no_halves = why_no_halves(settings_, first.tensors, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
   if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
   codecs_.list = setup.codecs;
+  setup.guard = preserver_ = make_preserver(setup.limits);
   if (settings_.chooses_codecs)
     for (const auto& bucket : setup.buckets) codecs_.coded_shares.push_back(model::coded_share(bucket));
   const bool is_switchable = is_exact(*find_policy(settings_.policy));
@@ -268,8 +268,10 @@ std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Limi
   if (settings_.options.text("preserver") == "off" || settings_.plan ||
       !find_policy(settings_.policy)->delays_updates || (limits.max_staleness_steps == 0 && !settings_.chooses_codecs))
     return nullptr;
+  std::vector<std::string> codecs;
+  for (const auto& codec : codecs_.list) codecs.push_back(codec.name);
   return std::make_shared<PlanPreserver>(id_.world, declared_.size(), settings_.options.number("preserver_epsilon"),
-                                         settings_.timeout_us / 10);
+                                         settings_.timeout_us / 10, std::move(codecs));
 }
 
 void GroupCoordinator::bucket_ready(model::BucketIndex bucket, std::uint64_t generation, TimeUs now_us) {

@@ -7,6 +7,8 @@
 namespace deft::daemon {
 namespace {
 
+constexpr double kRateRose = 1.05;  // a learning rate so many times as high may make the loss rise
+
 bool makes_sense(const wire::GradientStatistics& s, std::uint32_t world) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
   return s.ranks > 0 && s.ranks <= world && amount(s.local_norms) && amount(s.average_norms) &&
@@ -47,18 +49,34 @@ void LossStatistics::combine(double updates_per_step) {
     return;
   }
   const auto scale = newest_.front()->merged_as_sums ? preserve::MergeScale::kSum : preserve::MergeScale::kMean;
-  const Sample before = std::exchange(sample_, Sample{newest_.front()->step, rate, target, scale});
+  const Sample before = std::exchange(sample_, Sample{newest_.front()->step, loss / workers, rate, target, scale});
   // An update with k times the learning rate counts as k.
   const double ratio = scale == preserve::MergeScale::kSum ? 1 : updates_per_step;
   updates_ += ratio * static_cast<double>(sample_.step - before.step);
   told_ = true;
-  if (!warmup_.over()) {
-    early_.take(*norms, updates_, loss / workers);
-    watch_.take(loss / workers, early_);
-    return warmup_.take(sample_.step, loss / workers, target);
-  }
-  trend_.take(*norms, updates_, loss / workers);
-  watch_.take(loss / workers, trend_);
+  take_sample(*norms);
+}
+
+void LossStatistics::take_sample(const preserve::Norms& norms) {
+  of_level_.take(norms, updates_, sample_.loss);
+  if (warmup_.over()) trend_.take(norms, updates_, sample_.loss);
+  const double level = watch_.level();
+  watch_.take(sample_.loss, of_level_);
+  if (watch_.level() != level) rate_at_level_ = sample_.learning_rate;
+  if (warmup_.over()) return;
+  warmup_.take(sample_.step, sample_.loss, sample_.target);
+  if (warmup_.over()) of_level_ = {};
+}
+
+preserve::Rise LossStatistics::rise() const {
+  const bool rate_rose = sample_.learning_rate > kRateRose * rate_at_level_;
+  return {{watch_.level(), watch_.deviation()}, watch_.newest(), rate_rose || !warmup_.over()};
+}
+
+void LossStatistics::begin_level(const preserve::LossLevel& level) {
+  of_level_ = {};
+  watch_.begin_at(level.mean, level.deviation);
+  rate_at_level_ = sample_.learning_rate;
 }
 
 Result<preserve::Walk> LossStatistics::walk(Doubt doubt) const {

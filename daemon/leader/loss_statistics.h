@@ -7,7 +7,8 @@
 // The statistics are those of preserve/trend.h, each with its standard error. An update gains what the loss really loses by
 // an update, where the published model takes eta |G|^2. That gain scatters by as large a share of itself as |G|^2 does by
 // noise in the direction of G, which is the most that it can. |G|^2 itself decides whether staleness can be borne.
-// They begin after the first fast fall of the loss (preserve/loss_watch.h). Only has_risen() looks at all samples. Reactor thread.
+// They begin after the first fast fall of the loss (preserve/loss_watch.h). Only has_risen() and rise() look at all samples.
+// Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -15,6 +16,7 @@
 #include <optional>
 #include <vector>
 
+#include "core/preserve/codec_trials.h"
 #include "core/preserve/loss_watch.h"
 #include "core/preserve/preserver.h"
 #include "core/preserve/trend.h"
@@ -38,11 +40,15 @@ class LossStatistics {
   [[nodiscard]] bool is_told() const { return told_; }  // of a loss
   [[nodiscard]] preserve::MergeScale merge_scale() const { return sample_.scale; }
   [[nodiscard]] std::uint64_t step() const { return sample_.step; }  // of the newest sample
+  [[nodiscard]] double loss() const { return sample_.loss; }         // likewise
   [[nodiscard]] std::uint64_t samples() const { return trend_.samples(); }
 
   [[nodiscard]] bool has_risen() const { return watch_.risen(sample_.target); }
   [[nodiscard]] const preserve::LossWatch& watch() const { return watch_; }
+  [[nodiscard]] preserve::Rise rise() const;  // if the loss has risen
   void forget_level() { watch_.forget(); }
+  // From now on the loss has risen if it lies above `level`.
+  void begin_level(const preserve::LossLevel& level);
 
   [[nodiscard]] nlohmann::json json() const;  // null: nothing since the warm-up
   [[nodiscard]] std::uint64_t refused() const { return refused_; }
@@ -50,19 +56,21 @@ class LossStatistics {
  private:
   struct Sample {
     std::uint64_t step = 0;
-    double learning_rate = 0, target = 0;
+    double loss = 0, learning_rate = 0, target = 0;
     preserve::MergeScale scale = preserve::MergeScale::kMean;
   };
   void combine(double updates_per_step);
+  void take_sample(const preserve::Norms& norms);
 
   const std::uint32_t world_;
   std::vector<std::optional<wire::GradientStatistics>> newest_;  // by node
   preserve::WarmupDetector warmup_;
-  preserve::Trend early_;  // until the warm-up was over
-  preserve::Trend trend_;  // since then
+  preserve::Trend trend_;     // since the warm-up was over
+  preserve::Trend of_level_;  // until then, from then on, and anew with a level that is known
   preserve::LossWatch watch_;
-  Sample sample_;       // the newest
-  double updates_ = 0;  // that were made until then: those of a mean byte
+  double rate_at_level_ = 0;  // the learning rate when the loss was at its level
+  Sample sample_;             // the newest
+  double updates_ = 0;        // that were made until then: those of a mean byte
   bool told_ = false;
   bool loss_alone_ = false;
   std::uint64_t refused_ = 0;  // messages

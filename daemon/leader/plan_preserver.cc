@@ -8,7 +8,6 @@ namespace deft::daemon {
 namespace {
 
 constexpr std::uint64_t kFirstWait = 64;  // steps until what was refused may be tried again; doubles each time
-constexpr std::uint64_t kCodecWaits = 2;  // for so many waits more the codec under which the loss rose is not tried
 
 bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
 std::size_t most_codec(const model::Plan& plan) {
@@ -87,29 +86,35 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
 }
 
 plan::Limits PlanPreserver::within_hold(plan::Limits limits) const {
-  if (hold_.waits || hold_.all) limits.max_staleness_steps = 0;
-  limits.codecs.last = hold_.all ? 0 : std::min(limits.codecs.last, hold_.most_codec);
+  const bool exact = hold_.all || trials_.is_open();
+  if (hold_.waits || exact) limits.max_staleness_steps = 0;
+  limits.codecs.last = exact ? 0 : std::min(limits.codecs.last, trials_.most_codec());
   return limits;
+}
+
+void PlanPreserver::take(std::size_t node, const wire::GradientStatistics& statistics) {
+  const std::uint64_t before = statistics_.step();
+  statistics_.take(node, statistics, updates_per_step_);
+  if (statistics_.step() != before) trials_.take(statistics_.step(), statistics_.loss());
 }
 
 // Why another plan is asked for may be what the last look found, or something else meanwhile.
 void PlanPreserver::act_on_what_was_found() {
   const Found found = std::exchange(look_.found, Found::kNothing);
-  look_.samples = statistics_.samples();
+  look_.step = statistics_.step();
   look_.reason.clear();
-  if (found == Found::kWorse || found == Found::kRisen) {
+  const bool is_codec_alone = found == Found::kRisen && look_.blamed_codec > 0;
+  if (is_codec_alone) trials_.begin(look_.blamed_codec, statistics_.rise(), statistics_.step());
+  if (found == Found::kTrialOver) statistics_.begin_level(trials_.end());
+  if (trials_.may_return(statistics_.step())) trials_.let_return();
+  if ((found == Found::kWorse || found == Found::kRisen) && !is_codec_alone) {
     hold_.wait_steps = hold_.wait_steps == 0 ? kFirstWait : 2 * hold_.wait_steps;
     hold_.try_from_step = statistics_.step() + hold_.wait_steps;
+    hold_.all |= found == Found::kRisen;
     doubt_ = Doubt::kAgainst;
   }
-  if (found == Found::kRisen) {
-    hold_.all = true;
-    if (look_.blamed_codec > 0) hold_.most_codec = look_.blamed_codec - 1;
-  }
-  if (may_try_codec()) hold_.most_codec = model::kMaxCodecs;
   if (hold_.all && statistics_.step() >= hold_.try_from_step) {
     hold_.all = false;
-    hold_.codec_from_step = statistics_.step() + kCodecWaits * hold_.wait_steps;
     statistics_.forget_level();
   }
 }
@@ -120,6 +125,7 @@ plan::ConvergenceGuard::Choice PlanPreserver::prepare(const plan::Limits& limits
   const auto walk = statistics_.walk(doubt_);
   hold_.waits = !walk && statistics_.is_told() && !statistics_.is_loss_alone();
   const plan::Limits held = within_hold(limits);
+  if (trials_.is_open()) return UnjudgedChoice{held, "the loss had risen: " + trials_.text()};
   if (hold_.all)
     return UnjudgedChoice{held, "the loss had risen; updates are fresh and gradients exact until step " +
                                     std::to_string(hold_.try_from_step)};
@@ -137,12 +143,13 @@ void PlanPreserver::follow(const plan::GuardedPlan& chosen) {
 
 plan::ReplanReason PlanPreserver::reconsider(const model::Plan& in_force) {
   updates_per_step_ = in_force.updates_per_step();
-  if (statistics_.samples() != look_.samples) {
-    look_.samples = statistics_.samples();
+  if (most_codec(in_force) == 0) trials_.gradients_are_exact();
+  if (statistics_.step() != look_.step) {
+    look_.step = statistics_.step();
     look_.found = Found::kNothing;
     look_.reason = reason_to_change(in_force);
   }
-  return {look_.reason, look_.found == Found::kRisen};
+  return {look_.reason, look_.found == Found::kRisen || look_.found == Found::kTrialOver};
 }
 
 std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
@@ -155,7 +162,11 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
     return "the Preserver: the loss rose from " + std::to_string(statistics_.watch().level()) + " to " +
            std::to_string(statistics_.watch().newest()) + " under " + (late ? "late updates" : "encoded gradients");
   }
-  if (!likely && !statistics_.is_loss_alone()) return "";
+  if (trials_.finding() != preserve::Finding::kOpen) {
+    look_.found = Found::kTrialOver;
+    return "the Preserver: " + trials_.text();
+  }
+  if (trials_.is_open() || (!likely && !statistics_.is_loss_alone())) return "";
   if (likely && decision_.accepted && late && !judge(in_force, statistics_.walk(Doubt::kFor).value()).accepted) {
     look_.found = Found::kWorse;
     return "the Preserver: it would train worse by now, with a ratio of " + std::to_string(ratio_now_);
@@ -164,7 +175,8 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   look_.found = Found::kTry;
   if (hold_.waits) return "the Preserver: the training is ready for late updates";
   if (hold_.all) return "the Preserver: late updates and encoded gradients can be tried again";
-  if (may_try_codec()) return "the Preserver: the codec under which the loss rose can be tried again";
+  if (trials_.may_return(statistics_.step()))
+    return "the Preserver: the codec under which the loss rose can be tried again";
   if (likely && wants_another()) return "the Preserver: a plan that was refused would train as well by now";
   look_.found = Found::kNothing;
   return "";
@@ -172,14 +184,10 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
 
 void PlanPreserver::judge_in_force(const model::Plan& in_force, const preserve::Walk& likely) {
   ratio_now_ = judge(in_force, likely).ratio;
-  if (decision_.judged || hold_.waits || hold_.all) return;
+  if (decision_.judged || hold_.waits || hold_.all || trials_.is_open()) return;
   decision_.judged = true;  // followed before there were statistics; content with it, or it goes
   decision_.ratio = ratio_now_;
   decision_.note = "judged after it was chosen";
-}
-
-bool PlanPreserver::may_try_codec() const {
-  return !hold_.all && hold_.most_codec < model::kMaxCodecs && statistics_.step() >= hold_.codec_from_step;
 }
 
 bool PlanPreserver::wants_another() const {
@@ -194,10 +202,12 @@ nlohmann::json PlanPreserver::status() const {
   if (!walk) judgement["note"] = walk.error().message();
   if (statistics_.step() < hold_.try_from_step) judgement["try_from_step"] = hold_.try_from_step;
   judgement["loss_has_risen"] = statistics_.has_risen();
-  return {{"epsilon", epsilon_},
-          {"statistics", statistics_.json()},
-          {"statistics_refused", statistics_.refused()},
-          {"judgement", std::move(judgement)}};
+  nlohmann::json json{{"epsilon", epsilon_},
+                      {"statistics", statistics_.json()},
+                      {"statistics_refused", statistics_.refused()},
+                      {"judgement", std::move(judgement)}};
+  if (!trials_.text().empty()) json["codecs"] = trials_.text();
+  return json;
 }
 
 }  // namespace deft::daemon

@@ -16,8 +16,8 @@
 // that is no SGD there is no model: stale updates begin after the first fall, and end if the loss rises.
 //
 // Encoded gradients may begin at once, because what an encoding leaves out is sent later. If the loss rises under them, from the
-// first sample on, gradients are exact and updates fresh, for as long. If no update was stale, the codecs with more bits come first
-// after that. Twice as many steps later the codec that the plan used may be tried again: a loss may rise for reasons of its own.
+// first sample on, gradients are exact and updates fresh. If an update was stale, for as long as above. If none was, what the loss
+// does without the codec decides whether it comes back (preserve/codec_trials.h).
 //
 // Reactor thread, but for the choices.
 #pragma once
@@ -26,10 +26,12 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/base/clock.h"
 #include "core/plan/convergence_guard.h"
+#include "core/preserve/codec_trials.h"
 #include "core/preserve/preserver.h"
 #include "daemon/leader/loss_statistics.h"
 
@@ -37,14 +39,13 @@ namespace deft::daemon {
 
 class PlanPreserver final : public plan::ConvergenceGuard {
  public:
-  // `patience_us`: no further plan is tried when one has been looked for that long.
-  PlanPreserver(std::uint32_t world, std::size_t nodes, double epsilon, TimeUs patience_us)
-      : epsilon_(epsilon), patience_us_(patience_us), statistics_(world, nodes) {}
+  // `patience_us`: no further plan is tried when one has been looked for that long. `codecs`: names of those that plans choose from.
+  PlanPreserver(std::uint32_t world, std::size_t nodes, double epsilon, TimeUs patience_us,
+                std::vector<std::string> codecs = {})
+      : epsilon_(epsilon), patience_us_(patience_us), statistics_(world, nodes), trials_(std::move(codecs)) {}
 
   // What makes no sense is counted and left out.
-  void take(std::size_t node, const wire::GradientStatistics& statistics) {
-    statistics_.take(node, statistics, updates_per_step_);
-  }
+  void take(std::size_t node, const wire::GradientStatistics& statistics);
 
   Choice prepare(const plan::Limits& limits) override;
   void follow(const plan::GuardedPlan& chosen) override;
@@ -55,7 +56,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   [[nodiscard]] nlohmann::json status() const;
 
  private:
-  enum class Found { kNothing, kWorse, kRisen, kTry };  // at the last look
+  enum class Found { kNothing, kWorse, kRisen, kTry, kTrialOver };  // at the last look
 
   [[nodiscard]] plan::Limits within_hold(plan::Limits limits) const;
 
@@ -63,19 +64,16 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   void act_on_what_was_found();
   [[nodiscard]] std::string reason_to_change(const model::Plan& in_force);
   void judge_in_force(const model::Plan& in_force, const preserve::Walk& likely);
-  [[nodiscard]] bool may_try_codec() const;
   [[nodiscard]] bool wants_another() const;  // a plan that was refused
 
-  struct Hold {                                  // what keeps updates fresh and gradients exact
-    bool waits = false;                          // for statistics by which stale updates can be judged
-    bool all = false;                            // the loss has risen: updates are fresh, and gradients exact
-    std::size_t most_codec = model::kMaxCodecs;  // under the next one the loss has risen
-    std::uint64_t codec_from_step = 0;           // from it on that one may be tried again
-    std::uint64_t try_from_step = 0;             // before it no refused plan is tried again
-    std::uint64_t wait_steps = 0;                // the last time
+  struct Hold {                       // what keeps updates fresh and gradients exact
+    bool waits = false;               // for statistics by which stale updates can be judged
+    bool all = false;                 // the loss has risen under stale updates: they are fresh, and gradients exact
+    std::uint64_t try_from_step = 0;  // before it no refused plan is tried again
+    std::uint64_t wait_steps = 0;     // the last time
   };
   struct Look {                    // the last one at the plan in force
-    std::uint64_t samples = 0;     // by then
+    std::uint64_t step = 0;        // of the newest sample by then
     std::size_t blamed_codec = 0;  // that alone can have made the loss rise; 0: none
     std::string reason;
     Found found = Found::kNothing;
@@ -90,6 +88,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   std::vector<model::Plan> wanted_;  // rather than that one, but refused
   Doubt doubt_ = Doubt::kNone;       // whom the next decision favours
   Hold hold_;
+  preserve::CodecTrials trials_;
   Look look_;
 };
 

@@ -5,6 +5,7 @@
 #include <memory>
 #include <numeric>
 #include <random>
+#include <string>
 
 #include "core/compress/registry.h"
 #include "tests/daemon/preserved_job.h"
@@ -60,49 +61,117 @@ class Bowl {
   std::vector<float> x_ = std::vector<float>(1024, 1.0F);
 };
 
+// Encodes its only bucket with the last codec that is allowed, at most codec 2.
+Result<model::Plan> make_coded(const plan::Limits& limits) {
+  auto plan = plan_of({{0, 0, 1}});
+  plan.codecs = {static_cast<model::CodecIndex>(std::min<std::size_t>(limits.codecs.last, 2))};
+  return plan;
+}
+
+// Calls of `train` until there is a reason to change the plan, at most `most`.
+template <typename Train>
+int steps_until_reason(Job& job, const model::Plan& in_force, int most, const Train& train) {
+  for (int steps = 0; steps < most; ++steps) {
+    if (!job.preserver.reconsider(in_force).reason.empty()) return steps;
+    train();
+  }
+  return most;
+}
+
+std::string text_of(const Job& job) { return job.preserver.status().value("codecs", ""); }
+
 // With a learning rate of 0.9 exact gradients come close to the target at once; the noise of terngrad makes x grow.
-TEST(PlanPreserver, ACodecUnderWhichTrainingDivergesIsTakenBackWithin50Steps) {
-  for (const int exact_steps : {12, 200}) {  // before and after the warm-up
+TEST(PlanPreserver, ACodecUnderWhichTrainingDivergesIsTakenBackWithin50StepsAndNeverReturns) {
+  for (const int exact_steps : {12, 200}) {
     Bowl bowl("terngrad");
     Job job(false);
-    const auto make = [](const plan::Limits& limits) -> Result<model::Plan> {
-      auto plan = plan_of({{0, 0, 1}});
-      plan.codecs = {static_cast<model::CodecIndex>(std::min<std::size_t>(limits.codecs.last, 2))};
-      return plan;
-    };
     const auto train = [&](bool encoded) {
       bowl.step(encoded, 0.9F);
       job.loss = bowl.loss();
       job.tell_one(2 * job.loss, 0.0025);
     };
     for (int i = 0; i < exact_steps; ++i) train(false);
-    const auto coded = job.preserver.choose(make, {}).value().plan;
+    const auto coded = job.preserver.choose(make_coded, {}).value().plan;
     ASSERT_EQ(coded.codec_of(0), 2);
-    int steps = 0;
-    while (steps < 100 && job.preserver.reconsider(coded).reason.empty()) train(true), ++steps;
-    EXPECT_LE(steps, 50);
+    EXPECT_LE(steps_until_reason(job, coded, 100, [&] { train(true); }), 50);
     const auto reason = job.preserver.reconsider(coded);
     EXPECT_TRUE(reason.immediate);
     EXPECT_NE(reason.reason.find("under encoded gradients"), std::string::npos) << reason.reason;
-    const auto back = job.preserver.choose(make, {}).value();
+    const auto back = job.preserver.choose(make_coded, {}).value();
     EXPECT_EQ(back.plan.codec_of(0), 0);
     EXPECT_NE(back.decision.note.find("the loss had risen"), std::string::npos);
-    for (int i = 0; i < 300; ++i) train(false);
+    EXPECT_NE(text_of(job).find("codec 2 was taken back"), std::string::npos) << text_of(job);
+    EXPECT_LE(steps_until_reason(job, back.plan, 300, [&] { train(false); }), 65);
     EXPECT_LT(job.loss, 0.01);
-    EXPECT_NE(job.preserver.reconsider(back.plan).reason.find("tried again"), std::string::npos);
-    const auto careful = job.preserver.choose(make, {}).value().plan;
+    EXPECT_NE(job.preserver.reconsider(back.plan).reason.find("exact gradients helped"), std::string::npos);
+    const auto careful = job.preserver.choose(make_coded, {}).value().plan;
     EXPECT_EQ(careful.codec_of(0), 1) << "the next codec with more bits";
-    int waited = 0;
-    while (waited < 500 && job.preserver.reconsider(careful).reason.empty()) train(false), ++waited;
-    EXPECT_EQ(waited, 128) << "twice the wait";
-    EXPECT_EQ(job.preserver.choose(make, {}).value().plan.codec_of(0), 2) << "the rise may have had another reason";
-    EXPECT_EQ(job.preserver.reconsider(coded).reason, "");
-    while (steps < 200 && job.preserver.reconsider(coded).reason.empty()) train(true), ++steps;
-    EXPECT_NE(job.preserver.reconsider(coded).reason.find("the loss rose"), std::string::npos);
-    EXPECT_EQ(job.preserver.choose(make, {}).value().plan.codec_of(0), 0);
-    const std::uint64_t risen_at = job.step;
-    while (job.step < 5000 && job.preserver.reconsider(back.plan).reason.empty()) train(false);
-    EXPECT_EQ(job.step - risen_at, 128) << "each rise doubles the wait";
+    EXPECT_EQ(steps_until_reason(job, careful, 500, [&] { train(false); }), 500);
+    EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 1) << "whoever asks";
+    EXPECT_NE(text_of(job).find("stays away for the rest of the job"), std::string::npos) << text_of(job);
+  }
+}
+
+// A training of which only the loss is made: what it is, and its scatter.
+struct ScriptedJob : Job {
+  using Job::Job;
+  void train(double mean) {
+    loss = mean + noise(random);
+    tell_one(0.5, 0, every);
+  }
+  // The plan in force once the loss is 2 and can be judged.
+  model::Plan settle() {
+    for (int i = 0; i < 8; ++i) train(2);
+    return preserver.choose(make_coded, {}).value().plan;
+  }
+  std::uint64_t every = 1;  // steps
+  std::mt19937_64 random{5};
+  std::normal_distribution<> noise{0, 0.02};
+};
+
+// As if the learning rate were too high, or other data had come. One step of eight is told, as later in a training.
+TEST(PlanPreserver, ACodecComesBackIfExactGradientsDoNotHelpAndTheNextRiseIsJudgedForTwiceAsLong) {
+  ScriptedJob job;
+  job.every = 8;
+  const auto coded = job.settle();
+  EXPECT_EQ(steps_until_reason(job, coded, 40, [&] { job.train(2); }), 40);
+  EXPECT_LE(steps_until_reason(job, coded, 40, [&] { job.train(3); }), 4);
+  const auto exact = job.preserver.choose(make_coded, {}).value().plan;
+  ASSERT_EQ(exact.codec_of(0), 0);
+  EXPECT_EQ(steps_until_reason(job, exact, 1000, [&] { job.train(3); }), 9) << "64 steps";
+  const auto reason = job.preserver.reconsider(exact);
+  EXPECT_TRUE(reason.immediate);
+  EXPECT_NE(reason.reason.find("exact gradients did not help: the loss rose from"), std::string::npos) << reason.reason;
+  EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 2);
+  EXPECT_NE(text_of(job).find("codec 2 comes back"), std::string::npos) << text_of(job);
+  EXPECT_EQ(steps_until_reason(job, coded, 200, [&] { job.train(3); }), 200) << "that is the level now";
+  EXPECT_LE(steps_until_reason(job, coded, 40, [&] { job.train(4); }), 6);
+  ASSERT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 0);
+  EXPECT_EQ(steps_until_reason(job, exact, 1000, [&] { job.train(3); }), 17) << "128 steps";
+  EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 1) << "this time exact gradients helped";
+}
+
+// A loss that has not begun to fall, or whose learning rate rises, may recover by itself.
+TEST(PlanPreserver, WhereALossMayRiseByItselfTheCodecComesBackLater) {
+  for (const bool begun : {false, true}) {
+    ScriptedJob job(begun);
+    const auto coded = job.settle();
+    EXPECT_EQ(steps_until_reason(job, coded, 40, [&] { job.train(2); }), 40);
+    if (begun) job.learning_rate *= 1.2;
+    EXPECT_LE(steps_until_reason(job, coded, 40, [&] { job.train(3); }), 4) << "also before the first fall of the loss";
+    EXPECT_EQ(job.preserver.statistics().is_null(), !begun);
+    const auto exact = job.preserver.choose(make_coded, {}).value().plan;
+    ASSERT_EQ(exact.codec_of(0), 0);
+    EXPECT_EQ(steps_until_reason(job, exact, 1000, [&] { job.train(2); }), 65);
+    const auto careful = job.preserver.choose(make_coded, {}).value().plan;
+    EXPECT_EQ(careful.codec_of(0), 1);
+    EXPECT_NE(text_of(job).find("may come back"), std::string::npos) << text_of(job);
+    for (int i = 0; i < 127; ++i) job.train(1.5);
+    EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 1) << "whoever asks";
+    job.train(1.5);
+    const auto reason = job.preserver.reconsider(careful).reason;
+    EXPECT_TRUE(!begun || reason.find("can be tried again") != std::string::npos) << reason;
+    EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 2);
   }
 }
 

@@ -237,6 +237,50 @@ def test_a_plan_chooses_codecs_if_it_may_and_replicas_stay_equal(tmp_path):
     assert encoded["codec_error"] >= encoded["codec_error_bound"] * 0.999
 
 
+# The loss rises when the test says so, and stays high whatever the gradients are.
+RISING = PLANNED.replace(
+    "    group.wait(0, 9, step)\n",
+    "    group.wait(0, 9, step)\n"
+    "    loss = 3.0 if os.path.exists(os.environ['RISE']) else 2.0\n"
+    "    group.report(deft.Statistics(step, 1.0, 1.0, 0.1, loss))\n",
+)
+
+
+def test_a_codec_under_which_the_loss_rises_for_another_reason_comes_back_on_all_nodes(tmp_path):
+    options = {"DEFT_POLICY": "knapsack", "DEFT_COMPRESSION": "auto/max=int4", "DEFT_MAX_STALENESS_STEPS": "0"}
+    made: dict[int, dict] = {}
+    with Cluster(2) as cluster:
+        workers = cluster.start(RISING, END=str(tmp_path / "end"), RISE=str(tmp_path / "rise"), **options)
+
+        def codecs_said() -> str:
+            for job in cluster.status(0)["jobs"]:
+                leader = job.get("leader", {})
+                made.update({plan["epoch"]: plan for plan in leader.get("plans", [])})
+                return " ".join(preserver.get("codecs", "") for preserver in leader.get("preserver", []))
+            return ""
+
+        wait_until(
+            lambda: codecs_said() or any(set(plan["codecs"]) - {"none"} for plan in made.values()),
+            120,
+            "a plan that encodes something",
+        )
+        (tmp_path / "rise").touch()
+        wait_until(
+            lambda: codecs_said() and any("did not help" in plan["reason"] for plan in made.values()),
+            120,
+            "a plan that may encode again, because exact gradients did not help",
+        )
+        said = codecs_said()
+        (tmp_path / "end").touch()
+        digests = {output.strip() for output in cluster.finish(workers)}
+    assert len(digests) == 1 and digests != {""}
+    assert "exact gradients did not help: the loss rose from 2.000000 to " in said
+    [rise] = [plan for plan in made.values() if "under encoded gradients" in plan["reason"]]
+    assert set(rise["codecs"]) <= {"none"} and "the loss had risen" in rise["judgement"]["note"]
+    [back] = [plan for plan in made.values() if "did not help" in plan["reason"]]
+    assert back["epoch"] > rise["epoch"]
+
+
 def test_auto_is_refused_where_no_plan_is_made_and_a_wrong_maximum_is_named():
     with Cluster(1) as cluster:
         for policy, wanted, hint in (

@@ -108,7 +108,8 @@ def test_a_long_status_comes_in_pieces(no_daemon):
         "links": [{"name": "gloo:eth0", "open": True, "parts": 7, "busy_us": 1500000, "waiting": 2}],
         "groups": [{"id": 0, "tensors": 12, "buckets": 3, "bytes": 17500000, "step": 9}],
         "leader": {
-            "nodes": [{"host": "a", "ranks": [0], "step_us": 351234.0}, {"host": "b", "ranks": [1], "step_us": 0}]
+            "nodes": [{"host": "a", "ranks": [0], "step_us": 351234.0}, {"host": "b", "ranks": [1], "step_us": 0}],
+            "preserver": [{"group": 0}, {"group": 1, "codecs": "exact gradients did not help, so int4 comes back"}],
         },
         "stalls": [{"rank": 1, "owes": "layer4.conv2", "step": 9, "age_ms": 61000}],
     }
@@ -121,6 +122,7 @@ def test_a_long_status_comes_in_pieces(no_daemon):
     assert re.search(r"gloo:eth0 +open +7 +3.0 MB +800.0 KB +1.5 s +2", out)
     assert re.search(r"a +\[0\] +351.2 ms", out)
     assert not re.search(r"^ *b +\[1\]", out, re.MULTILINE), "nothing is known of its steps yet"
+    assert re.findall(r"codecs of group (\d): (.*)", out) == [("1", "exact gradients did not help, so int4 comes back")]
     assert "stalled: rank 1 owes 'layer4.conv2' of step 9; others have waited 61.0 s" in out
 
 
