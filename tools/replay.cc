@@ -23,7 +23,7 @@ constexpr const char* kUsage =
     "\n"
     "Predicts the step time of the job whose traces (DEFT_TRACE=DIR) are in DIR, and of the job as it would be with\n"
     "  --policy NAME|all        another policy\n"
-    "  --links NAME=2x[,...]    links that are so many times as fast\n"
+    "  --links NAME=2x[,...]    links that are so many times as fast; all=2x: all links\n"
     "  --nodes N                so many nodes\n"
     "  --compute 1.5x           workers that compute so many times as fast\n"
     "  --compression CODEC      gradients encoded so; none: not encoded\n"
@@ -65,6 +65,13 @@ Result<void> parse_links(const std::string& text, std::map<std::string, double>&
     at = comma + 1;
   }
   return {};
+}
+
+// `all` stands for every link that is not named itself.
+void name_all_links(const model::Profile& profile, std::map<std::string, double>& speeds) {
+  const auto all = speeds.extract("all");
+  if (all.empty()) return;
+  for (const auto& link : profile.links) speeds.emplace(link.name, all.mapped());
 }
 
 Result<void> parse_codec(const std::string& text, ReplayOptions& options) {
@@ -149,10 +156,12 @@ bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, cons
 void print(const std::vector<replay::Prediction>& predictions, const replay::MeasuredJob& measured,
            const replay::WhatIf& what_if) {
   const auto traced = measured.options.find("policy");
-  std::printf("%-16s %10s %10s %10s %10s %9s\n", "policy", "step p50", "p10", "p90", "compute", "updates");
+  std::printf("%-16s %10s %10s %10s %10s %10s %9s\n", "policy", "step p50", "p10", "p90", "coarse", "compute",
+              "updates");
   for (const auto& p : predictions) {
-    std::printf("%-16s %7.1f ms %7.1f ms %7.1f ms %7.1f ms %9.2f", p.policy.c_str(), p.step_us_p50 / 1000,
-                p.step_us_p10 / 1000, p.step_us_p90 / 1000, p.compute_us / 1000, p.updates_per_step);
+    std::printf("%-16s %7.1f ms %7.1f ms %7.1f ms %7.1f ms %7.1f ms %9.2f", p.policy.c_str(), p.step_us_p50 / 1000,
+                p.step_us_p10 / 1000, p.step_us_p90 / 1000, p.coarse_step_us / 1000, p.compute_us / 1000,
+                p.updates_per_step);
     if (traced != measured.options.end() && is_as_traced(what_if, p.policy, traced->second))
       std::printf("   traced: %.1f ms, %+.1f %%", p.measured_step_us_p50 / 1000,
                   100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
@@ -171,6 +180,7 @@ void print_json(const std::vector<replay::Prediction>& predictions, const nlohma
                     {"step_us_mean", p.step_us_mean},
                     {"compute_us", p.compute_us},
                     {"updates_per_step", p.updates_per_step},
+                    {"coarse_step_us", p.coarse_step_us},
                     {"measured_step_us_p50", p.measured_step_us_p50},
                     {"measured_step_us_mean", p.measured_step_us_mean},
                     {"memory", memory}});
@@ -190,6 +200,7 @@ Result<int> run_replay(Arguments arguments) {
   if (!job) return tl::unexpected(job.error());
   replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
   const replay::MeasuredJob& measured = job->measured;
+  name_all_links(measured.profile, options->what_if.link_speed);
   if (!options->codec.empty()) {
     auto cost = replay::codec_cost(options->codec, measured, options->what_if.nodes.value_or(measured.nodes.size()));
     if (!cost) return tl::unexpected(cost.error());

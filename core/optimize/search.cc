@@ -30,11 +30,17 @@ constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'53
                                  Ladder{&Settings::partition_bytes, 64 * kKb, 16'384 * kKb},
                                  Ladder{&Settings::credit_bytes, 256 * kKb, 65'536 * kKb}};
 
-// The job as it is to run: buckets may be cut anew afterwards.
-replay::MeasuredJob with_memory(const replay::MeasuredJob& measured, const replay::MemoryWhatIf& what_if) {
+// The job as it is to run: buckets may be cut anew afterwards, unless they are kept.
+replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const Limits& limits) {
   replay::MeasuredJob job = measured;
   const auto* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
-  job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, what_if);
+  job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, limits.memory);
+  if (limits.keeps_buckets) job.other_buckets.clear();
+  for (auto& [bucketing, buckets] : job.other_buckets) {
+    model::Profile profile = measured.profile;
+    profile.buckets = std::move(buckets);
+    buckets = replay::with_memory(profile, measured.rest_us, memory, limits.memory).buckets;
+  }
   return job;
 }
 
@@ -221,7 +227,7 @@ double replayed_us(const replay::MeasuredJob& measured, const Settings& settings
                    const std::vector<model::CodecCost>& codecs, bool briefly) {
   const std::string bucketing =
       settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
-  auto changed = replay::with_buckets(measured, bucketing);
+  auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);
   if (!changed) return 0;
   changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
   changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
@@ -241,7 +247,7 @@ Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
   if (!traced) return tl::unexpected(traced.error());
   const double now_us = replayed_us(measured, *traced), measured_us = replay::median(measured.steps_us);
   if (now_us <= 0) return tl::unexpected(why_not_replayed(measured));
-  const replay::MeasuredJob job = with_memory(measured, limits.memory);
+  const replay::MeasuredJob job = job_within(measured, limits);
   const double traced_us = limits.memory.is_as_traced() ? now_us : replayed_us(job, *traced);
   Found found{.traced = *traced, .settings = *traced, .traced_us = traced_us, .step_us = traced_us};
   if (measured_us > 0) found.error = std::abs(now_us / measured_us - 1);

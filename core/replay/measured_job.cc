@@ -6,9 +6,13 @@
 #include <random>
 #include <utility>
 
+#include "core/base/config.h"
+#include "core/base/policy_traits.h"
+#include "core/partition/bucketing.h"
 #include "core/partition/rebucket.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/quantiles.h"
+#include "core/replay/recut.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
@@ -264,16 +268,70 @@ std::vector<double> varied_steps(double spread, std::uint64_t seed) {
 
 }  // namespace
 
-Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
-  auto profile = partition::rebucket(measured.profile, bucketing);
-  if (!profile) return tl::unexpected(profile.error());
-  MeasuredJob changed = measured;
-  changed.profile = *std::move(profile);
+namespace {
+
+// An option, or its default.
+std::uint64_t bytes_of(const std::map<std::string, std::string>& options, const std::string& name) {
+  const auto given = options.find(name);
+  std::vector<std::string> flags;
+  if (given != options.end() && !given->second.empty()) flags.push_back("--" + name + "=" + given->second);
+  const auto config = Config::load(flags, {}, Audience::kAll);
+  return config ? config->bytes(name) : Config::load({}, {}, Audience::kAll)->bytes(name);
+}
+
+std::string bucketing_of(const std::map<std::string, std::string>& options, std::string_view policy) {
+  return partition::default_bucketing(policy, bytes_of(options, "bucket_bytes"));
+}
+
+std::string text_of(const std::map<std::string, std::string>& options, const std::string& name) {
+  const auto given = options.find(name);
+  return given == options.end() ? "" : given->second;
+}
+
+void vary_steps_as_a_whole(MeasuredJob& changed) {
   for (std::size_t node = 0; node < changed.nodes.size(); ++node) {
     changed.nodes[node].jitter = 0;
     if (node < changed.spreads.size() && changed.spreads[node] > 0)
       changed.nodes[node].factors = varied_steps(changed.spreads[node], node + 1);
   }
+}
+
+// What cut_by() chooses from.
+std::map<std::string, std::vector<model::ProfileBucket>> other_buckets_of(const trace::NodeTrace& leader,
+                                                                          const TraceGroup& group, double rest_us) {
+  std::map<std::string, std::vector<model::ProfileBucket>> other;
+  const auto& options = leader.header.options;
+  if (!text_of(options, "bucketing").empty() || group.tensors.empty()) return other;
+  const std::string traced = bucketing_of(options, text_of(options, "policy"));
+  for (const auto& traits : kPolicyTraits) {
+    const std::string bucketing = bucketing_of(options, traits.name);
+    if (bucketing == traced || other.contains(bucketing)) continue;
+    const TraceGroup cut = recut(group, bucketing, bytes_of(options, "partition_bytes"));
+    const auto steps = steps_of(leader, cut, 0);
+    if (steps.size() >= kLeastSteps) other[bucketing] = buckets_of(steps, cut, rest_us);
+  }
+  return other;
+}
+
+}  // namespace
+
+Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
+  auto profile = partition::rebucket(measured.profile, bucketing);
+  if (!profile) return tl::unexpected(profile.error());
+  MeasuredJob changed = measured;
+  changed.profile = *std::move(profile);
+  changed.other_buckets.clear();
+  vary_steps_as_a_whole(changed);
+  return changed;
+}
+
+MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy) {
+  MeasuredJob changed = measured;
+  changed.other_buckets.clear();
+  const auto buckets = measured.other_buckets.find(bucketing_of(measured.options, policy));
+  if (buckets == measured.other_buckets.end()) return changed;
+  changed.profile.buckets = buckets->second;
+  vary_steps_as_a_whole(changed);
   return changed;
 }
 
@@ -294,6 +352,7 @@ Result<MeasuredJob> measure(const JobTrace& job) {
   measured.profile.source = "trace";
   measured.rest_us = rest_of(steps);
   measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
+  measured.other_buckets = other_buckets_of(leader->trace, *group, measured.rest_us);
   measured.profile.links = links_of(job, measured.problems);
   measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));

@@ -51,6 +51,8 @@ struct MeasuredJob {
   BusiestHost busiest_host = {};
   double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
+  // The buckets into which policies cut by default, if not as the traced job is cut, by bucketing (core/partition/bucketing.h).
+  std::map<std::string, std::vector<model::ProfileBucket>> other_buckets = {};
   std::vector<std::string> problems;  // what could not be measured
 };
 
@@ -61,5 +63,8 @@ Result<MeasuredJob> measure(const JobTrace& job);
 // The same job with other buckets (core/partition/rebucket.h). Its steps vary as a whole, and alike whatever the buckets. If each
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
+
+// The same job with the buckets into which `policy` cuts it, unless an option of the job or with_buckets() has cut it.
+MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy);
 
 }  // namespace deft::replay

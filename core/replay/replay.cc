@@ -144,6 +144,23 @@ std::vector<double> steps_of(const model::Timeline& timeline, std::uint64_t warm
   return steps_us;
 }
 
+// Daydream's way (Zhu et al., ATC 2020, section 5), to compare with: all links together are one channel, which sends the buckets in the
+// order of backward. Each takes its size over the bandwidth. The next step begins when all are sent and the slowest node has computed.
+double coarse_step_us(const model::Profile& profile, const std::vector<sim::NodeSpeed>& nodes) {
+  const double slowdown = std::ranges::max(nodes, {}, &sim::NodeSpeed::slowdown).slowdown;
+  double ready_us = slowdown * profile.forward_us();
+  double sent_us = 0;
+  for (std::size_t i = 0; i < profile.buckets.size(); ++i) {
+    const auto& bucket = profile.buckets[model::produced(profile, i)];
+    double bytes_per_us = 0;
+    for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
+      bytes_per_us += *profile.links[link].bytes_per_us / profile.codecs.back().bytes_share(bucket.coded_share(), link);
+    ready_us += slowdown * bucket.backward_us;
+    if (bytes_per_us > 0) sent_us = std::max(sent_us, ready_us) + static_cast<double>(bucket.bytes) / bytes_per_us;
+  }
+  return std::max(ready_us, sent_us);
+}
+
 double at_share(const std::vector<double>& sorted, double share) {
   if (sorted.empty()) return 0;
   return sorted[static_cast<std::size_t>(std::lround(share * static_cast<double>(sorted.size() - 1)))];
@@ -155,20 +172,21 @@ double mean_of(const std::vector<double>& values) {
 
 }  // namespace
 
-Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
-  if (auto ok = check(measured, what_if); !ok) return tl::unexpected(ok.error());
-  const auto traced = measured.options.find("policy");
-  const std::string policy = !what_if.policy.empty()            ? what_if.policy
-                             : traced != measured.options.end() ? traced->second
-                                                                : "fifo";
+Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) {
+  if (auto ok = check(traced_job, what_if); !ok) return tl::unexpected(ok.error());
+  const auto traced = traced_job.options.find("policy");
+  const std::string policy = !what_if.policy.empty()              ? what_if.policy
+                             : traced != traced_job.options.end() ? traced->second
+                                                                  : "fifo";
+  const MeasuredJob measured = cut_by(traced_job, policy);
   const model::Profile profile = profile_of(measured, what_if);
   const auto setup = setup_of(measured, what_if, profile, policy);
   if (!setup) return tl::unexpected(setup.error());
   auto scheduler = sched::make_scheduler(*setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
   const Steps& steps = what_if.briefly ? kFewSteps : kSteps;
-  sim::Options options{
-      .steps = steps.all, .warmup_steps = steps.warmup, .nodes = nodes_of(measured, what_if), .record = true};
+  const auto nodes = nodes_of(measured, what_if);
+  sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .nodes = nodes, .record = true};
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
     if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
   const auto outcome = sim::simulate(**scheduler, profile, options);
@@ -182,6 +200,7 @@ Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if) {
                     .step_us_p90 = at_share(steps_us, 0.9),
                     .step_us_mean = mean_of(steps_us),
                     .compute_us = outcome->compute_us,
+                    .coarse_step_us = coarse_step_us(profile, nodes),
                     .measured_step_us_p50 = at_share(sorted, 0.5),
                     .measured_step_us_mean = mean_of(sorted),
                     .updates_per_step = outcome->updates_per_step};

@@ -35,6 +35,8 @@ struct Prediction {
   std::string policy;
   double step_us_p10 = 0, step_us_p50 = 0, step_us_p90 = 0, step_us_mean = 0;
   double compute_us = 0;
+  double coarse_step_us =
+      0;  // without a scheduler: each gradient takes its size over the bandwidth, one after the other
   double measured_step_us_p50 = 0, measured_step_us_mean = 0;  // of the trace, whatever was asked
   double updates_per_step = 0;
 };

@@ -5,6 +5,7 @@
 #include <rapidcheck/gtest.h>
 
 #include "core/replay/job_timeline.h"
+#include "core/replay/recut.h"
 #include "tests/replay/traced_simulation.h"
 
 namespace deft::replay {
@@ -50,6 +51,58 @@ TEST(Replay, OfASimulatedJobGivesItsStepTime) {
     }
   std::ranges::sort(errors);
   EXPECT_LT(errors[errors.size() / 2], 0.02);
+}
+
+// On a link that is much slower than compute, everything is sent behind the first bucket's backward; on a fast one, nothing waits.
+TEST(Replay, HasACoarsePredictionBySizeOverBandwidth) {
+  auto truth = profile();
+  truth.links.resize(1);
+  const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  double bytes = 0;
+  for (const auto& bucket : measured->profile.buckets) bytes += static_cast<double>(bucket.bytes);
+  const auto slow = replay(*measured, {.link_speed = {{"gloo:eth0", 0.01}}});
+  ASSERT_TRUE(slow);
+  const double first_us = measured->profile.forward_us() + measured->profile.buckets.back().backward_us;
+  EXPECT_NEAR(slow->coarse_step_us, first_us + bytes / (0.01 * *measured->profile.links[0].bytes_per_us), 100);
+  const auto fast = replay(*measured, {.link_speed = {{"gloo:eth0", 1000}}});
+  ASSERT_TRUE(fast);
+  EXPECT_NEAR(fast->coarse_step_us, measured->profile.compute_us(), 0.01 * measured->profile.compute_us());
+}
+
+// Ten tensors of 100 KB and one of 8 MB, which fifo sends in buckets of 2 MB, and bytescheduler tensor by tensor.
+JobTrace traced_in_uniform_buckets(const model::Profile& by_tensor) {
+  auto job = traced_simulation(by_tensor, "fifo", {.steps = 20, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) node.trace.groups[0] = recut(node.trace.groups[0], "uniform:2097152", 1 << 20);
+  return job;
+}
+
+TEST(Replay, CutsTheTensorsAsAnotherPolicyWould) {
+  model::Profile truth = profile(0.005);
+  truth.buckets.clear();
+  for (int i = 0; i < 10; ++i) truth.buckets.push_back({"t" + std::to_string(i), 102'400, 1000, 2000, std::nullopt});
+  truth.buckets.push_back({"large", 8'388'608, 1000, 3000, std::nullopt});
+  const auto measured = measure(traced_in_uniform_buckets(truth));
+  ASSERT_TRUE(measured) << measured.error().message();
+  EXPECT_LT(measured->profile.buckets.size(), 7U);
+  const auto cut = cut_by(*measured, "bytescheduler");
+  ASSERT_EQ(cut.profile.buckets.size(), truth.buckets.size());
+  for (std::size_t i = 0; i < truth.buckets.size(); ++i) {
+    EXPECT_EQ(cut.profile.buckets[i].bytes, truth.buckets[i].bytes);
+    EXPECT_NEAR(cut.profile.buckets[i].backward_us, truth.buckets[i].backward_us, 2);
+  }
+  EXPECT_EQ(cut_by(*measured, "fifo").profile.buckets.size(), measured->profile.buckets.size());
+  const auto prediction = replay(*measured, {.policy = "bytescheduler"});
+  ASSERT_TRUE(prediction);
+  EXPECT_EQ(prediction->step_us_p50, replay(cut, {.policy = "bytescheduler"})->step_us_p50);
+}
+
+TEST(Replay, KeepsTheBucketsThatAnOptionFixes) {
+  auto job = traced_in_uniform_buckets(profile());
+  job.nodes[0].trace.header.options["bucketing"] = "uniform:2097152";
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  EXPECT_EQ(cut_by(*measured, "bytescheduler").profile.buckets.size(), measured->profile.buckets.size());
 }
 
 TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
