@@ -9,7 +9,7 @@ import os
 import subprocess
 from pathlib import Path
 
-from lab import catalogue, events, frameworks, rates
+from lab import catalogue, events, frameworks, predictions, rates
 from lab.catalogue import MODELS
 from lab.job import REPOSITORY, interpreter
 from lab.schedule import SCHEDULES
@@ -54,7 +54,8 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
     add(
         "--links",
         metavar="L",
-        help="Deft's links, as gloo:eth0,mpi:eth1 (default: gloo on every NIC); @K keeps those on the first K NICs",
+        help="Deft's links, as gloo:eth0,mpi:eth1 (default: gloo on every NIC); ps:eth0 has a server on each node; "
+        "@K keeps those on the first K NICs",
     )
     add("--loopback", action="store_true", help="no emulated nodes: everything over loopback, not shaped")
 
@@ -93,7 +94,7 @@ def _add_measurements(group: argparse._ArgumentGroup) -> None:
         "--schemes",
         help="compute, ddp, ddp:25 (MiB), ddp-nosync-K, ddp-fp16, ddp-powersgd, own (another --framework's own), any "
         "DEFT_POLICY, NAME-accumulate-K, NAME-ddp (DDP over Deft), fsdp2, NAME-fsdp2, with :option=value, @K (first K "
-        "NICs), @free (not shaped)",
+        "NICs), @free (not shaped), @2x (so many times the rate)",
     )
     add("--steps", type=int, default=20, metavar="N", help="timed steps a scheme and round (default 20)")
     add("--rounds", type=int, default=3, metavar="R", help="how often all schemes take their turn (default 3)")
@@ -113,6 +114,17 @@ def _add_measurements(group: argparse._ArgumentGroup) -> None:
         "--verify",
         action="store_true",
         help="compare the simulator's forecast for the measured layers and links with each scheme's step time",
+    )
+    add(
+        "--paired",
+        metavar="SCHEME",
+        help="say the ratio of this scheme's step to each other one's in the same round, with its 95 %% interval",
+    )
+    add(
+        "--predict",
+        action="store_true",
+        help="trace each scheme of Deft in every round, and compare what `deft replay` predicts of it, and from the "
+        "first one's trace of the others, with their traced steps",
     )
 
 
@@ -199,8 +211,8 @@ def _check_framework(arguments: argparse.Namespace) -> None:
         raise ValueError(f"--framework {name} needs {interpreter(name).parents[1]}: run scripts/setup test")
     if arguments.model not in frameworks.LAYERS:
         raise ValueError(f"--model {arguments.model}: with {name} there are {', '.join(frameworks.LAYERS)}")
-    if arguments.accelerator or arguments.verify or arguments.schedule != "constant":
-        raise ValueError(f"--framework {name} goes without --accelerator, --verify and --schedule")
+    if arguments.accelerator or arguments.verify or arguments.predict or arguments.schedule != "constant":
+        raise ValueError(f"--framework {name} goes without --accelerator, --verify, --predict and --schedule")
 
 
 def check_links(arguments: argparse.Namespace) -> None:
@@ -242,13 +254,29 @@ def _check_measurements(arguments: argparse.Namespace, schemes: list[Scheme]) ->
                 raise ValueError(f"--accelerator learns nothing: leave out --{name}")
         if arguments.straggler:
             raise ValueError("--straggler takes cores away, which compute does not use with --accelerator")
+    if arguments.paired:
+        if arguments.paired not in [scheme.text for scheme in schemes]:
+            raise ValueError(f"--paired {arguments.paired}: it is none of the schemes")
+        if arguments.rounds < 3:
+            raise ValueError("--paired needs --rounds 3 or more: the first one does not count")
+    _check_forecasts(arguments, schemes)
+
+
+def _check_forecasts(arguments: argparse.Namespace, schemes: list[Scheme]) -> None:
+    for option in ("predict", "verify"):
+        if not getattr(arguments, option):
+            continue
+        if arguments.nic_event or arguments.straggler:
+            raise ValueError(f"--{option} compares steady states: leave out --nic-event and --straggler")
+        if arguments.nodes < 2:
+            raise ValueError(f"--{option} needs at least two nodes: one sends nothing")
+    if arguments.predict:
+        predictions.check(schemes)
     if arguments.verify:
+        if any(scheme.speed != 1 for scheme in schemes):
+            raise ValueError("--verify measures the links at one rate: leave out the schemes NAME@2x")
         if not any(scheme.kind == "compute" for scheme in schemes):
             raise ValueError("--verify needs the scheme compute, in whose steps the layers are measured")
-        if arguments.nic_event or arguments.straggler:
-            raise ValueError("--verify compares steady states: leave out --nic-event and --straggler")
-        if arguments.nodes < 2:
-            raise ValueError("--verify needs at least two nodes: one sends nothing")
         if any(scheme.wrapper for scheme in schemes):
             raise ValueError("--verify forecasts Deft's optimizer: leave out the schemes NAME-ddp and NAME-fsdp2")
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import servers
 from lab.frameworks import Place
 from lab.layers import Layers
 from lab.netns import Nodes
@@ -12,6 +13,7 @@ from lab.schemes import WRAPPERS, Scheme
 
 _FIRST_PORT = 29610  # jobs live side by side, each with a port of its own
 _FIRST_STORE_PORT = 30610  # of torch.distributed
+_FIRST_SERVER_PORT = 28610  # of parameter servers
 _FIRST_OWN_PORT, _OWN_PORTS = 31000, 100  # of frameworks' own distribution
 
 
@@ -102,4 +104,6 @@ class Assignment:
 
     def links(self) -> str:
         chosen = self._training.links_on(self._lab.interfaces(self._scheme.nics))
-        return dict(self._scheme.options).get("links") or ",".join(chosen)
+        given = dict(self._scheme.options).get("links")
+        port = _FIRST_SERVER_PORT + self._number
+        return ",".join(servers.resolved(self._lab, link, port) for link in (given.split(",") if given else chosen))

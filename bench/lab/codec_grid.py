@@ -18,6 +18,7 @@ from lab.catalogue import MODELS as LAB_MODELS
 from lab.codec_sums import CodecSums
 from lab.datasets import loss as loss_of
 from lab.datasets import open_dataset
+from lab.intervals import interval
 from lab.schedule import learning_rate_factor
 
 # The lab's models; of its cnn a quarter of the width, so that a run takes seconds.
@@ -27,9 +28,6 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
     "gpt": models.gpt,
     "mlp": models.mlp,
 }
-
-# Of Student's t, for a two-sided interval of 95 %, by degrees of freedom from 1 on.
-_T95 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131)
 
 
 @dataclass(frozen=True)
@@ -148,16 +146,6 @@ class Results:
                 with self._path.open("a") as file:
                     file.write(json.dumps({"run": asdict(run), "result": self._known[key]}) + "\n")
         return self._known[key]
-
-
-def interval(differences: list[float]) -> tuple[float, float]:
-    """The mean, and half the width of its 95 % interval; infinite for a single value, or a run that diverged."""
-    mean = statistics.fmean(differences)
-    if len(differences) < 2 or not math.isfinite(mean):
-        return mean, math.inf
-    freedom = len(differences) - 1
-    t = _T95[freedom - 1] if freedom <= len(_T95) else 1.96 + 2.5 / freedom
-    return mean, t * statistics.stdev(differences) / math.sqrt(len(differences))
 
 
 def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[Run]:

@@ -13,16 +13,17 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from lab import forecast, links, rates, report
+from lab import forecast, predictions, rates, report
 from lab.assignment import Training
 from lab.catalogue import MODELS
 from lab.events import Events
 from lab.job import Block, Job, JobFailed, Score
-from lab.layers import Layers, medians
+from lab.layers import medians
 from lab.netns import Nodes
 from lab.progress import Progress
 from lab.report import Outcome, Results
 from lab.schemes import Scheme, parse
+from lab.verification import Verification
 
 FIRST_WARMUP, WARMUP = 3, 1  # steps that are trained but not timed, in the first round and in later ones
 LAYER_STEPS = 6  # of `compute` in each round, for --verify
@@ -79,7 +80,7 @@ class Comparison:
         finally:
             for job in self._jobs.values():
                 job.stop()
-        return self._results()
+        return self._results()  # daemons that have ended have finished their traces
 
     def _prepare(self) -> None:
         """Loads once, before the workers are forked, the modules and data that all of them need."""
@@ -175,7 +176,7 @@ class Comparison:
         warmup = WARMUP if number else FIRST_WARMUP
         for scheme, job in list(self._jobs.items()):
             where = f"round {number + 1}/{self._arguments.rounds}, {scheme.label}"
-            self._lab.shape(None if scheme.free else self._shaping.rates)
+            self._lab.shape(self._limits(scheme))
             self._progress.tick(f"{where}: starting")
             block = self._attempt(scheme, lambda job=job, where=where: self._turn(job, where, warmup))
             if block:
@@ -184,6 +185,11 @@ class Comparison:
                 loss = f", loss {statistics.fmean(block.losses[-10:]):.4f}" if not self._arguments.accelerator else ""
                 self._progress.event(f"{where}: {report.percentile(block.step_ms, 0.5):.1f} ms a step{loss}")
                 self._look_closer(scheme, job)
+
+    def _limits(self, scheme: Scheme) -> list[str] | None:
+        """The rates of the NICs while this scheme runs."""
+        given = self._shaping.rates
+        return None if scheme.free or given is None else rates.scaled(given, scheme.speed)
 
     def _turn(self, job: Job, where: str, warmup: int) -> Block:
         """One scheme's steps of one round, with the events that happen in them."""
@@ -207,6 +213,11 @@ class Comparison:
     def _look_closer(self, scheme: Scheme, job: Job) -> None:
         """Measures between rounds, outside of any step's time."""
         arguments, outcome = self._arguments, self._outcomes[scheme]
+        if arguments.predict and scheme.is_deft:
+            self._progress.tick(f"{scheme.label}: tracing")
+            folder = self._logs / "traces" / scheme.text.replace("/", "_") / str(len(outcome.traces))
+            if self._attempt(scheme, lambda: predictions.trace(job, folder)):
+                outcome.traces.append(folder)
         if arguments.verify and scheme.kind == "compute":
             self._layers += self._attempt(scheme, lambda: job.layers(LAYER_STEPS)) or []
         if arguments.time_to_accuracy is not None:
@@ -256,38 +267,13 @@ class Comparison:
 
     def _verify(self) -> None:
         """The simulator's forecast of each scheme of Deft, beside the measured step time."""
+        verification = Verification(self._lab, self._training, self._arguments.accelerator, self._progress, self._logs)
+        limits = {outcome.scheme: self._limits(outcome.scheme) for outcome in self._outcomes.values()}
         try:
-            simulator = forecast.Simulator(Path(self._arguments.build).resolve() / "bin" / "deft")
-            layers = medians(self._layers)
-            found = {free: self._measured_links(free) for free in {s.free for s in self._outcomes if s.is_deft}}
-            for scheme, outcome in self._outcomes.items():
-                if scheme.is_deft:
-                    names = self._training.links_on(self._lab.interfaces(scheme.nics))
-                    cut, own = self._jobs[scheme].bucket_bytes(), [x for x in found[scheme.free] if x.name in names]
-                    measured = forecast.profile(self._arguments.model, layers, cut, own, scheme.passes)
-                    outcome.forecast = simulator.forecast(scheme, measured, self._cpu(outcome, layers))
-                elif scheme.kind == "compute":
-                    outcome.forecast = forecast.Forecast(layers.step_us / 1e3, layers.step_us / 1e3)
+            verification.forecast(self._outcomes, self._jobs, medians(self._layers), limits)
         except (JobFailed, forecast.CannotForecast) as failure:
             self.failures.append(f"--verify: {failure}")
             self._progress.event(f"FAILED --verify: {failure}")
-
-    def _cpu(self, outcome: Outcome, layers: Layers) -> forecast.Cpu:
-        compute = next(other for scheme, other in self._outcomes.items() if scheme.kind == "compute")
-        daemon_ms = 0.0 if self._arguments.accelerator else outcome.daemon_cpu_ms  # compute needs no core there
-        worker_ms = outcome.worker_cpu_added_to_ms(compute) / self._arguments.workers
-        return forecast.Cpu.measured(outcome.scheme.passes, daemon_ms, worker_ms, layers.update_us / 1e3)
-
-    def _measured_links(self, free: bool) -> list[links.Link]:
-        limits = None if free else self._shaping.rates
-        self._progress.stage("measuring an all-reduce on each link")
-        self._lab.shape(limits)
-        found = links.measure(self._lab, self._training, limits, len(self._jobs) + 100, self._logs)
-        text = "; ".join(
-            f"{link.name} {link.bytes_per_us:.1f} MB/s and {link.latency_us:.0f} us a part" for link in found
-        )
-        self._progress.event(f"all-reduce{', NICs not shaped' if free else ''}: {text}")
-        return found
 
     def _keep_best_ddp(self) -> None:
         for scheme in self._schemes:
@@ -300,8 +286,25 @@ class Comparison:
         outcomes = list(self._outcomes.values())
         arguments = self._arguments
         return Results(
-            outcomes, self._shaping.rates, self._shaping.coverage, arguments.time_to_accuracy, arguments.accelerator
+            outcomes,
+            self._shaping.rates,
+            self._shaping.coverage,
+            arguments.time_to_accuracy,
+            arguments.accelerator,
+            self._predictions(),
+            arguments.paired,
         )
+
+    def _predictions(self) -> list[predictions.Prediction]:
+        if not self._arguments.predict:
+            return []
+        self._progress.stage("replaying traces")
+        traced = [predictions.Traced(scheme, o.traces) for scheme, o in self._outcomes.items() if scheme.is_deft]
+        replays = predictions.Replays(self._training.build)
+        made = replays.predictions(traced)
+        self.failures += replays.failures
+        self._progress.done()
+        return made
 
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:

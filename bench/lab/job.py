@@ -13,6 +13,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from lab import servers
 from lab.assignment import Assignment, Training
 from lab.frameworks import VARIABLES
 from lab.governor import cpu_seconds
@@ -70,16 +71,19 @@ class Job:
         self.scheme, self._lab, self._training = scheme, lab, training
         self._assignment = Assignment(lab, scheme, training, number, logs, role)
         self._daemons: list[subprocess.Popen] = []
+        self._servers: list[subprocess.Popen] = []
         self._workers: list[Child] = []
         self._buffers: dict[int, bytes] = {}
         self.world = self._assignment.world
         self.gradient_bytes = 0
+        self.links = self._assignment.links().split(",")  # Deft's
 
     # Starting and ending
 
     def start(self) -> None:
         """Starts everything; returns when all workers are ready to train."""
         if self.scheme.is_deft:
+            self._servers = [s for link in self.links for s in servers.start(self._lab, self._training.build, link)]
             self._start_daemons()
         if self.scheme.kind == "own":
             self._start_helpers()
@@ -154,10 +158,10 @@ class Job:
                 except BrokenPipeError:
                     pass
         self._end(self._workers, patience_s=5)
-        for daemon in self._daemons:
+        for daemon in self._daemons + self._servers:
             if daemon.poll() is None:
                 daemon.terminate()
-        self._end(self._daemons, patience_s=5)
+        self._end(self._daemons + self._servers, patience_s=5)
 
     @staticmethod
     def _end(processes: list[subprocess.Popen], patience_s: float) -> None:
@@ -215,11 +219,21 @@ class Job:
         groups = [group for job in json.loads(done.stdout)["jobs"] for group in job["groups"]]
         return max(groups, key=lambda group: group["bytes"])["bucket_bytes"]
 
+    def trace(self, folder: Path, steps: int) -> None:
+        """Trains a few steps more than the `steps` that all nodes trace into `folder`."""
+        command = [self._training.build / "bin" / "deft", "trace", "start", folder, "--steps", str(steps)]
+        command += ["--socket", self._assignment.socket(0)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        if done.returncode:
+            raise JobFailed(f"{self.scheme.text}: deft trace start: {done.stderr.strip()}")
+        self.run(0, steps + 3)
+
     def hashes(self) -> list[str]:
         return [answer["sha256"] for answer in self._ask({"hash": True})]
 
     def _daemon_cpu_ms(self) -> float:
-        return sum(1e3 * cpu_seconds(daemon.pid) for daemon in self._daemons if daemon.poll() is None)
+        daemons = self._daemons + self._servers
+        return sum(1e3 * cpu_seconds(daemon.pid) for daemon in daemons if daemon.poll() is None)
 
     def _ask(self, command: dict, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
         for rank, worker in enumerate(self._workers):

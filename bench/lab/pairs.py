@@ -14,7 +14,7 @@ import tempfile
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lab import rates
+from lab import rates, servers
 from lab.netns import PAYLOAD_SHARE, Lab
 
 _SERVER_PORT = 29700
@@ -79,7 +79,8 @@ def parse_elements(text: str) -> list[int]:
 def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int) -> Measured:
     """One set of links, with servers of its own if it has any; they end with it."""
     measured = Measured(links.split(","))
-    servers, given = _start_servers(lab, build, measured.links)
+    given = {link: servers.resolved(lab, link, _SERVER_PORT) for link in measured.links}
+    started = [server for link in given.values() for server in servers.start(lab, build, link)]
     try:
         with tempfile.TemporaryDirectory(dir=lab.folder(0)) as folder:
             words = [str(lab.nodes), folder, ",".join(given.values()), str(rounds), *map(str, elements)]
@@ -90,7 +91,7 @@ def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int)
             ]  # fmt: skip
             said = [node.communicate(timeout=_SECONDS)[0] for node in nodes]
     finally:
-        for server in servers:
+        for server in started:
             server.terminate()
             server.wait()
     if any(node.returncode for node in nodes):
@@ -103,21 +104,6 @@ def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int)
         else:
             measured.us[(*key, line["elements"])] = line["us"]
     return measured
-
-
-def _start_servers(lab: Lab, build: Path, links: list[str]) -> tuple[list[subprocess.Popen], dict[str, str]]:
-    """A parameter server on each node for each link ps:ethK, and what DEFT_LINKS says for each link."""
-    started, given = [], {}
-    for link in links:
-        given[link] = link
-        if not link.startswith("ps:"):
-            continue
-        addresses = [f"{lab.address(node, nic(link))}:{_SERVER_PORT}" for node in range(lab.nodes)]
-        given[link] = "ps:" + "+".join(addresses)
-        for node, address in enumerate(addresses):
-            command = [str(build / "bin/deftd"), "server", f"--listen={address}", "--insecure=on"]
-            started.append(lab.start(node, command, stderr=subprocess.DEVNULL))
-    return started, given
 
 
 def bound_us(elements: int, nodes: int, rate: str | None) -> float | None:

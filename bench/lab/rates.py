@@ -44,6 +44,11 @@ def for_coverage(coverage: float, compute_s: float, gradient_bytes: int, nodes: 
     return [f"{wire / 1e3:.0f}kbit"] * nics
 
 
+def scaled(rates: list[str], speed: float) -> list[str]:
+    """So many times as fast."""
+    return rates if speed == 1 else [f"{speed * bits_per_second(rate) / 1e3:.0f}kbit" for rate in rates]
+
+
 def achieved(lab: Nodes, rates: list[str], seconds: float = 0.6) -> list[float]:
     """The real rate of a TCP stream from node 0 to node 1 on each NIC, all at the same time, over the wanted rate."""
     receivers, senders, shares = [], [], []

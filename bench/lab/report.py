@@ -6,9 +6,13 @@ import json
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from lab.forecast import Forecast
+from lab.intervals import interval
 from lab.job import Block, Score
+from lab.predictions import Prediction
+from lab.rates import scaled
 from lab.schemes import Scheme
 
 
@@ -32,6 +36,7 @@ class Outcome:
     scores: list[tuple[float, Score]] = field(default_factory=list)  # after each round, with the seconds trained so far
     forecast: Forecast | None = None
     hashes: list[str] = field(default_factory=list)
+    traces: list[Path] = field(default_factory=list)  # a folder a round, if they were asked for
 
     def step_ms(self, share: float = 0.5) -> float:
         return percentile([value for block in self.blocks for value in block.step_ms], share)
@@ -61,6 +66,15 @@ class Outcome:
     def _beyond(self, base: Outcome, of: Callable[[Block], float]) -> float:
         """The median over the rounds of the difference from `base` in the same round: machines drift."""
         return percentile([of(own) - of(other) for own, other in zip(self.blocks, base.blocks, strict=False)], 0.5)
+
+    def ratio_to(self, base: Outcome) -> tuple[float, float]:
+        """The step over that of `base` in the same round: the mean, and half of its 95 % interval. The first of several
+        rounds, in which policies find their plans, does not count."""
+        ratios = [
+            percentile(own.step_ms, 0.5) / percentile(other.step_ms, 0.5)
+            for own, other in zip(self.blocks, base.blocks, strict=False)
+        ]
+        return interval(ratios[1:] or ratios)
 
     def seconds_to(self, accuracy: float) -> float | None:
         """The seconds of training until this accuracy, on the line between the evaluations around it; None: never."""
@@ -99,6 +113,8 @@ class Results:
     coverage: float | None
     wanted_accuracy: float | None = None  # of the time to it
     accelerator: bool = False  # compute was replayed: it uses no core, and its losses say nothing
+    predictions: list[Prediction] = field(default_factory=list)
+    paired: str | None = None  # the scheme whose ratios to all others are told
 
     @property
     def compute(self) -> Outcome | None:
@@ -114,7 +130,9 @@ class Results:
         plain = [o.step_ms() for o in self.outcomes if o.scheme.text == "ddp"]
         full = max((o.scheme.nics for o in self.outcomes), default=0)
         others = [
-            o.step_ms() for o in self.outcomes if o.scheme.is_plain_ddp and o.scheme.nics == full and not o.scheme.free
+            o.step_ms()
+            for o in self.outcomes
+            if o.scheme.is_plain_ddp and o.scheme.nics == full and not o.scheme.free and o.scheme.speed == 1
         ]
         own = [o.step_ms() for o in self.outcomes if o.scheme.kind == "own"]
         return min(own or plain or others, default=None)
@@ -131,8 +149,8 @@ class Results:
         ddp = self.ddp_ms()
         return {
             "scheme": outcome.scheme.text,
-            "rate": "none" if free else ",".join(self.rates[: outcome.scheme.nics]),
-            "coverage": None if free else self.coverage,
+            "rate": "none" if free else ",".join(scaled(self.rates[: outcome.scheme.nics], outcome.scheme.speed)),
+            "coverage": None if free or self.coverage is None else self.coverage / outcome.scheme.speed,
             "step_ms_p10": round(outcome.step_ms(0.1), 2),
             "step_ms_p50": round(outcome.step_ms(), 2),
             "step_ms_p90": round(outcome.step_ms(0.9), 2),
@@ -155,6 +173,11 @@ class Results:
             more["scores"] = [
                 {"seconds": round(at, 2), "accuracy": score.accuracy, "test_loss": round(score.loss, 6)}
                 for at, score in outcome.scores
+            ]
+        own = [said for said in self.predictions if said.of == outcome.scheme.text]
+        if own:
+            more["predictions"] = [
+                {"from": p.traced, "ms": p.ms, "coarse_ms": p.coarse_ms, "measured_ms": p.measured_ms} for p in own
             ]
         if outcome.forecast:
             more["forecast_ms"] = round(outcome.forecast.step_ms, 2)
@@ -188,7 +211,8 @@ def table(results: Results) -> str:
     """One row a scheme; columns that were not asked for are left out."""
     header = tuple(f"/ {results.baseline}" if title == "/ ddp" else title for title in _HEADER)
     rows = [header, *(_row(results, outcome) for outcome in results.outcomes)]
-    return "\n".join([*_aligned(rows), *_forecast_lines(results), *_free_lines(results)])
+    more = (_forecast_lines, _prediction_lines, _pair_lines, _free_lines)
+    return "\n".join([*_aligned(rows), *(line for part in more for line in part(results))])
 
 
 def _aligned(rows: list[tuple[str, ...]]) -> list[str]:
@@ -250,6 +274,32 @@ def _forecast_lines(results: Results) -> list[str]:
                 (outcome.scheme.label, f"{said.network_ms:.1f}", f"{said.step_ms:.1f}", f"{measured:.1f}", difference)
             )
     return ["", *_aligned(rows)] if len(rows) > 1 else []
+
+
+def _prediction_lines(results: Results) -> list[str]:
+    """What `deft replay` says, beside the traced steps."""
+    rows = [("deft replay of", "from the trace of", "predicted ms", "measured ms", "error", "coarse ms", "error")]
+    for said in results.predictions:
+        rows.append((
+            said.of, "itself" if said.of == said.traced else said.traced, f"{said.ms:.1f}", f"{said.measured_ms:.1f}",
+            f"{said.error:+.1%}", f"{said.coarse_ms:.1f}", f"{said.coarse_ms / said.measured_ms - 1:+.1%}",
+        ))  # fmt: skip
+    return ["", *_aligned(rows)] if len(rows) > 1 else []
+
+
+def _pair_lines(results: Results) -> list[str]:
+    own = next((outcome for outcome in results.outcomes if outcome.scheme.text == results.paired), None)
+    if own is None:
+        return []
+    rows = [(f"{own.scheme.label} over", "ratio of the same round", "95 % interval", "rounds")]
+    for outcome in results.outcomes:
+        if outcome is not own:
+            ratio, half = own.ratio_to(outcome)
+            rounds = max(1, min(len(own.blocks), len(outcome.blocks)) - 1)
+            rows.append(
+                (outcome.scheme.label, f"{ratio:.3f}", f"{ratio - half:.3f} to {ratio + half:.3f}", str(rounds))
+            )
+    return ["", *_aligned(rows)]
 
 
 def _free_lines(results: Results) -> list[str]:

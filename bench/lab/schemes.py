@@ -13,6 +13,7 @@ fsdp2                 FSDP2 over gloo: parameters are sharded between a node's w
 NAME-fsdp2            FSDP2 that shards inside a node, and Deft averages between the nodes
 ...@K                 only the first K NICs
 ...@free              the NICs are not shaped while this scheme runs
+...@2x                they have so many times their rate while this scheme runs
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ class Scheme:
     kind: str  # compute, ddp, own, fsdp2 or a policy of Deft
     nics: int
     free: bool = False
+    speed: float = 1  # of the NICs, over their rate
     bucket_mib: float | None = None  # of DDP
     options: tuple[tuple[str, str], ...] = field(default=())
     passes: int = 1  # steps whose gradients are added up before they are communicated
@@ -107,10 +109,12 @@ def _modified(scheme: Scheme, modifier: str, nics: int) -> Scheme:
     value = modifier[1:]
     if modifier == "@free":
         return replace(scheme, free=True)
+    if re.fullmatch(r"@\d+(\.\d+)?x", modifier) and float(value[:-1]) > 0:
+        return replace(scheme, speed=float(value[:-1]))
     if modifier.startswith("@"):
         if not value.isdigit() or not 1 <= int(value) <= nics:
             raise ValueError(
-                f"scheme '{scheme.text}': '{modifier}' must be @free or @K with K from 1 to --nics, {nics}"
+                f"scheme '{scheme.text}': '{modifier}' must be @free, @2x or @K with K from 1 to --nics, {nics}"
             )
         return replace(scheme, nics=int(value))
     name, equals, setting = value.partition("=")

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.codec_grid import Run, codec_names, interval, train
+from lab.codec_grid import Run, codec_names, train
 from lab.codec_sums import CodecSums
+from lab.intervals import interval
 
 PROGRAM = Path(__file__).resolve().parents[2] / "bench/codecs"
 SHAPES = [torch.Size([100, 64]), torch.Size([64]), torch.Size([3, 5])]  # the first one alone is encoded

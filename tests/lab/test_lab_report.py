@@ -4,6 +4,7 @@ import matplotlib
 import pytest
 from lab.forecast import Forecast
 from lab.job import Block, Score
+from lab.predictions import Prediction
 from lab.report import Outcome, Results, percentile, table, write_plot
 from lab.schemes import parse
 
@@ -109,6 +110,34 @@ def test_the_wait_for_the_slowest_worker_is_told_apart(results):
     assert (
         "beyond it +5.6 % of compute, and +3.6 % beyond the wait for the slowest worker of each step (2.0 ms)" in last
     )
+
+
+def test_pairs_are_of_the_same_round_and_not_of_the_first(results):
+    fifo, ddp = results.outcomes[2], results.outcomes[1]
+    for ours, theirs in ((900.0, 100.0), (110.0, 100.0), (230.0, 200.0)):
+        fifo.blocks.append(Block([ours] * 4, [2.0, 1.0], 2.0, 100.0, 0.0))
+        ddp.blocks.append(Block([theirs] * 4, [2.0, 1.0], 2.0, 100.0, 0.0))
+    del fifo.blocks[:2], ddp.blocks[:2]
+    ratio, half = fifo.ratio_to(ddp)
+    assert ratio == pytest.approx(1.125)
+    assert half == pytest.approx(12.706 * 0.025)  # two values: 1.1, 1.15
+    assert "over" not in table(results)
+    results.paired = "fifo@1"
+    assert "1.125" in next(line for line in table(results).splitlines() if line.startswith("ddp ") and "to" in line)
+
+
+def test_a_scheme_with_faster_nics_says_its_own_rate(results):
+    results.outcomes.append(outcome("fifo@2x", 120))
+    assert results.records()[-1]["rate"] == "200kbit,400kbit"
+    assert results.records()[-1]["coverage"] == 0.5
+
+
+def test_predictions_stand_below_the_table_and_in_the_record(results):
+    results.predictions = [Prediction("fifo@1", "fifo@1", 99.0, 80.0, 100.0)]
+    assert any("itself" in line and "-1.0%" in line and "-20.0%" in line for line in table(results).splitlines())
+    assert results.records()[2]["predictions"] == [
+        {"from": "fifo@1", "ms": 99.0, "coarse_ms": 80.0, "measured_ms": 100.0}
+    ]
 
 
 @pytest.mark.parametrize("name", ["plot.png", "plot.svg"])

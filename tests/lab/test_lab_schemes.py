@@ -2,6 +2,13 @@ import pytest
 from lab.schemes import check_framework, check_policies, check_workers, parse, parse_list
 
 
+def test_a_scheme_may_have_faster_nics():
+    assert [parse(text, 2).speed for text in ("fifo", "fifo@2x", "ddp:5@0.5x@1")] == [1, 2, 0.5]
+    assert parse("ddp:5@0.5x@1", 2).nics == 1
+    with pytest.raises(ValueError, match="@2x"):
+        parse("fifo@0x", 2)
+
+
 def test_a_plain_name_uses_all_nics():
     scheme = parse("fifo", 3)
     assert (scheme.kind, scheme.nics, scheme.free, scheme.is_deft) == ("fifo", 3, False, True)

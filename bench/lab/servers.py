@@ -1,0 +1,27 @@
+"""Parameter servers of the lab: a link ps:ethK has one on each node, on that NIC."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from lab.netns import Nodes
+
+
+def resolved(lab: Nodes, link: str, port: int) -> str:
+    """The link as DEFT_LINKS has it: ps:ethK by the addresses of its servers, any other as it is."""
+    kind, _, interface = link.partition(":")
+    if kind != "ps" or not interface.startswith("eth"):
+        return link
+    return "ps:" + "+".join(f"{lab.address(node, int(interface[3:]))}:{port}" for node in range(lab.nodes))
+
+
+def start(lab: Nodes, build: Path, link: str) -> list[subprocess.Popen]:
+    """The servers of a resolved link, in the order of the nodes."""
+    if not link.startswith("ps:"):
+        return []
+    program = str(build / "bin/deftd")
+    commands = [
+        [program, "server", f"--listen={address}", "--insecure=on"] for address in link.removeprefix("ps:").split("+")
+    ]
+    return [lab.start(node, command, stderr=subprocess.DEVNULL) for node, command in enumerate(commands)]
