@@ -1,18 +1,7 @@
-#include <netdb.h>
-#include <poll.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
-#include <array>
-#include <cerrno>
-#include <cstdio>
-#include <cstdlib>
 #include <fstream>
-#include <memory>
 
-#include "core/base/descriptor.h"
 #include "core/link/backends.h"
 #include "core/link/factories.h"
 #include "core/link/nics.h"
@@ -20,6 +9,7 @@
 #include "tools/daemon_status.h"
 #include "tools/findings.h"
 #include "tools/installed.h"
+#include "tools/program_output.h"
 
 namespace deft::tools {
 namespace {
@@ -80,27 +70,6 @@ Finding nccl_finding() {
   return {Health::kOk, "NCCL", *version, ""};
 }
 
-// Whether a TCP connection to host:port is accepted within the patience.
-bool answers(const std::string& address) {
-  const std::size_t colon = address.rfind(':');
-  std::string host = address.substr(0, colon);
-  if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  addrinfo* found = nullptr;
-  if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return false;
-  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> owner(found, &freeaddrinfo);
-  const Descriptor caller(socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!caller.valid()) return false;
-  pollfd waiting{caller.get(), POLLOUT, 0};
-  int error = connect(caller.get(), found->ai_addr, found->ai_addrlen) == 0 ? 0 : errno;
-  if (error == EINPROGRESS && poll(&waiting, 1, static_cast<int>(kPatienceUs / 1000)) == 1) {
-    socklen_t size = sizeof error;
-    getsockopt(caller.get(), SOL_SOCKET, SO_ERROR, &error, &size);
-  }
-  return error == 0;
-}
-
 // The parameter servers that DEFT_LINKS names, if any.
 std::vector<Finding> server_findings(const std::string& grammar) {
   std::vector<Finding> findings;
@@ -110,7 +79,7 @@ std::vector<Finding> server_findings(const std::string& grammar) {
     if (spec.backend != "ps") continue;
     const auto servers = link::split_servers(spec.interface);
     for (const std::string& server : *servers) {
-      if (answers(server)) {
+      if (connect_error(server) == 0) {
         findings.push_back({Health::kOk, "server", server + " takes connections", ""});
       } else {
         findings.push_back({Health::kFail, "server", "no parameter server answers at " + server,
@@ -119,24 +88,6 @@ std::vector<Finding> server_findings(const std::string& grammar) {
     }
   }
   return findings;
-}
-
-struct Spoken {
-  int status = -1;
-  std::string text;
-};
-
-// The output of a command and its exit status.
-Spoken ask(const std::string& command) {
-  Spoken out;
-  std::FILE* pipe = popen(command.c_str(), "r");
-  if (pipe == nullptr) return out;
-  std::array<char, 512> piece{};
-  while (std::fgets(piece.data(), piece.size(), pipe) != nullptr) out.text += piece.data();
-  const int status = pclose(pipe);
-  out.status = WIFEXITED(status) ? WEXITSTATUS(status) : -1;
-  while (!out.text.empty() && out.text.back() == '\n') out.text.pop_back();
-  return out;
 }
 
 }  // namespace
@@ -181,8 +132,8 @@ Finding check_python() {
   const auto package = python_package();
   const std::string path = package.empty() ? std::string() : package.parent_path().string();
   const auto said =
-      ask("PYTHONPATH=\"" + path +
-          "${PYTHONPATH:+:$PYTHONPATH}\" python3 -c 'import deft; print(deft.__version__, deft.__file__)' 2>&1");
+      output_of("PYTHONPATH=\"" + path +
+                "${PYTHONPATH:+:$PYTHONPATH}\" python3 -c 'import deft; print(deft.__version__, deft.__file__)' 2>&1");
   const std::string last = said.text.substr(said.text.rfind('\n') + 1);
   if (said.status != 0)
     return {Health::kWarn, "python", "import deft: " + last, "in a tree: scripts/build, then . scripts/env.sh"};

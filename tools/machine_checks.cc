@@ -42,6 +42,26 @@ std::string decimal(double value) {
 
 std::string limit_text(rlim_t limit) { return limit == RLIM_INFINITY ? "unlimited" : gib(static_cast<double>(limit)); }
 
+// The word in brackets of a file of the kernel: `always [madvise] never`.
+std::string chosen_word(const char* path) {
+  std::ifstream in(path);
+  for (std::string word; in >> word;)
+    if (word.starts_with('[') && word.ends_with(']')) return word.substr(1, word.size() - 2);
+  return "";
+}
+
+// Bytes that are set aside for huge pages (vm.nr_hugepages) and that nobody uses.
+std::uint64_t unused_huge_pages() {
+  std::ifstream in("/proc/meminfo");
+  std::uint64_t pages = 0, page_kib = 0, value = 0;
+  std::string name, rest;
+  while (in >> name >> value && std::getline(in, rest)) {
+    if (name == "HugePages_Free:") pages = value;
+    if (name == "Hugepagesize:") page_kib = value;
+  }
+  return pages * page_kib * 1024;
+}
+
 // Whether a child may make the namespaces that the lab emulates nodes with: 0, or errno.
 int try_namespaces() {
   const pid_t child = fork();
@@ -124,6 +144,20 @@ Finding check_congestion_control() {
   return {
       Health::kWarn, "TCP", text,
       "what follows a pause may be paced too slowly, 20 to 60 ms a step: sysctl net.ipv4.tcp_congestion_control=cubic"};
+}
+
+Finding check_huge_pages() {
+  const auto reserved = static_cast<double>(unused_huge_pages());
+  const double machine = static_cast<double>(sysconf(_SC_PHYS_PAGES)) * static_cast<double>(sysconf(_SC_PAGESIZE));
+  const std::string text = gib(reserved) + " are set aside and unused";
+  if (reserved > machine / 8)
+    return {Health::kWarn, "huge pages", text, "Deft cannot use this memory: sysctl vm.nr_hugepages=0, or fewer"};
+  if (chosen_word("/sys/kernel/mm/transparent_hugepage/enabled") != "never" &&
+      chosen_word("/sys/kernel/mm/transparent_hugepage/defrag") == "always")
+    return {Health::kWarn, "huge pages", text + "; transparent ones: defrag is always",
+            "a worker or the daemon may stand still while the kernel makes one: "
+            "echo madvise >/sys/kernel/mm/transparent_hugepage/defrag"};
+  return {Health::kOk, "huge pages", text, ""};
 }
 
 Finding check_namespaces() {

@@ -1,4 +1,4 @@
-// deft probe: what every link costs between every two nodes, and between all of them.
+// deft probe: what every link costs between every two nodes, between all of them, and while all links are used at once.
 //
 // One process a node takes part (local rank 0; the others end at once). They meet in rank 0's store, and then run the same
 // list of measurements one after the other, so that none disturbs another: link by link, pair by pair.
@@ -8,10 +8,17 @@
 #include <cstdio>
 #include <cstdlib>
 #include <fstream>
+#include <future>
+#include <iterator>
+#include <latch>
+#include <map>
+#include <numeric>
+#include <set>
 
 #include "core/base/placement.h"
 #include "core/link/backends.h"
 #include "tools/command.h"
+#include "tools/nic_facts.h"
 #include "tools/probe_measure.h"
 #include "tools/probe_report.h"
 #include "tools/probe_store.h"
@@ -96,12 +103,15 @@ class Probe {
 
  private:
   struct Item {
-    std::size_t link;
+    std::vector<std::size_t> links;  // several: at once
     std::vector<std::uint32_t> nodes;
   };
   Result<void> check_links() const;
   [[nodiscard]] std::vector<Item> items() const;
-  ProbeRow measure(const Item& item, std::size_t index, std::uint32_t place);
+  void leave_out_failed(Item& item) const;
+  std::vector<ProbeRow> measure(const Item& item, std::size_t index, std::uint32_t place);
+  void measure_link_of(const Item& item, std::size_t index, std::uint32_t place, ProbeRow& row, std::latch& opened);
+  Result<void> measure_opened(link::Link& link, ProbeRow& row) const;
   [[nodiscard]] TimeUs patience_us() const { return 3 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7); }
 
   const TimeUs timeout_us_;
@@ -112,7 +122,9 @@ class Probe {
   std::shared_ptr<ProbeStore> store_;
   std::vector<link::LinkSpec> specs_;
   std::vector<ProbeNode> nodes_;
-  std::uint32_t node_ = 0;  // this process among nodes_
+  std::set<std::size_t> failed_;                // links
+  std::map<std::size_t, std::size_t> largest_;  // [link], the largest size of its newest measurement
+  std::uint32_t node_ = 0;                      // this process among nodes_
 };
 
 std::string key_of(const char* what, std::size_t index) { return what + ("/" + std::to_string(index)); }
@@ -120,8 +132,10 @@ std::string key_of(const char* what, std::size_t index) { return what + ("/" + s
 // All ranks say who they are; those of local rank 0 are the nodes.
 Result<void> Probe::meet(std::vector<link::LinkSpec> specs) {
   specs_ = std::move(specs);
-  ProbeNode own{placement_.rank, host_name(), {}, {}, {}, encrypts_};
+  ProbeNode own{placement_.rank, host_name(), {}, {}, {}, {}, encrypts_};
   for (const auto& spec : specs_) {
+    const auto nic = nic_facts({&spec.interface, 1});
+    own.mtus.push_back(nic.empty() ? 0 : nic.front().mtu);
     own.links.push_back(spec.name());
     own.addresses.push_back(spec.address);
     own.common.push_back(spec.common());
@@ -171,23 +185,41 @@ Result<void> Probe::check_links() const {
 std::vector<Probe::Item> Probe::items() const {
   std::vector<Item> all;
   const auto count = static_cast<std::uint32_t>(nodes_.size());
+  std::vector<std::uint32_t> everybody(count);
+  std::iota(everybody.begin(), everybody.end(), 0U);
   for (std::size_t link = 0; link < specs_.size(); ++link) {
     for (std::uint32_t a = 0; a < count; ++a)
-      for (std::uint32_t b = a + 1; b < count; ++b) all.push_back({link, {a, b}});
-    if (count == 2) continue;
-    all.push_back({link, {}});
-    for (std::uint32_t node = 0; node < count; ++node) all.back().nodes.push_back(node);
+      for (std::uint32_t b = a + 1; b < count; ++b) all.push_back({{link}, {a, b}});
+    if (count > 2) all.push_back({{link}, everybody});
   }
+  Item at_once{{}, everybody};
+  for (std::size_t link = 0; link < specs_.size(); ++link) at_once.links.push_back(link);
+  if (specs_.size() > 1) all.push_back(at_once);
   return all;
 }
 
-ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place) {
-  ProbeRow row;
-  row.link = item.link;
-  row.nodes = item.nodes;
-  if (encrypts_ && link::find_backend(specs_[item.link].backend)->encryption == link::Encryption::kNone) {
+std::vector<ProbeRow> Probe::measure(const Item& item, std::size_t index, std::uint32_t place) {
+  std::vector<ProbeRow> rows(item.links.size());
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    rows[i].link = item.links[i];
+    rows[i].nodes = item.nodes;
+    rows[i].at_once = rows.size() > 1;
+  }
+  std::latch opened(static_cast<std::ptrdiff_t>(rows.size()));
+  std::vector<std::future<void>> others;
+  for (std::size_t i = 1; i < rows.size(); ++i)
+    others.push_back(std::async(std::launch::async, [&, i] { measure_link_of(item, index, place, rows[i], opened); }));
+  if (!rows.empty()) measure_link_of(item, index, place, rows.front(), opened);
+  for (auto& other : others) other.get();
+  return rows;
+}
+
+void Probe::measure_link_of(const Item& item, std::size_t index, std::uint32_t place, ProbeRow& row,
+                            std::latch& opened) {
+  const auto& backend = *link::find_backend(specs_[row.link].backend);
+  if (encrypts_ && backend.encryption == link::Encryption::kNone) {
     row.error = "cannot encrypt, and encrypt_gradients is on";
-    return row;
+    return opened.count_down();
   }
   const TimeUs now = MonotonicClock::now();
   link::LinkGroup group;
@@ -195,43 +227,69 @@ ProbeRow Probe::measure(const Item& item, std::size_t index, std::uint32_t place
   group.key_file = key_file_;
   group.node = place;
   group.nodes = static_cast<std::uint32_t>(item.nodes.size());
-  group.prefix = key_of("link", index);
+  group.prefix = key_of("link", index) + "/" + std::to_string(row.link);
   group.store = store_;
   group.connect_deadline_us = now + timeout_us_;
   group.silence_us = timeout_us_ / 2;
-  auto opened = link::open_link(specs_[item.link], group);
-  if (!opened) {
-    row.error = opened.error().message();
-    return row;
-  }
+  auto link = link::open_link(specs_[row.link], group);
+  opened.arrive_and_wait();  // those that are measured at once begin together
+  const auto measured = link ? measure_opened(**link, row) : tl::unexpected(link.error());
+  if (!measured) row.error = measured.error().message();
+}
+
+Result<void> Probe::measure_opened(link::Link& link, ProbeRow& row) const {
+  const TimeUs now = MonotonicClock::now();
   const ProbeLimits limits{options_.seconds, now + 2 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7),
                            16U << 20};
-  auto samples = measure_link(**opened, limits);
-  auto fit = samples ? model::fit_link(*samples) : tl::unexpected(samples.error());
-  if (!fit) {
-    row.error = fit.error().message();
-    return row;
+  if (row.at_once) {
+    const auto sample = measure_for(link, largest_.at(row.link), limits);
+    if (!sample) return tl::unexpected(sample.error());
+    row.samples = {*sample};
+    row.fit.bytes_per_us = static_cast<double>(sample->bytes) / sample->us;
+    return {};
   }
+  auto samples = measure_link(link, limits);
+  if (!samples) return tl::unexpected(samples.error());
+  const auto fit = model::fit_link(*samples);
+  if (!fit) return tl::unexpected(fit.error());
   row.samples = *std::move(samples);
   row.fit = *fit;
-  return row;
+  if (row.nodes.size() != 2 || !link.composes()) return {};
+  auto rates = measure_one_way(link, row.samples.back().bytes, limits);
+  if (!rates) return tl::unexpected(rates.error());
+  row.one_way = *std::move(rates);
+  return {};
+}
+
+// What has failed alone needs no second try with the others. All nodes know of it.
+void Probe::leave_out_failed(Item& item) const {
+  if (item.links.size() < 2) return;
+  std::erase_if(item.links, [this](std::size_t link) { return failed_.contains(link); });
+  if (item.links.size() < 2) item.links.clear();
 }
 
 Result<void> Probe::measure() {
-  const auto all = items();
+  auto all = items();
   for (std::size_t i = 0; i < all.size(); ++i) {
+    leave_out_failed(all[i]);
     const auto mine = std::find(all[i].nodes.begin(), all[i].nodes.end(), node_);
     const auto place = static_cast<std::uint32_t>(mine - all[i].nodes.begin());
     if (mine != all[i].nodes.end()) {
-      const ProbeRow row = measure(all[i], i, place);
+      auto rows = nlohmann::json::array();
+      for (const auto& row : measure(all[i], i, place)) rows.push_back(to_json(row));
       if (place == 0)
-        if (auto ok = store_->set_text(key_of("row", i), to_json(row).dump()); !ok) return ok;
+        if (auto ok = store_->set_text(key_of("rows", i), rows.dump()); !ok) return ok;
     }
-    const auto done = store_->get_text(key_of("row", i), MonotonicClock::now() + patience_us());
+    const auto done = store_->get_text(key_of("rows", i), MonotonicClock::now() + patience_us());
     if (!done && done.error().kind == ErrorKind::kTimeout)
       return fail(ErrorKind::kTimeout, "node " + std::to_string(all[i].nodes.front()) + " did not end its measurement",
                   "look at its output");
-    if (!done) return tl::unexpected(done.error());
+    const auto rows = done ? rows_from(*done) : tl::unexpected(done.error());
+    if (!rows) return tl::unexpected(rows.error());
+    for (const auto& row : *rows) {
+      if (!row.error.empty()) failed_.insert(row.link);
+      if (!row.samples.empty()) largest_[row.link] = row.samples.back().bytes;
+    }
   }
   return {};
 }
@@ -240,11 +298,11 @@ Result<std::vector<ProbeRow>> Probe::collect() {
   std::vector<ProbeRow> rows;
   const std::size_t count = items().size();
   for (std::size_t i = 0; i < count; ++i) {
-    auto text = store_->get_text(key_of("row", i), MonotonicClock::now() + timeout_us_);
+    auto text = store_->get_text(key_of("rows", i), MonotonicClock::now() + timeout_us_);
     if (!text) return tl::unexpected(text.error());
-    auto row = row_from(*text);
-    if (!row) return tl::unexpected(row.error());
-    rows.push_back(*std::move(row));
+    auto measured = rows_from(*text);
+    if (!measured) return tl::unexpected(measured.error());
+    std::ranges::move(*measured, std::back_inserter(rows));
   }
   return rows;
 }

@@ -90,4 +90,41 @@ Result<std::vector<model::LinkSample>> measure_link(link::Link& link, const Prob
   return samples;
 }
 
+Result<model::LinkSample> measure_for(link::Link& link, std::size_t bytes, const ProbeLimits& limits) {
+  const Watch watch(link, limits.deadline_us);
+  std::vector<std::byte> data(bytes);
+  const TimeUs began = MonotonicClock::now();
+  std::uint64_t count = 0;
+  std::uint32_t goes_on = 1;
+  while (goes_on != 0) {
+    if (auto done = transfer(link, data, bytes); !done) return tl::unexpected(done.error());
+    ++count;
+    goes_on = static_cast<double>(MonotonicClock::now() - began) < limits.seconds * 1e6 ? 1 : 0;
+    if (auto told = link.run(link::WorkRequest::broadcast(reinterpret_cast<std::byte*>(&goes_on), sizeof goes_on, 0));
+        !told)
+      return tl::unexpected(told.error());
+  }
+  return model::LinkSample{bytes, static_cast<double>(MonotonicClock::now() - began) / static_cast<double>(count)};
+}
+
+Result<std::vector<double>> measure_one_way(link::Link& link, std::size_t bytes, const ProbeLimits& limits) {
+  const Watch watch(link, limits.deadline_us);
+  std::vector<std::byte> data(bytes);
+  std::vector<double> rates;
+  for (const std::uint32_t root : {0U, 1U}) {
+    std::vector<double> times;
+    for (std::uint32_t i = 0; i < kFewest; ++i) {
+      const TimeUs began = MonotonicClock::now();
+      if (auto sent = link.run(link::WorkRequest::broadcast(data.data(), bytes, root)); !sent)
+        return tl::unexpected(sent.error());
+      // The sender has got rid of it before the other one has all of it; this ends when both have.
+      if (auto both = transfer(link, data, 4); !both) return tl::unexpected(both.error());
+      times.push_back(static_cast<double>(std::max<TimeUs>(MonotonicClock::now() - began, 1)));
+    }
+    // The fastest one: what the wire can do, however busy the machines are.
+    rates.push_back(static_cast<double>(bytes) / *std::ranges::min_element(times));
+  }
+  return rates;
+}
+
 }  // namespace deft::tools

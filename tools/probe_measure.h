@@ -18,4 +18,11 @@ struct ProbeLimits {
 // many transfers there are. Blocks; the error is that of the link.
 Result<std::vector<model::LinkSample>> measure_link(link::Link& link, const ProbeLimits& limits);
 
+// All-reduces of this size, one after the other, for this long in node 0's view: the mean time of one. For links that are measured at
+// the same time: the transfers of a series of sizes would not meet.
+Result<model::LinkSample> measure_for(link::Link& link, std::size_t bytes, const ProbeLimits& limits);
+
+// Of a link between two nodes: bytes a us from node 0 to node 1, and back, each while the other way is idle.
+Result<std::vector<double>> measure_one_way(link::Link& link, std::size_t bytes, const ProbeLimits& limits);
+
 }  // namespace deft::tools

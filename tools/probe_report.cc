@@ -3,15 +3,33 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "tools/findings.h"
+#include "tools/probe_findings.h"
+
 namespace deft::tools {
 namespace {
 
 using nlohmann::json;
 
-std::string number(const char* format, double value, double error) {
+template <typename... Values>
+std::string number(const char* format, Values... values) {
   char text[64];
-  std::snprintf(text, sizeof text, format, value, error);
+  std::snprintf(text, sizeof text, format, values...);
   return text;
+}
+
+std::string pad(std::string text, std::size_t width) {
+  return text += std::string(width - std::min(width, text.size()), ' ');
+}
+
+// Latency, throughput and what else was measured; or the error.
+std::string measured_text(const ProbeRow& row) {
+  if (!row.error.empty()) return row.error;
+  if (row.at_once) return pad("", 18) + pad(number("%.1f", row.fit.bytes_per_us), 16) + "  with all links at once";
+  const std::string latency = number("%.0f +- %.0f", row.fit.latency_us, row.fit.latency_error_us);
+  const std::string rate = number("%.1f +- %.1f", row.fit.bytes_per_us, row.fit.bytes_per_us_error);
+  if (row.one_way.size() != 2) return pad(latency, 16) + "  " + rate;
+  return pad(latency, 16) + "  " + pad(rate, 16) + "  " + number("%.1f, %.1f", row.one_way[0], row.one_way[1]);
 }
 
 // The names of the link on these nodes; one where they agree.
@@ -29,6 +47,20 @@ std::string between(const std::vector<ProbeNode>& nodes, const ProbeRow& row) {
   return std::to_string(row.nodes.front()) + " - " + std::to_string(row.nodes.back());
 }
 
+ProbeRow row_of(const json& from) {
+  ProbeRow row;
+  row.link = from.at("link");
+  row.nodes = from.at("nodes").get<std::vector<std::uint32_t>>();
+  row.at_once = from.at("at_once");
+  row.error = from.value("error", "");
+  if (!row.error.empty()) return row;
+  row.fit = {from.at("latency_us"), from.at("latency_error_us"), from.at("bytes_per_us"),
+             from.at("bytes_per_us_error")};
+  row.one_way = from.value("one_way_bytes_per_us", std::vector<double>());
+  for (const auto& sample : from.at("samples")) row.samples.push_back({sample.at("bytes"), sample.at("us")});
+  return row;
+}
+
 template <typename T>
 Result<T> parsed(const std::string& text, T (*read)(const json&)) {
   try {
@@ -43,19 +75,19 @@ Result<T> parsed(const std::string& text, T (*read)(const json&)) {
 }  // namespace
 
 json to_json(const ProbeNode& node) {
-  return {{"rank", node.rank},           {"host", node.host},     {"links", node.links},
-          {"addresses", node.addresses}, {"common", node.common}, {"encrypts", node.encrypts}};
+  return {{"rank", node.rank},     {"host", node.host}, {"links", node.links},      {"addresses", node.addresses},
+          {"common", node.common}, {"mtus", node.mtus}, {"encrypts", node.encrypts}};
 }
 
 Result<ProbeNode> node_from(const std::string& text) {
   return parsed<ProbeNode>(text, [](const json& from) {
-    return ProbeNode{from.at("rank"),      from.at("host"),   from.at("links"),
-                     from.at("addresses"), from.at("common"), from.at("encrypts")};
+    return ProbeNode{from.at("rank"),   from.at("host"), from.at("links"),   from.at("addresses"),
+                     from.at("common"), from.at("mtus"), from.at("encrypts")};
   });
 }
 
 json to_json(const ProbeRow& row) {
-  json out{{"link", row.link}, {"nodes", row.nodes}};
+  json out{{"link", row.link}, {"nodes", row.nodes}, {"at_once", row.at_once}};
   if (!row.error.empty()) {
     out["error"] = row.error;
     return out;
@@ -64,28 +96,24 @@ json to_json(const ProbeRow& row) {
   out["latency_error_us"] = row.fit.latency_error_us;
   out["bytes_per_us"] = row.fit.bytes_per_us;
   out["bytes_per_us_error"] = row.fit.bytes_per_us_error;
+  if (!row.one_way.empty()) out["one_way_bytes_per_us"] = row.one_way;
   out["samples"] = json::array();
   for (const auto& sample : row.samples) out["samples"].push_back({{"bytes", sample.bytes}, {"us", sample.us}});
   return out;
 }
 
-Result<ProbeRow> row_from(const std::string& text) {
-  return parsed<ProbeRow>(text, [](const json& from) {
-    ProbeRow row;
-    row.link = from.at("link");
-    row.nodes = from.at("nodes").get<std::vector<std::uint32_t>>();
-    row.error = from.value("error", "");
-    if (!row.error.empty()) return row;
-    row.fit = {from.at("latency_us"), from.at("latency_error_us"), from.at("bytes_per_us"),
-               from.at("bytes_per_us_error")};
-    for (const auto& sample : from.at("samples")) row.samples.push_back({sample.at("bytes"), sample.at("us")});
-    return row;
+Result<std::vector<ProbeRow>> rows_from(const std::string& text) {
+  return parsed<std::vector<ProbeRow>>(text, [](const json& from) {
+    std::vector<ProbeRow> rows;
+    for (const auto& one : from) rows.push_back(row_of(one));
+    return rows;
   });
 }
 
 // `profile_links` stands in the form of a profile's links, for deft simulate: measured between all nodes.
 json report_json(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows) {
   json out{{"nodes", json::array()}, {"measured", json::array()}, {"profile_links", json::array()}};
+  out["findings"] = to_json(probe_findings(nodes, rows));
   for (const auto& node : nodes) {
     json entry = to_json(node);
     entry.erase("common");
@@ -95,7 +123,7 @@ json report_json(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow
     json entry = to_json(row);
     entry["link"] = link_name(nodes, row);
     out["measured"].push_back(entry);
-    if (row.nodes.size() == nodes.size() && row.error.empty())
+    if (row.nodes.size() == nodes.size() && row.error.empty() && !row.at_once)
       out["profile_links"].push_back({{"name", nodes.front().links[row.link]},
                                       {"latency_us", row.fit.latency_us},
                                       {"bytes_per_us", row.fit.bytes_per_us}});
@@ -113,22 +141,13 @@ std::string report_table(const std::vector<ProbeNode>& nodes, const std::vector<
   }
   std::size_t wide = 4;
   for (const auto& row : rows) wide = std::max(wide, link_name(nodes, row).size());
-  const auto pad = [](std::string text, std::size_t width) {
-    return text += std::string(width - std::min(width, text.size()), ' ');
-  };
   if (!nodes.empty() && nodes.front().encrypts) out += "what the links send is encrypted (encrypt_gradients)\n";
-  out += "\n" + pad("link", wide) + "  nodes    latency, us       throughput, MB/s\n";
+  out += "\n" + pad("link", wide) + "  nodes    latency, us       throughput, MB/s  one way, and back\n";
   for (const auto& row : rows) {
-    out += pad(link_name(nodes, row), wide) + "  " + pad(between(nodes, row), 7) + "  ";
-    if (row.error.empty()) {
-      out += pad(number("%.0f +- %.0f", row.fit.latency_us, row.fit.latency_error_us), 16) + "  ";
-      out += number("%.1f +- %.1f", row.fit.bytes_per_us, row.fit.bytes_per_us_error);
-    } else {
-      out += row.error;
-    }
-    out += "\n";
+    out += pad(link_name(nodes, row), wide) + "  " + pad(between(nodes, row), 7) + "  " + measured_text(row) + "\n";
   }
-  return out;
+  const auto findings = probe_findings(nodes, rows);
+  return out + (findings.empty() ? "" : "\n") + to_text(findings);
 }
 
 }  // namespace deft::tools

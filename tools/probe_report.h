@@ -17,6 +17,7 @@ struct ProbeNode {
   std::vector<std::string> links;      // the names of the links, as this node resolved them
   std::vector<std::string> addresses;  // [link]
   std::vector<std::string> common;     // facts that must be the same on all nodes
+  std::vector<int> mtus;               // [link], of the link's NIC; 0: not known
   bool encrypts = false;               // encrypt_gradients
 };
 
@@ -24,15 +25,17 @@ struct ProbeNode {
 struct ProbeRow {
   std::size_t link = 0;
   std::vector<std::uint32_t> nodes;
+  bool at_once = false;  // while all other links were measured, too
   std::vector<model::LinkSample> samples;
   model::LinkFit fit;
-  std::string error;  // if not empty, there are no samples and no fit
+  std::vector<double> one_way;  // of two nodes: bytes a us from the first to the second, and back
+  std::string error;            // if not empty, there are no samples and no fit
 };
 
 nlohmann::json to_json(const ProbeNode& node);
 Result<ProbeNode> node_from(const std::string& json);
 nlohmann::json to_json(const ProbeRow& row);
-Result<ProbeRow> row_from(const std::string& json);
+Result<std::vector<ProbeRow>> rows_from(const std::string& json);  // a list of them
 
 nlohmann::json report_json(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows);
 std::string report_table(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows);

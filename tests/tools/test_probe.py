@@ -86,6 +86,20 @@ def test_every_pair_and_all_together_are_measured_on_every_link(tmp_path):
     assert len(report["profile_links"]) == 1
 
 
+def test_links_are_measured_alone_one_way_and_all_at_once():
+    leader = f"127.0.0.1:{free_port()}"
+    results = finish([start(rank, 2, leader, "--json", DEFT_LINKS="gloo:lo,tcp:lo") for rank in range(2)])
+    assert [status for status, _, _ in results] == [0, 0], results
+    report = json.loads(results[0][1])
+    rows = [(row["link"], row["at_once"]) for row in report["measured"]]
+    assert rows == [("gloo:lo", False), ("tcp:lo", False), ("gloo:lo", True), ("tcp:lo", True)]
+    for row in report["measured"]:
+        assert row["bytes_per_us"] > 0 and row["nodes"] == [0, 1]
+        assert row["at_once"] or min(row["one_way_bytes_per_us"]) > 0
+    assert [link["name"] for link in report["profile_links"]] == ["gloo:lo", "tcp:lo"]
+    assert report["findings"] == [], "over loopback nothing is to be blamed"
+
+
 def test_the_planner_takes_what_was_measured(tmp_path):
     leader = f"127.0.0.1:{free_port()}"
     file = tmp_path / "probe.json"
