@@ -1,8 +1,10 @@
 """The examples of deploy/ run: on emulated nodes, with the cluster's own programs replaced by small ones."""
 
+import contextlib
 import os
 import re
 import shutil
+import socket as socket_module
 import subprocess
 import sys
 import textwrap
@@ -114,6 +116,81 @@ def test_slurm_passes_on_that_a_worker_failed(slurm):
     done = slurm.sbatch(sys.executable, "-c", WORKER, "7")
     assert done.returncode == 7, done.stderr
     assert slurm.left_behind() == []
+
+
+STAYS = """
+import deft, os, sys
+session = deft.open()
+os.write(1, b"here\\n")
+sys.stdin.read()
+session.close()
+"""
+
+
+@contextlib.contextmanager
+def shared_daemon(folder: Path):
+    """The socket of a daemon that serves all jobs of a node."""
+    words = [BUILD / "bin/deftd", f"--socket={folder}/deftd.sock", f"--listen=127.0.0.1:{free_port('127.0.0.1')}"]
+    with subprocess.Popen([*words, "--ready-fd=1"], stdout=-1, stderr=-1, env=environment(), text=True) as daemon:
+        try:
+            assert daemon.stdout.readline() == "ready\n"
+            yield f"{folder}/deftd.sock"
+        finally:
+            daemon.terminate()
+            daemon.communicate(timeout=60)
+
+
+def slurm_script(name: str, **variables: str) -> subprocess.CompletedProcess:
+    """deploy/slurm-NAME as slurmd runs it for job 77."""
+    job = {"SLURM_JOB_ID": "77", "SLURM_JOB_UID": str(os.getuid()), "SLURM_STEP_ID": "0", "EPILOG_SECONDS": "1"}
+    path = {"PATH": f"{BUILD / 'bin'}:/usr/bin:/bin"}
+    return run([ROOT / f"deploy/slurm-{name}"], environment(**(path | job | variables)))
+
+
+def test_slurm_sends_no_jobs_to_a_node_whose_daemon_takes_none(tmp_path):
+    with shared_daemon(tmp_path) as socket:
+        assert slurm_script("prolog", DEFT_SOCKET=socket).returncode == 0
+        assert run([BUILD / "bin/deft", "drain", f"--socket={socket}"], environment()).returncode == 0
+        drains = slurm_script("prolog", DEFT_SOCKET=socket)
+        assert drains.returncode == 1 and "deft drain --undo" in drains.stderr
+    Path(socket).unlink(missing_ok=True)
+    assert slurm_script("prolog", DEFT_SOCKET=socket).returncode == 0  # no shared daemon
+    with open_socket(socket):
+        silent = slurm_script("prolog", DEFT_SOCKET=socket)
+    assert silent.returncode == 1 and "deftd does not answer" in silent.stderr
+
+
+@contextlib.contextmanager
+def open_socket(path: str):
+    """A socket behind which nobody is."""
+    with contextlib.closing(socket_module.socket(socket_module.AF_UNIX, socket_module.SOCK_SEQPACKET)) as nobody:
+        nobody.bind(path)
+        yield
+
+
+def test_slurm_gives_each_step_a_name_unless_it_has_one():
+    assert slurm_script("task-prolog").stdout == "export DEFT_JOB=slurm-77.0\n"
+    assert slurm_script("task-prolog", DEFT_JOB="mine").stdout == ""
+
+
+def test_slurm_leaves_nothing_of_a_job_behind(tmp_path):
+    for name in ("deft-77-0", "deft-77-1", "deft-770-0"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "key").touch()
+    with shared_daemon(tmp_path) as socket:
+        where = {"TMPDIR": str(tmp_path), "DEFT_SOCKET": socket}
+        words = [sys.executable, "-c", STAYS]
+        worker = subprocess.Popen(
+            words, env=environment(DEFT_JOB="slurm-77.0", **where), stdin=-1, stdout=-1, text=True
+        )
+        assert worker.stdout.readline() == "here\n"
+        left = slurm_script("epilog", **where)
+        assert left.returncode == 1 and "deftd still has slurm-77.0" in left.stderr
+        worker.kill()
+        worker.communicate()
+        ended = slurm_script("epilog", **where, EPILOG_SECONDS="60")
+        assert ended.returncode == 0, ended.stderr
+    assert [path.name for path in tmp_path.glob("deft-*")] == ["deft-770-0"]
 
 
 class Pods:

@@ -5,9 +5,11 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from ports import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 BUILD = Path(os.environ.get("DEFT_TEST_BUILD", ROOT / "build"))
@@ -67,6 +69,40 @@ def test_it_has_all_that_a_node_needs(unpacked):
 def test_its_scripts_are_sound(unpacked):
     for name in ("preinst", "postinst", "prerm", "postrm"):
         assert run("sh", "-n", unpacked / "DEBIAN" / name).stderr == ""
+
+
+# On a node of its own: a mount namespace whose /run is empty.
+UPGRADE = """
+import os, subprocess, sys, time
+subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
+os.mkdir("/run/deft")
+words = ["deftd", "--socket=/run/deft/deftd.sock", f"--listen=127.0.0.1:{sys.argv[1]}", "--ready-fd=1"]
+daemon = subprocess.Popen(words, stdout=-1, stderr=subprocess.DEVNULL)
+assert daemon.stdout.readline() == b"ready\\n"
+script = "import deft, sys; s = deft.open(); print('here', flush=True); sys.stdin.read(); s.close()"
+named = os.environ | {"DEFT_JOB": "resnet: v2"}
+worker = subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, env=named)
+assert worker.stdout.readline() == b"here\\n"
+upgrade = ["sh", sys.argv[2], "upgrade", "0.0.1"]
+print(subprocess.run(upgrade).returncode, flush=True)
+print(subprocess.run(upgrade, env=os.environ | {"DEFT_UPGRADE_ANYWAY": "1"}).returncode, flush=True)
+worker.communicate()
+while subprocess.run(upgrade, stderr=subprocess.DEVNULL).returncode:
+    time.sleep(0.05)
+daemon.terminate()
+daemon.wait()
+print("upgraded", flush=True)
+"""
+
+
+def test_an_upgrade_while_a_job_runs_is_refused_and_names_the_job():
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
+    clean |= {"PATH": f"{BUILD / 'bin'}:{clean['PATH']}", "PYTHONPATH": str(BUILD / "python")}
+    words = ["unshare", "-Urm", sys.executable, "-c", UPGRADE, str(free_port()), ROOT / "deploy/debian/preinst"]
+    done = run(*words, env=clean | {"DEFT_SOCKET": "/run/deft/deftd.sock"})
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines() == ["1", "0", "upgraded"]
+    assert "jobs run on this node: resnet: v2" in done.stderr and "deft drain" in done.stderr
 
 
 def test_lintian_finds_nothing(package):

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
+SLURM = ("deploy/slurm-prolog", "deploy/slurm-task-prolog", "deploy/slurm-epilog")
 VERSION = re.search(r"project\(deft VERSION ([\d.]+)", (ROOT / "CMakeLists.txt").read_text())[1]
 
 
@@ -79,9 +80,17 @@ def test_the_wheel_is_all_that_a_training_needs(wheel, tmp_path):
     assert tuner.stdout.startswith("usage: deft tune"), tuner.stderr
 
 
+def test_the_wheel_has_an_extra_for_each_framework(wheel):
+    with zipfile.ZipFile(wheel) as packed:
+        metadata = packed.read(f"deft-{VERSION}.dist-info/METADATA").decode()
+    assert {"torch", "tensorflow", "mxnet"} <= set(re.findall(r"^Provides-Extra: (\w+)", metadata, re.MULTILINE))
+
+
 def test_the_wheel_brings_its_libraries(wheel, tmp_path):
-    if not re.search(r"manylinux_\d+_\d+", wheel.name):
+    tag = re.search(r"manylinux_\d+_\d+", wheel.name)
+    if not tag:
         pytest.skip("there is no auditwheel")
+    assert f"`{tag[0]}`" in (ROOT / "docs/install.md").read_text(), "the systems that the wheel is for"
     with zipfile.ZipFile(wheel) as packed:
         packed.extractall(tmp_path)
     foreign = set()
@@ -129,6 +138,8 @@ def test_the_example_configuration_is_accepted_line_by_line(prefix, tmp_path):
     assert result.returncode == 1, result.stderr  # no daemon there; a wrong option would be 2
 
 
-@pytest.mark.parametrize("script", ["deploy/slurm.sbatch", "scripts/setup", "scripts/build", "scripts/quickstart"])
+@pytest.mark.parametrize(
+    "script", ["deploy/slurm.sbatch", *SLURM, "scripts/setup", "scripts/build", "scripts/quickstart"]
+)
 def test_the_scripts_are_sound_shell(script):
     assert run("bash", "-n", ROOT / script).stderr == ""
