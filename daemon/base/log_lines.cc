@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace deft::daemon {
 namespace {
@@ -46,6 +47,9 @@ const char* level_name(google::LogSeverity severity) {
   }
 }
 
+// Of the line that this thread makes, until the sink takes it.
+thread_local std::optional<LogSubject> t_subject;
+
 // Standard error, a whole line in one write: lines of several threads do not mix.
 class LineSink final : public google::LogSink {
  public:
@@ -64,10 +68,13 @@ class LineSink final : public google::LogSink {
   static std::string json(google::LogSeverity severity, const char* file, int line, const google::LogMessageTime& when,
                           std::string_view message) {
     nlohmann::ordered_json object{{"time", utc(when)}, {"level", level_name(severity)}};
-    const auto end = message.find("] ");
-    if (message.starts_with('[') && end != std::string_view::npos) {
-      object["job"] = message.substr(1, end - 1);
-      message.remove_prefix(end + 2);
+    // One that was left behind by a line below the log's level does not begin this line.
+    const auto subject = std::exchange(t_subject, std::nullopt);
+    if (subject && message.starts_with(subject->prefix())) {
+      object["job"] = subject->job();
+      if (subject->rank()) object["rank"] = *subject->rank();
+      if (!subject->link().empty()) object["link"] = subject->link();
+      message.remove_prefix(subject->prefix().size());
     }
     object["message"] = message;
     object["source"] = std::string(file) + ":" + std::to_string(line);
@@ -79,6 +86,11 @@ class LineSink final : public google::LogSink {
 };
 
 }  // namespace
+
+std::ostream& operator<<(std::ostream& out, const LogSubject& subject) {
+  t_subject = subject;
+  return out << subject.prefix();
+}
 
 void set_log_level(const Config& config) {
   const std::string& level = config.text("log_level");

@@ -3,11 +3,20 @@
 //   start_logging(config);          // once, before the first LOG
 //   set_log_level(config);          // again after a reload
 //
+//   LOG(INFO) << about("resnet") << "runs";                                  // [resnet] runs
+//   LOG(WARNING) << about("resnet").rank(3) << "stalled: rank 3 has not ...";  // rank and link are fields of JSON only
+//
 //   {"time": "2026-11-25T10:00:00.000123Z", "level": "info", "job": "resnet", "message": "...", "source": "job.cc:120", "thread": 30}
 //
 // A line break in a message (names that users and peers chose may have some) is written as \n, so nobody can forge a line. In JSON
-// bytes that are no UTF-8 are replaced. "job" is there if the message begins with the job's name in brackets.
+// bytes that are no UTF-8 are replaced. "job", "rank" and "link" are there if the line says what it is about, whatever its text is.
 #pragma once
+
+#include <cstdint>
+#include <optional>
+#include <ostream>
+#include <string>
+#include <utility>
 
 #include "core/base/config.h"
 
@@ -15,5 +24,27 @@ namespace deft::daemon {
 
 void start_logging(const Config& config);
 void set_log_level(const Config& config);
+
+// What a line of the log is about. It comes first in the line.
+class LogSubject {
+ public:
+  explicit LogSubject(std::string job) : job_(std::move(job)) {}
+  LogSubject&& rank(std::uint32_t rank) && { return rank_ = rank, std::move(*this); }
+  LogSubject&& link(std::string link) && { return link_ = std::move(link), std::move(*this); }
+
+  // How the line begins.
+  [[nodiscard]] std::string prefix() const { return "[" + job_ + "] "; }
+  [[nodiscard]] const std::string& job() const { return job_; }
+  [[nodiscard]] std::optional<std::uint32_t> rank() const { return rank_; }
+  [[nodiscard]] const std::string& link() const { return link_; }
+
+ private:
+  std::string job_;
+  std::optional<std::uint32_t> rank_;
+  std::string link_;  // empty: none
+};
+
+inline LogSubject about(std::string job) { return LogSubject(std::move(job)); }
+std::ostream& operator<<(std::ostream& out, const LogSubject& subject);
 
 }  // namespace deft::daemon

@@ -32,7 +32,8 @@ enum class Subject {
   kWorker,
   kLink,
   kNode,
-  kPlan
+  kPlan,
+  kPlanInfo
 };
 
 struct Family {
@@ -58,6 +59,7 @@ constexpr std::array kFamilies = {
     Family{"deft_takes_jobs", kGauge, kDaemon, "/takes_jobs", 1, "1: new jobs are taken. 0: the daemon drains."},
     Family{"deft_sessions", kGauge, kDaemon, "/sessions", 1, "Clients on the unix socket."},
     Family{"deft_jobs", kGauge, kDaemon, "/jobs", 1, "Jobs that have not ended."},
+    Family{"deft_jobs_closing", kGauge, kDaemon, "/jobs_closing", 1, "Jobs that have ended, and of which a thread of a link or of a trace has not. It hangs if this stays."},
     Family{"deft_jobs_ended_total", kCounter, kReason, "/jobs_ended", 1, "Jobs that have ended, by the kind of their cause."},
     Family{"deft_ended_job_age_seconds", kGauge, kEndedJob, "/ended_s_ago", 1, "Since one of the 20 newest jobs ended. number: of all that ended here. cause: the error of its workers; empty if it ended well."},
     Family{"deft_sessions_lost_total", kCounter, kReason, "/sessions_lost", 1, "Workers that were lost or dropped, by reason. violation: it broke the protocol."},
@@ -123,7 +125,8 @@ constexpr std::array kFamilies = {
     Family{"deft_node_silent_seconds", kGauge, kNode, "/silent_ms", kMs, "Since the leader heard this node. On the leader's node."},
     Family{"deft_node_compute_seconds", kGauge, kNode, "/step_us", kUs, "A usual step of the node's slowest worker, without waiting. On the leader's node."},
 
-    Family{"deft_plan_epoch", kGauge, kPlan, "/epoch", 1, "How many plans there have been. On the leader's node, with the policy knapsack, as are all of these."},
+    Family{"deft_plan_info", kGauge, kPlanInfo, "/reason", 1, "1; the label says why there is this plan. On the leader's node, with the policy knapsack, as are all of these."},
+    Family{"deft_plan_epoch", kGauge, kPlan, "/epoch", 1, "How many plans there have been."},
     Family{"deft_plan_updates_per_step", kGauge, kPlan, "/updates_per_step", 1, "1: no steps are merged."},
     Family{"deft_plan_staleness_steps", kGauge, kPlan, "/max_staleness_steps", 1, "By how many steps an update is late at most."},
     Family{"deft_plan_stale_ratio", kGauge, kPlan, "/stale_share", 1, "Share of the gradients that the plan applies late or merged."},
@@ -232,10 +235,14 @@ void visit_job(const Json& job, Subject subject, const Visit& visit) {
   if (subject == kNode)
     for (const auto& one : list_at(job, "/leader/nodes"))
       visit(one, {{"job", name}, {"node", std::to_string(node++)}, {"host", text_at(one, "host")}});
-  if (subject != kPlan) return;
+  if (subject != kPlan && subject != kPlanInfo) return;
   std::map<std::string, Json> newest;  // of each group
   for (const auto& plan : list_at(job, "/leader/plans")) newest[text_at(plan, "group")] = plan;
-  for (const auto& [group, plan] : newest) visit(plan, {{"job", name}, {"group", group}});
+  for (const auto& [group, plan] : newest) {
+    Labels labels{{"job", name}, {"group", group}};
+    if (subject == kPlanInfo) labels.emplace_back("reason", text_at(plan, "reason"));
+    visit(plan, labels);
+  }
 }
 
 // A number for each value of `label`.

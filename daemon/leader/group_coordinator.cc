@@ -15,6 +15,7 @@
 #include "core/partition/bucketing.h"
 #include "core/sched/profile_meter.h"
 #include "core/select/simulating_selector.h"
+#include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
 namespace {
@@ -142,7 +143,7 @@ void choose_codecs(const std::string& job, std::size_t nodes, const JobSettings&
     return;
   }
   if (const std::string link = link_that_cannot(&link::Backend::adds_encoded, links); !link.empty()) {
-    LOG(WARNING) << "[" << job << "] plans use no codecs, because link " << link << " cannot carry them";
+    LOG(WARNING) << about(job).link(link) << "plans use no codecs, because link " << link << " cannot carry them";
     return;
   }
   for (const auto& codec : settings.codecs)
@@ -230,7 +231,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   schedules_.resize(agreement.buckets.size());
   for (std::uint32_t link = 0; link < links.size(); ++link)
     if (!links.lost(link).empty()) scheduler_->link_lost(link);
-  LOG(INFO) << "[" << id_.job << "] group '" << first.name << "': " << first.tensors.size() << " tensors, "
+  LOG(INFO) << about(id_.job) << "group '" << first.name << "': " << first.tensors.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
   return agreement;
 }
@@ -315,7 +316,7 @@ void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientSta
 std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   if (const auto fusion = scheduler_->take_fusion()) {
     shown_.merging = merging_of(*fusion, id_.group, schedules_.size());
-    LOG(INFO) << "[" << id_.job << "] merged " << schedules_.size() << " buckets into " << fusion->starts.size()
+    LOG(INFO) << about(id_.job) << "merged " << schedules_.size() << " buckets into " << fusion->starts.size()
               << " transfers from step " << fusion->step << " on, because of " << fusion->reason << ": "
               << shown_.merging["groups"].get<std::string>();
   }
@@ -329,7 +330,7 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
     shown_.plans.back()["judgement"]["statistics"] = preserver_->statistics();
   }
   if (shown_.plans.size() > kShown) shown_.plans.erase(shown_.plans.begin());
-  LOG(INFO) << "[" << id_.job << "] plan " << epoch_ << " from step " << change->step << " on, because of "
+  LOG(INFO) << about(id_.job) << "plan " << epoch_ << " from step " << change->step << " on, because of "
             << change->reason << ": " << shown_.plans.back().dump();
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
 }
@@ -349,7 +350,7 @@ void GroupCoordinator::note_policies() {
     if (change->before_us) shown_.policies.back()["before_us"] = std::llround(*change->before_us);
     if (change->after_us) shown_.policies.back()["after_us"] = std::llround(*change->after_us);
     if (shown_.policies.size() > kShown) shown_.policies.erase(shown_.policies.begin());
-    LOG(INFO) << "[" << id_.job << "] policy " << to_text(change->choice) << " from step " << change->step
+    LOG(INFO) << about(id_.job) << "policy " << to_text(change->choice) << " from step " << change->step
               << " on, because " << change->reason << ": " << shown_.policies.back().dump();
   }
 }

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/model/link_costs.h"
+#include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
 namespace {
@@ -158,7 +159,7 @@ void Leader::turn_away(const Peer& from, const wire::Join& join) {
                : "set DEFT_JOB to a name of your own; if users have different ids on these nodes, give all workers one "
                  "DEFT_JOB_TOKEN",
       {}};
-  LOG(WARNING) << "[" << id_.job << "] a node is turned away: " << error.message();
+  LOG(WARNING) << about(id_.job) << "a node is turned away: " << error.message();
   host_.send({&from, 1}, wire::Failure{error, false});
 }
 
@@ -193,7 +194,7 @@ void Leader::lose_link(const wire::LinkFailed& failed) {
   const auto lost = links_->lose(failed, replaceable, clock_.now_us());
   if (!lost) return suspect(lost.error(), false);
   if (!*lost) return;
-  LOG(WARNING) << "[" << id_.job << "] link " << links_->cost(failed.link).name
+  LOG(WARNING) << about(id_.job).link(links_->cost(failed.link).name) << "link " << links_->cost(failed.link).name
                << " is lost: " << failed.cause.message() << "; the job goes on over " << links_->cost((*lost)->by).name;
   to_all((*lost)->stop);
   suspect(failed.cause, true);  // it may have failed because a node was lost
@@ -264,7 +265,7 @@ void Leader::watch_links(TimeUs now_us) {
 
 void Leader::fail_job(const Error& error) {
   if (state_ == State::kFailed) return;
-  LOG(ERROR) << "[" << id_.job << "] the job failed: " << error.message();
+  LOG(ERROR) << about(id_.job) << "the job failed: " << error.message();
   const wire::ToNode message = wire::Failure{error, false};
   to_all(message);
   if (!roster_.index_of(kOwnNode)) host_.send({&kOwnNode, 1}, message);  // it has not joined yet

@@ -6,6 +6,7 @@
 
 #include "core/base/text.h"
 #include "core/model/update_schedule.h"
+#include "daemon/base/log_lines.h"
 #include "daemon/leader/leader.h"
 #include "daemon/node/plan_records.h"
 
@@ -149,7 +150,7 @@ Result<void> GradientGroups::follow(const wire::PlanOrder& order) {
                                            " slots of the arena, of " + std::to_string(slots));
   const auto records = plan_records(order, *gradients);
   if (!records) return tl::unexpected(records.error());
-  LOG(INFO) << "[" << members_.identity().name << "] follows plan " << order.epoch << " of group " << order.group
+  LOG(INFO) << about(members_.identity().name) << "follows plan " << order.epoch << " of group " << order.group
             << " from step " << order.activation_step << " on";
   for (const auto& record : *records) members_.complete_all(record);
   return {};

@@ -5,6 +5,8 @@
 
 #include <exception>
 
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -186,7 +188,7 @@ void Job::begin() {
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
-  LOG(INFO) << "[" << members_.identity().name << "] runs: " << view.world() << " workers on " << view.node_count()
+  LOG(INFO) << about(members_.identity().name) << "runs: " << view.world() << " workers on " << view.node_count()
             << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
             << links;
   welcome_from(
@@ -228,7 +230,7 @@ void Job::fail(const Error& error) {
 void Job::suspect(const Error& error) {
   if (members_.state() == JobState::kEnded) return;
   if (detector_ && !detector_->suspect(error, context_.reactor.now_us())) return;
-  LOG(WARNING) << "[" << members_.identity().name << "] " << error.message() << "; finding out who is lost";
+  LOG(WARNING) << about(members_.identity().name) << error.message() << "; finding out who is lost";
   line_.send(wire::Failure{error.in("on " + context_.host), true});
 }
 
@@ -277,9 +279,9 @@ void Job::end(const Error& cause, bool clean) {
   const Error error = clean ? cause : name_standstill(cause, context_, members_.settings().timeout_us);
   const std::string& name = members_.identity().name;
   if (clean) {
-    LOG(INFO) << "[" << name << "] ended";
+    LOG(INFO) << about(name) << "ended";
   } else {
-    LOG(ERROR) << "[" << name << "] failed: " << error.message();
+    LOG(ERROR) << about(name) << "failed: " << error.message();
   }
   context_.reactor.cancel(tick_timer_);
   joining_.finished();

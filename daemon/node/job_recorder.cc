@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/shm/memory_records.h"
+#include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
 namespace {
@@ -77,13 +78,13 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   auto writer = trace::TraceWriter::create(*folder, name, header());
   if (!writer) return tl::unexpected(writer.error());
   const auto complain = [job = members_.identity().name](const Error& error) {
-    LOG(ERROR) << "[" << job << "] the trace ends here: " << error.message();
+    LOG(ERROR) << about(job) << "the trace ends here: " << error.message();
   };
   stream_ = std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain);
   for (const auto& group : groups_) stream_->add(group);
   writing_.path = path;
   writing_.told.clear();
-  LOG(INFO) << "[" << members_.identity().name << "] writes a trace to " << path;
+  LOG(INFO) << about(members_.identity().name) << "writes a trace to " << path;
   return {};
 }
 
@@ -152,7 +153,7 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
   if (steps_ && is_forward && began.step > steps_->last && !writing_.path.empty()) static_cast<void>(stop());
   if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
     if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {
-      LOG(ERROR) << "[" << members_.identity().name << "] there is no trace: " << ok.error().message();
+      LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << ok.error().message();
       steps_.reset();
     }
   }

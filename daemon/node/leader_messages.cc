@@ -2,6 +2,8 @@
 
 #include <glog/logging.h>
 
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 
 void LeaderMessages::fail_unless(const Result<void>& ok) {
@@ -89,7 +91,7 @@ void LeaderMessages::operator()(const wire::Stalled& message) {
 void LeaderMessages::operator()(const wire::TraceOrder& message) {
   if (!runs()) return;
   if (const auto done = parts_->recorder.obey(message); !done)
-    LOG(ERROR) << "[" << members_.identity().name << "] a trace that the leader wants: " << done.error().message();
+    LOG(ERROR) << about(members_.identity().name) << "a trace that the leader wants: " << done.error().message();
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {

@@ -5,6 +5,7 @@
 #include <algorithm>
 
 #include "core/link/backends.h"
+#include "daemon/base/log_lines.h"
 #include "daemon/channel/daemon_driver.h"
 
 namespace deft::daemon {
@@ -104,7 +105,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
     local = local || spec.backend == "local";
   }
   choice.refusal = refusal_of(members.settings(), choice.specs, has_key, is_one_machine);
-  LOG(INFO) << "[" << members.identity().name << "] DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
+  LOG(INFO) << about(members.identity().name) << "DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
   return choice;
 }
 

@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 
 bool LinkRecovery::failed(std::size_t index, const Error& error) {
@@ -12,7 +14,8 @@ bool LinkRecovery::failed(std::size_t index, const Error& error) {
   const bool of_the_link = error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout;
   if (!links_.can_lose(index) || !of_the_link) return false;
   link.outage.failure_told = true;
-  LOG(WARNING) << "[" << job_ << "] " << error.message() << "; asking the leader how to go on without " << link.name;
+  LOG(WARNING) << about(job_).link(link.name) << error.message() << "; asking the leader how to go on without "
+               << link.name;
   leader_.send(wire::LinkFailed{static_cast<std::uint32_t>(index), link.outage.epoch, error.in("on " + host_)});
   return true;
 }
@@ -22,7 +25,7 @@ void LinkRecovery::stop(const wire::LinkStop& message) {
   LinkQueue& link = links_.queues()[message.link];
   if (message.epoch != link.outage.epoch || link.outage.stopping || !link.driver || !link.driver->runs_in_daemon())
     return;
-  LOG(WARNING) << "[" << job_ << "] link " << link.name << " is lost: " << message.cause.message();
+  LOG(WARNING) << about(job_).link(link.name) << "link " << link.name << " is lost: " << message.cause.message();
   link.outage.reason = message.cause.message();
   link.outage.stopping = true;
   link.open = false;
@@ -57,9 +60,9 @@ Result<void> LinkRecovery::replace(const wire::LinkReplaced& message) {
   link.outage.stopping = link.outage.failure_told = false;
   link.outage.replacer = message.by;
   link.outage.replacers.insert(link.outage.replacer);
-  LOG(WARNING) << "[" << job_ << "] goes on without link " << link.name << ": what it had to do goes over "
-               << queues[link.outage.replacer].name << ", of which " << link.counters.replayed_parts - before
-               << " once more";
+  LOG(WARNING) << about(job_).link(link.name) << "goes on without link " << link.name
+               << ": what it had to do goes over " << queues[link.outage.replacer].name << ", of which "
+               << link.counters.replayed_parts - before << " once more";
   links_.reopen(message.link, message.by);
   return {};
 }

@@ -8,6 +8,8 @@
 #include <cstdio>
 #include <filesystem>
 
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -65,7 +67,7 @@ RingDump::RingDump(Content content, const std::string& state_folder, std::string
       thread_([this] { run(); }) {}
 
 void RingDump::run() {
-  const std::string job = "[" + content_.header.job + "] ";
+  const LogSubject job = about(content_.header.job);
   try {
     if (const auto written = write(); written)
       LOG(INFO) << job << reason_ << ": the newest events are in " << path_;

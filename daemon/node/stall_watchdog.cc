@@ -4,6 +4,8 @@
 
 #include <algorithm>
 
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -138,8 +140,9 @@ void StallWatchdog::report(wire::Stalled stalled, TimeUs now_us) {
 }
 
 void StallWatchdog::note(const wire::Stalled& stalled, TimeUs now_us) {
-  LOG(WARNING) << "[" << members_.identity().name << "] stalled: rank " << stalled.rank << " has not handed in '"
-               << stalled.tensor << "' of step " << stalled.step << "; others have waited " << stalled.age_ms << " ms";
+  LOG(WARNING) << about(members_.identity().name).rank(stalled.rank) << "stalled: rank " << stalled.rank
+               << " has not handed in '" << stalled.tensor << "' of step " << stalled.step << "; others have waited "
+               << stalled.age_ms << " ms";
   stalls_[key_of(stalled)] = {stalled, true, now_us};
 }
 

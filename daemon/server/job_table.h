@@ -56,6 +56,7 @@ class JobTable {
   [[nodiscard]] bool has(const std::string& name, uid_t user) const { return find(name, user) != nullptr; }
   [[nodiscard]] bool running() const { return !jobs_.empty(); }  // a job has not ended
   [[nodiscard]] bool empty() const { return jobs_.empty() && ended_.empty(); }
+  [[nodiscard]] std::size_t closing() const { return ended_.size(); }  // have ended, and threads of theirs have not
   [[nodiscard]] const EndedJobs& history() const { return history_; }  // of the jobs that have ended
   [[nodiscard]] const std::string& host() const { return context_.host; }
   // One object for each job that has not ended: of this user, or of all users.

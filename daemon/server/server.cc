@@ -187,6 +187,7 @@ std::string Server::session_status(uid_t user) {
                       {"configuration", config_.effective()},
                       {"ended_jobs", jobs_.history().newest(reactor_.now_us(), only)},
                       {"jobs_ended", jobs_.history().by_reason()},
+                      {"jobs_closing", jobs_.closing()},
                       {"jobs", jobs_.status(only)}};
   // A name that a peer chose may be no UTF-8: it is shown with replacement characters.
   return json.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);

@@ -198,12 +198,15 @@ TEST(MetricsText, AHistogramIsCumulativeAndInSeconds) {
   EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_sum{job=\"j\",link=\"gloo:lo\"} 20.000251\n"));
 }
 
-TEST(MetricsText, OnlyTheNewestPlanOfAGroupIsShown) {
-  const nlohmann::json plans{{{"group", 0}, {"epoch", 1}}, {{"group", 0}, {"epoch", 2}}, {{"group", 1}, {"epoch", 1}}};
+TEST(MetricsText, OnlyTheNewestPlanOfAGroupIsShownAndItsReason) {
+  const nlohmann::json plans{{{"group", 0}, {"epoch", 1}, {"reason", "of old"}},
+                             {{"group", 0}, {"epoch", 2}, {"reason", "a link is slower"}},
+                             {{"group", 1}, {"epoch", 1}}};
   const std::string text = metrics_text({{"jobs", {{{"name", "j"}, {"leader", {{"plans", plans}}}}}}});
   EXPECT_THAT(text,
               AllOf(HasSubstr("deft_plan_epoch{job=\"j\",group=\"0\"} 2\ndeft_plan_epoch{job=\"j\",group=\"1\"} 1\n"),
-                    Not(HasSubstr("group=\"0\"} 1\n"))));
+                    HasSubstr("deft_plan_info{job=\"j\",group=\"0\",reason=\"a link is slower\"} 1\n"),
+                    Not(HasSubstr("group=\"0\"} 1\n")), Not(HasSubstr("of old"))));
 }
 
 TEST(MetricsText, UsersEndedJobsAndConnectionsHaveTheirLabels) {

@@ -63,10 +63,9 @@ def test_the_log_level_decides_what_is_logged(tmp_path, level, logged):
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_a_text_with_line_breaks_forges_no_line_of_the_log(form):
     forged = "/nowhere\nI20260101 00:00:00.000000 1 main.cc:1] forged\r\nb"
+    name = "resnet] the job failed"
     with Cluster(1, log_format=form, trace=forged) as cluster:
-        errors = cluster.start_without_session(
-            "try: deft.open().close()\nexcept deft.DeftError: pass", DEFT_JOB="resnet"
-        )
+        errors = cluster.start_without_session("try: deft.open().close()\nexcept deft.DeftError: pass", DEFT_JOB=name)
         cluster.finish(errors)
         wait_until(lambda: "resnet" in cluster.log(0), what="the job in the log")
         lines = cluster.log(0).split("\n")[:-1]
@@ -78,7 +77,8 @@ def test_a_text_with_line_breaks_forges_no_line_of_the_log(form):
     events = [json.loads(line) for line in lines]
     assert {"time", "level", "message", "source", "thread"} <= set(events[0]) and "is ready on" in events[0]["message"]
     assert forged in events[0]["message"]
-    assert any(event.get("job") == "resnet" and event["level"] == "info" for event in events)
+    assert any(event.get("job") == name and event.get("rank") == 0 and event["level"] == "info" for event in events)
+    assert not any(event.get("job") == "resnet" for event in events), "a name is no message"
     assert re.fullmatch(r"\d{4}-\d\d-\d\dT[\d:]{8}\.\d{6}Z", events[0]["time"])
 
 
