@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -247,13 +248,22 @@ def build_fuzzers() -> bool:
     return build_patiently("build-fuzz", *settings, "fuzz_targets")
 
 
+def reached(log: str) -> list[str]:
+    """What a fuzzer says that it has reached: of the program, and kinds of messages."""
+    program = re.findall(r"cov: (\d+) ft: (\d+)", log)
+    edges = [f"{edges} edges of the program" for edges, _ in program[-1:]]
+    return edges + re.findall(r"^reached: (.*)", log, re.MULTILINE)
+
+
 def fuzz_one(target: Path, seconds: int) -> Tally:
     corpus = ROOT / "build-fuzz/corpus" / target.name
     corpus.mkdir(parents=True, exist_ok=True)
     seeds = [str(p) for p in ROOT.glob(f"tests/fuzz*/corpus/{target.name}")]
     words = [str(target), str(corpus), *seeds, f"-max_total_time={seconds}", "-timeout=10"]
     words += ["-rss_limit_mb=2048", f"-artifact_prefix={RESULTS}/{target.name}-"]
-    status, _ = run(f"fuzz-{target.name}", words, timeout=seconds + 120)
+    status, log = run(f"fuzz-{target.name}", words, timeout=seconds + 120)
+    for line in reached(log.read_text(errors="replace")):
+        print(f"    fuzz-{target.name}: reached {line}", flush=True)
     if status == 0:
         return Tally(passed=1)
     return Tally(failed=[f"fuzz {target.name}: see build/test-results/{target.name}-*"])

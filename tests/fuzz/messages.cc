@@ -6,15 +6,24 @@
 #include <vector>
 
 #include "core/ipc/wire.h"
+#include "tests/fuzz/reached.h"
 
 namespace {
 
 using namespace deft::ipc;
 
+constexpr auto kKinds = static_cast<std::uint32_t>(MessageKind::kTrace);  // they count from 1
+
+deft::fuzz::Reached& reached() {
+  static deft::fuzz::Reached kinds("messages of the unix socket that can be read", kKinds);
+  return kinds;
+}
+
 template <typename Message>
 void check(std::span<const std::byte> bytes, MessageKind kind, std::size_t texts) {
   const auto message = decode<Message>(bytes, kind, texts);
   if (!message) return;
+  reached().count(static_cast<std::size_t>(kind) - 1);
   std::size_t total = sizeof(Message) + message->tail.size();
   for (const auto& text : message->texts) total += text.size() + 1;
   if (message->texts.size() != texts || total != bytes.size()) std::abort();
@@ -23,7 +32,9 @@ void check(std::span<const std::byte> bytes, MessageKind kind, std::size_t texts
 }
 
 void check_all(std::span<const std::byte> bytes) {
-  static_cast<void>(decode_header(bytes));
+  const auto header = decode_header(bytes);
+  if (header && (header->kind == MessageKind::kStatus || header->kind == MessageKind::kGoodbye))
+    reached().count(static_cast<std::size_t>(header->kind) - 1);  // they are nothing but a header
   check<Hello>(bytes, MessageKind::kHello, 4);
   check<Welcome>(bytes, MessageKind::kWelcome, 0);
   check<Declare>(bytes, MessageKind::kDeclare, 1);
@@ -36,6 +47,12 @@ void check_all(std::span<const std::byte> bytes) {
   check<ErrorMessage>(bytes, MessageKind::kError, 3);
   check<Text>(bytes, MessageKind::kText, 1);
   check<Statistics>(bytes, MessageKind::kStatistics, 0);
+  check<LinkMessage>(bytes, MessageKind::kLink, 4);
+  check<StoreItem>(bytes, MessageKind::kStoreSet, 1);
+  check<StoreItem>(bytes, MessageKind::kStoreGet, 1);
+  check<StoreItem>(bytes, MessageKind::kStoreValue, 1);
+  check<ChangeSettings>(bytes, MessageKind::kChangeSettings, 2);
+  check<TraceRequest>(bytes, MessageKind::kTrace, 2);
 }
 
 }  // namespace
@@ -52,7 +69,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t byte
   header.magic = kProtocolMagic;
   header.version = kProtocolVersion;
   header.bytes = static_cast<std::uint32_t>(bytes);
-  header.kind = static_cast<MessageKind>(static_cast<std::uint32_t>(header.kind) % 19);
+  header.kind = static_cast<MessageKind>(static_cast<std::uint32_t>(header.kind) % (kKinds + 1));
   std::memcpy(packet.data(), &header, sizeof header);
   check_all(packet);
   return 0;

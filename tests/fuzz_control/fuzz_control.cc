@@ -10,10 +10,13 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <type_traits>
+#include <variant>
 
 #include "daemon/leader/leader.h"
 #include "tests/daemon/control_messages.h"
 #include "tests/daemon/fake_daemon.h"
+#include "tests/fuzz/reached.h"
 
 namespace {
 
@@ -28,12 +31,23 @@ std::span<const std::byte> bytes_of(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
 }
 
+// `Message` is a variant.
+template <typename Message>
+void count(const Message& message) {
+  static fuzz::Reached reached(std::is_same_v<Message, wire::ToLeader>
+                                   ? "control messages to the leader that can be read"
+                                   : "control messages to a node that can be read",
+                               std::variant_size_v<Message>);
+  reached.count(message.index());
+}
+
 template <typename Message, typename Decode>
 void check(std::span<const std::byte> bytes, const Decode& decode) {
   const auto received = wire::Received::parse(bytes);
   if (!received) return require(!received.error().what.empty());
   const Result<Message> message = decode(*received);
   if (!message) return require(message.error().what.find(": ") != std::string::npos);
+  count(*message);
   const std::string again = wire::encode(received->header(), *message);
   const auto reread = wire::Received::parse(bytes_of(again));
   require(reread.has_value());

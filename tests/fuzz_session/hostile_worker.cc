@@ -7,11 +7,18 @@
 #include <cstring>
 
 #include "core/ipc/wire.h"
+#include "tests/fuzz/reached.h"
 
 namespace deft::fuzz {
 namespace {
 
 constexpr TimeUs kPatienceUs = 200'000;
+constexpr auto kKinds = static_cast<std::uint32_t>(ipc::MessageKind::kTrace);  // they count from 1
+
+Reached& kinds_sent() {
+  static Reached kinds("messages of a worker to the daemon", kKinds);
+  return kinds;
+}
 
 }  // namespace
 
@@ -31,7 +38,7 @@ HostileWorker::~HostileWorker() {
 
 bool HostileWorker::act() {
   if (data_.empty() || !channel_.open()) return false;
-  switch (data_.take<std::uint8_t>() % 10) {
+  switch (data_.take<std::uint8_t>() % 12) {
     case 0: send_rubbish(); break;
     case 1: say_hello(); break;
     case 2: declare(); break;
@@ -41,12 +48,17 @@ bool HostileWorker::act() {
     case 6: scribble(); break;
     case 7: report(); break;
     case 8: use_store(); break;
+    case 9: send_command(); break;
+    case 10: say_last_words(); break;
     default: send_message(ipc::StagingBuffer{}, ipc::MessageKind::kStatus); break;
   }
   return true;
 }
 
 void HostileWorker::send(const void* bytes, std::size_t count) {
+  ipc::MessageHeader header;
+  std::memcpy(&header, bytes, std::min(count, sizeof header));
+  kinds_sent().count(static_cast<std::size_t>(header.kind) - 1);
   if (!channel_.send({static_cast<const std::byte*>(bytes), count})) channel_.close();
 }
 
@@ -60,7 +72,8 @@ void HostileWorker::send_message(Message message, ipc::MessageKind kind) {
 void HostileWorker::send_rubbish() {
   std::array<std::byte, 256> packet{};
   const std::size_t bytes = std::max<std::size_t>(data_.take<std::uint8_t>(), sizeof(ipc::MessageHeader));
-  const ipc::MessageHeader header{ipc::kProtocolMagic, static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % 19),
+  const ipc::MessageHeader header{ipc::kProtocolMagic,
+                                  static_cast<ipc::MessageKind>(data_.take<std::uint8_t>() % (kKinds + 1)),
                                   static_cast<std::uint32_t>(bytes), ipc::kProtocolVersion};
   data_.copy_to(packet.data() + sizeof header, bytes - sizeof header);
   std::memcpy(packet.data(), &header, sizeof header);
@@ -76,10 +89,10 @@ void HostileWorker::say_hello() {
   hello.local_size = shape < 224 ? 1 : data_.take<std::uint32_t>();
   hello.local_rank = shape < 250 ? 0 : data_.take<std::uint32_t>();
   static std::uint64_t jobs = 0;  // an ended job's name is taken for a moment longer
-  const std::string job = "fuzz-" + std::to_string(++jobs) + (shape % 4 == 0 ? text() : "");
+  job_ = "fuzz-" + std::to_string(++jobs) + (shape % 4 == 0 ? text() : "");
   const std::string leader = shape % 8 == 1 ? text() : "127.0.0.1:1";
   const std::string settings = shape % 8 == 2 ? text() : "";
-  const auto packet = ipc::encode(hello, ipc::MessageKind::kHello, {job, leader, settings, "0.1.0"});
+  const auto packet = ipc::encode(hello, ipc::MessageKind::kHello, {job_, leader, settings, "0.1.0"});
   send(packet.data(), packet.size());
   if (shape < 224) wait_for_welcome();
 }
@@ -103,6 +116,32 @@ void HostileWorker::use_store() {
   const bool set = shape % 8 < 4;
   const auto packet = ipc::encode(item, set ? ipc::MessageKind::kStoreSet : ipc::MessageKind::kStoreGet, texts,
                                   set ? std::as_bytes(std::span(value)) : std::span<const std::byte>{});
+  send(packet.data(), packet.size());
+}
+
+// What `deft set` and `deft trace` ask for. Nothing can be written in the folders.
+void HostileWorker::send_command() {
+  const auto shape = data_.take<std::uint8_t>();
+  const std::string job = shape < 128 ? job_ : text();
+  if (shape % 2 == 0) {
+    const std::string settings = shape % 8 == 0 ? "policy=p3\n" : shape % 8 == 2 ? "credit_bytes=4096\n" : text();
+    const auto packet = ipc::encode(ipc::ChangeSettings{}, ipc::MessageKind::kChangeSettings, {job, settings});
+    return send(packet.data(), packet.size());
+  }
+  ipc::TraceRequest request;
+  request.action = static_cast<ipc::TraceAction>(data_.take<std::uint8_t>() % 5);
+  request.steps = data_.take<std::uint32_t>();
+  const auto packet = ipc::encode(request, ipc::MessageKind::kTrace, {job, "/proc/none/" + text()});
+  send(packet.data(), packet.size());
+}
+
+// A link of its own that failed, or the end.
+void HostileWorker::say_last_words() {
+  if (data_.take<std::uint8_t>() % 4 == 0) return send_message(ipc::Text{}, ipc::MessageKind::kGoodbye);
+  ipc::ErrorMessage error;
+  error.error_kind = data_.take<std::uint8_t>();
+  error.operation = data_.take<std::uint8_t>();
+  const auto packet = ipc::encode(error, ipc::MessageKind::kError, {text(), text(), text()});
   send(packet.data(), packet.size());
 }
 

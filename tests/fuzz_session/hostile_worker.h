@@ -47,6 +47,8 @@ class HostileWorker {
   void ask_for_operation();
   void report();
   void use_store();
+  void send_command();
+  void say_last_words();
   std::string text();
   void push_record();
   shm::Record plausible_record(std::uint8_t shape);
@@ -61,6 +63,7 @@ class HostileWorker {
   std::byte* control_ = nullptr;  // the control segment, mapped as a hostile client would
   shm::Doorbell daemon_bell_;
   std::uint32_t groups_ = 0;
+  std::string job_;  // of its newest HELLO
 };
 
 }  // namespace deft::fuzz

@@ -29,6 +29,12 @@ FAILED = '<testcase name="two" classname="S" status="run" result="completed"><fa
 SKIPPED = '<testcase name="three" classname="S" status="run" result="skipped"><skipped message="no NIC"/></testcase>'
 
 
+def test_what_a_fuzzer_has_reached_is_told(suites):
+    log = "#2 INITED cov: 7 ft: 8\n#9 NEW    cov: 12 ft: 30 corp: 2/9b\nreached: messages: 3 of 4 kinds, not 2\n"
+    assert suites.reached(log) == ["12 edges of the program", "messages: 3 of 4 kinds, not 2"]
+    assert suites.reached("a crash") == []
+
+
 def test_cases_are_counted_one_by_one(suites, tmp_path):
     ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
     case_file(tmp_path, "ring_test", PASSED + FAILED + SKIPPED)
