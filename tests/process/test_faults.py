@@ -278,3 +278,27 @@ def test_a_worker_that_scribbles_over_its_rings_harms_nobody_else(seed):
         assert "done" in out, err
         assert cluster.daemons[0].poll() is None
         assert_clean(cluster, 0, before)
+
+
+GIVES_BACK = """
+group = session.declare("sgd", [deft.Tensor("w", deft.FLOAT32, (1 << 20,), 0)])
+floats, libc, page = vector(group, 0), ctypes.CDLL(None, use_errno=True), 4096
+begin = -(-floats.ctypes.data // page) * page
+size = (floats.ctypes.data + floats.nbytes - begin) // page * page
+for step in range(100):
+    floats[:] = 1
+    group.ready(0, 1, step)
+    assert libc.madvise(ctypes.c_void_p(begin), ctypes.c_size_t(size), 9) == 0, ctypes.get_errno()  # MADV_REMOVE: holes
+    group.wait(0, 1, step)
+session.close()
+say("done")
+"""
+
+
+def test_a_worker_that_gives_pages_of_its_arena_back_harms_nobody_else():
+    with Cluster(2) as cluster:
+        honest = cluster.start(TRAIN, DEFT_JOB="honest", STEPS="200")
+        hostile = cluster.start(GIVES_BACK, DEFT_JOB="hostile")
+        for output in cluster.finish([*hostile, *honest]):
+            assert "done" in output
+        assert all(daemon.poll() is None for daemon in cluster.daemons)

@@ -6,6 +6,7 @@ A job `victim` runs on the daemon meanwhile. It goes on, and a new job of the da
 import contextlib
 import random
 import socket
+from pathlib import Path
 
 import pytest
 from cluster import wait_until
@@ -127,6 +128,21 @@ def test_messages_of_the_wrong_job_or_of_a_stranger_are_counted_and_dropped(busy
             stranger.send(attack)
         wait_until(lambda: counted(busy) == before + len(attacks), what="all of them are counted")
     goes_on(busy)
+
+
+def test_the_kernel_asks_after_a_peer_that_says_nothing_so_none_stays_that_is_gone(busy):
+    with dealer(busy.listen[0]) as peer:
+        _, port = peer.stream.getsockname()
+
+        def seconds_until_asked() -> list[float]:
+            """By the timer of the daemon's end: 02 stands for probes, of which the next comes after so many ticks."""
+            rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
+            timers = [row[5].split(":") for row in rows if int(row[2].split(":")[1], 16) == port]
+            return [int(ticks, 16) / 100 for kind, ticks in timers if kind == "02"]
+
+        found: list[float] = []
+        wait_until(lambda: found.extend(seconds_until_asked()) or found, what="the kernel's probes")
+        assert max(found) <= 31
 
 
 # --- The leader of a job ---

@@ -16,6 +16,8 @@ from hostile import Client
 ROOT = Path(__file__).resolve().parents[2]
 RULES = ROOT / "deploy/prometheus-alerts.yaml"
 DASHBOARD = ROOT / "deploy/grafana-dashboard.json"
+BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
+GOOD = '<span class="good">'
 STEPS = 12
 
 TRAIN = """
@@ -130,6 +132,22 @@ def test_the_page_shows_the_job_and_needs_nothing_from_elsewhere(training):
     code, page = fetch(training.addresses[0], "/")
     assert code == 200 and "<h2>a &quot;job&quot; <span class=good>running</span></h2>" in page
     assert not re.search(r"<script|https?:|src=|@import", page)
+
+
+@pytest.mark.skipif(BROWSER is None, reason="no browser: install chromium")
+def test_a_browser_shows_the_page(training, tmp_path):
+    """What the browser has made of it: every table has its rows, and nothing of the page is left as text."""
+    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", f"--user-data-dir={tmp_path}"]
+    words = [BROWSER, *flags, "--dump-dom", f"http://{training.addresses[0]}/"]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=280, env=clean_environment())
+    assert done.returncode == 0, done.stderr
+    page = done.stdout
+    assert '<h2>a "job" <span class="good">running</span></h2>' in page, page[-2000:]
+    titles = re.findall(r"<h3>(.*?)</h3>", page)
+    assert titles == ["Daemon", "Workers", "Links", "Nodes", "Users", "Ended jobs"]
+    tables = [table.count("<tr>") for table in re.findall(r"<table>(.*?)</table>", page, re.DOTALL)]
+    assert len(tables) == len(titles) and min(tables) >= 2 and tables[titles.index("Nodes")] == 3
+    assert f"<td>gloo:lo</td><td>{GOOD}open</span></td>" in page and f"<td>{GOOD}attached</span></td>" in page
 
 
 def test_a_second_daemon_at_the_same_address_says_so(training, tmp_path):

@@ -1,5 +1,6 @@
 """What an operator does with a daemon that serves jobs: drain, stop, reload, check a configuration."""
 
+import json
 import os
 import re
 import signal
@@ -8,7 +9,10 @@ import time
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, wait_for_line, wait_until
+from cluster import BUILD, Cluster, clean_environment, json_of, wait_for_line, wait_until
+from hostile import WELCOME, Client
+
+NOBODY = 65534
 
 WAIT = """
 say("here")
@@ -88,6 +92,33 @@ def test_only_root_and_the_daemons_user_may_drain_it():
         )
         assert done.returncode == 1 and "only root and the daemon's own user may drain it" in done.stderr
         assert cluster.status()["takes_jobs"] is True
+
+
+def test_status_shows_a_user_his_own_jobs_and_root_all_of_them():
+    if os.getuid() != 0:
+        pytest.skip("needs root, to become another user")
+    with Cluster(1) as cluster:
+        os.chmod(cluster.folder.name, 0o755)
+        os.chmod(cluster.socket(0), 0o666)
+        end = Path(cluster.folder.name, "end")
+        [worker] = cluster.start(WAIT, END=str(end), DEFT_JOB="of-root")
+        wait_for_line(worker, "here")
+        os.seteuid(NOBODY)
+        try:
+            client = Client(cluster.socket(0))
+        finally:
+            os.seteuid(0)
+        with client:
+            client.hello(job=b"of-nobody")
+            assert client.receive()[0] == WELCOME
+            assert {job["name"] for job in cluster.status()["jobs"]} == {"of-root", "of-nobody"}
+            words = ["setpriv", f"--reuid={NOBODY}", "--clear-groups", BUILD / "bin/deft", "status", "--json"]
+            asked = [*words, f"--socket={cluster.socket(0)}"]
+            his = json_of(subprocess.run(asked, capture_output=True, text=True, env=clean_environment()))
+        assert [job["name"] for job in his["jobs"]] == ["of-nobody"]
+        assert {user["user"] for user in his["users"]} == {NOBODY} and "of-root" not in json.dumps(his)
+        end.touch()
+        cluster.finish([worker])
 
 
 def test_jobs_that_do_not_end_in_stop_timeout_are_told():

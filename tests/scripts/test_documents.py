@@ -124,3 +124,63 @@ def test_the_walk_of_a_gradient_names_each_file_once():
 @pytest.mark.parametrize("path", walk())
 def test_the_files_of_the_walk_exist(path):
     assert (ROOT / path).is_file()
+
+
+def rows_of_promises() -> list[str]:
+    """The last cell of each row of docs/reliability.md: the tests that hold a promise."""
+    rows = re.findall(r"^\|.*\|\s*([^|]+?)\s*\|$", (ROOT / "docs/reliability.md").read_text(), re.MULTILINE)
+    return [row for row in rows if row not in ("tests", "---")]
+
+
+@pytest.fixture(scope="module")
+def tests_there_are() -> dict[str, set[str]]:
+    """The tests in C++ by their suite, and the tests in Python, and what their folder says, by their file."""
+    found: dict[str, set[str]] = {}
+    for path in (ROOT / "tests").rglob("*.cc"):
+        for suite, test in re.findall(
+            r"^(?:\w*TEST\w*|RC_GTEST\w*)\(\s*(\w+),\s*(\w+)", path.read_text(), re.MULTILINE
+        ):
+            found.setdefault(suite, set()).add(test)
+        found.setdefault(path.stem, set())
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        lines = [line for file in path.parent.glob("*.py") for line in file.read_text().splitlines()]
+        found.setdefault(path.stem, set()).update(lines)
+    return found
+
+
+def unknown_names(row: str, there: dict[str, set[str]]) -> list[str]:
+    unknown, owner = [], ""
+    for name in re.split(r"[;,]\s+", row):
+        if name.startswith("`scripts/"):
+            unknown += [] if (ROOT / name.split("`")[1].split()[0]).is_file() else [name]
+            continue
+        begin = re.match(r"(\w*)(?:\.(\w+))?(?:: (.*))?", name)
+        is_new = name.startswith("test_") or begin[1][:1].isupper() or begin[1].startswith(("fuzz_", "hostile_"))
+        owner = begin[1] if is_new else owner
+        words = begin[3] or ("" if is_new or name.startswith(".") else name)
+        tests = there.get(owner)
+        wanted = [word.replace(" ", "") for word in re.findall(r"\w+", words)]
+        is_known = tests is not None and any(all(word in test for word in wanted) for test in tests or {""})
+        if begin[2] and tests is not None:
+            ends = name[begin.end(2) :]
+            is_known = any(test == begin[2] or (ends and test.startswith(begin[2])) for test in tests)
+        if not is_known:
+            unknown.append(name)
+    return unknown
+
+
+@pytest.mark.parametrize("row", rows_of_promises())
+def test_the_tests_that_hold_a_promise_exist(row, tests_there_are):
+    assert unknown_names(row, tests_there_are) == []
+
+
+def test_a_test_that_does_not_exist_is_no_proof(tests_there_are):
+    assert len(rows_of_promises()) > 30
+    for wrong in (
+        "StallWatchdog",
+        "Hello.NoSuchTest",
+        "test_nowhere",
+        "test_faults: a flood of frogs",
+        "`scripts/nothing`",
+    ):
+        assert unknown_names(wrong, tests_there_are) == [wrong]
