@@ -9,9 +9,11 @@ registered for the CPU, which is gloo. For some methods it holds Python's lock m
 wait for that lock. So those methods are called here, without the lock.
 """
 
+import datetime
 import os
 import socket
 import sys
+import time
 
 from deft import DeftError, world
 from deft.reduce_op import Average, Max, Min, Sum
@@ -28,6 +30,8 @@ _OPS = {dist.ReduceOp.SUM: Sum, dist.ReduceOp.AVG: Average, dist.ReduceOp.MIN: M
 _C10D = dist.distributed_c10d.__file__
 _DDP = torch.nn.parallel.distributed.__file__
 _LAUNCHERS = ("DEFT_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_WARN_AFTER_S = 10.0  # a rank that has not made a subgroup by then is named in the log
+_MOMENT = datetime.timedelta(milliseconds=200)
 _JOINED = "_match_all_reduce_for_bwd_pass"  # DDP: a rank without samples takes part in the others' backward
 
 
@@ -44,6 +48,8 @@ class DeftProcessGroup(dist.ProcessGroup):
         self._owns_session = False
         if not options.global_ranks_in_group:
             self._owns_session = _join_job(options)
+        else:
+            _await_members(options)
         self._whole = options.group_size == world.size() and options.group_rank == world.rank()
         self._count = 0
         self._buckets = BucketSequences()
@@ -190,6 +196,38 @@ def _join_job(options):
             f"{world.rank()} of {world.size()}: start both by one launcher, or give equal numbers"
         )
     return opened
+
+
+def _await_members(options):
+    """Waits until all ranks of a subgroup are here: gloo would not say who is missing. Ctrl-C works meanwhile."""
+    ranks, store, seconds = options.global_ranks_in_group, options.store, options.timeout.total_seconds()
+    begins, warned = time.monotonic(), False
+    store.set(_key_of(ranks[options.group_rank]), "1")
+    missing = _missing(store, ranks)
+    while missing:
+        what, waited = f"new_group({ranks}): rank {', '.join(map(str, missing))}", time.monotonic() - begins
+        if waited >= seconds:
+            raise dist.DistBackendError(
+                f"{what} did not make this group within {seconds:g} s; all ranks of the job call new_group, also those "
+                "outside the group, and in the same order"
+            )
+        if waited >= _WARN_AFTER_S and not warned:
+            world.log.warning("%s has not made this group yet", what)
+            warned = True
+        missing = _missing(store, missing)
+
+
+def _missing(store, ranks):
+    """Those of the ranks that have not come after a moment."""
+    try:
+        store.wait([_key_of(rank) for rank in ranks], _MOMENT)
+    except RuntimeError:  # DistStoreError
+        return [rank for rank in ranks if not store.check([_key_of(rank)])]
+    return []
+
+
+def _key_of(rank):
+    return f"deft/here/{rank}"
 
 
 def _placement(options):

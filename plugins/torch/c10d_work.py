@@ -74,7 +74,9 @@ def reduce_at_once(work, name, tensor, op):
     halves = op is Average and memory.dtype in HALVES  # their sum may be too large
     if halves:
         memory.div_(world.size())
-    operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), TO_DEFT[memory.dtype], op.wire)
+    terms = f"{op.name}, shape {list(memory.shape)}"  # a sum on one rank and an average on another would add up
+    dtype = TO_DEFT[memory.dtype]
+    operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), dtype, op.wire, terms)
 
     def done(error):
         try:

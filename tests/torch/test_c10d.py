@@ -1,5 +1,6 @@
 """torch.distributed with backend="deft": DDP, collectives, subgroups, and what goes wrong."""
 
+import datetime
 import hashlib
 import os
 import re
@@ -12,7 +13,7 @@ import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
-from deft.torch import ddp_buckets
+from deft.torch import c10d_backend, ddp_buckets
 from launching import free_port, torchrun_variables, without_deft
 from torch.distributed._functional_collectives import (
     all_gather_into_tensor_coalesced,
@@ -166,6 +167,51 @@ def test_every_collective_and_subgroup(start):
     assert start(2).run(every_collective, free_port(), workers=4) == [True] * 4
 
 
+def unlike(a, b):
+    """`a` on rank 0, `b` elsewhere."""
+    return a if dist.get_rank() == 0 else b
+
+
+def disagreements(port):
+    """What ranks ask for differently is the same error on all, and the job goes on. A subgroup waits for its ranks."""
+    open_group(port)
+    texts = []
+    for shape, op in (
+        (unlike((6,), (2, 3)), dist.ReduceOp.SUM),
+        ((6,), unlike(dist.ReduceOp.SUM, dist.ReduceOp.AVG)),
+        (unlike((6,), (5,)), dist.ReduceOp.MAX),
+    ):
+        with pytest.raises(dist.DistBackendError) as error:
+            dist.all_reduce(torch.ones(shape), op)
+        texts.append(str(error.value))
+    c10d_backend._WARN_AFTER_S = 0.0
+    if dist.get_rank() == 0:
+        with pytest.raises(dist.DistBackendError) as error:
+            dist.new_group([0, 1], timeout=datetime.timedelta(seconds=1))
+        texts.append(str(error.value))
+    x = torch.ones(2)
+    dist.all_reduce(x)
+    assert x.tolist() == [2, 2], "the job goes on"
+    close_group()
+    return texts
+
+
+def test_what_ranks_ask_for_differently_is_an_error_that_names_them(start):
+    cluster = start(2)
+    (*first, missing), second = cluster.run(disagreements, free_port())
+    assert first == second, "the same text on all ranks"
+    for text, differing in zip(
+        first, (r"Sum, shape \[6\].*Sum, shape \[2, 3\]", r"Sum, shape.*Average, shape", "6 .* 5 ")
+    ):
+        assert re.search(f"{differing}.* on rank 1", text), text
+    assert missing == (
+        "new_group([0, 1]): rank 1 did not make this group within 1 s; all ranks of the job call new_group, also those "
+        "outside the group, and in the same order"
+    )
+    said = (cluster.folder / f"job{cluster.jobs}.rank0.log").read_text()
+    assert said.count("new_group([0, 1]): rank 1 has not made this group yet") == 1, said
+
+
 def network():
     torch.manual_seed(3)
     return torch.nn.Sequential(
@@ -215,9 +261,12 @@ def over_gloo(start):
 
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack"])
 def test_ddp_gives_the_losses_that_it_gives_over_gloo(start, over_gloo, policy):
-    (first, one, groups), (second, other, _) = start(2, policy=policy).run(train_ddp, "deft", free_port())
+    cluster = start(2, policy=policy)
+    (first, one, groups), (second, other, _) = cluster.run(train_ddp, "deft", free_port())
     assert one == other, "replicas differ"
     assert groups == 1, "the policy schedules the buckets from the second or third pass on"
+    said = (cluster.folder / f"job{cluster.jobs}.rank0.log").read_text()
+    assert ("plans no late updates" in said) == (policy == "knapsack"), said
     assert [first, second] == [pytest.approx(losses, rel=1e-5) for losses, _, _ in over_gloo]
 
 
