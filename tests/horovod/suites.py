@@ -1,6 +1,6 @@
 """Runs Horovod's own tests, unchanged, against Deft. Each test is a job of two ranks on two daemons.
 
-    scripts/horovod_suites [--framework torch|tensorflow] [--sources FOLDER] [--only WORD] [--verbose]
+    scripts/horovod_suites [--framework torch|tensorflow|mxnet] [--sources FOLDER] [--only WORD] [--verbose]
 
 The tests are those of Horovod's source distribution 0.20.2, the newest one that contains any; pip downloads it. With
 --sources they are those of a checkout of Horovod. tests/horovod/known.json says which tests of 0.20.2 fail, and why. It
@@ -20,7 +20,7 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 TESTS = HERE.parent
-FOLDERS = [HERE, HERE / "shim", *(TESTS / name for name in ("torch", "tensorflow", "frameworks"))]
+FOLDERS = [HERE, HERE / "shim", *(TESTS / name for name in ("torch", "tensorflow", "mxnet", "frameworks"))]
 sys.path[:0] = [str(folder) for folder in FOLDERS]
 import launching  # noqa: E402
 
@@ -28,8 +28,9 @@ VERSION = "0.20.2"
 FILES = {
     "torch": ["test_torch.py", "test_adasum_pytorch.py"],
     "tensorflow": ["test_tensorflow.py", "test_adasum_tensorflow.py", "test_tensorflow2_keras.py"],
+    "mxnet": ["test_mxnet.py"],
 }
-SKIPPED_FOR_GPU = ("No GPUs available", "MPI, GPU or NCCL not available")
+SKIPPED_FOR_GPU = ("No GPUs available", "MPI, GPU or NCCL not available", "no gpu detected")
 
 
 def parse_arguments():
@@ -73,16 +74,25 @@ def cases_of(file):
 def make_cluster(framework, folder):
     os.environ["PYTHONPATH"] = os.pathsep.join(str(path) for path in (launching.PACKAGE, *FOLDERS))
     sys.path.insert(0, str(launching.PACKAGE))
-    if framework == "torch":
-        made, modules = launching.Cluster, launching.TORCH_MODULES
-    else:
-        from tensorflow_jobs import TensorFlowCluster
-
-        os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""})
-        made, modules = TensorFlowCluster, ("tensorflow", "keras", "deft.tensorflow.keras", "tensorflow_jobs")
+    made, modules = _of_framework(framework)
     launching.start_worker_server([*modules, "cases"])
     launching.JOB_SECONDS = 180
     return made(folder, 2, timeout="60s")
+
+
+def _of_framework(framework):
+    """The class of clusters, and what their workers import before they are forked."""
+    if framework == "tensorflow":
+        from tensorflow_jobs import TensorFlowCluster
+
+        os.environ.update({"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": ""})
+        return TensorFlowCluster, ("tensorflow", "keras", "deft.tensorflow.keras", "tensorflow_jobs")
+    if framework == "mxnet":
+        from mxnet_jobs import MXNetCluster
+
+        os.environ["OMP_NUM_THREADS"] = "1"
+        return MXNetCluster, ("mxnet_jobs",)
+    return launching.Cluster, launching.TORCH_MODULES
 
 
 def outcome_of(cluster, framework, file, case):

@@ -1,4 +1,4 @@
-"""For Horovod's own tests: `import horovod.torch` then means deft.torch, and `horovod.tensorflow` deft.tensorflow.
+"""For Horovod's own tests: `import horovod.torch` then means deft.torch, and so on for TensorFlow and MXNet.
 
 It also brings back what these tests use and Python and PyTorch have changed since.
 """
@@ -9,10 +9,10 @@ import types
 
 
 def install(framework):
-    """`framework` is torch or tensorflow."""
+    """`framework` is torch, tensorflow or mxnet."""
     if not hasattr(inspect, "getargspec"):
         inspect.getargspec = inspect.getfullargspec
-    modules = _torch_modules() if framework == "torch" else _tensorflow_modules()
+    modules = {"torch": _torch_modules, "tensorflow": _tensorflow_modules, "mxnet": _mxnet_modules}[framework]()
     horovod = types.ModuleType("horovod")
     horovod.__path__ = []
     sys.modules["horovod"] = horovod
@@ -41,3 +41,9 @@ def _tensorflow_modules():
     util._has_eager = True
     hvd.util = util
     return {"tensorflow": hvd, "tensorflow.util": util, "tensorflow.keras": keras, "keras": keras}
+
+
+def _mxnet_modules():
+    import deft.mxnet as hvd
+
+    return {"mxnet": hvd, "mxnet.mpi_ops": hvd}
