@@ -10,33 +10,10 @@
 The rest of the training script stays as it is. See docs/pytorch.md.
 """
 
-from deft import DeftError, HorovodInternalError, __version__
-from deft.capabilities import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from deft.process_sets import ProcessSet, add_process_set, global_process_set, init, remove_process_set
-from deft.reduce_op import Adasum, Average, Max, Min, Product, Sum
-from deft.tracing import start_timeline, stop_timeline
-from deft.world import (
-    cross_rank,
-    cross_size,
-    is_homogeneous,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
+from deft import horovod as _horovod
+from deft.horovod import *  # noqa: F403
+from deft.process_sets import init, remove_process_set
+from deft.world import shutdown
 
 import torch
 
@@ -82,22 +59,11 @@ if torch.distributed.is_available():
     register()
 
 __all__ = [
-    "Adasum",
-    "Average",
     "Compression",
     "DdpState",
-    "DeftError",
     "DistributedOptimizer",
     "GradScaler",
-    "HorovodInternalError",
-    "Max",
-    "Min",
-    "ProcessSet",
-    "Product",
-    "Sum",
     "SyncBatchNorm",
-    "__version__",
-    "add_process_set",
     "allgather",
     "allgather_async",
     "allgather_object",
@@ -116,15 +82,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_optimizer_state",
     "broadcast_parameters",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
     "ddp_hook",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "grouped_allgather",
     "grouped_allgather_async",
     "grouped_allreduce",
@@ -134,25 +92,13 @@ __all__ = [
     "grouped_reducescatter",
     "grouped_reducescatter_async",
     "init",
-    "is_homogeneous",
-    "is_initialized",
     "join",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
     "poll",
-    "rank",
     "reducescatter",
     "reducescatter_async",
     "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
     "sparse_allreduce_async",
-    "start_timeline",
-    "stop_timeline",
     "synchronize",
 ]
+__all__ += _horovod.__all__

@@ -1,9 +1,16 @@
-"""Arguments have Horovod's names and order; scripts give them by position and by name."""
+"""Arguments have Horovod's names and order; scripts give them by position and by name. Versions that are too old."""
 
 import inspect
+import os
+import subprocess
+import sys
 
 import deft.tensorflow as hvd
 import deft.tensorflow.keras as hvd_keras
+import keras
+import pytest
+from deft import horovod
+from launching import PACKAGE
 
 _REDUCE = "average device_dense device_sparse compression op prescale_factor postscale_factor"
 ARGUMENTS = {
@@ -52,3 +59,33 @@ def test_arguments_have_horovods_names_and_order():
             expected = arguments.split()
             found = list(inspect.signature(getattr(package, name)).parameters)
             assert found[: len(expected)] == expected, f"{package.__name__}.{name}"
+
+
+def test_names_of_all_frameworks_mean_the_same():
+    for package in (hvd, hvd_keras):
+        for name in horovod.__all__:
+            assert getattr(package, name) is getattr(horovod, name) and name in package.__all__, name
+        assert all(hasattr(package, name) for name in package.__all__)
+
+
+@pytest.mark.parametrize(
+    ("versions", "named"),
+    [({"keras": "2.15.0"}, "keras 2.15.0"), ({"keras": "3.0.5", "tensorflow": "2.15.1"}, "tensorflow 2.15.1")],
+)
+def test_an_old_version_is_an_error_that_says_what_to_install(tmp_path, versions, named):
+    for package, version in versions.items():
+        (tmp_path / package).mkdir()
+        (tmp_path / package / "__init__.py").write_text(f"__version__ = {version!r}\n")
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (tmp_path, PACKAGE)))}
+    words = [sys.executable, "-c", "import deft.tensorflow"]
+    said = subprocess.run(words, env=environment, capture_output=True, text=True).stderr
+    assert f"ImportError: deft.tensorflow needs TensorFlow 2.16 or newer and Keras 3; this is {named}. " in said, said
+    assert "pip install 'tensorflow>=2.16' 'keras>=3'" in said
+
+
+def test_what_is_no_keras_on_tensorflow_is_refused(monkeypatch):
+    with pytest.raises(ValueError, match=r"builtins\.object is no optimizer of Keras 3.*TF_USE_LEGACY_KERAS"):
+        hvd.DistributedOptimizer(object())
+    monkeypatch.setattr(keras.backend, "backend", lambda: "torch")
+    with pytest.raises(ValueError, match="Keras on torch: set KERAS_BACKEND=tensorflow"):
+        hvd.DistributedOptimizer(keras.optimizers.SGD())

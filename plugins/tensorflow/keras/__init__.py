@@ -7,31 +7,10 @@ model.compile(optimizer=hvd.DistributedOptimizer(optimizer), loss=..., jit_compi
 model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 """
 
-from deft import DeftError, __version__
-from deft.capabilities import (
-    ccl_built,
-    cuda_built,
-    ddl_built,
-    gloo_built,
-    gloo_enabled,
-    mpi_built,
-    mpi_enabled,
-    mpi_threads_supported,
-    nccl_built,
-    rocm_built,
-)
-from deft.process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from deft.reduce_op import Average, Max, Min, Sum
-from deft.world import (
-    cross_rank,
-    cross_size,
-    is_initialized,
-    local_rank,
-    local_size,
-    rank,
-    shutdown,
-    size,
-)
+from deft import horovod as _horovod
+from deft.horovod import *  # noqa: F403
+from deft.process_sets import remove_process_set
+from deft.world import shutdown
 
 from ..broadcasting import allgather_object, broadcast_global_variables, broadcast_object, broadcast_variables
 from ..compression import Compression
@@ -41,17 +20,9 @@ from .models import DistributedOptimizer, PartialDistributedOptimizer, load_mode
 from .values import allgather, allreduce, broadcast, reducescatter
 
 __all__ = [
-    "Average",
     "Compression",
-    "DeftError",
     "DistributedOptimizer",
-    "Max",
-    "Min",
     "PartialDistributedOptimizer",
-    "ProcessSet",
-    "Sum",
-    "__version__",
-    "add_process_set",
     "allgather",
     "allgather_object",
     "allreduce",
@@ -60,27 +31,10 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
-    "ccl_built",
-    "cross_rank",
-    "cross_size",
-    "cuda_built",
-    "ddl_built",
-    "global_process_set",
-    "gloo_built",
-    "gloo_enabled",
     "init",
-    "is_initialized",
     "load_model",
-    "local_rank",
-    "local_size",
-    "mpi_built",
-    "mpi_enabled",
-    "mpi_threads_supported",
-    "nccl_built",
-    "rank",
     "reducescatter",
     "remove_process_set",
-    "rocm_built",
     "shutdown",
-    "size",
 ]
+__all__ += _horovod.__all__
