@@ -248,8 +248,8 @@ def alltoall(tensor, splits=None, name=None, priority=0, process_set=_ALL):
     if splits is None:
         shares = np.full(size, len(array) // size)
     else:
-        shares = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else np.asarray(splits)
-    received, counts = arrays.exchange_rows(array, shares.astype(np.int64), name, process_set)
+        shares = splits.asnumpy() if isinstance(splits, mx.nd.NDArray) else splits
+    received, counts = arrays.exchange_rows(array, shares, name, process_set)
     if splits is None:
         return _as_tensor(received, tensor)
     return _as_tensor(received, tensor), mx.nd.array(counts, dtype=np.int32)

@@ -57,11 +57,6 @@ class Exchange:
         self._lost_round = -1  # the newest round with an error
         depend(self, self._session)
 
-    @property
-    def is_open(self):
-        """Whether the session in which it was made lives."""
-        return self._group is not None
-
     def push(self, index, gradient, out, priority=0):
         if index in self._pushed:
             missing = [name for place, name in enumerate(self._names) if place not in self._pushed]
@@ -144,9 +139,11 @@ class Exchange:
 
 
 def write(source, target, factor=1.0):
-    """target = source * factor, by the engine; dtypes may differ."""
+    """target = source * factor, by the engine; dtypes may differ. The factor is not rounded to 16 bits."""
     if factor == 1.0:
         source.copyto(target)
+    elif source.dtype == np.float16:
+        (source.astype(np.float32) * factor).copyto(target)
     elif source.dtype == target.dtype:
         mx.nd._internal._mul_scalar(source, scalar=factor, out=target)
     else:

@@ -9,10 +9,9 @@ first step stays an allreduce of its own. An Exchange needs all ranks: while som
 are like the first.
 """
 
-import numpy as np
-from deft import arrays
 from deft.codec import choose_compression
 from deft.compression import Compression
+from deft.gradient_group import all_are_here
 from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
 
@@ -29,7 +28,7 @@ class KeyedGradients:
         self._factors = factors
         self._compression = compression
         self._process_set = process_set
-        self._session = self._number = None
+        self._session = self._number = self._joined = None
         self._first_step = {}  # by key: (Gradient, priority)
         self._exchange = None
         self._places = {}  # by key
@@ -41,8 +40,10 @@ class KeyedGradients:
             raise mx.base.MXNetError(f"the gradient {key} is {gradient.stype}; deft.mxnet sums dense gradients only")
         if self._process_set.session() is not self._session:
             self._begin_session(self._process_set.session())
+        if self._exchange is None and self._joined != self._session.joining.round:
+            self._begin_first_step()
         if self._exchange is None and key in self._first_step:
-            if self._all_are_here():
+            if all_are_here(f"mxnet.{self._number}", self._process_set):
                 self._make_exchange()
             self._first_step = {}
         if key in self._places and self._exchange is not None:
@@ -55,8 +56,12 @@ class KeyedGradients:
         allreduce_into(gradient, out, name, Sum, *self._factors, priority, self._process_set)
 
     def _begin_session(self, session):
-        self._session, self._number = session, session.number_optimizer()
-        self._exchange, self._first_step = None, {}
+        self._session, self._number, self._exchange = session, session.number_optimizer(), None
+        self._begin_first_step()
+
+    def _begin_first_step(self):
+        """Also when all have joined: the next step is the first one of a rank that had none before."""
+        self._first_step, self._joined = {}, self._session.joining.round
 
     def _make_exchange(self):
         """Higher priorities are used earlier in forward."""
@@ -65,9 +70,3 @@ class KeyedGradients:
         reports = self._number == 0
         self._exchange = Exchange(f"mxnet.{self._number}", gradients, reports, self._factors, self._process_set)
         self._places = {key: place for place, (key, _) in enumerate(ordered)}
-
-    def _all_are_here(self):
-        """Whether no rank has joined; the others all find the same."""
-        one, name = np.ones(1, np.float32), f"mxnet.{self._number}/all"
-        present = arrays.start_allreduce(one, name, Sum, 1.0, 1.0, one.dtype, self._process_set)()
-        return int(present[0]) == self._process_set.size()

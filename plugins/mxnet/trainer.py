@@ -5,8 +5,11 @@ import warnings
 import deft
 from deft.codec import choose_compression
 from deft.compression import Compression
+from deft.gradient_group import all_are_here
 from deft.process_sets import global_process_set
+from deft.reduce_op import Sum
 
+from .collectives import allreduce_into
 from .engine import mxnet_errors
 from .exchange import Exchange, Factors, describe
 from .importing import mxnet as mx
@@ -50,7 +53,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._scale *= gradient_predivide_factor / process_set.size()
         self._before = 1.0 / gradient_predivide_factor
         self._compression = compression
-        self._exchange = None
+        self._exchange = self._session = self._number = None
 
     def _check(self):
         for param in self._forward_order:
@@ -66,15 +69,25 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _allreduce_grads(self):
         if not self._sums:
             return
+        session = self._process_set.session()
+        if session is not self._session:
+            self._session, self._number, self._exchange = session, session.number_optimizer(), None
         gradients = [param.list_grad()[0] for param in self._forward_order]
-        if self._exchange is None or not self._exchange.is_open:
+        if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
             self._exchange = self._make_exchange(gradients)
         for position in reversed(range(len(gradients))):  # backward writes the last ones first
-            self._exchange.push(position, gradients[position], gradients[position], -position)
+            self._sum(position, gradients[position])
+
+    def _sum(self, position, gradient):
+        """gradient = the sum of all ranks' gradients."""
+        if self._exchange is not None:
+            self._exchange.push(position, gradient, gradient, -position)
+        else:  # some ranks have joined, so not all can declare their gradients
+            name = f"mxnet.{self._number}.{position}"
+            allreduce_into(gradient, gradient, name, Sum, self._before, 1.0, -position, self._process_set)
 
     def _make_exchange(self, gradients):
-        number = self._process_set.session().number_optimizer()
-        params = self._forward_order
+        params, number = self._forward_order, self._number
         chosen = [choose_compression(self._compression, param.name, param) for param in params]
         described = list(map(describe, self._names(), gradients, chosen))
         return Exchange(f"mxnet.{number}", described, number == 0, Factors(self._before, 1.0), self._process_set)

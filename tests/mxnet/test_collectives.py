@@ -26,6 +26,11 @@ def values():
     np.testing.assert_allclose([result.asnumpy() for result in results], [[3, 6], [6, 12]])
     big = mx.nd.full(3, 50000.0, dtype="float16")
     assert hvd.allreduce(big).asnumpy().tolist() == [big.asnumpy()[0]] * 3  # the sum would not fit
+    halves = mx.nd.array(np.linspace(-50.0, 50.0, 101), dtype="float16")
+    for op, count in ((hvd.Max, 1), (hvd.Sum, 2)):
+        scaled = (halves.asnumpy().astype(np.float32) * np.float32(0.19151945)).astype(np.float16)
+        found = hvd.allreduce(halves, op=op, prescale_factor=0.19151945)  # the factor itself is not rounded
+        np.testing.assert_array_equal(found.asnumpy(), scaled * count)
     y = x.copy()
     assert hvd.allreduce_(y, average=False) is y and y.asnumpy().tolist() == [3, 6]
     assert hvd.broadcast_(y, 1, name="y") is y and y.asnumpy().tolist() == [3, 6]
@@ -104,8 +109,13 @@ def refusals():
             call().wait_to_read()
     with pytest.raises(error, match=r"shape \[2\].* rank 0.*shape \[3\].* rank 1"):
         hvd.allgather(mx.nd.ones((1, 2 + rank)), name="wrong")
-    with pytest.raises(ValueError, match=r"rank 1 splits 3 rows into \[3, 1\]"):
-        hvd.alltoall(mx.nd.ones((4 - rank, 1)), splits=[4 - rank, rank], name="wrong")
+    for kind in (ValueError, hvd.HorovodInternalError):  # it is both
+        with pytest.raises(kind, match=r"rank 1 splits 3 rows into \[3, 1\]"):
+            hvd.alltoall(mx.nd.ones((4 - rank, 1)), splits=[4 - rank, rank], name="wrong")
+    with pytest.raises(RuntimeError, match=r"rank 0 splits 3 rows into \[1, 1\]"):
+        hvd.alltoall(mx.nd.ones(3))
+    with pytest.raises(ValueError, match="must be integers"):
+        hvd.alltoall(mx.nd.ones(2), splits=mx.nd.ones(2))
     for call, text in (
         (lambda: hvd.allreduce(mx.nd.ones(1), op="sum"), "give one of Average"),
         (lambda: hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, average=True), "either op or average"),
@@ -120,7 +130,16 @@ def refusals():
         hvd.allreduce(mx.nd.ones(1))
 
 
+def names_of_all_frameworks():
+    import deft.mxnet as hvd
+    from deft import horovod
+
+    assert all(getattr(hvd, name) is getattr(horovod, name) for name in horovod.__all__)
+    assert all(hasattr(hvd, name) for name in hvd.__all__) and set(horovod.__all__) <= set(hvd.__all__)
+
+
 def everything():
+    names_of_all_frameworks()
     values()
     rows()
     parameters()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from mxnet_jobs import SGD, WAYS, backward, make_step, small_net, weights_of
 from offered import CODECS, policies
-from training_checks import assert_close, assert_same_everywhere, batches, own_share
+from training_checks import assert_close, assert_same_everywhere, batches, large_gradient, own_share, sum_of_halves
 
 STEPS = 10
 NETWORKS = (False, True)  # imperative, hybridized
@@ -131,6 +131,45 @@ def deferred_and_options():
         assert_same_everywhere(halved)
         assert_close(halved, expected, 2e-3)
     return True
+
+
+def update_of(gradient, way, **options):
+    """What SGD with a rate of 1 takes from a parameter, in the second step: before that keys travel as they are."""
+    import mxnet as mx
+
+    param = mx.gluon.Parameter("large", shape=gradient.shape)
+    param.initialize(mx.init.Zero())
+    step = make_step(way, SingleParameter(param), {"learning_rate": 1.0}, **options)
+    for _ in range(2):
+        param.set_data(mx.nd.zeros(gradient.shape))
+        with mx.autograd.record():
+            loss = (param.data() * mx.nd.array(gradient)).sum()
+        loss.backward()
+        step(1)
+    return -param.data().asnumpy()
+
+
+class SingleParameter:
+    def __init__(self, param):
+        self._params = {param.name: param}
+
+    def collect_params(self):
+        return self._params
+
+
+def gradients_as_halves():
+    """Compression.fp16 is Horovod's: gradients travel as float16, come back as float32, and no codec encodes them, also
+    if the daemon encodes all others."""
+    import deft.mxnet as hvd
+
+    in_new_session("halves", compression="int8")
+    own, exact = large_gradient(hvd.rank()), (large_gradient(0) + large_gradient(1)) / 2
+    for way in ("trainer", "optimizer"):
+        halved = update_of(own, way, compression=hvd.Compression.fp16)
+        np.testing.assert_array_equal(halved, sum_of_halves() / 2)
+        assert np.abs(update_of(own, way) - exact).max() > 1e-3, "int8 is not in force"
+        large = update_of(own * 60000, way, compression=hvd.Compression.fp16)
+        assert not np.isfinite(large).all(), "what float16 cannot hold becomes infinite"
 
 
 def refusals():
@@ -318,7 +357,9 @@ def everything_else():
     convolutions()
     module_interface()
     steps_of_two_sessions()
-    return a_new_session_and_keys_that_differ()
+    a_new_session_and_keys_that_differ()
+    gradients_as_halves()
+    return True
 
 
 def test_options_optimizers_modules_and_sessions(start):

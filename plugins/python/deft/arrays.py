@@ -11,6 +11,7 @@ import math
 import numpy as np
 
 import deft
+from deft._native import InvalidCallError
 from deft.adasum import adasum, check_ranks
 from deft.names import wire_name
 from deft.process_sets import global_process_set
@@ -179,14 +180,18 @@ def _gathered(array, name, process_set):
 def exchange_rows(array, splits, name, process_set=_ALL):
     """alltoall: this rank gives splits[r] rows to each rank r. Gives the received rows, and how many came from each.
 
-    It is built on allgather. Every rank sees the splits of all, so an error of one rank is the same error on all.
+    It is built on allgather. Every rank sees the splits of all, so an error of one rank is the same error on all. It is
+    a DeftError and a ValueError: scripts of Horovod catch one or the other.
     """
+    splits = np.asarray(splits)
+    if splits.dtype.kind not in "iu":
+        raise ValueError(f"splits are {splits.dtype}; they must be integers, one for each rank")
     session = process_set.session()
     rank, size, name = session.rank, session.size, wire_name("alltoall", name, session)
     table = _gathered(np.concatenate([[len(array)], splits]).astype(np.int64)[None], f"{name}.splits", process_set)
     for other, (rows, *parts) in enumerate(table.tolist()):
         if len(parts) != size or min(parts) < 0 or sum(parts) != rows:
-            raise ValueError(
+            raise InvalidCallError(
                 f"{name}: rank {other} splits {rows} rows into {parts}; there must be {size} parts, one a rank, "
                 "which add up to the rows"
             )

@@ -5,7 +5,8 @@
     group.collect()                   # waits; gives all averages
 
 A round is a hand_over of each variable and one collect. Rounds count the steps of the group. A framework with an engine
-of its own writes group.views[index] itself and calls ready(), when_summed() and end_round() instead.
+of its own writes group.views[index] itself and calls ready(), when_summed() and end_round() instead. All ranks declare
+a group together; LateGroup waits with it until all are here.
 """
 
 import ctypes
@@ -15,8 +16,9 @@ from typing import NamedTuple
 import numpy as np
 
 import deft
-from deft.arrays import reducible
+from deft.arrays import reducible, start_allreduce
 from deft.process_sets import global_process_set
+from deft.reduce_op import Sum
 
 
 class Scaling(NamedTuple):
@@ -32,6 +34,16 @@ class Spec(NamedTuple):
     shape: tuple
     wire: np.dtype  # the dtype that travels
     codec: str = ""  # how it is encoded; empty: as the option `compression` says
+
+
+def all_are_here(name, process_set=global_process_set):
+    """Whether no rank has joined (deft.joining): only then can a group called `name` be declared.
+
+    All ranks that have not joined ask together, and all find the same.
+    """
+    one = np.ones(1, np.float32)
+    here = start_allreduce(one, f"{name}/here", Sum, 1.0, 1.0, one.dtype, process_set)()
+    return int(here[0]) == process_set.size()
 
 
 class GradientGroup:
@@ -132,3 +144,46 @@ class GradientGroup:
         if self._scaling.after != 1:
             average *= average.dtype.type(self._scaling.after)
         return average
+
+
+class LateGroup:
+    """A GradientGroup that is declared in its first round, if all ranks are here.
+
+    While some ranks have joined, each gradient is an allreduce of its own, in which they take part with zeros. Making a
+    LateGroup is no collective, so ranks may do so at different times.
+    """
+
+    def __init__(self, name, specs, scaling, reports, process_set=global_process_set):
+        self._process_set = process_set
+        self._session = process_set.session()
+        self._arguments = (name, specs, scaling, reports, process_set)
+        self._single = {}  # functions that wait for an allreduce of this round, by index
+        self.declared = None  # the GradientGroup
+
+    def hand_over(self, index, gradient):
+        self._session.handle()  # a graph may be older than the session
+        if self.declared is None and not self._single:
+            self._declare()
+        if self.declared is not None:
+            self.declared.hand_over(index, gradient)
+        else:
+            self._single[index] = self._start(index, gradient)
+
+    def collect(self):
+        """As GradientGroup.collect() does."""
+        if self.declared is not None:
+            return self.declared.collect()
+        single, self._single = self._single, {}
+        return [single[index]() for index in sorted(single)]
+
+    def forget_round(self):
+        """Drops what a round that ended by an error has begun without a GradientGroup."""
+        self._single = {}
+
+    def _declare(self):
+        if all_are_here(self._arguments[0], self._process_set):
+            self.declared = GradientGroup(*self._arguments)
+
+    def _start(self, index, gradient):
+        name, specs, scaling, *_ = self._arguments
+        return start_allreduce(gradient, f"{name}.{index}", Sum, *scaling, specs[index].wire, self._process_set)
