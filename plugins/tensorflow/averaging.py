@@ -11,14 +11,14 @@ import weakref
 import numpy as np
 from deft.arrays import Gather
 from deft.codec import choose_compression
-from deft.gradient_group import GradientGroup, Scaling, Spec
+from deft.gradient_group import LateGroup, Scaling, Spec
 from deft.process_sets import global_process_set
 from deft.reduce_op import Average, Sum
 from deft.world import depend
 
 import tensorflow as tf
 
-from .host import on_host, tensorflow_errors
+from .host import on_host
 
 _TOKEN = [np.int32(0)]  # what a call gives that the next one waits for
 
@@ -68,9 +68,12 @@ def _of_session(groups, process_set):
     return groups[session]
 
 
-def dense_groups(process_set):
-    """The groups of dense gradients that are declared."""
-    return _of_session(_groups, process_set).all()
+def groups_for_join(process_set):
+    """The declared groups of dense gradients; rounds of the others that an error has ended are forgotten."""
+    groups = _of_session(_groups, process_set).all()
+    for group in groups:
+        group.forget_round()
+    return [group.declared for group in groups if group.declared is not None]
 
 
 class Averager:
@@ -146,22 +149,21 @@ class Averager:
         wire = compressor.wire_dtype(own) if compressor else own
         return Spec(name, own, tuple(variable.shape), wire, codec)
 
-    @tensorflow_errors
-    def _declared(self, variables):
-        """The group of these variables; all ranks declare it together, at the first time."""
+    def _group_of(self, variables):
+        """The group of these variables."""
         names = unique_names(variables)
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
         specs = [self._spec(*each) for each in zip(names, dtypes, variables)]
         kind, process_set = (self._compression, self._scaling()), self._process_set
 
         def make(number):
-            return GradientGroup(f"tensorflow.{number}", specs, self._scaling(), number == 0, process_set)
+            return LateGroup(f"tensorflow.{number}", specs, self._scaling(), number == 0, process_set)
 
         return _of_session(_groups, process_set).find(variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens):
         """Backward makes the gradients of the last variables first, so they are handed over first."""
-        group = self._declared(variables)
+        group = self._group_of(variables)
         for index in reversed(range(len(gradients))):
             hand_over = functools.partial(_handed_over, group, index)
             tokens = on_host(hand_over, [tf.cast(gradients[index], variables[index].dtype), *tokens], [tf.int32], [()])

@@ -3,7 +3,6 @@
 So they cost more bytes than an exchange of the parts alone. Gradients flow through both.
 """
 
-from deft._native import InvalidCallError
 from deft.arrays import exchange_rows
 from deft.process_sets import global_process_set
 from deft.reduce_op import Average, Sum
@@ -24,6 +23,9 @@ def alltoall(tensor, splits=None, name=None, ignore_name_scope=False, process_se
     """
     tensor, size = tf.convert_to_tensor(tensor), process_set.session().size
     shares = tf.fill([size], tf.shape(tensor)[0] // size) if splits is None else splits
+    shares = tf.convert_to_tensor(shares)
+    if not shares.dtype.is_integer:
+        raise ValueError(f"splits are {shares.dtype.name}; they must be integers, one for each rank")
     received, counts = _exchange(tensor, tf.cast(shares, tf.int64), name, process_set)
     return received if splits is None else (received, tf.cast(counts, tf.int32))
 
@@ -37,7 +39,7 @@ def _exchange(tensor, splits, name, process_set):
 
         shape = [None, *given.shape[1:]]
         received, counts = on_host(
-            lambda array, numbers: _exchange_arrays(array, numbers, name, process_set),
+            lambda array, numbers: exchange_rows(array, numbers, name, process_set),
             [given, shares],
             [given.dtype, tf.int64],
             [shape, [process_set.size()]],
@@ -45,13 +47,6 @@ def _exchange(tensor, splits, name, process_set):
         return (received, counts), gradient
 
     return exchanged(tensor, splits)
-
-
-def _exchange_arrays(array, splits, name, process_set):
-    try:
-        return exchange_rows(array, splits, name, process_set)
-    except ValueError as error:  # wrong splits are InvalidArgumentError in eager mode, too, as in Horovod
-        raise InvalidCallError(str(error)) from error
 
 
 def reducescatter(

@@ -3,7 +3,7 @@
 from deft import joining
 from deft.process_sets import global_process_set
 
-from .averaging import dense_groups
+from .averaging import groups_for_join
 from .host import tensorflow_errors
 
 
@@ -15,4 +15,4 @@ def join():
     ranks. The others' updates are not made here, so broadcast the variables of the last rank afterwards. Not for
     graphs.
     """
-    return joining.join(global_process_set.session(), dense_groups(global_process_set))
+    return joining.join(global_process_set.session(), groups_for_join(global_process_set))

@@ -3,6 +3,7 @@
 The object and its class stay the same, so configurations, saved models and isinstance see what they saw before.
 """
 
+import keras
 from deft.process_sets import global_process_set
 from deft.reduce_op import Average
 
@@ -10,6 +11,7 @@ import tensorflow as tf
 
 from .averaging import Averager
 from .compression import Compression
+from .importing import check_backend
 
 
 def DistributedOptimizer(
@@ -36,27 +38,65 @@ def DistributedOptimizer(
     gradient_predivide_factor: how much of the division comes before the sum (Average only).
     process_set: the ranks that train together. Other ranks keep their own gradients.
     scale_local_gradients: divide the gradients of variables that register_local_var() was called for by the number of
-    ranks. name, use_locking, device_dense, device_sparse, average_aggregated_gradients, num_groups and groups: accepted
-    for Horovod's sake.
+    ranks. backward_passes_per_step: the gradients of so many passes are added up before an update; with
+    average_aggregated_gradients their mean is taken. name, use_locking, device_dense, device_sparse, num_groups and
+    groups: accepted for Horovod's sake.
     """
-    if backward_passes_per_step != 1:
-        raise ValueError("backward_passes_per_step is not offered; give the optimizer gradient_accumulation_steps")
+    check_backend()
     if not hasattr(optimizer, "apply") or not hasattr(optimizer, "apply_gradients"):
-        raise ValueError(f"{type(optimizer).__name__} is no optimizer of Keras 3")
+        kind = f"{type(optimizer).__module__}.{type(optimizer).__name__}"
+        raise ValueError(
+            f"{kind} is no optimizer of Keras 3, such as keras.optimizers.SGD; those of tf_keras (TF_USE_LEGACY_KERAS) "
+            "and of TensorFlow 1 do not work"
+        )
     if isinstance(optimizer.__dict__.get("apply"), AveragedApply):
         raise ValueError("this optimizer is a DistributedOptimizer already")
     averager = Averager(compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients)
-    object.__setattr__(optimizer, "apply", AveragedApply(optimizer, averager))
+    if backward_passes_per_step > 1:
+        _accumulate(optimizer, backward_passes_per_step)
+    factor = 1 if average_aggregated_gradients else backward_passes_per_step
+    object.__setattr__(optimizer, "apply", AveragedApply(optimizer, averager, factor))
     object.__setattr__(optimizer, "register_local_var", averager.keep_local)
     return optimizer
 
 
-class AveragedApply:
-    """Stands for the optimizer's apply(), which apply_gradients() and model.fit call."""
+def _accumulate(optimizer, passes):
+    """Has Keras keep the mean of the gradients of so many calls of apply()."""
+    if isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        raise ValueError(
+            "a LossScaleOptimizer takes no backward_passes_per_step: give the optimizer inside it "
+            f"gradient_accumulation_steps={passes}"
+        )
+    if optimizer.gradient_accumulation_steps not in (None, passes):
+        raise ValueError(
+            f"backward_passes_per_step is {passes}, and gradient_accumulation_steps of the optimizer is "
+            f"{optimizer.gradient_accumulation_steps}: give one of them"
+        )
+    if optimizer.built and optimizer.gradient_accumulation_steps is None:
+        raise ValueError(
+            "backward_passes_per_step needs an optimizer that has no variables yet: wrap it before its use"
+        )
+    optimizer.gradient_accumulation_steps = passes
 
-    def __init__(self, optimizer, averager):
+
+def _times(gradient, factor):
+    if gradient is None or factor == 1:
+        return gradient
+    if isinstance(gradient, tf.IndexedSlices):
+        return tf.IndexedSlices(gradient.values * factor, gradient.indices, gradient.dense_shape)
+    return gradient * factor
+
+
+class AveragedApply:
+    """Stands for the optimizer's apply(), which apply_gradients() and model.fit call.
+
+    factor: what averages are multiplied by.
+    """
+
+    def __init__(self, optimizer, averager, factor=1):
         self._optimizer = optimizer
         self._averager = averager
+        self._factor = factor
 
     def __call__(self, grads, trainable_variables=None):
         if _in_branch():
@@ -67,7 +107,7 @@ class AveragedApply:
             )
         optimizer = self._optimizer
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
-        averages = self._averager.average(list(grads), variables)
+        averages = [_times(average, self._factor) for average in self._averager.average(list(grads), variables)]
         return type(optimizer).apply(optimizer, averages, trainable_variables)
 
 

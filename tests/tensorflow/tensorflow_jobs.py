@@ -20,12 +20,12 @@ class TensorFlowCluster(Cluster):
     prepare = staticmethod(limit_tensorflow)
 
 
-def small_model(dtype="float32"):
-    """Equal on every rank."""
+def small_model(dtype="float32", units=24):
+    """Equal on every rank. With 96 units two matrices are large enough to be encoded."""
     import keras
 
     keras.utils.set_random_seed(3)
-    layers = [keras.layers.Dense(24, activation="tanh", dtype=dtype) for _ in range(3)]
+    layers = [keras.layers.Dense(units, activation="tanh", dtype=dtype) for _ in range(3)]
     model = keras.Sequential([keras.layers.Input((6,)), *layers, keras.layers.Dense(1, dtype=dtype)])
     model.build((None, 6))
     return model

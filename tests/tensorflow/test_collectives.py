@@ -134,6 +134,7 @@ def refusals():
         (lambda: hvd.broadcast(tf.constant(["text"]), root_rank=0), "holds strings"),
         (lambda: hvd.broadcast(tf.constant("text"), root_rank=0), "holds strings"),
         (lambda: hvd.allgather(tf.constant(["text"])), "holds strings"),
+        (lambda: hvd.alltoall(tf.ones(2), splits=[1.0, 1.0]), "must be integers"),
     ):
         with pytest.raises(ValueError, match=text):
             call()

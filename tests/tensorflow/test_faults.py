@@ -13,13 +13,16 @@ from training_checks import batches
 TIMEOUT_SECONDS = 10
 
 
-def training(compiled):
-    """A step of a training, as a tf.function or eager."""
+def training(way):
+    """A step of a training: eager, as a graph, or by model.fit."""
     import deft.tensorflow as hvd
     import keras
 
     model = small_model()
     optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.01))
+    if way == "fit":
+        model.compile(optimizer, "mse", jit_compile=False)
+        return lambda x, y: model.fit(x, y, verbose=0)
 
     def step(x, y):
         with tf.GradientTape() as tape:
@@ -27,14 +30,14 @@ def training(compiled):
         variables = model.trainable_variables
         optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
 
-    return tf.function(step) if compiled else step
+    return tf.function(step) if way == "graph" else step
 
 
 def shapes_that_differ():
-    """The optimizers of the ranks have other variables; the error comes while the graph is made, or in the step."""
+    """The tapes of the ranks have other variables."""
     import deft.tensorflow as hvd
 
-    for compiled in (False, True):
+    for compiled, error in ((False, tf.errors.FailedPreconditionError), (True, tf.errors.InvalidArgumentError)):
         variable = tf.Variable(tf.ones(3 + hvd.rank()), name=f"w{compiled}")
 
         def gradient(variable=variable):
@@ -42,7 +45,7 @@ def shapes_that_differ():
                 loss = tf.reduce_sum(variable)
             return hvd.DistributedGradientTape(tape).gradient(loss, variable)
 
-        with pytest.raises(tf.errors.FailedPreconditionError, match=r"rank 0.*rank 1|rank 1.*rank 0"):
+        with pytest.raises(error, match=r"rank 0.*rank 1|rank 1.*rank 0"):
             (tf.function(gradient) if compiled else gradient)()
     return True
 
@@ -51,11 +54,11 @@ def test_shapes_that_differ_are_an_error_that_names_both_ranks(start):
     assert all(start(policy="fifo", timeout=f"{TIMEOUT_SECONDS}s").run(shapes_that_differ))
 
 
-def train_until_killed(victim, words, compiled):
+def train_until_killed(victim, words, way):
     """Rank 1 kills process `victim` (0: itself) in the middle of training. words[rank] is in that rank's error."""
     import deft.tensorflow as hvd
 
-    step, expected = training(compiled), tf.errors.UnknownError if compiled else tf.errors.UnavailableError
+    step, expected = training(way), tf.errors.UnavailableError if way == "eager" else tf.errors.UnknownError
     for number in range(200):
         if number == 5 and hvd.rank() == 1:
             os.kill(victim or os.getpid(), signal.SIGKILL)
@@ -70,19 +73,19 @@ def train_until_killed(victim, words, compiled):
     raise AssertionError("nothing failed")
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_killed_worker_is_named(start, compiled):
+@pytest.mark.parametrize("way", ["eager", "graph", "fit"])
+def test_a_killed_worker_is_named(start, way):
     cluster = start(policy="bytescheduler", timeout=f"{TIMEOUT_SECONDS}s")
     with pytest.raises(WorkerFailed) as failed:
-        cluster.run(train_until_killed, 0, ["rank 1 "], compiled)
+        cluster.run(train_until_killed, 0, ["rank 1 "], way)
     assert failed.value.errors[0] is None, failed.value
 
 
-@pytest.mark.parametrize("compiled", [False, True])
-def test_a_killed_daemon_is_named(tmp_path, compiled):
+@pytest.mark.parametrize("way", ["eager", "graph"])
+def test_a_killed_daemon_is_named(tmp_path, way):
     cluster = TensorFlowCluster(tmp_path, 2, policy="fifo", timeout=f"{TIMEOUT_SECONDS}s")
     try:
-        assert all(cluster.run(train_until_killed, cluster.daemons[1].pid, ["node 1", "daemon"], compiled))
+        assert all(cluster.run(train_until_killed, cluster.daemons[1].pid, ["node 1", "daemon"], way))
     finally:
         cluster.daemons[1].wait()
         cluster.daemons.pop()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from tensorflow_jobs import small_model, weights_of
-from training_checks import assert_close, assert_same_everywhere, batches, own_share
+from training_checks import assert_close, assert_same_everywhere, batches, own_share, share_off
 
 EPOCHS, STEPS = 3, 4
 
@@ -70,8 +70,6 @@ def saves_and_loads(model, folder):
         hvd.load_model(path, legacy_opts=True)
     with pytest.raises(ValueError, match="DistributedOptimizer already"):
         hvd.DistributedOptimizer(loaded.optimizer)
-    with pytest.raises(ValueError, match="no optimizer of Keras 3"):
-        hvd.DistributedOptimizer(object())
 
 
 class OwnOptimizer(keras.optimizers.SGD):
@@ -175,6 +173,79 @@ def fits_in_mixed_precision():
     assert_same_everywhere(weights_of(model))
 
 
+def weights_after_fit(model, optimizer, arrays, rows):
+    """Without Deft if `optimizer` is no distributed one."""
+    import deft.tensorflow.keras as hvd
+
+    model.compile(optimizer, "mse", jit_compile=False)
+    distributed = "apply" in vars(optimizer)
+    fit(model, *arrays, rows, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if distributed else [])
+    weights = weights_of(model)
+    if distributed:
+        assert_same_everywhere(weights)
+    return weights
+
+
+def fits_with_options():
+    """Passes that accumulate, gradients as halves, and both factors."""
+    import deft.tensorflow.keras as hvd
+
+    slow = [keras.optimizers.SGD(0.05, momentum=0.9, gradient_accumulation_steps=2) for _ in range(2)]
+    expected = weights_after_fit(small_model(), slow[0], data(), 8)
+    options = {"compression": hvd.Compression.fp16, "gradient_predivide_factor": 2.0}
+    assert_close(
+        weights_after_fit(small_model(), hvd.DistributedOptimizer(slow[1], **options), data(own_share), 4),
+        expected,
+        2e-3,
+    )
+
+
+@keras.saving.register_keras_serializable("deft_tests")
+class RowsOfATable(keras.layers.Layer):
+    """Its gradient is sparse, and one of its weights has none."""
+
+    def build(self, _shape):
+        self.table = self.add_weight(shape=(7, 2), initializer="ones", name="table")
+        self.unused = self.add_weight(shape=(3,), initializer="ones", name="unused")
+
+    def call(self, ids):
+        return tf.reduce_sum(tf.gather(tf.convert_to_tensor(self.table), ids), axis=1)
+
+
+def fits_with_sparse_gradients():
+    import deft.tensorflow.keras as hvd
+    from deft.tensorflow import averaging
+
+    rng = np.random.default_rng(2)
+    ids, targets = rng.integers(7, size=(32, 3)), rng.standard_normal((32, 1)).astype(np.float32)
+
+    def model():
+        keras.utils.set_random_seed(3)
+        return keras.Sequential([keras.layers.Input((3,), dtype="int32"), RowsOfATable(), keras.layers.Dense(1)])
+
+    def own(array):
+        return array.reshape(STEPS, 4, hvd.size(), -1)[:, :, hvd.rank()].reshape(-1, array.shape[1])
+
+    expected = weights_after_fit(model(), keras.optimizers.SGD(0.05), (ids, targets), 8)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05))
+    weights = weights_after_fit(model(), optimizer, (own(ids), own(targets)), 4)
+    assert_close(weights, expected)
+    assert averaging._of_session(averaging._gathers, hvd.global_process_set).all(), "no gradient was sparse"
+
+
+def fits_encoded_without_delays():
+    """The policy and the codec of the daemon."""
+    import deft.tensorflow.keras as hvd
+
+    hvd.shutdown()
+    hvd.init(job="encoded", policy="knapsack", compression="int8")
+    expected = weights_after_fit(small_model(units=96), keras.optimizers.SGD(0.05), data(), 8)
+    optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05))
+    weights = weights_after_fit(small_model(units=96), optimizer, data(own_share), 4)
+    off = share_off(weights, expected, weights_of(small_model(units=96)))
+    assert 1e-4 < off < 0.1, f"off by {off:.3g} of the way"
+
+
 def everything(folder):
     model = fits_as_one_process()
     saves_and_loads(model, folder)
@@ -185,5 +256,16 @@ def everything(folder):
     return True
 
 
+def fits_in_other_ways():
+    fits_with_options()
+    fits_with_sparse_gradients()
+    fits_encoded_without_delays()
+    return True
+
+
 def test_keras(start, tmp_path):
     assert all(start(policy="bytescheduler").run(everything, str(tmp_path)))
+
+
+def test_options_sparse_gradients_and_codecs_in_fit(start):
+    assert all(start(policy="bytescheduler").run(fits_in_other_ways))

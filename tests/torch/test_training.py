@@ -3,6 +3,7 @@
 import hashlib
 
 import deft.torch as hvd
+import numpy as np
 import pytest
 import torch
 from small_models import (
@@ -16,6 +17,7 @@ from small_models import (
     parameters,
     train_alone,
 )
+from training_checks import large_gradient, sum_of_halves
 
 STEPS = 6
 
@@ -103,6 +105,27 @@ def same_movement(state, expected, dtype, share):
         assert way > 0 and off <= share * way, f"{dtype} {name}: {off:.3g} off after a way of {way:.3g}"
 
 
+def average_of(gradient, **options):
+    parameter = torch.nn.Parameter(torch.zeros(gradient.shape))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, [("large", parameter)], **options)
+    (parameter * torch.from_numpy(gradient)).sum().backward()
+    optimizer.synchronize()
+    return parameter.grad.numpy()
+
+
+def gradients_as_halves():
+    """Compression.fp16 is Horovod's: gradients travel as float16, come back as float32, and no codec encodes them, also
+    if the daemon encodes all others."""
+    hvd.shutdown()
+    hvd.init(job="halves", compression="int8")
+    own, exact = large_gradient(hvd.rank()), (large_gradient(0) + large_gradient(1)) / 2
+    np.testing.assert_array_equal(average_of(own, compression=hvd.Compression.fp16), sum_of_halves(before=0.5))
+    assert np.abs(average_of(own) - exact).max() > 1e-3, "int8 is not in force"
+    summed = average_of(own * 60000, compression=hvd.Compression.fp16, op=hvd.Sum)
+    assert not np.isfinite(summed).all(), "what float16 cannot hold becomes infinite"
+
+
 def train_dtypes():
     for dtype, share in ((torch.float64, 1e-9), (torch.bfloat16, 0.15), (torch.float16, 0.02)):
         state, _ = distributed("sgd", dtype)
@@ -115,6 +138,7 @@ def train_dtypes():
     state, _ = distributed("sgd", gradient_predivide_factor=1.5)
     assert_same_everywhere(state)
     assert_close(state, expected)
+    gradients_as_halves()
     return True
 
 

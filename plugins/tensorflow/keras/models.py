@@ -32,6 +32,7 @@ def DistributedOptimizer(
         compression=compression,
         sparse_as_dense=sparse_as_dense,
         backward_passes_per_step=backward_passes_per_step,
+        average_aggregated_gradients=average_aggregated_gradients,
         op=op,
         gradient_predivide_factor=gradient_predivide_factor,
         process_set=process_set,
