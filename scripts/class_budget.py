@@ -11,6 +11,7 @@ more is an error, too.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 from collections import defaultdict
 from dataclasses import dataclass, field
@@ -18,7 +19,10 @@ from pathlib import Path
 
 METHODS = 20
 MEMBERS = 12
-FORMAT = "--_xformat=%{input}|%{name}|%{kind}|%{scopeKind}|%{scope}|%{signature}|%{C++.properties}"
+FORMAT = "--_xformat=%{input}|%{name}|%{kind}|%{line}|%{end}|%{scope}|%{signature}|%{C++.properties}"
+FIELDS = 8
+# ctags overlooks a member with a call in its type and braces behind its name: std::array<int, kNames.size()> counts_{};
+OVERLOOKED = re.compile(r"^\s+(?!static\b)[\w:<>., ]*\([^;]*\)[^;()]*>\s+(\w+)\{.*\};")
 
 
 @dataclass
@@ -44,20 +48,41 @@ def is_method(name: str, owner: str) -> bool:
     return not name.startswith("~") and name not in (owner, "operator =")
 
 
+@dataclass
+class Lines:
+    """Where a class stands."""
+
+    first: int
+    last: int
+    measured: Measured
+
+
+def add_overlooked(root: Path, classes: list[Lines]) -> None:
+    """The members that ctags does not see, each to the innermost class around it."""
+    by_path: dict[str, list[Lines]] = defaultdict(list)
+    for one in classes:
+        by_path[one.measured.path].append(one)
+    for path, here in by_path.items():
+        for number, line in enumerate((root / path).read_text(errors="replace").splitlines(), 1):
+            if not (found := OVERLOOKED.match(line)):
+                continue
+            if around := [one for one in here if one.first < number < one.last]:
+                min(around, key=lambda one: one.last - one.first).measured.members.add(found[1])
+
+
 def cpp_classes(root: Path, files: list[Path]) -> list[Measured]:
     words = ["ctags", "-x", "--language-force=C++", "--kinds-C++=csfpm", "--fields-C++=+{properties}", FORMAT]
     names = [file.relative_to(root).as_posix() for file in files]
     done = subprocess.run([*words, *names], cwd=root, capture_output=True, text=True, check=True)
     found: dict[tuple[str, str], Measured] = {}
-    rows = [line.split("|") for line in done.stdout.splitlines()]
-    for row in rows:
-        if len(row) == 7 and row[2] in ("class", "struct"):
-            key = (row[0], f"{row[4]}::{row[1]}" if row[4] else row[1])
-            found[key] = Measured(row[0], row[1])
-    for row in rows:
-        if len(row) != 7:
-            continue
-        path, name, kind, _, scope, signature, properties = row
+    places = []
+    rows = [row for line in done.stdout.splitlines() if len(row := line.split("|")) == FIELDS]
+    for path, name, kind, first, last, scope, _, _ in rows:
+        if kind in ("class", "struct"):
+            measured = found[path, f"{scope}::{name}" if scope else name] = Measured(path, name)
+            places.append(Lines(int(first), int(last or first), measured))
+    add_overlooked(root, places)
+    for path, name, kind, _, _, scope, signature, properties in rows:
         owner = found.get((path, scope))  # a method that is defined outside of its class is declared in it as well
         if owner is None or ("static" in properties and kind == "member"):
             continue

@@ -63,6 +63,14 @@ def test_overloads_count_one_by_one(budget, tmp_path):
     assert "21 methods" in line
 
 
+def test_an_array_whose_size_is_a_call_is_a_member(budget, tmp_path):
+    more = "  std::array<std::uint64_t, kNames.size()> counts_{};\n  static constexpr std::array<int, f()> kOther{};"
+    [line] = found(budget, tmp_path, "thing.h", cpp(3, 12, more))
+    assert "13 data members" in line
+    nested = f"  struct Inner {{\n{more}\n  }};"
+    assert found(budget, tmp_path, "thing.h", cpp(3, 12, nested)) == []
+
+
 def test_plain_data_may_have_any_number_of_members(budget, tmp_path):
     members = "\n".join(f"  int a{i} = 0;" for i in range(40))
     assert found(budget, tmp_path, "data.h", f"struct Data {{\n{members}\n}};\n") == []

@@ -31,11 +31,11 @@ std::string shown_name(const std::string& link) {
 }  // namespace
 
 Server::Server(Options options, CurveKey key)
-    : options_(std::move(options)), guard_{std::move(key), {}}, router_(context_, zmq::socket_type::router) {}
+    : options_(std::move(options)), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
 
 Server::~Server() {
   router_.close();
-  watch_.close();
+  guard_.watch.close();
 }
 
 Result<std::unique_ptr<Server>> Server::open(Options options) {
@@ -60,7 +60,7 @@ Result<void> Server::listen() {
     router_.set(zmq::sockopt::tcp_keepalive_cnt, 3);
     guard_.gate.open(context_, guard_.key);
     guard_.key.guard_listener(router_);
-    watch_.open(context_, router_, kMonitorEndpoint);
+    guard_.watch.open(context_, router_, kMonitorEndpoint);
     router_.bind("tcp://" + options_.listen);
     address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
     return {};
@@ -97,7 +97,7 @@ void Server::run(int stop_fd) {
 void Server::wait(int stop_fd) {
   std::vector<zmq::pollitem_t> items{{nullptr, stop_fd, ZMQ_POLLIN, 0},
                                      {router_.handle(), 0, ZMQ_POLLIN, 0},
-                                     {watch_.socket().handle(), 0, ZMQ_POLLIN, 0}};
+                                     {guard_.watch.socket().handle(), 0, ZMQ_POLLIN, 0}};
   if (guard_.gate.is_open()) items.push_back({guard_.gate.socket().handle(), 0, ZMQ_POLLIN, 0});
   TimeUs timeout = kTurnUs;
   const TimeUs now = MonotonicClock::now();
@@ -220,7 +220,7 @@ void Server::send_to_member(const std::string& link, std::uint32_t node, const P
 }
 
 void Server::watch_connections() {
-  const auto turn = watch_.turn();
+  const auto turn = guard_.watch.turn();
   drops_[static_cast<std::size_t>(Drop::kHandshake)] += turn.failed;
   if (turn.ended == 0) return;
   // The next look stays where it is: strangers who come and go must not put it off for ever.

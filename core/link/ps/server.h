@@ -84,13 +84,13 @@ class Server {
 
   Options options_;
   zmq::context_t context_{1};
+  zmq::socket_t router_;
   struct Guard {
     CurveKey key;
     CurveGate gate;  // open only with a key
+    HandshakeWatch watch;
   };
   Guard guard_;
-  zmq::socket_t router_;
-  HandshakeWatch watch_;
   std::string address_;
   std::map<std::string, Member> members_;                               // by ZeroMQ's identity of the connection
   std::map<std::pair<std::string, std::uint32_t>, std::string> peers_;  // identity by link and node
