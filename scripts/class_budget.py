@@ -22,7 +22,7 @@ MEMBERS = 12
 FORMAT = "--_xformat=%{input}|%{name}|%{kind}|%{line}|%{end}|%{scope}|%{signature}|%{C++.properties}"
 FIELDS = 8
 # ctags overlooks a member with a call in its type and braces behind its name: std::array<int, kNames.size()> counts_{};
-OVERLOOKED = re.compile(r"^\s+(?!static\b)[\w:<>., ]*\([^;]*\)[^;()]*>\s+(\w+)\{.*\};")
+OVERLOOKED = re.compile(r"^\s+(?!\s|static\b)[\w:<>., ]*\([^;]*\)[^;()]*>\s+(\w+)\{.*\};")
 
 
 @dataclass
