@@ -31,7 +31,7 @@ MODELS: dict[str, Callable[[], nn.Module]] = {
 
 
 @dataclass(frozen=True)
-class Run:
+class GridRun:
     model: str
     codec: str
     dates: str  # fresh, or a case of bench/lateness
@@ -44,10 +44,10 @@ class Run:
     schedule: str
 
 
-class Group:
+class DatedParameters:
     """Parameters with the same dates. Their gradients are merged, encoded, added, and applied when they are due."""
 
-    def __init__(self, run: Run, params: list[nn.Parameter], indices: list[int], case: lateness.Case):
+    def __init__(self, run: GridRun, params: list[nn.Parameter], indices: list[int], case: lateness.Case):
         self._run, self._params, self.indices, self._case = run, params, indices, case
         self._merged = [[torch.zeros_like(p) for p in params] for _ in range(run.nodes)]
         self._waiting: list[tuple[int, list[torch.Tensor]]] = []  # the step that sees it, and the average
@@ -82,16 +82,16 @@ class Group:
         self._optimizer.zero_grad()
 
 
-def _groups(run: Run, params: list[nn.Parameter]) -> list[Group]:
+def _groups(run: GridRun, params: list[nn.Parameter]) -> list[DatedParameters]:
     case = lateness.PLAIN if run.dates == "fresh" else lateness.parse(run.dates)
     by_size = sorted(range(len(params)), key=lambda i: params[i].numel(), reverse=True)
     late = by_size if case.late == "all" else by_size[: int(case.late)]
     fresh = [i for i in range(len(params)) if i not in late]
     parts = [(sorted(late), case), (fresh, lateness.PLAIN._replace(merged=case.rest))]
-    return [Group(run, [params[i] for i in indices], indices, dates) for indices, dates in parts if indices]
+    return [DatedParameters(run, [params[i] for i in indices], indices, dates) for indices, dates in parts if indices]
 
 
-def train(run: Run, folder: str | None = None) -> dict[str, float]:
+def train(run: GridRun, folder: str | None = None) -> dict[str, float]:
     """Test accuracy in percent and test loss at the end, and the bytes that a node sent a step."""
     torch.manual_seed(run.seed)
     model = MODELS[run.model]()
@@ -124,7 +124,7 @@ def _evaluate(model: nn.Module, dataset) -> dict[str, float]:
     return {"accuracy": 100 * right / count, "loss": losses / count}
 
 
-class Results:
+class FinishedRuns:
     """Finished runs, in memory and in a file of a JSON object a line."""
 
     def __init__(self, path: Path | None):
@@ -132,13 +132,13 @@ class Results:
         self._known: dict[str, dict[str, float]] = {}
         for line in path.read_text().splitlines() if path and path.exists() else []:
             entry = json.loads(line)
-            self._known[self._key(Run(**entry["run"]))] = entry["result"]
+            self._known[self._key(GridRun(**entry["run"]))] = entry["result"]
 
     @staticmethod
-    def _key(run: Run) -> str:
+    def _key(run: GridRun) -> str:
         return json.dumps(asdict(run), sort_keys=True)
 
-    def of(self, run: Run, folder: str | None) -> dict[str, float]:
+    def of(self, run: GridRun, folder: str | None) -> dict[str, float]:
         key = self._key(run)
         if key not in self._known:
             self._known[key] = train(run, folder)
@@ -148,10 +148,10 @@ class Results:
         return self._known[key]
 
 
-def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[Run]:
+def _runs(arguments: argparse.Namespace, codec: str, dates: str) -> list[GridRun]:
     known = LAB_MODELS[arguments.model]
     return [
-        Run(
+        GridRun(
             model=arguments.model,
             codec=codec,
             dates=dates,
@@ -185,7 +185,7 @@ def run(arguments: argparse.Namespace) -> int:
     for case in dates:
         if case != "fresh":
             _check(case)
-    results = Results(arguments.results)
+    results = FinishedRuns(arguments.results)
     reference = [results.of(one, arguments.data) for one in _runs(arguments, codecs[0], dates[0])]
     print(f"{arguments.model}, {arguments.steps} steps, {arguments.seeds} seeds, {arguments.nodes} nodes; ", end="")
     print(f"differences to {codecs[0]}, {dates[0]}, with 95 % intervals")

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from lab import governor, rates
 from lab.job import Job
-from lab.netns import DOWN, Child, Nodes
+from lab.netns import DOWN, ForkedProcess, Nodes
 
 _FORM = re.compile(r"\s*(?:node(\d+))?(/)?(?:eth(\d+))?\s*@\s*step\s*(\d+)\s*:\s*(\S+)\s*")
 
@@ -79,7 +79,7 @@ class Events:
     def __init__(self, lab: Nodes, job: Job, due: list[NicEvent | Straggler], logs: Path):
         self._lab, self._job, self._logs = lab, job, logs
         self._due = sorted(due, key=lambda event: event.step)
-        self._governors: list[tuple[Child, list[int]]] = []
+        self._governors: list[tuple[ForkedProcess, list[int]]] = []
 
     def reached(self, step: int) -> list[NicEvent | Straggler]:
         """Makes the events happen that are due at this step; gives them."""

@@ -2,7 +2,7 @@
 
     .venv-tensorflow/bin/python bench/lab/framework_worker.py SETTING     # a JSON object
 
-It understands run, evaluate, hash and stop of lab/worker.py, from stdin, and answers to stdout. A Trainer has
+It understands run, evaluate, hash and stop of lab/worker.py, from stdin, and answers to stdout. A trainer has
 train_step(images, labels) -> loss, settle(), scores(images) -> array, parameters() -> arrays, close(), and counts its
 `updates`.
 """
@@ -24,6 +24,7 @@ sys.path[0] = str(Path(__file__).resolve().parents[1])  # instead of this folder
 from lab import data, memory  # noqa: E402
 
 _EVALUATED_AT_ONCE = 250
+_TRAINERS = {"mxnet": "MXNetTrainer", "tensorflow": "TensorFlowTrainer"}  # each in the module of its framework
 
 
 def normalized(images: np.ndarray) -> np.ndarray:
@@ -36,8 +37,9 @@ class Worker:
         self._images, self._labels = data.load("train", setting["data"])
         self._shards = data.Shards(len(self._labels), setting["batch"], setting["rank"], setting["world"])
         self._step = 0
-        module = importlib.import_module(f"lab.{setting['framework']}_trainer")
-        self.trainer = module.Trainer(setting)
+        framework = setting["framework"]
+        module = importlib.import_module(f"lab.{framework}_trainer")
+        self.trainer = getattr(module, _TRAINERS[framework])(setting)
 
     def gradient_bytes(self) -> int:
         return sum(array.nbytes for array in self.trainer.parameters())

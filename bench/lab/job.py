@@ -17,7 +17,7 @@ from lab import servers
 from lab.assignment import Assignment, Training
 from lab.frameworks import VARIABLES
 from lab.governor import cpu_seconds
-from lab.netns import Child, Nodes
+from lab.netns import ForkedProcess, Nodes
 from lab.schemes import Scheme
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -72,7 +72,7 @@ class Job:
         self._assignment = Assignment(lab, scheme, training, number, logs, role)
         self._daemons: list[subprocess.Popen] = []
         self._servers: list[subprocess.Popen] = []
-        self._workers: list[Child] = []
+        self._workers: list[ForkedProcess] = []
         self._buffers: dict[int, bytes] = {}
         self.world = self._assignment.world
         self.gradient_bytes = 0

@@ -1,7 +1,7 @@
 """Training with late and merged updates of some parameters, in one process and without a network.
 
     case = parse("1:4+3@100")
-    percent = train(case, open_dataset("images"), Settings(steps=300), seed=0)      # test accuracy
+    percent = train(case, open_dataset("images"), TrainingSettings(steps=300), seed=0)      # test accuracy
 
 What a case says stands in bench/lateness, whose command line this is.
 """
@@ -113,14 +113,14 @@ def small_cnn() -> nn.Module:
 
 
 @dataclass(frozen=True)
-class Settings:
+class TrainingSettings:
     steps: int = 300
     batch: int = 128
     learning_rate: float = 0.05
     schedule: str = "constant"
 
 
-def train(case: Case, images, settings: Settings, seed: int) -> float:
+def train(case: Case, images, settings: TrainingSettings, seed: int) -> float:
     """The test accuracy in percent."""
     torch.manual_seed(seed)
     model = small_cnn()

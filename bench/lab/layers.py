@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Tensor:
+class LayerTensor:
     name: str
     bytes: int
     needed_us: float  # since forward began
@@ -18,7 +18,7 @@ class Tensor:
 class Layers:
     """A step of the model, in medians over many; tensors in the order in which backward makes their gradients."""
 
-    tensors: list[Tensor]
+    tensors: list[LayerTensor]
     forward_us: float
     backward_us: float
     other_us: float  # the samples, and whatever else comes before forward
@@ -38,7 +38,7 @@ def medians(steps: list[dict]) -> Layers:
         return statistics.median(value[key] for value in values)
 
     tensors = [
-        Tensor(name, seen[name][0]["bytes"], middle(seen[name], "needed_us"), middle(seen[name], "ready_us"))
+        LayerTensor(name, seen[name][0]["bytes"], middle(seen[name], "needed_us"), middle(seen[name], "ready_us"))
         for name in order
     ]
     spans = (middle(steps, f"{name}_us") for name in ("forward", "backward", "before", "update"))

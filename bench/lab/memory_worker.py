@@ -69,7 +69,7 @@ def recompute(model: nn.Module, modules: list[str]) -> None:
             parent[i] = nn.Identity()
 
 
-class Training:
+class DeftTraining:
     """A data-parallel training by Deft."""
 
     def __init__(self, setting: dict):
@@ -117,7 +117,7 @@ def status_bytes(key: str) -> int:
 def allocated(setting: dict) -> dict:
     """By torch's profiler, from before the model is made: so it knows every block that is given back."""
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profiler:
-        training = Training(setting)
+        training = DeftTraining(setting)
         training.steps(WARMUP)
         with torch.profiler.record_function("counted steps"):
             training.steps(COUNTED)
@@ -137,7 +137,7 @@ def allocated(setting: dict) -> dict:
 
 def resident(setting: dict) -> dict:
     before = status_bytes("VmRSS")
-    training = Training(setting)
+    training = DeftTraining(setting)
     training.steps(WARMUP)
     Path("/proc/self/clear_refs").write_text("5")  # VmHWM begins anew
     training.steps(COUNTED)
@@ -145,7 +145,7 @@ def resident(setting: dict) -> dict:
 
 
 def nothing(setting: dict) -> dict:
-    Training(setting).steps(WARMUP + COUNTED + 6)
+    DeftTraining(setting).steps(WARMUP + COUNTED + 6)
     return {}
 
 

@@ -30,7 +30,7 @@ def _network(setting: dict) -> nn.HybridSequential:
     return net
 
 
-class Trainer:
+class MXNetTrainer:
     def __init__(self, setting: dict):
         self._net, self._kind, self.updates = _network(setting), setting["kind"], 0
         self._loss = mx.gluon.loss.SoftmaxCrossEntropyLoss()

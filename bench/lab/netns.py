@@ -109,7 +109,7 @@ def _die_with_parent() -> None:
     ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
 
 
-class Child:
+class ForkedProcess:
     """A forked process, handled as subprocess.Popen's."""
 
     def __init__(self, pid: int, stdin: int, stdout: int):
@@ -145,7 +145,7 @@ class Nodes:
         self.nodes, self.nics = nodes, nics
         self.cores = core_shares(nodes, cores)
         self.cores_shared = nodes > len(cores)
-        self._processes: list[subprocess.Popen | Child] = []
+        self._processes: list[subprocess.Popen | ForkedProcess] = []
         self._folder = Path(tempfile.mkdtemp(prefix="deft-lab-"))
 
     def __enter__(self):
@@ -171,7 +171,9 @@ class Nodes:
         self._keep(process)
         return process
 
-    def fork(self, node: int, function: Callable[[int, int], None], environment: dict[str, str], log: Path) -> Child:
+    def fork(
+        self, node: int, function: Callable[[int, int], None], environment: dict[str, str], log: Path
+    ) -> ForkedProcess:
         """Forks this process into the node to run function(input, output), with everything that is imported already.
 
         The two descriptors are the other ends of the child's pipes; what it prints goes to `log`.
@@ -193,7 +195,7 @@ class Nodes:
                 os._exit(status)
         os.close(child_in)
         os.close(child_out)
-        child = Child(pid, stdin, stdout)
+        child = ForkedProcess(pid, stdin, stdout)
         self._keep(child)
         return child
 
@@ -205,13 +207,13 @@ class Nodes:
         os.dup2(file, 1)
         os.dup2(file, 2)
         for process in self._processes:  # another child's pipe, held open here, would hide that child's end from it
-            if isinstance(process, Child):
+            if isinstance(process, ForkedProcess):
                 process.stdin.close()
                 process.stdout.close()
         os.environ.update(environment)
         os.sched_setaffinity(0, self.cores[node])
 
-    def _keep(self, process: subprocess.Popen | Child) -> None:
+    def _keep(self, process: subprocess.Popen | ForkedProcess) -> None:
         self._processes = [p for p in self._processes if p.poll() is None] + [process]
 
     def _end_processes(self) -> None:

@@ -29,7 +29,7 @@ class Failed(RuntimeError):
 
 
 @dataclass
-class Measured:
+class LinkTimes:
     links: list[str]  # as they were asked for: gloo:eth0
     us: dict[tuple[str, str, int], float] = field(default_factory=dict)  # by mode, link and elements
     fits: dict[tuple[str, str], dict] = field(default_factory=dict)  # by mode and link: latency_us, bytes_per_us
@@ -76,9 +76,9 @@ def parse_elements(text: str) -> list[int]:
     return found
 
 
-def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int) -> Measured:
+def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int) -> LinkTimes:
     """One set of links, with servers of its own if it has any; they end with it."""
-    measured = Measured(links.split(","))
+    measured = LinkTimes(links.split(","))
     given = {link: servers.resolved(lab, link, _SERVER_PORT) for link in measured.links}
     started = [server for link in given.values() for server in servers.start(lab, build, link)]
     try:
@@ -114,7 +114,7 @@ def bound_us(elements: int, nodes: int, rate: str | None) -> float | None:
     return 4 * elements * 2 * (nodes - 1) / nodes / payload
 
 
-def table(found: list[Measured], nodes: int, shaped: list[str] | None) -> str:
+def table(found: list[LinkTimes], nodes: int, shaped: list[str] | None) -> str:
     sizes = sorted({elements for measured in found for elements in measured.elements})
     heads = [f"{elements / (1 << 20):g} M" for elements in sizes]
     rows = [["mode", "link", "runs", *heads]]
@@ -138,7 +138,7 @@ def _cell(us: float, bound: float | None) -> str:
     return f"{us / 1e3:.0f} ms" + (f" ({bound / us:.2f})" if bound else "")
 
 
-def _joint(measured: Measured, nodes: int, shaped: list[str] | None) -> list[str]:
+def _joint(measured: LinkTimes, nodes: int, shaped: list[str] | None) -> list[str]:
     """The throughput of all links of a set together, over that of one NIC, at the largest size."""
     if len(measured.links) < 2 or not shaped:
         return []
@@ -150,7 +150,7 @@ def _joint(measured: Measured, nodes: int, shaped: list[str] | None) -> list[str
             f"{carried / best:.2f} of the faster link alone"]  # fmt: skip
 
 
-def plans(found: list[Measured], build: Path, coverage: float) -> str:
+def plans(found: list[LinkTimes], build: Path, coverage: float) -> str:
     """A step's time by the simulator, on the links as they were measured alone and together."""
     rows = [["links", "measured", *_POLICIES]]
     for measured in found:

@@ -29,7 +29,7 @@ def _initial(setting: dict) -> list[np.ndarray]:
     return [value.astype(np.float32) for value in values]
 
 
-class Trainer:
+class TensorFlowTrainer:
     def __init__(self, setting: dict):
         tf.config.threading.set_intra_op_parallelism_threads(1)
         tf.config.threading.set_inter_op_parallelism_threads(2)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.codec_grid import Run, codec_names, train
+from lab.codec_grid import GridRun, codec_names, train
 from lab.codec_sums import CodecSums
 from lab.intervals import interval
 
@@ -100,7 +100,7 @@ def test_the_interval_is_students():
 
 
 def test_a_run_repeats_exactly():
-    run = Run("mlp", "none", "fresh", 1, 5, 2, 32, "sgd", 0.05, "cosine")
+    run = GridRun("mlp", "none", "fresh", 1, 5, 2, 32, "sgd", 0.05, "cosine")
     assert train(run) == train(run)
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 from lab import forecast, links
-from lab.layers import Layers, Tensor
+from lab.layers import Layers, LayerTensor
 from lab.schemes import parse
 from lab_commands import ROOT
 
@@ -13,7 +13,7 @@ needs_deft = pytest.mark.skipif(not DEFT.exists(), reason="deft is not built: ru
 LINK = links.Link("eth0", 100.0, 10.0)
 NO_CPU = forecast.Cpu()
 # Two layers: forward needs `first` at once and `last` after 30 us; backward makes last's gradient first.
-LAYERS = Layers([Tensor("last", 1024, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
+LAYERS = Layers([LayerTensor("last", 1024, 30, 40), LayerTensor("first", 512, 0, 90)], 50, 100, 7, 8)
 
 
 def spans(profile):
@@ -83,7 +83,7 @@ def test_what_a_scheme_uses_of_the_cpu_is_of_all_passes():
 @needs_deft
 def test_the_simulator_is_told_the_schemes_options_and_the_daemons_cpu():
     simulator = forecast.Simulator(DEFT)
-    tensors = [Tensor("last", 1_048_576, 30_000, 40_000), Tensor("first", 1_048_576, 0, 90_000)]
+    tensors = [LayerTensor("last", 1_048_576, 30_000, 40_000), LayerTensor("first", 1_048_576, 0, 90_000)]
     layers = Layers(tensors, 50_000, 100_000, 0, 0)
     measured = forecast.profile("m", layers, [1_048_576, 1_048_576], [LINK])
     bound = simulator.forecast(parse("fifo", 1), measured, NO_CPU)
@@ -127,7 +127,7 @@ def test_knapsack_is_forecast_within_the_limits_of_training():
 @needs_deft
 def test_what_is_small_passes_on_gloo_links_alone():
     simulator = forecast.Simulator(DEFT)
-    layers = Layers([Tensor("last", 65_536, 30, 40), Tensor("first", 512, 0, 90)], 50, 100, 7, 8)
+    layers = Layers([LayerTensor("last", 65_536, 30, 40), LayerTensor("first", 512, 0, 90)], 50, 100, 7, 8)
     profiles = [
         forecast.profile("m", layers, [65_536, 512], [links.Link(name, 1, 1)]) for name in ("gloo:eth0", "mpi:eth0")
     ]

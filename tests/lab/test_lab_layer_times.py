@@ -2,7 +2,7 @@ import pytest
 
 torch = pytest.importorskip("torch")
 from lab.layer_times import Watch  # noqa: E402
-from lab.layers import Layers, Tensor, medians  # noqa: E402
+from lab.layers import Layers, LayerTensor, medians  # noqa: E402
 
 
 def test_tensors_are_needed_in_the_order_of_forward_and_ready_in_that_of_backward():
@@ -34,4 +34,4 @@ def test_medians_are_taken_of_each_time():
         tensors = [{"name": "w", "bytes": 4, "needed_us": 1 + add, "ready_us": 2 + add}]
         return {"tensors": tensors, "before_us": 3 + add, "forward_us": 4, "backward_us": 5, "update_us": 6}
 
-    assert medians([step(0), step(10), step(1)]) == Layers([Tensor("w", 4, 2, 3)], 4, 5, 4, 6)
+    assert medians([step(0), step(10), step(1)]) == Layers([LayerTensor("w", 4, 2, 3)], 4, 5, 4, 6)

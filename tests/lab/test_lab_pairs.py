@@ -11,9 +11,9 @@ HAS_MPI = (ROOT / "build/bin/deft-mpi").exists()
 
 
 def test_a_set_says_by_its_nics_what_it_is():
-    assert pairs.Measured(["gloo:eth0", "mpi:eth1"]).kind == "multi-link"
-    assert pairs.Measured(["gloo:eth0", "mpi:eth0"]).kind == "single-link"
-    assert pairs.Measured(["ps:eth0"]).kind == "one link"
+    assert pairs.LinkTimes(["gloo:eth0", "mpi:eth1"]).kind == "multi-link"
+    assert pairs.LinkTimes(["gloo:eth0", "mpi:eth0"]).kind == "single-link"
+    assert pairs.LinkTimes(["ps:eth0"]).kind == "one link"
     assert pairs.nics_of(["gloo:eth0,mpi:eth2", "gloo:eth1"]) == 3
     with pytest.raises(ValueError, match="gloo:eth0"):
         pairs.nic("mpi")
@@ -33,7 +33,7 @@ def test_the_bound_is_the_time_of_a_ring_on_the_payload_of_the_line():
 
 
 def test_what_links_carry_together_is_added_up():
-    found = pairs.Measured(["gloo:eth0", "mpi:eth1"])
+    found = pairs.LinkTimes(["gloo:eth0", "mpi:eth1"])
     bound = pairs.bound_us(1 << 20, 2, "100mbit")
     for mode, share in (("alone", 1.0), ("together", 0.5)):
         for link in found.links:

@@ -7,15 +7,15 @@ import pytest
 torch = pytest.importorskip("torch")
 from lab.datasets import loss as loss_of  # noqa: E402
 from lab.layer_times import Watch  # noqa: E402
-from lab.layers import Layers, Tensor, medians  # noqa: E402
+from lab.layers import Layers, LayerTensor, medians  # noqa: E402
 from lab.replay import Blank, Replay, chain  # noqa: E402
 
 # A first layer of two tensors, of which backward makes one later, and a last one; in microseconds.
 LAYERS = Layers(
     [
-        Tensor("last.weight", 24, 30_000, 40_000),
-        Tensor("first.bias", 8, 10_000, 60_000),
-        Tensor("first.weight", 24, 10_000, 90_000),
+        LayerTensor("last.weight", 24, 30_000, 40_000),
+        LayerTensor("first.bias", 8, 10_000, 60_000),
+        LayerTensor("first.weight", 24, 10_000, 90_000),
     ],
     forward_us=50_000,
     backward_us=100_000,

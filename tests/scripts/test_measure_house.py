@@ -63,20 +63,21 @@ def test_a_name_with_one_meaning_is_not_counted(tmp_path):
     for backend in ("gloo", "tcp"):
         write(tmp_path, f"core/link/{backend}/link_impl.h", f"namespace {backend} {{\nclass LinkImpl {{}};\n}}\n")
     write(tmp_path, "plugins/python/deft/session.py", "class Request:\n    pass\n")
+    write(tmp_path, "plugins/torch/session.py", "class Request(session.Request):\n    pass\n")
     found = measure(tmp_path)
     assert found["type names with several definitions"] == "2"  # Request and LinkImpl
     assert found["type names with several meanings"] == "0"
 
 
-TODAY = ("classes over 20 methods or 12 members", "options", "import circles", "type names with several meanings")
+FIXED = ("classes over 20 methods or 12 members", "import circles")
 
 
-def test_the_table_of_the_architecture_is_true_today():
+def test_the_table_of_the_architecture_has_what_is_measured():
     text = (ROOT / "docs/architecture.md").read_text()
     cells = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines() if line.startswith("|")]
     table = {row[0]: row[-1] for row in cells}
     found = measure(ROOT)
-    assert {name: table[name] for name in TODAY} == {name: found[name] for name in TODAY}
+    assert {name: table[name] for name in FIXED} == {name: found[name] for name in FIXED}
     assert set(found) <= set(table)
 
 

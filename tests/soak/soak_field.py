@@ -47,7 +47,7 @@ def ask(path: str) -> dict:
 class Worker:
     """A forked worker, and what it has told so far."""
 
-    def __init__(self, rank: int, node: int, child: netns.Child):
+    def __init__(self, rank: int, node: int, child: netns.ForkedProcess):
         self.rank, self.node, self.child = rank, node, child
         self.begun_at = time.monotonic()
         self.end: dict | None = None  # what it told at its end

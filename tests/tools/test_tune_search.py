@@ -328,7 +328,7 @@ def test_what_auto_had_in_force_must_be_beaten_too():
     def outcome(before_us):
         fight = duel.Duel(measure.Measured(50_000, 100, 9), measure.Measured(40_000, 100, 9), 0.2, 0.01, 12)
         own = Settings("auto", 1 * MB, 4 * MB)
-        return command.Outcome(own, measure.Measured(before_us, 100, 20), descent.Search(BEST), fight)
+        return command.TuneResult(own, measure.Measured(before_us, 100, 20), descent.Search(BEST), fight)
 
     assert outcome(50_000).is_faster(0.01)
     assert not outcome(40_100).is_faster(0.01)

@@ -35,7 +35,7 @@ INSTALL = "python3 -m pip install optuna scipy torch"
 
 
 @dataclass
-class Outcome:
+class TuneResult:
     """What the tuning came to. `final`: the comparison at the end; None if there was none, or the job ended before."""
 
     own: Settings
@@ -128,12 +128,12 @@ class Tuning:
         policy = self.given.policy or (own.policy if own.policy in USES_SIZES else "bytescheduler")
         return Settings(policy, own.partition_bytes, own.credit_bytes)
 
-    def run(self) -> Outcome:
+    def run(self) -> TuneResult:
         own = self.running.own_settings()
         before = measured(self.running.untouched(FIRST_STEPS))
         self.say(f"job {self.running.name}: {own}: {before} a step")
         start = self.start_of(own)
-        outcome = Outcome(own, before, Search(start))
+        outcome = TuneResult(own, before, Search(start))
         try:
             self.search(outcome, start)
         except JobEnded:
@@ -143,7 +143,7 @@ class Tuning:
             raise
         return outcome
 
-    def take(self, outcome: Outcome, trial: Trial) -> None:
+    def take(self, outcome: TuneResult, trial: Trial) -> None:
         outcome.trials.append(trial)
         self.say(in_words(trial, self.rules))
 
@@ -153,7 +153,7 @@ class Tuning:
         except (TuneError, JobEnded) as error:
             self.say(f"job {self.running.name} does not have its own settings back: {error}")
 
-    def search(self, outcome: Outcome, start: Settings) -> None:
+    def search(self, outcome: TuneResult, start: Settings) -> None:
         compare = functools.partial(duel, self.running.run, rules=self.rules)
         rival = start if outcome.own.policy == "auto" else outcome.own
         outcome.search = METHODS[self.given.method](
@@ -177,7 +177,7 @@ def final_rules(rules: Rules) -> Rules:
     return Rules(rules.block_steps, rules.most_pairs, rules.most_pairs, rules.least_gain, rules.hopeless)
 
 
-def header(outcome: Outcome, method: str) -> str:
+def header(outcome: TuneResult, method: str) -> str:
     final = outcome.final
     return (
         f"# deft tune: {final.other.us / 1e3:.2f} ms a step instead of {final.best.us / 1e3:.2f} ms "
@@ -185,7 +185,7 @@ def header(outcome: Outcome, method: str) -> str:
     )
 
 
-def write_flags(path: str, outcome: Outcome, method: str) -> None:
+def write_flags(path: str, outcome: TuneResult, method: str) -> None:
     lines = [f"{name} = {value}\n" for name, value in outcome.search.best.options().items()]
     try:
         Path(path).write_text(header(outcome, method) + "".join(lines))
@@ -193,7 +193,7 @@ def write_flags(path: str, outcome: Outcome, method: str) -> None:
         raise TuneError(f"cannot write {path}: {error.strerror}") from None
 
 
-def as_json(outcome: Outcome, is_faster: bool) -> str:
+def as_json(outcome: TuneResult, is_faster: bool) -> str:
     def row(fight: Duel) -> dict:
         return {
             "step_us": fight.other.us,
@@ -218,7 +218,7 @@ def as_json(outcome: Outcome, is_faster: bool) -> str:
     return json.dumps(result, indent=2)
 
 
-def verdict(outcome: Outcome, is_faster: bool, path: str) -> str:
+def verdict(outcome: TuneResult, is_faster: bool, path: str) -> str:
     final = outcome.final
     if is_faster:
         return (
@@ -260,7 +260,7 @@ def check_method(method: str) -> None:
 
 
 def tune_running(given: argparse.Namespace) -> int:
-    running = RunningJob(given.job, job.Deft(given.deft, given.socket), given.patience)
+    running = RunningJob(given.job, job.DeftCommand(given.deft, given.socket), given.patience)
     try:
         tune(running, given)
     except JobEnded:

@@ -27,7 +27,7 @@ class JobEnded(Exception):
     """The job has ended, so nothing more can be tried."""
 
 
-class Deft:
+class DeftCommand:
     """The command `deft`, for the daemon at a socket (empty: that of this user, or of root)."""
 
     def __init__(self, program: str, socket: str = "") -> None:
@@ -52,7 +52,7 @@ class RunningJob:
     def __init__(
         self,
         name: str,
-        deft: Deft,
+        deft: DeftCommand,
         patience_s: float = 120.0,
         sleep: Callable[[float], None] = time.sleep,
         clock: Callable[[], float] = time.monotonic,
@@ -187,7 +187,7 @@ def job_of(command: subprocess.Popen, program: str, socket: str, patience_s: flo
             )
         worker = first_worker(command.pid)
         if worker is not None:
-            deft = Deft(program, worker.get("DEFT_SOCKET", socket))
+            deft = DeftCommand(program, worker.get("DEFT_SOCKET", socket))
             name = worker.get("DEFT_JOB") or "default"
             if any(job["name"] == name and job.get("leader", {}).get("step_times") for job in deft.jobs()):
                 return RunningJob(name, deft, patience_s)
