@@ -24,9 +24,9 @@ constexpr const char* kUsage =
     "\n"
     "The others are for a running job, on the node of rank 0. Each node of the job writes a file of its own.\n"
     "dump writes the newest events into the state folder of each daemon, and says where that is here.\n"
-    "start writes all events to DIR, as DEFT_TRACE=DIR does, for N steps or until stop. JOB may be left out if the "
-    "daemon has one "
-    "job.\n";
+    "start writes all events to DIR, as DEFT_TRACE=DIR does, for N steps or until stop.\n"
+    "stop returns when the files that this node can see are complete.\n"
+    "JOB may be left out if the daemon has one job.\n";
 
 struct MergeOptions {
   std::string folder;

@@ -7,7 +7,9 @@
 #include <map>
 #include <thread>
 
+#include "core/base/clock.h"
 #include "core/ipc/wire.h"
+#include "core/trace/unfinished_trace.h"
 #include "tools/daemon_request.h"
 
 namespace deft::tools {
@@ -72,6 +74,23 @@ void await_dump(const std::string& path, fs::file_time_type since) {
   std::fprintf(stderr, "deft trace: %s is not there yet: see the log of the daemon\n", path.c_str());
 }
 
+// The daemons finish their files in the background. Those that this user cannot see are not waited for.
+Result<void> await_files(const std::string& path) {
+  constexpr TimeUs kPatienceUs = 30'000'000;
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  const TimeUs deadline_us = MonotonicClock::now() + kPatienceUs;
+  while (true) {
+    const auto unfinished = trace::unfinished_trace(path);
+    if (!unfinished)
+      std::fprintf(stderr, "deft trace: its daemon may still write: %s\n", unfinished.error().message().c_str());
+    if (!unfinished || unfinished->empty()) return {};
+    if (MonotonicClock::now() > deadline_us)
+      return fail(ErrorKind::kTimeout, "the trace is stopped, and 30 s later " + *unfinished + " is not complete",
+                  "look into the log of that node's daemon: its disk may be full or slow");
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 Result<std::string> ask(const Config& config, const Request& request) {
   const auto now = fs::file_time_type::clock::now() - std::chrono::milliseconds(20);  // file systems round
   ipc::TraceRequest message;
@@ -95,6 +114,8 @@ Result<int> control_trace(Arguments arguments) {
   const auto path = ask(*config, *request);
   if (!path) return tl::unexpected(path.error());
   std::printf("%s\n", path->c_str());
+  if (request->action == ipc::TraceAction::kStop)
+    if (auto ok = await_files(*path); !ok) return tl::unexpected(ok.error());
   return kExitOk;
 }
 

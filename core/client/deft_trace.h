@@ -16,7 +16,8 @@ extern "C" {
 #endif
 
 /* Traces the running job (docs/tracing.md): each node's daemon writes a file into `folder`, a path from the root, for `steps` steps, or if
- * that is 0 until deft_trace_stop. Only workers on the node of rank 0 may ask, and wait for its daemon's answer. */
+ * that is 0 until deft_trace_stop. Only workers on the node of rank 0 may ask, and wait for its daemon's answer.
+ * The daemons finish their files in the background. */
 DEFT_API int deft_trace_start(deft_session* session, const char* folder, unsigned steps, deft_error* error);
 DEFT_API int deft_trace_stop(deft_session* session, deft_error* error);
 

@@ -224,6 +224,33 @@ Result<NodeTrace> Parser::parse() {
   return std::move(trace_);
 }
 
+tl::unexpected<Error> unreadable(const std::string& path) {
+  return fail(ErrorKind::kInvalid, "cannot read " + path + ": " + std::strerror(errno));
+}
+
+// A file to read, as long as it is now: its node may still write.
+struct OpenFile {
+  struct Closed {
+    void operator()(std::FILE* file) const { std::fclose(file); }
+  };
+  std::unique_ptr<std::FILE, Closed> file;
+  std::size_t bytes = 0;
+
+  static Result<OpenFile> open(const std::string& path) {
+    OpenFile open{std::unique_ptr<std::FILE, Closed>(std::fopen(path.c_str(), "rbe"))};
+    struct ::stat status {};
+    if (!open.file || ::fstat(::fileno(open.file.get()), &status) != 0) return unreadable(path);
+    if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > 2 * kMaxTraceBytes)
+      return fail(ErrorKind::kInvalid, path + " is no trace: it is no file, or too large");
+    open.bytes = static_cast<std::size_t>(status.st_size);
+    return open;
+  }
+  [[nodiscard]] bool read(std::size_t at, std::span<std::byte> out) const {
+    return ::fseeko(file.get(), static_cast<::off_t>(at), SEEK_SET) == 0 &&
+           std::fread(out.data(), 1, out.size(), file.get()) == out.size();
+  }
+};
+
 }  // namespace
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const TraceFolder& folder, const std::string& name,
@@ -291,21 +318,34 @@ Result<void> TraceWriter::finish(std::uint64_t lost) {
 Result<NodeTrace> parse_trace(std::span<const std::byte> content) { return Parser(content).parse(); }
 
 Result<NodeTrace> read_trace(const std::string& path) {
-  const auto refuse = [&] { return fail(ErrorKind::kInvalid, "cannot read " + path + ": " + std::strerror(errno)); };
-  struct Closed {
-    void operator()(std::FILE* file) const { std::fclose(file); }
-  };
-  const std::unique_ptr<std::FILE, Closed> file(std::fopen(path.c_str(), "rbe"));
-  if (!file) return refuse();
-  struct ::stat status {};
-  if (::fstat(::fileno(file.get()), &status) != 0) return refuse();
-  if (!S_ISREG(status.st_mode) || static_cast<std::uint64_t>(status.st_size) > 2 * kMaxTraceBytes)
-    return fail(ErrorKind::kInvalid, path + " is no trace: it is no file, or too large");
-  std::vector<std::byte> content(static_cast<std::size_t>(status.st_size));
-  if (std::fread(content.data(), 1, content.size(), file.get()) != content.size()) return refuse();
+  const auto file = OpenFile::open(path);
+  if (!file) return tl::unexpected(file.error());
+  std::vector<std::byte> content(file->bytes);
+  if (!file->read(0, content)) return unreadable(path);
   auto trace = parse_trace(content);
   if (!trace) return tl::unexpected(trace.error().in(path));
   return trace;
+}
+
+// Reads the header's frame, and passes over the others.
+Result<TraceGlance> glance_at_trace(const std::string& path) {
+  const auto open = OpenFile::open(path);
+  if (!open) return tl::unexpected(open.error());
+  TraceGlance glance;
+  std::size_t at = kMagic.size();
+  for (FrameHead head; at + sizeof(head) <= open->bytes; at += sizeof(head) + head.stored_bytes) {
+    if (!open->read(at, std::as_writable_bytes(std::span(&head, 1)))) return unreadable(path);
+    const std::size_t left = open->bytes - at - sizeof(head);
+    glance.complete = head.type == kEnd && head.stored_bytes <= left;
+    if (at > kMagic.size()) continue;
+    std::vector<std::byte> begin(at + sizeof(head) + std::min<std::size_t>(head.stored_bytes, left));
+    if (!open->read(0, begin)) return unreadable(path);
+    auto trace = parse_trace(begin);
+    if (!trace) return tl::unexpected(trace.error().in(path));
+    glance.header = std::move(trace->header);
+  }
+  if (at > kMagic.size()) return glance;
+  return fail(ErrorKind::kInvalid, path + " is no trace: it has no header");
 }
 
 }  // namespace deft::trace

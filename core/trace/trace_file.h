@@ -102,4 +102,11 @@ Result<NodeTrace> read_trace(const std::string& path);
 // The same, of a file's content.
 Result<NodeTrace> parse_trace(std::span<const std::byte> content);
 
+// What can be told of a trace without reading its records.
+struct TraceGlance {
+  TraceHeader header;
+  bool complete = false;  // the writer has finished the file
+};
+Result<TraceGlance> glance_at_trace(const std::string& path);
+
 }  // namespace deft::trace

@@ -13,6 +13,7 @@ namespace deft::daemon {
 namespace {
 
 constexpr TimeUs kStallDumpsUs = 60'000'000;     // a stall is told again and again, and written only now and then
+constexpr std::size_t kMostStreams = 4;          // of which a slow disk keeps all but one; each has a thread
 constexpr TimeUs kLongestAnswerUs = 60'000'000;  // an answer that took longer says nothing about the clocks
 
 }  // namespace
@@ -80,8 +81,8 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   const auto complain = [job = members_.identity().name](const Error& error) {
     LOG(ERROR) << about(job) << "the trace ends here: " << error.message();
   };
-  stream_ = std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain);
-  for (const auto& group : groups_) stream_->add(group);
+  streams_.push_back(std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain));
+  for (const auto& group : groups_) streams_.back()->add(group);
   writing_.path = path;
   writing_.told.clear();
   LOG(INFO) << about(members_.identity().name) << "writes a trace to " << path;
@@ -89,7 +90,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = stream_ != nullptr && !writing_.path.empty() && !steps_;
+  const bool all_written = !writing_.path.empty() && !steps_;
   static_cast<void>(stop());
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
@@ -115,8 +116,11 @@ Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
     return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (auto ok = check_owner(); !ok) return tl::unexpected(ok.error());
+  std::erase_if(streams_, [](const auto& stream) { return stream->ended(); });
+  if (streams_.size() >= kMostStreams)
+    return fail(ErrorKind::kUnavailable, "the files of earlier traces are not complete yet",
+                "wait: the disk may be full or slow");
   steps_.reset();
-  stream_.reset();  // waits until the previous file is finished
   if (auto ok = open_stream(order.folder); !ok) return tl::unexpected(ok.error());
   if (order.steps > 0) steps_ = StepRange{newest_step_ + 1, newest_step_ + order.steps};
   return writing_.path;
@@ -124,7 +128,7 @@ Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
 
 Result<std::string> JobRecorder::stop() {
   if (writing_.path.empty()) return fail(ErrorKind::kInvalid, "the job writes no trace", "start one first");
-  stream_->end();
+  streams_.back()->end();
   return std::exchange(writing_.path, {});
 }
 
@@ -142,7 +146,7 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
     const model::Bucket& bucket = gradients.buckets()[b];
     group.buckets.push_back({bucket.bytes, bucket.forward_position, gradients.map().tensors_of(b)});
   }
-  if (stream_) stream_->add(group);
+  if (!streams_.empty()) streams_.back()->add(group);
   groups_.push_back(std::move(group));
 }
 
@@ -151,7 +155,7 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
   const bool is_forward = worker == 0 && began.stage == 1;
   if (is_forward) newest_step_ = began.step;
   if (steps_ && is_forward && began.step > steps_->last && !writing_.path.empty()) static_cast<void>(stop());
-  if (steps_ && is_forward && !stream_ && began.step >= steps_->first && began.step <= steps_->last) {
+  if (steps_ && is_forward && streams_.empty() && began.step >= steps_->first && began.step <= steps_->last) {
     if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {
       LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << ok.error().message();
       steps_.reset();

@@ -12,6 +12,7 @@
 // Reactor thread.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -56,7 +57,9 @@ class JobRecorder {
   Result<void> begin();
   // The job has ended: files are finished in the background, until finished().
   void end(bool clean);
-  [[nodiscard]] bool finished() const { return (!stream_ || stream_->ended()) && (!dump_ || dump_->ended()); }
+  [[nodiscard]] bool finished() const {
+    return std::ranges::all_of(streams_, &trace::TraceStream::ended) && (!dump_ || dump_->ended());
+  }
 
   // The path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
   Result<std::string> obey(const wire::TraceOrder& order);
@@ -75,7 +78,7 @@ class JobRecorder {
   void clock_answered(TimeUs asked_us, TimeUs leader_us, TimeUs now_us);
 
  private:
-  struct Writing {  // of stream_, while it is written
+  struct Writing {  // of the newest stream, while it is written
     std::string path;
     std::set<std::size_t> told;  // workers that have heard of it
   };
@@ -94,9 +97,9 @@ class JobRecorder {
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
   std::map<std::string, std::string> changed_options_;  // that the user has set while the job runs
   std::vector<trace::TraceGroup> groups_;
-  std::uint64_t newest_step_ = 0;               // whose forward the first local worker has begun
-  std::optional<StepRange> steps_;              // that are written; empty: all
-  std::unique_ptr<trace::TraceStream> stream_;  // null: nothing has been written yet
+  std::uint64_t newest_step_ = 0;                             // whose forward the first local worker has begun
+  std::optional<StepRange> steps_;                            // that are written; empty: all
+  std::vector<std::unique_ptr<trace::TraceStream>> streams_;  // the newest last; the others finish their files
   Writing writing_;
   std::unique_ptr<RingDump> dump_;  // the newest
   TimeUs stall_dumped_us_ = 0;
