@@ -20,10 +20,11 @@ Result<replay::JobTrace> read_traces(const std::string& command, const std::stri
 }
 
 Result<TracedJob> read_traced_job(const std::string& command, const std::string& folder) {
-  auto trace = read_traces(command, folder);
+  auto trace = replay::read_job(folder);
   if (!trace) return tl::unexpected(trace.error());
   auto measured = replay::measure(*trace);
-  if (!measured) return tl::unexpected(measured.error());
+  if (!measured) return tl::unexpected(measured.error());  // it names the trace's problems
+  name_problems(command, trace->problems);
   name_problems(command, measured->problems);
   return TracedJob{*std::move(trace), *std::move(measured)};
 }

@@ -25,6 +25,7 @@ constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was 
 constexpr double kMostJitter = 0.5;
 constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
 constexpr double kLeastStep = 0.1;        // of the usual one
+constexpr std::size_t kMostReasons = 6;   // that an error names
 constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
 
 // Buckets in forward order, which is the reverse of the arena's.
@@ -266,10 +267,6 @@ std::vector<double> varied_steps(double spread, std::uint64_t seed) {
   return factors;
 }
 
-}  // namespace
-
-namespace {
-
 // An option, or its default.
 std::uint64_t bytes_of(const std::map<std::string, std::string>& options, const std::string& name) {
   const auto given = options.find(name);
@@ -313,6 +310,49 @@ std::map<std::string, std::vector<model::ProfileBucket>> other_buckets_of(const 
   return other;
 }
 
+// The error, and what is wrong with the traces that it follows from.
+Error because_of(Error error, const std::vector<std::string>& problems) {
+  for (std::size_t i = 0; i < std::min(problems.size(), kMostReasons); ++i)
+    error.what += (i == 0 ? ". In the traces: " : "; ") + problems[i];
+  if (problems.size() > kMostReasons) error.what += "; and " + std::to_string(problems.size() - kMostReasons) + " more";
+  return error;
+}
+
+Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>& problems) {
+  const AlignedNode* const leader = job.leader();
+  if (leader == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing");
+  const TraceGroup* const group = largest_group(leader->trace);
+  if (group == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients");
+  const auto steps = steps_of(leader->trace, *group, 0);
+  if (steps.size() < kLeastSteps)
+    return fail(ErrorKind::kInvalid,
+                "the trace has " + std::to_string(steps.size()) +
+                    " whole steps after the first ones, and replay needs " + std::to_string(kLeastSteps),
+                "trace more steps");
+  MeasuredJob measured;
+  measured.options = leader->trace.header.options;
+  measured.profile.model = leader->trace.header.job;
+  measured.profile.source = "trace";
+  measured.rest_us = rest_of(steps);
+  measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
+  measured.other_buckets = other_buckets_of(leader->trace, *group, measured.rest_us);
+  measured.profile.links = links_of(job, problems);
+  measured.profile.codecs = codecs_of(leader->trace);
+  if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
+  for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
+  measured.memories = step_memories(job, problems);
+  measured.local_sums = local_sums_of(leader->trace);
+  measured.busiest_host = busiest_host_of(job);
+  const double compute_us = measured.profile.compute_us();
+  const double factor = jitter_factor(measured.profile);
+  for (const auto& node : job.nodes) {
+    const NodePace pace = pace_of(node, compute_us);
+    measured.spreads.push_back(pace.spread);
+    measured.nodes.push_back({.slowdown = pace.slowdown, .jitter = std::min(kMostJitter, pace.spread * factor)});
+  }
+  return measured;
+}
+
 }  // namespace
 
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
@@ -336,38 +376,14 @@ MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy) {
 }
 
 Result<MeasuredJob> measure(const JobTrace& job) {
-  const AlignedNode* const leader = job.leader();
-  if (leader == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0, which led the job, is missing");
-  const TraceGroup* const group = largest_group(leader->trace);
-  if (group == nullptr) return fail(ErrorKind::kInvalid, "the trace of node 0 has no gradients");
-  const auto steps = steps_of(leader->trace, *group, 0);
-  if (steps.size() < kLeastSteps)
-    return fail(ErrorKind::kInvalid,
-                "the trace has " + std::to_string(steps.size()) +
-                    " whole steps after the first ones, and replay needs " + std::to_string(kLeastSteps),
-                "trace more steps");
-  MeasuredJob measured;
-  measured.options = leader->trace.header.options;
-  measured.profile.model = leader->trace.header.job;
-  measured.profile.source = "trace";
-  measured.rest_us = rest_of(steps);
-  measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
-  measured.other_buckets = other_buckets_of(leader->trace, *group, measured.rest_us);
-  measured.profile.links = links_of(job, measured.problems);
-  measured.profile.codecs = codecs_of(leader->trace);
-  if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
-  for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
-  measured.memories = step_memories(job, measured.problems);
-  measured.local_sums = local_sums_of(leader->trace);
-  measured.busiest_host = busiest_host_of(job);
-  const double compute_us = measured.profile.compute_us();
-  const double factor = jitter_factor(measured.profile);
-  for (const auto& node : job.nodes) {
-    const NodePace pace = pace_of(node, compute_us);
-    measured.spreads.push_back(pace.spread);
-    measured.nodes.push_back({.slowdown = pace.slowdown, .jitter = std::min(kMostJitter, pace.spread * factor)});
+  std::vector<std::string> problems;
+  auto measured = measured_from(job, problems);
+  if (measured) {
+    measured->problems = std::move(problems);
+    return measured;
   }
-  return measured;
+  problems.insert(problems.begin(), job.problems.begin(), job.problems.end());
+  return tl::unexpected(because_of(measured.error(), problems));
 }
 
 }  // namespace deft::replay

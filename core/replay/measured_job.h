@@ -56,7 +56,8 @@ struct MeasuredJob {
   std::vector<std::string> problems;  // what could not be measured
 };
 
-// kInvalid, saying what is missing, unless the leader's trace has kLeastSteps whole steps in which every bucket was sent.
+// kInvalid, saying what is missing and what is wrong with the traces, unless the leader's trace has kLeastSteps whole steps in which
+// every bucket was sent.
 inline constexpr std::size_t kLeastSteps = 4;
 Result<MeasuredJob> measure(const JobTrace& job);
 

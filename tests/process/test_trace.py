@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, Cluster, clean_environment, json_of, wait_until
+from cluster import BUILD, ROOT, Cluster, clean_environment, json_of, wait_until
 
 STEPS = 24
 STRANGER = 61_000  # a user that is nobody here
@@ -203,3 +203,11 @@ def test_what_is_no_trace_is_named(tmp_path):
     assert broken.returncode == 2 and "x.trace" in broken.stderr
     assert deft("trace", "merge", str(tmp_path / "absent")).returncode == 2
     assert deft("replay").returncode == 2
+
+
+def test_an_error_says_what_is_wrong_with_the_traces(tmp_path):
+    seed = (ROOT / "tests/fuzz_trace/corpus/fuzz_trace/file").read_bytes()[1:]  # the first byte is the fuzzer's
+    (tmp_path / "cut-node0.trace").write_bytes(seed[: len(seed) // 2])
+    for command in ("replay", "explain", "optimize"):
+        (error,) = deft(command, str(tmp_path)).stderr.splitlines()
+        assert "cut-node0.trace: the file ends within a frame" in error

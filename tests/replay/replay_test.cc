@@ -134,6 +134,27 @@ TEST(Replay, MeasuresTheLinksAlsoIfANodesClockIsOffByMoreThanATransfer) {
   }
 }
 
+TEST(Replay, OfWhatCannotBeMeasuredSaysWhatIsWrongWithTheTraces) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  job.problems = {"a.trace: the file ends within a frame", "of 3 nodes there are 2"};
+  ASSERT_TRUE(measure(job));
+  auto cut = job;
+  cut.nodes.front().trace.records.resize(20);
+  const auto few = measure(cut);
+  ASSERT_FALSE(few);
+  EXPECT_THAT(few.error().what, HasSubstr("whole steps"));
+  for (const auto& problem : job.problems) EXPECT_THAT(few.error().what, HasSubstr(problem));
+  auto silent = job;
+  std::erase_if(silent.nodes.front().trace.records,
+                [](const auto& record) { return record.kind() == trace::TraceKind::kTransfer; });
+  const auto unlinked = measure(silent);
+  ASSERT_FALSE(unlinked);
+  EXPECT_THAT(unlinked.error().what, HasSubstr("gloo:eth1 carried nothing"));
+  job.problems.assign(100, "many");
+  job.nodes.clear();
+  EXPECT_THAT(measure(job).error().what, HasSubstr("and 94 more"));
+}
+
 TEST(Replay, FindsAStragglerAndWhatItCosts) {
   const auto truth = profile(0.002);
   const auto measured = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {1.4, 0}}}));
