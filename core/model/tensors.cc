@@ -87,16 +87,18 @@ bool has_own_codec(const TensorSpec& tensor) {
          tensor.bytes() >= kLargeTensorBytes;
 }
 
+std::uint64_t bytes_in(const Bucket& bucket, const TensorPlace& tensor) {
+  const std::uint64_t from = std::max(tensor.offset, bucket.offset);
+  const std::uint64_t to = std::min(tensor.offset + tensor.bytes, bucket.offset + bucket.bytes);
+  return from < to ? to - from : 0;
+}
+
 void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,
                      std::uint64_t min_bytes) {
   for (Bucket& bucket : buckets) bucket.coded_bytes = 0;
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (!is_encodable(tensors[i], min_bytes)) continue;
-    const std::uint64_t first = layout.tensors[i].offset, end = first + layout.tensors[i].bytes;
-    for (Bucket& bucket : buckets) {
-      const std::uint64_t from = std::max(first, bucket.offset), to = std::min(end, bucket.offset + bucket.bytes);
-      if (from < to) bucket.coded_bytes += to - from;
-    }
+    for (Bucket& bucket : buckets) bucket.coded_bytes += bytes_in(bucket, layout.tensors[i]);
   }
 }
 

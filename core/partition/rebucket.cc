@@ -1,6 +1,7 @@
 #include "core/partition/rebucket.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <string>
 
@@ -52,9 +53,34 @@ Cuts cut_ddp(const Profile& profile) {
   return cuts;
 }
 
-// Adds the share of `from` that the slice [begin, end) of its bytes is.
-void add_slice(const ProfileBucket& from, double latency_us, std::uint64_t bytes, ProfileBucket& to) {
+// Gradients of one type lie together in the arena, and no bucket holds two types.
+Cuts with_borders(const Profile& profile, Cuts cuts) {
+  std::uint64_t at = 0;
+  for (std::size_t i = profile.buckets.size(); i-- > 1;) {
+    at += profile.buckets[i].bytes;
+    if (profile.buckets[i].element_bytes != profile.buckets[i - 1].element_bytes) cuts.push_back(at);
+  }
+  std::ranges::sort(cuts);
+  cuts.erase(std::unique(cuts.begin(), cuts.end()), cuts.end());
+  return cuts;
+}
+
+// What codecs may encode of the first `bytes` of a bucket: they lie evenly in it.
+std::uint64_t coded_until(const ProfileBucket& bucket, std::uint64_t bytes) {
+  if (!bucket.coded_bytes) return bytes;
+  const long double product = static_cast<long double>(*bucket.coded_bytes) * static_cast<long double>(bytes);
+  return static_cast<std::uint64_t>(std::llround(product / static_cast<long double>(bucket.bytes)));
+}
+
+// Adds the slice [begin, begin + bytes) of `from`.
+void add_slice(const ProfileBucket& from, double latency_us, std::uint64_t begin, std::uint64_t bytes,
+               ProfileBucket& to) {
   const double share = static_cast<double>(bytes) / static_cast<double>(from.bytes);
+  if (from.coded_bytes || to.coded_bytes) {
+    const std::uint64_t coded = coded_until(from, begin + bytes) - coded_until(from, begin);
+    to.coded_bytes = to.coded_bytes.value_or(to.bytes) + std::min(coded, bytes);
+  }
+  to.element_bytes = from.element_bytes;
   to.bytes += bytes;
   to.forward_us += from.forward_us * share;
   to.backward_us += from.backward_us * share;
@@ -71,7 +97,8 @@ std::string slice_name(const std::vector<std::string>& sources, std::size_t piec
 
 }  // namespace
 
-Profile with_cuts(const Profile& profile, const Cuts& cuts) {
+Profile with_cuts(const Profile& profile, const Cuts& wanted) {
+  const Cuts cuts = with_borders(profile, wanted);
   Profile out = profile;
   out.buckets.clear();
   const double latency_us = reference_latency_us(profile);
@@ -87,7 +114,7 @@ Profile with_cuts(const Profile& profile, const Cuts& cuts) {
     while (need > 0) {
       const ProfileBucket& from = profile.buckets[source];
       const std::uint64_t take = std::min(need, from.bytes - used);
-      add_slice(from, latency_us, take, bucket);
+      add_slice(from, latency_us, used, take, bucket);
       sources.push_back(from.name);
       whole = take == from.bytes;
       need -= take;

@@ -112,6 +112,13 @@ bool comes_late(const Tensor& tensor, const model::Profile& profile) {
   return after_us <= kLate * backward_us;
 }
 
+// The share of it that a codec may encode stays.
+void resize(model::ProfileBucket& bucket, std::uint64_t bytes) {
+  if (bucket.coded_bytes)
+    bucket.coded_bytes = static_cast<std::uint64_t>(bucket.coded_share().share * static_cast<double>(bytes));
+  bucket.bytes = bytes;
+}
+
 // Its bytes come with the first gradients of backward instead.
 MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
   MeasuredJob changed = measured;
@@ -119,10 +126,10 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
   double left = tensor.bytes;
   for (const auto bucket : tensor.buckets) {
     const double taken = std::min(left, static_cast<double>(buckets[bucket].bytes - 1));
-    buckets[bucket].bytes -= static_cast<std::uint64_t>(taken);
+    resize(buckets[bucket], buckets[bucket].bytes - static_cast<std::uint64_t>(taken));
     left -= taken;
   }
-  buckets.back().bytes += static_cast<std::uint64_t>(tensor.bytes - left);
+  resize(buckets.back(), buckets.back().bytes + static_cast<std::uint64_t>(tensor.bytes - left));
   return changed;
 }
 

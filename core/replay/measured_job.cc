@@ -51,6 +51,9 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
     const std::size_t b = count - 1 - i;
     buckets[i].name = "b" + std::to_string(b);
     buckets[i].bytes = group.buckets[b].bytes;
+    if (const auto& elements = group.buckets[b].elements)
+      buckets[i].coded_bytes = elements->coded_bytes,
+      buckets[i].element_bytes = model::is_half(elements->dtype) ? 2 : 4;
     backward_sum_us += buckets[i].backward_us = std::max(kLeastUs, median(backward_us[b]));
   }
   for (auto& bucket : buckets)
@@ -183,28 +186,54 @@ std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::s
   return links;
 }
 
+// The bytes of a launch that its codec leaves as they are, and those that it encodes, as float32.
+struct CodedBytes {
+  double exact = 0, coded = 0;
+};
+
+CodedBytes coded_bytes_of(const NodeLaunch& launch, const std::vector<TraceGroup>& groups) {
+  const auto group = std::ranges::find(groups, std::uint32_t{launch.order->group}, &TraceGroup::group);
+  if (group == groups.end()) return {.coded = static_cast<double>(launch.bytes)};
+  CodedBytes bytes;
+  model::for_each_piece(
+      {launch.order->bucket, launch.order->offset, launch.bytes}, group->buckets.size(),
+      [&](model::BucketIndex bucket) { return group->buckets[bucket].bytes; },
+      [&](const model::BucketPiece& piece) {
+        const TraceGroup::Bucket& bucket = group->buckets[piece.bucket];
+        model::CodedShare coded;
+        if (const auto& elements = bucket.elements)
+          coded = model::coded_share(elements->coded_bytes, bucket.bytes, model::is_half(elements->dtype));
+        bytes.exact += static_cast<double>(piece.bytes) * (1 - coded.share);
+        bytes.coded += static_cast<double>(piece.bytes) * coded.share * coded.widening;
+        return true;
+      });
+  return bytes;
+}
+
 // What the launches of each codec took on the wire and on the link's thread.
 std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   struct Sum {
-    double bytes = 0, wire_bytes = 0, encode_us = 0, decode_us = 0;
+    double exact_bytes = 0, coded_bytes = 0, wire_bytes = 0, encode_us = 0, decode_us = 0;
   };
   std::map<model::CodecIndex, Sum> sums;
   for (const NodeLaunch& launch : launches_of(leader)) {
     if (!launch.order || launch.order->codec == 0 || launch.spans.empty()) continue;
     Sum& sum = sums[launch.order->codec];
-    sum.bytes += static_cast<double>(launch.bytes);
+    const CodedBytes bytes = coded_bytes_of(launch, leader.groups);
+    sum.exact_bytes += bytes.exact;
+    sum.coded_bytes += bytes.coded;
     sum.wire_bytes += static_cast<double>(launch.wire_bytes);
     sum.encode_us += launch.stage_us(trace::TransferStage::kEncode);
     sum.decode_us += launch.stage_us(trace::TransferStage::kDecode);
   }
   auto codecs = model::exact_only();
   for (const auto& [codec, sum] : sums) {
-    if (sum.bytes <= 0) continue;
+    if (sum.coded_bytes <= 0) continue;
     codecs.resize(std::max<std::size_t>(codecs.size(), codec + std::size_t{1}));
     codecs[codec] = {.name = "codec " + std::to_string(codec),
-                     .wire_share = std::clamp(sum.wire_bytes / sum.bytes, 1e-6, 1.0),
-                     .encode_us_per_byte = sum.encode_us / sum.bytes,
-                     .decode_us_per_byte = sum.decode_us / sum.bytes};
+                     .wire_share = std::clamp((sum.wire_bytes - sum.exact_bytes) / sum.coded_bytes, 1e-6, 1.0),
+                     .encode_us_per_byte = sum.encode_us / sum.coded_bytes,
+                     .decode_us_per_byte = sum.decode_us / sum.coded_bytes};
   }
   return codecs;
 }

@@ -1,33 +1,58 @@
 #include "core/replay/recut.h"
 
-#include <numeric>
+#include <algorithm>
 #include <vector>
 
 #include "core/partition/bucketing.h"
 
 namespace deft::replay {
+namespace {
 
-trace::TraceGroup recut(const trace::TraceGroup& group, std::string_view bucketing, std::uint64_t partition_bytes) {
-  std::vector<model::TensorSpec> tensors;
-  for (const auto& tensor : group.tensors)
-    tensors.push_back({.name = tensor.name,
-                       .dtype = model::DType::kUInt8,  // all alike: bytes count
-                       .shape = {tensor.bytes},
-                       .forward_position = tensor.forward_position});
-  const auto layout = model::lay_out(tensors, 1);
+using trace::TraceGroup;
+
+// If the trace does not tell of all tensors what they are made of, all are alike: bytes count.
+std::vector<model::TensorSpec> specs_of(const TraceGroup& group) {
+  const auto tells = [](const TraceGroup::Tensor& tensor) { return tensor.elements.has_value(); };
+  const bool all_tell = std::ranges::all_of(group.tensors, tells);
+  std::vector<model::TensorSpec> specs;
+  for (const TraceGroup::Tensor& tensor : group.tensors) {
+    const auto dtype = all_tell ? tensor.elements->dtype : model::DType::kUInt8;
+    specs.push_back({.name = tensor.name,
+                     .dtype = dtype,
+                     .shape = {tensor.bytes / model::dtype_bytes(dtype)},
+                     .forward_position = tensor.forward_position});
+  }
+  return specs;
+}
+
+TraceGroup::Bucket traced(const model::Bucket& bucket, const TraceGroup& group,
+                          const std::vector<model::TensorSpec>& specs, const model::ArenaLayout& layout) {
+  TraceGroup::Bucket made{.bytes = bucket.bytes, .forward_position = bucket.forward_position};
+  TraceGroup::Elements elements{.dtype = bucket.dtype};
+  bool tells = true;
+  for (std::uint32_t i = bucket.first_tensor; made.tensors.size() < bucket.tensor_count; ++i) {
+    if (specs[i].dtype != bucket.dtype) continue;
+    made.tensors.push_back(i);
+    const auto& of_tensor = group.tensors[i].elements;
+    tells = tells && of_tensor && of_tensor->dtype == bucket.dtype;
+    if (tells && of_tensor->coded_bytes > 0) elements.coded_bytes += model::bytes_in(bucket, layout.tensors[i]);
+  }
+  if (tells) made.elements = elements;
+  return made;
+}
+
+}  // namespace
+
+TraceGroup recut(const TraceGroup& group, std::string_view bucketing, std::uint64_t partition_bytes) {
+  const auto specs = specs_of(group);
+  const auto layout = model::lay_out(specs, 1);
   if (!layout) return group;
   const auto buckets = partition::cut_buckets(
-      tensors, *layout, {.bucketing = bucketing, .policy = {}, .partition_bytes = partition_bytes});
+      specs, *layout, {.bucketing = bucketing, .policy = {}, .partition_bytes = partition_bytes});
   if (!buckets || buckets->empty()) return group;
-  trace::TraceGroup cut = group;
+  TraceGroup cut = group;
   cut.buckets.clear();
-  for (const model::Bucket& bucket : *buckets) {
-    auto& made = cut.buckets.emplace_back();
-    made.bytes = bucket.bytes;
-    made.forward_position = bucket.forward_position;
-    made.tensors.resize(bucket.tensor_count);
-    std::iota(made.tensors.begin(), made.tensors.end(), bucket.first_tensor);
-  }
+  for (const model::Bucket& bucket : *buckets) cut.buckets.push_back(traced(bucket, group, specs, *layout));
   return cut;
 }
 

@@ -3,7 +3,7 @@
 //   const trace::TraceGroup by_tensor = recut(group, "tensor", partition_bytes);
 //   steps_of(node.trace, by_tensor, 0)             // when each of these buckets was ready
 //
-// Workers hand in tensors, so the times of other buckets are as well known as those of the traced ones.
+// Workers hand in tensors, so the times of other buckets are as well known as those of the traced ones, and so is what codecs may encode.
 #pragma once
 
 #include <cstdint>

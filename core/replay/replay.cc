@@ -69,14 +69,18 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
   return check_memory(measured, what_if.memory);
 }
 
-// All gradients are encoded so. What this takes beyond the traced codec makes compute longer, by the share `in_compute`.
+// All gradients that may be encoded are encoded so. What this takes beyond the traced codec makes compute longer, by the share
+// `in_compute`.
 void encode(const model::CodecCost& codec, double in_compute, model::Profile& profile) {
-  const double traced_us = profile.codecs.back().thread_us_per_byte();
-  const double more_us = in_compute * std::max(0.0, codec.thread_us_per_byte() - traced_us);
+  const model::CodecCost traced = profile.codecs.back();
   profile.codecs = model::exact_only();
   if (codec.wire_share >= 1) return;
   profile.codecs.push_back(codec);
-  for (auto& bucket : profile.buckets) bucket.backward_us += more_us * static_cast<double>(bucket.bytes);
+  for (auto& bucket : profile.buckets) {
+    const model::CodedShare coded = bucket.coded_share();
+    const double more_us = codec.thread_us_per_byte(coded) - traced.thread_us_per_byte(coded);
+    bucket.backward_us += in_compute * std::max(0.0, more_us) * static_cast<double>(bucket.bytes);
+  }
 }
 
 model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {

@@ -27,7 +27,8 @@ struct WhatIf {
   bool straggler = true;     // false: every node computes as fast as the fastest
   double compute_speed = 1;  // so many times as fast
   MemoryWhatIf memory = {};  // another batch, accumulation, recomputation
-  std::optional<model::CodecCost> codec = {};  // of all gradients; an exact one: none. Empty: as traced
+  std::optional<model::CodecCost> codec =
+      {};                // of all gradients that may be encoded; an exact one: none. Empty: as traced
   bool briefly = false;  // fewer steps, for a search among exact policies: plans come into force too late
 };
 

@@ -10,7 +10,6 @@
 #include <cerrno>
 #include <cstring>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "core/base/text.h"
 #include "core/model/codec_cost.h"
@@ -50,8 +49,12 @@ json to_json(const TraceHeader& h) {
 
 json to_json(const TraceGroup& g) {
   json tensors = json::array(), buckets = json::array();
-  for (const auto& t : g.tensors) tensors.push_back({t.name, t.bytes, t.forward_position});
-  for (const auto& b : g.buckets) buckets.push_back({b.bytes, b.forward_position, b.tensors});
+  const auto add = [](json& list, json entry, const std::optional<TraceGroup::Elements>& elements) {
+    if (elements) entry.push_back(static_cast<std::uint32_t>(elements->dtype)), entry.push_back(elements->coded_bytes);
+    list.push_back(std::move(entry));
+  };
+  for (const auto& t : g.tensors) add(tensors, {t.name, t.bytes, t.forward_position}, t.elements);
+  for (const auto& b : g.buckets) add(buckets, {b.bytes, b.forward_position, b.tensors}, b.elements);
   return {{"group", g.group}, {"name", g.name}, {"tensors", std::move(tensors)}, {"buckets", std::move(buckets)}};
 }
 
@@ -93,18 +96,32 @@ TraceHeader header_in(const json& from) {
   return header;
 }
 
+// They stand behind the three values that each tensor and bucket has.
+std::optional<TraceGroup::Elements> elements_in(const json& entry, std::uint64_t bytes) {
+  if (entry.size() <= 3) return std::nullopt;
+  TraceGroup::Elements elements{static_cast<model::DType>(number_in<std::uint8_t>(entry.at(3))),
+                                number_in<std::uint64_t>(entry.at(4), bytes)};
+  const std::size_t element = model::dtype_bytes(elements.dtype);
+  if (element == 0 || bytes % element != 0) refuse("elements of an unknown type, or no whole number of them");
+  if (elements.coded_bytes > 0 && !model::is_codable(elements.dtype)) refuse("elements that no codec can encode");
+  return elements;
+}
+
 TraceGroup group_in(const json& from) {
   TraceGroup group;
   group.group = number_in<std::uint32_t>(from.at("group"));
   group.name = name_in(from.at("name"));
-  for (const auto& t : list_in(from.at("tensors"), kMostTensors))
+  for (const auto& t : list_in(from.at("tensors"), kMostTensors)) {
     group.tensors.push_back({name_in(t.at(0)), number_in<std::uint64_t>(t.at(1)), number_in<std::uint32_t>(t.at(2))});
+    group.tensors.back().elements = elements_in(t, group.tensors.back().bytes);
+  }
   for (const auto& b : list_in(from.at("buckets"), kMostTensors)) {
     TraceGroup::Bucket bucket{number_in<std::uint64_t>(b.at(0)), number_in<std::uint32_t>(b.at(1))};
     for (const auto& tensor : list_in(b.at(2), kMostTensors)) {
       bucket.tensors.push_back(number_in<std::uint32_t>(tensor));
       if (bucket.tensors.back() >= group.tensors.size()) refuse("a bucket of tensors that do not exist");
     }
+    bucket.elements = elements_in(b, bucket.bytes);
     group.buckets.push_back(std::move(bucket));
   }
   return group;

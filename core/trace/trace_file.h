@@ -16,11 +16,13 @@
 #include <cstdio>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "core/base/status.h"
+#include "core/model/dtype.h"
 #include "core/trace/record.h"
 #include "core/trace/trace_folder.h"
 
@@ -45,16 +47,25 @@ struct TraceHeader {
 
 // A group of gradients: its tensors in the order of declaration, and its buckets in the order of the arena.
 struct TraceGroup {
+  // What gradients are made of. Files of older versions do not tell.
+  struct Elements {
+    model::DType dtype = model::DType::kFloat32;
+    std::uint64_t coded_bytes =
+        0;  // that a codec of the job may encode (core/model/tensors.h); of a tensor all or none
+    bool operator==(const Elements&) const = default;
+  };
   struct Tensor {
     std::string name;
     std::uint64_t bytes = 0;
     std::uint32_t forward_position = 0;
+    std::optional<Elements> elements = {};
     bool operator==(const Tensor&) const = default;
   };
   struct Bucket {
     std::uint64_t bytes = 0;
     std::uint32_t forward_position = 0;
     std::vector<std::uint32_t> tensors = {};  // all that overlap it
+    std::optional<Elements> elements = {};
     bool operator==(const Bucket&) const = default;
   };
   std::uint32_t group = 0;

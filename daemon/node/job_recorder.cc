@@ -16,6 +16,15 @@ constexpr TimeUs kStallDumpsUs = 60'000'000;     // a stall is told again and ag
 constexpr std::size_t kMostStreams = 4;          // of which a slow disk keeps all but one; each has a thread
 constexpr TimeUs kLongestAnswerUs = 60'000'000;  // an answer that took longer says nothing about the clocks
 
+trace::TraceGroup::Bucket traced_bucket(const BucketMap& map, model::BucketIndex number, std::uint64_t min_bytes) {
+  const model::Bucket& bucket = map.buckets()[number];
+  trace::TraceGroup::Elements elements{.dtype = bucket.dtype};
+  for (const std::uint32_t tensor : map.tensors_of(number))
+    if (model::is_encodable(map.specs()[tensor], min_bytes))
+      elements.coded_bytes += model::bytes_in(bucket, map.layout().tensors[tensor]);
+  return {bucket.bytes, bucket.forward_position, map.tensors_of(number), elements};
+}
+
 }  // namespace
 
 Result<StepRange> parse_step_range(const std::string& text) {
@@ -141,11 +150,13 @@ Result<std::string> JobRecorder::dump(const std::string& reason) {
 
 void JobRecorder::declared(std::uint32_t id, const std::string& name, const Gradients& gradients) {
   trace::TraceGroup group{.group = id, .name = name};
-  for (const auto& spec : gradients.specs()) group.tensors.push_back({spec.name, spec.bytes(), spec.forward_position});
-  for (model::BucketIndex b = 0; b < gradients.buckets().size(); ++b) {
-    const model::Bucket& bucket = gradients.buckets()[b];
-    group.buckets.push_back({bucket.bytes, bucket.forward_position, gradients.map().tensors_of(b)});
-  }
+  const std::uint64_t min_bytes = members_.settings().options.bytes("compression_min_bytes");
+  for (const auto& spec : gradients.specs())
+    group.tensors.push_back(
+        {spec.name, spec.bytes(), spec.forward_position,
+         trace::TraceGroup::Elements{spec.dtype, model::is_encodable(spec, min_bytes) ? spec.bytes() : 0}});
+  for (model::BucketIndex b = 0; b < gradients.buckets().size(); ++b)
+    group.buckets.push_back(traced_bucket(gradients.map(), b, min_bytes));
   if (!streams_.empty()) streams_.back()->add(group);
   groups_.push_back(std::move(group));
 }

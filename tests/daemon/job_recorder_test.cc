@@ -244,6 +244,35 @@ TEST_F(Recording, WritesWhatWorkersTellOfTheirMemory) {
   EXPECT_EQ(end.step, 8U);
 }
 
+// Of each type a large matrix, a small one and a bias in one bucket.
+TEST_F(Recording, WritesWhichGradientsACodecMayEncode) {
+  make("trace=" + folder_.string() + "\ncompression_min_bytes=20000");
+  ASSERT_TRUE(recorder_->begin());
+  std::vector<model::TensorSpec> specs;
+  const auto add = [&](const char* name, model::DType dtype, std::vector<std::uint64_t> shape) {
+    specs.push_back({name, dtype, std::move(shape), static_cast<std::uint32_t>(specs.size())});
+  };
+  add("large", model::DType::kFloat32, {80, 64});
+  add("small", model::DType::kFloat32, {64, 64});
+  add("bias", model::DType::kFloat32, {9000});
+  add("large half", model::DType::kBFloat16, {160, 64});
+  add("small half", model::DType::kBFloat16, {100, 64});
+  const auto layout = model::lay_out(specs, 1);
+  ASSERT_TRUE(layout);
+  Gradients gradients(specs, *layout, 2);
+  std::vector<model::Bucket> buckets;
+  for (const auto& region : layout->regions) buckets.push_back({"b", region.offset, region.bytes, region.dtype});
+  ASSERT_TRUE(gradients.set_buckets(buckets));
+  recorder_->declared(3, "model", gradients);
+  const auto groups = written().groups;
+  ASSERT_EQ(groups.size(), 1U);
+  ASSERT_EQ(groups.front().buckets.size(), 2U);
+  EXPECT_EQ(groups.front().buckets[0].elements, (trace::TraceGroup::Elements{model::DType::kFloat32, 20'480}));
+  EXPECT_EQ(groups.front().buckets[1].elements, (trace::TraceGroup::Elements{model::DType::kBFloat16, 20'480}));
+  EXPECT_EQ(groups.front().tensors[0].elements, (trace::TraceGroup::Elements{model::DType::kFloat32, 20'480}));
+  EXPECT_EQ(groups.front().tensors[2].elements, (trace::TraceGroup::Elements{model::DType::kFloat32, 0}));
+}
+
 trace::TraceHeader header_of(std::uint64_t incarnation) {
   trace::TraceHeader header;
   header.job = "j", header.incarnation = incarnation;

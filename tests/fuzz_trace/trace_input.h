@@ -16,6 +16,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "core/trace/trace_file.h"
@@ -71,8 +72,13 @@ inline std::string input_of(const trace::NodeTrace& trace) {
   std::string input(1, '\0');
   for (const auto& group : trace.groups) {
     nlohmann::json tensors = nlohmann::json::array(), buckets = nlohmann::json::array();
-    for (const auto& t : group.tensors) tensors.push_back({t.name, t.bytes, t.forward_position});
-    for (const auto& b : group.buckets) buckets.push_back({b.bytes, b.forward_position, b.tensors});
+    const auto add = [](nlohmann::json& list, nlohmann::json entry, const auto& elements) {
+      if (elements)  // older versions did not write them
+        entry.push_back(static_cast<int>(elements->dtype)), entry.push_back(elements->coded_bytes);
+      list.push_back(std::move(entry));
+    };
+    for (const auto& t : group.tensors) add(tensors, {t.name, t.bytes, t.forward_position}, t.elements);
+    for (const auto& b : group.buckets) add(buckets, {b.bytes, b.forward_position, b.tensors}, b.elements);
     const nlohmann::json json = {
         {"group", group.group}, {"name", group.name}, {"tensors", tensors}, {"buckets", buckets}};
     add_frame(input, 2, json.dump());

@@ -19,7 +19,13 @@ Profile random_profile() {
     const auto bytes = *rc::gen::inRange<std::uint64_t>(1, 1ull << *rc::gen::inRange(1, 30));
     profile.buckets.push_back(
         {"b" + std::to_string(i), bytes, *rc::gen::inRange(1, 5000) * 1.0, *rc::gen::inRange(1, 9000) * 1.0, {}});
+    if (*rc::gen::arbitrary<bool>())
+      profile.buckets.back().coded_bytes = *rc::gen::inRange<std::uint64_t>(0, bytes + 1);
   }
+  const auto halves = *rc::gen::inRange(0, 3);  // the buckets of half the width lie together, at either end or nowhere
+  const auto border = *rc::gen::inRange(0, buckets);
+  for (int i = 0; i < buckets; ++i)
+    if (halves > 0 && (i < border) == (halves == 1)) profile.buckets[static_cast<std::size_t>(i)].element_bytes = 2;
   const auto links = *rc::gen::inRange(1, 4);
   for (int i = 0; i < links; ++i)
     profile.links.push_back(
@@ -38,6 +44,14 @@ std::uint64_t total_bytes(const Profile& profile) {
   return bytes;
 }
 
+// Of elements of this width: the bytes that a codec may encode.
+std::uint64_t coded_bytes(const Profile& profile, std::uint64_t element_bytes) {
+  std::uint64_t bytes = 0;
+  for (const auto& bucket : profile.buckets)
+    if (bucket.element_bytes == element_bytes) bytes += bucket.coded_bytes.value_or(bucket.bytes);
+  return bytes;
+}
+
 RC_GTEST_PROP(Rebucket, KeepsAllBytesAndAllTimes, ()) {
   const auto before = random_profile();
   const auto name = any_bucketing();
@@ -45,6 +59,8 @@ RC_GTEST_PROP(Rebucket, KeepsAllBytesAndAllTimes, ()) {
   RC_ASSERT(after.has_value());
   RC_ASSERT(model::check_profile(*after).has_value());
   RC_ASSERT(total_bytes(*after) == total_bytes(before));
+  for (const std::uint64_t element_bytes : {2U, 4U})
+    RC_ASSERT(coded_bytes(*after, element_bytes) == coded_bytes(before, element_bytes));
   RC_ASSERT(std::abs(after->forward_us() - before.forward_us()) < 1e-6 * before.forward_us());
   RC_ASSERT(std::abs(after->backward_us() - before.backward_us()) < 1e-6 * before.backward_us());
 }

@@ -27,6 +27,24 @@ for step in range(int(os.environ["STEPS"])):
 session.close()
 """
 
+# 300 blocks of float32 and as many of halves, which int8 encodes, and a bias, which it does not.
+MIXED = """
+tensors = [deft.Tensor("w", deft.FLOAT32, (256, 300), 2), deft.Tensor("b", deft.FLOAT32, (10_000,), 1),
+           deft.Tensor("h", deft.BFLOAT16, (256, 300), 0)]
+group = session.declare("g", tensors)
+for step in range(int(os.environ["STEPS"])):
+    session.stage(deft.FORWARD, step)
+    time.sleep(0.002)
+    session.stage(deft.BACKWARD, step)
+    for tensor in range(3):
+        group.ready(tensor, 1, step)
+    for tensor in range(3):
+        group.wait(tensor, 1, step)
+session.close()
+"""
+MIXED_BYTES = {4: 307_200, 2: 153_600}  # by the bytes of an element: what may be encoded
+INT8_SHARE = 260 / 1024  # of a block
+
 
 def deft(*arguments: str) -> subprocess.CompletedProcess:
     command = [BUILD / "bin/deft", *arguments]
@@ -106,6 +124,19 @@ def test_a_trace_is_replayed(tmp_path):
     assert deft("simulate", str(tmp_path / "profile.json"), "--policy", "fifo").returncode == 0
     unknown = deft("replay", str(tmp_path), "--links", "eth7=2x")
     assert unknown.returncode == 2 and "eth7" in unknown.stderr and "gloo:lo" in unknown.stderr
+
+
+def test_a_trace_tells_what_a_codec_may_encode(tmp_path):
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster, MIXED, DEFT_POLICY="fifo", DEFT_COMPRESSION="int8")
+    replayed = deft("replay", str(tmp_path), "--profile", str(tmp_path / "profile.json"))
+    assert replayed.returncode == 0, replayed.stderr
+    profile = json.loads((tmp_path / "profile.json").read_text())
+    for element_bytes, coded in MIXED_BYTES.items():
+        buckets = [bucket for bucket in profile["buckets"] if bucket.get("element_bytes", 4) == element_bytes]
+        assert sum(bucket["coded_bytes"] for bucket in buckets) == coded
+    # What travelled, less what travels as it is, over what was encoded, as float32.
+    assert profile["codecs"][1]["wire_share"] == pytest.approx(INT8_SHARE, rel=1e-3)
 
 
 def test_only_the_wanted_steps_are_written(tmp_path):

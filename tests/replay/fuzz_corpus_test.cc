@@ -5,6 +5,7 @@
 #include <filesystem>
 #include <fstream>
 #include <map>
+#include <optional>
 #include <sstream>
 
 #include "core/replay/explain.h"
@@ -35,11 +36,15 @@ void tell_memory(std::vector<trace::TraceRecord>& records, TimeUs at_us) {
                        trace::MemoryStepTrace{.layers = 3, .amounts = std::size(amounts), .samples = 4, .step = 5});
 }
 
-trace::NodeTrace seed_trace(const std::string& policy) {
+// `elements`: of the buckets; empty: as older versions wrote a trace.
+trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::TraceGroup::Elements> elements) {
   model::Profile profile;
   for (int i = 0; i < 3; ++i) profile.buckets.push_back({"b" + std::to_string(2 - i), 400'000, 1500, 3000, {}});
   profile.links.push_back({.name = "gloo:a", .latency_us = 150, .relative_time = {}, .bytes_per_us = 50});
   auto trace = traced_simulation(profile, policy, {.steps = 8, .nodes = {{}, {}}}).nodes.front().trace;
+  for (auto& bucket : trace.groups.front().buckets) bucket.elements = elements;
+  for (auto& tensor : trace.groups.front().tensors)
+    if (elements) tensor.elements = trace::TraceGroup::Elements{elements->dtype, tensor.bytes};
   const TimeUs at_us = trace.records.front().begin_us();
   trace.records.emplace_back(at_us, at_us + 100, trace::ClockTrace{at_us + 50});
   trace.records.emplace_back(
@@ -51,7 +56,9 @@ trace::NodeTrace seed_trace(const std::string& policy) {
 
 std::map<std::string, std::string> seeds() {
   std::map<std::string, std::string> seeds;
-  for (const char* policy : {"fifo", "bytescheduler"}) seeds[policy] = fuzz_trace::input_of(seed_trace(policy));
+  const trace::TraceGroup::Elements elements{model::DType::kFloat32, 399'000};
+  seeds["fifo"] = fuzz_trace::input_of(seed_trace("fifo", elements));
+  seeds["bytescheduler"] = fuzz_trace::input_of(seed_trace("bytescheduler", std::nullopt));
   const std::string& whole = seeds["fifo"];
   const auto file = fuzz_trace::trace_of(reinterpret_cast<const std::uint8_t*>(whole.data()), whole.size());
   seeds["file"] = "\x01" + std::string(reinterpret_cast<const char*>(file.data()), file.size());
@@ -78,6 +85,7 @@ TEST(FuzzCorpus, HasSeedsThatAreExplained) {
     const auto measured = measure(*job);
     ASSERT_TRUE(measured) << name << ": " << measured.error().message();
     EXPECT_TRUE(explain(*job, *measured)) << name;
+    EXPECT_EQ(measured->profile.buckets.front().coded_bytes.has_value(), name != "bytescheduler") << name;
     ASSERT_EQ(measured->memories.size(), 2U) << name;
     EXPECT_EQ(memory_peak(measured->memories.front(), {}).use.total(), 1'206'600) << name;
   }

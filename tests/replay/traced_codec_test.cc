@@ -3,6 +3,10 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
+#include <utility>
+
+#include "core/replay/recut.h"
 #include "core/replay/replay.h"
 #include "tests/replay/traced_simulation.h"
 
@@ -93,6 +97,116 @@ TEST(TracedCodec, SumsOfLocalWorkersAndSharedMachinesAreSeen) {
   EXPECT_NEAR(measured->local_sums.part_bytes, 400'000, 1);
   EXPECT_EQ(measured->busiest_host.nodes, 2U);
   EXPECT_EQ(measured->busiest_host.workers, 3U);
+}
+
+// A job of eight buckets whose trace tells what they are made of.
+JobTrace with_elements(const model::Profile& profile, model::DType dtype) {
+  auto job = traced_simulation(profile, "fifo", {.steps = 12, .nodes = std::vector<sim::NodeSpeed>(2)});
+  auto& buckets = job.nodes.front().trace.groups.front().buckets;
+  for (std::size_t b = 0; b < buckets.size(); ++b)
+    buckets[b].elements =
+        trace::TraceGroup::Elements{dtype, profile.buckets[buckets.size() - 1 - b].coded_bytes.value()};
+  return job;
+}
+
+// The first buckets of the arena have matrices alone, and the others biases alone.
+model::Profile half_of_biases(std::uint64_t element_bytes) {
+  model::Profile profile;
+  for (int i = 0; i < 8; ++i) {
+    profile.buckets.push_back({"b" + std::to_string(7 - i), 400'000, 1000, 2000, {}});
+    profile.buckets.back().coded_bytes = i < 4 ? 0 : 400'000;
+    profile.buckets.back().element_bytes = element_bytes;
+  }
+  profile.links.push_back({.name = "gloo:a", .latency_us = 100, .relative_time = {}, .bytes_per_us = 20});
+  return profile;
+}
+
+// What the simulated job takes on the wire a step, over its bytes.
+double wire_share(const model::Profile& profile, const model::CodecCost& codec) {
+  double wire = 0, all = 0;
+  for (const auto& bucket : profile.buckets) {
+    wire += static_cast<double>(codec.wire_bytes(bucket.coded_share(), bucket.bytes, 0));
+    all += static_cast<double>(bucket.bytes);
+  }
+  return wire / all;
+}
+
+TEST(TracedCodec, WhatNoCodecMayEncodeTravelsAsItIs) {
+  const model::CodecCost quarter{.name = "quarter", .wire_share = 0.25};
+  for (const auto& [dtype, share] :
+       {std::pair{model::DType::kFloat32, 0.5 + 0.5 * 0.25}, std::pair{model::DType::kBFloat16, 0.5 + 0.5 * 0.5}}) {
+    auto truth = half_of_biases(model::is_half(dtype) ? 2 : 4);
+    const auto measured = measure(with_elements(truth, dtype));
+    ASSERT_TRUE(measured) << measured.error().message();
+    EXPECT_DOUBLE_EQ(wire_share(measured->profile, quarter), share);
+    EXPECT_NEAR(wire_share(with_buckets(*measured, "uniform:1000000")->profile, quarter), share, 1e-5);
+    truth.codecs.push_back(quarter);
+    auto setup = sim::setup_for(truth, "fifo");
+    setup.codec = 1, setup.codec_cost = quarter;
+    auto scheduler = sched::make_scheduler(setup);
+    ASSERT_TRUE(scheduler);
+    const auto outcome = sim::simulate(**scheduler, truth, {.steps = 60, .warmup_steps = 20, .nodes = {{}, {}}});
+    const auto predicted = replay(*measured, {.codec = quarter});
+    ASSERT_TRUE(outcome && predicted);
+    EXPECT_NEAR(predicted->step_us_p50, outcome->step_us, 0.02 * outcome->step_us);
+  }
+}
+
+// Types take turns as they are declared, and every other tensor is a bias.
+TEST(TracedCodec, OtherBucketsHaveTheSameTensors) {
+  trace::TraceGroup group;
+  std::map<model::DType, std::uint64_t> coded;
+  for (std::uint32_t i = 0; i < 12; ++i) {
+    const auto dtype = i % 3 == 0 ? model::DType::kBFloat16 : model::DType::kFloat32;
+    const std::uint64_t bytes = 50'000 + 4000 * i;
+    group.tensors.push_back(
+        {"t" + std::to_string(i), bytes, 11 - i, trace::TraceGroup::Elements{dtype, i % 2 * bytes}});
+    coded[dtype] += i % 2 * bytes;
+  }
+  for (const char* bucketing : {"uniform:70000", "tensor", "ddp"}) {
+    const auto cut = recut(group, bucketing, 1 << 20);
+    auto left = coded;
+    for (const auto& bucket : cut.buckets) {
+      ASSERT_TRUE(bucket.elements) << bucketing;
+      left[bucket.elements->dtype] -= bucket.elements->coded_bytes;
+      for (const auto tensor : bucket.tensors) EXPECT_EQ(group.tensors[tensor].elements->dtype, bucket.elements->dtype);
+    }
+    for (const auto& [dtype, bytes] : left) EXPECT_EQ(bytes, 0U) << bucketing;
+  }
+  group.tensors.back().elements.reset();
+  for (const auto& bucket : recut(group, "tensor", 1 << 20).buckets) EXPECT_FALSE(bucket.elements);
+}
+
+// The trace has bytes on the wire and times of whole launches; the codec's own are those of what it encodes.
+TEST(TracedCodec, OfTheTraceHasTheCostOfWhatItEncodes) {
+  auto job = with_elements(half_of_biases(2), model::DType::kBFloat16);
+  auto& records = job.nodes.front().trace.records;
+  std::vector<trace::TraceRecord> encodings;
+  std::map<std::uint64_t, bool> is_coded;  // by launch
+  for (auto& record : records) {
+    if (record.kind() == trace::TraceKind::kOrder) {
+      auto order = record.as<trace::OrderTrace>();
+      order.codec = 1;
+      is_coded[order.number] = order.bucket < 4;
+      record = {record.begin_us(), record.end_us(), order};
+    } else if (record.kind() == trace::TraceKind::kTransfer) {
+      auto transfer = record.as<trace::TransferTrace>();
+      if (!is_coded.at(transfer.number)) continue;
+      transfer.wire_bytes = transfer.bytes / 2;
+      record = {record.begin_us(), record.end_us(), transfer};
+      transfer.stage = static_cast<std::uint16_t>(trace::TransferStage::kEncode);
+      encodings.emplace_back(record.begin_us() - 80, record.begin_us(), transfer);
+    }
+  }
+  records.insert(records.end(), encodings.begin(), encodings.end());
+  std::ranges::stable_sort(records, {}, &trace::TraceRecord::begin_us);
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  ASSERT_EQ(measured->profile.codecs.size(), 2U);
+  const model::CodecCost& codec = measured->profile.codecs.back();
+  EXPECT_NEAR(codec.wire_share, 0.25, 1e-6) << "of its gradients as float32";
+  EXPECT_NEAR(codec.encode_us_per_byte, 80.0 / 800'000, 1e-9);
+  EXPECT_NEAR(wire_share(measured->profile, codec), 0.75, 1e-6);
 }
 
 TEST(TracedCodec, WithoutACoreToSpareEncodingMakesComputeLonger) {

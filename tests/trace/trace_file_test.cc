@@ -34,7 +34,11 @@ TraceHeader header() {
 }
 
 TraceGroup group() {
-  return {.group = 0, .name = "model", .tensors = {{"w", 4096, 0}, {"b", 64, 1}}, .buckets = {{4160, 0, {0, 1}}}};
+  return {.group = 0,
+          .name = "model",
+          .tensors = {{"w", 4096, 0, TraceGroup::Elements{model::DType::kBFloat16, 4096}},
+                      {"b", 64, 1, TraceGroup::Elements{model::DType::kBFloat16, 0}}},
+          .buckets = {{4160, 0, {0, 1}, TraceGroup::Elements{model::DType::kBFloat16, 4096}}}};
 }
 
 TraceRecord stage(TimeUs at_us, std::uint64_t step) {
@@ -78,6 +82,38 @@ TEST_F(TraceFile, KeepsEverything) {
   EXPECT_EQ(trace->lost, 3U);
   EXPECT_TRUE(trace->complete);
   EXPECT_THAT(trace->problems, IsEmpty());
+}
+
+// As older versions wrote them.
+TEST_F(TraceFile, TensorsAndBucketsNeedNotTellTheirElements) {
+  auto older = group();
+  older.buckets.push_back({64, 1, {1}});
+  older.tensors.push_back({"c", 64, 2});
+  auto writer = TraceWriter::create(folder(), "a.trace", header());
+  ASSERT_TRUE(writer && (*writer)->group(older) && (*writer)->finish(0));
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace);
+  EXPECT_THAT(trace->problems, IsEmpty());
+  EXPECT_THAT(trace->groups, testing::ElementsAre(older));
+}
+
+TEST_F(TraceFile, ElementsThatCannotBeAreRefused) {
+  for (const TraceGroup::Elements elements :
+       {TraceGroup::Elements{model::DType::kFloat32, 4161}, TraceGroup::Elements{model::DType::kInt32, 1},
+        TraceGroup::Elements{model::DType(0), 0}, TraceGroup::Elements{model::DType(9), 0}}) {
+    auto of_bucket = group(), of_tensor = group(), odd = group();
+    of_bucket.buckets.front().elements = elements;
+    of_tensor.tensors.front().elements = elements;
+    odd.tensors.front().bytes = 4097;
+    for (const TraceGroup& wrong : {of_bucket, of_tensor, odd}) {
+      auto writer = TraceWriter::create(folder(), "a.trace", header());
+      ASSERT_TRUE(writer && (*writer)->group(wrong) && (*writer)->finish(0));
+      const auto trace = read_trace(path());
+      ASSERT_TRUE(trace);
+      EXPECT_THAT(trace->groups, IsEmpty());
+      EXPECT_THAT(trace->problems, Contains(HasSubstr("wrong content")));
+    }
+  }
 }
 
 TEST_F(TraceFile, ATruncatedFileIsUsedAsFarAsItGoes) {
