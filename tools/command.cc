@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <utility>
 
 namespace deft::tools {
 
@@ -11,6 +12,20 @@ bool take_flag(std::vector<std::string>& arguments, std::string_view flag) {
   if (found == arguments.end()) return false;
   arguments.erase(found);
   return true;
+}
+
+std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag) {
+  const auto found = std::ranges::find_if(arguments, [&](const std::string& one) {
+    return one.starts_with(flag) && (one.size() == flag.size() || one[flag.size()] == '=');
+  });
+  if (found == arguments.end()) return std::nullopt;
+  const bool is_joined = found->size() > flag.size();
+  std::string value = is_joined ? found->substr(flag.size() + 1) : "";
+  const auto next = arguments.erase(found);
+  if (is_joined || next == arguments.end()) return value;
+  value = std::move(*next);
+  arguments.erase(next);
+  return value;
 }
 
 Result<Config> load_config(const std::vector<std::string>& flags) {

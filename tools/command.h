@@ -2,9 +2,11 @@
 //
 //   Result<int> run_status(Arguments arguments);   // returns the exit status; main prints the error
 //
-// Exit statuses: 0 success, 1 failure, 2 wrong usage (errors of kind kInvalid).
+// Exit statuses: 0 success, 1 failure, 2 wrong usage (errors of kind kInvalid). `deft status` has 3, too: a daemon listens, and does
+// not answer in time.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -20,6 +22,7 @@ using Arguments = std::span<const std::string>;  // the arguments after the comm
 inline constexpr int kExitOk = 0;
 inline constexpr int kExitFailed = 1;
 inline constexpr int kExitUsage = 2;
+inline constexpr int kExitNoAnswer = 3;
 
 Result<int> run_status(Arguments arguments);
 Result<int> run_set(Arguments arguments);
@@ -37,6 +40,9 @@ Result<int> run_report(Arguments arguments);
 
 // Removes `flag` from `arguments`; true if it was there.
 bool take_flag(std::vector<std::string>& arguments, std::string_view flag);
+
+// Removes `flag` with its value, which stands behind it or behind a `=`. Nothing: it is not there. An empty text: it has no value.
+std::optional<std::string> take_value(std::vector<std::string>& arguments, std::string_view flag);
 
 // The configuration from `flags`, the DEFT_* variables and the flag file.
 Result<Config> load_config(const std::vector<std::string>& flags);

@@ -25,7 +25,7 @@ Result<int> simulate(Arguments arguments) { return run_simulate(arguments); }
 
 constexpr std::array kCommands = {
     Command{"status", "[--json | --explain [JOB]]",
-            "what this node's daemon does: jobs, workers, links; or why a job is slow", run_status},
+            "what this node's daemon does: jobs, workers, links; or why a job is slow (--wait 10s for it)", run_status},
     Command{"set", "NAME=VALUE ... JOB", "other settings for a running job; on the node of rank 0", run_set},
     Command{"drain", "[--no-wait | --undo]", "no new jobs on this node; waits until the running ones end", run_drain},
     Command{"doctor", "[--json] [any option]", "checks this machine and says what to mend", run_doctor},

@@ -1,11 +1,11 @@
 #include <algorithm>
 #include <cstdio>
 
+#include "core/base/quantities.h"
 #include "tools/command.h"
 #include "tools/daemon_status.h"
 
 namespace deft::tools {
-
 Result<int> run_status(Arguments given) {
   std::vector<std::string> arguments(given.begin(), given.end());
   if (take_flag(arguments, "--explain")) {
@@ -13,9 +13,17 @@ Result<int> run_status(Arguments given) {
     return run_explain(arguments);
   }
   const bool as_json = take_flag(arguments, "--json");
+  const auto wait = take_value(arguments, "--wait");
   auto config = load_config(arguments);
   if (!config) return tl::unexpected(config.error());
-  auto status = query_daemon(config->text("socket"), std::min<TimeUs>(config->seconds_us("timeout"), 10'000'000));
+  const auto patience_us = wait ? parse_duration("--wait", *wait)
+                                : Result<TimeUs>(std::min<TimeUs>(config->seconds_us("timeout"), 10'000'000));
+  if (!patience_us) return tl::unexpected(patience_us.error());
+  auto status = query_daemon(config->text("socket"), *patience_us);
+  if (!status && status.error().kind == ErrorKind::kTimeout) {
+    std::fprintf(stderr, "deft status: %s\n", status.error().message().c_str());
+    return kExitNoAnswer;
+  }
   if (!status) return tl::unexpected(status.error());
   const std::string text = as_json ? status->json.dump(2) + "\n" : describe_status(status->json, status->path);
   std::fputs(text.c_str(), stdout);

@@ -1,6 +1,5 @@
 #include "tools/trace_control.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -24,19 +23,14 @@ struct Request {
   std::uint32_t steps = 0;
 };
 
-// Removes `--steps N` or `--steps=N` from `flags`. 0: it is not there.
+// Removes `--steps N` from `flags`. 0: it is not there.
 Result<std::uint32_t> take_steps(std::vector<std::string>& flags) {
-  const auto flag = std::ranges::find_if(
-      flags, [](const std::string& one) { return one == "--steps" || one.starts_with("--steps="); });
-  if (flag == flags.end()) return 0;
-  const bool joined = flag->size() > std::string_view("--steps").size();
-  const bool has_value = joined || std::next(flag) != flags.end();
-  const std::string text = joined ? flag->substr(flag->find('=') + 1) : has_value ? *std::next(flag) : "";
+  const auto text = take_value(flags, "--steps");
+  if (!text) return 0;
   std::uint32_t steps = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), steps);
-  if (error != std::errc{} || end != text.data() + text.size() || steps == 0)
-    return fail(ErrorKind::kInvalid, "--steps is '" + text + "'", "give a number of steps: --steps 20");
-  flags.erase(flag, flag + (joined ? 1 : 2));
+  const auto [end, error] = std::from_chars(text->data(), text->data() + text->size(), steps);
+  if (error != std::errc{} || end != text->data() + text->size() || steps == 0)
+    return fail(ErrorKind::kInvalid, "--steps is '" + *text + "'", "give a number of steps: --steps 20");
   return steps;
 }
 

@@ -2,7 +2,9 @@
 
 import signal
 import socket
+import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from deft_launcher import agent, hosts  # noqa: E402
+from deft_launcher import agent, arguments, hosts  # noqa: E402
 
 PLAN = {
     "environment": {},
@@ -59,6 +61,37 @@ def test_a_port_in_use_makes_it_try_another(quiet_agent, monkeypatch):
     ready = dict(events)["ready"]
     assert not ready["listen"].endswith(f":{port}")
     assert next(ports, None) is None
+
+
+def test_a_daemon_that_does_not_answer_is_an_error_and_no_second_one_is_started(quiet_agent, tmp_path_factory):
+    made, events = quiet_agent
+    path = tmp_path_factory.mktemp("mute") / "deftd.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        options = PLAN["options"] | {"socket": str(path)}
+        with pytest.raises(RuntimeError, match=rf"has not answered for 0\.75s: .*{path}"):
+            made.prepare(PLAN | {"private": False, "start_timeout": 1, "options": options})
+    assert made.daemon is None and events == []
+
+
+def test_a_daemon_that_answers_late_is_used(quiet_agent, tmp_path_factory, monkeypatch):
+    made, events = quiet_agent
+    path = tmp_path_factory.mktemp("slow") / "deftd.sock"
+    listen = f"127.0.0.1:{free_port()}"
+    words = [arguments.program("deftd"), f"--socket={path}", f"--listen={listen}", "--links=gloo:lo", "--ready-fd=1"]
+    monkeypatch.setenv("DEFT_TIMEOUT", "1s")  # what `deft status` would wait by itself
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
+        try:
+            assert daemon.stdout.readline() == "ready\n"
+            daemon.send_signal(signal.SIGSTOP)
+            later = threading.Timer(2, daemon.send_signal, [signal.SIGCONT])
+            later.start()
+            made.prepare(PLAN | {"private": False, "options": PLAN["options"] | {"socket": str(path)}})
+            later.join()
+        finally:
+            daemon.kill()
+    assert events == [("ready", {"listen": listen, "private": False, "meeting_port": made.meeting.getsockname()[1]})]
 
 
 def test_ports_that_stay_in_use_are_an_error(quiet_agent, monkeypatch):

@@ -291,6 +291,8 @@ def test_version():
         (["status", "--help"], 0, ""),
         (["nothing"], 2, "unknown command 'nothing'"),
         (["status", "--jason"], 2, "unknown option --jason"),
+        (["status", "--wait"], 2, "--wait is ''"),
+        (["status", "--wait=soon", "--json"], 2, "--wait is 'soon'"),
         (["status", "--socket", "x" * 200], 2, "200 characters"),
         (["keygen", "now"], 2, "unexpected argument 'now'"),
         (["doctor", "--timeout=soon"], 2, "'soon' is not a duration"),

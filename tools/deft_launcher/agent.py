@@ -25,6 +25,8 @@ PORT_TRIES = 5
 DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told a second time, and ends all
 WRITING_GRACE = 20.0  # in which it finishes the files of traces then: the disk may be busy
 WATCH_SECONDS = 0.05
+ANSWER_SHARE = 0.75  # of the time to start, in which a daemon that listens must answer
+NO_ANSWER = 3  # the exit status of `deft status` then
 
 
 def free_port(address: str) -> int:
@@ -82,12 +84,17 @@ class Agent:
         return result
 
     def running_daemon(self) -> dict | None:
-        """The status of the daemon that already serves this node's socket."""
+        """The status of the daemon that already serves this node's socket. One that is slow is not taken for none."""
         if self.plan["private"]:
             return None
-        asked = subprocess.run(
-            [arguments.program("deft"), "status", "--json"], env=self.environment(), capture_output=True, text=True
-        )
+        patience = f"{ANSWER_SHARE * self.plan['start_timeout']:g}s"
+        words = [arguments.program("deft"), "status", "--json", "--wait", patience]
+        asked = subprocess.run(words, env=self.environment(), capture_output=True, text=True)
+        if asked.returncode == NO_ANSWER:
+            raise RuntimeError(
+                f"a deftd runs here and has not answered for {patience}: {asked.stderr.strip()}. It is busy or hangs: "
+                "try again, restart it, or name a socket where none listens (--socket), and this run gets its own"
+            )
         return json.loads(asked.stdout) if asked.returncode == 0 else None
 
     def prepare(self, plan: dict) -> None:
