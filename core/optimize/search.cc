@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <span>
+#include <tuple>
 #include <utility>
 
 #include "core/base/config.h"
@@ -87,8 +88,9 @@ class Replays {
     std::vector<Candidate> finalists;
     for (const auto& [settings, us] : known_)
       if (us > 0 && settings.compression == first.settings.compression) finalists.push_back({settings, us});
-    std::ranges::stable_sort(finalists, {}, &Candidate::us);
-    if (finalists.size() > kFinalists) finalists.resize(kFinalists);
+    const auto end = finalists.begin() + static_cast<std::ptrdiff_t>(std::min(finalists.size(), kFinalists));
+    std::ranges::partial_sort(finalists, end, {}, [](const Candidate& c) { return std::tie(c.us, c.settings); });
+    finalists.erase(end, finalists.end());
     for (Candidate& finalist : finalists) finalist.us = replayed(finalist.settings, false);
     return std::ranges::min(finalists, {}, &Candidate::us);
   }
