@@ -18,6 +18,7 @@ from soak_field import PATIENCE_S, Field, Worker
 STEPS = 100
 JOB_S = 1.0  # about what a job takes without a fault
 POLICIES = ("fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "auto")
+ATTACHING_TIMEOUTS = 2.5  # a job that starts may take one timeout to gather its workers, and one to open its links
 WENT_ON, TOLD, WRONG = "went on", "told", "wrong"
 
 
@@ -96,16 +97,20 @@ def run(nodes: Field, case: Case, grace_s: float) -> Verdict:
         lifted_at = time.monotonic()
         fault.end()
     survivors = [worker for worker in workers if worker.rank not in fault.killed()]
-    nodes.listen_to(survivors, PATIENCE_S)
+    nodes.listen_to(survivors, patience_s(nodes.timeout_s, grace_s))
     judge(verdict, fault, survivors, fault_at, lifted_at, grace_s)
     verdict.wrong += nodes.end_workers()
     verdict.wrong += look_after(nodes, fault)
     return verdict
 
 
+def patience_s(timeout_s: float, grace_s: float) -> float:
+    """How long to listen after the fault: longer than the latest error that is right may take."""
+    return max(PATIENCE_S, ATTACHING_TIMEOUTS * timeout_s + 2 * grace_s)
+
+
 def limit_s(end: dict, timeout_s: float) -> float:
-    """A job that starts may take one timeout to gather its workers, and one to open its links."""
-    return timeout_s * (2.5 if end["phase"] == "attaching" else 1)
+    return timeout_s * (ATTACHING_TIMEOUTS if end["phase"] == "attaching" else 1)
 
 
 def judge(
@@ -116,7 +121,8 @@ def judge(
         who = f"rank {worker.rank}"
         end = worker.end
         if end is None:
-            verdict.wrong.append(f"{who} neither ends nor has an error {PATIENCE_S:g} s after the fault")
+            waited_s = patience_s(fault.field.timeout_s, grace_s)
+            verdict.wrong.append(f"{who} neither ends nor has an error {waited_s:g} s after the fault")
         elif end["event"] == "error":
             verdict.told += 1
             verdict.texts.append(f"{who}: {end['text']}")
