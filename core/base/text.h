@@ -34,7 +34,7 @@ std::string readable(std::string_view text, std::size_t most_bytes);
 // ASCII letters become lower case.
 std::string lower(std::string_view text);
 
-// Without blanks at both ends.
+// The text without the blanks at both ends.
 std::string_view trimmed(std::string_view text);
 
 // The candidate that `word` is most likely a misspelling of; empty if none is near.

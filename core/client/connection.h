@@ -97,8 +97,9 @@ class Connection {
   Result<void> send(std::span<const std::byte> bytes);
 
   // Waits until `done` is true, or until `deadline_us` (MonotonicClock; 0: no deadline): ask again to know which. `done` is
-  // asked under the lock whenever something has come. If the job fails meanwhile, its error is returned. Adds the time of the wait to `waited_us`, unless that is nullptr. That happens in here because another thread may
-  // destroy the session as soon as no thread waits any more.
+  // asked under the lock whenever something has come. If the job fails meanwhile, its error is returned. Adds
+  // the time of the wait to `waited_us`, unless that is nullptr. That happens in here because another thread may destroy the session
+  // as soon as no thread waits any more.
   Result<void> wait(const std::function<bool()>& done, std::atomic<TimeUs>* waited_us = nullptr,
                     TimeUs deadline_us = 0);
   // Takes the arrivals that are there, without waiting.

@@ -208,7 +208,7 @@ DEFT_API int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_
 /* Waits for the end, copies the result to `output` (NULL: drops it), and frees the operation, also if it failed. */
 DEFT_API int deft_finish(deft_operation* operation, void* output, deft_error* error);
 
-/* The job's key-value store, through which workers tell each other what is not worth a collective. A worker may set and ask for
+/* The job's key-value store, through which workers tell each other small values: a collective would cost more. A worker may set and ask for
  * some 65,000 keys in a session. A key that exists gets the new value. Keys have up to 1024 bytes, values up to 4096.
  *
  * deft_store_ask gives the number of a question, and deft_store_answer its answer as soon as the key exists: 1: `value` has it, and

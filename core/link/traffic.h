@@ -29,7 +29,7 @@ struct PeerTraffic {
 class TrafficCounters {
  public:
   virtual ~TrafficCounters() = default;
-  // By peer. The thread that polls the link.
+  // A row for each peer. Only the thread that polls the link may call it.
   [[nodiscard]] virtual std::vector<PeerTraffic> traffic() const = 0;
 
  protected:

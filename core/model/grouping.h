@@ -37,8 +37,8 @@ struct GroupingProblem {
 // The groups' first buckets: ascending, and the first is 0.
 using GroupStarts = std::vector<BucketIndex>;
 
-// Of a profile, whose buckets stand in forward order. Backward begins at 0. `costs.wire` is replaced by the costs of the profile's
-// links together: their throughputs add up, and the largest latency counts.
+// The problem of a profile, whose buckets stand in forward order. Backward begins at 0. `costs.wire` is replaced by the costs of the
+// profile's links together: their throughputs add up, and the largest latency counts.
 GroupingProblem grouping_problem(const Profile& profile, const std::vector<bool>& apart, GroupCosts costs);
 
 // The time from the beginning of backward until the last group is decoded.

@@ -1,6 +1,6 @@
 // The measured costs of links: fits them to samples, and reads the file of `deft probe --output FILE`.
 //
-//   auto costs = read_link_costs("probe.json");     // an error names the file and what is wrong in it
+//   auto costs = read_link_costs("probe.json");     // an error names the file and its mistake
 //   const LinkModel* cost = find_cost(*costs, "gloo:eth0");
 //
 //   auto fit = fit_link(samples);                   // time = latency + bytes / throughput, each with its error

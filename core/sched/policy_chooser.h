@@ -76,7 +76,7 @@ class PolicyChooser {
   // The policy in force stays until pin() is called.
   void keep() { pinned_ = true; }
 
-  // What was decided since the last call.
+  // The decision since the last call, if there was one.
   std::optional<PolicyChange> take_change() { return std::exchange(change_, std::nullopt); }
   void in_force(const PolicyChoice& choice, std::uint64_t step);
 

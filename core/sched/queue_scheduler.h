@@ -45,7 +45,7 @@ class PartPlacer {
     std::vector<Launch> launches;
     int looks;  // how many more parts may be considered
   };
-  // The largest part that any link could still take besides what is drafted.
+  // The largest part that any link could still take besides the parts that are drafted.
   [[nodiscard]] std::uint64_t most_room() const;
   // True if a part of the task at `position`, or of a later one that may still be considered, fits into that room.
   [[nodiscard]] bool any_fits(std::size_t position) const;

@@ -1,6 +1,8 @@
 // The base of the synchronous policies that send runs of neighbouring buckets as one transfer.
 //
-//   class Fused : public RunScheduler { explicit Fused(const Setup& s) : RunScheduler(s, runs_of_bytes(s.buckets, 1 << 20, s.fused_bytes)) {} };
+//   class Fused : public RunScheduler {
+//     explicit Fused(const Setup& s) : RunScheduler(s, runs_of_bytes(s.buckets, 1 << 20, s.fused_bytes)) {}
+//   };
 //   change_runs(starts);                     // from the next step on; nobody waits for that
 //
 // A run goes when its last bucket is ready, in that order. Each step keeps the runs with which its first bucket came, so a

@@ -29,7 +29,7 @@ class CallbackOwner {
   virtual void callback_failed(const Error& error) = 0;
 };
 
-using OwnerRef = std::weak_ptr<CallbackOwner>;  // empty: the daemon itself; what is thrown is logged only
+using OwnerRef = std::weak_ptr<CallbackOwner>;  // empty: the daemon itself, whose exceptions are only logged
 
 namespace detail {
 inline thread_local const OwnerRef* current_owner = nullptr;
@@ -45,7 +45,7 @@ inline void name_callback(std::string_view what) { detail::newest_callback = wha
 // The name of the callback that began last on this thread; then it has none until the next one begins.
 inline std::string_view take_newest_callback() { return std::exchange(detail::newest_callback, {}); }
 
-// Runs `body` now, for `owner`. Calls may be nested: the innermost owner gets what is thrown. `what` names the callback: a literal.
+// Runs `body` now, for `owner`. Calls may be nested: the innermost owner gets the exception. `what` names the callback: a literal.
 template <typename Body>
 void run_for(const OwnerRef& owner, std::string_view what, const Body& body) {
   const OwnerRef* const before = std::exchange(detail::current_owner, &owner);

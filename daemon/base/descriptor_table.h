@@ -6,7 +6,8 @@
 
 namespace deft::daemon {
 
-// For as many descriptors as the process may have, but for no more than 65,536, which take half a megabyte. Only speed hangs on it.
+// Makes room for as many descriptors as the process may have, but for no more than 65,536, which take half a megabyte. It changes only
+// the speed.
 void make_room_for_descriptors();
 
 }  // namespace deft::daemon

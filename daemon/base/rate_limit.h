@@ -34,7 +34,7 @@ class RateLimit {
     return std::exchange(held_back_, 0);
   }
 
-  // For the end of the line that passed.
+  // A text for the end of the line that passed.
   static std::string describe(std::uint64_t left_out) {
     return left_out == 0 ? "" : " (" + std::to_string(left_out) + " lines like this were left out)";
   }

@@ -71,7 +71,7 @@ class Reactor {
   static constexpr TimeUs kStandstillUs = 500'000;
 
   void run();  // until stop(); it may run again
-  // Runs what is ready now, without waiting: posted work, timers that are due, pollers, descriptors. True: something ran.
+  // Runs everything that is ready now, without waiting: posted work, timers that are due, pollers, descriptors. True: something ran.
   bool run_once();
 
   [[nodiscard]] const LoopMeter& meter() const { return meter_; }

@@ -3,7 +3,7 @@
 //   auto settings = job_settings(daemon_config, "policy=knapsack\ntimeout=10s\n");
 //   settings->options.bytes("credit_bytes");
 //
-// An option that one place reads is read from `options` there. The members are what many places read, or what is parsed.
+// An option that one place reads is read from `options` there. An option that many places read, or that has to be parsed, is a member.
 #pragma once
 
 #include <map>

@@ -7,8 +7,8 @@
 
 namespace deft::daemon {
 
-// For this thread and those that it starts from now on. Asks for the shortest time slice, which makes Linux (6.12 and newer)
-// let a thread in at once where it is owed time; it gets no more of it than before, and needs no privilege. Older kernels
+// Asks for the shortest time slice for this thread and for the threads that it starts from now on. With it Linux (6.12 and newer)
+// lets a thread in at once if the thread is owed time. The thread gets no more time than before, and needs no privilege. Older kernels
 // take no notice. Real-time policies and another nice value stay as they are.
 void ask_for_short_slices();
 

@@ -1,4 +1,4 @@
-// The timers of the daemon's event loop: what is to run when.
+// The timers of the daemon's event loop: callbacks, each with the time at which it runs.
 //
 //   TimerQueue timers(clock);
 //   const auto id = timers.add(1'000'000, [] { ... });   // in a second
@@ -28,8 +28,8 @@ class TimerQueue {
   Id add(TimeUs delay_us, std::function<void()> callback);  // a negative delay: at once
   void cancel(Id timer);
 
-  // Runs what is due by the time of this call, in the order of their times; equal times in the order of add(). True: something was.
-  // `ran` is called after each.
+  // Runs the callbacks that are due by the time of this call, in the order of their times; equal times in the order of add(). True: one
+  // ran. `ran` is called after each.
   bool run_due(const std::function<void()>& ran);
   // Until the next timer, 0 if it is due. Nothing: there is no timer.
   [[nodiscard]] std::optional<TimeUs> wait_us() const;

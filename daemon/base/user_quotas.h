@@ -37,7 +37,7 @@ inline constexpr std::size_t kQuotas = 6;
 
 using QuotaAmounts = std::array<std::uint64_t, kQuotas>;
 
-// From the options user_sessions and so on. What they leave open follows from the process's own limits.
+// The limits by the options user_sessions and so on. If an option is 0, the process's own limits decide.
 QuotaAmounts quota_limits(const Config& config);
 
 class UserQuotas {

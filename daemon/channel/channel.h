@@ -4,7 +4,8 @@
 //
 // The link does reduce-scatter, the owner's work and all-gather, segment by segment. A transfer without codings skips encode
 // and decode. One of half an all-reduce has the stages of that half: the result of a reduce-scatter stays in the first worker's
-// buffer, where the all-gather finds it. A transfer with codings may make several requests (coded_transfer.h), and goes on when all of them have completed.
+// buffer, where the all-gather finds it. A transfer with codings may make several requests (coded_transfer.h), and goes on when all of them
+// have completed.
 //
 //   Channel channel("gloo:eth0", node, [](TransferDone done) { ... });
 //   channel.use(link.get());                  // null: a job of one node, which has no stage on a link
@@ -59,7 +60,7 @@ class Channel {
     Transfer transfer;
     TransferDone done;
     std::unique_ptr<std::byte[]> own;  // stands for the buffers of a transfer that has none
-    std::byte* data = nullptr;         // what the link works on, or what is encoded
+    std::byte* data = nullptr;         // the memory that the link works on, or that is encoded
     std::unique_ptr<CodedTransfer> coded;
     std::uint64_t first_request = 0;
     std::uint64_t requests = 0;  // all of them, or all second ones

@@ -61,9 +61,9 @@ class CodedTransfer {
   Result<void> restore(ReplayBuffer& kept);
   void keep_own();
 
-  // In the same order on all nodes. They use this object until they have completed.
+  // The requests stand in the same order on all nodes, and use this object until they have completed.
   [[nodiscard]] std::vector<link::WorkRequest> requests();
-  // Once, after the first ones have completed. What they bring is kept as well.
+  // Call it once, after the first requests have completed. Their results are kept as well.
   [[nodiscard]] bool has_second_requests() const;
   [[nodiscard]] std::vector<link::WorkRequest> second_requests();
   [[nodiscard]] std::size_t wire_bytes() const;  // that this node brings

@@ -33,7 +33,7 @@ struct Codings {
   model::DType dtype = model::DType::kFloat32;  // of the transfer: float32, float16 or bfloat16
   std::vector<Coding> coded;
   std::vector<link::Range> exact;  // elements of the transfer that travel as they are, ascending
-  // Likewise, but what was left out of them before is added first. So an exact transfer takes residuals along.
+  // Likewise, but their residuals are added first. So an exact transfer takes residuals along.
   std::vector<link::Range> settled = {};
   compress::Slice slice;  // of the transfer's first element: its place in the arena, and the key of randomness
   std::shared_ptr<Residuals> residuals;  // null: no codec keeps any

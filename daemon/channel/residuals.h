@@ -8,8 +8,8 @@
 //   }                                                  // others may use them again
 //
 // Residuals belong to places in the arena: they outlive buckets, plans, codecs and links. Transfers of two generations may
-// be under way for the same bytes on two links. Each takes and leaves residuals while it alone uses them, so the sum of what
-// was sent and of what is left stays right in any order. Thread-safe.
+// be under way for the same bytes on two links. Each takes and leaves residuals while it alone uses them, so the sum of
+// the sent values and of the residuals stays right in any order. Thread-safe.
 #pragma once
 
 #include <condition_variable>

@@ -42,7 +42,7 @@ class HttpServer {
 
   // Once. Signals that the caller has blocked stay blocked on the server's thread.
   void start(Site site);
-  // Ends the thread. What was posted and has not run is dropped. The answers that the site has kept must go before the server.
+  // Ends the thread. Posted work that has not run is dropped. The answers that the site has kept must go before the server.
   void stop();
 
   [[nodiscard]] const std::string& address() const { return address_; }

@@ -58,7 +58,7 @@ class GroupCoordinator {
   Result<void> flushed(std::uint64_t step, TimeUs now_us);
   // Rank 0 wants the gradients of `step` to travel as they are, with all residuals. kViolation likewise.
   Result<void> residuals_asked_for(std::uint64_t step);
-  // A launch that is not finished on the own node; null: it is none of this group, or finished.
+  // A launch that is not finished on the own node. Null: the group has no such launch, or it is finished.
   [[nodiscard]] const sched::Launch* outstanding(std::uint64_t number) const;
   void finished(std::uint64_t number, TimeUs now_us);  // of an outstanding launch
   // The bytes by which the link of a launch is measured. Nothing if it takes other times than its like.
@@ -102,7 +102,7 @@ class GroupCoordinator {
   struct Shown {                                        // in the status: the newest ones
     nlohmann::json plans = nlohmann::json::array();
     nlohmann::json policies = nlohmann::json::array();
-    nlohmann::json merging;  // what is merged now; null: nothing was chosen yet
+    nlohmann::json merging;  // which buckets are merged now; null: none was chosen yet
     StepTimes step_times;
   } shown_;
 };

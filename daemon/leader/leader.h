@@ -35,9 +35,9 @@ namespace deft::daemon {
 class LeaderHost {
  public:
   virtual ~LeaderHost() = default;
-  // To each of these nodes, in order with what was sent before. Must not call the leader back.
+  // Sends to each of these nodes, behind all messages that were sent before. Must not call the leader back.
   virtual void send(std::span<const Peer> nodes, const wire::ToNode& message) = 0;
-  // To each of these nodes with its index among them.
+  // Sends to each of these nodes, with its index among them.
   virtual void send_joined(std::span<const Peer> nodes, wire::Joined message) {
     for (message.node = 0; message.node < nodes.size(); ++message.node) send(nodes.subspan(message.node, 1), message);
   }
@@ -68,7 +68,7 @@ class Leader final {
   // All other nodes do this.
   void order_trace(const wire::TraceOrder& order);
 
-  // For the events of the own node. Null before all nodes have come; valid from then on as long as the leader.
+  // Takes the events of the own node. Null before all nodes have come; valid from then on as long as the leader.
   [[nodiscard]] SchedulerPort* scheduler() { return launches_ ? &*launches_ : nullptr; }
 
   // Looks at who is missing, silent, late or stalled. Gives the time until it must be called again; nothing: the job has failed.

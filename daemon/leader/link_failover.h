@@ -52,7 +52,7 @@ class LinkFailover {
   // The number of the next launch or collective, which moves so many bytes on this link.
   std::uint64_t order(std::uint32_t link, std::uint64_t bytes);
   [[nodiscard]] std::uint64_t next_number() const { return next_number_; }
-  // In turn those links that the daemons run and that are not lost, as they need no copy to a GPU; if there are none, all.
+  // Takes turns: the links that the daemons run and that are not lost, because they need no copy to a GPU; all links if there are none.
   std::uint32_t next_for_collective();
   // A launch took so long. False: the estimate of the link's cost stays, as the link is lost.
   bool measure(std::uint32_t link, std::uint64_t bytes, TimeUs us, bool overlapped);

@@ -16,9 +16,9 @@ class LaunchSource {
 
   // All local workers have brought their data.
   [[nodiscard]] virtual bool can_start(const SubCommTask& launch) const = 0;
-  // For a link that the daemon runs. Token and replay buffer are the caller's to set.
+  // The transfer of a link that the daemon runs. Token and replay buffer are the caller's to set.
   [[nodiscard]] virtual Transfer transfer_of(const SubCommTask& launch) const = 0;
-  // For a link that the workers run: the same number of records for each local worker.
+  // The records of a link that the workers run: the same number of records for each local worker.
   [[nodiscard]] virtual InProcessDriver::Records records_of(const SubCommTask& launch) const = 0;
   // It runs on over other buckets.
   [[nodiscard]] virtual bool is_merged(const SubCommTask& launch) const = 0;

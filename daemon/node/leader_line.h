@@ -60,7 +60,7 @@ class LeaderLine final : public LeaderPort, private LeaderHost {
   Peer peer_;  // empty: this node leads, or does not know its leader yet
   std::uint64_t incarnation_ = 0;
   Reactor::TimerId timer_ = 0;                                  // of the leader
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: what is still posted does nothing
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: posted calls do nothing any more
 };
 
 }  // namespace deft::daemon

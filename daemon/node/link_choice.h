@@ -25,7 +25,7 @@ struct LinkChoice {
 // `members` is complete. Reads the NICs of this machine, `host`. `has_key`: that daemons and parameter servers share.
 LinkChoice choose_links(const Membership& members, const std::string& host, bool has_key);
 
-// The real drivers of the links of `view`: those that the daemon runs have threads of their own and meet through `store`. The first
+// The real drivers of the links of `view`. Links that the daemon runs have threads of their own and meet through `store`. The first
 // opening may take the job's timeout, a replacement a third of it. `key_file`: of the key that daemons and parameter servers share.
 using MakeDrivers = std::function<LinkSet::MakeDriver(
     Reactor& reactor, const Membership& members, std::shared_ptr<const View> view, std::shared_ptr<link::Store> store)>;
@@ -37,7 +37,7 @@ struct LinkMaker {
 };
 LinkMaker link_maker(const std::string& key_file);
 
-// The links as a worker hears of them: those that it runs itself, and how many the daemons run.
+// The links as a worker hears of them: the links that it runs itself, and how many links the daemons run.
 JobLinks links_of_workers(const Membership& members, const View& view);
 
 }  // namespace deft::daemon

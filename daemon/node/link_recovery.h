@@ -3,8 +3,8 @@
 //   the link fails here, or the leader sees that it stalls ->  LINK_FAILED to the leader
 //   LINK_STOP     every node ends its driver of that link, so that nothing touches the gradients any more
 //   LINK_STOPPED  -> the leader, with the first launch that has not finished here; the smallest of all counts
-//   LINK_REPLACED every node opens another link of its own, over what the leader chose, in the place of the lost one, and
-//                 runs the launches from that number on: those that it has finished from what it kept, the others as they are
+//   LINK_REPLACED every node opens another link of its own, over the NIC or servers that the leader chose, in the place of the lost
+//                 one, and runs the launches from that number on: finished ones from the copies that it kept, the others as they are
 //
 // The order of the launches of that link stays as it was, and no other link's is touched: nothing can come to wait in a circle.
 // The policies are told at once and choose the link no more; plans leave it with the next one.

@@ -60,7 +60,7 @@ class Membership {
   [[nodiscard]] Result<void> admit(const WorkerPort& worker, const JobSettings& wishes) const;
   // Takes an admitted worker. kMismatch if it contradicts the workers that are here: the job cannot run.
   Result<void> attach(WorkerPort& worker);
-  // The worker's session is over. Gives the worker's local index; nothing if it is none of this job's.
+  // The worker's session is over. Gives the worker's local index. Empty: it was no worker of this job.
   std::optional<std::size_t> detach(const WorkerPort& worker);
 
   [[nodiscard]] JobState state() const { return state_; }
@@ -81,7 +81,7 @@ class Membership {
   [[nodiscard]] bool has_rank(std::uint32_t rank) const;
   [[nodiscard]] std::string missing() const;  // local ranks that are not here: "1, 3"
 
-  // To each worker that is here.
+  // Puts the record into the completion ring of each worker that is here.
   void complete_all(const shm::Record& record) const;
 
  private:

@@ -38,7 +38,7 @@ class StoreClient final : public link::Store {
   void arrived(wire::StoreValue message);  // reactor thread
   void cancel(const Error& reason);        // every waiting and later call fails; reactor thread
 
-  // Of a request that awaits its answer.
+  // How many keys a request asks for. Empty: it does not await an answer.
   [[nodiscard]] std::optional<std::size_t> keys_asked(std::uint64_t request);
 
  private:

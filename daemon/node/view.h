@@ -35,7 +35,7 @@ class View {
   [[nodiscard]] const std::vector<std::uint32_t>& node_of_rank() const { return node_of_rank_; }
   [[nodiscard]] bool is_local(std::uint32_t rank) const { return rank < world() && node_of_rank_[rank] == node_; }
   [[nodiscard]] const std::vector<link::LinkSpec>& links() const { return links_; }
-  // Of the first local rank, when the ranks are counted node by node.
+  // The position of the first local rank if the ranks are counted node by node.
   [[nodiscard]] std::size_t first_position() const;
 
  private:

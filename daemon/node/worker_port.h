@@ -78,7 +78,7 @@ class WorkerPort {
   [[nodiscard]] virtual const ipc::PeerIdentity& peer() const = 0;
   [[nodiscard]] virtual std::string describe() const = 0;  // "rank 3 (pid 4711)"
 
-  // From now on what the worker asks for goes to `job`, which owns nothing of the worker.
+  // From now on requests of the worker go to `job`, which owns nothing of the worker.
   virtual void serve(const std::weak_ptr<JobPort>& job) = 0;
   // Makes the memory of the rings, which takes its time, and then calls `made`, unless the worker is gone by then.
   using RingsMade = std::function<void(Result<void>)>;

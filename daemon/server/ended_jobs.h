@@ -33,8 +33,8 @@ class EndedJobs {
   void add(const JobIdentity& job, const Error* cause, TimeUs now_us);
 
   [[nodiscard]] std::uint64_t count() const { return count_; }
-  // One object for each of the newest jobs, the newest first. "cause" is empty if the job ended well.
-  // Of this user, or of all users.
+  // One object for each of the newest jobs of this user, or of all users; the newest job first. "cause" is empty if the job ended
+  // well.
   [[nodiscard]] nlohmann::json newest(TimeUs now_us, std::optional<uid_t> user = std::nullopt) const;
   // {"well": 3, "lost": 1, ...}
   [[nodiscard]] nlohmann::json by_reason() const;

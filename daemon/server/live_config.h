@@ -30,7 +30,7 @@ class LiveConfig {
   Config config_;
 };
 
-// What is wrong with a configuration beyond single values: files that cannot be read, links and codecs that do not exist, addresses
+// Looks for mistakes of a configuration beyond single values: files that cannot be read, links and codecs that do not exist, addresses
 // that are not of this machine. An address that is in use is right: a daemon runs already.
 Result<void> check_config(const Config& config);
 

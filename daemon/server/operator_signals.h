@@ -1,16 +1,16 @@
 // What the operator tells a running daemon by signals. The kernel sees to it that only root and the daemon's own user may.
 //
-//   SIGTERM, SIGINT   stop: no new jobs; those that run have stop_timeout, and are then told. Again: at once
+//   SIGTERM, SIGINT   stop: no new jobs. Running jobs have stop_timeout and then get an error. A second signal: at once
 //   SIGHUP            read the configuration anew; nothing ends
-//   SIGUSR1           drain: no new jobs; those that run go on (deft drain)
+//   SIGUSR1           drain: no new jobs; running jobs go on (deft drain)
 //   SIGUSR2           take new jobs again (deft drain --undo)
 //
 //   Descriptor blocked = take_operator_signals();   // before any thread is made
 //   OperatorSignals signals(reactor, server, live, std::move(blocked));
 //   if (auto ok = signals.start(); !ok) ...
 //
-// The signals are read as data, so that no code runs inside a signal handler. Threads inherit what is blocked: one that was made
-// before, also by a library, would take a signal, and the process would end. Reactor thread.
+// The signals are read as data, so that no code runs inside a signal handler. Threads inherit which signals are blocked: a thread that
+// was made before, also by a library, would take a signal, and the process would end. Reactor thread.
 #pragma once
 
 #include "core/base/descriptor.h"

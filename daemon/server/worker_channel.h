@@ -47,8 +47,7 @@ class WorkerChannel {
   [[nodiscard]] const ipc::PeerIdentity& peer() const { return peer_; }
 
  private:
-  // Reads at most `packets`; what is left comes in the next round, so that one busy client does not keep others
-  // waiting.
+  // Reads at most `packets`. The others come in the next round, so that one busy client does not keep other clients waiting.
   void read(int packets);
   void on_events(std::uint32_t events);
   Result<void> flush();

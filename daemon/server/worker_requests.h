@@ -33,7 +33,7 @@ class WorkerRequests {
 
   // An error is the worker's fault, or the daemon's lack of memory for what the protocol needs.
   Result<void> handle(const ipc::Packet& packet, ipc::MessageKind kind);
-  void ended(std::uint64_t operation);  // no effect if none of this number is under way
+  void ended(std::uint64_t operation);  // no effect if no operation of this number is under way
   void store_answered() { questions_ -= questions_ > 0 ? 1 : 0; }
 
  private:

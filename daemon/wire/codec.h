@@ -95,7 +95,7 @@ class NodeFacts {
   virtual ~NodeFacts() = default;
   [[nodiscard]] virtual std::uint32_t world() const = 0;
   [[nodiscard]] virtual std::vector<std::uint32_t> local_ranks() const = 0;
-  // Of the first local rank, when the job's ranks are counted node by node.
+  // The position of the first local rank if the job's ranks are counted node by node.
   [[nodiscard]] virtual std::size_t first_position() const = 0;
   [[nodiscard]] virtual std::vector<std::uint32_t> link_epochs() const = 0;  // one for each link of this node
   [[nodiscard]] virtual std::uint64_t next_number() const = 0;               // of launches and collectives

@@ -45,7 +45,7 @@ class Checks {
     return holds;
   }
 
-  // value < count. `things` says what is counted, as "links".
+  // value < count. `things` names the things that are counted, as "links".
   template <std::unsigned_integral Value>
   Value below(Value value, std::uint64_t count, const Field& field, const char* things) {
     if (value >= count) fail_below(value, count, field, things);

@@ -48,7 +48,7 @@ class Cipher {
 
   // `header` is proved and not hidden.
   void seal(std::span<const std::byte> header, std::span<std::byte> text, std::span<std::byte, kProofBytes> proof);
-  // After false the connection is of no more use, and `text` is nothing to look at.
+  // False: somebody has changed the record. Use neither the connection nor `text` any more.
   [[nodiscard]] bool open(std::span<const std::byte> header, std::span<std::byte> text,
                           std::span<const std::byte, kProofBytes> proof);
 

@@ -4,8 +4,8 @@
 //   read_and_write((*made)->take_plain(peer));           // a local socket, in the place of the TCP socket
 //   const std::string why = (*made)->failure_of(peer);   // why a plain socket has ended, if the peer did not close it
 //
-// A thread seals what is written to the plain sockets and sends it over the wires, and opens what arrives there. It sleeps while nothing
-// moves. A connection that is stuck holds up no other one.
+// A thread seals the bytes that are written to the plain sockets and sends them over the wires. It opens the records that arrive there.
+// It sleeps while nothing moves. A connection that is stuck holds up no other one.
 //
 // A plain socket looks like the connection itself: what the peer wrote comes complete and in order, and then the end. If a record was
 // forged, or if the wire ends early, what had been proved before comes first, and the end after it: failure_of() says which it was.

@@ -34,7 +34,7 @@ struct Role {
   std::string_view about;  // both say the same: what the connection is for, and between whom
 };
 
-// Of one connection, as one of its two members has them.
+// The keys of one connection, as one of its two members has them.
 struct ConnectionKeys {
   TrafficKey sends, receives;
   Secret says{}, hears{};  // each side's proof that it knows the keys, for the greeting

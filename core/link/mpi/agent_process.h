@@ -24,7 +24,7 @@ namespace deft::link::mpi_backend {
 // Whether one of them was ready by the deadline.
 bool poll_until(std::span<pollfd> waits, TimeUs deadline_us);
 
-// Where deft-mpi is: beside this program or in ../bin; an error says where it was looked for.
+// The path of deft-mpi, which lies beside this program or in ../bin. An error lists the places that were searched.
 Result<std::string> find_program();
 
 class AgentProcess {

@@ -26,7 +26,7 @@ struct RankInfo {
 };
 static_assert(sizeof(RankInfo) == 80 + NCCL_UNIQUE_ID_BYTES);
 
-// Of this machine.
+// The number by which this machine is told from others.
 std::array<char, 40> machine_id();
 
 Result<std::vector<RankInfo>> exchange(const LinkGroup& group, const RankInfo& own);

@@ -39,7 +39,7 @@ class Engine {
   Result<void> start(const WorkRequest& request, std::vector<PsSegment> segments);
   Result<std::optional<std::uint64_t>> await();
 
-  // By server. The thread that starts and finishes.
+  // A row for each server. Only the thread that starts and finishes may call it.
   [[nodiscard]] std::vector<PeerTraffic> traffic();
 
   // Any thread.

@@ -105,7 +105,7 @@ inline std::optional<PsHeader> header_of(const zmq::message_t& frame) {
   if (header.version == kVersion && (!is_whole || header.recipe_bytes > kMaxRecipeBytes)) return std::nullopt;
   return header;
 }
-// Of a frame that header_of() can read.
+// The recipe in a frame that header_of() can read.
 inline std::span<const std::byte> recipe_of(const zmq::message_t& frame) {
   return std::span(frame.data<std::byte>(), frame.size()).subspan(std::min(frame.size(), sizeof(PsHeader)));
 }
