@@ -37,7 +37,7 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-// A field as text; "-" where this daemon does not tell it.
+// A field as text; "-" if this daemon does not tell it.
 std::string cell(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return "-";

@@ -56,14 +56,14 @@ Finding backends_finding() {
   return {Health::kOk, "backends", here, ""};
 }
 
-// Whether MPI links, where this build has them, find their library.
+// Whether MPI links, if this build has them, find their library.
 Finding mpi_finding() {
   const auto version = link::mpi_backend::library_version();
   if (!version) return {Health::kWarn, "MPI", version.error().what, version.error().fix};
   return {Health::kOk, "MPI", *version, ""};
 }
 
-// Whether NCCL links, where this build has them, can be used in this machine's workers.
+// Whether NCCL links, if this build has them, can be used in this machine's workers.
 Finding nccl_finding() {
   const auto version = link::nccl_backend::usable();
   if (!version) return {Health::kWarn, "NCCL", version.error().what, version.error().fix};

@@ -87,7 +87,7 @@ void ProbeStore::connect() {
   client_.connect("tcp://" + address_);
 }
 
-// One question and its answer: the value's frame, empty and without data where there is none.
+// One question and its answer: the value's frame, empty and without data if there is none.
 Result<zmq::message_t> ProbeStore::ask(const std::string& word, const std::string& key,
                                        std::span<const std::byte> value, TimeUs deadline_us) {
   deadline_us = std::max(deadline_us, MonotonicClock::now() + kAnswerUs);

@@ -103,7 +103,7 @@ std::string text(double x, double y, int size, const std::string& anchor, const 
          escaped(words) + "</text>\n";
 }
 
-// A block of a lane with a label where it fits.
+// A block of a lane with a label if it fits.
 std::string block(const Window& window, double start_us, double end_us, double y, const std::string& fill,
                   const std::string& label, const std::string& ink, const std::string& more = {}) {
   const double left = window.x(window.clamp(start_us));

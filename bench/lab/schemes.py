@@ -162,7 +162,7 @@ def check_framework(schemes: list[Scheme], framework: str) -> None:
 
 
 def check_workers(schemes: list[Scheme], workers: int, accelerator: bool) -> None:
-    """Refuses FSDP2 where it has nothing to shard."""
+    """Refuses FSDP2 if it has nothing to shard."""
     for scheme in schemes:
         if "fsdp2" not in (scheme.kind, scheme.wrapper):
             continue

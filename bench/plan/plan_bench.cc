@@ -1,5 +1,5 @@
 // How long planning takes. The promises: 20 buckets on 2 links under 5 ms, 200 on 4 under 50 ms, 2,000 on 4 under 1 s.
-// The argument behind the sizes is the coverage in percent: planning is hardest where the links are short of time.
+// The argument behind the sizes is the coverage in percent: planning is hardest if the links are short of time.
 #include <benchmark/benchmark.h>
 
 #include <random>

@@ -3,7 +3,7 @@
 //   ring_bench [--seconds S] [--json FILE]
 //
 // `spinning` polls the ring; `sleeping` waits for the doorbell each time, as idle sides do. Both processes are bound to a
-// core each where there are two. A pipe's round trip, measured in the same run, says what this machine's wake-ups cost:
+// core each if there are two. A pipe's round trip, measured in the same run, says what this machine's wake-ups cost:
 // compare with it rather than with another machine.
 #include <sched.h>
 #include <signal.h>
@@ -43,7 +43,7 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Core `index` of those that this process may use; nothing where there is only one.
+// Core `index` of those that this process may use; nothing if there is only one.
 void bind_to(int index) {
   cpu_set_t allowed, one;
   CPU_ZERO(&allowed);

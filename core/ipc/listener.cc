@@ -74,7 +74,7 @@ Result<Listener> Listener::bind(const std::string& path) {
   auto address = UnixAddress::of(path);
   if (!address) return tl::unexpected(address.error());
   if (const auto slash = path.rfind('/'); slash != std::string::npos && slash > 0)
-    mkdir(path.substr(0, slash).c_str(), 0755);  // usually exists; where this fails, the lock says why
+    mkdir(path.substr(0, slash).c_str(), 0755);  // usually exists; if this fails, the lock says why
   auto lock = take_lock(path);
   if (!lock) return tl::unexpected(lock.error());
   if (auto ok = remove_stale(path); !ok) return tl::unexpected(ok.error());

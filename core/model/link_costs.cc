@@ -16,7 +16,7 @@ using Json = nlohmann::json;
 
 constexpr auto* kHowToMake = "make it by deft probe --output FILE";
 
-// A number of `entry` from `least` to `most`; NaN where there is none.
+// A number of `entry` from `least` to `most`; NaN if there is none.
 double number(const Json& entry, const char* field, double least, double most) {
   const auto found = entry.find(field);
   if (found == entry.end() || !found->is_number()) return std::nan("");

@@ -176,7 +176,7 @@ std::size_t Algorithm2::send(std::vector<model::BucketIndex>& buckets, const Ope
   return sent;
 }
 
-// The bucket that no knapsack takes goes where it ends first.
+// The bucket that no knapsack takes goes to the link on which it ends first.
 void Algorithm2::force_largest() {
   const auto largest = std::max_element(current_.begin(), current_.end(),
                                         [&](auto a, auto b) { return items_[a].value < items_[b].value; });

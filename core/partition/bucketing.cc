@@ -68,7 +68,7 @@ Cuts cut_ddp(const Input& input, const RegionView& view) {
   return cuts;
 }
 
-// Frameworks name a layer's tensors "layer.weight" and "layer.bias"; where there is no such name, neighbours in forward
+// Frameworks name a layer's tensors "layer.weight" and "layer.bias"; if there is no such name, neighbours in forward
 // count as one.
 bool same_layer(const TensorSpec& a, const TensorSpec& b) {
   const auto dot_a = a.name.rfind('.'), dot_b = b.name.rfind('.');

@@ -70,7 +70,7 @@ CodecSearch::Options CodecSearch::options() const {
   });
 }
 
-// Any prices of the links' time that sum to 1 give a bound: a bucket goes where it costs least (Problem::generation_bound_us).
+// Any prices of the links' time that sum to 1 give a bound: a bucket goes to the link on which it costs least (Problem::generation_bound_us).
 CodecSearch::Options CodecSearch::bounding_options() const {
   std::vector<double> price(profile_.links.size());
   double sum = 0;

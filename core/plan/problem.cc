@@ -67,7 +67,7 @@ Problem Problem::merged(const std::vector<std::size_t>& firsts) const {
   return out;
 }
 
-// Any prices of the links' time that sum to 1 give a bound: each bucket goes where it costs least. Prices of overloaded
+// Any prices of the links' time that sum to 1 give a bound: each bucket goes to the link on which it costs least. Prices of overloaded
 // links rise until the bound is close to the optimum.
 double Problem::generation_bound_us() const {
   constexpr int kRounds = 60;

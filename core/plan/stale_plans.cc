@@ -18,7 +18,7 @@ constexpr std::size_t kRates = 4;                               // tried for one
 constexpr double kEffort = 1'000'000;                           // steps * buckets of all builds: bounds the search
 constexpr double kStepsOfABuild = 20;
 constexpr double kSetStep = 0.01;      // of all bytes: by so much sets of stale groups differ
-constexpr std::size_t kSetStride = 3;  // sets, where even the largest one waits
+constexpr std::size_t kSetStride = 3;  // sets, if even the largest one waits
 
 // Buckets that tensors join: they have the same dates.
 struct Block {
@@ -91,7 +91,7 @@ std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& stale) con
   return out;
 }
 
-// Builds the plans of one ratio and keeps the one that waits least; true where that is little enough.
+// Builds the plans of one ratio and keeps the one that waits least; true if that is little enough.
 bool StaleSearch::attempt(const std::vector<bool>& stale, UpdateRatio ratio) {
   std::optional<Timetable> found;
   for (const double share : kPartShares) {

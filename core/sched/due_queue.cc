@@ -11,8 +11,8 @@ namespace {
 
 constexpr double kUnpacedPartUs = 10'000;
 constexpr double kPartShare = 0.01;    // of a step's compute that a part may keep a link
-constexpr double kLongestShare = 0.1;  // the same where the latency is long
-constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency where that is not too long
+constexpr double kLongestShare = 0.1;  // the same if the latency is long
+constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency, if that is not too long
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
 constexpr std::uint64_t kSmallWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
@@ -137,7 +137,7 @@ void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   if (is_small(launch)) small_bytes_[launch.link] -= launch.bytes;
 }
 
-// To the link where they are through first, if all that is larger stood still.
+// Small parts go to the link on which they would end first if all larger ones stood still.
 void DueQueue::take_small(TimeUs now_us, std::vector<Launch>& launches) {
   const auto through_us = [&](model::LinkIndex link, std::uint64_t bytes) {
     return board_.is_lost(link) ? std::numeric_limits<double>::infinity()

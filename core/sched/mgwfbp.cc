@@ -1,4 +1,4 @@
-// MG-WFBP (Shi et al., INFOCOM 2019): neighbours in the order of production go as one launch where the start-up of the link
+// MG-WFBP (Shi et al., INFOCOM 2019): neighbours in the order of production go as one launch if the start-up of the link
 // that this saves is worth more than the wait for the last of them; otherwise fifo. It begins as fifo, merges
 // once it has a profile, and merges anew when the profile has moved.
 #include <optional>

@@ -5,7 +5,7 @@ namespace {
 
 using Dates = std::vector<model::PlanGeneration>;
 
-// The dates of a tensor, which all of its buckets must have; null where they differ.
+// The dates of a tensor, which all of its buckets must have; null if they differ.
 const Dates* dates_of(std::uint32_t tensor, const model::Plan& plan, const Gradients& gradients) {
   const Dates* dates = nullptr;
   for (const auto bucket : gradients.map().buckets_of(tensor)) {

@@ -46,7 +46,7 @@ class Worker {
   // Answers STAGING_BUFFER; then staging_buffer() shows the last one.
   void grant_staging_buffer();
   std::byte* staging_buffer() { return buffer_->data(); }
-  ipc::Decoded<ipc::Operation> expect_operation();  // grants a buffer first where one is asked for
+  ipc::Decoded<ipc::Operation> expect_operation();  // grants a buffer first if one is asked for
 
   shm::Record pop();  // the next record; waits
   // The same, which must be of this kind.
@@ -93,7 +93,7 @@ class ScriptedDaemon {
   explicit ScriptedDaemon(std::function<void(Worker&)> script);
   ~ScriptedDaemon();  // waits for the script's end
 
-  // deft_open as rank `rank` of `size` on one node. `error` where it fails.
+  // deft_open as rank `rank` of `size` on one node. `error` if it fails.
   deft_session* open(deft_error* error = nullptr, int rank = 0, int size = 1, const char* timeout = "60s");
   [[nodiscard]] std::string path() const { return scratch_.file("deftd.sock"); }
 

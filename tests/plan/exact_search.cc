@@ -103,7 +103,7 @@ class Rhythms {
   };
 
   // The least time at which all can have been sent, each when it is released and before it is due, beginning at
-  // `begin_us`; kNever where that cannot be. Dynamic programming over how much of each queue has gone: of two ways to
+  // `begin_us`; kNever if that cannot be. Dynamic programming over how much of each queue has gone: of two ways to
   // send the same parts the one that ends earlier is as good in all that follows.
   double earliest_end(const std::vector<Queue>& queues, double begin_us) {
     std::vector<std::size_t> stride;

@@ -166,7 +166,7 @@ RC_GTEST_PROP(PlanSwitch, EveryGenerationIsSentOnceWhateverIsFlushedWhen, ()) {
 RC_GTEST_PROP(PlanSwitch, ComesWithTheFirstProfileAndWithAChangedLink, ()) {
   Driver driver(small_setup(4, 2), 100);  // medians of eight steps stay within the hysteresis
   for (int step = 0; step < 20; ++step) driver.step();
-  const unsigned first = driver.switches();  // 0 where the plan is what training has begun with
+  const unsigned first = driver.switches();  // 0 if training has begun with the plan
   RC_ASSERT(first <= 1U);
   driver.change_links(0.1);
   for (int step = 0; step < 60; ++step) driver.step();

@@ -1,4 +1,4 @@
-"""Encrypted gradients: the same bits, nothing readable on the wire, and a refusal that says why where it cannot be."""
+"""Encrypted gradients: the same bits, nothing readable on the wire, and a refusal with its reason if that cannot be."""
 
 import functools
 import json

@@ -52,7 +52,7 @@ def deft(*arguments: str) -> subprocess.CompletedProcess:
 
 
 def in_another_month() -> list[str]:
-    """What to put before a command, so that its monotonic clock is a month ahead; nothing where that cannot be."""
+    """What to put before a command, so that its monotonic clock is a month ahead; nothing if that cannot be."""
     prefix = ["unshare", "-r", "-T", "--monotonic", str(MONTH_S), "--fork", "--kill-child"]
     works = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
     return prefix if works else []

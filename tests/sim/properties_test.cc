@@ -297,7 +297,7 @@ RC_GTEST_PROP(ByteScheduler, IsNeverWorseThanFifoWherePartsCostNothing, ()) {
   RC_ASSERT(parts_us <= fifo_us + in_flight_us + 5);
 }
 
-// The published heuristic loses where a part costs more than it gains: 100 parts pay 100 latencies, a bucket one.
+// The published heuristic loses if a part costs more than it gains: 100 parts pay 100 latencies, a bucket one.
 TEST(ByteScheduler, LosesToFifoWhereEachPartPaysALargeLatency) {
   const auto profile = small({{1024, 10, 10}, {102400, 10, 10}}, {1000}, 50);
   const Sizes sizes{1024, 4096};

@@ -1,4 +1,4 @@
-// Seals and opens the records of one direction of one connection: AES-256-GCM where both processors have it, else ChaCha20-Poly1305.
+// Seals and opens the records of one direction of one connection: AES-256-GCM if both processors have it, else ChaCha20-Poly1305.
 //
 //   Cipher sender(key), receiver(key);
 //   sender.seal(header, text, proof);              // in place; `proof` is written

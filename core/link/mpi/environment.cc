@@ -48,7 +48,7 @@ class Environment {
 
 bool is_loopback(const Nic& nic) { return nic.loopback && nic.up; }
 
-// Open MPI leaves loopback out even where there is nothing else.
+// Open MPI leaves loopback out even if there is nothing else.
 void choose_nic(Environment& environment, const std::string& interface) {
   const std::string included = "OMPI_MCA_btl_tcp_if_include";
   if (!interface.empty()) {
