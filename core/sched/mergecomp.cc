@@ -2,13 +2,10 @@
 // groups so that their encoding, sending and decoding hides behind backward. It begins as fifo does with fused buckets, groups
 // once it has a profile, and groups anew when the profile has moved. Setup::merge_groups says how it searches.
 #include <charconv>
-#include <optional>
-#include <utility>
 
 #include "core/model/grouping.h"
+#include "core/sched/measured_runs.h"
 #include "core/sched/policies.h"
-#include "core/sched/profile_watch.h"
-#include "core/sched/run_scheduler.h"
 
 namespace deft::sched {
 namespace {
@@ -36,34 +33,15 @@ Result<Search> parse(const std::string& text) {
   return Search{even ? Search::Kind::kEven : Search::Kind::kAlgorithm2, groups};
 }
 
-class MergeComp final : public RunScheduler {
+class MergeComp final : public MeasuredRuns {
  public:
   MergeComp(const Setup& setup, Search search)
-      : RunScheduler(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
+      : MeasuredRuns(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
         search_(search),
-        costs_{{0, setup.codec_cost.encode_us_per_byte}, {}, {0, setup.codec_cost.decode_us_per_byte}},
-        watch_(setup.links.size(), true) {}
-
-  void link_lost(model::LinkIndex link) override {
-    RunScheduler::link_lost(link);
-    watch_.link_lost(link);
-  }
-
-  [[nodiscard]] bool wants_profile(std::uint64_t step) const override { return watch_.is_due(step); }
-  void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override {
-    auto reason = watch_.look(profile, step);
-    if (!reason) return;
-    watch_.decided(profile);
-    auto groups = group(watch_.remaining(profile));
-    if (groups == starts()) return;
-    fusion_ = BucketFusion{step, groups, std::move(reason->reason)};
-    change_runs(std::move(groups));
-  }
-
-  std::optional<BucketFusion> take_fusion() override { return std::exchange(fusion_, std::nullopt); }
+        costs_{{0, setup.codec_cost.encode_us_per_byte}, {}, {0, setup.codec_cost.decode_us_per_byte}} {}
 
  private:
-  [[nodiscard]] RunStarts group(const model::Profile& profile) const {
+  [[nodiscard]] RunStarts choose(const model::Profile& profile) const override {
     auto problem = model::grouping_problem(profile, apart(), costs_);
     // Links work on a part each.
     if (profile.links.size() > 1) problem.part_bytes = profile.links.size() * part_limit();
@@ -77,8 +55,6 @@ class MergeComp final : public RunScheduler {
 
   const Search search_;
   const model::GroupCosts costs_;  // the fixed costs of a group are in the links' latencies
-  ProfileWatch watch_;
-  std::optional<BucketFusion> fusion_;
 };
 
 }  // namespace
