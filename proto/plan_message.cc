@@ -1,9 +1,8 @@
 #include "proto/plan_message.h"
 
-#include <google/protobuf/util/json_util.h>
-
 #include <cmath>
 #include <cstdio>
+#include <string>
 
 namespace deft::messages {
 namespace {
@@ -78,22 +77,6 @@ Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const st
   plan.compute_us = message.compute_us();
   if (auto ok = check(plan, message.hash()); !ok) return tl::unexpected(ok.error());
   return dated;
-}
-
-std::string to_json(const ScheduledPlan& dated) {
-  google::protobuf::util::JsonPrintOptions options;
-  options.always_print_primitive_fields = true;
-  options.preserve_proto_field_names = true;
-  std::string text;
-  const auto ok = google::protobuf::util::MessageToJsonString(to_message(dated), &text, options);
-  return ok.ok() ? text : std::string();  // it fails only for messages that hold an Any
-}
-
-Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes) {
-  deft::Plan message;
-  const auto ok = google::protobuf::util::JsonStringToMessage({json.data(), json.size()}, &message);
-  if (!ok.ok()) return fail(ErrorKind::kInvalid, "plan: " + std::string(ok.message()));
-  return from_message(message, bucket_bytes);
 }
 
 }  // namespace deft::messages

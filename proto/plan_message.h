@@ -2,13 +2,10 @@
 //
 //   *order->mutable_plan() = to_message({epoch, step, plan});
 //   auto plan = from_message(order.plan(), bucket_bytes);  // checked, and its hash computed anew
-//   auto plan = parse_plan(json, bucket_bytes);            // the message's JSON form
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <string>
-#include <string_view>
 
 #include "core/base/status.h"
 #include "core/model/plan.h"
@@ -26,11 +23,8 @@ struct ScheduledPlan {
 
 deft::Plan to_message(const ScheduledPlan& dated);
 
-// `bucket_bytes`: the sizes of the group's buckets. An error names the field: "plan.generations[1].apply_step: ...". A plan whose hash is another
-// than the message says is a mismatch.
+// `bucket_bytes`: the sizes of the group's buckets. An error names the field: "plan.generations[1].apply_step: ...". If the plan's hash is
+// another than the message says, the error is a kMismatch.
 Result<ScheduledPlan> from_message(const deft::Plan& message, std::span<const std::uint64_t> bucket_bytes);
-
-std::string to_json(const ScheduledPlan& dated);
-Result<ScheduledPlan> parse_plan(std::string_view json, std::span<const std::uint64_t> bucket_bytes);
 
 }  // namespace deft::messages

@@ -42,14 +42,6 @@ RC_GTEST_PROP(PlanMessage, LosesNothing, ()) {
   RC_ASSERT(*again == dated);
 }
 
-RC_GTEST_PROP(PlanMessage, ItsJsonLosesNothing, ()) {
-  const auto profile = any_profile({.most_buckets = 6});
-  const auto dated = any_dated(profile);
-  const auto again = parse_plan(to_json(dated), bucket_bytes(profile));
-  if (!again) RC_FAIL(again.error().message());
-  RC_ASSERT(*again == dated);
-}
-
 // Whatever is changed in a plan, it is refused: as no plan at all or as another than its hash says.
 RC_GTEST_PROP(PlanMessage, AChangedPlanIsRefused, ()) {
   const auto profile = any_profile({.most_buckets = 6});
@@ -86,20 +78,6 @@ TEST(PlanMessage, NamesTheFieldAtFault) {
               StartsWith("plan.compute_us: "));
   EXPECT_THAT(says([](auto& m) { m.set_hash(1); }), HasSubstr("plan.hash: the sender says 0000000000000001"));
   EXPECT_THAT(says([](auto& m) { m.Clear(); }), StartsWith("plan.period_steps: 0"));
-}
-
-TEST(PlanMessage, NamesTheFieldAtFaultInJson) {
-  const std::vector<std::uint64_t> bytes{8};
-  const auto says = [&](const std::string& text) {
-    const auto dated = parse_plan(text, bytes);
-    return dated ? std::string("fine") : dated.error().message();
-  };
-  EXPECT_THAT(says("{"), StartsWith("plan: "));
-  EXPECT_THAT(says(R"({"period_steps": "many"})"), HasSubstr("period_steps"));
-  EXPECT_THAT(says(R"({"generations": [{"first_step": -1}]})"), HasSubstr("first_step"));
-  EXPECT_THAT(says(R"({"speed": 1})"), HasSubstr("speed"));
-  EXPECT_THAT(says(R"({"period_steps": 1, "generations": [{"apply_step": 0}]})"),
-              HasSubstr("generations[0].apply_step: "));
 }
 
 }  // namespace
