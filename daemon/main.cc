@@ -11,9 +11,8 @@
 
 #include "core/base/descriptor.h"
 #include "core/ipc/daemon_socket.h"
-#include "daemon/base/descriptor_table.h"
 #include "daemon/base/log_lines.h"
-#include "daemon/base/time_slice.h"
+#include "daemon/base/process_setup.h"
 #include "daemon/base/version.h"
 #include "daemon/http/observer.h"
 #include "daemon/server/live_config.h"

@@ -1,9 +1,12 @@
-#include "daemon/base/time_slice.h"
+#include "daemon/base/process_setup.h"
 
+#include <fcntl.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstdint>
 
 namespace deft::daemon {
@@ -20,6 +23,14 @@ struct SchedulingAttributes {
 
 }  // namespace
 
+void make_room_for_descriptors() {
+  constexpr rlim_t kMost = 65'536;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == 0) return;
+  const int last = static_cast<int>(std::min(limit.rlim_cur, kMost) - 1);
+  if (const int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, last); fd >= 0) close(fd);
+}
+
 void ask_for_short_slices() {
   constexpr std::uint64_t kSliceNs = 100'000;  // the least that the kernel takes
   SchedulingAttributes attributes{};
@@ -27,7 +38,7 @@ void ask_for_short_slices() {
   if (attributes.policy != SCHED_OTHER) return;
   attributes.size = sizeof attributes;
   attributes.runtime_ns = kSliceNs;
-  syscall(SYS_sched_setattr, 0, &attributes, 0);  // only speed hangs on it
+  syscall(SYS_sched_setattr, 0, &attributes, 0);
 }
 
 }  // namespace deft::daemon
