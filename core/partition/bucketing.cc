@@ -77,7 +77,7 @@ bool same_layer(const TensorSpec& a, const TensorSpec& b) {
   return std::max(a.forward_position, b.forward_position) - std::min(a.forward_position, b.forward_position) <= 1;
 }
 
-// A bucket a tensor, so that each has its own urgency. Small neighbours share one up to `limit`, and a small tensor of
+// A bucket a tensor, so that each has its own priority. Small neighbours share one up to `limit`, and a small tensor of
 // the same layer (a bias) goes with its large neighbour: a message of its own would cost more than it is worth. A bucket is
 // ready with its last tensor and needed with its first, so one that spans layers hides badly behind compute.
 Cuts cut_by_tensor(const Input& input, const RegionView& view, std::uint64_t limit) {

@@ -33,7 +33,7 @@ constexpr std::array<std::size_t, 2> kAnyFresh = {0, 5};  // find nearly every s
 
 std::uint32_t merged_steps(UpdateRatio ratio) { return (ratio.steps + ratio.generations - 1) / ratio.generations; }
 
-// Rhythms up to `fastest` updates a step, the fastest first.
+// Update ratios up to `fastest` updates a step, the fastest first.
 std::vector<UpdateRatio> ratios(double fastest, const Limits& limits, std::size_t buckets) {
   if (limits.max_staleness_steps == 0) return {{1, 1}};
   const auto most = static_cast<std::uint32_t>(std::max(1.0, kPartsOfACycle / static_cast<double>(buckets)));

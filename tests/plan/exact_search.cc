@@ -10,11 +10,11 @@ constexpr double kNever = std::numeric_limits<double>::infinity();
 constexpr double kRounding = 1e-9;              // of compute
 constexpr std::uint64_t kEffort = 100'000'000;  // steps of dynamic programming in one search
 
-// Whether the generations of one rhythm can all arrive in time, compute never waiting. Then all times are known: bucket b
+// Whether the generations of one update ratio can all arrive in time, compute never waiting. Then all times are known: bucket b
 // of generation g is released and due at fixed times in a cycle that repeats, and each link is a machine of its own.
-class Rhythms {
+class UpdateRatioCheck {
  public:
-  Rhythms(const Problem& problem, const std::vector<std::uint32_t>& last_steps, std::uint32_t staleness)
+  UpdateRatioCheck(const Problem& problem, const std::vector<std::uint32_t>& last_steps, std::uint32_t staleness)
       : problem_(problem),
         last_(last_steps),
         staleness_(staleness),
@@ -196,7 +196,7 @@ double ExactSearch::least_step_us(std::uint32_t most_steps) const {
 }
 
 std::optional<bool> ExactSearch::runs_without_waiting(const std::vector<std::uint32_t>& last_steps) {
-  return Rhythms(problem_, last_steps, max_staleness_).run();
+  return UpdateRatioCheck(problem_, last_steps, max_staleness_).run();
 }
 
 }  // namespace deft::plan

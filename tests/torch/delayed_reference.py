@@ -1,4 +1,4 @@
-"""What delayed updates must give: one process that follows the calendar of a run, and the loops that both share."""
+"""What delayed updates must give: one process that follows the update schedule of a run, and the loops that both share."""
 
 import deft.torch as hvd
 import torch
@@ -25,7 +25,7 @@ def backward(model, shares, passes):
 
 
 class Run:
-    """A training with delayed updates: step() for each step, then the calendar that it followed."""
+    """A training with delayed updates: step() for each step, then the schedule that it followed."""
 
     def __init__(self, optimizer="sgd", dtype=torch.float64, passes=1, schedule=None, **options):
         self.kind, self.dtype, self.passes, self.schedule = optimizer, dtype, passes, schedule
