@@ -24,7 +24,7 @@ class ControlGroups {
 
   // The least limit on memory. Nothing: no group limits it.
   [[nodiscard]] std::optional<std::uint64_t> memory_limit_bytes() const;
-  // What the limits on memory leave. Files that the kernel caches count as free, because it drops them when memory is short.
+  // The memory that the limits leave. Files that the kernel caches count as free, because it drops them when memory is short.
   [[nodiscard]] std::optional<std::uint64_t> memory_left_bytes() const;
   // How many cores' time the process may use. Nothing: no group limits it.
   [[nodiscard]] std::optional<double> cores() const;
@@ -34,7 +34,7 @@ class ControlGroups {
     std::string folder;
     bool is_v2 = false;
   };
-  // Those of this process, from its own up to the root.
+  // The groups of this process, from its own up to the root.
   [[nodiscard]] std::vector<Group> groups(const std::string& controller) const;
   static std::optional<std::uint64_t> limit_of(const Group& group);
   static std::optional<std::uint64_t> left_in(const Group& group);

@@ -1,4 +1,4 @@
-// What the files of the C interface (deft.h) share: its objects, and how results become DEFT_E* numbers.
+// Shared by the files of the C interface (deft.h): its objects, and how results become DEFT_E* numbers.
 //
 //   int deft_something(deft_session* session, deft_error* error) {
 //     return guarded(error, [&] { return report(session->session->something(), error); });   // no exception leaves it
@@ -70,7 +70,7 @@ inline int report(const Result<bool>& result, deft_error* out) {
   return result ? static_cast<int>(*result) : -report(result.error(), out);
 }
 
-// Runs `body`, which returns a DEFT_E* number; what it throws becomes an error.
+// Runs `body`, which returns a DEFT_E* number. An exception becomes an error.
 template <typename Body>
 int guarded(deft_error* error, Body body) {
   if (error != nullptr) *error = {};

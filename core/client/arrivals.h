@@ -1,4 +1,4 @@
-// Reads what the daemon sends: records of the completion ring, and messages of the socket.
+// Reads records and messages of the daemon: records of the completion ring, and messages of the socket.
 //
 //   ArrivalReader reader(attachment);
 //   Arrivals arrivals = reader.gather(patience_us);   // one thread at a time

@@ -2,7 +2,7 @@
  * of the interface of deft.h, which is to be included before:
  *
  *   if (deft_traces(session) > seen) ...                       // a trace has begun
- *   deft_record_memory(group, &memory, &e);                    // what a step held, for that trace
+ *   deft_record_memory(group, &memory, &e);                    // a step's memory, for that trace
  */
 #ifndef DEFT_TRACE_H
 #define DEFT_TRACE_H

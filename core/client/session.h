@@ -1,4 +1,4 @@
-// A worker's session with its daemon: the connection, and the tables that hold what the daemon answers.
+// A worker's session with its daemon: the connection, and the tables that hold the daemon's answers.
 //
 //   auto session = Session::open(config, placement);
 //   (*session)->connection().submit(shm::ReadyRecord{...});

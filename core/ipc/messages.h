@@ -93,7 +93,7 @@ struct Welcome {  // followed by world x uint32: the node of each rank
 struct LinkMessage {  // followed by: backend, interface, address, prefix of store keys
   MessageHeader header;
   std::uint32_t link = 0;      // its number in START
-  std::uint32_t encrypts = 0;  // 1: what the workers send each other over it
+  std::uint32_t encrypts = 0;  // 1: workers encrypt their traffic over it
 };
 
 struct StoreItem {  // STORE_SET and STORE_VALUE: followed by the key and the value; STORE_GET: by the key

@@ -24,7 +24,7 @@ Result<Address> make_address(const std::string& ip, std::uint16_t port);
 // The port that a bound socket has.
 Result<std::uint16_t> port_of(int socket);
 
-// What a member publishes, and back; kInvalid for anything else.
+// The text of an address that a member publishes, and back. kInvalid for another text.
 std::string to_text(const std::string& ip, std::uint16_t port);
 Result<Address> from_text(std::span<const std::byte> text);
 

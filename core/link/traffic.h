@@ -1,4 +1,4 @@
-// What a link's connections have carried: for traces, to tell which NIC is slow.
+// The traffic of a link's connections: for traces, to tell which NIC is slow.
 //
 //   if (const auto* counters = dynamic_cast<const TrafficCounters*>(link))       // gloo and ps have them
 //     for (const PeerTraffic& peer : counters->traffic()) ...                    // sums since the link was opened

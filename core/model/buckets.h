@@ -34,7 +34,7 @@ struct Bucket {
   bool joined = false;  // the bucket begins in the middle of a tensor, whose beginning is in the bucket before
 };
 
-// What a codec may encode of a bucket. Costs of codecs are told for float32. Elements of two bytes are widened to that first, so they
+// The share of a bucket that a codec may encode. Costs of codecs are told for float32. Elements of two bytes are widened first, so they
 // are priced as twice their bytes: int8 makes 26 % of a float32 gradient, and 52 % of a bfloat16 one.
 struct CodedShare {
   double share = 1;     // of the bucket's bytes

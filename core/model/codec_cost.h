@@ -1,7 +1,7 @@
-// What a codec costs and saves: the planner, the schedulers and the simulator reckon with it. core/compress has the codecs.
+// The costs and savings of a codec, with which the planner, the schedulers and the simulator reckon. core/compress has the codecs.
 //
 //   const CodecCost& codec = profile.codecs[launch.codec];
-//   codec.wire_bytes(coded_share(bucket), bytes, link)      // what a part takes on the wire
+//   codec.wire_bytes(coded_share(bucket), bytes, link)      // the bytes of a part on the wire
 //
 // A job has a list of codecs. The first of them is exact: gradients travel as they are.
 #pragma once
@@ -23,7 +23,7 @@ inline constexpr CodecIndex kWithResiduals = 255;
 
 struct CodecCost {
   std::string name = "none";
-  double wire_share = 1;          // bytes of an encoding over those of its gradients as float32
+  double wire_share = 1;          // bytes of an encoding over the bytes of its gradients as float32
   double encode_us_per_byte = 0;  // of gradients as float32
   double decode_us_per_byte = 0;
   double error = 0;  // |gradient - decoded|^2 / |gradient|^2 of one encoding

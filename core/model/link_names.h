@@ -1,4 +1,4 @@
-// What the name of a link says, as it stands in DEFT_LINKS, in traces and in profiles: gloo:eth0, ps:host:port+host:port, mpi.
+// Facts in the name of a link, as it stands in DEFT_LINKS, in traces and in profiles: gloo:eth0, ps:host:port+host:port, mpi.
 #pragma once
 
 #include <string_view>
@@ -8,7 +8,7 @@ namespace deft::model {
 // The backend of a link by its name: of gloo:eth0 it is gloo. Of a backend it is the backend.
 constexpr std::string_view backend_of(std::string_view link) { return link.substr(0, link.find(':')); }
 
-// Whether parameter servers add up what the nodes send over it.
+// Whether parameter servers add the gradients that the nodes send over it.
 constexpr bool has_servers(std::string_view link) { return backend_of(link) == "ps"; }
 
 }  // namespace deft::model

@@ -72,7 +72,7 @@ struct Profile {
   // product. A part then pays the link's latency (or the whole time if that is less) and its share of the rest.
   [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link) const;
   // The same if `codec` encodes the bucket. A node encodes the next part and decodes the last one while a part is on the wire,
-  // on the link's thread. So a byte costs as much as the slower of wire and thread. What the first part's encoding takes before
+  // on the link's thread. So a byte costs as much as the slower of wire and thread. The time that the first part's encoding takes before
   // the wire has anything to do is left out: codecs are much faster than links that need them.
   [[nodiscard]] PartCost cost(std::size_t bucket, std::size_t link, CodecIndex codec) const;
   [[nodiscard]] double comm_us(std::size_t bucket, std::size_t link, std::uint64_t bytes) const {

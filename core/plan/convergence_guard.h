@@ -4,7 +4,7 @@
 //   setup.guard = std::make_shared<MyGuard>();   // without a guard every plan is followed
 //
 // For each plan the policy asks for a choice. The choice calls `make` until it is content. It owns all data that it needs, so
-// another thread can run it. follow() tells the guard what was chosen. At its checks of new profiles the policy asks through
+// another thread can run it. follow() tells the guard the choice. At its checks of new profiles the policy asks through
 // reconsider() whether the guard would still choose the plan in force. A guard may remember earlier calls. All calls but those of
 // a choice come from the scheduler's thread.
 #pragma once

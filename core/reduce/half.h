@@ -1,6 +1,6 @@
 // Converts between float32 and the 16-bit formats, in plain integer arithmetic.
 //
-// The results have the same bits as those of the processor's F16C instructions: they are rounded to nearest even, denormals
+// The results have the bits of the processor's F16C instructions: they are rounded to nearest even, denormals
 // are kept, and a NaN becomes quiet and keeps its sign and its upper payload bits.
 #pragma once
 

@@ -1,4 +1,4 @@
-// Which codec a launch has, and what it takes on the wire.
+// The codec of a launch, and its bytes on the wire.
 //
 //   LaunchCodecs codecs(setup);
 //   codecs.follow(step, plan.codecs);                     // for generations that begin from `step` on

@@ -28,7 +28,7 @@ inline std::string to_text(const PolicyChoice& choice) {
   return choice.policy + " (" + std::to_string(choice.fused_bytes >> 20) + " MB)";
 }
 
-// What the simulator says of a choice.
+// The simulator's forecast of a choice.
 struct PolicyForecast {
   PolicyChoice choice;
   double step_us = 0;

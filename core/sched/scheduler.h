@@ -57,7 +57,7 @@ struct Launch {
   LaunchPart part = LaunchPart::kWhole;  // the gradients are complete after a whole launch, or after the all-gather
 };
 
-// The bytes that a launch costs its link, in those of whole all-reduces: a half moves half as much.
+// The bytes that a launch costs its link, in bytes of whole all-reduces: a half moves half as much.
 constexpr std::uint64_t link_bytes(const Launch& launch) {
   return launch.part == LaunchPart::kWhole ? launch.bytes : (launch.bytes + 1) / 2;
 }

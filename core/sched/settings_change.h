@@ -1,4 +1,4 @@
-// What a user may change in a running job: `deft set`, and `deft tune`.
+// The settings that a user may change in a running job: `deft set`, and `deft tune`.
 //
 //   const auto change = parse_settings_change({{"policy=p3", "credit_bytes=2MB"}});   // names and units of the option table
 //   scheduler->change_settings(*change);                                              // from the next step on

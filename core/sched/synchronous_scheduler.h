@@ -53,7 +53,7 @@ class SynchronousScheduler : public Scheduler {
                std::uint64_t part_bytes = kNoLimit);
   // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
-  // What the launches of ready buckets are. A policy of halves launches the all-gathers itself.
+  // The kind of the launches of ready buckets. A policy of halves launches the all-gathers itself.
   [[nodiscard]] virtual LaunchPart part_of_launches() const { return LaunchPart::kWhole; }
   // Gives the launch its number, its priority and its codec, and books it. A whole launch becomes part_of_launches().
   void send(Launch& launch, TimeUs now_us);

@@ -42,7 +42,7 @@ struct UsByteModel {
   }
 };
 
-// The model for `profile`, with all its links taken as one link. `partition_bytes` and `credit_bytes` are those of Setup.
+// The model for `profile`, with all its links taken as one link. `partition_bytes` and `credit_bytes` have the values of Setup.
 UsByteModel usbyte_model(const model::Profile& profile, std::uint64_t partition_bytes, std::uint64_t credit_bytes);
 
 // The ranks with which US-Byte ends, after it has raised priorities.

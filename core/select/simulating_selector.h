@@ -1,4 +1,4 @@
-// Compares policies by simulating them: what the policy `auto` chooses by.
+// Compares policies by simulating them, for the policy `auto`.
 //
 //   setup.selector = select::make_selector(select::When::kInBackground);   // training: a thread of its own simulates
 //   setup.selector = select::make_selector(select::When::kAtOnce);         // simulations: deterministic

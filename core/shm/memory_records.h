@@ -1,4 +1,4 @@
-// The records by which a worker tells what a step held in memory, while a trace is written: LAYER and MEMORY records, in any number,
+// The records by which a worker tells of the memory of a step while a trace is written: LAYER and MEMORY records, in any number,
 // and one MEMORY_STEP behind them. record.h documents records.
 #pragma once
 
@@ -27,7 +27,7 @@ struct MemoryRecord {
   std::uint64_t growing = 0;
 };
 
-// MEMORY_STEP: ends what the records before it told of a step.
+// MEMORY_STEP: ends the records of a step.
 struct MemoryStepRecord {
   static constexpr RecordKind kKind = RecordKind::kMemoryStep;
   std::uint32_t layers = 0;   // LAYER records before it

@@ -142,7 +142,7 @@ struct FailedRecord {
   std::uint32_t unused = 0;
 };
 
-// TRACE_BEGAN: a trace of the job is being written. The worker may tell what its steps hold in memory.
+// TRACE_BEGAN: a trace of the job is being written. The worker may tell of the memory of its steps.
 struct TraceBeganRecord {
   static constexpr RecordKind kKind = RecordKind::kTraceBegan;
   std::uint64_t unused = 0;

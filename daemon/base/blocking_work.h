@@ -21,7 +21,7 @@ class BlockingWork {
   static constexpr uid_t kNobody = static_cast<uid_t>(-1);  // the daemon's own work
 
   BlockingWork();
-  // Drops what has not begun, and waits a moment for what runs. What still blocks then goes on alone.
+  // Drops work that has not begun, and waits a moment for running work. Work that still blocks then goes on alone.
   ~BlockingWork();
   BlockingWork(const BlockingWork&) = delete;
   BlockingWork& operator=(const BlockingWork&) = delete;

@@ -1,4 +1,4 @@
-// The exception boundary of the daemon. What a callback throws (no memory, no thread, a bug) fails the session or the job that the
+// The exception boundary of the daemon. An exception of a callback (no memory, no thread, a bug) fails the session or the job that the
 // callback belongs to. The daemon and all other jobs go on.
 //
 //   run_for(job, "a message of the leader", [&] { ... });   // an exception in here becomes job->callback_failed(error)

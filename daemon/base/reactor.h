@@ -8,7 +8,7 @@
 //   reactor.run();
 //
 // Callbacks run on the thread that called run(), never nested, and must not block. A callback belongs to the owner for whom it was
-// made; what it throws fails that owner alone (daemon/base/callback_owner.h).
+// made; its exception fails that owner alone (daemon/base/callback_owner.h).
 //
 // clock() leaves out the time in which the process stood still, because it was stopped or its machine was suspended. run() notices that
 // by a timer that comes far too late. So after a suspension of the whole job nobody is taken for lost: all timers and deadlines go on

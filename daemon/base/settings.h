@@ -1,4 +1,4 @@
-// A job's settings: the daemon's configuration, and over it what the job's workers set.
+// A job's settings: the daemon's configuration, in which the options of the job's workers win.
 //
 //   auto settings = job_settings(daemon_config, "policy=knapsack\ntimeout=10s\n");
 //   settings->options.bytes("credit_bytes");

@@ -1,6 +1,6 @@
 // Where a daemon keeps files that outlive it.
 //
-//   const std::string folder = state_folder();   // $STATE_DIRECTORY of a systemd unit, or what the user's environment says
+//   const std::string folder = state_folder();   // $STATE_DIRECTORY of a systemd unit, or a folder of the user's environment
 #pragma once
 
 #include <string>

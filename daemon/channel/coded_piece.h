@@ -9,7 +9,7 @@
 //   }
 //   piece->decode(true);
 //
-// CodedTransfer uses it, and says what the parameters mean. The channel's thread, but for the owner's stage of a request.
+// CodedTransfer uses it, and explains the parameters. The channel's thread, but for the owner's stage of a request.
 #pragma once
 
 #include <cstddef>
@@ -76,7 +76,7 @@ class CodedPiece {
 
   virtual Result<void> encode() = 0;
   virtual link::WorkRequest request() = 0;
-  // A second request depends on the result of the first one. `is_restored`: what it brings stands in brought_second() already.
+  // A second request depends on the result of the first one. `is_restored`: its content stands in brought_second() already.
   [[nodiscard]] virtual bool has_second_request() const { return false; }
   virtual void encode_second(bool /*is_restored*/) {}
   virtual link::WorkRequest second_request() { return {}; }
@@ -113,7 +113,7 @@ std::size_t elements_of(std::span<const link::Range> ranges);
 inline std::span<const float> floats_of(std::span<const std::byte> message) {
   return {reinterpret_cast<const float*>(message.data()), message.size() / sizeof(float)};
 }
-// kViolation: node `node` has sent what the codec cannot decode, as `error` says.
+// kViolation: node `node` has sent bytes that the codec cannot decode, as `error` says.
 tl::unexpected<Error> garbage_of(const Error& error, std::size_t node, const compress::Codec& codec);
 
 // Blocks of a codec, by the law of requantised or voted sums.

@@ -1,4 +1,4 @@
-// One transfer whose gradients are encoded: what this node brings, what it does as an owner, and what comes back.
+// One transfer whose gradients are encoded: the contribution of this node, its work as an owner, and the result.
 //
 //   CodedTransfer coded(codings, arena, {node, nodes}, buffers);
 //   coded.encode();                          // gradients and residuals -> codes; the codecs' loss becomes the residuals

@@ -17,7 +17,7 @@
 
 namespace deft::daemon {
 
-// What encodings left out of what they were given (the gradient and its residuals): sums of squares.
+// The error of encodings: sums of squares of their inputs (gradients with residuals) and of the parts that they left out.
 struct CodecLoss {
   double left_out = 0;
   double given = 0;

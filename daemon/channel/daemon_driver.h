@@ -43,7 +43,7 @@ class DaemonDriver final : public LinkDriver {
   void run();
   void run_link();  // until an abort; may throw
   bool open_link();
-  // What the thread throws fails the job, and not the daemon.
+  // An exception of the thread fails the job, and not the daemon.
   void guarded(const std::function<void()>& body);
   std::optional<Transfer> next();
   void post(std::function<void()> callback);

@@ -5,7 +5,7 @@
 //
 // Factors belong to whole rows of a matrix and to a slot of the arena. A slot has one generation at a time, so the launch before has
 // been decoded on this node when the next one is encoded: nodes never begin with different factors. If a plan cuts other rows out of the
-// matrix, they begin with random factors, and those of the rows they overlap are forgotten.
+// matrix, they begin with random factors, and the factors of the rows that they overlap are forgotten.
 #pragma once
 
 #include <cstdint>

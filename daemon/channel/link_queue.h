@@ -1,4 +1,4 @@
-// What a node has to do on one link of a job: launches that wait, that are under way, and that may have to be replayed.
+// The launches of one link of a job on one node: those that wait, are under way, or may have to be replayed.
 //
 //   queue.waiting.push_back(launch);                       // in the leader's order, the same on all nodes
 //   queue.running.emplace(launch.number, launch);          // given to the driver, with a ReplayBuffer
@@ -6,9 +6,9 @@
 //   queue.release(number);                                 // all before `number` are done on all nodes
 //   queue.replay(number);                                  // all from `number` on wait again, for another link
 //
-// A ring destroys what a node brought, and one node may have the result of an operation that another one saw fail; its
-// worker may even have used and overwritten it. So what a node brings to a launch is kept until all nodes have finished
-// that launch. All nodes replay a launch that one of them has not finished, each with what it has kept. The sum is made
+// A ring destroys the contribution of a node, and one node may have the result of an operation that another one saw fail; its
+// worker may even have used and overwritten it. So a node keeps a copy of its contribution until all nodes have finished
+// that launch. All nodes replay a launch that one of them has not finished, each with its copy. The sum is made
 // of the same numbers in the same order, so it has the same bits, and a node that has it already leaves it at that.
 #pragma once
 
@@ -27,7 +27,7 @@
 
 namespace deft::daemon {
 
-// What the kernel counts of a link's connections. Only links whose sockets the daemon owns (gloo) have them.
+// The kernel's counts of a link's connections. Only links whose sockets the daemon owns (gloo) have them.
 struct ConnectionCounters {
   std::uint64_t sent_bytes = 0;  // that peers have acknowledged
   std::uint64_t resent_packets = 0;
@@ -35,7 +35,7 @@ struct ConnectionCounters {
   std::uint32_t least_rtt_us = 0;  // to the nearest peer, in the newest measurement
 };
 
-// What a link has done, for the status.
+// The work that a link has done, for the status.
 struct LinkCounters {
   void add(const std::vector<link::PeerTraffic>& traffic);
   void add(const CodecLoss& loss);

@@ -56,8 +56,8 @@ class Residuals {
 };
 
 // A sum that is not finite is no update. So what this node sent of it goes back to the residuals, without the gradient that was
-// brought. `sums`: what came back; `sent`: what this node sent, decoded. All have the same size. Elements that this node itself made
-// not finite are left as they are: it took nothing of their residuals.
+// brought. `sums`: the result; `sent`: the encoding that this node sent, decoded. All have the same size. Elements that this node itself
+// made not finite are left as they are: it took nothing of their residuals.
 void take_back(std::span<float> residuals, std::span<const float> sums, std::span<const float> sent,
                std::span<const float> brought);
 [[nodiscard]] bool all_finite(std::span<const float> values);

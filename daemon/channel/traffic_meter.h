@@ -1,4 +1,4 @@
-// Now and then notes in a finished transfer what its link has carried since the last time, for traces.
+// Now and then notes in a finished transfer how many bytes its link has carried since the last time, for traces.
 //
 //   meter.use(link);           // null, or a link without counters: nothing is measured
 //   meter.measure(done);       // fills done.traffic if it is time

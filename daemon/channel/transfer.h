@@ -1,4 +1,4 @@
-// What a node does for one launch on a link, and what came of it.
+// The work of a node for one launch on a link, and its result.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +27,7 @@ struct ReplayBuffer {
   std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
   bool filled = false;
-  bool has_second = false;  // of an encoded transfer: also what its second requests bring, see coded_transfer.h
+  bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
 
 // A collective over the buffers of this node's workers and over the other nodes.
@@ -69,7 +69,7 @@ struct TransferDone {
   std::size_t bytes = 0;              // of the data
   std::size_t wire_bytes = 0;         // that this node brought to the link, encoded
   std::vector<StageSpan> spans = {};  // of its stages, in order
-  // Now and then: what the link has carried in [traffic_since_us, now], by peer.
+  // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
   CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
@@ -87,7 +87,7 @@ struct SubCommTask {
   model::LaunchPart part = model::LaunchPart::kWhole;
   std::shared_ptr<const Codings> codings;       // of gradients, likewise
   std::shared_ptr<ReplayBuffer> replay_buffer;  // null: it cannot be replayed
-  std::optional<Transfer> replay;               // set if it is done here: what a replay runs, without buffers
+  std::optional<Transfer> replay;  // set if it is done here: the transfer that a replay runs, without buffers
 };
 
 }  // namespace deft::daemon

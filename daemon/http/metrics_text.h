@@ -2,7 +2,7 @@
 //
 //   metrics_text(status)   // "# HELP deft_jobs ...\n# TYPE deft_jobs gauge\ndeft_jobs 2\n..."
 //
-// The status is the one account of what the daemon does: each family of metrics names the place in it that it shows, in the table of
+// The status is the one account of the daemon's work: each family of metrics names the place in it that it shows, in the table of
 // metrics_text.cc. A place that is not in `status` gives no sample.
 #pragma once
 

@@ -1,4 +1,4 @@
-// What the kernel knows of this process: memory, CPU time, descriptors, threads.
+// Numbers of this process, from the kernel: memory, CPU time, descriptors, threads.
 //
 //   json["process"] = process_numbers();
 //

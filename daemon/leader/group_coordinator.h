@@ -1,4 +1,4 @@
-// One group of gradients, on the leader: agrees its declaration, drives its scheduler, and keeps what its launches and plans are.
+// One group of gradients, on the leader: agrees its declaration, drives its scheduler, and keeps its launches and plans.
 //
 //   GroupCoordinator group({job, id, world}, settings, nodes);
 //   auto agreed = group.declare(node, declare, links, name_of);      // once all nodes have: DECLARE_AGREED to all
@@ -65,12 +65,12 @@ class GroupCoordinator {
   [[nodiscard]] std::optional<std::uint64_t> measured_bytes(const sched::Launch& launch) const;
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
 
-  // What the scheduler decided since the last call; a plan must reach the nodes before the launches.
+  // The decisions of the scheduler since the last call; a plan must reach the nodes before the launches.
   std::optional<wire::PlanOrder> take_plan();
   std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
 
   [[nodiscard]] std::size_t outstanding_launches() const { return outstanding_.size(); }
-  // Appends this group's newest plans, what it merges, its newest policies, step times, and its preserver to the lists of these names.
+  // Appends this group's newest plans, its merged buckets, its newest policies, step times, and its preserver to the lists of these names.
   void add_status(nlohmann::json& leader) const;
 
  private:

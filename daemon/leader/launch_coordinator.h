@@ -77,7 +77,7 @@ class LaunchCoordinator final : public SchedulerPort {
   const ToAll to_all_;
   const Offload offload_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
-  sched::SettingsChange changed_;  // what the user has set
+  sched::SettingsChange changed_;  // the settings that the user has changed
   bool running_ = false;
 };
 

@@ -31,7 +31,7 @@
 
 namespace deft::daemon {
 
-// What a leader needs of its daemon.
+// The services that a leader needs of its daemon.
 class LeaderHost {
  public:
   virtual ~LeaderHost() = default;
@@ -57,7 +57,7 @@ class Leader final {
   Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSettings settings);
 
   void receive(const Peer& from, wire::ToLeader message);
-  // What a message from there is checked against.
+  // The facts against which a message from there is checked.
   [[nodiscard]] wire::LeaderFacts facts(const Peer& from) const;
   // A message from there is wrong, or none reaches it, as `error` says: the job ends if it is one of its nodes. False: nothing happened.
   bool refuse(const Peer& from, const Error& error);

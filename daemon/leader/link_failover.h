@@ -1,4 +1,4 @@
-// The links of a job, on its leader: what they cost, which are lost or stall, and which other one stands in.
+// The links of a job, on its leader: their costs, lost and stalled ones, and the link that stands in for a lost one.
 //
 //   LinkFailover links(guesses, nodes, timing);
 //   const std::uint64_t number = links.order(link, bytes);        // each launch and each collective, in their common order
@@ -84,7 +84,7 @@ class LinkFailover {
     TimeUs since_us = 0;  // it is stopping
     std::uint32_t replacer = 0;
     std::set<std::uint32_t> replacers;
-    std::vector<std::optional<std::uint64_t>> stopped;  // by node: what had finished there
+    std::vector<std::optional<std::uint64_t>> stopped;  // by node: the first launch that had not finished there
     std::vector<Reached> reached;                       // by node
     std::uint64_t told_finished = 0;                    // below this all nodes know that all have finished
     std::map<std::uint64_t, std::uint64_t> ordered;     // bytes of launches that not all have finished

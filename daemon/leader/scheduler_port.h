@@ -1,4 +1,4 @@
-// What the leader's own node tells its schedulers: events, and how long launches took.
+// The events of the leader's own node, and the times of launches, for its schedulers.
 //
 // A node and its leader exchange only messages (daemon/wire/messages.h), with one exception: this interface. A job's
 // schedulers follow the events of one node, the leader's own, and a message for each bucket would cost that node a turn of

@@ -4,7 +4,7 @@
 //   CodingMap map(specs, layout, {job_codecs, *own}, min_bytes, job_key);      // when the group is declared
 //   launch.codings = map.codings_of(offset, bytes, generation, codec);        // once a launch, in the leader's order
 //
-// The launch names the codec of all tensors but those that have their own. Tensors that no codec may encode (model::is_encodable)
+// The launch names the codec of all tensors, unless a tensor has its own. Tensors that no codec may encode (model::is_encodable)
 // travel as they are. Large tensors begin and end on whole blocks
 // of the arena, and so do parts of a bucket that begins there (model::kPartAlignBytes). So a block holds the same elements
 // whatever the plan. A low-rank codec encodes the whole rows of a matrix that lie in the launch, if that saves bytes, and the rest

@@ -1,4 +1,4 @@
-// The collectives of a job on one node: what its workers asked for, when the leader starts it, and the answer.
+// The collectives of a job on one node: the requests of its workers, the start by the leader, and the answer.
 //
 //   table.request(worker, request, now_us);   // the last local worker's sends COLLECTIVE_READY to the leader
 //   auto task = table.start(message);         // COLLECTIVE_START, checked against the requests

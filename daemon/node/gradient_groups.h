@@ -3,7 +3,7 @@
 //   groups.declare(worker, declaration);      // each local worker; the last one's sends DECLARE to the leader
 //   groups.agree(agreed);                     // the leader's answer: buckets; each worker gets its arena, some time later
 //   groups.ready(worker, record, now_us);     // tensors are in the arena; true: buckets became ready
-//   auto task = groups.order(launch, number, now_us);   // the leader's launch, checked against what the workers bring
+//   auto task = groups.order(launch, number, now_us);   // the leader's launch, checked against the workers' gradients
 //   groups.finish(*task, done);               // FINISH to the workers for the tensors that are complete
 //
 // daemon/node/gradients.h keeps the account of one group. On the leader's own node the schedulers hear of ready buckets, flushes

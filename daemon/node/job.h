@@ -1,4 +1,4 @@
-// One job on one node: how it begins, runs and ends. What it does in between is its parts' work:
+// One job on one node: how it begins, runs and ends. Its parts do the work in between:
 //
 //   Membership        the local workers, the job's state, who has left
 //   JoinPhase         JOIN, and the deadline until the job runs
@@ -9,13 +9,13 @@
 //     LinkSet           links, their queues and drivers; LinkRecovery replaces lost ones
 //     Measurements      step times and gradient statistics
 //     StallWatchdog     who owes what
-//   WorkerEvents    what workers ask for  -> the parts
-//   LeaderMessages    what the leader says  -> the parts
+//   WorkerEvents      requests of workers   -> the parts
+//   LeaderMessages    messages of the leader  -> the parts
 //
 // Each of them is built and tested without a network. The job itself keeps the timers, watches its leader, and ends once. Between a
 // node and its leader there are messages only, also within one daemon, but for the events of SchedulerPort.
 //
-// Whoever calls a job does so for it (run_for, daemon/base/callback_owner.h), so that what the job's code throws fails this job.
+// Whoever calls a job does so for it (run_for, daemon/base/callback_owner.h), so that an exception of the job's code fails this job.
 // Reactor thread.
 #pragma once
 
@@ -60,7 +60,7 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
 
   // A worker of this job. An error refuses this worker; if the workers of a new job contradict each other, the job fails, too.
   Result<void> attach(WorkerPort& worker);
-  // What a session of a worker of this job speaks to. It lives as long as the job.
+  // The interface for the sessions of the workers of this job. It lives as long as the job.
   [[nodiscard]] std::shared_ptr<JobPort> port() { return {shared_from_this(), &worker_events_}; }
 
   // How far a message of another daemon is for this job. kByName: a JOIN of workers who belong to another job of this name.

@@ -7,7 +7,7 @@
 //
 // The newest events are always kept, in a ring of 4 MB (core/trace/recorder.h). They are written to the daemon's state folder
 // (ring_dump.h) when the job fails, when it stalls, and when a user asks. If the job's option `trace` names a folder, a thread
-// writes all events, or those of the steps of the option `trace_steps`, to FOLDER/JOB-nodeN.trace; `deft trace start` does the
+// writes all events, or the events of the steps of the option `trace_steps`, to FOLDER/JOB-nodeN.trace; `deft trace start` does the
 // same in a running job. The folder must belong to the user of this daemon: nobody makes a daemon of another user write for him.
 // Reactor thread.
 #pragma once

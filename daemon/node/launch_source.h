@@ -1,4 +1,4 @@
-// What a link needs to know of a launch: whether it may start, what it moves, and whom to tell when it is done.
+// The questions of a link about a launch: may it start, which memory does it move, and who hears that it is done?
 //
 // Gradients and collectives are two sources of launches. LinkSet runs the launches of both in the leader's order, and asks
 // the source of each. Reactor thread.

@@ -23,7 +23,7 @@ namespace deft::daemon {
 
 class LeaderLine final : public LeaderPort, private LeaderHost {
  public:
-  using Deliver = std::function<void(wire::ToNode)>;  // what a leader of this node says to it
+  using Deliver = std::function<void(wire::ToNode)>;  // takes the messages of a leader of this node
 
   // Both references outlive this object.
   LeaderLine(Reactor& reactor, ControlPort& plane, std::string job, Deliver deliver);

@@ -1,4 +1,4 @@
-// What a job's leader says to this node, brought to the part of the job that it is for; and what those messages are checked against.
+// Brings each message of a job's leader to the part of the job that it is for, and has the facts against which messages are checked.
 //
 //   auto message = received.to_node(JobFacts(members, choice.specs.size(), parts.get()));   // checked
 //   std::visit(messages, std::move(*message));

@@ -1,4 +1,4 @@
-// A node's part when a link is lost while others are left (daemon/channel/link_queue.h says what is replayed, and why that is right):
+// A node's part when a link is lost while others are left (daemon/channel/link_queue.h says which launches are replayed, and why):
 //
 //   the link fails here, or the leader sees that it stalls ->  LINK_FAILED to the leader
 //   LINK_STOP     every node ends its driver of that link, so that nothing touches the gradients any more

@@ -25,7 +25,7 @@
 
 namespace deft::daemon {
 
-class LinkEvents {  // what a job hears of its links
+class LinkEvents {  // the events of links that a job hears of
  public:
   virtual ~LinkEvents() = default;
   virtual void links_open() = 0;                                       // all of them; again after a replacement
@@ -35,7 +35,7 @@ class LinkEvents {  // what a job hears of its links
   virtual void failed(const Error& error) = 0;                               // the job cannot go on
 };
 
-// What a driver of a link is made from.
+// The parameters of a new driver of a link.
 struct DriverRequest {
   std::uint32_t link = 0;
   link::LinkSpec spec;      // whose NIC or servers it uses
@@ -57,9 +57,9 @@ class LinkSet {
   LinkSet(const Membership& members, std::shared_ptr<const View> view, LaunchSource& gradients,
           LaunchSource& collectives, MakeDriver make_driver, LinkEvents& events);
 
-  // Opens each link in the background. What a driver throws (no thread, no memory) fails the job.
+  // Opens each link in the background. An exception of a driver (no thread, no memory) fails the job.
   void open();
-  // Opens `link` again over what the link `over` uses, and runs its launches there.
+  // Opens `link` again over the NIC or servers of the link `over`, and runs its launches there.
   void reopen(std::size_t link, std::size_t over);
 
   // Launches of all links have one count. kInternal if `number` is not the next.

@@ -1,7 +1,7 @@
-// What the workers of a node measure, gathered over all of them and sent to the leader: step times and gradient statistics.
+// Gathers the measurements of all workers of a node and sends them to the leader: step times and gradient statistics.
 //
 //   measurements.stage_began(worker, record, now_us);   // every few steps STEP_TIME: the slowest worker's step
-//   measurements.take(worker, statistics);              // when all have told those of one step: GRADIENT_STATISTICS
+//   measurements.take(worker, statistics);              // when all have sent theirs of one step: GRADIENT_STATISTICS
 //
 // On the leader's own node the schedulers hear of rank 0's stages, too. Reactor thread.
 #pragma once
@@ -36,7 +36,7 @@ class Measurements {
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void take(std::size_t worker, const ipc::Statistics& statistics);
 
-  // What a local worker's steps take. Waiting is time in which it computed nothing, because it needed others' gradients.
+  // The time of a local worker's steps. Waiting is time in which it computed nothing, because it needed others' gradients.
   struct Steps {
     std::uint64_t ended = 0;
     double compute_us = 0;  // of a usual step, without waiting

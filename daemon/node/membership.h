@@ -36,7 +36,7 @@ enum class JobState : std::uint8_t { kAttaching, kJoining, kConnecting, kRunning
 
 std::string_view to_string(JobState state);
 
-struct JobIdentity {  // what a job is called and who owns it; all its workers say the same
+struct JobIdentity {  // a job's name and owner; all its workers say the same
   std::string name;
   uid_t uid = 0;
   std::uint32_t world = 1, local_size = 1;

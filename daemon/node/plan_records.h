@@ -11,7 +11,7 @@
 
 namespace deft::daemon {
 
-// What a worker gets of a plan: for each range of tensors with the same dates a PLAN and its PLAN_GENERATIONs. An error
+// The records by which a worker gets a plan: for each range of tensors with the same dates a PLAN and its PLAN_GENERATIONs. An error
 // if a tensor lies in buckets with different dates.
 Result<std::vector<shm::Record>> plan_records(const wire::PlanOrder& order, const Gradients& gradients);
 

@@ -31,7 +31,7 @@ class RingDump {
     std::vector<trace::TraceGroup> groups;
   };
 
-  // Writes what the recorder holds now. `reason` goes into the log.
+  // Writes the events that the recorder holds now. `reason` goes into the log.
   RingDump(Content content, const std::string& state_folder, std::string reason);
   ~RingDump() { thread_.join(); }
   RingDump(const RingDump&) = delete;

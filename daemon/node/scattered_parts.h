@@ -6,7 +6,7 @@
 //   parts.gather(part, generation);            // the leader orders the second half
 //   parts.gathered(part, generation);          // and that has finished here
 //
-// The nodes' shares depend on the bytes of a part, so an all-gather has those of one reduce-scatter. Reactor thread.
+// The nodes' shares depend on the bytes of a part, so an all-gather covers the bytes of one reduce-scatter. Reactor thread.
 #pragma once
 
 #include <cstdint>

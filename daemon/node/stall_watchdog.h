@@ -1,4 +1,4 @@
-// Who is late: watches what the workers of a node owe, and what the leader owes them.
+// Finds out who is late: watches the duties of the workers of a node, and those of the leader towards them.
 //
 // A worker that lives but owes something is reported after settings.stall_warning_us() and again at that interval; after
 // stall_timeout it ends the job. What can never come, because its rank has left, ends the job after a short grace.

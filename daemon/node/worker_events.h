@@ -1,4 +1,4 @@
-// What the workers of a job ask for, brought to the part of the job that it is for.
+// Brings the requests of the workers of a job to the part of the job that they are for.
 //
 // A worker that breaks the rules is dropped with the reason, and its end then ends the job. If workers contradict each other, the
 // job fails at once. Before a job runs, and after it has ended, requests are ignored. Reactor thread.

@@ -1,6 +1,6 @@
 // How a job and the session of one of its workers talk: plain data, and an interface for each direction.
 //
-//   session -> job    JobPort      what the worker asked for, checked by the session as far as one worker's word can be checked
+//   session -> job    JobPort      requests of the worker, checked by the session as far as one worker's word can be checked
 //   job -> session    WorkerPort   the answers: arena, completions, errors
 //
 // So a job, and every part of it, is tested with workers that are no processes. Reactor thread only. Neither side owns
@@ -28,7 +28,7 @@
 
 namespace deft::daemon {
 
-// What a worker said about itself in HELLO.
+// A worker, as it has described itself in HELLO.
 struct WorkerHello {
   std::string job, leader, settings, version;
   std::uint32_t rank = 0, world = 1, local_rank = 0, local_size = 1;
@@ -62,7 +62,7 @@ struct JobLinks {
   std::uint32_t in_daemons = 0;
 };
 
-struct JobStart {  // what a worker learns when its job runs
+struct JobStart {  // news for a worker when its job runs
   std::uint32_t node = 0, nodes = 1;
   std::vector<std::uint32_t> node_of_rank;
   TimeUs timeout_us = 0, spin_us = 0, heartbeat_us = 0;
@@ -95,7 +95,7 @@ class WorkerPort {
   virtual void close(const Error& reason) = 0;  // drops the worker; calls JobPort::worker_ended
 };
 
-// Call it by run_for (daemon/base/callback_owner.h): the job is the owner of what its code makes and throws.
+// Call it by run_for (daemon/base/callback_owner.h): the job is the owner of the callbacks and exceptions of its code.
 class JobPort : public CallbackOwner {
  public:
   virtual void declare(WorkerPort& worker, Declaration declaration) = 0;

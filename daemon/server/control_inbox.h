@@ -1,4 +1,4 @@
-// What comes from other daemons: checks form and version of each message and hands it to its job. A wrong message is dropped and counted.
+// The messages of other daemons: checks form and version of each one and hands it to its job. A wrong message is dropped and counted.
 //
 //   ControlInbox inbox(control, jobs, clock);
 //   inbox.receive(peer, bytes);

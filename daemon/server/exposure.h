@@ -7,7 +7,7 @@
 
 namespace deft::daemon {
 
-// `port`: what the option `listen` is the address of, for instance "control port". An error: other machines reach it, no key guards it,
+// `port`: the port whose address is the option `listen`, for instance "control port". An error: other machines reach it, no key guards it,
 // and nobody said that this is right (insecure). If somebody did, the log gets a warning.
 Result<void> check_exposure(const Config& config, const std::string& port);
 

@@ -1,4 +1,4 @@
-// HELLO: what a worker says of itself, checked before the daemon keeps or allocates anything for it.
+// HELLO, the first message of a worker, is checked before the daemon keeps or allocates anything for it.
 #pragma once
 
 #include "core/base/status.h"

@@ -1,4 +1,4 @@
-// What a client that is no worker may want of a running job: `deft set` and `deft trace`.
+// The commands of clients that are no workers to a running job: `deft set` and `deft trace`.
 //
 //   auto answer = answer_command(packet, peer.uid, commands);   // an error: the client breaks the protocol
 //   channel.send(*answer);                                      // a text, or why it was refused

@@ -6,7 +6,7 @@
 //   jobs.fail_all(error);  jobs.empty();
 //
 // A job has three ages: it is found by its name while it takes part in anything; it has ended, and the threads of its links have
-// not; it is gone. What a job's code throws fails that job. Reactor thread.
+// not; it is gone. An exception of a job's code fails that job. Reactor thread.
 #pragma once
 
 #include <cstdint>
@@ -46,7 +46,7 @@ class JobTable {
   void peer_mismatched(const Peer& from, const wire::Received& received, const Error& error);
   // The daemon there takes no more messages: the jobs in which it takes part fail.
   void peer_stuck(const Peer& peer);
-  // A user may change the settings of an own job, and root those of all. kInvalid if there is no such job, or if it is another user's.
+  // A user may change the settings of an own job, and root those of all. kInvalid: there is no such job, or it belongs to another user.
   Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change);
   // Likewise for what `deft trace` wants. An empty name: the only job. Gives the path of this node's file.
   Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order);

@@ -34,7 +34,7 @@ class LiveConfig {
 // that are not of this machine. An address that is in use is right: a daemon runs already.
 Result<void> check_config(const Config& config);
 
-// What the daemon reads at its start and jobs read anew: the file of the option link_costs.
+// The file of the option link_costs, which the daemon reads at its start and jobs read anew.
 Result<void> check_link_costs(const Config& config);
 
 // The part of it that holds for a daemon that runs: what new jobs need.

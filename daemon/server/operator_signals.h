@@ -1,4 +1,4 @@
-// What the operator tells a running daemon by signals. The kernel sees to it that only root and the daemon's own user may.
+// The commands of the operator to a running daemon, by signals. The kernel sees to it that only root and the daemon's own user may.
 //
 //   SIGTERM, SIGINT   stop: no new jobs. Running jobs have stop_timeout and then get an error. A second signal: at once
 //   SIGHUP            read the configuration anew; nothing ends

@@ -1,10 +1,10 @@
 // One worker's session: HELLO, then the job's answers to it and its requests to the job, and how it ends.
 //
 //   auto session = std::make_shared<Session>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
-//   run_for(session, "a new client", [&] { session->start(); });   // what its callbacks throw ends the session only
+//   run_for(session, "a new client", [&] { session->start(); });   // exceptions of its callbacks end the session only
 //
 // The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (rings, arenas, staging
-// buffers), RingPump (what goes over the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
+// buffers), RingPump (the records of the rings, once the job runs). Everything that the worker sends is checked; whatever a worker
 // does wrong ends its own session only. Identity comes from the kernel; death is the socket's end or the pidfd. Reactor
 // thread only.
 #pragma once

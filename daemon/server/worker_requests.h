@@ -1,4 +1,4 @@
-// What a worker asks for over its socket once its job runs: each packet is checked, and its request goes to the job.
+// The requests of a worker over its socket once its job runs: each packet is checked, and its request goes to the job.
 //
 //   WorkerRequests requests(worker, channel, memory);
 //   requests.serve(job);

@@ -7,7 +7,7 @@
 //   const auto message = received->to_node(facts);             // an error: `wire` names the field; end the job
 //   std::visit(handler, *message);
 //
-// decode checks every field of a message against what its receiver knows, its `facts`, so that handlers may use a message as it
+// decode checks every field of a message against the knowledge of its receiver, its `facts`, so that handlers may use a message as it
 // is: indices exist, enumerators are known, names are valid UTF-8, sums do not overflow, and a collective that the leader starts
 // is one that this node asked for, with the counts that it asked for. An error is a kViolation whose text names the field, as
 // "launch_order.launches[2].link: 9, and there are 2 links"; the caller adds the sender with Error::in. Messages that a node and
@@ -33,7 +33,7 @@ namespace deft::daemon::wire {
 
 inline constexpr std::uint32_t kControlVersion = 4;
 
-// Limits of what a message may hold. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
+// Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job
 inline constexpr std::uint32_t kMaxLocalSize = 4096;    // ranks of a node
 inline constexpr std::size_t kMaxNameBytes = 255;       // of jobs, hosts, links, groups, settings, versions
@@ -68,7 +68,7 @@ struct JobOwner {
   [[nodiscard]] bool admits(const JobOwner& other) const;
 };
 
-// What a leader knows when a message of one node comes.
+// The knowledge of a leader when a message of one node comes.
 struct LeaderFacts {
   std::uint32_t world = 0;
   std::vector<std::uint32_t> sender_ranks;                  // by local rank; empty: the sender has not joined
@@ -77,7 +77,7 @@ struct LeaderFacts {
   std::function<std::size_t(std::uint32_t group)> buckets;  // of a group; 0: it is not agreed
 };
 
-// What a node knows when a message of its leader comes. The references stay valid during one call of to_node.
+// The knowledge of a node when a message of its leader comes. The references stay valid during one call of to_node.
 class NodeFacts {
  public:
   struct Group {

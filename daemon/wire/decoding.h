@@ -1,4 +1,4 @@
-// Inside the codec: what its two directions share.
+// Inside the codec: functions that its two directions share.
 #pragma once
 
 #include <google/protobuf/repeated_field.h>

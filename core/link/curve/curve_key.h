@@ -1,4 +1,4 @@
-// The key that daemons and their parameter servers share (option secret_file; `deft keygen` makes one), and what it does to a socket.
+// The key that daemons and their parameter servers share (option secret_file; `deft keygen` makes one), and how sockets use it.
 //
 //   const auto key = CurveKey::read(path);     // an empty path: an empty key, which guards nothing
 //   CurveGate gate;

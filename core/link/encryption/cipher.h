@@ -6,7 +6,7 @@
 //
 // The n-th call of seal() fits the n-th call of open(): the number is the nonce, and does not travel. After kRecordsPerKey records both
 // sides go on with the next key, which the last one gives: so a key seals less than GCM allows, however long a job runs, and who learns
-// a key cannot read what came before. Not thread-safe.
+// a key cannot read earlier records. Not thread-safe.
 #pragma once
 
 #include <array>

@@ -40,7 +40,7 @@ class EncryptedConnection {
   // Each direction a bit; whether one could go on at once. `last`: the user writes nothing more.
   bool advance(bool last);
 
-  // The user has gone: what he wrote is still sent, and what comes for him is not delivered.
+  // The user has gone: bytes that he wrote are still sent, and bytes that come for him are not delivered.
   void leave();
   [[nodiscard]] bool sends() const { return !out_.over; }
   void shut();

@@ -7,8 +7,8 @@
 // A thread seals the bytes that are written to the plain sockets and sends them over the wires. It opens the records that arrive there.
 // It sleeps while nothing moves. A connection that is stuck holds up no other one.
 //
-// A plain socket looks like the connection itself: what the peer wrote comes complete and in order, and then the end. If a record was
-// forged, or if the wire ends early, what had been proved before comes first, and the end after it: failure_of() says which it was.
+// A plain socket looks like the connection itself: the bytes of the peer come complete and in order, and then the end. If a record was
+// forged, or if the wire ends early, the records that had been proved come first, and the end after them: failure_of() says which it was.
 #pragma once
 
 #include <atomic>

@@ -1,4 +1,4 @@
-// The keys by which two members of a link encrypt what they send each other: X25519, with public keys from the store of their job.
+// The keys by which two members of a link encrypt their traffic: X25519, with public keys from the store of their job.
 //
 //   const auto own = KeyPair::make();                          // fresh for each set of connections
 //   publish(own->public_key().text());                         // in the store, which nobody else can write
@@ -31,7 +31,7 @@ struct PublicKey {
 
 struct Role {
   bool calls = false;      // this member calls, and the other one answers
-  std::string_view about;  // both say the same: what the connection is for, and between whom
+  std::string_view about;  // both say the same: the purpose of the connection, and its two members
 };
 
 // The keys of one connection, as one of its two members has them.

@@ -13,7 +13,7 @@
 //   if (reader.ended()) ...                                     // the other side has said so
 //
 // A record: 3 bytes length of the text (little-endian), 1 byte kind, the sealed text (up to 32 KiB), 16 bytes of proof (cipher.h), which
-// covers length and kind. What a record holds becomes visible only when all of it has been proved. Not thread-safe.
+// covers length and kind. The content of a record becomes visible only when all of it has been proved. Not thread-safe.
 #pragma once
 
 #include <sys/uio.h>
@@ -74,7 +74,7 @@ class RecordReader {
 
   Cipher cipher_;
   std::vector<std::byte> buffer_;
-  std::size_t begin_ = 0, end_ = 0;  // of what has come and is not opened
+  std::size_t begin_ = 0, end_ = 0;  // of the bytes that have come and are not opened
   std::vector<iovec> texts_;
   std::size_t first_text_ = 0;  // the texts before it are taken
   bool ended_ = false;

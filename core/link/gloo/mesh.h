@@ -31,7 +31,7 @@ struct PeerFailure : std::runtime_error {
   std::uint32_t peer;
 };
 
-// Calls `deal`; what it throws becomes a failure of this peer.
+// Calls `deal`; its exception becomes a failure of this peer.
 template <typename Deal>
 void naming_peer(std::uint32_t peer, Deal deal) {
   try {
@@ -58,7 +58,7 @@ class Mesh {
   // (pfifo_fast and prio have).
   void go_first();
 
-  // Adds what the connections have carried to `sums`, which has an entry for each node.
+  // Adds the bytes that the connections have carried to `sums`, which has an entry for each node.
   void add_traffic(std::vector<PeerTraffic>& sums) const;
 
   // Waits a moment until the peers have got what this node sent last; a peer that parts as well ends the wait.

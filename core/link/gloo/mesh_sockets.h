@@ -1,4 +1,4 @@
-// A connection of a mesh, and what it has carried.
+// A connection of a mesh, and its traffic.
 #pragma once
 
 #include <sys/socket.h>
@@ -18,7 +18,7 @@ struct PeerSocket {
 
 PeerSocket peer_socket(std::uint32_t peer, int fd);  // `fd` is connected
 
-// Adds what the connection has carried. Nothing if it is closed.
+// Adds the traffic of the connection. A closed one adds nothing.
 void add_traffic(const PeerSocket& socket, PeerTraffic& sum);
 
 }  // namespace deft::link::gloo_backend

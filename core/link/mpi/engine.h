@@ -27,7 +27,7 @@ class Engine {
   bool finish();
 
  private:
-  // Segments that leave before the first of them is added. To send one, a node has added what came kWindow rounds before; so
+  // Segments that leave before the first of them is added. To send one, a node has added the segments of kWindow rounds before; so
   // its peers had sent that, and had told MPI where this one goes. So the start of a request waits for nobody.
   static constexpr std::uint64_t kWindow = kStreamSlots;
 

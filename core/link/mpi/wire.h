@@ -8,7 +8,7 @@
 // Both sockets are SEQPACKET. A data message is an array of records. A control message is one byte of ControlKind and its
 // content. When a socket ends, both helper processes say farewell to the other nodes, and end.
 //
-// Slots: for each peer kSlots for what goes to it and kSlots for what comes from it, kStreamSlots for each stream. The n-th
+// Slots: for each peer kSlots for messages to it and kSlots for messages from it, kStreamSlots for each stream. The n-th
 // message of a stream in a direction uses its slot n % kStreamSlots. A slot belongs to the MPI process from the Command that
 // names it until the News that names it.
 #pragma once

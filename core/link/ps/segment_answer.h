@@ -1,4 +1,4 @@
-// What a link makes of a server's answer to a push.
+// How a link takes a server's answer to a push.
 //
 //   const SegmentAnswer answer{request, segment, node, nodes};
 //   if (payload.size() == answer.bytes()) answer.take(payload);    // the result is in the request's data

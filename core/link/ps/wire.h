@@ -110,7 +110,7 @@ inline std::span<const std::byte> recipe_of(const zmq::message_t& frame) {
   return std::span(frame.data<std::byte>(), frame.size()).subspan(std::min(frame.size(), sizeof(PsHeader)));
 }
 
-// What the keeper of an encoded segment gets: the codes of the other nodes, of `bytes` each, or the sum.
+// The answer for the keeper of an encoded segment: the codes of the other nodes, of `bytes` each, or the sum.
 inline bool gets_sum(std::uint32_t nodes, std::size_t bytes, std::size_t values) {
   return (nodes - 1) * bytes > values * sizeof(float);
 }

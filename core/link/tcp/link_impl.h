@@ -35,7 +35,7 @@ class LinkImpl final : public Link {
   std::unique_ptr<Transport> transport_;
   const std::vector<std::uint32_t> node_of_;  // the node of each member; empty: each has its own
   WorkRequest request_;                       // in flight
-  std::vector<std::byte> scratch_;            // what the others sent of this member's slice
+  std::vector<std::byte> scratch_;            // the other members' values of this member's slice
 };
 
 }  // namespace deft::link::tcp_backend

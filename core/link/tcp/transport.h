@@ -23,7 +23,7 @@
 
 namespace deft::link::tcp_backend {
 
-// What goes to one peer and comes from it; either may be empty.
+// The bytes to one peer and from it; either may be empty.
 struct Message {
   std::span<const std::byte> out;
   std::span<std::byte> in;
@@ -52,7 +52,7 @@ class Transport {
 
   const std::uint32_t own_;
   const std::uint32_t members_;
-  const std::string noun_;  // what a member is called
+  const std::string noun_;  // the word for a member
   PeerConnections connections_;
   Descriptor stop_;  // an eventfd that abort() makes readable for good
   std::uint64_t exchanges_ = 0;

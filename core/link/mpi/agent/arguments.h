@@ -1,4 +1,4 @@
-// What the daemon starts deft-mpi with.
+// The arguments with which the daemon starts deft-mpi.
 #pragma once
 
 #include <cstddef>

@@ -1,5 +1,5 @@
 // The PMIx server that the MPI process of this node finds its peers through: what Slurm's daemon or Open MPI's orted would
-// be to it. What the nodes exchange goes through the daemon, whose store all nodes of the job share.
+// be to it. The messages between nodes go through the daemon, whose store all nodes of the job share.
 #pragma once
 
 #include <sys/types.h>
