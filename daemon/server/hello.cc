@@ -5,6 +5,7 @@
 
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 namespace {
@@ -17,9 +18,10 @@ tl::unexpected<Error> too_many(const char* field, std::uint32_t value, std::uint
 }
 
 Result<void> check_place(const ipc::Hello& hello) {
-  if (hello.world > kMaxWorld) return too_many("the world's size", hello.world, kMaxWorld, "check WORLD_SIZE");
-  if (hello.local_size > kMaxLocalSize)
-    return too_many("the local size", hello.local_size, kMaxLocalSize, "check LOCAL_WORLD_SIZE");
+  if (hello.world > wire::kMaxWorld)
+    return too_many("the world's size", hello.world, wire::kMaxWorld, "check WORLD_SIZE");
+  if (hello.local_size > wire::kMaxLocalSize)
+    return too_many("the local size", hello.local_size, wire::kMaxLocalSize, "check LOCAL_WORLD_SIZE");
   if (hello.world == 0 || hello.rank >= hello.world)
     return fail(ErrorKind::kInvalid,
                 "rank " + std::to_string(hello.rank) + " does not exist in a world of " + std::to_string(hello.world),

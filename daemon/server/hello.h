@@ -7,9 +7,6 @@
 
 namespace deft::daemon {
 
-// Far above any job, and far below what would hurt: a job keeps something for each rank and for each local worker.
-inline constexpr std::uint32_t kMaxWorld = 1U << 20;
-inline constexpr std::uint32_t kMaxLocalSize = 4096;
 inline constexpr std::size_t kMaxSettingsBytes = 8192;
 
 // kViolation for a packet that is no HELLO; kInvalid, with the field's name, for a value that no worker can have.

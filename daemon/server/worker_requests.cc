@@ -6,11 +6,11 @@
 
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 namespace {
 
-constexpr std::uint32_t kMaxGroups = 1024;
 constexpr std::size_t kMaxStoreItems =
     65536;  // keys that a worker has set, and questions that wait, each up to a message
 
@@ -63,7 +63,7 @@ Result<void> WorkerRequests::on_declare(const ipc::Packet& packet) {
   if (!message) return tl::unexpected(message.error());
   const auto& declare = message->fixed;
   const auto op = static_cast<model::ReduceOp>(declare.reduce_op);
-  if (declaring_ || declare.group != next_group_ || declare.group >= kMaxGroups)
+  if (declaring_ || declare.group != next_group_ || declare.group >= wire::kMaxGroups)
     return fail(ErrorKind::kViolation, "groups were declared out of order");
   if (!model::is_known(op) || declare.tensors == 0 || declare.tensors > model::kMaxTensors)
     return fail(ErrorKind::kInvalid, "a group of " + std::to_string(declare.tensors) + " tensors");

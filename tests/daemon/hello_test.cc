@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include "core/ipc/wire.h"
+#include "daemon/wire/codec.h"
 
 namespace deft::daemon {
 namespace {
@@ -41,8 +42,8 @@ TEST(Hello, AWorkerThatTellsTheTruth) {
 
 TEST(Hello, TheLargestJobIsTakenAndNoneAboveIt) {
   Said said;
-  said.numbers.world = kMaxWorld;
-  said.numbers.local_size = kMaxLocalSize;
+  said.numbers.world = wire::kMaxWorld;
+  said.numbers.local_size = wire::kMaxLocalSize;
   EXPECT_EQ(refusal(said), "");
   ++said.numbers.local_size;
   EXPECT_EQ(refusal(said), "the local size is 4097, more than 4096");
