@@ -89,7 +89,7 @@ std::string groups_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
-// What a step takes the slowest worker of each node, waiting left out: the others wait for the slowest of all.
+// The step time of the slowest worker of each node, waiting left out: the others wait for the slowest of all.
 std::string nodes_table(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";
@@ -104,7 +104,7 @@ std::string nodes_table(const json& job) {
   return rows.size() > 1 ? table(rows) : "";
 }
 
-// What the Preserver said of a plan when it was chosen; empty: nothing judges plans.
+// The Preserver's judgement of a plan when it was chosen; empty: nothing judges plans.
 std::string judgement_text(const json& plan) {
   const auto judgement = plan.find("judgement");
   if (judgement == plan.end()) return "";
@@ -170,7 +170,7 @@ std::string merging_text(const json& job) {
   return out;
 }
 
-// What the policy of the job was, is, and why: the newest changes, with the simulated times of the best candidates.
+// The policy of the job, before and now, with reasons: the newest changes, with the simulated times of the best candidates.
 std::string policies_text(const json& job) {
   const auto leader = job.find("leader");
   if (leader == job.end()) return "";

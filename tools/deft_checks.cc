@@ -45,7 +45,7 @@ Finding resolved_finding(const std::string& grammar) {
   return {Health::kOk, "links", option + " is " + link::describe(*links), ""};
 }
 
-// Those of this build, and why the others are not.
+// The backends of this build, and why the others are missing.
 Finding backends_finding() {
   std::string here, missing;
   for (const auto& backend : link::backends()) {

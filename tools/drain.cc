@@ -1,4 +1,4 @@
-// deft drain: this node's daemon takes no new jobs; waits until those that run have ended. deft drain --undo takes it back.
+// deft drain: this node's daemon takes no new jobs; waits until running jobs have ended. deft drain --undo takes it back.
 #include <signal.h>
 
 #include <cerrno>

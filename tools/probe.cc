@@ -84,7 +84,7 @@ Result<std::string> store_address(const std::string& leader, const std::string& 
   return leader.substr(0, colon + 1) + std::to_string(number);
 }
 
-// The processes that measure, and what they measure.
+// The processes that measure, and their links.
 class Probe {
  public:
   Probe(const Config& config, const ProbeOptions& options, Placement placement, std::shared_ptr<ProbeStore> store)

@@ -43,7 +43,7 @@ std::vector<char*> pointers_to(std::vector<std::string>& texts) {
   return pointers;
 }
 
-// The job's output goes to the error output, so that the command's own stays what it is.
+// The job's output goes to the error output, so that the command's own output stays as it is.
 Result<void> run(std::vector<std::string> command, const std::map<std::string, std::string>& variables) {
   std::vector<std::string> environment = environment_with(variables);
   posix_spawn_file_actions_t actions;

@@ -1,4 +1,4 @@
-// The C interface (deft.h) of what a worker asks besides gradients and collectives: options, the job's store, the daemon.
+// The C interface (deft.h) besides gradients and collectives: options, the job's store, the daemon.
 #include <span>
 
 #include "core/client/api.h"

@@ -38,8 +38,8 @@ bool same_file(int fd, const std::string& path) {
          open_file.st_dev == named.st_dev;
 }
 
-// Takes the lock beside the socket. Its owner removes the file at its end, so the file that was locked must still be
-// the one of that name.
+// Takes the lock beside the socket. Its owner removes the file at its end, so the locked file must still have
+// that name.
 Result<Descriptor> take_lock(const std::string& socket) {
   const std::string path = lock_path(socket);
   while (true) {

@@ -9,7 +9,7 @@
 namespace deft::model {
 namespace {
 
-// When each stage ends what it has so far.
+// The times at which the stages end the groups so far.
 struct Ends {
   double encoded_us = 0, sent_us = 0, decoded_us = 0;
 
@@ -80,7 +80,7 @@ struct Way {
   std::size_t before = 0;  // the way to the bucket in front, by its place in that bucket's list
 };
 
-// Keeps in `ways` only those that are not later than another one in every stage.
+// Keeps only ways that are not later than another way in every stage.
 void keep_best(std::vector<Way>& ways, const Way& way) {
   if (std::ranges::any_of(ways, [&](const Way& other) { return other.ends.as_early_as(way.ends); })) return;
   std::erase_if(ways, [&](const Way& other) { return way.ends.as_early_as(other.ends); });

@@ -215,7 +215,7 @@ bool Reader::key(string_t& name) {
   return false;
 }
 
-// At the end of an object: what it must have and has not.
+// At the end of an object: looks for missing fields.
 bool Reader::leave(unsigned seen) {
   const auto known = fields();
   for (std::size_t i = 0; i < known.size(); ++i) {

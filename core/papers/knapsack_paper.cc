@@ -1,6 +1,6 @@
 // DeFT's Algorithm 2 with its greedy multi-knapsack, to compare with.
 //
-// Two queues: CURRENT, what is left to send of a generation, and FUTURE, the local sums of the steps after it.
+// Two queues: CURRENT, the unsent rest of a generation, and FUTURE, the local sums of the steps after it.
 //   forward   case 1: of CURRENT what fits into the forward time
 //   backward  case 2: CURRENT does not fit: send what fits; the new gradients join FUTURE; no update
 //             case 3: it fits: send it all, then of FUTURE what Algorithm 1 chooses for the time that is left
@@ -47,8 +47,7 @@ Packing pack(std::span<const KnapsackItem> items, std::span<const double> capaci
                                  : greedy_knapsack(items, capacity_us);
 }
 
-// What the links have yet to send of earlier choices. What they did meanwhile is estimated: decisions must not depend on the
-// clock.
+// The unsent rest of earlier choices on each link. It is estimated: decisions must not depend on the clock.
 class LinkDebt {
  public:
   explicit LinkDebt(std::size_t links) : owed_us_(links) {}
@@ -229,7 +228,7 @@ void Algorithm2::close(std::uint64_t step, std::vector<double> capacity) {
   pending_.reset();
 }
 
-// Whether forward would wait for none of what was just chosen, were it applied at once.
+// Whether forward would not wait for the chosen buckets if they were applied at once.
 bool Algorithm2::arrives_in_time(const Packing& packing, std::vector<double> owed) const {
   for (std::size_t b = 0; b < problem_.buckets(); ++b) {
     const auto link = static_cast<std::size_t>(packing.link[b]);

@@ -77,7 +77,7 @@ Cuts usbyte_cuts(const Profile& profile, std::uint64_t unit_bytes) {
   const std::size_t link = fastest_link(profile);
   const auto ready_us = ready_times(profile);
   Cuts cuts;
-  std::vector<std::uint64_t> begin(ready_us.size(), 0);  // of what is left of each bucket
+  std::vector<std::uint64_t> begin(ready_us.size(), 0);  // of the rest of each bucket
   std::vector<std::uint64_t> end(ready_us.size(), 0);
   std::uint64_t at = 0;
   for (std::size_t i = 0; i < ready_us.size(); ++i) {

@@ -15,7 +15,7 @@ double links_us(const Problem& problem, std::size_t bucket) {
   return 1 / speed;
 }
 
-// What a group takes.
+// The time that a group takes.
 struct Load {
   double links_us = 0, compute_us = 0;
 

@@ -130,7 +130,7 @@ std::optional<CodecSearch::Candidate> CodecSearch::with_fewest_bits() {
   return found;
 }
 
-// Gives buckets back what they need not give up, the largest error first.
+// Gives buckets back bits that they need not give up, the largest error first.
 void CodecSearch::refine(Candidate& candidate) {
   std::vector<model::BucketIndex> order;
   for (model::BucketIndex b = 0; b < buckets_; ++b)

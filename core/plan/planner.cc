@@ -89,7 +89,7 @@ class Search {
   [[nodiscard]] double part_us(std::size_t i) const { return kPartShares[i] * counted_on_.compute_us(); }
   [[nodiscard]] bool spent() const { return effort_ > kEffort; }
   [[nodiscard]] bool has_enough() const { return best_ && best_->table.plan.step_us <= enough_us_; }
-  // Builds one plan and keeps it if it is the best yet. What it made the training wait: Candidate::waiting.
+  // Builds one plan and keeps it if it is the best yet. Candidate::waiting is the time that it made the training wait.
   int attempt(UpdateRatio ratio, std::size_t share);
   int attempt_all(UpdateRatio ratio);
 

@@ -17,7 +17,7 @@ constexpr std::uint32_t kUniformSteps = 16;  // and so many steps; by then the b
 constexpr std::uint32_t kMixedSteps = 12;    // the same for a mixed schedule
 constexpr double kRounding = 1e-7;           // of compute: a delay below it comes from arithmetic
 
-// List scheduling: of the buckets that are ready, the one that forward needs first is sent first, on the link where it
+// List scheduling: of the ready buckets, the bucket that forward needs first is sent first, on the link where it
 // finishes first.
 class ListScheduler {
  public:
@@ -379,7 +379,7 @@ bool MixedBuilder::fill(std::size_t link, double until_us) {
   return false;
 }
 
-// What the next step must see, whatever waits for it.
+// Sends the updates that the next step must see, whatever else waits.
 void MixedBuilder::send_overdue() {
   while (!backlog_.empty() &&
          last_step(backlog_.front().generation) + 1 + limits_.max_staleness_steps <= runner_.steps()) {

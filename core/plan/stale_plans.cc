@@ -91,7 +91,7 @@ std::vector<UpdateRatio> StaleSearch::ratios(const std::vector<bool>& stale) con
   return out;
 }
 
-// Builds the plans of one ratio and keeps the one that waits least; true if that is little enough.
+// Builds the plans of one ratio and keeps the plan that waits least. True: it waits little enough.
 bool StaleSearch::attempt(const std::vector<bool>& stale, UpdateRatio ratio) {
   std::optional<Timetable> found;
   for (const double share : kPartShares) {

@@ -44,7 +44,7 @@ struct WideBFloat16 : BFloat16 {
   }
 };
 
-// Two vectors at a time, over all inputs; what is left element by element.
+// Two vectors at a time, over all inputs; the rest element by element.
 template <typename Type, typename Op>
 void kernel_16bit(std::byte* out, const std::byte* const* inputs, std::size_t input_count, std::size_t count) {
   std::size_t i = 0;

@@ -1,4 +1,4 @@
-// ByteScheduler: what the next forward needs first goes first, in parts, with a credit of bytes on each link.
+// ByteScheduler: the tensors that the next forward needs first go first, in parts, with a credit of bytes on each link.
 #include "core/sched/policies.h"
 #include "core/sched/queue_scheduler.h"
 

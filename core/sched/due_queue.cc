@@ -16,7 +16,7 @@ constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's 
 constexpr double kLeastRatio = 6;      // and never less than so many times
 constexpr std::uint64_t kLeastPartBytes = 64 << 10;
 constexpr std::uint64_t kSmallWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
-// Parts that one call considers: past a fast link's backlog to what a slow one should take.
+// Parts that one call considers: past a fast link's backlog to the parts that a slow link should take.
 constexpr int kLookAhead = 64;
 
 }  // namespace

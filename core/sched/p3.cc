@@ -1,4 +1,4 @@
-// P3: priority by forward order in small slices, so that what is urgent waits for little.
+// P3: priority by forward order in small slices, so that an urgent slice waits for little.
 #include <algorithm>
 
 #include "core/sched/policies.h"

@@ -22,7 +22,7 @@ std::string describe_loss(const std::vector<bool>& lost) {
   return "the loss of link " + links;
 }
 
-// What has moved away from the profile that a decision was made for; empty: nothing that matters. Lost links do not count.
+// Names the times that have moved away from the profile of the last decision. Empty: none moved enough. Lost links do not count.
 std::string describe_move(const model::Profile& now, const model::Profile& then, const std::vector<bool>& lost) {
   if (moved(now.compute_us(), then.compute_us()))
     return describe_change("a step's compute time (us)", then.compute_us(), now.compute_us());

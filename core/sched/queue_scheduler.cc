@@ -9,7 +9,7 @@
 namespace deft::sched {
 namespace {
 
-// How many parts one call considers: enough to see past a fast link's backlog to what a slow link should take.
+// How many parts one call considers: enough to see past a fast link's backlog to the parts that a slow link should take.
 constexpr int kLookAhead = 64;
 
 }  // namespace
@@ -22,7 +22,7 @@ QueueScheduler::QueueScheduler(const Setup& setup, const Rules& rules)
 QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t largest_bytes) {
   const SizeLimit part = setup.links.size() == 1 ? SizeLimit{std::numeric_limits<std::uint64_t>::max()}
                                                  : short_parts(setup.partition_bytes);
-  // Two launches wait behind the one that runs, so that the link always has the next one while the order after it travels.
+  // Two launches wait behind the running one, so that the link always has its next launch while the order after it travels.
   return {part, {std::max(3 * std::min(largest_bytes, part.bytes), setup.credit_bytes)}, false, true};
 }
 
@@ -98,7 +98,7 @@ void PartPlacer::append(const Launch& launch) {
 
 bool PartPlacer::place(std::size_t position) {
   ReadyTask& task = queue_[position];
-  // The parts of a bucket are alike, so what goes now is always its next part, whichever of them found the room.
+  // The parts of a bucket are alike, so its next part goes now, whichever of its parts found the room.
   for (std::uint64_t seen = task.sent; seen < task.bytes && draft_.looks > 0; --draft_.looks) {
     const std::uint64_t bytes = std::min(task.part_bytes, task.bytes - seen);
     const auto link = give_to_earliest(bytes);

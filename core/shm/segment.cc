@@ -55,13 +55,13 @@ Result<bi::mapped_region> map_region(int fd, std::uint64_t bytes) {
   }
 }
 
-constexpr std::uint64_t kReserve = 32U << 20;  // for what the process itself needs besides segments
+constexpr std::uint64_t kReserve = 32U << 20;  // for the process itself, besides segments
 
 // Other processes see the same free memory, too, and are not counted. So a segment is allocated in pieces, and each of them asks for room:
 // together, a handful of daemons in one control group overshoot by less than the reserve.
 constexpr std::uint64_t kPieceBytes = 8U << 20;
 
-// Counts what the threads of this process have still to allocate: each of them sees the same free memory.
+// Counts the bytes that the threads of this process have still to allocate: each of them sees the same free memory.
 class Pending {
  public:
   explicit Pending(std::uint64_t bytes) : left_(bytes), before_(all().fetch_add(bytes)) {}
@@ -83,7 +83,7 @@ class Pending {
   const std::uint64_t before_;
 };
 
-// The kernel allocates what it is asked for until nothing is left, and then kills; a file size limit is a signal: ask first.
+// The kernel grants every request until nothing is left, and then kills; a file size limit is a signal: ask first.
 Result<void> check_file_size(const std::string& label, std::uint64_t bytes) {
   rlimit limit{};
   if (getrlimit(RLIMIT_FSIZE, &limit) == 0 && limit.rlim_cur != RLIM_INFINITY && bytes > limit.rlim_cur)

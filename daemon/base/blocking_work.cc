@@ -71,7 +71,7 @@ struct BlockingWork::Shared {
     queue.waiting.pop_front();
     lock.unlock();
     piece.work();
-    piece.work = nullptr;  // what it holds is given back here, and not under the lock
+    piece.work = nullptr;  // its resources are given back here, and not under the lock
     if (piece.after) {
       const std::lock_guard calling(calling_after);
       if (!silent) piece.after();

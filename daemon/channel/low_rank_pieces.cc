@@ -16,7 +16,7 @@ constexpr float kNaN = std::numeric_limits<float>::quiet_NaN();
 
 using Factor = std::span<const float>;
 
-// What came of an earlier turn as a basis, or random directions. The same on all nodes.
+// The result of an earlier turn as a basis, or random directions. The same on all nodes.
 std::vector<float> basis_of(const CodedMatrix& matrix, const std::vector<float>& factor, std::size_t elements) {
   const std::uint64_t seed = matrix.factors->seed + matrix.turn;
   std::vector<float> basis = factor;
@@ -112,7 +112,7 @@ class LowRankPiece : public CodedPiece {
 
 bool sends_p(const CodedMatrix& matrix) { return matrix.turn % 2 == 0; }
 
-// In even turns q is a basis that all nodes have, and p is summed. In odd turns it is the other way round. What comes of a turn is the
+// In even turns q is a basis that all nodes have, and p is summed. In odd turns it is the other way round. The result of a turn is the
 // basis of the next one.
 class AcpSgd final : public LowRankPiece {
  public:
@@ -210,7 +210,7 @@ class PowerSgd final : public LowRankPiece {
   [[nodiscard]] std::span<std::byte> brought_second() override { return memory().subspan(p_bytes_); }
   WorkRequest second_request() override { return factor_sum(brought_second()); }
 
-  // Another generation may have changed the residuals since encode(). What q leaves out is right for those of now.
+  // Another generation may have changed the residuals since encode(). The error of q is right for the residuals of now.
   void encode_second(bool is_restored) override {
     std::vector<Factor> bases;
     for_each(floats(first()), p_elements, [&](std::size_t index, std::span<float> p) {

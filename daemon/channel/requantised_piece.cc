@@ -115,7 +115,7 @@ class Requantised final : public CodedPiece {
     return {};
   }
 
-  // What a server has to know to add these bytes.
+  // The recipe by which a server adds these bytes.
   [[nodiscard]] std::vector<std::byte> recipe_of(const Range& bytes) const {
     const compress::Slice slice = work().slice_at(0);
     compress::SumRecipe recipe{.codec = text_of(codec_), .job = slice.job, .generation = slice.generation, .runs = {}};

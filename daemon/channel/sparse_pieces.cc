@@ -1,4 +1,4 @@
-// Sparse encodings: an all-gather of them, or an all-reduce of what they hold.
+// Sparse encodings: an all-gather of them, or an all-reduce of their values.
 #include "daemon/channel/coded_piece.h"
 
 #include <algorithm>
@@ -56,7 +56,7 @@ class Sparse final : public CodedPiece {
 
   [[nodiscard]] bool needs_what_was_sent() const override { return false; }  // it stays in the memory of the all-gather
 
-  // What a node brings.
+  // The bytes that a node brings.
   static std::size_t block_bytes_of(const CodedWork& work, const Coding& coding) {
     const std::uint64_t generation = work.codings->slice.generation;
     std::size_t bytes = 0;

@@ -81,7 +81,7 @@ using Cells = std::vector<std::string>;
 
 bool is_number(const std::string& cell) { return !cell.empty() && cell.front() >= '0' && cell.front() <= '9'; }
 
-// `as`: the cells of a row whose numbers decide what is set flush right.
+// `as`: the cells of the row whose numbers decide which columns are set flush right.
 std::string row(const Cells& cells, const Cells& as, const char* element) {
   std::string out = "<tr>";
   for (std::size_t i = 0; i < cells.size(); ++i) {

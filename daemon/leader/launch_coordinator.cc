@@ -81,7 +81,7 @@ void LaunchCoordinator::link_lost(model::LinkIndex link) {
   }
 }
 
-// The groups of a job are alike, so what the first one accepts all accept.
+// The groups of a job are alike, so all accept whatever the first one accepts.
 Result<void> LaunchCoordinator::change_settings(const sched::SettingsChange& change) {
   bool any = false;
   for (auto& [id, group] : groups_) {

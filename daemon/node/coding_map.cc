@@ -107,7 +107,7 @@ void CodingMap::add_extent(Extent extent) {
     extents_.push_back(std::move(extent));
 }
 
-// What the launch is made of.
+// Divides the elements of a launch by their codecs.
 void CodingMap::divide(const Range& elements, const CodecPointer& codec, bool exact, Codings& codings) {
   const std::size_t first = elements.first, end = elements.first + elements.count;
   auto extent = std::ranges::upper_bound(extents_, first, {}, [](const Extent& e) { return e.elements.first; });

@@ -32,7 +32,7 @@ void LinkRecovery::stop(const wire::LinkStop& message) {
   link.driver->abort(link.outage.reason);
 }
 
-// What has finished is what this thread has seen finish: what the link did beyond that is forgotten, and done again.
+// Only launches whose end this thread has seen have finished. Others are done again, even if the link has ended them.
 bool LinkRecovery::poll() {
   bool any = false;
   for (std::size_t index = 0; index < links_.queues().size(); ++index) {

@@ -60,7 +60,7 @@ Result<void> StallWatchdog::check_gradients(TimeUs now_us) {
   return {};
 }
 
-// What is ready here, and the leader has not ordered: rank 0's node owes it.
+// A bucket is ready here, and the leader has not ordered it: rank 0's node owes it.
 Result<void> StallWatchdog::check_order(std::uint32_t id, const Gradients& gradients, TimeUs now_us) {
   const auto unordered = gradients.unordered(now_us - grace_us());
   if (!unordered) return {};
@@ -125,7 +125,7 @@ Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) 
   const Gradients& gradients = *it->second.gradients;
   if (waiting.bucket >= gradients.buckets().size()) return {};
   Owed owed = gradients.missing(waiting.bucket, waiting.generation);
-  // What is ready here and not ordered may be waiting to be merged with one behind it.
+  // A bucket that is ready here and not ordered may wait to be merged with a bucket behind it.
   for (model::BucketIndex next = waiting.bucket + 1; owed.workers.empty() && next < gradients.buckets().size(); ++next)
     owed = gradients.missing(next, waiting.generation);
   owed.since_us = now_us - members_.settings().stall_warning_us();

@@ -77,7 +77,7 @@ void WorkerEvents::store_set(const std::string& key, std::span<const std::byte> 
 
 void WorkerEvents::store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) {
   if_running(worker, [&](std::size_t index) {
-    // The answer may come when the worker is gone. The store forgets what it was asked when the job ends.
+    // The answer may come when the worker is gone. The store forgets its questions when the job ends.
     parts_->store->ask(key, [&members = members_, index, request, key](std::span<const std::byte> value) {
       if (WorkerPort* const asker = members.workers()[index].port) asker->send_store_value(request, key, value);
     });

@@ -13,7 +13,7 @@
 namespace deft::daemon {
 namespace {
 
-// What the daemon does with these at its start cannot be undone.
+// The daemon uses these at its start, and cannot undo that.
 constexpr std::array<std::string_view, 6> kWithRestart = {"socket",  "listen",       "secret_file",
                                                           "metrics", "memory_limit", "flag_file"};
 

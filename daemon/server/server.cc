@@ -157,7 +157,7 @@ void Server::set_draining(bool draining) {
   LOG(INFO) << (draining ? "drains: no new jobs are taken" : "takes new jobs");
 }
 
-// Root and the daemon's own user see everything, and others what is theirs.
+// Root and the daemon's own user see everything, and others their own jobs.
 std::string Server::session_status(uid_t user) {
   const bool is_operator = user == 0 || user == geteuid();
   const std::optional<uid_t> only = is_operator ? std::nullopt : std::optional(user);

@@ -194,7 +194,7 @@ Result<void> WorkerRequests::on_store_set(const ipc::Packet& packet) {
   if (!message) return tl::unexpected(message.error());
   const auto known = store_keys_.find(message->texts[0]);
   if (auto ok = check_store_item(message->texts[0], known != store_keys_.end()); !ok) return ok;
-  // A key that is set again and again, for years, costs what its longest value does.
+  // A key that is set again and again, for years, costs as much as its longest value.
   const std::size_t bytes = message->texts[0].size() + message->tail.size();
   const std::size_t had = known == store_keys_.end() ? 0 : known->second;
   if (bytes > had) {

@@ -27,8 +27,9 @@ constexpr TimeUs kResolveAgainUs = 1'000'000;
 constexpr std::string_view kInternet = "tcp://";
 constexpr int kLowDelay = 0x10;  // IPTOS_LOWDELAY
 
-// Orders must not wait behind gradients for a NIC. The TOS of a socket sets its priority in this kernel only where IPv4
-// set it on a connection; those that a listener accepts have its TOS alone. So the one that `message` came by is told.
+// Orders must not wait behind gradients for a NIC. The TOS of a socket sets its priority in this kernel only if IPv4
+// set it on a connection; accepted connections have the TOS of their listener alone. So the priority of the connection that
+// `message` came by is set.
 void go_first_on_the_way_of(const zmq::message_t& message) {
   const int fd = zmq_msg_get(message.handle(), ZMQ_SRCFD);
   if (fd >= 0) put_first(fd);

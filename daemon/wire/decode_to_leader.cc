@@ -1,4 +1,4 @@
-// Checks of what a node sends to its leader.
+// Checks the messages of a node to its leader.
 #include <limits>
 
 #include "daemon/wire/decoding.h"

@@ -1,4 +1,4 @@
-// Checks of what a leader sends to a node.
+// Checks the messages of a leader to a node.
 #include <algorithm>
 #include <unordered_set>
 
@@ -176,7 +176,7 @@ Result<ToNode> NodeMessageReader::plan_order(const proto::PlanOrder& from) {
   return checked<ToNode>(std::move(to), checks_);
 }
 
-// What was asked for here decides what may be written to: a leader's counts must add up to it.
+// The requests of this node's workers decide which memory may be written: a leader's counts must add up to them.
 void NodeMessageReader::counts(const CollectiveStart& start, const NodeFacts::AskedCollective& asked, const Field& at) {
   const std::size_t first = facts_.first_position();
   for (std::size_t i = 0; i < asked.counts.size() && first + i < start.counts.size(); ++i)

@@ -19,7 +19,7 @@ namespace deft::link {
 namespace {
 
 constexpr TimeUs kPartingUs = 2'000'000;
-constexpr int kBufferBytes = 1 << 20;  // of plain sockets; the kernel gives what it allows
+constexpr int kBufferBytes = 1 << 20;  // of plain sockets; the kernel may give less
 constexpr std::uint64_t kWakeToken = ~std::uint64_t{0};
 
 tl::unexpected<Error> exhausted(const std::string& call) {

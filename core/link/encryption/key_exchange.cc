@@ -12,7 +12,7 @@ const unsigned char* raw(const std::byte* bytes) { return reinterpret_cast<const
 
 using Seed = std::array<unsigned char, crypto_kx_SESSIONKEYBYTES>;
 
-// `label` says what the result is for.
+// `label` names the purpose of the result.
 template <typename Bytes>
 void derive(Bytes& into, const Seed& seed, std::string_view label, std::string_view about) {
   const std::string message = std::string(label) + '\n' + std::string(about);

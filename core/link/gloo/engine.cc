@@ -58,7 +58,7 @@ void Engine::start(const WorkRequest& request) {
   try {
     begin(state_.in_flight.back());
   } catch (const PeerFailure& failure) {
-    // Before a thread can begin it: of what is registered after a pair has failed, gloo tells no waiting thread.
+    // Before a thread can begin it: gloo tells no waiting thread of buffers that are registered after a pair has failed.
     end_by(failure);
     throw;
   }

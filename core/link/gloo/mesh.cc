@@ -49,7 +49,7 @@ Result<std::unique_ptr<Mesh>> Mesh::connect(const LinkSpec& spec, const LinkGrou
 }
 
 Mesh::~Mesh() {
-  // Sockets are closed softly: what was sent last may still be on its way to a slower peer.
+  // Sockets are closed softly: the last bytes may still be on their way to a slower peer.
   const SigpipeBlocked guard;
   context_.reset();
   device_.reset();

@@ -11,7 +11,7 @@ namespace {
 
 constexpr std::size_t kSlotBytes = 256 << 10;    // a segment: long enough to pay for its wake-up, short enough for L2
 constexpr std::size_t kScratchBytes = 64 << 20;  // of all peers together: with many nodes the segments get shorter
-constexpr std::size_t kWholeBytes = 64 << 10;    // what a node sends at most when everyone gets everything
+constexpr std::size_t kWholeBytes = 64 << 10;    // the most that a node sends when everyone gets everything
 
 std::size_t whole_bytes_for(std::uint32_t nodes) {
   return std::clamp(kWholeBytes / std::max(1U, nodes - 1) / kGranuleBytes * kGranuleBytes, kGranuleBytes, kWholeBytes);

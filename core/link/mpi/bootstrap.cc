@@ -12,7 +12,7 @@ namespace {
 
 using Bytes = std::vector<std::byte>;
 
-// What a node publishes: whether it goes on, and its content or the reason why it does not.
+// The text that a node publishes: whether it goes on, and its content or the reason why it does not.
 constexpr std::string_view kGoesOn = "deft-mpi 1 goes on ";
 constexpr std::string_view kGivesUp = "deft-mpi 1 gives up ";
 

@@ -7,7 +7,7 @@
 namespace deft::link::mpi_backend {
 namespace {
 
-constexpr std::size_t kWholeBytes = 64 << 10;  // what a node sends at most when everyone gets everything
+constexpr std::size_t kWholeBytes = 64 << 10;  // the most that a node sends when everyone gets everything
 
 Segmented cut(const WorkRequest& request, const Transport& transport) {
   const std::size_t whole = std::min(kWholeBytes / (transport.nodes() - 1), transport.slot_bytes());
@@ -16,7 +16,7 @@ Segmented cut(const WorkRequest& request, const Transport& transport) {
   return segmented;
 }
 
-// What comes from `peer` in a round.
+// The bytes that come from `peer` in a round.
 Range message_from(const Segmented& segmented, std::uint32_t peer, Stream stream, std::uint64_t round) {
   if (stream == Stream::kResults) return segmented.gathers() ? segmented.segment_of(peer, round) : Range{};
   return segmented.whole ? Range{0, segmented.request.count} : segmented.mine(round);
@@ -130,7 +130,7 @@ bool Engine::send(const InFlight& entry, std::uint32_t peer, Stream stream, Rang
          transport_.send(peer, stream, entry.tag, entry.segmented.bytes(range), Transport::Pace::kFree);
 }
 
-// Adds to this node's elements `mine` what the peers sent for them.
+// Adds the peers' values to this node's elements `mine`.
 bool Engine::own(const InFlight& entry, Range mine) {
   inputs_.assign(transport_.nodes(), entry.segmented.bytes(mine).data());
   const bool received = for_peers([&](std::uint32_t peer) {

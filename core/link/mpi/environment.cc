@@ -11,7 +11,7 @@
 namespace deft::link::mpi_backend {
 namespace {
 
-// What a launcher says about the process that it started, by the beginning of the name.
+// The variables by which a launcher describes the process that it started, by the beginnings of their names.
 constexpr std::array<std::string_view, 9> kOfTheLauncher = {"PMIX_",          "PMI_",          "OMPI_MCA_ess",
                                                             "OMPI_MCA_orte_", "OMPI_MCA_pmix", "OMPI_MCA_schizo",
                                                             "SLURM_STEP_ID",  "FLUX_JOB_ID",   "JSM_JSRUN_PORT"};

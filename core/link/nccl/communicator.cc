@@ -13,7 +13,7 @@ namespace deft::link::nccl_backend {
 namespace {
 
 constexpr auto kFirstPause = std::chrono::microseconds(20);
-constexpr TimeUs kDrainUs = 5'000'000;  // for what a stream has to do when nobody waits for peers any more
+constexpr TimeUs kDrainUs = 5'000'000;  // for the work of a stream when nobody waits for peers any more
 constexpr auto kLongestPause = std::chrono::microseconds(500);
 
 // Polls `done` with growing pauses until it gives a result.
@@ -27,7 +27,7 @@ auto poll(Done done) -> typename decltype(done())::value_type {
   }
 }
 
-// NCCL reads the variable when it first looks for NICs, once a process; what the user has set stays.
+// NCCL reads the variable when it first looks for NICs, once a process. The user's own value stays.
 void name_nics(const std::string& interface) {
   if (interface.empty()) return;
   std::string names = "=" + interface;
@@ -35,7 +35,7 @@ void name_nics(const std::string& interface) {
   setenv("NCCL_SOCKET_IFNAME", names.c_str(), 0);
 }
 
-// Runs `body` on a thread of its own: it may make a GPU current, and the caller's own stays what it is.
+// Runs `body` on a thread of its own: it may make a GPU current, and the caller's own stays current.
 template <typename Body>
 auto on_own_thread(Body body) {
   std::optional<decltype(body())> result;
@@ -55,7 +55,7 @@ Result<std::unique_ptr<Communicator>> Communicator::connect(const LinkSpec& spec
   return made;
 }
 
-// What the calling thread has made current; of one that has not, CUDA's default.
+// The GPU that the calling thread has made current, or CUDA's default.
 Result<void> Communicator::find_devices() {
   if (auto ok = libraries_.check(libraries_.cudaGetDeviceCount(&devices_), "cudaGetDeviceCount"); !ok) return ok;
   if (devices_ == 0)
@@ -99,7 +99,7 @@ Result<void> Communicator::join(const ncclUniqueId& id, TimeUs deadline_us) {
   return settle(kName, deadline_us);
 }
 
-// Until the communicator is no longer busy with what was asked of it; 0: no deadline.
+// Waits until the communicator is no longer busy; 0: no deadline.
 Result<void> Communicator::settle(const char* name, TimeUs deadline_us) {
   return poll([&]() -> std::optional<Result<void>> {
     ncclResult_t state = ncclSuccess;

@@ -139,7 +139,7 @@ void ServerConnection::on_failed_handshake(bool hung_up) {
                  {}};
 }
 
-// What the server sent before it went is taken first: receive() must have been called after the event.
+// The server's last messages are taken first: receive() must have been called after the event.
 void ServerConnection::check_alive() {
   const bool disconnected = take_events();
   if (!disconnected || !answered_ || ended_) return;

@@ -99,7 +99,7 @@ Engine::Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, Des
 
 Engine::~Engine() { close(); }
 
-// Blocks until ZeroMQ holds none of our memory any more; what was not sent yet is dropped.
+// Blocks until ZeroMQ holds none of our memory any more; unsent messages are dropped.
 void Engine::close() {
   routes_.clear();
   rounds_.clear();
@@ -266,7 +266,7 @@ void Engine::interrupt() {
   [[maybe_unused]] const auto written = write(wake_.get(), &one, sizeof one);
 }
 
-// Pushes what there is room for, and takes what has come.
+// Pushes segments as long as there is room, and takes results that have come.
 Result<void> Engine::move_on() {
   for (Route& route : routes_) {
     if (auto ok = push_what_fits(route); !ok) return ok;
@@ -302,7 +302,7 @@ Result<void> Engine::push_what_fits(Route& route) {
   return {};
 }
 
-// False for what was not asked for.
+// False: nobody asked for it.
 bool Engine::take(Route& route, const ServerConnection::Message& message) {
   const auto round = std::ranges::find(rounds_, message.header.round, [](const Round& r) { return r.header.round; });
   const std::uint32_t number = message.header.segment;
@@ -343,7 +343,7 @@ Result<void> Engine::take_results(Route& route) {
   return {};
 }
 
-// What has come, and whether what the oldest round waits for still will.
+// Takes results that have come. An error if the oldest round waits for results that cannot come any more.
 Result<void> Engine::look_after(Route& route) {
   if (auto ok = take_results(route); !ok) return ok;
   route.connection->check_alive();

@@ -16,7 +16,7 @@ SegmentRule LinkImpl::rule_for(const WorkRequest& request) {
   return {.granule = granule, .most = std::max(std::min(most, kMaxSegmentBytes), granule)};
 }
 
-// A node keeps the rest of what it would own on another link: what an encoding leaves out then stays at the same nodes whatever the
+// A node keeps the residuals of the elements that it would own on another link. So residuals stay at the same nodes, whatever the
 // links are.
 void LinkImpl::cut_encoded(const WorkRequest& request, std::vector<PsSegment>& segments) {
   SegmentRule rule = rule_for(request);

@@ -5,7 +5,7 @@
 namespace deft::link::ps_backend {
 namespace {
 
-// What the oldest operation may always have unanswered: a peer may not start the urgent one before it has finished this.
+// How many segments of the oldest operation may always be unanswered: a peer may not start the urgent one before it has finished this.
 constexpr std::size_t kOldestAhead = 2;
 
 }  // namespace

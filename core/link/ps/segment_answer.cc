@@ -23,7 +23,7 @@ void SegmentAnswer::take(std::span<const std::byte> payload) const {
     take_codes(payload);
 }
 
-// Those of the other nodes, in their order. This node's own stand in the data still.
+// The codes of the other nodes, in their order. This node's own codes stand in the data still.
 void SegmentAnswer::take_codes(std::span<const std::byte> codes) const {
   std::vector<const std::byte*> inputs;
   for (std::uint32_t n = 0; n < nodes; ++n) {

@@ -35,7 +35,7 @@ Result<std::optional<std::uint64_t>> LinkImpl::await() {
   return request_.id;
 }
 
-// Sums first the members of one node, as daemons do: so the bits are those of the links that daemons run.
+// Sums first the members of one node, as daemons do: so the result has the bits of the links that daemons run.
 std::vector<const std::byte*> LinkImpl::sums_of_nodes(std::span<std::byte* const> inputs, std::size_t count) const {
   if (node_of_.empty()) return {inputs.begin(), inputs.end()};
   std::map<std::uint32_t, std::vector<const std::byte*>> nodes;

@@ -55,7 +55,7 @@ struct Transport::Pending {
 
 namespace {
 
-// What is still to come of a frame and the bytes behind it.
+// The missing rest of a frame and of the bytes behind it.
 template <typename Byte>
 std::span<Byte> rest(std::span<Byte> frame, std::span<Byte> body, std::size_t done) {
   return done < frame.size() ? frame.subspan(done) : body.subspan(done - frame.size());

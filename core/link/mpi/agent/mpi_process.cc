@@ -27,7 +27,7 @@ constexpr int kGreetingTag = 0;
 constexpr int kFarewellTag = 1;
 constexpr rlim_t kMostWordsBytes = 1 << 20;
 constexpr Us kFarewellUs = 400'000;  // how long the last messages may take
-constexpr Us kLostAfterUs = 50'000;  // what a peer sent before its farewell may still be on its way over another NIC
+constexpr Us kLostAfterUs = 50'000;  // a peer's last messages may come behind its farewell, over another NIC
 
 // MPI sees what arrives only when it is asked. Between two questions this process sleeps, longer the longer nothing
 // came, so that waiting costs next to nothing; a command from the daemon wakes it.
@@ -268,7 +268,7 @@ void MpiProcess::nap(bool watch_daemon) {
   ppoll(&daemon, 1, &time, nullptr);
 }
 
-// Tells all peers, and lets MPI carry what is still on its way. Peers that are about to end as well say so.
+// Tells all peers, and lets MPI carry the messages that are on their way. Peers that are about to end as well say so.
 void MpiProcess::say_farewell() {
   std::uint32_t first = first_gone_.value_or(node_);
   each_peer([&](std::uint16_t peer) {
