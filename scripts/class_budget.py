@@ -1,7 +1,7 @@
 """The class budget: no class above 20 methods or 12 data members.
 
 Methods are the functions that a class declares, overloads one by one, but for constructors, the destructor and
-assignment. Data members are those of each object; in Python what a class's body annotates and its methods assign to
+assignment. Data members belong to each object; in Python a class's body annotates them, or its methods assign them to
 self. Plain data (a struct without methods, a dataclass) may have any number of members. universal-ctags reads C++.
 
 scripts/class_budget.txt lists the classes that may be larger, each with its reason. A line there that is not needed any
@@ -27,7 +27,7 @@ OVERLOOKED = re.compile(r"^\s+(?!\s|static\b)[\w:<>., ]*\([^;]*\)[^;()]*>\s+(\w+
 
 @dataclass
 class Measured:
-    """A class, by what it declares."""
+    """A class and its declarations."""
 
     path: str
     name: str

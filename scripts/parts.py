@@ -1,4 +1,4 @@
-"""The parts of Deft that a machine may lack, and what a run requires of them.
+"""The parts of Deft that a machine may lack, and the parts that a run requires.
 
 A file such as .ci/parts lists what must be there, and which skips are right:
 

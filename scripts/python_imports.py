@@ -11,7 +11,7 @@ from pathlib import Path
 
 # folder -> the folders whose modules it may import besides its own, and the packages from outside; "*": anything.
 MAY_IMPORT: dict[str, set[str]] = {
-    "plugins/python": {"setuptools", "numpy"},  # setup.py; what the plugins with numpy arrays share
+    "plugins/python": {"setuptools", "numpy"},  # setup.py; the code that plugins with numpy arrays share
     "plugins/torch": {"plugins/python", "torch"},
     "plugins/mxnet": {"plugins/python", "mxnet", "numpy"},
     "plugins/tensorflow": {"plugins/python", "tensorflow", "keras", "numpy"},

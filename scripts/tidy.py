@@ -1,7 +1,7 @@
 """clang-tidy within a time budget; scripts/lint calls it.
 
     check = Tidy(root, build, base=None, seconds=180)
-    found = check.run()              # a line for each finding; check.left_out names what the time did not reach
+    found = check.run()              # a line for each finding; check.left_out names files that the time did not reach
 
 Most of clang-tidy's time goes into the system's headers. So sources with the same flags are checked in batches, as one
 file that includes them (cmake/batches.py says which ones may share a batch). A batch that does not compile is checked
@@ -10,7 +10,7 @@ source by source.
 What passed once is not checked again while the file, the headers of ours that it includes and .clang-tidy stay the
 same: .cache/tidy holds a stamp for each. Of the rest, the files that changed since `base` come first, then the files
 that include a changed header, then all others, beginning at another one for each commit. `base` is the newest commit
-that passed as a whole in this tree, or else 20 commits ago: what a landing brings is checked before anything else.
+that passed as a whole in this tree, or else 20 commits ago: the files of a landing are checked before all others.
 """
 
 from __future__ import annotations
@@ -144,7 +144,7 @@ class Tidy:
 
     def command(self, batch: list[Path]) -> list[str]:
         file = batch[0]
-        if len(batch) > 1:  # the analyzer knows batches by this name: it checks the functions of what they include
+        if len(batch) > 1:  # the analyzer knows batches by this name: it checks the functions of included files
             names = "".join(f'#include "{source}"  // NOLINT\n' for source in batch)
             file = self.cache / f"UnifiedSource-{hashlib.sha256(names.encode()).hexdigest()[:16]}.cc"
             file.write_text(names)

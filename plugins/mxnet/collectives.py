@@ -44,7 +44,7 @@ class _Collective(NamedTuple):
 
 
 def _in_engine(tensor, out, staged, collective, priority):
-    """out = what the collective makes of the tensor."""
+    """out = the result of the collective."""
     array, view = staged
     session, gathered = collective.session, collective.gathered
 

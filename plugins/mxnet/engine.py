@@ -118,7 +118,7 @@ def push(start, reads=(), writes=(), priority=0, name="deft"):
 
 def view_of(array):
     """An NDArray in the memory of a numpy array, which must live as long."""
-    return mx.nd.from_numpy(array.view(), zero_copy=True)  # what it is given becomes read-only
+    return mx.nd.from_numpy(array.view(), zero_copy=True)  # the given array becomes read-only
 
 
 def wait_for_all():

@@ -116,7 +116,7 @@ class Exchange:
     # ---- the end of a session
 
     def settle(self):
-        """The session ends soon: what the engine still does in the arena comes first.
+        """The session ends soon: the work of the engine in the arena ends first.
 
         Raises DeftError for an error that nobody has seen yet.
         """

@@ -22,7 +22,7 @@ from .importing import mxnet as mx
 
 
 class KeyedGradients:
-    """`compression` is for what goes through an Exchange: a value, or a function of key and gradient."""
+    """`compression` is for the gradients of an Exchange: a value, or a function of key and gradient."""
 
     def __init__(self, factors=Factors(), compression=Compression.none, process_set=global_process_set):  # noqa: B008
         self._factors = factors

@@ -20,7 +20,7 @@ import tensorflow as tf
 
 from .host import on_host
 
-_TOKEN = [np.int32(0)]  # what a call gives that the next one waits for
+_TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
 
 
 class _Groups:

@@ -50,7 +50,7 @@ def _graph_errors(function):
 def on_host(function, tensors, dtypes, shapes):
     """`function` of the tensors' values, as arrays; it gives a list of arrays of these dtypes.
 
-    `shapes` are what is known of the results when a graph is made.
+    `shapes`: the known dimensions of the results when a graph is made.
     """
     if tf.executing_eagerly():
         arrays = tensorflow_errors(function)(*[tensor.numpy() for tensor in tensors])

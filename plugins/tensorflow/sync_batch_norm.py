@@ -1,4 +1,4 @@
-"""BatchNormalization whose mean and variance are those of the batches of all ranks together."""
+"""BatchNormalization with the mean and variance of the batches of all ranks together."""
 
 import keras
 from deft.process_sets import global_process_set
@@ -11,7 +11,7 @@ from .collectives import allreduce
 
 @keras.saving.register_keras_serializable("deft")
 class SyncBatchNormalization(keras.layers.BatchNormalization):
-    """The arguments are those of keras.layers.BatchNormalization. A call in training is a collective of all ranks.
+    """Takes the arguments of keras.layers.BatchNormalization. A call in training is a collective of all ranks.
 
     Ranks may have batches of different sizes. `fused` is Horovod's; only False is offered.
     """

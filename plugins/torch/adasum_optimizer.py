@@ -1,7 +1,7 @@
 """DistributedOptimizer(op=Adasum): each rank makes its own step, and Adasum reduces the changes of the parameters.
 
 Each rank's step() changes the parameters by its own gradients, with its own state. The changes of all ranks are
-reduced, and each parameter becomes what it was before the step plus the reduced change. There is no overlap with
+reduced, and each parameter becomes its value before the step plus the reduced change. There is no overlap with
 backward: the changes exist only after step(). Each rank has an optimizer state of its own, as in Horovod.
 """
 

@@ -70,7 +70,7 @@ class BucketSequences:
         self._task = None  # autograd's number of the backward that will call _end_pass()
         self._followed = None  # the group that this pass follows
         self._shapes = ()  # of that group
-        self._known = {}  # by the first bucket: what a pass had, and its group if it is declared
+        self._known = {}  # by the first bucket: the buckets of a pass, and its group if it is declared
         self._changes = collections.Counter()  # by the first bucket
 
     def place(self, tensor):
@@ -116,7 +116,7 @@ class BucketSequences:
         self._seen, self._followed, self._task = [], None, None
 
     def _give_up(self, place):
-        """This pass is not what its group is for: ends the group's generation and forgets the group."""
+        """This pass does not fit its group: ends the group's generation and forgets the group."""
         group, self._followed = self._followed, None
         first = self._seen[0]
         self._known.pop(first)

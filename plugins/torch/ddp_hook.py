@@ -61,7 +61,7 @@ def _state_of(bucket):
 
 
 class DdpState:
-    """What the hook knows of one model."""
+    """The hook's knowledge of one model."""
 
     def __init__(self):
         self._shown = []  # (dtype, shape) of parameters, in the order of the first backward

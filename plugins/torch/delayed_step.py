@@ -38,7 +38,7 @@ class DelayedStep:
     def step(self, update):
         """`update` is the step() of the user's class."""
         self.stages.update_begins()
-        if self.buffer.round.phase is Phase.AVERAGED:  # synchronize() has shown what is due
+        if self.buffer.round.phase is Phase.AVERAGED:  # synchronize() has shown the due averages
             result = self.applier.apply_shown(self._shown, update) if self._shown is not None else None
             self._advance_step()
         else:
@@ -91,7 +91,7 @@ class DelayedStep:
         if not self.schedule.pending():
             return
         arena = self.buffer.arena
-        arena.drain()  # what a GPU still writes was handed over before the flush
+        arena.drain()  # gradients that a GPU still writes were handed over before the flush
         for first, count, number, slot in self.schedule.flush():
             arena.ready(first, count, number, slot)
         for due in self._take_due():

@@ -18,7 +18,7 @@ class Handover:
     """Calls ready(...) in order, each once the event that was recorded with it has passed."""
 
     def __init__(self, ready, record_event):
-        """`record_event()` gives an event of what the GPU has been asked to do so far; it has synchronize()."""
+        """`record_event()` gives an event behind all work of the GPU so far; it has synchronize()."""
         self._ready, self._record_event = ready, record_event
         self._changed = threading.Condition()
         self._queue = collections.deque()
@@ -71,7 +71,7 @@ class Handover:
 
 
 def event_on(stream, cuda=torch.cuda):
-    """An event of what the GPU has been asked to do so far; who waits for it sleeps, so the core is training's."""
+    """An event behind all work of the GPU so far; who waits for it sleeps, so the core is training's."""
     return stream.record_event(cuda.Event(blocking=True))
 
 

@@ -1,4 +1,4 @@
-"""The gradients of one optimizer on their way into the arena: what a backward hands over.
+"""The gradients of one optimizer on their way into the arena, as a backward hands them over.
 
 A generation begins with the first gradient that a hook hands over. It is complete when every parameter has been handed
 over: by its hook, or by complete() if it has no gradient. How a gradient is written is the writer's matter

@@ -1,7 +1,7 @@
-"""Records what a step holds in memory, when a trace of the job begins, and only then.
+"""Records the memory of a step, when a trace of the job begins, and only then.
 
 It takes three steps. The first shows what outlives a step, such as the scores that a script keeps in a variable. The
-second is the one that is recorded. In the third each layer's forward is timed, without what the recording costs.
+second is recorded. In the third each layer's forward is timed, without the cost of recording.
 
 A layer is a call of a module that owns parameters, and what follows it until the next one begins. Its backward begins
 when the gradient of its output is there.

@@ -73,7 +73,7 @@ class Norms:
         return scaling.before * scaling.after * self._buffer.process_set.size()
 
     def _tell(self):
-        """A step after the averages have come: by then a GPU has computed what it was asked for."""
+        """A step after the averages have come: by then a GPU has computed them."""
         sample = self._sampler.finished()
         if sample is None:
             return

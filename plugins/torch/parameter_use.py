@@ -79,7 +79,7 @@ class ParameterUseTracker:
     @untraced
     def _enter(self, module, _arguments):
         if not self._stack and not self._note_root(module):
-            return  # not ours, and neither is what it calls
+            return  # not ours, and neither are the modules that it calls
         if not self._deep:
             self._remove()
             return

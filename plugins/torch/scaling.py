@@ -18,7 +18,7 @@ _scale_under_way = None  # of the loss whose backward runs
 
 
 def scale_under_way():
-    """By what the loss of the running backward was multiplied; 1 if no GradScaler of Deft did."""
+    """The factor of the loss of the running backward; 1 if no GradScaler of Deft did."""
     return 1.0 if _scale_under_way is None else _scale_under_way
 
 
@@ -33,7 +33,7 @@ class GradScaler(_TorchScaler):
     def __init__(self, *args, **kwargs):
         super().__init__(*args, **kwargs)
         self._outcomes = []  # (scale, infinite) of the delayed updates since the last update()
-        self._stepped = {}  # id of a delayed optimizer -> what was called since the last update()
+        self._stepped = {}  # id of a delayed optimizer -> its calls since the last update()
         self._known_scale = None
 
     def get_scale(self):

@@ -1,4 +1,4 @@
-"""BatchNorm whose mean and variance are those of the batches of all ranks together.
+"""BatchNorm with the mean and variance of the batches of all ranks together.
 
     torch.nn.BatchNorm2d(64)  ->  hvd.SyncBatchNorm(64)
 
@@ -19,7 +19,7 @@ from .compression import Compression
 
 
 class SyncBatchNorm(_BatchNorm):
-    """The arguments are those of torch.nn.BatchNorm. A forward in training is a collective of all ranks."""
+    """Takes the arguments of torch.nn.BatchNorm. A forward in training is a collective of all ranks."""
 
     def _check_input_dim(self, input):
         if input.dim() < 2:

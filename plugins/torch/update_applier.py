@@ -13,7 +13,7 @@ log = logging.getLogger("deft.torch")
 
 
 class UpdateApplier:
-    """Waits for what is due and applies it.
+    """Waits for due updates and makes them.
 
     `overlap_mode`: auto, on or off. `scale_lr`: an update that merges k steps is made with k times the learning rate.
     """

@@ -1,4 +1,4 @@
-"""What delayed updates must give: one process that follows the update schedule of a run, and the loops that both share."""
+"""A model of delayed updates: one process that follows the update schedule of a run, and the loops that both share."""
 
 import deft.torch as hvd
 import torch

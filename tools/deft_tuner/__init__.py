@@ -1,6 +1,6 @@
 """deft tune: looks for a part size and a credit with which a running job is faster.
 
-    settings.py   what is tuned, and within which limits
+    settings.py   the tuned options, and their limits
     measure.py    step times, and their noise
     duel.py       compares two settings side by side, so that drift does not decide
     descent.py    noise-aware coordinate descent

@@ -3,7 +3,7 @@
     search = optimise(compare, start, Space(), trials=15)     # ModuleNotFoundError without optuna, scipy and torch
 
 Optuna hears how much longer a step takes than with the settings at the beginning. Each setting is compared with the
-best one so far, beside it (duel.py), so what it hears does not drift.
+best one so far, beside it (duel.py), so its figures do not drift.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ INSTALL = "python3 -m pip install optuna scipy torch"
 
 @dataclass
 class TuneResult:
-    """What the tuning came to. `final`: the comparison at the end; None if there was none, or the job ended before."""
+    """The result of the tuning. `final`: the comparison at the end; None if there was none, or the job ended before."""
 
     own: Settings
     before: Measured

@@ -32,7 +32,7 @@ class Rules:
 
 @dataclass(frozen=True)
 class Duel:
-    """What came of it. `gain`: the share of a step that the other setting saves; `noise`: half of its 95 % interval."""
+    """The result. `gain`: the share of a step that the other setting saves; `noise`: half of its 95 % interval."""
 
     best: Measured
     other: Measured
@@ -59,7 +59,7 @@ def estimate(ratios: list[float]) -> tuple[float, float]:
 
 
 def is_over(ratios: list[float], rules: Rules) -> bool:
-    """True once more pairs would not change what is done."""
+    """True once more pairs would not change the decision."""
     if len(ratios) % 2 == 1:
         return False  # the drift has not cancelled
     if len(ratios) < rules.least_pairs:

@@ -64,7 +64,7 @@ class RunningJob:
         self.counts_from = 0  # the first step that counts for the settings in force
 
     def leader(self) -> dict:
-        """What the leader says of the job; takes in the steps that are new."""
+        """The leader's status of the job; takes in the steps that are new."""
         job = next((job for job in self.deft.jobs() if job["name"] == self.name), None)
         if job is None or job.get("state") == "ended":
             raise JobEnded(self.name)
@@ -76,7 +76,7 @@ class RunningJob:
         return leader
 
     def own_settings(self) -> Settings:
-        """What the job runs with, before it is tuned."""
+        """The settings of the job before it is tuned."""
         deadline = self.deadline()
         while not (leader := self.leader()).get("step_times"):
             self.wait(deadline, "its first gradients", 0.2)

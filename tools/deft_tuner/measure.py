@@ -54,7 +54,7 @@ def measured(steps_us: list[float]) -> Measured:
 
 
 class StepLog:
-    """The steps that a status tells, which is only the newest ones: those of many statuses put together."""
+    """The steps of many statuses put together: one status tells only the newest steps."""
 
     def __init__(self) -> None:
         self.us: dict[int, float] = {}

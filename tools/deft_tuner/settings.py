@@ -1,4 +1,4 @@
-"""What is tuned: a part size and a credit, under one policy."""
+"""The tuned options: a part size and a credit, under one policy."""
 
 from __future__ import annotations
 

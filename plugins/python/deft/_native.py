@@ -209,7 +209,7 @@ def raise_error(error: Error) -> None:
 
 
 def call(function, *arguments) -> int:
-    """Calls a function whose last parameter is the error; raises what it reports, returns its (>= 0) result else."""
+    """Calls a function whose last parameter is the error; raises the error, or returns the result (>= 0)."""
     error = Error()
     code = function(*arguments, byref(error))
     if error.kind != 0:
@@ -247,7 +247,7 @@ _FIRST_SLICE_US, _SLICE_US = 20_000, 200_000
 
 
 def wait(function, *arguments, between: Callable[[], None] = lambda: None) -> None:
-    """Calls a function whose last parameters are a timeout and the error, until it gives 1; raises what it reports.
+    """Calls a function whose last parameters are a timeout and the error, until it gives 1; raises the error.
 
     It waits in slices: between them Python runs signal handlers, so Ctrl-C ends a wait, and `between` is called.
     """

@@ -2,7 +2,7 @@
 
     round = GradientRound(count=3, passes=1)
     round.phase = Phase.OPEN         # the first gradient has come
-    round.marks[2] = HANDED          # by place in the arena; what a hook does
+    round.marks[2] = HANDED          # by place in the arena; a hook does this
     round.missing()                  # [0, 1]: what nobody has handed over yet
     round.averaged()                 # all averages are back
     round.used()                     # the update is made: the next backward begins a new generation

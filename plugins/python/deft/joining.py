@@ -182,7 +182,7 @@ class _Follower:
         self._zeros = {}  # operations under way, by name
 
     def follow(self, timeout_s: float) -> None:
-        """Does what the next announcement says, if it comes in time."""
+        """Follows the next announcement, if it comes in time."""
         self._zeros = {name: operation for name, operation in self._zeros.items() if not _ended(operation)}
         if self._rank == self._session.rank:
             self._rank += 1
@@ -242,7 +242,7 @@ def _drop(operation) -> None:
 
 
 def _last(came) -> int:
-    """The rank that has done the most, and of those that have done equally much, the one that came last."""
+    """The rank that has done the most, and of ranks that have done equally much, the rank that came last."""
     return max(range(len(came)), key=lambda rank: came[rank])
 
 

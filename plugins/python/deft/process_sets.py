@@ -223,7 +223,7 @@ def _join(whole: Session, number: int, ranks: list[int], leader: str) -> Session
 
 
 def _leader_of(whole: Session, ranks: list[int]) -> tuple[str, str]:
-    """For the set's first rank, whose daemon leads the set's job: (its address, what is wrong with it).
+    """For the set's first rank, whose daemon leads the set's job: (its address, its problem).
 
     Empty if no other daemon needs it, or if that daemon leads the whole job, too."""
     nodes = {whole.node_of(rank) for rank in ranks}

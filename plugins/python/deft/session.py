@@ -153,7 +153,7 @@ class Group:
         return [Generation(f.number, f.first_step, f.last_step, f.apply_step, f.slot) for f in self._found]
 
     def flush(self, step: int) -> None:
-        """Ends the generation under way before `step`, on all ranks alike; then hand over what it has so far."""
+        """Ends the generation under way before `step`, on all ranks alike; then hand over the gradients so far."""
         call(lib.deft_flush, self._open(), step)
 
     def send_residuals(self, step: int) -> None:
@@ -161,7 +161,7 @@ class Group:
         call(lib.deft_send_residuals, self._open(), step)
 
     def record_memory(self, memory: StepMemory) -> None:
-        """Tells what a step held in memory, while a trace is written."""
+        """Tells of the memory of a step, while a trace is written."""
         layers = (_native.Layer * len(memory.layers))(*memory.layers)
         amounts = (_native.Memory * len(memory.amounts))(*memory.amounts)
         told = _native.StepMemory(memory.step, memory.samples, layers, len(layers), amounts, len(amounts))
@@ -372,7 +372,7 @@ class Session:
         return lib.deft_traces(self.handle())
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes to the job's key-value store, for what is not worth a collective; up to 4096 bytes."""
+        """Writes to the job's key-value store, for small values: a collective would cost more. Up to 4096 bytes."""
         call(lib.deft_store_set, self.handle(), key.encode(), value, len(value))
 
     def ask(self, key: str) -> Question:

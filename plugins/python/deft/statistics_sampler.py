@@ -29,7 +29,7 @@ class Sample:
     def __init__(self, step: int, loss: object, target: float, own: Mapping, awaited: Mapping[int, int]):
         self.step, self.loss, self.target = step, loss, target
         self.own, self.awaited = own, dict(awaited)
-        self.averages: list = []  # squared norms as those of one step
+        self.averages: list = []  # squared norms, as of one step
 
     def numbers(self) -> tuple[float, float, float]:
         """Own norm, norm of the average, loss."""

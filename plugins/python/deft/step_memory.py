@@ -1,4 +1,4 @@
-"""What a step held in memory, as a worker tells it while a trace is written.
+"""The memory of a step, as a worker tells it while a trace is written.
 
 deft_trace.h has the same structures; core/trace/record.h says how the positions of a step are numbered.
 """
@@ -11,7 +11,7 @@ NO_LAYER = 0xFFFFFFFF
 
 
 class Layer(NamedTuple):
-    """A call of a module with parameters: the first tensor that backward produces of it, and what its forward took."""
+    """A call of a module with parameters: the first tensor that backward makes of it, and the time of its forward."""
 
     tensor: int
     forward_ns: int
@@ -29,7 +29,7 @@ class Amount(NamedTuple):
 
 
 class StepMemory(NamedTuple):
-    """What a step held in memory."""
+    """The memory of a step."""
 
     step: int
     samples: int
