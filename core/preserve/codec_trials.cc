@@ -81,6 +81,10 @@ void CodecTrials::take(std::uint64_t step, double loss) {
   if (trial.finding != Finding::kOpen) text_ = describe_finding();
 }
 
+bool CodecTrials::proves_it() const {
+  return trial_->finding == Finding::kHelped && !trial_->rise.may_be_natural && (suspects_ >> trial_->codec & 1U) != 0;
+}
+
 std::string CodecTrials::describe_finding() const {
   const Trial& trial = *trial_;
   const std::string codec = name(trial.codec);
@@ -90,20 +94,26 @@ std::string CodecTrials::describe_finding() const {
                               ", after " + std::to_string(trial.step - trial.exact_from_step) + " steps without it";
   if (trial.finding == Finding::kDidNotHelp)
     return "exact gradients did not help: " + figures + ", so " + codec + " comes back";
+  if (proves_it())
+    return "exact gradients helped again: " + figures + ", so " + codec + " stays away for the rest of the job";
+  const std::string until = std::to_string(trial.step + kWaits * first_look_steps());
   if (!trial.rise.may_be_natural)
-    return "exact gradients helped: " + figures + ", so " + codec + " stays away for the rest of the job";
+    return "exact gradients helped: " + figures + ", so " + codec + " stays away until step " + until +
+           ", and for good if they help once more";
   return "exact gradients may have helped: " + figures +
          "; but the training had only begun or its learning rate rose, so " + codec + " may come back from step " +
-         std::to_string(trial.step + kWaits * first_look_steps()) + " on";
+         until + " on";
 }
 
 LossLevel CodecTrials::end() {
+  const bool for_good = proves_it();
   const Trial trial = std::move(*trial_);
   trial_.reset();
-  const bool for_good = trial.finding == Finding::kHelped && !trial.rise.may_be_natural;
-  if (trial.finding == Finding::kHelped) most_ = std::min(most_, trial.codec - 1);
+  const bool helped = trial.finding == Finding::kHelped;
+  if (helped) most_ = std::min(most_, trial.codec - 1);
+  if (helped && !trial.rise.may_be_natural) suspects_ |= std::uint32_t{1} << trial.codec;
   if (for_good) most_for_good_ = std::min(most_for_good_, trial.codec - 1);
-  if (trial.finding == Finding::kHelped && !for_good) return_step_ = trial.step + kWaits * first_look_steps();
+  if (helped && !for_good) return_step_ = trial.step + kWaits * first_look_steps();
   if (!for_good) ++ended_;
   return trial.now;
 }

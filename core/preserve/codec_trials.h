@@ -6,15 +6,15 @@
 //   trials.take(step, loss);             // each sample
 //   if (trials.finding() != Finding::kOpen) trials.end(), trials.most_codec();   // which codecs may be used now
 //
-// Exact gradients help if they bring the loss half of the way back to its level. Then the codec stays away for the rest of the
-// job, however low the loss is later. If the loss stays where it is or rises on, something else made it rise, and the codec
-// comes back at once. A loss that falls fast enough to be half of the way back at the next look is looked at again.
+// Exact gradients help if they bring the loss half of the way back to its level. Then the codec stays away for a time, and if they
+// help a second time, for the rest of the job: a spike of the loss that goes by itself looks the same, but seldom twice. If the
+// loss stays where it is or rises on, something else made it rise, and the codec comes back at once. A loss that falls fast enough
+// to be half of the way back at the next look is looked at again.
 //
 // Each further trial lasts twice as long. So a loss that recovers slowly is seen to recover in a later trial, and if a loss
-// rises on for reasons of its own, ever fewer rises are the codec's. A second rise alone proves no more than the first one.
+// rises on for reasons of its own, ever fewer rises are the codec's.
 //
-// A loss that recovers by itself looks the same as one that exact gradients helped. Where that is likely, because the training
-// had only begun or its learning rate rose, the codec may come back after a wait.
+// Where a loss often recovers by itself, because the training had only begun or its learning rate rose, nothing is proved.
 //
 // Pure; not thread-safe.
 #pragma once
@@ -90,6 +90,7 @@ class CodecTrials {
   };
   [[nodiscard]] std::uint64_t first_look_steps() const;
   [[nodiscard]] std::string name(std::size_t codec) const;
+  [[nodiscard]] bool proves_it() const;  // that the trial's codec is the cause
   [[nodiscard]] std::string describe_finding() const;
 
   const std::vector<std::string> names_;
@@ -97,6 +98,7 @@ class CodecTrials {
   unsigned ended_ = 0;                             // trials that proved nothing against the codec for good
   std::size_t most_ = model::kMaxCodecs;           // now
   std::size_t most_for_good_ = model::kMaxCodecs;  // of the job
+  std::uint32_t suspects_ = 0;                     // bit c: codec c has been found to be the cause once
   std::uint64_t return_step_ = 0;                  // from it on most_ may be most_for_good_ again; 0: it is
   std::string text_;
 };
