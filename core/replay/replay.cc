@@ -137,7 +137,7 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
 }
 
 // The steps of the leader after the warm-up, from forward to forward.
-std::vector<double> steps_of(const model::Timeline& timeline, std::uint64_t warmup) {
+std::vector<double> simulated_steps_us(const model::Timeline& timeline, std::uint64_t warmup) {
   std::vector<double> begins_us, steps_us;
   for (const auto& span : timeline.compute)
     if (span.stage == model::Stage::kForward && span.bucket == 0 && span.step >= warmup)
@@ -195,7 +195,7 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
     if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
   const auto outcome = sim::simulate(**scheduler, profile, options);
   if (!outcome) return tl::unexpected(outcome.error());
-  const auto steps_us = steps_of(outcome->timeline, steps.warmup);
+  const auto steps_us = simulated_steps_us(outcome->timeline, steps.warmup);
   auto sorted = measured.steps_us;
   std::ranges::sort(sorted);
   return Prediction{.policy = policy,
