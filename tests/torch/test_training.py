@@ -138,10 +138,15 @@ def train_dtypes():
     state, _ = distributed("sgd", gradient_predivide_factor=1.5)
     assert_same_everywhere(state)
     assert_close(state, expected)
+    return True
+
+
+def train_dtypes_and_halves():
+    train_dtypes()
     gradients_as_halves()
     return True
 
 
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
 def test_dtypes_compression_and_predivision(start, policy):
-    assert all(start(2, policy=policy, partition_bytes="4KB").run(train_dtypes))
+    assert all(start(2, policy=policy, partition_bytes="4KB").run(train_dtypes_and_halves))
