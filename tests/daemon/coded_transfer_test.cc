@@ -44,12 +44,18 @@ class EveryCodec : public testing::TestWithParam<Case> {
   }
 };
 
+#if defined(__SANITIZE_THREAD__)
+constexpr std::uint64_t kGenerations = 8;  // ThreadSanitizer takes ten times as long
+#else
+constexpr std::uint64_t kGenerations = 40;
+#endif
+
 // Over all nodes: what was applied and what is left make what was brought, generation after generation.
 TEST_P(EveryCodec, LosesNothingForGood) {
   for (const std::size_t segment : {0U, 1U, 3U}) {
     Nodes nodes = nodes_of(3, kElements, matrices());
     std::vector<double> brought(kElements, 0), applied(kElements, 0);
-    for (std::uint64_t generation = 0; generation < 40; ++generation) {
+    for (std::uint64_t generation = 0; generation < kGenerations; ++generation) {
       for (std::size_t node = 0; node < 3; ++node) {
         fill(nodes.values(node), generation * 3 + node);
         for (std::size_t i = 0; i < kElements; ++i) brought[i] += static_cast<double>(nodes.values(node)[i]);
@@ -298,7 +304,7 @@ TEST(CodedTransferSwitches, NothingIsLostWhenCodecsComeAndGo) {
     Nodes nodes(3, codec, kAll, {{256, 512}});
     std::vector<double> brought(kAll, 0), applied(kAll, 0);
     double kept = 0;
-    for (std::uint64_t generation = 0; generation < 40; ++generation) {
+    for (std::uint64_t generation = 0; generation < kGenerations; ++generation) {
       const bool exact = random() % 3 == 0;
       nodes.go_exact(exact);
       for (std::size_t node = 0; node < nodes.size(); ++node)
