@@ -51,8 +51,7 @@ std::vector<Point> Axes::points() const {
 
 Axes axes_of(const replay::MeasuredJob& measured) {
   Axes axes;
-  const auto traced = measured.options.find("policy");
-  axes.policies.push_back(traced == measured.options.end() ? "fifo" : traced->second);
+  axes.policies.push_back(replay::policy_of(measured.options));
   for (const auto& traits : kPolicyTraits)
     if (!traits.simulator_only && traits.name != axes.policies.front()) axes.policies.emplace_back(traits.name);
   const auto nodes = static_cast<std::uint32_t>(measured.nodes.size());

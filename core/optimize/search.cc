@@ -37,20 +37,16 @@ replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const Limits
   const auto* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, limits.memory);
   if (limits.keeps_buckets) job.other_buckets.clear();
-  for (auto& [bucketing, buckets] : job.other_buckets) {
-    model::Profile profile = measured.profile;
-    profile.buckets = std::move(buckets);
-    buckets = replay::with_memory(profile, measured.rest_us, memory, limits.memory).buckets;
-  }
+  if (job.other_buckets.empty()) return job;
+  model::Profile other = measured.profile;
+  other.buckets = measured.other_buckets;
+  job.other_buckets = replay::with_memory(other, measured.rest_us, memory, limits.memory).buckets;
   return job;
 }
 
 Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
-  std::vector<std::string> flags;
-  for (const auto& [name, value] : measured.options)
-    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
-  const auto config = Config::load(flags, {}, Audience::kAll);
-  if (!config) return tl::unexpected(config.error().in("the options in the trace"));
+  const auto config = replay::config_of(measured.options);
+  if (!config) return tl::unexpected(config.error());
   return Settings{.policy = config->text("policy"),
                   .bucket_bytes = 0,
                   .partition_bytes = config->bytes("partition_bytes"),

@@ -6,9 +6,7 @@
 #include <random>
 #include <utility>
 
-#include "core/base/config.h"
 #include "core/base/policy_traits.h"
-#include "core/partition/bucketing.h"
 #include "core/partition/rebucket.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/quantiles.h"
@@ -186,7 +184,7 @@ std::vector<model::ProfileLink> links_of(const JobTrace& job, std::vector<std::s
   return links;
 }
 
-// The bytes of a launch that its codec leaves as they are, and those that it encodes, as float32.
+// The bytes of a launch: its codec leaves the exact ones as they are, and encodes the others. The latter count as float32.
 struct CodedBytes {
   double exact = 0, coded = 0;
 };
@@ -296,22 +294,9 @@ std::vector<double> varied_steps(double spread, std::uint64_t seed) {
   return factors;
 }
 
-// An option, or its default.
-std::uint64_t bytes_of(const std::map<std::string, std::string>& options, const std::string& name) {
-  const auto given = options.find(name);
-  std::vector<std::string> flags;
-  if (given != options.end() && !given->second.empty()) flags.push_back("--" + name + "=" + given->second);
-  const auto config = Config::load(flags, {}, Audience::kAll);
-  return config ? config->bytes(name) : Config::load({}, {}, Audience::kAll)->bytes(name);
-}
-
-std::string bucketing_of(const std::map<std::string, std::string>& options, std::string_view policy) {
-  return partition::default_bucketing(policy, bytes_of(options, "bucket_bytes"));
-}
-
-std::string text_of(const std::map<std::string, std::string>& options, const std::string& name) {
-  const auto given = options.find(name);
-  return given == options.end() ? "" : given->second;
+OwnBucketing own_bucketing(std::string_view policy) {
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits == nullptr ? OwnBucketing::kUniform : traits->bucketing;
 }
 
 void vary_steps_as_a_whole(MeasuredJob& changed) {
@@ -322,24 +307,20 @@ void vary_steps_as_a_whole(MeasuredJob& changed) {
   }
 }
 
-// What cut_by() chooses from.
-std::map<std::string, std::vector<model::ProfileBucket>> other_buckets_of(const trace::NodeTrace& leader,
-                                                                          const TraceGroup& group, double rest_us) {
-  std::map<std::string, std::vector<model::ProfileBucket>> other;
+std::vector<model::ProfileBucket> other_buckets_of(const trace::NodeTrace& leader, const TraceGroup& group,
+                                                   double rest_us) {
   const auto& options = leader.header.options;
-  if (!text_of(options, "bucketing").empty() || group.tensors.empty()) return other;
-  const std::string traced = bucketing_of(options, text_of(options, "policy"));
-  for (const auto& traits : kPolicyTraits) {
-    const std::string bucketing = bucketing_of(options, traits.name);
-    if (bucketing == traced || other.contains(bucketing)) continue;
-    const TraceGroup cut = recut(group, bucketing, bytes_of(options, "partition_bytes"));
-    const auto steps = steps_of(leader, cut, 0);
-    if (steps.size() >= kLeastSteps) other[bucketing] = buckets_of(steps, cut, rest_us);
-  }
-  return other;
+  const auto config = config_of(options);
+  if (!config || !config->text("bucketing").empty() || group.tensors.empty()) return {};
+  const bool by_tensor = own_bucketing(policy_of(options)) == OwnBucketing::kByTensor;
+  const std::string other = by_tensor ? "uniform:" + std::to_string(config->bytes("bucket_bytes")) : "tensor";
+  const TraceGroup cut = recut(group, other, config->bytes("partition_bytes"));
+  const auto steps = steps_of(leader, cut, 0);
+  if (steps.size() < kLeastSteps) return {};
+  return buckets_of(steps, cut, rest_us);
 }
 
-// The error, and what is wrong with the traces that it follows from.
+// Appends to the error the faults of the traces, which may be its cause.
 Error because_of(Error error, const std::vector<std::string>& problems) {
   for (std::size_t i = 0; i < std::min(problems.size(), kMostReasons); ++i)
     error.what += (i == 0 ? ". In the traces: " : "; ") + problems[i];
@@ -384,6 +365,20 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
 
 }  // namespace
 
+std::string policy_of(const std::map<std::string, std::string>& options) {
+  const auto given = options.find("policy");
+  return given == options.end() ? "fifo" : given->second;
+}
+
+Result<Config> config_of(const std::map<std::string, std::string>& options) {
+  std::vector<std::string> flags;
+  for (const auto& [name, value] : options)
+    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
+  auto config = Config::load(flags, {}, Audience::kAll);
+  if (!config) return tl::unexpected(config.error().in("the options in the trace"));
+  return config;
+}
+
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
   auto profile = partition::rebucket(measured.profile, bucketing);
   if (!profile) return tl::unexpected(profile.error());
@@ -397,9 +392,9 @@ Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view b
 MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy) {
   MeasuredJob changed = measured;
   changed.other_buckets.clear();
-  const auto buckets = measured.other_buckets.find(bucketing_of(measured.options, policy));
-  if (buckets == measured.other_buckets.end()) return changed;
-  changed.profile.buckets = buckets->second;
+  const bool cuts_alike = own_bucketing(policy) == own_bucketing(policy_of(measured.options));
+  if (measured.other_buckets.empty() || cuts_alike) return changed;
+  changed.profile.buckets = measured.other_buckets;
   vary_steps_as_a_whole(changed);
   return changed;
 }

@@ -20,6 +20,7 @@
 #include <string_view>
 #include <vector>
 
+#include "core/base/config.h"
 #include "core/base/status.h"
 #include "core/replay/job_trace.h"
 #include "core/replay/launches.h"
@@ -51,19 +52,24 @@ struct MeasuredJob {
   BusiestHost busiest_host = {};
   double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
-  // The buckets into which policies cut by default, if not as the traced job is cut, by bucketing (core/partition/bucketing.h).
-  std::map<std::string, std::vector<model::ProfileBucket>> other_buckets = {};
+  // The buckets of policies that cut in another way than the traced one (OwnBucketing); empty: no policy has other buckets.
+  std::vector<model::ProfileBucket> other_buckets = {};
   std::vector<std::string> problems;  // what could not be measured
 };
 
-// kInvalid, saying what is missing and what is wrong with the traces, unless the leader's trace has kLeastSteps whole steps in which
-// every bucket was sent.
+// kInvalid unless the leader's trace has kLeastSteps whole steps in which every bucket was sent. The error names what is missing, and
+// the faults of the traces.
 inline constexpr std::size_t kLeastSteps = 4;
 Result<MeasuredJob> measure(const JobTrace& job);
 
 // The same job with other buckets (core/partition/rebucket.h). Its steps vary as a whole, and alike whatever the buckets. If each
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
+
+// The policy of a traced job; `fifo` if the trace does not name it.
+// config_of: all its options. kInvalid if this version does not know one.
+std::string policy_of(const std::map<std::string, std::string>& options);
+Result<Config> config_of(const std::map<std::string, std::string>& options);
 
 // The same job with the buckets into which `policy` cuts it, unless an option of the job or with_buckets() has cut it.
 MeasuredJob cut_by(const MeasuredJob& measured, std::string_view policy);

@@ -5,7 +5,6 @@
 #include <numeric>
 #include <vector>
 
-#include "core/base/config.h"
 #include "core/model/link_names.h"
 #include "core/replay/traced_codec.h"
 #include "core/sched/scheduler.h"
@@ -114,11 +113,8 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
 // The job's options, as a scheduler needs them.
 Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if, const model::Profile& profile,
                               const std::string& policy) {
-  std::vector<std::string> flags;
-  for (const auto& [name, value] : measured.options)
-    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
-  const auto config = Config::load(flags, {}, Audience::kAll);
-  if (!config) return tl::unexpected(config.error().in("the options in the trace"));
+  const auto config = config_of(measured.options);
+  if (!config) return tl::unexpected(config.error());
   auto setup = sim::setup_for(profile, policy);
   setup.partition_bytes = config->bytes("partition_bytes");
   setup.credit_bytes = config->bytes("credit_bytes");
@@ -178,10 +174,7 @@ double mean_of(const std::vector<double>& values) {
 
 Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) {
   if (auto ok = check(traced_job, what_if); !ok) return tl::unexpected(ok.error());
-  const auto traced = traced_job.options.find("policy");
-  const std::string policy = !what_if.policy.empty()              ? what_if.policy
-                             : traced != traced_job.options.end() ? traced->second
-                                                                  : "fifo";
+  const std::string policy = what_if.policy.empty() ? policy_of(traced_job.options) : what_if.policy;
   const MeasuredJob measured = cut_by(traced_job, policy);
   const model::Profile profile = profile_of(measured, what_if);
   const auto setup = setup_of(measured, what_if, profile, policy);
