@@ -1,5 +1,6 @@
 """What an operator does with a daemon that serves jobs: drain, stop, reload, check a configuration."""
 
+import contextlib
 import json
 import os
 import re
@@ -80,12 +81,19 @@ def test_drain_without_a_daemon_says_so(tmp_path):
     assert done.returncode == 1 and "no deftd answers" in done.stderr
 
 
-def test_only_root_and_the_daemons_user_may_drain_it():
+@contextlib.contextmanager
+def cluster_for_all_users():
+    """A daemon that every user of the machine can reach; skips without root."""
     if os.getuid() != 0:
         pytest.skip("needs root, to become another user")
     with Cluster(1) as cluster:
         os.chmod(cluster.folder.name, 0o755)
         os.chmod(cluster.socket(0), 0o666)
+        yield cluster
+
+
+def test_only_root_and_the_daemons_user_may_drain_it():
+    with cluster_for_all_users() as cluster:
         words = ["setpriv", "--reuid=65534", "--clear-groups", BUILD / "bin/deft", "drain"]
         done = subprocess.run(
             [*words, f"--socket={cluster.socket(0)}"], capture_output=True, text=True, env=clean_environment()
@@ -95,11 +103,7 @@ def test_only_root_and_the_daemons_user_may_drain_it():
 
 
 def test_status_shows_a_user_his_own_jobs_and_root_all_of_them():
-    if os.getuid() != 0:
-        pytest.skip("needs root, to become another user")
-    with Cluster(1) as cluster:
-        os.chmod(cluster.folder.name, 0o755)
-        os.chmod(cluster.socket(0), 0o666)
+    with cluster_for_all_users() as cluster:
         end = Path(cluster.folder.name, "end")
         [worker] = cluster.start(WAIT, END=str(end), DEFT_JOB="of-root")
         wait_for_line(worker, "here")
