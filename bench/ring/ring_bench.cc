@@ -43,7 +43,7 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// Core `index` of those that this process may use; nothing if there is only one.
+// The core with the number `index` among the cores of this process; nothing if the process has only one core.
 void bind_to(int index) {
   cpu_set_t allowed, one;
   CPU_ZERO(&allowed);

@@ -15,8 +15,8 @@ using link::WorkRequest;
 
 double square(float value) { return static_cast<double>(value) * static_cast<double>(value); }
 
-// Packs the elements that no codec encodes into one message of the arena's type: first the exact ones, then those that take residuals
-// along.
+// Packs the elements that no codec encodes into one message of the arena's type: first the exact elements, then the elements that take
+// residuals along.
 class Exact final : public CodedPiece {
  public:
   Exact(const CodedWork& work, BufferPool& buffers)

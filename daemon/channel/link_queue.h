@@ -1,4 +1,4 @@
-// The launches of one link of a job on one node: those that wait, are under way, or may have to be replayed.
+// The launches of one link of a job on one node: launches that wait, launches under way, and launches that may have to be replayed.
 //
 //   queue.waiting.push_back(launch);                       // in the leader's order, the same on all nodes
 //   queue.running.emplace(launch.number, launch);          // given to the driver, with a ReplayBuffer

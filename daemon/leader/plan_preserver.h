@@ -39,7 +39,7 @@ namespace deft::daemon {
 
 class PlanPreserver final : public plan::ConvergenceGuard {
  public:
-  // `patience_us`: no further plan is tried when one has been looked for that long. `codecs`: names of those that plans choose from.
+  // `patience_us`: after so long a search no further plan is tried. `codecs`: the names of the codecs among which plans choose.
   PlanPreserver(std::uint32_t world, std::size_t nodes, double epsilon, TimeUs patience_us,
                 std::vector<std::string> codecs = {})
       : epsilon_(epsilon), patience_us_(patience_us), statistics_(world, nodes), trials_(std::move(codecs)) {}

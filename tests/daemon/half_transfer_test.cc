@@ -89,7 +89,7 @@ RC_GTEST_PROP(HalfTransfer, NothingIsLostForGoodAndAllNodesHoldTheSameBits, ()) 
   RC_ASSERT(ledger.excess(nodes.all_residuals()) < 2e-3 * static_cast<double>(scale));
 }
 
-// A job of float32 with the same gradients applies the same sums, up to the rounding of each. Later sums bring what was rounded off.
+// A job of float32 with the same gradients applies the same sums, up to the rounding of each. Later sums bring the rest that rounding left out.
 TEST(HalfTransfer, SumsAreThoseOfFloat32RoundedOnce) {
   constexpr std::size_t kAll = 20 * kBlock;
   for (const auto dtype : {kFloat16, kBFloat16}) {

@@ -135,7 +135,7 @@ def test_a_trace_tells_what_a_codec_may_encode(tmp_path):
     for element_bytes, coded in MIXED_BYTES.items():
         buckets = [bucket for bucket in profile["buckets"] if bucket.get("element_bytes", 4) == element_bytes]
         assert sum(bucket["coded_bytes"] for bucket in buckets) == coded
-    # What travelled, less what travels as it is, over what was encoded, as float32.
+    # Bytes of encodings over bytes of their gradients as float32. Gradients that travel as they are do not count.
     assert profile["codecs"][1]["wire_share"] == pytest.approx(INT8_SHARE, rel=1e-3)
 
 

@@ -92,7 +92,7 @@ def test_a_half_duplex_nic_is_named(tmp_path):
     assert found["health"] == "warn" and found["found"].startswith("tap0: half duplex") and "ethtool" in found["fix"]
 
 
-# A neighbour that nobody is: what is sent to it gets lost, as behind a firewall.
+# No machine has this address: packets to it get lost, as behind a firewall.
 SILENT = "nic eth0 10.1.0.1/24; ip neigh replace 10.1.0.9 lladdr 02:00:00:00:00:fe dev eth0 nud permanent"
 LISTENS = f"""exec python3 -c '
 import os, socket

@@ -99,7 +99,7 @@ Engine::Engine(std::uint32_t node, std::uint32_t nodes, std::size_t servers, Des
 
 Engine::~Engine() { close(); }
 
-// Blocks until ZeroMQ holds none of our memory any more; unsent messages are dropped.
+// Blocks until ZeroMQ has given all of our memory back. Messages that are not sent yet are dropped.
 void Engine::close() {
   routes_.clear();
   rounds_.clear();
