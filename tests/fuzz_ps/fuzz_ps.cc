@@ -2,6 +2,7 @@
 // libFuzzer changes bytes of its header, its recipe and its payload. The link answers or fails, and nothing else happens.
 //
 // A push: a byte (node, kind of push, number of changes), and of each change the place in two bytes and the new value.
+// What is counted is the kinds of pushes that were answered.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
@@ -12,16 +13,17 @@
 #include "core/compress/registry.h"
 #include "core/link/ps/served_link.h"
 #include "core/model/dtype.h"
+#include "tests/fuzz/bytes.h"
+#include "tests/fuzz/reached.h"
 
 namespace {
 
 using namespace deft::link::ps_backend;  // NOLINT(google-build-using-namespace): the server
 namespace compress = deft::compress;
-using Bytes = std::vector<std::byte>;
 
 struct Push {
   PsHeader header;
-  Bytes recipe, payload;
+  std::vector<std::byte> recipe, payload;
 };
 
 Push good_push(const std::string& codec) {
@@ -30,6 +32,7 @@ Push good_push(const std::string& codec) {
   push.header.nodes = 2;
   push.payload.resize(64);
   push.header.dtype = static_cast<std::uint8_t>(deft::model::DType::kFloat32);
+  push.header.op = static_cast<std::uint8_t>(deft::model::ReduceOp::kSum);
   if (!codec.empty()) {
     const auto made = compress::make_codec(codec).value();
     const std::vector<float> values(512, 1.0F);
@@ -52,39 +55,34 @@ const std::array<Push, 8>& good_pushes() {
   return pushes;
 }
 
-// What libFuzzer gave, byte by byte; zeros behind its end.
-struct Input {
-  const std::uint8_t* data;
-  std::size_t size;
-  std::uint8_t next() {
-    if (size == 0) return 0;
-    --size;
-    return *data++;
-  }
-};
+deft::fuzz::Reached& answered() {
+  static deft::fuzz::Reached kinds("segments that a parameter server can add, by codec", good_pushes().size());
+  return kinds;
+}
 
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
-  Input input{data, size};
-  std::size_t answers = 0, failures = 0;
+  deft::fuzz::Bytes input({data, size});
+  std::size_t failures = 0, codec = 0;
   ServedLink link(2, [&](std::uint32_t, const PsHeader& header, zmq::message_t& payload) {
-    ++(header.kind == Kind::kFailed ? failures : answers);
+    if (header.kind == Kind::kFailed) ++failures;
+    if (header.kind == Kind::kResult) answered().count(codec);
     if (payload.size() > kMaxAnswerBytes) std::abort();
   });
   for (const std::uint32_t node : {0U, 1U})
     if (!link.join(node, 2)) std::abort();
-  answers = 0;
-  for (std::uint64_t number = 0; input.size > 0 && number < 64; ++number) {
-    const std::uint8_t kind = input.next();
-    Push push = good_pushes()[(kind >> 1U) & 7U];
+  for (std::uint64_t number = 0; !input.empty() && number < 64; ++number) {
+    const auto kind = input.take<std::uint8_t>();
+    codec = (kind >> 1U) & 7U;
+    Push push = good_pushes()[codec];
     push.header.round = number / 2;
-    Bytes frame(sizeof push.header + push.recipe.size());
+    std::vector<std::byte> frame(sizeof push.header + push.recipe.size());
     std::memcpy(frame.data(), &push.header, sizeof push.header);
     std::ranges::copy(push.recipe, frame.begin() + sizeof push.header);
     for (unsigned changes = kind >> 4U; changes > 0; --changes) {
-      const std::size_t at = (input.next() | (std::size_t{input.next()} << 8U)) % (frame.size() + push.payload.size());
-      (at < frame.size() ? frame[at] : push.payload[at - frame.size()]) = static_cast<std::byte>(input.next());
+      const std::size_t at = input.take<std::uint16_t>() % (frame.size() + push.payload.size());
+      (at < frame.size() ? frame[at] : push.payload[at - frame.size()]) = input.take<std::byte>();
     }
     const zmq::message_t first(frame.data(), frame.size());
     const auto header = header_of(first);

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "core/link/encryption/records.h"
+#include "tests/fuzz/reached.h"
 
 namespace {
 
@@ -19,6 +20,12 @@ constexpr std::size_t kTextBytes = 600;
 
 void require(bool holds) {
   if (!holds) std::abort();
+}
+
+// A text, or the end.
+void count(std::size_t kind) {
+  static deft::fuzz::Reached reached("encrypted records that were believed", 2);
+  reached.count(kind);
 }
 
 Bytes text() {
@@ -79,9 +86,12 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
       require(taken + text_of_record.iov_len <= all.size());
       require(std::memcmp(text_of_record.iov_base, &all[taken], text_of_record.iov_len) == 0);
       taken += text_of_record.iov_len;
+      count(0);
       reader.taken(text_of_record.iov_len);
     }
   }
-  if (reader.ended()) require(taken == all.size());
+  if (!reader.ended()) return 0;
+  require(taken == all.size());
+  count(1);
   return 0;
 }

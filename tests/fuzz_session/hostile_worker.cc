@@ -22,12 +22,6 @@ Reached& kinds_sent() {
 
 }  // namespace
 
-void Bytes::copy_to(void* target, std::size_t bytes) {
-  const std::size_t here = std::min(bytes, data_.size());
-  if (here > 0) std::memcpy(target, data_.data(), here);
-  data_ = data_.subspan(here);
-}
-
 HostileWorker::HostileWorker(const std::string& path, std::span<const std::uint8_t> data) : data_(data) {
   if (auto channel = ipc::MessageSocket::connect(path)) channel_ = std::move(*channel);
 }

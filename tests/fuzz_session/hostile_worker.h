@@ -13,25 +13,9 @@
 #include "core/ipc/messages.h"
 #include "core/shm/doorbell.h"
 #include "core/shm/layout.h"
+#include "tests/fuzz/bytes.h"
 
 namespace deft::fuzz {
-
-// What libFuzzer gave, taken from the front; zeros when it is used up.
-class Bytes {
- public:
-  explicit Bytes(std::span<const std::uint8_t> data) : data_(data) {}
-  template <typename T>
-  T take() {
-    T value{};
-    copy_to(&value, sizeof value);
-    return value;
-  }
-  void copy_to(void* target, std::size_t bytes);
-  [[nodiscard]] bool empty() const { return data_.empty(); }
-
- private:
-  std::span<const std::uint8_t> data_;
-};
 
 class HostileWorker {
  public:

@@ -35,6 +35,15 @@ def test_what_a_fuzzer_has_reached_is_told(suites):
     assert suites.reached("a crash") == []
 
 
+def test_kinds_that_the_seeds_of_a_fuzzer_do_not_reach_are_a_failure(suites):
+    to_a_node = "reached: to a node: 4 of 4 kinds, each at least 1 times\n"
+    both = to_a_node + "reached: to the leader: 2 of 2 kinds, each at least 3 times\n"
+    assert suites.unreached(both, both) == []
+    one = "reached: to a node: 3 of 4 kinds, not 2\n"
+    assert suites.unreached(one, both) == [f"the seeds do not reach all to {who}" for who in ("a node", "the leader")]
+    assert suites.unreached("", "no kinds are counted") == []
+
+
 def test_cases_are_counted_one_by_one(suites, tmp_path):
     ctest_file(tmp_path, '<testcase name="ring_test" status="fail"/>')
     case_file(tmp_path, "ring_test", PASSED + FAILED + SKIPPED)
