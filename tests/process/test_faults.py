@@ -172,6 +172,23 @@ def test_the_memory_of_a_dead_worker_comes_back_also_if_the_others_stay():
         wait_until(lambda: sessions() == [2], what="the survivor's session alone, beside this question's")
 
 
+def test_what_a_dead_worker_alone_had_is_given_back_to_the_last_byte():
+    with Cluster(1, timeout="200s") as cluster:
+
+        def taken() -> tuple[int, list[int]]:
+            status = cluster.status(0)
+            return status["memory_bytes"], [user["memory"] for user in status["users"]]
+
+        other = cluster.start_one(SURVIVE.replace("try:", "time.sleep(600)\ntry:"), 0, DEFT_JOB="other")
+        wait_for_line(other, "declared")
+        before = taken()
+        victim = cluster.start_one(SURVIVE.replace("try:", "time.sleep(600)\ntry:"), 0, DEFT_JOB="victim")
+        wait_for_line(victim, "declared")
+        assert taken()[0] > before[0] + (1 << 26), "its arena"
+        victim.kill()
+        wait_until(lambda: taken() == before, 100, "all of the dead worker's memory, long before the timeout")
+
+
 def test_a_job_that_is_suspended_as_a_whole_goes_on_when_it_is_resumed():
     with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster)
