@@ -13,14 +13,15 @@ from ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from deft_launcher import agent, arguments, hosts  # noqa: E402
+from deft_launcher import agent, arguments, hosts, launch  # noqa: E402
 
 PLAN = {
     "environment": {},
     "options": {"links": "gloo:lo"},
     "private": True,
     "address": "127.0.0.1",
-    "peer": "",
+    "peers": [],
+    "over_ssh": False,
     "start_timeout": 120,
     "grace": 1,
 }
@@ -143,3 +144,60 @@ def test_hosts_without_work_are_left_out():
 
 def test_a_host_named_twice_has_both_slots():
     assert hosts.parse_hosts("a:2,b,a:3") == {"a": 5, "b": 1}
+
+
+# --- where nodes reach each other
+
+
+def plans_of(named):
+    run = arguments.Run(["true"], hosts.spread_over_hosts(None, hosts.parse_hosts(named)))
+    launcher = launch.Launcher(run)
+    return [launcher.plan(node, {}) for node in run.nodes]
+
+
+@pytest.mark.parametrize(
+    ("named", "peers"),
+    [
+        ("b,localhost", [[], ["b"]]),
+        ("localhost,b,me@c", [["b", "c"], ["c"], ["b"]]),
+        ("b,127.0.0.1,localhost", [[], ["b"], ["b"]]),
+    ],
+)
+def test_no_node_looks_for_its_address_on_the_way_to_localhost(named, peers):
+    plans = plans_of(named)
+    assert [plan["peers"] for plan in plans] == peers
+    assert [plan["address"] for plan in plans] == [""] * len(peers)
+
+
+def test_nodes_of_one_machine_meet_on_loopback():
+    assert [plan["address"] for plan in plans_of("localhost,127.0.0.1")] == ["127.0.0.1"] * 2
+
+
+@pytest.fixture
+def resolves_only_b(monkeypatch):
+    def own_address(peer):
+        if peer != "b":
+            raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+        return "10.0.0.1"
+
+    monkeypatch.setattr(agent, "own_address", own_address)
+    monkeypatch.setenv("SSH_CONNECTION", "10.0.0.9 40000 10.0.0.2 22")
+
+
+@pytest.mark.parametrize(
+    ("peers", "over_ssh", "address"),
+    [
+        (["b"], True, "10.0.0.1"),
+        (["alias", "b"], False, "10.0.0.1"),
+        (["alias"], True, "10.0.0.2"),
+        ([], True, "10.0.0.2"),
+    ],
+)
+def test_a_node_finds_the_address_at_which_others_reach_it(resolves_only_b, peers, over_ssh, address):
+    plan = {"address": "", "peers": peers, "over_ssh": over_ssh}
+    assert agent.reachable_address(plan) == address
+
+
+def test_names_that_do_not_resolve_are_told(resolves_only_b):
+    with pytest.raises(RuntimeError, match=r"\(alias: Name or service not known\): name the hosts by IPv4 addresses"):
+        agent.reachable_address({"address": "", "peers": ["alias"], "over_ssh": False})

@@ -314,6 +314,13 @@ def test_workers_start_on_other_hosts(fake_ssh, monkeypatch):
     assert "BatchMode=yes" in fake_ssh.read_text()
 
 
+def test_the_leader_may_be_on_another_host_than_the_launcher(fake_ssh, monkeypatch):
+    monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.2 22")  # as sshd says it there
+    result = deftrun("-H", "127.0.0.2:1,localhost:1", "sh", "-c", SHOW)
+    assert result.returncode == 0, result.stderr
+    assert [r["l"].rpartition(":")[0] for r in rows(result)] == ["127.0.0.2"] * 2
+
+
 def test_a_host_that_is_missing_is_named(fake_ssh):
     result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "600")
     assert result.returncode == 1

@@ -51,6 +51,26 @@ def own_address(peer: str) -> str:
         return probe.getsockname()[0]
 
 
+def reachable_address(plan: dict) -> str:
+    """Where other nodes reach this one: its address on the way to one of them, or else the one that ssh came to."""
+    if plan["address"]:
+        return plan["address"]
+    failures = []
+    for peer in plan["peers"]:
+        try:
+            return own_address(peer)
+        except OSError as error:
+            failures.append(f"{peer}: {error.strerror}")
+    ssh_came_to = os.environ.get("SSH_CONNECTION", "").split()[2:3]
+    if plan["over_ssh"] and ssh_came_to and ":" not in ssh_came_to[0]:
+        return ssh_came_to[0]
+    why = "; ".join(failures) or "ssh does not tell it"
+    raise RuntimeError(
+        f"cannot find the address at which other nodes reach this one ({why}): name the hosts by IPv4 addresses, or by "
+        "names that every node can resolve"
+    )
+
+
 class Agent:
     def __init__(self) -> None:
         self.input = wire.Lines(0)
@@ -109,7 +129,7 @@ class Agent:
             return
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
         self.socket = str(self.folder / "deftd.sock")
-        address = plan["address"] or (own_address(plan["peer"]) if plan["peer"] else "127.0.0.1")
+        address = reachable_address(plan)
         for attempt in range(1, PORT_TRIES + 1):
             listen = f"{address}:{free_port(address)}"
             if self.start_daemon(listen):

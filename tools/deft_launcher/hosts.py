@@ -31,6 +31,16 @@ def is_local(host: str) -> bool:
     return host in LOCAL_NAMES or host in {socket.gethostname(), socket.getfqdn()}
 
 
+def on_other_machines(node: Node, nodes: list[Node]) -> list[Node]:
+    return [other for other in nodes if other.host != node.host and not (other.local and node.local)]
+
+
+def common_names(nodes: list[Node]) -> list[str]:
+    """The names by which every node may find these ones: without the user that ssh takes, and without localhost."""
+    names = [node.host.rpartition("@")[2] for node in nodes]
+    return [name for name in names if name not in LOCAL_NAMES]
+
+
 def parse_hosts(text: str) -> dict[str, int]:
     """`a:2,b:4` (a host without a number has one slot); a host named twice has the sum."""
     hosts: dict[str, int] = {}

@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from deft_launcher import arguments, wire
+from deft_launcher import arguments, hosts, wire
 from deft_launcher.arguments import Run
 from deft_launcher.hosts import Node, UsageError
 
@@ -111,7 +111,7 @@ class Launcher:
 
     def plan(self, node: Node, options: dict[str, str]) -> dict:
         run = self.run_
-        others = [n.host for n in run.nodes if n.host != node.host]
+        elsewhere = hosts.on_other_machines(node, run.nodes)
         return {
             "command": run.command,
             "options": options,
@@ -122,8 +122,9 @@ class Launcher:
             "world": run.world,
             "workers_on_machine": sum(n.workers for n in run.nodes if n.host == node.host),
             "private": bool(node.address),
-            "address": node.address,
-            "peer": others[0] if others else "",
+            "address": node.address or ("" if elsewhere else "127.0.0.1"),
+            "peers": hosts.common_names(elsewhere),
+            "over_ssh": not node.local,
             "key": self.key,
             "start_timeout": run.start_timeout,
             "grace": run.grace,
