@@ -41,10 +41,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         if isinstance(optimizer, DistributedOptimizer):
             warnings.warn("DistributedTrainer takes the plain optimizer; it is used without its wrapper", stacklevel=2)
             optimizer = optimizer.plain
-        forward = list(params.values()) if hasattr(params, "values") else list(params)
+        self._forward_order = list(params.values()) if hasattr(params, "values") else list(params)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
-        self._forward_order = [param for param in forward if param.grad_req != "null"]
-        self._check()
+        self._summed = self._trained()
         if deft.policy_traits().overlaps_forward and self._optimizer.aggregate_num > 1:
             self._optimizer.aggregate_num = 1  # an update of several parameters would wait for all their sums
         self._process_set = process_set
@@ -55,8 +54,10 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._compression = compression
         self._exchange = self._session = self._number = None
 
-    def _check(self):
-        for param in self._forward_order:
+    def _trained(self):
+        """The parameters that have a gradient at this moment."""
+        trained = [param for param in self._forward_order if param.grad_req != "null"]
+        for param in trained:
             if param._grad_stype != "default":
                 raise ValueError(
                     f"parameter {param.name} has {param._grad_stype} gradients; deft.mxnet sums dense gradients only "
@@ -64,6 +65,7 @@ class DistributedTrainer(mx.gluon.Trainer):
                 )
             if len(param.list_ctx()) > 1:
                 raise ValueError(f"parameter {param.name} is on several devices; deft.mxnet takes one a worker")
+        return trained
 
     @mxnet_errors
     def _allreduce_grads(self):
@@ -72,11 +74,25 @@ class DistributedTrainer(mx.gluon.Trainer):
         session = self._process_set.session()
         if session is not self._session:
             self._session, self._number, self._exchange = session, session.number_optimizer(), None
-        gradients = [param.list_grad()[0] for param in self._forward_order]
+        if self._exchange is None:
+            self._summed = self._trained()
+        else:
+            self._refuse_unfrozen()
+        gradients = [_gradient(param) for param in self._summed]
         if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
             self._exchange = self._make_exchange(gradients)
         for position in reversed(range(len(gradients))):  # backward writes the last ones first
             self._sum(position, gradients[position])
+
+    def _refuse_unfrozen(self):
+        summed = set(map(id, self._summed))
+        for param in self._trained():
+            if id(param) not in summed:
+                raise ValueError(
+                    f"parameter {param.name} has grad_req '{param.grad_req}', but had 'null' in the first step of this "
+                    "trainer, which does not sum its gradients: set grad_req before that step, or make a new "
+                    "DistributedTrainer"
+                )
 
     def _sum(self, position, gradient):
         """gradient = the sum of all ranks' gradients."""
@@ -87,11 +103,18 @@ class DistributedTrainer(mx.gluon.Trainer):
             allreduce_into(gradient, gradient, name, Sum, self._before, 1.0, -position, self._process_set)
 
     def _make_exchange(self, gradients):
-        params, number = self._forward_order, self._number
+        params, number = self._summed, self._number
         chosen = [choose_compression(self._compression, param.name, param) for param in params]
         described = list(map(describe, self._names(), gradients, chosen))
         return Exchange(f"mxnet.{number}", described, number == 0, Factors(self._before, 1.0), self._process_set)
 
     def _names(self):
         """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""
-        return [f"{i}.{param.name.rsplit('_', 1)[-1]}" for i, param in enumerate(self._forward_order)]
+        return [f"{i}.{param.name.rsplit('_', 1)[-1]}" for i, param in enumerate(self._summed)]
+
+
+def _gradient(param):
+    """A parameter that is frozen since the first step counts as zero."""
+    if param.grad_req != "null":
+        return param.list_grad()[0]
+    return mx.nd.zeros(param.shape, ctx=param.list_ctx()[0], dtype=param.dtype)

@@ -243,6 +243,40 @@ def accumulate():
     return True
 
 
+def frozen_in_some_steps():
+    """grad_req is what it is in each step, as for gluon's own Trainer."""
+    results = {}
+    for way in ("", "trainer"):
+        net = small_net()
+        first, *_ = net.collect_params().values()
+        first.grad_req = "null"
+        step = make_step(way, net)
+        first.grad_req = "write"
+        for number, (x, y) in enumerate(batches(6)):
+            net[1].collect_params().setattr("grad_req", "null" if number in (2, 3) else "write")
+            x, y = own_share(x, y) if way else (x, y)
+            backward(net, x, y)
+            step(len(x))
+        results[way] = weights_of(net)
+    assert_same_everywhere(results["trainer"])
+    assert_close(results["trainer"], results[""])
+
+
+def unfrozen_after_the_first_step():
+    net = small_net()
+    first, *_ = net.collect_params().values()
+    first.grad_req = "null"
+    step = make_step("trainer", net)
+    for x, y in batches(2):
+        backward(net, x, y)
+        if first.grad_req == "null":
+            step(len(x))
+            first.grad_req = "write"
+        else:
+            with pytest.raises(ValueError, match=f"{first.name} has grad_req 'write', but had 'null' in the first"):
+                step(len(x))
+
+
 def convolutions():
     import mxnet as mx
     from mxnet.gluon import nn
@@ -354,6 +388,8 @@ def everything_else():
     refusals()
     optimizers_stay_themselves()
     accumulate()
+    frozen_in_some_steps()
+    unfrozen_after_the_first_step()
     convolutions()
     module_interface()
     steps_of_two_sessions()
