@@ -107,7 +107,6 @@ def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_s
     optimizer._deft = steps
     depend(steps, session)
     register(gradients, steps)
-    keep_scheduler_informed(optimizer)
     return optimizer
 
 
@@ -126,6 +125,7 @@ def _with_class(optimizer, mixin):
     """The optimizer, whose class becomes a subclass of its class."""
     base = type(optimizer)
     optimizer.__class__ = type(base.__name__, (mixin, base), {"__module__": base.__module__, "deft_base": base})
+    keep_scheduler_informed(optimizer)
     return optimizer
 
 

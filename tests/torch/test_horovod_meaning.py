@@ -87,6 +87,33 @@ def adasum_optimizer():
         pass
 
 
+class Orthogonal:
+    """One weight, of which each rank has the gradient 1 for an element of its own: Adasum sums what steps change."""
+
+    def __init__(self, **options):
+        self.weight = torch.nn.Parameter(torch.zeros(hvd.size()))
+        self.optimizer = torch.optim.SGD([self.weight], lr=1.0, **options)
+
+    def distribute(self):
+        hvd.DistributedOptimizer(self.optimizer, [("weight", self.weight)], op=hvd.Adasum)
+
+    def loss(self):
+        return self.weight[hvd.rank()]
+
+
+def adasum_with_a_scheduler_from_before():
+    """The scheduler has wrapped step() of the plain optimizer."""
+    one = Orthogonal()
+    scheduler = torch.optim.lr_scheduler.StepLR(one.optimizer, 1, 0.5)
+    one.distribute()
+    for _ in range(2):
+        one.optimizer.zero_grad()
+        one.loss().backward()
+        one.optimizer.step()
+        scheduler.step()
+    assert one.weight.tolist() == [-1.5] * hvd.size()
+
+
 def sync_batch_norm():
     """Outputs, gradients and running statistics are those of one process that has the whole batch."""
     rank, size = hvd.rank(), hvd.size()
@@ -229,6 +256,7 @@ def errors():
 CHECKS = (
     adasum,
     adasum_optimizer,
+    adasum_with_a_scheduler_from_before,
     sync_batch_norm,
     grouped_gradients,
     optimizers_without_names,
