@@ -124,7 +124,8 @@ def _check_arguments(base, op, predivide, passes):
 def _with_class(optimizer, mixin):
     """The optimizer, whose class becomes a subclass of its class."""
     base = type(optimizer)
-    optimizer.__class__ = type(base.__name__, (mixin, base), {"__module__": base.__module__, "deft_base": base})
+    bases = (mixin, _PlainInCopies, base)
+    optimizer.__class__ = type(base.__name__, bases, {"__module__": base.__module__, "deft_base": base})
     keep_scheduler_informed(optimizer)
     return optimizer
 
@@ -174,6 +175,18 @@ def _overlap_mode(argument, base):
             log.warning("overlap_forward=on has no effect: %s updates all parameters together", base.__name__)
         return "off"
     return mode
+
+
+class _PlainInCopies:
+    """Comes before the user's class in the class of any optimizer that was wrapped."""
+
+    def __reduce_ex__(self, protocol):
+        """Copies and pickles are plain optimizers of the user's class."""
+        return (_plain, (type(self).deft_base,), self.__getstate__())
+
+
+def _plain(base):
+    return base.__new__(base)
 
 
 class _Distributed:
@@ -276,10 +289,6 @@ class _Distributed:
         self.__dict__["param_groups"] = groups
 
     def __reduce_ex__(self, protocol):
-        """Copies and pickles are plain optimizers of the user's class."""
+        """Copies have the updates that wait for the next forward."""
         self._deft.flush()
-        return (_plain, (type(self).deft_base,), self.__getstate__())
-
-
-def _plain(base):
-    return base.__new__(base)
+        return super().__reduce_ex__(protocol)

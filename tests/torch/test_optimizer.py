@@ -328,6 +328,38 @@ def test_models_and_optimizers_can_be_copied(start, policy):
     assert all(start(2, policy=policy).run(copies))
 
 
+def copies_of_other_kinds():
+    """Of op=Adasum, and of a rank outside its process set, too: the copy makes the steps of a plain optimizer."""
+    first = hvd.add_process_set([0])
+    for options in ({"op": hvd.Adasum}, {"process_set": first}):
+        model = make()
+        optimizer = wrapped(model, **options)
+        data = list(batches(2))
+        step_on(model, optimizer, *data[0])
+        pickled = pickle.loads(pickle.dumps((model, optimizer)))
+        for twin, twin_optimizer in (pickled, copy.deepcopy((model, optimizer))):
+            assert type(twin_optimizer) is torch.optim.SGD and len(twin_optimizer.state) == len(optimizer.state)
+            alone = make()
+            alone.load_state_dict(model.state_dict())
+            alone_optimizer = OPTIMIZERS["sgd"](alone.parameters())
+            alone_optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+            step_on(twin, twin_optimizer, *data[1])
+            step_on(alone, alone_optimizer, *data[1])
+            for name, value in parameters(alone).items():
+                assert torch.equal(value, parameters(twin)[name]), name
+    return True
+
+
+def step_on(model, optimizer, x, y):
+    optimizer.zero_grad()
+    loss_of(model, x, y).backward()
+    optimizer.step()
+
+
+def test_every_kind_of_optimizer_can_be_copied(start):
+    assert all(start(2, policy="fifo").run(copies_of_other_kinds))
+
+
 # ---- what cannot work
 
 
