@@ -26,7 +26,7 @@ def register(gradients, steps):
 
 
 class Ownership:
-    """The parameters of one optimizer; those without a hook must not get a gradient."""
+    """The parameters of one optimizer; those without a hook must not get a gradient, unless they have no elements."""
 
     def __init__(self, optimizer, gradients):
         hooked = {id(gradient.param) for gradient in gradients}
@@ -44,7 +44,7 @@ class Ownership:
 
     def check_gradients(self):
         for param in self._unhooked:
-            if param.grad is not None:
+            if param.grad is not None and param.numel():
                 raise RuntimeError(
                     f"a parameter of shape {list(param.shape)} has a gradient, but did not require one when the "
                     "optimizer was made distributed; set requires_grad before deft.torch.DistributedOptimizer, or wrap "

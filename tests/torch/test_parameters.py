@@ -114,6 +114,36 @@ def test_two_losses_over_different_parameters(start, policy):
     assert all(start(2, policy=policy).run(two_losses))
 
 
+class Hollow(nn.Module):
+    """Has parameters without elements, which get gradients all the same."""
+
+    def __init__(self, dtype=torch.float32):
+        super().__init__()
+        self.none = nn.Parameter(torch.empty(0, FEATURES))
+        self.last = nn.Linear(FEATURES, CLASSES)
+        self.to(dtype)
+
+    def forward(self, x):
+        return self.last(torch.cat([self.none, x]))
+
+
+def train_hollow():
+    model, alone = make(Hollow), make(Hollow)
+    optimizer = hvd.DistributedOptimizer(torch.optim.Adam(model.parameters(), lr=0.01), model.named_parameters())
+    alone_optimizer = torch.optim.Adam(alone.parameters(), lr=0.01)
+    for x, y in batches(STEPS):
+        for net, opt, (a, b) in ((alone, alone_optimizer, (x, y)), (model, optimizer, own_share(x, y))):
+            opt.zero_grad()
+            loss_of(net, a, b).backward()
+            opt.step()
+    return check(model, optimizer, parameters(alone))
+
+
+@pytest.mark.parametrize("policy", ALL)
+def test_parameters_without_elements(start, policy):
+    assert all(start(2, policy=policy).run(train_hollow))
+
+
 # ---- groups, freezing, several optimizers
 
 
