@@ -3,16 +3,20 @@
 Each rank's step() changes the parameters by its own gradients, with its own state. The changes of all ranks are
 reduced, and each parameter becomes its value before the step plus the reduced change. There is no overlap with
 backward: the changes exist only after step(). Each rank has an optimizer state of its own, as in Horovod.
+
+A GradScaler makes no step if the gradients are infinite. So all ranks skip a step if one of them has infinities.
 """
 
 import contextlib
 
 from deft.adasum import check_ranks
-from deft.reduce_op import Adasum
+from deft.reduce_op import Adasum, Max
 
 import torch
 
 from .collectives import start_allreduce
+from .compression import Compression
+from .scaling import let_scalers_agree
 
 
 class AdasumSteps:
@@ -24,6 +28,15 @@ class AdasumSteps:
         self._name = f"adasum.{process_set.session().number_optimizer()}"
         self._compression = compression
         self._process_set = process_set
+        let_scalers_agree()
+
+    def agree_on_infinities(self, found):
+        """`found`: this rank's counts of infinities, by device. On all ranks they become the largest count of all."""
+        most = torch.tensor([max((float(count) for count in found.values()), default=0.0)])
+        name, none = f"{self._name}.infinities", Compression.none
+        most = start_allreduce(most, None, name, Max, 1.0, 1.0, none, self._process_set).wait()
+        for count in found.values():
+            count.fill_(most.item())
 
     def step(self, update):
         """`update` is the step() of the user's class."""

@@ -137,6 +137,26 @@ def refuse_torch_scalers():
             setattr(_TorchScaler, name, _checked(method))
 
 
+def let_scalers_agree():
+    """Scalers, also torch's own, then skip a step of an Adasum optimizer on all ranks or on none."""
+    method = _TorchScaler._unscale_grads_  # looks for infinities, whoever asks for that
+    if not hasattr(method, "deft_agrees"):
+        _TorchScaler._unscale_grads_ = _agreed(method)
+
+
+def _agreed(method):
+    @functools.wraps(method)
+    def agreed(scaler, optimizer, *args, **kwargs):
+        found = method(scaler, optimizer, *args, **kwargs)
+        adasum = getattr(optimizer, "_deft_adasum", None)
+        if adasum is not None:
+            adasum.agree_on_infinities(found)
+        return found
+
+    agreed.deft_agrees = True
+    return agreed
+
+
 def _checked(method):
     @functools.wraps(method)
     def checked(scaler, optimizer, *args, **kwargs):

@@ -3,7 +3,9 @@
 import contextlib
 import copy
 import inspect
+import itertools
 import json
+import math
 import pathlib
 import shutil
 import tempfile
@@ -112,6 +114,26 @@ def adasum_with_a_scheduler_from_before():
         one.optimizer.step()
         scheduler.step()
     assert one.weight.tolist() == [-1.5] * hvd.size()
+
+
+def adasum_with_scalers():
+    """Gradients that are infinite on one rank alone: all ranks skip that step."""
+    for scaler, fused, unscaled_before in itertools.product(
+        (torch.amp.GradScaler, hvd.GradScaler), (False, True), (False, True)
+    ):
+        scaler = scaler("cpu", init_scale=64.0)
+        one = Orthogonal(fused=fused)
+        one.distribute()
+        for step in range(3):
+            one.optimizer.zero_grad()
+            loss = one.loss() * (math.inf if (step, hvd.rank()) == (1, 1) else 1.0)
+            scaler.scale(loss).backward()
+            if unscaled_before:
+                scaler.unscale_(one.optimizer)
+            scaler.step(one.optimizer)
+            scaler.update()
+        assert one.weight.tolist() == [-2.0] * hvd.size()
+        assert scaler.get_scale() == 32.0
 
 
 def sync_batch_norm():
@@ -257,6 +279,7 @@ CHECKS = (
     adasum,
     adasum_optimizer,
     adasum_with_a_scheduler_from_before,
+    adasum_with_scalers,
     sync_batch_norm,
     grouped_gradients,
     optimizers_without_names,
