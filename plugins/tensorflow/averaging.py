@@ -162,14 +162,17 @@ class Averager:
         return _of_session(_groups, process_set).find(variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens):
-        """Backward makes the gradients of the last variables first, so they are handed over first."""
+        """Each gradient is handed over as soon as backward has it, in any order: only the first call is in order."""
         group = self._group_of(variables)
+        begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
+        handed = []
         for index in reversed(range(len(gradients))):
             hand_over = functools.partial(_handed_over, group, index)
-            tokens = on_host(hand_over, [tf.cast(gradients[index], variables[index].dtype), *tokens], [tf.int32], [()])
+            gradient = tf.cast(gradients[index], variables[index].dtype)
+            handed += on_host(hand_over, [gradient, *begun], [tf.int32], [()], ordered=False)
         return on_host(
             lambda *_: group.collect(),
-            tokens,
+            handed,
             [tf.as_dtype(variable.dtype) for variable in variables],
             [variable.shape for variable in variables],
         )
@@ -193,6 +196,11 @@ class Averager:
             tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, one.dense_shape)
             for values, indices, one in zip(arrays[::2], arrays[1::2], slices)
         ]
+
+
+def _begun(group, *_token):
+    group.begin_round()
+    return _TOKEN
 
 
 def _handed_over(group, index, gradient, *_token):

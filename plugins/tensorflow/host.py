@@ -1,7 +1,8 @@
 """Python functions on numpy arrays, called eagerly or from a graph.
 
 In a graph the call is a stateful operation: the calls of a tf.function run in the order of the program, on every rank
-alike, so no rank waits in one call for a rank that waits in another. libdeft's functions wait without Python's lock.
+alike, so no rank waits in one call for a rank that waits in another. A call that waits for no rank need not be ordered.
+libdeft's functions wait without Python's lock.
 """
 
 import functools
@@ -47,15 +48,17 @@ def _graph_errors(function):
 
 
 @tf.autograph.experimental.do_not_convert
-def on_host(function, tensors, dtypes, shapes):
+def on_host(function, tensors, dtypes, shapes, ordered=True):
     """`function` of the tensors' values, as arrays; it gives a list of arrays of these dtypes.
 
-    `shapes`: the known dimensions of the results when a graph is made.
+    `shapes`: the known dimensions of the results when a graph is made. If a call is not `ordered`, a graph runs it when
+    its inputs are there, and only if its results are used. One of its inputs must come from an ordered call: otherwise
+    TensorFlow may find that the inputs never change, and call once for all steps.
     """
     if tf.executing_eagerly():
         arrays = tensorflow_errors(function)(*[tensor.numpy() for tensor in tensors])
         return [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, dtypes)]
-    results = tf.numpy_function(_graph_errors(function), tensors, list(dtypes))
+    results = tf.numpy_function(_graph_errors(function), tensors, list(dtypes), stateful=ordered)
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return list(results)

@@ -1,5 +1,6 @@
 """Every policy trains as one process on the whole batch does, and with the same bits on every rank."""
 
+import functools
 import itertools
 import threading
 
@@ -87,7 +88,7 @@ def travels_during_backward():
     import deft.tensorflow as hvd
     from deft.gradient_group import LateGroup
 
-    handed, seen = threading.Event(), []
+    handed, seen, order = threading.Event(), [], []
     first, last = keras.Variable(np.ones(4, np.float32)), keras.Variable(np.ones(4, np.float32))
 
     def wait_for_last(upstream):
@@ -103,26 +104,27 @@ def travels_during_backward():
 
         return tf.identity(x), gradient
 
-    @tf.function
-    def step():
+    def step(variables):
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(gate(tf.convert_to_tensor(first) * 2.0) * last)
-        return hvd.DistributedGradientTape(tape).gradient(loss, [first, last])
+        return hvd.DistributedGradientTape(tape).gradient(loss, variables)
 
     hand_over = LateGroup.hand_over
 
     def note(group, index, gradient):
         hand_over(group, index, gradient)
-        if index == 1:
+        if order[index] is last:
             handed.set()
 
     LateGroup.hand_over = note
     try:
-        for _ in range(3):
-            np.testing.assert_allclose(step(), [[2.0] * 4] * 2)
+        for order in [first, last], [last, first]:  # the list's order does not matter
+            run = tf.function(functools.partial(step, order))
+            for _ in range(3):
+                np.testing.assert_allclose(run(), [[2.0] * 4] * 2)
     finally:
         LateGroup.hand_over = hand_over
-    assert seen == [True] * 3, "all of backward came before the first gradient was on its way"
+    assert seen == [True] * 6, "all of backward came before the first gradient was on its way"
 
 
 def several_threads():

@@ -147,7 +147,7 @@ class GradientGroup:
 
 
 class LateGroup:
-    """A GradientGroup that is declared in its first round, if all ranks are here.
+    """A GradientGroup that is declared when its first round begins, if all ranks are here.
 
     While some ranks have joined, each gradient is an allreduce of its own, in which they take part with zeros. Making a
     LateGroup is no collective, so ranks may do so at different times.
@@ -160,10 +160,13 @@ class LateGroup:
         self._single = {}  # functions that wait for an allreduce of this round, by index
         self.declared = None  # the GradientGroup
 
-    def hand_over(self, index, gradient):
+    def begin_round(self):
+        """Comes before the hand_over of each round. Waits for the other ranks until the group is declared."""
         self._session.handle()  # a graph may be older than the session
-        if self.declared is None and not self._single:
-            self._declare()
+        if self.declared is None and all_are_here(self._arguments[0], self._process_set):
+            self.declared = GradientGroup(*self._arguments)
+
+    def hand_over(self, index, gradient):
         if self.declared is not None:
             self.declared.hand_over(index, gradient)
         else:
@@ -179,10 +182,6 @@ class LateGroup:
     def forget_round(self):
         """Drops what a round that ended by an error has begun without a GradientGroup."""
         self._single = {}
-
-    def _declare(self):
-        if all_are_here(self._arguments[0], self._process_set):
-            self.declared = GradientGroup(*self._arguments)
 
     def _start(self, index, gradient):
         name, specs, scaling, *_ = self._arguments
