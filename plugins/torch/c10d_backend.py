@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 
 from .c10d_work import DeftWork, as_backend_error, reduce_at_once
-from .ddp_buckets import BucketSequences, in_backward
+from .ddp_buckets import BucketSequences, DefaultBucketSize, in_backward
 from .dtypes import GRADIENT_DTYPES, TO_DEFT
 
 NAME = "deft"
@@ -46,8 +46,10 @@ class DeftProcessGroup(dist.ProcessGroup):
         self._store = options.store
         self._label = options.group_id
         self._owns_session = False
+        self._bucket_size = None
         if not options.global_ranks_in_group:
             self._owns_session = _join_job(options)
+            self._bucket_size = DefaultBucketSize()
         else:
             _await_members(options)
         self._whole = options.group_size == world.size() and options.group_rank == world.rank()
@@ -109,6 +111,9 @@ class DeftProcessGroup(dist.ProcessGroup):
 
     def shutdown(self):
         super().shutdown()
+        if self._bucket_size is not None:
+            self._bucket_size.restore()
+            self._bucket_size = None
         if self._owns_session:
             self._owns_session = False
             world.shutdown()

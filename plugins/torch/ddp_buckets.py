@@ -5,6 +5,8 @@ the buckets of one backward pass are noted. If the next pass begins with the sam
 If a pass then differs, as it does after DDP has rebuilt its buckets, the group is given up and the noting begins again.
 
 All this depends only on sizes, dtypes and order, which are the same on all ranks, so all ranks decide alike.
+
+DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize changes it while the backend lives.
 """
 
 import collections
@@ -14,6 +16,7 @@ from deft.session import BACKWARD, FORWARD
 from deft.world import log, rank, session
 
 import torch
+from torch.nn.parallel import distributed as torch_ddp
 
 from .arena import Arena
 
@@ -21,6 +24,8 @@ _current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 _LARGE_BYTES = 4 << 20  # a smaller bucket takes little time to send
+_DEFAULT_MIB = 5  # a bucket, unless the script gives bucket_cap_mb
+_CAP = "_DEFAULT_BUCKET_CAP_MB"  # torch's name of the default; versions before 2.13 have none
 _CHANGES = 3  # sequences that begin with the same bucket: after so many, such passes are no longer scheduled
 
 
@@ -127,6 +132,19 @@ class BucketSequences:
             group.send(rest, None, lambda _view, _error: None)
 
 
+class DefaultBucketSize:
+    """Makes DDP's default size of a bucket finer until restore(). A model that gives bucket_cap_mb keeps its size."""
+
+    def __init__(self):
+        self._torch_mib = getattr(torch_ddp, _CAP, None)
+        if self._torch_mib is not None:
+            setattr(torch_ddp, _CAP, min(self._torch_mib, _DEFAULT_MIB))
+
+    def restore(self):
+        if self._torch_mib is not None:
+            setattr(torch_ddp, _CAP, self._torch_mib)
+
+
 def hint_at_large_bucket(bytes_of_buckets):
     """What to say if one bucket holds most gradients: DDP hands it over whole, when backward has all but ended."""
     largest, total = max(bytes_of_buckets), sum(bytes_of_buckets)
@@ -134,7 +152,8 @@ def hint_at_large_bucket(bytes_of_buckets):
         return ""
     return (
         f"one of DDP's {len(bytes_of_buckets)} buckets has {largest / 1e6:.1f} of {total / 1e6:.1f} MB of gradients, "
-        "so most communication waits for the end of backward: DistributedDataParallel(bucket_cap_mb=5) cuts finer"
+        f"so most communication waits for the end of backward: DistributedDataParallel(bucket_cap_mb={_DEFAULT_MIB}) "
+        "cuts finer, unless one parameter is as large"
     )
 
 

@@ -44,6 +44,23 @@ def test_a_bucket_with_most_gradients_is_hinted_at():
     assert not ddp_buckets.hint_at_large_bucket([1 << 20]), "it is sent in no time"
 
 
+def default_sizes(port, second):
+    """DDP's sizes of a bucket: over Deft, over Deft if the script asks for 25 MiB, and over gloo afterwards."""
+    wrap, sizes = torch.nn.parallel.DistributedDataParallel, []
+    open_group(port)
+    sizes += [wrap(network()).bucket_bytes_cap, wrap(network(), bucket_cap_mb=25).bucket_bytes_cap]
+    close_group()
+    open_group(second, "gloo", "b")
+    sizes.append(wrap(network()).bucket_bytes_cap)
+    close_group()
+    return sizes
+
+
+def test_ddp_has_finer_buckets_by_default_while_the_backend_lives(start):
+    for sizes in start(2).run(default_sizes, free_port(), free_port()):
+        assert sizes == [5 << 20, 25 << 20, 25 << 20]
+
+
 def every_collective(port):
     open_group(port)
     rank, size = dist.get_rank(), dist.get_world_size()
