@@ -154,11 +154,6 @@ class GradientBuffer:
         self.task = -1
         self.listener.backward_ends()
 
-    def send_residuals(self):
-        """The next step's gradients take along what encodings have left out."""
-        if self.arena is not None and self.arena.count:
-            self.arena.group.send_residuals(self.schedule.step)
-
     # ---- the declaration
 
     def _declare(self):

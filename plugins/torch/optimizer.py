@@ -227,7 +227,7 @@ class _Distributed:
         """
         self._deft.flush_all()
         if residuals:
-            self._deft.buffer.send_residuals()
+            self._deft.applier.residuals.send()
 
     def report_loss(self, loss, target=0.0):
         """Tells the loss of this step, for the Preserver, which judges plans that merge or delay updates by it.

@@ -7,6 +7,7 @@ import logging
 from .deferred_updates import bare_step
 from .forward_overlap import ForwardOverlap
 from .norms import Norms
+from .residuals import Residuals
 from .scaling import LossScales, has_infinities
 
 log = logging.getLogger("deft.torch")
@@ -26,8 +27,9 @@ class UpdateApplier:
         self.norms = Norms(optimizer, buffer, scale_lr) if buffer.schedule.delays else None
         self.updates_made = 0
         self.immediate = False  # inside skip_synchronize()
+        self.residuals = Residuals(buffer)
         self._scale_lr = scale_lr
-        self._warned = False
+        self._warned = set()  # of what a checkpoint does not hold
         self._bare_step = functools.partial(bare_step(optimizer), optimizer)
 
     # ---- waiting
@@ -99,12 +101,22 @@ class UpdateApplier:
 
     def note_saving(self):
         """A checkpoint is being made."""
-        if not self._warned and self._buffer.schedule.pending():
-            self._warned = True
-            log.warning(
+        if self._buffer.schedule.pending():
+            self._warn_once(
                 "a state_dict() is taken while gradients wait for their update: they will not be in the checkpoint. "
                 "Call optimizer.flush() on all ranks before it"
             )
+        codecs = self.residuals.codecs()
+        if codecs:
+            self._warn_once(
+                f"a state_dict() does not hold what encodings ({', '.join(codecs)}) have left out of gradients so far. "
+                "If it is to have everything, call optimizer.flush(residuals=True) on all ranks before the last step"
+            )
+
+    def _warn_once(self, text):
+        if text not in self._warned:
+            self._warned.add(text)
+            log.warning(text)
 
     def _lr_factor(self, due):
         return due.merged if self._scale_lr else 1

@@ -1,6 +1,7 @@
 """Optimizers of any kind: with step hooks, from outside of torch.optim, with groups; and what state_dict() sees."""
 
 import json
+import logging
 import os
 import subprocess
 
@@ -255,6 +256,35 @@ def test_parameters_can_have_codecs_of_their_own(start):
             assert distance["narrow.weight"] < 1e-6, "exact, whatever the job says"
             assert distance["first.weight"] < 1e-6, "too small for blocks"
             assert last["wide.weight"] < 1e-5, "flush(residuals=True) brings what was left out"
+
+
+def warnings_of_checkpoints():
+    """What the log says in a state_dict() to which nothing is missing, and in two to which residuals are."""
+    said = []
+    handler = logging.Handler()
+    handler.emit = lambda record: said.append(record.getMessage())
+    logging.getLogger("deft.torch").addHandler(handler)
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    counts = []
+    for step, (x, y) in enumerate(batches(3)):
+        if step == 1:
+            optimizer.flush(residuals=True)
+        optimizer.zero_grad()
+        loss_of(model, *own_share(x, y)).backward()
+        optimizer.step()
+        if step > 0:
+            optimizer.state_dict()
+            counts.append(len(said))
+    optimizer.state_dict()
+    return [*counts, len(said)], said
+
+
+def test_a_checkpoint_without_residuals_is_warned_of_once(start):
+    for codec, expected in (("int8", [0, 1, 1]), ("none", [0, 0, 0])):
+        for counts, said in start(2, policy="bytescheduler", compression=codec).run(warnings_of_checkpoints):
+            assert counts == expected, said
+            assert all("encodings (int8)" in text and "flush(residuals=True)" in text for text in said)
 
 
 def with_halves(dtype, steps):
