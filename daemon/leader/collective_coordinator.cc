@@ -29,10 +29,10 @@ bool alike(const wire::CollectiveSpec& a, const wire::CollectiveSpec& b) {
 }  // namespace
 
 // decode() has limited every count to 4 TiB, and there are at most 2^20 ranks: the sum does not overflow.
-std::optional<Error> CollectiveCoordinator::mismatch(const std::string& name, const Pending& pending) const {
-  const auto& first = pending.requests.front()->specs.front();
+std::optional<Error> CollectiveCoordinator::mismatch(const std::string& name, const Requests& requests) const {
+  const auto& first = requests.front()->specs.front();
   std::uint64_t total = 0;
-  for (const auto& request : pending.requests) {
+  for (const auto& request : requests) {
     for (const auto& spec : request->specs) {
       total += spec.count;
       if (!alike(first, spec))
@@ -55,35 +55,20 @@ std::optional<Error> CollectiveCoordinator::mismatch(const std::string& name, co
 
 std::optional<CollectiveCoordinator::Ready> CollectiveCoordinator::ask(std::size_t node, wire::CollectiveReady request,
                                                                        TimeUs now_us) {
-  const auto [it, added] = pending_.try_emplace(request.name);
-  Pending& pending = it->second;
-  if (added) pending = {std::vector<std::optional<wire::CollectiveReady>>(nodes_), now_us};
-  pending.requests[node] = std::move(request);
-  for (const auto& one : pending.requests)
+  const auto it = pending_.try_emplace(request.name, nodes_).first;
+  Requests& requests = it->second;
+  late_.came(request.name, node, nodes_, now_us);
+  requests[node] = std::move(request);
+  for (const auto& one : requests)
     if (!one) return std::nullopt;
-  Ready ready{.name = it->first, .mismatch = mismatch(it->first, pending), .counts = {}};
-  const auto& first = pending.requests.front()->specs.front();
+  Ready ready{.name = it->first, .mismatch = mismatch(it->first, requests), .counts = {}};
+  const auto& first = requests.front()->specs.front();
   ready.bytes = std::max(first.count, first.capacity) * model::dtype_bytes(first.dtype);
-  for (const auto& one : pending.requests)
+  for (const auto& one : requests)
     for (const auto& spec : one->specs) ready.counts.push_back(spec.count);
+  late_.done(it->first);
   pending_.erase(it);
   return ready;
-}
-
-std::vector<CollectiveCoordinator::Owed> CollectiveCoordinator::watch(
-    TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone) const {
-  std::vector<Owed> owed;
-  for (const auto& [name, pending] : pending_) {
-    const TimeUs age = now_us - pending.since_us;
-    const bool due = age / timing_.warning_us != (age - timing_.heartbeat_us) / timing_.warning_us;
-    for (std::size_t node = 0; node < pending.requests.size(); ++node) {
-      if (pending.requests[node]) continue;
-      const Owed one{node, name, age, is_gone(node) && age > timing_.gone_us, age > timing_.stall_timeout_us};
-      if (one.gone || one.too_long || (age >= timing_.warning_us && due)) owed.push_back(one);
-      if (one.gone || one.too_long) return owed;
-    }
-  }
-  return owed;
 }
 
 }  // namespace deft::daemon

@@ -7,9 +7,12 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
   const auto [it, added] =
       groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_,
                           size_.nodes, offload_);
+  const std::string name = declare.name + " (group " + std::to_string(declare.group) + ")";  // names may repeat
+  if (!it->second.agreed()) undeclared_.came(name, node, size_.nodes, clock_.now_us());
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
   if (!agreed) return tl::unexpected(agreed.error());
   if (!*agreed) return {};
+  undeclared_.done(name);
   to_all_(std::move(**agreed));
   return changed_.options().empty() ? Result<void>() : it->second.scheduler().change_settings(changed_);
 }

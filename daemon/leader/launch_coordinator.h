@@ -20,6 +20,7 @@
 #include "core/sched/settings_change.h"
 #include "daemon/base/settings.h"
 #include "daemon/leader/group_coordinator.h"
+#include "daemon/leader/late_nodes.h"
 #include "daemon/leader/link_failover.h"
 #include "daemon/leader/offloaded_plans.h"
 #include "daemon/leader/scheduler_port.h"
@@ -44,7 +45,8 @@ class LaunchCoordinator final : public SchedulerPort {
         clock_(clock),
         links_(links),
         to_all_(std::move(to_all)),
-        offload_(std::move(offload)) {}
+        offload_(std::move(offload)),
+        undeclared_(lateness_of(settings), "declared the gradients") {}
 
   // A node's declaration of a group. An error ends the job: the nodes contradict each other.
   Result<void> declare(std::size_t node, wire::Declare declare, const GroupCoordinator::NameOfNode& name_of);
@@ -64,6 +66,8 @@ class LaunchCoordinator final : public SchedulerPort {
   Result<void> change_settings(const sched::SettingsChange& change);
 
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
+  // Nodes that have not declared a group which others have.
+  [[nodiscard]] const LateNodes& undeclared() const { return undeclared_; }
   // Adds "plans", "merging", "policies", "preserver", "step_times", "settings" and "outstanding" (launches) to `json`.
   void add_status(nlohmann::json& json) const;
 
@@ -76,6 +80,7 @@ class LaunchCoordinator final : public SchedulerPort {
   LinkFailover& links_;
   const ToAll to_all_;
   const Offload offload_;
+  LateNodes undeclared_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
   sched::SettingsChange changed_;  // the settings that the user has changed
   bool running_ = false;

@@ -176,14 +176,12 @@ void Leader::begin_connecting() {
     const double latency_us = link.name == "local" ? kLocalLatencyUs : kLatencyUs;
     guesses.push_back(known != nullptr ? *known : model::LinkModel{link.name, latency_us, kBytesPerUs});
   }
-  const TimeUs timeout = settings_.timeout_us, heartbeat = settings_.heartbeat_us();
-  links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, heartbeat});
+  const TimeUs timeout = settings_.timeout_us;
+  links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, settings_.heartbeat_us()});
   launches_.emplace(
       LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size()}, settings_, clock_, *links_,
       [this](const wire::ToNode& message) { to_all(message); }, host_.offload_for(id_.owner));
-  collectives_.emplace(
-      nodes.size(), id_.world,
-      CollectiveCoordinator::Timing{heartbeat, settings_.stall_warning_us(), settings_.stall_timeout_us, timeout / 4});
+  collectives_.emplace(nodes.size(), id_.world, lateness_of(settings_));
   detector_.emplace(FailureDetector::Limits{settings_.silence_us(), timeout / 4, timeout / 4, timeout / 4},
                     nodes.size(), clock_.now_us());
 }
@@ -215,7 +213,7 @@ std::optional<TimeUs> Leader::tick() {
     fail_job(roster_.missing(settings_.timeout_us));
   }
   if (state_ != State::kFailed) watch_nodes(now);
-  if (state_ != State::kFailed) watch_collectives(now);
+  if (state_ != State::kFailed) watch_late_nodes(now);
   if (state_ == State::kRunning) watch_links(now);
   return state_ == State::kFailed ? std::nullopt : std::optional(settings_.heartbeat_us());
 }
@@ -224,7 +222,9 @@ void Leader::watch_nodes(TimeUs now_us) {
   const auto found = detector_->check(now_us, roster_.index_of(kOwnNode));
   if (!found) return;
   using Cause = FailureDetector::Cause;
-  if (found->cause == Cause::kSuspicion && found->of_link) return detector_->forget_suspicion();
+  // All that have not ended answer, and others stand in for the link. A node that has ended while it is needed ends the last link, too.
+  const bool none_is_lost = found->cause == Cause::kSuspicion || found->cause == Cause::kEnded;
+  if (none_is_lost && found->of_link) return detector_->forget_suspicion();
   if (found->cause == Cause::kSuspicion) return fail_job(found->suspicion);
   Error error{ErrorKind::kLost, roster_.describe(found->peer),
               "look at that node, its daemon's log, and the network between the nodes", found->suspicion.what};
@@ -238,9 +238,11 @@ void Leader::watch_nodes(TimeUs now_us) {
   fail_job(error);
 }
 
-void Leader::watch_collectives(TimeUs now_us) {
+void Leader::watch_late_nodes(TimeUs now_us) {
   const auto is_gone = [this](std::size_t node) { return roster_.nodes()[node].gone(); };
-  for (const auto& owed : collectives_->watch(now_us, is_gone)) {
+  auto all_owed = collectives_->watch(now_us, is_gone);
+  std::ranges::move(launches_->undeclared().watch(now_us, is_gone), std::back_inserter(all_owed));
+  for (const auto& owed : all_owed) {
     const std::string who = roster_.describe(owed.node);
     if (owed.gone)
       return fail_job({ErrorKind::kLost,
@@ -248,11 +250,11 @@ void Leader::watch_collectives(TimeUs now_us) {
                        "all ranks must run the same number of steps and collectives",
                        {}});
     if (owed.too_long)
-      return fail_job(
-          {ErrorKind::kTimeout,
-           who + " has not asked for '" + owed.name + "' for " + std::to_string(owed.age_us / 1'000'000) + " s",
-           "raise DEFT_STALL_TIMEOUT if this is expected",
-           {}});
+      return fail_job({ErrorKind::kTimeout,
+                       who + " has not " + std::string(owed.duty) + " '" + owed.name + "' for " +
+                           std::to_string(owed.age_us / 1'000'000) + " s",
+                       "raise DEFT_STALL_TIMEOUT if this is expected",
+                       {}});
     to_all(wire::Stalled{roster_.first_rank(owed.node), owed.name, 0, static_cast<std::uint64_t>(owed.age_us / 1000)});
   }
 }

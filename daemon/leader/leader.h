@@ -88,7 +88,7 @@ class Leader final {
   void lose_link(const wire::LinkFailed& failed);
   void suspect(const Error& error, bool of_link);
   void watch_nodes(TimeUs now_us);
-  void watch_collectives(TimeUs now_us);
+  void watch_late_nodes(TimeUs now_us);
   void watch_links(TimeUs now_us);
   void to_all(const wire::ToNode& message) { host_.send(roster_.peers(), message); }
   void fail_job(const Error& error);

@@ -27,25 +27,48 @@ Result<void> StallWatchdog::check(TimeUs now_us) {
   std::erase_if(stalls_, [&](const auto& entry) {
     return now_us - entry.second.reported_us > 2 * members_.settings().stall_warning_us();
   });
-  if (auto ok = check_declarations(); !ok) return ok;
+  if (auto ok = check_declarations(now_us); !ok) return ok;
   if (auto ok = check_gradients(now_us); !ok) return ok;
   return check_collectives(now_us);
 }
 
-Result<void> StallWatchdog::check_declarations() const {
+Result<void> StallWatchdog::check_declarations(TimeUs now_us) {
   for (const auto& [id, group] : groups_.groups()) {
-    if (group.agreed) continue;
-    for (std::size_t i = 0; i < group.declared.size(); ++i)
-      if (!group.declared[i] && members_.workers()[i].left)
-        return fail(ErrorKind::kLost,
-                    "rank " + std::to_string(members_.workers()[i].rank) + " has ended without declaring group " +
-                        std::to_string(id) + ", which others did",
-                    kSameModel);
+    if (group.agreed) {
+      undeclared_since_.erase(id);
+      continue;
+    }
+    if (auto ok = check_local_declarations(id, group, now_us); !ok) return ok;
     for (const auto rank : members_.left())
       if (!view_->is_local(rank))
         return fail(ErrorKind::kLost,
                     "rank " + std::to_string(rank) + " has ended, and group " + std::to_string(id) + " needs it",
                     kSameModel);
+  }
+  return {};
+}
+
+// The leader watches the nodes whose workers have all declared the group, and those of which none has.
+Result<void> StallWatchdog::check_local_declarations(std::uint32_t id, const GradientGroups::GroupState& group,
+                                                     TimeUs now_us) {
+  const TimeUs age_us = now_us - undeclared_since_.try_emplace(id, now_us).first->second;
+  for (std::size_t i = 0; i < group.declared.size(); ++i) {
+    if (group.declared[i]) continue;
+    const Membership::Worker& worker = members_.workers()[i];
+    if (worker.left)
+      return fail(ErrorKind::kLost,
+                  "rank " + std::to_string(worker.rank) + " has ended without declaring group " + std::to_string(id) +
+                      ", which others did",
+                  kSameModel);
+    if (age_us > members_.settings().stall_timeout_us)
+      return fail(ErrorKind::kTimeout,
+                  worker.describe() + " has not declared group " + std::to_string(id) + " for " + seconds(age_us) +
+                      ", which others did",
+                  kRaiseTimeout);
+    if (age_us >= members_.settings().stall_warning_us())
+      report(
+          {worker.rank, "the gradients of group " + std::to_string(id), 0, static_cast<std::uint64_t>(age_us / 1000)},
+          now_us);
   }
   return {};
 }
@@ -128,7 +151,12 @@ Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) 
   // A bucket that is ready here and not ordered may wait to be merged with a bucket behind it.
   for (model::BucketIndex next = waiting.bucket + 1; owed.workers.empty() && next < gradients.buckets().size(); ++next)
     owed = gradients.missing(next, waiting.generation);
-  owed.since_us = now_us - members_.settings().stall_warning_us();
+  if (owed.workers.empty()) return {};
+  // Its gradients need not have begun here, so this node knows only when it was first asked. The sender had waited before.
+  Asked& asked = asked_[{waiting.group, waiting.bucket}];
+  if (asked.since_us == 0 || asked.generation != waiting.generation)
+    asked = {waiting.generation, now_us - members_.settings().stall_warning_us()};
+  owed.since_us = asked.since_us;
   return judge(gradients, owed, now_us);
 }
 

@@ -42,7 +42,8 @@ class StallWatchdog {
 
  private:
   [[nodiscard]] TimeUs grace_us() const;
-  Result<void> check_declarations() const;
+  Result<void> check_declarations(TimeUs now_us);
+  Result<void> check_local_declarations(std::uint32_t id, const GradientGroups::GroupState& group, TimeUs now_us);
   Result<void> check_gradients(TimeUs now_us);
   Result<void> check_order(std::uint32_t id, const Gradients& gradients, TimeUs now_us);
   Result<void> check_collectives(TimeUs now_us);
@@ -61,6 +62,12 @@ class StallWatchdog {
   const CollectiveTable& collectives_;
   LeaderPort& leader_;
   std::map<std::string, Stall> stalls_;  // by rank and name
+  struct Asked {                         // by another node, for a bucket that is not ordered
+    std::uint64_t generation = 0;
+    TimeUs since_us = 0;
+  };
+  std::map<std::pair<std::uint32_t, model::BucketIndex>, Asked> asked_;  // by group and bucket
+  std::map<std::uint32_t, TimeUs> undeclared_since_;                     // by group
 };
 
 }  // namespace deft::daemon

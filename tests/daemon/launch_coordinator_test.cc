@@ -58,6 +58,23 @@ TEST(LaunchCoordinator, OrdersNothingBeforeTheJobRunsAndNothingOnceItHasFailed) 
   EXPECT_TRUE(job.sent.empty());
 }
 
+TEST(LaunchCoordinator, KnowsWhichNodeHasNotDeclaredWhatAnotherOneHas) {
+  Launches job;
+  const auto declare = [&](std::size_t node) {
+    EXPECT_TRUE(job.launches.declare(node, {1, "sgd", {{"fc.weight", model::DType::kFloat32, {1 << 20}}}, 4},
+                                     [](std::size_t of) { return "rank " + std::to_string(of); }));
+  };
+  const auto owed = [&](TimeUs now_us) { return job.launches.undeclared().watch(now_us, [](auto) { return false; }); };
+  declare(1);
+  const TimeUs too_late = job.clock.now_us() + job.settings.stall_timeout_us + 1;
+  ASSERT_EQ(owed(too_late).size(), 1U);
+  EXPECT_EQ(owed(too_late)[0].node, 0U);
+  EXPECT_TRUE(owed(too_late)[0].too_long);
+  EXPECT_EQ(owed(too_late)[0].name, "sgd (group 1)") << "group 0 has the same name, and all have declared it";
+  declare(0);
+  EXPECT_TRUE(owed(too_late).empty());
+}
+
 TEST(LaunchCoordinator, AllGroupsLaunchInOneCount) {
   Launches job(2);
   job.launches.start();

@@ -104,6 +104,16 @@ TEST(LeaderLinks, AFailedLinkIsStoppedEverywhereAndRunAgainFromWhereTheSlowestNo
   EXPECT_EQ(world.failure(), "");
 }
 
+TEST(LeaderLinks, ANodeThatEndsSoonAfterALinkWasLostIsNoFailure) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.fails("b", 1);
+  for (const Peer& from : kNodes) world.stopped(from, 1, 0);
+  world.leader_epoch[1] = 1;
+  world.leader.receive("b", wire::Leave{{1}});  // the training is over there; rank 0 writes its checkpoint
+  world.live_for(kTimeoutUs, 0, 0);
+  EXPECT_EQ(world.failure(), "");
+}
+
 TEST(LeaderLinks, NothingMoreIsLaunchedOnALostLink) {
   World world({"gloo:eth0", "gloo:eth1"});
   world.leader.scheduler()->bucket_ready(0, 0, 0);

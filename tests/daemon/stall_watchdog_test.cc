@@ -109,6 +109,19 @@ TEST_F(Watchdog, AnotherNodesQuestionNamesTheLocalWorkerThatOwes) {
   EXPECT_FALSE(watchdog.answer({0, 0, 0}, kBegin));
 }
 
+TEST_F(Watchdog, AWorkerThatOwesWhatAnotherNodeWaitsForEndsTheJobWhenItIsTooLong) {
+  agree();  // nobody here has handed in anything: only the other node knows that somebody waits
+  const auto ask_at = [&](TimeUs now_us, std::uint64_t generation = 0) {
+    const auto ok = watchdog.answer({0, 0, generation}, now_us);
+    return ok ? "" : ok.error().what;
+  };
+  const TimeUs end = kBegin + kTooLate - kWarning;  // the other node had waited for an interval before it asked
+  for (TimeUs now = kBegin; now <= end; now += kWarning / 2) EXPECT_EQ(ask_at(now), "");
+  EXPECT_EQ(leader.all<wire::Stalled>().back().age_ms, 10'000U) << "the age grows";
+  EXPECT_EQ(ask_at(end + 1'000'000, 1), "") << "another step was waited for just now";
+  EXPECT_EQ(ask_at(end + kTooLate + 1'000'001, 1), "rank 0 (pid 1000) has not handed in 't0' of step 1 for 11 s");
+}
+
 TEST_F(Watchdog, AQuestionForAReadyBucketFindsTheOneBehindItThatItMayBeMergedWith) {
   agree();
   for (const std::size_t worker : {0, 1}) hand_in(worker, 0);
@@ -125,6 +138,18 @@ TEST_F(Watchdog, ADeclarationThatCanNeverBeCompleteEndsTheJob) {
   EXPECT_EQ(error_at(kBegin), "");
   leave(second);
   EXPECT_EQ(error_at(kBegin), "rank 1 has ended without declaring group 0, which others did");
+}
+
+TEST_F(Watchdog, AWorkerThatDoesNotDeclareIsReportedAndEndsTheJobLater) {
+  ASSERT_TRUE(groups.declare(0, declaration({64})));
+  EXPECT_EQ(error_at(kBegin), "");
+  EXPECT_EQ(error_at(kBegin + kWarning - 1), "");
+  EXPECT_TRUE(leader.sent.empty());
+  EXPECT_EQ(error_at(kBegin + kWarning), "");
+  ASSERT_EQ(leader.all<wire::Stalled>().size(), 1u);
+  EXPECT_EQ(leader.all<wire::Stalled>()[0].rank, 1u);
+  EXPECT_EQ(error_at(kBegin + kTooLate + 1'000'000),
+            "rank 1 (pid 1001) has not declared group 0 for 11 s, which others did");
 }
 
 TEST_F(Watchdog, ADeclarationThatAnotherNodesRankLeftBehindEndsTheJob) {

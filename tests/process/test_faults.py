@@ -228,12 +228,13 @@ def test_a_stopped_worker_is_reported_with_what_it_owes_and_goes_on_when_continu
             assert "done" in output
 
 
-def test_a_stall_beyond_its_own_limit_ends_the_job_and_names_the_worker():
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_stall_beyond_its_own_limit_ends_the_job_and_names_the_worker(victim):
     with Cluster(2, timeout=TIMEOUT) as cluster:
         workers = start_training(cluster, DEFT_STALL_TIMEOUT="6s")
-        workers[1].send_signal(signal.SIGSTOP)
-        text = wait_for_line(workers[0], "ERROR")
-        assert "rank 1 (pid" in text and "has not handed in 'fc." in text
+        workers[victim].send_signal(signal.SIGSTOP)
+        text = wait_for_line(workers[1 - victim], "ERROR")
+        assert f"rank {victim} (pid" in text and "has not handed in 'fc." in text
 
 
 @pytest.mark.parametrize("short", [0, 1])

@@ -1,0 +1,27 @@
+#include "daemon/leader/late_nodes.h"
+
+namespace deft::daemon {
+
+void LateNodes::came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us) {
+  const auto [it, added] = waits_.try_emplace(name);
+  if (added) it->second = {std::vector<bool>(nodes), now_us};
+  it->second.came[node] = true;
+}
+
+std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us,
+                                              const std::function<bool(std::size_t node)>& is_gone) const {
+  std::vector<Owed> owed;
+  for (const auto& [name, wait] : waits_) {
+    const TimeUs age = now_us - wait.since_us;
+    const bool due = age / timing_.warning_us != (age - timing_.heartbeat_us) / timing_.warning_us;
+    for (std::size_t node = 0; node < wait.came.size(); ++node) {
+      if (wait.came[node]) continue;
+      const Owed one{node, duty_, name, age, is_gone(node) && age > timing_.gone_us, age > timing_.stall_timeout_us};
+      if (one.gone || one.too_long || (age >= timing_.warning_us && due)) owed.push_back(one);
+      if (one.gone || one.too_long) return owed;
+    }
+  }
+  return owed;
+}
+
+}  // namespace deft::daemon
