@@ -111,7 +111,7 @@ void Channel::poll() {
 }
 
 // Runs the stages up to the link's, or those behind it.
-void Channel::advance(const std::deque<InFlight>::iterator& at) {
+void Channel::advance(const std::list<InFlight>::iterator& at) {
   const auto stages = stages_of(at->transfer);
   while (at->stage < stages.size()) {
     const Stage& stage = stages[at->stage++];
@@ -137,7 +137,7 @@ void Channel::advance(const std::deque<InFlight>::iterator& at) {
 }
 
 // The times of transfers add up: each counts from the end of the previous one, or from the start of the oldest in flight.
-void Channel::report(const std::deque<InFlight>::iterator& at) {
+void Channel::report(const std::list<InFlight>::iterator& at) {
   TransferDone done = std::move(at->done);
   if (!done.result) done.result = tl::unexpected(done.result.error().in("link " + name_));
   if (done.link_us) {
@@ -263,10 +263,13 @@ Result<void> Channel::submit(InFlight& entry) {
   return {};
 }
 
-// What owners left out is booked once: a transfer without buffers of workers is done here already.
+// What owners left out is booked once. A transfer without buffers of workers is done here already. So is one that the channel has decoded,
+// although the link was stopped before anybody heard of it.
 Result<void> Channel::decode(InFlight& entry) {
   if (!entry.coded) return {};
-  return entry.coded->decode(entry.own == nullptr);
+  ReplayBuffer* const kept = entry.transfer.replay_buffer.get();
+  const bool is_decoded = kept != nullptr && std::exchange(kept->is_decoded, true);
+  return entry.coded->decode(entry.own == nullptr && !is_decoded);
 }
 
 Result<void> Channel::copy_to_workers(InFlight& entry) {

@@ -18,8 +18,8 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <deque>
 #include <functional>
+#include <list>
 #include <memory>
 #include <span>
 #include <string>
@@ -85,8 +85,8 @@ class Channel {
   Result<void> decode(InFlight& entry);
   Result<void> copy_to_workers(InFlight& entry);
 
-  void advance(const std::deque<InFlight>::iterator& at);
-  void report(const std::deque<InFlight>::iterator& at);
+  void advance(const std::list<InFlight>::iterator& at);
+  void report(const std::list<InFlight>::iterator& at);
   void fail_all(const Error& error);
   void use_own_memory(InFlight& entry) const;
   [[nodiscard]] std::span<std::byte> brought(const InFlight& entry) const;
@@ -96,7 +96,7 @@ class Channel {
   Report report_;
   link::Link* link_ = nullptr;
   BufferPool buffers_;
-  std::deque<InFlight> in_flight_;  // oldest first
+  std::list<InFlight> in_flight_;  // oldest first; a coded transfer points into its own entry
   std::uint64_t requests_ = 0;
   std::uint64_t encoded_ = 0;  // transfers
   TimeUs free_us_ = 0;         // when the last transfer ended

@@ -27,6 +27,7 @@ struct ReplayBuffer {
   std::unique_ptr<std::byte[]> data;
   std::size_t bytes = 0;
   bool filled = false;
+  bool is_decoded = false;  // an encoded transfer's result is in the arena, and its residuals are booked
   bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
 

@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
+#include <cstdint>
 #include <deque>
 #include <latch>
 #include <new>
+#include <random>
 #include <system_error>
 #include <thread>
 
@@ -301,6 +304,44 @@ TEST_F(DaemonDriverTest, ASecondRequestComesBeforeThoseOfTheNextTransfer) {
   for (const TransferDone& done : done_) EXPECT_TRUE(done.result);
   EXPECT_EQ(done_[0].wire_bytes, 2 * 64 * sizeof(float));
   EXPECT_EQ(std::ranges::count(done_[0].spans, trace::TransferStage::kLink, &StageSpan::stage), 1);
+}
+
+// The link is stopped when the channel has decoded a transfer, and before the reactor hears of it. So the transfer runs again.
+TEST_F(DaemonDriverTest, AResidualIsBookedOnceAlthoughAReplayDecodesAgain) {
+  constexpr std::size_t kCount = 8192;
+  auto codings = std::make_shared<Codings>();
+  codings->coded.push_back({compress::make_codec("int8").value(), {{0, kCount}}, {}});
+  codings->dtype = model::DType::kBFloat16;  // node 0 keeps what rounding a sum to it leaves out
+  codings->residuals = std::make_shared<Residuals>(kCount);
+  std::mt19937 random(7);
+  std::normal_distribution<float> normal;
+  auto* const values = reinterpret_cast<std::uint16_t*>(memory_.data());
+  for (std::size_t i = 0; i < kCount; ++i)
+    values[i] = static_cast<std::uint16_t>(std::bit_cast<std::uint32_t>(normal(random)) >> 16);
+  const auto residuals = [&] {
+    const auto use = codings->residuals->use(0, kCount);
+    return std::vector<float>(use.values().begin(), use.values().end());
+  };
+  const auto kept = std::make_shared<ReplayBuffer>();
+  const auto run = [&](std::uint64_t token) {
+    Transfer coded = transfer(token);
+    coded.count = kCount;
+    coded.dtype = model::DType::kBFloat16;
+    coded.codings = codings;
+    coded.replay_buffer = kept;
+    driver_->push(coded);
+    script_.allow(1);
+  };
+  open(1);
+  run(1);
+  run_until_done(1);
+  ASSERT_TRUE(done_[0].result) << done_[0].result.error().message();
+  const std::vector<float> booked = residuals();
+  const std::vector<std::byte> result(memory_.begin(), memory_.begin() + 2 * kCount);
+  run(2);
+  run_until_done(2);
+  EXPECT_EQ(residuals(), booked);
+  EXPECT_EQ(std::vector<std::byte>(memory_.begin(), memory_.begin() + 2 * kCount), result);
 }
 
 TEST_F(DaemonDriverTest, AFailureOfTheLinkEndsAllThatWait) {
