@@ -110,7 +110,7 @@ void Job::join() {
   if (members_.has_rank(0)) {
     const JobIdentity& id = members_.identity();
     line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}}, members_.settings());
-  } else if (auto ok = line_.connect(members_.identity().leader); !ok) {
+  } else if (auto ok = line_.connect(members_.identity().leader, members_.identity().uid); !ok) {
     return fail(ok.error());
   }
   detector_.emplace(limits_of(members_.settings()), 1, context_.reactor.now_us());

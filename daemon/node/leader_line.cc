@@ -12,8 +12,8 @@ LeaderLine::~LeaderLine() {
   if (!peer_.empty()) plane_.disconnect(peer_);
 }
 
-Result<void> LeaderLine::connect(const std::string& address) {
-  auto peer = plane_.connect(address);
+Result<void> LeaderLine::connect(const std::string& address, uid_t user) {
+  auto peer = plane_.connect(address, user);
   if (!peer) return tl::unexpected(peer.error());
   peer_ = std::move(*peer);
   return {};

@@ -1,7 +1,7 @@
 // A job's line to its leader, and from the leader to the nodes: over the control plane, or within this daemon if it leads.
 //
 //   line.lead({job, incarnation, world}, settings);   // this node has rank 0; or
-//   line.connect("10.0.0.1:29610");
+//   line.connect("10.0.0.1:29610", user);
 //   line.send(wire::LinksOpen{});
 //
 // Between different daemons, messages are encoded here and decoded by Job::receive, which checks them. Within one daemon they are
@@ -34,7 +34,7 @@ class LeaderLine final : public LeaderPort, private LeaderHost {
   // Makes the leader and calls its tick() in time.
   void lead(Leader::Identity identity, const JobSettings& settings);
   // Returns at once; the connection is made, and made again, in the background. An error: not an address.
-  Result<void> connect(const std::string& address);
+  Result<void> connect(const std::string& address, uid_t user);
   [[nodiscard]] bool is_open() const { return leader_ || !peer_.empty(); }
 
   void send(wire::ToLeader message) override;

@@ -129,7 +129,7 @@ void ControlPlane::watch(zmq::socket_t& socket) {
   LOG_IF(ERROR, !ok) << ok.error().message();
 }
 
-Result<Peer> ControlPlane::connect(const std::string& address) {
+Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
   const auto place = split(address);
   if (!place)
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': no host:port",
@@ -148,24 +148,24 @@ Result<Peer> ControlPlane::connect(const std::string& address) {
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': " + error.what(),
                 "DEFT_LEADER is host:port");
   }
-  if (!place->is_number) resolve(peer, place->host, place->port);
+  if (!place->is_number) resolve(peer, user, place->host, place->port);
   return peer;
 }
 
 // ZeroMQ would ask the resolver on its one thread, and the messages of all jobs would wait for the answer. Asks again while there is
-// none: the name may come to be known.
-void ControlPlane::resolve(const Peer& peer, const std::string& host, const std::string& port) {
+// none: the name may come to be known. A resolver that is silent holds only what `user` causes.
+void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host, const std::string& port) {
   const auto found = std::make_shared<std::string>();
   reactor_.offload(
-      BlockingWork::kNobody, [host, found] { *found = address_of(host); },
-      [this, peer, host, port, found, alive = std::weak_ptr(alive_)] {
+      user, [host, found] { *found = address_of(host); },
+      [this, peer, user, host, port, found, alive = std::weak_ptr(alive_)] {
         if (alive.expired()) return;
         const auto dealer = dealers_.find(peer);
         if (dealer == dealers_.end()) return;
         if (!found->empty()) return dealer->second.connect(std::string(kInternet) + *found + ":" + port);
         LOG(WARNING) << "the name '" << host << "' of a leader is not known (yet)";
-        reactor_.after(kResolveAgainUs, [this, peer, host, port, weak = std::weak_ptr(alive_)] {
-          if (!weak.expired() && dealers_.count(peer) != 0) resolve(peer, host, port);
+        reactor_.after(kResolveAgainUs, [this, peer, user, host, port, weak = std::weak_ptr(alive_)] {
+          if (!weak.expired() && dealers_.count(peer) != 0) resolve(peer, user, host, port);
         });
       });
 }

@@ -4,7 +4,7 @@
 //
 //   auto plane = ControlPlane::open(reactor, {.listen = "10.0.0.1:29610"});
 //   (*plane)->on_message = [](const Peer& from, std::span<const std::byte> message) { ... };
-//   auto leader = (*plane)->connect("10.0.0.2:29610");
+//   auto leader = (*plane)->connect("10.0.0.2:29610", user);
 //   (*plane)->send(*leader, wire::encode(header, message));
 //
 // Delivery is ordered while the connection lives. A peer that is gone is noticed by its silence (heartbeats), not here.
@@ -31,9 +31,9 @@ namespace deft::daemon {
 class ControlPort {
  public:
   virtual ~ControlPort() = default;
-  // A connection to another daemon's listening address. It is made in the background and repeated while it fails. An error: `address`
-  // is no address.
-  virtual Result<Peer> connect(const std::string& address) = 0;
+  // A connection to another daemon's listening address, which `user` has named. It is made in the background and repeated while it
+  // fails. An error: `address` is no address.
+  virtual Result<Peer> connect(const std::string& address, uid_t user) = 0;
   virtual void disconnect(const Peer& peer) = 0;
   // Never blocks. What cannot be delivered is dropped.
   virtual void send(const Peer& peer, const std::string& message) = 0;
@@ -49,7 +49,7 @@ class ControlPlane final : public ControlPort {
   static Result<std::unique_ptr<ControlPlane>> open(Reactor& reactor, const Options& options);
   ~ControlPlane() override;
 
-  Result<Peer> connect(const std::string& address) override;
+  Result<Peer> connect(const std::string& address, uid_t user) override;
   void disconnect(const Peer& peer) override;
   void send(const Peer& peer, const std::string& message) override;
 
@@ -68,7 +68,7 @@ class ControlPlane final : public ControlPort {
   ControlPlane(Reactor& reactor, link::CurveKey key);
   Result<void> listen(const std::string& address);
   static void set_up(zmq::socket_t& socket);
-  void resolve(const Peer& peer, const std::string& host, const std::string& port);
+  void resolve(const Peer& peer, uid_t user, const std::string& host, const std::string& port);
   void watch(zmq::socket_t& socket);
   void tell_stuck(const Peer& peer);
   bool drain();  // all sockets; true: something was received

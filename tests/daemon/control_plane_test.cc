@@ -45,7 +45,7 @@ TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
     answered = message.size() == 5;
     reactor.stop();
   };
-  const auto peer = (*follower)->connect(address);
+  const auto peer = (*follower)->connect(address, getuid());
   ASSERT_TRUE(peer);
   (*follower)->send(*peer, "hello");
   reactor.after(60'000'000, [&] { reactor.stop(); });
@@ -68,7 +68,7 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
     heard = message.size() == 5;
     reactor.stop();
   };
-  const auto peer = (*follower)->connect("localhost:" + port);
+  const auto peer = (*follower)->connect("localhost:" + port, getuid());
   ASSERT_TRUE(peer);
   const std::function<void()> send = [&] {
     (*follower)->send(*peer, "hello");
@@ -79,7 +79,7 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   reactor.run();
   EXPECT_TRUE(heard);
   for (const char* wrong : {"nonsense", ":1", "host:", "host:0", "host:70000", "host:1x"})
-    EXPECT_FALSE((*follower)->connect(wrong)) << wrong;
+    EXPECT_FALSE((*follower)->connect(wrong, getuid())) << wrong;
   (*follower)->disconnect(*peer);
 }
 
@@ -87,7 +87,7 @@ TEST(ControlPlane, APeerThatReadsNothingIsToldOfAndTakesNoMemoryForEver) {
   Reactor reactor;
   auto plane = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
   ASSERT_TRUE(plane);
-  const auto peer = (*plane)->connect("127.0.0.1:" + std::to_string(free_port()));  // nobody is there
+  const auto peer = (*plane)->connect("127.0.0.1:" + std::to_string(free_port()), getuid());  // nobody is there
   ASSERT_TRUE(peer);
   std::vector<Peer> stuck;
   (*plane)->on_stuck = [&](const Peer& to) { stuck.push_back(to); };

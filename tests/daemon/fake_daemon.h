@@ -24,7 +24,7 @@
 namespace deft::daemon {
 
 struct FakeControlPort final : ControlPort {
-  Result<Peer> connect(const std::string& address) override {
+  Result<Peer> connect(const std::string& address, uid_t /*user*/) override {
     if (refuses) return tl::unexpected(*refuses);
     connected.push_back(address);
     return Peer("leader");
