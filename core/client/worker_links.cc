@@ -3,6 +3,7 @@
 #include <pthread.h>
 
 #include <algorithm>
+#include <system_error>
 
 #include "core/base/text.h"
 #include "core/ipc/wire.h"
@@ -17,7 +18,6 @@ std::uint64_t launch_of(const shm::Record& start) {
 }
 
 constexpr const char* kKey = "a key of the job's store";
-constexpr TimeUs kLeastPatienceUs = 100'000;  // a value that is there must have time to come
 
 }  // namespace
 
@@ -27,7 +27,15 @@ Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Staging
     session.report(ok.error());
     return tl::unexpected(ok.error());
   }
-  links->start_threads();
+  try {
+    links->start_threads();
+  } catch (const std::system_error& error) {
+    const Error failed{ErrorKind::kExhausted, std::string("cannot start a link's thread: ") + error.what(),
+                       "look at the limits of processes and memory (ulimit -u, the cgroup's pids.max)", {}};
+    session.report(failed);
+    session.end();  // the threads that run wait for launches
+    return tl::unexpected(failed);
+  }
   return links;
 }
 

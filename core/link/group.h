@@ -29,7 +29,9 @@ class Store {
  public:
   virtual ~Store() = default;
   virtual Result<void> set(const std::string& key, std::span<const std::byte> value) = 0;
-  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys.
+  // Waits until every key exists or `deadline_us` (MonotonicClock) has passed; a timeout names the missing keys. If the deadline is near
+  // or has passed, it waits for kLeastPatienceUs: a value that is there must have time to come.
+  static constexpr TimeUs kLeastPatienceUs = 100'000;
   virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
   // The job has ended: whoever opens a link gives up.
   [[nodiscard]] virtual bool ended() const { return false; }

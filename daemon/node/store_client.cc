@@ -34,7 +34,7 @@ Result<std::vector<std::vector<std::byte>>> StoreClient::get(std::span<const std
         if (*alive) send_(message);
       },
       owner_);
-  const TimeUs wait_us = std::max<TimeUs>(deadline_us - MonotonicClock::now(), 0);
+  const TimeUs wait_us = std::max<TimeUs>(deadline_us - MonotonicClock::now(), kLeastPatienceUs);
   if (future.wait_for(std::chrono::microseconds(wait_us)) == std::future_status::ready) return future.get();
   const std::lock_guard lock(mutex_);
   if (waiting_.erase(message.request) == 0) return future.get();  // it came in the last moment
