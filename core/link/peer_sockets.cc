@@ -69,9 +69,17 @@ struct Newcomer {
   std::optional<std::uint32_t> called;  // the member that this side called; none: the other side called
   TimeUs since_us = 0;
   bool said = false;  // this side has sent its greeting
+  int error = 0;      // why the connection cannot be made
   std::size_t have = 0;
   Greeting heard{};
 };
+
+int error_of(const Descriptor& socket) {
+  int error = 0;
+  socklen_t size = sizeof error;
+  getsockopt(socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  return error;
+}
 
 class Meeting {
  public:
@@ -175,9 +183,7 @@ Result<void> Meeting::call(std::uint32_t peer) {
 }
 
 Result<void> Meeting::call_again(const Newcomer& refused) {
-  int error = 0;
-  socklen_t size = sizeof error;
-  getsockopt(refused.socket.get(), SOL_SOCKET, SO_ERROR, &error, &size);
+  const int error = refused.error != 0 ? refused.error : error_of(refused.socket);
   if (error != 0 && error != ECONNRESET) return unreachable(*refused.called, std::strerror(error));
   if (++calls_ > kCalls) return unreachable(*refused.called, "it hangs up");
   return call(*refused.called);
@@ -223,6 +229,8 @@ Meeting::Outcome Meeting::step(Newcomer& newcomer) {
   if (newcomer.called && !newcomer.said) {
     pollfd entry{newcomer.socket.get(), POLLOUT, 0};
     if (poll(&entry, 1, 0) == 0) return Outcome::kWait;
+    newcomer.error = error_of(newcomer.socket);  // a send would report it, and clear it
+    if (newcomer.error != 0) return Outcome::kRefused;
     if (!say(newcomer, kCall, *newcomer.called)) return Outcome::kRefused;
   }
   const Outcome outcome = hear(newcomer);
