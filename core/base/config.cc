@@ -134,6 +134,7 @@ Result<void> Config::assign(std::string_view name, std::string_view text, Config
   auto& value = values_[std::string(name)];
   if (source < value.source) return {};
   text = trimmed(text);
+  if (text.empty()) text = spec->default_value;  // DEFT_POLICY=$POLICY of a shell in which POLICY is not set
   double number = 0;
   if (!text.empty()) {
     const auto parsed = parse_value(*spec, text);

@@ -49,6 +49,20 @@ TEST(Config, AFlagWinsOverAVariableAVariableOverTheFileTheFileOverTheDefault) {
   EXPECT_EQ(config->source("partition_bytes"), ConfigSource::kDefault);
 }
 
+TEST(Config, AnEmptyValueIsTheDefault) {
+  const Config plain;
+  Words flags;
+  for (const OptionSpec& option : option_table())
+    if ((static_cast<unsigned>(option.audience) & static_cast<unsigned>(Audience::kDaemon)) != 0)
+      flags.push_back("--" + std::string(option.name) + "=");
+  const auto config = Config::load(flags, {}, Audience::kDaemon);
+  ASSERT_TRUE(config) << config.error().message();
+  for (const OptionSpec& option : option_table()) {
+    EXPECT_EQ(config->text(option.name), option.default_value) << option.name;
+    EXPECT_EQ(config->number(option.name), plain.number(option.name)) << option.name;
+  }
+}
+
 TEST(Config, TheFileMayBeNamedByAVariable) {
   const File file("policy = p3\n");
   const auto config = Config::load({}, Words{"DEFT_FLAG_FILE=" + file.path()}, Audience::kWorker);

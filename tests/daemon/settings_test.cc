@@ -20,6 +20,7 @@ TEST(JobSettings, TheWorkersWinOverTheDaemons) {
 }
 
 TEST(JobSettings, AnUnknownPolicyIsNamedWithASuggestion) {
+  EXPECT_EQ(job_settings(daemon_config(), "policy=\n").value().policy, daemon_config().text("policy")) << "the default";
   const auto settings = job_settings(daemon_config(), "policy=bytesheduler\n");
   ASSERT_FALSE(settings);
   EXPECT_NE(settings.error().message().find("did you mean bytescheduler?"), std::string::npos)
