@@ -185,7 +185,9 @@ GroupStarts fewer_groups(const GroupingProblem& problem, const GroupStarts& star
   return fewer;
 }
 
-GroupStarts searched_groups(const GroupingProblem& problem, const GroupSearch& search) {
+GroupStarts searched_groups(const GroupingProblem& whole, const GroupSearch& search) {
+  std::vector<BucketIndex> first;
+  const GroupingProblem problem = joined(whole, kMostSearchedBuckets, first);
   GroupStarts best = with_borders(problem, {});
   double best_us = pipeline_us(problem, best);
   const auto count = static_cast<BucketIndex>(problem.bytes.size());
@@ -202,6 +204,7 @@ GroupStarts searched_groups(const GroupingProblem& problem, const GroupSearch& s
     best = std::move(found);
     best_us = found_us;
   }
+  for (BucketIndex& start : best) start = first[start];
   return best;
 }
 

@@ -55,7 +55,9 @@ GroupStarts fewer_groups(const GroupingProblem& problem, const GroupStarts& star
 
 // Algorithm 2: the best partition of y groups for y = 1, 2, ..., until another group gains less than `least_gain` of the time, or
 // there are `most` groups. The last border is found by bisection, as the time first falls and then rises with it; the
-// others are tried one by one. `most` is 1 to 3, because a fourth group would cost buckets^2 trials.
+// others are tried one by one. `most` is 1 to 3, because a fourth group would cost buckets^2 trials. With more than kMostSearchedBuckets
+// buckets, neighbours are joined first: each trial looks at all buckets, and the daemon does nothing else meanwhile.
+inline constexpr std::size_t kMostSearchedBuckets = 1000;
 struct GroupSearch {
   unsigned most = 2;
   double least_gain = 0.01;

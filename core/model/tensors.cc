@@ -95,10 +95,13 @@ std::uint64_t bytes_in(const Bucket& bucket, const TensorPlace& tensor) {
 
 void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,
                      std::uint64_t min_bytes) {
-  for (Bucket& bucket : buckets) bucket.coded_bytes = 0;
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (!is_encodable(tensors[i], min_bytes)) continue;
-    for (Bucket& bucket : buckets) bucket.coded_bytes += bytes_in(bucket, layout.tensors[i]);
+  for (Bucket& bucket : buckets) {
+    bucket.coded_bytes = 0;
+    for (std::size_t i = bucket.first_tensor, left = bucket.tensor_count; left > 0; ++i) {
+      if (tensors[i].dtype != bucket.dtype) continue;
+      --left;
+      if (is_encodable(tensors[i], min_bytes)) bucket.coded_bytes += bytes_in(bucket, layout.tensors[i]);
+    }
   }
 }
 

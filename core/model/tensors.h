@@ -81,7 +81,7 @@ bool has_own_codec(const TensorSpec& tensor);
 // The bytes of the tensor that lie in the bucket, without padding.
 std::uint64_t bytes_in(const Bucket& bucket, const TensorPlace& tensor);
 
-// Sets the buckets' coded_bytes: the bytes of encodable tensors that lie in each.
+// Sets the buckets' coded_bytes: the bytes of encodable tensors that lie in each. The buckets know their tensors.
 void set_coded_bytes(std::vector<Bucket>& buckets, std::span<const TensorSpec> tensors, const ArenaLayout& layout,
                      std::uint64_t min_bytes);
 

@@ -76,6 +76,23 @@ RC_GTEST_PROP(Bucketing, CoversEveryByteOnceAndNamesItsTensors, ()) {
   for (const auto& bucket : *buckets) names_its_tensors(tensors, *layout, bucket);
 }
 
+RC_GTEST_PROP(Bucketing, CodedBytesAreThoseOfEncodableTensors, ()) {
+  auto tensors = random_tensors();
+  for (TensorSpec& tensor : tensors)
+    if (*rc::gen::arbitrary<bool>()) tensor.shape.insert(tensor.shape.begin(), 1);  // of one dimension none is encoded
+  const auto layout = model::lay_out(tensors, 1);
+  auto buckets = cut_buckets(tensors, *layout, {random_bucketing(), "fifo"});
+  RC_ASSERT(buckets.has_value());
+  const auto least = *rc::gen::inRange<std::uint64_t>(0, 1 << 16);
+  model::set_coded_bytes(*buckets, tensors, *layout, least);
+  for (const auto& bucket : *buckets) {
+    std::uint64_t bytes = 0;
+    for (std::size_t i = 0; i < tensors.size(); ++i)
+      if (model::is_encodable(tensors[i], least)) bytes += model::bytes_in(bucket, layout->tensors[i]);
+    RC_ASSERT(bucket.coded_bytes == bytes);
+  }
+}
+
 RC_GTEST_PROP(Bucketing, UniformBucketsStayWithinTheirSize, ()) {
   const auto tensors = random_tensors();
   const auto layout = model::lay_out(tensors, 1);
