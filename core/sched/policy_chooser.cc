@@ -154,10 +154,12 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   asked_ = reason->reason;
   Setup asked_for = setup_;
   asked_for.selector = nullptr;  // a selector that keeps the question must not keep itself
+  auto compared = candidates();
+  if (std::ranges::find(compared, choice_) == compared.end()) compared.push_back(choice_);  // it may have tuned sizes
   // Sizes that the user has set stay.
   const bool tunes_sizes = LaunchSizes{setup_.partition_bytes, setup_.credit_bytes} == LaunchSizes{};
-  setup_.selector->ask(
-      {watch_.remaining(profile), std::move(asked_for), candidates(), stopwatch_.overlaps_forward(), tunes_sizes});
+  setup_.selector->ask({watch_.remaining(profile), std::move(asked_for), std::move(compared),
+                        stopwatch_.overlaps_forward(), tunes_sizes});
 }
 
 void PolicyChooser::link_lost(model::LinkIndex link) {

@@ -40,25 +40,26 @@ std::optional<LaunchSizes> scaled(const LaunchSizes& sizes, double part, double 
   return possible ? std::optional(next) : std::nullopt;
 }
 
+using Stopped = std::function<bool()>;  // there is a newer question, or nobody wants an answer any more
+
 // Looks for better sizes of one policy. Each size is simulated once.
 class SizeDescent {
  public:
-  SizeDescent(const PolicyQuestion& question, bool has_priority_channels, const PolicyForecast& start)
-      : question_(question), has_priority_channels_(has_priority_channels), best_(start) {
+  SizeDescent(const PolicyQuestion& question, bool has_priority_channels, const PolicyForecast& start,
+              const Stopped& is_stopped)
+      : question_(question), has_priority_channels_(has_priority_channels), is_stopped_(is_stopped), best_(start) {
     best_.choice.sizes = LaunchSizes{question.setup.partition_bytes, question.setup.credit_bytes};
     seen_.push_back(*best_.choice.sizes);
   }
 
-  // `stopped` as compare() has it.
-  template <typename Stopped>
-  PolicyForecast run(const Stopped& stopped) {
+  PolicyForecast run() {
     constexpr std::array<std::pair<int, int>, 6> kDirections = {
         {{1, 0}, {-1, 0}, {0, 1}, {0, -1}, {1, 1}, {-1, -1}}};  // of the part and the credit
     for (const double factor : {4.0, 2.0})
       for (bool moved = true; moved;) {
         moved = false;
         for (const auto& [part, credit] : kDirections)
-          while (!stopped() && step(std::pow(factor, part), std::pow(factor, credit))) moved = true;
+          while (!is_stopped_() && step(std::pow(factor, part), std::pow(factor, credit))) moved = true;
       }
     return best_;
   }
@@ -71,7 +72,7 @@ class SizeDescent {
     seen_.push_back(*sizes);
     sched::PolicyChoice choice = best_.choice;
     choice.sizes = sizes;
-    const auto next = forecast(question_, choice, has_priority_channels_);
+    const auto next = forecast(question_, choice, has_priority_channels_, is_stopped_);
     if (!next || next->step_us > (1 - kLeastGain) * best_.step_us) return false;
     best_ = *next;
     return true;
@@ -79,6 +80,7 @@ class SizeDescent {
 
   const PolicyQuestion& question_;
   const bool has_priority_channels_;
+  const Stopped& is_stopped_;
   PolicyForecast best_;
   std::vector<LaunchSizes> seen_;
 };
@@ -88,19 +90,19 @@ bool has_sizes(const PolicyForecast& forecast) {
   return traits != nullptr && traits->has_sizes;
 }
 
-// The best first. Ends early if `stopped` says so.
-template <typename Stopped>
+// The best first. Ends early if `is_stopped` says so.
 std::vector<PolicyForecast> compare(const PolicyQuestion& question, bool has_priority_channels,
-                                    const Stopped& stopped) {
+                                    const Stopped& is_stopped) {
   std::vector<PolicyForecast> forecasts;
   for (const auto& candidate : question.candidates) {
-    if (stopped()) return {};
-    if (auto made = forecast(question, candidate, has_priority_channels)) forecasts.push_back(*std::move(made));
+    if (is_stopped()) return {};
+    if (auto made = forecast(question, candidate, has_priority_channels, is_stopped))
+      forecasts.push_back(*std::move(made));
   }
   std::ranges::stable_sort(forecasts, {}, &PolicyForecast::step_us);
   const auto urgent = std::ranges::find_if(forecasts, has_sizes);
   if (!question.tunes_sizes || urgent == forecasts.end()) return forecasts;
-  const PolicyForecast tuned = SizeDescent(question, has_priority_channels, *urgent).run(stopped);
+  const PolicyForecast tuned = SizeDescent(question, has_priority_channels, *urgent, is_stopped).run();
   if (tuned.step_us < urgent->step_us) forecasts.push_back(tuned);
   std::ranges::stable_sort(forecasts, {}, &PolicyForecast::step_us);
   return forecasts;
@@ -189,7 +191,7 @@ class BackgroundSelector final : public sched::PolicySelector {
 }  // namespace
 
 Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::PolicyChoice& candidate,
-                                bool has_priority_channels) {
+                                bool has_priority_channels, const std::function<bool()>& is_stopped) {
   sched::Setup setup = question.setup;
   setup.policy = candidate.policy;
   setup.fused_bytes = candidate.fused_bytes;
@@ -203,6 +205,7 @@ Result<PolicyForecast> forecast(const PolicyQuestion& question, const sched::Pol
   setup.links.clear();
   sim::Options options{.steps = kSteps, .warmup_steps = kWarmupSteps, .max_events = kMostEvents};
   options.overlaps_forward = question.overlaps_forward;
+  options.is_stopped = is_stopped;
   for (model::LinkIndex link = 0; link < question.profile.links.size(); ++link) {
     setup.links.push_back(question.profile.link_model(link));
     if (has_priority_channels) options.priority_links.push_back(link);

@@ -8,6 +8,7 @@
 // by a factor of 4, then 2, as long as a step gets 1 % shorter.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -17,14 +18,15 @@ namespace deft::select {
 
 enum class When {
   kAtOnce,        // ask() simulates, and the next take() has the answer
-  kInBackground,  // a thread with a low priority simulates. The destructor waits until it has ended its candidate
+  kInBackground,  // a thread with a low priority simulates. The destructor waits for some thousand events at most
 };
 
 // `has_priority_channels`: small launches overtake others on all links, as on gloo's.
 std::shared_ptr<sched::PolicySelector> make_selector(When when, bool has_priority_channels = false);
 
-// The forecast of one candidate. kInvalid if it cannot run with the question's setup, kExhausted if it needs too many events.
+// The forecast of one candidate. kInvalid if it cannot run with the question's setup, kExhausted if it needs too many events, and
+// kUnavailable if `is_stopped`, which may be empty, says so.
 Result<sched::PolicyForecast> forecast(const sched::PolicyQuestion& question, const sched::PolicyChoice& candidate,
-                                       bool has_priority_channels);
+                                       bool has_priority_channels, const std::function<bool()>& is_stopped = {});
 
 }  // namespace deft::select

@@ -64,6 +64,9 @@ std::vector<std::uint64_t> scheduler_bucket_bytes(const model::Profile& profile)
   return bytes;
 }
 
+constexpr std::uint64_t kEventsALook =
+    4096;  // between two looks whether the simulation is stopped: a millisecond or two
+
 class Simulation {
  public:
   Simulation(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options)
@@ -81,11 +84,13 @@ class Simulation {
   Result<Outcome> run() {
     stage_began(0);
     for (std::uint32_t node = 0; node < nodes_.size(); ++node) try_start(node);
-    while (!events_.empty() && !error_) {
+    for (std::uint64_t handled = 0; !events_.empty() && !error_;) {
       const QueuedEvent event = events_.take();
       now_us_ = event.at_us;
       event.kind == QueuedEvent::Kind::kComputeDone ? compute_done(event.of) : send_done(event);
       if (events_.added() > options_.max_events) keep(too_many_events());
+      if (++handled % kEventsALook == 0 && options_.is_stopped && options_.is_stopped())
+        keep(fail(ErrorKind::kUnavailable, "the simulation was stopped"));
     }
     if (!error_) check_finished();
     if (error_) return tl::unexpected(*error_);

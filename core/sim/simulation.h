@@ -16,6 +16,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -42,6 +43,8 @@ struct Options {
   std::uint64_t seed = 1;                  // seed of the jitter
   bool record = false;                     // true: keeps the timeline
   std::uint64_t max_events = 400'000'000;  // a run that needs more fails; so many take some minutes
+  std::function<bool()> is_stopped =
+      {};  // asked now and then: a run whose answer is true fails. Empty: nobody stops it
   std::vector<model::LinkIndex> priority_links =
       {};  // links on which small launches overtake others (core/link/link.h)
   struct Loss {
@@ -67,8 +70,8 @@ struct Outcome {
   model::Timeline timeline;  // the leader's; empty unless Options::record
 };
 
-// Runs `options.steps` steps. kInvalid for impossible options, kExhausted beyond max_events, and kInternal for a bug of the
-// scheduler: a stall, bytes that are sent twice, or an update that comes too late.
+// Runs `options.steps` steps. kInvalid for impossible options, kExhausted beyond max_events, kUnavailable if it is stopped, and kInternal
+// for a bug of the scheduler: a stall, bytes that are sent twice, or an update that comes too late.
 Result<Outcome> simulate(sched::Scheduler& scheduler, const model::Profile& profile, const Options& options);
 
 // The setup of a scheduler for the buckets and links of `profile`.

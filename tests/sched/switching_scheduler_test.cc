@@ -401,6 +401,18 @@ TEST_F(Chooser, LooksAgainWhenTheNetworkHasMovedAndStaysIfItWasRight) {
   EXPECT_THAT(changes.back().reason, testing::HasSubstr("throughput"));
 }
 
+TEST_F(Chooser, ComparesWithTheTunedChoiceThatIsInForce) {
+  PolicyChoice tuned = urgent;
+  tuned.sizes = LaunchSizes{256 << 10, 1 << 20};
+  selector->told = {{tuned, 5000}, {first, 9000}};
+  play(100);
+  ASSERT_EQ(in_force, tuned);
+  profile.links[0].bytes_per_us = 50;
+  play(60);
+  ASSERT_EQ(selector->asked, 2);
+  EXPECT_EQ(std::ranges::count(selector->last->candidates, tuned), 1);
+}
+
 TEST_F(Chooser, OtherSizesMakeItLookAgain) {
   play(100);
   EXPECT_EQ(selector->asked, 1);

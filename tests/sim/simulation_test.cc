@@ -152,5 +152,14 @@ TEST(Options, WhatCannotBeSimulatedIsAnErrorThatNamesIt) {
   EXPECT_THAT(message(Options{.max_events = 1000}), testing::HasSubstr("1000 events"));
 }
 
+TEST(Options, ARunIsStoppedSoonAfterSomebodyWantsIt) {
+  int looks = 0;
+  const Options options{.steps = 1'000'000, .is_stopped = [&looks] { return ++looks == 3; }};
+  const auto outcome = try_run(vgg19({"nccl"}), "fifo", options);
+  ASSERT_FALSE(outcome);
+  EXPECT_EQ(outcome.error().kind, ErrorKind::kUnavailable);
+  EXPECT_EQ(looks, 3);
+}
+
 }  // namespace
 }  // namespace deft::sim
