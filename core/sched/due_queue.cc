@@ -127,14 +127,14 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
   launches.back().codec = waiting.task.codec;
   board_.launch(codecs_.on_wire(launches.back()), now_us);
   waiting.sent += bytes;
-  if (is_small(launches.back())) small_bytes_[link] += bytes;
+  if (is_small(launches.back())) small_bytes_[link] += codecs_.on_wire(launches.back()).bytes;
 }
 
 bool DueQueue::is_small(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   board_.finish(codecs_.on_wire(launch), now_us);
-  if (is_small(launch)) small_bytes_[launch.link] -= launch.bytes;
+  if (is_small(launch)) small_bytes_[launch.link] -= codecs_.on_wire(launch).bytes;
 }
 
 // Small parts go to the link on which they would end first if all larger ones stood still.

@@ -185,6 +185,21 @@ TEST(DueQueue, whatIsSmallWaitsForNoRoom) {
   EXPECT_EQ((links.covered[{0, 0}]), 1'000'000U);
 }
 
+TEST(DueQueue, whatIsSmallAndEncodedTakesNoRoomEither) {
+  auto setup = setup_of({1'000'000, 16384}, {kRate});
+  for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
+  setup.codecs = {{}, {.name = "quarter", .wire_share = 0.25}};
+  setup.codec = 1;
+  Links links(setup);
+  links.queue.add({1, 0, 1, 0, 1});
+  links.take();
+  ASSERT_EQ(links.sent.size(), 1U);
+  links.queue.add({0, 0, 5, 1, 1});
+  links.take();
+  EXPECT_GT(links.sent.size(), 1U) << "the large one need not wait for the small one";
+  links.finish_all();
+}
+
 TEST(DueQueue, smallOnesGoByTheirDatesWhereThereAreMany) {
   Links links(setup_of(std::vector<std::uint64_t>(40, 16384), {kRate}));
   for (std::uint32_t b = 0; b < 40; ++b) links.queue.add({b, 0, 1, 39 - b});
