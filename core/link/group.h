@@ -33,7 +33,8 @@ class Store {
   // or has passed, it waits for kLeastPatienceUs: a value that is there must have time to come.
   static constexpr TimeUs kLeastPatienceUs = 100'000;
   virtual Result<std::vector<std::vector<std::byte>>> get(std::span<const std::string> keys, TimeUs deadline_us) = 0;
-  // The job has ended: whoever opens a link gives up.
+  // The job has ended: whoever opens a link gives up. A link that waits for its peers looks each kLookUs.
+  static constexpr TimeUs kLookUs = 50'000;
   [[nodiscard]] virtual bool ended() const { return false; }
 };
 

@@ -24,7 +24,6 @@ namespace {
 constexpr std::uint64_t kCall = 0x314c4c4143544645, kAnswer = 0x31525753414f4544;
 constexpr std::size_t kStrangers = 256;    // connections that have not proved themselves; the oldest goes first
 constexpr TimeUs kStrangerUs = 2'000'000;  // so long a connection may take to prove itself
-constexpr TimeUs kLookUs = 50'000;         // between two looks whether the job has ended
 constexpr int kBacklog = 4096;             // strangers come while the members still meet, and then nobody is taken
 constexpr int kCallersATurn = 64;          // after so many new callers the earlier ones are heard
 constexpr unsigned kCalls = 20;            // a member that strangers besiege may hang up
@@ -282,7 +281,7 @@ Result<void> Meeting::meet_all() {
     for (const Newcomer& newcomer : newcomers_)
       entries.push_back(
           {newcomer.socket.get(), static_cast<short>(newcomer.called && !newcomer.said ? POLLOUT : POLLIN), 0});
-    poll(entries.data(), entries.size(), static_cast<int>(std::min(left_us, kLookUs) / 1000 + 1));
+    poll(entries.data(), entries.size(), static_cast<int>(std::min(left_us, Store::kLookUs) / 1000 + 1));
   }
 }
 

@@ -146,8 +146,15 @@ AgentProcess::~AgentProcess() {
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) continue;
 }
 
-bool AgentProcess::tell(ControlKind kind, const std::string& content) {
-  const std::string message = static_cast<char>(kind) + content;
+bool AgentProcess::tell_all(ControlKind part, ControlKind last, std::string_view content) {
+  constexpr std::size_t kMost = kMaxControlBytes - 1;
+  for (; content.size() > kMost; content.remove_prefix(kMost))
+    if (!tell(part, content.substr(0, kMost))) return false;
+  return tell(last, content);
+}
+
+bool AgentProcess::tell(ControlKind kind, std::string_view content) {
+  const std::string message = static_cast<char>(kind) + std::string(content);
   return send(control_.get(), message.data(), message.size(), MSG_NOSIGNAL) >= 0;
 }
 

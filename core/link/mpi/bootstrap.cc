@@ -93,7 +93,10 @@ Result<void> Bootstrap::meet_others(const std::string& version) {
 Result<std::uint32_t> Bootstrap::await_connections(AgentProcess& helper) {
   while (true) {
     std::array<pollfd, 2> waits{pollfd{helper.control_socket(), POLLIN, 0}, pollfd{helper.data_socket(), POLLIN, 0}};
-    if (!poll_until(waits, group_.connect_deadline_us)) {
+    const TimeUs look_us = std::min(group_.connect_deadline_us, MonotonicClock::now() + Store::kLookUs);
+    if (!poll_until(waits, look_us)) {
+      if (group_.store->ended()) return fail(ErrorKind::kLost, "the job has ended while the link opened");
+      if (look_us < group_.connect_deadline_us) continue;
       std::uint32_t missing = 0;
       while (connected_[missing]) ++missing;
       return fail(ErrorKind::kTimeout, node_name(missing) + " came, but MPI has no connection to it in time",
@@ -122,7 +125,8 @@ Result<void> Bootstrap::serve_helper(AgentProcess& helper) {
   if (message->kind != ControlKind::kFence) return {};
   const auto all = exchange(message->content);
   if (!all) return tl::unexpected(all.error());
-  helper.tell(ControlKind::kFenced, *all);
+  if (!helper.tell_all(ControlKind::kFencedPart, ControlKind::kFenced, *all))
+    return tl::unexpected(helper_ended(helper, "ended"));
   return {};
 }
 

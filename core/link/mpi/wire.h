@@ -57,12 +57,13 @@ struct News {
 static_assert(sizeof(Command) == 12 && sizeof(News) == 8);
 
 enum class ControlKind : std::uint8_t {
-  kHello = 1,  // to the daemon: the MPI library's version
-  kStart,      // to the helper: the nodes have met, start MPI
-  kStop,       // to the helper: end at once, nobody waits for a farewell
-  kFence,      // to the daemon: this node's bytes, to be exchanged with all nodes'
-  kFenced,     // to the helper: the bytes of all nodes
-  kEnded,      // to the daemon: how the MPI process ended
+  kHello = 1,   // to the daemon: the MPI library's version
+  kStart,       // to the helper: the nodes have met, start MPI
+  kStop,        // to the helper: end at once, nobody waits for a farewell
+  kFence,       // to the daemon: this node's bytes, to be exchanged with all nodes'
+  kFenced,      // to the helper: the bytes of all nodes, or the end of them
+  kEnded,       // to the daemon: how the MPI process ended
+  kFencedPart,  // to the helper: bytes that come before those of kFenced
 };
 
 // Where a slot begins in the memory.

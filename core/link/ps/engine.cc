@@ -161,7 +161,8 @@ Result<void> Engine::await_welcome(const LinkGroup& group) {
     if (missing == nullptr) return {};
     const TimeUs left = group.connect_deadline_us - MonotonicClock::now();
     if (left <= 0) return tl::unexpected(not_welcome(*missing));
-    wait(left);
+    if (group.store->ended()) return fail(ErrorKind::kLost, "the job has ended while the link opened");
+    wait(std::min(left, Store::kLookUs));
   }
 }
 

@@ -85,6 +85,7 @@ std::string how_it_ended(int status) {
 // Serves the MPI process until it ends, or until the daemon closes its socket and the time for farewells is over.
 int serve(const AgentArguments& arguments, pid_t mpi, int children_fd) {
   std::vector<char> message(kMaxControlBytes);
+  std::string fenced;  // parts that have come
   bool daemon_left = false;
   while (true) {
     pollfd waits[] = {{children_fd, POLLIN, 0}, {daemon_left ? -1 : arguments.control_fd, POLLIN, 0}};
@@ -98,10 +99,14 @@ int serve(const AgentArguments& arguments, pid_t mpi, int children_fd) {
     if (waits[1].revents == 0) continue;
     const ssize_t bytes = recv(arguments.control_fd, message.data(), message.size(), 0);
     if (bytes <= 0) daemon_left = true;
-    if (bytes > 0 && message[0] == static_cast<char>(ControlKind::kStop)) kill(mpi, SIGKILL);
-    if (bytes > 0 && message[0] == static_cast<char>(ControlKind::kFenced)) {
-      PmixServer::answer(message.data() + 1, static_cast<std::size_t>(bytes) - 1);
-    }
+    if (bytes <= 0) continue;
+    const auto kind = static_cast<ControlKind>(message[0]);
+    if (kind == ControlKind::kStop) kill(mpi, SIGKILL);
+    if (kind != ControlKind::kFencedPart && kind != ControlKind::kFenced) continue;
+    fenced.append(message.data() + 1, static_cast<std::size_t>(bytes) - 1);
+    if (kind == ControlKind::kFencedPart) continue;
+    PmixServer::answer(fenced.data(), fenced.size());
+    fenced.clear();
   }
 }
 
