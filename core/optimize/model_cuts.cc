@@ -102,9 +102,10 @@ std::string describe(const replay::StepMemory& memory, const replay::LayerRange&
     if (first != last && !are_of_one_list(first->name, last->name)) continue;
     // Modules without parameters follow, such as an activation.
     std::string end = last->name;
-    if (const auto next = last + 1; next != modules.end() && are_of_one_list(end, next->name)) {
+    const auto next = last + 1;
+    if (next != modules.end() && are_of_one_list(end, next->name) && *place_of(next->name) > *place_of(end)) {
       const std::string parent = parent_of(end);
-      end = (parent.empty() ? "" : parent + ".") + std::to_string(std::max(*place_of(end), *place_of(next->name) - 1));
+      end = (parent.empty() ? "" : parent + ".") + std::to_string(*place_of(next->name) - 1);
     }
     return end == first->name ? end : first->name + " to " + end;
   }

@@ -86,8 +86,10 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
   const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
   for (auto& link : profile.links) {
+    const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.nodes.size();
     const double share =
-        what_if.nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.nodes.size()) : 1;
+        has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.nodes.size())
+                        : 1;
     const auto speed = what_if.link_speed.find(link.name);
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
     link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);

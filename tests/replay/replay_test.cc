@@ -53,6 +53,17 @@ TEST(Replay, OfASimulatedJobGivesItsStepTime) {
   EXPECT_LT(errors[errors.size() / 2], 0.02);
 }
 
+TEST(Replay, AsManyNodesAsTracedChangeNothing) {
+  for (const std::size_t count : {1, 2}) {
+    const auto measured =
+        measure(traced_simulation(profile(), "fifo", {.steps = 40, .nodes = std::vector<sim::NodeSpeed>(count)}));
+    ASSERT_TRUE(measured) << measured.error().message();
+    const auto same = replay(*measured, {.nodes = count}), plain = replay(*measured, {});
+    ASSERT_TRUE(same) << same.error().message();
+    EXPECT_EQ(same->step_us_p50, plain->step_us_p50) << count;
+  }
+}
+
 // On a link that is much slower than compute, everything is sent behind the first bucket's backward; on a fast one, nothing waits.
 TEST(Replay, HasACoarsePredictionBySizeOverBandwidth) {
   auto truth = profile();
