@@ -8,7 +8,7 @@ own                   with --framework: what that framework distributes with by 
 ddp-powersgd          DDP with torch's PowerSGD hook; ddp-powersgd:rank=2:start=10 sets its rank and first step
 fifo, NAME            Deft with DEFT_POLICY=NAME; fifo:bucket_bytes=5MB also sets DEFT_BUCKET_BYTES
 NAME-accumulate-K     the same with backward_passes_per_step=K
-NAME-ddp, NAME-ddp:25 PyTorch DDP with its backend set to deft, its default buckets or those of 25 MiB, and DEFT_POLICY=NAME
+NAME-ddp, NAME-ddp:25 PyTorch DDP whose backend is deft, in its default buckets or those of 25 MiB, DEFT_POLICY=NAME
 fsdp2                 FSDP2 over gloo: parameters are sharded between a node's workers and replicated between nodes
 NAME-fsdp2            FSDP2 that shards inside a node, and Deft averages between the nodes
 ...@K                 only the first K NICs

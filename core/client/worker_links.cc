@@ -30,8 +30,10 @@ Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, Staging
   try {
     links->start_threads();
   } catch (const std::system_error& error) {
-    const Error failed{ErrorKind::kExhausted, std::string("cannot start a link's thread: ") + error.what(),
-                       "look at the limits of processes and memory (ulimit -u, the cgroup's pids.max)", {}};
+    const Error failed{ErrorKind::kExhausted,
+                       std::string("cannot start a link's thread: ") + error.what(),
+                       "look at the limits of processes and memory (ulimit -u, the cgroup's pids.max)",
+                       {}};
     session.report(failed);
     session.end();  // the threads that run wait for launches
     return tl::unexpected(failed);

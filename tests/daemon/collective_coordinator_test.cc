@@ -6,8 +6,7 @@
 namespace deft::daemon {
 namespace {
 
-constexpr LateNodes::Timing kTiming{
-    .heartbeat_us = 10, .warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
+constexpr LateNodes::Timing kTiming{.heartbeat_us = 10, .warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
 
 wire::CollectiveReady ask(std::uint32_t rank, std::uint64_t count, ipc::Collective kind = ipc::Collective::kAllReduce,
                           std::uint64_t capacity = 0, std::uint32_t root = 0) {
