@@ -244,15 +244,16 @@ def test_a_nic_that_does_not_exist_is_named():
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_an_ending_signal_is_passed_on(number):
-    trap = "trap 'echo told; exit 0' INT TERM HUP; echo up; while :; do sleep 0.05; done"
+def test_an_ending_signal_is_passed_on_and_nothing_else_within_the_grace(number):
+    handler = "echo told; sleep 0.5; echo saved; exit 0"
+    trap = f"trap '{handler}' {number.name[3:]}; echo up; while :; do sleep 0.05; done"
     run = start("-np", "2", "--nodes", "2", "--grace", "60", "sh", "-c", trap)
     up = [run.stdout.readline() for _ in range(2)]
     assert sorted(up) == ["[0] up\n", "[1] up\n"]
     run.send_signal(number)
     out, errors = run.communicate(timeout=240)
     assert run.returncode == 128 + number
-    assert sorted(out.splitlines()) == ["[0] told", "[1] told"]
+    assert sorted(out.splitlines()) == ["[0] saved", "[0] told", "[1] saved", "[1] told"]
     assert errors.rstrip().endswith(f"deftrun: ended by {signal.Signals(number).name}")
 
 

@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 from deft_launcher import arguments, wire
-from deft_launcher.child import Child
+from deft_launcher.child import IGNORED_BY_AGENT, Child
 
 PORT_TRIES = 5
 DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told a second time, and ends all
@@ -82,6 +82,7 @@ class Agent:
         self.plan: dict = {}
         self.socket = ""
         self.going = False  # the end has begun
+        self.asked = False  # a signal has told the workers to end, and they may be saving what they have
         self.meeting = reserved_port()  # where torch.distributed's rank 0 may listen, if it runs here
 
     def tell(self, event: str, **fields) -> None:
@@ -264,6 +265,7 @@ class Agent:
         elif action == "start":
             self.start(message["leader"], message["meeting"])
         elif action == "signal":
+            self.asked = self.asked or message["number"] in wire.ENDING
             for worker in self.workers:
                 worker.send(message["number"])
         elif action == "stop":
@@ -286,6 +288,9 @@ class Agent:
     def end(self) -> None:
         """Ends the workers, then the daemon: asks, waits, kills; then removes the folder."""
         grace = float(self.plan.get("grace", DAEMON_GRACE))
+        if self.asked:
+            self.wait_for(self.workers, grace)
+            grace = 0.0
         self.end_children(self.workers, grace)
         if self.daemon:
             self.end_children([self.daemon], DAEMON_GRACE, WRITING_GRACE)
@@ -304,6 +309,9 @@ class Agent:
     def ask_to_end(self, children: list[Child], grace: float) -> None:
         for child in children:
             child.send(signal.SIGTERM)
+        self.wait_for(children, grace)
+
+    def wait_for(self, children: list[Child], grace: float) -> None:
         deadline = time.monotonic() + grace
         while any(child.process.poll() is None for child in children) and time.monotonic() < deadline:
             for child in children:
@@ -313,8 +321,8 @@ class Agent:
 
 
 def main() -> int:
-    for number in (signal.SIGINT, signal.SIGHUP):
-        signal.signal(number, signal.SIG_IGN)  # the launcher decides
+    for number in IGNORED_BY_AGENT:
+        signal.signal(number, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     agent = Agent()
     try:

@@ -11,12 +11,15 @@ from deft_launcher import wire
 
 TAIL_LINES = 15
 PR_SET_PDEATHSIG = 1
+IGNORED_BY_AGENT = (signal.SIGINT, signal.SIGHUP)  # the launcher decides
 LIBC = ctypes.CDLL(None)
 
 
-def die_with_parent() -> None:
-    """In the child: whoever kills the agent kills us."""
+def begin_child() -> None:
+    """In the child: whoever kills the agent kills us, and what the agent ignores we do not."""
     LIBC.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    for number in IGNORED_BY_AGENT:
+        signal.signal(number, signal.SIG_DFL)
 
 
 class Child:
@@ -32,7 +35,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             start_new_session=True,
-            preexec_fn=die_with_parent,  # noqa: PLW1509 - an agent has one thread
+            preexec_fn=begin_child,  # noqa: PLW1509 - an agent has one thread
             pass_fds=pass_fds,
         )
         self.outputs = [wire.Lines(self.process.stdout.fileno()), wire.Lines(self.process.stderr.fileno())]

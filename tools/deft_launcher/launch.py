@@ -20,7 +20,6 @@ from deft_launcher.hosts import Node, UsageError
 SETTLE_SECONDS = 0.2  # failures that follow from the first one may be seen before it
 LEAVE_SECONDS = 8  # what an agent needs beyond the grace to go
 WRITING_SECONDS = 20  # and its daemon may need more to finish traces
-ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -233,7 +232,7 @@ class Launcher:
     def on_signal(self, number: int) -> None:
         for remote in self.remotes:
             remote.send("signal", number=number)
-        if number in ENDING:
+        if number in wire.ENDING:
             self.failures.append(Failure(3, f"ended by {signal.Signals(number).name}", 128 + number, []))
 
     def show(self, stream, text: str) -> None:
@@ -247,7 +246,7 @@ class Launcher:
         os.set_blocking(writer, False)
         signal.set_wakeup_fd(writer)
         self.selector.register(reader, selectors.EVENT_READ, None)
-        for number in (*ENDING, *PASSED_ON):
+        for number in (*wire.ENDING, *PASSED_ON):
             signal.signal(number, lambda got, _: self.signals.append(got))
         try:
             self.start_agents()

@@ -14,6 +14,8 @@ import json
 import os
 import signal
 
+ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # these signals end a run; workers get them, too
+
 
 class Lines:
     """Cuts what a descriptor gives into lines; never blocks."""
