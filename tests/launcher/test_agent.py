@@ -31,21 +31,21 @@ PLAN = {
 def quiet_agent(monkeypatch, tmp_path):
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr(agent.tempfile, "tempdir", None)
-    monkeypatch.setattr(agent.wire.Lines, "__init__", keep_input_blocking(agent.wire.Lines.__init__))
+    ours, launcher = socket.socketpair()
+    monkeypatch.setattr(agent.wire.Lines, "__init__", keep_input_blocking(agent.wire.Lines.__init__, ours))
     made = agent.Agent()
     events = []
     made.tell = lambda event, **fields: events.append((event, fields))
-    yield made, events
-    made.going = True
-    made.end()
+    with ours, launcher:
+        yield made, events
+        made.going = True
+        made.end()
     assert list(tmp_path.iterdir()) == []
 
 
-def keep_input_blocking(original):
-    def init(self, descriptor):
-        if descriptor == 0:  # the test's own input is not the agent's to change
-            descriptor = socket.socketpair()[0].detach()
-        original(self, descriptor)
+def keep_input_blocking(original, instead):
+    def init(self, descriptor):  # the test's own input is not the agent's to change
+        original(self, instead.fileno() if descriptor == 0 else descriptor)
 
     return init
 

@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -52,9 +53,9 @@ def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
     )
 
 
-def start(*words: str) -> subprocess.Popen:
+def start(*words: str, program: Path = BIN / "deftrun") -> subprocess.Popen:
     return subprocess.Popen(
-        [sys.executable, BIN / "deftrun", *words],
+        [sys.executable, program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
@@ -255,6 +256,62 @@ def test_an_ending_signal_is_passed_on_and_nothing_else_within_the_grace(number)
     assert run.returncode == 128 + number
     assert sorted(out.splitlines()) == ["[0] saved", "[0] told", "[1] saved", "[1] told"]
     assert errors.rstrip().endswith(f"deftrun: ended by {signal.Signals(number).name}")
+
+
+def interrupt_until_it_ends(run: subprocess.Popen) -> None:
+    def ended() -> bool:
+        run.send_signal(signal.SIGINT)
+        return run.poll() is not None
+
+    assert wait_until(ended)
+    run.communicate()
+
+
+def test_a_second_interrupt_ends_also_what_the_workers_started():
+    stubborn = r"trap '' INT TERM; echo \$\$; while :; do sleep 0.05; done"
+    run = start("-np", "1", "--grace", "600", "sh", "-c", f'trap "" INT TERM; sh -c "{stubborn}"; :')
+    child = int(run.stdout.readline().split()[1])
+    interrupt_until_it_ends(run)
+    assert wait_until(lambda: gone(child))
+
+
+def test_a_reader_that_goes_ends_the_run_and_the_workers_have_the_grace(tmp_path):
+    saved = tmp_path / "saved"
+    handler = f"for i in 1 2 3 4 5 6 7 8; do echo saving; sleep 0.05; done; touch {saved}; exit 0"
+    run = start(
+        "-np", "1", "--grace", "60", "sh", "-c", f"trap '{handler}' TERM; while :; do echo on; sleep 0.02; done"
+    )
+    assert run.stdout.readline() == "[0] on\n"
+    run.stdout.close()
+    assert run.stderr.read().endswith("deftrun: nobody reads the output any more\n")
+    assert run.wait(timeout=240) == 1 and saved.exists()
+
+
+@pytest.fixture
+def slow_daemon(tmp_path):
+    """A deftrun whose deftd never becomes usable, and the file to which that deftd writes its agent's process."""
+    (tmp_path / "lib/deft").mkdir(parents=True)
+    shutil.copytree(BIN.parent / "lib/deft/deft_launcher", tmp_path / "lib/deft/deft_launcher")
+    (tmp_path / "bin").mkdir()
+    shutil.copy(BIN / "deftrun", tmp_path / "bin/deftrun")
+    (tmp_path / "bin/deft").symlink_to(BIN / "deft")
+    note = tmp_path / "agent"
+    (tmp_path / "bin/deftd").write_text(f"#!/bin/sh\necho $PPID >{note}.new; mv {note}.new {note}; exec sleep 600\n")
+    (tmp_path / "bin/deftd").chmod(0o755)
+    return tmp_path / "bin/deftrun", note
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_an_end_before_the_daemon_is_usable_leaves_nothing(slow_daemon, number):
+    program, note = slow_daemon
+    run = start("-np", "1", "true", program=program)
+    assert wait_until(note.exists)
+    if number == signal.SIGINT:
+        run.send_signal(number)  # the agent hears it
+    else:
+        os.kill(int(note.read_text()), number)  # the launcher knows what the agent has made
+    run.communicate(timeout=240)
+    assert run.returncode == (130 if number == signal.SIGINT else 1)
 
 
 def test_a_user_signal_is_passed_on_and_ends_nothing():

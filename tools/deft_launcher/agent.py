@@ -71,6 +71,28 @@ def reachable_address(plan: dict) -> str:
     )
 
 
+def for_torch(meeting: str, rank: int, world: int, local: int, local_size: int) -> dict[str, str]:
+    """What torchrun sets, so that a script of torch.distributed runs as it is."""
+    host, _, port = meeting.rpartition(":")
+    return {
+        "RANK": str(rank),
+        "WORLD_SIZE": str(world),
+        "LOCAL_RANK": str(local),
+        "LOCAL_WORLD_SIZE": str(local_size),
+        "MASTER_ADDR": host.strip("[]"),
+        "MASTER_PORT": port,
+    }
+
+
+def add_package(environment: dict[str, str]) -> None:
+    here = Path(__file__).resolve().parents[1]
+    for folder in (here / "python", here.parents[1] / "python", here.parent / "build" / "python"):
+        if (folder / "deft" / "__init__.py").exists():
+            old = environment.get("PYTHONPATH", "")
+            environment["PYTHONPATH"] = f"{folder}:{old}" if old else str(folder)
+            return
+
+
 class Agent:
     def __init__(self) -> None:
         self.input = wire.Lines(0)
@@ -82,6 +104,7 @@ class Agent:
         self.plan: dict = {}
         self.socket = ""
         self.going = False  # the end has begun
+        self.at_once = False  # and nothing is waited for any more
         self.asked = False  # a signal has told the workers to end, and they may be saving what they have
         self.meeting = reserved_port()  # where torch.distributed's rank 0 may listen, if it runs here
 
@@ -129,12 +152,15 @@ class Agent:
             self.tell_ready(status["listen"], private=False)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
+        self.tell("folder", folder=str(self.folder))
         self.socket = str(self.folder / "deftd.sock")
         address = reachable_address(plan)
         for attempt in range(1, PORT_TRIES + 1):
             listen = f"{address}:{free_port(address)}"
             if self.start_daemon(listen):
-                self.tell_ready(listen, private=True, folder=str(self.folder))
+                self.tell_ready(listen, private=True)
+                return
+            if self.going:
                 return
             taken = any("in use" in line for line in self.daemon.tail)
             if not taken or attempt == PORT_TRIES:
@@ -149,54 +175,47 @@ class Agent:
         return path
 
     def start_daemon(self, listen: str) -> bool:
-        """True once it says that it is usable; False when it ended instead."""
+        """True once it says that it is usable; False when it ended instead, or the run ends."""
         ready, ready_end = os.pipe()
         words = [arguments.program("deftd"), f"--socket={self.socket}", f"--listen={listen}", f"--ready-fd={ready_end}"]
         if self.plan.get("key"):
             words.append(f"--secret-file={self.keep(self.plan['key'])}")
         self.daemon = Child(words, self.environment(), None, pass_fds=(ready_end,))
         os.close(ready_end)
+        usable = self.becomes_usable(ready)
+        os.close(ready)
+        if usable:
+            self.watch(self.daemon)
+        elif self.daemon.process.poll() is not None:
+            for output in self.daemon.outputs:
+                self.pass_on(self.daemon, output)
+        elif not self.going:
+            raise RuntimeError(f"deftd was not usable within {self.plan['start_timeout']:.0f} s")
+        return usable
+
+    def becomes_usable(self, ready: int) -> bool:
+        """Waits for the word that it is; no longer than it lives, and the launcher wants it."""
         deadline = time.monotonic() + self.plan["start_timeout"]
         with selectors.DefaultSelector() as waiting:
-            waiting.register(ready, selectors.EVENT_READ)
-            for output in self.daemon.outputs:
-                waiting.register(output, selectors.EVENT_READ)
-            usable = False
-            while not usable and time.monotonic() < deadline:
+            for source in (ready, self.input, *self.daemon.outputs):
+                waiting.register(source, selectors.EVENT_READ)
+            while not self.going and time.monotonic() < deadline:
                 for key, _ in waiting.select(0.2):
                     if key.fileobj == ready:
-                        usable = os.read(ready, 1) != b""
+                        if os.read(ready, 1) != b"":
+                            return True
                         waiting.unregister(ready)
+                    elif key.fileobj is self.input:
+                        self.hear()
                     else:
                         self.pass_on(self.daemon, key.fileobj)
                         if key.fileobj.closed:
                             waiting.unregister(key.fileobj)
-                if not usable and self.daemon.process.poll() is not None:
+                if self.daemon.process.poll() is not None:
                     break
-        os.close(ready)
-        if usable:
-            self.watch(self.daemon)
-        elif self.daemon.process.poll() is None:
-            raise RuntimeError(f"deftd was not usable within {self.plan['start_timeout']:.0f} s")
-        else:
-            for output in self.daemon.outputs:
-                self.pass_on(self.daemon, output)
-        return usable
+        return False
 
     # --- the workers
-
-    @staticmethod
-    def for_torch(meeting: str, rank: int, world: int, local: int, local_size: int) -> dict[str, str]:
-        """What torchrun sets, so that a script of torch.distributed runs as it is."""
-        host, _, port = meeting.rpartition(":")
-        return {
-            "RANK": str(rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_RANK": str(local),
-            "LOCAL_WORLD_SIZE": str(local_size),
-            "MASTER_ADDR": host.strip("[]"),
-            "MASTER_PORT": port,
-        }
 
     def start(self, leader: str, meeting: str) -> None:
         first, count = self.plan["first_rank"], self.plan["workers"]
@@ -208,27 +227,18 @@ class Agent:
                 DEFT_LOCAL_SIZE=str(count),
                 DEFT_SOCKET=self.socket,
                 DEFT_LEADER=leader,
-                **self.for_torch(meeting, first + local, self.plan["world"], local, count),
+                **for_torch(meeting, first + local, self.plan["world"], local, count),
             )
             environment.setdefault("PYTHONUNBUFFERED", "1")
             share = max(1, (os.cpu_count() or 1) // self.plan["workers_on_machine"])
             environment.setdefault("OMP_NUM_THREADS", str(share))
-            self.add_package(environment)
+            add_package(environment)
             try:
                 worker = Child(self.plan["command"], environment, first + local)
             except OSError as error:
                 raise RuntimeError(f"cannot run {self.plan['command'][0]}: {error.strerror}") from None
             self.workers.append(worker)
             self.watch(worker)
-
-    @staticmethod
-    def add_package(environment: dict[str, str]) -> None:
-        here = Path(__file__).resolve().parents[1]
-        for folder in (here / "python", here.parents[1] / "python", here.parent / "build" / "python"):
-            if (folder / "deft" / "__init__.py").exists():
-                old = environment.get("PYTHONPATH", "")
-                environment["PYTHONPATH"] = f"{folder}:{old}" if old else str(folder)
-                return
 
     # --- what happens
 
@@ -270,6 +280,15 @@ class Agent:
                 worker.send(message["number"])
         elif action == "stop":
             self.going = True
+        elif action == "kill":
+            self.going = self.at_once = True
+
+    def hear(self) -> None:
+        """Does what the launcher says. The end of its words is the end of the run."""
+        for line in self.input.read():
+            self.handle(wire.decode(line))
+        if self.input.closed:
+            self.going = True
 
     def run(self) -> None:
         while not self.going:
@@ -278,11 +297,8 @@ class Agent:
                     self.pass_on(key.data, key.fileobj)
                     if key.fileobj.closed:
                         self.selector.unregister(key.fileobj)
-                    continue
-                for line in self.input.read():
-                    self.handle(wire.decode(line))
-                if self.input.closed:
-                    self.going = True
+                else:
+                    self.hear()
             self.reap()
 
     def end(self) -> None:
@@ -314,6 +330,9 @@ class Agent:
     def wait_for(self, children: list[Child], grace: float) -> None:
         deadline = time.monotonic() + grace
         while any(child.process.poll() is None for child in children) and time.monotonic() < deadline:
+            self.hear()
+            if self.at_once:
+                return
             for child in children:
                 for output in child.outputs:
                     self.pass_on(child, output)

@@ -20,6 +20,7 @@ from deft_launcher.hosts import Node, UsageError
 SETTLE_SECONDS = 0.2  # failures that follow from the first one may be seen before it
 LEAVE_SECONDS = 8  # what an agent needs beyond the grace to go
 WRITING_SECONDS = 20  # and its daemon may need more to finish traces
+KILL_SECONDS = 5  # what an agent needs to kill all that it started
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -64,6 +65,13 @@ class Remote:
         except (BrokenPipeError, ValueError):
             pass  # it is gone, and that is seen at its output
 
+    def take_folder(self, event: dict) -> None:
+        self.folder = event.get("folder", self.folder)
+
+    def hurry(self) -> None:
+        self.send("kill")
+        self.deadline = min(self.deadline, time.monotonic() + KILL_SECONDS)
+
     def is_awaited(self) -> bool:
         return not self.events.closed and time.monotonic() < self.deadline
 
@@ -73,6 +81,8 @@ class Remote:
         except subprocess.TimeoutExpired:
             self.process.kill()  # its children die with it
             self.process.wait()
+        for line in self.events.read():  # an agent that was killed early has told its folder, and no more
+            self.take_folder(wire.decode(line))
         if self.folder and self.node.local:
             shutil.rmtree(self.folder, ignore_errors=True)
 
@@ -199,6 +209,7 @@ class Launcher:
 
     def on_event(self, remote: Remote, event: dict) -> None:
         kind = event.get("event")
+        remote.take_folder(event)
         if kind == "output":
             self.show(sys.stderr if event["error"] else sys.stdout, f"[{event['rank']}] {event['text']}")
         elif kind == "log":
@@ -206,7 +217,7 @@ class Launcher:
             if self.run_.verbose or grave:
                 self.show(sys.stderr, f"[deftd {remote.node.index}] {event['text']}")
         elif kind == "ready":
-            remote.listen, remote.folder = event["listen"], event.get("folder", "")
+            remote.listen = event["listen"]
             remote.meeting = f"{remote.listen.rpartition(':')[0]}:{event['meeting_port']}"
             if self.run_.verbose:
                 whose = "its own" if event["private"] else "the running"
@@ -230,6 +241,10 @@ class Launcher:
             self.failures.append(Failure(2, f"{remote.name} is lost: its agent ended", 1, remote.errors))
 
     def on_signal(self, number: int) -> None:
+        if self.ending and number in wire.ENDING:
+            for remote in self.remotes:
+                remote.hurry()  # told a second time: at once
+            return
         for remote in self.remotes:
             remote.send("signal", number=number)
         if number in wire.ENDING:
@@ -238,8 +253,17 @@ class Launcher:
     def show(self, stream, text: str) -> None:
         try:
             print(text, file=stream, flush=True)
-        except BrokenPipeError:
-            self.failures.append(Failure(3, "nobody reads the output any more", 1, []))
+        except OSError as error:
+            gone = isinstance(error, BrokenPipeError)
+            what = "nobody reads the output any more" if gone else f"cannot write the output: {error.strerror}"
+            self.failures.append(Failure(3, what, 1, []))
+            self.close(stream)
+
+    @staticmethod
+    def close(stream) -> None:
+        """What is written to it from now on is lost, and no error, at the interpreter's end neither."""
+        with open(os.devnull, "wb") as nowhere:
+            os.dup2(nowhere.fileno(), stream.fileno())
 
     def run(self) -> int:
         reader, writer = os.pipe()
@@ -271,9 +295,6 @@ class Launcher:
             remote.deadline = deadline + (WRITING_SECONDS if remote.listen else 0)  # else it has no daemon
         while any(remote.is_awaited() for remote in self.remotes):
             self.turn(0.1)
-            if any(failure.weight == 3 for failure in self.failures[causes:]):
-                for remote in self.remotes:
-                    remote.deadline = 0.0  # told a second time: at once
         for remote in self.remotes:
             remote.put_away()
         del self.failures[causes:]  # they follow from the end
@@ -282,11 +303,7 @@ class Launcher:
         if not self.failures:
             return 0
         cause = max(self.failures, key=lambda failure: failure.weight)  # the first one of the weightiest
-        try:
-            sys.stdout.flush()
-            print(cause, file=sys.stderr, flush=True)
-        except BrokenPipeError:
-            pass
+        self.show(sys.stderr, str(cause))
         return cause.status
 
 

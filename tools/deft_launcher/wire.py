@@ -2,8 +2,10 @@
 
 Launcher to agent (its standard input; the end of it means: stop everything and go):
     {"do": "prepare", ...}  start a daemon where none runs     {"do": "start", "leader": ...}  start the workers
-    {"do": "signal", "number": N}  to the workers               {"do": "stop", "grace": S}  end workers and daemon
+    {"do": "signal", "number": N}  to the workers               {"do": "stop"}  end workers and daemon
+    {"do": "kill"}  end them at once
 Agent to launcher (its standard output):
+    {"event": "folder", "folder": ...}  of a private daemon
     {"event": "ready", "listen": ...}  {"event": "output", "rank": R, "error": bool, "text": ...}
     {"event": "exit", "rank": R, "status": S}  {"event": "failed", "what": ...}  {"event": "log", "text": ...}
 """
