@@ -113,6 +113,12 @@ def test_output_carries_the_rank_and_keeps_its_stream():
     assert sorted(result.stderr.splitlines()) == ["[0] err 0", "[1] err 1"]
 
 
+def test_output_that_the_locale_cannot_show_ends_nothing(monkeypatch):
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
+    result = deftrun("-np", "1", "printf", r"caf\303\251\n")
+    assert (result.returncode, result.stdout) == (0, "[0] caf\\xe9\n"), result.stderr
+
+
 def test_much_output_arrives_whole():
     result = deftrun("-np", "2", "sh", "-c", "seq 1 20000")
     lines = result.stdout.splitlines()

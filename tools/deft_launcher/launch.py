@@ -308,6 +308,9 @@ class Launcher:
 
 
 def main(words: list[str]) -> int:
+    sys.stdout.reconfigure(
+        errors="backslashreplace"
+    )  # workers may write what this locale has not; stderr is so already
     try:
         run = arguments.parse(words)
         return Launcher(run).run() if run else 0
