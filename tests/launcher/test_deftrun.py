@@ -385,6 +385,14 @@ def test_the_leader_may_be_on_another_host_than_the_launcher(fake_ssh, monkeypat
     assert [r["l"].rpartition(":")[0] for r in rows(result)] == ["127.0.0.2"] * 2
 
 
+@pytest.mark.parametrize(("insecure", "said"), [("off", "guarded"), ("on", "open")])
+def test_daemons_on_other_hosts_have_a_key_unless_insecure_is_on(fake_ssh, monkeypatch, insecure, said):
+    monkeypatch.setenv("DEFT_INSECURE", insecure)
+    script = 'if [ -s "${DEFT_SOCKET%/*}/key" ]; then echo guarded; else echo open; fi'
+    result = deftrun("-H", "127.0.0.2:1,127.0.0.3:1", "sh", "-c", script)
+    assert sorted(result.stdout.splitlines()) == [f"[{rank}] {said}" for rank in range(2)], result.stderr
+
+
 def test_a_host_that_is_missing_is_named(fake_ssh):
     result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "600")
     assert result.returncode == 1

@@ -142,7 +142,8 @@ class Launcher:
     def make_key(self, options: dict[str, str]) -> str:
         """The key of this run's daemons, if they listen where other machines reach them and the user gave none."""
         given = {**os.environ, **{f"DEFT_{name.upper()}": value for name, value in options.items()}}
-        if all(node.local for node in self.run_.nodes) or given.get("DEFT_SECRET_FILE") or given.get("DEFT_INSECURE"):
+        unguarded = given.get("DEFT_INSECURE") == "on"
+        if all(node.local for node in self.run_.nodes) or given.get("DEFT_SECRET_FILE") or unguarded:
             return ""
         made = subprocess.run([arguments.program("deft"), "keygen"], capture_output=True, text=True)
         if made.returncode != 0:
