@@ -162,17 +162,22 @@ def test_the_workers_reach_their_daemon():
     assert result.stdout.count('"jobs": []') == 2
 
 
-def test_a_running_daemon_is_used(tmp_path):
+def test_a_running_daemon_is_used_unless_it_drains(tmp_path):
     path = tmp_path / "shared.sock"
     port = free_port()
     words = [BIN / "deftd", f"--socket={path}", f"--listen=127.0.0.1:{port}", "--links=gloo:lo", "--ready-fd=1"]
     daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    run = ["-np", "1", "--socket", str(path), "sh", "-c", SHOW]
     try:
         assert daemon.stdout.readline() == "ready\n"
-        result = deftrun("-np", "1", "--socket", str(path), "sh", "-c", SHOW)
+        result = deftrun(*run)
         assert result.returncode == 0, result.stderr
         assert rows(result)[0]["s"] == str(path)
         assert rows(result)[0]["l"] == f"127.0.0.1:{port}"
+        subprocess.run([BIN / "deft", "drain", f"--socket={path}"], check=True, capture_output=True)
+        result = deftrun(*run)
+        assert result.returncode == 0, result.stderr
+        assert rows(result)[0]["s"] != str(path) and rows(result)[0]["l"] != f"127.0.0.1:{port}"
         assert daemon.poll() is None
     finally:
         daemon.terminate()

@@ -128,7 +128,7 @@ class Agent:
         return result
 
     def running_daemon(self) -> dict | None:
-        """The status of the daemon that already serves this node's socket. One that is slow is not taken for none."""
+        """The status of the daemon that takes jobs on this node's socket. One that is slow is not taken for none."""
         if self.plan["private"]:
             return None
         patience = f"{ANSWER_SHARE * self.plan['start_timeout']:g}s"
@@ -139,7 +139,8 @@ class Agent:
                 f"a deftd runs here and has not answered for {patience}: {asked.stderr.strip()}. It is busy or hangs: "
                 "try again, restart it, or name a socket where none listens (--socket), and this run gets its own"
             )
-        return json.loads(asked.stdout) if asked.returncode == 0 else None
+        status = json.loads(asked.stdout) if asked.returncode == 0 else None
+        return status if status and status["takes_jobs"] else None  # one that drains would refuse this job
 
     def prepare(self, plan: dict) -> None:
         self.plan = plan
