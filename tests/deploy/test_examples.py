@@ -7,8 +7,10 @@ import shutil
 import socket as socket_module
 import subprocess
 import sys
+import tempfile
 import textwrap
 import urllib.request
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -73,18 +75,18 @@ def workers_of(output: str) -> list[str]:
 
 
 class Slurm:
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, python: str = sys.executable):
         self.nodes = folder / "nodes"
         programs = folder / "bin"
         programs.mkdir()
         for node in range(2):
             (self.nodes / f"node{node}").mkdir(parents=True)
         for name, text in {"srun": SRUN, "ip": IP, "scontrol": SCONTROL}.items():
-            (programs / name).write_text(f"#!{sys.executable}\n{text}")
+            (programs / name).write_text(f"#!{python}\n{text}")
             (programs / name).chmod(0o755)
         self.path = f"{programs}:{BUILD / 'bin'}:{os.environ['PATH']}"
 
-    def sbatch(self, *command: str) -> subprocess.CompletedProcess:
+    def sbatch(self, *command: str, wrapped: Sequence[str] = ()) -> subprocess.CompletedProcess:
         variables = {
             "PATH": self.path,
             "NODES": str(self.nodes),
@@ -93,7 +95,7 @@ class Slurm:
             "SLURM_JOB_NUM_NODES": "2",
             "SLURM_NTASKS_PER_NODE": "2",
         }
-        return run(["bash", ROOT / "deploy/slurm.sbatch", *command], environment(**variables))
+        return run([*wrapped, "bash", ROOT / "deploy/slurm.sbatch", *command], environment(**variables))
 
     def left_behind(self) -> list[Path]:
         return [path for path in self.nodes.rglob("*") if not path.name.startswith("node")]
@@ -116,6 +118,47 @@ def test_slurm_passes_on_that_a_worker_failed(slurm):
     done = slurm.sbatch(sys.executable, "-c", WORKER, "7")
     assert done.returncode == 7, done.stderr
     assert slurm.left_behind() == []
+
+
+MODES = """
+import deft, os
+folder = os.path.dirname(os.environ["DEFT_SOCKET"])
+with deft.open() as session:
+    modes = " ".join(oct(os.stat(path).st_mode & 0o777) for path in (folder, folder + "/key"))
+    os.write(1, f"{session.rank}: {modes}\\n".encode())
+"""
+
+
+def test_slurm_uses_no_folder_that_another_user_has_made_before(slurm):
+    folder = slurm.nodes / f"node0/deft-{os.getpid()}-0"
+    folder.mkdir()
+    (folder / "key").touch()
+    folder.chmod(0o777)
+    (folder / "key").chmod(0o666)
+    done = slurm.sbatch(sys.executable, "-c", MODES)
+    assert done.returncode == 0, done.stderr
+    assert sorted(done.stdout.splitlines()) == [f"{rank}: 0o700 0o600" for rank in range(4)]
+    assert slurm.left_behind() == []
+
+
+def test_slurm_starts_no_worker_beside_a_folder_of_another_user():
+    python, other = "/usr/bin/python3", ["setpriv", "--reuid=65534", "--clear-groups"]
+    if os.getuid() != 0 or any(
+        run([*other, path, "--version"], {}).returncode for path in (python, BUILD / "bin/deftd")
+    ):
+        pytest.skip("needs root, to become another user, who must reach python and the build")
+    with tempfile.TemporaryDirectory() as shared:  # others cannot enter pytest's own folders
+        os.chmod(shared, 0o755)
+        slurm = Slurm(Path(shared), python)
+        for node in slurm.nodes.iterdir():
+            node.chmod(0o1777)
+        folder = slurm.nodes / f"node0/deft-{os.getpid()}-0"
+        folder.mkdir()
+        folder.chmod(0o755)
+        with open_socket(f"{folder}/deftd.sock"):
+            done = slurm.sbatch("sh", "-c", 'echo "ran on $SLURM_NODEID"', wrapped=other)
+        assert "cannot create directory" in done.stderr and f"no folder {folder} of this user" in done.stderr
+        assert done.returncode != 0 and "ran on 0" not in done.stdout
 
 
 STAYS = """
