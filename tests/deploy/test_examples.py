@@ -213,7 +213,16 @@ def open_socket(path: str):
 
 def test_slurm_gives_each_step_a_name_unless_it_has_one():
     assert slurm_script("task-prolog").stdout == "export DEFT_JOB=slurm-77.0\n"
-    assert slurm_script("task-prolog", DEFT_JOB="mine").stdout == ""
+    for own in ("mine", "slurm-77", "slurm-7.0"):
+        assert slurm_script("task-prolog", DEFT_JOB=own).stdout == ""
+    assert slurm_script("task-prolog", SLURM_STEP_ID="").stdout == ""
+
+
+def test_slurm_gives_each_step_of_a_batch_script_another_name_than_the_script_has():
+    batch = slurm_script("task-prolog", SLURM_STEP_ID="4294967291").stdout
+    inherited = batch.removeprefix("export DEFT_JOB=").strip()
+    steps = [slurm_script("task-prolog", SLURM_STEP_ID=step, DEFT_JOB=inherited).stdout for step in ("0", "1")]
+    assert steps == ["export DEFT_JOB=slurm-77.0\n", "export DEFT_JOB=slurm-77.1\n"]
 
 
 def test_slurm_leaves_nothing_of_a_job_behind(tmp_path):
