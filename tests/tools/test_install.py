@@ -138,6 +138,19 @@ def test_the_example_configuration_is_accepted_line_by_line(prefix, tmp_path):
     assert result.returncode == 1, result.stderr  # no daemon there; a wrong option would be 2
 
 
+def test_an_upgrade_keeps_the_configuration_of_the_administrator(prefix):
+    file = prefix / "etc/deft/deftd.conf"
+    example = file.read_text()
+    assert example == (ROOT / "deploy/deftd.conf").read_text()
+    try:
+        file.write_text("policy = fifo\n")
+        upgraded = run("cmake", "--install", ROOT / "build", "--prefix", prefix)
+        assert upgraded.returncode == 0, upgraded.stderr
+        assert file.read_text() == "policy = fifo\n"
+    finally:
+        file.write_text(example)
+
+
 @pytest.mark.parametrize(
     "script", ["deploy/slurm.sbatch", *SLURM, "scripts/setup", "scripts/build", "scripts/quickstart"]
 )
