@@ -214,35 +214,40 @@ const Json& list_at(const Json& object, const char* place) {
   return object.contains(pointer) && object[pointer].is_array() ? object[pointer] : kNone;
 }
 
-void visit_job(const Json& job, Subject subject, const Visit& visit) {
-  const std::string name = text_at(job, "name");
-  if (subject == kJob) return visit(job, {{"job", name}});
-  if (subject == kJobInfo)
-    return visit(job, {{"job", name},
-                       {"uid", text_at(job, "uid")},
-                       {"state", text_at(job, "state")},
-                       {"policy", text_at(job, "policy")},
-                       {"compression", text_at(job, "compression")},
-                       {"leads", text_at(job, "leads")}});
-  if (subject == kGroup)
-    for (const auto& group : list_at(job, "/groups")) visit(group, {{"job", name}, {"group", text_at(group, "id")}});
-  if (subject == kWorker)
-    for (const auto& worker : list_at(job, "/workers"))
-      visit(worker, {{"job", name}, {"rank", text_at(worker, "rank")}});
-  if (subject == kLink)
-    for (const auto& link : list_at(job, "/links")) visit(link, {{"job", name}, {"link", text_at(link, "name")}});
-  std::size_t node = 0;
-  if (subject == kNode)
-    for (const auto& one : list_at(job, "/leader/nodes"))
-      visit(one, {{"job", name}, {"node", std::to_string(node++)}, {"host", text_at(one, "host")}});
-  if (subject != kPlan && subject != kPlanInfo) return;
+Labels with(Labels labels, std::initializer_list<std::pair<std::string_view, std::string>> more) {
+  labels.insert(labels.end(), more);
+  return labels;
+}
+
+void visit_plans(const Json& job, Subject subject, const Labels& owner, const Visit& visit) {
   std::map<std::string, Json> newest;  // of each group
   for (const auto& plan : list_at(job, "/leader/plans")) newest[text_at(plan, "group")] = plan;
   for (const auto& [group, plan] : newest) {
-    Labels labels{{"job", name}, {"group", group}};
+    Labels labels = with(owner, {{"group", group}});
     if (subject == kPlanInfo) labels.emplace_back("reason", text_at(plan, "reason"));
     visit(plan, labels);
   }
+}
+
+void visit_job(const Json& job, Subject subject, const Visit& visit) {
+  const Labels owner{{"job", text_at(job, "name")}, {"user", text_at(job, "uid")}};  // two users may use one name
+  if (subject == kJob) return visit(job, owner);
+  if (subject == kJobInfo)
+    return visit(job, with(owner, {{"state", text_at(job, "state")},
+                                   {"policy", text_at(job, "policy")},
+                                   {"compression", text_at(job, "compression")},
+                                   {"leads", text_at(job, "leads")}}));
+  if (subject == kGroup)
+    for (const auto& group : list_at(job, "/groups")) visit(group, with(owner, {{"group", text_at(group, "id")}}));
+  if (subject == kWorker)
+    for (const auto& worker : list_at(job, "/workers")) visit(worker, with(owner, {{"rank", text_at(worker, "rank")}}));
+  if (subject == kLink)
+    for (const auto& link : list_at(job, "/links")) visit(link, with(owner, {{"link", text_at(link, "name")}}));
+  std::size_t node = 0;
+  if (subject == kNode)
+    for (const auto& one : list_at(job, "/leader/nodes"))
+      visit(one, with(owner, {{"node", std::to_string(node++)}, {"host", text_at(one, "host")}}));
+  if (subject == kPlan || subject == kPlanInfo) visit_plans(job, subject, owner, visit);
 }
 
 // A number for each value of `label`.

@@ -9,6 +9,8 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <set>
+#include <sstream>
 #include <string>
 #include <thread>
 #include <vector>
@@ -181,32 +183,56 @@ TEST(Observer, AnAddressThatIsTakenOrNoneIsAnErrorThatNamesTheOption) {
 }
 
 TEST(MetricsText, LabelsThatAUserChoseAreEscaped) {
-  const nlohmann::json status{{"jobs", {{{"name", "a\"b\\c\nd"}, {"world", 4}}}}};
-  EXPECT_THAT(metrics_text(status), HasSubstr("\ndeft_job_world{job=\"a\\\"b\\\\c\\nd\"} 4\n"));
+  const nlohmann::json status{{"jobs", {{{"name", "a\"b\\c\nd"}, {"uid", 5}, {"world", 4}}}}};
+  EXPECT_THAT(metrics_text(status), HasSubstr("\ndeft_job_world{job=\"a\\\"b\\\\c\\nd\",user=\"5\"} 4\n"));
+}
+
+TEST(MetricsText, TwoUsersMayGiveTheirJobsOneName) {
+  nlohmann::json job{
+      {"name", "default"},
+      {"world", 2},
+      {"groups", {{{"id", 0}, {"step", 1}}}},
+      {"workers", {{{"rank", 0}, {"steps", 1}}}},
+      {"links", {{{"name", "gloo:lo"}, {"parts", 1}}}},
+      {"leader", {{"nodes", {{{"host", "a"}, {"silent_ms", 1}}}}, {"plans", {{{"group", 0}, {"epoch", 1}}}}}}};
+  nlohmann::json status{{"jobs", nlohmann::json::array()}};
+  for (const int user : {1000, 1001}) {
+    job["uid"] = user;
+    status["jobs"].push_back(job);
+  }
+  std::istringstream lines(metrics_text(status));
+  std::set<std::string> series;
+  std::size_t of_jobs = 0;
+  for (std::string line; std::getline(lines, line);) {
+    if (line.starts_with('#') || line.find("job=") == std::string::npos) continue;
+    ++of_jobs;
+    EXPECT_TRUE(series.insert(line.substr(0, line.rfind(' '))).second) << line;
+  }
+  EXPECT_EQ(of_jobs, 2 * 7);  // of the job, its info, group, worker, link, node, plan
 }
 
 TEST(MetricsText, AHistogramIsCumulativeAndInSeconds) {
   DurationHistogram transfers;
   for (const TimeUs lasted_us : {TimeUs{50}, TimeUs{100}, TimeUs{101}, TimeUs{20'000'000}}) transfers.add(lasted_us);
   const nlohmann::json status{
-      {"jobs", {{{"name", "j"}, {"links", {{{"name", "gloo:lo"}, {"transfers", transfers.json()}}}}}}}};
+      {"jobs", {{{"name", "j"}, {"uid", 5}, {"links", {{{"name", "gloo:lo"}, {"transfers", transfers.json()}}}}}}}};
   const std::string text = metrics_text(status);
-  const std::string labels = R"({job="j",link="gloo:lo",le=")";
+  const std::string labels = R"({job="j",user="5",link="gloo:lo",le=")";
   EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_bucket" + labels + "1e-04\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_bucket" + labels + "10\"} 3\n"));
   EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_bucket" + labels + "+Inf\"} 4\n"));
-  EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_sum{job=\"j\",link=\"gloo:lo\"} 20.000251\n"));
+  EXPECT_THAT(text, HasSubstr("deft_link_transfer_seconds_sum{job=\"j\",user=\"5\",link=\"gloo:lo\"} 20.000251\n"));
 }
 
 TEST(MetricsText, OnlyTheNewestPlanOfAGroupIsShownAndItsReason) {
   const nlohmann::json plans{{{"group", 0}, {"epoch", 1}, {"reason", "of old"}},
                              {{"group", 0}, {"epoch", 2}, {"reason", "a link is slower"}},
                              {{"group", 1}, {"epoch", 1}}};
-  const std::string text = metrics_text({{"jobs", {{{"name", "j"}, {"leader", {{"plans", plans}}}}}}});
-  EXPECT_THAT(text,
-              AllOf(HasSubstr("deft_plan_epoch{job=\"j\",group=\"0\"} 2\ndeft_plan_epoch{job=\"j\",group=\"1\"} 1\n"),
-                    HasSubstr("deft_plan_info{job=\"j\",group=\"0\",reason=\"a link is slower\"} 1\n"),
-                    Not(HasSubstr("group=\"0\"} 1\n")), Not(HasSubstr("of old"))));
+  const std::string text = metrics_text({{"jobs", {{{"name", "j"}, {"uid", 5}, {"leader", {{"plans", plans}}}}}}});
+  EXPECT_THAT(text, AllOf(HasSubstr("deft_plan_epoch{job=\"j\",user=\"5\",group=\"0\"} "
+                                    "2\ndeft_plan_epoch{job=\"j\",user=\"5\",group=\"1\"} 1\n"),
+                          HasSubstr("deft_plan_info{job=\"j\",user=\"5\",group=\"0\",reason=\"a link is slower\"} 1\n"),
+                          Not(HasSubstr("group=\"0\"} 1\n")), Not(HasSubstr("of old"))));
 }
 
 TEST(MetricsText, UsersEndedJobsAndConnectionsHaveTheirLabels) {
@@ -219,14 +245,14 @@ TEST(MetricsText, UsersEndedJobsAndConnectionsHaveTheirLabels) {
                                  {"reason", "lost"},
                                  {"cause", "rank 1 \"died\""},
                                  {"ended_s_ago", 3}}}},
-                              {"jobs", {{{"name", "j"}, {"links", {link, {{"name", "tcp:lo"}}}}}}}};
+                              {"jobs", {{{"name", "j"}, {"uid", 5}, {"links", {link, {{"name", "tcp:lo"}}}}}}}};
   const std::string text = metrics_text(status);
   EXPECT_THAT(text, HasSubstr("\ndeft_user_memory_bytes{user=\"1000\"} 4096\n"));
   EXPECT_THAT(text, HasSubstr("\ndeft_user_sessions{user=\"1000\"} 2\n"));
   EXPECT_THAT(text, HasSubstr("\ndeft_ended_job_age_seconds{job=\"j\",user=\"5\",number=\"9\",reason=\"lost\","
                               "cause=\"rank 1 \\\"died\\\"\"} 3\n"));
-  EXPECT_THAT(text, HasSubstr("\ndeft_link_retransmits_total{job=\"j\",link=\"gloo:lo\"} 7\n"));
-  EXPECT_THAT(text, HasSubstr("\ndeft_link_round_trip_seconds{job=\"j\",link=\"gloo:lo\"} 4e-05\n"));
+  EXPECT_THAT(text, HasSubstr("\ndeft_link_retransmits_total{job=\"j\",user=\"5\",link=\"gloo:lo\"} 7\n"));
+  EXPECT_THAT(text, HasSubstr("\ndeft_link_round_trip_seconds{job=\"j\",user=\"5\",link=\"gloo:lo\"} 4e-05\n"));
   EXPECT_THAT(text, Not(HasSubstr("link=\"tcp:lo\"} 0")));
 }
 

@@ -85,11 +85,12 @@ def test_metrics_and_status_tell_the_same(training):
     status = training.status(0)
     link = status["jobs"][0]["links"][0]
     found = samples(fetch(training.addresses[0], "/metrics")[1])
-    labels = f'{{job="a \'job\'",link="{link["name"]}"}}'
+    job = f'job="a \'job\'",user="{os.geteuid()}"'
+    labels = f'{{{job},link="{link["name"]}"}}'
     assert found["deft_link_bytes_total" + labels] == link["bytes"] >= STEPS * 200_000
     assert found["deft_link_transfer_seconds_count" + labels] == link["transfers"]["count"] == link["parts"]
-    assert found['deft_worker_steps_total{job="a \'job\'",rank="0"}'] == STEPS - 1
-    assert found['deft_group_updates_total{job="a \'job\'",group="0"}'] == STEPS
+    assert found[f'deft_worker_steps_total{{{job},rank="0"}}'] == STEPS - 1
+    assert found[f'deft_group_updates_total{{{job},group="0"}}'] == STEPS
     assert found["deft_arena_bytes"] == status["memory_bytes"] > 0
     assert found["deft_up"] == found["deft_takes_jobs"] == found["deft_jobs"] == 1
     nodes = [name for name in found if name.startswith("deft_node_silent_seconds")]
