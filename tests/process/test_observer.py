@@ -177,7 +177,7 @@ def prometheus(training, tmp_path_factory):
     folder = tmp_path_factory.mktemp("prometheus")
     config = (ROOT / "deploy/prometheus.yaml").read_text()
     targets = ", ".join(f'"{address}"' for address in training.addresses)
-    config = config.replace('"127.0.0.1:29612"', targets).replace("15s", "2s")
+    config = re.sub(r"_interval: \d+s", "_interval: 2s", config.replace('"127.0.0.1:29612"', targets))
     (folder / "prometheus.yaml").write_text(config.replace("prometheus-alerts.yaml", str(RULES)))
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     words = ["prometheus", f"--config.file={folder}/prometheus.yaml", f"--storage.tsdb.path={folder}/data"]
@@ -235,9 +235,37 @@ def test_a_panel_has_a_curve(prometheus):
     wait_until(rate, what="two scrapes of each daemon")
 
 
-def test_the_alerts_fire_when_they_should(tmp_path):
+def interval(what: str) -> str:
+    return re.search(rf"{what}_interval: (\d+s)", (ROOT / "deploy/prometheus.yaml").read_text())[1]
+
+
+def promtool(*words: str, **options) -> str:
+    """What it complains of."""
     if not shutil.which("promtool"):
         pytest.skip("there is no promtool (Debian's package prometheus; scripts/setup test)")
+    done = subprocess.run(["promtool", *words], capture_output=True, text=True, timeout=60, **options)
+    return "" if done.returncode == 0 else done.stdout + done.stderr
+
+
+def rule_faults(tests: list[dict], folder: Path) -> str:
+    file = folder / "alerts_test.yaml"
+    content = {"rule_files": [str(RULES)], "evaluation_interval": interval("evaluation"), "tests": tests}
+    file.write_text(json.dumps(content))
+    return promtool("test", "rules", str(file))
+
+
+def firing(alert: str, when: str, samples: list[dict]) -> dict:
+    return {
+        "expr": f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})',
+        "eval_time": when,
+        "exp_samples": samples,
+    }
+
+
+ONE = [{"labels": "{}", "value": 1}]
+
+
+def test_the_alerts_fire_when_they_should(tmp_path):
     series = {
         "DeftDaemonHangs": ("deft_up", "0x9"),
         "DeftEventLoopSlow": ("deft_reactor_longest_callback_seconds", "0.3x9"),
@@ -258,19 +286,37 @@ def test_the_alerts_fire_when_they_should(tmp_path):
         checks = [{"eval_time": "9m", "alertname": other, "exp_alerts": []} for other in series if other != alert]
         inputs = [{"series": one, "values": text} for one, text in shown.items()]
         tests.append({"name": alert, "interval": "1m", "input_series": inputs, "alert_rule_test": checks})
-        expression = f'count(ALERTS{{alertname="{alert}",alertstate="firing"}})'
-        tests[-1]["promql_expr_test"] = [{"expr": expression, "eval_time": "9m", "exp_samples": [{"value": 1}]}]
-        for sample in tests[-1]["promql_expr_test"][0]["exp_samples"]:
-            sample["labels"] = "{}"
-    file = tmp_path / "alerts_test.yaml"
-    file.write_text(json.dumps({"rule_files": [str(RULES)], "evaluation_interval": "15s", "tests": tests}))
-    done = subprocess.run(["promtool", "test", "rules", file], capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+        tests[-1]["promql_expr_test"] = [firing(alert, "9m", ONE)]
+    assert rule_faults(tests, tmp_path) == ""
+
+
+SOON_OVER = {
+    "its job ends after half of the timeout": (
+        "DeftNodeSilent",
+        {'deft_node_silent_seconds{job="j"}': "0x3 5.1 stale"},
+    ),
+    "it was silent for a moment": ("", {'deft_node_silent_seconds{job="j"}': "0x3 3 0x9"}),
+    "the watchdog ends it": ("DeftDaemonHangs", {'up{job="deft"}': "1x13", "deft_up": "1x3 0 1x9"}),
+    "it is dead": ("DeftDaemonHangs", {'up{job="deft"}': "1x3 0x9", "deft_up": "1x3 stale"}),
+    "it is restarted": ("", {'up{job="deft"}': "1x3 0 1x9", "deft_up": "1x3 stale 1x9"}),
+}
+
+
+def test_the_alerts_see_what_is_soon_over(tmp_path):
+    """Samples as deploy/prometheus.yaml takes them; a series ends with its job, or with its daemon."""
+    tests = []
+    for name, (alert, series) in SOON_OVER.items():
+        inputs = [{"series": one, "values": text} for one, text in series.items()]
+        tests.append({"name": name, "interval": interval("scrape"), "input_series": inputs})
+        tests[-1]["promql_expr_test"] = [
+            firing(one, "75s", ONE if one == alert else []) for one in ("DeftNodeSilent", "DeftDaemonHangs")
+        ]
+    assert rule_faults(tests, tmp_path) == ""
 
 
 def test_promtool_finds_nothing_to_blame_in_the_metrics(training):
-    if not shutil.which("promtool"):
-        pytest.skip("there is no promtool (Debian's package prometheus; scripts/setup test)")
-    text = fetch(training.addresses[0], "/metrics")[1]
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, text=True, timeout=60)
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert promtool("check", "metrics", input=fetch(training.addresses[0], "/metrics")[1]) == ""
+
+
+def test_promtool_finds_nothing_to_blame_in_the_configuration():
+    assert promtool("check", "config", str(ROOT / "deploy/prometheus.yaml")) == ""
