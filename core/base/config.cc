@@ -175,6 +175,8 @@ Result<void> Config::read_file(const std::string& path) {
           no_such_option(name, name, [](std::string_view known) { return std::string(known); }).value().in(where));
     if (auto ok = assign(name, text.substr(equals + 1), ConfigSource::kFile, where + ": " + name); !ok) return ok;
   }
+  if (in.bad())
+    return fail(ErrorKind::kInvalid, "cannot read the flag file " + path, "it is a folder, or its disk fails");
   return {};
 }
 

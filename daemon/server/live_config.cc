@@ -4,10 +4,13 @@
 #include <array>
 #include <string_view>
 
+#include "core/ipc/address.h"
+#include "core/ipc/daemon_socket.h"
 #include "core/link/nics.h"
 #include "core/model/link_costs.h"
 #include "daemon/base/settings.h"
 #include "daemon/http/http_server.h"
+#include "daemon/server/exposure.h"
 #include "daemon/wire/control_plane.h"
 
 namespace deft::daemon {
@@ -75,7 +78,9 @@ Result<void> check_jobs_config(const Config& config) {
 
 Result<void> check_config(const Config& config) {
   if (auto ok = check_jobs_config(config); !ok) return ok;
+  if (auto ok = check_exposure(config, "control port"); !ok) return ok;
   if (auto ok = check_control_port(config); !ok) return ok;
+  if (auto ok = ipc::UnixAddress::of(ipc::socket_path(config.text("socket"))); !ok) return tl::unexpected(ok.error());
   return config.text("metrics") == "off" ? Result<void>() : check_metrics(config.text("metrics"));
 }
 

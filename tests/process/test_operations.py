@@ -182,6 +182,8 @@ WRONG = {
     "link_costs = /nowhere\n": "/nowhere",
     "secret_file = /nowhere\n": "deft keygen",
     "listen = 192.0.2.1:29610\n": "192.0.2.1",
+    "listen = 0.0.0.0:0\n": "no key guards it",
+    f"socket = /tmp/{'s' * 150}\n": "has 155 characters",
     "metrics = 127.0.0.1\n": "DEFT_METRICS",
     "policy = fifo\nplan = 0-1@4\n": "plan",
 }
@@ -193,6 +195,11 @@ def test_a_wrong_configuration_is_found_before_the_daemon_is_started(tmp_path, t
     file.write_text(text)
     done = deftd("--check-config", f"--flag-file={file}")
     assert done.returncode == 2 and WRONG[text] in done.stderr, done.stderr
+
+
+def test_a_folder_is_no_flag_file(tmp_path):
+    done = deftd("--check-config", f"--flag-file={tmp_path}")
+    assert done.returncode == 2 and f"cannot read the flag file {tmp_path}" in done.stderr, done.stderr
 
 
 def test_a_right_configuration_is_right_while_a_daemon_runs_with_it():
