@@ -50,4 +50,19 @@ Result<Address> from_text(std::span<const std::byte> text) {
   return fail(ErrorKind::kInvalid, "no address and port");
 }
 
+bool is_ipv6(std::string_view host_and_port) {
+  const std::string_view host = host_and_port.substr(0, host_and_port.rfind(':'));
+  return host.find_first_of(":[") != std::string_view::npos;
+}
+
+Result<std::string> listening_endpoint(const std::string& host_and_port) {
+  constexpr std::string_view kHere = "localhost:";
+  if (is_ipv6(host_and_port))
+    return fail(ErrorKind::kInvalid,
+                "cannot listen on " + host_and_port + ": daemons and parameter servers talk over IPv4 only",
+                "DEFT_LISTEN is host:port with an IPv4 address of this machine");
+  if (host_and_port.starts_with(kHere)) return "tcp://127.0.0.1:" + host_and_port.substr(kHere.size());
+  return "tcp://" + host_and_port;
+}
+
 }  // namespace deft::link

@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 #include <string>
+#include <string_view>
 
 #include "core/base/status.h"
 
@@ -27,5 +28,11 @@ Result<std::uint16_t> port_of(int socket);
 // The text of an address that a member publishes, and back. kInvalid for another text.
 std::string to_text(const std::string& ip, std::uint16_t port);
 Result<Address> from_text(std::span<const std::byte> text);
+
+// Whether the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
+bool is_ipv6(std::string_view host_and_port);
+
+// ZeroMQ's name for host:port to listen on. It knows the addresses of this machine, and not the name localhost. kInvalid for IPv6.
+Result<std::string> listening_endpoint(const std::string& host_and_port);
 
 }  // namespace deft::link

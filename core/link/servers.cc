@@ -6,7 +6,8 @@
 namespace deft::link {
 namespace {
 
-constexpr std::string_view kFix = "write ps:host:port, and several servers as ps:host:port+host:port";
+constexpr std::string_view kFix =
+    "write ps:host:port, and several servers as ps:host:port+host:port, with names or IPv4 addresses";
 
 bool is_address(std::string_view text) {
   const std::size_t colon = text.rfind(':');
@@ -16,8 +17,7 @@ bool is_address(std::string_view text) {
   int port = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), port);
   if (error != std::errc{} || end != digits.data() + digits.size() || port < 1 || port > 65535) return false;
-  const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
-  return bracketed || host.find_first_of(":[] ") == std::string_view::npos;
+  return host.find_first_of(":[] ") == std::string_view::npos;
 }
 
 }  // namespace
@@ -42,8 +42,7 @@ Result<std::vector<std::string>> split_servers(std::string_view text) {
 }
 
 bool is_loopback_address(std::string_view host_and_port) {
-  return host_and_port.starts_with("127.") || host_and_port.starts_with("localhost:") ||
-         host_and_port.starts_with("[::1]:");
+  return host_and_port.starts_with("127.") || host_and_port.starts_with("localhost:");
 }
 
 }  // namespace deft::link

@@ -9,7 +9,7 @@
 
 namespace deft::link {
 
-// Their addresses, in the order given; an IPv6 address stands in brackets.
+// Their addresses, in the order given; IPv4 addresses or names.
 Result<std::vector<std::string>> split_servers(std::string_view text);
 
 // Whether an address is this machine itself, so that no other machine can mean the same server by it.

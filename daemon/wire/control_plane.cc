@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "core/base/socket_priority.h"
+#include "core/link/address.h"
 
 namespace deft::daemon {
 namespace {
@@ -49,7 +50,7 @@ std::optional<Place> split(const std::string& address) {
   if (error != std::errc{} || end != place.port.data() + place.port.size() || port < 1 || port > 65535)
     return std::nullopt;
   in_addr parsed{};
-  place.is_number = place.host.starts_with('[') || inet_pton(AF_INET, place.host.c_str(), &parsed) == 1;
+  place.is_number = inet_pton(AF_INET, place.host.c_str(), &parsed) == 1;
   return place;
 }
 
@@ -89,6 +90,8 @@ ControlPlane::~ControlPlane() {
 }
 
 Result<void> ControlPlane::listen(const std::string& address) {
+  const auto endpoint = link::listening_endpoint(address);
+  if (!endpoint) return tl::unexpected(endpoint.error());
   try {
     guard_.gate.open(context_, guard_.key);
     if (guard_.gate.is_open()) watch(guard_.gate.socket());
@@ -97,7 +100,7 @@ Result<void> ControlPlane::listen(const std::string& address) {
     router_.set(zmq::sockopt::router_mandatory, true);
     guard_.watch.open(context_, router_, "inproc://deft-control-connections");
     watch(guard_.watch.socket());
-    router_.bind(std::string(kInternet) + address);
+    router_.bind(*endpoint);
     watch(router_);
   } catch (const zmq::error_t& error) {
     return fail(error.num() == EADDRINUSE ? ErrorKind::kExhausted : ErrorKind::kInvalid,
@@ -134,6 +137,9 @@ Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
   if (!place)
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': no host:port",
                 "DEFT_LEADER is host:port");
+  if (link::is_ipv6(address))
+    return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': daemons talk over IPv4 only",
+                "DEFT_LEADER is host:port with an IPv4 address, or with a name that has one");
   const Peer peer = "to " + address + " #" + std::to_string(next_dealer_++);
   try {
     zmq::socket_t socket(context_, zmq::socket_type::dealer);
@@ -163,7 +169,7 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
         const auto dealer = dealers_.find(peer);
         if (dealer == dealers_.end()) return;
         if (!found->empty()) return dealer->second.connect(std::string(kInternet) + *found + ":" + port);
-        LOG(WARNING) << "the name '" << host << "' of a leader is not known (yet)";
+        LOG(WARNING) << "the name '" << host << "' of a leader has no IPv4 address (yet)";
         reactor_.after(kResolveAgainUs, [this, peer, user, host, port, weak = std::weak_ptr(alive_)] {
           if (!weak.expired() && dealers_.count(peer) != 0) resolve(peer, user, host, port);
         });

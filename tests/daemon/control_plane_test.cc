@@ -29,6 +29,18 @@ int free_port() {
   return ntohs(address.sin_port);
 }
 
+TEST(ControlPlane, ALeaderWithAnAddressOfIPv6IsAnErrorThatSaysSo) {
+  Reactor reactor;
+  const auto plane =
+      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(plane);
+  for (const char* leader : {"[::1]:29610", "fd00::9:29610"}) {
+    const auto peer = (*plane)->connect(leader, geteuid());
+    ASSERT_FALSE(peer);
+    EXPECT_NE(peer.error().message().find(std::string(leader) + "': daemons talk over IPv4 only"), std::string::npos);
+  }
+}
+
 TEST(ControlPlane, MessagesOfBothSidesGoBeforeOtherTrafficOfTheNic) {
   const auto before = link::testing::socket_priorities();
   Reactor reactor;

@@ -164,14 +164,14 @@ TEST(Resolve, NcclHasOneLinkOverAllItsNicsBecauseItReadsThemOnceAProcess) {
 
 TEST(Resolve, ServersMakeOneLinkAndMixWithNics) {
   EXPECT_THAT(names("ps:10.0.0.9:29610"), ElementsAre("ps:10.0.0.9:29610"));
-  EXPECT_THAT(names("gloo:eth0,ps:a:1+[fd00::9]:2,gloo:eth1"),
-              ElementsAre("eth0 10.0.0.1", "ps:a:1+[fd00::9]:2", "eth1 10.0.1.1"));
+  EXPECT_THAT(names("gloo:eth0,ps:a:1+10.0.0.9:2,gloo:eth1"),
+              ElementsAre("eth0 10.0.0.1", "ps:a:1+10.0.0.9:2", "eth1 10.0.1.1"));
   EXPECT_THAT(names("ps:a:1,ps:b:1"), ElementsAre("ps:a:1", "ps:b:1"));
 }
 
 TEST(Resolve, BadServersAreNamed) {
   for (const char* grammar : {"ps", "ps:", "ps:host", "ps:host:", "ps::1", "ps:host:0", "ps:host:65536", "ps:host:1x",
-                              "ps:a:1+", "ps:fd00::9:1"}) {
+                              "ps:a:1+", "ps:fd00::9:1", "ps:[fd00::9]:1"}) {
     EXPECT_THAT(error(grammar), HasSubstr("is no address of a parameter server")) << grammar;
   }
   EXPECT_THAT(error("ps:a:1+b:1+a:1"), HasSubstr("the parameter server a:1 is given twice"));
@@ -179,7 +179,7 @@ TEST(Resolve, BadServersAreNamed) {
 }
 
 TEST(Resolve, AServerOnLoopbackNeedsAllPeersOnThisMachine) {
-  for (const char* grammar : {"ps:127.0.0.1:1", "ps:a:1+localhost:2", "ps:[::1]:2"}) {
+  for (const char* grammar : {"ps:127.0.0.1:1", "ps:a:1+localhost:2"}) {
     EXPECT_THAT(error(grammar), HasSubstr("which other machines cannot reach")) << grammar;
     EXPECT_EQ(error(grammar, true), "") << grammar;
   }

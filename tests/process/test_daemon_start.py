@@ -96,6 +96,19 @@ def test_systemd_hears_when_the_daemon_is_usable_when_it_lives_and_when_it_stops
         assert heard[-1] == "STOPPING=1\nEXTEND_TIMEOUT_USEC=40000000"  # the time of stop_timeout, and some more
 
 
+@pytest.mark.parametrize("server", [["server"], []])
+def test_localhost_is_an_address_to_listen_on_and_one_of_ipv6_is_not(tmp_path, server):
+    words = [BUILD / "bin/deftd", *server, f"--socket={tmp_path}/d.sock", "--ready-fd=1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "env": clean_environment()}
+    port = free_port("127.0.0.1")
+    with subprocess.Popen([*words, f"--listen=localhost:{port}"], **pipes) as daemon:
+        assert daemon.stdout.readline() == "ready\n"
+        socket.create_connection(("127.0.0.1", port), timeout=60).close()
+        daemon.terminate()
+    done = subprocess.run([*words, "--listen=[::1]:0"], **pipes, timeout=60)
+    assert done.returncode == 1 and "cannot listen on [::1]:0: " in done.stderr and "IPv4 only" in done.stderr
+
+
 def test_a_parameter_server_is_a_subcommand(tmp_path):
     address = f"127.0.0.1:{free_port('127.0.0.1')}"
     server = subprocess.Popen(

@@ -7,6 +7,7 @@
 #include <cerrno>
 
 #include "core/base/text.h"
+#include "core/link/address.h"
 #include "core/link/secret.h"
 
 namespace deft::link::ps_backend {
@@ -47,6 +48,8 @@ Result<std::unique_ptr<Server>> Server::open(Options options) {
 }
 
 Result<void> Server::listen() {
+  const auto endpoint = listening_endpoint(options_.listen);
+  if (!endpoint) return tl::unexpected(endpoint.error());
   try {
     router_.set(zmq::sockopt::linger, 0);
     router_.set(zmq::sockopt::sndhwm, kUnsentMessages);
@@ -61,7 +64,7 @@ Result<void> Server::listen() {
     guard_.gate.open(context_, guard_.key);
     guard_.key.guard_listener(router_);
     guard_.watch.open(context_, router_, kMonitorEndpoint);
-    router_.bind("tcp://" + options_.listen);
+    router_.bind(*endpoint);
     address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
     return {};
   } catch (const zmq::error_t& error) {
