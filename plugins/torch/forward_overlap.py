@@ -7,6 +7,7 @@ from deft.gradient_round import Phase
 from deft.world import rank
 
 import torch
+from torch.optim import optimizer as torch_optimizer
 
 from .compiling import untraced
 from .deferred_updates import DeferredUpdates
@@ -40,6 +41,8 @@ class ForwardOverlap:
             self.deferred is not None
             and not optimizer._optimizer_step_pre_hooks
             and not optimizer._optimizer_step_post_hooks
+            and not torch_optimizer._global_optimizer_pre_hooks
+            and not torch_optimizer._global_optimizer_post_hooks
             and getattr(optimizer, "grad_scale", None) is None
         )
 

@@ -24,6 +24,7 @@ from small_models import (
     parameters,
     train_alone,
 )
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 
 STEPS = 6
 LEVELS = {"int8": 0.01, "int4": 0.2}  # of normally distributed values: the error of an encoding over its gradient
@@ -79,6 +80,29 @@ def grads(model):
 @pytest.mark.parametrize("policy", ["fifo", "bytescheduler", "knapsack 0@1"])
 def test_step_hooks_keep_the_barrier(start, policy, before, after):
     assert all(start(2, policy=policy).run(step_with_hooks, before, after))
+
+
+def step_with_global_hooks():
+    """torch's hooks on all optimizers run once a step, too, and see what hooks on one optimizer see."""
+    model = make()
+    optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
+    train(model, optimizer)
+    assert overlaps(optimizer) == deft.policy_traits().overlaps_forward
+    before, after = [], []
+    hooks = [
+        register_optimizer_step_pre_hook(lambda *_: before.append(grads(model))),
+        register_optimizer_step_post_hook(lambda *_: after.append(parameters(model))),
+    ]
+    train(model, optimizer, 3)
+    for hook in hooks:
+        hook.remove()
+    assert len(before) == len(after) == 3
+    return check(model, optimizer, after[-1])
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0@1"])
+def test_hooks_on_all_optimizers_keep_the_barrier(start, policy):
+    assert all(start(2, policy=policy).run(step_with_global_hooks))
 
 
 # ---- from outside of torch.optim
