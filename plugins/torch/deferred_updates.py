@@ -99,8 +99,8 @@ class DeferredUpdates:
 
     def _add(self, batch, modules):
         self._batches.append(batch)
-        for module in modules:
-            self._hooks.append(module.register_forward_pre_hook(_BeforeForward(self, batch)))
+        for module in modules:  # before the module's own hooks: those of weight_norm and of pruning read parameters
+            self._hooks.append(module.register_forward_pre_hook(_BeforeForward(self, batch), prepend=True))
 
     def _guard_state(self, roots):
         """model.state_dict(), of the whole or of a part, sees the updated parameters."""
