@@ -103,11 +103,13 @@ class DeferredUpdates:
             self._hooks.append(module.register_forward_pre_hook(_BeforeForward(self, batch), prepend=True))
 
     def _guard_state(self, roots):
-        """model.state_dict(), of the whole or of a part, sees the updated parameters."""
+        """model.state_dict(), of the whole or of a part, sees the updated parameters. load_state_dict() comes after the
+        updates, too: they would be made to what was loaded."""
         guard = _BeforeState(self)
         for module in {module for root in roots for module in root.modules()}:
             if any(True for _ in module.parameters()):
                 self._hooks.append(module.register_state_dict_pre_hook(guard))
+                self._hooks.append(module._register_load_state_dict_pre_hook(guard))  # torch 2.1 has no public one
 
     def backward_begins(self):
         """Updates what no module asked for in this forward, before its place in the arena is written again."""
@@ -183,7 +185,7 @@ class _BeforeForward:
 
 
 class _BeforeState:
-    """A state_dict pre-hook, and as harmless in copies."""
+    """A pre-hook of state_dict() and load_state_dict(), and as harmless in copies."""
 
     def __init__(self, updates=None):
         self._updates = updates

@@ -1,10 +1,15 @@
 """Who writes or computes weights around an update that waits for the next forward, compared with the plain loop."""
 
+import copy
+
 import deft.torch as hvd
+import pytest
+import torch
 from small_models import (
     CLASSES,
     FEATURES,
     OPTIMIZERS,
+    Mixed,
     batches,
     check,
     loss_of,
@@ -61,3 +66,27 @@ def train_reparametrized():
 
 def test_hooks_that_compute_weights_see_the_update(start):
     assert all(start(2, policy="bytescheduler").run(train_reparametrized))
+
+
+# ---- weights that are loaded between step() and the next forward
+
+
+def load_between_steps():
+    both = pair(Mixed)
+    saved = [copy.deepcopy(model.state_dict()) for model, _ in both]
+    for count, (x, y) in enumerate(batches(STEPS + 3)):
+        for (model, optimizer), best in zip(both, saved):
+            step(model, optimizer, x, y)  # the same batch on all ranks: the same bits
+            if count == STEPS:
+                model.load_state_dict(best)
+            elif count == STEPS + 1:
+                model.narrow.load_state_dict({"weight": best["narrow.weight"], "bias": best["narrow.bias"]})
+    (alone, _), (model, optimizer) = both
+    assert overlaps(optimizer)
+    optimizer.flush()
+    return all(torch.equal(value, model.state_dict()[name]) for name, value in alone.state_dict().items())
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0@1"])
+def test_no_update_comes_on_top_of_weights_that_were_loaded(start, policy):
+    assert all(start(2, policy=policy).run(load_between_steps))
