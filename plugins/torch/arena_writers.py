@@ -40,6 +40,7 @@ class SharingWriter:
         self._gradients = ()
         self._takers = []  # gradients that need work after the wait
         self._withheld = set()  # had none when the generation was completed, and p.grad shows none until the wait
+        self._frozen = set()  # in the update that was left to the next forward
 
     def attach(self, arena, gradients):
         self._arena, self._gradients = arena, gradients
@@ -96,7 +97,8 @@ class SharingWriter:
     def take_averages(self):
         """Lets every p.grad be the average. The arena holds the sums."""
         for gradient in self._takers:
-            if gradient not in self._withheld:
+            param = gradient.param
+            if gradient not in self._withheld and (param.requires_grad or param.grad is not None):
                 gradient.take(self.scaling.after)
         for gradient in self._withheld:
             gradient.take_withheld(self.scaling.after)
@@ -105,6 +107,14 @@ class SharingWriter:
     def detach(self):
         """The averages are taken later, from the arena."""
         self._withheld.clear()
+        self._frozen = {g for g in self._gradients if not g.param.requires_grad and g.param.grad is None}
+
+    def moved(self, gradients, _due):
+        """Those of the gradients whose parameters the update moves: not those that were frozen at step().
+
+        They may be frozen since, and are all the same when the update is made, as in the training of a GAN.
+        """
+        return [g for g in gradients if g not in self._frozen] if self._frozen else gradients
 
 
 class MergingWriter:
@@ -115,6 +125,7 @@ class MergingWriter:
         self.factor = scaling.before  # of the gradients of this backward
         self._schedule = schedule
         self._arena = None
+        self._frozen = set()  # (place, number): parameters that were frozen in all steps of a generation
 
     def attach(self, arena, _gradients):
         self._arena = arena
@@ -146,6 +157,11 @@ class MergingWriter:
         now, step = schedule.now[gradient.place], schedule.step
         view, grad = gradient.views[now.slot], gradient.param.grad
         first = now.first_step == step
+        moves = grad is not None or gradient.param.requires_grad
+        if first and not moves:
+            self._frozen.add((gradient.place, now.number))
+        elif moves and self._frozen:
+            self._frozen.discard((gradient.place, now.number))
         if grad is None:
             if first:
                 gradient.clear(view)
@@ -159,3 +175,15 @@ class MergingWriter:
     def may_come_again(self, _gradient, _mark):
         """A gradient that is merged with other steps cannot begin anew."""
         return False
+
+    def moved(self, gradients, due):
+        """Those of the gradients whose parameters the update `due` moves; asked once a gradient and generation.
+
+        What counts is whether a parameter was frozen when its gradients were handed in.
+        """
+        if not self._frozen:
+            return gradients
+        keys = {(gradient.place, due.of(gradient.place).number): gradient for gradient in gradients}
+        moved = [gradient for key, gradient in keys.items() if key not in self._frozen]
+        self._frozen.difference_update(keys)
+        return moved

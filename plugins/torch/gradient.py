@@ -94,8 +94,6 @@ class Gradient:
             return
         param = self.param
         if param.grad is None or param.grad.is_sparse:
-            if not param.requires_grad:
-                return
             param.grad = torch.empty_like(param)
         with torch.no_grad():
             if self.staging is None:
@@ -111,9 +109,8 @@ class Gradient:
         """The same if p.grad was None. If a further backward has begun, the average is added to its gradient."""
         fresh = self.param.grad
         if fresh is None:
-            self.take(scale)
-            if self.direct and self.param.requires_grad:
-                self.param.grad = self.view
+            if self.param.requires_grad:
+                self.take(scale, self.view)
             return
         self.view.mul_(scale)
         with torch.no_grad():

@@ -41,26 +41,24 @@ class UpdateApplier:
         if common is not None:
             arena.wait_for(runs, common.number)
             views, factor = arena.views[common.slot], scale / common.merged
-            for gradient in gradients:
-                if gradient.param.requires_grad:
-                    gradient.take(factor, views[gradient.place])
+            for gradient in self._buffer.writer.moved(gradients, due):
+                gradient.take(factor, views[gradient.place])
         else:
-            self._receive_some(due.by_place, gradients, scale)
+            self._receive_some(due, gradients, scale)
         if self.norms is not None:
             self.norms.averaged(gradients, due)
 
     def receive_all(self, due):
         self.receive(due, self._buffer.gradients, [(0, len(self._buffer.gradients))])
 
-    def _receive_some(self, generations, gradients, scale):
+    def _receive_some(self, due, gradients, scale):
         arena = self._buffer.arena
-        found = [(gradient, generations.get(gradient.place)) for gradient in gradients]
-        found = [(gradient, generation) for gradient, generation in found if generation is not None]
-        for gradient, generation in found:
-            arena.wait_for([(gradient.place, 1)], generation.number)
-        for gradient, generation in found:
-            if gradient.param.requires_grad:
-                gradient.take(scale / generation.merged, arena.views[generation.slot][gradient.place])
+        found = [gradient for gradient in gradients if due.of(gradient.place) is not None]
+        for gradient in found:
+            arena.wait_for([(gradient.place, 1)], due.of(gradient.place).number)
+        for gradient in self._buffer.writer.moved(found, due):
+            generation = due.of(gradient.place)
+            gradient.take(scale / generation.merged, arena.views[generation.slot][gradient.place])
 
     # ---- applying
 
