@@ -22,10 +22,11 @@ class Scaling(NamedTuple):
 
     before: float  # the sum over all ranks
     after: float
+    again: float  # before the sum, if all ranks have what came after an earlier one: it comes back the same
 
     def unscaled(self, loss_scale):
         """The same for gradients of a loss that was multiplied by `loss_scale`: they travel without it."""
-        return Scaling(self.before / loss_scale, self.after * loss_scale)
+        return Scaling(self.before / loss_scale, self.after * loss_scale, self.again / loss_scale)
 
 
 class SharingWriter:
@@ -82,11 +83,11 @@ class SharingWriter:
 
         return hand_over
 
-    def hand_in(self, gradient, expose):
-        """Hands over a gradient that no hook has handed over."""
+    def hand_in(self, gradient, expose, averaged):
+        """Hands over a gradient that no hook has handed over. `averaged`: p.grad holds an average of this step."""
         if not expose and gradient.param.grad is None:
             self._withheld.add(gradient)
-        gradient.put(self.scaling.before, expose=expose)
+        gradient.put(self.scaling.again if averaged else self.scaling.before, expose=expose)
         self._arena.ready(gradient.place, 1, self._schedule.step)
 
     def may_come_again(self, gradient, mark):
@@ -151,7 +152,7 @@ class MergingWriter:
 
         return hand_over
 
-    def hand_in(self, gradient, _expose=False):
+    def hand_in(self, gradient, _expose=False, _averaged=False):
         """Adds a gradient to its generation, and hands that over with its last step."""
         schedule = self._schedule
         now, step = schedule.now[gradient.place], schedule.step

@@ -1,5 +1,7 @@
 """One parameter's gradient on its way into the arena and back."""
 
+import weakref
+
 from deft.codec import choose_compression
 
 import torch
@@ -124,22 +126,40 @@ class Gradient:
 
 
 class GradientVersions:
-    """Notices if p.grad is changed or replaced after it was handed over or averaged."""
+    """Notices if p.grad is changed or replaced after it was handed over or averaged. It keeps no p.grad alive."""
 
     def __init__(self):
-        self._noted = ()
+        self._noted = {}  # gradient -> (weak reference to p.grad, its version), or None if it had none
+        self._averaged = False
 
-    def note(self, gradients):
+    def note(self, gradients, averaged=False):
+        """`averaged`: each p.grad holds its average."""
         grads = ((gradient, gradient.param.grad) for gradient in gradients)
-        self._noted = [(gradient, grad, None if grad is None else grad._version) for gradient, grad in grads]
+        self._noted = {g: None if grad is None else (weakref.ref(grad), grad._version) for g, grad in grads}
+        self._averaged = averaged
 
     def forget(self):
-        self._noted = ()
+        self._noted = {}
 
     def changed(self):
         """The name of a gradient that was changed since note(); None if none was."""
-        for gradient, grad, version in self._noted:
-            current = gradient.param.grad
-            if current is not grad or (grad is not None and grad._version != version):
+        for gradient, noted in self._noted.items():
+            grad = gradient.param.grad
+            if not (grad is None if noted is None else self._changes(gradient) == 0):
                 return gradient.name
         return None
+
+    def holds_average(self, gradient):
+        """Whether p.grad is the tensor that was averaged in this step already, though it may be changed since."""
+        return self._averaged and self._changes(gradient) is not None
+
+    def is_average(self, gradient):
+        """Whether p.grad is what it was when it was averaged in this step."""
+        return self._averaged and self._changes(gradient) == 0
+
+    def _changes(self, gradient):
+        """How often p.grad was changed since note(); None if it is another tensor, or had none."""
+        grad, noted = gradient.param.grad, self._noted.get(gradient)
+        if grad is None or noted is None or noted[0]() is not grad:
+            return None
+        return grad._version - noted[1]

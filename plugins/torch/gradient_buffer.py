@@ -73,7 +73,8 @@ class GradientBuffer:
             self.listener.generation_begins(with_backward=False)
         appeared = self._declare() if self.arena is None else ()
         for place in self.round.missing():
-            self.writer.hand_in(self.gradients[place], expose)
+            gradient = self.gradients[place]
+            self.writer.hand_in(gradient, expose, self.versions.holds_average(gradient))
         for gradient in appeared:
             self.round.marks[gradient.place] = HANDED
         self.round.phase = Phase.HANDED

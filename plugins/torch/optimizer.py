@@ -143,10 +143,10 @@ def slots_wanted():
 
 def _scaling(op, predivide, size):
     if op is Sum:
-        return Scaling(1.0, 1.0)
+        return Scaling(1.0, 1.0, 1.0 / size)
     if predivide == 1.0:
-        return Scaling(1.0 / size, 1.0)
-    return Scaling(1.0 / predivide, predivide / size)
+        return Scaling(1.0 / size, 1.0, 1.0 / size)
+    return Scaling(1.0 / predivide, predivide / size, 1.0 / predivide)
 
 
 def _names(optimizer, named_parameters):

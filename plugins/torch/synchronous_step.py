@@ -143,14 +143,12 @@ class SynchronousStep:
         buffer.arena.wait(self.schedule.step)
         writer.take_averages()
         for gradient in buffer.sparse:
-            factor = writer.scaling.before * writer.scaling.after
+            before = writer.scaling.again if buffer.versions.is_average(gradient) else writer.scaling.before
+            factor = before * writer.scaling.after
             exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor, buffer.process_set)
         self.schedule.advance()
         buffer.round.averaged()
-        if self.overlap.watches:
-            buffer.versions.note(buffer.gradients)
-        else:
-            buffer.versions.forget()
+        buffer.versions.note(buffer.gradients + buffer.sparse, averaged=True)
 
     def _defer(self):
         """The update is made in the next forward."""

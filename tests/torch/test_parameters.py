@@ -6,6 +6,8 @@ import torch
 from small_models import (
     CLASSES,
     FEATURES,
+    assert_close,
+    assert_same_everywhere,
     batches,
     check,
     loss_of,
@@ -142,6 +144,49 @@ def train_hollow():
 @pytest.mark.parametrize("policy", ALL)
 def test_parameters_without_elements(start, policy):
     assert all(start(2, policy=policy).run(train_hollow))
+
+
+class Heads(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.left = nn.Linear(FEATURES, CLASSES)
+        self.right = nn.Linear(FEATURES, CLASSES)
+        self.table = nn.Embedding(5, CLASSES, sparse=True)
+        self.extra = nn.Parameter(torch.ones(3))
+
+
+def sum_two_losses(compression, sparse):
+    """The second sum leaves alone what the first has summed, also on a rank that had no gradient of it."""
+    model, alone = make(Heads), make(Heads)
+    for net in (model, alone):
+        net.table.weight.requires_grad_(sparse)
+    optimizer = hvd.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), compression, op=hvd.Sum
+    )
+    alone_optimizer = torch.optim.SGD(alone.parameters(), lr=0.1)
+    for x, y in batches(STEPS):
+        for net, opt, (a, b) in ((alone, alone_optimizer, (x, y)), (model, optimizer, own_share(x, y))):
+            ranks = hvd.size() if net is alone else 1
+            opt.zero_grad()
+            first = ranks * functional.cross_entropy(net.left(a) + (net.table(b % 5) if sparse else 0), b)
+            if net is alone or hvd.rank() == 1:
+                first = first + net.extra.square().sum()
+            first.backward()
+            (ranks * functional.cross_entropy(net.right(a), b)).backward()
+            opt.step()
+    optimizer.flush()
+    assert_same_everywhere(parameters(model))
+    halves = compression is hvd.Compression.fp16
+    assert_close(parameters(model), parameters(alone), *((1e-2, 1e-3) if halves else ()))
+    return overlaps(optimizer)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("compression", [hvd.Compression.none, hvd.Compression.fp16])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_two_losses_are_summed_once_each(start, policy, compression, sparse):
+    found = start(2, policy=policy).run(sum_two_losses, compression, sparse)
+    assert found == [policy == "bytescheduler" and not sparse] * 2
 
 
 # ---- groups, freezing, several optimizers
