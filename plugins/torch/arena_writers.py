@@ -90,18 +90,23 @@ class SharingWriter:
         gradient.put(self.scaling.again if averaged else self.scaling.before, expose=expose)
         self._arena.ready(gradient.place, 1, self._schedule.step)
 
-    def may_come_again(self, gradient, mark):
-        """A gradient that was averaged may begin anew: its p.grad was replaced."""
-        kept = gradient.view if gradient.direct else None
-        return mark != HANDED and kept is not None and gradient.param.grad is not kept
+    def may_come_again(self, gradient, versions):
+        """Whether a gradient that was handed over before may begin anew: p.grad was cleared, or set to zero.
 
-    def take_averages(self):
-        """Lets every p.grad be the average. The arena holds the sums."""
+        What was set to zero has been added to since, so only the change is seen. Of other changes this makes what one
+        process makes of them, if an average of averages is one; with sums it would not.
+        """
+        averages = self.scaling.again == self.scaling.before
+        return versions.was_replaced(gradient) or (averages and versions.was_changed_before(gradient))
+
+    def take_averages(self, dropped=()):
+        """Lets every p.grad be the average, except for the gradients `dropped`. The arena holds the sums."""
         for gradient in self._takers:
             param = gradient.param
-            if gradient not in self._withheld and (param.requires_grad or param.grad is not None):
+            withheld = gradient in self._withheld or gradient in dropped
+            if not withheld and (param.requires_grad or param.grad is not None):
                 gradient.take(self.scaling.after)
-        for gradient in self._withheld:
+        for gradient in () if dropped else self._withheld:
             gradient.take_withheld(self.scaling.after)
         self._withheld.clear()
 
@@ -173,7 +178,7 @@ class MergingWriter:
         if now.last_step == step:
             self._arena.ready(gradient.place, 1, now.number, now.slot)
 
-    def may_come_again(self, _gradient, _mark):
+    def may_come_again(self, _gradient, _versions):
         """A gradient that is merged with other steps cannot begin anew."""
         return False
 

@@ -157,6 +157,18 @@ class GradientVersions:
         """Whether p.grad is what it was when it was averaged in this step."""
         return self._averaged and self._changes(gradient) == 0
 
+    def dropped(self):
+        """The gradients under way whose p.grad was cleared or replaced since they were handed over."""
+        return set() if self._averaged else {gradient for gradient in self._noted if self.was_replaced(gradient)}
+
+    def was_replaced(self, gradient):
+        """Whether p.grad is another tensor than the one that was noted, or none."""
+        return self._noted.get(gradient) is not None and self._changes(gradient) is None
+
+    def was_changed_before(self, gradient):
+        """Whether its average was changed even before the backward that runs added to it."""
+        return self.holds_average(gradient) and self._changes(gradient) > 1
+
     def _changes(self, gradient):
         """How often p.grad was changed since note(); None if it is another tensor, or had none."""
         grad, noted = gradient.param.grad, self._noted.get(gradient)

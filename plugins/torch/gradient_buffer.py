@@ -138,7 +138,8 @@ class GradientBuffer:
 
     def check_again(self, gradient):
         """A gradient appears that was handed over before, and no step() has used it."""
-        if not self.writer.may_come_again(gradient, self.round.marks[gradient.place]):
+        in_this_backward = self.round.phase is Phase.OPEN and self.round.marks[gradient.place] == HANDED
+        if in_this_backward or not self.writer.may_come_again(gradient, self.versions):
             self.refuse(gradient)
 
     def refuse(self, gradient):

@@ -141,14 +141,16 @@ class SynchronousStep:
         """Waits for a complete generation."""
         buffer, writer = self.buffer, self.buffer.writer
         buffer.arena.wait(self.schedule.step)
-        writer.take_averages()
+        dropped = buffer.versions.dropped()
+        writer.take_averages(dropped)
         for gradient in buffer.sparse:
             before = writer.scaling.again if buffer.versions.is_average(gradient) else writer.scaling.before
             factor = before * writer.scaling.after
             exchange_sparse(f"{buffer.name}.{gradient.name}", gradient.param, factor, buffer.process_set)
         self.schedule.advance()
-        buffer.round.averaged()
-        buffer.versions.note(buffer.gradients + buffer.sparse, averaged=True)
+        buffer.round.averaged([gradient.place for gradient in dropped])
+        kept = [gradient for gradient in buffer.gradients if gradient not in dropped] if dropped else buffer.gradients
+        buffer.versions.note(kept + buffer.sparse, averaged=True)
 
     def _defer(self):
         """The update is made in the next forward."""

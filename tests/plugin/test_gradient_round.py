@@ -16,6 +16,8 @@ def test_what_no_hook_handed_over_is_missing_and_stays_free_after_the_wait():
     assert gradients.phase is Phase.AVERAGED
     assert list(gradients.marks) == [FREE, AVERAGED, FREE, AVERAGED]
     assert gradients.missing() == [0, 1, 2, 3]  # the next backward hands over all of them
+    gradients.averaged(dropped=[3])
+    assert list(gradients.marks) == [FREE, AVERAGED, FREE, FREE]
 
 
 def test_marks_keep_their_identity_until_the_number_of_gradients_changes():

@@ -15,6 +15,7 @@ from small_models import (
     assert_same_everywhere,
     batches,
     check,
+    digest,
     loss_of,
     make,
     overlaps,
@@ -96,6 +97,76 @@ def drop_a_backward():
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_backward_can_be_dropped(start, policy):
     assert all(start(2, policy=policy).run(drop_a_backward))
+
+
+def drop_without_the_optimizer(how, passes, compression, drops):
+    """Steps that are skipped, as after a look for NaN or in the training of a GAN."""
+    model = make()
+    optimizer = wrapped(model, compression=compression, backward_passes_per_step=passes)
+    for step in range(STEPS):
+        if drops:
+            for x, y in batches(passes, seed=100 + step):
+                loss_of(model, x * 3, y).backward()
+            how(model)
+        for x, y in batches(passes, seed=step):
+            (loss_of(model, *own_share(x, y)) / passes).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    optimizer.flush()
+    assert_same_everywhere(parameters(model))
+    assert overlaps(optimizer) == deft.policy_traits().overlaps_forward
+    return digest(parameters(model))
+
+
+def clear(model):
+    model.zero_grad()
+
+
+def write_zeros(model):
+    model.zero_grad(set_to_none=False)
+
+
+@pytest.mark.parametrize(("policy", "how"), [("fifo", clear), ("fifo", write_zeros), ("bytescheduler", clear)])
+@pytest.mark.parametrize(
+    ("passes", "compression"), [(1, hvd.Compression.none), (3, hvd.Compression.none), (1, hvd.Compression.fp16)]
+)
+def test_the_model_can_drop_a_backward(start, policy, how, passes, compression):
+    run = start(2, policy=policy).run
+    bits = {one for drops in (False, True) for one in run(drop_without_the_optimizer, how, passes, compression, drops)}
+    assert len(bits) == 1
+
+
+def zero_while_under_way():
+    drop_without_the_optimizer(write_zeros, 1, hvd.Compression.none, True)
+
+
+def test_zeros_that_are_written_to_gradients_under_way_are_an_error(start):
+    with pytest.raises(WorkerFailed) as failed:
+        start(2, policy="bytescheduler").run(zero_while_under_way)
+    assert any("or call optimizer.zero_grad()" in str(text) for text in failed.value.errors), failed.value.errors
+
+
+def drop_a_part(op):
+    """What the first backward has averaged stays, but for the layer whose gradients are cleared."""
+    model, alone = make(), make()
+    optimizer = wrapped(model, op=op)
+    alone_optimizer = OPTIMIZERS["sgd"](alone.parameters())
+    for x, y in batches(STEPS):
+        for net, opt, (a, b) in ((alone, alone_optimizer, (x, y)), (model, optimizer, own_share(x, y))):
+            ranks = hvd.size() if net is alone and op is hvd.Sum else 1
+            opt.zero_grad()
+            (loss_of(net, a, b) * ranks).backward()
+            net.last.zero_grad()
+            (functional.cross_entropy(net.last(a[:, :1].expand(-1, 31)), b) * ranks).backward()
+            opt.step()
+    assert overlaps(optimizer) == deft.policy_traits().overlaps_forward
+    return check(model, optimizer, parameters(alone))
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("op", [hvd.Average, hvd.Sum])
+def test_a_layer_can_drop_a_backward(start, policy, op):
+    assert all(start(2, policy=policy).run(drop_a_part, op))
 
 
 def too_many_passes(first):

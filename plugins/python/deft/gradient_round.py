@@ -11,6 +11,7 @@ Not thread-safe: the thread that runs backward() and step() owns it.
 """
 
 import enum
+from collections.abc import Sequence
 
 FREE, HANDED, AVERAGED = 0, 1, 2  # a mark
 _AFTER_WAIT = bytes([FREE, AVERAGED, AVERAGED]) + bytes(253)
@@ -48,9 +49,13 @@ class GradientRound:
         self.phase = Phase.IDLE
         self.reset_marks()
 
-    def averaged(self) -> None:
-        """The averages are back. A gradient that no hook handed over stays free: a further backward may produce it."""
+    def averaged(self, dropped: Sequence[int] = ()) -> None:
+        """The averages are back. A gradient that no hook handed over stays free: a further backward may produce it.
+
+        So may those at the places `dropped`, whose averages nobody wants."""
         self.marks[:] = self.marks.translate(_AFTER_WAIT)
+        for place in dropped:
+            self.marks[place] = FREE
         self.phase = Phase.AVERAGED
 
     def all_handed(self) -> bool:
