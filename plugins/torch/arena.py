@@ -5,6 +5,8 @@ gradient.
 """
 
 import ctypes
+import logging
+import weakref
 
 import deft
 
@@ -12,6 +14,8 @@ import torch
 
 from .device import Handover, HostStaging, device_arena, event_on
 from .dtypes import TO_DEFT
+
+log = logging.getLogger("deft.torch")
 
 
 class Arena:
@@ -81,3 +85,17 @@ class Arena:
         if self.staging is not None:
             self.staging.close()
             self.staging = None
+
+    def leave_copies(self):
+        """Gives memory of their own to views that a script has kept, and to views of them: the arena goes with the
+        session. Comes last, when nothing of Deft holds a view."""
+        storages = [weakref.ref(view.untyped_storage()) for views in self.views for view in views]
+        self.views = []
+        for reference in storages:
+            storage = reference()
+            if storage is None:
+                continue
+            try:
+                storage.share_memory_()  # the one way to move a storage under all tensors that have it
+            except RuntimeError as error:
+                log.error("a gradient that was kept without clone() cannot be read after the session: %s", error)

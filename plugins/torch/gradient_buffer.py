@@ -115,6 +115,8 @@ class GradientBuffer:
             self.arena.release()
         for gradient in self.gradients:
             gradient.release()
+        if self.arena is not None:
+            self.arena.leave_copies()
 
     # ---- what the hooks call
 

@@ -363,6 +363,31 @@ def test_models_are_freed_with_their_optimizers(start, policy):
     assert all(start(2, policy=policy).run(drop_models))
 
 
+def keep_gradients(optimizer_ends_first):
+    """A p.grad is a part of the arena, which goes with the session."""
+    model = make()
+    optimizer = train(model)
+    loss_of(model, *own_share(*next(batches(1)))).backward()
+    optimizer.synchronize()
+    kept = [param.grad for param in model.parameters()]
+    parts = [grad.view(-1)[1:] for grad in kept]
+    copies = [grad.clone() for grad in kept]
+    if optimizer_ends_first:
+        del optimizer
+        gc.collect()
+    hvd.shutdown()
+    for grad, part, copy in zip(kept, parts, copies):
+        assert torch.equal(grad, copy)
+        grad.add_(1)
+        assert torch.equal(part, copy.view(-1)[1:] + 1), "it shares the memory of its gradient no more"
+    return True
+
+
+@pytest.mark.parametrize(("policy", "optimizer_ends_first"), list(zip(ALL, (False, True, False))))
+def test_gradients_that_a_script_keeps_outlive_the_session(start, policy, optimizer_ends_first):
+    assert all(start(2, policy=policy).run(keep_gradients, optimizer_ends_first))
+
+
 def leave_and_come_back():
     model = make()
     optimizer = train(model)
