@@ -1,7 +1,7 @@
 """Averages the gradients of a step over all ranks: dense ones through the arena, IndexedSlices by gathering.
 
 The gradients of the same variables keep one declared group for the whole session, however often a graph is traced and
-a tape is made.
+a tape is made. A graph may be older than the session: it finds the groups of the session in which it runs.
 """
 
 import functools
@@ -9,15 +9,17 @@ import itertools
 import weakref
 
 import numpy as np
+from deft.adasum import check_ranks
 from deft.arrays import Gather
 from deft.codec import choose_compression
 from deft.gradient_group import LateGroup, Scaling, Spec
 from deft.process_sets import global_process_set
-from deft.reduce_op import Average, Sum
+from deft.reduce_op import Adasum, Average, Sum
 from deft.world import depend
 
 import tensorflow as tf
 
+from .collectives import grouped_allreduce
 from .host import on_host
 
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
@@ -47,14 +49,12 @@ class _Groups:
     def all(self):
         return [found for _, found in self._known.values()]
 
-    def find(self, variables, kind, make):
-        """What make(number) gave for these variables at the first time."""
-        key = (kind, *(id(variable) for variable in variables))
-        references, found = self._known.get(key, ((), None))
-        if found is None or any(reference() is not own for reference, own in zip(references, variables)):
-            found = make(self.number())
-            self._known[key] = ([weakref.ref(variable) for variable in variables], found)
-        return found
+    def find(self, references, kind, make):
+        """What make(number) gave at the first time for the variables that these weak references are to."""
+        key = (kind, *map(id, references))  # a variable has one such reference, which is kept here
+        if key not in self._known:
+            self._known[key] = (references, make(self.number()))
+        return self._known[key][1]
 
 
 # By session. Gathers are numbered on their own: the first group of dense gradients reports the stages.
@@ -66,6 +66,27 @@ def _of_session(groups, process_set):
     if session not in groups:
         groups[session] = _Groups(process_set)
     return groups[session]
+
+
+class _OfVariables:
+    """What belongs to some variables in each session, as _Groups.find() gives it."""
+
+    def __init__(self, groups, process_set, variables, kind, make):
+        self._groups = groups
+        self._process_set = process_set
+        self._references = [weakref.ref(variable) for variable in variables]  # a graph does not keep its variables
+        self._kind, self._make = kind, make
+        self._session, self._found = lambda: None, None
+        self.now()  # all ranks number what they make in the order of tracing
+
+    def now(self):
+        """Of the session that is open."""
+        session = self._process_set.session()
+        if self._session() is not session:
+            groups = _of_session(self._groups, self._process_set)
+            self._found = groups.find(self._references, self._kind, self._make)
+            self._session = weakref.ref(session)
+        return self._found
 
 
 def groups_for_join(process_set):
@@ -80,8 +101,8 @@ class Averager:
     """What DistributedGradientTape and DistributedOptimizer have in common."""
 
     def __init__(self, compression, sparse_as_dense, op, predivide, process_set=global_process_set, scale_local=True):
-        if op not in (Average, Sum):
-            raise ValueError(f"op is {op!r}; gradients take Average or Sum")
+        if op not in (Average, Sum, Adasum):
+            raise ValueError(f"op is {op!r}; gradients take Average, Sum or Adasum")
         if predivide != 1.0 and op is not Average:
             raise ValueError("gradient_predivide_factor works with op=Average only")
         self._compression = compression
@@ -100,6 +121,8 @@ class Averager:
         """The averages, with None where a gradient is None; the variables are in the order of their use."""
         if not self._process_set.included() or self._process_set.size() == 1:
             return gradients
+        if self._op is Adasum:
+            check_ranks(self._process_set.size(), repr(self._process_set))
         results = list(gradients)
         shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local]
         averages = self._average_shared([gradients[i] for i in shared], [variables[i] for i in shared])
@@ -122,6 +145,8 @@ class Averager:
         results = list(gradients)
         if self._sparse_as_dense:
             results = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in results]
+        if self._op is Adasum:
+            return self._by_adasum(results)
         sparse = [i for i, g in enumerate(results) if isinstance(g, tf.IndexedSlices)]
         dense = [i for i, g in enumerate(results) if g is not None and i not in sparse]
         gathers, tokens = self._start_sparse([results[i] for i in sparse], [variables[i] for i in sparse])
@@ -134,6 +159,18 @@ class Averager:
             for i, average in zip(sparse, averages):
                 results[i] = average
         return results
+
+    def _by_adasum(self, gradients):
+        """Each gradient by itself, when all are there: no policy schedules Adasum."""
+        there = [i for i, gradient in enumerate(gradients) if gradient is not None]
+        if any(isinstance(gradients[i], tf.IndexedSlices) for i in there):
+            raise NotImplementedError("Adasum does not take tf.IndexedSlices: say sparse_as_dense=True")
+        reduced = grouped_allreduce(
+            [gradients[i] for i in there], compression=self._compression, op=Adasum, process_set=self._process_set
+        )
+        for i, one in zip(there, reduced):
+            gradients[i] = one
+        return gradients
 
     def _scaling(self):
         if self._op is Sum:
@@ -150,7 +187,7 @@ class Averager:
         return Spec(name, own, tuple(variable.shape), wire, codec)
 
     def _group_of(self, variables):
-        """The group of these variables."""
+        """The group of these variables in each session."""
         names = unique_names(variables)
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
         specs = [self._spec(*each) for each in zip(names, dtypes, variables)]
@@ -159,7 +196,7 @@ class Averager:
         def make(number):
             return LateGroup(f"tensorflow.{number}", specs, self._scaling(), number == 0, process_set)
 
-        return _of_session(_groups, process_set).find(variables, kind, make)
+        return _OfVariables(_groups, process_set, variables, kind, make)
 
     def _average_dense(self, gradients, variables, tokens):
         """Each gradient is handed over as soon as backward has it, in any order: only the first call is in order."""
@@ -171,7 +208,7 @@ class Averager:
             gradient = tf.cast(gradients[index], variables[index].dtype)
             handed += on_host(hand_over, [gradient, *begun], [tf.int32], [()], ordered=False)
         return on_host(
-            lambda *_: group.collect(),
+            lambda *_: group.now().collect(),
             handed,
             [tf.as_dtype(variable.dtype) for variable in variables],
             [variable.shape for variable in variables],
@@ -182,15 +219,15 @@ class Averager:
         if not slices:
             return None, []
         make = functools.partial(SparseGathers, process_set=self._process_set)
-        gathers = _of_session(_gathers, self._process_set).find(variables, "sparse", make)
+        gathers = _OfVariables(_gathers, self._process_set, variables, "sparse", make)
         inputs = [tensor for one in slices for tensor in (one.values, one.indices)]
-        return gathers, on_host(gathers.start, inputs, [tf.int32], [()])
+        return gathers, on_host(lambda *arrays: gathers.now().start(*arrays), inputs, [tf.int32], [()])
 
     def _finish_sparse(self, slices, gathers, tokens):
         pairs = [(one.values, one.indices) for one in slices]
         dtypes = [tensor.dtype for pair in pairs for tensor in pair]
         shapes = [[None, *tensor.shape[1:]] for pair in pairs for tensor in pair]
-        arrays = on_host(lambda *_: gathers.finish(), tokens, dtypes, shapes)
+        arrays = on_host(lambda *_: gathers.now().finish(), tokens, dtypes, shapes)
         factor = 1.0 if self._op is Sum else 1.0 / self._process_set.size()
         return [
             tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, one.dense_shape)
@@ -199,12 +236,12 @@ class Averager:
 
 
 def _begun(group, *_token):
-    group.begin_round()
+    group.now().begin_round()
     return _TOKEN
 
 
 def _handed_over(group, index, gradient, *_token):
-    group.hand_over(index, gradient)
+    group.now().hand_over(index, gradient)
     return _TOKEN
 
 

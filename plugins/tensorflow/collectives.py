@@ -38,9 +38,7 @@ def allreduce(
     """
     op = choose_op(average, op)
     if isinstance(tensor, tf.IndexedSlices):
-        if prescale_factor != 1.0 or postscale_factor != 1.0:
-            raise NotImplementedError("prescale_factor and postscale_factor do not go with tf.IndexedSlices")
-        return _gather_slices(tensor, op, name, process_set)
+        return _reduce_slices(tensor, op, prescale_factor, postscale_factor, name, process_set)
     return _reduce([tensor], [name], op, prescale_factor, postscale_factor, compression, process_set)[0]
 
 
@@ -57,12 +55,18 @@ def grouped_allreduce(
     ignore_name_scope=False,
     name=None,
 ):
-    """allreduce of several tensors, which are all under way at once."""
-    if not tensors:
-        return []
+    """allreduce of several tensors, which are all under way at once; tf.IndexedSlices are gathered, one by one."""
     op = choose_op(average, op)
-    names = group_names(tensors, name)
-    return _reduce(tensors, names, op, prescale_factor, postscale_factor, compression, process_set)
+    names, results = group_names(tensors, name), list(tensors)
+    dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
+    for i in sorted(set(range(len(results))).difference(dense)):
+        results[i] = _reduce_slices(tensors[i], op, prescale_factor, postscale_factor, names[i], process_set)
+    if dense:
+        given, own = [tensors[i] for i in dense], [names[i] for i in dense]
+        reduced = _reduce(given, own, op, prescale_factor, postscale_factor, compression, process_set)
+        for i, one in zip(dense, reduced):
+            results[i] = one
+    return results
 
 
 def group_names(tensors, name):
@@ -95,7 +99,9 @@ def _reduce(tensors, names, op, prescale, postscale, compression, process_set):
     return list(reduced(*tensors))
 
 
-def _gather_slices(slices, op, name, process_set):
+def _reduce_slices(slices, op, prescale, postscale, name, process_set):
+    if prescale != 1.0 or postscale != 1.0:
+        raise NotImplementedError("prescale_factor and postscale_factor do not go with tf.IndexedSlices")
     if op not in (Average, Sum):
         raise NotImplementedError(f"{op!r} cannot reduce tf.IndexedSlices; use Average or Sum")
     values, indices = slices.values, slices.indices

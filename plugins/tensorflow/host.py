@@ -10,6 +10,7 @@ import functools
 from deft import DeftError
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 _ERRORS = {  # by DEFT_E* of deft.h
     1: tf.errors.InvalidArgumentError,
@@ -58,6 +59,11 @@ def on_host(function, tensors, dtypes, shapes, ordered=True):
     if tf.executing_eagerly():
         arrays = tensorflow_errors(function)(*[tensor.numpy() for tensor in tensors])
         return [tf.convert_to_tensor(array, dtype) for array, dtype in zip(arrays, dtypes)]
+    if control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise ValueError(
+            "XLA cannot compile calls of Python, by which tensors leave the graph: say jit_compile=False in compile() "
+            "of the model, or in tf.function"
+        )
     results = tf.numpy_function(_graph_errors(function), tensors, list(dtypes), stateful=ordered)
     for result, shape in zip(results, shapes):
         result.set_shape(shape)

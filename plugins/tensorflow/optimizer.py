@@ -5,7 +5,7 @@ The object and its class stay the same, so configurations, saved models and isin
 
 import keras
 from deft.process_sets import global_process_set
-from deft.reduce_op import Average
+from deft.reduce_op import Adasum, Average
 
 import tensorflow as tf
 
@@ -51,6 +51,8 @@ def DistributedOptimizer(
         )
     if isinstance(optimizer.__dict__.get("apply"), AveragedApply):
         raise ValueError("this optimizer is a DistributedOptimizer already")
+    if op is Adasum:
+        raise ValueError("an optimizer of Keras takes no op=Adasum, as in Horovod; DistributedGradientTape does")
     averager = Averager(compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients)
     if backward_passes_per_step > 1:
         _accumulate(optimizer, backward_passes_per_step)

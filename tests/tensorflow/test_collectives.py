@@ -43,6 +43,11 @@ def values():
         np.testing.assert_allclose(run(x), [2, 4])
     slices = tf.IndexedSlices(tf.ones((1, 2)), tf.constant([rank]), tf.constant([4, 2]))
     np.testing.assert_allclose(tf.convert_to_tensor(hvd.allreduce(slices)), [[0.5] * 2] * 2 + [[0] * 2] * 2)
+    for run in in_both_modes(lambda x: hvd.grouped_allreduce([x, slices, x], op=hvd.Sum, name="mixed")):
+        first, sparse, last = run(x)
+        assert isinstance(sparse, tf.IndexedSlices)
+        np.testing.assert_allclose(tf.convert_to_tensor(sparse), [[1.0] * 2] * 2 + [[0] * 2] * 2)
+        np.testing.assert_allclose([first, last], [[3, 6]] * 2)
     variables = [tf.Variable([1.0 + rank]), tf.Variable(rank), tf.Variable([rank == 0])]
     for run in in_both_modes(lambda: hvd.broadcast_variables(variables, root_rank=1)):
         run()
@@ -142,6 +147,10 @@ def refusals():
     for options in ({"op": hvd.Max}, {"prescale_factor": 2.0}, {"postscale_factor": 2.0}):
         with pytest.raises(NotImplementedError, match=r"tf\.IndexedSlices"):
             hvd.allreduce(slices, **options)
+        with pytest.raises(NotImplementedError, match=r"tf\.IndexedSlices"):
+            hvd.grouped_allreduce([slices], **options)
+    with pytest.raises(ValueError, match=r"XLA cannot compile .* say jit_compile=False"):
+        tf.function(hvd.allreduce, jit_compile=True)(tf.ones(2))
     with pytest.raises(RuntimeError, match="call broadcast_variables"):
         hvd.broadcast_global_variables(0)
     np.testing.assert_allclose(hvd.allreduce(tf.ones(2)), 1)

@@ -95,7 +95,7 @@ def values_and_own_optimizers(path):
     assert type(loaded.optimizer) is OwnOptimizer and "apply" in vars(loaded.optimizer)
     for one, kept in ((model, False), (loaded, True)):
         one.layers[0].bias.assign(tf.fill(one.layers[0].bias.shape, float(rank)))
-        local = [one.layers[0].bias] if kept else None
+        local = one.layers[0].bias if kept else None
         callback = hvd.callbacks.BroadcastGlobalVariablesCallback(1, local_variables=local)
         callback.set_model(one)
         callback.on_train_begin()

@@ -156,7 +156,7 @@ def train_dtypes_and_options():
     for how, compiled in (("tape", True), ("optimizer", False)):
         halved = keras.optimizers.SGD(0.05 / hvd.size(), momentum=0.9)
         assert_close(train(how, compiled, optimizer=halved, op=hvd.Sum), expected)
-    for wrong in ({"op": hvd.Max}, {"op": hvd.Sum, "gradient_predivide_factor": 2.0}):
+    for wrong in ({"op": hvd.Max}, {"op": hvd.Adasum}, {"op": hvd.Sum, "gradient_predivide_factor": 2.0}):
         with pytest.raises(ValueError, match=r"op"):
             hvd.DistributedOptimizer(sgd(), **wrong)
     accumulating()
@@ -281,6 +281,36 @@ def sparse_gradients():
     return True
 
 
+def reduced_by_adasum():
+    """Orthogonal gradients are added, and parallel ones averaged, each by itself."""
+    import deft.tensorflow as hvd
+
+    rank = hvd.rank()
+    first, second, unused = tf.Variable([3.0, 1.0]), tf.Variable([1.0, 2.0]), tf.Variable(1.0)
+    factors = tf.constant([[1.0, 0.0], [0.0, 2.0]][rank])
+
+    def gradients():
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(first * factors) + tf.reduce_sum(second) * (1.0 + 2.0 * rank)
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Adasum)
+        return tape.gradient(loss, {"first": first, "second": second, "unused": unused})
+
+    for run in (gradients, tf.function(gradients)):
+        found = run()
+        np.testing.assert_allclose(found["first"], [1.0, 2.0])
+        np.testing.assert_allclose(found["second"], [2.0, 2.0])
+        assert found["unused"] is None
+    for as_dense in (True, False):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(tf.gather(first, [rank])) * 2.0
+        tape = hvd.DistributedGradientTape(tape, op=hvd.Adasum, sparse_as_dense=as_dense)
+        if as_dense:
+            np.testing.assert_allclose(tape.gradient(loss, first), [2.0, 2.0])
+        else:
+            with pytest.raises(NotImplementedError, match="sparse_as_dense=True"):
+                tape.gradient(loss, first)
+
+
 def local_layers():
     """Their gradients stay with their rank, divided by the number of ranks unless that is forbidden."""
     import deft.tensorflow as hvd
@@ -349,7 +379,7 @@ def two_tapes_and_what_they_watch():
 
 def stages_and_the_end_of_a_session():
     """The first group of dense gradients tells the stages, also of a model with sparse ones. A graph that is older than
-    the session is an error that says so."""
+    the session works in it."""
     import deft
     import deft.tensorflow as hvd
     from deft.world import session
@@ -366,13 +396,20 @@ def stages_and_the_end_of_a_session():
     @tf.function
     def gradient():
         with tf.GradientTape() as tape:
-            loss = other * other
-        return hvd.DistributedGradientTape(tape).gradient(loss, other)
+            loss = other * other + tf.reduce_sum(tf.gather(table, [hvd.rank()]))
+        found = hvd.DistributedGradientTape(tape).gradient(loss, [other, table])
+        return found[0], tf.convert_to_tensor(found[1]), hvd.allgather(other[None])
 
-    np.testing.assert_allclose(gradient(), 2.0)
+    def check():
+        for found, expected in zip(gradient(), (2.0, [[0.5] * 2, [0.5] * 2, [0.0] * 2], [1.0, 1.0])):
+            np.testing.assert_allclose(found, expected)
+
+    check()
     hvd.shutdown()
-    with pytest.raises(tf.errors.InvalidArgumentError, match="the session was closed"):
+    with pytest.raises(tf.errors.InvalidArgumentError, match=r"call init\(\) first"):
         gradient()
+    hvd.init()
+    check()
     return True
 
 
@@ -388,6 +425,7 @@ def train_everything_else():
     sparse_gradients()
     sparse_updates()
     local_layers()
+    reduced_by_adasum()
     two_tapes_and_what_they_watch()
     return gradients_as_halves()
 

@@ -19,13 +19,14 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     It does so before the first batch, or after it if the model is not built before. It also turns
     XLA off for model.fit: XLA cannot compile calls of Python, by which gradients leave the graph. `local_variables`:
-    variables that stay as they are. `device` is accepted for Horovod's sake.
+    variables that stay as they are, one or several. `device` is accepted for Horovod's sake.
     """
 
     def __init__(self, root_rank, device="", local_variables=None):
         super().__init__()
         self.root_rank = root_rank
-        self._local = {id(variable) for variable in local_variables or ()}
+        local = [local_variables] if hasattr(local_variables, "assign") else local_variables or ()
+        self._local = {id(variable) for variable in local}
         self._done = False
 
     def set_model(self, model):
