@@ -14,6 +14,8 @@
 #include <thread>
 #include <utility>
 
+#include "daemon/base/user_threads.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -63,6 +65,18 @@ struct BlockingWork::Shared {
     return static_cast<unsigned>(count);
   }
 
+  // Without the lock. The resources of the piece are given back here.
+  void finish(uid_t user, Piece piece) {
+    std::optional<UserThread> counted;
+    if (user != kNobody) counted.emplace(user);
+    piece.work();
+    piece.work = nullptr;
+    if (!piece.after) return;
+    const std::lock_guard calling(calling_after);
+    if (!silent) piece.after();
+    piece.after = nullptr;
+  }
+
   void run_one(std::unique_lock<std::mutex>& lock, uid_t user) {
     last = user;
     Queue& queue = queues[user];  // is not erased while a piece of it runs
@@ -70,13 +84,7 @@ struct BlockingWork::Shared {
     Piece piece = std::move(queue.waiting.front());
     queue.waiting.pop_front();
     lock.unlock();
-    piece.work();
-    piece.work = nullptr;  // its resources are given back here, and not under the lock
-    if (piece.after) {
-      const std::lock_guard calling(calling_after);
-      if (!silent) piece.after();
-    }
-    piece.after = nullptr;
+    finish(user, std::move(piece));
     lock.lock();
     // Nobody is woken: this makes room for one piece, which this thread looks for next.
     if (--queue.running == 0 && queue.waiting.empty()) queues.erase(user);

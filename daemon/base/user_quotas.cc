@@ -6,6 +6,8 @@
 #include <limits>
 #include <string>
 
+#include "daemon/base/user_threads.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -71,11 +73,18 @@ void UserQuotas::give_back(uid_t user, const QuotaAmounts& amounts) {
 }
 
 nlohmann::json UserQuotas::status(std::optional<uid_t> only) const {
-  const std::lock_guard lock(mutex_);
+  const auto threads = threads_by_user();
+  std::map<uid_t, QuotaAmounts> all;
+  {
+    const std::lock_guard lock(mutex_);
+    all = taken_;
+  }
+  for (const auto& [user, count] : threads) all.try_emplace(user);  // whose threads have not ended yet
   nlohmann::json users = nlohmann::json::array();
-  for (const auto& [user, amounts] : taken_) {
+  for (const auto& [user, amounts] : all) {
     if (only && user != *only) continue;
-    nlohmann::json json{{"user", user}};
+    const auto working = threads.find(user);
+    nlohmann::json json{{"user", user}, {"threads", working == threads.end() ? 0 : working->second}};
     for (std::size_t i = 0; i < kQuotas; ++i)
       json[std::string(kRows[i].option).substr(std::string_view("user_").size())] = amounts[i];
     users.push_back(std::move(json));

@@ -48,7 +48,7 @@ class UserQuotas {
   Result<void> take(uid_t user, Quota quota, std::uint64_t amount);
   void give_back(uid_t user, const QuotaAmounts& amounts);
 
-  // What each user has, one object a user: this one, or all.
+  // What each user has, and how many threads work for him, one object a user: this one, or all.
   [[nodiscard]] nlohmann::json status(std::optional<uid_t> only = std::nullopt) const;
 
  private:

@@ -170,8 +170,8 @@ std::string users(const Json& status) {
   std::vector<Cells> rows;
   for (const auto& one : elements(status, "users"))
     rows.push_back({shown(one, "user"), bytes_text(number_at(one, "memory")), shown(one, "sessions"),
-                    shown(one, "descriptors"), shown(one, "operations")});
-  return table("Users", {"user", "shared memory", "clients", "descriptors", "collectives"}, rows);
+                    shown(one, "descriptors"), shown(one, "threads"), shown(one, "operations")});
+  return table("Users", {"user", "shared memory", "clients", "descriptors", "threads", "collectives"}, rows);
 }
 
 std::string facts(const Json& status) {

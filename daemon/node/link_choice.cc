@@ -6,6 +6,7 @@
 
 #include "core/link/backends.h"
 #include "daemon/base/log_lines.h"
+#include "daemon/base/user_threads.h"
 #include "daemon/channel/daemon_driver.h"
 
 namespace deft::daemon {
@@ -122,7 +123,9 @@ MakeDrivers driver_factory(const std::string& key_file) {
                                                  std::move(request.records_of), tell, std::move(request.on_open),
                                                  std::move(request.on_done));
       }
-      auto open = opener(request, members, *view, store, key_file);
+      // The driver keeps what opens its link until its thread has ended.
+      auto open = [counted = std::make_shared<const UserThread>(members.identity().uid),
+                   opened = opener(request, members, *view, store, key_file)] { return opened(); };
       return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
                                             std::move(request.transfer_of), std::move(request.on_open),
                                             std::move(request.on_done));

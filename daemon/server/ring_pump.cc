@@ -2,6 +2,7 @@
 
 #include <sys/epoll.h>
 
+#include <atomic>
 #include <utility>
 
 namespace deft::daemon {
@@ -11,7 +12,14 @@ constexpr int kRecordsARound = 512;            // so that one busy worker does n
 constexpr std::size_t kMaxOverflow = 1 << 16;  // completions that a worker may leave unread beyond its ring
 constexpr TimeUs kOverflowRetryUs = 1000;
 
+struct Counters {
+  std::atomic<std::uint64_t> overflows{0}, unread{0}, corrupt{0};
+};
+Counters counters;
+
 }  // namespace
+
+RingCounts ring_counts() { return {counters.overflows, counters.unread, counters.corrupt}; }
 
 Result<std::unique_ptr<RingPump>> RingPump::open(Reactor& reactor, std::shared_ptr<shm::Segment> segment,
                                                  const Life& life, Events events) {
@@ -57,8 +65,12 @@ std::array<int, 3> RingPump::descriptors() const {
 
 void RingPump::stop() { stopped_ = true; }
 
-void RingPump::fail(const char* what) {
+void RingPump::fail(Fault fault) {
   if (std::exchange(stopped_, true)) return;
+  ++(fault == Fault::kUnread ? counters.unread : counters.corrupt);
+  const char* what = "it does not read its completions";
+  if (fault == Fault::kSubmissions) what = "its submission ring is corrupt";
+  if (fault == Fault::kCompletions) what = "its completion ring is corrupt";
   events_.on_broken({ErrorKind::kViolation, what, "", {}});
 }
 
@@ -69,7 +81,7 @@ bool RingPump::drain(bool about_to_sleep) {
   shm::Record record;
   for (int i = 0; i < kRecordsARound && !stopped_; ++i) {
     const shm::Pop popped = submissions_.pop(record);
-    if (popped == shm::Pop::kCorrupt) fail("its submission ring is corrupt");
+    if (popped == shm::Pop::kCorrupt) fail(Fault::kSubmissions);
     if (popped == shm::Pop::kEmpty) return any || i > 0 || (about_to_sleep && !submissions_.prepare_to_sleep());
     if (popped == shm::Pop::kRecord) events_.on_record(record);
   }
@@ -80,7 +92,8 @@ void RingPump::complete(const shm::Record& record) {
   if (stopped_) return;
   overflow_.push_back(record);
   flush();
-  if (overflow_.size() > kMaxOverflow) fail("it does not read its completions");
+  if (!overflow_.empty()) ++counters.overflows;  // this one, being the last, is among them
+  if (overflow_.size() > kMaxOverflow) fail(Fault::kUnread);
 }
 
 bool RingPump::flush() {
@@ -93,7 +106,7 @@ bool RingPump::flush() {
     }
     if (pushed == shm::Push::kCorrupt) {
       overflow_.clear();
-      fail("its completion ring is corrupt");
+      fail(Fault::kCompletions);
       return true;
     }
     overflow_.pop_front();

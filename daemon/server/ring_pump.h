@@ -22,6 +22,14 @@
 
 namespace deft::daemon {
 
+// Of all rings of this process, since it began. Any thread.
+struct RingCounts {
+  std::uint64_t overflows = 0;  // completions that found their ring full
+  std::uint64_t unread = 0;     // workers that were dropped because they read no completions
+  std::uint64_t corrupt = 0;    // workers that were dropped because a ring was corrupt
+};
+RingCounts ring_counts();
+
 class RingPump {
  public:
   struct Events {
@@ -44,8 +52,9 @@ class RingPump {
   // The control segment, the daemon's doorbell and the worker's doorbell: what WELCOME passes.
   [[nodiscard]] std::array<int, 3> descriptors() const;
 
-  void complete(const shm::Record& record);  // wakes the worker if it sleeps
-  void stop();                               // no event comes any more
+  void complete(const shm::Record& record);                               // wakes the worker if it sleeps
+  void stop();                                                            // no event comes any more
+  [[nodiscard]] std::size_t waiting() const { return overflow_.size(); }  // completions beyond the ring
 
  private:
   struct Bells {
@@ -57,7 +66,8 @@ class RingPump {
   void beat(TimeUs every_us);
   bool drain(bool about_to_sleep);
   bool flush();
-  void fail(const char* what);
+  enum class Fault : std::uint8_t { kUnread, kSubmissions, kCompletions };
+  void fail(Fault fault);
 
   Reactor& reactor_;
   const std::shared_ptr<shm::Segment> segment_;

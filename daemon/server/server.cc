@@ -46,6 +46,11 @@ nlohmann::json control_drops(const ControlPlane& control, const ControlInbox::Dr
           {"handshake", control.failed_handshakes()}};
 }
 
+nlohmann::json ring_status() {
+  const RingCounts counts = ring_counts();
+  return {{"overflows", counts.overflows}, {"drops", {{"unread", counts.unread}, {"corrupt", counts.corrupt}}}};
+}
+
 nlohmann::json link_strangers() {
   const link::StrangerCounts counts = link::stranger_counts();
   return {{"wrong", counts.wrong}, {"late", counts.late}, {"crowded_out", counts.crowded_out}};
@@ -181,6 +186,7 @@ std::string Server::session_status(uid_t user) {
                       {"control_messages_unclaimed", inbox_.unclaimed()},
                       {"control_drops", control_drops(*control_, inbox_.drops())},
                       {"link_strangers", link_strangers()},
+                      {"rings", ring_status()},
                       {"memory_bytes", budget_.used_bytes()},
                       {"memory_limit_bytes", budget_.limit_bytes()},
                       {"reactor", reactor_.meter().json(reactor_.now_us())},

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "daemon/base/reactor.h"
+#include "daemon/base/user_threads.h"
 
 namespace deft::daemon {
 namespace {
@@ -40,10 +41,15 @@ TEST(BlockingWork, AUserWhoseWorkBlocksHoldsUpNobodyElse) {
       ++blocked;
       released.wait();
     });
-  for (uid_t user = 2; user < 10; ++user) {
+  for (uid_t user = 102; user < 110; ++user) {
     std::promise<void> done;
-    work.run(user, [&] { done.set_value(); });
+    std::size_t threads = 0;
+    work.run(user, [&] {
+      threads = threads_by_user()[user];
+      done.set_value();
+    });
     ASSERT_EQ(done.get_future().wait_for(kLong), std::future_status::ready) << "user " << user;
+    EXPECT_EQ(threads, 1u) << "user " << user;
   }
   EXPECT_LE(blocked, static_cast<int>(BlockingWork::kThreadsAUser));
   release.set_value();

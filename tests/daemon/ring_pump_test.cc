@@ -79,7 +79,10 @@ TEST_F(RingPumpTest, TheWorkerSeesHeartbeatsWhileTheLoopRuns) {
 
 TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
   constexpr std::uint64_t kMany = 3 * shm::kRingCapacity;
+  const RingCounts before = ring_counts();
   for (std::uint64_t i = 0; i < kMany; ++i) pump_->complete(shm::OperationDoneRecord{.operation = i});
+  EXPECT_EQ(pump_->waiting(), kMany - shm::kRingCapacity);
+  EXPECT_EQ(ring_counts().overflows, before.overflows + kMany - shm::kRingCapacity);
   shm::Record record;
   std::uint64_t next = 0;
   while (next < kMany) {
@@ -88,6 +91,7 @@ TEST_F(RingPumpTest, CompletionsBeyondTheRingWaitAndComeInOrder) {
     else
       run_reactor(2000);
   }
+  EXPECT_EQ(pump_->waiting(), 0u);
   EXPECT_TRUE(errors_.empty());
 }
 
@@ -98,17 +102,21 @@ TEST_F(RingPumpTest, ASleepingWorkerIsWoken) {
 }
 
 TEST_F(RingPumpTest, AWorkerThatNeverReadsIsDroppedAndTheDaemonKeepsNoMore) {
+  const RingCounts before = ring_counts();
   for (int i = 0; i < 200'000; ++i) pump_->complete(shm::FailedRecord{});
   ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(ring_counts().unread, before.unread + 1);
   EXPECT_EQ(errors_[0].kind, ErrorKind::kViolation);
   EXPECT_EQ(errors_[0].what, "it does not read its completions");
 }
 
 TEST_F(RingPumpTest, ACorruptRingIsToldOnceAndNothingComesAfterIt) {
+  const RingCounts before = ring_counts();
   rings_->submission().tail = ~std::uint64_t{0};
   run_reactor(1000);
   run_reactor(1000);
   ASSERT_EQ(errors_.size(), 1u);
+  EXPECT_EQ(ring_counts().corrupt, before.corrupt + 1);
   EXPECT_EQ(errors_[0].what, "its submission ring is corrupt");
   rings_->submission().tail = 1;
   run_reactor(1000);

@@ -1,0 +1,29 @@
+// Counts the threads that work for each user: one for each link that the daemon runs, and those that may block.
+//
+//   const UserThread counted(uid);      // while a thread works for this user
+//   threads_by_user();                  // {{1000, 3}}
+//
+// Threads that gloo, ZeroMQ and the like start by themselves are not counted. Any thread.
+#pragma once
+
+#include <sys/types.h>
+
+#include <cstddef>
+#include <map>
+
+namespace deft::daemon {
+
+class UserThread {
+ public:
+  explicit UserThread(uid_t user);
+  ~UserThread();
+  UserThread(const UserThread&) = delete;
+  UserThread& operator=(const UserThread&) = delete;
+
+ private:
+  const uid_t user_;
+};
+
+std::map<uid_t, std::size_t> threads_by_user();  // of users who have any
+
+}  // namespace deft::daemon
