@@ -4,14 +4,15 @@
 #include <cstring>
 #include <utility>
 
+#include "core/client/daemon_pulse.h"
 #include "core/ipc/daemon_socket.h"
 #include "core/ipc/wire.h"
 
 namespace deft::client {
 namespace {
 
-// The daemon may spend one timeout on gathering the workers and one on opening the links. Its error, which names who is
-// missing, must come before ours, which only says that it is silent.
+// The daemon has a timeout to gather the workers and to open the links, and knows who is missing. It may have to ask the leader. So its
+// error comes before ours, as long as it lives.
 constexpr TimeUs patience_us(TimeUs timeout_us) {
   return 2 * timeout_us + std::clamp<TimeUs>(timeout_us / 2, 500'000, 5'000'000);
 }
@@ -33,8 +34,29 @@ std::string job_settings(const Config& config) {
   return lines;
 }
 
+// The daemon does not answer before the job runs. Whether it lives is seen by what it reads.
+Result<ipc::Packet> receive_while_it_lives(ipc::MessageSocket& channel, const std::string& path, TimeUs timeout_us) {
+  const TimeUs until_us = MonotonicClock::now() + patience_us(timeout_us);
+  DaemonPulse pulse(timeout_us / 2);
+  std::uint64_t beats = 1;
+  while (true) {
+    const TimeUs now_us = MonotonicClock::now();
+    auto packet = channel.receive(std::min(until_us, now_us + pulse.interval_us()));
+    if (packet || packet.error().kind != ErrorKind::kTimeout || MonotonicClock::now() >= until_us) return packet;
+    if (!channel.has_unread()) {
+      ++beats;
+      static_cast<void>(channel.send(ipc::encode(ipc::Text{}, ipc::MessageKind::kText)));  // the next look tells
+    }
+    if (const auto silent_us = pulse.look(beats, MonotonicClock::now()))
+      return fail(ErrorKind::kLost,
+                  "the daemon on this node hangs: it has read nothing on " + path + " for " +
+                      std::to_string(*silent_us / 1000) + " ms",
+                  "see its log; if it is stopped (SIGSTOP, a debugger), continue it or start it again");
+  }
+}
+
 Result<ipc::Packet> wait_for_welcome(ipc::MessageSocket& channel, const std::string& path, TimeUs timeout_us) {
-  auto packet = channel.receive(MonotonicClock::now() + patience_us(timeout_us));
+  auto packet = receive_while_it_lives(channel, path, timeout_us);
   if (!packet && packet.error().kind == ErrorKind::kTimeout)
     return fail(ErrorKind::kTimeout, "the deftd on " + path + " took the connection but did not answer in time",
                 "see its log; raise DEFT_TIMEOUT if workers start far apart");
@@ -112,6 +134,7 @@ Result<Attachment> take_welcome(ipc::MessageSocket channel, ipc::Packet packet, 
 
 Result<Attachment> attach(const Config& config, const Placement& placement) {
   const std::string where = "attach " + who(placement);
+  const TimeUs began_us = MonotonicClock::now();
   auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
   if (!daemon) return tl::unexpected(daemon.error().in(where));
   ipc::MessageSocket& channel = daemon->channel;
@@ -131,6 +154,7 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   if (!attachment) return tl::unexpected(attachment.error().in(where));
   attachment->job = config.text("job");
   attachment->socket = daemon->path;
+  attachment->starts_by_us = began_us + attachment->timeout_us;
   return attachment;
 }
 

@@ -31,7 +31,6 @@ class Session final : private ArrivalReceiver {
   void end() { connection_.end(); }
 
   [[nodiscard]] const World& world() const { return connection_.attachment().world; }
-  [[nodiscard]] TimeUs timeout_us() const { return connection_.attachment().timeout_us; }
   // The links that this worker runs itself, as the daemon announced them.
   [[nodiscard]] const std::vector<AnnouncedLink>& worker_links() const { return connection_.attachment().links; }
   // True if every link of the job reduces device memory, so that gradients may stay on the GPU.

@@ -24,6 +24,7 @@ constexpr const char* kKey = "a key of the job's store";
 Result<std::unique_ptr<WorkerLinks>> WorkerLinks::open(Session& session, StagingBuffers& buffers) {
   std::unique_ptr<WorkerLinks> links(new WorkerLinks(session, buffers));
   if (auto ok = links->open_all(); !ok) {
+    if (auto usable = session.connection().usable(); !usable) return tl::unexpected(usable.error());  // the true reason
     session.report(ok.error());
     return tl::unexpected(ok.error());
   }
@@ -50,7 +51,7 @@ Result<void> WorkerLinks::open_all() {
     group.nodes = world.size;
     group.prefix = announced.prefix;
     group.store = store;
-    group.connect_deadline_us = MonotonicClock::now() + session_.timeout_us();
+    group.connect_deadline_us = session_.connection().attachment().starts_by_us;
     group.member = "rank";
     group.node_of = world.node_of;
     group.encrypts = announced.encrypts;
@@ -132,6 +133,8 @@ Result<void> JobStore::set(const std::string& key, std::span<const std::byte> va
   const std::string_view texts[] = {key};
   return session_.connection().send(ipc::encode(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, texts, value));
 }
+
+bool JobStore::ended() const { return !session_.connection().look(); }
 
 Result<std::uint32_t> JobStore::ask(const std::string& key) {
   if (auto ok = check_name(key, ipc::kMaxNameBytes, kKey); !ok) return tl::unexpected(ok.error());

@@ -1,6 +1,8 @@
 #include "core/ipc/message_socket.h"
 
+#include <linux/sockios.h>
 #include <poll.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -99,6 +101,11 @@ Result<Packet> MessageSocket::receive(TimeUs deadline_us) {
     if (poll(&entry, 1, static_cast<int>(std::min<TimeUs>((left_us + 999) / 1000, INT_MAX))) < 0 && errno != EINTR)
       return failed(ErrorKind::kInternal, "cannot wait for the socket", errno);
   }
+}
+
+bool MessageSocket::has_unread() const {
+  int bytes = 0;
+  return ioctl(socket_.get(), SIOCOUTQ, &bytes) == 0 && bytes > 0;
 }
 
 void MessageSocket::limit_sending(TimeUs most_us) const {

@@ -57,6 +57,9 @@ class MessageSocket {
   // gives kExhausted, as a non-blocking one does at once.
   Result<void> send(std::span<const std::byte> bytes, std::span<const int> descriptors = {});
 
+  // Whether the other side has not read all that was sent to it.
+  [[nodiscard]] bool has_unread() const;
+
   // Waits for the next packet; kTimeout at `deadline_us` (MonotonicClock). An empty packet is the end of the socket.
   Result<Packet> receive(TimeUs deadline_us);
 

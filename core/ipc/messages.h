@@ -9,6 +9,7 @@
 //   HELLO (version, job, rank, world, ...) ->
 //                                         <- WELCOME + 3 descriptors: control segment, daemon's doorbell, worker's doorbell
 //                                            (once all workers of the job have come and all links are open), or ERROR
+//   TEXT                                  ->    while it waits for WELCOME: whether the daemon reads it shows whether the daemon hangs
 //                                         <- LINK for each link that the worker runs itself, right behind WELCOME
 //   STORE_SET, STORE_GET                  ->    the job's key-value store, for the rendezvous of these links
 //                                         <- STORE_VALUE, when the key exists

@@ -52,6 +52,9 @@ class FailureDetector {
   // suspicion is being looked into already.
   bool suspect(const Error& error, TimeUs now_us, bool of_link = false);
   void forget_suspicion() { suspicion_.reset(); }
+  [[nodiscard]] std::optional<Error> suspected() const {
+    return suspicion_ ? std::optional(suspicion_->error) : std::nullopt;
+  }
 
   // The first thing that ends the job. Silence counts of every peer but `self`, which is this process.
   [[nodiscard]] std::optional<Finding> check(TimeUs now_us, std::optional<std::size_t> self = std::nullopt) const;

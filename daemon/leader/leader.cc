@@ -13,6 +13,13 @@ namespace {
 const Peer kOwnNode;
 constexpr double kLocalLatencyUs = 1, kLatencyUs = 200, kBytesPerUs = 1000;  // of a link that was not measured yet
 
+// A link that failed is the better reason, also if it is not known yet whether a node is to blame. `detector`: once all have come.
+Error late_start(const Roster& roster, const std::optional<FailureDetector>& detector, TimeUs timeout_us) {
+  if (!detector) return roster.missing(timeout_us);
+  if (const auto suspected = detector->suspected()) return *suspected;
+  return roster.without_links(timeout_us);
+}
+
 }  // namespace
 
 // One call for each message of a node that has joined.
@@ -71,6 +78,8 @@ class Leader::Handler {
     reply(wire::Heartbeat{.reply = true, .sent_us = leader_.clock_.now_us(), .answered_us = heartbeat.sent_us});
   }
   void operator()(const wire::Failure& failure) {
+    // A node at its deadline knows less about who is missing.
+    if (leader_.gathering() && failure.error.kind == ErrorKind::kTimeout) return leader_.fail_job(leader_.roster_.missing(leader_.settings_.timeout_us));
     if (!failure.suspected) return leader_.fail_job(failure.error);
     leader_.suspect(failure.error, false);
   }
@@ -104,7 +113,7 @@ Leader::Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSetti
       host_(host),
       id_(std::move(identity)),
       settings_(std::move(settings)),
-      began_us_(clock.now_us()),
+      starts_by_us_(id_.starts_by_us.value_or(clock.now_us() + settings_.timeout_us)),
       roster_(id_.world),
       store_([this](const Peer& to, wire::StoreValue value) {
         host_.send({&to, 1}, std::move(value));
@@ -206,16 +215,15 @@ void Leader::suspect(const Error& error, bool of_link) {
 }
 
 std::optional<TimeUs> Leader::tick() {
-  const TimeUs now = clock_.now_us();
-  if (state_ == State::kGathering) {
-    const TimeUs left = began_us_ + settings_.timeout_us - now;
-    if (left > 0) return std::min(left, settings_.heartbeat_us());
-    fail_job(roster_.missing(settings_.timeout_us));
-  }
-  if (state_ != State::kFailed) watch_nodes(now);
-  if (state_ != State::kFailed) watch_late_nodes(now);
+  const TimeUs now = clock_.now_us(), left = starts_by_us_ - now;
+  if (detector_ && state_ != State::kFailed) watch_nodes(now);
+  const bool starts = state_ == State::kGathering || state_ == State::kConnecting;
+  if (starts && left <= 0) fail_job(late_start(roster_, detector_, settings_.timeout_us));
+  if (state_ == State::kFailed) return std::nullopt;
+  if (collectives_) watch_late_nodes(now);
   if (state_ == State::kRunning) watch_links(now);
-  return state_ == State::kFailed ? std::nullopt : std::optional(settings_.heartbeat_us());
+  if (state_ == State::kFailed) return std::nullopt;
+  return starts ? std::min(left, settings_.heartbeat_us()) : settings_.heartbeat_us();
 }
 
 void Leader::watch_nodes(TimeUs now_us) {

@@ -111,6 +111,16 @@ Error Roster::missing(TimeUs waited_us) const {
           {}};
 }
 
+Error Roster::without_links(TimeUs waited_us) const {
+  std::string late;
+  for (std::size_t node = 0; node < nodes_.size(); ++node)
+    if (!nodes_[node].links_open) late += (late.empty() ? "" : "; ") + describe(node);
+  return {ErrorKind::kTimeout,
+          "after " + std::to_string(waited_us / 1'000'000) + " s these nodes have not opened their links: " + late,
+          "see the daemons' logs there; raise DEFT_TIMEOUT if workers start far apart",
+          {}};
+}
+
 void Roster::number_nodes() {
   std::ranges::sort(nodes_, {}, [](const Node& node) { return std::ranges::min(node.join.ranks); });
   std::ranges::transform(nodes_, peers_.begin(), &Node::peer);

@@ -41,6 +41,8 @@ class Roster {
   [[nodiscard]] Result<void> check_complete() const;
   // Why it cannot begin by now: `waited_us` have passed.
   [[nodiscard]] Error missing(TimeUs waited_us) const;
+  // All have come, and some have not opened their links after `waited_us`.
+  [[nodiscard]] Error without_links(TimeUs waited_us) const;
   void number_nodes();  // in the order of their smallest ranks
 
   [[nodiscard]] const std::vector<Node>& nodes() const { return nodes_; }

@@ -110,7 +110,8 @@ void Job::join() {
   members_.advance(JobState::kJoining);
   if (members_.has_rank(0)) {
     const JobIdentity& id = members_.identity();
-    line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}}, members_.settings());
+    line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}, joining_.starts_by_us()},
+               members_.settings());
   } else if (auto ok = line_.connect(members_.identity().leader, members_.identity().uid); !ok) {
     return fail(ok.error());
   }
@@ -174,9 +175,10 @@ void Job::joined(wire::Joined message) {
   members_.advance(JobState::kConnecting);
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
   SchedulerPort* const scheduler = line_.leader() != nullptr ? line_.leader()->scheduler() : nullptr;
-  parts_ = std::make_unique<JobParts>(JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this,
-                                                             context_.host, context_.links, context_.state_folder},
-                                      *view);
+  parts_ = std::make_unique<JobParts>(
+      JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this, context_.host, context_.links,
+                             context_.state_folder, joining_.starts_by_us()},
+      *view);
   parts_->links.open();
 }
 

@@ -17,7 +17,7 @@ JoinPhase::~JoinPhase() { finished(); }
 
 void JoinPhase::begin() {
   if (deadline_ != 0) return;
-  began_us_ = reactor_.now_us();
+  starts_by_us_ = reactor_.now_us() + members_.settings().timeout_us;
   deadline_ = reactor_.after(members_.settings().timeout_us, [this] { on_deadline(); });
 }
 
@@ -45,7 +45,24 @@ void JoinPhase::send() {
   if (!choice_.refusal) message.settings["links (their kinds)"] = kinds;
   line_.send(std::move(message));
   if (line_.leader() != nullptr) return;
-  again_ = reactor_.after(kJoinAgainUs, [this] { send(); });
+  again_ = reactor_.after(kJoinAgainUs, [this] {
+    watch_leader();
+    if (members_.state() == JobState::kJoining) send();
+  });
+}
+
+// A leader that was heard answers each JOIN.
+void JoinPhase::watch_leader() {
+  if (!heard_us_) return;
+  const TimeUs silent_us = reactor_.now_us() - *heard_us_;
+  if (silent_us <= members_.settings().silence_us()) return;
+  control_.end(
+      {ErrorKind::kLost,
+       "the leader at " + members_.identity().leader + " was lost while others were missing: no sign of life for " +
+           std::to_string(silent_us / 1000) + " ms",
+       "look at that node, its daemon's log, and the network between the nodes",
+       {}},
+      false);
 }
 
 void JoinPhase::answered() {
@@ -70,9 +87,11 @@ void JoinPhase::on_deadline() {
          "start it, or correct LOCAL_WORLD_SIZE",
          {}},
         false);
-  // A leader has the same deadline, and knows who is missing. If it lives, its decision is on its way.
-  if (line_.leader() != nullptr || members_.state() != JobState::kJoining) return;
-  if (heard_ && reactor_.now_us() < began_us_ + settings.timeout_us + settings.silence_us()) {
+  if (line_.leader() != nullptr || members_.state() != JobState::kJoining) return;  // the leader decides
+  // A leader that lives knows who is missing. The first deadline of all nodes counts, so it has to decide now.
+  if (heard_us_ && !asked_) {
+    asked_ = true;
+    line_.send(wire::Failure{nobody_answered(), false});
     deadline_ = reactor_.after(settings.silence_us(), [this] { on_deadline(); });
     return;
   }

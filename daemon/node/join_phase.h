@@ -1,7 +1,11 @@
-// A node's way into its job: JOIN to the leader until it answers, and a deadline that names who is missing.
+// A node's way into its job: JOIN to the leader until it answers, and the deadline of the start, which names who is missing.
+//
+// A start has one deadline: a timeout after the first worker came to its node, all workers have come and all links are open. What a part
+// of the start takes is missing to the parts behind it.
 //
 //   JoinPhase joining(reactor, members, line, control, host, links);
 //   joining.begin();                                            // a worker is here; the deadline runs from here
+//   joining.starts_by_us();                                     // on the reactor's clock
 //   joining.start();                                            // all local workers are here
 //   joining.heard();                                            // the leader lives
 //   joining.answered();  joining.finished();                    // JOINED has come; the job runs, or has ended
@@ -10,6 +14,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 #include "core/base/clock.h"
@@ -32,16 +37,18 @@ class JoinPhase {
 
   void begin();  // no effect the second time
   void start();  // `line` is open
-  void heard() { heard_ = true; }
+  void heard() { heard_us_ = reactor_.now_us(); }
   void answered();
   void finished();
 
+  [[nodiscard]] TimeUs starts_by_us() const { return starts_by_us_; }
   [[nodiscard]] const std::vector<link::LinkSpec>& links() const {
     return choice_.specs;
   }  // of this node; after start()
 
  private:
   void send();
+  void watch_leader();
   void on_deadline();
   [[nodiscard]] Error nobody_answered() const;
 
@@ -51,9 +58,10 @@ class JoinPhase {
   JobControl& control_;
   const std::string host_;
   const LinkMaker& links_;
-  TimeUs began_us_ = 0;
+  TimeUs starts_by_us_ = 0;
   LinkChoice choice_;
-  bool heard_ = false;
+  std::optional<TimeUs> heard_us_;  // when the leader was heard last
+  bool asked_ = false;              // the leader, for its decision at the deadline
   Reactor::TimerId again_ = 0, deadline_ = 0;
 };
 

@@ -24,16 +24,18 @@ std::string prefix_of(const std::string& job, const View& view, std::uint32_t li
   return epoch == 0 ? prefix : prefix + "/" + std::to_string(epoch);
 }
 
-DaemonDriver::Open opener(const DriverRequest& request, const Membership& members, const View& view,
-                          std::shared_ptr<link::Store> store, const std::string& key_file) {
+DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& around, const std::string& key_file) {
   if (request.spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
-  const TimeUs timeout_us = members.settings().timeout_us;
+  const Membership& members = around.members;
+  const View& view = *around.view;
+  const TimeUs left_us = around.starts_by_us - around.reactor.now_us();
   link::LinkGroup group;
   group.node = view.node();
   group.nodes = view.node_count();
   group.prefix = prefix_of(members.identity().name, view, request.link, request.epoch);
-  group.store = std::move(store);
-  group.connect_deadline_us = MonotonicClock::now() + (request.epoch == 0 ? timeout_us : timeout_us / 3);
+  group.store = around.store;
+  group.connect_deadline_us =
+      MonotonicClock::now() + time_to_open_us(request.epoch, members.settings().timeout_us, left_us);
   group.silence_us = members.settings().silence_us();
   group.key_file = key_file;
   group.encrypts = members.settings().encrypts();
@@ -110,23 +112,26 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
   return choice;
 }
 
+TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us, TimeUs left_us) {
+  return epoch > 0 ? timeout_us / 3 : std::max<TimeUs>(left_us, 0) / 4 * 3;
+}
+
 MakeDrivers driver_factory(const std::string& key_file) {
-  return [key_file](Reactor& reactor, const Membership& members, std::shared_ptr<const View> view,
-                    std::shared_ptr<link::Store> store) -> LinkSet::MakeDriver {
-    return [&reactor, &members, view = std::move(view), store = std::move(store),
-            key_file](DriverRequest request) -> std::unique_ptr<LinkDriver> {
+  return [key_file](LinkSurroundings surroundings) -> LinkSet::MakeDriver {
+    return [around = std::move(surroundings), key_file](DriverRequest request) -> std::unique_ptr<LinkDriver> {
+      const Membership& members = around.members;
       if (link::runs_in_worker(request.spec.backend)) {
         const auto tell = [&members](std::size_t worker, const shm::Record& record) {
           if (WorkerPort* const port = members.workers()[worker].port) port->complete(record);
         };
-        return std::make_unique<InProcessDriver>(reactor, request.link, members.workers().size(),
+        return std::make_unique<InProcessDriver>(around.reactor, request.link, members.workers().size(),
                                                  std::move(request.records_of), tell, std::move(request.on_open),
                                                  std::move(request.on_done));
       }
       // The driver keeps what opens its link until its thread has ended.
       auto open = [counted = std::make_shared<const UserThread>(members.identity().uid),
-                   opened = opener(request, members, *view, store, key_file)] { return opened(); };
-      return std::make_unique<DaemonDriver>(reactor, request.spec.name(), view->node(), std::move(open),
+                   opened = opener(request, around, key_file)] { return opened(); };
+      return std::make_unique<DaemonDriver>(around.reactor, request.spec.name(), around.view->node(), std::move(open),
                                             std::move(request.transfer_of), std::move(request.on_open),
                                             std::move(request.on_done));
     };

@@ -25,11 +25,22 @@ struct LinkChoice {
 // `members` is complete. Reads the NICs of this machine, `host`. `has_key`: that daemons and parameter servers share.
 LinkChoice choose_links(const Membership& members, const std::string& host, bool has_key);
 
-// The real drivers of the links of `view`. Links that the daemon runs have threads of their own and meet through `store`. The first
-// opening may take the job's timeout, a replacement a third of it. `key_file`: of the key that daemons and parameter servers share.
-using MakeDrivers = std::function<LinkSet::MakeDriver(
-    Reactor& reactor, const Membership& members, std::shared_ptr<const View> view, std::shared_ptr<link::Store> store)>;
+struct LinkSurroundings {  // of the links of a job on this node
+  Reactor& reactor;
+  const Membership& members;
+  std::shared_ptr<const View> view;
+  std::shared_ptr<link::Store> store;
+  TimeUs starts_by_us = 0;  // on the reactor's clock: the deadline of the job's start
+};
+
+// The real drivers of the links. Links that the daemon runs have threads of their own and meet through the store. `key_file`: of the key
+// that daemons and parameter servers share.
+using MakeDrivers = std::function<LinkSet::MakeDriver(LinkSurroundings around)>;
 MakeDrivers driver_factory(const std::string& key_file);
+
+// How long a link may take to open. At the start of a job that is a part of the time that is left; the rest is for finding out who is to
+// blame. A replacement (`epoch` above 0) may take a third of the timeout.
+TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us, TimeUs left_us);
 
 struct LinkMaker {
   std::function<LinkChoice(const Membership& members, const std::string& host)> choose;

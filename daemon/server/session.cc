@@ -76,6 +76,9 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
     case ipc::MessageKind::kChangeSettings:
     case ipc::MessageKind::kTrace: return on_command(packet);
     case ipc::MessageKind::kGoodbye: end({}, true); return {};
+    case ipc::MessageKind::kText:
+      if (attached_) return {};  // a worker looks whether the daemon reads
+      break;
     default: break;
   }
   if (!rings_) return fail(ErrorKind::kViolation, "a request before the job runs");

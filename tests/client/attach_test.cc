@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <future>
 
 #include "core/base/descriptor.h"
 #include "tests/client/scripted_daemon.h"
@@ -114,12 +115,22 @@ TEST(Attach, ADaemonThatHangsUpIsLost) {
   refused(daemon, DEFT_ELOST);
 }
 
-TEST(Attach, ASilentDaemonIsATimeout) {
+TEST(Attach, ADaemonThatReadsAndNeverAnswersIsATimeout) {
   ScriptedDaemon daemon([](Worker& worker) {
-    worker.receive();
-    worker.receive();  // until the worker gives up
+    while (!worker.receive().bytes.empty()) continue;  // until the worker gives up
   });
-  refused(daemon, DEFT_ETIMEOUT, "100ms");
+  refused(daemon, DEFT_ETIMEOUT, "1s");
+}
+
+TEST(Attach, ADaemonThatReadsNothingHangsAndIsNotWaitedForAsLongAsOneThatDoes) {
+  std::promise<void> told;
+  ScriptedDaemon daemon([&told](Worker& worker) {
+    worker.receive();  // HELLO
+    told.get_future().wait();
+  });
+  const std::string text = refused(daemon, DEFT_ELOST, "1s");
+  told.set_value();
+  EXPECT_NE(text.find("hangs: it has read nothing on"), std::string::npos) << text;
 }
 
 TEST(Attach, GarbageIsAViolation) {

@@ -122,25 +122,47 @@ TEST(WorkerLinks, ALinkThatCannotOpenIsReportedAndFailsTheOpening) {
   EXPECT_NE(std::string(error.message).find("open link tcp:eth0"), std::string::npos) << error.message;
 }
 
+// Serves the store of the job, in which rank 1 has published `invitation`, until `answers` keys were given, or the worker asks for
+// something else.
+void serve_store(Worker& worker, const std::string& invitation, int answers) {
+  std::map<std::string, std::vector<std::byte>> store;
+  const auto bytes = std::as_bytes(std::span(invitation));
+  store["job/1/5/tcp/1"].assign(bytes.begin(), bytes.end());
+  while (answers > 0) {
+    const auto packet = worker.receive();
+    const auto header = ipc::decode_header(packet.bytes);
+    if (!header || (header->kind != ipc::MessageKind::kStoreSet && header->kind != ipc::MessageKind::kStoreGet)) return;
+    const auto item = ipc::decode<ipc::StoreItem>(packet.bytes, header->kind, 1);
+    ASSERT_TRUE(item) << item.error().message();
+    const std::string& key = item->texts[0];
+    if (header->kind == ipc::MessageKind::kStoreSet) store[key].assign(item->tail.begin(), item->tail.end());
+    if (header->kind == ipc::MessageKind::kStoreSet || store.count(key) == 0) continue;
+    const std::string_view texts[] = {key};
+    worker.send(ipc::encode(item->fixed, ipc::MessageKind::kStoreValue, texts, store[key]));
+    --answers;
+  }
+}
+
+TEST(WorkerLinks, AJobThatFailsWhileALinkOpensIsNotWaitedForAndItsReasonIsTold) {
+  ScriptedDaemon daemon([](Worker& worker) {
+    worker.announce(kAnnounced, {"tcp", "lo", "127.0.0.1", "job/1/5"});
+    worker.welcome({0, 1});
+    serve_store(worker, "0123456789abcdef127.0.0.1 9", 2);  // rank 1 never calls
+    worker.send_error(ErrorKind::kLost, "rank 1 died");
+    for (auto packet = worker.receive(); !packet.bytes.empty(); packet = worker.receive())
+      EXPECT_NE(ipc::decode_header(packet.bytes)->kind, ipc::MessageKind::kError) << "the daemon knows it already";
+  });
+  deft_error error{};
+  EXPECT_EQ(daemon.open(&error, 0, 2), nullptr);
+  EXPECT_EQ(error.kind, DEFT_ELOST);
+  EXPECT_NE(std::string(error.message).find("rank 1 died"), std::string::npos) << error.message;
+}
+
 TEST(WorkerLinks, AMemberThatDoesNotComeIsNamedAtTheDeadline) {
   ScriptedDaemon daemon([&](Worker& worker) {
     worker.announce(kAnnounced, {"tcp", "lo", "127.0.0.1", "job/1/5"});
     worker.welcome({0, 0, 1}, 0, 4'000'000);
-    std::map<std::string, std::vector<std::byte>> store;
-    while (true) {
-      const auto packet = worker.receive();
-      const auto header = ipc::decode_header(packet.bytes);
-      if (!header || (header->kind != ipc::MessageKind::kStoreSet && header->kind != ipc::MessageKind::kStoreGet))
-        return;
-      const auto item = ipc::decode<ipc::StoreItem>(packet.bytes, header->kind, 1);
-      ASSERT_TRUE(item) << item.error().message();
-      const std::string& key = item->texts[0];
-      if (header->kind == ipc::MessageKind::kStoreSet) store[key].assign(item->tail.begin(), item->tail.end());
-      if (key == "job/1/5/tcp/1") store[key] = {std::byte{'x'}};  // rank 1 has come
-      if (header->kind == ipc::MessageKind::kStoreSet || store.count(key) == 0) continue;
-      const std::string_view texts[] = {key};
-      worker.send(ipc::encode(item->fixed, ipc::MessageKind::kStoreValue, texts, store[key]));
-    }
+    serve_store(worker, "x", 1000);
   });
   deft_error error{};
   EXPECT_EQ(daemon.open(&error, 0, 3, "4s"), nullptr);

@@ -165,16 +165,17 @@ class FakeDaemon {
 
  private:
   LinkMaker fake_links() {
-    return {
-        [this](const Membership&, const std::string&) {
-          LinkChoice choice;
-          if (no_links) choice.refusal.emplace(*no_links);
-          if (!no_links) choice.specs = {{"gloo", "eth0", "10.0.0.2"}, {"gloo", "eth1", "10.0.1.2"}};
-          return choice;
-        },
-        [this](Reactor&, const Membership&, const std::shared_ptr<const View>&, const std::shared_ptr<link::Store>&) {
-          return [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); };
-        }};
+    return {[this](const Membership&, const std::string&) {
+              LinkChoice choice;
+              if (no_links) choice.refusal.emplace(*no_links);
+              if (!no_links) choice.specs = {{"gloo", "eth0", "10.0.0.2"}, {"gloo", "eth1", "10.0.1.2"}};
+              return choice;
+            },
+            [this](const LinkSurroundings& around) {
+              drivers.start_by_us = around.starts_by_us;
+              return
+                  [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); };
+            }};
   }
   static wire::LeaderFacts facts(bool join) {
     auto facts = samples::leader_facts(!join);

@@ -1,5 +1,5 @@
-// A job from its first worker to its end, without a network, a process or a thread: JoinPhase, LeaderLine and Job, and the list of jobs
-// that a daemon keeps. Time is the test's own.
+// A job from its first worker to its end, without a network, a process or a thread: LeaderLine and Job, and the list of jobs that a daemon
+// keeps. Time is the test's own. (For the way into a job see join_phase_test.cc.)
 #include "daemon/node/job.h"
 
 #include <gtest/gtest.h>
@@ -40,78 +40,6 @@ void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
     daemon.advance(kSecond / 2);
     daemon.tell(wire::Heartbeat{.reply = true});
   }
-}
-
-// --- JoinPhase ---
-
-TEST(JoinPhase, JoinIsRepeatedUntilTheLeaderAnswers) {
-  FakeDaemon daemon;
-  ASSERT_TRUE(daemon.attach(daemon.first));
-  daemon.advance(kSecond);
-  EXPECT_TRUE(daemon.sent<wire::Join>().empty()) << "a worker is missing";
-  ASSERT_TRUE(daemon.attach(daemon.second));
-  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
-  EXPECT_EQ(daemon.sent<wire::Join>()[0].ranks, (std::vector<std::uint32_t>{2, 3}));
-  daemon.advance(kSecond);
-  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u) << "every 200 ms";
-  daemon.tell(samples::messages_to_node().front());
-  daemon.advance(kSecond);
-  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u);
-}
-
-TEST(JoinPhase, TheDeadlineNamesTheWorkerThatDidNotCome) {
-  FakeDaemon daemon;
-  ASSERT_TRUE(daemon.attach(daemon.first));
-  daemon.advance(9 * kSecond - 50'000);
-  EXPECT_EQ(daemon.state(), "attaching");
-  daemon.advance(50'000);
-  EXPECT_TRUE(says(daemon.end(), "the worker with local rank 1 of 2 on host1 did not come within 9 s"));
-}
-
-TEST(JoinPhase, TheDeadlineNamesALeaderThatNeverAnswered) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kJoining);
-  daemon.advance(9 * kSecond - 50'000);
-  EXPECT_EQ(daemon.state(), "joining");
-  daemon.advance(50'000);
-  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 did not answer within 9 s"));
-}
-
-TEST(JoinPhase, ALeaderThatLivesMaySayFirstWhoIsMissing) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kJoining);
-  daemon.tell(wire::Heartbeat{.reply = true});
-  daemon.advance(9 * kSecond);
-  EXPECT_EQ(daemon.state(), "joining") << "its decision is on its way";
-  daemon.tell(wire::Failure{{ErrorKind::kTimeout, "ranks 0-1 did not come", "", {}}, false});
-  EXPECT_TRUE(says(daemon.end(), "ranks 0-1 did not come"));
-}
-
-TEST(JoinPhase, ALeaderThatWasHeardAndDecidesNothingIsNotWaitedForForEver) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kJoining);
-  daemon.tell(wire::Heartbeat{.reply = true});
-  daemon.advance(9 * kSecond + 4 * kSecond);
-  EXPECT_EQ(daemon.state(), "joining");
-  daemon.advance(kSecond);
-  EXPECT_TRUE(says(daemon.end(), "did not answer"));
-}
-
-TEST(JoinPhase, ANodeWithoutLinksSaysSoInItsJoinAndInItsOwnError) {
-  FakeDaemon daemon;
-  daemon.no_links = Error{ErrorKind::kInvalid, "no NIC is called eth7", "", {}};
-  daemon.bring_to(Stage::kJoining);
-  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
-  ASSERT_TRUE(daemon.sent<wire::Join>()[0].refusal);
-  daemon.advance(9 * kSecond);
-  EXPECT_TRUE(says(daemon.end(), "no NIC is called eth7"));
-}
-
-TEST(JoinPhase, TheDeadlineEndsWithTheJobsBegin) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kRunning);
-  advance_with_heartbeats(daemon, 30 * kSecond);
-  EXPECT_EQ(daemon.state(), "running") << daemon.end();
 }
 
 // --- LeaderLine ---

@@ -119,6 +119,28 @@ TEST(Leader, ListsTheMissingRanksAtTheDeadline) {
   EXPECT_NE(world.failure_for("").find("hostb (rank 3)"), std::string::npos);
 }
 
+TEST(Leader, TellsANodeThatHasReachedItsDeadlineWhoIsMissing) {
+  World world(4);
+  world.join("", {0}, 4);
+  world.join("b", {3}, 4);
+  world.leader.receive("b", wire::Failure{{ErrorKind::kTimeout, "the leader did not answer", "", {}}, false});
+  for (const Peer& node : {Peer(""), Peer("b")})
+    EXPECT_NE(world.failure_for(node).find("rank 1-2 of 4 is missing"), std::string::npos) << world.failure_for(node);
+}
+
+TEST(Leader, NodesThatComeLateLeaveLessTimeForTheLinksToOpen) {
+  World world(2, settings(30'000));
+  world.join("", {0}, 2);
+  world.run_for(20'000);
+  world.join("b", {1}, 2);
+  world.leader.receive("", wire::LinksOpen{});
+  world.run_for(9'000);
+  EXPECT_EQ(world.failure_for("b"), "");
+  world.run_for(1'000);
+  EXPECT_NE(world.failure_for("b").find("have not opened their links: node 1: hostb (rank 1)"), std::string::npos)
+      << world.failure_for("b");
+}
+
 TEST(Leader, TellsEverySideOfAWrongWorldSize) {
   World world(4);
   world.join("", {0, 1}, 4);

@@ -46,6 +46,17 @@ TEST_F(ChannelTest, PacketsKeepTheirBoundsAndOrder) {
   EXPECT_EQ(text_of(*receive()), "two");
 }
 
+TEST_F(ChannelTest, WhetherTheOtherSideHasReadAllIsSeen) {
+  EXPECT_FALSE(a_.has_unread());
+  ASSERT_TRUE(a_.send(bytes_of("one")));
+  ASSERT_TRUE(a_.send(bytes_of("two")));
+  EXPECT_TRUE(a_.has_unread());
+  ASSERT_TRUE(receive());
+  EXPECT_TRUE(a_.has_unread());
+  ASSERT_TRUE(receive());
+  EXPECT_FALSE(a_.has_unread());
+}
+
 TEST_F(ChannelTest, DescriptorsTravelAndAreClosedOnExec) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // not closed on exec here

@@ -18,7 +18,6 @@ from soak_field import PATIENCE_S, Field, Worker
 STEPS = 100
 JOB_S = 1.0  # about what a job takes without a fault
 POLICIES = ("fifo", "mgwfbp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "auto")
-ATTACHING_TIMEOUTS = 2.5  # a job that starts may take one timeout to gather its workers, and one to open its links
 WENT_ON, TOLD, WRONG = "went on", "told", "wrong"
 
 
@@ -106,11 +105,7 @@ def run(nodes: Field, case: Case, grace_s: float) -> Verdict:
 
 def patience_s(timeout_s: float, grace_s: float) -> float:
     """How long to listen after the fault: longer than the latest error that is right may take."""
-    return max(PATIENCE_S, ATTACHING_TIMEOUTS * timeout_s + 2 * grace_s)
-
-
-def limit_s(end: dict, timeout_s: float) -> float:
-    return timeout_s * (ATTACHING_TIMEOUTS if end["phase"] == "attaching" else 1)
+    return max(PATIENCE_S, timeout_s + 2 * grace_s)
 
 
 def judge(
@@ -129,7 +124,7 @@ def judge(
             since = max(fault_at, all_begun_at, lifted_at if worker.rank in fault.stopped() else 0)
             late_s = end["at"] - since
             verdict.slowest_s = max(verdict.slowest_s, late_s)
-            if late_s > limit_s(end, fault.field.timeout_s) + grace_s:
+            if late_s > fault.field.timeout_s + grace_s:
                 verdict.wrong.append(f"{who} had its error {late_s:.2f} s after the fault: {end['text']}")
             if not fault.may_tell:
                 verdict.wrong.append(f"{who} had an error, but this fault must hurt nobody: {end['text']}")

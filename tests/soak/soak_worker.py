@@ -63,7 +63,7 @@ def take_step(session: deft.Session, group: deft.Group, sizes: tuple[int, ...], 
         check(step, f"tensor {tensor}", floats(group, tensor)[:count], pattern * ranks + size * turn)
 
 
-def train(steps: int, sizes: tuple[int, ...], attached: Callable[[], None]) -> None:
+def train(steps: int, sizes: tuple[int, ...], attached: Callable[[], object]) -> None:
     session = deft.open()
     attached()
     group = session.declare("model", tensors(sizes))
@@ -77,20 +77,13 @@ def work(
 ) -> None:
     """Trains, and tells how that ended. `attached` is called once it has a session."""
 
-    phase = "attaching"
-
     def tell(event: str, **more: object) -> None:
-        more |= {"event": event, "at": time.monotonic(), "phase": phase}
+        more |= {"event": event, "at": time.monotonic()}
         os.write(output, (json.dumps(more) + "\n").encode())
-
-    def note_attached() -> None:
-        nonlocal phase
-        phase = "attached"
-        attached()
 
     tell("begun")
     try:
-        train(steps, sizes, note_attached)
+        train(steps, sizes, attached)
         tell("done")
     except deft.DeftError as error:
         tell("error", text=str(error))

@@ -1,0 +1,134 @@
+// A node's way into its job, and the one deadline that all parts of a start share. Time is the test's own.
+#include "daemon/node/join_phase.h"
+
+#include <gtest/gtest.h>
+
+#include "tests/daemon/fake_daemon.h"
+
+namespace deft::daemon {
+namespace {
+
+using Stage = FakeDaemon::Stage;
+constexpr TimeUs kSecond = 1'000'000;
+
+::testing::AssertionResult says(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
+}
+
+// The answers of a leader that lives, while time passes.
+void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
+  for (; us > 0; us -= kSecond / 2) {
+    daemon.advance(kSecond / 2);
+    daemon.tell(wire::Heartbeat{.reply = true});
+  }
+}
+
+TEST(JoinPhase, JoinIsRepeatedUntilTheLeaderAnswers) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(kSecond);
+  EXPECT_TRUE(daemon.sent<wire::Join>().empty()) << "a worker is missing";
+  ASSERT_TRUE(daemon.attach(daemon.second));
+  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
+  EXPECT_EQ(daemon.sent<wire::Join>()[0].ranks, (std::vector<std::uint32_t>{2, 3}));
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u) << "every 200 ms";
+  daemon.tell(samples::messages_to_node().front());
+  daemon.advance(kSecond);
+  EXPECT_EQ(daemon.sent<wire::Join>().size(), 6u);
+}
+
+TEST(JoinPhase, TheDeadlineNamesTheWorkerThatDidNotCome) {
+  FakeDaemon daemon;
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(9 * kSecond - 50'000);
+  EXPECT_EQ(daemon.state(), "attaching");
+  daemon.advance(50'000);
+  EXPECT_TRUE(says(daemon.end(), "the worker with local rank 1 of 2 on host1 did not come within 9 s"));
+}
+
+TEST(JoinPhase, TheDeadlineNamesALeaderThatNeverAnswered) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.advance(9 * kSecond - 50'000);
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.advance(50'000);
+  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 did not answer within 9 s"));
+}
+
+TEST(JoinPhase, ALeaderThatLivesMaySayFirstWhoIsMissing) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  advance_with_heartbeats(daemon, 9 * kSecond - kSecond / 2);
+  EXPECT_TRUE(daemon.sent<wire::Failure>().empty());
+  advance_with_heartbeats(daemon, kSecond / 2);
+  EXPECT_EQ(daemon.sent<wire::Failure>().size(), 1u) << "the leader is to decide at the first deadline of all nodes";
+  EXPECT_EQ(daemon.state(), "joining") << "its decision is on its way";
+  daemon.tell(wire::Failure{{ErrorKind::kTimeout, "ranks 0-1 did not come", "", {}}, false});
+  EXPECT_TRUE(says(daemon.end(), "ranks 0-1 did not come"));
+}
+
+TEST(JoinPhase, ALeaderThatWasHeardAndDecidesNothingIsNotWaitedForForEver) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  advance_with_heartbeats(daemon, 9 * kSecond + 4 * kSecond);
+  EXPECT_EQ(daemon.state(), "joining");
+  advance_with_heartbeats(daemon, kSecond);
+  EXPECT_TRUE(says(daemon.end(), "did not answer"));
+}
+
+TEST(JoinPhase, ALeaderThatIsLostWhileOthersAreMissingIsNamedLongBeforeTheDeadline) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.tell(wire::Heartbeat{.reply = true});
+  daemon.advance(4 * kSecond);
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.advance(kSecond);
+  EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 was lost while others were missing"));
+}
+
+TEST(JoinPhase, LinksAreGivenTheTimeThatIsLeftAndNotTheWholeTimeoutAgain) {
+  FakeDaemon daemon;
+  const TimeUs began_us = daemon.clock.now_us();
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(3 * kSecond);
+  ASSERT_TRUE(daemon.attach(daemon.second));
+  daemon.advance(3 * kSecond);
+  daemon.tell(samples::messages_to_node().front());  // JOINED
+  EXPECT_EQ(daemon.drivers.start_by_us, began_us + 9 * kSecond);
+  EXPECT_EQ(time_to_open_us(0, 9 * kSecond, 4 * kSecond), 3 * kSecond) << "the rest is for finding out who is to blame";
+  EXPECT_EQ(time_to_open_us(0, 9 * kSecond, -1), 0);
+  EXPECT_EQ(time_to_open_us(1, 9 * kSecond, -1), 3 * kSecond) << "a replacement is no part of the start";
+}
+
+TEST(JoinPhase, TheDeadlineOfALeaderRunsFromTheFirstWorkerOfItsNode) {
+  FakeDaemon daemon(true);
+  ASSERT_TRUE(daemon.attach(daemon.first));
+  daemon.advance(5 * kSecond);
+  ASSERT_TRUE(daemon.attach(daemon.second));
+  daemon.advance(4 * kSecond - 50'000);
+  EXPECT_EQ(daemon.state(), "joining");
+  daemon.advance(50'000);
+  EXPECT_TRUE(says(daemon.end(), "rank 2-3 of 4 is missing"));
+}
+
+TEST(JoinPhase, ANodeWithoutLinksSaysSoInItsJoinAndInItsOwnError) {
+  FakeDaemon daemon;
+  daemon.no_links = Error{ErrorKind::kInvalid, "no NIC is called eth7", "", {}};
+  daemon.bring_to(Stage::kJoining);
+  ASSERT_EQ(daemon.sent<wire::Join>().size(), 1u);
+  ASSERT_TRUE(daemon.sent<wire::Join>()[0].refusal);
+  daemon.advance(9 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "no NIC is called eth7"));
+}
+
+TEST(JoinPhase, TheDeadlineEndsWithTheJobsBegin) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  advance_with_heartbeats(daemon, 30 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << daemon.end();
+}
+
+}  // namespace
+}  // namespace deft::daemon
