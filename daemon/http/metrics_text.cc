@@ -107,7 +107,6 @@ constexpr std::array kFamilies = {
     Family{"deft_worker_steps_total", kCounter, kWorker, "/steps", 1, "Steps that the worker has ended."},
     Family{"deft_worker_compute_seconds", kGauge, kWorker, "/compute_us", kUs, "A usual step of the worker, without waiting."},
     Family{"deft_worker_waited_seconds_total", kCounter, kWorker, "/waited_us", kUs, "Exposed communication: time in which the worker computed nothing and waited for gradients."},
-    Family{"deft_worker_waiting_completions", kGauge, kWorker, "/waiting_completions", 1, "Completions that wait in the daemon because the worker's ring is full."},
 
     Family{"deft_link_open", kGauge, kLink, "/open", 1, "1: the link is open."},
     Family{"deft_link_lost", kGauge, kLink, "/is_lost", 1, "1: the link was lost, and another one stands in."},

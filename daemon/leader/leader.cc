@@ -79,7 +79,8 @@ class Leader::Handler {
   }
   void operator()(const wire::Failure& failure) {
     // A node at its deadline knows less about who is missing.
-    if (leader_.gathering() && failure.error.kind == ErrorKind::kTimeout) return leader_.fail_job(leader_.roster_.missing(leader_.settings_.timeout_us));
+    if (leader_.gathering() && failure.error.kind == ErrorKind::kTimeout)
+      return leader_.fail_job(leader_.roster_.missing(leader_.settings_.timeout_us));
     if (!failure.suspected) return leader_.fail_job(failure.error);
     leader_.suspect(failure.error, false);
   }

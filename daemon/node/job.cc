@@ -43,7 +43,6 @@ nlohmann::json workers_status(const Membership& members, const JobParts* parts) 
     if (!parts) continue;
     const Measurements::Steps steps = parts->measurements.steps(local);
     workers.back().update({{"steps", steps.ended}, {"compute_us", steps.compute_us}, {"waited_us", steps.waited_us}});
-    if (worker.port != nullptr) workers.back()["waiting_completions"] = worker.port->waiting_completions();
   }
   return workers;
 }

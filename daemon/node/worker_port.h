@@ -90,7 +90,6 @@ class WorkerPort {
   using ArenaGranted = std::function<void(Result<std::shared_ptr<shm::Segment>>)>;
   virtual void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) = 0;
   virtual void complete(const shm::Record& record) = 0;  // to the completion ring; wakes the worker if it sleeps
-  [[nodiscard]] virtual std::size_t waiting_completions() const = 0;         // for which the ring has no room
   virtual void send_error(const Error& error, std::uint64_t operation) = 0;  // operation 0: the job failed
   virtual void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) = 0;
   virtual void close(const Error& reason) = 0;  // drops the worker; calls JobPort::worker_ended

@@ -52,7 +52,6 @@ class Session final : public WorkerPort, public CallbackOwner, public std::enabl
   Result<void> welcome(const JobStart& start) override;
   void grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) override;
   void complete(const shm::Record& record) override;
-  [[nodiscard]] std::size_t waiting_completions() const override { return rings_ ? rings_->waiting() : 0; }
   void send_error(const Error& error, std::uint64_t operation) override {
     channel_.send_error(error, operation);
     requests_.ended(operation);

@@ -59,7 +59,6 @@ struct FakeWorker final : WorkerPort, FakeRings {
     then(std::make_shared<shm::Segment>(std::move(*segment)));
   }
   void complete(const shm::Record& record) override { records.push_back(record); }
-  [[nodiscard]] std::size_t waiting_completions() const override { return 0; }
   void send_error(const Error& error, std::uint64_t operation) override { errors.emplace_back(error, operation); }
   void send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) override {
     values.emplace_back(request, key, std::string(reinterpret_cast<const char*>(value.data()), value.size()));
