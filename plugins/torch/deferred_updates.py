@@ -7,6 +7,8 @@ hyper-parameters of the moment at which the user called step(). So the result ha
 Small neighbours in forward order are updated together, since a call of step() costs some tens of microseconds.
 """
 
+import weakref
+
 from deft.session import runs_of
 
 import torch
@@ -36,7 +38,7 @@ class DeferredUpdates:
     """
 
     def __init__(self, optimizer, buffer, receive, uses, roots):
-        self._optimizer = optimizer
+        self._optimizer_of = weakref.ref(optimizer)
         self._buffer = buffer
         self._receive = receive
         self._apply_step = bare_step(optimizer)
@@ -72,6 +74,14 @@ class DeferredUpdates:
         if self._left and not self.applying:
             for batch in self._batches:
                 self.apply(batch)
+
+    def flush_at_end(self, optimizer):
+        """The same while `optimizer` ends. References to what Python collects are gone by then."""
+        before, self._optimizer_of = self._optimizer_of, lambda: optimizer
+        try:
+            self.flush()
+        finally:
+            self._optimizer_of = before
 
     def remove(self):
         for hook in self._hooks:
@@ -144,10 +154,10 @@ class DeferredUpdates:
         self._left -= 1
 
     def _real_groups(self):
-        return self._optimizer.__dict__["param_groups"]  # without the look at the averages that others get
+        return self._optimizer_of().__dict__["param_groups"]  # without the look at the averages that others get
 
     def _call_step(self, groups):
-        optimizer = self._optimizer
+        optimizer = self._optimizer_of()
         real, optimizer.param_groups = self._real_groups(), groups
         self.applying = True
         try:
@@ -162,7 +172,7 @@ class _BeforeForward:
     """A forward pre-hook. Copies and pickles of a module get one that does nothing."""
 
     def __init__(self, updates=None, batch=None):
-        self._updates = updates
+        self._updates_of = _nothing if updates is None else weakref.ref(updates)
         self._batch = batch
 
     def __call__(self, _module, _arguments):
@@ -171,16 +181,18 @@ class _BeforeForward:
 
     @untraced
     def _update(self):
-        if self._updates.applying:
+        updates = self._updates_of()
+        if updates is None or updates.applying:
             return
         if torch.is_grad_enabled():
-            self._updates.apply(self._batch)
+            updates.apply(self._batch)
         else:
-            self._updates.flush()  # an evaluation may take other ways through the model
+            updates.flush()  # an evaluation may take other ways through the model
 
     def __reduce__(self):
-        if self._updates is not None:
-            self._updates.flush()
+        updates = self._updates_of()
+        if updates is not None:
+            updates.flush()
         return (_BeforeForward, ())
 
 
@@ -188,16 +200,20 @@ class _BeforeState:
     """A pre-hook of state_dict() and load_state_dict(), and as harmless in copies."""
 
     def __init__(self, updates=None):
-        self._updates = updates
+        self._updates_of = _nothing if updates is None else weakref.ref(updates)
 
     def __call__(self, *_arguments):
-        if self._updates is not None:
-            self._updates.flush()
+        updates = self._updates_of()
+        if updates is not None:
+            updates.flush()
 
     def __reduce__(self):
-        if self._updates is not None:
-            self._updates.flush()
+        self()
         return (_BeforeState, ())
+
+
+def _nothing():
+    return None
 
 
 def _refuse_use(gradient):

@@ -10,6 +10,8 @@ p.grad stays the step's own gradient until step(), and is None afterwards. synch
 step() will apply, or None if none is due.
 """
 
+import weakref
+
 from deft.gradient_round import Phase
 
 from .ownership import Attachment
@@ -29,7 +31,7 @@ class DelayedStep:
         self.ownership = ownership
         self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._shown = None  # the Due whose average p.grad shows
-        buffer.listener = self
+        buffer.listener = weakref.proxy(self)
         let_schedulers_count_updates()
         refuse_torch_scalers()
 

@@ -1,6 +1,7 @@
 """Whether updates can wait for the next forward, found by watching the first steps; and the stages of a step."""
 
 import logging
+import weakref
 
 import deft
 from deft.gradient_round import Phase
@@ -24,7 +25,7 @@ class ForwardOverlap:
         self.mode = mode
         self.deferred = None
         self.tracker = ParameterUseTracker({id(g.param): g.param for g in buffer.gradients}, deep=mode != "off")
-        self._optimizer = optimizer
+        self._optimizer_of = weakref.ref(optimizer)
         self._buffer = buffer
         self._receive = receive
         self._steps = 0
@@ -36,7 +37,7 @@ class ForwardOverlap:
 
     def may_defer(self):
         """Whether the update of this step() can wait. Hooks on step() keep the barrier: they run once a step."""
-        optimizer = self._optimizer
+        optimizer = self._optimizer_of()
         return (
             self.deferred is not None
             and not optimizer._optimizer_step_pre_hooks
@@ -80,7 +81,7 @@ class ForwardOverlap:
         if not self.tracker.done or not self.tracker.found:
             return self._stay("no module's forward was seen to use the parameters")
         self.deferred = DeferredUpdates(
-            self._optimizer, self._buffer, self._receive, self.tracker.found, self.tracker.roots
+            self._optimizer_of(), self._buffer, self._receive, self.tracker.found, self.tracker.roots
         )
         return None
 
@@ -145,15 +146,17 @@ class _StageHook:
     """A forward pre-hook; a copy or pickle of its module gets one that does nothing."""
 
     def __init__(self, reports=None):
-        self._reports = reports
+        self._reports_of = None if reports is None else weakref.ref(reports)
 
     def __call__(self, _module, arguments, named):
-        if self._reports is not None and not self._reports.forward_told and torch.is_grad_enabled():
-            self._tell((arguments, named))
+        reports = None if self._reports_of is None else self._reports_of()
+        if reports is not None and not reports.forward_told and torch.is_grad_enabled():
+            self._tell(reports, (arguments, named))
 
+    @staticmethod
     @untraced
-    def _tell(self, inputs):
-        self._reports.forward_begins(inputs)
+    def _tell(reports, inputs):
+        reports.forward_begins(inputs)
 
     def __reduce__(self):
         return (_StageHook, ())

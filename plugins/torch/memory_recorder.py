@@ -10,6 +10,7 @@ when the gradient of its output is there.
 import contextlib
 import logging
 import time
+import weakref
 
 from deft.step_memory import ARENA, GRADIENTS, INPUTS, NO_LAYER, OPTIMIZER, WEIGHTS, Amount, Layer, StepMemory
 
@@ -25,14 +26,21 @@ _MOST_LAYERS = 4000
 
 
 class MemoryRecorder:
-    """`optimizer`: the user's, whose state counts."""
+    """`optimizer`: the user's, whose state counts.
+
+    The model has hooks of a step that is recorded. They must not keep buffer and optimizer alive.
+    """
 
     def __init__(self, buffer, optimizer):
-        self._buffer = buffer
-        self._optimizer = optimizer
+        self._buffer_of = weakref.ref(buffer)
+        self._optimizer_of = weakref.ref(optimizer)
         self._seen = 0  # traces
         self._watches = []  # of the steps that are left; the first one goes on
         self._runs = False  # from the forward of a step to the end of step()
+
+    @property
+    def _buffer(self):
+        return self._buffer_of()
 
     def forward_begins(self, roots, inputs):
         """The first forward of a step begins, of one of the roots."""
@@ -97,7 +105,7 @@ class MemoryRecorder:
 
     def _known(self, roots):
         """Tensors by their part, as they are before a step."""
-        state = [value for one in self._optimizer.__dict__["state"].values() for value in tensors_in(one)]
+        state = [value for one in self._optimizer_of().__dict__["state"].values() for value in tensors_in(one)]
         params = [gradient.param for gradient in self._buffer.gradients]
         own = [tensor for root in roots for tensor in (*root.parameters(), *root.buffers())]
         return {

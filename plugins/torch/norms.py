@@ -11,6 +11,7 @@ and after its sum.)
 
 import logging
 import math
+import weakref
 
 import deft
 from deft.statistics_sampler import StatisticsSampler
@@ -24,7 +25,7 @@ class Norms:
     """Of one optimizer whose updates may be merged or stale. `sums`: k merged steps make k times the step of one."""
 
     def __init__(self, optimizer, buffer, sums):
-        self._optimizer = optimizer
+        self._optimizer_of = weakref.ref(optimizer)
         self._buffer = buffer
         self._sums = sums
         self._sampler = StatisticsSampler()
@@ -42,7 +43,7 @@ class Norms:
             log.warning(
                 "plans are judged by the loss alone: %s scales its steps by more than a learning rate, and the "
                 "Preserver's model of training is that of SGD",
-                type(self._optimizer).deft_base.__name__,
+                type(self._optimizer_of()).deft_base.__name__,
             )
 
     def gathered(self):
@@ -78,7 +79,8 @@ class Norms:
         if sample is None:
             return
         own, average, loss = sample.numbers()
-        rates = [_long_run(group) if self._is_sgd else 0.0 for group in self._optimizer.__dict__["param_groups"]]
+        groups = self._optimizer_of().__dict__["param_groups"]
+        rates = [_long_run(group) if self._is_sgd else 0.0 for group in groups]
         numbers = (own, average, max(rates) * self._applied, loss)
         if all(math.isfinite(number) for number in numbers):
             self._buffer.arena.group.report(deft.Statistics(sample.step, *numbers, sample.target, self._sums))

@@ -25,7 +25,7 @@ from .forward_overlap import StageReports
 from .gradient import Gradient
 from .gradient_buffer import GradientBuffer
 from .memory_recorder import MemoryRecorder
-from .ownership import Ownership, register, retire_earlier
+from .ownership import Ownership, register, retire_earlier, settle_at_end
 from .schedulers import keep_scheduler_informed
 from .synchronous_step import SynchronousStep
 from .update_applier import UpdateApplier
@@ -287,6 +287,11 @@ class _Distributed:
     @param_groups.setter
     def param_groups(self, groups):
         self.__dict__["param_groups"] = groups
+
+    def __del__(self):
+        steps = self.__dict__.get("_deft")
+        if steps is not None:
+            settle_at_end(self, steps)
 
     def __reduce_ex__(self, protocol):
         """Copies have the updates that wait for the next forward."""

@@ -1,10 +1,15 @@
 """Which optimizer a parameter belongs to: a model that is given to a new optimizer leaves its earlier one."""
 
+import logging
 import sys
 import weakref
 
+from deft import DeftError
+from deft.world import is_in_job
+
 from torch.utils.weak import WeakTensorKeyDictionary
 
+log = logging.getLogger("deft.torch")
 _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the steps of the optimizer whose hooks it has
 
 
@@ -25,13 +30,35 @@ def register(gradients, steps):
         _owners[gradient.param] = weakref.ref(steps)
 
 
+def settle_at_end(optimizer, steps):
+    """The user's last reference to a distributed optimizer has gone, on all ranks at the same place.
+
+    If the optimizer is part of a cycle, each rank collects it at another moment. Then only what this rank can do alone
+    is done: updates that wait for the next forward are made.
+    """
+    if sys.is_finalizing() or getattr(sys, "last_type", None) is not None or not is_in_job():
+        return
+    try:
+        if steps.overlap.deferred is not None:
+            steps.overlap.deferred.flush_at_end(optimizer)
+        if steps.ownership.is_alone(optimizer):
+            steps.settle()
+    except DeftError as error:
+        log.error("updates under way are lost: %s", error)
+
+
 class Ownership:
     """The parameters of one optimizer; those without a hook must not get a gradient, unless they have no elements."""
 
     def __init__(self, optimizer, gradients):
         hooked = {id(gradient.param) for gradient in gradients}
         self._unhooked = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in hooked]
+        self._optimizer_of = weakref.ref(optimizer)
         self.retired_by = None  # the name of a parameter that a newer optimizer has taken
+
+    def is_alone(self, optimizer):
+        """Whether an optimizer that ends is not part of a cycle: weak references to the parts of a cycle go first."""
+        return self._optimizer_of() is optimizer
 
     def add_unhooked(self, params):
         self._unhooked += params

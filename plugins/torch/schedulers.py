@@ -41,7 +41,10 @@ def keep_scheduler_informed(optimizer):
     if wrapped is None:
         return
 
+    optimizer_of = weakref.ref(optimizer)
+
     def step(*args, **kwargs):
+        optimizer = optimizer_of()
         optimizer._opt_called = True
         return type(optimizer).step(optimizer, *args, **kwargs)
 

@@ -5,6 +5,7 @@ the next forward.
 """
 
 import contextlib
+import weakref
 
 from deft.gradient_round import Phase
 from deft.reduce_op import Average
@@ -30,7 +31,7 @@ class SynchronousStep:
         self._attachment = Attachment(self.overlap, self.stages, self.buffer)
         self._in_closure = False
         self.backward_is_a_step = False  # nobody calls step(): see averaging.py
-        buffer.listener = self
+        buffer.listener = weakref.proxy(self)
 
     @property
     def blocking(self):

@@ -1,8 +1,8 @@
 """Applies averages by the user's optimizer: at once, or layer by layer in the next forward."""
 
 import contextlib
-import functools
 import logging
+import weakref
 
 from .deferred_updates import bare_step
 from .forward_overlap import ForwardOverlap
@@ -20,7 +20,7 @@ class UpdateApplier:
     """
 
     def __init__(self, optimizer, buffer, overlap_mode, scale_lr):
-        self._optimizer = optimizer
+        self._optimizer_of = weakref.ref(optimizer)
         self._buffer = buffer
         self.overlap = ForwardOverlap(optimizer, buffer, self.receive, overlap_mode)
         self.scales = LossScales()
@@ -30,7 +30,7 @@ class UpdateApplier:
         self.residuals = Residuals(buffer)
         self._scale_lr = scale_lr
         self._warned = set()  # of what a checkpoint does not hold
-        self._bare_step = functools.partial(bare_step(optimizer), optimizer)
+        self._step = bare_step(optimizer)
 
     # ---- waiting
 
@@ -116,6 +116,9 @@ class UpdateApplier:
             self._warned.add(text)
             log.warning(text)
 
+    def _bare_step(self):
+        return self._step(self._optimizer_of())
+
     def _lr_factor(self, due):
         return due.merged if self._scale_lr else 1
 
@@ -124,7 +127,7 @@ class UpdateApplier:
         if factor == 1:
             yield
             return
-        groups = self._optimizer.__dict__["param_groups"]
+        groups = self._optimizer_of().__dict__["param_groups"]
         before = [group["lr"] for group in groups]
         for group in groups:
             group["lr"] = group["lr"] * factor

@@ -201,6 +201,24 @@ def test_a_recording_that_fails_harms_no_training(start, tmp_path):
     assert replayed(tmp_path) is None
 
 
+def drop_the_optimizer_in_a_recorded_step():
+    model = Model()
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.01), model.named_parameters())
+    for _ in range(STEPS):
+        loss = functional.cross_entropy(model(torch.randn(8, FEATURES)), torch.randint(8, (8,)))
+        if model.last._forward_hooks:
+            break
+        loss.backward()
+        optimizer.step()
+    assert model.last._forward_hooks, "no step was recorded"
+    del optimizer
+    return sum(len(module._forward_pre_hooks) + len(module._forward_hooks) for module in model.modules())
+
+
+def test_a_recording_does_not_keep_the_optimizer(start, tmp_path):
+    assert start(1).run(drop_the_optimizer_in_a_recorded_step, trace=tmp_path) == [0, 0]
+
+
 def test_allocations_are_followed_until_they_are_freed():
     device = torch.device("cpu")
     allocations = Allocations(device, {(3, 3)}, samples=4)

@@ -17,6 +17,7 @@ from small_models import (
     assert_close,
     assert_same_everywhere,
     batches,
+    digest,
     loss_of,
     make,
     own_share,
@@ -32,7 +33,7 @@ POLICIES = ["fifo", "bytescheduler"]
 ALL = [*POLICIES, "knapsack 0@1"]  # the ways of delayed updates, without a delay
 
 
-def train(model, forward=None, optimizer_name="sgd", **options):
+def train(model, forward=None, optimizer_name="sgd", flush=True, **options):
     optimizer = hvd.DistributedOptimizer(
         OPTIMIZERS[optimizer_name](model.parameters()), named_parameters=model.named_parameters(), **options
     )
@@ -42,7 +43,8 @@ def train(model, forward=None, optimizer_name="sgd", **options):
         a, b = own_share(x, y)
         functional.cross_entropy(forward(a), b).backward()
         optimizer.step()
-    optimizer.flush()
+    if flush:
+        optimizer.flush()
     return optimizer
 
 
@@ -350,12 +352,25 @@ def drop_models():
         optimizer = train(model)
         alive += [weakref.ref(param) for param in model.parameters()]
         del optimizer
-        gc.collect()
-        loss_of(model, *next(batches(1))).backward()
-        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+        assert not hooks_on(model)  # on all ranks at once: nothing waits for a garbage collection
+        backward_on_one_rank(model)
         del model
     gc.collect()
     return not any(reference() is not None for reference in alive)
+
+
+def backward_on_one_rank(model):
+    if hvd.rank() == 0:
+        loss_of(model, *next(batches(1))).backward()
+        assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
+
+
+def hooks_on(model):
+    hooks = [hook for param in model.parameters() for hook in (param._post_accumulate_grad_hooks or {}).values()]
+    for module in model.modules():
+        for kind in ("_forward_pre_hooks", "_forward_hooks", "_state_dict_pre_hooks", "_load_state_dict_pre_hooks"):
+            hooks += getattr(module, kind).values()
+    return hooks
 
 
 @pytest.mark.parametrize("policy", ALL)
@@ -386,6 +401,37 @@ def keep_gradients(optimizer_ends_first):
 @pytest.mark.parametrize(("policy", "optimizer_ends_first"), list(zip(ALL, (False, True, False))))
 def test_gradients_that_a_script_keeps_outlive_the_session(start, policy, optimizer_ends_first):
     assert all(start(2, policy=policy).run(keep_gradients, optimizer_ends_first))
+
+
+def drop_an_optimizer_whose_updates_wait():
+    """As a function that trains a model and gives it back: the end of its optimizer is a flush()."""
+    flushed, dropped, collected = make(), make(), make()
+    train(flushed)
+    optimizer = train(dropped, flush=False)
+    assert overlaps(optimizer)
+    before = as_they_are(dropped)
+    del optimizer
+    assert digest(before) != digest(as_they_are(dropped)) == digest(as_they_are(flushed))
+    assert not hooks_on(dropped)
+    if deft.policy_traits().delays_updates:
+        return True  # ranks collect cycles at different times, so they cannot flush then
+    cycle = [train(collected, flush=False)]
+    cycle.append(cycle)
+    del cycle
+    gc.collect()
+    assert digest(as_they_are(collected)) == digest(as_they_are(flushed))
+    backward_on_one_rank(collected)  # Python takes no hooks off then, but they do nothing
+    return True
+
+
+def as_they_are(model):
+    """Without state_dict(), which makes updates that wait."""
+    return {name: param.detach().clone() for name, param in model.named_parameters()}
+
+
+@pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0-1@3"])
+def test_updates_that_wait_are_made_when_the_optimizer_is_dropped(start, policy):
+    assert all(start(2, policy=policy).run(drop_an_optimizer_whose_updates_wait))
 
 
 def leave_and_come_back():

@@ -121,6 +121,11 @@ def session() -> Session:
     return _session
 
 
+def is_in_job():
+    """Whether this process can communicate: it has called init() itself, and not shutdown()."""
+    return _session is not None and _owner == os.getpid()
+
+
 def world():
     if _world is None:
         raise ValueError("Deft has not been initialized: call init() first")
