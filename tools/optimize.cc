@@ -214,7 +214,7 @@ Result<int> run_optimize(Arguments arguments) {
   auto codecs = codecs_of(*options, job->measured);
   if (!codecs) return tl::unexpected(codecs.error());
   const TimeUs began_us = MonotonicClock::now();
-  const optimize::Limits limits{
+  const optimize::SearchLimits limits{
       .policies = options->policy.empty() ? optimize::exact_policies() : std::vector{options->policy},
       .keeps_buckets = options->running,
       .codecs = *std::move(codecs),

@@ -47,22 +47,23 @@ json path_of(const std::vector<replay::PathPiece>& path, TimeUs origin_us) {
 }
 
 // The slices that the page draws. Gradients are marks of no length, which are left out first.
-std::vector<const replay::Slice*> shown_slices(const replay::JobTimeline& timeline, bool& all) {
+std::vector<const replay::TrackSlice*> shown_slices(const replay::JobTimeline& timeline, bool& all) {
   all = timeline.slices.size() <= kMostSlices;
-  std::vector<const replay::Slice*> shown;
+  std::vector<const replay::TrackSlice*> shown;
   for (const auto& slice : timeline.slices)
     if (all || slice.category != "gradient") shown.push_back(&slice);
   if (shown.size() <= kMostSlices) return shown;
-  std::erase_if(shown, [](const replay::Slice* slice) { return slice->category == "stage"; });
+  std::erase_if(shown, [](const replay::TrackSlice* slice) { return slice->category == "stage"; });
   if (shown.size() <= kMostSlices) return shown;
   std::vector<TimeUs> begins;
   for (const auto* slice : shown) begins.push_back(slice->begin_us);
   std::ranges::nth_element(begins, begins.begin() + kMostSlices);
-  std::erase_if(shown, [last = begins[kMostSlices]](const replay::Slice* slice) { return slice->begin_us >= last; });
+  std::erase_if(shown,
+                [last = begins[kMostSlices]](const replay::TrackSlice* slice) { return slice->begin_us >= last; });
   return shown;
 }
 
-std::uint64_t launch_of(const replay::Slice& slice) {
+std::uint64_t launch_of(const replay::TrackSlice& slice) {
   for (const auto& [name, value] : slice.numbers)
     if (name == "launch") return value + 1;
   return 0;

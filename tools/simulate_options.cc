@@ -33,11 +33,11 @@ Setter number(T SimulateOptions::*member, T minimum) {
   return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.*member); };
 }
 
-Setter limit(std::uint32_t plan::Limits::*member, std::uint32_t minimum) {
+Setter limit(std::uint32_t plan::PlanLimits::*member, std::uint32_t minimum) {
   return [=](SimulateOptions& o, const std::string& text) { return parse(text, minimum, o.limits.*member); };
 }
 
-Setter percent(double plan::Limits::*member) {
+Setter percent(double plan::PlanLimits::*member) {
   return [=](SimulateOptions& o, const std::string& text) {
     double value = 0;
     if (!parse(text, 0.0, value) || value > 100) return false;
@@ -93,15 +93,15 @@ const std::vector<Flag>& flags() {
          return true;
        }},
       {"--max-staleness-steps", "N", "knapsack: steps by which an update may be stale; 0: none (default: 16)",
-       limit(&plan::Limits::max_staleness_steps, 0)},
+       limit(&plan::PlanLimits::max_staleness_steps, 0)},
       {"--max-merged-steps", "N", "knapsack: steps whose gradients an update may merge (default: 16)",
-       limit(&plan::Limits::max_merged_steps, 1)},
+       limit(&plan::PlanLimits::max_merged_steps, 1)},
       {"--fresh-wait-percent", "X", "knapsack: waiting for fresh updates, in percent of compute (default: 0)",
-       percent(&plan::Limits::fresh_tolerance)},
+       percent(&plan::PlanLimits::fresh_tolerance)},
       {"--max-stale-percent", "X", "knapsack: of all bytes, how many may be merged or stale (default: 100)",
-       percent(&plan::Limits::stale_share)},
+       percent(&plan::PlanLimits::stale_share)},
       {"--link-reserve-percent", "X", "knapsack: of the links' time, how much plans leave free (default: 2)",
-       percent(&plan::Limits::jitter_margin)},
+       percent(&plan::PlanLimits::jitter_margin)},
       {"--slots", "N", "knapsack: generations under way at once (default: 8)", number<std::uint32_t>(&O::slots, 1)},
       {"--contention", "X", "with n busy links each is 1 + X * (n - 1) times slower (default: 0)",
        number<double>(&O::contention, 0)},

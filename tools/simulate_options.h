@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 
 namespace deft::tools {
 
@@ -35,8 +35,8 @@ struct SimulateOptions {
   std::uint64_t partition_bytes = 4'000'000;  // ByteScheduler's defaults, in bytes of float32
   std::uint64_t credit_bytes = 16'000'000;
   std::string merge_groups = "2";
-  plan::Limits limits;  // for the knapsack policies
-  std::uint32_t slots = plan::Limits{}.max_generations;
+  plan::PlanLimits limits;  // for the knapsack policies
+  std::uint32_t slots = plan::PlanLimits{}.max_generations;
 };
 
 // How many first steps are not measured.

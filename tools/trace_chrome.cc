@@ -24,7 +24,7 @@ class ChromeWriter {
   bool first_ = true;
 };
 
-json event_of(const replay::Slice& slice, const replay::Track& track) {
+json event_of(const replay::TrackSlice& slice, const replay::Track& track) {
   json arguments = json::object();
   for (const auto& [name, value] : slice.numbers) arguments[name] = value;
   return {{"ph", "X"},

@@ -19,7 +19,7 @@ class PerfettoWriter {
 
   void node(std::uint32_t number, const std::string& name);
   void track(std::uint32_t index, const replay::Track& track);
-  void slices(const std::vector<replay::Slice>& slices);
+  void slices(const std::vector<replay::TrackSlice>& slices);
 
  private:
   perfetto::TracePacket& packet() {
@@ -42,7 +42,7 @@ class PerfettoWriter {
     trace_.add_packet()->Swap(&packet_);
     trace_.SerializeToOstream(&out_);
   }
-  void begin(const replay::Slice& slice);
+  void begin(const replay::TrackSlice& slice);
 
   std::ostream& out_;
   bool first_ = true;
@@ -66,7 +66,7 @@ void PerfettoWriter::track(std::uint32_t index, const replay::Track& track) {
   write();
 }
 
-void PerfettoWriter::begin(const replay::Slice& slice) {
+void PerfettoWriter::begin(const replay::TrackSlice& slice) {
   using Event = perfetto::TrackEvent;
   const bool at_once = slice.begin_us == slice.end_us && slice.category == "gradient";
   Event& begun = event(slice.track, slice.begin_us, at_once ? Event::TYPE_INSTANT : Event::TYPE_SLICE_BEGIN);
@@ -82,13 +82,13 @@ void PerfettoWriter::begin(const replay::Slice& slice) {
 }
 
 // The slices of a track come in the order of their begin, each before those that it contains.
-void PerfettoWriter::slices(const std::vector<replay::Slice>& slices) {
+void PerfettoWriter::slices(const std::vector<replay::TrackSlice>& slices) {
   struct Open {
     std::uint32_t track;
     TimeUs end_us;
   };
   std::vector<Open> open;
-  const auto close_until = [&](std::optional<replay::Slice> next) {
+  const auto close_until = [&](std::optional<replay::TrackSlice> next) {
     while (!open.empty() && (!next || open.back().track != next->track || open.back().end_us <= next->begin_us)) {
       event(open.back().track, open.back().end_us, perfetto::TrackEvent::TYPE_SLICE_END);
       write();

@@ -30,7 +30,7 @@ enum class Call : std::uint8_t { kEncode, kFeedback, kDecode, kDecodeAdd, kCombi
 // A codec, and all that its calls need.
 class Workload {
  public:
-  Workload(const std::string& text, const KernelTable& kernels, std::size_t elements)
+  Workload(const std::string& text, const CodecKernels& kernels, std::size_t elements)
       : codec_(make_codec(text, kernels).value()), values_(elements), copy_(elements, 1.0F), momentum_(elements) {
     std::mt19937 random(1);
     std::normal_distribution<float> normal;
@@ -73,7 +73,7 @@ class Workload {
   std::size_t used_ = 0;
 };
 
-void measure(benchmark::State& state, const std::string& text, Call call, const KernelTable& kernels) {
+void measure(benchmark::State& state, const std::string& text, Call call, const CodecKernels& kernels) {
   Workload workload(text, kernels, static_cast<std::size_t>(state.range(0)) / sizeof(float));
   double coded = 1e9, copied = 1e9;
   for (auto _ : state) {
@@ -91,7 +91,7 @@ void measure(benchmark::State& state, const std::string& text, Call call, const 
   state.counters["wire"] = workload.wire();
 }
 
-void add_rows(const std::string& set, const KernelTable& kernels) {
+void add_rows(const std::string& set, const CodecKernels& kernels) {
   const std::map<Call, std::string> calls{{Call::kEncode, "encode"},
                                           {Call::kFeedback, "encode with feedback"},
                                           {Call::kDecode, "decode"},

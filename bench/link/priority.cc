@@ -9,7 +9,7 @@
 #include "bench/link/loopback.h"
 #include "bench/link/polling_store.h"
 #include "core/link/link.h"
-#include "core/link/ps/server.h"
+#include "core/link/ps/parameter_server.h"
 
 namespace deft::link {
 namespace {
@@ -38,8 +38,8 @@ double round_ms(Link& link, std::vector<float>& large, std::vector<float>& small
 }  // namespace
 
 double small_behind_large_ms(std::size_t bytes, std::uint32_t priority, int rounds) {
-  const auto server =
-      value_or_exit(ps_backend::Server::open({.listen = "127.0.0.1:*", .key_file = {}, .log = {}, .on_turn = {}}));
+  const auto server = value_or_exit(
+      ps_backend::ParameterServer::open({.listen = "127.0.0.1:*", .key_file = {}, .log = {}, .on_turn = {}}));
   const int stop_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
   std::thread serving([&] { server->run(stop_fd); });
   const auto store = std::make_shared<PollingStore>();

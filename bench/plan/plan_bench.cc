@@ -38,7 +38,7 @@ model::Profile profile_of(std::size_t buckets, std::size_t links, double coverag
   return profile;
 }
 
-void plan_within(benchmark::State& state, const Limits& limits) {
+void plan_within(benchmark::State& state, const PlanLimits& limits) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), static_cast<std::size_t>(state.range(1)),
                                   static_cast<double>(state.range(2)) / 100);
   model::Plan last;
@@ -98,7 +98,7 @@ BENCHMARK(plan_with_codecs)
 // Synchronous plans, and caps that allow no plan without waiting: the search goes through all update ratios.
 void plan_with_caps(benchmark::State& state) {
   const auto profile = profile_of(static_cast<std::size_t>(state.range(0)), 4, 4);
-  Limits limits;
+  PlanLimits limits;
   limits.max_staleness_steps = static_cast<std::uint32_t>(state.range(1));
   for (auto _ : state) benchmark::DoNotOptimize(find_plan(profile, limits));
 }

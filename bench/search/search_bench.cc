@@ -70,15 +70,15 @@ void say(const Json& json) {
 void run_search(const replay::MeasuredJob& job, const Json& asked) {
   const auto budget_s = asked.at("budget_s").get<double>();
   const TimeUs began_us = MonotonicClock::now();
-  const Limits limits{.policies = exact_policies(),
-                      .speedups = {.brief_replays = asked.at("brief_replays").get<bool>(),
-                                   .used_sizes_only = asked.at("used_sizes_only").get<bool>(),
-                                   .coarse_first = asked.at("coarse_first").get<bool>()},
-                      .tried = [&](const Settings& settings, double us) {
-                        Json line = json_of(settings, us);
-                        line["s"] = seconds_since(began_us);
-                        say(line);
-                      }};
+  const SearchLimits limits{.policies = exact_policies(),
+                            .speedups = {.brief_replays = asked.at("brief_replays").get<bool>(),
+                                         .used_sizes_only = asked.at("used_sizes_only").get<bool>(),
+                                         .coarse_first = asked.at("coarse_first").get<bool>()},
+                            .tried = [&](const Settings& settings, double us) {
+                              Json line = json_of(settings, us);
+                              line["s"] = seconds_since(began_us);
+                              say(line);
+                            }};
   const auto found = search(job, limits, [&] { return 1 - seconds_since(began_us) / budget_s; });
   if (!found) return say({{"error", found.error().message()}});
   say({{"found", json_of(found->settings, found->step_us)},

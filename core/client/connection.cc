@@ -20,7 +20,7 @@ struct Goodbye {
 
 }  // namespace
 
-shm::Push RecordWriter::push(const shm::Record& record) {
+shm::Push SubmissionWriter::push(const shm::Record& record) {
   shm::Push outcome{};
   {
     const std::lock_guard lock(mutex_);

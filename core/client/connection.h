@@ -34,9 +34,9 @@ class ArrivalReceiver {
 };
 
 // Writes the submission ring for many threads.
-class RecordWriter {
+class SubmissionWriter {
  public:
-  explicit RecordWriter(Attachment& attachment)  // must outlive this object
+  explicit SubmissionWriter(Attachment& attachment)  // must outlive this object
       : producer_(attachment.view.submission(), attachment.view.submission_records()), bell_(attachment.daemon_bell) {}
   shm::Push push(const shm::Record& record);  // wakes the daemon if it sleeps
 
@@ -117,7 +117,7 @@ class Connection {
 
   ForkGuard fork_guard_;
   Attachment attachment_;
-  RecordWriter writer_;
+  SubmissionWriter writer_;
   ArrivalReader reader_;  // used by the thread that looks
   ArrivalReceiver& receiver_;
   std::mutex mutex_;

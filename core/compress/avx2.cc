@@ -6,9 +6,9 @@
 #include "core/reduce/reduce.h"
 
 namespace deft::compress {
-const KernelTable* avx2_kernels() {
+const CodecKernels* avx2_kernels() {
   if (!reduce::has_avx2_and_f16c()) return nullptr;
-  static const KernelTable table = make_table();
+  static const CodecKernels table = make_table();
   return &table;
 }
 
@@ -17,7 +17,7 @@ const KernelTable* avx2_kernels() {
 #else
 
 namespace deft::compress {
-const KernelTable* avx2_kernels() { return nullptr; }
+const CodecKernels* avx2_kernels() { return nullptr; }
 }  // namespace deft::compress
 
 #endif

@@ -6,11 +6,11 @@
 
 namespace deft::compress {
 
-const KernelTable* avx512_kernels() {
+const CodecKernels* avx512_kernels() {
   const bool runs_here = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
                          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl");
   if (!runs_here || avx2_kernels() == nullptr) return nullptr;  // that one knows about F16C
-  static const KernelTable table = make_table();
+  static const CodecKernels table = make_table();
   return &table;
 }
 
@@ -19,7 +19,7 @@ const KernelTable* avx512_kernels() {
 #else
 
 namespace deft::compress {
-const KernelTable* avx512_kernels() { return nullptr; }
+const CodecKernels* avx512_kernels() { return nullptr; }
 }  // namespace deft::compress
 
 #endif

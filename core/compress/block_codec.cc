@@ -9,8 +9,8 @@ std::size_t BlockCodec::encoded_bytes_at(std::uint64_t /*generation*/, std::size
   return (elements + traits_.block_elements - 1) / traits_.block_elements * traits_.block_bytes;
 }
 
-BlockKey BlockCodec::key_of(const Slice& slice, Stage stage) const {
-  const Stage drawn = settings_.shares_choice ? Stage::kNode : stage;
+BlockKey BlockCodec::key_of(const Slice& slice, EncodingPass pass) const {
+  const EncodingPass drawn = settings_.shares_choice ? EncodingPass::kNode : pass;
   return {seed_of(slice.job, slice.generation, settings_.seed, drawn), slice.first / kBlock, settings_.level};
 }
 
@@ -46,7 +46,7 @@ Result<std::size_t> BlockCodec::encode_with_feedback(const Slice& slice, std::sp
   if (!residual.empty() && residual.size() != values.size())
     return fail(ErrorKind::kInternal, "a residual has another size than its values");
   float* const left = residual.empty() ? nullptr : residual.data();
-  kernels_.encode(key_of(slice, Stage::kNode), values.data(), left, values.size(), out.data());
+  kernels_.encode(key_of(slice, EncodingPass::kNode), values.data(), left, values.size(), out.data());
   return encoded_bytes(values.size());
 }
 
@@ -57,20 +57,20 @@ Result<std::size_t> BlockCodec::encode_with_momentum(const Slice& slice, std::sp
   if (auto ok = check_encode(slice, values.size(), out.size()); !ok) return tl::unexpected(ok.error());
   if (momentum.size() != values.size())
     return fail(ErrorKind::kInternal, "a momentum has another size than its values");
-  kernels_.encode_momentum(key_of(slice, Stage::kNode), values.data(), momentum.data(), settings_.momentum,
+  kernels_.encode_momentum(key_of(slice, EncodingPass::kNode), values.data(), momentum.data(), settings_.momentum,
                            values.size(), out.data());
   return encoded_bytes(values.size());
 }
 
 Result<void> BlockCodec::decode(const Slice& slice, std::span<const std::byte> in, std::span<float> out) const {
   if (auto ok = check_input(in, out.size()); !ok) return ok;
-  if (!kernels_.decode(key_of(slice, Stage::kNode), in.data(), out.size(), out.data())) return garbage();
+  if (!kernels_.decode(key_of(slice, EncodingPass::kNode), in.data(), out.size(), out.data())) return garbage();
   return {};
 }
 
 Result<void> BlockCodec::decode_add(const Slice& slice, std::span<const std::byte> in, std::span<float> sum) const {
   if (auto ok = check_input(in, sum.size()); !ok) return ok;
-  if (!kernels_.decode_add(key_of(slice, Stage::kNode), in.data(), sum.size(), sum.data())) return garbage();
+  if (!kernels_.decode_add(key_of(slice, EncodingPass::kNode), in.data(), sum.size(), sum.data())) return garbage();
   return {};
 }
 
@@ -93,8 +93,8 @@ Result<void> BlockCodec::combine(const Slice& slice, std::span<const std::span<c
     }
     starts.push_back(input.data());
   }
-  garbage_input = kernels_.combine(key_of(slice, Stage::kSum), starts.data(), starts.size(), elements, out.data(),
-                                   left_out.empty() ? nullptr : left_out.data());
+  garbage_input = kernels_.combine(key_of(slice, EncodingPass::kSum), starts.data(), starts.size(), elements,
+                                   out.data(), left_out.empty() ? nullptr : left_out.data());
   if (garbage_input < inputs.size()) return garbage();
   garbage_input = 0;
   return {};

@@ -19,7 +19,7 @@ class BlockCodec final : public Codec {
     float momentum = 0;          // of a codec with takes_momentum
   };
   // `kernels` must outlive the codec.
-  BlockCodec(Traits traits, const Settings& settings, const KernelTable& kernels)
+  BlockCodec(Traits traits, const Settings& settings, const CodecKernels& kernels)
       : traits_(std::move(traits)), settings_(settings), kernels_(kernels.at(settings.format)) {}
 
   [[nodiscard]] const Traits& traits() const override { return traits_; }
@@ -36,7 +36,7 @@ class BlockCodec final : public Codec {
                        std::span<float> left_out, std::size_t& garbage_input) const override;
 
  private:
-  [[nodiscard]] BlockKey key_of(const Slice& slice, Stage stage) const;
+  [[nodiscard]] BlockKey key_of(const Slice& slice, EncodingPass pass) const;
   [[nodiscard]] Result<void> check_encode(const Slice& slice, std::size_t elements, std::size_t out_bytes) const;
   [[nodiscard]] Result<void> check_input(std::span<const std::byte> in, std::size_t elements) const;
   [[nodiscard]] tl::unexpected<Error> garbage() const;

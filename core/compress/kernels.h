@@ -72,16 +72,16 @@ struct SelectKernels {
                       std::uint64_t* found) = nullptr;
 };
 
-struct KernelTable {
+struct CodecKernels {
   SelectKernels select;
   BlockKernels blocks[static_cast<std::size_t>(BlockFormat::kCount)] = {};
 
   [[nodiscard]] const BlockKernels& at(BlockFormat format) const { return blocks[static_cast<std::size_t>(format)]; }
 };
 
-const KernelTable& portable_kernels();  // what the build's baseline allows
-const KernelTable* avx2_kernels();      // null if this processor (or build) has no AVX2 and F16C
-const KernelTable* avx512_kernels();    // null if this processor (or build) has no AVX-512 (F, BW, DQ, VL)
-const KernelTable& best_kernels();      // the fastest that runs here
+const CodecKernels& portable_kernels();  // what the build's baseline allows
+const CodecKernels* avx2_kernels();      // null if this processor (or build) has no AVX2 and F16C
+const CodecKernels* avx512_kernels();    // null if this processor (or build) has no AVX-512 (F, BW, DQ, VL)
+const CodecKernels& best_kernels();      // the fastest that runs here
 
 }  // namespace deft::compress

@@ -195,13 +195,13 @@ void encode_momentum(const BlockKey& first, const float* values, float* momentum
 }
 
 template <typename Format>
-void fill(KernelTable& table, BlockFormat format) {
+void fill(CodecKernels& table, BlockFormat format) {
   table.blocks[static_cast<std::size_t>(format)] = {encode<Format>, decode<Format, false>, decode<Format, true>,
                                                     combine<Format>, nullptr};
 }
 
-KernelTable make_table() {
-  KernelTable table;
+CodecKernels make_table() {
+  CodecKernels table;
   table.select = {largest_of, add_values, add_momentum, find_large};
   fill<BFloat16Format>(table, BlockFormat::kBFloat16);
   fill<Float16Format>(table, BlockFormat::kFloat16);

@@ -2,8 +2,8 @@
 
 namespace deft::compress {
 
-const KernelTable& portable_kernels() {
-  static const KernelTable table = make_table();
+const CodecKernels& portable_kernels() {
+  static const CodecKernels table = make_table();
   return table;
 }
 

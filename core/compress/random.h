@@ -13,12 +13,13 @@ constexpr std::uint64_t mix64(std::uint64_t x) {
 }
 
 // What random numbers are for: the encoding of one node's values, or the second encoding of the sum.
-enum class Stage : std::uint8_t { kNode = 1, kSum = 2 };
+enum class EncodingPass : std::uint8_t { kNode = 1, kSum = 2 };
 
-constexpr std::uint64_t seed_of(std::uint64_t job, std::uint64_t generation, std::uint64_t user_seed, Stage stage) {
+constexpr std::uint64_t seed_of(std::uint64_t job, std::uint64_t generation, std::uint64_t user_seed,
+                                EncodingPass pass) {
   std::uint64_t seed = mix64(job + 0x9E3779B97F4A7C15U);
   seed = mix64(seed ^ (generation + 0x9E3779B97F4A7C15U * 2));
-  return mix64(seed ^ (user_seed + 0x9E3779B97F4A7C15U * (2 + static_cast<std::uint64_t>(stage))));
+  return mix64(seed ^ (user_seed + 0x9E3779B97F4A7C15U * (2 + static_cast<std::uint64_t>(pass))));
 }
 
 }  // namespace deft::compress

@@ -17,7 +17,7 @@ namespace deft::compress {
 namespace {
 
 using Made = Result<std::unique_ptr<const Codec>>;
-using Maker = Made (*)(std::string_view name, Parameters& given, const KernelTable& kernels);
+using Maker = Made (*)(std::string_view name, Parameters& given, const CodecKernels& kernels);
 
 Traits contractive(std::string_view name, std::size_t block_elements, std::size_t block_bytes) {
   Traits traits;
@@ -29,18 +29,18 @@ Traits contractive(std::string_view name, std::size_t block_elements, std::size_
 }
 
 // Checks that all parameters were read, and writes them into the traits.
-Made finish(const Parameters& given, Traits traits, const BlockCodec::Settings& settings, const KernelTable& kernels) {
+Made finish(const Parameters& given, Traits traits, const BlockCodec::Settings& settings, const CodecKernels& kernels) {
   if (auto ok = given.finish(traits.name); !ok) return tl::unexpected(ok.error());
   traits.parameters = given.canonical();
   return std::make_unique<BlockCodec>(std::move(traits), settings, kernels);
 }
 
 template <BlockFormat kFormat, std::size_t kElements, std::size_t kBytes>
-Made make_contractive(std::string_view name, Parameters& given, const KernelTable& kernels) {
+Made make_contractive(std::string_view name, Parameters& given, const CodecKernels& kernels) {
   return finish(given, contractive(name, kElements, kBytes), {.format = kFormat}, kernels);
 }
 
-Made make_vote(std::string_view name, Parameters& given, const KernelTable& kernels) {
+Made make_vote(std::string_view name, Parameters& given, const CodecKernels& kernels) {
   Traits traits;
   traits.name = name;
   traits.law = Law::kVoted;
@@ -54,7 +54,7 @@ Made make_vote(std::string_view name, Parameters& given, const KernelTable& kern
 constexpr std::uint64_t kMostSeed = ~std::uint64_t{};
 
 template <BlockFormat kFormat, std::size_t kBytes>
-Made make_unbiased(std::string_view name, Parameters& given, const KernelTable& kernels) {
+Made make_unbiased(std::string_view name, Parameters& given, const CodecKernels& kernels) {
   Traits traits;
   traits.name = name;
   traits.unbiased = true;
@@ -65,7 +65,7 @@ Made make_unbiased(std::string_view name, Parameters& given, const KernelTable& 
   return finish(given, std::move(traits), settings, kernels);
 }
 
-Made make_randk(std::string_view name, Parameters& given, const KernelTable& kernels) {
+Made make_randk(std::string_view name, Parameters& given, const CodecKernels& kernels) {
   const double ratio = given.number("ratio", 0.01, 1.0 / kBlock, 1);
   const bool unbiased = given.integer("unbiased", 0, 0, 1) == 1;
   BlockCodec::Settings settings{.format = unbiased ? BlockFormat::kWholeRandk : BlockFormat::kRandk,
@@ -80,7 +80,7 @@ Made make_randk(std::string_view name, Parameters& given, const KernelTable& ker
   return finish(given, std::move(traits), settings, kernels);
 }
 
-Made make_sparse(std::string_view name, Parameters& given, const KernelTable& kernels) {
+Made make_sparse(std::string_view name, Parameters& given, const CodecKernels& kernels) {
   const bool is_dgc = name == "dgc";
   SparseCodec::Settings settings{.id = is_dgc ? SparseId::kDgc : SparseId::kTopk};
   settings.ratio = given.number("ratio", is_dgc ? 0.001 : 0.01, 1e-6, 1);
@@ -97,7 +97,7 @@ Made make_sparse(std::string_view name, Parameters& given, const KernelTable& ke
   return std::make_unique<SparseCodec>(std::move(traits), settings, kernels);
 }
 
-Made make_low_rank(std::string_view name, Parameters& given, const KernelTable& /*kernels*/) {
+Made make_low_rank(std::string_view name, Parameters& given, const CodecKernels& /*kernels*/) {
   static constexpr std::array<std::string_view, 2> kMethods = {"acp", "powersgd"};
   const std::size_t rank = given.integer("rank", 4, 1, kMostRank);
   const auto method =
@@ -148,7 +148,7 @@ std::string text_of(const Codec& codec) {
   return std::string(traits.name) + (traits.parameters.empty() ? "" : "/" + traits.parameters);
 }
 
-Made make_codec(std::string_view text, const KernelTable& kernels) {
+Made make_codec(std::string_view text, const CodecKernels& kernels) {
   const std::string_view name = text.substr(0, text.find('/'));
   const auto* const row = std::ranges::find(kRows, name, &Row::name);
   if (row == kRows.end()) {
@@ -170,10 +170,10 @@ const Codec* codec_of(model::DType dtype) {
   return dtype == model::DType::kFloat16 ? fp16.get() : nullptr;
 }
 
-const KernelTable& best_kernels() {
-  static const KernelTable& best = avx512_kernels() != nullptr ? *avx512_kernels()
-                                   : avx2_kernels() != nullptr ? *avx2_kernels()
-                                                               : portable_kernels();
+const CodecKernels& best_kernels() {
+  static const CodecKernels& best = avx512_kernels() != nullptr ? *avx512_kernels()
+                                    : avx2_kernels() != nullptr ? *avx2_kernels()
+                                                                : portable_kernels();
   return best;
 }
 

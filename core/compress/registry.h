@@ -12,13 +12,13 @@
 
 namespace deft::compress {
 
-struct KernelTable;
+struct CodecKernels;
 
 // kInvalid for a name or key that does not exist, with the nearest one that does, and for a value out of its range.
 Result<std::unique_ptr<const Codec>> make_codec(std::string_view text);
 
 // The same with the kernels of one instruction set, which tests compare.
-Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const KernelTable& kernels);
+Result<std::unique_ptr<const Codec>> make_codec(std::string_view text, const CodecKernels& kernels);
 
 // As make_codec takes it: name/parameters.
 std::string text_of(const Codec& codec);

@@ -23,7 +23,7 @@ class SparseCodec final : public Codec {
     std::uint64_t warmup = 0;  // generations
   };
   // `kernels` must outlive the codec.
-  SparseCodec(Traits traits, const Settings& settings, const KernelTable& kernels)
+  SparseCodec(Traits traits, const Settings& settings, const CodecKernels& kernels)
       : traits_(std::move(traits)), settings_(settings), kernels_(kernels.select) {}
 
   [[nodiscard]] const Traits& traits() const override { return traits_; }

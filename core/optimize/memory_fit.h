@@ -3,7 +3,7 @@
 //
 //   const auto fit = fit_memory(measured, std::uint64_t{8} << 30);   // an error: neither does
 //   if (!fit->is_needed()) ...                                        // the job fits as it is
-//   fit->chosen().what_if                                             // search() takes it: Limits::memory
+//   fit->chosen().what_if                                             // search() takes it: SearchLimits::memory
 //
 // Accumulation takes the fewest micro-batches that fit, of those that divide the batch. Recomputation tries ranges of layers: modules of
 // each depth of the model, and several neighbours of a list together. It takes range after range, the one first whose forward takes the

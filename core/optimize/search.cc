@@ -32,7 +32,7 @@ constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'53
                                  Ladder{&Settings::credit_bytes, 256 * kKb, 65'536 * kKb}};
 
 // The job as it is to run: buckets may be cut anew afterwards, unless they are kept.
-replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const Limits& limits) {
+replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const SearchLimits& limits) {
   replay::MeasuredJob job = measured;
   const auto* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, limits.memory);
@@ -66,7 +66,7 @@ struct Candidate {
 // Replays each setting once.
 class Replays {
  public:
-  Replays(const replay::MeasuredJob& measured, const Limits& limits, const std::function<double()>& time_left)
+  Replays(const replay::MeasuredJob& measured, const SearchLimits& limits, const std::function<double()>& time_left)
       : measured_(measured), limits_(limits), time_left_(time_left) {}
 
   // Settings that were replayed as a whole already.
@@ -101,7 +101,7 @@ class Replays {
   }
 
   const replay::MeasuredJob& measured_;
-  const Limits& limits_;
+  const SearchLimits& limits_;
   const std::function<double()>& time_left_;
   double kept_ = 0;
   std::map<Settings, double> known_;
@@ -110,7 +110,7 @@ class Replays {
 
 // Whether another size of parts or credit changes what the policy sends. On one link a policy that keeps the order of readiness
 // neither cuts nor waits.
-bool uses_sizes(const std::string& policy, const replay::MeasuredJob& measured, const Limits& limits) {
+bool uses_sizes(const std::string& policy, const replay::MeasuredJob& measured, const SearchLimits& limits) {
   if (!limits.speedups.used_sizes_only || measured.profile.links.size() > 1) return true;
   const PolicyTraits* const traits = find_policy(policy);
   return traits == nullptr || traits->urgent_first;
@@ -137,7 +137,7 @@ bool climb(Replays& replays, Candidate& best, std::span<const Ladder> ladders, b
   }
 }
 
-void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measured, const Limits& limits) {
+void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measured, const SearchLimits& limits) {
   const std::size_t end = uses_sizes(best.settings.policy, measured, limits) ? kLadders.size() : 1;
   const auto ladders = std::span(kLadders).first(end).subspan(limits.keeps_buckets ? 1 : 0);
   bool better = true;
@@ -150,7 +150,7 @@ void climb(Replays& replays, Candidate& best, const replay::MeasuredJob& measure
 }
 
 // The bucket sizes of the coarse grid; 0: those of the trace.
-std::vector<std::uint64_t> first_buckets(const replay::MeasuredJob& measured, const Limits& limits) {
+std::vector<std::uint64_t> first_buckets(const replay::MeasuredJob& measured, const SearchLimits& limits) {
   if (limits.keeps_buckets) return {0};
   if (!limits.speedups.coarse_first) return {0, 128 * kKb, 512 * kKb, 2048 * kKb, 8192 * kKb};
   if (measured.profile.buckets.size() > kMostBuckets) return {8192 * kKb, 2048 * kKb, 512 * kKb, 128 * kKb};
@@ -160,7 +160,7 @@ std::vector<std::uint64_t> first_buckets(const replay::MeasuredJob& measured, co
 // Every policy with the traced sizes and with a coarse grid of others: a policy that is bad with the traced sizes may be the best with
 // its own, and a climb from far away ends in a local minimum.
 std::vector<Candidate> first_candidates(Replays& replays, const replay::MeasuredJob& measured, const Settings& traced,
-                                        const Limits& limits) {
+                                        const SearchLimits& limits) {
   std::vector<Candidate> candidates;
   const auto add = [&](const Settings& settings) {
     if (const double us = replays.us(settings); us > 0) candidates.push_back({settings, us});
@@ -181,7 +181,7 @@ std::vector<Candidate> first_candidates(Replays& replays, const replay::Measured
 
 // The best of the candidates after a climb from each of them, or `best`. One must be faster by this share.
 Candidate best_of(Replays& replays, const std::vector<Candidate>& candidates, const replay::MeasuredJob& measured,
-                  const Limits& limits, Candidate best, double least_gain) {
+                  const SearchLimits& limits, Candidate best, double least_gain) {
   const double least_us = best.us * (1 - least_gain);
   for (Candidate candidate : candidates) {
     climb(replays, candidate, measured, limits);
@@ -239,7 +239,7 @@ double replayed_us(const replay::MeasuredJob& measured, const Settings& settings
   return prediction ? prediction->step_us_p50 : 0;
 }
 
-Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
+Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& limits,
                      const std::function<double()>& time_left) {
   const auto traced = traced_settings(measured);
   if (!traced) return tl::unexpected(traced.error());

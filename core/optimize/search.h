@@ -28,7 +28,7 @@ struct Settings {
   std::uint64_t bucket_bytes = 0;  // of equal buckets; 0: the buckets of the trace
   std::uint64_t partition_bytes = 0;
   std::uint64_t credit_bytes = 0;
-  std::string compression = {};  // the name of one of Limits::codecs; empty: as traced
+  std::string compression = {};  // the name of one of SearchLimits::codecs; empty: as traced
   auto operator<=>(const Settings&) const = default;
 
   // The options that differ from `traced`, with their values.
@@ -45,7 +45,7 @@ struct Speedups {
   bool coarse_first = true;
 };
 
-struct Limits {
+struct SearchLimits {
   std::vector<std::string> policies;  // that may be chosen, beside the traced one
   std::size_t climbed = 6;            // settings of the grid from which it climbs
   bool keeps_buckets = false;         // only what can change in a running job
@@ -58,7 +58,7 @@ struct Limits {
 
 struct Found {
   Settings traced, settings;
-  double traced_us = 0;  // a step, both by replay and with Limits::memory
+  double traced_us = 0;  // a step, both by replay and with SearchLimits::memory
   double step_us = 0;
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
@@ -72,7 +72,7 @@ std::vector<std::string> exact_policies();
 
 // `time_left`: the share of the time that is left, from 1 to 0. The search without codecs and that with each of them get equal shares.
 // kInvalid if the traced job cannot be replayed.
-Result<Found> search(const replay::MeasuredJob& measured, const Limits& limits,
+Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& limits,
                      const std::function<double()>& time_left);
 
 // The step time of the job with these settings, of which `codecs` has the codec; 0 if it cannot run with them.

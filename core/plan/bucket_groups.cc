@@ -60,7 +60,7 @@ std::vector<std::size_t> first_buckets(const Problem& problem, const std::vector
 
 }  // namespace
 
-BucketGroups::BucketGroups(const Problem& problem, const Limits& limits)
+BucketGroups::BucketGroups(const Problem& problem, const PlanLimits& limits)
     : firsts_(first_buckets(problem, limits.joined)),
       bytes_(problem.bucket_bytes()),
       merged_(problem.merged(firsts_)),

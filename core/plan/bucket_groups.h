@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 #include "core/plan/problem.h"
 #include "core/plan/timetable.h"
 
@@ -21,11 +21,11 @@ class BucketGroups {
  public:
   static constexpr std::size_t kFewBuckets = 300;  // so many need no groups
 
-  BucketGroups(const Problem& problem, const Limits& limits);
+  BucketGroups(const Problem& problem, const PlanLimits& limits);
 
   [[nodiscard]] const Problem& problem() const { return merged_; }
   // Groups that share a tensor are joined, as buckets are.
-  [[nodiscard]] const Limits& limits() const { return limits_; }
+  [[nodiscard]] const PlanLimits& limits() const { return limits_; }
   // [group]: the bytes of its largest tensor.
   [[nodiscard]] const std::vector<double>& sizes() const { return sizes_; }
   // Links send the buckets of a group in the order in which they become ready. step_us stays that of the groups.
@@ -40,7 +40,7 @@ class BucketGroups {
   std::vector<std::size_t> firsts_;   // [group]: its first bucket
   std::vector<std::uint64_t> bytes_;  // [bucket]
   Problem merged_;
-  Limits limits_;
+  PlanLimits limits_;
   std::vector<double> sizes_;
 };
 

@@ -18,7 +18,7 @@ constexpr std::array kRoomyShares = {0.5, 0.65, 0.8};
 
 }  // namespace
 
-CodecSearch::CodecSearch(const model::Profile& profile, const Limits& limits)
+CodecSearch::CodecSearch(const model::Profile& profile, const PlanLimits& limits)
     : profile_(profile),
       limits_(limits),
       buckets_(profile.buckets.size()),

@@ -13,7 +13,7 @@
 
 #include "core/model/profile.h"
 #include "core/plan/codec_choice.h"
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 #include "core/plan/problem.h"
 #include "core/plan/timetable.h"
 
@@ -21,7 +21,7 @@ namespace deft::plan {
 
 class CodecSearch {
  public:
-  CodecSearch(const model::Profile& profile, const Limits& limits);
+  CodecSearch(const model::Profile& profile, const PlanLimits& limits);
 
   // A timetable that leaves out at most limits.codecs.negligible_error and gives the links room, if there is one. Else, of the
   // timetables that wait at most the tolerance of `limits`, the one whose encodings leave out least; if none waits so little, the
@@ -56,7 +56,7 @@ class CodecSearch {
   [[nodiscard]] double error_of(const Codecs& codecs) const;  // of all gradients
 
   const model::Profile& profile_;
-  Limits limits_;
+  PlanLimits limits_;
   std::size_t buckets_;
   std::size_t last_;  // codec that is allowed
   Problem exact_;

@@ -16,7 +16,7 @@
 
 #include "core/base/status.h"
 #include "core/model/plan.h"
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 
 namespace deft::plan {
 
@@ -47,20 +47,20 @@ struct ReplanReason {
 
 class ConvergenceGuard {
  public:
-  using Make = std::function<Result<model::Plan>(const Limits&)>;
+  using Make = std::function<Result<model::Plan>(const PlanLimits&)>;
 
   virtual ~ConvergenceGuard() = default;
 
   // Chooses the plan to follow: calls `make` with the limits of prepare(), and with stricter limits if that plan is refused. If
   // `make` fails for the first limits, its error is returned. Any thread.
   using Choice = std::function<Result<GuardedPlan>(const Make& make)>;
-  virtual Choice prepare(const Limits& limits) = 0;
+  virtual Choice prepare(const PlanLimits& limits) = 0;
 
   // `chosen`, of the newest choice, is followed from now on.
   virtual void follow(const GuardedPlan& chosen) = 0;
 
   // All of it at once.
-  Result<GuardedPlan> choose(const Make& make, const Limits& limits) {
+  Result<GuardedPlan> choose(const Make& make, const PlanLimits& limits) {
     auto chosen = prepare(limits)(make);
     if (chosen) follow(*chosen);
     return chosen;

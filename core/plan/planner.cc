@@ -34,7 +34,7 @@ constexpr std::array<std::size_t, 2> kAnyFresh = {0, 5};  // find nearly every s
 std::uint32_t merged_steps(UpdateRatio ratio) { return (ratio.steps + ratio.generations - 1) / ratio.generations; }
 
 // Update ratios up to `fastest` updates a step, the fastest first.
-std::vector<UpdateRatio> ratios(double fastest, const Limits& limits, std::size_t buckets) {
+std::vector<UpdateRatio> ratios(double fastest, const PlanLimits& limits, std::size_t buckets) {
   if (limits.max_staleness_steps == 0) return {{1, 1}};
   const auto most = static_cast<std::uint32_t>(std::max(1.0, kPartsOfACycle / static_cast<double>(buckets)));
   const std::uint32_t longest = std::max(kLongestCycle, limits.max_merged_steps);
@@ -77,7 +77,7 @@ bool better(const Candidate& a, const Candidate& b) {
 class Search {
  public:
   // Ends with the first timetable whose step takes at most `enough_us`.
-  Search(const Problem& problem, const Limits& limits, double enough_us = 0)
+  Search(const Problem& problem, const PlanLimits& limits, double enough_us = 0)
       : problem_(problem),
         limits_(limits),
         counted_on_(problem.scaled(limits.capacity, 1 + limits.jitter_margin)),
@@ -94,7 +94,7 @@ class Search {
   int attempt_all(UpdateRatio ratio);
 
   const Problem& problem_;
-  Limits limits_;
+  PlanLimits limits_;
   Problem counted_on_;
   double enough_us_;
   std::optional<Candidate> best_;
@@ -156,7 +156,7 @@ std::optional<Timetable> Search::run() {
   return best_ ? std::optional(std::move(best_->table)) : std::nullopt;
 }
 
-Result<void> check(const Limits& limits) {
+Result<void> check(const PlanLimits& limits) {
   const auto refuse = [](const char* what) { return fail(ErrorKind::kInvalid, what); };
   if (limits.max_merged_steps == 0 || limits.max_merged_steps > 1024)
     return refuse("max_merged_steps is not 1 to 1024");
@@ -172,7 +172,7 @@ Result<void> check(const Limits& limits) {
 }
 
 // Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
-bool prefers_fresh(const Limits& limits) {
+bool prefers_fresh(const PlanLimits& limits) {
   return limits.max_staleness_steps > 0 &&
          (limits.fresh_tolerance > 0 || limits.least_stale_gain > 0 || limits.stale_share < 1);
 }
@@ -180,7 +180,7 @@ bool prefers_fresh(const Limits& limits) {
 // Gives up nothing if updates are in time then, else bits, else freshness.
 class Preference {
  public:
-  Preference(const model::Profile& profile, const Limits& limits)
+  Preference(const model::Profile& profile, const PlanLimits& limits)
       : profile_(profile),
         limits_(limits),
         exact_(profile),
@@ -240,20 +240,20 @@ class Preference {
   }
 
   const model::Profile& profile_;
-  const Limits& limits_;
+  const PlanLimits& limits_;
   Problem exact_;
   double enough_us_;
 };
 
 }  // namespace
 
-std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us) {
-  Limits all_fresh = limits;
+std::optional<Timetable> fresh_timetable(const Problem& problem, const PlanLimits& limits, double enough_us) {
+  PlanLimits all_fresh = limits;
   all_fresh.max_staleness_steps = 0;
   return Search(problem, all_fresh, enough_us).run();
 }
 
-Result<Timetable> find_timetable(const model::Profile& profile, const Limits& limits) {
+Result<Timetable> find_timetable(const model::Profile& profile, const PlanLimits& limits) {
   if (auto ok = model::check_profile(profile); !ok) return tl::unexpected(ok.error());
   if (auto ok = check(limits); !ok) return tl::unexpected(ok.error());
   auto table = Preference(profile, limits).run();
@@ -262,7 +262,7 @@ Result<Timetable> find_timetable(const model::Profile& profile, const Limits& li
   return std::move(*table);
 }
 
-Result<model::Plan> find_plan(const model::Profile& profile, const Limits& limits) {
+Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& limits) {
   auto table = find_timetable(profile, limits);
   if (!table) return tl::unexpected(table.error());
   return std::move(table->plan);

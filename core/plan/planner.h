@@ -23,24 +23,24 @@
 #include "core/base/status.h"
 #include "core/model/plan.h"
 #include "core/model/profile.h"
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 #include "core/plan/timetable.h"
 
 namespace deft::plan {
 
 // A plan for the profile's buckets and links. It numbers buckets as the scheduler does: bucket 0 is the profile's last one.
 // kInvalid if check_profile refuses the profile, or if the limits contradict each other.
-Result<model::Plan> find_plan(const model::Profile& profile, const Limits& limits);
+Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& limits);
 
 // The same plan, with the timetable that proves it.
-Result<Timetable> find_timetable(const model::Profile& profile, const Limits& limits);
+Result<Timetable> find_timetable(const model::Profile& profile, const PlanLimits& limits);
 
 // The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
 double update_rate_limit(const model::Profile& profile);
 
 // The timetable of one fresh update in every step that waits least (planner.cc), or the first one found whose step takes at most
 // `enough_us`.
-std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& limits, double enough_us = 0);
+std::optional<Timetable> fresh_timetable(const Problem& problem, const PlanLimits& limits, double enough_us = 0);
 
 // The planner's choice after bits (stale_plans.cc). The largest tensors, the wide matrices of fully connected layers and embeddings,
 // hold most of the bytes, and little of the curvature that makes stale gradients unstable. So buckets become stale in the order
@@ -51,6 +51,6 @@ std::optional<Timetable> fresh_timetable(const Problem& problem, const Limits& l
 // BucketGroups::kFewBuckets buckets are planned in groups of neighbours.
 // limits.stale_share bounds the stale bytes. step_us and compute_us of the plan are set. Nothing if the limits forbid every
 // such plan.
-std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits);
+std::optional<Timetable> stale_timetable(const Problem& problem, const PlanLimits& limits);
 
 }  // namespace deft::plan

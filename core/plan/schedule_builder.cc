@@ -85,7 +85,7 @@ class StepRunner {
 // All buckets have the same dates.
 class UniformBuilder {
  public:
-  UniformBuilder(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us)
+  UniformBuilder(const Problem& problem, const PlanLimits& limits, UpdateRatio ratio, double part_us)
       : problem_(problem),
         limits_(limits),
         ratio_(ratio),
@@ -106,7 +106,7 @@ class UniformBuilder {
   void send(std::uint32_t generation);
 
   const Problem& problem_;
-  const Limits& limits_;
+  const PlanLimits& limits_;
   UpdateRatio ratio_;
   StepRunner runner_;
   ListScheduler list_;
@@ -279,7 +279,7 @@ class StaleDates {
 
 class MixedBuilder {
  public:
-  MixedBuilder(const Problem& problem, const Limits& limits, const std::vector<bool>& stale, UpdateRatio ratio,
+  MixedBuilder(const Problem& problem, const PlanLimits& limits, const std::vector<bool>& stale, UpdateRatio ratio,
                double part_us)
       : problem_(problem),
         limits_(limits),
@@ -310,7 +310,7 @@ class MixedBuilder {
   bool list_parts(Timetable& table);
 
   const Problem& problem_;
-  const Limits& limits_;
+  const PlanLimits& limits_;
   const std::vector<bool>& stale_;
   UpdateRatio ratio_;
   StepRunner runner_;
@@ -481,12 +481,12 @@ std::optional<Timetable> MixedBuilder::build() {
 
 }  // namespace
 
-std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio,
+std::optional<Timetable> build_uniform(const Problem& problem, const PlanLimits& limits, UpdateRatio ratio,
                                        double part_us) {
   return UniformBuilder(problem, limits, ratio, part_us).build();
 }
 
-std::optional<Timetable> build_mixed(const Problem& problem, const Limits& limits, const std::vector<bool>& stale,
+std::optional<Timetable> build_mixed(const Problem& problem, const PlanLimits& limits, const std::vector<bool>& stale,
                                      UpdateRatio ratio, double part_us) {
   return MixedBuilder(problem, limits, stale, ratio, part_us).build();
 }

@@ -18,7 +18,7 @@
 #include <optional>
 #include <vector>
 
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 #include "core/plan/timetable.h"
 
 namespace deft::plan {
@@ -34,10 +34,11 @@ struct UpdateRatio {
   }
 };
 
-std::optional<Timetable> build_uniform(const Problem& problem, const Limits& limits, UpdateRatio ratio, double part_us);
+std::optional<Timetable> build_uniform(const Problem& problem, const PlanLimits& limits, UpdateRatio ratio,
+                                       double part_us);
 
 // `stale[b]`: bucket b follows `ratio`; all others are updated in every step, before the next forward.
-std::optional<Timetable> build_mixed(const Problem& problem, const Limits& limits, const std::vector<bool>& stale,
+std::optional<Timetable> build_mixed(const Problem& problem, const PlanLimits& limits, const std::vector<bool>& stale,
                                      UpdateRatio ratio, double part_us);
 
 }  // namespace deft::plan

@@ -27,7 +27,7 @@ struct Block {
   double size = 0;  // by which it becomes stale
 };
 
-std::vector<Block> blocks_by_size(const Problem& problem, const Limits& limits, const std::vector<double>& sizes) {
+std::vector<Block> blocks_by_size(const Problem& problem, const PlanLimits& limits, const std::vector<double>& sizes) {
   std::vector<Block> blocks;
   for (std::size_t b = 0; b < problem.buckets(); ++b) {
     const bool joined = b > 0 && b < limits.joined.size() && limits.joined[b];
@@ -43,7 +43,7 @@ std::vector<Block> blocks_by_size(const Problem& problem, const Limits& limits, 
 class StaleSearch {
  public:
   // `sizes`: of the largest tensor of each bucket; empty: of the bucket.
-  StaleSearch(const Problem& problem, const Limits& limits, std::vector<double> sizes = {})
+  StaleSearch(const Problem& problem, const PlanLimits& limits, std::vector<double> sizes = {})
       : problem_(problem),
         limits_(limits),
         sizes_(std::move(sizes)),
@@ -63,7 +63,7 @@ class StaleSearch {
   bool attempt(const std::vector<bool>& stale, UpdateRatio ratio);
 
   const Problem& problem_;
-  const Limits& limits_;
+  const PlanLimits& limits_;
   const std::vector<double> sizes_;
   Problem counted_on_;
   double enough_us_;
@@ -174,7 +174,7 @@ std::optional<Timetable> StaleSearch::run_by_bisection() {
 }  // namespace
 
 // Thousands of buckets would use up the effort before enough of them are stale.
-std::optional<Timetable> stale_timetable(const Problem& problem, const Limits& limits) {
+std::optional<Timetable> stale_timetable(const Problem& problem, const PlanLimits& limits) {
   if (problem.buckets() <= BucketGroups::kFewBuckets) return StaleSearch(problem, limits).run();
   const BucketGroups groups(problem, limits);
   const auto found = StaleSearch(groups.problem(), groups.limits(), groups.sizes()).run_by_bisection();

@@ -33,20 +33,20 @@ double CodecTrials::Trial::top() const {
   return top;
 }
 
-Finding CodecTrials::Trial::look() {
+TrialResult CodecTrials::Trial::look() {
   const std::span<const double> exact = std::span(losses).subspan(*first_exact);
   const std::size_t half = exact.size() / 2;
   const double before = level_of(exact.first(half)).mean;
   now = level_of(exact.last(half));
   now.deviation = std::max(now.deviation, rise.from.deviation);
   const double half_way = (rise.from.mean + top()) / 2;
-  if (++looks == kLooks) return now.mean < half_way ? Finding::kHelped : Finding::kDidNotHelp;
+  if (++looks == kLooks) return now.mean < half_way ? TrialResult::kHelped : TrialResult::kDidNotHelp;
   const double error = kErrors * now.deviation / std::sqrt(static_cast<double>(half));
-  if (now.mean + error < half_way) return Finding::kHelped;
+  if (now.mean + error < half_way) return TrialResult::kHelped;
   // From the middle of one half to that of the other it is n/2, and to that of the newer half at the next look 3/4 n more.
   const double at_next_look = now.mean + 1.5 * (now.mean - before);
-  if (now.mean - error > half_way && at_next_look > half_way) return Finding::kDidNotHelp;
-  return Finding::kOpen;
+  if (now.mean - error > half_way && at_next_look > half_way) return TrialResult::kDidNotHelp;
+  return TrialResult::kOpen;
 }
 
 std::uint64_t CodecTrials::first_look_steps() const { return kFirstLook << std::min(ended_, kMostDoublings); }
@@ -68,7 +68,7 @@ void CodecTrials::gradients_are_exact() {
 }
 
 void CodecTrials::take(std::uint64_t step, double loss) {
-  if (!trial_ || trial_->finding != Finding::kOpen) return;
+  if (!trial_ || trial_->result != TrialResult::kOpen) return;
   Trial& trial = *trial_;
   trial.losses.push_back(loss);
   trial.step = step;
@@ -77,22 +77,23 @@ void CodecTrials::take(std::uint64_t step, double loss) {
   const bool is_due = step - trial.exact_from_step >= first_look_steps() << trial.looks &&
                       trial.exact_samples() >= kSamples << trial.looks;
   if (!is_due) return;
-  trial.finding = trial.look();
-  if (trial.finding != Finding::kOpen) text_ = describe_finding();
+  trial.result = trial.look();
+  if (trial.result != TrialResult::kOpen) text_ = describe_result();
 }
 
 bool CodecTrials::proves_it() const {
-  return trial_->finding == Finding::kHelped && !trial_->rise.may_be_natural && (suspects_ >> trial_->codec & 1U) != 0;
+  return trial_->result == TrialResult::kHelped && !trial_->rise.may_be_natural &&
+         (suspects_ >> trial_->codec & 1U) != 0;
 }
 
-std::string CodecTrials::describe_finding() const {
+std::string CodecTrials::describe_result() const {
   const Trial& trial = *trial_;
   const std::string codec = name(trial.codec);
   const std::string figures = "the loss rose from " + std::to_string(trial.rise.from.mean) + " to " +
                               std::to_string(trial.rise.to) + " under " + codec + ", and was " +
                               std::to_string(trial.now.mean) + " until step " + std::to_string(trial.step) +
                               ", after " + std::to_string(trial.step - trial.exact_from_step) + " steps without it";
-  if (trial.finding == Finding::kDidNotHelp)
+  if (trial.result == TrialResult::kDidNotHelp)
     return "exact gradients did not help: " + figures + ", so " + codec + " comes back";
   if (proves_it())
     return "exact gradients helped again: " + figures + ", so " + codec + " stays away for the rest of the job";
@@ -109,7 +110,7 @@ LossLevel CodecTrials::end() {
   const bool for_good = proves_it();
   const Trial trial = std::move(*trial_);
   trial_.reset();
-  const bool helped = trial.finding == Finding::kHelped;
+  const bool helped = trial.result == TrialResult::kHelped;
   if (helped) most_ = std::min(most_, trial.codec - 1);
   if (helped && !trial.rise.may_be_natural) suspects_ |= std::uint32_t{1} << trial.codec;
   if (for_good) most_for_good_ = std::min(most_for_good_, trial.codec - 1);

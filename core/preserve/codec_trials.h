@@ -4,7 +4,7 @@
 //   trials.begin(2, rise, step);         // the loss rose under int4: gradients have to be exact from now on
 //   trials.gradients_are_exact();        // a plan without codecs is in force
 //   trials.take(step, loss);             // each sample
-//   if (trials.finding() != Finding::kOpen) trials.end(), trials.most_codec();   // which codecs may be used now
+//   if (trials.result() != TrialResult::kOpen) trials.end(), trials.most_codec();   // which codecs may be used now
 //
 // Exact gradients help if they bring the loss half of the way back to its level. Then the codec stays away for a time, and if they
 // help a second time, for the rest of the job: a spike of the loss that goes by itself looks the same, but seldom twice. If the
@@ -43,7 +43,7 @@ struct Rise {
   bool may_be_natural = false;  // the training had only begun, or its learning rate rose
 };
 
-enum class Finding { kOpen, kHelped, kDidNotHelp };  // by exact gradients
+enum class TrialResult { kOpen, kHelped, kDidNotHelp };  // by exact gradients
 
 class CodecTrials {
  public:
@@ -61,8 +61,8 @@ class CodecTrials {
   void take(std::uint64_t step, double loss);
 
   [[nodiscard]] bool is_open() const { return trial_.has_value(); }  // until end()
-  [[nodiscard]] Finding finding() const { return trial_ ? trial_->finding : Finding::kOpen; }
-  // Acts on the finding. Gives the level of the loss now.
+  [[nodiscard]] TrialResult result() const { return trial_ ? trial_->result : TrialResult::kOpen; }
+  // Acts on the result. Gives the level of the loss now.
   LossLevel end();
 
   [[nodiscard]] std::size_t most_codec() const { return most_; }  // codecs beyond it may not be used
@@ -81,17 +81,17 @@ class CodecTrials {
     std::uint64_t exact_from_step = 0;            // of that sample
     std::uint64_t step = 0;                       // of the newest
     unsigned looks = 0;
-    Finding finding = Finding::kOpen;
+    TrialResult result = TrialResult::kOpen;
     LossLevel now = {};  // at the last look
 
     [[nodiscard]] std::size_t exact_samples() const { return first_exact ? losses.size() - *first_exact : 0; }
     [[nodiscard]] double top() const;
-    Finding look();
+    TrialResult look();
   };
   [[nodiscard]] std::uint64_t first_look_steps() const;
   [[nodiscard]] std::string name(std::size_t codec) const;
   [[nodiscard]] bool proves_it() const;  // that the trial's codec is the cause
-  [[nodiscard]] std::string describe_finding() const;
+  [[nodiscard]] std::string describe_result() const;
 
   const std::vector<std::string> names_;
   std::optional<Trial> trial_;

@@ -67,15 +67,15 @@ void kernel_16bit(std::byte* out, const std::byte* const* inputs, std::size_t in
 }
 
 template <typename Type>
-void fill_16bit(KernelTable& table, model::DType dtype) {
+void fill_16bit(ReduceKernels& table, model::DType dtype) {
   auto& row = table.kernels[static_cast<std::size_t>(dtype)];
   row[static_cast<std::size_t>(model::ReduceOp::kSum)] = kernel_16bit<Type, Add>;
   row[static_cast<std::size_t>(model::ReduceOp::kMin)] = kernel_16bit<Type, Min>;
   row[static_cast<std::size_t>(model::ReduceOp::kMax)] = kernel_16bit<Type, Max>;
 }
 
-KernelTable make_avx2_table() {
-  KernelTable table = make_table();
+ReduceKernels make_avx2_table() {
+  ReduceKernels table = make_table();
   fill_16bit<WideFloat16>(table, model::DType::kFloat16);
   fill_16bit<WideBFloat16>(table, model::DType::kBFloat16);
   return table;
@@ -83,9 +83,9 @@ KernelTable make_avx2_table() {
 
 }  // namespace
 
-const KernelTable* avx2_kernels() {
+const ReduceKernels* avx2_kernels() {
   if (!has_avx2_and_f16c()) return nullptr;
-  static const KernelTable table = make_avx2_table();
+  static const ReduceKernels table = make_avx2_table();
   return &table;
 }
 
@@ -94,7 +94,7 @@ const KernelTable* avx2_kernels() {
 #else
 
 namespace deft::reduce {
-const KernelTable* avx2_kernels() { return nullptr; }
+const ReduceKernels* avx2_kernels() { return nullptr; }
 }  // namespace deft::reduce
 
 #endif

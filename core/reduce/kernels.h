@@ -13,7 +13,7 @@ namespace deft::reduce {
 using Kernel = void (*)(std::byte* out, const std::byte* const* inputs, std::size_t input_count, std::size_t count);
 
 // The kernels of one instruction set: a function for each dtype and operation, indexed by their wire numbers.
-struct KernelTable {
+struct ReduceKernels {
   static constexpr std::size_t kDTypes = 9;
   static constexpr std::size_t kOps = 4;
   Kernel kernels[kDTypes][kOps] = {};
@@ -23,8 +23,8 @@ struct KernelTable {
   }
 };
 
-const KernelTable& portable_kernels();  // compiled for the baseline of the build
-const KernelTable* avx2_kernels();      // nullptr if this processor (or build) has no AVX2 and F16C
-const KernelTable& best_kernels();      // the fastest kernels that run on this processor
+const ReduceKernels& portable_kernels();  // compiled for the baseline of the build
+const ReduceKernels* avx2_kernels();      // nullptr if this processor (or build) has no AVX2 and F16C
+const ReduceKernels& best_kernels();      // the fastest kernels that run on this processor
 
 }  // namespace deft::reduce

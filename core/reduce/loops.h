@@ -129,15 +129,15 @@ void kernel(std::byte* out, const std::byte* const* inputs, std::size_t input_co
 }
 
 template <typename Type>
-void fill(KernelTable& table, model::DType dtype) {
+void fill(ReduceKernels& table, model::DType dtype) {
   auto& row = table.kernels[static_cast<std::size_t>(dtype)];
   row[static_cast<std::size_t>(model::ReduceOp::kSum)] = kernel<Type, Add>;
   row[static_cast<std::size_t>(model::ReduceOp::kMin)] = kernel<Type, Min>;
   row[static_cast<std::size_t>(model::ReduceOp::kMax)] = kernel<Type, Max>;
 }
 
-KernelTable make_table() {
-  KernelTable table;
+ReduceKernels make_table() {
+  ReduceKernels table;
   fill<Plain<float>>(table, model::DType::kFloat32);
   fill<Plain<double>>(table, model::DType::kFloat64);
   fill<Float16>(table, model::DType::kFloat16);

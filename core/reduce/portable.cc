@@ -2,8 +2,8 @@
 
 namespace deft::reduce {
 
-const KernelTable& portable_kernels() {
-  static const KernelTable table = make_table();
+const ReduceKernels& portable_kernels() {
+  static const ReduceKernels table = make_table();
   return table;
 }
 

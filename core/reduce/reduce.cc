@@ -21,8 +21,8 @@ bool has_avx2_and_f16c() {
 #endif
 }
 
-const KernelTable& best_kernels() {
-  static const KernelTable& best = avx2_kernels() != nullptr ? *avx2_kernels() : portable_kernels();
+const ReduceKernels& best_kernels() {
+  static const ReduceKernels& best = avx2_kernels() != nullptr ? *avx2_kernels() : portable_kernels();
   return best;
 }
 

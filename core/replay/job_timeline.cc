@@ -59,7 +59,7 @@ class NodeTimeline {
   void add();
 
  private:
-  void add(std::uint32_t track, TimeUs begin_us, TimeUs end_us, Slice slice) {
+  void add(std::uint32_t track, TimeUs begin_us, TimeUs end_us, TrackSlice slice) {
     slice.track = track;
     slice.begin_us = begin_us - origin_us_;
     slice.end_us = end_us - origin_us_;
@@ -194,7 +194,7 @@ JobTimeline make_timeline(const JobTrace& job) {
     timeline.nodes.push_back("node " + std::to_string(node.trace.header.node) + ": " + node.trace.header.host);
     NodeTimeline(node, origin_us, timeline).add();
   }
-  std::ranges::stable_sort(timeline.slices, {}, [](const Slice& slice) {
+  std::ranges::stable_sort(timeline.slices, {}, [](const TrackSlice& slice) {
     return std::make_tuple(slice.track, slice.begin_us, -slice.end_us);
   });
   return timeline;

@@ -1,7 +1,7 @@
 // A job's trace as people look at it: tracks, and slices on them. The writers of trace viewers' formats (tools/) go through it.
 //
 //   JobTimeline timeline = make_timeline(job);
-//   for (const Slice& slice : timeline.slices) ... timeline.tracks[slice.track] ...
+//   for (const TrackSlice& slice : timeline.slices) ... timeline.tracks[slice.track] ...
 //
 // Each node has a track for each worker (its stages, and the gradients that it hands in), tracks for buckets that wait for a link,
 // and tracks for each link. Slices of one track nest or follow each other. So things that go on at once have a track each. The
@@ -22,7 +22,7 @@ struct Track {
   std::string name;
 };
 
-struct Slice {
+struct TrackSlice {
   std::uint32_t track = 0;
   TimeUs begin_us = 0;  // since the beginning of the trace
   TimeUs end_us = 0;    // begin_us: it happened at once
@@ -35,7 +35,7 @@ struct Slice {
 struct JobTimeline {
   std::vector<std::string> nodes;  // "node 0: hosta"
   std::vector<Track> tracks;
-  std::vector<Slice> slices;  // by track, then by begin; a slice comes before those that it contains
+  std::vector<TrackSlice> slices;  // by track, then by begin; a slice comes before those that it contains
 };
 
 JobTimeline make_timeline(const JobTrace& job);

@@ -30,7 +30,7 @@ tl::unexpected<Error> beyond(const model::UpdateCycles& cycles, const std::strin
   return fail(ErrorKind::kInvalid, "the plan '" + model::to_text(cycles) + "' " + what, fix);
 }
 
-Result<void> check_limits(const model::Plan& plan, const plan::Limits& limits) {
+Result<void> check_limits(const model::Plan& plan, const plan::PlanLimits& limits) {
   const auto cycles = model::cycles_of(plan);
   if (const auto needed = model::slots_needed(cycles); needed > limits.max_generations)
     return beyond(
@@ -101,7 +101,7 @@ class PlanMaker {
     std::optional<Result<plan::GuardedPlan>> made;  // without a runner
   };
 
-  plan::Limits limits_;
+  plan::PlanLimits limits_;
   bool is_pinned_;
   bool has_made_ = false;
   std::shared_ptr<plan::ConvergenceGuard> guard_;
@@ -117,7 +117,7 @@ void PlanMaker::begin(const model::Profile& profile, model::Profile remaining, p
   };
   if (guard_) choice = guard_->prepare(limits_);
   auto work = [choice = std::move(choice), remaining = std::move(remaining)] {
-    return choice([&](const plan::Limits& limits) { return plan::find_plan(remaining, limits); });
+    return choice([&](const plan::PlanLimits& limits) { return plan::find_plan(remaining, limits); });
   };
   asked_ = Asked{profile, std::move(reason), std::nullopt};
   if (runner_) return runner_->begin(std::move(work));

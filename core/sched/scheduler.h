@@ -31,7 +31,7 @@
 #include "core/model/profile.h"
 #include "core/model/update_schedule.h"
 #include "core/plan/convergence_guard.h"
-#include "core/plan/limits.h"
+#include "core/plan/plan_limits.h"
 #include "core/plan/plan_runner.h"
 #include "core/sched/policy_change.h"
 #include "core/sched/settings_change.h"
@@ -105,7 +105,7 @@ struct Setup {
   std::vector<model::CodecCost> codecs = model::exact_only();  // of the job; the first is exact
   model::CodecIndex codec = 0;                                 // of launches, unless a plan chooses among `codecs`
   model::CodecCost codec_cost = {};                            // of that codec; without one, nothing
-  plan::Limits limits;                                         // knapsack: the limits of its plans
+  plan::PlanLimits limits;                                     // knapsack: the limits of its plans
   std::optional<model::UpdateCycles> pinned;  // knapsack: the cycles to follow from step 1 on, instead of its own plans
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are
   std::shared_ptr<plan::PlanRunner> plan_runner;  // knapsack: makes plans meanwhile; nullptr: they are made at once

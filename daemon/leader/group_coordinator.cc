@@ -254,8 +254,8 @@ std::optional<std::uint64_t> GroupCoordinator::measured_bytes(const sched::Launc
   return codecs_.link_bytes(launch);
 }
 
-plan::Limits GroupCoordinator::limits() const {
-  plan::Limits limits = plan::training_limits();
+plan::PlanLimits GroupCoordinator::limits() const {
+  plan::PlanLimits limits = plan::training_limits();
   const Config& options = settings_.options;
   limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
   limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
@@ -265,7 +265,7 @@ plan::Limits GroupCoordinator::limits() const {
 }
 
 // Only a policy's own plans that may delay or round something are judged.
-std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Limits& limits) const {
+std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::PlanLimits& limits) const {
   if (settings_.options.text("preserver") == "off" || settings_.plan ||
       !find_policy(settings_.policy)->delays_updates || (limits.max_staleness_steps == 0 && !settings_.chooses_codecs))
     return nullptr;

@@ -76,8 +76,8 @@ class GroupCoordinator {
  private:
   [[nodiscard]] std::optional<std::string> difference(const NameOfNode& name_of) const;
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
-  [[nodiscard]] plan::Limits limits() const;
-  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::Limits& limits) const;
+  [[nodiscard]] plan::PlanLimits limits() const;
+  [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::PlanLimits& limits) const;
   void note_policies();
 
   const Identity id_;

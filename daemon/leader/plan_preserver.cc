@@ -17,7 +17,7 @@ std::size_t most_codec(const model::Plan& plan) {
 // A choice that nothing judges. If no loss is told, nobody asks for a judgement. If one is told, a plan that cannot be judged yet
 // keeps its updates fresh, and a plan that never can be judged is followed.
 struct UnjudgedChoice {
-  plan::Limits limits;
+  plan::PlanLimits limits;
   std::string why;
 
   Result<plan::GuardedPlan> operator()(const plan::ConvergenceGuard::Make& make) const {
@@ -29,7 +29,7 @@ struct UnjudgedChoice {
 
 // A choice that makes plans until the model of `walk` accepts one, for at most `patience_us`.
 struct JudgedChoice {
-  plan::Limits limits;
+  plan::PlanLimits limits;
   preserve::Walk walk;
   preserve::MergeScale merge_scale;
   double epsilon;
@@ -48,7 +48,7 @@ Result<plan::GuardedPlan> JudgedChoice::operator()(const plan::ConvergenceGuard:
   const auto planner = [&](const preserve::PlanRequest& request) -> Result<model::Plan> {
     if (last && MonotonicClock::now() > deadline)
       return fail(ErrorKind::kTimeout, "there was no time to try more plans");
-    plan::Limits stricter = limits;
+    plan::PlanLimits stricter = limits;
     stricter.capacity = request.capacity;
     stricter.max_staleness_steps = request.max_staleness_steps;
     auto plan = make(stricter);
@@ -85,7 +85,7 @@ preserve::Judgement PlanPreserver::judge(const model::Plan& plan, const preserve
   return preserve::judge(plan, walk, statistics_.merge_scale(), epsilon_, preserve::Staleness::kOfAlmostAllBytes);
 }
 
-plan::Limits PlanPreserver::within_hold(plan::Limits limits) const {
+plan::PlanLimits PlanPreserver::within_hold(plan::PlanLimits limits) const {
   const bool exact = hold_.all || trials_.is_open();
   if (hold_.waits || exact) limits.max_staleness_steps = 0;
   limits.codecs.last = exact ? 0 : std::min(limits.codecs.last, trials_.most_codec());
@@ -119,12 +119,12 @@ void PlanPreserver::act_on_what_was_found() {
   }
 }
 
-plan::ConvergenceGuard::Choice PlanPreserver::prepare(const plan::Limits& limits) {
+plan::ConvergenceGuard::Choice PlanPreserver::prepare(const plan::PlanLimits& limits) {
   act_on_what_was_found();
   wanted_.clear();
   const auto walk = statistics_.walk(doubt_);
   hold_.waits = !walk && statistics_.is_told() && !statistics_.is_loss_alone();
-  const plan::Limits held = within_hold(limits);
+  const plan::PlanLimits held = within_hold(limits);
   if (trials_.is_open()) return UnjudgedChoice{held, "the loss had risen: " + trials_.text()};
   if (hold_.all)
     return UnjudgedChoice{held, "the loss had risen; updates are fresh and gradients exact until step " +
@@ -162,7 +162,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
     return "the Preserver: the loss rose from " + std::to_string(statistics_.watch().level()) + " to " +
            std::to_string(statistics_.watch().newest()) + " under " + (late ? "late updates" : "encoded gradients");
   }
-  if (trials_.finding() != preserve::Finding::kOpen) {
+  if (trials_.result() != preserve::TrialResult::kOpen) {
     look_.found = Found::kTrialOver;
     return "the Preserver: " + trials_.text();
   }

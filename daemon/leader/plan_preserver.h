@@ -47,7 +47,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
   // What makes no sense is counted and left out.
   void take(std::size_t node, const wire::GradientStatistics& statistics);
 
-  Choice prepare(const plan::Limits& limits) override;
+  Choice prepare(const plan::PlanLimits& limits) override;
   void follow(const plan::GuardedPlan& chosen) override;
   plan::ReplanReason reconsider(const model::Plan& in_force) override;
 
@@ -58,7 +58,7 @@ class PlanPreserver final : public plan::ConvergenceGuard {
  private:
   enum class Found { kNothing, kWorse, kRisen, kTry, kTrialOver };  // at the last look
 
-  [[nodiscard]] plan::Limits within_hold(plan::Limits limits) const;
+  [[nodiscard]] plan::PlanLimits within_hold(plan::PlanLimits limits) const;
 
   [[nodiscard]] preserve::Judgement judge(const model::Plan& plan, const preserve::Walk& walk) const;
   void act_on_what_was_found();

@@ -7,7 +7,7 @@
 #include <mutex>
 #include <nlohmann/json.hpp>
 
-#include "core/link/ps/server.h"
+#include "core/link/ps/parameter_server.h"
 #include "daemon/base/rate_limit.h"
 #include "daemon/base/version.h"
 #include "daemon/http/http_server.h"
@@ -18,7 +18,7 @@
 namespace deft::daemon {
 namespace {
 
-using PsServer = link::ps_backend::Server;
+using link::ps_backend::ParameterServer;
 
 constexpr TimeUs kNewsUs = 200'000, kOldUs = 10'000'000;
 
@@ -38,14 +38,14 @@ class ServerMetrics {
 
   [[nodiscard]] const std::string& address() const { return http_->address(); }
 
-  void tell(const PsServer& server) {
+  void tell(const ParameterServer& server) {
     const TimeUs now_us = MonotonicClock::now();
     const std::lock_guard lock(mutex_);
     if (now_us - told_us_ < kNewsUs) return;
     told_us_ = now_us;
     auto& drops = numbers_["drops"];
     for (std::size_t i = 0; i < server.drops().size(); ++i)
-      drops[std::string(PsServer::kDropNames[i])] = server.drops()[i];
+      drops[std::string(ParameterServer::kDropNames[i])] = server.drops()[i];
     numbers_["links"] = server.links();
   }
 
@@ -80,8 +80,8 @@ class ServerMetrics {
 Result<void> serve_parameters(const Config& config, int signals_fd, const std::function<void()>& usable) {
   if (auto ok = check_exposure(config, "parameter server"); !ok) return ok;
   const auto metrics = ServerMetrics::open(config.text("metrics"));
-  PsServer* serving = nullptr;
-  PsServer::Options options;
+  ParameterServer* serving = nullptr;
+  ParameterServer::Options options;
   options.listen = config.text("listen");
   options.key_file = config.text("secret_file");
   options.log = [lines = RateLimit()](const std::string& line) mutable {
@@ -92,7 +92,7 @@ Result<void> serve_parameters(const Config& config, int signals_fd, const std::f
     if (metrics != nullptr) metrics->tell(*serving);
   };
   options.grace_us = config.seconds_us("timeout");
-  auto server = PsServer::open(std::move(options));
+  auto server = ParameterServer::open(std::move(options));
   if (!server) return tl::unexpected(server.error());
   serving = server->get();
   LOG(INFO) << "deftd " << kVersion << " is a parameter server, ready on " << serving->address()

@@ -99,8 +99,8 @@ void Server::take_client(ipc::MessageSocket socket) {
   auto room = account->take(Quota::kSessions, 1);
   if (room) room = account->take(Quota::kDescriptors, 1);
   if (!room) return turn_away(std::move(socket), peer->uid, room.error());
-  const auto session =
-      std::make_shared<Session>(reactor_, Session::Means{budget_, account}, *this, std::move(socket), this_.epoch);
+  const auto session = std::make_shared<WorkerSession>(reactor_, WorkerSession::Means{budget_, account}, *this,
+                                                       std::move(socket), this_.epoch);
   sessions_[session.get()] = session;
   run_for(session, "a new client", [&] {
     auto ok = session->start();
@@ -114,7 +114,7 @@ void Server::turn_away(ipc::MessageSocket socket, uid_t user, const Error& error
   channel.send_error(error, 0);
 }
 
-void Server::session_attached(Session& session) {
+void Server::session_attached(WorkerSession& session) {
   const bool refused =
       intake_ != Intake::kOpen && !jobs_.has(session.hello().job, session.peer().uid);  // a job's last workers may come
   const Result<void> result = refused ? fail(ErrorKind::kUnavailable,
@@ -127,7 +127,7 @@ void Server::session_attached(Session& session) {
   session.close(result.error().in(session.describe()));
 }
 
-void Server::session_ended(Session& session, const Error& reason) {
+void Server::session_ended(WorkerSession& session, const Error& reason) {
   const bool asked_only = session.hello().job.empty() && reason.kind == ErrorKind::kLost;  // deft status has gone
   if (!reason.what.empty() && !asked_only) ++clients_dropped_[static_cast<std::size_t>(reason.kind)];
   if (!reason.what.empty() && reason.kind != ErrorKind::kLost)

@@ -16,7 +16,7 @@
 #include "daemon/server/control_inbox.h"
 #include "daemon/server/job_table.h"
 #include "daemon/server/refusals.h"
-#include "daemon/server/session.h"
+#include "daemon/server/worker_session.h"
 
 namespace deft::daemon {
 
@@ -40,7 +40,7 @@ class Server final : public SessionHandler {
 
   void metrics_are_at(const std::string& address) { this_.metrics = address; }  // for the status
 
-  void session_attached(Session& session) override;
+  void session_attached(WorkerSession& session) override;
   std::string session_status(uid_t user) override;
   Result<void> change_settings(uid_t user, const std::string& job, const sched::SettingsChange& change) override {
     return jobs_.change_settings(user, job, change);
@@ -48,7 +48,7 @@ class Server final : public SessionHandler {
   Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order) override {
     return jobs_.trace(user, job, order);
   }
-  void session_ended(Session& session, const Error& reason) override;
+  void session_ended(WorkerSession& session, const Error& reason) override;
 
  private:
   Server(Reactor& reactor, const Config& config, ipc::Listener listener, std::unique_ptr<ControlPlane> control);
@@ -70,7 +70,7 @@ class Server final : public SessionHandler {
   std::unique_ptr<ControlPlane> control_;
   Acceptor acceptor_;
   ThisDaemon this_;
-  std::unordered_map<Session*, std::shared_ptr<Session>> sessions_;
+  std::unordered_map<WorkerSession*, std::shared_ptr<WorkerSession>> sessions_;
   JobTable jobs_;
   ControlInbox inbox_;
   CountsByReason clients_dropped_{};

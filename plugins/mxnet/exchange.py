@@ -9,12 +9,12 @@ The engine copies a gradient into the arena as soon as backward has written it, 
 
 import functools
 import threading
-from typing import NamedTuple
 
 import numpy as np
 from deft import DeftError
-from deft.gradient_group import GradientGroup, Scaling, Spec
+from deft.gradient_group import GradientGroup, GradientSpec
 from deft.process_sets import global_process_set
+from deft.reduce_op import Scaling
 from deft.world import depend
 
 from . import engine, join_watch
@@ -23,32 +23,18 @@ from .importing import mxnet as mx
 _ECONNECTION = 4
 
 
-class Gradient(NamedTuple):
-    name: str
-    shape: tuple
-    dtype: np.dtype
-    wire: np.dtype  # the dtype that travels
-    codec: str = ""  # how it is encoded; empty: as the option `compression` says
-
-
-class Factors(NamedTuple):
-    before: float = 1.0  # what gradients are multiplied by before the sum
-    after: float = 1.0  # and what sums are multiplied by
-
-
 class Exchange:
     """`gradients` are in the order of their use in forward. `reports`: it tells the daemon the stages of a step.
 
     The thread that trains owns it. All ranks of the set make it together, and push the same gradients in each step.
     """
 
-    def __init__(self, name, gradients, reports, factors=Factors(), process_set=global_process_set):  # noqa: B008
+    def __init__(self, name, gradients, reports, scaling=Scaling(), process_set=global_process_set):  # noqa: B008
         self.name = name
         self._session = process_set.session()
-        specs = [Spec(one.name, one.dtype, one.shape, one.wire, one.codec) for one in gradients]
-        self._group = GradientGroup(name, specs, Scaling(1.0, 1.0), reports, process_set)
+        self._group = GradientGroup(name, gradients, Scaling(), reports, process_set)
         self._names = [one.name for one in gradients]
-        self._factors = factors
+        self._scaling = scaling
         self._views = [engine.view_of(view) for view in self._group.views]
         self._averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
         self._pushed = set()
@@ -65,10 +51,10 @@ class Exchange:
                 "step: each step must bring the same gradients"
             )
         view = self._views[index]
-        write(gradient, view, self._factors.before)
+        write(gradient, view, self._scaling.before)
         start = functools.partial(self._hand_over, index, self._round)
         engine.push(start, [self._averaged], [view], priority, "deft_allreduce")
-        write(view, out, self._factors.after)
+        write(view, out, self._scaling.after)
         self._pushed.add(index)
         if len(self._pushed) == len(self._views):
             self._pushed.clear()
@@ -154,4 +140,4 @@ def describe(name, tensor, chosen):
     """The gradient `name` of an NDArray like `tensor`. `chosen`: what choose_compression() gave."""
     compressor, codec = chosen
     dtype = np.dtype(tensor.dtype)
-    return Gradient(name, tensor.shape, dtype, compressor.wire_dtype(dtype) if compressor else dtype, codec)
+    return GradientSpec(name, dtype, tensor.shape, compressor.wire_dtype(dtype) if compressor else dtype, codec)

@@ -1,6 +1,6 @@
 """Gradients that come one by one under keys, as a key-value store and an optimizer see them.
 
-    gradients = KeyedGradients(Factors())
+    gradients = KeyedGradients(Scaling())
     gradients.push(key, gradient, out, priority)
 
 Nobody says beforehand which keys a step has. So in the first step each gradient is an allreduce of its own. When the
@@ -13,29 +13,29 @@ from deft.codec import choose_compression
 from deft.compression import Compression
 from deft.gradient_group import all_are_here
 from deft.process_sets import global_process_set
-from deft.reduce_op import Sum
+from deft.reduce_op import Scaling, Sum
 
 from .collectives import allreduce_into
 from .engine import mxnet_errors
-from .exchange import Exchange, Factors, describe
+from .exchange import Exchange, describe
 from .importing import mxnet as mx
 
 
 class KeyedGradients:
     """`compression` is for the gradients of an Exchange: a value, or a function of key and gradient."""
 
-    def __init__(self, factors=Factors(), compression=Compression.none, process_set=global_process_set):  # noqa: B008
-        self._factors = factors
+    def __init__(self, scaling=Scaling(), compression=Compression.none, process_set=global_process_set):  # noqa: B008
+        self._scaling = scaling
         self._compression = compression
         self._process_set = process_set
         self._session = self._number = self._joined = None
-        self._first_step = {}  # by key: (Gradient, priority)
+        self._first_step = {}  # by key: (GradientSpec, priority)
         self._exchange = None
         self._places = {}  # by key
 
     @mxnet_errors
     def push(self, key, gradient, out, priority=0):
-        """out = the sum of all ranks' gradients, scaled by the factors; all ranks push the same keys."""
+        """out = the sum of all ranks' gradients, scaled by `scaling`; all ranks push the same keys."""
         if gradient.stype != "default":
             raise mx.base.MXNetError(f"the gradient {key} is {gradient.stype}; deft.mxnet sums dense gradients only")
         if self._process_set.session() is not self._session:
@@ -53,7 +53,8 @@ class KeyedGradients:
             chosen = choose_compression(self._compression, str(key), gradient)
             self._first_step[key] = (describe(str(key), gradient, chosen), priority)
         name = f"mxnet.{self._number}.{key}"
-        allreduce_into(gradient, out, name, Sum, *self._factors, priority, self._process_set)
+        factors = self._scaling.before, self._scaling.after
+        allreduce_into(gradient, out, name, Sum, *factors, priority, self._process_set)
 
     def _begin_session(self, session):
         self._session, self._number, self._exchange = session, session.number_optimizer(), None
@@ -68,5 +69,5 @@ class KeyedGradients:
         ordered = sorted(self._first_step.items(), key=lambda item: -item[1][1])
         gradients = [gradient for _, (gradient, _) in ordered]
         reports = self._number == 0
-        self._exchange = Exchange(f"mxnet.{self._number}", gradients, reports, self._factors, self._process_set)
+        self._exchange = Exchange(f"mxnet.{self._number}", gradients, reports, self._scaling, self._process_set)
         self._places = {key: place for place, (key, _) in enumerate(ordered)}

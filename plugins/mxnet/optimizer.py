@@ -5,8 +5,8 @@ For the Module interface, and for loops that call an Updater. Gluon has Distribu
 
 from deft.compression import Compression
 from deft.process_sets import global_process_set
+from deft.reduce_op import Scaling
 
-from .exchange import Factors
 from .importing import mxnet as mx
 from .keyed import KeyedGradients
 
@@ -37,8 +37,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self.plain = optimizer
         self._process_set = process_set
         if process_set.included():
-            factors = Factors(1.0 / gradient_predivide_factor, gradient_predivide_factor / process_set.size())
-            self._gradients = KeyedGradients(factors, compression, process_set)
+            scaling = Scaling(1.0 / gradient_predivide_factor, gradient_predivide_factor / process_set.size())
+            self._gradients = KeyedGradients(scaling, compression, process_set)
 
     def __getattr__(self, name):
         return getattr(self.__dict__["plain"], name)

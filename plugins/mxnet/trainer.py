@@ -7,11 +7,11 @@ from deft.codec import choose_compression
 from deft.compression import Compression
 from deft.gradient_group import all_are_here
 from deft.process_sets import global_process_set
-from deft.reduce_op import Sum
+from deft.reduce_op import Scaling, Sum
 
 from .collectives import allreduce_into
 from .engine import mxnet_errors
-from .exchange import Exchange, Factors, describe
+from .exchange import Exchange, describe
 from .importing import mxnet as mx
 from .optimizer import DistributedOptimizer
 
@@ -106,7 +106,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         params, number = self._summed, self._number
         chosen = [choose_compression(self._compression, param.name, param) for param in params]
         described = list(map(describe, self._names(), gradients, chosen))
-        return Exchange(f"mxnet.{number}", described, number == 0, Factors(self._before, 1.0), self._process_set)
+        return Exchange(f"mxnet.{number}", described, number == 0, Scaling(self._before, 1.0), self._process_set)
 
     def _names(self):
         """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""

@@ -12,9 +12,9 @@ import numpy as np
 from deft.adasum import check_ranks
 from deft.arrays import Gather
 from deft.codec import choose_compression
-from deft.gradient_group import LateGroup, Scaling, Spec
+from deft.gradient_group import GradientSpec, LateGroup
 from deft.process_sets import global_process_set
-from deft.reduce_op import Adasum, Average, Sum
+from deft.reduce_op import Adasum, Average, Sum, scaling_of
 from deft.world import depend
 
 import tensorflow as tf
@@ -173,18 +173,13 @@ class Averager:
         return gradients
 
     def _scaling(self):
-        if self._op is Sum:
-            return Scaling(1.0, 1.0)
-        size = self._process_set.size()
-        if self._predivide == 1.0:
-            return Scaling(1.0 / size, 1.0)
-        return Scaling(1.0 / self._predivide, self._predivide / size)
+        return scaling_of(self._op, self._predivide, self._process_set.size())
 
     def _spec(self, name, dtype, variable):
         compressor, codec = choose_compression(self._compression, name, variable)
         own = np.dtype(dtype.as_numpy_dtype)
         wire = compressor.wire_dtype(own) if compressor else own
-        return Spec(name, own, tuple(variable.shape), wire, codec)
+        return GradientSpec(name, own, tuple(variable.shape), wire, codec)
 
     def _group_of(self, variables):
         """The group of these variables in each session."""

@@ -33,13 +33,13 @@ def DistributedGradientTape(
     of ranks. device_dense, device_sparse, num_groups, groups: accepted for Horovod's sake.
     """
     base = type(gradtape)
-    if issubclass(base, _Distributed):
+    if issubclass(base, _DistributedTape):
         raise ValueError("this tape is a DistributedGradientTape already")
     gradtape._deft = Averager(
         compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients
     )
     gradtape._deft_op, gradtape._deft_process_set = op, process_set
-    gradtape.__class__ = type(base.__name__, (_Distributed, base), {"__module__": base.__module__})
+    gradtape.__class__ = type(base.__name__, (_DistributedTape, base), {"__module__": base.__module__})
     return gradtape
 
 
@@ -82,7 +82,7 @@ def local_variables(layers):
     return [variable for layer in layers for variable in layer.trainable_weights]
 
 
-class _Distributed:
+class _DistributedTape:
     """Comes before the tape's class in the class of a distributed tape."""
 
     def register_local_source(self, source):

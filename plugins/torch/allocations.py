@@ -174,7 +174,7 @@ def _through(ended, last):
     return through
 
 
-class Operation:
+class OperationMemory:
     """Around an operation: what it allocates, block by block, by torch's own profiler if that is free."""
 
     def __init__(self, device):
@@ -214,7 +214,7 @@ class AllocationMode(TorchDispatchMode):
     def __init__(self, allocations, device):
         super().__init__()
         self._allocations = allocations
-        self._operation = Operation(device)
+        self._operation = OperationMemory(device)
 
     def __torch_dispatch__(self, function, _types, args=(), kwargs=None):
         before = self._allocations.now

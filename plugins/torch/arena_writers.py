@@ -8,25 +8,12 @@ that merge steps or come later.
 """
 
 import weakref
-from typing import NamedTuple
 
 from deft.gradient_round import HANDED
 
 import torch
 
 from .hooks import current_task
-
-
-class Scaling(NamedTuple):
-    """The factors of gradients."""
-
-    before: float  # the sum over all ranks
-    after: float
-    again: float  # before the sum, if all ranks have what came after an earlier one: it comes back the same
-
-    def unscaled(self, loss_scale):
-        """The same for gradients of a loss that was multiplied by `loss_scale`: they travel without it."""
-        return Scaling(self.before / loss_scale, self.after * loss_scale, self.again / loss_scale)
 
 
 class SharingWriter:

@@ -21,11 +21,11 @@ def join(device=-1):
             "join() does not work with updates that may be delayed: choose another DEFT_POLICY, or set "
             "DEFT_MAX_STALENESS_STEPS=0"
         )
-    gradients = [ZeroGradients(steps) for steps in mine if isinstance(steps, SynchronousStep)]
+    gradients = [SynchronousZeros(steps) for steps in mine if isinstance(steps, SynchronousStep)]
     return joining.join(session, gradients)
 
 
-class ZeroGradients:
+class SynchronousZeros:
     """The gradients of one optimizer while its rank has joined: as deft.joining.ZeroGradients says."""
 
     def __init__(self, steps):

@@ -11,14 +11,14 @@ import deft
 from deft.codec import require_compressor
 from deft.names import check_named, in_forward_order
 from deft.process_sets import global_process_set
-from deft.reduce_op import Adasum, Average, Sum
+from deft.reduce_op import Adasum, Average, Sum, scaling_of
 from deft.update_schedule import UpdateSchedule
 from deft.world import depend, rank
 
 import torch
 
 from .adasum_optimizer import AdasumMixin, AdasumSteps, LocalMixin
-from .arena_writers import MergingWriter, Scaling, SharingWriter
+from .arena_writers import MergingWriter, SharingWriter
 from .compression import Compression
 from .delayed_step import DelayedStep
 from .forward_overlap import StageReports
@@ -88,7 +88,7 @@ def DistributedOptimizer(
     if scale_merged_lr is None:
         scale_merged_lr = deft.option("scale_merged_lr") == "on"
     schedule = UpdateSchedule(slots, splits_merged=scale_merged_lr)
-    scaling = _scaling(op, gradient_predivide_factor, process_set.size())
+    scaling = scaling_of(op, gradient_predivide_factor, process_set.size())
     return _distribute(optimizer, gradients, backward_passes_per_step, schedule, scaling, mode, process_set)
 
 
@@ -97,7 +97,7 @@ def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_s
     session = process_set.session()
     retire_earlier(gradients)
     ownership = Ownership(optimizer, gradients)
-    _with_class(optimizer, _Distributed)
+    _with_class(optimizer, _DistributedOptimizer)
     number = session.number_optimizer()
     writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
     buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer, process_set)
@@ -141,14 +141,6 @@ def slots_wanted():
     return SLOTS if delays else 1
 
 
-def _scaling(op, predivide, size):
-    if op is Sum:
-        return Scaling(1.0, 1.0, 1.0 / size)
-    if predivide == 1.0:
-        return Scaling(1.0 / size, 1.0, 1.0 / size)
-    return Scaling(1.0 / predivide, predivide / size, 1.0 / predivide)
-
-
 def _names(optimizer, named_parameters):
     """(name, parameter) of all of the optimizer's parameters, in forward order."""
     own = [param for group in optimizer.param_groups for param in group["params"]]
@@ -189,7 +181,7 @@ def _plain(base):
     return base.__new__(base)
 
 
-class _Distributed:
+class _DistributedOptimizer:
     """Comes before the user's class in the class of a distributed optimizer."""
 
     def step(self, closure=None, *args, **kwargs):

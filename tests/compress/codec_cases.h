@@ -53,7 +53,7 @@ inline std::string test_name(const std::string& text) {
   return name;
 }
 
-inline CodecPointer codec_of(const std::string& text, const KernelTable& kernels = best_kernels()) {
+inline CodecPointer codec_of(const std::string& text, const CodecKernels& kernels = best_kernels()) {
   auto made = make_codec(text, kernels);
   if (!made) throw std::runtime_error(made.error().message());
   return *std::move(made);
@@ -61,7 +61,7 @@ inline CodecPointer codec_of(const std::string& text, const KernelTable& kernels
 
 struct KernelSet {
   const char* name;
-  const KernelTable* kernels;
+  const CodecKernels* kernels;
 };
 inline std::vector<KernelSet> kernel_sets() {
   std::vector<KernelSet> sets{{"portable", &portable_kernels()}};

@@ -66,7 +66,7 @@ TEST(PlanPreserver, WhatWouldTrainWorseIsMadeAgainWithMoreCapacity) {
 TEST(PlanPreserver, WhereNothingIsAcceptedTheLastPlanIsFollowedAndItIsSaid) {
   Job job;
   job.tell(0.01, 1.0);
-  const auto stubborn = [](const plan::Limits&) -> Result<model::Plan> { return plan_of({{0, 7, 8}}); };
+  const auto stubborn = [](const plan::PlanLimits&) -> Result<model::Plan> { return plan_of({{0, 7, 8}}); };
   const auto chosen = job.preserver.choose(stubborn, {}).value();
   EXPECT_TRUE(chosen.decision.judged);
   EXPECT_FALSE(chosen.decision.accepted);
@@ -88,7 +88,7 @@ TEST(PlanPreserver, WithoutPatienceOnePlanIsTriedAndSaysSo) {
 TEST(PlanPreserver, AnImpossiblePlanIsAnErrorAsWithoutAJudge) {
   Job job;
   job.tell(0.01, 1.0);
-  const auto fails = [](const plan::Limits&) -> Result<model::Plan> { return fail(ErrorKind::kInvalid, "no"); };
+  const auto fails = [](const plan::PlanLimits&) -> Result<model::Plan> { return fail(ErrorKind::kInvalid, "no"); };
   EXPECT_FALSE(job.preserver.choose(fails, {}));
 }
 
@@ -124,7 +124,7 @@ TEST(PlanPreserver, APlanIsGivenUpWhenItHasBecomeWorseAndTriedAgainLaterAndLater
 TEST(PlanPreserver, LateUpdatesUnderWhichTheLossRisesAreTakenBackAtOnce) {
   Job job;
   const auto late = plan_of({{0, 0, 2}});
-  const auto make = [&late](const plan::Limits& limits) -> Result<model::Plan> {
+  const auto make = [&late](const plan::PlanLimits& limits) -> Result<model::Plan> {
     return limits.max_staleness_steps > 0 ? late : plan_of({{0, 0, 1}});
   };
   job.tell(0.01, 0.5, 60);
@@ -159,7 +159,7 @@ TEST(PlanPreserver, EverythingLateIsRefusedWhereTheGradientSwings) {
     told.learning_rate = 0.5;
     for (const std::size_t node : {0, 1}) job.preserver.take(node, told);
   }
-  const auto make = [](const plan::Limits& limits) -> Result<model::Plan> {
+  const auto make = [](const plan::PlanLimits& limits) -> Result<model::Plan> {
     return plan_of({{0, 0, 1 + std::min(1U, limits.max_staleness_steps)}});
   };
   const auto chosen = job.preserver.choose(make, {}).value();

@@ -21,13 +21,13 @@ inline model::Plan plan_of(std::vector<model::PlanGeneration> generations) {
 
 // Merges the fewer steps the more capacity it gets: eight, four, two, one.
 struct Planner {
-  Result<model::Plan> operator()(const plan::Limits& limits) {
+  Result<model::Plan> operator()(const plan::PlanLimits& limits) {
     asked.push_back(limits);
     if (limits.max_staleness_steps == 0 || limits.capacity > 1.5) return plan_of({{0, 0, 1}});
     if (limits.capacity > 1.3) return plan_of({{0, 1, 2}});
     return limits.capacity > 1.1 ? plan_of({{0, 3, 4}}) : plan_of({{0, 7, 8}});
   }
-  std::vector<plan::Limits> asked;
+  std::vector<plan::PlanLimits> asked;
 };
 
 // Of `ranks` workers: |G|^2 = `gradient`, tr(Sigma) / B = `noise`.
@@ -72,7 +72,7 @@ struct Job {
   }
   plan::GuardedPlan choose() {
     planner.asked.clear();
-    return preserver.choose([this](const plan::Limits& limits) { return planner(limits); }, {}).value();
+    return preserver.choose([this](const plan::PlanLimits& limits) { return planner(limits); }, {}).value();
   }
 };
 

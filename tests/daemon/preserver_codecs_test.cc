@@ -62,7 +62,7 @@ class Bowl {
 };
 
 // Encodes its only bucket with the last codec that is allowed, at most codec 2.
-Result<model::Plan> make_coded(const plan::Limits& limits) {
+Result<model::Plan> make_coded(const plan::PlanLimits& limits) {
   auto plan = plan_of({{0, 0, 1}});
   plan.codecs = {static_cast<model::CodecIndex>(std::min<std::size_t>(limits.codecs.last, 2))};
   return plan;

@@ -24,7 +24,7 @@ void require(bool holds) {
 const std::vector<std::unique_ptr<const Codec>>& codecs() {
   static const auto all = [] {
     std::vector<std::unique_ptr<const Codec>> made;
-    for (const KernelTable* kernels : {&best_kernels(), &portable_kernels()}) {
+    for (const CodecKernels* kernels : {&best_kernels(), &portable_kernels()}) {
       for (const std::string_view name : codec_names()) {
         auto codec = make_codec(name, *kernels).value();
         if (codec->traits().law != Law::kLowRank)

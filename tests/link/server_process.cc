@@ -10,15 +10,15 @@
 #include <array>
 #include <memory>
 
-#include "core/link/ps/server.h"
+#include "core/link/ps/parameter_server.h"
 
 namespace deft::link::testing {
 namespace {
 
 [[noreturn]] void serve(const std::string& listen, const std::string& key_file, int tell_fd) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
-  auto server =
-      ps_backend::Server::open({.listen = listen, .key_file = key_file, .log = {}, .on_turn = {}, .grace_us = 0});
+  auto server = ps_backend::ParameterServer::open(
+      {.listen = listen, .key_file = key_file, .log = {}, .on_turn = {}, .grace_us = 0});
   if (!server) _exit(1);
   const std::string& address = (*server)->address();
   if (write(tell_fd, address.data(), address.size()) < 0) _exit(1);

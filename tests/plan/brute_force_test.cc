@@ -97,8 +97,8 @@ RC_GTEST_PROP(ExactSearch, KnowsWhatTryingAllPlansOfThreeBucketsFinds, ()) {
 }
 
 // No slack for jitter and nothing given away, as the brute force has none of it.
-Limits exact_limits(std::uint32_t max_staleness) {
-  Limits limits;
+PlanLimits exact_limits(std::uint32_t max_staleness) {
+  PlanLimits limits;
   limits.max_staleness_steps = max_staleness;
   limits.jitter_margin = 0;
   limits.rate_tolerance = 0;

@@ -70,11 +70,11 @@ std::vector<model::CodecCost> ladder() {
           {.name = "int4", .wire_share = 0.129, .encode_us_per_byte = 5e-5, .decode_us_per_byte = 5e-5, .error = 1e-2}};
 }
 
-double enough_us(const model::Profile& profile, const Limits& limits) {
+double enough_us(const model::Profile& profile, const PlanLimits& limits) {
   return (1 + std::max(limits.fresh_tolerance, limits.bubble_tolerance)) * profile.compute_us() * limits.capacity;
 }
 
-double fresh_us(const model::Profile& profile, const std::vector<model::CodecIndex>& codecs, const Limits& limits) {
+double fresh_us(const model::Profile& profile, const std::vector<model::CodecIndex>& codecs, const PlanLimits& limits) {
   const auto table = fresh_timetable(Problem(profile, codecs), limits);
   return table ? table->plan.step_us : kInfinity;
 }
@@ -86,7 +86,7 @@ RC_GTEST_PROP(CodecPlans, GiveUpNothingElseBitsElseFreshness, ()) {
     if (*rc::gen::inRange(0, 4) == 0) bucket.coded_bytes = 0;
     if (*rc::gen::inRange(0, 4) == 0) bucket.element_bytes = 2;
   }
-  const Limits limits = training_limits();
+  const PlanLimits limits = training_limits();
   const auto table = find_timetable(profile, limits);
   RC_ASSERT(table.has_value());
   const model::Plan& plan = table->plan;
@@ -121,7 +121,7 @@ TEST(CodecPlans, OfFewBucketsAreNearTheBest) {
     profile.links.push_back({"a", 20, std::nullopt, 40.0 + next(200)});
     profile.links.push_back({"b", 20, std::nullopt, 40.0 + next(200)});
     profile.codecs = ladder();
-    Limits limits = training_limits();
+    PlanLimits limits = training_limits();
     limits.codecs.negligible_error = 0;  // so that the least error is looked for
     const double enough = enough_us(profile, limits);
     double best = kInfinity, bytes = 0;
@@ -172,7 +172,7 @@ TEST(CodecPlans, NegligibleErrorsBuyRoomOnTheLinks) {
     ASSERT_TRUE(roomy);
     EXPECT_LE(load_of(*roomy), 0.6);
     EXPECT_LE(roomy->codec_error, kNegligibleError);
-    Limits exacting = training_limits();
+    PlanLimits exacting = training_limits();
     exacting.codecs.negligible_error = 0;
     const auto tight = find_plan(profile, exacting);
     ASSERT_TRUE(tight);
@@ -201,7 +201,7 @@ TEST(CodecPlans, AShortWaitIsNoReasonForStaleUpdates) {
   EXPECT_EQ(plan->updates_per_step(), 1.0);
   EXPECT_GT(plan->step_us, 1.01 * plan->compute_us) << "it waits";
   EXPECT_LT(std::ranges::count(plan->codecs, 3), 12) << "int4 is for the buckets that wait";
-  Limits at_any_price = training_limits();
+  PlanLimits at_any_price = training_limits();
   at_any_price.least_stale_gain = 0;
   const auto stale = find_plan(profile, at_any_price);
   ASSERT_TRUE(stale);

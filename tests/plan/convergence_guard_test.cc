@@ -16,10 +16,10 @@ namespace {
 struct NeedsCapacity final : plan::ConvergenceGuard {
   explicit NeedsCapacity(double needed, unsigned tries = 20) : capacity(needed), most(tries) {}
 
-  Choice prepare(const plan::Limits& limits) override {
+  Choice prepare(const plan::PlanLimits& limits) override {
     ++choices;
     return [limits, needed = capacity, most = most](const Make& make) -> Result<plan::GuardedPlan> {
-      plan::Limits asked = limits;
+      plan::PlanLimits asked = limits;
       for (unsigned attempt = 1;; ++attempt, asked.capacity *= 1.15) {
         auto plan = make(asked);
         if (!plan) return tl::unexpected(plan.error());

@@ -103,7 +103,7 @@ RC_GTEST_PROP(KnapsackPolicy, LosesLittleWhereForwardIsSharedOutOtherwise, ()) {
   RC_ASSERT(measured_step(any_profile({.most_buckets = 12, .most_links = 2})) <= 1.15);
 }
 
-Result<sim::Outcome> run_pinned(const char* cycle, const plan::Limits& limits = {}) {
+Result<sim::Outcome> run_pinned(const char* cycle, const plan::PlanLimits& limits = {}) {
   const auto profile = vgg19();
   auto setup = sim::setup_for(profile, "knapsack");
   setup.limits = limits;
@@ -121,7 +121,7 @@ TEST(PinnedPlan, decidesWhateverIsMeasured) {
 }
 
 TEST(PinnedPlan, staysWithinTheLimits) {
-  const auto refused = [](const char* cycle, const plan::Limits& limits) {
+  const auto refused = [](const char* cycle, const plan::PlanLimits& limits) {
     const auto outcome = run_pinned(cycle, limits);
     return outcome ? "accepted" : outcome.error().message();
   };

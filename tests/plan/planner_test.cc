@@ -18,7 +18,7 @@ std::vector<std::uint64_t> bucket_bytes(const model::Profile& profile) {
   return out;
 }
 
-model::Plan planned(const model::Profile& profile, const Limits& limits = {}) {
+model::Plan planned(const model::Profile& profile, const PlanLimits& limits = {}) {
   auto table = find_timetable(profile, limits);
   RC_ASSERT(table.has_value());
   const std::string fault = fault_of(*table, bucket_bytes(profile), profile.links.size());
@@ -37,7 +37,7 @@ RC_GTEST_PROP(Planner, NeverWaitsAndUpdatesNearlyAsOftenAsTheLinksPermit, ()) {
 
 RC_GTEST_PROP(Planner, KeepsTheCaps, ()) {
   const auto profile = any_profile({.most_buckets = 20, .hard = true});
-  Limits limits = *rc::gen::arbitrary<bool>() ? training_limits() : Limits{};
+  PlanLimits limits = *rc::gen::arbitrary<bool>() ? training_limits() : PlanLimits{};
   limits.max_staleness_steps = *rc::gen::inRange(0U, 6U);
   limits.max_merged_steps = *rc::gen::inRange(1U, 6U);
   limits.max_generations = *rc::gen::inRange(2U, 9U);
@@ -91,7 +91,7 @@ TEST(Planner, inTrainingMakesStalePlansWhereTheLinksAreShort) {
 
 RC_GTEST_PROP(Planner, MoreCapacityNeverMeansFewerUpdates, ()) {
   const auto profile = any_profile({.most_buckets = 20});
-  Limits limits;
+  PlanLimits limits;
   const double before = planned(profile, limits).updates_per_step();
   limits.capacity = 1.5;
   RC_ASSERT(planned(profile, limits).updates_per_step() >= before * (1 - limits.rate_tolerance) - 1e-9);
@@ -132,7 +132,7 @@ TEST(Planner, cutsWhatIsLargerThanAnyCapacity) {
   profile.buckets.push_back({"huge", 100'000'000, 100, 200, {}});  // 100 ms on each link, compute 0.6 ms
   profile.links.push_back({"a", 10, {}, 1000.0});
   profile.links.push_back({"b", 10, {}, 1000.0});
-  Limits limits;
+  PlanLimits limits;
   limits.max_merged_steps = 256;
   limits.max_staleness_steps = 256;
   const auto plan = find_plan(profile, limits);
@@ -147,7 +147,7 @@ TEST(Planner, namesWhatItRefuses) {
   model::Profile profile;
   profile.buckets.push_back({"b", 8, 1, 1, {}});
   profile.links.push_back({"l", 1, {}, 1.0});
-  const auto refused = [&](Limits limits) { return find_plan(profile, limits).error().message(); };
+  const auto refused = [&](PlanLimits limits) { return find_plan(profile, limits).error().message(); };
   EXPECT_NE(refused({.max_merged_steps = 0}).find("max_merged_steps"), std::string::npos);
   EXPECT_NE(refused({.max_generations = 1}).find("max_generations"), std::string::npos);
   EXPECT_NE(refused({.jitter_margin = -1}).find("jitter_margin"), std::string::npos);

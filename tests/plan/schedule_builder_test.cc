@@ -11,8 +11,8 @@
 namespace deft::plan {
 namespace {
 
-Limits any_limits() {
-  Limits limits;
+PlanLimits any_limits() {
+  PlanLimits limits;
   limits.max_staleness_steps = *rc::gen::inRange(0U, 9U);
   limits.max_generations = *rc::gen::inRange(2U, 5U);
   limits.bubble_tolerance = *rc::gen::element(0.0, 0.005, 0.1);
@@ -26,7 +26,7 @@ UpdateRatio any_ratio() {
   return ratio;
 }
 
-void check(std::optional<Timetable> table, const Problem& problem, const Limits& limits) {
+void check(std::optional<Timetable> table, const Problem& problem, const PlanLimits& limits) {
   RC_CLASSIFY(table.has_value(), "there is a timetable");
   if (!table) return;
   table->plan.bucket_bytes = problem.bucket_bytes();

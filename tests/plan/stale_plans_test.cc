@@ -16,8 +16,8 @@
 namespace deft::plan {
 namespace {
 
-Limits any_limits(std::size_t buckets) {
-  Limits limits;
+PlanLimits any_limits(std::size_t buckets) {
+  PlanLimits limits;
   limits.fresh_tolerance = *rc::gen::element(0.01, 0.05, 0.2);
   limits.stale_share = *rc::gen::element(0.3, 0.75, 1.0);
   limits.max_staleness_steps = *rc::gen::inRange(1U, 17U);
@@ -28,7 +28,7 @@ Limits any_limits(std::size_t buckets) {
   return limits;
 }
 
-void check_promises(const Timetable& table, const model::Profile& profile, const Limits& limits) {
+void check_promises(const Timetable& table, const model::Profile& profile, const PlanLimits& limits) {
   const model::Plan& plan = table.plan;
   std::vector<std::uint64_t> bytes;
   for (auto bucket = profile.buckets.rbegin(); bucket != profile.buckets.rend(); ++bucket)
@@ -59,7 +59,7 @@ RC_GTEST_PROP(StalePlans, AreWithinTheLimitsAndRun, ()) {
 // Of a plan that waits little enough, no block that is smaller than the largest fresh one is stale.
 RC_GTEST_PROP(StalePlans, MakeTheLargestBucketsStale, ()) {
   const auto profile = any_profile({.most_buckets = 12, .least_coverage = 1, .most_coverage = 3});
-  Limits limits;
+  PlanLimits limits;
   limits.fresh_tolerance = 0.05;
   const Problem problem(profile);
   const auto table = stale_timetable(problem, limits);
@@ -76,7 +76,7 @@ RC_GTEST_PROP(StalePlans, MakeTheLargestBucketsStale, ()) {
 
 // The fewest blocks, taken by size, that may be stale so that some timetable waits at most `enough_us`: all update ratios of up
 // to eight steps and parts of many sizes are tried.
-std::size_t fewest_stale_blocks(const Problem& problem, const Limits& limits, double enough_us) {
+std::size_t fewest_stale_blocks(const Problem& problem, const PlanLimits& limits, double enough_us) {
   const Problem counted_on = problem.scaled(1, 1 + limits.jitter_margin);
   std::vector<std::size_t> by_size(problem.buckets());
   std::iota(by_size.begin(), by_size.end(), std::size_t{0});
@@ -220,7 +220,7 @@ model::Profile wide_matrix(double coverage) {
 }
 
 TEST(StalePlans, spareAllButTheWideMatrix) {
-  Limits limits;
+  PlanLimits limits;
   limits.fresh_tolerance = 0.05;
   limits.stale_share = 0.75;
   limits.max_staleness_steps = 4;
@@ -235,7 +235,7 @@ TEST(StalePlans, spareAllButTheWideMatrix) {
 }
 
 TEST(StalePlans, areNotMadeWhereFreshOnesWaitLittle) {
-  Limits limits;
+  PlanLimits limits;
   limits.fresh_tolerance = 0.05;
   const auto plan = find_plan(wide_matrix(0.3), limits);
   ASSERT_TRUE(plan);
@@ -246,7 +246,7 @@ TEST(StalePlans, areNotMadeWhereFreshOnesWaitLittle) {
 
 // Where too little may be late, the rest waits.
 TEST(StalePlans, keepTheShareOfStaleBytes) {
-  Limits limits;
+  PlanLimits limits;
   limits.fresh_tolerance = 0.05;
   limits.stale_share = 0.5;
   const auto plan = find_plan(wide_matrix(2), limits);

@@ -27,18 +27,18 @@ class Training {
   // The loss rises from `from` under the codec, and is seen at `to`. Some samples later it is `without(0)` and gradients are
   // exact, and then it is `without(steps)`.
   template <typename Loss>
-  Finding rise(double from, double to, const Loss& without, bool may_be_natural = false) {
+  TrialResult rise(double from, double to, const Loss& without, bool may_be_natural = false) {
     double newest = 0;
     for (int i = 0; i < 3; ++i) newest += (to + noise_(random_)) / 3;
     trials.begin(kCodec, {{from, deviation_}, newest, may_be_natural}, step);
     for (int i = *rc::gen::inRange(0, 4); i > 0; --i) trials.take(step += every_, without(0) + noise_(random_));
     trials.gradients_are_exact();
     steps_without_ = 0;
-    for (; trials.finding() == Finding::kOpen; steps_without_ += every_)
+    for (; trials.result() == TrialResult::kOpen; steps_without_ += every_)
       trials.take(step += every_, without(static_cast<double>(steps_without_)) + noise_(random_));
-    const Finding finding = trials.finding();
+    const TrialResult result = trials.result();
     trials.end();
-    return finding;
+    return result;
   }
   std::uint64_t steps_without() const { return steps_without_; }  // of the last trial
 
@@ -63,7 +63,7 @@ RC_GTEST_PROP(CodecTrials, ACodecThatIsNotTheCauseComesBackEachTime, ()) {
     const auto loss = [&](double steps) {
       return level + (risen - level) * std::exp(-steps / (fall * (1U << rises))) + slope * steps;
     };
-    RC_ASSERT(training.rise(level, risen, loss) == Finding::kDidNotHelp);
+    RC_ASSERT(training.rise(level, risen, loss) == TrialResult::kDidNotHelp);
     RC_ASSERT(training.trials.most_codec() == model::kMaxCodecs);
     const std::uint64_t first_look = std::max<std::uint64_t>(CodecTrials::kFirstLook << rises, 8 * 16);
     RC_ASSERT(training.steps_without() <= 4 * first_look + 4 * 16);
@@ -82,7 +82,7 @@ RC_GTEST_PROP(CodecTrials, ACodecThatIsTheCauseIsFoundAtOnceAndReturnsOnce, ()) 
     return 1 + (risen - 1) * height;
   };
   for (const bool again : {false, true}) {
-    RC_ASSERT(training.rise(1, 1 + between(0.2, 1) * (risen - 1), loss) == Finding::kHelped);
+    RC_ASSERT(training.rise(1, 1 + between(0.2, 1) * (risen - 1), loss) == TrialResult::kHelped);
     RC_ASSERT(training.trials.most_codec() == kCodec - 1);
     RC_ASSERT(!training.trials.may_return(training.step + CodecTrials::kWaits * CodecTrials::kFirstLook - 1));
     if (again) break;
@@ -103,7 +103,7 @@ RC_GTEST_PROP(CodecTrials, ACodecFromWhichTheLossRecoversSlowlyIsFoundAfterSomeR
   for (unsigned rises = 0; rises < 6; ++rises) {
     const double risen = level + height;
     const auto loss = [&](double steps) { return 1 + (risen - 1) * std::exp(-steps / recovery); };
-    if (training.rise(level, risen, loss) == Finding::kHelped) break;
+    if (training.rise(level, risen, loss) == TrialResult::kHelped) break;
     level = loss(static_cast<double>(training.steps_without()));
   }
   RC_ASSERT(training.trials.most_codec() == kCodec - 1);
@@ -112,7 +112,7 @@ RC_GTEST_PROP(CodecTrials, ACodecFromWhichTheLossRecoversSlowlyIsFoundAfterSomeR
 RC_GTEST_PROP(CodecTrials, WhereARiseMayBeNaturalNothingIsProved, ()) {
   Training training(between(0, 0.02));
   const auto recovers = [](double steps) { return 1 + 2 * std::exp(-steps / 20); };
-  RC_ASSERT(training.rise(1, 3, recovers, true) == Finding::kHelped);
+  RC_ASSERT(training.rise(1, 3, recovers, true) == TrialResult::kHelped);
   RC_ASSERT(training.trials.most_codec() == kCodec - 1);
   const std::uint64_t wait = CodecTrials::kWaits * CodecTrials::kFirstLook;
   RC_ASSERT(!training.trials.may_return(training.step + wait - 1));
@@ -120,11 +120,11 @@ RC_GTEST_PROP(CodecTrials, WhereARiseMayBeNaturalNothingIsProved, ()) {
   training.trials.let_return();
   RC_ASSERT(training.trials.most_codec() == model::kMaxCodecs);
   RC_ASSERT(!training.trials.may_return(training.step));
-  RC_ASSERT(training.rise(1, 3, recovers) == Finding::kHelped);
+  RC_ASSERT(training.rise(1, 3, recovers) == TrialResult::kHelped);
   RC_ASSERT(training.steps_without() > 2 * CodecTrials::kFirstLook);
   RC_ASSERT(training.trials.may_return(training.step += 2 * wait));
   training.trials.let_return();
-  RC_ASSERT(training.rise(1, 3, recovers) == Finding::kHelped);
+  RC_ASSERT(training.rise(1, 3, recovers) == TrialResult::kHelped);
   RC_ASSERT(!training.trials.may_return(training.step + 1'000'000));
   RC_ASSERT(training.trials.most_codec() == kCodec - 1);
 }
@@ -168,12 +168,12 @@ TEST(CodecTrials, OnlyStepsWithExactGradientsCountAndASecondRiseBeginsNoSecondTr
   trials.begin(1, {{1, 0}, 2, false}, 10);
   for (std::uint64_t step = 11; step < 1000; ++step) trials.take(step, 2);
   trials.begin(3, {{5, 0}, 6, false}, 1000);
-  EXPECT_EQ(trials.finding(), Finding::kOpen);
+  EXPECT_EQ(trials.result(), TrialResult::kOpen);
   trials.gradients_are_exact();
   std::uint64_t step = 1000;
-  while (trials.finding() == Finding::kOpen && step < 2000) trials.take(step++, 1);
+  while (trials.result() == TrialResult::kOpen && step < 2000) trials.take(step++, 1);
   EXPECT_EQ(step, 1065U);
-  EXPECT_EQ(trials.finding(), Finding::kHelped);
+  EXPECT_EQ(trials.result(), TrialResult::kHelped);
   EXPECT_NE(trials.text().find("under codec 1"), std::string::npos) << trials.text();
 }
 
@@ -183,8 +183,8 @@ TEST(CodecTrials, ACodecThatStaysAwayKeepsThoseWithFewerBitsAway) {
   const auto recover_from = [&](std::size_t codec, bool may_be_natural) {
     trials.begin(codec, {{1, 0}, 2, may_be_natural}, step);
     trials.gradients_are_exact();
-    while (trials.finding() == Finding::kOpen && step < 10'000) trials.take(step += 8, 1);
-    EXPECT_EQ(trials.finding(), Finding::kHelped);
+    while (trials.result() == TrialResult::kOpen && step < 10'000) trials.take(step += 8, 1);
+    EXPECT_EQ(trials.result(), TrialResult::kHelped);
     trials.end();
   };
   recover_from(2, true);
@@ -207,11 +207,11 @@ TEST(CodecTrials, ALossIsComparedWithTheTopOfItsRise) {
     CodecTrials trials;
     trials.begin(1, {{1, 0}, 1.3, false}, 0);
     std::uint64_t step = 0;
-    for (int i = 0; trials.finding() == Finding::kOpen && i < 1000; ++i) {
+    for (int i = 0; trials.result() == TrialResult::kOpen && i < 1000; ++i) {
       if (i == exact_after) trials.gradients_are_exact();
       trials.take(++step, i < 12 ? 1.3 + 0.225 * (i + 1) : i < 16 ? 4 : 2);
     }
-    EXPECT_EQ(trials.finding(), Finding::kHelped) << exact_after;
+    EXPECT_EQ(trials.result(), TrialResult::kHelped) << exact_after;
   }
 }
 
@@ -220,7 +220,7 @@ TEST(CodecTrials, RareSamplesAreWaitedFor) {
   trials.begin(1, {{1, 0}, 2, false}, 0);
   trials.gradients_are_exact();
   int samples = 0;
-  while (trials.finding() == Finding::kOpen && samples < 100)
+  while (trials.result() == TrialResult::kOpen && samples < 100)
     trials.take(static_cast<std::uint64_t>(50 * ++samples), 2);
   EXPECT_EQ(samples, 8);
 }
@@ -230,8 +230,8 @@ TEST(CodecTrials, ALossThatIsNoNumberAnyMoreEndsTheTrial) {
   trials.begin(1, {{1, 0}, 1e308, false}, 0);
   trials.gradients_are_exact();
   std::uint64_t step = 0;
-  while (trials.finding() == Finding::kOpen && step < 10'000) trials.take(++step, 1.7e308);
-  EXPECT_EQ(trials.finding(), Finding::kDidNotHelp);
+  while (trials.result() == TrialResult::kOpen && step < 10'000) trials.take(++step, 1.7e308);
+  EXPECT_EQ(trials.result(), TrialResult::kDidNotHelp);
 }
 
 }  // namespace

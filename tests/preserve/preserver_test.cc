@@ -139,7 +139,7 @@ TEST(Preserver, moreCapacityBuysMoreUpdates) {
   ASSERT_TRUE(profile);
   profile = model::with_links(*profile, {"nccl"});
   const auto planner = [&](const PlanRequest& request) {
-    plan::Limits limits;
+    plan::PlanLimits limits;
     limits.capacity = request.capacity;
     limits.max_staleness_steps = request.max_staleness_steps;
     return plan::find_plan(*profile, limits);

@@ -166,7 +166,7 @@ class Kernels : public ::testing::TestWithParam<const char*> {
     table_->at(dtype, op)(out.data() + in.offset, inputs.data(), inputs.size(), count);
     check(in, out, count, dtype, op);
   }
-  const KernelTable* table_ = nullptr;
+  const ReduceKernels* table_ = nullptr;
 };
 INSTANTIATE_TEST_SUITE_P(Sets, Kernels, ::testing::Values("portable", "avx2"),
                          [](const auto& set) { return std::string(set.param); });

@@ -313,7 +313,7 @@ RC_GTEST_PROP(JobTimeline, SlicesOfATrackNestOrFollowEachOther, ()) {
       traced_simulation(profile(*rc::gen::inRange(1, 60) * 0.001), policy, {.steps = 8, .nodes = {{}, {}}});
   const auto timeline = make_timeline(job);
   RC_ASSERT(!timeline.slices.empty());
-  std::vector<Slice> open;
+  std::vector<TrackSlice> open;
   for (const auto& slice : timeline.slices) {
     RC_ASSERT(slice.track < timeline.tracks.size());
     RC_ASSERT(slice.begin_us >= 0 && slice.end_us >= slice.begin_us);

@@ -55,7 +55,7 @@ def test_right_includes_pass(tmp_path):
         ("daemon/base/reactor.cc", '"daemon/node/job.h"', "daemon/base sees only itself"),
         ("daemon/channel/channel.cc", '"daemon/leader/leader.h"', "daemon/channel sees only daemon/base, daemon/wire"),
         ("daemon/leader/leader.cc", '"daemon/node/job.h"', "daemon/leader sees only daemon/base, daemon/wire"),
-        ("daemon/node/job.cc", '"daemon/server/session.h"', "daemon/node sees only daemon/base, daemon/channel"),
+        ("daemon/node/job.cc", '"daemon/server/worker_session.h"', "daemon/node sees only daemon/base, daemon/channel"),
         ("daemon/node/job.cc", '"proto/control.pb.h"', "only daemon/wire, tools, proto"),
         ("daemon/novel/thing.cc", "<vector>", "stands in no rule"),
         ("core/sched/fifo.cc", '"../shm/ring.h"', "from the root of the tree"),

@@ -9,7 +9,7 @@ import pytest
 import torch
 from deft.step_memory import ACTIVATIONS, GRADIENTS, NO_LAYER, TEMPORARY, Amount
 from deft.torch import memory_recorder
-from deft.torch.allocations import AllocationMode, Allocations, Operation
+from deft.torch.allocations import AllocationMode, Allocations, OperationMemory
 from launching import BUILD
 from torch import nn
 from torch.nn import functional
@@ -248,7 +248,7 @@ def test_allocations_are_followed_until_they_are_freed():
 
 
 def test_what_an_operation_uses_for_itself_counts():
-    operation = Operation(torch.device("cpu"))
+    operation = OperationMemory(torch.device("cpu"))
     with operation:
         kept = torch.empty(250)
         torch.empty(1000)

@@ -1,6 +1,6 @@
 """The gradients of some variables on their way through the arena of one declared group, as numpy arrays.
 
-    group = GradientGroup("tensorflow.0", specs, Scaling(1.0, 1.0), reports=True)
+    group = GradientGroup("tensorflow.0", specs, Scaling(), reports=True)
     group.hand_over(index, array)     # of each variable, in any order: written to the arena, on its way at once
     group.collect()                   # waits; gives all averages
 
@@ -21,12 +21,7 @@ from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
 
 
-class Scaling(NamedTuple):
-    before: float  # what gradients are multiplied by before the sum
-    after: float  # and what sums are multiplied by
-
-
-class Spec(NamedTuple):
+class GradientSpec(NamedTuple):
     """A gradient."""
 
     name: str
@@ -185,4 +180,5 @@ class LateGroup:
 
     def _start(self, index, gradient):
         name, specs, scaling, *_ = self._arguments
-        return start_allreduce(gradient, f"{name}.{index}", Sum, *scaling, specs[index].wire, self._process_set)
+        factors, wire = (scaling.before, scaling.after), specs[index].wire
+        return start_allreduce(gradient, f"{name}.{index}", Sum, *factors, wire, self._process_set)

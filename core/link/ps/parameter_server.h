@@ -1,7 +1,7 @@
 // A parameter server: adds the segments that the nodes of each ps link push, and gives the sums back. `deftd server`
 // runs one.
 //
-//   auto server = Server::open({.listen = "10.0.0.9:29610", .log = ...});
+//   auto server = ParameterServer::open({.listen = "10.0.0.9:29610", .log = ...});
 //   (*server)->run(stop_fd);      // until stop_fd is readable and the jobs that use it have ended
 //
 // One thread. For each link and node it keeps the segments of running rounds (kWindow, and two of the oldest round) and as many
@@ -28,7 +28,7 @@
 
 namespace deft::link::ps_backend {
 
-class Server {
+class ParameterServer {
  public:
   struct Options {
     std::string listen;                           // host:port; port * is any free one
@@ -37,8 +37,8 @@ class Server {
     std::function<void()> on_turn;                // at least once a second; may be empty
     TimeUs grace_us = 0;  // how long run() goes on for links that are open when it is told to stop
   };
-  static Result<std::unique_ptr<Server>> open(Options options);
-  ~Server();
+  static Result<std::unique_ptr<ParameterServer>> open(Options options);
+  ~ParameterServer();
 
   // Returns when `stop_fd` has become readable and no link is open, or the grace has passed, or it became so twice.
   void run(int stop_fd);
@@ -66,7 +66,7 @@ class Server {
     std::string link;  // the secret and the name
     std::uint32_t node = 0;
   };
-  Server(Options options, CurveKey key);
+  ParameterServer(Options options, CurveKey key);
   Result<void> listen();
   bool receive_one();
   void on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload);

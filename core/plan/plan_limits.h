@@ -1,6 +1,6 @@
 // The limits that the user sets for plans, and the slack that the planner keeps.
 //
-//   Limits limits = training_limits();   // or Limits{}, the default of `deft simulate`
+//   PlanLimits limits = training_limits();   // or PlanLimits{}, the default of `deft simulate`
 //   limits.set_slots(slots);
 #pragma once
 
@@ -18,7 +18,7 @@ struct CodecLimits {
       0;  // model::CodecCost::error that costs no accuracy: up to it, faster is better than more exact
 };
 
-struct Limits {
+struct PlanLimits {
   std::uint32_t max_staleness_steps = 16;  // model::PlanGeneration::staleness; 0: synchronous, one update a step
   std::uint32_t max_merged_steps = 16;     // the most steps in one generation
   std::uint32_t max_generations = 8;       // the most generations under way at once: the slots of the arena
@@ -49,8 +49,8 @@ inline constexpr double kNegligibleError = 1e-4;
 inline constexpr double kLeastStaleGain = 0.15;
 
 // The limits of a training with the default options.
-inline Limits training_limits() {
-  Limits limits;
+inline PlanLimits training_limits() {
+  PlanLimits limits;
   limits.max_staleness_steps = 4;
   limits.max_generations = 4;
   limits.jitter_margin = 0.08;    // times vary, and links are slower while the cores compute

@@ -1,6 +1,6 @@
 // One worker's session: HELLO, then the job's answers to it and its requests to the job, and how it ends.
 //
-//   auto session = std::make_shared<Session>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
+//   auto session = std::make_shared<WorkerSession>(reactor, {budget, account}, handler, std::move(socket), daemon_epoch);
 //   run_for(session, "a new client", [&] { session->start(); });   // exceptions of its callbacks end the session only
 //
 // The parts: WorkerChannel (socket, process), WorkerRequests (table of messages), WorkerMemory (rings, arenas, staging
@@ -24,17 +24,19 @@
 
 namespace deft::daemon {
 
-class Session;
+class WorkerSession;
 
 class SessionHandler : public JobCommands {
  public:
-  virtual void session_attached(Session& session) = 0;  // HELLO came; gives it a job by serve(), or closes it
-  virtual std::string session_status(uid_t user) = 0;   // what this user may see, as JSON
+  virtual void session_attached(WorkerSession& session) = 0;  // HELLO came; gives it a job by serve(), or closes it
+  virtual std::string session_status(uid_t user) = 0;         // what this user may see, as JSON
   // The session is over, which its job has heard; it is destroyed soon after.
-  virtual void session_ended(Session& session, const Error& reason) = 0;
+  virtual void session_ended(WorkerSession& session, const Error& reason) = 0;
 };
 
-class Session final : public WorkerPort, public CallbackOwner, public std::enable_shared_from_this<Session> {
+class WorkerSession final : public WorkerPort,
+                            public CallbackOwner,
+                            public std::enable_shared_from_this<WorkerSession> {
  public:
   struct Means {
     const MemoryBudget& budget;
@@ -42,8 +44,8 @@ class Session final : public WorkerPort, public CallbackOwner, public std::enabl
   };
   static constexpr std::uint64_t kWorkerDescriptors = 3;  // beside the socket: the process and two doorbells
 
-  Session(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
-          std::uint64_t daemon_epoch);
+  WorkerSession(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
+                std::uint64_t daemon_epoch);
 
   Result<void> start() { return channel_.start(); }  // begins to listen; an error: the descriptor table is full
 

@@ -1,4 +1,4 @@
-#include "core/link/ps/server.h"
+#include "core/link/ps/parameter_server.h"
 
 #include <unistd.h>
 
@@ -31,23 +31,23 @@ std::string shown_name(const std::string& link) {
 
 }  // namespace
 
-Server::Server(Options options, CurveKey key)
+ParameterServer::ParameterServer(Options options, CurveKey key)
     : options_(std::move(options)), router_(context_, zmq::socket_type::router), guard_{std::move(key), {}, {}} {}
 
-Server::~Server() {
+ParameterServer::~ParameterServer() {
   router_.close();
   guard_.watch.close();
 }
 
-Result<std::unique_ptr<Server>> Server::open(Options options) {
+Result<std::unique_ptr<ParameterServer>> ParameterServer::open(Options options) {
   auto key = CurveKey::read(options.key_file);
   if (!key) return tl::unexpected(key.error());
-  std::unique_ptr<Server> server(new Server(std::move(options), *std::move(key)));
+  std::unique_ptr<ParameterServer> server(new ParameterServer(std::move(options), *std::move(key)));
   if (auto ok = server->listen(); !ok) return tl::unexpected(ok.error());
   return server;
 }
 
-Result<void> Server::listen() {
+Result<void> ParameterServer::listen() {
   const auto endpoint = listening_endpoint(options_.listen);
   if (!endpoint) return tl::unexpected(endpoint.error());
   try {
@@ -76,11 +76,11 @@ Result<void> Server::listen() {
   }
 }
 
-void Server::log(const std::string& line) const {
+void ParameterServer::log(const std::string& line) const {
   if (options_.log) options_.log(line);
 }
 
-void Server::run(int stop_fd) {
+void ParameterServer::run(int stop_fd) {
   while (!stop_.done) {
     wait(stop_fd);
     watch_connections();
@@ -97,7 +97,7 @@ void Server::run(int stop_fd) {
   }
 }
 
-void Server::wait(int stop_fd) {
+void ParameterServer::wait(int stop_fd) {
   std::vector<zmq::pollitem_t> items{{nullptr, stop_fd, ZMQ_POLLIN, 0},
                                      {router_.handle(), 0, ZMQ_POLLIN, 0},
                                      {guard_.watch.socket().handle(), 0, ZMQ_POLLIN, 0}};
@@ -111,7 +111,7 @@ void Server::wait(int stop_fd) {
   if ((items.front().revents & ZMQ_POLLIN) != 0) on_stop(stop_fd);
 }
 
-void Server::on_stop(int stop_fd) {
+void ParameterServer::on_stop(int stop_fd) {
   std::array<char, 512> told{};  // an eventfd's number or signalfd's records
   if (read(stop_fd, told.data(), told.size()) <= 0) return;
   if (stop_.begun) stop_.done = true;
@@ -120,7 +120,7 @@ void Server::on_stop(int stop_fd) {
   log(links_.empty() ? "shutting down" : "shutting down when the links that are open have closed");
 }
 
-bool Server::receive_one() {
+bool ParameterServer::receive_one() {
   zmq::message_t identity, first, payload;
   if (!router_.recv(identity, zmq::recv_flags::dontwait)) return false;
   int frames = 1;
@@ -137,7 +137,7 @@ bool Server::receive_one() {
   return true;
 }
 
-void Server::on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload) {
+void ParameterServer::on_message(const std::string& peer, const zmq::message_t& first, zmq::message_t payload) {
   const auto header = header_of(first);
   if (!header) return drop(Drop::kUnreadable);  // somebody who speaks another language
   if (header->version != kVersion) {
@@ -158,7 +158,7 @@ void Server::on_message(const std::string& peer, const zmq::message_t& first, zm
   drop(Drop::kBadHello);
 }
 
-void Server::on_hello(const std::string& peer, const PsHeader& header, const zmq::message_t& payload) {
+void ParameterServer::on_hello(const std::string& peer, const PsHeader& header, const zmq::message_t& payload) {
   const std::string name = payload.to_string();
   const std::string shown = shown_name(name);
   if (header.nodes < 2 || header.nodes > kMaxNodes || header.node >= header.nodes || shown.empty()) {
@@ -195,14 +195,14 @@ void Server::on_hello(const std::string& peer, const PsHeader& header, const zmq
   if (added) log("the link " + shown + " of " + std::to_string(header.nodes) + " nodes begins");
 }
 
-void Server::refuse(const std::string& peer, Drop why, const Error& error) {
+void ParameterServer::refuse(const std::string& peer, Drop why, const Error& error) {
   drop(why);
   const std::string text = error.message();
   zmq::message_t payload(text.data(), text.size());
   send(peer, failed_header(error), payload);
 }
 
-bool Server::send(const std::string& peer, const PsHeader& header, zmq::message_t& payload) {
+bool ParameterServer::send(const std::string& peer, const PsHeader& header, zmq::message_t& payload) {
   try {
     if (!router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait)) {
       // The node does not read. It can miss news, but without a result it cannot go on.
@@ -216,13 +216,13 @@ bool Server::send(const std::string& peer, const PsHeader& header, zmq::message_
   }
 }
 
-void Server::send_to_member(const std::string& link, std::uint32_t node, const PsHeader& header,
-                            zmq::message_t& payload) {
+void ParameterServer::send_to_member(const std::string& link, std::uint32_t node, const PsHeader& header,
+                                     zmq::message_t& payload) {
   const auto peer = peers_.find({link, node});
   if (peer != peers_.end() && !send(peer->second, header, payload)) gone_.push_back(peer->second);
 }
 
-void Server::watch_connections() {
+void ParameterServer::watch_connections() {
   const auto turn = guard_.watch.turn();
   drops_[static_cast<std::size_t>(Drop::kHandshake)] += turn.failed;
   if (turn.ended == 0) return;
@@ -236,7 +236,7 @@ void Server::watch_connections() {
 }
 
 // Of one link, or of all where none is named.
-void Server::find_the_gone(const std::string& link) {
+void ParameterServer::find_the_gone(const std::string& link) {
   const PsHeader ping;
   for (const auto& [peer, member] : members_) {
     if (!link.empty() && member.link != link) continue;
@@ -246,7 +246,7 @@ void Server::find_the_gone(const std::string& link) {
 }
 
 // Not while a link is sending: that a node has gone makes it send again.
-void Server::put_away_the_gone() {
+void ParameterServer::put_away_the_gone() {
   while (!gone_.empty()) {
     const std::string peer = gone_.back();
     gone_.pop_back();

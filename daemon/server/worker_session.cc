@@ -1,4 +1,4 @@
-#include "daemon/server/session.h"
+#include "daemon/server/worker_session.h"
 
 #include <utility>
 
@@ -24,8 +24,8 @@ ipc::Welcome welcome_message(const JobStart& start, std::uint64_t daemon_epoch) 
 
 }  // namespace
 
-Session::Session(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
-                 std::uint64_t daemon_epoch)
+WorkerSession::WorkerSession(Reactor& reactor, const Means& means, SessionHandler& handler, ipc::MessageSocket socket,
+                             std::uint64_t daemon_epoch)
     : reactor_(reactor),
       means_(means),
       handler_(handler),
@@ -41,17 +41,17 @@ Session::Session(Reactor& reactor, const Means& means, SessionHandler& handler, 
       memory_(reactor, means.budget, means.account),
       requests_(*this, channel_, memory_, *means.account) {}
 
-void Session::serve(const std::weak_ptr<JobPort>& job) {
+void WorkerSession::serve(const std::weak_ptr<JobPort>& job) {
   job_ = job;
   requests_.serve(job);
 }
 
-std::string Session::describe() const {
+std::string WorkerSession::describe() const {
   return (attached_ ? "rank " + std::to_string(hello_.rank) : std::string("a client")) + " (pid " +
          std::to_string(peer().pid) + ")";
 }
 
-void Session::end(const Error& reason, bool clean) {
+void WorkerSession::end(const Error& reason, bool clean) {
   if (std::exchange(closed_, true)) return;
   channel_.stop();
   if (rings_) rings_->stop();
@@ -61,13 +61,13 @@ void Session::end(const Error& reason, bool clean) {
   handler_.session_ended(*this, reason);
 }
 
-void Session::drop(const Error& error) {
+void WorkerSession::drop(const Error& error) {
   if (closed_) return;
   send_error(error, 0);
   close(error.in(describe()));
 }
 
-Result<void> Session::dispatch(const ipc::Packet& packet) {
+Result<void> WorkerSession::dispatch(const ipc::Packet& packet) {
   const auto header = ipc::decode_header(packet.bytes);
   if (!header) return tl::unexpected(header.error());
   switch (header->kind) {
@@ -87,7 +87,7 @@ Result<void> Session::dispatch(const ipc::Packet& packet) {
   return result;
 }
 
-Result<void> Session::on_hello(const ipc::Packet& packet) {
+Result<void> WorkerSession::on_hello(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "it attached twice");
   auto hello = read_hello(packet);
   if (!hello) return tl::unexpected(hello.error());
@@ -99,14 +99,14 @@ Result<void> Session::on_hello(const ipc::Packet& packet) {
   return {};
 }
 
-void Session::make_rings(RingsMade made) {
+void WorkerSession::make_rings(RingsMade made) {
   memory_.make_rings([this, weak = weak_from_this(), made = std::move(made)](Result<void> rings) {
     const auto alive = weak.lock();
     if (alive && !closed_) made(std::move(rings));
   });
 }
 
-Result<void> Session::welcome(const JobStart& start) {
+Result<void> WorkerSession::welcome(const JobStart& start) {
   auto rings = RingPump::open(reactor_, memory_.rings(), {daemon_epoch_, start.heartbeat_us},
                               {[this](const shm::Record& record) {
                                  run_for(job_, "a worker's record", [&] {
@@ -130,7 +130,7 @@ Result<void> Session::welcome(const JobStart& start) {
   return {};
 }
 
-void Session::grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) {
+void WorkerSession::grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_t buckets, ArenaGranted granted) {
   ipc::Declared message;
   message.group = group;
   message.buckets = buckets;
@@ -148,13 +148,13 @@ void Session::grant_arena(std::uint32_t group, std::uint64_t bytes, std::uint32_
   memory_.make_arena(group, bytes, made);
 }
 
-void Session::complete(const shm::Record& record) {
+void WorkerSession::complete(const shm::Record& record) {
   if (rings_) rings_->complete(record);
   if (record.kind() == shm::RecordKind::kOperationDone)
     requests_.ended(record.as<shm::OperationDoneRecord>().operation);
 }
 
-void Session::send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) {
+void WorkerSession::send_store_value(std::uint32_t request, const std::string& key, std::span<const std::byte> value) {
   requests_.store_answered();
   ipc::StoreItem message;
   message.request = request;
@@ -163,14 +163,14 @@ void Session::send_store_value(std::uint32_t request, const std::string& key, st
     close(ok.error().in(describe()));
 }
 
-Result<void> Session::on_command(const ipc::Packet& packet) {
+Result<void> WorkerSession::on_command(const ipc::Packet& packet) {
   if (attached_) return fail(ErrorKind::kViolation, "a worker wants to command a job");
   const auto answer = answer_command(packet, peer().uid, handler_);
   if (!answer) return tl::unexpected(answer.error());
   return channel_.send(*answer);
 }
 
-Result<void> Session::send_status() {
+Result<void> WorkerSession::send_status() {
   name_callback("a status");
   const std::string text = handler_.session_status(peer().uid);
   std::deque<std::vector<std::byte>> packets;
