@@ -13,10 +13,6 @@ LAYERS = {
     "mlp": [("dense", 64), ("dense", 10)],
 }  # fmt: skip
 FRAMEWORKS = ("tensorflow", "mxnet")
-OWN = {
-    "tensorflow": "MultiWorkerMirroredStrategy with ring over gRPC, in a loop of its own",
-    "mxnet": "the parameter servers of dist_sync, one a node",
-}
 # Of all workers. MXNet's are as deft.mxnet sets them: a gradient is sent once it is there, and not with others.
 VARIABLES = {
     "tensorflow": {"TF_CPP_MIN_LOG_LEVEL": "2", "CUDA_VISIBLE_DEVICES": ""},

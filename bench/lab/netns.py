@@ -366,8 +366,3 @@ def _limit(where: list[str], device: str, rate: str | None) -> None:
     else:
         _run("tc", *where, "qdisc", "replace", "dev", device, "root", "handle", "1:", "tbf", "rate", rate,
              "burst", str(BURST_BYTES), "limit", str(QUEUE_BYTES))  # fmt: skip
-
-
-def open_nodes(nodes: int, nics: int) -> Nodes:
-    """The lab if `enter` succeeded, else the loopback fallback."""
-    return Lab(nodes, nics) if inside() else Loopback(nodes, nics)

@@ -32,7 +32,6 @@ struct Packing {
   double value = 0;       // the sum over all packed items
   double bound = 0;       // no packing is worth more; equal to `value` if the packing is proven optimal
 
-  [[nodiscard]] bool optimal() const { return bound <= value * (1 + 1e-9); }
   [[nodiscard]] double gap() const { return value > 0 ? bound / value - 1 : (bound > 0 ? 1 : 0); }
   [[nodiscard]] bool all() const;
 };

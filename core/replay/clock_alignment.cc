@@ -53,7 +53,7 @@ class Line {
   explicit Line(std::span<const Bounds> bounds);
 
   struct Solution {
-    double correction_us = 0, drift_us_per_s = 0, distance_us = 0;
+    double correction_us = 0, drift_us_per_s = 0;
   };
   // The line that maximises correction * `correction` + distance * `distance`, at the least drift that serves it. Nothing if no
   // line obeys all bounds.
@@ -97,7 +97,7 @@ std::optional<Line::Solution> Line::maximise(double correction, double distance)
   Clp_primal(model_.get(), 0);
   if (Clp_status(model_.get()) != 0) return std::nullopt;
   const double* const columns = Clp_primalColumnSolution(model_.get());
-  return Solution{columns[0], columns[1] - columns[2], columns[3]};
+  return Solution{columns[0], columns[1] - columns[2]};
 }
 
 std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origin_us, TimeUs offset_us) {

@@ -29,7 +29,6 @@ class RunningClock final : public Clock {
     newest_us_.store(us, std::memory_order_relaxed);
     newest_end_us_.store(now_us(), std::memory_order_relaxed);
   }
-  [[nodiscard]] TimeUs left_out_us() const { return left_out_us_.load(std::memory_order_relaxed); }
   // How long the process stood still the last time, if it went on less than `within_us` ago; else 0.
   [[nodiscard]] TimeUs stood_still_us(TimeUs within_us) const {
     const TimeUs ago_us = now_us() - newest_end_us_.load(std::memory_order_relaxed);

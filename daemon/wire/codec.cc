@@ -50,10 +50,6 @@ bool JobOwner::admits(const JobOwner& other) const {
   return difference == 0;
 }
 
-bool Received::is_failure() const {
-  return body_->envelope.has_to_leader() && body_->envelope.to_leader().has_failure();
-}
-
 Error Received::refusal() const {
   Checks checks;  // of a version that is not known: its kind may be new
   Error error = read_error(body_->envelope.refusal(), {nullptr, "refusal"}, checks);

@@ -119,7 +119,6 @@ class Received {
   [[nodiscard]] bool is_refusal() const;
   [[nodiscard]] bool is_join() const;
   [[nodiscard]] JobOwner joining_owner() const;  // whose workers want to join; only if is_join()
-  [[nodiscard]] bool is_failure() const;         // that a node reports, also before it has joined
   [[nodiscard]] Error refusal() const;           // only if is_refusal()
 
   [[nodiscard]] Result<ToLeader> to_leader(const LeaderFacts& facts) const;

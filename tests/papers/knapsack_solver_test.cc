@@ -87,7 +87,7 @@ RC_GTEST_PROP(ExactKnapsack, IsAsGoodAsTryingEverything, ()) {
   const auto deadline = any_deadlines(links);
   const auto packing = exact_knapsack(items, deadline);
   check_feasible(packing, items, deadline);
-  RC_ASSERT(packing.optimal());
+  RC_ASSERT(packing.gap() <= 1e-9);
   RC_ASSERT(std::abs(packing.value - Oracle(items, deadline).best()) < 1e-6);
 }
 
