@@ -1,7 +1,5 @@
 #include "core/base/config.h"
 
-#include <unistd.h>
-
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -13,8 +11,6 @@
 #include "core/base/quantities.h"
 #include "core/base/text.h"
 
-extern char** environ;
-
 namespace deft {
 namespace {
 
@@ -22,11 +18,12 @@ constexpr std::string_view kPrefix = "DEFT_";
 constexpr std::array<std::string_view, 4> kLauncherVariables = {"DEFT_RANK", "DEFT_WORLD_SIZE", "DEFT_LOCAL_RANK",
                                                                 "DEFT_LOCAL_SIZE"};  // placement.h reads them
 
-const OptionSpec* find_option(std::string_view name) {
-  for (const auto& spec : option_table())
-    if (spec.name == name) return &spec;
-  return nullptr;
+const OptionSpec* find_in(std::span<const OptionSpec> table, std::string_view name) {
+  const auto it = std::ranges::find(table, name, &OptionSpec::name);
+  return it == table.end() ? nullptr : &*it;
 }
+
+const OptionSpec* find_option(std::string_view name) { return find_in(option_table(), name); }
 
 std::string replaced(std::string_view text, char from, char to) {
   std::string out(text);
@@ -50,24 +47,16 @@ std::vector<std::string_view> split_choices(std::string_view choices) {
   return out;
 }
 
-std::vector<std::string_view> option_names() {
+std::vector<std::string_view> names_of(std::span<const OptionSpec> table) {
   std::vector<std::string_view> names;
-  for (const auto& spec : option_table()) names.push_back(spec.name);
+  for (const auto& spec : table) names.push_back(spec.name);
   return names;
-}
-
-std::optional<double> parse_bool(std::string_view text) {
-  const std::string word = lower(text);
-  if (word == "1" || word == "on" || word == "true" || word == "yes") return 1;
-  if (word == "0" || word == "off" || word == "false" || word == "no") return 0;
-  return std::nullopt;
 }
 
 std::string_view expectation(OptionType type) {
   switch (type) {
     case OptionType::kInteger: return "a whole number";
-    case OptionType::kNumber: return "a number";
-    case OptionType::kBool: return "on or off";
+    case OptionType::kNumberOrOff: return "a number, or off";
     case OptionType::kBytes: return "a size, for instance 4MB";
     case OptionType::kSeconds: return "a duration, for instance 30s";
     default: return "a text";
@@ -76,9 +65,9 @@ std::string_view expectation(OptionType type) {
 
 std::optional<double> parse_value(const OptionSpec& spec, std::string_view text) {
   switch (spec.type) {
-    case OptionType::kString: return 0;
-    case OptionType::kBool: return parse_bool(text);
-    case OptionType::kNumber: return parse_number(text);
+    case OptionType::kString:
+    case OptionType::kUserLimits: return 0;  // what is wrong with limits, parse_user_limits() says
+    case OptionType::kNumberOrOff: return text == "off" ? std::optional<double>(0) : parse_number(text);
     case OptionType::kBytes: return parse_bytes(text);
     case OptionType::kSeconds: return parse_seconds(text);
     case OptionType::kInteger: {
@@ -116,12 +105,75 @@ tl::unexpected<Error> no_such_option(std::string_view name, std::string_view sho
                   "say " + show(retired.renamed_to) + " instead");
     return fail(ErrorKind::kInvalid, std::string(shown) + " is no option any more", std::string(retired.instead));
   }
-  const auto near = closest(name, option_names());
+  const auto near = closest(name, names_of(option_table()));
   return unknown_option(shown, near.empty() ? std::string() : show(near));
 }
 
 std::string as_flag(std::string_view name) { return "--" + replaced(name, '_', '-'); }
 std::string as_variable(std::string_view name) { return std::string(kPrefix) + upper(name); }
+
+bool has_range(const OptionSpec& spec, std::string_view text) {
+  if (text == spec.default_value) return false;  // a default may be a number with a meaning of its own
+  switch (spec.type) {
+    case OptionType::kInteger:
+    case OptionType::kBytes:
+    case OptionType::kSeconds: return true;
+    case OptionType::kNumberOrOff: return text != "off";
+    default: return false;
+  }
+}
+
+// `text` as a number; 0 for a type without numbers. Errors begin with `where`.
+Result<double> checked_value(const OptionSpec& spec, std::string_view text, const std::string& where) {
+  const auto number = parse_value(spec, text);
+  if (!number && spec.type == OptionType::kChoice) {
+    const auto near = closest(text, split_choices(spec.choices));
+    return fail(ErrorKind::kInvalid,
+                where + ": '" + std::string(text) + "' is none of " + replaced(spec.choices, '|', ' '),
+                near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
+  }
+  if (!number)
+    return fail(ErrorKind::kInvalid,
+                where + ": '" + std::string(text) + "' is not " + std::string(expectation(spec.type)));
+  if (has_range(spec, text) && (*number < spec.minimum || *number > spec.maximum))
+    return fail(ErrorKind::kInvalid, where + ": " + std::string(text) + " is out of range",
+                "between " + plain_number(spec.minimum) + " and " + plain_number(spec.maximum));
+  return *number;
+}
+
+using UserLimits = std::map<std::string, double, std::less<>>;
+
+// One KEY=VALUE of user_limits.
+Result<void> add_user_limit(UserLimits& limits, std::string_view entry, const std::string& where) {
+  const auto equals = entry.find('=');
+  const std::string key(trimmed(entry.substr(0, equals)));
+  const OptionSpec* spec = find_in(user_limit_table(), key);
+  if (!spec) {
+    const auto keys = names_of(user_limit_table());
+    const auto near = closest(key, keys);
+    std::string known = "the limits are";
+    for (const std::string_view name : keys) known += (name == keys.front() ? " " : ", ") + std::string(name);
+    return fail(ErrorKind::kInvalid, where + ": '" + key + "' is no limit",
+                near.empty() ? known : "did you mean " + std::string(near) + "?");
+  }
+  if (equals == std::string_view::npos)
+    return fail(ErrorKind::kInvalid, where + ": " + key + " has no value", "say " + key + "=NUMBER");
+  const auto value = checked_value(*spec, trimmed(entry.substr(equals + 1)), where + ": " + key);
+  if (!value) return tl::unexpected(value.error());
+  if (!limits.emplace(key, *value).second) return fail(ErrorKind::kInvalid, where + ": " + key + " stands there twice");
+  return {};
+}
+
+Result<UserLimits> parse_user_limits(std::string_view text, const std::string& where) {
+  UserLimits limits;
+  for (bool more = true; more;) {
+    const auto comma = text.find(',');
+    more = comma != std::string_view::npos;
+    if (auto ok = add_user_limit(limits, text.substr(0, comma), where); !ok) return tl::unexpected(ok.error());
+    if (more) text.remove_prefix(comma + 1);
+  }
+  return limits;
+}
 
 bool reads(const OptionSpec& spec, Audience audience) {
   return (static_cast<unsigned>(spec.audience) & static_cast<unsigned>(audience)) != 0;
@@ -137,23 +189,12 @@ Result<void> Config::assign(std::string_view name, std::string_view text, Config
   if (text.empty()) text = spec->default_value;  // DEFT_POLICY=$POLICY of a shell in which POLICY is not set
   double number = 0;
   if (!text.empty()) {
-    const auto parsed = parse_value(*spec, text);
-    if (!parsed && spec->type == OptionType::kChoice) {
-      const auto near = closest(text, split_choices(spec->choices));
-      return fail(ErrorKind::kInvalid,
-                  std::string(where) + ": '" + std::string(text) + "' is none of " + replaced(spec->choices, '|', ' '),
-                  near.empty() ? std::string() : "did you mean " + std::string(near) + "?");
-    }
-    if (!parsed)
-      return fail(ErrorKind::kInvalid,
-                  std::string(where) + ": '" + std::string(text) + "' is not " + std::string(expectation(spec->type)));
-    number = *parsed;
-    const bool ranged = spec->type == OptionType::kInteger || spec->type == OptionType::kNumber ||
-                        spec->type == OptionType::kBytes || spec->type == OptionType::kSeconds;
-    if (ranged && text != spec->default_value && (number < spec->minimum || number > spec->maximum))
-      return fail(ErrorKind::kInvalid, std::string(where) + ": " + std::string(text) + " is out of range",
-                  "between " + plain_number(spec->minimum) + " and " + plain_number(spec->maximum));
+    const auto checked = checked_value(*spec, text, std::string(where));
+    if (!checked) return tl::unexpected(checked.error());
+    number = *checked;
   }
+  if (spec->type == OptionType::kUserLimits)
+    if (const auto limits = parse_user_limits(text, std::string(where)); !limits) return tl::unexpected(limits.error());
   value = {std::string(text), number, source};
   return {};
 }
@@ -196,19 +237,9 @@ Result<std::vector<Assignment>> parse_flags(std::span<const std::string> argumen
     const auto equals = argument.find('=');
     std::string name = replaced(argument.substr(0, equals), '-', '_');
     const std::string shown = "--" + std::string(argument.substr(0, equals));
-    const OptionSpec* spec = find_option(name);
-    if (!spec && name.starts_with("no_")) {
-      const OptionSpec* negated = find_option(name.substr(3));
-      if (negated && negated->type == OptionType::kBool) {
-        out.push_back({name.substr(3), "off", shown});
-        continue;
-      }
-    }
-    if (!spec) return no_such_option(name, shown, as_flag);
+    if (!find_option(name)) return no_such_option(name, shown, as_flag);
     if (equals != std::string_view::npos) {
       out.push_back({name, std::string(argument.substr(equals + 1)), shown});
-    } else if (spec->type == OptionType::kBool) {
-      out.push_back({name, "on", shown});
     } else if (i + 1 < arguments.size()) {
       out.push_back({name, arguments[++i], shown});
     } else {
@@ -262,12 +293,6 @@ Result<Config> Config::load(std::span<const std::string> arguments, std::span<co
   return config;
 }
 
-Result<Config> Config::from_environment(Audience audience) {
-  std::vector<std::string> variables;
-  for (char** entry = environ; *entry; ++entry) variables.emplace_back(*entry);
-  return load({}, variables, audience);
-}
-
 const Config::Value& Config::at(std::string_view name) const {
   const auto it = values_.find(name);
   if (it == values_.end()) {
@@ -280,19 +305,28 @@ const Config::Value& Config::at(std::string_view name) const {
 const std::string& Config::text(std::string_view name) const { return at(name).text; }
 std::int64_t Config::integer(std::string_view name) const { return static_cast<std::int64_t>(at(name).number); }
 double Config::number(std::string_view name) const { return at(name).number; }
-bool Config::boolean(std::string_view name) const { return at(name).number != 0; }
 std::uint64_t Config::bytes(std::string_view name) const { return static_cast<std::uint64_t>(at(name).number); }
 TimeUs Config::seconds_us(std::string_view name) const { return static_cast<TimeUs>(at(name).number * 1e6); }
 bool Config::is_set(std::string_view name) const { return !at(name).text.empty(); }
 ConfigSource Config::source(std::string_view name) const { return at(name).source; }
+
+std::uint64_t Config::user_limit(std::string_view key) const {
+  constexpr std::string_view kOption = "user_limits";
+  for (const std::string_view said : {std::string_view(text(kOption)), find_option(kOption)->default_value}) {
+    const auto limits = parse_user_limits(said, std::string(kOption)).value();  // assign() has checked it
+    if (const auto it = limits.find(key); it != limits.end()) return static_cast<std::uint64_t>(it->second);
+  }
+  std::fprintf(stderr, "deft: %.*s is no limit of a user\n", static_cast<int>(key.size()), key.data());
+  std::abort();
+}
 
 std::string Config::canonical(const OptionSpec& spec) const {
   const Value& value = at(spec.name);
   switch (spec.type) {
     case OptionType::kInteger:
     case OptionType::kBytes:
-    case OptionType::kSeconds:
-    case OptionType::kNumber: return value.text.empty() ? value.text : plain_number(value.number);
+    case OptionType::kSeconds: return value.text.empty() ? value.text : plain_number(value.number);
+    case OptionType::kNumberOrOff: return value.text == "off" ? value.text : plain_number(value.number);
     default: return value.text;
   }
 }

@@ -27,11 +27,11 @@ namespace deft {
 enum class OptionType : std::uint8_t {
   kString,
   kInteger,
-  kBool,     // on/off, true/false, yes/no, 1/0
-  kBytes,    // 4194304, 4MB, 512KB, 1GB (powers of 1024)
-  kSeconds,  // 30, 30s, 500ms, 2m
-  kNumber,   // 0.01
-  kChoice,   // one of `choices`, separated by |
+  kBytes,        // 4194304, 4MB, 512KB, 1GB (powers of 1024)
+  kSeconds,      // 30, 30s, 500ms, 2m
+  kNumberOrOff,  // 0.01, or off
+  kChoice,       // one of `choices`, separated by |
+  kUserLimits,   // sessions=8,memory=4GB: keys of user_limit_table()
 };
 
 // Who reads an option. A variable that another program reads is no error, because programs share their variables; a flag is.
@@ -67,6 +67,9 @@ struct RetiredOption {
 std::span<const OptionSpec> option_table();
 std::span<const RetiredOption> retired_options();
 
+// The keys of the option user_limits, each with its type and range. The option's default names a value for each.
+std::span<const OptionSpec> user_limit_table();
+
 // Where a value came from.
 enum class ConfigSource : std::uint8_t { kDefault, kFile, kVariable, kFlag };
 
@@ -76,22 +79,21 @@ class Config {
 
   // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`); `environment`
   // holds NAME=value strings. Everything is checked. An unknown flag, file key or DEFT_* variable is an error (kInvalid) that
-  // suggests a known name; a value out of range is one, too. The launcher's variables of placement.h are no options and are
+  // suggests a known name; a value out of range is one, too. An empty value is the default, or an empty text. The launcher's variables of placement.h are no options and are
   // left alone.
   static Result<Config> load(std::span<const std::string> arguments, std::span<const std::string> environment,
                              Audience audience);
-  // The same from this process's variables alone.
-  static Result<Config> from_environment(Audience audience);
 
   // The value of the option `name`. A name that is not in the table is a bug of Deft and ends the process.
   [[nodiscard]] const std::string& text(std::string_view name) const;
   [[nodiscard]] std::int64_t integer(std::string_view name) const;
   [[nodiscard]] double number(std::string_view name) const;
-  [[nodiscard]] bool boolean(std::string_view name) const;
   [[nodiscard]] std::uint64_t bytes(std::string_view name) const;
   [[nodiscard]] TimeUs seconds_us(std::string_view name) const;  // converted to microseconds
   [[nodiscard]] bool is_set(std::string_view name) const;        // true if the value is not empty
   [[nodiscard]] ConfigSource source(std::string_view name) const;
+  // What the option user_limits says of this key of user_limit_table().
+  [[nodiscard]] std::uint64_t user_limit(std::string_view key) const;
 
   // The value in one spelling, to compare it between nodes: bytes and integers as decimal numbers, other types as given.
   [[nodiscard]] std::string canonical(const OptionSpec& spec) const;

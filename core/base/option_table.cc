@@ -55,10 +55,8 @@ constexpr std::array kOptions = {
                "knapsack: how much of all gradients' bytes may be merged or stale. The largest buckets come first; the others are updated in every step."},
     OptionSpec{"scale_merged_lr", kChoice, "off", "on|off", 0, 0, kAll, kAgreed,
                "knapsack: on: an update that merges k steps uses k times the learning rate. off: it averages the k gradients. DistributedOptimizer(scale_merged_lr=) wins."},
-    OptionSpec{"preserver", kChoice, "on", "on|off", 0, 0, kAll, kAgreed,
-               "knapsack: on: plans that merge or delay are judged by the loss that optimizer.report_loss() tells, and those that would train worse are replaced. off: every plan is followed."},
-    OptionSpec{"preserver_epsilon", kNumber, "0.01", "", 0.000001, 1, kAll, kAgreed,
-               "knapsack: the expected loss of a plan may be worse by this share than that of an update in every step."},
+    OptionSpec{"preserver", kNumberOrOff, "0.01", "", 0.000001, 1, kAll, kAgreed,
+               "knapsack: plans that merge or delay are judged by the loss that optimizer.report_loss() tells. A plan whose expected loss is worse by more than this share (the paper's epsilon) than that of an update in every step is replaced. off: every plan is followed."},
     OptionSpec{"plan", kString, "", "", 0, 0, kAll, kAgreed,
                "knapsack: the cycle of updates from step 1 on, first-last@apply of each, for runs that repeat exactly: 0-1@4,2@5, or 0@1;3:0-1@3 with another cycle for bucket 3. Empty: Deft plans by its measurements."},
     OptionSpec{"compression", kString, "", "", 0, 0, kAll, kAgreed,
@@ -91,26 +89,12 @@ constexpr std::array kOptions = {
                "on: control messages, or a parameter server's traffic, are taken from other machines although no key guards them. Whoever reaches the port can then disturb jobs."},
     OptionSpec{"timeout", kSeconds, "30s", "", 0.1, 86400, kAll, kJob,
                "Within this time a loss becomes an error on every worker. All other deadlines follow from it."},
-    OptionSpec{"stop_timeout", kSeconds, "30s", "", 0, 86400, kDaemon, kProcess,
-               "After SIGTERM the jobs that run have this time to end, but at most the timeout; then their workers get an error."},
     OptionSpec{"stall_timeout", kSeconds, "30m", "", 0.1, 864000, kAll, kJob,
                "A worker that lives but does not hand in its gradients for this long ends the job. Deft reports it long before."},
     OptionSpec{"memory_limit", kBytes, "0", "", 0, kNoLimit, kDaemon, kProcess,
                "Shared memory that the daemon gives to all workers together. 0: half of the machine's memory."},
-    OptionSpec{"user_sessions", kInteger, "4096", "", 1, kNoLimit, kDaemon, kProcess,
-               "How many connections one user may have to the daemon at once."},
-    OptionSpec{"user_jobs", kInteger, "256", "", 1, kNoLimit, kDaemon, kProcess,
-               "How many jobs one user may have on the daemon at once."},
-    OptionSpec{"user_descriptors", kInteger, "0", "", 0, kNoLimit, kDaemon, kProcess,
-               "How many of the daemon's descriptors one user's workers may take. 0: nine tenths of what the daemon may open."},
-    OptionSpec{"user_operations", kInteger, "262144", "", 1, kNoLimit, kDaemon, kProcess,
-               "How many collectives of one user may be under way at once."},
-    OptionSpec{"user_names", kBytes, "1GB", "", 65536, kNoLimit, kDaemon, kProcess,
-               "Memory for the tensors that one user's workers declare: names and shapes."},
-    OptionSpec{"user_store", kBytes, "1GB", "", 65536, kNoLimit, kDaemon, kProcess,
-               "Memory for what one user's workers put into the stores of their jobs."},
-    OptionSpec{"user_memory", kBytes, "0", "", 0, kNoLimit, kDaemon, kProcess,
-               "Shared memory that the daemon gives to the workers of one user together. 0: as much as memory_limit."},
+    OptionSpec{"user_limits", kUserLimits, "sessions=4096,jobs=256,descriptors=0,operations=262144,names=1GB,store=1GB,memory=0", "", 0, 0, kDaemon, kProcess,
+               "What one user may have on the daemon at once; a limit that is not named keeps its default. sessions: connections. descriptors: of the daemon; 0: nine tenths of what it may open. operations: collectives under way. names: memory for names and shapes of declared tensors. store: memory in the stores of jobs. memory: shared memory; 0: as much as memory_limit."},
     OptionSpec{"spin", kSeconds, "0", "", 0, 1, kAll, kProcess,
                "How long to spin before sleeping while waiting for the other side. 0 if cores are scarce."},
     OptionSpec{"trace", kString, "", "", 0, 0, kAll, kJob,
@@ -128,6 +112,16 @@ constexpr std::array kOptions = {
 
 constexpr std::array kRetired = {
     RetiredOption{"max_late_percent", "max_stale_percent", ""},
+    RetiredOption{"preserver_epsilon", "preserver", ""},
+    RetiredOption{"user_sessions", "", "say sessions=NUMBER in the option user_limits"},
+    RetiredOption{"user_jobs", "", "say jobs=NUMBER in the option user_limits"},
+    RetiredOption{"user_descriptors", "", "say descriptors=NUMBER in the option user_limits"},
+    RetiredOption{"user_operations", "", "say operations=NUMBER in the option user_limits"},
+    RetiredOption{"user_names", "", "say names=BYTES in the option user_limits"},
+    RetiredOption{"user_store", "", "say store=BYTES in the option user_limits"},
+    RetiredOption{"user_memory", "", "say memory=BYTES in the option user_limits"},
+    RetiredOption{"stop_timeout", "",
+                  "leave it out: after SIGTERM jobs have 30 seconds, at most the timeout; deft drain waits for them"},
     RetiredOption{"fresh_wait_percent", "", "leave it out: plans wait up to 1 percent of compute for fresh updates"},
     RetiredOption{"link_reserve_percent", "", "leave it out: plans leave 8 percent of the links' time free"},
     RetiredOption{"slots", "", "leave it out: an arena holds 4 generations if updates may be delayed"},
@@ -135,9 +129,21 @@ constexpr std::array kRetired = {
     RetiredOption{"ready_fd", "", "give it to deftd as the flag --ready-fd"},
 };
 
+constexpr OptionSpec row(std::string_view key, OptionType type, double minimum) {
+  return {key, type, "", "", minimum, kNoLimit, kDaemon, kProcess, ""};
+}
+
+// The option's text says what each of them is. 0 stands for another limit that the daemon has anyway.
+constexpr std::array kUserLimitTable = {
+    row("sessions", kInteger, 1),   row("jobs", kInteger, 1),    row("descriptors", kInteger, 0),
+    row("operations", kInteger, 1), row("names", kBytes, 65536), row("store", kBytes, 65536),
+    row("memory", kBytes, 0),
+};
+
 }  // namespace
 
 std::span<const OptionSpec> option_table() { return kOptions; }
+std::span<const OptionSpec> user_limit_table() { return kUserLimitTable; }
 std::span<const RetiredOption> retired_options() { return kRetired; }
 
 }  // namespace deft

@@ -12,17 +12,17 @@ namespace deft::daemon {
 namespace {
 
 struct Row {
-  const char* option;
+  const char* limit;  // of the option user_limits
   const char* what;
 };
 
 constexpr std::array<Row, kQuotas> kRows{{
-    {"user_sessions", "connections to the daemon"},
-    {"user_descriptors", "descriptors of the daemon"},
-    {"user_operations", "collectives under way"},
-    {"user_names", "bytes of tensors' names"},
-    {"user_store", "bytes in the stores of jobs"},
-    {"user_memory", "bytes of shared memory"},
+    {"sessions", "connections to the daemon"},
+    {"descriptors", "descriptors of the daemon"},
+    {"operations", "collectives under way"},
+    {"names", "bytes of tensors' names"},
+    {"store", "bytes in the stores of jobs"},
+    {"memory", "bytes of shared memory"},
 }};
 
 constexpr std::size_t index_of(Quota quota) { return static_cast<std::size_t>(quota); }
@@ -39,14 +39,17 @@ std::uint64_t most_descriptors() {
 QuotaAmounts quota_limits(const Config& config) {
   QuotaAmounts limits{};
   for (std::size_t i = 0; i < kQuotas; ++i) {
-    const OptionSpec& spec = *std::ranges::find(option_table(), std::string_view(kRows[i].option), &OptionSpec::name);
-    limits[i] = spec.type == OptionType::kBytes ? config.bytes(spec.name)
-                                                : static_cast<std::uint64_t>(config.integer(spec.name));
+    limits[i] = config.user_limit(kRows[i].limit);
     if (limits[i] == 0) limits[i] = std::numeric_limits<std::uint64_t>::max();
   }
   auto& descriptors = limits[index_of(Quota::kDescriptors)];
   descriptors = std::min(descriptors, most_descriptors());
   return limits;
+}
+
+void UserQuotas::set_limits(const QuotaAmounts& limits) {
+  const std::lock_guard lock(mutex_);
+  limits_ = limits;
 }
 
 Result<void> UserQuotas::take(uid_t user, Quota quota, std::uint64_t amount) {
@@ -55,11 +58,11 @@ Result<void> UserQuotas::take(uid_t user, Quota quota, std::uint64_t amount) {
   const auto it = taken_.find(user);
   const std::uint64_t before = it == taken_.end() ? 0 : it->second[i];
   if (amount > limits_[i] || before > limits_[i] - amount)
-    return fail(ErrorKind::kExhausted,
-                "user " + std::to_string(user) + " has " + std::to_string(before) + " " + kRows[i].what +
-                    " and may have " + std::to_string(limits_[i]) + "; " + std::to_string(amount) +
-                    " more were asked for",
-                std::string("end what is not needed, or raise ") + kRows[i].option + " of deftd");
+    return fail(
+        ErrorKind::kExhausted,
+        "user " + std::to_string(user) + " has " + std::to_string(before) + " " + kRows[i].what + " and may have " +
+            std::to_string(limits_[i]) + "; " + std::to_string(amount) + " more were asked for",
+        std::string("end what is not needed, or raise ") + kRows[i].limit + " in the option user_limits of deftd");
   taken_[user][i] = before + amount;
   return {};
 }
@@ -85,8 +88,7 @@ nlohmann::json UserQuotas::status(std::optional<uid_t> only) const {
     if (only && user != *only) continue;
     const auto working = threads.find(user);
     nlohmann::json json{{"user", user}, {"threads", working == threads.end() ? 0 : working->second}};
-    for (std::size_t i = 0; i < kQuotas; ++i)
-      json[std::string(kRows[i].option).substr(std::string_view("user_").size())] = amounts[i];
+    for (std::size_t i = 0; i < kQuotas; ++i) json[kRows[i].limit] = amounts[i];
     users.push_back(std::move(json));
   }
   return users;

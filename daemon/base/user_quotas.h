@@ -37,12 +37,14 @@ inline constexpr std::size_t kQuotas = 6;
 
 using QuotaAmounts = std::array<std::uint64_t, kQuotas>;
 
-// The limits by the options user_sessions and so on. If an option is 0, the process's own limits decide.
+// The limits by the option user_limits. If one is 0, the process's own limits decide.
 QuotaAmounts quota_limits(const Config& config);
 
 class UserQuotas {
  public:
   explicit UserQuotas(const QuotaAmounts& limits) : limits_(limits) {}
+  // Who has more already keeps it.
+  void set_limits(const QuotaAmounts& limits);
 
   // kExhausted: the user would have more than the limit; then nothing is taken.
   Result<void> take(uid_t user, Quota quota, std::uint64_t amount);
@@ -52,8 +54,8 @@ class UserQuotas {
   [[nodiscard]] nlohmann::json status(std::optional<uid_t> only = std::nullopt) const;
 
  private:
-  const QuotaAmounts limits_;
   mutable std::mutex mutex_;
+  QuotaAmounts limits_;
   std::map<uid_t, QuotaAmounts> taken_;  // of users who have anything
 };
 

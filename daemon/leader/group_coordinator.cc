@@ -271,7 +271,7 @@ std::shared_ptr<PlanPreserver> GroupCoordinator::make_preserver(const plan::Plan
     return nullptr;
   std::vector<std::string> codecs;
   for (const auto& codec : codecs_.list) codecs.push_back(codec.name);
-  return std::make_shared<PlanPreserver>(id_.world, declared_.size(), settings_.options.number("preserver_epsilon"),
+  return std::make_shared<PlanPreserver>(id_.world, declared_.size(), settings_.options.number("preserver"),
                                          settings_.timeout_us / 10, std::move(codecs));
 }
 

@@ -35,11 +35,11 @@ std::shared_ptr<Job> JobTable::find(const std::string& name, uid_t user) const {
 Result<void> JobTable::check_room(uid_t user) const {
   const auto is_theirs = [user](const auto& job) { return job->members().identity().uid == user; };
   const auto have = std::ranges::count_if(jobs_, is_theirs) + std::ranges::count_if(ended_, is_theirs);
-  if (have < context_.config.integer("user_jobs")) return {};
+  if (static_cast<std::uint64_t>(have) < context_.config.user_limit("jobs")) return {};
   return fail(
       ErrorKind::kExhausted,
       "user " + std::to_string(user) + " has " + std::to_string(have) + " jobs on this daemon and may have no more",
-      "wait until one has ended, or raise user_jobs of deftd");
+      "wait until one has ended, or raise jobs in the option user_limits of deftd");
 }
 
 Result<std::shared_ptr<Job>> JobTable::job_for(const WorkerPort& worker) {

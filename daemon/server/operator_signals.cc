@@ -76,6 +76,7 @@ void OperatorSignals::reload() {
   } else {
     set_log_level(live_.config());
     reactor_.set_spin(live_.config().seconds_us("spin"));
+    server_.reconfigured();
     LOG(INFO) << "new jobs get these settings: " << live_.config().effective();
     LOG_IF(WARNING, !kept->empty()) << "restart deftd for the new value of " << joined(*kept);
   }

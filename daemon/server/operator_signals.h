@@ -1,6 +1,6 @@
 // The commands of the operator to a running daemon, by signals. The kernel sees to it that only root and the daemon's own user may.
 //
-//   SIGTERM, SIGINT   stop: no new jobs. Running jobs have stop_timeout and then get an error. A second signal: at once
+//   SIGTERM, SIGINT   stop: no new jobs. Running jobs have 30 s, at most the timeout, and then get an error. A second signal: at once
 //   SIGHUP            read the configuration anew; nothing ends
 //   SIGUSR1           drain: no new jobs; running jobs go on (deft drain)
 //   SIGUSR2           take new jobs again (deft drain --undo)

@@ -22,6 +22,8 @@ std::uint64_t random_number() {
   return (std::uint64_t{device()} << 32) | device();
 }
 
+// Service managers kill after a minute or so. Who wants to wait longer for the jobs drains the daemon.
+constexpr TimeUs kMostStopUs = 30'000'000;
 constexpr TimeUs kFarewellUs = 20'000;  // for errors to leave, before the daemon stops
 
 std::string host_name() {
@@ -152,9 +154,7 @@ void Server::shut_down() {
   stop_if_done();
 }
 
-TimeUs Server::stop_timeout_us() const {
-  return std::min(config_.seconds_us("stop_timeout"), config_.seconds_us("timeout"));
-}
+TimeUs Server::stop_timeout_us() const { return std::min(kMostStopUs, config_.seconds_us("timeout")); }
 
 void Server::set_draining(bool draining) {
   if (intake_ == Intake::kShuttingDown) return;

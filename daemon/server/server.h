@@ -35,6 +35,8 @@ class Server final : public SessionHandler {
   // Takes no new jobs; stops the reactor when the running ones have ended, or after stop_timeout_us(). Called again: at once.
   void shut_down();
   [[nodiscard]] TimeUs stop_timeout_us() const;
+  // The config has new values.
+  void reconfigured() { users_.quotas->set_limits(quota_limits(config_)); }
   // Takes no new jobs, and lets the running ones go on, until it is taken back.
   void set_draining(bool draining);
 

@@ -29,7 +29,7 @@ class Norms:
         self._buffer = buffer
         self._sums = sums
         self._sampler = StatisticsSampler()
-        self._on = deft.option("preserver") == "on" and buffer.process_set.size() > 1
+        self._on = deft.option("preserver") != "off" and buffer.process_set.size() > 1
         self._is_sgd = isinstance(optimizer, torch.optim.SGD)
 
     def report_loss(self, loss, target):

@@ -88,6 +88,47 @@ TEST(Config, MistakesSuggestWhatWasMeant) {
   expect_words(refusal({file.flag()}, {}), {":2", "timeuot", "did you mean timeout?"});
 }
 
+TEST(Config, AnEmptyValueIsTheDefault) {
+  const auto config = Config::load(Words{"--preserver="}, Words{"DEFT_TIMEOUT=", "DEFT_POLICY="}, Audience::kDaemon);
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_DOUBLE_EQ(config->number("preserver"), 0.01);
+  EXPECT_EQ(config->seconds_us("timeout"), 30'000'000);
+  EXPECT_EQ(config->text("policy"), "auto");
+}
+
+TEST(Config, ANumberMayBeSwitchedOff) {
+  EXPECT_EQ(Config::load({}, Words{"DEFT_PRESERVER=off"}, Audience::kDaemon)->text("preserver"), "off");
+  expect_words(refusal({}, {"DEFT_PRESERVER=on"}), {"DEFT_PRESERVER", "'on' is not a number, or off"});
+  expect_words(refusal({}, {"DEFT_PRESERVER=0"}), {"out of range", "between 1e-06 and 1"});
+}
+
+TEST(Config, ALimitOfAUserThatIsNotNamedHasItsDefault) {
+  const auto limits = [](const std::string& text) {
+    return Config::load({}, Words{"DEFT_USER_LIMITS=" + text}, Audience::kDaemon).value();
+  };
+  for (const auto& spec : user_limit_table())
+    EXPECT_EQ(limits("").user_limit(spec.name), Config().user_limit(spec.name)) << spec.name;
+  EXPECT_EQ(Config().user_limit("jobs"), 256u);
+  EXPECT_EQ(Config().user_limit("names"), 1u << 30);
+  const Config some = limits(" jobs = 8 , memory=4GB");
+  EXPECT_EQ(some.user_limit("jobs"), 8u);
+  EXPECT_EQ(some.user_limit("memory"), 4ULL << 30);
+  EXPECT_EQ(some.user_limit("sessions"), 4096u);
+}
+
+TEST(Config, AMistakeInTheLimitsOfAUserIsNamed) {
+  const auto said = [](const std::string& text) { return refusal({"--user-limits=" + text}, {}); };
+  expect_words(said("job=8"), {"--user-limits", "'job' is no limit", "did you mean jobs?"});
+  expect_words(said("jobs=8,colour=3"), {"'colour' is no limit", "the limits are sessions, jobs, descriptors"});
+  expect_words(said("jobs=8,"), {"'' is no limit"});
+  expect_words(said("jobs"), {"jobs has no value", "jobs=NUMBER"});
+  expect_words(said("jobs=0"), {"jobs: 0 is out of range", "between 1 and"});
+  expect_words(said("jobs=many"), {"jobs: 'many' is not a whole number"});
+  expect_words(said("store=1KB"), {"store: 1KB is out of range", "between 65536 and"});
+  expect_words(said("memory=lots"), {"memory: 'lots' is not a size"});
+  expect_words(said("jobs=1,jobs=2"), {"jobs stands there twice"});
+}
+
 TEST(Config, AFlagForAnotherProgramIsAnErrorAndAVariableIsNot) {
   expect_words(refusal({"--memory-limit=1GB"}, {}, Audience::kWorker), {"--memory-limit", "not read here"});
   EXPECT_TRUE(Config::load({}, Words{"DEFT_MEMORY_LIMIT=1GB"}, Audience::kWorker));
@@ -95,6 +136,7 @@ TEST(Config, AFlagForAnotherProgramIsAnErrorAndAVariableIsNot) {
 
 TEST(Config, ARenamedOptionNamesTheNewOne) {
   expect_words(refusal({}, {"DEFT_MAX_LATE_PERCENT=50"}), {"DEFT_MAX_LATE_PERCENT", "DEFT_MAX_STALE_PERCENT"});
+  expect_words(refusal({}, {"DEFT_PRESERVER_EPSILON=0.1"}), {"say DEFT_PRESERVER instead"});
   expect_words(refusal({"--max-late-percent=50"}, {}), {"--max-late-percent", "--max-stale-percent"});
   const File file("max_late_percent = 50\n");
   expect_words(refusal({file.flag()}, {}), {":1", "max_late_percent", "max_stale_percent"});
@@ -106,6 +148,9 @@ TEST(Config, ARemovedOptionSaysWhatToDoInstead) {
   expect_words(refusal({"--link-reserve-percent=2"}, {}), {"8 percent"});
   expect_words(refusal({"--role=server"}, {}), {"deftd server"});
   expect_words(refusal({}, {"DEFT_READY_FD=5"}), {"--ready-fd"});
+  expect_words(refusal({"--stop-timeout=5s"}, {}), {"--stop-timeout", "deft drain"});
+  const File file("user_jobs = 8\n");
+  expect_words(refusal({file.flag()}, {}), {":1", "user_jobs is no option", "jobs=NUMBER in the option user_limits"});
 }
 
 TEST(Config, NoOptionIsRetiredAndInTheTable) {

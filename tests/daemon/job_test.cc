@@ -395,7 +395,7 @@ TEST(JobTable, AUserHasSoManyJobsAndNoMore) {
   EXPECT_EQ(workers.size(), 257u);
   EXPECT_EQ(attached.error().kind, ErrorKind::kExhausted);
   EXPECT_NE(attached.error().message().find("user 7 has 256 jobs"), std::string::npos) << attached.error().message();
-  EXPECT_NE(attached.error().fix.find("user_jobs"), std::string::npos);
+  EXPECT_NE(attached.error().fix.find("jobs in the option user_limits"), std::string::npos);
   FakeWorker other(0, 2);
   other.identity.uid = 8;
   EXPECT_TRUE(daemon.attach(other)) << "another user has room";

@@ -238,7 +238,7 @@ struct Judged : Running {
   }
   static JobSettings with(bool preserver) {
     return settings(60'000'000, "policy=knapsack\nmax_merged_steps=4\nmax_stale_percent=100\npreserver=" +
-                                    std::string(preserver ? "on" : "off"));
+                                    std::string(preserver ? "0.01" : "off"));
   }
   void tell(const Peer& from, std::uint64_t step, double loss, std::uint32_t group = 0) {
     wire::GradientStatistics told{.group = group, .step = step, .ranks = 1, .local_norms = 3, .average_norms = 2};

@@ -42,35 +42,44 @@ TEST(JobSettings, APlanIsReadAndMustFitThePolicy) {
 }
 
 TEST(JobSettings, ThePreserverHasABoundThatIsAShare) {
-  const auto settings = job_settings(daemon_config(), "preserver=off\npreserver_epsilon=0.025\n");
-  ASSERT_TRUE(settings) << settings.error().message();
-  EXPECT_EQ(settings->options.text("preserver"), "off");
-  EXPECT_DOUBLE_EQ(settings->options.number("preserver_epsilon"), 0.025);
-  EXPECT_NE(settings->agreed(), job_settings(daemon_config(), "").value().agreed());
-  for (const char* wrong : {"0", "1.5", "-0.1", "nan", "some"}) {
-    const auto refused = job_settings(daemon_config(), std::string("preserver_epsilon=") + wrong + "\n");
+  const auto preserver = [](const std::string& value) {
+    return job_settings(daemon_config(), "preserver=" + value + "\n");
+  };
+  EXPECT_DOUBLE_EQ(preserver("0.025").value().options.number("preserver"), 0.025);
+  EXPECT_DOUBLE_EQ(preserver("").value().options.number("preserver"), 0.01) << "the default";
+  EXPECT_EQ(preserver("off").value().options.text("preserver"), "off");
+  EXPECT_NE(preserver("off").value().agreed(), preserver("0.025").value().agreed());
+  for (const char* wrong : {"0", "1.5", "-0.1", "nan", "some", "on"}) {
+    const auto refused = preserver(wrong);
     ASSERT_FALSE(refused) << wrong;
-    EXPECT_NE(refused.error().message().find("preserver_epsilon"), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("preserver"), std::string::npos) << refused.error().message();
   }
 }
 
 TEST(JobSettings, NodesAgreeOnValuesAndNotOnTheirSpelling) {
   const auto agreed = [](const std::string& lines) { return job_settings(daemon_config(), lines).value().agreed(); };
   EXPECT_EQ(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=1024KB\n"));
-  EXPECT_EQ(agreed("preserver_epsilon=0.10\n"), agreed("preserver_epsilon=0.1\n"));
+  EXPECT_EQ(agreed("preserver=0.10\n"), agreed("preserver=0.1\n"));
   EXPECT_NE(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=2MB\n"));
 }
 
 TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
   const auto base = job_settings(daemon_config(), "").value().agreed();
-  const std::map<std::string, std::string> others = {{"policy", "knapsack"},       {"bucketing", "ddp"},
-                                                     {"bucket_bytes", "9MB"},      {"partition_bytes", "9MB"},
-                                                     {"credit_bytes", "9MB"},      {"max_staleness_steps", "9"},
-                                                     {"max_merged_steps", "9"},    {"max_stale_percent", "9"},
-                                                     {"scale_merged_lr", "on"},    {"preserver", "off"},
-                                                     {"preserver_epsilon", "0.5"}, {"plan", "0@1"},
-                                                     {"compression", "int8"},      {"compression_min_bytes", "9MB"},
-                                                     {"merge_groups", "exact"},    {"encrypt_gradients", "on"}};
+  const std::map<std::string, std::string> others = {{"policy", "knapsack"},
+                                                     {"bucketing", "ddp"},
+                                                     {"bucket_bytes", "9MB"},
+                                                     {"partition_bytes", "9MB"},
+                                                     {"credit_bytes", "9MB"},
+                                                     {"max_staleness_steps", "9"},
+                                                     {"max_merged_steps", "9"},
+                                                     {"max_stale_percent", "9"},
+                                                     {"scale_merged_lr", "on"},
+                                                     {"preserver", "off"},
+                                                     {"plan", "0@1"},
+                                                     {"compression", "int8"},
+                                                     {"compression_min_bytes", "9MB"},
+                                                     {"merge_groups", "exact"},
+                                                     {"encrypt_gradients", "on"}};
   EXPECT_EQ(others.size(), base.size());
   for (const auto& [name, value] : others) {
     const std::string policy = name == "plan" ? "policy=knapsack\n" : "";

@@ -206,7 +206,7 @@ TEST_F(WorkerRequestsTest, AUserHasSoManyCollectivesUnderWayAndNoMore) {
   ASSERT_EQ(worker_.errors.size(), 1u);
   EXPECT_EQ(worker_.errors[0].second, 14u);
   EXPECT_EQ(worker_.errors[0].first.what, "user 7 has 3 collectives under way and may have 3; 1 more were asked for");
-  EXPECT_NE(worker_.errors[0].first.fix.find("user_operations"), std::string::npos);
+  EXPECT_NE(worker_.errors[0].first.fix.find("operations in the option user_limits"), std::string::npos);
   EXPECT_EQ(job_->requested.size(), 3u);
   requests_->ended(12);
   requests_->ended(12);
@@ -221,7 +221,7 @@ TEST_F(WorkerRequestsTest, TheNamesOfAUsersTensorsTakeSoMuchMemoryAndNoMore) {
   std::uint32_t taken = 0;
   for (; result && taken < 1000; ++taken) result = tensor(0, taken, std::string(1000, 'n'));
   EXPECT_EQ(result.error().kind, ErrorKind::kExhausted) << "after " << taken;
-  EXPECT_NE(result.error().fix.find("user_names"), std::string::npos);
+  EXPECT_NE(result.error().fix.find("names in the option user_limits"), std::string::npos);
 }
 
 TEST_F(WorkerRequestsTest, WhatAUserHasIsKnownAndGivenBack) {

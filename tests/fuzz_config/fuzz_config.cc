@@ -23,6 +23,8 @@ void check(const deft::Config& config) {
     }
     if (spec.type == deft::OptionType::kSeconds) require(config.seconds_us(spec.name) >= 0);
   }
+  for (const auto& limit : deft::user_limit_table())
+    require(static_cast<double>(config.user_limit(limit.name)) >= limit.minimum);
   require(!config.effective().empty());
 }
 
