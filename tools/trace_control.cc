@@ -8,7 +8,7 @@
 
 #include "core/base/clock.h"
 #include "core/ipc/wire.h"
-#include "core/trace/unfinished_trace.h"
+#include "core/trace/trace_file.h"
 #include "tools/daemon_request.h"
 
 namespace deft::tools {

@@ -89,8 +89,10 @@ class Codec {
   // For codecs with takes_momentum: adds `values` to `momentum` (as many elements, zero at first) and encodes what that
   // says. `residual` is empty for codecs without feedback. Other codecs ignore `momentum`.
   virtual Result<std::size_t> encode_with_momentum(const Slice& slice, std::span<const float> values,
-                                                   std::span<float> momentum, std::span<float> residual,
-                                                   std::span<std::byte> out) const;
+                                                   std::span<float> /*momentum*/, std::span<float> residual,
+                                                   std::span<std::byte> out) const {
+    return residual.empty() ? encode(slice, values, out) : encode_with_feedback(slice, values, residual, out);
+  }
 
   // Writes what `in` stands for into all of `out`, or adds it to `sum`. kViolation if the bytes are garbage.
   virtual Result<void> decode(const Slice& slice, std::span<const std::byte> in, std::span<float> out) const = 0;

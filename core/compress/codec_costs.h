@@ -1,10 +1,15 @@
-// What codecs cost on this machine, for planners.
+// What codecs cost on this machine, and between the nodes of a job, for planners.
 //
-//   const model::CodecCost cost = measure_cost(*codec);     // some milliseconds; remember it
+//   const model::CodecCost alone = measure_cost(*codec);     // some milliseconds; remember it
+//   const auto cost = price_between_nodes(*codec, alone, nodes, {"gloo:eth0", "ps:a:1"});
 //
 // The values are normally distributed, as gradients nearly are. Gradients of a real model have heavier tails, so their error is
 // larger; the order of codecs stays.
 #pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
 
 #include "core/compress/codec.h"
 #include "core/model/codec_cost.h"
@@ -14,5 +19,9 @@ namespace deft::compress {
 // Encodes and decodes a few hundred kilobytes with error feedback, as transfers do. The error is that of a first encoding: what
 // feedback sends later counts, because until then it is late. Any thread.
 model::CodecCost measure_cost(const Codec& codec);
+
+// `alone`: what measure_cost() gave; what sums of `nodes` encodings take is added. Links are named as in DEFT_LINKS.
+model::CodecCost price_between_nodes(const Codec& codec, const model::CodecCost& alone, std::size_t nodes,
+                                     const std::vector<std::string>& links);
 
 }  // namespace deft::compress

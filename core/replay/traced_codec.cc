@@ -5,7 +5,6 @@
 
 #include "core/base/clock.h"
 #include "core/compress/codec_costs.h"
-#include "core/compress/codec_prices.h"
 #include "core/compress/registry.h"
 #include "core/reduce/reduce.h"
 

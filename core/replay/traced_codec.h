@@ -6,7 +6,7 @@
 // The job's own codec costs what the trace says. Another one costs what it takes here, in a process that has a core for itself, times
 // how much longer the traced daemon took than this process does: for its codec, or else for its sums of local workers. A trace with one
 // worker a node and no codec does not tell how much longer. Sums between the nodes, also of parameter servers, have the price that the
-// leader gives them (core/compress/codec_prices.h).
+// leader gives them (core/compress/codec_costs.h).
 #pragma once
 
 #include <cstddef>

@@ -9,6 +9,7 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "core/base/text.h"
@@ -363,6 +364,22 @@ Result<TraceGlance> glance_at_trace(const std::string& path) {
   }
   if (at > kMagic.size()) return glance;
   return fail(ErrorKind::kInvalid, path + " is no trace: it has no header");
+}
+
+Result<std::string> unfinished_trace(const std::string& path) {
+  namespace fs = std::filesystem;
+  const auto own = glance_at_trace(path);
+  if (!own) return tl::unexpected(own.error());
+  if (!own->complete) return path;
+  std::error_code hidden;
+  for (const auto& entry : fs::directory_iterator(fs::path(path).parent_path(), hidden)) {
+    if (entry.path().extension() != ".trace") continue;
+    const auto other = glance_at_trace(entry.path().string());
+    if (other && !other->complete && other->header.job == own->header.job &&
+        other->header.incarnation == own->header.incarnation)
+      return entry.path().string();
+  }
+  return std::string();
 }
 
 }  // namespace deft::trace

@@ -120,4 +120,9 @@ struct TraceGlance {
 };
 Result<TraceGlance> glance_at_trace(const std::string& path);
 
+// The file of this trace that is still being written; empty: all are complete. Each node finishes its own in the background, after
+// the trace was stopped. `path`: the file of one node; files beside it that are of the same run of the job belong to the trace, because
+// nodes may share a disk. Blocks on the disk. kInvalid if the file at `path` cannot be read.
+Result<std::string> unfinished_trace(const std::string& path);
+
 }  // namespace deft::trace

@@ -8,7 +8,6 @@
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/compress/codec_costs.h"
-#include "core/compress/codec_prices.h"
 #include "core/link/backends.h"
 #include "core/model/link_names.h"
 #include "core/model/tensors.h"

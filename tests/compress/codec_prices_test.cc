@@ -1,9 +1,8 @@
 // What codecs cost between nodes, on links of several kinds.
-#include "core/compress/codec_prices.h"
+#include "core/compress/codec_costs.h"
 
 #include <gtest/gtest.h>
 
-#include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 
 namespace deft::compress {

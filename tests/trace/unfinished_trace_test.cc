@@ -1,13 +1,11 @@
 // Which files of a trace are not complete yet.
-#include "core/trace/unfinished_trace.h"
+#include "core/trace/trace_file.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
-
-#include "core/trace/trace_file.h"
 
 namespace deft::trace {
 namespace {
