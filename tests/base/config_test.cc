@@ -88,14 +88,6 @@ TEST(Config, MistakesSuggestWhatWasMeant) {
   expect_words(refusal({file.flag()}, {}), {":2", "timeuot", "did you mean timeout?"});
 }
 
-TEST(Config, AnEmptyValueIsTheDefault) {
-  const auto config = Config::load(Words{"--preserver="}, Words{"DEFT_TIMEOUT=", "DEFT_POLICY="}, Audience::kDaemon);
-  ASSERT_TRUE(config) << config.error().message();
-  EXPECT_DOUBLE_EQ(config->number("preserver"), 0.01);
-  EXPECT_EQ(config->seconds_us("timeout"), 30'000'000);
-  EXPECT_EQ(config->text("policy"), "auto");
-}
-
 TEST(Config, ANumberMayBeSwitchedOff) {
   EXPECT_EQ(Config::load({}, Words{"DEFT_PRESERVER=off"}, Audience::kDaemon)->text("preserver"), "off");
   expect_words(refusal({}, {"DEFT_PRESERVER=on"}), {"DEFT_PRESERVER", "'on' is not a number, or off"});
