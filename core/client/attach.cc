@@ -134,7 +134,6 @@ Result<Attachment> take_welcome(ipc::MessageSocket channel, ipc::Packet packet, 
 
 Result<Attachment> attach(const Config& config, const Placement& placement) {
   const std::string where = "attach " + who(placement);
-  const TimeUs began_us = MonotonicClock::now();
   auto daemon = ipc::connect_to_daemon(ipc::daemon_sockets(config.text("socket")));
   if (!daemon) return tl::unexpected(daemon.error().in(where));
   ipc::MessageSocket& channel = daemon->channel;
@@ -154,7 +153,7 @@ Result<Attachment> attach(const Config& config, const Placement& placement) {
   if (!attachment) return tl::unexpected(attachment.error().in(where));
   attachment->job = config.text("job");
   attachment->socket = daemon->path;
-  attachment->starts_by_us = began_us + attachment->timeout_us;
+  attachment->opens_by_us = MonotonicClock::now() + attachment->timeout_us;
   return attachment;
 }
 

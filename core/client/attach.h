@@ -47,7 +47,7 @@ struct Attachment {
   std::uint32_t daemon_links = 0;  // how many links of the job the daemons run
   std::string job = {};            // its name
   std::string socket = {};         // the path of the daemon's
-  TimeUs starts_by_us = 0;         // MonotonicClock: the links that this worker runs are open
+  TimeUs opens_by_us = 0;          // MonotonicClock: the deadline of the links that this worker runs
 };
 
 // Blocks until all workers of the job have come. If workers are missing, the daemon's deadline comes first, and its error names

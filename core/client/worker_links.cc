@@ -51,7 +51,7 @@ Result<void> WorkerLinks::open_all() {
     group.nodes = world.size;
     group.prefix = announced.prefix;
     group.store = store;
-    group.connect_deadline_us = session_.connection().attachment().starts_by_us;
+    group.connect_deadline_us = session_.connection().attachment().opens_by_us;
     group.member = "rank";
     group.node_of = world.node_of;
     group.encrypts = announced.encrypts;

@@ -114,7 +114,7 @@ Leader::Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSetti
       host_(host),
       id_(std::move(identity)),
       settings_(std::move(settings)),
-      starts_by_us_(id_.starts_by_us.value_or(clock.now_us() + settings_.timeout_us)),
+      starts_by_us_(id_.gathered_by_us.value_or(clock.now_us() + settings_.timeout_us)),
       roster_(id_.world),
       store_([this](const Peer& to, wire::StoreValue value) {
         host_.send({&to, 1}, std::move(value));
@@ -175,6 +175,7 @@ void Leader::turn_away(const Peer& from, const wire::Join& join) {
 
 void Leader::begin_connecting() {
   state_ = State::kConnecting;
+  starts_by_us_ = clock_.now_us() + settings_.timeout_us;
   roster_.number_nodes();
   const auto& nodes = roster_.nodes();
   wire::Joined joined;

@@ -52,7 +52,7 @@ class Leader final {
     std::uint64_t incarnation = 0;  // differs for each job of this daemon
     std::uint32_t world = 1;
     wire::JobOwner owner = {};
-    std::optional<TimeUs> starts_by_us = {};  // all have come and their links are open; empty: a timeout from now
+    std::optional<TimeUs> gathered_by_us = {};  // all have come; empty: a timeout from now
   };
 
   Leader(const Clock& clock, LeaderHost& host, Identity identity, JobSettings settings);
@@ -98,7 +98,7 @@ class Leader final {
   LeaderHost& host_;
   const Identity id_;
   const JobSettings settings_;
-  const TimeUs starts_by_us_;
+  TimeUs starts_by_us_;  // all have come, and then: all links are open
   State state_ = State::kGathering;
   Roster roster_;
   StoreTable store_;

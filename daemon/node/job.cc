@@ -109,7 +109,7 @@ void Job::join() {
   members_.advance(JobState::kJoining);
   if (members_.has_rank(0)) {
     const JobIdentity& id = members_.identity();
-    line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}, joining_.starts_by_us()},
+    line_.lead({id.name, context_.make_incarnation(), id.world, {id.uid, id.token}, joining_.gathered_by_us()},
                members_.settings());
   } else if (auto ok = line_.connect(members_.identity().leader, members_.identity().uid); !ok) {
     return fail(ok.error());
@@ -176,7 +176,7 @@ void Job::joined(wire::Joined message) {
   SchedulerPort* const scheduler = line_.leader() != nullptr ? line_.leader()->scheduler() : nullptr;
   parts_ = std::make_unique<JobParts>(
       JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this, context_.host, context_.links,
-                             context_.state_folder, joining_.starts_by_us()},
+                             context_.state_folder, context_.reactor.now_us() + members_.settings().timeout_us},
       *view);
   parts_->links.open();
 }

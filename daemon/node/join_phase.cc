@@ -17,7 +17,7 @@ JoinPhase::~JoinPhase() { finished(); }
 
 void JoinPhase::begin() {
   if (deadline_ != 0) return;
-  starts_by_us_ = reactor_.now_us() + members_.settings().timeout_us;
+  gathered_by_us_ = reactor_.now_us() + members_.settings().timeout_us;
   deadline_ = reactor_.after(members_.settings().timeout_us, [this] { on_deadline(); });
 }
 

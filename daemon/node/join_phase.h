@@ -1,11 +1,11 @@
-// A node's way into its job: JOIN to the leader until it answers, and the deadline of the start, which names who is missing.
+// A node's way into its job: JOIN to the leader until it answers, and the deadline of the gathering, which names who is missing.
 //
-// A start has one deadline: a timeout after the first worker came to its node, all workers have come and all links are open. What a part
-// of the start takes is missing to the parts behind it.
+// All nodes gather by one deadline: a timeout after the first worker came to any of them, all workers have come. Then the links have a
+// timeout to open.
 //
 //   JoinPhase joining(reactor, members, line, control, host, links);
 //   joining.begin();                                            // a worker is here; the deadline runs from here
-//   joining.starts_by_us();                                     // on the reactor's clock
+//   joining.gathered_by_us();                                   // on the reactor's clock
 //   joining.start();                                            // all local workers are here
 //   joining.heard();                                            // the leader lives
 //   joining.answered();  joining.finished();                    // JOINED has come; the job runs, or has ended
@@ -41,7 +41,7 @@ class JoinPhase {
   void answered();
   void finished();
 
-  [[nodiscard]] TimeUs starts_by_us() const { return starts_by_us_; }
+  [[nodiscard]] TimeUs gathered_by_us() const { return gathered_by_us_; }
   [[nodiscard]] const std::vector<link::LinkSpec>& links() const {
     return choice_.specs;
   }  // of this node; after start()
@@ -58,7 +58,7 @@ class JoinPhase {
   JobControl& control_;
   const std::string host_;
   const LinkMaker& links_;
-  TimeUs starts_by_us_ = 0;
+  TimeUs gathered_by_us_ = 0;
   LinkChoice choice_;
   std::optional<TimeUs> heard_us_;  // when the leader was heard last
   bool asked_ = false;              // the leader, for its decision at the deadline

@@ -28,7 +28,7 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   if (request.spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
   const Membership& members = around.members;
   const View& view = *around.view;
-  const TimeUs left_us = around.starts_by_us - around.reactor.now_us();
+  const TimeUs left_us = around.open_by_us - around.reactor.now_us();
   link::LinkGroup group;
   group.node = view.node();
   group.nodes = view.node_count();

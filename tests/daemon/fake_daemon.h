@@ -172,7 +172,7 @@ class FakeDaemon {
               return choice;
             },
             [this](const LinkSurroundings& around) {
-              drivers.start_by_us = around.starts_by_us;
+              drivers.open_by_us = around.open_by_us;
               return
                   [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); };
             }};
