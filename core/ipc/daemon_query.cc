@@ -1,5 +1,6 @@
 #include "core/ipc/daemon_query.h"
 
+#include <optional>
 #include <string_view>
 
 #include "core/ipc/daemon_socket.h"
@@ -14,9 +15,28 @@ struct StatusRequest {
   MessageHeader header;
 };
 
+// A daemon that turns a client away closes the connection, perhaps before the question comes. Its reason can be received then.
+Result<void> ask(MessageSocket& channel, std::span<const std::byte> question) {
+  auto sent = channel.send(question);
+  return !sent && sent.error().kind == ErrorKind::kLost ? Result<void>() : sent;
+}
+
+// The reason, if the daemon refuses to answer.
+std::optional<Error> refusal_in(const Packet& packet) {
+  if (packet.bytes.empty())
+    return Error{ErrorKind::kLost, "the daemon closed the connection before it answered", "", {}};
+  const auto header = decode_header(packet.bytes);
+  if (!header) return header.error();
+  if (header->kind != MessageKind::kError) return std::nullopt;
+  const auto refused = decode<ErrorMessage>(packet.bytes, MessageKind::kError, 3);
+  if (!refused) return refused.error();
+  const auto kind = static_cast<ErrorKind>(refused->fixed.error_kind);
+  return Error{kind, refused->texts[0], refused->texts[1], refused->texts[2]};
+}
+
 // Appends a TEXT message's piece; true when it was the last one.
 Result<bool> append_piece(const Packet& packet, std::string& out) {
-  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
+  if (auto refusal = refusal_in(packet)) return tl::unexpected(std::move(*refusal));
   auto text = decode<Text>(packet.bytes, MessageKind::kText, 0);
   if (!text) return tl::unexpected(text.error());
   const auto* piece = reinterpret_cast<const char*>(text->tail.data());
@@ -28,18 +48,10 @@ Result<bool> append_piece(const Packet& packet, std::string& out) {
 }
 
 Result<std::string> answer_in(const Packet& packet) {
-  if (packet.bytes.empty()) return fail(ErrorKind::kLost, "the daemon closed the connection before it answered");
-  const auto header = decode_header(packet.bytes);
-  if (!header) return tl::unexpected(header.error());
-  if (header->kind == MessageKind::kText) {
-    auto text = decode<Text>(packet.bytes, MessageKind::kText, 1);
-    if (!text) return tl::unexpected(text.error());
-    return std::move(text->texts[0]);
-  }
-  const auto refused = decode<ErrorMessage>(packet.bytes, MessageKind::kError, 3);
-  if (!refused) return tl::unexpected(refused.error());
-  const auto kind = static_cast<ErrorKind>(refused->fixed.error_kind);
-  return tl::unexpected(Error{kind, refused->texts[0], refused->texts[1], refused->texts[2]});
+  if (auto refusal = refusal_in(packet)) return tl::unexpected(std::move(*refusal));
+  auto text = decode<Text>(packet.bytes, MessageKind::kText, 1);
+  if (!text) return tl::unexpected(text.error());
+  return std::move(text->texts[0]);
 }
 
 }  // namespace
@@ -48,8 +60,8 @@ Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
   auto daemon = connect_to_daemon(daemon_sockets(socket));
   if (!daemon) return tl::unexpected(daemon.error());
   auto& [channel, path] = *daemon;
-  if (auto sent = channel.send(encode(StatusRequest{}, MessageKind::kStatus)); !sent)
-    return tl::unexpected(sent.error());
+  if (auto asked = ask(channel, encode(StatusRequest{}, MessageKind::kStatus)); !asked)
+    return tl::unexpected(asked.error());
   const TimeUs deadline = MonotonicClock::now() + patience_us;
   StatusText status{{}, path};
   for (bool last = false; !last;) {
@@ -65,7 +77,7 @@ Result<StatusText> query_status(const std::string& socket, TimeUs patience_us) {
 Result<std::string> ask_daemon(const std::string& socket, std::span<const std::byte> message, TimeUs patience_us) {
   auto daemon = connect_to_daemon(daemon_sockets(socket));
   if (!daemon) return tl::unexpected(daemon.error());
-  if (auto sent = daemon->channel.send(message); !sent) return tl::unexpected(sent.error());
+  if (auto asked = ask(daemon->channel, message); !asked) return tl::unexpected(asked.error());
   auto packet = daemon->channel.receive(MonotonicClock::now() + patience_us);
   if (!packet) return tl::unexpected(packet.error().in("the daemon at " + daemon->path));
   return answer_in(*packet);

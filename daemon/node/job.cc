@@ -79,6 +79,14 @@ void welcome_from(Reactor& reactor, const std::weak_ptr<Job>& weak, const std::s
   });
 }
 
+// All workers here left `since_us` ago. Another node may still receive the last results, and the end of this node's links would fail all
+// that it has in flight, from others too.
+bool may_end(const Membership& members, bool links_are_idle, TimeUs since_us) {
+  const JobSettings& settings = members.settings();
+  const bool nobody_receives = members.left().size() == members.identity().world || since_us >= settings.heartbeat_us();
+  return (links_are_idle && nobody_receives) || since_us > settings.silence_us();
+}
+
 }  // namespace
 
 Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
@@ -243,7 +251,7 @@ void Job::tick() {
   if (failing_) return end(*failing_, false);  // the leader has not answered
   if (members_.all_left()) {
     if (all_left_us_ == 0) all_left_us_ = now_us;
-    if (parts_->links.idle() || now_us - all_left_us_ > members_.settings().silence_us()) end({}, true);
+    if (may_end(members_, parts_->links.idle(), now_us - all_left_us_)) end({}, true);
     return;
   }
   if (line_.leader() == nullptr) watch_leader(now_us);

@@ -257,9 +257,24 @@ TEST(Job, EndsCleanlyWhenAllItsWorkersHaveLeft) {
     daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
   EXPECT_EQ(daemon.sent<wire::Leave>().size(), 2u);
   EXPECT_EQ(daemon.state(), "running") << "others may need its links";
+  daemon.tell(wire::Leave{{0, 1}});
   daemon.advance(kSecond);
   EXPECT_EQ(daemon.state(), "ended");
   EXPECT_TRUE(daemon.end().empty());
+}
+
+TEST(Job, KeepsItsLinksForAHeartbeatIfOthersMayStillReceiveTheLastResults) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kAgreed);
+  for (FakeWorker* const worker : {&daemon.first, &daemon.second})
+    daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
+  const TimeUs left_us = daemon.clock.now_us();
+  for (int i = 0; i < 100 && daemon.state() == "running"; ++i) daemon.advance(50'000);
+  EXPECT_EQ(daemon.state(), "ended");
+  EXPECT_TRUE(daemon.end().empty());
+  const JobSettings settings = job_settings(Config(), "timeout=9s\n").value();
+  EXPECT_GE(daemon.clock.now_us() - left_us, settings.heartbeat_us());
+  EXPECT_LE(daemon.clock.now_us() - left_us, 3 * settings.heartbeat_us());
 }
 
 TEST(Job, AStandingLinkDelaysACleanEndNoLongerThanASilence) {
