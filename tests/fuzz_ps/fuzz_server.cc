@@ -18,7 +18,7 @@
 #include <vector>
 
 #include "core/base/descriptor.h"
-#include "core/link/ps/server.h"
+#include "core/link/ps/parameter_server.h"
 #include "core/link/secret.h"
 #include "core/link/signals.h"
 #include "core/model/dtype.h"
@@ -49,9 +49,9 @@ deft::fuzz::Reached& kinds_sent() {
 class RunningServer {
  public:
   RunningServer() {
-    Server::Options options;
+    ParameterServer::Options options;
     options.listen = "127.0.0.1:*";
-    auto server = Server::open(std::move(options));
+    auto server = ParameterServer::open(std::move(options));
     if (!server) die(server.error().message());
     server_ = *std::move(server);
     thread_ = std::thread([this] { server_->run(stop_.get()); });
@@ -67,7 +67,7 @@ class RunningServer {
 
  private:
   const deft::Descriptor stop_{eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)};
-  std::unique_ptr<Server> server_;
+  std::unique_ptr<ParameterServer> server_;
   std::thread thread_;
 };
 
