@@ -43,7 +43,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             optimizer = optimizer.plain
         self._forward_order = list(params.values()) if hasattr(params, "values") else list(params)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
-        self._summed = self._trained()
+        self._sum_trained()
         if deft.policy_traits().overlaps_forward and self._optimizer.aggregate_num > 1:
             self._optimizer.aggregate_num = 1  # an update of several parameters would wait for all their sums
         self._process_set = process_set
@@ -54,10 +54,11 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._compression = compression
         self._exchange = self._session = self._number = None
 
-    def _trained(self):
-        """The parameters that have a gradient at this moment."""
-        trained = [param for param in self._forward_order if param.grad_req != "null"]
-        for param in trained:
+    def _sum_trained(self):
+        """From now on the gradients of these parameters are summed: of those that have one at this moment."""
+        self._summed = [param for param in self._forward_order if param.grad_req != "null"]
+        self._frozen = [param for param in self._forward_order if param.grad_req == "null"]
+        for param in self._summed:
             if param._grad_stype != "default":
                 raise ValueError(
                     f"parameter {param.name} has {param._grad_stype} gradients; deft.mxnet sums dense gradients only "
@@ -65,7 +66,6 @@ class DistributedTrainer(mx.gluon.Trainer):
                 )
             if len(param.list_ctx()) > 1:
                 raise ValueError(f"parameter {param.name} is on several devices; deft.mxnet takes one a worker")
-        return trained
 
     @mxnet_errors
     def _allreduce_grads(self):
@@ -75,7 +75,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         if session is not self._session:
             self._session, self._number, self._exchange = session, session.number_optimizer(), None
         if self._exchange is None:
-            self._summed = self._trained()
+            self._sum_trained()
         else:
             self._refuse_unfrozen()
         gradients = [_gradient(param) for param in self._summed]
@@ -85,9 +85,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._sum(position, gradients[position])
 
     def _refuse_unfrozen(self):
-        summed = set(map(id, self._summed))
-        for param in self._trained():
-            if id(param) not in summed:
+        for param in self._frozen:
+            if param.grad_req != "null":
                 raise ValueError(
                     f"parameter {param.name} has grad_req '{param.grad_req}', but had 'null' in the first step of this "
                     "trainer, which does not sum its gradients: set grad_req before that step, or make a new "
