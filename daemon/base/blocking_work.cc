@@ -65,8 +65,8 @@ struct BlockingWork::Shared {
     return static_cast<unsigned>(count);
   }
 
-  // Without the lock. The resources of the piece are given back here.
-  void finish(uid_t user, Piece piece) {
+  // Without any of the locks when the resources of the piece are given back.
+  void perform(uid_t user, Piece piece) {
     std::optional<UserThread> counted;
     if (user != kNobody) counted.emplace(user);
     piece.work();
@@ -74,7 +74,6 @@ struct BlockingWork::Shared {
     if (!piece.after) return;
     const std::lock_guard calling(calling_after);
     if (!silent) piece.after();
-    piece.after = nullptr;
   }
 
   void run_one(std::unique_lock<std::mutex>& lock, uid_t user) {
@@ -84,7 +83,7 @@ struct BlockingWork::Shared {
     Piece piece = std::move(queue.waiting.front());
     queue.waiting.pop_front();
     lock.unlock();
-    finish(user, std::move(piece));
+    perform(user, std::move(piece));
     lock.lock();
     // Nobody is woken: this makes room for one piece, which this thread looks for next.
     if (--queue.running == 0 && queue.waiting.empty()) queues.erase(user);
