@@ -59,8 +59,9 @@ def grouped_allreduce(
     op = choose_op(average, op)
     names, results = group_names(tensors, name), list(tensors)
     dense = [i for i, tensor in enumerate(tensors) if not isinstance(tensor, tf.IndexedSlices)]
-    for i in sorted(set(range(len(results))).difference(dense)):
-        results[i] = _reduce_slices(tensors[i], op, prescale_factor, postscale_factor, names[i], process_set)
+    for i, tensor in enumerate(tensors):
+        if isinstance(tensor, tf.IndexedSlices):
+            results[i] = _reduce_slices(tensor, op, prescale_factor, postscale_factor, names[i], process_set)
     if dense:
         given, own = [tensors[i] for i in dense], [names[i] for i in dense]
         reduced = _reduce(given, own, op, prescale_factor, postscale_factor, compression, process_set)

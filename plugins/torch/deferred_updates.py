@@ -172,7 +172,7 @@ class _BeforeForward:
     """A forward pre-hook. Copies and pickles of a module get one that does nothing."""
 
     def __init__(self, updates=None, batch=None):
-        self._updates_of = _nothing if updates is None else weakref.ref(updates)
+        self._updates_of = weakly(updates)
         self._batch = batch
 
     def __call__(self, _module, _arguments):
@@ -200,7 +200,7 @@ class _BeforeState:
     """A pre-hook of state_dict() and load_state_dict(), and as harmless in copies."""
 
     def __init__(self, updates=None):
-        self._updates_of = _nothing if updates is None else weakref.ref(updates)
+        self._updates_of = weakly(updates)
 
     def __call__(self, *_arguments):
         updates = self._updates_of()
@@ -212,8 +212,9 @@ class _BeforeState:
         return (_BeforeState, ())
 
 
-def _nothing():
-    return None
+def weakly(thing):
+    """A function that gives `thing` while it lives, and None for None: a module's hooks keep nothing of Deft alive."""
+    return (lambda: None) if thing is None else weakref.ref(thing)
 
 
 def _refuse_use(gradient):

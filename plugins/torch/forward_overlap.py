@@ -11,7 +11,7 @@ import torch
 from torch.optim import optimizer as torch_optimizer
 
 from .compiling import untraced
-from .deferred_updates import DeferredUpdates
+from .deferred_updates import DeferredUpdates, weakly
 from .parameter_use import ParameterUseTracker
 
 log = logging.getLogger("deft.torch")
@@ -146,10 +146,10 @@ class _StageHook:
     """A forward pre-hook; a copy or pickle of its module gets one that does nothing."""
 
     def __init__(self, reports=None):
-        self._reports_of = None if reports is None else weakref.ref(reports)
+        self._reports_of = weakly(reports)
 
     def __call__(self, _module, arguments, named):
-        reports = None if self._reports_of is None else self._reports_of()
+        reports = self._reports_of()
         if reports is not None and not reports.forward_told and torch.is_grad_enabled():
             self._tell(reports, (arguments, named))
 

@@ -309,9 +309,7 @@ class Launcher:
 
 
 def main(words: list[str]) -> int:
-    sys.stdout.reconfigure(
-        errors="backslashreplace"
-    )  # workers may write what this locale has not; stderr is so already
+    sys.stdout.reconfigure(errors="backslashreplace")  # as stderr: workers may write what this locale has not
     try:
         run = arguments.parse(words)
         return Launcher(run).run() if run else 0
