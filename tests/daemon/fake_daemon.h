@@ -10,6 +10,8 @@
 // The group, the collectives and the messages are those of control_messages.h.
 #pragma once
 
+#include <gtest/gtest.h>
+
 #include <optional>
 #include <string>
 #include <utility>
@@ -230,5 +232,19 @@ class FakeDaemon {
   std::shared_ptr<shm::Segment> buffer_ =
       std::make_shared<shm::Segment>(shm::Segment::create("test-buffer", 4096).value());
 };
+
+inline ::testing::AssertionResult says(const std::string& text, const std::string& part) {
+  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
+  return ::testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
+}
+
+// The answers of a leader that lives, while time passes.
+inline void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
+  constexpr TimeUs kPauseUs = 500'000;
+  for (; us > 0; us -= kPauseUs) {
+    daemon.advance(kPauseUs);
+    daemon.tell(wire::Heartbeat{.reply = true});
+  }
+}
 
 }  // namespace deft::daemon

@@ -15,11 +15,6 @@ namespace {
 using Stage = FakeDaemon::Stage;
 constexpr TimeUs kSecond = 1'000'000;
 
-::testing::AssertionResult says(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
-}
-
 std::string join_of_node_one() {
   auto join = std::get<wire::Join>(samples::messages_to_leader().front());
   join.refusal.reset();
@@ -32,14 +27,6 @@ std::string join_of_node_one() {
 
 std::string to_leader(const wire::ToLeader& message) {
   return wire::encode({.job = "job", .incarnation = FakeDaemon::kIncarnation}, message);
-}
-
-// The answers of a leader that lives, while time passes.
-void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
-  for (; us > 0; us -= kSecond / 2) {
-    daemon.advance(kSecond / 2);
-    daemon.tell(wire::Heartbeat{.reply = true});
-  }
 }
 
 // --- LeaderLine ---

@@ -11,19 +11,6 @@ namespace {
 using Stage = FakeDaemon::Stage;
 constexpr TimeUs kSecond = 1'000'000;
 
-::testing::AssertionResult says(const std::string& text, const std::string& part) {
-  if (text.find(part) != std::string::npos) return ::testing::AssertionSuccess();
-  return ::testing::AssertionFailure() << "'" << text << "' does not say '" << part << "'";
-}
-
-// The answers of a leader that lives, while time passes.
-void advance_with_heartbeats(FakeDaemon& daemon, TimeUs us) {
-  for (; us > 0; us -= kSecond / 2) {
-    daemon.advance(kSecond / 2);
-    daemon.tell(wire::Heartbeat{.reply = true});
-  }
-}
-
 TEST(JoinPhase, JoinIsRepeatedUntilTheLeaderAnswers) {
   FakeDaemon daemon;
   ASSERT_TRUE(daemon.attach(daemon.first));
