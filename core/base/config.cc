@@ -66,7 +66,7 @@ std::string_view expectation(OptionType type) {
 std::optional<double> parse_value(const OptionSpec& spec, std::string_view text) {
   switch (spec.type) {
     case OptionType::kString:
-    case OptionType::kUserLimits: return 0;  // what is wrong with limits, parse_user_limits() says
+    case OptionType::kUserLimits: return 0;  // parse_user_limits() checks limits
     case OptionType::kNumberOrOff: return text == "off" ? std::optional<double>(0) : parse_number(text);
     case OptionType::kBytes: return parse_bytes(text);
     case OptionType::kSeconds: return parse_seconds(text);

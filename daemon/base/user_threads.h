@@ -1,4 +1,4 @@
-// Counts the threads that work for each user: one for each link that the daemon runs, and those that may block.
+// Counts the threads that work for each user: one for each link that the daemon runs, and the threads of work that may block.
 //
 //   const UserThread counted(uid);      // while a thread works for this user
 //   threads_by_user();                  // {{1000, 3}}

@@ -79,7 +79,7 @@ constexpr std::array kFamilies = {
     Family{"deft_user_memory_bytes", kGauge, kUser, "/memory", 1, "Shared memory of a user's workers. A user who has nothing of the daemon has no series."},
     Family{"deft_user_sessions", kGauge, kUser, "/sessions", 1, "Clients of a user on the unix socket."},
     Family{"deft_user_descriptors", kGauge, kUser, "/descriptors", 1, "Descriptors of the daemon that serve a user."},
-    Family{"deft_user_threads", kGauge, kUser, "/threads", 1, "Threads that work for a user: one for each link that the daemon runs, and those that may block. Threads inside gloo and ZeroMQ are in process_threads alone."},
+    Family{"deft_user_threads", kGauge, kUser, "/threads", 1, "Threads that work for a user: one for each link that the daemon runs, and the threads of work that may block. Threads inside gloo and ZeroMQ are in process_threads alone."},
     Family{"deft_user_operations", kGauge, kUser, "/operations", 1, "Collectives under way of a user."},
     Family{"deft_user_names_bytes", kGauge, kUser, "/names", 1, "Names of a user's tensors."},
     Family{"deft_user_store_bytes", kGauge, kUser, "/store", 1, "What a user has put into the stores of jobs."},

@@ -2,7 +2,7 @@
 // libFuzzer changes bytes of its header, its recipe and its payload. The link answers or fails, and nothing else happens.
 //
 // A push: a byte (node, kind of push, number of changes), and of each change the place in two bytes and the new value.
-// What is counted is the kinds of pushes that were answered.
+// It counts the kinds of pushes that were answered.
 #include <array>
 #include <cstdint>
 #include <cstdlib>
