@@ -43,12 +43,20 @@ std::int64_t now_ns() {
   return std::chrono::duration_cast<Nanoseconds>(std::chrono::steady_clock::now().time_since_epoch()).count();
 }
 
-// The core with the number `index` among the cores of this process; nothing if the process has only one core.
+// The cores that this program may use. Called before the first bind_to(), these are the cores of the start.
+cpu_set_t started_with() {
+  cpu_set_t cores;
+  CPU_ZERO(&cores);
+  sched_getaffinity(0, sizeof cores, &cores);
+  return cores;
+}
+
+// Binds to the core with the number `index` among the cores of the start; does nothing if there was only one core.
 void bind_to(int index) {
-  cpu_set_t allowed, one;
-  CPU_ZERO(&allowed);
+  static const cpu_set_t allowed = started_with();
+  if (CPU_COUNT(&allowed) < 2) return;
+  cpu_set_t one;
   CPU_ZERO(&one);
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < 2) return;
   for (int cpu = 0, seen = 0; cpu < CPU_SETSIZE; ++cpu)
     if (CPU_ISSET(cpu, &allowed) && seen++ == index) CPU_SET(cpu, &one);
   sched_setaffinity(0, sizeof one, &one);
