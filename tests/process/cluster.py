@@ -12,6 +12,7 @@ sanitizer's library: a Python that is built without it has to load it before lib
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -47,6 +48,12 @@ def say(text):
 PROLOGUE = (
     IMPORTS
     + """
+if "GATE" in os.environ:
+    arrivals, gate = map(int, os.environ["GATE"].split(","))
+    os.write(arrivals, b".")
+    os.read(gate, 1)  # ends when the gate is closed, which opens it
+    os.close(gate)
+    os.close(arrivals)
 session = deft.open()
 rank, size = session.rank, session.size
 """
@@ -130,15 +137,19 @@ class Cluster:
             | variables
         )
 
-    def start_one(self, script: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
-        return self.start_program(PROLOGUE + script, rank, per_node, **variables)
+    def start_one(
+        self, script: str, rank: int, per_node: int = 1, pass_fds: tuple[int, ...] = (), **variables: str
+    ) -> subprocess.Popen:
+        return self.start_program(PROLOGUE + script, rank, per_node, pass_fds, **variables)
 
     def start_without_session(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
         """A worker a rank, each with `np`, `vector`, `pointer` and `say`, which opens its sessions itself."""
         ranks = range(per_node * self.nodes)
         return [self.start_program(IMPORTS + script, rank, per_node, **variables) for rank in ranks]
 
-    def start_program(self, program: str, rank: int, per_node: int = 1, **variables: str) -> subprocess.Popen:
+    def start_program(
+        self, program: str, rank: int, per_node: int = 1, pass_fds: tuple[int, ...] = (), **variables: str
+    ) -> subprocess.Popen:
         """A worker without the prologue: it opens its own session."""
         process = subprocess.Popen(
             [*self.prefix(rank // per_node), sys.executable, "-c", program],
@@ -146,12 +157,22 @@ class Cluster:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            pass_fds=pass_fds,
         )
         self.workers.append(process)
         return process
 
     def start(self, script: str, per_node: int = 1, **variables: str) -> list[subprocess.Popen]:
-        return [self.start_one(script, rank, per_node, **variables) for rank in range(per_node * self.nodes)]
+        """A worker a rank. They open their sessions together once all have imported what they need: on a busy machine
+        imports of one rank can take longer than a short timeout after those of another."""
+        arrivals, arrive = os.pipe()
+        gate, opened_gate = os.pipe()
+        ends = {"pass_fds": (arrive, gate), "GATE": f"{arrive},{gate}"}
+        workers = [self.start_one(script, rank, per_node, **ends, **variables) for rank in range(per_node * self.nodes)]
+        await_arrivals(arrivals, workers)
+        for end in (arrivals, arrive, gate, opened_gate):
+            os.close(end)
+        return workers
 
     def finish(self, workers: list[subprocess.Popen], seconds: float = 120) -> list[str]:
         outputs, failures = [], []
@@ -179,6 +200,14 @@ class Cluster:
         )
         assert result.returncode == 0, result.stderr + self.log(node)
         return json.loads(result.stdout)
+
+
+def await_arrivals(arrivals: int, workers: list[subprocess.Popen]) -> None:
+    """Waits until every worker has written a byte, or one has ended."""
+    arrived = 0
+    while arrived < len(workers) and all(worker.poll() is None for worker in workers):
+        if select.select([arrivals], [], [], 0.1)[0]:
+            arrived += len(os.read(arrivals, len(workers)))
 
 
 def sanitizer_environment() -> dict[str, str]:
