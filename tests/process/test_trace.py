@@ -51,18 +51,15 @@ def deft(*arguments: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, env=clean_environment(), check=False)
 
 
-def in_another_month() -> list[str]:
-    """What to put before a command, so that its monotonic clock is a month ahead; nothing if that cannot be."""
-    prefix = ["unshare", "-r", "-T", "--monotonic", str(MONTH_S), "--fork", "--kill-child"]
-    works = subprocess.run([*prefix, "true"], capture_output=True, check=False).returncode == 0
-    return prefix if works else []
+# What to put before a command, so that its monotonic clock is a month ahead.
+IN_ANOTHER_MONTH = ["unshare", "-r", "-T", "--monotonic", str(MONTH_S), "--fork", "--kill-child"]
 
 
 class ClusterOfTwoMonths(Cluster):
     """The second node's clock is a month ahead."""
 
     def prefix(self, node: int) -> list[str]:
-        return in_another_month() if node == 1 else []
+        return IN_ANOTHER_MONTH if node == 1 else []
 
 
 def trace(folder: Path, cluster: Cluster, script: str = TRAIN, **options: str) -> None:
@@ -92,6 +89,8 @@ def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
+    if subprocess.run([*IN_ANOTHER_MONTH, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("this kernel has no time namespaces")
     with ClusterOfTwoMonths(2) as cluster:
         trace(tmp_path, cluster)
     assert sorted(path.name for path in tmp_path.glob("*.trace")) == ["default-node0.trace", "default-node1.trace"]

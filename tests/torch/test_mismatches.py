@@ -182,8 +182,8 @@ def interrupt_a_wait(path):
     handle = hvd.allreduce_async(torch.ones(2), name="late", op=hvd.Sum) if hvd.rank() == 0 else None
     if hvd.rank() == 0:
         signal.signal(signal.SIGALRM, signal.default_int_handler)  # as Ctrl-C
-        signal.setitimer(signal.ITIMER_REAL, 0.2)
         with pytest.raises(KeyboardInterrupt):
+            signal.setitimer(signal.ITIMER_REAL, 0.2)
             hvd.synchronize(handle)
         Path(path).touch()
     else:
