@@ -3,6 +3,7 @@
 import importlib.machinery
 import importlib.util
 import os
+import signal
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -10,7 +11,24 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
+LONGEST_TEST_S = 600
 sys.path.append(str(ROOT / "tests/process"))  # for cluster.py and ports.py
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    """A test that hangs fails by its name, and the tests after it run. Processes that it forked have no alarm."""
+
+    def give_up(*_):
+        raise TimeoutError(f"{item.nodeid} did not end within {LONGEST_TEST_S} s")
+
+    before = signal.signal(signal.SIGALRM, give_up)
+    signal.alarm(LONGEST_TEST_S)
+    try:
+        return (yield)
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
 
 
 def usual_traces() -> set[Path]:
