@@ -102,10 +102,20 @@ def test_the_architecture_names_every_folder():
     assert {folder for folder in folders if folder not in text} == set()
 
 
-def test_commands_in_the_readme_exist():
-    text = (ROOT / "README.md").read_text()
-    for command in set(re.findall(r"^\s*(scripts/\w+|bench/\w+)", text, re.MULTILINE)):
-        assert (ROOT / command).is_file(), command
+def commands_in(document: Path) -> set[str]:
+    """The programs of the tree that a document names, by their paths."""
+    return set(re.findall(r"(?<![\w/.-])((?:scripts|bench)/\w+|tests/\w+/try_\w+)\b(?![/.])", document.read_text()))
+
+
+@pytest.mark.parametrize("document", documents(), ids=lambda path: path.name)
+def test_programs_that_a_document_names_exist(document):
+    assert {command for command in commands_in(document) if not (ROOT / command).exists()} == set()
+
+
+def test_commands_in_the_readme_help():
+    commands = commands_in(ROOT / "README.md")
+    assert {"scripts/quickstart", "scripts/test"} <= commands
+    for command in commands:
         assert subprocess.run([ROOT / command, "--help"], capture_output=True, timeout=60).returncode == 0, command
 
 
