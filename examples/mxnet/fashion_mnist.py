@@ -17,7 +17,8 @@ import mxnet as mx
 import numpy as np
 from mxnet.gluon import nn
 
-FOLDER = "/usr/share/datasets/fashion-mnist"  # of Debian's package dataset-fashion-mnist
+# Where Debian's package dataset-fashion-mnist puts the files, and where you may put them.
+FOLDERS = (Path("/usr/share/datasets/fashion-mnist"), Path.home() / ".cache/fashion-mnist")
 SOURCE = "https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"
 
 
@@ -79,7 +80,7 @@ def main() -> None:
     parser.add_argument("--batch", type=int, default=128, help="samples a worker and step")
     parser.add_argument("--learning-rate", type=float, default=0.02)
     parser.add_argument("--kvstore", action="store_true", help="gluon's Trainer with the store `deft`")
-    parser.add_argument("--data", type=Path, default=Path(FOLDER))
+    parser.add_argument("--data", type=Path, default=next(filter(Path.exists, FOLDERS), FOLDERS[0]))
     options = parser.parse_args()
 
     deft.init()  # (2)

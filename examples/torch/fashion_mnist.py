@@ -19,7 +19,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-FOLDER = "/usr/share/datasets/fashion-mnist"  # of Debian's package dataset-fashion-mnist
+# Where Debian's package dataset-fashion-mnist puts the files, and where you may put them.
+FOLDERS = (Path("/usr/share/datasets/fashion-mnist"), Path.home() / ".cache/fashion-mnist")
 SOURCE = "https://github.com/zalandoresearch/fashion-mnist/tree/master/data/fashion"
 
 
@@ -72,7 +73,7 @@ def main() -> None:
     parser.add_argument("--steps", type=int, help="stop an epoch after so many steps")
     parser.add_argument("--batch", type=int, default=128, help="samples a worker and step")
     parser.add_argument("--learning-rate", type=float, default=0.05)
-    parser.add_argument("--data", type=Path, default=Path(FOLDER))
+    parser.add_argument("--data", type=Path, default=next(filter(Path.exists, FOLDERS), FOLDERS[0]))
     options = parser.parse_args()
 
     deft.init()  # (2)
