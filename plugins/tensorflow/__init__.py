@@ -16,6 +16,9 @@ from deft.process_sets import remove_process_set
 from deft.world import shutdown
 
 from . import importing as _importing  # noqa: F401  (the first of all)
+
+# isort: split
+from . import elastic
 from .broadcasting import (
     allgather_object,
     broadcast_,
@@ -51,6 +54,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_object_fn",
     "broadcast_variables",
+    "elastic",
     "grouped_allgather",
     "grouped_allreduce",
     "grouped_reducescatter",

@@ -25,6 +25,22 @@ _ERRORS = {  # by DEFT_E* of deft.h
 _IN_GRAPH = {1: ValueError, 2: ValueError, 5: MemoryError}
 
 
+_told = None  # the last error of Deft
+
+
+def _note(error):
+    """A graph passes the text of an error on and nothing else; cause_of() finds the rest here."""
+    global _told
+    _told = DeftError(error.kind, str(error))  # without the frames of the first one
+
+
+def cause_of(error):
+    """The DeftError behind an exception of TensorFlow, or None."""
+    if isinstance(error, DeftError):
+        return error
+    return _told if _told is not None and str(_told) in str(error) else None
+
+
 def tensorflow_errors(function):
     """`function`, whose DeftError becomes TensorFlow's exception of that kind, with the same text."""
 
@@ -33,6 +49,7 @@ def tensorflow_errors(function):
         try:
             return function(*arguments, **named)
         except DeftError as error:
+            _note(error)
             raise _ERRORS.get(error.kind, tf.errors.InternalError)(None, None, str(error)) from error
 
     return wrapped
@@ -43,6 +60,7 @@ def _graph_errors(function):
         try:
             return function(*arrays)
         except DeftError as error:
+            _note(error)
             raise _IN_GRAPH.get(error.kind, RuntimeError)(str(error)) from error
 
     return wrapped

@@ -143,6 +143,11 @@ class Cluster:
         with os.fdopen(read_end) as ready:
             assert ready.readline() == "ready\n", (self.folder / f"daemon{node}.log").read_text()
 
+    def restart_daemon(self, node):
+        """Starts the daemon of `node`, which has ended, at the same address."""
+        self._start_daemon(node, self.addresses[node])
+        self.daemons[node] = self.daemons.pop()
+
     def socket(self, node):
         return str(self.folder / f"node{node}.sock")
 

@@ -189,7 +189,7 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
     digest = hashlib.sha256(json.dumps(ranks).encode()).hexdigest()
     said = {"shown": _shown(ranks), "hash": digest, "leader": leader, "problem": problem}
     whole.set(f"{key}.{whole.rank}", json.dumps(said).encode())
-    timeout_s = _seconds(option("timeout"))
+    timeout_s = timeout_seconds()
     ends = time.monotonic() + timeout_s
     questions = [whole.ask(f"{key}.{rank}") for rank in range(whole.size)]
     answers = [question.answer(max(ends - time.monotonic(), 0.0)) for question in questions]
@@ -256,9 +256,9 @@ def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "[::1]"
 
 
-def _seconds(text: str) -> float:
-    """A duration as an option has it: 30s, 500ms."""
-    number, unit = re.fullmatch(r"([0-9.eE+-]+)\s*([a-z]*)", text.strip()).groups()
+def timeout_seconds() -> float:
+    """The option `timeout`, which is a duration such as 30s or 500ms."""
+    number, unit = re.fullmatch(r"([0-9.eE+-]+)\s*([a-z]*)", option("timeout").strip()).groups()
     return float(number) * _UNITS_S[unit]
 
 

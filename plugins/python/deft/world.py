@@ -59,6 +59,11 @@ def init(**options):
         _prepare_log()
 
 
+def init_options():
+    """The options that init() was given."""
+    return dict(_options)
+
+
 def shutdown():
     """Applies updates under way and leaves the job; without init() it does nothing."""
     global _session, _world

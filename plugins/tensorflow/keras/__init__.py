@@ -15,7 +15,7 @@ from deft.world import shutdown
 from ..broadcasting import allgather_object, broadcast_global_variables, broadcast_object, broadcast_variables
 from ..compression import Compression
 from ..starting import init
-from . import callbacks
+from . import callbacks, elastic
 from .models import DistributedOptimizer, PartialDistributedOptimizer, load_model
 from .values import allgather, allreduce, broadcast, reducescatter
 
@@ -31,6 +31,7 @@ __all__ = [
     "broadcast_object",
     "broadcast_variables",
     "callbacks",
+    "elastic",
     "init",
     "load_model",
     "reducescatter",

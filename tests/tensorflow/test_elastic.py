@@ -1,0 +1,242 @@
+"""hvd.elastic: states, and trainings that go on in a new job when a daemon was started again."""
+
+import os
+import signal
+import threading
+
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+from tensorflow_jobs import TensorFlowCluster, small_model, weights_of
+from training_checks import assert_close, assert_same_everywhere, batches, own_share
+
+STEPS, EPOCHS, BATCHES = 8, 2, 3
+STEPS_TO_COMMIT, KILLED_AT = 2, 5
+
+
+def states():
+    import deft.tensorflow as hvd
+    import deft.tensorflow.keras as hvd_keras
+
+    rank = hvd.rank()
+    variables = [tf.Variable([1.0 + rank]), tf.Variable(rank)]
+    model, optimizer = small_model(), keras.optimizers.Adam(0.01)
+    for weight in model.weights:
+        weight.assign(weight + rank)
+    first = [weight - rank for weight in weights_of(model)]
+    for state, changed, expected in (
+        (hvd.elastic.TensorFlowState(variables, batch=20 + rank, epoch=10 + rank), variables, [[1.0], 0]),
+        (hvd.elastic.TensorFlowKerasState(model, optimizer, batch=20 + rank, epoch=10 + rank), model.weights, first),
+        (hvd_keras.elastic.KerasState(model, optimizer, batch=20 + rank, epoch=10 + rank), model.weights, first),
+    ):
+        one_state(state, changed, expected)
+    assert hvd.elastic.TensorFlowKerasState(compiled()).optimizer.built
+    with pytest.raises(ValueError, match=r"call model\.build"):
+        hvd.elastic.TensorFlowKerasState(keras.Sequential([keras.layers.Dense(1)]), optimizer)
+    with pytest.raises(ValueError, match="TensorFlow 1"):
+        hvd.elastic.TensorFlowState(variables, session=1)
+    return True
+
+
+def one_state(state, variables, expected):
+    """sync() gives what rank 0 has, and restore() what the last commit had."""
+
+    def check(values, batch):
+        for variable, value in zip(variables, values, strict=True):
+            np.testing.assert_allclose(np.array(variable), value, atol=1e-6)
+        assert (state.batch, state.epoch) == (batch, batch - 10)
+
+    def change():
+        for variable in variables:
+            variable.assign(variable + tf.cast(1, variable.dtype))
+        state.batch, state.epoch = state.batch + 1, state.epoch + 1
+
+    state.sync()
+    check(expected, 20)
+    change()
+    state.restore()
+    check(expected, 20)
+    change()
+    state.commit()
+    change()
+    state.restore()
+    check([np.array(value) + 1 for value in expected], 21)
+    for variable, value in zip(variables, expected, strict=True):
+        variable.assign(value)
+
+
+def compiled():
+    model = small_model()
+    model.compile(keras.optimizers.SGD(0.01), "mse", jit_compile=False)
+    return model
+
+
+def commits_of_fit():
+    import deft.tensorflow.keras as hvd
+
+    model = compiled()
+    state = hvd.elastic.KerasState(model, batch=0, epoch=0)
+    seen = []
+    names = ("UpdateBatchStateCallback", "UpdateEpochStateCallback")
+    callbacks = [getattr(hvd.elastic, name)(state) for name in names]
+    callbacks.append(hvd.elastic.CommitStateCallback(state, batches_per_commit=3))
+    state.save = lambda: seen.append((state.epoch, state.batch))
+    for _ in range(2):
+        model.fit(np.zeros((4 * 8, 6)), np.zeros((4 * 8, 1)), batch_size=8, epochs=2, verbose=0, callbacks=callbacks)
+    assert seen == [(0, 2), (1, 0), (1, 1), (2, 0), (2, 2), (3, 0), (3, 1), (4, 0)]
+    return True
+
+
+def only_lost_jobs_are_begun_again():
+    """An error of the script, or a call that ranks make differently, is no reason to go on."""
+    import deft.tensorflow as hvd
+
+    calls = []
+
+    @hvd.elastic.run
+    def own_error(state):
+        calls.append(state.batch)
+        raise ValueError("of the script")
+
+    @hvd.elastic.run
+    def differs(state, compiled):
+        calls.append(state.batch)
+        call = hvd.allreduce
+        (tf.function(call) if compiled else call)(tf.ones(2 + hvd.rank()), name=f"differs{compiled}")
+
+    state = hvd.elastic.TensorFlowState([], batch=0)
+    with pytest.raises(ValueError, match="of the script"):
+        own_error(state)
+    for compile_it, error in ((False, tf.errors.FailedPreconditionError), (True, tf.errors.InvalidArgumentError)):
+        with pytest.raises(error, match="on rank 1"):
+            differs(state, compile_it)
+    assert calls == [0, 0, 0]
+    return True
+
+
+def states_and_what_is_no_reason():
+    return states() and commits_of_fit() and only_lost_jobs_are_begun_again()
+
+
+def test_states_and_what_is_no_reason_to_begin_again(start):
+    assert all(start(policy="fifo").run(states_and_what_is_no_reason))
+
+
+class Victim:
+    """Rank 1 kills a process, once."""
+
+    def __init__(self, pid):
+        self._pid = pid
+
+    def kill(self):
+        from deft import world
+
+        pid, self._pid = self._pid, None
+        if pid and world.rank() == 1:
+            os.kill(pid, signal.SIGKILL)
+
+
+def of_one_process(optimizer, x, y, epochs):
+    """The weights after a training on all samples, in batches of 8."""
+    model = small_model()
+    model.compile(optimizer, "mse", jit_compile=False)
+    model.fit(x, y, batch_size=8, epochs=epochs, shuffle=False, verbose=0)
+    return weights_of(model)
+
+
+def joined(steps):
+    return [np.concatenate(arrays) for arrays in zip(*steps)]
+
+
+def own_loop(pid):
+    """The graph was made in the first job."""
+    import deft.tensorflow as hvd
+
+    model, optimizer = small_model(), hvd.DistributedOptimizer(keras.optimizers.SGD(0.05, momentum=0.9))
+    state = hvd.elastic.TensorFlowKerasState(model, optimizer, step=0)
+    victim, begun, resets, steps = Victim(pid), [], [], list(batches(STEPS))
+    state.register_reset_callbacks([lambda: resets.append(hvd.size())])
+
+    def step(x, y):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(model(x) - y))
+        variables = model.trainable_variables
+        optimizer.apply_gradients(zip(tape.gradient(loss, variables), variables))
+
+    call = tf.function(step)
+
+    @hvd.elastic.run
+    def train(state):
+        begun.append(state.step)
+        while state.step < STEPS:
+            if state.step == KILLED_AT:
+                victim.kill()
+            call(*own_share(*steps[state.step]))
+            state.step += 1
+            if state.step % STEPS_TO_COMMIT == 0:
+                state.commit()
+        return "done"
+
+    assert train(state) == "done"
+    assert (begun, resets) == ([0, KILLED_AT - 1], [2])
+    assert_same_everywhere(weights_of(model))
+    reference = of_one_process(keras.optimizers.SGD(0.05, momentum=0.9), *joined(steps), 1)
+    assert_close(weights_of(model), reference)
+    return True
+
+
+def by_fit(pid):
+    import deft.tensorflow.keras as hvd
+
+    x, y = joined(own_share(*batch) for batch in batches(BATCHES))
+    model = small_model()
+    model.compile(hvd.DistributedOptimizer(keras.optimizers.Adam(0.01)), "mse", jit_compile=False)
+    state, victim, begun = hvd.elastic.KerasState(model, batch=0, epoch=0), Victim(pid), []
+    kill = keras.callbacks.LambdaCallback(
+        on_train_batch_begin=lambda batch, logs=None: victim.kill() if (state.epoch, batch) == (1, 1) else None
+    )
+    callbacks = [
+        kill,
+        hvd.elastic.UpdateEpochStateCallback(state),
+        hvd.elastic.CommitStateCallback(state, batches_per_commit=100),
+    ]
+
+    @hvd.elastic.run
+    def train(state):
+        begun.append(state.epoch)
+        left = EPOCHS - state.epoch
+        model.fit(x, y, batch_size=4, epochs=left, shuffle=False, verbose=0, callbacks=callbacks)
+
+    train(state)
+    assert begun == [0, 1]
+    reference = of_one_process(keras.optimizers.Adam(0.01), *joined(batches(BATCHES)), EPOCHS)
+    assert_same_everywhere(weights_of(model))
+    assert_close(weights_of(model), reference, 1e-4)
+    return True
+
+
+def run_with_restart(cluster, function):
+    """Runs function(pid of the daemon of node 1), and starts that daemon again when it has ended."""
+    daemon = cluster.daemons[1]
+
+    def start_again():
+        daemon.wait()
+        cluster.restart_daemon(1)
+
+    restarter = threading.Thread(target=start_again)
+    restarter.start()
+    try:
+        return cluster.run(function, daemon.pid)
+    finally:
+        daemon.kill()  # if the test has failed before: then the thread ends, too
+        restarter.join()
+
+
+def test_a_training_goes_on_when_a_daemon_was_started_again(tmp_path):
+    cluster = TensorFlowCluster(tmp_path, 2, policy="bytescheduler", timeout="20s")
+    try:
+        for function in (own_loop, by_fit):
+            assert all(run_with_restart(cluster, function))
+    finally:
+        cluster.close()
