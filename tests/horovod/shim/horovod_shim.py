@@ -36,11 +36,24 @@ def _tensorflow_modules():
     import deft.tensorflow.keras as keras
     import tensorflow as tf
 
+    _keras2_names(tf.keras)
     util = types.ModuleType("horovod.tensorflow.util")
     util._executing_eagerly = hvd._executing_eagerly = tf.executing_eagerly
     util._has_eager = True
     hvd.util = util
     return {"tensorflow": hvd, "tensorflow.util": util, "tensorflow.keras": keras, "keras": keras}
+
+
+def _keras2_names(keras):
+    """What the tests call as in Keras 2. Models were not compiled by XLA there."""
+    compile_model, rmsprop = keras.Model.compile, keras.optimizers.RMSprop
+
+    def compile_without_xla(model, *arguments, experimental_run_tf_function=None, **named):
+        compile_model(model, *arguments, jit_compile=False, **named)
+
+    keras.Model.compile = compile_without_xla
+    keras.optimizers.RMSprop = lambda lr: rmsprop(learning_rate=lr)
+    keras.losses.mean_squared_error = keras.losses.MSE
 
 
 def _mxnet_modules():
