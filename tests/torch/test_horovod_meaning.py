@@ -6,8 +6,10 @@ import inspect
 import itertools
 import json
 import math
+import os
 import pathlib
 import shutil
+import subprocess
 import tempfile
 
 import deft.compression
@@ -15,6 +17,7 @@ import deft.torch as hvd
 import numpy as np
 import pytest
 import torch
+from cluster import BUILD
 
 
 def adasum_of(values):
@@ -255,6 +258,28 @@ def timeline():
         shutil.rmtree(folder)
 
 
+def trace_of_steps():
+    """The script traces its next steps; each daemon writes into the folder that rank 0 names, or into deft-traces."""
+    folder = pathlib.Path(hvd.broadcast_object(tempfile.mkdtemp() if hvd.rank() == 0 else None))
+    before = pathlib.Path.cwd()
+    model = torch.nn.Linear(3, 3)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    os.chdir(folder)
+    deft.trace(steps=2)
+    os.chdir(before)
+    while not hvd.broadcast_object(hvd.rank() == 0 and is_complete(folder / "deft-traces")):
+        model(torch.ones(2, 3)).sum().backward()
+        optimizer.step()
+    if hvd.rank() == 0:
+        shutil.rmtree(folder)
+
+
+def is_complete(folder):
+    """Whether the daemons have finished the traces there."""
+    done = subprocess.run([BUILD / "bin/deft", "trace", "merge", folder], capture_output=True, text=True)
+    return done.returncode == 0 and "was not finished" not in done.stderr
+
+
 def compressors():
     """Both ways, for the dtypes that a compressor knows and for others."""
     assert issubclass(hvd.Compression.fp16, deft.compression.FP16Compressor), "one for all frameworks"
@@ -284,6 +309,7 @@ CHECKS = (
     grouped_gradients,
     optimizers_without_names,
     timeline,
+    trace_of_steps,
     compressors,
     errors,
 )

@@ -1,6 +1,6 @@
 """Traces of the running job, from the script itself: docs/tracing.md.
 
-    deft.trace("traces", steps=20)        # the next 20 steps; then `deft explain traces`
+    deft.trace(steps=20)                  # the next 20 steps; then `deft explain deft-traces`
 
     start_timeline("timeline.json")       # Horovod's way
     ...
@@ -26,8 +26,9 @@ _LOOK_S = 0.1
 _timeline: "Path | None" = None  # the file that stop_timeline() writes
 
 
-def trace(folder: "str | os.PathLike[str]", steps: int = 20) -> None:
-    """Traces the next `steps` steps, or with 0 all to the end of the job. Each daemon writes a file into `folder`.
+def trace(folder: "str | os.PathLike[str]" = "deft-traces", steps: int = 20) -> None:
+    """Traces the next `steps` steps, or with 0 all to the end of the job. Each daemon writes a file into `folder`, which is relative to
+    the working directory of rank 0.
 
     DeftError if a trace is being written already, or if rank 0's daemon cannot write there."""
     if steps < 0:
