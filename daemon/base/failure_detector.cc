@@ -8,6 +8,22 @@ bool FailureDetector::suspect(const Error& error, TimeUs now_us, bool of_link) {
   return true;
 }
 
+bool FailureDetector::owes_an_answer(std::size_t peer, TimeUs now_us) const {
+  return suspicion_ && now_us - suspicion_->since_us >= limits_.answer_us &&
+         peers_[peer].heard_us < suspicion_->since_us;
+}
+
+// What cuts off all peers at once silences them some heartbeats apart, so half of the limit is silence here.
+bool FailureDetector::others_are_silent(std::size_t lost, std::optional<std::size_t> self, TimeUs now_us) const {
+  bool any = false;
+  for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
+    if (peer == lost || peer == self || peers_[peer].ended) continue;
+    if (silent_us(peer, now_us) <= limits_.silence_us / 2 && !owes_an_answer(peer, now_us)) return false;
+    any = true;
+  }
+  return any;
+}
+
 std::optional<FailureDetector::Finding> FailureDetector::check(TimeUs now_us, std::optional<std::size_t> self) const {
   const TimeUs age_us = suspicion_ ? now_us - suspicion_->since_us : 0;
   std::optional<Finding> ended;
@@ -18,9 +34,11 @@ std::optional<FailureDetector::Finding> FailureDetector::check(TimeUs now_us, st
         ended = {Cause::kEnded, peer, silent, suspicion_->error, suspicion_->of_link};
       continue;
     }
-    if (peer != self && silent > limits_.silence_us) return Finding{Cause::kSilent, peer, silent, {}, false};
-    if (suspicion_ && age_us >= limits_.answer_us && peers_[peer].heard_us < suspicion_->since_us)
-      return Finding{Cause::kUnanswered, peer, silent, suspicion_->error, suspicion_->of_link};
+    const bool hears_nobody = others_are_silent(peer, self, now_us);
+    if (peer != self && silent > limits_.silence_us)
+      return Finding{Cause::kSilent, peer, silent, {}, false, hears_nobody};
+    if (owes_an_answer(peer, now_us))
+      return Finding{Cause::kUnanswered, peer, silent, suspicion_->error, suspicion_->of_link, hears_nobody};
   }
   if (ended) return ended;
   if (suspicion_ && age_us >= limits_.give_up_us)

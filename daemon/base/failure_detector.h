@@ -40,6 +40,8 @@ class FailureDetector {
     TimeUs silent_us = 0;
     Error suspicion;       // empty for kSilent
     bool of_link = false;  // of the suspicion
+    // The other peers are silent, too, and there are some: this process may be the one that is cut off.
+    bool hears_nobody = false;
   };
 
   FailureDetector(Limits limits, std::size_t peers, TimeUs now_us) : limits_(limits), peers_(peers, Peer{now_us}) {}
@@ -62,6 +64,11 @@ class FailureDetector {
   [[nodiscard]] TimeUs silent_us(std::size_t peer, TimeUs now_us) const { return now_us - peers_[peer].heard_us; }
 
  private:
+  // All peers but `lost` and `self` that have not ended, and there are some.
+  [[nodiscard]] bool others_are_silent(std::size_t lost, std::optional<std::size_t> self, TimeUs now_us) const;
+  // It has not been heard since the suspicion, for as long as an answer may take.
+  [[nodiscard]] bool owes_an_answer(std::size_t peer, TimeUs now_us) const;
+
   struct Peer {
     TimeUs heard_us = 0;
     bool ended = false;

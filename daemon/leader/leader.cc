@@ -229,7 +229,8 @@ std::optional<TimeUs> Leader::tick() {
 }
 
 void Leader::watch_nodes(TimeUs now_us) {
-  const auto found = detector_->check(now_us, roster_.index_of(kOwnNode));
+  const auto own = roster_.index_of(kOwnNode);
+  const auto found = detector_->check(now_us, own);
   if (!found) return;
   using Cause = FailureDetector::Cause;
   // All that have not ended answer, and others stand in for the link. A node that has ended while it is needed ends the last link, too.
@@ -244,6 +245,10 @@ void Leader::watch_nodes(TimeUs now_us) {
   if (found->cause == Cause::kEnded) {
     error.what += " has ended, while others still need it";
     error.fix = "all ranks must run the same number of steps";
+  }
+  if (own && found->hears_nobody && found->cause != Cause::kEnded) {
+    error.what += ", and no other node is heard on " + roster_.describe(*own) + ", the leader";
+    error.fix = "if the other nodes live, look at the leader's network first; else " + error.fix;
   }
   fail_job(error);
 }

@@ -29,6 +29,29 @@ TEST(FailureDetector, NamesThePeerThatFellSilentAndForHowLong) {
   EXPECT_EQ(finding->silent_us, 501);
 }
 
+TEST(FailureDetector, SaysThatNobodyIsHeardIfAllOthersAreSilentToo) {
+  FailureDetector detector(kLimits, 4, 0);
+  detector.ended(3);  // its silence says nothing
+  for (const std::size_t peer : {1, 2}) detector.heard(peer, 100);
+  detector.heard(2, 200);
+  EXPECT_TRUE(detector.check(601, 0)->hears_nobody);
+  detector.heard(2, 400);
+  const auto finding = detector.check(601, 0);
+  EXPECT_EQ(finding->peer, 1u);
+  EXPECT_FALSE(finding->hears_nobody) << "peer 2 was heard a moment ago";
+  EXPECT_FALSE(FailureDetector(kLimits, 2, 0).check(601, 0)->hears_nobody) << "one lost peer is not all others";
+}
+
+TEST(FailureDetector, SaysThatNobodyIsHeardIfNobodyAnswers) {
+  FailureDetector detector(kLimits, 3, 0);
+  for (const std::size_t peer : {0, 1, 2}) detector.heard(peer, 90);
+  EXPECT_TRUE(detector.suspect(kBroken, 100));
+  detector.heard(0, 110);
+  EXPECT_TRUE(detector.check(200, 0)->hears_nobody);
+  detector.heard(2, 110);
+  EXPECT_FALSE(detector.check(200, 0)->hears_nobody);
+}
+
 TEST(FailureDetector, DoesNotTakeItsOwnSilenceForALoss) {
   FailureDetector detector(kLimits, 2, 0);
   detector.heard(1, 400);
