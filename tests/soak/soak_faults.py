@@ -11,6 +11,7 @@ import re
 import resource
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -164,11 +165,20 @@ class WorkerStopped(Fault):
 
 
 class DaemonStopped(Fault):
+    began_at = ended_at = 0.0
+
     def begin(self) -> None:
+        self.began_at = time.monotonic()
         self.field.daemons[self.draw.node].send_signal(signal.SIGSTOP)
 
     def end(self) -> None:
         self.field.daemons[self.draw.node].send_signal(signal.SIGCONT)
+        self.ended_at = time.monotonic()
+
+    def stopped(self) -> set[int]:
+        """Workers whose daemon goes on about when they give it up. It does not count the time in which it stood still."""
+        given_up = self.ended_at - self.began_at > self.field.timeout_s + 1
+        return set() if given_up else set(self.ranks_of(self.draw.node))
 
     def culprits(self, rank: int) -> list[str]:
         return self.own_or_node(rank)
