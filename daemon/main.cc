@@ -149,6 +149,7 @@ int main(int argc, char** argv) {
   if (!live) return complain(live.error(), kUsage);
   if (line->check_only) return check(live->config());
   make_room_for_descriptors();
+  keep_large_buffers_off_the_heap();
   start_logging(live->config());
   ask_for_short_slices();
   return line->server ? serve_as_server(live->config(), line->ready_fd) : serve(*live, line->ready_fd);

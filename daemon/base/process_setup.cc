@@ -1,6 +1,7 @@
 #include "daemon/base/process_setup.h"
 
 #include <fcntl.h>
+#include <malloc.h>
 #include <sched.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
@@ -29,6 +30,11 @@ void make_room_for_descriptors() {
   if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur == 0) return;
   const int last = static_cast<int>(std::min(limit.rlim_cur, kMost) - 1);
   if (const int fd = fcntl(STDERR_FILENO, F_DUPFD_CLOEXEC, last); fd >= 0) close(fd);
+}
+
+void keep_large_buffers_off_the_heap() {
+  constexpr int kLargeBytes = 256 << 10;
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);  // a threshold that is set stays where it is
 }
 
 void ask_for_short_slices() {

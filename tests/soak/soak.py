@@ -24,6 +24,7 @@ from soak_faults import FAULTS  # noqa: E402
 from soak_lane import Lane  # noqa: E402
 
 PAUSE_MS = 50  # of an event loop
+ROOM_KIB = 32 << 10  # of a daemon's memory, for what the allocator keeps after all jobs have gone
 
 
 @dataclass
@@ -79,7 +80,10 @@ class Report:
 
     def _take_memory(self, before: dict, after: dict) -> None:
         for name, kib in after.items():
-            print(f"memory of {name}: {before[name] >> 10} MB before, {kib >> 10} MB after")
+            words = f"memory of {name}: {before[name] >> 10} MB before, {kib >> 10} MB after"
+            print(words)
+            if kib > before[name] + ROOM_KIB:
+                self.failures.append(words)
 
     def table(self) -> str:
         lines = [f"{'fault':<36}{'cases':>6}{'went on':>9}{'told':>6}{'wrong':>7}{'slowest s':>11}"]
