@@ -5,7 +5,7 @@ import sys
 import weakref
 
 from deft import DeftError
-from deft.world import is_in_job
+from deft.world import is_dependent, is_in_job
 
 from torch.utils.weak import WeakTensorKeyDictionary
 
@@ -19,7 +19,8 @@ def retire_earlier(gradients):
         reference = _owners.pop(gradient.param, None)
         earlier = None if reference is None else reference()
         if earlier is not None and earlier.ownership.retired_by is None:
-            earlier.settle()
+            if is_dependent(earlier):  # else its session has ended, and settled it
+                earlier.settle()
             earlier.release()
             earlier.ownership.retired_by = gradient.name
 
@@ -41,7 +42,7 @@ def settle_at_end(optimizer, steps):
     try:
         if steps.overlap.deferred is not None:
             steps.overlap.deferred.flush_at_end(optimizer)
-        if steps.ownership.is_alone(optimizer):
+        if steps.ownership.is_alone(optimizer) and is_dependent(steps):
             steps.settle()
     except DeftError as error:
         log.error("updates under way are lost: %s", error)

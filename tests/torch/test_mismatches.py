@@ -4,6 +4,7 @@ A wait for a collective or a gradient can be interrupted.
 """
 
 import contextlib
+import os
 import signal
 import time
 from pathlib import Path
@@ -122,6 +123,45 @@ def test_a_rank_that_has_left_is_named_by_those_who_wait_for_it(start, leaving):
     texts = start(2).run(leave_while_the_other_waits, leaving)
     assert texts[leaving] == "left"
     assert f"rank {leaving}" in texts[1 - leaving] and "has ended, and 'broadcast.x' needs it" in texts[1 - leaving]
+
+
+def begin_anew_after_a_loss():
+    """Rank 1 dies in training; the others leave the job, and train on in another one."""
+    pair = hvd.add_process_set([0, 1])
+    models = [torch.nn.Linear(3, 2), torch.nn.Linear(3, 2)]
+    optimizers = [
+        hvd.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), process_set=ranks)
+        for model, ranks in zip(models, (hvd.global_process_set, pair))
+    ]
+    step_of(models, optimizers)
+    if hvd.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    for model in models if hvd.rank() == 0 else models[:1]:
+        with pytest.raises(hvd.HorovodInternalError, match="rank 1"):
+            model(torch.ones(1, 3)).sum().backward()
+    place = hvd.rank() // 2
+    hvd.shutdown()
+    assert not hvd.is_initialized()
+    hvd.init(job="again", rank=place, world_size=2, local_rank=place, local_size=2)
+    hvd.broadcast_parameters(models[0].state_dict(), root_rank=0)
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD(models[0].parameters(), lr=0.1))
+    step_of(models[:1], [optimizer])
+    found = hvd.allgather_object([param.tolist() for param in models[0].parameters()])
+    assert found[0] == found[1]
+    return True
+
+
+def step_of(models, optimizers):
+    for model, optimizer in zip(models, optimizers):
+        optimizer.zero_grad()
+        model(torch.ones(1, 3) + hvd.rank()).square().sum().backward()
+        optimizer.step()
+
+
+def test_the_others_leave_a_job_that_has_lost_a_rank_and_begin_anew(start):
+    with pytest.raises(WorkerFailed) as failed:
+        start(1).run(begin_anew_after_a_loss, workers=3)
+    assert [error is None for error in failed.value.errors] == [True, False, True], failed.value
 
 
 def broadcast_unlike_models():

@@ -65,17 +65,23 @@ def init_options():
 
 
 def shutdown():
-    """Applies updates under way and leaves the job; without init() it does nothing."""
+    """Applies updates under way and leaves the job; without init() it does nothing.
+
+    After the loss of a rank it leaves all the same, and the log says what is lost: then init() can begin anew."""
     global _session, _world
     if _session is None or _owner != os.getpid():
         return
-    for function in _before_shutdown:
-        function()
-    release_dependents()
-    with _lock:
-        session, _session, _world = _session, None, None
-    if session is not None:
-        session.close()
+    try:
+        for function in _before_shutdown:
+            function()
+        release_dependents()
+    finally:
+        with _lock:
+            session, _session, _world = _session, None, None
+        for one in [*_further, session]:
+            if one is not None:
+                one.close()
+        _further.clear()
 
 
 def before_shutdown(function):
@@ -95,19 +101,31 @@ def open_further(job, **options) -> Session:
 
 def close_further(further):
     """Applies updates under way of the session's optimizers, and closes it. A second time does nothing."""
-    release_dependents(further)
-    if further in _further:
-        _further.remove(further)
-    further.close()
+    try:
+        release_dependents(further)
+    finally:
+        if further in _further:
+            _further.remove(further)
+        further.close()
 
 
 def release_dependents(of=None):
     """Settles and releases the optimizers of the session `of`; None: of all."""
     for dependent, used in list(_dependents.items()):
         if of is None or used is of:
-            dependent.settle()
-            dependent.release()
-            del _dependents[dependent]
+            try:
+                _settle(dependent)
+            finally:
+                del _dependents[dependent]
+                dependent.release()
+
+
+def _settle(dependent):
+    """Of a lost job nothing more comes: that is told, and whoever leaves goes on."""
+    try:
+        dependent.settle()
+    except DeftError as error:
+        log.error("updates under way are lost: %s", error)
 
 
 def is_initialized():
@@ -183,6 +201,11 @@ def depend(dependent, used=None):
     _dependents[dependent] = session() if used is None else used
 
 
+def is_dependent(dependent):
+    """Whether its session is still to end."""
+    return dependent in _dependents
+
+
 def dependents():
     """(optimizer, its session) of all that depend() was called for."""
     return list(_dependents.items())
@@ -208,11 +231,8 @@ def _at_exit():
     """Before the base package leaves the job: the other ranks still count on what this one has handed over."""
     if _session is None or _owner != os.getpid() or getattr(sys, "last_type", None) is not None:
         return
-    try:
-        for dependent in list(_dependents):
-            dependent.settle()
-    except DeftError as error:
-        log.error("updates under way are lost: %s", error)
+    for dependent in list(_dependents):
+        _settle(dependent)
 
 
 def _after_fork():
