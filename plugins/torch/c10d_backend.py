@@ -27,8 +27,8 @@ from .dtypes import GRADIENT_DTYPES, TO_DEFT
 
 NAME = "deft"
 _OPS = {dist.ReduceOp.SUM: Sum, dist.ReduceOp.AVG: Average, dist.ReduceOp.MIN: Min, dist.ReduceOp.MAX: Max}
-_C10D = dist.distributed_c10d.__file__
 _DDP = torch.nn.parallel.distributed.__file__
+_ENGINE = (torch.autograd.graph.__file__, torch.autograd.__file__)  # the latter in old versions of torch
 _LAUNCHERS = ("DEFT_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
 _WARN_AFTER_S = 10.0  # a rank that has not made a subgroup by then is named in the log
 _MOMENT = datetime.timedelta(milliseconds=200)
@@ -120,7 +120,7 @@ class DeftProcessGroup(dist.ProcessGroup):
 
     def _start(self, work, tensor, op, caller):
         if op is Sum and tensor.dtype in GRADIENT_DTYPES:
-            place = self._buckets.place(tensor) if _by_ddp(caller) else None
+            place = self._buckets.place(tensor) if _by_ddp(caller, tensor) else None
             if place is not None:
                 return self._schedule(work, tensor, *place)
         self._count += 1
@@ -174,17 +174,19 @@ def _reducible(tensor, op):
     )
 
 
-def _by_ddp(caller):
+def _by_ddp(caller, tensor):
     """Whether DDP's reducer asks for a reduction, and not the script. All ranks must find the same.
 
-    The reducer calls from C++ while autograd runs. If a bucket has no used parameter, it calls at the end of forward.
-    If a script's own backward reduces something, the caller is torch.distributed.
+    The reducer calls from C++ while autograd runs, so the caller is what has called the engine. If a bucket has no used
+    parameter, the reducer calls at the end of forward. If anything else reduces in a backward, a hook or a DTensor, its
+    own Python is the caller. A bucket has one dimension.
     """
     if caller.f_code.co_name == _JOINED:
         raise ValueError(
             "the join() of DistributedDataParallel does not work with backend='deft'; use a sampler that pads or drops"
         )
-    return caller.f_code.co_filename != _C10D and (in_backward() or caller.f_code.co_filename == _DDP)
+    file = caller.f_code.co_filename
+    return tensor.dim() == 1 and (file == _DDP or (file in _ENGINE and in_backward()))
 
 
 def _join_job(options):

@@ -10,6 +10,8 @@ DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize ch
 """
 
 import collections
+import sys
+import weakref
 
 import deft
 from deft.session import BACKWARD, FORWARD
@@ -19,7 +21,10 @@ import torch
 from torch.nn.parallel import distributed as torch_ddp
 
 from .arena import Arena
+from .gradient_buffer import is_nested
 
+_BACKWARD = torch.autograd.backward.__code__
+_UNKNOWN = object()  # a backward that began elsewhere
 _current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
@@ -68,11 +73,15 @@ class BucketGroup:
 
 
 class BucketSequences:
-    """Recognizes the passes of DDP's reducers over one process group."""
+    """Recognizes the passes of DDP's reducers over one process group.
+
+    A pass is one backward, with those that are nested in it: reentrant checkpoints run one for each of their blocks.
+    """
 
     def __init__(self):
         self._seen = []  # of this pass
-        self._task = None  # autograd's number of the backward that will call _end_pass()
+        self._backward = None  # what running_backward() gave in this pass
+        self._ends = False  # this backward will call _end_pass()
         self._followed = None  # the group that this pass follows
         self._shapes = ()  # of that group
         self._known = {}  # by the first bucket: the buckets of a pass, and its group if it is declared
@@ -83,14 +92,15 @@ class BucketSequences:
 
         Declaring is collective.
         """
-        shape, task = (tensor.numel(), tensor.dtype), _current_task()
-        if task >= 0 and self._task not in (None, task):
-            self._end_pass()  # the earlier backward ended by an error
+        shape, backward = (tensor.numel(), tensor.dtype), running_backward()
+        if self._backward is not None and self._backward is not backward:
+            self._end_pass()  # the earlier backward ended by an error, or with a nested one
         if not self._seen:
             self._begin_pass(shape)
-        if self._task is None and task >= 0:
+        self._backward = backward
+        if backward is not None and not self._ends and not is_nested():
             _queue_callback(self._end_pass)  # before DDP's own callback, which waits for the buckets
-            self._task = task
+            self._ends = True
         place = len(self._seen)
         self._seen.append(shape)
         if self._followed is None:
@@ -114,11 +124,13 @@ class BucketSequences:
 
     def _end_pass(self):
         seen = self._seen
+        if not seen:
+            return
         if self._followed is not None and len(seen) < len(self._shapes):
             self._give_up(len(seen))
         if self._followed is None and self._changes[seen[0]] < _CHANGES:
             self._known[seen[0]] = seen, None
-        self._seen, self._followed, self._task = [], None, None
+        self._seen, self._followed, self._backward, self._ends = [], None, None, False
 
     def _give_up(self, place):
         """This pass does not fit its group: ends the group's generation and forgets the group."""
@@ -159,6 +171,22 @@ def hint_at_large_bucket(bytes_of_buckets):
 
 def in_backward():
     return _current_task() >= 0
+
+
+def running_backward():
+    """What is another object for each backward, and one for those that are nested in it; None outside of backward."""
+    if not in_backward():
+        return None
+    outermost, frame = None, sys._getframe()
+    while frame is not None:
+        if frame.f_code is _BACKWARD:
+            outermost = frame
+        frame = frame.f_back
+    if outermost is None:
+        return _UNKNOWN
+    begins = outermost.f_locals["tensors"][0]
+    # Nothing may keep the frame, and with it the graph: so this is a weak reference to the loss.
+    return weakref.ref(begins) if isinstance(begins, torch.Tensor) else _UNKNOWN
 
 
 def say_no_late_updates():

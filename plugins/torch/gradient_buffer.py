@@ -153,7 +153,7 @@ class GradientBuffer:
 
     def _end_backward(self):
         """Completes the generation, unless this backward is nested in another one (activation checkpointing)."""
-        if self.round.phase is not Phase.OPEN or (not self.round.all_handed() and _is_nested()):
+        if self.round.phase is not Phase.OPEN or (not self.round.all_handed() and is_nested()):
             return
         self.task = -1
         self.listener.backward_ends()
@@ -190,7 +190,7 @@ class GradientBuffer:
         self._hooks += [g.param.register_post_accumulate_grad_hook(hooks.noting_sparse(self)) for g in self.sparse]
 
 
-def _is_nested():
+def is_nested():
     """Whether this runs inside the Python backward of an autograd function: then another backward is under way."""
     frame = sys._getframe(1)
     while frame is not None:

@@ -8,11 +8,11 @@ import signal
 import subprocess
 import sys
 
-import deft
 import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
+from c10d_groups import close_group, count_groups, open_group
 from deft.torch import c10d_backend, ddp_buckets
 from launching import free_port, torchrun_variables, without_deft
 from torch.distributed._functional_collectives import (
@@ -22,18 +22,6 @@ from torch.distributed._functional_collectives import (
 )
 
 STEPS = 8
-kept = []
-
-
-def open_group(port, backend="deft", name="a"):
-    store = dist.TCPStore("127.0.0.1", port, hvd.size(), is_master=hvd.rank() == 0)
-    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=hvd.rank(), world_size=hvd.size())
-
-
-def close_group():
-    # If torch frees gloo's process group, it may wait for ever: for a thread that waits for Python's lock.
-    kept.append(dist.group.WORLD)
-    dist.destroy_process_group()
 
 
 def test_a_bucket_with_most_gradients_is_hinted_at():
@@ -247,9 +235,12 @@ def digest(model):
 
 def train_ddp(backend, port, hook=None, **options):
     """Losses, a hash of the parameters, and how many groups were declared. DDP rebuilds its buckets once."""
-    declared = []
-    declare = deft.Session.declare
-    deft.Session.declare = lambda *arguments, **named: declared.append(1) or declare(*arguments, **named)
+    with count_groups() as declared:
+        losses, model = train_network(backend, port, hook, **options)
+    return losses, digest(model), len(declared)
+
+
+def train_network(backend, port, hook, **options):
     open_group(port, backend)
     model = torch.nn.parallel.DistributedDataParallel(network(), bucket_cap_mb=0.3, **options)
     if hook is not None:
@@ -268,7 +259,7 @@ def train_ddp(backend, port, hook=None, **options):
         optimizer.step()
         losses.append(loss.item())
     close_group()
-    return losses, digest(model), len(declared)
+    return losses, model
 
 
 @pytest.fixture(scope="module")
@@ -356,60 +347,6 @@ def test_what_a_codec_leaves_out_stays_with_its_parameter(start):
     assert results[0] == results[1]
     assert first != last, "DDP has not rebuilt its buckets"
     assert 0.001 < worst < 0.5  # without residuals most values would not have moved at all
-
-
-class Branching(torch.nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.one, self.two = torch.nn.Linear(20, width), torch.nn.Linear(20, width)
-        self.last = torch.nn.Linear(width, 5)
-
-    def forward(self, inputs, branch):
-        return self.last((self.one if branch == 0 else self.two)(inputs))
-
-
-def fail_in_backward():
-    """A model whose backward ends by an error on all ranks, after some of its buckets. DDP then refuses it."""
-    layers = torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))
-    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.0001)
-    inputs = torch.ones(8, 20).requires_grad_()
-    middle = []
-    layers[1].register_forward_pre_hook(lambda _, given: middle.append(given[0]))
-    outputs = model(inputs)
-    middle[0].register_hook(lambda _: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
-        outputs.sum().backward()
-
-
-def train_unusually(backend, port):
-    """Two models in turn, whose first buckets are alike, unused parameters, two models in one backward."""
-    open_group(port, backend)
-    wrap = torch.nn.parallel.DistributedDataParallel
-    torch.manual_seed(5)
-    models = [wrap(Branching(50), bucket_cap_mb=0.001, find_unused_parameters=True) for _ in range(2)]
-    models.append(wrap(torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))))
-    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.05)
-    samples = torch.Generator().manual_seed(hvd.rank())
-    for step in range(10):
-        inputs = torch.randn(8, 20, generator=samples)
-        optimizer.zero_grad()
-        if step == 5:
-            fail_in_backward()
-        if step < 8:
-            models[step % 2](inputs, (step + hvd.rank() * (step // 4)) % 3 % 2).square().mean().backward()
-        (models[2](inputs).square().mean() + (models[0](inputs, 0).mean() if step == 6 else 0)).backward()
-        optimizer.step()
-    result = [parameter.detach().numpy().copy() for model in models for parameter in model.parameters()]
-    close_group()
-    return result
-
-
-def test_changing_buckets_and_unused_parameters(start):
-    expected, _ = start(2).run(train_unusually, "gloo", free_port())
-    first, second = start(2).run(train_unusually, "deft", free_port())
-    for one, other, over_gloo in zip(first, second, expected):
-        assert (one == other).all(), "replicas differ"
-        assert one == pytest.approx(over_gloo, rel=1e-4, abs=1e-6)
 
 
 SCRIPT = """

@@ -1,0 +1,114 @@
+"""What is a pass of DDP's buckets over backend="deft": models in turn, unused parameters, errors, checkpoints."""
+
+import deft.torch as hvd
+import pytest
+import torch
+import torch.distributed as dist
+from c10d_groups import close_group, count_groups, open_group
+from launching import free_port
+from torch.distributed._functional_collectives import all_reduce, wait_tensor
+from torch.utils.checkpoint import checkpoint
+
+
+class Branching(torch.nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.one, self.two = torch.nn.Linear(20, width), torch.nn.Linear(20, width)
+        self.last = torch.nn.Linear(width, 5)
+
+    def forward(self, inputs, branch):
+        return self.last((self.one if branch == 0 else self.two)(inputs))
+
+
+def fail_in_backward():
+    """A model whose backward ends by an error on all ranks, after some of its buckets. DDP then refuses it."""
+    layers = torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))
+    model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.0001)
+    inputs = torch.ones(8, 20).requires_grad_()
+    middle = []
+    layers[1].register_forward_pre_hook(lambda _, given: middle.append(given[0]))
+    outputs = model(inputs)
+    middle[0].register_hook(lambda _: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        outputs.sum().backward()
+
+
+def train_unusually(backend, port):
+    """Two models in turn, whose first buckets are alike, unused parameters, two models in one backward; checkpoints."""
+    open_group(port, backend)
+    wrap = torch.nn.parallel.DistributedDataParallel
+    torch.manual_seed(5)
+    models = [wrap(Branching(50), bucket_cap_mb=0.001, find_unused_parameters=True) for _ in range(2)]
+    models.append(wrap(torch.nn.Sequential(torch.nn.Linear(20, 9), torch.nn.Linear(9, 50), torch.nn.Linear(50, 5))))
+    optimizer = torch.optim.SGD([p for model in models for p in model.parameters()], lr=0.05)
+    samples = torch.Generator().manual_seed(hvd.rank())
+    for step in range(10):
+        inputs = torch.randn(8, 20, generator=samples)
+        optimizer.zero_grad()
+        if step == 5:
+            fail_in_backward()
+        if step < 8:
+            models[step % 2](inputs, (step + hvd.rank() * (step // 4)) % 3 % 2).square().mean().backward()
+        (models[2](inputs).square().mean() + (models[0](inputs, 0).mean() if step == 6 else 0)).backward()
+        optimizer.step()
+    models += [train_checkpointed(head) for head in (True, False)]
+    reduce_in_backward()
+    result = [parameter.detach().numpy().copy() for model in models for parameter in model.parameters()]
+    close_group()
+    return result
+
+
+class Checkpointed(torch.nn.Module):
+    """Each block's backward is nested in the model's. Without a head there are no other gradients."""
+
+    def __init__(self, head):
+        super().__init__()
+        self.blocks = torch.nn.ModuleList(torch.nn.Linear(20, 20) for _ in range(3))
+        self.last = torch.nn.Linear(20, 5) if head else torch.nn.Tanh()
+
+    def forward(self, inputs):
+        for block in self.blocks:
+            inputs = checkpoint(block, inputs, use_reentrant=True)
+        return self.last(inputs)
+
+
+def train_checkpointed(head):
+    with count_groups() as groups:
+        torch.manual_seed(6)
+        model = torch.nn.parallel.DistributedDataParallel(Checkpointed(head), bucket_cap_mb=0.001)
+        samples = torch.Generator().manual_seed(hvd.rank())
+        for _ in range(6):
+            inputs = torch.randn(8, 20, generator=samples).requires_grad_()
+            model.zero_grad()
+            model(inputs).square().mean().backward()
+            with torch.no_grad():
+                for parameter in model.parameters():
+                    parameter.sub_(parameter.grad)
+    assert len(groups) == (dist.get_backend() == "deft"), "one group for all buckets of a backward"
+    return model
+
+
+def reduced_by_the_script(grad):
+    return wait_tensor(all_reduce(grad * (1 + dist.get_rank()), "sum", dist.group.WORLD))
+
+
+def reduce_in_backward():
+    """What a hook reduces by a functional collective, for which it waits at once, is no bucket among the others."""
+    layers = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.Linear(4, 4))
+    layers[1].register_forward_pre_hook(lambda _, given: given[0].register_hook(reduced_by_the_script) and None)
+    with count_groups() as groups:
+        model = torch.nn.parallel.DistributedDataParallel(layers, bucket_cap_mb=0.00001)
+        for _ in range(4):
+            model.zero_grad()
+            model(torch.ones(4)).sum().backward()
+        expected = layers[1].weight.detach().sum(0) * 3
+        torch.testing.assert_close(layers[0].bias.grad, expected)
+    assert groups == ([4] if dist.get_backend() == "deft" else [])
+
+
+def test_changing_buckets_and_unused_parameters(start):
+    expected, _ = start(2).run(train_unusually, "gloo", free_port())
+    first, second = start(2).run(train_unusually, "deft", free_port())
+    for one, other, over_gloo in zip(first, second, expected):
+        assert (one == other).all(), "replicas differ"
+        assert one == pytest.approx(over_gloo, rel=1e-4, abs=1e-6)
