@@ -8,6 +8,7 @@ A GradScaler makes no step if the gradients are infinite. So all ranks skip a st
 """
 
 import contextlib
+from typing import NamedTuple
 
 from deft.adasum import check_ranks
 from deft.reduce_op import Adasum, Max
@@ -16,15 +17,24 @@ import torch
 
 from .collectives import start_allreduce
 from .compression import Compression
+from .ownership import Ownership, register, retire_earlier
 from .scaling import let_scalers_agree
 
 
-class AdasumSteps:
-    """The changes that one optimizer makes to the parameters `named`."""
+class _Owned(NamedTuple):
+    name: str
+    param: torch.nn.Parameter
 
-    def __init__(self, named, compression, process_set):
+
+class AdasumSteps:
+    """The changes that one optimizer makes to the parameters `named`: (name, parameter) of each."""
+
+    def __init__(self, optimizer, named, compression, process_set):
         check_ranks(process_set.size(), repr(process_set))
-        self._named = named
+        self._named = [_Owned(*each) for each in named]
+        retire_earlier(self._named)
+        self.ownership = Ownership(optimizer, self._named)
+        register(self._named, self)
         self._name = f"adasum.{process_set.session().number_optimizer()}"
         self._compression = compression
         self._process_set = process_set
@@ -40,6 +50,8 @@ class AdasumSteps:
 
     def step(self, update):
         """`update` is the step() of the user's class."""
+        self.ownership.check_in_use()
+        self.ownership.check_gradients()
         before = [param.detach().clone() for _, param in self._named]
         result = update()
         handles = [
@@ -60,6 +72,11 @@ class AdasumSteps:
                 param.copy_(was + handle.wait())
         return result
 
+    def settle(self):
+        """Nothing waits."""
+
+    release = settle  # nor has any parameter a hook
+
 
 class AdasumMixin:
     """Comes before the user's class in the class of the optimizer."""
@@ -69,6 +86,9 @@ class AdasumMixin:
         return self._deft_adasum.step(lambda: base(closure, *args, **kwargs))
 
     step.hooked = True  # torch wraps step() for profiling and hooks once: that of the user's class
+
+    def add_param_group(self, param_group):
+        self._deft_adasum.ownership.add_group(super().add_param_group, param_group)
 
     def synchronize(self):
         """Nothing waits: the changes are reduced in step()."""
@@ -95,6 +115,9 @@ class LocalMixin(AdasumMixin):
         return super(AdasumMixin, self).step(closure, *args, **kwargs)
 
     step.hooked = True
+
+    def add_param_group(self, param_group):
+        super(AdasumMixin, self).add_param_group(param_group)
 
     @contextlib.contextmanager
     def skip_synchronize(self):

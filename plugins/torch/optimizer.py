@@ -74,7 +74,7 @@ def DistributedOptimizer(
     optimizer._parameter_names = {param: name for name, param in named}  # Horovod's scripts read it
     if op is Adasum:
         require_compressor(compression, "op=Adasum")
-        optimizer._deft_adasum = AdasumSteps(named, compression, process_set)
+        optimizer._deft_adasum = AdasumSteps(optimizer, named, compression, process_set)
         return _with_class(optimizer, AdasumMixin)
     mode = _overlap_mode(overlap_forward, base)
     if (num_groups or groups) and rank() == 0:
@@ -246,15 +246,7 @@ class _DistributedOptimizer:
         return super().load_state_dict(state_dict)
 
     def add_param_group(self, param_group):
-        params = param_group["params"]
-        params = [params] if isinstance(params, torch.Tensor) else list(params)
-        if any(isinstance(param, torch.Tensor) and param.requires_grad for param in params):
-            raise ValueError(
-                "parameters cannot be added to a DistributedOptimizer; add all groups before "
-                "deft.torch.DistributedOptimizer, with requires_grad set"
-            )
-        super().add_param_group({**param_group, "params": params})
-        self._deft.ownership.add_unhooked(params)
+        self._deft.ownership.add_group(super().add_param_group, param_group)
 
     @property
     def state(self):

@@ -7,6 +7,7 @@ import weakref
 from deft import DeftError
 from deft.world import is_dependent, is_in_job
 
+import torch
 from torch.utils.weak import WeakTensorKeyDictionary
 
 log = logging.getLogger("deft.torch")
@@ -14,7 +15,9 @@ _owners = WeakTensorKeyDictionary()  # parameter -> weak reference to the steps 
 
 
 def retire_earlier(gradients):
-    """Ends the optimizers that these parameters had before; call it before any new hook is made."""
+    """Ends the optimizers that these parameters had before; call it before any new hook is made.
+
+    Each of the gradients has a `param` and its `name`."""
     for gradient in gradients:
         reference = _owners.pop(gradient.param, None)
         earlier = None if reference is None else reference()
@@ -63,6 +66,18 @@ class Ownership:
 
     def add_unhooked(self, params):
         self._unhooked += params
+
+    def add_group(self, add, group):
+        """add_param_group(group), by `add`, the user's class's own."""
+        params = group["params"]
+        params = [params] if isinstance(params, torch.Tensor) else list(params)
+        if any(isinstance(param, torch.Tensor) and param.requires_grad for param in params):
+            raise ValueError(
+                "parameters cannot be added to a DistributedOptimizer; add all groups before "
+                "deft.torch.DistributedOptimizer, with requires_grad set"
+            )
+        add({**group, "params": params})
+        self.add_unhooked(params)
 
     def check_in_use(self):
         if self.retired_by is not None:

@@ -106,6 +106,27 @@ class Orthogonal:
         return self.weight[hvd.rank()]
 
 
+def adasum_of_parameters_that_come_later():
+    """What this optimizer would not reduce is an error, as with other ops; and it takes parameters from an earlier one."""
+    frozen, trained = (torch.nn.Parameter(torch.ones(2), requires_grad=grad) for grad in (False, True))
+    earlier = hvd.DistributedOptimizer(torch.optim.SGD([trained], lr=1.0))
+    optimizer = hvd.DistributedOptimizer(torch.optim.SGD([frozen, trained], lr=1.0), op=hvd.Adasum)
+    with pytest.raises(ValueError, match="cannot be added"):
+        optimizer.add_param_group({"params": [torch.nn.Parameter(torch.ones(1))]})
+    added = torch.nn.Parameter(torch.ones(1), requires_grad=False)
+    optimizer.add_param_group({"params": [added]})
+    for late in (frozen, added):
+        optimizer.zero_grad()
+        late.requires_grad_()
+        (late.sum() + trained.sum()).backward()
+        with pytest.raises(RuntimeError, match="did not require one"):
+            optimizer.step()
+        late.requires_grad_(False)
+    assert late.tolist() == [1.0], "it was not moved"
+    with pytest.raises(RuntimeError, match="given to a newer DistributedOptimizer"):
+        earlier.step()
+
+
 def adasum_with_a_scheduler_from_before():
     """The scheduler has wrapped step() of the plain optimizer."""
     one = Orthogonal()
@@ -303,6 +324,7 @@ def errors():
 CHECKS = (
     adasum,
     adasum_optimizer,
+    adasum_of_parameters_that_come_later,
     adasum_with_a_scheduler_from_before,
     adasum_with_scalers,
     sync_batch_norm,
