@@ -19,7 +19,8 @@ _optimizers = weakref.WeakKeyDictionary()  # by module; none of them makes a ste
 def average_gradients(module, **options):
     """Makes every backward end with the averages over all ranks in p.grad, and gives the module back.
 
-    Call it once, when the module has its parameters. The loop clears gradients before each backward, as model.fit does.
+    Call it when the module has its parameters, and again when some are unfrozen: the gradient of a parameter that was
+    frozen is an error. The loop clears gradients before each backward, as model.fit does.
     `options` are arguments of DistributedOptimizer, such as compression, op or process_set.
     """
     if options.get("op") is Adasum:
@@ -33,5 +34,6 @@ def average_gradients(module, **options):
     optimizer = DistributedOptimizer(optimizer, module.named_parameters(), overlap_forward="off", **options)
     if hasattr(optimizer, "_deft"):  # else this rank is outside process_set, and keeps its own gradients
         optimizer._deft.backward_is_a_step = True
+        optimizer._deft.ownership.add_unhooked([param for param in module.parameters() if not param.requires_grad])
         _optimizers[module] = optimizer
     return module

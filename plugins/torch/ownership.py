@@ -91,7 +91,7 @@ class Ownership:
                 raise RuntimeError(
                     f"a parameter of shape {list(param.shape)} has a gradient, but did not require one when the "
                     "optimizer was made distributed; set requires_grad before deft.torch.DistributedOptimizer, or wrap "
-                    "a new optimizer"
+                    "a new optimizer; with average_gradients(model), call it again"
                 )
 
 

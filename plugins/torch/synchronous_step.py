@@ -129,6 +129,7 @@ class SynchronousStep:
             self.buffer.complete(expose=False)
         if self.backward_is_a_step:
             self.buffer.used()
+            self.ownership.check_gradients()
 
     # ---- one generation
 

@@ -107,7 +107,7 @@ class Orthogonal:
 
 
 def adasum_of_parameters_that_come_later():
-    """What this optimizer would not reduce is an error, as with other ops; and it takes parameters from an earlier one."""
+    """What it would not reduce is an error, as with other ops. It takes parameters from an earlier optimizer."""
     frozen, trained = (torch.nn.Parameter(torch.ones(2), requires_grad=grad) for grad in (False, True))
     earlier = hvd.DistributedOptimizer(torch.optim.SGD([trained], lr=1.0))
     optimizer = hvd.DistributedOptimizer(torch.optim.SGD([frozen, trained], lr=1.0), op=hvd.Adasum)

@@ -66,7 +66,27 @@ def fit_on_torch(site):
         if not options:
             fit(alone, x, x.sum(1).sin(), ROWS)
             assert_close(state, weights_of(alone), rtol=1e-3, atol=1e-4)
+    unfreeze(make_model(keras), own, own.sum(1).sin(), keras)
     return True
+
+
+def unfreeze(model, x, y, keras):
+    """A layer that is unfrozen later is an error until average_gradients() has seen it."""
+    model.layers[0].trainable = False
+    hvd.average_gradients(model)
+    for step in range(2):
+        model.compile(keras.optimizers.SGD(0.01), "mse")
+        if step == 0:
+            fit(model, x, y, ROWS)
+            model.layers[0].trainable = True
+    with pytest.raises(RuntimeError, match="average_gradients"):
+        fit(model, x, y, ROWS)
+    hvd.average_gradients(model)
+    kernel = model.layers[0].kernel.value
+    before = kernel.detach().clone()
+    fit(model, x, y, ROWS)
+    assert not torch.equal(kernel, before)
+    assert_same_everywhere(weights_of(model))
 
 
 def refusals():
