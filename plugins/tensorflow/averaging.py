@@ -15,6 +15,7 @@ from deft.codec import choose_compression
 from deft.gradient_group import GradientSpec, LateGroup
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, scaling_of
+from deft.session import finish_all
 from deft.world import depend
 
 import tensorflow as tf
@@ -249,13 +250,14 @@ class SparseGathers:
         self._under_way = []
 
     def start(self, *arrays):
+        self._under_way = []  # of a step that ended by an error: their names are free
         self._under_way = [Gather(array, f"{self._name}.{i}", self._process_set) for i, array in enumerate(arrays)]
         return _TOKEN
 
     def finish(self):
-        for gather in self._under_way:
-            gather.begin_data()
-        return [gather.finish() for gather in self._under_way]
+        begins = [gather.begin_data for gather in self._under_way]
+        ends = [gather.finish for gather in self._under_way]
+        return finish_all(begins + ends)[len(begins) :]
 
 
 def unique_names(variables):

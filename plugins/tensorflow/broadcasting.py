@@ -3,6 +3,7 @@
 from deft import objects
 from deft.arrays import start_broadcast
 from deft.process_sets import global_process_set
+from deft.session import finish_all
 
 import tensorflow as tf
 
@@ -30,7 +31,7 @@ def broadcast_(variables, root_rank, name=None, process_set=_ALL):
 
     def now(*arrays):
         started = [start_broadcast(array, root_rank, one, process_set) for array, one in zip(arrays, names)]
-        return [finish() for finish in started]
+        return finish_all(started)
 
     received = on_host(now, values, [value.dtype for value in values], [value.shape for value in values])
     for variable, value in zip(variables, received):

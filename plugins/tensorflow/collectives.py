@@ -10,6 +10,7 @@ from deft.codec import require_compressor
 from deft.names import wire_name
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Sum, choose_op
+from deft.session import finish_all
 
 import tensorflow as tf
 
@@ -84,7 +85,7 @@ def _reduce(tensors, names, op, prescale, postscale, compression, process_set):
             start_allreduce(array, name, op, prescale, postscale, wire, process_set)
             for array, name, wire in zip(arrays, names, wires)
         ]
-        return [finish() for finish in started]
+        return finish_all(started)
 
     @tf.custom_gradient
     def reduced(*inputs):

@@ -17,6 +17,7 @@ from deft.codec import require_compressor
 from deft.names import wire_name
 from deft.process_sets import global_process_set
 from deft.reduce_op import Adasum, Average, Product, choose_op
+from deft.session import finish_all
 
 import torch
 
@@ -179,7 +180,7 @@ class _Together:
         return all(handle.poll() for handle in self.handles)
 
     def wait(self):
-        return [handle.wait() for handle in self.handles]
+        return finish_all([handle.wait for handle in self.handles])
 
 
 def as_group(handles):

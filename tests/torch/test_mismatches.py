@@ -60,7 +60,22 @@ def make_mistakes():
             mistake()
         texts[name] = str(error.value)
         assert hvd.allreduce(torch.ones(3), name="x", op=hvd.Sum).tolist() == [hvd.size()] * 3, "the job goes on"
+    for _ in range(2):  # all of a group are waited for, so their names are free
+        with pytest.raises(hvd.HorovodInternalError, match=r"allreduce\.x\.0of3"):
+            hvd.grouped_allreduce([torch.zeros(unlike(3, 4)), torch.zeros(unlike(3, 4)), torch.ones(2)], name="x")
+    assert hvd.grouped_allreduce([torch.ones(1)] * 3, name="x", op=hvd.Sum) == [torch.tensor([2.0])] * 3
+    hvd.allreduce_async(torch.zeros(unlike(3, 4)), name="x")  # nobody waits for its error
+    assert retried(lambda: hvd.allreduce(torch.ones(2), name="x", op=hvd.Sum)).tolist() == [2, 2]
     return texts
+
+
+def retried(function):
+    """What the function gives when it raises no error any more."""
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline:
+        with contextlib.suppress(hvd.HorovodInternalError):
+            return function()
+    raise AssertionError("a collective that has ended, and whose handle is gone, still holds its name")
 
 
 @pytest.mark.parametrize(("workers", "nodes"), [(2, 1), (2, 2)])
@@ -88,12 +103,8 @@ def use_a_name_twice():
     hvd.allreduce_async(torch.ones(2), name="y")  # nobody waits for it
     hvd.barrier()
     time.sleep(0.1)
-    deadline = time.monotonic() + 60
-    while time.monotonic() < deadline:
-        with contextlib.suppress(hvd.HorovodInternalError):
-            hvd.allreduce(torch.ones(2), name="y")
-            return texts
-    raise AssertionError("a collective that has ended, and whose handle is gone, still holds its name")
+    retried(lambda: hvd.allreduce(torch.ones(2), name="y"))
+    return texts
 
 
 def test_a_name_that_is_under_way_is_the_same_error_on_all_ranks(start):

@@ -19,6 +19,7 @@ import deft
 from deft.arrays import reducible, start_allreduce
 from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
+from deft.session import finish_all
 
 
 class GradientSpec(NamedTuple):
@@ -172,7 +173,7 @@ class LateGroup:
         if self.declared is not None:
             return self.declared.collect()
         single, self._single = self._single, {}
-        return [single[index]() for index in sorted(single)]
+        return finish_all([single[index] for index in sorted(single)])
 
     def forget_round(self):
         """Drops what a round that ended by an error has begun without a GradientGroup."""

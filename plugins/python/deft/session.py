@@ -1,6 +1,7 @@
 """Sessions, groups of gradients and collectives. Addresses are plain integers; frameworks wrap them as they like."""
 
 import atexit
+import contextlib
 import ctypes
 import hashlib
 import itertools
@@ -252,8 +253,10 @@ class _NamesInFlight:
         if name not in self._running:
             return
         operation, handle = self._running[name]
-        if operation() is None and call(lib.deft_poll, handle) == 1:  # nobody can wait for it any more
-            call(lib.deft_finish, handle, None)
+        if operation() is None and _has_ended(handle):  # nobody can wait for it any more
+            del self._running[name]
+            with contextlib.suppress(DeftError):  # its own error: nobody has asked for that
+                call(lib.deft_finish, handle, None)
             self.on_end(name)
             return
         raise InvalidCallError(
@@ -271,8 +274,26 @@ class _NamesInFlight:
 
     def all_ended(self) -> bool:
         """Whether the result of each, or its error, has come."""
-        error = _native.Error()
-        return all(lib.deft_poll(handle, byref(error)) != 0 for _, handle in list(self._running.values()))
+        return all(_has_ended(handle) for _, handle in list(self._running.values()))
+
+
+def _has_ended(handle: c_void_p) -> bool:
+    """Whether the result of a collective, or its error, has come."""
+    return lib.deft_poll(handle, byref(_native.Error())) != 0
+
+
+def finish_all(finishes: Iterable[Callable[[], object]]) -> list:
+    """Calls functions that each wait for a collective and give its result. The first error is raised when all have
+    ended: what nobody waited for would hold its name."""
+    results, errors = [], []
+    for finish in finishes:
+        try:
+            results.append(finish())
+        except Exception as error:
+            errors.append(error)
+    if errors:
+        raise errors[0]
+    return results
 
 
 class Session:
