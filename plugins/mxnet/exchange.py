@@ -1,6 +1,6 @@
 """Gradients on their way through the arena, as operations of MXNet's engine.
 
-    exchange = Exchange("mxnet.0", gradients, reports=True)
+    exchange = Exchange("mxnet.0", gradients)
     exchange.push(index, gradient, out, priority)     # of each gradient of a step, in any order; returns at once
 
 The engine copies a gradient into the arena as soon as backward has written it, hands it over, and copies the sum to
@@ -24,15 +24,15 @@ _ECONNECTION = 4
 
 
 class Exchange:
-    """`gradients` are in the order of their use in forward. `reports`: it tells the daemon the stages of a step.
+    """`gradients` are in the order of their use in forward.
 
     The thread that trains owns it. All ranks of the set make it together, and push the same gradients in each step.
     """
 
-    def __init__(self, name, gradients, reports, scaling=Scaling(), process_set=global_process_set):  # noqa: B008
+    def __init__(self, name, gradients, scaling=Scaling(), process_set=global_process_set):  # noqa: B008
         self.name = name
         self._session = process_set.session()
-        self._group = GradientGroup(name, gradients, Scaling(), reports, process_set)
+        self._group = GradientGroup(name, gradients, Scaling(), process_set)
         self._names = [one.name for one in gradients]
         self._scaling = scaling
         self._views = [engine.view_of(view) for view in self._group.views]

@@ -68,6 +68,5 @@ class KeyedGradients:
         """Higher priorities are used earlier in forward."""
         ordered = sorted(self._first_step.items(), key=lambda item: -item[1][1])
         gradients = [gradient for _, (gradient, _) in ordered]
-        reports = self._number == 0
-        self._exchange = Exchange(f"mxnet.{self._number}", gradients, reports, self._scaling, self._process_set)
+        self._exchange = Exchange(f"mxnet.{self._number}", gradients, self._scaling, self._process_set)
         self._places = {key: place for place, (key, _) in enumerate(ordered)}

@@ -105,7 +105,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         params, number = self._summed, self._number
         chosen = [choose_compression(self._compression, param.name, param) for param in params]
         described = list(map(describe, self._names(), gradients, chosen))
-        return Exchange(f"mxnet.{number}", described, number == 0, Scaling(self._before, 1.0), self._process_set)
+        return Exchange(f"mxnet.{number}", described, Scaling(self._before, 1.0), self._process_set)
 
     def _names(self):
         """Numbers, since gluon's counters of names depend on which other blocks a rank has made."""

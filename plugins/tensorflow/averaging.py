@@ -54,11 +54,18 @@ class _Groups:
         """What make(number) gave at the first time for the variables that these weak references are to."""
         key = (kind, *map(id, references))  # a variable has one such reference, which is kept here
         if key not in self._known:
+            self._retire_unused()
             self._known[key] = (references, make(self.number()))
         return self._known[key][1]
 
+    def _retire_unused(self):
+        """Those whose variables are gone. Their arenas stay, as join() may still ask for their rounds."""
+        for references, found in self._known.values():
+            if any(reference() is None for reference in references):
+                found.retire()
 
-# By session. Gathers are numbered on their own: the first group of dense gradients reports the stages.
+
+# By session. Gathers are numbered on their own.
 _groups, _gathers = weakref.WeakKeyDictionary(), weakref.WeakKeyDictionary()
 
 
@@ -190,7 +197,7 @@ class Averager:
         kind, process_set = (self._compression, self._scaling()), self._process_set
 
         def make(number):
-            return LateGroup(f"tensorflow.{number}", specs, self._scaling(), number == 0, process_set)
+            return LateGroup(f"tensorflow.{number}", specs, self._scaling(), process_set)
 
         return _OfVariables(_groups, process_set, variables, kind, make)
 
@@ -248,6 +255,9 @@ class SparseGathers:
         self._name = f"sparse.{number}"
         self._process_set = process_set
         self._under_way = []
+
+    def retire(self):
+        """Its variables are gone: nothing is under way."""
 
     def start(self, *arrays):
         self._under_way = []  # of a step that ended by an error: their names are free

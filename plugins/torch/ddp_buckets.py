@@ -10,10 +10,12 @@ DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize ch
 """
 
 import collections
+import contextlib
 import sys
 import weakref
 
 import deft
+from deft import DeftError
 from deft.session import BACKWARD, FORWARD
 from deft.world import log, rank, session
 
@@ -41,19 +43,20 @@ class BucketGroup:
     """
 
     def __init__(self, tensors):
-        number = session().number_optimizer()
+        self._session = session()
+        number = self._session.number_optimizer()
         name = f"ddp.{number}"
         # Forward uses the parameters that backward reaches last.
         specs = [(*tensor, len(tensors) - 1 - place, "") for place, tensor in enumerate(tensors)]
-        self._arena = Arena(session(), name, specs)
-        self._reports = number == 0  # the stages of a step
+        self._arena = Arena(self._session, name, specs)
+        self._session.reporters.add(self)
         self._step = 0
         self._handed = 0  # in this pass
 
     def send(self, place, tensor, when_reduced):
         """Hands over `tensor`, contiguous, or None for zeros. when_reduced(view, error) runs on a thread of libdeft."""
-        if self._reports and self._handed == 0:
-            session().stage(BACKWARD, self._step)
+        if self._handed == 0 and self._session.reporters.reports(self):
+            self._session.stage(BACKWARD, self._step)
         step, view, self._handed = self._step, self._arena.views[0][place], self._handed + 1
         if self._handed == self._arena.count:
             self._step, self._handed = step + 1, 0
@@ -65,11 +68,16 @@ class BucketGroup:
         last = self._handed == 0
 
         def reduced(error):
-            if last and self._reports and error is None:
-                session().stage(FORWARD, step + 1)
+            if last and error is None and self._session.reporters.reports(self):
+                with contextlib.suppress(DeftError):  # the job has failed since, but this bucket is here
+                    self._session.stage(FORWARD, step + 1)
             when_reduced(view, error)
 
         self._arena.group.when_reduced(place, 1, step, reduced)
+
+    def retire(self):
+        """No pass uses it any more: another group tells the stages."""
+        self._session.reporters.remove(self)
 
 
 class BucketSequences:
@@ -142,6 +150,7 @@ class BucketSequences:
             log.warning("DDP's buckets change from pass to pass: they are reduced at once, not by the policy")
         for rest in range(place, len(self._shapes)):
             group.send(rest, None, lambda _view, _error: None)
+        group.retire()
 
 
 class DefaultBucketSize:

@@ -92,14 +92,15 @@ class ForwardOverlap:
 
 
 class StageReports:
-    """Tells the daemon when forward and backward begin. `enabled`: the first optimizer of a job does, others do not.
+    """Tells the daemon when forward and backward begin, if this optimizer is the one that does (StageReporters).
 
     `memory` records what steps hold, for traces.
     """
 
-    def __init__(self, buffer, enabled, memory):
+    def __init__(self, buffer, memory):
         self._buffer = buffer
-        self._enabled = enabled
+        self._session = buffer.process_set.session()
+        self._session.reporters.add(self)
         self._memory = memory
         self._told = -1  # the step whose forward was told
         self._hooks = []
@@ -110,14 +111,14 @@ class StageReports:
         return self._told == self._buffer.schedule.step
 
     def backward_begins(self):
-        if self._enabled:
-            self._buffer.process_set.session().stage(deft.BACKWARD, self._buffer.schedule.step)
+        if self._session.reporters.reports(self):
+            self._session.stage(deft.BACKWARD, self._buffer.schedule.step)
 
     def forward_begins(self, inputs):
         """The first forward of a generation."""
         if self._buffer.round.phase is Phase.IDLE:
             self._told = self._buffer.schedule.step
-            self._buffer.process_set.session().stage(deft.FORWARD, self._told)
+            self._session.stage(deft.FORWARD, self._told)
             self._memory.forward_begins(self._roots, inputs)
 
     def update_begins(self):
@@ -129,13 +130,14 @@ class StageReports:
 
     def watch(self, tracker):
         """Once the model is known, its forward reports the stage."""
-        if self._enabled and not self._hooks and tracker.done:
+        if not self._hooks and tracker.done and self._session.reporters.reports(self):
             self._roots = tracker.roots
             self._hooks = [
                 module.register_forward_pre_hook(_StageHook(self), with_kwargs=True) for module in tracker.roots
             ]
 
     def release(self):
+        self._session.reporters.remove(self)
         self._memory.release()
         for hook in self._hooks:
             hook.remove()

@@ -102,7 +102,7 @@ def _distribute(optimizer, gradients, passes, schedule, scaling, mode, process_s
     writer = (MergingWriter if schedule.delays else SharingWriter)(scaling, schedule)
     buffer = GradientBuffer(f"optimizer.{number}", gradients, passes, schedule, writer, process_set)
     applier = UpdateApplier(optimizer, buffer, mode, scale_lr=schedule.splits_merged)
-    stages = StageReports(buffer, enabled=number == 0, memory=MemoryRecorder(buffer, optimizer))
+    stages = StageReports(buffer, MemoryRecorder(buffer, optimizer))
     steps = (DelayedStep if schedule.delays else SynchronousStep)(buffer, applier, stages, ownership)
     optimizer._deft = steps
     depend(steps, session)

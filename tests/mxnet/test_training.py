@@ -1,5 +1,6 @@
 """Every policy trains as one process on the whole batch does, and with the same bits on every rank."""
 
+import gc
 import itertools
 import pickle
 
@@ -337,6 +338,23 @@ def module_interface():
     return True
 
 
+def stages_of_two_trainings():
+    """The second trainer tells the stages of its steps when the first one has ended."""
+    import deft
+    import mxnet as mx
+    from deft.world import session
+
+    in_new_session("stages")
+    told = []
+    session().stage = lambda stage, step: told.append((stage, step))
+    for _ in range(2):
+        train("trainer")
+        mx.nd.waitall()
+        gc.collect()
+    expected = [each for step in range(STEPS) for each in ((deft.BACKWARD, step), (deft.FORWARD, step + 1))]
+    assert sorted(told) == sorted(expected * 2)
+
+
 def a_new_session_and_keys_that_differ():
     import deft.mxnet as hvd
     import mxnet as mx
@@ -392,6 +410,7 @@ def everything_else():
     unfrozen_after_the_first_step()
     convolutions()
     module_interface()
+    stages_of_two_trainings()
     steps_of_two_sessions()
     a_new_session_and_keys_that_differ()
     gradients_as_halves()

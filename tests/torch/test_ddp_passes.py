@@ -1,10 +1,14 @@
 """What is a pass of DDP's buckets over backend="deft": models in turn, unused parameters, errors, checkpoints."""
 
+import threading
+
 import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
 from c10d_groups import close_group, count_groups, open_group
+from deft import BACKWARD, FORWARD, DeftError, world
+from deft.torch.ddp_buckets import BucketGroup
 from launching import free_port
 from torch.distributed._functional_collectives import all_reduce, wait_tensor
 from torch.utils.checkpoint import checkpoint
@@ -112,3 +116,30 @@ def test_changing_buckets_and_unused_parameters(start):
     for one, other, over_gloo in zip(first, second, expected):
         assert (one == other).all(), "replicas differ"
         assert one == pytest.approx(over_gloo, rel=1e-4, abs=1e-6)
+
+
+def tell_stages_of_groups():
+    """The oldest group in use tells them. What cannot be told, as the job fails, keeps no bucket from its end."""
+    told = []
+
+    def stage(which, step):
+        told.append((which, step))
+        if which == FORWARD:
+            raise DeftError(4, "the job fails")
+
+    world.session().stage = stage
+    groups = [BucketGroup([("bucket0", torch.float32, (1, 4))]) for _ in range(2)]
+    for group in groups:
+        told.clear()
+        for one in groups:
+            ended = threading.Event()
+            one.send(0, torch.ones(4), lambda _view, _error, ended=ended: ended.set())
+            assert ended.wait(60)
+        step = groups.index(group)
+        assert told == [(BACKWARD, step), (FORWARD, step + 1)]
+        group.retire()
+    return True
+
+
+def test_stages_of_groups_of_buckets(start):
+    assert all(start(2).run(tell_stages_of_groups))

@@ -1,11 +1,14 @@
 """Every policy and placement trains as one process on the whole batch does, and with the same bits on every rank."""
 
+import gc
 import hashlib
 
+import deft
 import deft.torch as hvd
 import numpy as np
 import pytest
 import torch
+from deft import world
 from small_models import (
     OPTIMIZERS,
     assert_close,
@@ -42,8 +45,6 @@ def distributed(optimizer_name, dtype=torch.float32, **options):
 
 def train_everything():
     """All optimizers in turn; under a policy that gains from it, with and without forward overlap."""
-    import deft
-
     gains = deft.option("policy") not in ("fifo", "mgwfbp")
     for name in OPTIMIZERS:
         # The adaptive ones divide rounding errors by gradients near zero: only float64 leaves them small.
@@ -141,7 +142,22 @@ def train_dtypes():
     return True
 
 
+def stages_of_two_trainings():
+    """The second optimizer of a process tells the stages of its steps when the first one has ended."""
+    told = []
+    world.session().stage = lambda stage, step: told.append((stage, step))
+    for _ in range(2):
+        distributed("sgd")
+        gc.collect()
+    assert told[: len(told) // 2] == told[len(told) // 2 :]
+    backwards = [step for stage, step in told if stage == deft.BACKWARD]
+    assert backwards == [*range(STEPS)] * 2
+    assert [step for stage, step in told if stage == deft.FORWARD] == [*range(1, STEPS)] * 2
+    del world.session().stage
+
+
 def train_dtypes_and_halves():
+    stages_of_two_trainings()
     train_dtypes()
     gradients_as_halves()
     return True

@@ -1,6 +1,6 @@
 """The gradients of some variables on their way through the arena of one declared group, as numpy arrays.
 
-    group = GradientGroup("tensorflow.0", specs, Scaling(), reports=True)
+    group = GradientGroup("tensorflow.0", specs, Scaling())
     group.hand_over(index, array)     # of each variable, in any order: written to the arena, on its way at once
     group.collect()                   # waits; gives all averages
 
@@ -45,15 +45,15 @@ def all_are_here(name, process_set=global_process_set):
 class GradientGroup:
     """`specs` are in the order in which forward uses the variables; the declared order is the reverse.
 
-    hand_over and ready may be called on any thread. `reports`: this group tells the daemon the stages of a step.
+    hand_over and ready may be called on any thread. It tells the daemon the stages of a step, if it is the one that
+    does (StageReporters).
     """
 
-    def __init__(self, name, specs, scaling, reports, process_set=global_process_set):
+    def __init__(self, name, specs, scaling, process_set=global_process_set):
         self.name = name
         self._session = process_set.session()
         self._specs = specs
         self._scaling = scaling
-        self._reports = reports
         self._lock = threading.Lock()
         self._handed = bytearray(len(specs))
         self._step = 0
@@ -64,6 +64,7 @@ class GradientGroup:
         ]
         self._group = self._session.declare(name, tensors[::-1])
         self.views = [self._map(self._last - index, spec) for index, spec in enumerate(specs)]
+        self._session.reporters.add(self)
 
     def _map(self, place, spec):
         memory = (ctypes.c_char * self._group.bytes(place)).from_address(self._group.data(place))
@@ -90,7 +91,7 @@ class GradientGroup:
         with self._lock:
             self._handed[:] = bytes(len(self._handed))
             self._step += 1
-        if self._reports:
+        if self._session.reporters.reports(self):
             self._session.stage(deft.FORWARD, self._step)
 
     def collect(self):
@@ -102,6 +103,10 @@ class GradientGroup:
 
     def rounds(self):
         return self._step
+
+    def retire(self):
+        """No step uses it any more: another group tells the stages."""
+        self._session.reporters.remove(self)
 
     def join_begins(self):
         """As deft.joining.ZeroGradients says: a round that an error has left half-done is finished."""
@@ -132,7 +137,7 @@ class GradientGroup:
             self._handed[index] = 1
         if first:
             self._session.joining.round_begins(self.name, self._step)
-        if first and self._reports:
+        if first and self._session.reporters.reports(self):
             self._session.stage(deft.BACKWARD, self._step)
 
     def _averaged(self, view, spec):
@@ -149,10 +154,10 @@ class LateGroup:
     LateGroup is no collective, so ranks may do so at different times.
     """
 
-    def __init__(self, name, specs, scaling, reports, process_set=global_process_set):
+    def __init__(self, name, specs, scaling, process_set=global_process_set):
         self._process_set = process_set
         self._session = process_set.session()
-        self._arguments = (name, specs, scaling, reports, process_set)
+        self._arguments = (name, specs, scaling, process_set)
         self._single = {}  # functions that wait for an allreduce of this round, by index
         self.declared = None  # the GradientGroup
 
@@ -174,6 +179,11 @@ class LateGroup:
             return self.declared.collect()
         single, self._single = self._single, {}
         return finish_all([single[index] for index in sorted(single)])
+
+    def retire(self):
+        """Its variables are gone."""
+        if self.declared is not None:
+            self.declared.retire()
 
     def forget_round(self):
         """Drops what a round that ended by an error has begun without a GradientGroup."""

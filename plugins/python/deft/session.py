@@ -15,6 +15,7 @@ from typing import NamedTuple, Self
 from deft import _native
 from deft._native import EINVALID, DeftError, InvalidCallError, call, call_back, lib, wait
 from deft.joining import Call, Joining
+from deft.stage_reporters import StageReporters
 from deft.step_memory import StepMemory
 
 FLOAT32, FLOAT64, FLOAT16, BFLOAT16, INT32, INT64, UINT8, INT8 = range(1, 9)
@@ -310,6 +311,7 @@ class Session:
         self.rank, self.size = world.rank, world.size
         self.local_rank, self.local_size = world.local_rank, world.local_size
         self.node, self.nodes = world.node, world.nodes
+        self.reporters = StageReporters(self.rank)
 
     def __enter__(self) -> Self:
         return self
