@@ -161,6 +161,13 @@ class GradientVersions:
         """The gradients under way whose p.grad was cleared or replaced since they were handed over."""
         return set() if self._averaged else {gradient for gradient in self._noted if self.was_replaced(gradient)}
 
+    def replaced(self, round):
+        """The name of a gradient under way in whose place is another tensor, which no further backward has made."""
+        for gradient in self.dropped():
+            if gradient.param.grad is not None and not round.counts[gradient.place]:
+                return gradient.name
+        return None
+
     def was_replaced(self, gradient):
         """Whether p.grad is another tensor than the one that was noted, or none."""
         return self._noted.get(gradient) is not None and self._changes(gradient) is None

@@ -75,6 +75,7 @@ class SynchronousStep:
     def synchronize(self):
         """Every p.grad holds its average afterwards."""
         self.applier.flush()
+        self._refuse_replaced()
         self._synchronize_gradients()
 
     def drop(self):
@@ -99,6 +100,7 @@ class SynchronousStep:
     def show_averages(self):
         """Somebody looks at the optimizer: with forward overlap the averages may not have arrived yet."""
         if self.buffer.round.phase is Phase.HANDED and not self.blocking:
+            self._refuse_replaced()
             self._wait()
 
     def release(self):
@@ -160,16 +162,15 @@ class SynchronousStep:
         self.ownership.check_gradients()
         self.applier.flush()
         self.overlap.deferred.refuse_uses_before_update()
-        name = self.buffer.versions.changed()
-        if name is not None:
-            raise RuntimeError(
-                f"the gradient of {name} was changed between backward() and step() while it was being averaged "
-                "(clipping or unscaling, for instance): call optimizer.synchronize() before, or set "
-                "DEFT_OVERLAP_FORWARD=off"
-            )
+        _refuse_change(self.buffer.versions.changed())
         self._detach()
         (due,) = self.schedule.take_due()
         self.applier.defer(due)
+
+    def _refuse_replaced(self):
+        """A gradient under way may be dropped, but another tensor in its place would be this rank's own gradient."""
+        if self.buffer.round.phase is Phase.HANDED:
+            _refuse_change(self.buffer.versions.replaced(self.buffer.round))
 
     def _detach(self):
         """Leaves a complete generation to the next forward. p.grad lets go of the arena."""
@@ -185,3 +186,12 @@ class SynchronousStep:
             yield
         finally:
             self._in_closure = before
+
+
+def _refuse_change(name):
+    """`name`: of the gradient that was changed, or None."""
+    if name is not None:
+        raise RuntimeError(
+            f"the gradient of {name} was changed between backward() and step() while it was being averaged (clipping "
+            "or unscaling, for instance): call optimizer.synchronize() before, or set DEFT_OVERLAP_FORWARD=off"
+        )

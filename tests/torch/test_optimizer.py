@@ -218,23 +218,6 @@ def test_clips_the_averaged_gradients(start, policy, idiom):
     assert all(start(2, policy=policy).run(train_clipped, idiom))
 
 
-def change_while_overlapping():
-    model = make()
-    optimizer = wrapped(model)
-    for count, (x, y) in enumerate(batches(STEPS)):
-        optimizer.zero_grad()
-        loss_of(model, *own_share(x, y)).backward()
-        if count == 4:
-            clip(model)
-        optimizer.step()
-
-
-def test_a_late_change_of_gradients_is_an_error_where_forward_overlaps(start):
-    with pytest.raises(WorkerFailed) as failed:
-        start(2, policy="bytescheduler").run(change_while_overlapping)
-    assert any("changed between backward() and step()" in text for text in failed.value.errors), failed.value.errors
-
-
 def train_scaled(idiom):
     """On one rank alone a gradient becomes infinite once: all skip that step and lower the scale."""
     model = make()

@@ -1,4 +1,4 @@
-"""Who writes or computes weights around an update that waits for the next forward, compared with the plain loop."""
+"""Who writes or computes weights and gradients around an update that waits for the next forward."""
 
 import copy
 
@@ -17,6 +17,7 @@ from small_models import (
     overlaps,
     own_share,
     parameters,
+    wrapped,
 )
 from torch import nn
 from torch.nn.utils import prune, spectral_norm, weight_norm
@@ -90,3 +91,40 @@ def load_between_steps():
 @pytest.mark.parametrize("policy", ["bytescheduler", "knapsack 0@1"])
 def test_no_update_comes_on_top_of_weights_that_were_loaded(start, policy):
     assert all(start(2, policy=policy).run(load_between_steps))
+
+
+def clip(model):
+    torch.nn.utils.clip_grad_norm_(model.parameters(), 0.3)
+
+
+def mask(model):
+    for param in model.parameters():
+        param.grad = param.grad * 0.5
+
+
+def change_while_overlapping():
+    for change, look in (
+        (clip, lambda _: None),
+        (mask, lambda _: None),
+        (mask, lambda optimizer: optimizer.param_groups),
+        (mask, lambda optimizer: optimizer.synchronize()),
+    ):
+        model = make()
+        optimizer = wrapped(model)
+        for count, (x, y) in enumerate(batches(STEPS)):
+            optimizer.zero_grad()
+            loss_of(model, *own_share(x, y)).backward()
+            if count == 4:
+                assert overlaps(optimizer)
+                change(model)
+                with pytest.raises(RuntimeError, match=r"changed between backward\(\) and step\(\)"):
+                    look(optimizer)
+                    optimizer.step()
+                break
+            optimizer.step()
+        optimizer.zero_grad()
+    return True
+
+
+def test_a_late_change_of_gradients_is_an_error_where_forward_overlaps(start):
+    assert all(start(2, policy="bytescheduler").run(change_while_overlapping))
