@@ -194,7 +194,9 @@ class Averager:
         names = unique_names(variables)
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
         specs = [self._spec(*each) for each in zip(names, dtypes, variables)]
-        kind, process_set = (self._compression, self._scaling()), self._process_set
+        # By what was chosen: a loop may make the function that chooses anew in each step.
+        kind = (tuple((str(spec.wire), spec.codec) for spec in specs), self._scaling())
+        process_set = self._process_set
 
         def make(number):
             return LateGroup(f"tensorflow.{number}", specs, self._scaling(), process_set)

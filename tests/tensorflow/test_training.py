@@ -378,6 +378,55 @@ def two_tapes_and_what_they_watch():
     return True
 
 
+def squares_of(variables, **options):
+    """The averages of the gradients of squares, times 1 on rank 0 and 2 on rank 1."""
+    import deft.tensorflow as hvd
+
+    with tf.GradientTape() as tape:
+        loss = (1 + hvd.rank()) * sum(tf.reduce_sum(variable * variable) for variable in variables)
+    found = hvd.DistributedGradientTape(tape, **options).gradient(loss, variables)
+    return [gradient.numpy().tolist() for gradient in found]
+
+
+def a_step_that_is_interrupted():
+    """Rank 0 goes on with the next step. In the one that Ctrl-C ended it counts with zeros for what it had not done."""
+    import deft.tensorflow as hvd
+    from deft.gradient_group import LateGroup
+
+    variables = [tf.Variable([1.0]), tf.Variable([2.0])]
+    assert squares_of(variables) == [[3.0], [6.0]]
+    if hvd.rank() == 0:
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+            hand_over = LateGroup.hand_over
+            patch.setattr(LateGroup, "hand_over", functools.partialmethod(interrupted_at_the_first, hand_over))
+            squares_of(variables)
+    else:
+        assert squares_of(variables) == [[2.0], [6.0]]
+    for _ in range(2):
+        assert squares_of(variables) == [[3.0], [6.0]]
+
+
+def interrupted_at_the_first(group, hand_over, index, gradient):
+    if index == 0:
+        raise KeyboardInterrupt
+    hand_over(group, index, gradient)
+
+
+def functions_that_choose():
+    """A new function in each step that chooses the same makes no new group."""
+    import deft
+
+    variables, names = [tf.Variable([1.0]), tf.Variable([2.0])], []
+    with pytest.MonkeyPatch.context() as patch:
+        declare = deft.Session.declare
+        patch.setattr(deft.Session, "declare", lambda *given, **more: names.append(given[1]) or declare(*given, **more))
+        for _ in range(3):
+            assert squares_of(variables, compression=lambda _name, _variable: deft.Codec("none")) == [[3.0], [6.0]]
+        assert len(names) == 1
+        squares_of(variables, compression=lambda name, _variable: deft.Codec("fp16"))
+        assert len(names) == 2
+
+
 def two_steps():
     import deft.tensorflow as hvd
 
@@ -438,6 +487,8 @@ def train_everything_else():
     local_layers()
     reduced_by_adasum()
     two_tapes_and_what_they_watch()
+    a_step_that_is_interrupted()
+    functions_that_choose()
     return gradients_as_halves()
 
 

@@ -108,13 +108,15 @@ class GradientGroup:
         """No step uses it any more: another group tells the stages."""
         self._session.reporters.remove(self)
 
-    def join_begins(self):
-        """As deft.joining.ZeroGradients says: a round that an error has left half-done is finished."""
+    def finish_round(self):
+        """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""
         if any(self._handed):
             for index, handed in enumerate(bytes(self._handed)):
                 if not handed:
                     self._hand_over_zeros(index)
             self.collect()
+
+    join_begins = finish_round  # as deft.joining.ZeroGradients says
 
     def give_zeros(self):
         """A whole round of zeros, whose averages are dropped."""
@@ -162,9 +164,14 @@ class LateGroup:
         self.declared = None  # the GradientGroup
 
     def begin_round(self):
-        """Comes before the hand_over of each round. Waits for the other ranks until the group is declared."""
+        """Comes before the hand_over of each round. Waits for the other ranks until the group is declared.
+
+        A round that ended by an error of this rank alone is finished first: the others have waited for it."""
         self._session.handle()  # a graph may be older than the session
-        if self.declared is None and all_are_here(self._arguments[0], self._process_set):
+        self.forget_round()
+        if self.declared is not None:
+            self.declared.finish_round()
+        elif all_are_here(self._arguments[0], self._process_set):
             self.declared = GradientGroup(*self._arguments)
 
     def hand_over(self, index, gradient):
