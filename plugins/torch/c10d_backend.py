@@ -45,6 +45,7 @@ class DeftProcessGroup(dist.ProcessGroup):
         super().__init__(options.group_rank, options.group_size)
         self._store = options.store
         self._label = options.group_id
+        self._timeout_s = options.timeout.total_seconds()
         self._owns_session = False
         self._bucket_size = None
         if not options.global_ranks_in_group:
@@ -72,7 +73,9 @@ class DeftProcessGroup(dist.ProcessGroup):
         op = _OPS.get(options.reduceOp.op)
         if len(tensors) != 1 or not self._whole or op is None or not _reducible(tensors[0], op):
             return self._gloo.allreduce(tensors, options)
-        work = DeftWork(tensors)
+        given_s = options.timeout.total_seconds()  # negative: not given
+        what = f"all_reduce of {list(tensors[0].shape)} {str(tensors[0].dtype).removeprefix('torch.')}"
+        work = DeftWork(tensors, what, given_s if given_s > 0 else self._timeout_s)
         try:
             self._start(work, tensors[0], op, sys._getframe(1))
         except (DeftError, ValueError) as error:
@@ -194,7 +197,7 @@ def _join_job(options):
     opened = not world.is_initialized()
     try:
         if opened:
-            world.init(**_placement(options))
+            world.init(**_placement(options), **_stall_timeout(options))
     except DeftError as error:
         raise as_backend_error(error) from error
     if (world.rank(), world.size()) != (options.group_rank, options.group_size):
@@ -235,6 +238,15 @@ def _missing(store, ranks):
 
 def _key_of(rank):
     return f"deft/here/{rank}"
+
+
+def _stall_timeout(options):
+    """The user's timeout also ends what no wait() of Python waits for, such as DDP's buckets."""
+    seconds = options.timeout.total_seconds()
+    default = dist.constants.default_pg_timeout.total_seconds()
+    if seconds == default or "DEFT_STALL_TIMEOUT" in os.environ:
+        return {}
+    return {"stall_timeout": f"{min(max(seconds, 0.1), 864000.0)}s"}
 
 
 def _placement(options):

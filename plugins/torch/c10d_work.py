@@ -18,10 +18,13 @@ from .dtypes import HALVES, TO_DEFT
 
 
 class DeftWork(dist.Work):
-    """end() is called once, from any thread. A wait can be interrupted by Ctrl-C and by other signal handlers."""
+    """end() is called once, from any thread. A wait can be interrupted by Ctrl-C and by other signal handlers.
 
-    def __init__(self, tensors):
+    `what` it is, for messages. `limit_s`: how long wait() waits if it is not told."""
+
+    def __init__(self, tensors, what="the operation", limit_s=None):
         super().__init__()
+        self._what, self._limit_s = what, limit_s
         self._error = None
         self._ended = threading.Event()
         self._source = torch.futures.Future()
@@ -37,9 +40,9 @@ class DeftWork(dist.Work):
         self._source.set_result(None)
 
     def wait(self, timeout=None):
-        seconds = timeout.total_seconds() if timeout else None
+        seconds = timeout.total_seconds() if timeout else self._limit_s
         if not self._ended.wait(seconds or None):
-            raise dist.DistBackendError(f"the operation did not end within {seconds} s")
+            raise dist.DistBackendError(f"{self._what} did not end within {seconds:g} s")
         if self._error is not None:
             raise self._error
         return True

@@ -9,9 +9,10 @@ import torch.distributed as dist
 kept = []
 
 
-def open_group(port, backend="deft", name="a"):
+def open_group(port, backend="deft", name="a", **options):
     store = dist.TCPStore("127.0.0.1", port, hvd.size(), is_master=hvd.rank() == 0)
-    dist.init_process_group(backend, store=dist.PrefixStore(name, store), rank=hvd.rank(), world_size=hvd.size())
+    options |= {"store": dist.PrefixStore(name, store), "rank": hvd.rank(), "world_size": hvd.size()}
+    dist.init_process_group(backend, **options)
 
 
 def close_group():

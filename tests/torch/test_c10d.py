@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import deft.torch as hvd
 import pytest
@@ -14,6 +15,7 @@ import torch
 import torch.distributed as dist
 from c10d_groups import close_group, count_groups, open_group
 from deft.torch import c10d_backend, ddp_buckets
+from deft.torch.c10d_work import DeftWork
 from launching import free_port, torchrun_variables, without_deft
 from torch.distributed._functional_collectives import (
     all_gather_into_tensor_coalesced,
@@ -49,8 +51,18 @@ def test_ddp_has_finer_buckets_by_default_while_the_backend_lives(start):
         assert sizes == [5 << 20, 25 << 20, 25 << 20]
 
 
+def test_a_timeout_bounds_the_waits(monkeypatch):
+    with pytest.raises(dist.DistBackendError, match=r"^all_reduce did not end within 0\.01 s"):
+        DeftWork([torch.ones(1)], "all_reduce", 0.01).wait()
+    default, given = (SimpleNamespace(timeout=datetime.timedelta(seconds=seconds)) for seconds in (1800, 77))
+    assert c10d_backend._stall_timeout(default) == {}
+    assert c10d_backend._stall_timeout(given) == {"stall_timeout": "77.0s"}
+    monkeypatch.setenv("DEFT_STALL_TIMEOUT", "5m")
+    assert c10d_backend._stall_timeout(given) == {}
+
+
 def every_collective(port):
-    open_group(port)
+    open_group(port, timeout=datetime.timedelta(seconds=77))
     rank, size = dist.get_rank(), dist.get_world_size()
     assert (rank, size, dist.get_backend()) == (hvd.rank(), hvd.size(), "deft")
     reductions(rank, size)
@@ -137,6 +149,7 @@ def moves(rank, size):
 def asynchronous(rank, size):
     tensors = [torch.full((1000,), float(rank + i)) for i in range(20)]
     works = [dist.all_reduce(tensor, async_op=True) for tensor in tensors]
+    assert works[0]._limit_s == 77, "as init_process_group was told"
     for i in reversed(range(20)):
         assert works[i].wait() and works[i].is_completed()
         assert tensors[i][0].item() == sum(range(size)) + i * size
