@@ -62,6 +62,8 @@ class ForwardOverlap:
 
     def count_step(self):
         self._steps += 1
+        if not self.tracker.done:
+            self.tracker.stop()  # its forward was ended by Ctrl-C, which a backward cannot find out
         if self.watches and self._steps >= _WATCHED_STEPS[self.mode]:
             self._activate()
 

@@ -7,13 +7,17 @@ module that comes first. A parameter that no module was seen to use belongs to n
 user of all its parameters.
 """
 
+import sys
 import threading
 
 import torch
 from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
-from torch.overrides import TorchFunctionMode
+from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
 
 from .compiling import is_compiled, untraced
+from .hooks import current_task
+
+_CALL = torch.nn.Module._call_impl.__code__
 
 # What autograd.Function.apply calls; scripts keep `apply` of their functions as names of their own.
 _FunctionBase = torch.autograd.function._SingleLevelFunction
@@ -52,6 +56,7 @@ class ParameterUseTracker:
         self._user = {}  # id(parameter) -> the module that used it first
         self._entered = {}  # module -> its number in the order of first entry
         self._mode = None
+        self._thread = None  # that runs the forward: a mode is a thread's
         self._stopping = False
         self._hooks = [register_module_forward_pre_hook(self._enter)]
         if deep:
@@ -65,8 +70,14 @@ class ParameterUseTracker:
         return sorted(by_module.items(), key=lambda use: self._entered[use[0]])
 
     def stop(self):
-        """Ends the watch; within a forward, at the end of that."""
+        """Ends the watch; within a forward, at the end of that.
+
+        Hooks of a forward that Ctrl-C has ended did not run: torch calls them after an Exception alone. The next call
+        outside of a backward ends that watch. At the end of a backward autograd brings back the modes of its begin."""
         self._stopping = True
+        if self._stack and self._thread == threading.get_ident() and current_task() < 0 and not _in_forward():
+            self._end_mode()
+            self._stack.clear()
         if not self._stack:
             self._remove()
 
@@ -84,12 +95,13 @@ class ParameterUseTracker:
             self._remove()
             return
         self._stack.append(module)
+        self._thread = threading.get_ident()
         self._entered.setdefault(module, len(self._entered))
         if is_compiled(module):
             self._opaque(module)
         elif len(self._stack) == 1 and torch.is_grad_enabled():
             self._mode = _UseMode(self._use)
-            self._mode.__enter__()
+            self._mode.enter()
 
     @untraced
     def _leave(self, module, _arguments, _output):
@@ -120,7 +132,7 @@ class ParameterUseTracker:
 
     def _end_mode(self):
         if self._mode is not None:
-            self._mode.__exit__(None, None, None)
+            self._mode.leave()
             self._mode = None
 
     def _use(self, value):
@@ -130,6 +142,16 @@ class ParameterUseTracker:
         elif isinstance(value, (list, tuple)):
             for item in value:
                 self._use(item)
+
+
+def _in_forward():
+    """Whether this thread runs the forward of a module."""
+    frame = sys._getframe(1)
+    while frame is not None:
+        if frame.f_code is _CALL:
+            return True
+        frame = frame.f_back
+    return False
 
 
 _watchers = []  # (thread, what notes uses) of the watches that go on: several optimizers may watch at once
@@ -149,16 +171,22 @@ class _UseMode(TorchFunctionMode):
         self._use = use
         self._watcher = (threading.get_ident(), use)
 
-    def __enter__(self):
+    def enter(self):
         _watchers.append(self._watcher)
         _FunctionBase.apply = classmethod(_watched_apply)
-        return super().__enter__()
+        _push_mode(self)
 
-    def __exit__(self, *error):
+    def leave(self):
+        """Modes that were entered later stay. After Ctrl-C the end of an outer one may have taken this one off."""
         _watchers.remove(self._watcher)
         if not _watchers:
             del _FunctionBase.apply
-        return super().__exit__(*error)
+        modes = []
+        while _get_current_function_mode() is not None and self not in modes:
+            modes.append(_pop_mode())
+        for mode in reversed(modes):
+            if mode is not self:
+                _push_mode(mode)
 
     def __torch_function__(self, func, types, args=(), kwargs=None):
         kwargs = kwargs or {}

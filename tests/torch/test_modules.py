@@ -23,9 +23,11 @@ from small_models import (
     own_share,
     parameters,
     train_alone,
+    wrapped,
 )
 from torch import nn
 from torch.nn import functional
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils.checkpoint import checkpoint
 
 STEPS = 6
@@ -170,9 +172,41 @@ def train_borrowing(build):
     return finish(model, train_alone("sgd", STEPS, schedule=False, build=build))
 
 
+class Interrupted(Borrowing):
+    """Ctrl-C ends its first forward."""
+
+    def forward(self, x):
+        if not hasattr(self, "begun"):
+            self.begun = True
+            raise KeyboardInterrupt
+        return super().forward(x)
+
+
+def train_after_an_interrupt():
+    """The watch of the forward that was interrupted ends, and modes of the script stay; the next watch is as ever."""
+    model = make(Interrupted)
+    optimizer = wrapped(model)
+    with pytest.raises(KeyboardInterrupt):
+        model(torch.zeros(1, FEATURES))
+    modes = []
+    with torch.device("cpu"):
+        for x, y in batches(STEPS):
+            optimizer.zero_grad()
+            loss_of(model, *own_share(x, y)).backward()
+            optimizer.step()
+            modes.append([type(mode).__name__ for mode in _get_current_function_mode_stack()])
+    optimizer.flush()
+    assert modes == [["DeviceContext"]] * STEPS, modes
+    assert not _get_current_function_mode_stack()
+    assert "apply" not in vars(torch.autograd.function._SingleLevelFunction), "the watch goes on"
+    return finish(model, train_alone("sgd", STEPS, schedule=False, build=Borrowing))
+
+
 @pytest.mark.parametrize("build", [Borrowing, BorrowingInAFunction])
 def test_parameters_used_outside_of_their_module_are_updated_in_time(start, build):
-    assert all(start(2, policy="bytescheduler").run(train_borrowing, build))
+    cluster = start(2, policy="bytescheduler")
+    assert all(cluster.run(train_borrowing, build))
+    assert build is BorrowingInAFunction or all(cluster.run(train_after_an_interrupt))
 
 
 class Detours(nn.Module):
