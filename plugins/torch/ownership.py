@@ -57,7 +57,8 @@ class Ownership:
     def __init__(self, optimizer, gradients):
         hooked = {id(gradient.param) for gradient in gradients}
         self._unhooked = [p for group in optimizer.param_groups for p in group["params"] if id(p) not in hooked]
-        self._optimizer_of = weakref.ref(optimizer)
+        # With a callback: from Python 3.14 on, a collection clears only such references before it runs finalizers.
+        self._optimizer_of = weakref.ref(optimizer, lambda _: None)
         self.retired_by = None  # the name of a parameter that a newer optimizer has taken
 
     def is_alone(self, optimizer):
