@@ -5,6 +5,7 @@ import sys
 import weakref
 
 from deft import DeftError
+from deft.session import has_failed
 from deft.world import is_dependent, is_in_job
 
 import torch
@@ -40,7 +41,7 @@ def settle_at_end(optimizer, steps):
     If the optimizer is part of a cycle, each rank collects it at another moment. Then only what this rank can do alone
     is done: updates that wait for the next forward are made.
     """
-    if sys.is_finalizing() or getattr(sys, "last_type", None) is not None or not is_in_job():
+    if sys.is_finalizing() or has_failed() or not is_in_job():
         return
     try:
         if steps.overlap.deferred is not None:

@@ -459,13 +459,18 @@ def _short(terms: str) -> bytes:
     return text[:400].decode(errors="ignore").encode() + b"... " + hashlib.sha256(text).hexdigest().encode()
 
 
+def has_failed() -> bool:
+    """Whether an uncaught exception ends this process. At a prompt and in a notebook it ends nothing."""
+    return getattr(sys, "last_type", None) is not None and not hasattr(sys, "ps1")
+
+
 _sessions: "weakref.WeakSet[Session]" = weakref.WeakSet()
 
 
 @atexit.register
 def _close_all() -> None:
     # A worker that ends by an error says no goodbye: so the daemon tells the others that it died.
-    if getattr(sys, "last_type", None) is not None:
+    if has_failed():
         return
     for session in list(_sessions):
         session.close()

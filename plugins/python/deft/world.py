@@ -16,7 +16,7 @@ import weakref
 from typing import NamedTuple
 
 from deft._native import DeftError, option
-from deft.session import Session
+from deft.session import Session, has_failed
 from deft.session import open as open_session
 
 
@@ -229,7 +229,7 @@ def _prepare_log():
 
 def _at_exit():
     """Before the base package leaves the job: the other ranks still count on what this one has handed over."""
-    if _session is None or _owner != os.getpid() or getattr(sys, "last_type", None) is not None:
+    if _session is None or _owner != os.getpid() or has_failed():
         return
     for dependent in list(_dependents):
         _settle(dependent)
