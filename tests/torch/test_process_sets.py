@@ -177,11 +177,15 @@ def misuse():
         hvd.add_process_set([0, 1] if hvd.rank() == 0 else [1])
     texts["other"] = str(error.value)
     assert hvd.allreduce(torch.ones(1)).item() == 1, "the job goes on"
+    pair = hvd.ProcessSet([0, 1])
     if hvd.rank() != 2:
         with pytest.raises(hvd.HorovodInternalError) as error:
-            hvd.add_process_set([0, 1])
+            hvd.add_process_set(pair)
         texts["missing"] = str(error.value)
     hvd.barrier()
+    for _ in range(2):  # the late rank comes, and the others call again
+        hvd.init(process_sets=[pair])
+        assert not pair.included() or hvd.allreduce(torch.ones(1), op=hvd.Sum, process_set=pair).item() == 2
     return texts
 
 

@@ -11,7 +11,6 @@ key-value store of the whole job first, which tells a rank that does not come, o
 """
 
 import hashlib
-import itertools
 import json
 import os
 import re
@@ -25,7 +24,7 @@ from deft.session import Session
 
 _EMISMATCH, _ETIMEOUT, _EUNAVAILABLE = 2, 3, 7
 _UNITS_S = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
-_numbers = itertools.count(1)
+_next_number = 1  # of a set
 _added: "list[ProcessSet]" = []
 _SHOWN = 300  # characters of a list of ranks in a message
 
@@ -120,22 +119,25 @@ def find_process_set(process_set_id: int) -> ProcessSet | None:
 
 
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, **options) -> None:
-    """world.init(), and then add_process_set() for each of `process_sets`. "dynamic": they come later."""
+    """world.init(), and then add_process_set() for each of `process_sets` that is not in use yet.
+
+    "dynamic": they come later. If a rank comes too late, all ranks can call it again."""
     if comm is not None:
         raise ValueError("init(comm) is not offered: start the job with these ranks, or use process_sets=")
     if isinstance(process_sets, str) and process_sets != "dynamic":
         raise ValueError(f"process_sets is {process_sets!r}; give a list of ProcessSet, or 'dynamic'")
-    first = not world.is_initialized()
     world.init(**options)
-    if first and process_sets is not None and not isinstance(process_sets, str):
+    if process_sets is not None and not isinstance(process_sets, str):
         for process_set in process_sets:
-            add_process_set(process_set)
+            if process_set.process_set_id is None:  # else an earlier call has added it
+                add_process_set(process_set)
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Begins a process set. All ranks of the job call it, with the same ranks and in the same order.
 
-    DeftError if a rank does not come within DEFT_TIMEOUT, or comes with other ranks."""
+    DeftError if a rank does not come within DEFT_TIMEOUT, or comes with other ranks. If it comes later, the others can
+    call again."""
     added = process_set if isinstance(process_set, ProcessSet) else ProcessSet(process_set)
     if added.process_set_id is not None:
         raise ValueError(f"{added!r} was added before")
@@ -145,9 +147,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     for other in (global_process_set, *_added):
         if other.ranks == added.ranks:
             raise ValueError(f"{other!r} has the same ranks: use that one")
-    number = next(_numbers)
-    key = f"process_set.{number}.add"
-    leader = _meet(whole, key, "add_process_set", added.ranks, *_leader_of(whole, added.ranks))
+    number, leader = _meet_to_add(whole, added.ranks)
     if whole.rank in added.ranks:
         added._session = _join(whole, number, added.ranks, leader)
     added.process_set_id = number
@@ -175,10 +175,10 @@ def _end(process_set: ProcessSet) -> None:
 
 @world.before_shutdown
 def _end_all() -> None:
-    global _numbers
+    global _next_number
     while _added:
         _end(_added[-1])
-    _numbers = itertools.count(1)
+    _next_number = 1
 
 
 # ---- how the ranks meet
@@ -211,6 +211,20 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
     if found[ranks[0]]["problem"]:
         raise DeftError(_EUNAVAILABLE, f"{call}({said['shown']}): {found[ranks[0]]['problem']}")
     return found[ranks[0]]["leader"]
+
+
+def _meet_to_add(whole: Session, ranks: list[int]) -> tuple[int, str]:
+    """The number of the set, and its leader."""
+    global _next_number
+    number = _next_number
+    try:
+        leader = _meet(whole, f"process_set.{number}.add", "add_process_set", ranks, *_leader_of(whole, ranks))
+    except DeftError as error:
+        if error.kind != _ETIMEOUT:  # all ranks have met: the next call is about another set
+            _next_number += 1
+        raise
+    _next_number += 1
+    return number, leader
 
 
 def _join(whole: Session, number: int, ranks: list[int], leader: str) -> Session:
