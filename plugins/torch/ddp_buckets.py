@@ -4,12 +4,14 @@ A group of tensors must be declared before the policy can schedule it, and DDP t
 the buckets of one backward pass are noted. If the next pass begins with the same bucket, they are declared as a group.
 If a pass then differs, as it does after DDP has rebuilt its buckets, the group is given up and the noting begins again.
 
-All this depends only on sizes, dtypes and order, which are the same on all ranks, so all ranks decide alike.
+Passes are the same if their first bucket lies in the same memory: of models that are alike each has its own group.
+
+All this depends only on sizes, dtypes, order and on how long buckets live, which is the same on all ranks, so all ranks
+decide alike.
 
 DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize changes it while the backend lives.
 """
 
-import collections
 import contextlib
 import sys
 import weakref
@@ -21,6 +23,7 @@ from deft.world import log, rank, session
 
 import torch
 from torch.nn.parallel import distributed as torch_ddp
+from torch.utils.weak import WeakIdKeyDictionary
 
 from .arena import Arena
 from .gradient_buffer import is_nested
@@ -92,8 +95,9 @@ class BucketSequences:
         self._ends = False  # this backward will call _end_pass()
         self._followed = None  # the group that this pass follows
         self._shapes = ()  # of that group
-        self._known = {}  # by the first bucket: the buckets of a pass, and its group if it is declared
-        self._changes = collections.Counter()  # by the first bucket
+        self._first = None  # the memory of its first bucket: a reducer keeps its buckets, so this tells models apart
+        self._known = WeakIdKeyDictionary()  # by that: the buckets of a pass, and its group if it is declared
+        self._changes = WeakIdKeyDictionary()  # how often passes that begin so have changed
 
     def place(self, tensor):
         """(group, place) if the bucket belongs to a declared group; None if it must be reduced at once.
@@ -104,7 +108,7 @@ class BucketSequences:
         if self._backward is not None and self._backward is not backward:
             self._end_pass()  # the earlier backward ended by an error, or with a nested one
         if not self._seen:
-            self._begin_pass(shape)
+            self._begin_pass(tensor.untyped_storage())
         self._backward = backward
         if backward is not None and not self._ends and not is_nested():
             _queue_callback(self._end_pass)  # before DDP's own callback, which waits for the buckets
@@ -119,6 +123,7 @@ class BucketSequences:
         return None
 
     def _begin_pass(self, first):
+        self._first = first
         shapes, group = self._known.get(first, ((), None))
         if shapes and group is None:
             # A tensor of one dimension would never be encoded.
@@ -136,17 +141,17 @@ class BucketSequences:
             return
         if self._followed is not None and len(seen) < len(self._shapes):
             self._give_up(len(seen))
-        if self._followed is None and self._changes[seen[0]] < _CHANGES:
-            self._known[seen[0]] = seen, None
-        self._seen, self._followed, self._backward, self._ends = [], None, None, False
+        if self._followed is None and self._changes.get(self._first, 0) < _CHANGES:
+            self._known[self._first] = seen, None
+        self._first, self._followed, self._backward, self._ends = None, None, None, False
+        self._seen = []
 
     def _give_up(self, place):
         """This pass does not fit its group: ends the group's generation and forgets the group."""
         group, self._followed = self._followed, None
-        first = self._seen[0]
-        self._known.pop(first)
-        self._changes[first] += 1
-        if self._changes[first] == _CHANGES and rank() == 0:
+        self._known.pop(self._first)
+        self._changes[self._first] = self._changes.get(self._first, 0) + 1
+        if self._changes[self._first] == _CHANGES and rank() == 0:
             log.warning("DDP's buckets change from pass to pass: they are reduced at once, not by the policy")
         for rest in range(place, len(self._shapes)):
             group.send(rest, None, lambda _view, _error: None)

@@ -56,6 +56,7 @@ def train_unusually(backend, port):
         (models[2](inputs).square().mean() + (models[0](inputs, 0).mean() if step == 6 else 0)).backward()
         optimizer.step()
     models += [train_checkpointed(head) for head in (True, False)]
+    train_twins()
     reduce_in_backward()
     result = [parameter.detach().numpy().copy() for model in models for parameter in model.parameters()]
     close_group()
@@ -90,6 +91,16 @@ def train_checkpointed(head):
                     parameter.sub_(parameter.grad)
     assert len(groups) == (dist.get_backend() == "deft"), "one group for all buckets of a backward"
     return model
+
+
+def train_twins():
+    """Models that are alike, with a backward each, have a group each: what a codec leaves out is of one model."""
+    with count_groups() as groups:
+        twins = [torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(20, 5)) for _ in range(2)]
+        for _ in range(4):
+            for model in twins:
+                model(torch.ones(1, 20)).sum().backward()
+    assert len(groups) == 2 * (dist.get_backend() == "deft")
 
 
 def reduced_by_the_script(grad):
