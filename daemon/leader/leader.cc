@@ -134,6 +134,7 @@ wire::LeaderFacts Leader::facts(const Peer& from) const {
 
 bool Leader::refuse(const Peer& from, const Error& error) {
   const auto node = roster_.index_of(from);
+  if (!node && state_ == State::kGathering) roster_.note_refused(error);
   if (!node || state_ == State::kFailed) return false;
   fail_job(error.in("control messages of " + roster_.describe(*node)));
   return true;

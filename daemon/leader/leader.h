@@ -60,7 +60,8 @@ class Leader final {
   void receive(const Peer& from, wire::ToLeader message);
   // The facts against which a message from there is checked.
   [[nodiscard]] wire::LeaderFacts facts(const Peer& from) const;
-  // A message from there is wrong, or none reaches it, as `error` says: the job ends if it is one of its nodes. False: nothing happened.
+  // A message from there is wrong, or none reaches it, as `error` says: the job ends if it is one of its nodes. False: it is not; while
+  // nodes are missing, the error of the deadline names it.
   bool refuse(const Peer& from, const Error& error);
 
   // The user wants other settings. kInvalid: the job cannot have them. kUnavailable: it has no gradients yet.

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "core/base/text.h"
+
 namespace deft::daemon {
 namespace {
 
@@ -92,6 +94,12 @@ Result<void> Roster::check_complete() const {
   return {};
 }
 
+// Anybody may have caused it, with a text of any length.
+void Roster::note_refused(const Error& error) {
+  constexpr std::size_t kMostBytes = 500;
+  if (!refused_) refused_ = Error{error.kind, readable(error.message(), kMostBytes), {}, {}};
+}
+
 Error Roster::missing(TimeUs waited_us) const {
   if (auto refused = refusal()) return std::move(*refused);
   std::vector<bool> here(world_, false);
@@ -106,7 +114,8 @@ Error Roster::missing(TimeUs waited_us) const {
     if (!here[rank]) missing.push_back(rank);
   return {ErrorKind::kTimeout,
           "after " + std::to_string(waited_us / 1'000'000) + " s rank " + describe_ranks(missing) + " of " +
-              std::to_string(world_) + " is missing; present: " + (present.empty() ? "nobody" : present),
+              std::to_string(world_) + " is missing; present: " + (present.empty() ? "nobody" : present) +
+              (refused_ ? "; a daemon was refused meanwhile: " + refused_->what : ""),
           "start the missing workers, with DEFT_LEADER naming this daemon and its port reachable",
           {}};
 }

@@ -39,6 +39,8 @@ class Roster {
   [[nodiscard]] bool complete() const;  // all ranks are here
   // Why the job cannot begin although all have come: a node cannot take part, or nodes without links between them.
   [[nodiscard]] Result<void> check_complete() const;
+  // A daemon that is no node of the job (yet) was refused: the reason may be that of a missing node. The first one is kept.
+  void note_refused(const Error& error);
   // Why it cannot begin by now: `waited_us` have passed.
   [[nodiscard]] Error missing(TimeUs waited_us) const;
   // All have come, and some have not opened their links after `waited_us`.
@@ -64,6 +66,7 @@ class Roster {
   const std::uint32_t world_;
   std::vector<Node> nodes_;
   std::vector<Peer> peers_;
+  std::optional<Error> refused_;  // a daemon that is none of the nodes
 };
 
 // Ranks as people write them: "0-2, 5".

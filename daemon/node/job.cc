@@ -153,7 +153,11 @@ bool Job::receive(const Peer& from, const wire::Received& received) {
 void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Error& error) {
   if (members_.state() == JobState::kEnded || header.job != members_.identity().name) return;
   if (line_.is_leader(from)) return end(error, false);
-  if (line_.leader() != nullptr && line_.leader()->gathering() && header.incarnation == 0) fail(error);
+  Leader* const leader = line_.leader();
+  if (leader == nullptr || !leader->gathering() || header.incarnation != 0) return;
+  // Without a key anybody may say this. Then the job goes on, and its deadline names what was said.
+  if (context_.config.text("secret_file").empty()) return static_cast<void>(leader->refuse(from, error));
+  fail(error);
 }
 
 void Job::peer_stuck(const Peer& peer) {

@@ -68,7 +68,8 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   [[nodiscard]] Claim claim(const Peer& from, const wire::Received& received) const;
   // A wrong message ends the job if it came from one of its nodes. False: the message was dropped.
   bool receive(const Peer& from, const wire::Received& received);
-  // The daemon there speaks another version of the protocol, as `error` says: it cannot take part.
+  // The daemon there speaks another version of the protocol, as `error` says: it cannot take part. The job ends if the leader or a daemon
+  // with the key says so.
   void peer_mismatched(const Peer& from, const wire::Header& header, const Error& error);
 
   // No message reaches that daemon any more, and some are lost.

@@ -96,6 +96,44 @@ TEST(LeaderLine, ALeaderNamesTheRanksThatDidNotCome) {
   EXPECT_EQ(daemon.state(), "ended");
 }
 
+std::string message_of_version(std::uint32_t version) {
+  return wire::encode({.job = "job", .version = version}, wire::ToLeader(wire::LinksOpen{}));
+}
+
+TEST(LeaderLine, AStrangerOfAnotherVersionEndsNoJob) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("stranger", message_of_version(99));
+  daemon.deliver("another", wire::encode_refusal({.job = "job"}, {ErrorKind::kMismatch, "give up", "", {}}));
+  EXPECT_EQ(daemon.state(), "joining") << daemon.end();
+  daemon.deliver("b", join_of_node_one());
+  EXPECT_EQ(daemon.state(), "connecting") << daemon.end();
+}
+
+TEST(LeaderLine, TheDeadlineNamesTheDaemonOfAnotherVersionThatCame) {
+  FakeDaemon daemon(true);
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("stranger", message_of_version(99));
+  daemon.advance(9 * kSecond + 50'000);
+  EXPECT_TRUE(says(daemon.end(), "rank 2-3 of 4 is missing"));
+  EXPECT_TRUE(says(daemon.end(), "another one version 99 (install the same version of Deft on all nodes)"));
+}
+
+TEST(LeaderLine, ADaemonOfAnotherVersionThatHoldsTheKeyEndsTheJobAtOnce) {
+  FakeDaemon daemon(true);
+  daemon.config = Config::load(std::vector<std::string>{"--secret-file=/key"}, {}, Audience::kDaemon).value();
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("b", message_of_version(99));
+  EXPECT_TRUE(says(daemon.end(), "another one version 99"));
+}
+
+TEST(LeaderLine, ALeaderOfAnotherVersionEndsTheJobAtOnce) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kJoining);
+  daemon.deliver("leader", wire::encode_refusal({.job = "job"}, {ErrorKind::kMismatch, "version 99 here", "", {}}));
+  EXPECT_TRUE(says(daemon.end(), "version 99 here"));
+}
+
 TEST(LeaderLine, ANodeThatIsSilentIsLostByName) {
   FakeDaemon daemon(true);
   daemon.bring_to(Stage::kJoining);

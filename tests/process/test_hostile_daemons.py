@@ -130,6 +130,27 @@ def test_messages_of_the_wrong_job_or_of_a_stranger_are_counted_and_dropped(busy
     goes_on(busy)
 
 
+def test_nobody_who_calls_from_outside_ends_a_job_that_waits_for_its_nodes(busy, join):
+    job = b"attack-7"
+    refused = message(f1=1, f2=b"give up")
+    mismatched = [message(f1=999, f2=job, f40=b""), message(f1=join[1], f2=job, f23=refused)]
+    joins = [
+        join.replace(b"attack-0", job) + message(f40=message(f1=wrong))
+        for wrong in (message(f8=4711), message(f9=b"x"))
+    ]
+    with Client(busy.socket(0)) as worker, dealer(busy.listen[0]) as node, dealer(busy.listen[0]) as stranger:
+        worker.hello(rank=0, world=2, job=job, leader=busy.listen[0].encode())
+        wait_until(lambda: job.decode() in [one["name"] for one in busy.status()["jobs"]], what="the job is there")
+        before = counted(busy)
+        for attack in [*mismatched, *joins]:
+            stranger.send(attack)
+        wait_until(lambda: counted(busy) == before + len(mismatched), what="both are counted")
+        answers = [stranger.receive() for _ in range(1 + len(joins))]  # a refusal is not answered
+        assert all(b"at this leader is another one" in answer for answer in answers[1:])
+        node.send(join.replace(b"attack-0", job))
+        assert incarnation_of(node.receive()), "it joins all the same"
+
+
 def test_the_kernel_asks_after_a_peer_that_says_nothing_so_none_stays_that_is_gone(busy):
     with dealer(busy.listen[0]) as peer:
         _, port = peer.stream.getsockname()
