@@ -1,6 +1,6 @@
 """What scripts/soak runs.
 
-    soak.py [faults] [--minutes M] [--seed S] [--lanes N] [--kind TEXT] [--case N] [--json FILE]
+    soak.py [faults] [--minutes M | --cases N | --case N] [--seed S] [--lanes N] [--kind TEXT] [--json FILE]
     soak.py crowd [--users U] [--jobs J] [--ranks R] [--arena-gb G]
     soak.py steps [--steps N] [--policy P]
 
@@ -21,7 +21,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "process"), str(HERE.parent / "clie
 
 from soak_cases import TOLD, WENT_ON, WRONG  # noqa: E402
 from soak_faults import FAULTS  # noqa: E402
-from soak_lane import Lane  # noqa: E402
+from soak_lane import Lane, lanes_for  # noqa: E402
 
 PAUSE_MS = 50  # of an event loop
 ROOM_KIB = 32 << 10  # of a daemon's memory, for what the allocator keeps after all jobs have gone
@@ -128,12 +128,14 @@ def faults(arguments: argparse.Namespace) -> int:
     kinds = [kind for kind in FAULTS if arguments.kind in kind]
     if not kinds:
         sys.exit(f"no kind of fault holds '{arguments.kind}': " + ", ".join(FAULTS))
-    common = {"seed": seed, "seconds": arguments.minutes * 60, "kinds": kinds}
-    common |= {"timeout_s": arguments.timeout, "grace_s": arguments.grace}
+    common = {"seed": seed, "kinds": kinds, "timeout_s": arguments.timeout, "grace_s": arguments.grace}
     report = Report(echo=arguments.case is not None)
     if arguments.case is not None:
         lanes = [Lane(first=arguments.case, stride=1, most=1, **common)]
+    elif arguments.cases is not None:
+        lanes = lanes_for(arguments.cases, arguments.lanes, **common)
     else:
+        common["seconds"] = arguments.minutes * 60
         lanes = [Lane(first=first, stride=arguments.lanes, **common) for first in range(arguments.lanes)]
     run_lanes(lanes, report)
     print(report.table())
@@ -185,6 +187,7 @@ def parse(words: list[str]) -> argparse.Namespace:
     one.add_argument("--seed", type=int, help="of all that is random; the default is chosen and printed")
     one.add_argument("--lanes", type=int, default=3, help="cases at the same time, each on nodes of its own")
     one.add_argument("--kind", default="", help="only the faults whose name holds this text")
+    one.add_argument("--cases", type=int, help="so many, however long that takes")
     one.add_argument("--case", type=int, help="only this one")
     one.add_argument("--timeout", type=float, default=2.0, help="DEFT_TIMEOUT; more for a machine that is busy")
     one.add_argument("--grace", type=float, default=1.0, help="seconds after the timeout in which an error may come")

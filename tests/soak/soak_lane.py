@@ -25,12 +25,19 @@ class Lane:
     seed: int
     first: int  # number of its first case
     stride: int  # from one case to the next: the number of lanes
-    seconds: float
+    seconds: float = 1e9
     most: int = 1 << 30  # cases
     timeout_s: float = 2.0  # of the daemons
     grace_s: float = 1.0  # in which an error may come after it
+    longest_fault_s: float = 1e9  # a fault that would last longer is lifted then, or when all workers have ended
     kinds: list[str] | None = None
     logs: bool = True  # of the daemons, if a case goes wrong
+
+
+def lanes_for(cases: int, lanes: int, **common) -> list[Lane]:
+    """Lanes that run the cases 0 to `cases`-1 between them, however long that takes."""
+    shares = [len(range(first, cases, lanes)) for first in range(lanes)]
+    return [Lane(first=first, stride=lanes, most=most, **common) for first, most in enumerate(shares)]
 
 
 def run_cases(field: Field, lane: Lane) -> None:
@@ -40,7 +47,7 @@ def run_cases(field: Field, lane: Lane) -> None:
         if time.monotonic() > until:
             break
         sizes = field.log_sizes()
-        verdict = run(field, draw_case(lane.seed, number, lane.kinds), lane.grace_s)
+        verdict = run(field, draw_case(lane.seed, number, lane.kinds), lane.grace_s, lane.longest_fault_s)
         print(verdict.json(), flush=True)
         if verdict.wrong and lane.logs:
             print(json.dumps({"logs": field.logs_since(sizes), "number": number}), flush=True)

@@ -11,24 +11,24 @@ from soak import Report, run_lanes
 from soak_cases import draw_case
 from soak_crowd import jobs_of_users, large_arenas, nodes_of_a_job, ranks_of_a_job
 from soak_faults import FAULTS
-from soak_lane import Lane
+from soak_lane import lanes_for
 from soak_steps import long_training
 from test_lost_links import emulated  # noqa: F401  (skips where there are no emulated nodes)
 
 SEED = 1
-SECONDS = 35
 LANES = 2
-TIMEOUT_S = 6  # with less, a daemon that gets no processor for a while counts as lost
+TIMEOUT_S = 10  # with less, a daemon that gets no processor for a while counts as lost
+LONGEST_FAULT_S = 1.5
 PAUSE_MS = 5000
 
 
 def test_after_faults_at_random_instants_every_worker_goes_on_or_is_told_and_nothing_is_left(emulated):  # noqa: F811
     report = Report(echo=False)
-    lanes = [Lane(SEED, first, LANES, SECONDS, timeout_s=TIMEOUT_S, grace_s=MARGIN_S) for first in range(LANES)]
-    run_lanes(lanes, report)
+    common = {"seed": SEED, "timeout_s": TIMEOUT_S, "grace_s": MARGIN_S, "longest_fault_s": LONGEST_FAULT_S}
+    run_lanes(lanes_for(len(FAULTS), LANES, **common), report)
     print(report.table())
     assert not report.wrong(), report.failures + [words for one in report.verdicts for words in one["wrong"]]
-    assert report.verdicts, "no case ran"
+    assert {one["case"]["kind"] for one in report.verdicts} == set(FAULTS), "each kind of fault has run"
 
 
 def test_a_seed_gives_the_same_cases_again():
