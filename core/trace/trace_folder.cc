@@ -103,10 +103,27 @@ Result<TraceFolder> TraceFolder::open(const std::string& path, Make make) {
 
 Result<TraceFolder> TraceFolder::inside(const std::string& name, mode_t mode) const {
   const std::string path = path_ + "/" + name;
-  if (::mkdirat(folder_.get(), name.c_str(), mode) != 0 && errno != EEXIST) return refuse(path, reason());
-  Descriptor folder(::openat(folder_.get(), name.c_str(), kWalk | O_DIRECTORY));
-  if (!folder.valid()) return refuse(path, reason());
-  return TraceFolder(path, std::move(folder));
+  const bool is_made = ::mkdirat(folder_.get(), name.c_str(), mode) == 0;
+  if (!is_made && errno != EEXIST) return refuse(path, reason());
+  Descriptor opened(::openat(folder_.get(), name.c_str(), kWalk | O_DIRECTORY));
+  if (!opened.valid()) return refuse(path, reason());
+  TraceFolder folder(path, std::move(opened));
+  if (is_made)
+    if (auto ok = folder.set_mode(mode); !ok) return tl::unexpected(ok.error());
+  return folder;
+}
+
+Result<void> TraceFolder::set_mode(mode_t mode) const {
+  const Descriptor folder(
+      ::openat(folder_.get(), ".", O_RDONLY | O_DIRECTORY | O_CLOEXEC));  // a path alone has no fchmod
+  if (folder.valid() && ::fchmod(folder.get(), mode) == 0) return {};
+  return refuse(path_, reason());
+}
+
+Result<void> TraceFolder::let_all_read(const std::string& name) const {
+  const Descriptor file(::openat(folder_.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_CLOEXEC));
+  if (file.valid() && ::fchmod(file.get(), 0644) == 0) return {};
+  return refuse(path_, name + ": " + reason());
 }
 
 Result<void> TraceFolder::check_own() const {

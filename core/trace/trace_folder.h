@@ -26,10 +26,15 @@ class TraceFolder {
   // kInvalid: no such folder and none can be made, or the path leads over another user's link. The error names the path and the part.
   static Result<TraceFolder> open(const std::string& path, Make make = Make::kLast);
 
-  // The folder of this name inside; it is made if it is not there. kInvalid if it is none, or is a link.
+  // The folder of this name inside; it is made if it is not there, with this mode whatever the umask. kInvalid if it is none, or is a
+  // link.
   [[nodiscard]] Result<TraceFolder> inside(const std::string& name, mode_t mode) const;
   // kInvalid if another user owns this folder.
   [[nodiscard]] Result<void> check_own() const;
+  // Of this folder, which this process owns. kInvalid if it cannot be.
+  [[nodiscard]] Result<void> set_mode(mode_t mode) const;
+  // Everyone who may enter this folder may read this file. kInvalid if it cannot be.
+  [[nodiscard]] Result<void> let_all_read(const std::string& name) const;
   // Within this folder. kInvalid if it cannot be.
   [[nodiscard]] Result<void> rename(const std::string& from, const std::string& to) const;
   // Replaces a file of that name, but follows no link.

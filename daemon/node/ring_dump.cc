@@ -37,6 +37,14 @@ Result<trace::TraceFolder> own_folder(const trace::TraceFolder& in, const std::s
   return folder;
 }
 
+// Likewise, and it has this mode, whatever the umask is or was: users of a shared daemon read the traces of their jobs there.
+Result<trace::TraceFolder> open_folder(const trace::TraceFolder& in, const std::string& name, mode_t mode) {
+  auto folder = own_folder(in, name, mode);
+  if (!folder) return folder;
+  if (auto ok = folder->set_mode(mode); !ok) return tl::unexpected(ok.error());
+  return folder;
+}
+
 // Keeps `own` and the newest others. The clock of day may have jumped, and so have the times of files.
 void remove_oldest(const fs::path& folder, const std::string& own, std::size_t kept) {
   std::vector<std::pair<fs::file_time_type, fs::path>> jobs;
@@ -87,9 +95,9 @@ Result<void> RingDump::write() {
   if (!parent) return tl::unexpected(parent.error());
   const auto own = own_folder(*parent, state.filename().string(), 0755);
   if (!own) return tl::unexpected(own.error());
-  const auto traces = own_folder(*own, "traces", 0711);
+  const auto traces = open_folder(*own, "traces", 0711);
   if (!traces) return tl::unexpected(traces.error());
-  const auto folder = own_folder(*traces, folder_name(content_.header), 0755);
+  const auto folder = open_folder(*traces, folder_name(content_.header), 0755);
   if (!folder) return tl::unexpected(folder.error());
   remove_oldest(traces->path(), folder_name(content_.header), kMostJobs);
   const std::string name = trace_file_name(content_.header.job, content_.header.node), part = name + ".part";
@@ -102,6 +110,7 @@ Result<void> RingDump::write() {
   content_.recorder->read(oldest, records, until_);
   if (auto ok = (*writer)->records(records); !ok) return ok;
   if (auto ok = (*writer)->finish(0); !ok) return ok;
+  if (auto ok = folder->let_all_read(part); !ok) return ok;
   return folder->rename(part, name);
 }
 

@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -301,6 +302,24 @@ TEST(RingDump, KeepsTheNewestJobsAndLeavesFoldersOfOthersAlone) {
   while (!dump.ended()) std::this_thread::yield();
   EXPECT_FALSE(fs::exists(dump.path()));
   fs::remove(folder);
+}
+
+// The unit's daemon has the umask 077, and an older one has left such a folder.
+TEST(RingDump, UsersOfASharedDaemonMayReadTheTracesOfTheirJobs) {
+  const fs::path folder = fs::temp_directory_path() / ("deft-shared-" + std::to_string(::getpid()));
+  const auto mode_of = [](const fs::path& path) { return static_cast<mode_t>(fs::status(path).permissions()); };
+  const mode_t before = ::umask(077);
+  fs::create_directories(folder / "traces");
+  std::string path;
+  {
+    const RingDump dump({std::make_shared<trace::Recorder>(64), header_of(1), {}}, folder.string(), "a test");
+    path = dump.path();
+  }
+  ::umask(before);
+  EXPECT_EQ(mode_of(folder / "traces"), 0711U);
+  EXPECT_EQ(mode_of(fs::path(path).parent_path()), 0755U);
+  EXPECT_EQ(mode_of(path), 0644U);
+  fs::remove_all(folder);
 }
 
 TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {

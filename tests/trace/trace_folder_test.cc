@@ -2,6 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <barrier>
@@ -127,6 +128,27 @@ TEST_F(TraceFolders, AFileReplacesALinkAndAFolderInsideIsNone) {
   EXPECT_EQ(fs::file_size(root_ / "precious/file"), 8U);
   fs::create_directory_symlink(root_ / "precious", root_ / "there/inner");
   EXPECT_FALSE(folder->inside("inner", 0755));
+}
+
+mode_t mode_of(const fs::path& path) { return static_cast<mode_t>(fs::status(path).permissions()); }
+
+TEST_F(TraceFolders, WhatIsMadeInsideHasItsModeWhateverTheUmaskIs) {
+  const mode_t before = ::umask(077);
+  const auto folder = TraceFolder::open(at("there"));
+  ASSERT_TRUE(folder);
+  const auto inner = folder->inside("inner", 0711);
+  ASSERT_TRUE(inner) << inner.error().message();
+  put(*inner, "a.trace");
+  ::umask(before);
+  EXPECT_EQ(mode_of(root_ / "there/inner"), 0711U);
+  EXPECT_EQ(mode_of(root_ / "there/inner/a.trace"), 0600U) << "a file is the user's own";
+  EXPECT_TRUE(inner->let_all_read("a.trace"));
+  EXPECT_EQ(mode_of(root_ / "there/inner/a.trace"), 0644U);
+  EXPECT_FALSE(inner->let_all_read("b.trace"));
+  EXPECT_TRUE(inner->set_mode(0755));
+  EXPECT_EQ(mode_of(root_ / "there/inner"), 0755U);
+  ASSERT_TRUE(folder->inside("inner", 0700));
+  EXPECT_EQ(mode_of(root_ / "there/inner"), 0755U) << "it was there";
 }
 
 TEST_F(TraceFolders, KnowsWhoseItIs) {
