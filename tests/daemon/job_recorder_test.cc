@@ -322,6 +322,25 @@ TEST(RingDump, UsersOfASharedDaemonMayReadTheTracesOfTheirJobs) {
   fs::remove_all(folder);
 }
 
+// A volume of Kubernetes belongs to root. The daemon's state folder is one that it makes inside.
+TEST(RingDump, TheFolderAboveTheStateFolderMayBeAnotherUsers) {
+  if (::geteuid() != 0) GTEST_SKIP() << "needs root, to give a folder away";
+  const fs::path volume = fs::temp_directory_path() / ("deft-volume-" + std::to_string(::getpid()));
+  fs::create_directories(volume);
+  ASSERT_EQ(::chown(volume.c_str(), 61'000, 61'000), 0);
+  const auto is_kept_in = [](const fs::path& state) {
+    std::string path;
+    {
+      const RingDump dump({std::make_shared<trace::Recorder>(64), header_of(1), {}}, state.string(), "a test");
+      path = dump.path();
+    }
+    return fs::exists(path);
+  };
+  EXPECT_FALSE(is_kept_in(volume));
+  EXPECT_TRUE(is_kept_in(volume / "state"));
+  fs::remove_all(volume);
+}
+
 TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {
   make("");
   recorder_->clock_answered(3000, 777'000, 3200);

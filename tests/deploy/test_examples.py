@@ -325,6 +325,10 @@ def test_the_daemonset_names_what_there_is_and_its_daemon_serves_the_probes(tmp_
     assert {mount["name"] for mount in daemon["volumeMounts"]} == set(volumes)
     assert volumes["configuration"]["configMap"]["name"] == kustomization["configMapGenerator"][0]["name"]
     assert {daemon["image"], pod["initContainers"][0]["image"]} == {kustomization["images"][0]["name"]}
+    # An emptyDir belongs to root, and the daemon writes into folders of its own alone.
+    [state] = [mount["mountPath"] for mount in daemon["volumeMounts"] if mount["name"] == "state"]
+    [folder_of_traces] = [one["value"] for one in daemon["env"] if one["name"] == "STATE_DIRECTORY"]
+    assert Path(folder_of_traces).parent == Path(state)
     probes = [daemon[name]["httpGet"] for name in ("livenessProbe", "readinessProbe")]
     [address] = {f"{probe['host']}:{probe['port']}" for probe in probes}
     options = (folder / "deftd.conf").read_text()
