@@ -52,8 +52,8 @@ class JobTable {
   Result<std::string> trace(uid_t user, const std::string& job, const wire::TraceOrder& order);
   void fail_all(const Error& error);
 
-  // A worker may still join a job of this name.
-  [[nodiscard]] bool has(const std::string& name, uid_t user) const { return find(name, user) != nullptr; }
+  // A worker may still join a job of this name, or of the name that this one is a process set of.
+  [[nodiscard]] bool has(const std::string& name, uid_t user) const;
   [[nodiscard]] bool running() const { return !jobs_.empty(); }  // a job has not ended
   [[nodiscard]] bool empty() const { return jobs_.empty() && ended_.empty(); }
   [[nodiscard]] std::size_t closing() const { return ended_.size(); }  // have ended, and threads of theirs have not

@@ -117,8 +117,8 @@ void Server::turn_away(ipc::MessageSocket socket, uid_t user, const Error& error
 }
 
 void Server::session_attached(WorkerSession& session) {
-  const bool refused =
-      intake_ != Intake::kOpen && !jobs_.has(session.hello().job, session.peer().uid);  // a job's last workers may come
+  // A job that runs may still get its last workers, and process sets.
+  const bool refused = intake_ != Intake::kOpen && !jobs_.has(session.hello().job, session.peer().uid);
   const Result<void> result = refused ? fail(ErrorKind::kUnavailable,
                                              std::string("the daemon takes no new jobs: it ") +
                                                  (intake_ == Intake::kDraining ? "drains" : "is shutting down"),

@@ -422,6 +422,16 @@ TEST(JobTable, JobsOfTwoUsersMayHaveOneName) {
   EXPECT_TRUE(daemon.jobs.status(9).empty());
 }
 
+TEST(JobTable, AProcessSetBelongsToTheJobThatIsNamedBeforeIt) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kRunning);
+  const uid_t owner = daemon.first.peer().uid;
+  for (const char* theirs : {"job", "job.set1", "job.set20"}) EXPECT_TRUE(daemon.jobs.has(theirs, owner)) << theirs;
+  for (const char* other : {"another", "another.set1", "job.set", "job.set1a", "job.settle1", "job1", ".set1"})
+    EXPECT_FALSE(daemon.jobs.has(other, owner)) << other;
+  EXPECT_FALSE(daemon.jobs.has("job.set1", owner + 1));
+}
+
 TEST(JobTable, AUserHasSoManyJobsAndNoMore) {
   FakeDaemon daemon;
   std::list<FakeWorker> workers;

@@ -76,6 +76,28 @@ def test_a_daemon_that_drains_takes_no_new_jobs_and_the_running_one_ends_well():
         assert re.search(r"ended \d+ s ago: job default, well", deft("status", at).stdout)
 
 
+MAKES_A_SET = """
+say("here")
+while not os.path.exists(os.environ["END"]):
+    time.sleep(0.01)
+further = deft.open(job="default.set1")
+further.barrier("in the set")
+further.close()
+session.close()
+"""
+
+
+def test_a_running_job_may_make_process_sets_while_the_daemon_drains():
+    with Cluster(1) as cluster:
+        end, at = Path(cluster.folder.name, "end"), f"--socket={cluster.socket(0)}"
+        workers = cluster.start(MAKES_A_SET, per_node=2, END=str(end))
+        for worker in workers:
+            wait_for_line(worker, "here")
+        assert deft("drain", "--no-wait", at).returncode == 0
+        end.touch()
+        cluster.finish(workers)
+
+
 def test_drain_without_a_daemon_says_so(tmp_path):
     done = deft("drain", f"--socket={tmp_path}/none")
     assert done.returncode == 1 and "no deftd answers" in done.stderr
