@@ -134,7 +134,7 @@ wire::LeaderFacts Leader::facts(const Peer& from) const {
 
 bool Leader::refuse(const Peer& from, const Error& error) {
   const auto node = roster_.index_of(from);
-  if (!node && state_ == State::kGathering) roster_.note_refused(error);
+  if (!node && state_ == State::kGathering) roster_.note_refused(error, clock_.now_us());
   if (!node || state_ == State::kFailed) return false;
   fail_job(error.in("control messages of " + roster_.describe(*node)));
   return true;
@@ -170,7 +170,8 @@ void Leader::turn_away(const Peer& from, const wire::Join& join) {
                : "set DEFT_JOB to a name of your own; if users have different ids on these nodes, give all workers one "
                  "DEFT_JOB_TOKEN",
       {}};
-  LOG(WARNING) << about(id_.job) << "a node is turned away: " << error.message();
+  if (const auto left_out = roster_.note_refused(error, clock_.now_us()))
+    LOG(WARNING) << about(id_.job) << "a node is turned away: " << error.message() << RateLimit::describe(*left_out);
   host_.send({&from, 1}, wire::Failure{error, false});
 }
 

@@ -94,10 +94,10 @@ Result<void> Roster::check_complete() const {
   return {};
 }
 
-// Anybody may have caused it, with a text of any length.
-void Roster::note_refused(const Error& error) {
-  constexpr std::size_t kMostBytes = 500;
+std::optional<std::uint64_t> Roster::note_refused(const Error& error, TimeUs now_us) {
+  constexpr std::size_t kMostBytes = 500;  // a refusal's text is as long as its sender likes
   if (!refused_) refused_ = Error{error.kind, readable(error.message(), kMostBytes), {}, {}};
+  return refusals_logged_.admit(now_us);
 }
 
 Error Roster::missing(TimeUs waited_us) const {

@@ -16,6 +16,7 @@
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
+#include "daemon/base/rate_limit.h"
 #include "daemon/wire/messages.h"
 
 namespace deft::daemon {
@@ -39,8 +40,9 @@ class Roster {
   [[nodiscard]] bool complete() const;  // all ranks are here
   // Why the job cannot begin although all have come: a node cannot take part, or nodes without links between them.
   [[nodiscard]] Result<void> check_complete() const;
-  // A daemon that is no node of the job (yet) was refused: the reason may be that of a missing node. The first one is kept.
-  void note_refused(const Error& error);
+  // A daemon that is no node of the job (yet) was refused: the reason may be that of a missing node. The first one is kept. Gives
+  // whether the log may say so, as RateLimit::admit does: anybody may come, and as often as he likes.
+  std::optional<std::uint64_t> note_refused(const Error& error, TimeUs now_us);
   // Why it cannot begin by now: `waited_us` have passed.
   [[nodiscard]] Error missing(TimeUs waited_us) const;
   // All have come, and some have not opened their links after `waited_us`.
@@ -67,6 +69,7 @@ class Roster {
   std::vector<Node> nodes_;
   std::vector<Peer> peers_;
   std::optional<Error> refused_;  // a daemon that is none of the nodes
+  RateLimit refusals_logged_;
 };
 
 // Ranks as people write them: "0-2, 5".

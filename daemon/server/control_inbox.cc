@@ -15,6 +15,7 @@ void ControlInbox::receive(const Peer& from, std::span<const std::byte> message)
   switch (jobs_.receive(from, *received)) {
     case JobTable::Delivery::kTaken: return;
     case JobTable::Delivery::kStranger: return reject(drops_.stranger, "its sender has not joined the job");
+    case JobTable::Delivery::kTurnedAway: ++drops_.stranger; return;
     case JobTable::Delivery::kUnclaimed: ++drops_.unclaimed; return;
   }
 }

@@ -30,7 +30,7 @@ class ControlInbox {
   struct Drops {
     std::uint64_t unreadable = 0;
     std::uint64_t other_version = 0;
-    std::uint64_t stranger = 0;   // the sender takes no part in the job
+    std::uint64_t stranger = 0;   // the sender takes no part in the job, or its workers are not the job's
     std::uint64_t unclaimed = 0;  // the job does not run here (any more)
   };
   [[nodiscard]] const Drops& drops() const { return drops_; }

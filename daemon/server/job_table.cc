@@ -83,12 +83,14 @@ JobTable::Delivery JobTable::receive(const Peer& from, const wire::Received& rec
     return std::ranges::find_if(jobs_, [&](const auto& job) { return job->claim(from, received) == claim; });
   };
   auto it = find_by(Job::Claim::kFull);
-  if (it == jobs_.end()) it = find_by(Job::Claim::kByName);  // its leader says why it turns them away
+  const bool is_anothers = it == jobs_.end();
+  if (is_anothers) it = find_by(Job::Claim::kByName);  // its leader says why it turns them away
   if (it == jobs_.end()) return Delivery::kUnclaimed;
   const auto job = *it;  // it may end by the message
   bool taken = true;
   run_for(job->port(), "a message of another daemon", [&] { taken = job->receive(from, received); });
-  return taken ? Delivery::kTaken : Delivery::kStranger;
+  if (!taken) return Delivery::kStranger;
+  return is_anothers ? Delivery::kTurnedAway : Delivery::kTaken;
 }
 
 void JobTable::peer_mismatched(const Peer& from, const wire::Received& received, const Error& error) {

@@ -27,8 +27,9 @@ class JobTable {
  public:
   enum class Delivery : std::uint8_t {
     kTaken,
-    kStranger,   // the job is here, and the sender takes no part in it
-    kUnclaimed,  // there is no such job, or no such run of it (any more)
+    kStranger,    // the job is here, and the sender takes no part in it
+    kTurnedAway,  // likewise; the job's leader has told the sender why, and the log
+    kUnclaimed,   // there is no such job, or no such run of it (any more)
   };
 
   // Fills in the functions of `context`, whose references outlive this object. `first_incarnation`: a random number, so that the jobs of

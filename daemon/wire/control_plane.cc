@@ -169,7 +169,9 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
         const auto dealer = dealers_.find(peer);
         if (dealer == dealers_.end()) return;
         if (!found->empty()) return dealer->second.connect(std::string(kInternet) + *found + ":" + port);
-        LOG(WARNING) << "the name '" << host << "' of a leader has no IPv4 address (yet)";
+        if (const auto left_out = lines_.unknown_names.admit(reactor_.now_us()))
+          LOG(WARNING) << "the name '" << host << "' of a leader has no IPv4 address (yet)"
+                       << RateLimit::describe(*left_out);
         reactor_.after(kResolveAgainUs, [this, peer, user, host, port, weak = std::weak_ptr(alive_)] {
           if (!weak.expired() && dealers_.count(peer) != 0) resolve(peer, user, host, port);
         });
@@ -195,7 +197,8 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
     else
       tell_stuck(peer);
   } catch (const zmq::error_t& error) {
-    LOG(WARNING) << "a control message could not be sent: " << error.what();
+    if (const auto left_out = lines_.unsent.admit(reactor_.now_us()))
+      LOG(WARNING) << "a control message could not be sent: " << error.what() << RateLimit::describe(*left_out);
   }
 }
 

@@ -93,6 +93,10 @@ class ControlPlane final : public ControlPort {
     RateLimit lines;
   };
   Refused refused_;
+  struct LogLines {  // that users and strangers can cause
+    RateLimit unknown_names, unsent;
+  };
+  LogLines lines_;
   Reactor::PollerId poller_ = 0;
   const std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // gone: a name that is found now is for nobody
 };

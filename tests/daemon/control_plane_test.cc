@@ -95,6 +95,20 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   (*follower)->disconnect(*peer);
 }
 
+TEST(ControlPlane, LogsFewOfTheMessagesThatReachNobody) {
+  ManualClock clock;
+  Reactor reactor(clock);
+  const auto plane =
+      ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});
+  ASSERT_TRUE(plane);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 1000; ++i) (*plane)->send("a peer that has gone", "answer");
+  const std::string log = testing::internal::GetCapturedStderr();
+  std::size_t lines = 0;
+  for (std::size_t at = 0; (at = log.find("could not be sent", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, RateLimit::kASecond);
+}
+
 TEST(ControlPlane, APeerThatReadsNothingIsToldOfAndTakesNoMemoryForEver) {
   Reactor reactor;
   auto plane = ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = {}});

@@ -91,6 +91,24 @@ TEST(Leader, TurnsAwayTheWorkersOfAnotherUserAndWaitsForItsOwn) {
   EXPECT_FALSE(world.leader.gathering());
 }
 
+TEST(Leader, LogsFewOfTheNodesThatItTurnsAway) {
+  World world(2);
+  world.join("", {0}, 2);
+  testing::internal::CaptureStderr();
+  for (int i = 0; i < 1000; ++i) world.leader.receive("stranger", join_of(1001, ""));
+  world.clock.advance(1'000'000);
+  world.leader.receive("stranger", join_of(1001, ""));
+  const std::string log = testing::internal::GetCapturedStderr();
+  std::size_t lines = 0;
+  for (std::size_t at = 0; (at = log.find("is turned away", at)) != std::string::npos; ++at) ++lines;
+  EXPECT_EQ(lines, RateLimit::kASecond + 1);
+  EXPECT_NE(log.find("(990 lines like this were left out)"), std::string::npos);
+  world.run_for(60'000'000);
+  EXPECT_NE(world.failure_for("").find("a daemon was refused meanwhile: the job 'job' at this leader is another one"),
+            std::string::npos)
+      << world.failure_for("");
+}
+
 TEST(JobOwner, ATokenDecidesAndWithoutOneTheUserDoes) {
   const wire::JobOwner by_user{7, ""}, by_token{7, "secret"};
   EXPECT_TRUE(by_user.admits({7, ""}));

@@ -28,6 +28,7 @@ from pathlib import Path
 import numpy as np
 from cluster import Cluster, free_port, wait_until
 from hostile import Client, memory_kib
+from hostile_messages import GATHERING
 from zmtp import COMMAND, GREETING, Router
 
 HERE = Path(__file__).parent
@@ -272,6 +273,24 @@ def join_of(victim: Victim) -> bytes:
             return line.receive()
 
 
+class GatheringJob:
+    """The job GATHERING: its first node is here, and its second node comes when the attack is over."""
+
+    def __init__(self, cluster: Cluster):
+        self.cluster = cluster
+        self.options = {"DEFT_JOB": GATHERING.decode(), "DEFT_JOB_TOKEN": "only its own", "DEFT_TIMEOUT": "3600s"}
+        self.first = cluster.start_one(SMALL_JOB, 0, **self.options)
+        wait_until(lambda: "joining" in self.states(), what="the job that gathers")
+
+    def states(self) -> list[str]:
+        return [job["state"] for job in self.cluster.status()["jobs"] if job["name"] == GATHERING.decode()]
+
+    def end(self) -> None:
+        """The second node comes, and the job runs to its end."""
+        outputs = self.cluster.finish([self.first, self.cluster.start_one(SMALL_JOB, 1, **self.options)])
+        assert all("done" in output for output in outputs)
+
+
 def attack_on(victim: Victim, rate: float, join: bytes) -> list[dict]:
     cluster = victim.cluster
     return load_on(cluster.listen[0], cluster.listen[2], cluster.socket(0), rate, join[1])
@@ -330,12 +349,14 @@ def main() -> int:
             sent = flood.stop()
         print(f"{'a sink':<22}{sum(sent.values()) / flood.seconds:>12,.0f}{at_sink:>9.2f} ms", flush=True)
         before_drops = victim.dropped()
+        gathering = GatheringJob(victim.cluster)
         with Flood(attack_on(victim, options.rate, join), options.seed) as flood:
             victim.step_ms(min(5, options.seconds / 2))
             before = victim.sizes()
             attacked = victim.step_ms(options.seconds)
             after = victim.sizes()
             sent = flood.stop()
+        gathering.end()
         total = sum(sent.values()) / flood.seconds
         print(f"{'daemons and server':<22}{total:>12,.0f}{attacked:>9.2f} ms\n")
         ratio = attacked / at_sink

@@ -220,6 +220,7 @@ class Protobuf:
 
 
 TO_LEADER, TO_NODE = 40, 41
+GATHERING = b"gathers"  # a job that waits for its second node meanwhile
 
 
 def bodies_of(dice: random.Random, way: int) -> list[bytes]:
@@ -232,16 +233,26 @@ def bodies_of(dice: random.Random, way: int) -> list[bytes]:
     return made
 
 
+def foreign_join(dice: random.Random) -> bytes:
+    """Of a node whose workers belong to another user, and do not have the job's token."""
+    ranks = bytes([dice.randrange(2)])
+    return message(
+        f1=b"far", f2=b"0", f3=2, f4=ranks, f8=dice.randrange(1000, 1 << 31), f9=dice.choice([b"", b"guess"])
+    )
+
+
 def control_frames(dice: random.Random, version: int) -> list[bytes]:
-    """Envelopes of a stranger, to jobs that run and to others."""
+    """Envelopes of a stranger: to jobs that run, to one that gathers its nodes and has a token, and to others."""
     made = []
     for way in (TO_LEADER, TO_NODE):
         for body in bodies_of(dice, way):
             job = dice.choice([b"victim", b"attack", b"nobody", b"", b"\xff" * 9])
             incarnation = dice.choice(NUMBERS)
             made.append(message(f1=version, f2=job, f3=incarnation, **{f"f{way}": body}))
-    made += [message(f1=other, f2=b"victim", f3=1, f40=b"") for other in NUMBERS]
-    made += [message(f1=other, f2=b"victim", f23=message(f1=1, f2=b"no")) for other in NUMBERS]
+    for job in (b"victim", GATHERING):
+        made += [message(f1=other, f2=job, f3=run, f40=b"") for other in NUMBERS for run in (0, 1)]
+        made += [message(f1=other, f2=job, f23=message(f1=1, f2=b"no")) for other in NUMBERS]
+    made += [message(f1=version, f2=GATHERING, f40=message(f1=foreign_join(dice))) for _ in range(100)]
     made += [varint(number << 3 | wire) for number in (1, 2, 40, 2**29 - 1) for wire in range(8)]
     return spoiled(made, dice)
 

@@ -28,6 +28,7 @@ def test_a_victim_trains_on_while_all_its_ports_are_flooded(tmp_path):
         join = attack.join_of(victim)
         wait_until(lambda: not [j for j in victim.cluster.status()["jobs"] if j["name"] != "victim"], what="one job")
         quiet, drops = victim.sizes(), victim.dropped()
+        gathering = attack.GatheringJob(victim.cluster)
 
         def dropped(kind: str) -> float:
             now = victim.dropped()
@@ -39,9 +40,10 @@ def test_a_victim_trains_on_while_all_its_ports_are_flooded(tmp_path):
             sent = flood.stop()
         victim.trains()
         wait_until(lambda: dropped("control_") >= sent["control"], what="each message is counted")
+        gathering.end()
         reasons = {key for key, count in victim.dropped().items() if count > drops.get(key, 0)}
         assert {
-            f"control_messages_dropped {why}" for why in ("unreadable", "version", "unclaimed", "handshake")
+            f"control_messages_dropped {why}" for why in ("unreadable", "version", "stranger", "unclaimed", "handshake")
         } <= reasons
         assert {f"server_drops {why}" for why in ("unreadable", "version", "hello", "refused", "handshake")} <= reasons
         assert {"clients_refused violation", "clients_refused invalid"} <= reasons

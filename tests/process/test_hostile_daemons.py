@@ -144,7 +144,7 @@ def test_nobody_who_calls_from_outside_ends_a_job_that_waits_for_its_nodes(busy,
         before = counted(busy)
         for attack in [*mismatched, *joins]:
             stranger.send(attack)
-        wait_until(lambda: counted(busy) == before + len(mismatched), what="both are counted")
+        wait_until(lambda: counted(busy) == before + len(mismatched) + len(joins), what="all of them are counted")
         answers = [stranger.receive() for _ in range(1 + len(joins))]  # a refusal is not answered
         assert all(b"at this leader is another one" in answer for answer in answers[1:])
         node.send(join.replace(b"attack-0", job))
