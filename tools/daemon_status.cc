@@ -4,6 +4,7 @@
 #include <cstdio>
 #include <vector>
 
+#include "core/base/text.h"
 #include "core/ipc/daemon_query.h"
 
 namespace deft::tools {
@@ -37,11 +38,11 @@ std::string table(const std::vector<std::vector<std::string>>& rows) {
   return out;
 }
 
-// A field as text; "-" if this daemon does not tell it.
+// A field as text; "-" if this daemon does not tell it. Names and errors are those of any user, and root reads them.
 std::string cell(const json& object, const char* key) {
   const auto found = object.find(key);
   if (found == object.end() || found->is_null()) return "-";
-  return found->is_string() ? found->get<std::string>() : found->dump();
+  return escape_controls(found->is_string() ? found->get<std::string>() : found->dump());
 }
 
 double number(const json& object, const char* key) {

@@ -1,8 +1,10 @@
 #include "core/base/text.h"
 
 #include <algorithm>
+#include <array>
 #include <cctype>
 #include <cstdint>
+#include <cstdio>
 #include <numeric>
 #include <vector>
 
@@ -23,6 +25,23 @@ std::size_t character_bytes(std::string_view text) {
   if (first >= 0xf0 && first <= 0xf4)
     return follows(1, first == 0xf0 ? 0x90 : 0x80, first == 0xf4 ? 0x8f : 0xbf) && follows(2) && follows(3) ? 4 : 0;
   return 0;
+}
+
+// Of one character: an ASCII control character, or one of C1 (U+0080 to U+009F), which some terminals obey, too.
+bool is_control(std::string_view character) {
+  const auto first = static_cast<std::uint8_t>(character[0]);
+  if (character.size() == 1) return first < 0x20 || first == 0x7f;
+  return character.size() == 2 && first == 0xc2 && static_cast<std::uint8_t>(character[1]) < 0xa0;
+}
+
+std::string visible(std::string_view character) {
+  if (!is_control(character)) return std::string(character);
+  if (character == "\n") return "\\n";
+  if (character == "\r") return "\\r";
+  if (character == "\t") return "\\t";
+  std::array<char, 5> hex{};
+  std::snprintf(hex.data(), hex.size(), "\\x%02x", static_cast<std::uint8_t>(character.back()));
+  return hex.data();
 }
 
 // Levenshtein distance, for suggestions.
@@ -72,17 +91,24 @@ Result<void> check_name(std::string_view text, std::size_t most_bytes, const std
   return check_text(text, most_bytes, field);
 }
 
+std::string escape_controls(std::string_view text) {
+  std::string result;
+  while (!text.empty()) {
+    const std::size_t taken = std::max<std::size_t>(character_bytes(text), 1);
+    result += visible(text.substr(0, taken));
+    text.remove_prefix(taken);
+  }
+  return result;
+}
+
 std::string readable(std::string_view text, std::size_t most_bytes) {
   std::string result;
   while (!text.empty()) {
     const std::size_t bytes = character_bytes(text);
-    const std::size_t taken = std::max<std::size_t>(bytes, 1);
-    if (result.size() + taken > most_bytes) break;
-    if (bytes == 0)
-      result += '?';
-    else
-      result += text.substr(0, bytes);
-    text.remove_prefix(taken);
+    const std::string shown = bytes == 0 ? "?" : visible(text.substr(0, bytes));
+    if (result.size() + shown.size() > most_bytes) break;
+    result += shown;
+    text.remove_prefix(std::max<std::size_t>(bytes, 1));
   }
   return result;
 }

@@ -28,7 +28,11 @@ Result<void> check_name(std::string_view text, std::size_t most_bytes, const std
 // As check_name, but the text may be empty.
 Result<void> check_text(std::string_view text, std::size_t most_bytes, const std::string& field);
 
-// Makes `text` readable for people: each byte that is no UTF-8 becomes '?', and the text is cut after `most_bytes`.
+// Makes control characters visible, so that a text can neither begin a line nor command a terminal: \n, \x1b. Other bytes stay.
+std::string escape_controls(std::string_view text);
+
+// Makes `text` readable for people: control characters become visible, each byte that is no UTF-8 becomes '?', and the text is cut after
+// `most_bytes`.
 std::string readable(std::string_view text, std::size_t most_bytes);
 
 // ASCII letters become lower case.

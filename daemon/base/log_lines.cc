@@ -11,22 +11,10 @@
 #include <string_view>
 #include <utility>
 
+#include "core/base/text.h"
+
 namespace deft::daemon {
 namespace {
-
-std::string without_breaks(std::string_view text) {
-  std::string out;
-  for (const char c : text) {
-    if (c == '\n') {
-      out += "\\n";
-    } else if (c == '\r') {
-      out += "\\r";
-    } else {
-      out += c;
-    }
-  }
-  return out;
-}
 
 std::string utc(const google::LogMessageTime& when) {
   const std::time_t seconds = when.timestamp();
@@ -59,7 +47,7 @@ class LineSink final : public google::LogSink {
             const google::LogMessageTime& when, const char* message, std::size_t length) override {
     const std::string_view text(message, length);
     std::string out = as_json_ ? json(severity, file, line, when, text)
-                               : without_breaks(ToString(severity, file, line, when, message, length));
+                               : escape_controls(ToString(severity, file, line, when, message, length));
     out += '\n';
     [[maybe_unused]] const auto written = write(STDERR_FILENO, out.data(), out.size());
   }

@@ -1,5 +1,7 @@
 #include "daemon/server/ended_jobs.h"
 
+#include "core/base/text.h"
+
 namespace deft::daemon {
 
 nlohmann::json by_reason(const CountsByReason& counts) {
@@ -17,7 +19,7 @@ void EndedJobs::add(const JobIdentity& job, const Error* cause, TimeUs now_us) {
                       .uid = job.uid,
                       .world = job.world,
                       .reason = cause == nullptr ? "well" : std::string(to_string(cause->kind)),
-                      .cause = cause == nullptr ? "" : cause->message().substr(0, kMaxCauseBytes),
+                      .cause = cause == nullptr ? "" : readable(cause->message(), kMaxCauseBytes),
                       .at_us = now_us});
   if (newest_.size() > kShown) newest_.pop_back();
 }

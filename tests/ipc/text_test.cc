@@ -22,6 +22,25 @@ TEST(Text, ControlCharactersAreFound) {
   EXPECT_FALSE(has_control_characters("\xc3\xa4 ~"));
 }
 
+TEST(Text, ControlCharactersBecomeVisibleAndAllElseStays) {
+  EXPECT_EQ(escape_controls("a\nb\r\t\x1b[2J\x7f\xc2\x9b"
+                            "2J"),
+            "a\\nb\\r\\t\\x1b[2J\\x7f\\x9b2J");
+  for (const char* plain : {"", "plain", "\xc3\xa4 ~", "\xc2\xa0", "\xe2\x82\xac", "\xff"})
+    EXPECT_EQ(escape_controls(plain), plain);
+  EXPECT_EQ(escape_controls(std::string_view("\0", 1)), "\\x00");
+}
+
+TEST(Text, ReadableTextsAreUtf8WithoutControlCharactersAndCut) {
+  EXPECT_EQ(readable("a\xff\x1b"
+                     "b",
+                     100),
+            "a?\\x1bb");
+  EXPECT_EQ(readable("abc\xc3\xa4", 4), "abc");
+  EXPECT_EQ(readable("abc\n", 4), "abc") << "a character is shown as a whole";
+  EXPECT_EQ(readable("abc\n", 5), "abc\\n");
+}
+
 TEST(Text, AnErrorNamesTheFieldAndNotTheText) {
   const auto what = [](std::string_view text) { return check_name(text, 3, "the name").error().what; };
   EXPECT_EQ(what(""), "the name is empty");

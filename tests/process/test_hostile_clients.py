@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from cluster import wait_until
+from cluster import BUILD, clean_environment, wait_until
 from hostile import ERROR, STATUS, STORE_SET, TEXT, WELCOME, Client, busy_daemon, goes_on, memory_kib
 
 
@@ -143,6 +143,22 @@ def test_a_flood_of_clients_fills_no_log_and_stops_nobody(busy):
     lines = busy.log(0).count("\n") - lines_before
     assert lines < 20 * seconds, f"{lines} lines in {seconds:.1f} s for {refused} clients"
     assert "lines like this were left out" in busy.log(0)
+
+
+def test_an_error_that_forges_lines_and_commands_a_terminal_is_shown_as_text(busy):
+    with Client(busy.socket(0)) as client:
+        client.hello(job=b"forger")
+        assert client.receive()[0] == WELCOME
+        texts = b"no link\njob forged: running, policy fifo\n\x1b[2J\xc2\x9b2J\0\0\0"
+        client.send(ERROR, struct.pack("=IIQ", 1, 0, 0) + texts)
+        assert client.receive()[0] == ERROR
+    words = [BUILD / "bin/deft", "status", f"--socket={busy.socket(0)}"]
+    wait_until(lambda: "forger" in [job["name"] for job in busy.status()["ended_jobs"]], what="the end of the job")
+    shown = subprocess.run(words, capture_output=True, text=True, check=True, env=clean_environment()).stdout
+    for text in (shown, busy.log(0)):
+        assert r"no link\njob forged: running, policy fifo\n\x1b[2J\x9b2J" in text, text
+        assert "\x1b" not in text and "\x9b" not in text and "\njob forged" not in text
+    goes_on(busy)
 
 
 @pytest.mark.parametrize("key", [b"", b"k" * 1025, b"\xff"])
