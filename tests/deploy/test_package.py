@@ -73,36 +73,63 @@ def test_its_scripts_are_sound(unpacked):
 
 # On a node of its own: a mount namespace whose /run is empty.
 UPGRADE = """
-import os, subprocess, sys, time
+import json, os, signal, socket, subprocess, sys
 subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/run"], check=True)
 os.mkdir("/run/deft")
-words = ["deftd", "--socket=/run/deft/deftd.sock", f"--listen=127.0.0.1:{sys.argv[1]}", "--ready-fd=1"]
+at, mark = "/run/deft/deftd.sock", "/run/deft-drained-for-upgrade"
+words = ["deftd", "--socket=" + at, f"--listen=127.0.0.1:{sys.argv[1]}", "--ready-fd=1"]
 daemon = subprocess.Popen(words, stdout=-1, stderr=subprocess.DEVNULL)
 assert daemon.stdout.readline() == b"ready\\n"
 script = "import deft, sys; s = deft.open(); print('here', flush=True); sys.stdin.read(); s.close()"
 named = os.environ | {"DEFT_JOB": "resnet: v2"}
 worker = subprocess.Popen([sys.executable, "-c", script], stdin=-1, stdout=-1, env=named)
 assert worker.stdout.readline() == b"here\\n"
-upgrade = ["sh", sys.argv[2], "upgrade", "0.0.1"]
-print(subprocess.run(upgrade).returncode, flush=True)
-print(subprocess.run(upgrade, env=os.environ | {"DEFT_UPGRADE_ANYWAY": "1"}).returncode, flush=True)
+
+def tell(what):
+    takes = json.loads(subprocess.run(["deft", "status", "--json"], stdout=-1).stdout)["takes_jobs"]
+    print(what, "takes jobs" if takes else "drains", "marked" if os.path.exists(mark) else "plain", flush=True)
+
+def upgrade(script="preinst", action="upgrade", **variables):
+    return subprocess.run(["sh", f"{sys.argv[2]}/{script}", action, "0.0.1"], env=os.environ | variables).returncode
+
+tell(upgrade())
+tell(upgrade(DEFT_UPGRADE_ANYWAY="1"))
 worker.communicate()
-while subprocess.run(upgrade, stderr=subprocess.DEVNULL).returncode:
-    time.sleep(0.05)
+subprocess.run(["deft", "drain"], stdout=subprocess.DEVNULL, check=True)  # the administrator waits for the job
+tell(upgrade())
+tell(upgrade("postrm", "abort-upgrade"))
+subprocess.run(["deft", "drain", "--undo"], stdout=subprocess.DEVNULL, check=True)
+tell(upgrade())
+tell(upgrade("postrm", "abort-upgrade"))
+daemon.send_signal(signal.SIGSTOP)
+silent = upgrade(DEFT_TIMEOUT="1s")
+daemon.send_signal(signal.SIGCONT)
+tell(silent)
 daemon.terminate()
 daemon.wait()
-print("upgraded", flush=True)
+socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET).bind(at)
+print(upgrade(), "nobody is there")
 """
 
 
-def test_an_upgrade_while_a_job_runs_is_refused_and_names_the_job():
+def test_an_upgrade_is_refused_unless_no_job_runs_and_none_begins_meanwhile():
     clean = {name: value for name, value in os.environ.items() if not name.startswith("DEFT_")}
     clean |= {"PATH": f"{BUILD / 'bin'}:{clean['PATH']}", "PYTHONPATH": str(BUILD / "python")}
-    words = ["unshare", "-Urm", sys.executable, "-c", UPGRADE, str(free_port()), ROOT / "deploy/debian/preinst"]
+    words = ["unshare", "-Urm", sys.executable, "-c", UPGRADE, str(free_port()), ROOT / "deploy/debian"]
     done = run(*words, env=clean | {"DEFT_SOCKET": "/run/deft/deftd.sock"})
     assert done.returncode == 0, done.stderr
-    assert done.stdout.splitlines() == ["1", "0", "upgraded"]
+    assert done.stdout.splitlines() == [
+        "1 takes jobs plain",  # a job runs
+        "0 takes jobs plain",  # the administrator does not mind
+        "0 drains plain",  # it drained before,
+        "0 drains plain",  # so an upgrade that fails changes nothing
+        "0 drains marked",
+        "0 takes jobs plain",
+        "1 takes jobs plain",  # the daemon did not answer
+        "0 nobody is there",
+    ]
     assert "jobs run on this node: resnet: v2" in done.stderr and "deft drain" in done.stderr
+    assert "the daemon does not say whether jobs run" in done.stderr
 
 
 def test_lintian_finds_nothing(package):
