@@ -1,8 +1,5 @@
-#include <sys/stat.h>
-
-#include <fstream>
-
 #include "core/link/backends.h"
+#include "core/link/curve/curve_key.h"
 #include "core/link/factories.h"
 #include "core/link/nics.h"
 #include "core/link/servers.h"
@@ -15,7 +12,6 @@ namespace deft::tools {
 namespace {
 
 constexpr TimeUs kPatienceUs = 3'000'000;
-constexpr std::size_t kKeyCharacters = 40;
 
 std::string nic_text(const link::Nic& nic) {
   std::string text = nic.name + " (" + (nic.address.empty() ? "no address" : nic.address);
@@ -119,12 +115,11 @@ Finding check_secret(const Config& config) {
   if (path.empty())
     return {Health::kOk, "secret", "none: control messages are not guarded; they are taken on " + config.text("listen"),
             ""};
-  std::string key;
-  if (std::ifstream in(path); !(in >> key) || key.size() != kKeyCharacters)
-    return {Health::kFail, "secret", path + " holds no key of 40 characters", "make one: deft keygen >" + path};
-  struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && (info.st_mode & S_IROTH) != 0)
-    return {Health::kWarn, "secret", path + " can be read by everyone", "chmod o-r " + path};
+  if (const auto key = link::CurveKey::read(path); !key)
+    return {Health::kFail, "secret", key.error().what, key.error().fix};
+  if (const std::string readers = link::other_readers(path); !readers.empty())
+    return {Health::kWarn, "secret", path + " can be read by " + readers,
+            "give it to the user who runs deftd, alone: chmod 0400 " + path};
   return {Health::kOk, "secret", path, ""};
 }
 

@@ -146,7 +146,12 @@ def test_a_port_that_others_reach_needs_a_key_or_a_word(tmp_path):
     assert any("no key guards it (insecure=on)" in line for line in lines)
     key = tmp_path / "key"
     key.write_text(subprocess.run([BUILD / "bin/deft", "keygen"], capture_output=True, text=True).stdout)
-    assert not any("no key guards it" in line for line in log_of(start(tmp_path, words[2], f"--secret-file={key}")))
+    key.chmod(0o604)
+    lines = log_of(start(tmp_path, words[2], f"--secret-file={key}"))
+    assert not any("no key guards it" in line for line in lines)
+    assert any("can be read by everyone" in line for line in lines)
+    key.chmod(0o400)
+    assert not any("can be read by" in line for line in log_of(start(tmp_path, words[2], f"--secret-file={key}")))
 
 
 @pytest.mark.parametrize("wrong", ["--ready-fd=many", "--ready-fd", "--ready-fd=-1"])

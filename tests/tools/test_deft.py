@@ -208,10 +208,15 @@ def test_doctor_checks_the_secret(tmp_path):
     key.write_text("short")
     assert finding("secret", "--secret-file", str(key))["health"] == "fail"
     key.write_text(deft("keygen").stdout)
-    key.chmod(0o644)
-    assert finding("secret", "--secret-file", str(key))["health"] == "warn"
+    for mode, readers in ((0o644, "everyone"), (0o640, "the group ")):
+        key.chmod(mode)
+        found = finding("secret", "--secret-file", str(key))
+        assert found["health"] == "warn" and f"can be read by {readers}" in found["found"]
     key.chmod(0o600)
     assert finding("secret", "--secret-file", str(key))["health"] == "ok"
+    unreadable = finding("secret", "--secret-file", f"{key}/inside")  # root may read everything that is a file
+    assert unreadable["health"] == "fail" and "Not a directory" in unreadable["found"]
+    assert "keygen" not in unreadable["fix"], "that would replace the key"
 
 
 @pytest.mark.parametrize(("control", "health"), [("reno", "ok"), ("bbr", "warn")])

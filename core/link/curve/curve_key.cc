@@ -1,7 +1,12 @@
 #include "core/link/curve/curve_key.h"
 
+#include <grp.h>
+#include <sys/stat.h>
+
 #include <array>
+#include <cerrno>
 #include <cstdint>
+#include <cstring>
 #include <fstream>
 #include <vector>
 
@@ -11,24 +16,45 @@ namespace {
 constexpr std::size_t kZ85KeyChars = 40, kKeyBytes = 32;
 constexpr unsigned kKnocksATurn = 512;
 constexpr char kEndpoint[] = "inproc://zeromq.zap.01";
+constexpr char kMake[] = "make one: (umask 077; deft keygen >FILE)";
+
+// The name of a group of this machine; empty: its database does not know the group.
+std::string group_name(gid_t id) {
+  std::vector<char> memory(1 << 16);
+  group entry{};
+  group* found = nullptr;
+  const int error = getgrgid_r(id, &entry, memory.data(), memory.size(), &found);
+  if (error == 0) return found != nullptr ? found->gr_name : "";
+  return std::to_string(id);  // it may have very many members
+}
 
 }  // namespace
 
 Result<CurveKey> CurveKey::read(const std::string& path) {
   CurveKey key;
   if (path.empty()) return key;
+  errno = 0;
   std::ifstream in(path);
-  if (!in || !(in >> key.secret_))
-    return fail(ErrorKind::kInvalid, "cannot read a key from " + path, "make one with `deft keygen > FILE`");
-  if (key.secret_.size() != kZ85KeyChars)
-    return fail(ErrorKind::kInvalid, path + " holds no CURVE key of 40 characters",
-                "make one with `deft keygen > FILE`");
+  const int error = errno;
+  if (!in)
+    return fail(ErrorKind::kInvalid, "cannot read the key in " + path + ": " + std::strerror(error),
+                error == ENOENT ? kMake : "the user who runs deftd must be able to read it");
+  if (!(in >> key.secret_) || key.secret_.size() != kZ85KeyChars)
+    return fail(ErrorKind::kInvalid, path + " holds no key of 40 characters", kMake);
   std::array<char, kZ85KeyChars + 1> open{};
   if (zmq_curve_public(open.data(), key.secret_.c_str()) != 0)
     return fail(ErrorKind::kInvalid, "the key in " + path + " is not valid",
-                "make one with `deft keygen`; this ZeroMQ must support CURVE");
+                "make one with deft keygen; this ZeroMQ must support CURVE");
   key.open_ = open.data();
   return key;
+}
+
+std::string other_readers(const std::string& path) {
+  struct ::stat status {};
+  if (::stat(path.c_str(), &status) != 0) return {};
+  if ((status.st_mode & S_IRWXO) != 0) return "everyone";
+  const std::string group = (status.st_mode & S_IRWXG) != 0 ? group_name(status.st_gid) : "";
+  return group.empty() ? "" : "the group " + group;
 }
 
 void CurveKey::guard_listener(zmq::socket_t& socket) const {

@@ -32,6 +32,10 @@ class CurveKey {
   std::string secret_, open_;  // Z85
 };
 
+// Who besides its owner may read or change the key in this file, as "everyone" or "the group deft"; empty: nobody. A group without an
+// entry in the machine's database has no members but the daemon: so it is in a container, whose volumes belong to such a group.
+std::string other_readers(const std::string& path);
+
 // Lets in whoever holds the key (ZAP, ZeroMQ RFC 27), and nobody else. One for each ZeroMQ context. One thread at a time.
 class CurveGate {
  public:
