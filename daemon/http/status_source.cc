@@ -16,7 +16,13 @@ void StatusSource::ask(Take take) {
   if (std::exchange(asked_, true)) return;
   reactor_.post([this] {
     name_callback("a status over HTTP");
-    http_.post([this, text = make_status_()] { arrived(text); });
+    const auto answer = [this](std::string text) { http_.post([this, text = std::move(text)] { arrived(text); }); };
+    try {
+      answer(make_status_());
+    } catch (...) {
+      answer("");  // else nobody would ask again
+      throw;
+    }
   });
 }
 

@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <new>
 #include <set>
 #include <sstream>
 #include <string>
@@ -124,6 +125,19 @@ TEST(Observer, AnEventLoopThatHangsIsFoundOutAndTheOldNumbersAreMarked) {
   EXPECT_THAT(get(at, "/healthz"), StartsWith("HTTP/1.1 503"));
   scraper.join();
   EXPECT_THAT(metrics, AllOf(StartsWith("HTTP/1.1 200"), HasSubstr("deft_sessions 7\n"), HasSubstr("deft_up 0\n")));
+}
+
+TEST(Observer, AStatusThatCannotBeMadeIsAskedForAgain) {
+  Running running;
+  std::atomic<bool> fails = true;
+  const auto observer = Observer::open("127.0.0.1:0", running.reactor(), [&] {
+    if (fails) throw std::bad_alloc();
+    return std::string(R"({"sessions":7})");
+  });
+  ASSERT_TRUE(observer);
+  EXPECT_THAT(get((*observer)->address(), "/healthz"), StartsWith("HTTP/1.1 503"));
+  fails = false;
+  expect_in_time((*observer)->address(), "/healthz", StartsWith("HTTP/1.1 200"));
 }
 
 TEST(Observer, ManyQuestionsMakeTheReactorWorkOnce) {
