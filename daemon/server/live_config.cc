@@ -17,8 +17,8 @@ namespace deft::daemon {
 namespace {
 
 // The daemon uses these at its start, and cannot undo that.
-constexpr std::array<std::string_view, 6> kWithRestart = {"socket",  "listen",       "secret_file",
-                                                          "metrics", "memory_limit", "flag_file"};
+constexpr std::array<std::string_view, 8> kWithRestart = {"socket",  "listen",       "secret_file", "insecure",
+                                                          "metrics", "memory_limit", "log_format",  "flag_file"};
 
 Result<void> check_control_port(const Config& config) {
   Reactor reactor;

@@ -183,6 +183,9 @@ def test_a_reload_changes_what_new_jobs_get_and_never_ends_anything():
         file.write_text("policy = bytescheduler\nmemory_limit = 2GB\n")
         log = reloaded(cluster, "new jobs get these settings: ")
         assert "policy=bytescheduler (file)" in log and "restart deftd for the new value of memory_limit" in log
+        file.write_text("policy = bytescheduler\nmemory_limit = 1GB\ninsecure = on\nlog_format = json\n")
+        log = reloaded(cluster, "restart deftd for the new value of insecure, log_format")
+        assert "log_format=json" not in log, "new jobs do not get it"
         file.write_text("policy = none_such\n")
         reloaded(cluster, "the configuration stays as it was: ")
         file.write_text("compression = int9\n")
