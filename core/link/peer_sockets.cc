@@ -97,7 +97,7 @@ class Meeting {
   Result<void> turn();
   Result<void> meet_all();
   Result<PeerConnections> encrypt();
-  void take_callers();
+  Result<void> take_callers();
   Outcome step(Newcomer& newcomer);
   bool say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to);
   Outcome hear(Newcomer& newcomer) const;
@@ -188,10 +188,13 @@ Result<void> Meeting::call_again(const Newcomer& refused) {
   return call(*refused.called);
 }
 
-void Meeting::take_callers() {
+Result<void> Meeting::take_callers() {
   for (int i = 0; i < kCallersATurn; ++i) {
     Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!made.valid()) return;
+    if (!made.valid() && (errno == EMFILE || errno == ENFILE))  // the caller stays, and poll would never wait
+      return fail(ErrorKind::kExhausted, "cannot take a connection: " + error_text(),
+                  "allow more descriptors: ulimit -n, LimitNOFILE of the unit");
+    if (!made.valid()) return {};
     const auto is_caller = [](const Newcomer& newcomer) { return !newcomer.called; };
     if (static_cast<std::size_t>(std::ranges::count_if(newcomers_, is_caller)) >= kStrangers) {
       newcomers_.erase(std::ranges::find_if(newcomers_, is_caller));
@@ -199,6 +202,7 @@ void Meeting::take_callers() {
     }
     newcomers_.push_back({.socket = std::move(made), .called = {}, .since_us = MonotonicClock::now()});
   }
+  return {};
 }
 
 // A greeting is shorter than any socket's buffer: it goes at once, or the connection is broken.
@@ -238,7 +242,7 @@ Meeting::Outcome Meeting::step(Newcomer& newcomer) {
 }
 
 Result<void> Meeting::turn() {
-  take_callers();
+  if (auto ok = take_callers(); !ok) return ok;
   for (auto it = newcomers_.begin(); it != newcomers_.end();) {
     const Outcome outcome = step(*it);
     const bool late = !it->called && MonotonicClock::now() - it->since_us > kStrangerUs;

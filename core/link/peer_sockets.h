@@ -41,7 +41,7 @@ struct PeerConnections {
 };
 
 // `topic`: of the keys in the store; it differs for each set of connections of a link. Errors name the members that are missing: kTimeout
-// at the group's deadline, kLost if one cannot be reached or if the job ends.
+// at the group's deadline, kLost if one cannot be reached or if the job ends; kExhausted without descriptors.
 Result<PeerConnections> connect_peers(const LinkSpec& spec, const LinkGroup& group, std::string_view topic);
 
 // Connections of strangers to the ports of this process, since it began. Any thread.

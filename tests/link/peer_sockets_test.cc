@@ -3,7 +3,9 @@
 #include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
@@ -113,6 +115,29 @@ TEST_F(PeerSockets, StrangersGetNoFurtherAndHoldNobodyUp) {
   for (const Descriptor& stranger : silent) EXPECT_TRUE(is_hung_up(stranger));
   EXPECT_GE(stranger_counts().wrong, before.wrong + std::size(attacks));
   EXPECT_GT(stranger_counts().crowded_out, before.crowded_out);
+}
+
+TEST_F(PeerSockets, WithoutDescriptorsTheOpeningFailsAtOnceAndSaysWhy) {
+  group.nodes = 2;
+  group.connect_deadline_us = seconds_from_now(600);
+  ASSERT_OK(group.store->set(meeting_key(group, "test", 1), with_text(Secret{}, to_text("127.0.0.1", 9))));
+  Result<PeerConnections> sockets;
+  std::thread waiting([&] { sockets = connect_peers(kLoopback, member(0), "test"); });
+  const Bytes invitation = published(group, "test", 0);
+  const auto address = from_text(std::span(invitation).subspan(kSecretBytes));
+  ASSERT_TRUE(address);
+  const Descriptor caller(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  const auto next = static_cast<rlim_t>(Descriptor(dup(caller.get())).get());
+  const rlimit none_is_left{next, before.rlim_max};
+  setrlimit(RLIMIT_NOFILE, &none_is_left);
+  EXPECT_EQ(connect(caller.get(), address->get(), address->bytes), 0);
+  waiting.join();
+  setrlimit(RLIMIT_NOFILE, &before);
+  ASSERT_FALSE(sockets);
+  EXPECT_EQ(sockets.error().kind, ErrorKind::kExhausted);
+  EXPECT_NE(sockets.error().what.find("Too many open files"), std::string::npos) << sockets.error().message();
 }
 
 // The test plays members 1 and 2. A greeting that was overheard gets nobody in a second time, and half of one does not, either.
