@@ -144,7 +144,8 @@ Result<std::string> JobRecorder::stop() {
 Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (dump_ && !dump_->ended()) return dump_->path();
-  dump_ = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_}, place_.state_folder, reason);
+  dump_ = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_, members_.identity().uid},
+                                     place_.state_folder, reason);
   return dump_->path();
 }
 

@@ -5,8 +5,10 @@
 
 #include <algorithm>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <filesystem>
+#include <map>
 
 #include "daemon/base/log_lines.h"
 
@@ -15,7 +17,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr std::size_t kMostJobs = 16;  // whose folders are kept; a file has at most 4 MB
+constexpr std::size_t kMostOfUser = 16, kMostJobs = 48;  // whose folders are kept; a file has at most 4 MB
+const std::string kMark = ".user-";  // begins the name of a file in each folder, which tells whose job it is
 
 std::string plain_name(const std::string& job) {
   std::string name;
@@ -45,18 +48,68 @@ Result<trace::TraceFolder> open_folder(const trace::TraceFolder& in, const std::
   return folder;
 }
 
-// Keeps `own` and the newest others. The clock of day may have jumped, and so have the times of files.
-void remove_oldest(const fs::path& folder, const std::string& own, std::size_t kept) {
-  std::vector<std::pair<fs::file_time_type, fs::path>> jobs;
+// A folder of a job's dumps.
+struct KeptJob {
+  fs::file_time_type written;
+  fs::path path;
+  std::string mark;  // of its user; empty: an older daemon has left it
+};
+
+// The oldest first, and last the folder `own`. The clock of day may have jumped, and so have the times of files.
+std::vector<KeptJob> kept_jobs(const fs::path& traces, const std::string& own) {
+  std::vector<KeptJob> jobs;
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const bool is_own = entry.path().filename() == own;
-    if (entry.is_directory(ignored))
-      jobs.emplace_back(is_own ? fs::file_time_type::max() : entry.last_write_time(ignored), entry.path());
+  for (const auto& entry : fs::directory_iterator(traces, ignored)) {
+    if (!entry.is_directory(ignored)) continue;
+    KeptJob job{entry.last_write_time(ignored), entry.path(), {}};
+    for (const auto& file : fs::directory_iterator(job.path, ignored))
+      if (file.path().filename().string().starts_with(kMark)) job.mark = file.path().filename().string();
+    jobs.push_back(std::move(job));
   }
-  if (jobs.size() <= kept) return;
-  std::ranges::sort(jobs);
-  for (std::size_t i = 0; i + kept < jobs.size(); ++i) fs::remove_all(jobs[i].second, ignored);
+  std::ranges::sort(jobs, [&own](const KeptJob& a, const KeptJob& b) {
+    const bool a_is_own = a.path.filename() == own, b_is_own = b.path.filename() == own;
+    return a_is_own == b_is_own ? a.written < b.written : b_is_own;
+  });
+  return jobs;
+}
+
+// Whether the last of the jobs would be one too many within a minute for its user, who fails jobs in a loop perhaps.
+bool is_flood(const std::vector<KeptJob>& jobs) {
+  const KeptJob& own = jobs.back();
+  const auto is_recent = [&own](const KeptJob& job) {
+    return job.mark == own.mark && job.written <= own.written && own.written - job.written < std::chrono::minutes(1);
+  };
+  return static_cast<std::size_t>(std::ranges::count_if(jobs, is_recent)) > kMostOfUser;
+}
+
+// While there are too many, the oldest of whoever has most goes: no user can take the place of others.
+void remove_oldest(std::vector<KeptJob> jobs) {
+  std::map<std::string, std::size_t> count;
+  for (const KeptJob& job : jobs) ++count[job.mark];
+  while (!jobs.empty()) {
+    const std::size_t most = std::ranges::max_element(count, {}, [](const auto& one) { return one.second; })->second;
+    if (most <= kMostOfUser && jobs.size() <= kMostJobs) return;
+    const auto oldest = std::ranges::find_if(jobs, [&](const KeptJob& job) { return count[job.mark] == most; });
+    std::error_code ignored;
+    fs::remove_all(oldest->path, ignored);
+    --count[oldest->mark];
+    jobs.erase(oldest);
+  }
+}
+
+// Makes room for the dumps of a job of `user`, whose folder is there. An error: the user has had too many.
+Result<void> make_room(const trace::TraceFolder& traces, const trace::TraceFolder& folder, uid_t user) {
+  if (auto marked = folder.create(kMark + std::to_string(user)); !marked) return tl::unexpected(marked.error());
+  const fs::path path(folder.path());
+  auto jobs = kept_jobs(traces.path(), path.filename().string());
+  if (jobs.empty() || !is_flood(jobs)) {
+    remove_oldest(std::move(jobs));
+    return {};
+  }
+  std::error_code ignored;
+  fs::remove_all(path, ignored);
+  return fail(ErrorKind::kExhausted, "user " + std::to_string(user) + " has had " + std::to_string(kMostOfUser) +
+                                         " traces kept within a minute");
 }
 
 }  // namespace
@@ -99,7 +152,7 @@ Result<void> RingDump::write() {
   if (!traces) return tl::unexpected(traces.error());
   const auto folder = open_folder(*traces, folder_name(content_.header), 0755);
   if (!folder) return tl::unexpected(folder.error());
-  remove_oldest(traces->path(), folder_name(content_.header), kMostJobs);
+  if (auto ok = make_room(*traces, *folder, content_.user); !ok) return ok;
   const std::string name = trace_file_name(content_.header.job, content_.header.node), part = name + ".part";
   auto writer = trace::TraceWriter::create(*folder, part, content_.header);
   if (!writer) return tl::unexpected(writer.error());

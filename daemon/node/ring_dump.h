@@ -5,8 +5,11 @@
 //   dump.ended()             // the thread has finished, or has logged why it could not
 //
 // The folder of a job is the same on all nodes, so that nodes that share a disk write into one folder. Its name holds the
-// incarnation, a random number that other users do not know. The folders of the 16 newest jobs are kept. Any thread.
+// incarnation, a random number that other users do not know. The folders of each user's 16 newest jobs are kept, and of all users together
+// 48, from whom has most; a user gets no more than 16 within a minute. Any thread.
 #pragma once
+
+#include <sys/types.h>
 
 #include <atomic>
 #include <cstdint>
@@ -29,6 +32,7 @@ class RingDump {
     std::shared_ptr<const trace::Recorder> recorder;
     trace::TraceHeader header;
     std::vector<trace::TraceGroup> groups;
+    uid_t user = 0;  // whose job it is
   };
 
   // Writes the events that the recorder holds now. `reason` goes into the log.

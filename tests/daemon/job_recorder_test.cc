@@ -126,7 +126,8 @@ TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
 std::map<std::string, trace::NodeTrace> dumps_in(const fs::path& folder) {
   std::map<std::string, trace::NodeTrace> dumps;
   for (const auto& entry : fs::recursive_directory_iterator(folder / "traces"))
-    if (entry.is_regular_file()) dumps[entry.path().filename().string()] = *trace::read_trace(entry.path().string());
+    if (entry.path().extension() == ".trace")
+      dumps[entry.path().filename().string()] = *trace::read_trace(entry.path().string());
   return dumps;
 }
 
@@ -302,6 +303,31 @@ TEST(RingDump, KeepsTheNewestJobsAndLeavesFoldersOfOthersAlone) {
   while (!dump.ended()) std::this_thread::yield();
   EXPECT_FALSE(fs::exists(dump.path()));
   fs::remove(folder);
+}
+
+TEST(RingDump, AUserWhoFailsManyJobsTakesNoTraceOfOthersAway) {
+  const fs::path folder = fs::temp_directory_path() / ("deft-users-" + std::to_string(::getpid()));
+  auto dump = [&, incarnation = std::uint64_t{0}](uid_t user) mutable {
+    const RingDump one({std::make_shared<trace::Recorder>(64), header_of(++incarnation), {}, user}, folder.string(),
+                       "");
+    while (!one.ended()) std::this_thread::yield();
+    return fs::path(one.path());
+  };
+  const auto all_are_older = [&] {  // than a minute
+    for (const auto& entry : fs::directory_iterator(folder / "traces"))
+      fs::last_write_time(entry.path(), fs::last_write_time(entry.path()) - std::chrono::minutes(2));
+  };
+  const fs::path of_victim = dump(7);
+  for (int i = 0; i < 16; ++i) EXPECT_TRUE(fs::exists(dump(8)));
+  const fs::path one_too_many = dump(8);
+  EXPECT_FALSE(fs::exists(one_too_many.parent_path())) << "within a minute";
+  for (uid_t user = 9; user < 60; ++user) {
+    all_are_older();
+    EXPECT_TRUE(fs::exists(dump(8))) << user;
+    EXPECT_TRUE(fs::exists(dump(user))) << user;
+    EXPECT_EQ(fs::exists(of_victim), user < 55) << "with " << user << ": who has most gives way";
+  }
+  fs::remove_all(folder);
 }
 
 // The unit's daemon has the umask 077, and an older one has left such a folder.
