@@ -242,7 +242,9 @@ Result<void> Probe::measure_opened(link::Link& link, ProbeRow& row) const {
   const ProbeLimits limits{options_.seconds, now + 2 * timeout_us_ + static_cast<TimeUs>(options_.seconds * 2e7),
                            16U << 20};
   if (row.at_once) {
-    const auto sample = measure_for(link, largest_.at(row.link), limits);
+    const auto largest = largest_.find(row.link);
+    if (largest == largest_.end()) return fail(ErrorKind::kViolation, "its measurement alone is missing");
+    const auto sample = measure_for(link, largest->second, limits);
     if (!sample) return tl::unexpected(sample.error());
     row.samples = {*sample};
     row.fit.bytes_per_us = static_cast<double>(sample->bytes) / sample->us;
@@ -284,7 +286,7 @@ Result<void> Probe::measure() {
     if (!done && done.error().kind == ErrorKind::kTimeout)
       return fail(ErrorKind::kTimeout, "node " + std::to_string(all[i].nodes.front()) + " did not end its measurement",
                   "look at its output");
-    const auto rows = done ? rows_from(*done) : tl::unexpected(done.error());
+    const auto rows = done ? rows_from(*done, nodes_.size(), specs_.size()) : tl::unexpected(done.error());
     if (!rows) return tl::unexpected(rows.error());
     for (const auto& row : *rows) {
       if (!row.error.empty()) failed_.insert(row.link);
@@ -300,7 +302,7 @@ Result<std::vector<ProbeRow>> Probe::collect() {
   for (std::size_t i = 0; i < count; ++i) {
     auto text = store_->get_text(key_of("rows", i), MonotonicClock::now() + timeout_us_);
     if (!text) return tl::unexpected(text.error());
-    auto measured = rows_from(*text);
+    auto measured = rows_from(*text, nodes_.size(), specs_.size());
     if (!measured) return tl::unexpected(measured.error());
     std::ranges::move(*measured, std::back_inserter(rows));
   }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cstdio>
+#include <exception>
+#include <stdexcept>
 
+#include "core/base/text.h"
 #include "tools/findings.h"
 #include "tools/probe_findings.h"
 
@@ -47,25 +50,68 @@ std::string between(const std::vector<ProbeNode>& nodes, const ProbeRow& row) {
   return std::to_string(row.nodes.front()) + " - " + std::to_string(row.nodes.back());
 }
 
-ProbeRow row_of(const json& from) {
+constexpr std::size_t kMaxTextBytes = 4096;
+constexpr std::uint64_t kMaxSampleBytes = 64U << 20;
+
+// Throws if it is no whole number below `limit`.
+std::uint64_t natural(const json& from, std::uint64_t limit) {
+  if (!from.is_number_unsigned() || from.get<std::uint64_t>() >= limit)
+    throw std::invalid_argument("a number is out of range");
+  return from.get<std::uint64_t>();
+}
+
+template <typename T>
+std::vector<T> naturals(const json& from, std::uint64_t limit) {
+  std::vector<T> numbers;
+  for (const json& one : from) numbers.push_back(static_cast<T>(natural(one, limit)));
+  return numbers;
+}
+
+std::string text_of(const json& from) { return readable(from.get<std::string>(), kMaxTextBytes); }
+
+std::vector<std::string> texts_of(const json& from) {
+  std::vector<std::string> texts;
+  for (const json& one : from) texts.push_back(text_of(one));
+  return texts;
+}
+
+ProbeNode node_of(const json& from) {
+  ProbeNode node{static_cast<std::uint32_t>(natural(from.at("rank"), 1U << 31)),
+                 text_of(from.at("host")),
+                 texts_of(from.at("links")),
+                 texts_of(from.at("addresses")),
+                 texts_of(from.at("common")),
+                 naturals<int>(from.at("mtus"), 1U << 31),
+                 from.at("encrypts")};
+  for (const std::size_t count : {node.addresses.size(), node.common.size(), node.mtus.size()})
+    if (count != node.links.size()) throw std::invalid_argument("its lists of links differ");
+  return node;
+}
+
+ProbeRow row_of(const json& from, std::size_t nodes, std::size_t links) {
   ProbeRow row;
-  row.link = from.at("link");
-  row.nodes = from.at("nodes").get<std::vector<std::uint32_t>>();
+  row.link = natural(from.at("link"), links);
+  row.nodes = naturals<std::uint32_t>(from.at("nodes"), nodes);
+  if (row.nodes.empty()) throw std::invalid_argument("a row without nodes");
   row.at_once = from.at("at_once");
-  row.error = from.value("error", "");
+  row.error = text_of(from.value("error", json("")));
   if (!row.error.empty()) return row;
   row.fit = {from.at("latency_us"), from.at("latency_error_us"), from.at("bytes_per_us"),
              from.at("bytes_per_us_error")};
   row.one_way = from.value("one_way_bytes_per_us", std::vector<double>());
-  for (const auto& sample : from.at("samples")) row.samples.push_back({sample.at("bytes"), sample.at("us")});
+  if (!row.one_way.empty() && (row.one_way.size() != 2 || row.nodes.size() != 2))
+    throw std::invalid_argument("one way is between two nodes");
+  for (const auto& sample : from.at("samples"))
+    row.samples.push_back({natural(sample.at("bytes"), kMaxSampleBytes), sample.at("us")});
+  if (row.samples.empty()) throw std::invalid_argument("a row without samples");
   return row;
 }
 
-template <typename T>
-Result<T> parsed(const std::string& text, T (*read)(const json&)) {
+template <typename T, typename Read>
+Result<T> parsed(const std::string& text, const Read& read) {
   try {
     return read(json::parse(text));
-  } catch (const json::exception& error) {
+  } catch (const std::exception& error) {
     return fail(ErrorKind::kViolation,
                 std::string("another process of deft probe said what cannot be read: ") + error.what(),
                 "install the same version of Deft on all nodes");
@@ -79,12 +125,7 @@ json to_json(const ProbeNode& node) {
           {"common", node.common}, {"mtus", node.mtus}, {"encrypts", node.encrypts}};
 }
 
-Result<ProbeNode> node_from(const std::string& text) {
-  return parsed<ProbeNode>(text, [](const json& from) {
-    return ProbeNode{from.at("rank"),   from.at("host"), from.at("links"),   from.at("addresses"),
-                     from.at("common"), from.at("mtus"), from.at("encrypts")};
-  });
-}
+Result<ProbeNode> node_from(const std::string& text) { return parsed<ProbeNode>(text, node_of); }
 
 json to_json(const ProbeRow& row) {
   json out{{"link", row.link}, {"nodes", row.nodes}, {"at_once", row.at_once}};
@@ -102,10 +143,10 @@ json to_json(const ProbeRow& row) {
   return out;
 }
 
-Result<std::vector<ProbeRow>> rows_from(const std::string& text) {
-  return parsed<std::vector<ProbeRow>>(text, [](const json& from) {
+Result<std::vector<ProbeRow>> rows_from(const std::string& text, std::size_t nodes, std::size_t links) {
+  return parsed<std::vector<ProbeRow>>(text, [nodes, links](const json& from) {
     std::vector<ProbeRow> rows;
-    for (const auto& one : from) rows.push_back(row_of(one));
+    for (const auto& one : from) rows.push_back(row_of(one, nodes, links));
     return rows;
   });
 }

@@ -1,4 +1,5 @@
-// The results of `deft probe`, as a table and as JSON. The processes of a probe also exchange them as JSON.
+// The results of `deft probe`, as a table and as JSON. The processes of a probe also exchange them as JSON, through a store that whoever
+// reaches its port can write. So what is read of it is checked: it can be shown, whoever wrote it.
 #pragma once
 
 #include <cstdint>
@@ -35,7 +36,8 @@ struct ProbeRow {
 nlohmann::json to_json(const ProbeNode& node);
 Result<ProbeNode> node_from(const std::string& json);
 nlohmann::json to_json(const ProbeRow& row);
-Result<std::vector<ProbeRow>> rows_from(const std::string& json);  // a list of them
+// A list of rows about so many nodes and links. kViolation: it is none.
+Result<std::vector<ProbeRow>> rows_from(const std::string& json, std::size_t nodes, std::size_t links);
 
 nlohmann::json report_json(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows);
 std::string report_table(const std::vector<ProbeNode>& nodes, const std::vector<ProbeRow>& rows);

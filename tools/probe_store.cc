@@ -9,6 +9,7 @@ namespace {
 
 constexpr std::chrono::milliseconds kAskAgain{10};
 constexpr TimeUs kAnswerUs = 2'000'000;  // rank 0 answers at once while it lives, whatever is asked
+constexpr std::int64_t kMaxMessageBytes = 16 << 20;
 constexpr char kStopEndpoint[] = "inproc://stop";
 constexpr std::string_view kPresent = "present";
 
@@ -38,6 +39,7 @@ Result<void> ProbeStore::listen() {
   try {
     server_ = zmq::socket_t(context_, zmq::socket_type::router);
     server_.set(zmq::sockopt::linger, 0);
+    server_.set(zmq::sockopt::maxmsgsize, kMaxMessageBytes);
     server_.bind("tcp://" + address_);
     stop_ear_ = zmq::socket_t(context_, zmq::socket_type::pair);
     stop_ear_.bind(kStopEndpoint);
