@@ -242,14 +242,15 @@ std::uint64_t GroupCoordinator::GroupCodecs::link_bytes(const sched::Launch& lau
              : list.at(launch.codec).wire_bytes(coded_shares[launch.bucket], launch.bytes, launch.link);
 }
 
-bool GroupCoordinator::GroupCodecs::sends_residuals(const model::UpdateSchedule& schedule,
-                                                    std::uint64_t generation) const {
-  return std::ranges::any_of(exact_steps,
-                             [&](std::uint64_t step) { return schedule.of_step(step).generation == generation; });
+bool GroupCoordinator::GroupCodecs::takes_residuals(const model::UpdateSchedule& schedule,
+                                                    const sched::Launch& launch) const {
+  if (launch.part != model::LaunchPart::kWhole) return false;
+  return std::ranges::any_of(
+      exact_steps, [&](std::uint64_t step) { return schedule.of_step(step).generation == launch.generation; });
 }
 
 std::optional<std::uint64_t> GroupCoordinator::measured_bytes(const sched::Launch& launch) const {
-  if (codecs_.sends_residuals(schedules_[launch.bucket], launch.generation)) return std::nullopt;
+  if (codecs_.takes_residuals(schedules_[launch.bucket], launch)) return std::nullopt;
   return codecs_.link_bytes(launch);
 }
 
@@ -362,7 +363,7 @@ std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& l
   for (const auto& launch : launches) {
     outstanding_.emplace(links.order(launch.link, codecs_.link_bytes(launch)), launch);
     const model::UpdateWindow when = schedules_[launch.bucket].at(launch.generation);
-    const bool exact = codecs_.sends_residuals(schedules_[launch.bucket], launch.generation);
+    const bool exact = codecs_.takes_residuals(schedules_[launch.bucket], launch);
     const model::CodecIndex codec = exact ? model::kWithResiduals : launch.codec;
     order.launches.push_back({launch.link, id_.group, launch.bucket, launch.generation, launch.offset, launch.bytes,
                               when.last_step, when.cycle_step, launch.priority, codec, launch.part});

@@ -91,7 +91,8 @@ class GroupCoordinator {
     std::set<std::uint64_t>
         exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
 
-    [[nodiscard]] bool sends_residuals(const model::UpdateSchedule& schedule, std::uint64_t generation) const;
+    // Half an all-reduce has none: where launches are halves, nothing is encoded.
+    [[nodiscard]] bool takes_residuals(const model::UpdateSchedule& schedule, const sched::Launch& launch) const;
     [[nodiscard]] std::uint64_t link_bytes(const sched::Launch& launch) const;
   } codecs_;
   std::shared_ptr<PlanPreserver> preserver_;            // null: its plans are not judged

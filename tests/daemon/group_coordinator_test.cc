@@ -158,6 +158,20 @@ TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
   EXPECT_NE(encoded.declare(1).error().what.find("DEFT_COMPRESSION encodes"), std::string::npos);
 }
 
+TEST(GroupCoordinator, HalvesTakeNoResidualsAlong) {
+  Group world("dear");
+  world.agree();
+  ASSERT_TRUE(world.group.residuals_asked_for(0));
+  for (model::BucketIndex bucket = 0; bucket < world.group.buckets(); ++bucket) world.group.bucket_ready(bucket, 0, 0);
+  const auto order = world.group.take_launches(world.links, 0);
+  ASSERT_TRUE(order);
+  for (const auto& launch : order->launches) {
+    EXPECT_EQ(launch.part, model::LaunchPart::kReduceScatter);
+    EXPECT_EQ(launch.codec, 0) << "nodes refuse an encoded half";
+  }
+  EXPECT_TRUE(world.group.measured_bytes(*world.group.outstanding(order->first)));
+}
+
 TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {
   Group world("fifo");
   world.agree();

@@ -175,6 +175,14 @@ def test_residuals_can_be_sent_before_a_checkpoint(policy):
     assert max(sent) < 1e-5
 
 
+@pytest.mark.parametrize("policy", ["dear", "auto"])
+def test_a_job_without_a_codec_has_no_residuals_to_send(policy):
+    """Nothing is left out, and launches that are halves of an all-reduce go on as halves."""
+    sending = LEDGER.replace('["int4", "none", ""]', '["", "", ""]') + "say(train(session, 6, 5)[1])\nsession.close()\n"
+    with Cluster(2, compression="none", policy=policy) as cluster:
+        assert max(float(text) for text in cluster.finish(cluster.start(sending))) < 1e-5
+
+
 def test_an_unknown_codec_of_a_tensor_and_one_that_ranks_do_not_share_are_errors():
     with Cluster(2) as cluster:
         for codec in ("int9", '"int8" if session.rank else "int4"'):
