@@ -32,18 +32,21 @@ class SharingWriter:
 
     def attach(self, arena, gradients):
         self._arena, self._gradients = arena, gradients
-        self._find_takers()
+        self._follow_scale()
 
-    def _find_takers(self):
+    def _follow_scale(self):
         self._takers = [g for g in self._gradients if self.scaling.after != 1.0 or not g.direct]
+        for gradient in self._gradients:
+            gradient.loss_scale = self.loss_scale if gradient.is_narrowed else 1.0
 
     def unscale(self, loss_scale):
         """The loss of the backward that begins was multiplied by `loss_scale`; 1: it was not.
 
-        What encodings leave out is kept for later steps, whose scale may be another. So gradients travel without it.
+        What encodings leave out is kept for later steps, whose scale may be another. So gradients travel without it,
+        but for those that travel as float16, which no codec encodes.
         """
         self.loss_scale, self.scaling = loss_scale, self._plain.unscaled(loss_scale)
-        self._find_takers()
+        self._follow_scale()
 
     def hook(self, buffer, gradient):
         """Runs once a parameter and step: every name in it is local."""
@@ -118,14 +121,29 @@ class MergingWriter:
         self.factor = scaling.before  # of the gradients of this backward
         self._schedule = schedule
         self._arena = None
+        self._narrowed = None  # the name of a gradient that travels as float16; None: none does
         self._frozen = set()  # (place, number): parameters that were frozen in all steps of a generation
 
-    def attach(self, arena, _gradients):
+    def attach(self, arena, gradients):
         self._arena = arena
+        self._narrowed = next((gradient.name for gradient in gradients if gradient.is_narrowed), None)
+        self._refuse_narrowed()
 
     def unscale(self, loss_scale):
-        """The loss of the backward that begins was multiplied by `loss_scale`; 1: it was not."""
+        """The loss of the backward that begins was multiplied by `loss_scale`; 1: it was not.
+
+        The steps that a generation merges may have different scales, so gradients travel without it.
+        """
         self.factor = self.scaling.before / loss_scale
+        self._refuse_narrowed()
+
+    def _refuse_narrowed(self):
+        if self._narrowed is not None and self.factor != self.scaling.before:
+            raise RuntimeError(
+                f"the gradient of {self._narrowed} travels as float16 (Compression.fp16). With delayed updates it "
+                "travels without the scale of a GradScaler, so its small values would become zero: use "
+                'Compression.codec("fp16"), which sends later what it leaves out, or a synchronous DEFT_POLICY'
+            )
 
     def hook(self, buffer, gradient):
         place, marks, hand_in = gradient.place, buffer.round.marks, self.hand_in

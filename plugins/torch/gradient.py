@@ -28,17 +28,26 @@ class Gradient:
         self.position = position  # in forward order
         compressor, self.codec = choose_compression(compression, name, param)
         self.wire_dtype = wire_dtype(compressor, param.dtype) if compressor else param.dtype
+        self.loss_scale = 1.0  # with which it travels, if it is narrowed: without it small gradients would become zero
         self.place = None  # in the arena
-        self.view = None  # in the first slot
         self.views = ()  # in each slot
         self.direct = False  # p.grad becomes a part of the arena
         self.staging = None  # if the arena is on the host and p.grad on a GPU
         self.sparse_as_dense = sparse_as_dense
         self.only_sparse = only_sparse  # the optimizer takes sparse gradients alone
 
+    @property
+    def view(self):
+        """Its part of the arena in the first slot; None: it has none."""
+        return self.views[0] if self.views else None
+
+    @property
+    def is_narrowed(self):
+        return self.wire_dtype != self.param.dtype
+
     def settle_in(self, place, views, staging):
         """Has the place `place` in an arena: `views`, one a slot."""
-        self.place, self.views, self.view, self.staging = place, views, views[0], staging
+        self.place, self.views, self.staging = place, views, staging
         fits = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
         self.direct = fits and not self.only_sparse
 
@@ -51,7 +60,7 @@ class Gradient:
             if scale != 1.0:
                 grad.mul_(scale)
         else:
-            self.copy(grad, scale, self.view)
+            self.copy(grad, scale * self.loss_scale, self.view)
         if self.direct and (grad is not None or (expose and self.param.requires_grad)):
             self.param.grad = self.view
 
@@ -86,6 +95,7 @@ class Gradient:
 
     def take(self, scale, view=None):
         """Brings p.grad to the reduced values, times `scale`; they lie in `view`, or where p.grad was put."""
+        scale /= self.loss_scale
         if view is None:
             view = self.view
         elif self.direct:
@@ -114,7 +124,7 @@ class Gradient:
             if self.param.requires_grad:
                 self.take(scale, self.view)
             return
-        self.view.mul_(scale)
+        self.view.mul_(scale / self.loss_scale)
         with torch.no_grad():
             fresh.add_(self.view.to(fresh.device))
 
@@ -122,7 +132,7 @@ class Gradient:
         """Lets go of the arena's memory."""
         if self.param.grad is not None and any(self.param.grad is view for view in self.views):
             self.param.grad = self.param.grad.clone()
-        self.view, self.views, self.staging = None, (), None
+        self.views, self.staging = (), None
 
 
 class GradientVersions:

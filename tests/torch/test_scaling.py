@@ -243,6 +243,33 @@ def test_what_encodings_leave_out_has_no_scale(start, policy):
     assert len({bits for bits, _ in plain + scaled}) == 1
 
 
+def average_small_gradients(steps):
+    """Without the scale the largest of them has one digit as float16, and most are zero."""
+    small = torch.linspace(1e-9, 1e-7, 64)
+    parameter = torch.nn.Parameter(torch.zeros(64))
+    optimizer = torch.optim.SGD([parameter], lr=1.0)
+    optimizer = hvd.DistributedOptimizer(optimizer, [("weight", parameter)], compression=hvd.Compression.fp16)
+    scaler = hvd.GradScaler("cpu", init_scale=2.0**18, growth_interval=1)
+    for _ in range(steps):
+        optimizer.zero_grad()
+        scaler.scale((parameter * small * (1 + hvd.rank())).sum()).backward()
+        scaler.unscale_(optimizer)
+        assert_close({"weight": parameter.grad}, {"weight": 1.5 * small}, rtol=2e-3, atol=0)
+        scaler.step(optimizer)
+        scaler.update()
+    return scaler.get_scale()
+
+
+@pytest.mark.parametrize("policy", ["fifo", "bytescheduler"])
+def test_float16_on_the_wire_keeps_small_gradients(start, policy):
+    assert start(2, policy=policy).run(average_small_gradients, 3) == [2.0**21] * 2
+
+
+def test_float16_on_the_wire_and_a_scale_are_refused_where_updates_are_delayed(start):
+    with pytest.raises(WorkerFailed, match="gradient of weight travels as float16"):
+        delayed(start, 1, average_small_gradients, 3, plan="0@1")
+
+
 def save_the_scaler():
     run = Run()
     scaler = hvd.GradScaler("cpu", init_scale=64.0, growth_interval=2)
