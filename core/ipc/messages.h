@@ -165,13 +165,13 @@ struct Statistics {
   double target = 0;
 };
 
-// Names the first value that no worker can have measured; nullptr if all values are possible.
+// Names the first value that no worker can have measured; nullptr if all values are possible. The loss of a training that fails is any
+// number, or none.
 inline const char* impossible_value(const Statistics& statistics) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
   if (!amount(statistics.local_norm)) return "the squared norm of the own gradient";
   if (!amount(statistics.average_norm)) return "the squared norm of the average";
   if (!amount(statistics.learning_rate)) return "the learning rate";
-  if (!std::isfinite(statistics.loss)) return "the loss";
   return amount(statistics.target) ? nullptr : "the target of the loss";
 }
 

@@ -23,6 +23,11 @@ LossLevel level_of(std::span<const double> losses) {
 
 }  // namespace
 
+std::string to_text(const Rise& rise) {
+  if (!std::isfinite(rise.to)) return "the loss became infinite or no number";
+  return "the loss rose from " + std::to_string(rise.from.mean) + " to " + std::to_string(rise.to);
+}
+
 // The loss may rise on for some steps after gradients have become exact, because momentum holds older ones.
 double CodecTrials::Trial::top() const {
   double top = rise.to;
@@ -58,8 +63,7 @@ std::string CodecTrials::name(std::size_t codec) const {
 void CodecTrials::begin(std::size_t codec, const Rise& rise, std::uint64_t step) {
   if (trial_) return;
   trial_ = Trial{codec, rise};
-  text_ = name(codec) + " was taken back at step " + std::to_string(step) + ", because the loss rose from " +
-          std::to_string(rise.from.mean) + " to " + std::to_string(rise.to) +
+  text_ = name(codec) + " was taken back at step " + std::to_string(step) + ", because " + to_text(rise) +
           "; whether exact gradients help is not known yet";
 }
 
@@ -89,10 +93,9 @@ bool CodecTrials::proves_it() const {
 std::string CodecTrials::describe_result() const {
   const Trial& trial = *trial_;
   const std::string codec = name(trial.codec);
-  const std::string figures = "the loss rose from " + std::to_string(trial.rise.from.mean) + " to " +
-                              std::to_string(trial.rise.to) + " under " + codec + ", and was " +
-                              std::to_string(trial.now.mean) + " until step " + std::to_string(trial.step) +
-                              ", after " + std::to_string(trial.step - trial.exact_from_step) + " steps without it";
+  const std::string figures = to_text(trial.rise) + " under " + codec + ", and was " + std::to_string(trial.now.mean) +
+                              " until step " + std::to_string(trial.step) + ", after " +
+                              std::to_string(trial.step - trial.exact_from_step) + " steps without it";
   if (trial.result == TrialResult::kDidNotHelp)
     return "exact gradients did not help: " + figures + ", so " + codec + " comes back";
   if (proves_it())

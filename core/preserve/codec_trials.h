@@ -39,9 +39,12 @@ struct LossLevel {
 // How the loss rose under a codec.
 struct Rise {
   LossLevel from;
-  double to = 0;                // the mean of the newest samples
+  double to = 0;                // the mean of the newest samples; infinite: the loss is not finite any more
   bool may_be_natural = false;  // the training had only begun, or its learning rate rose
 };
+
+// "the loss rose from 0.5 to 0.7".
+std::string to_text(const Rise& rise);
 
 enum class TrialResult { kOpen, kHelped, kDidNotHelp };  // by exact gradients
 

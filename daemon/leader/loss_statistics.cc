@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <utility>
 
 namespace deft::daemon {
@@ -12,7 +13,7 @@ constexpr double kRateRose = 1.05;  // a learning rate so many times as high may
 bool makes_sense(const wire::GradientStatistics& s, std::uint32_t world) {
   const auto amount = [](double value) { return std::isfinite(value) && value >= 0; };
   return s.ranks > 0 && s.ranks <= world && amount(s.local_norms) && amount(s.average_norms) &&
-         amount(s.learning_rate) && std::isfinite(s.loss) && std::isfinite(s.target);
+         amount(s.learning_rate) && std::isfinite(s.target);
 }
 
 }  // namespace
@@ -41,20 +42,20 @@ void LossStatistics::combine(double updates_per_step) {
     rate = std::max(rate, node->learning_rate);
     target = std::max(target, node->target);
   }
-  loss_alone_ = local == 0 && average == 0 && rate == 0;
   const double workers = world_;
   const auto norms = preserve::norms_of_step(local / workers, average / workers, workers);
-  if (ranks != world_ || !norms || !std::isfinite(loss)) {
+  if (ranks != world_ || !norms) {
     ++refused_;
     return;
   }
+  if (std::isfinite(loss)) loss_alone_ = local == 0 && average == 0 && rate == 0;
   const auto scale = newest_.front()->merged_as_sums ? preserve::MergeScale::kSum : preserve::MergeScale::kMean;
   const Sample before = std::exchange(sample_, Sample{newest_.front()->step, loss / workers, rate, target, scale});
   // An update with k times the learning rate counts as k.
   const double ratio = scale == preserve::MergeScale::kSum ? 1 : updates_per_step;
   updates_ += ratio * static_cast<double>(sample_.step - before.step);
   told_ = true;
-  take_sample(*norms);
+  if (is_finite()) take_sample(*norms);
 }
 
 void LossStatistics::take_sample(const preserve::Norms& norms) {
@@ -70,7 +71,8 @@ void LossStatistics::take_sample(const preserve::Norms& norms) {
 
 preserve::Rise LossStatistics::rise() const {
   const bool rate_rose = sample_.learning_rate > kRateRose * rate_at_level_;
-  return {{watch_.level(), watch_.deviation()}, watch_.newest(), rate_rose || !warmup_.over()};
+  const double to = is_finite() ? watch_.newest() : std::numeric_limits<double>::infinity();
+  return {{watch_.level(), watch_.deviation()}, to, rate_rose || !warmup_.over()};
 }
 
 void LossStatistics::begin_level(const preserve::LossLevel& level) {

@@ -11,6 +11,7 @@
 // Reactor thread.
 #pragma once
 
+#include <cmath>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -43,7 +44,9 @@ class LossStatistics {
   [[nodiscard]] double loss() const { return sample_.loss; }         // likewise
   [[nodiscard]] std::uint64_t samples() const { return trend_.samples(); }
 
-  [[nodiscard]] bool has_risen() const { return watch_.risen(sample_.target); }
+  // One sample that is not finite is enough: no loss comes back from there unless the training takes older weights.
+  [[nodiscard]] bool has_risen() const { return !is_finite() || watch_.risen(sample_.target); }
+  [[nodiscard]] bool is_finite() const { return std::isfinite(sample_.loss); }
   [[nodiscard]] const preserve::LossWatch& watch() const { return watch_; }
   [[nodiscard]] preserve::Rise rise() const;  // if the loss has risen
   void forget_level() { watch_.forget(); }
@@ -69,7 +72,7 @@ class LossStatistics {
   preserve::Trend of_level_;  // until then, from then on, and anew with a level that is known
   preserve::LossWatch watch_;
   double rate_at_level_ = 0;  // the learning rate when the loss was at its level
-  Sample sample_;             // the newest
+  Sample sample_;             // the newest; one that is not finite is in no trend
   double updates_ = 0;        // that were made until then: those of a mean byte
   bool told_ = false;
   bool loss_alone_ = false;

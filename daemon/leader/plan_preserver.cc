@@ -95,7 +95,7 @@ plan::PlanLimits PlanPreserver::within_hold(plan::PlanLimits limits) const {
 void PlanPreserver::take(std::size_t node, const wire::GradientStatistics& statistics) {
   const std::uint64_t before = statistics_.step();
   statistics_.take(node, statistics, updates_per_step_);
-  if (statistics_.step() != before) trials_.take(statistics_.step(), statistics_.loss());
+  if (statistics_.step() != before && statistics_.is_finite()) trials_.take(statistics_.step(), statistics_.loss());
 }
 
 // Why another plan is asked for may be what the last look found, or something else meanwhile.
@@ -159,8 +159,7 @@ std::string PlanPreserver::reason_to_change(const model::Plan& in_force) {
   if ((late || encoded) && statistics_.has_risen()) {
     look_.found = Found::kRisen;
     look_.blamed_codec = late ? 0 : most_codec(in_force);
-    return "the Preserver: the loss rose from " + std::to_string(statistics_.watch().level()) + " to " +
-           std::to_string(statistics_.watch().newest()) + " under " + (late ? "late updates" : "encoded gradients");
+    return "the Preserver: " + to_text(statistics_.rise()) + " under " + (late ? "late updates" : "encoded gradients");
   }
   if (trials_.result() != preserve::TrialResult::kOpen) {
     look_.found = Found::kTrialOver;

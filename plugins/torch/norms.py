@@ -82,7 +82,9 @@ class Norms:
         groups = self._optimizer_of().__dict__["param_groups"]
         rates = [_long_run(group) if self._is_sgd else 0.0 for group in groups]
         numbers = (own, average, max(rates) * self._applied, loss)
-        if all(math.isfinite(number) for number in numbers):
+        if not math.isfinite(loss):  # says all: no norm means anything beside it
+            numbers = (0.0, 0.0, numbers[2], loss)
+        if all(math.isfinite(number) for number in numbers[:3]):
             self._buffer.arena.group.report(deft.Statistics(sample.step, *numbers, sample.target, self._sums))
 
 

@@ -150,6 +150,7 @@ TEST(Codec, EveryFieldOfEveryMessageToTheLeaderIsChecked) {
                                    "link_failed.cause.suspected",
                                    "declare.tensors.forward_position",
                                    "gradient_statistics.step",
+                                   "gradient_statistics.loss",
                                    "gradient_statistics.merged_as_sums",
                                    "store_set.value",
                                    "store_get.request",
@@ -260,8 +261,8 @@ TEST(Codec, ATimeThatIsNoNumberIsRefused) {
   for (const double us : {std::numeric_limits<double>::quiet_NaN(), std::numeric_limits<double>::infinity(), -1.0})
     EXPECT_TRUE(refused_by_leader(wire::StepTime{us}).starts_with("step_time.us: ")) << us;
   auto statistics = std::get<wire::GradientStatistics>(samples::messages_to_leader().at(5));
-  statistics.loss = std::numeric_limits<double>::quiet_NaN();
-  EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.loss: "));
+  statistics.target = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(refused_by_leader(statistics).starts_with("gradient_statistics.target: "));
 }
 
 TEST(Codec, OnlyMembersMaySendAndOnlyOfTheirOwnRanks) {

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <random>
@@ -176,6 +177,25 @@ TEST(PlanPreserver, WhereALossMayRiseByItselfTheCodecComesBackLater) {
     EXPECT_TRUE(!begun || reason.find("can be tried again") != std::string::npos) << reason;
     EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 2);
   }
+}
+
+// One sample is enough, and nothing is known of the codec before the training is mended.
+TEST(PlanPreserver, ALossThatIsNoNumberTakesTheCodecBackAtOnce) {
+  ScriptedJob job;
+  const auto coded = job.settle();
+  ASSERT_EQ(coded.codec_of(0), 2);
+  const auto fail = [&] { job.train(std::numeric_limits<double>::quiet_NaN()); };
+  EXPECT_EQ(steps_until_reason(job, coded, 40, fail), 1);
+  const auto reason = job.preserver.reconsider(coded);
+  EXPECT_TRUE(reason.immediate);
+  EXPECT_NE(reason.reason.find("infinite or no number under encoded gradients"), std::string::npos) << reason.reason;
+  const auto exact = job.preserver.choose(make_coded, {}).value().plan;
+  EXPECT_EQ(exact.codec_of(0), 0);
+  EXPECT_EQ(job.preserver.status()["statistics_refused"], 0);
+  EXPECT_EQ(steps_until_reason(job, exact, 300, fail), 300);
+  EXPECT_EQ(steps_until_reason(job, exact, 300, [&] { job.train(2); }), 65);
+  EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 1);
+  EXPECT_NE(text_of(job).find("exact gradients helped"), std::string::npos) << text_of(job);
 }
 
 TEST(PlanPreserver, ACodecUnderWhichTheLossFallsStays) {

@@ -80,7 +80,7 @@ TEST(Wire, MaliciousStatisticsAreNamed) {
   EXPECT_EQ(wrong([](auto& s) { s.local_norm = kNan; }), "the squared norm of the own gradient");
   EXPECT_EQ(wrong([](auto& s) { s.average_norm = -1; }), "the squared norm of the average");
   EXPECT_EQ(wrong([](auto& s) { s.learning_rate = kInfinity; }), "the learning rate");
-  EXPECT_EQ(wrong([](auto& s) { s.loss = -kInfinity; }), "the loss");
+  EXPECT_EQ(wrong([](auto& s) { s.loss = -kInfinity; }), "") << "a training may fail";
   EXPECT_EQ(wrong([](auto& s) { s.target = -1; }), "the target of the loss");
 }
 

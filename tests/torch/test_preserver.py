@@ -5,11 +5,13 @@ import logging
 import os
 import re
 import subprocess
+import time
 
 import deft
 import deft.torch as hvd
 import pytest
 import torch
+from deft._native import daemon_status
 from delayed_reference import Run, backward, data_of
 from launching import BUILD, WorkerFailed
 from small_models import assert_same_everywhere, digest, loss_of, own_share
@@ -282,10 +284,34 @@ def test_a_report_that_makes_no_sense_is_an_error(start, loss, target, message):
         start(2, **OPTIONS).run(report, loss, target)
 
 
+def has_risen():
+    jobs = {job["name"]: job for job in daemon_status()["jobs"]}
+    return jobs[os.environ["DEFT_JOB"]]["leader"]["preserver"][0]["judgement"]["loss_has_risen"]
+
+
+def report_no_number():
+    run = Run("sgd")
+    for _ in range(12):
+        run.backward()
+        run.optimizer.report_loss(torch.tensor(float("nan")))
+        run.optimizer.step()
+    run.optimizer.flush()
+    deadline = time.monotonic() + 60
+    while hvd.rank() == 0 and not has_risen():
+        assert time.monotonic() < deadline, daemon_status()
+        time.sleep(0.01)
+    hvd.barrier()  # nobody leaves before rank 0 has asked
+    return True
+
+
+def test_a_loss_that_is_no_number_has_risen(start):
+    assert all(start(2, **OPTIONS).run(report_no_number))
+
+
 def report_hostile_numbers():
     run = Run("sgd")
     run.step(3)
-    for spoilt in ({"local_norm": float("nan")}, {"average_norm": -1.0}, {"loss": float("inf")}):
+    for spoilt in ({"local_norm": float("nan")}, {"average_norm": -1.0}, {"target": float("inf")}):
         numbers = {"step": 1, "local_norm": 1.0, "average_norm": 1.0, "learning_rate": 0.1, "loss": 1.0, **spoilt}
         with pytest.raises(deft.DeftError, match="no finite number"):
             run.group.report(deft.Statistics(**numbers))
