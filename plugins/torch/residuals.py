@@ -1,6 +1,9 @@
 """What encodings have left out of an optimizer's gradients so far. The daemons keep it; no checkpoint does."""
 
 import deft
+from deft._native import DeftError, daemon_status
+
+NOTHING = {"", "none", "auto/max=none"}  # texts of the option compression
 
 
 class Residuals:
@@ -16,9 +19,21 @@ class Residuals:
             self._sent_in = buffer.schedule.step
 
     def codecs(self):
-        """The codecs that the user has chosen, if they may have left something out that no update has brought."""
+        """The codecs in force, if they may have left something out that no update has brought."""
         buffer = self._buffer
         if buffer.arena is None or (self._sent_in is not None and buffer.schedule.step == self._sent_in + 1):
             return []
-        default = deft.option("compression")
-        return sorted({gradient.codec or default for gradient in buffer.gradients} - {"", "none"})
+        session = buffer.process_set.session()
+        if session.nodes == 1:  # gradients are encoded between nodes only
+            return []
+        own = {gradient.codec for gradient in buffer.gradients}
+        return sorted((own | ({_codec_of_job(session)} if "" in own else set())) - NOTHING)
+
+
+def _codec_of_job(session):
+    """The daemon knows: its configuration may name a codec, and a policy may have one of its own."""
+    try:
+        jobs = daemon_status()["jobs"]
+    except DeftError:  # a daemon that is gone says so at the next step
+        jobs = []
+    return {job["name"]: job["compression"] for job in jobs}.get(session.job, deft.option("compression"))

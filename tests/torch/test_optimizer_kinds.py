@@ -311,6 +311,15 @@ def test_a_checkpoint_without_residuals_is_warned_of_once(start):
             assert all("encodings (int8)" in text and "flush(residuals=True)" in text for text in said)
 
 
+def test_a_checkpoint_is_warned_of_where_the_policy_encodes_unasked(start):
+    options = {"policy": "knapsack", "max_staleness_steps": 0}
+    for counts, said in start(2, **options).run(warnings_of_checkpoints):
+        assert counts == [0, 1, 1] and "encodings (auto/max=int8)" in said[0], said
+    for nodes, variables in ((2, {"compression": "none"}), (1, {})):
+        for counts, said in start(nodes, **options).run(warnings_of_checkpoints, **variables):
+            assert counts == [0, 0, 0], said
+
+
 def with_halves(dtype, steps):
     model = make(dtype=dtype)
     optimizer = hvd.DistributedOptimizer(OPTIMIZERS["sgd"](model.parameters()), model.named_parameters())
