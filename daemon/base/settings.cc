@@ -14,7 +14,10 @@ std::map<std::string, std::string> JobSettings::agreed() const {
   std::map<std::string, std::string> values;
   for (const auto& spec : option_table())
     if (spec.scope == Scope::kAgreed) values[std::string(spec.name)] = options.canonical(spec);
-  if (plan) values["plan"] = model::to_text(*plan);  // one spelling of equal plans
+  // One spelling of what is equal.
+  if (plan) values["plan"] = model::to_text(*plan);
+  values["compression"] =
+      (chooses_codecs ? "auto/max=" : "") + (codecs.back() ? compress::text_of(*codecs.back()) : std::string("none"));
   return values;
 }
 

@@ -50,6 +50,7 @@ trace::TraceHeader JobRecorder::header() const {
                             .host = place_.host,
                             .ranks = members_.ranks()};
   header.options = members_.settings().agreed();
+  header.options["compression"] = members_.settings().options.text("compression");  // empty: each policy's own
   for (const auto& [name, value] : changed_options_) header.options[name] = value;
   for (const auto& link : view_->links()) header.links.push_back(link.name());
   return header;

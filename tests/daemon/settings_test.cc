@@ -61,6 +61,14 @@ TEST(JobSettings, NodesAgreeOnValuesAndNotOnTheirSpelling) {
   EXPECT_EQ(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=1024KB\n"));
   EXPECT_EQ(agreed("preserver=0.10\n"), agreed("preserver=0.1\n"));
   EXPECT_NE(agreed("partition_bytes=1MB\n"), agreed("partition_bytes=2MB\n"));
+  EXPECT_EQ(agreed("compression=topk\n"), agreed("compression=topk/ratio=0.01\n"));
+  EXPECT_NE(agreed("compression=topk\n"), agreed("compression=topk/ratio=0.02\n"));
+  EXPECT_EQ(agreed(""), agreed("compression=none\n"));
+  const std::string plans = "policy=knapsack\n";
+  EXPECT_EQ(agreed(plans), agreed(plans + "compression=auto/max=int8\n"));
+  EXPECT_EQ(agreed(plans), agreed(plans + "compression=auto\n"));
+  EXPECT_NE(agreed(plans), agreed(plans + "compression=int8\n"));
+  EXPECT_NE(agreed(plans), agreed(plans + "compression=none\n"));
 }
 
 TEST(JobSettings, EveryOptionThatNodesMustAgreeOnIsCompared) {
