@@ -60,6 +60,14 @@ struct LinkModel {
 // A whole number of elements of every type, and of blocks of every codec (core/compress): 256 float32.
 inline constexpr std::uint64_t kPartAlignBytes = 1024;
 
+// The next part of a bucket of which `rest` bytes are left, from byte `begin` of the arena on: about `most` bytes, and it ends where no
+// block of a codec is cut. Buckets of small tensors may begin inside a block.
+constexpr std::uint64_t aligned_part(std::uint64_t begin, std::uint64_t rest, std::uint64_t most) {
+  if (most >= rest) return rest;
+  const std::uint64_t end = (begin + most) / kPartAlignBytes * kPartAlignBytes;
+  return std::min(rest, (end > begin ? end : end + kPartAlignBytes) - begin);
+}
+
 // A transfer of at most so many bytes overtakes larger ones on a link that has a priority channel (core/link/link.h).
 inline constexpr std::uint64_t kSmallBytes = 16 << 10;
 constexpr bool is_small(std::uint64_t bytes) { return bytes <= kSmallBytes; }

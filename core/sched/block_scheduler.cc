@@ -74,8 +74,9 @@ bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector
     const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
     if (share == 0) continue;  // other links are done with it before this one could begin
     // A sliver is not worth a transfer of its own.
-    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
-    const std::uint64_t bytes = std::min(task.rest(), std::min(std::max(share, least), fitting(task, link, now_us)));
+    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes), room = fitting(task, link, now_us);
+    const std::uint64_t bytes =
+        model::aligned_part(task.skew + task.sent, task.rest(), std::min(std::max(share, least), room));
     Launch launch{0, link, task.bucket, task.generation, task.sent, bytes};
     send(launch, now_us);
     launches.push_back(launch);

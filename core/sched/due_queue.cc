@@ -59,7 +59,8 @@ std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, const T
   const double most = static_cast<double>(on_wire) / codecs_.wire_share(task.bucket, task.codec, link);
   if (most >= static_cast<double>(rest)) return rest;
   const auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
-  return rest <= part + part / 4 ? rest : part / model::kPartAlignBytes * model::kPartAlignBytes;
+  const model::Bucket& bucket = buckets_[task.bucket];
+  return rest <= part + part / 4 ? rest : model::aligned_part(bucket.offset + bucket.bytes - rest, rest, part);
 }
 
 // As little as a part may be.
@@ -115,7 +116,9 @@ void DueQueue::place(Waiting& waiting, int& looks, TimeUs now_us, std::vector<La
     free_at_us_[link] += board_.cost_us(link, codecs_.wire_bytes(task.bucket, task.codec, link, bytes));
     seen += bytes;
     if (!has_room(link, now_us)) continue;
-    const std::uint64_t next = std::min(bytes, waiting.bytes - waiting.sent);  // whichever part has found the room
+    // Whichever part has found the room.
+    const std::uint64_t begin = buckets_[task.bucket].offset + waiting.sent;
+    const std::uint64_t next = model::aligned_part(begin, waiting.bytes - waiting.sent, bytes);
     launch(waiting, link, next, now_us, launches);
     if (!any_room(now_us)) looks = 1;  // the loop's own step makes it 0
   }

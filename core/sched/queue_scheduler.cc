@@ -28,7 +28,7 @@ QueueScheduler::Rules QueueScheduler::in_order(const Setup& setup, std::uint64_t
 
 void QueueScheduler::bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs) {
   const model::Bucket& b = bucket(index);
-  enqueue(index, step, parts_.by_priority() ? b.forward_position : 0, model::even_part_bytes(b.bytes, part_limit()));
+  enqueue(index, step, parts_.by_priority() ? b.forward_position : 0, part_limit());
 }
 
 std::vector<Launch> QueueScheduler::take_launches(TimeUs now_us) {
@@ -64,9 +64,9 @@ bool PartPlacer::any_fits(std::size_t position) const {
   const std::uint64_t room = most_room();
   if (room == 0) return false;
   const std::size_t end = std::min(queue_.size(), position + static_cast<std::size_t>(draft_.looks));
-  return std::any_of(
-      queue_.begin() + static_cast<std::ptrdiff_t>(position), queue_.begin() + static_cast<std::ptrdiff_t>(end),
-      [&](const ReadyTask& task) { return task.rest() > 0 && std::min(task.part_bytes, task.rest()) <= room; });
+  return std::any_of(queue_.begin() + static_cast<std::ptrdiff_t>(position),
+                     queue_.begin() + static_cast<std::ptrdiff_t>(end),
+                     [&](const ReadyTask& task) { return task.rest() > 0 && task.part_at(task.sent) <= room; });
 }
 
 model::LinkIndex PartPlacer::give_to_earliest(std::uint64_t bytes) {
@@ -100,10 +100,10 @@ bool PartPlacer::place(std::size_t position) {
   ReadyTask& task = queue_[position];
   // The parts of a bucket are alike, so its next part goes now, whichever of its parts found the room.
   for (std::uint64_t seen = task.sent; seen < task.bytes && draft_.looks > 0; --draft_.looks) {
-    const std::uint64_t bytes = std::min(task.part_bytes, task.bytes - seen);
+    const std::uint64_t bytes = task.part_at(seen);
     const auto link = give_to_earliest(bytes);
     seen += bytes;
-    const std::uint64_t next = std::min(task.part_bytes, task.rest());
+    const std::uint64_t next = task.part_at(task.sent);
     if (next > board_.room_bytes(link, draft_.planned_bytes[link])) continue;
     append({0, link, task.bucket, task.generation, task.sent, next});
     task.sent += next;

@@ -9,8 +9,8 @@
 namespace deft::sched {
 
 void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t priority,
-                                   std::uint64_t part_bytes) {
-  insert({step, priority, index, bucket(index).bytes, part_bytes});
+                                   std::uint64_t part_limit) {
+  insert({step, priority, index, bucket(index).bytes, part_limit});
   update(index, step);
 }
 
@@ -21,10 +21,12 @@ void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t c
     bytes += bucket(index).bytes;
     update(index, step);
   }
-  insert({step, 0, first, bytes, model::even_part_bytes(bytes, part_limit)});
+  insert({step, 0, first, bytes, part_limit});
 }
 
-void SynchronousScheduler::insert(const ReadyTask& ready) {
+void SynchronousScheduler::insert(ReadyTask ready) {
+  ready.skew = bucket(ready.bucket).offset % model::kPartAlignBytes;
+  ready.part_bytes = model::even_part_bytes(ready.bytes + ready.skew, ready.part_bytes);
   // Nearly always at one of the ends, where a deque inserts at no cost.
   const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const ReadyTask& a, const ReadyTask& b) {
     return std::tie(a.generation, a.priority) < std::tie(b.generation, b.priority);

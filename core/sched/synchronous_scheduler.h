@@ -5,6 +5,7 @@
 // parts that should go now, and calls send() for each, which numbers the launch and books it.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <deque>
 #include <limits>
@@ -25,10 +26,15 @@ struct ReadyTask {
   std::uint32_t priority;  // the lower priority goes first
   model::BucketIndex bucket;
   std::uint64_t bytes;
-  std::uint64_t part_bytes;  // the policy cuts parts of this size; the last part may be smaller
+  std::uint64_t part_bytes;  // the policy cuts parts of this size; the first and the last part may be smaller
+  std::uint64_t skew = 0;    // its first byte lies so far behind a multiple of kPartAlignBytes in the arena
   std::uint64_t sent = 0;
 
   [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
+  // The bytes of the part that begins at byte `at`.
+  [[nodiscard]] std::uint64_t part_at(std::uint64_t at) const {
+    return std::min(part_bytes - (at == 0 ? skew : 0), bytes - at);
+  }
 };
 
 class SynchronousScheduler : public Scheduler {
@@ -48,9 +54,10 @@ class SynchronousScheduler : public Scheduler {
         urgent_first_(is_urgent_first(setup.policy)),
         codec_(setup.codec) {}
 
-  // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls.
+  // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls. Its parts are even,
+  // and none is larger than `part_limit`.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
-               std::uint64_t part_bytes = kNoLimit);
+               std::uint64_t part_limit = kNoLimit);
   // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.
   void enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step, std::uint64_t part_limit);
   // The kind of the launches of ready buckets. A policy of halves launches the all-gathers itself.
@@ -65,7 +72,7 @@ class SynchronousScheduler : public Scheduler {
 
  private:
   [[nodiscard]] static bool is_urgent_first(std::string_view policy);
-  void insert(const ReadyTask& ready);
+  void insert(ReadyTask ready);  // its part_bytes are still a limit
   void update(model::BucketIndex index, std::uint64_t step) {
     if (reports_updates_) updates_.push_back({index, step, step, step, step + 1});
   }

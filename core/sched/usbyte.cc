@@ -36,8 +36,7 @@ class UsByte final : public BlockScheduler {
   void bucket_ready(model::BucketIndex index, std::uint64_t step, TimeUs now_us) override {
     if (!equal_parts_) return BlockScheduler::bucket_ready(index, step, now_us);
     forecast_ready(index, step, now_us);
-    const model::Bucket& b = bucket(index);
-    enqueue(index, step, b.forward_position, model::even_part_bytes(b.bytes, parts_.part_limit()));
+    enqueue(index, step, bucket(index).forward_position, parts_.part_limit());
   }
   std::vector<Launch> take_launches(TimeUs now_us) override {
     if (!equal_parts_) return BlockScheduler::take_launches(now_us);

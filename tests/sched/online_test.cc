@@ -122,6 +122,7 @@ class Play {
     if (setup_.policy != "mgwfbp" && setup_.policy != "mergecomp" && setup_.policy != "auto" && setup_.policy != "dear")
       RC_ASSERT(launch.offset + launch.bytes <= setup_.buckets[launch.bucket].bytes);
     check_pieces(launch);
+    check_end(launch);
     if (launch.part == LaunchPart::kAllGather)
       RC_ASSERT((ended_halves_.contains({launch.generation, launch.bucket, launch.offset})));
     const bool urgent_first = find_policy(setup_.policy)->urgent_first;
@@ -132,6 +133,14 @@ class Play {
       for (const auto& flight : flights_[launch.link]) before += flight.bytes;
       RC_ASSERT(before == 0u || before + launch.bytes <= setup_.credit_bytes);
     }
+  }
+
+  // Blocks of codecs begin at multiples of kPartAlignBytes in the arena. Whatever cuts a bucket cuts no block.
+  void check_end(const Launch& launch) {
+    const std::uint64_t end = setup_.buckets[launch.bucket].offset + launch.offset + launch.bytes;
+    const bool ends_a_bucket =
+        std::ranges::any_of(setup_.buckets, [end](const auto& b) { return b.offset + b.bytes == end; });
+    RC_ASSERT(ends_a_bucket || end % model::kPartAlignBytes == 0);
   }
 
   void check_pieces(const Launch& launch) {
