@@ -32,6 +32,8 @@ struct Bucket {
   std::uint32_t tensor_count = 0;
   std::uint64_t coded_bytes = 0;  // of tensors that a codec may encode (is_encodable, core/model/tensors.h)
   bool joined = false;  // the bucket begins in the middle of a tensor, whose beginning is in the bucket before
+  // No policy cuts it into parts: a low-rank codec goes on with the factors of the rows that were in the launch of the generation before.
+  bool uncut = false;
 };
 
 // The share of a bucket that a codec may encode. Costs of codecs are told for float32. Elements of two bytes are widened first, so they

@@ -51,6 +51,16 @@ std::uint64_t BlockScheduler::fair_share(model::LinkIndex link, std::uint64_t by
   return std::min(bytes, round_up(static_cast<std::uint64_t>(std::max(own, least))));
 }
 
+std::uint64_t BlockScheduler::undivided(model::LinkIndex link, std::uint64_t bytes,
+                                        std::vector<double>& free_at_us) const {
+  const auto ends_us = [&](model::LinkIndex i) { return free_at_us[i] + board_.cost_us(i, bytes); };
+  model::LinkIndex best = 0;
+  for (model::LinkIndex i = 1; i < board_.count(); ++i)
+    if (ends_us(i) < ends_us(best)) best = i;
+  free_at_us[best] = ends_us(best);  // for the tasks behind
+  return best == link ? bytes : 0;
+}
+
 std::uint64_t BlockScheduler::fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const {
   const auto next_us =
       forecast_.next_us(rules_.ranks, rules_.any_bucket_ends_gap ? kNoLimit : std::uint64_t{task.priority});
@@ -71,10 +81,12 @@ bool BlockScheduler::launch_on(model::LinkIndex link, TimeUs now_us, std::vector
   for (model::LinkIndex i = 0; i < board_.count(); ++i) free_at_us.push_back(board_.free_at_us(i, now_us));
   for (auto it = queue_.begin(); it != queue_.end(); ++it) {
     ReadyTask& task = *it;
-    const std::uint64_t share = fair_share(link, task.rest(), free_at_us);
+    const std::uint64_t share =
+        task.uncut ? undivided(link, task.rest(), free_at_us) : fair_share(link, task.rest(), free_at_us);
     if (share == 0) continue;  // other links are done with it before this one could begin
     // A sliver is not worth a transfer of its own.
-    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes), room = fitting(task, link, now_us);
+    const std::uint64_t least = std::min(task.rest(), rules_.unit_bytes);
+    const std::uint64_t room = task.uncut ? kNoLimit : fitting(task, link, now_us);
     const std::uint64_t bytes =
         model::aligned_part(task.skew + task.sent, task.rest(), std::min(std::max(share, least), room));
     Launch launch{0, link, task.bucket, task.generation, task.sent, bytes};

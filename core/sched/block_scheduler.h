@@ -44,6 +44,9 @@ class BlockScheduler : public SynchronousScheduler {
   // The share of `bytes` for `link` with which all links end together, if each begins when it is free.
   [[nodiscard]] std::uint64_t fair_share(model::LinkIndex link, std::uint64_t bytes,
                                          std::vector<double>& free_at_us) const;
+  // All of `bytes`, if they end first on `link`; else nothing.
+  [[nodiscard]] std::uint64_t undivided(model::LinkIndex link, std::uint64_t bytes,
+                                        std::vector<double>& free_at_us) const;
   // The largest block that the forecast allows on an idle link.
   [[nodiscard]] std::uint64_t fitting(const ReadyTask& task, model::LinkIndex link, TimeUs now_us) const;
   bool launch_on(model::LinkIndex link, TimeUs now_us, std::vector<Launch>& launches);

@@ -10,23 +10,25 @@ namespace deft::sched {
 
 void SynchronousScheduler::enqueue(model::BucketIndex index, std::uint64_t step, std::uint32_t priority,
                                    std::uint64_t part_limit) {
-  insert({step, priority, index, bucket(index).bytes, part_limit});
+  insert({step, priority, index, bucket(index).bytes, part_limit, 0, 0, bucket(index).uncut});
   update(index, step);
 }
 
 void SynchronousScheduler::enqueue_run(model::BucketIndex first, std::uint32_t count, std::uint64_t step,
                                        std::uint64_t part_limit) {
   std::uint64_t bytes = 0;
+  bool uncut = false;
   for (model::BucketIndex index = first; index < first + count; ++index) {
     bytes += bucket(index).bytes;
+    uncut |= bucket(index).uncut;
     update(index, step);
   }
-  insert({step, 0, first, bytes, part_limit});
+  insert({step, 0, first, bytes, part_limit, 0, 0, uncut});
 }
 
 void SynchronousScheduler::insert(ReadyTask ready) {
   ready.skew = bucket(ready.bucket).offset % model::kPartAlignBytes;
-  ready.part_bytes = model::even_part_bytes(ready.bytes + ready.skew, ready.part_bytes);
+  ready.part_bytes = model::even_part_bytes(ready.bytes + ready.skew, ready.uncut ? kNoLimit : ready.part_bytes);
   // Nearly always at one of the ends, where a deque inserts at no cost.
   const auto place = std::upper_bound(queue_.begin(), queue_.end(), ready, [](const ReadyTask& a, const ReadyTask& b) {
     return std::tie(a.generation, a.priority) < std::tie(b.generation, b.priority);

@@ -29,6 +29,7 @@ struct ReadyTask {
   std::uint64_t part_bytes;  // the policy cuts parts of this size; the first and the last part may be smaller
   std::uint64_t skew = 0;    // its first byte lies so far behind a multiple of kPartAlignBytes in the arena
   std::uint64_t sent = 0;
+  bool uncut = false;  // it goes as one part
 
   [[nodiscard]] std::uint64_t rest() const { return bytes - sent; }
   // The bytes of the part that begins at byte `at`.
@@ -55,7 +56,7 @@ class SynchronousScheduler : public Scheduler {
         codec_(setup.codec) {}
 
   // Puts `bucket` into the queue, which is ordered by generation, then by priority, then by the order of the calls. Its parts are even,
-  // and none is larger than `part_limit`.
+  // and none is larger than `part_limit`, unless the bucket may not be cut.
   void enqueue(model::BucketIndex bucket, std::uint64_t step, std::uint32_t priority,
                std::uint64_t part_limit = kNoLimit);
   // Puts `count` neighbouring buckets into the queue, as if they were one bucket that begins where `first` does.

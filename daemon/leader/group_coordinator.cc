@@ -123,6 +123,25 @@ Result<void> check_own_codecs(const std::vector<model::TensorSpec>& tensors, con
               "use gloo, mpi or ps links, or give no tensor a codec");
 }
 
+bool is_low_rank(const std::shared_ptr<const compress::Codec>& codec) {
+  return codec != nullptr && codec->traits().law == compress::Law::kLowRank;
+}
+
+// Times decide where policies cut, and factors of a matrix serve no other rows than those that they were made of.
+void keep_low_rank_uncut(const JobSettings& settings, const std::vector<model::TensorSpec>& tensors,
+                         std::vector<model::Bucket>& buckets) {
+  const bool is_of_job = is_low_rank(settings.codecs.back());
+  for (model::Bucket& bucket : buckets) {
+    bucket.uncut = is_of_job && bucket.coded_bytes > 0;
+    for (std::size_t i = bucket.first_tensor, left = bucket.tensor_count; left > 0; ++i) {
+      if (tensors[i].dtype != bucket.dtype) continue;
+      --left;
+      if (model::has_own_codec(tensors[i]))
+        bucket.uncut |= is_low_rank(gradient_codec(tensors[i].codec).value_or(nullptr));
+    }
+  }
+}
+
 std::vector<std::string> names_of(const LinkFailover& links) {
   std::vector<std::string> names;
   for (std::uint32_t link = 0; link < links.size(); ++link) names.push_back(links.cost(link).name);
@@ -217,6 +236,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   if (offload_) setup.plan_runner = std::make_shared<OffloadedPlans>(offload_);
   setup.no_halves = why_no_halves(settings_, first.tensors, links);
   model::set_coded_bytes(setup.buckets, first.tensors, *layout, options.bytes("compression_min_bytes"));
+  keep_low_rank_uncut(settings_, first.tensors, setup.buckets);
   if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
   codecs_.list = setup.codecs;
   setup.guard = preserver_ = make_preserver(setup.limits);

@@ -158,6 +158,23 @@ TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
   EXPECT_NE(encoded.declare(1).error().what.find("DEFT_COMPRESSION encodes"), std::string::npos);
 }
 
+TEST(GroupCoordinator, WhatALowRankCodecEncodesIsNotCut) {
+  const auto launches = [](const std::string& of_job, const std::string& own) {
+    Group world("bytescheduler\ncompression=" + of_job);
+    const std::vector<model::TensorSpec> tensors{{"fc.weight", model::DType::kFloat32, {512, 512}, 0, own}};
+    for (const std::size_t node : {0, 1})
+      EXPECT_TRUE(world.group.declare(node, {3, "sgd", tensors, 4}, world.links, name_of));
+    world.group.bucket_ready(0, 0, 0);
+    return world.group.take_launches(world.links, 0)->launches;
+  };
+  EXPECT_LT(launches("int8", "")[0].bytes, std::uint64_t{1} << 20);
+  for (const auto& [of_job, own] : {std::pair{"lowrank/rank=2", ""}, {"int8", "lowrank"}}) {
+    const auto whole = launches(of_job, own);
+    ASSERT_EQ(whole.size(), 1U) << of_job << " " << own;
+    EXPECT_EQ(whole[0].bytes, std::uint64_t{1} << 20);
+  }
+}
+
 TEST(GroupCoordinator, HalvesTakeNoResidualsAlong) {
   Group world("dear");
   world.agree();

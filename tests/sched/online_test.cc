@@ -27,6 +27,7 @@ Setup random_setup(std::string_view policy) {
   for (std::uint32_t i = 0; i < buckets; ++i) {
     const auto bytes = 4 * *rc::gen::inRange<std::uint64_t>(1, 1 << *rc::gen::inRange(1, 20));
     setup.buckets.push_back({"b", offset, bytes, model::DType::kFloat32, (buckets - 1 - i) / 2, i, 1});
+    setup.buckets.back().uncut = *rc::gen::inRange(0, 4) == 0;
     offset += bytes;
   }
   const auto links = *rc::gen::inRange(1, 5);
@@ -127,7 +128,9 @@ class Play {
       RC_ASSERT((ended_halves_.contains({launch.generation, launch.bucket, launch.offset})));
     const bool urgent_first = find_policy(setup_.policy)->urgent_first;
     RC_ASSERT(launch.priority == (urgent_first ? setup_.buckets[launch.bucket].forward_position : 0));
-    if (setup_.policy == "bytescheduler" || setup_.policy == "p3") RC_ASSERT(launch.bytes <= setup_.partition_bytes);
+    const bool uncut = setup_.buckets[launch.bucket].uncut;
+    if (setup_.policy == "bytescheduler" || setup_.policy == "p3")
+      RC_ASSERT(uncut || launch.bytes <= setup_.partition_bytes);
     if (setup_.policy == "bytescheduler") {
       std::uint64_t before = 0;
       for (const auto& flight : flights_[launch.link]) before += flight.bytes;
@@ -148,7 +151,9 @@ class Play {
     const model::BucketPiece run{launch.bucket, launch.offset, launch.bytes};
     RC_ASSERT(model::for_each_piece(run, setup_.buckets.size(), bytes_of, [&](const model::BucketPiece& piece) {
       RC_ASSERT((ready_.contains({piece.bucket, launch.generation})));
-      RC_ASSERT(setup_.buckets[piece.bucket].dtype == setup_.buckets[launch.bucket].dtype);
+      const model::Bucket& bucket = setup_.buckets[piece.bucket];
+      RC_ASSERT(bucket.dtype == setup_.buckets[launch.bucket].dtype);
+      RC_ASSERT(!bucket.uncut || piece.bytes == bucket.bytes);
       if (launch.part != LaunchPart::kAllGather) {
         RC_ASSERT((reduced_.insert({piece.bucket, launch.generation, piece.offset, piece.bytes}).second));
         if (launch.part == LaunchPart::kReduceScatter) return true;
