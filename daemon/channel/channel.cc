@@ -11,9 +11,6 @@
 namespace deft::daemon {
 namespace {
 
-constexpr std::uint64_t kMeasuredEach =
-    16;  // encoded transfers: of one of them the loss is measured, which takes a pass over its data
-
 std::size_t sum_of(std::span<const std::size_t> sizes) {
   return std::accumulate(sizes.begin(), sizes.end(), std::size_t{0});
 }
@@ -212,7 +209,7 @@ Result<void> Channel::choose_source(InFlight& entry) {
 Result<void> Channel::encode(InFlight& entry) {
   const Transfer& transfer = entry.transfer;
   if (link_ == nullptr || !transfer.codings) return {};
-  CodecLoss* const loss = encoded_++ % kMeasuredEach == 0 ? &entry.done.codec_loss : nullptr;
+  CodecLoss* const loss = is_measured(encoded_++) ? &entry.done.codec_loss : nullptr;
   entry.coded = std::make_unique<CodedTransfer>(transfer.codings, std::span(entry.data, entry.done.bytes),
                                                 NodeOfAll{node_, link_->nodes()}, buffers_, loss);
   entry.done.wire_bytes = entry.coded->wire_bytes();

@@ -31,6 +31,16 @@ struct Case {
   model::DType dtype = model::DType::kFloat32;
 };
 
+TEST(CodedTransfer, WhateverAStepHasEachOfItsTransfersIsMeasuredNowAndThen) {
+  EXPECT_TRUE(is_measured(0));
+  for (std::uint64_t in_a_step = 1; in_a_step <= 64; ++in_a_step) {
+    std::set<std::uint64_t> measured;
+    for (std::uint64_t number = 0; number < 300 * in_a_step; ++number)
+      if (is_measured(number)) measured.insert(number % in_a_step);
+    EXPECT_EQ(measured.size(), in_a_step);
+  }
+}
+
 class EveryCodec : public testing::TestWithParam<Case> {
  protected:
   static Nodes nodes_of(std::size_t count, std::size_t elements, std::vector<Range> ranges) {
