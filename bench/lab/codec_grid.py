@@ -191,6 +191,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(f"differences to {codecs[0]}, {dates[0]}, with 95 % intervals")
     print(
         f"{'codec':<16}{'dates':<10}{'bytes':>7}  {'accuracy':>9}  {'difference':>16}  {'loss':>7}  {'difference':>17}"
+        f"  diverged, of {codecs[0]}"
     )
     for case in dates:
         for name in codecs:
@@ -206,17 +207,25 @@ def _check(case: str) -> None:
         raise ValueError(str(mistake)) from None
 
 
-def _row(name: str, case: str, measured: list[dict], reference: list[dict]) -> str:
-    def column(key: str) -> tuple[float, float, float]:
-        differences = [own[key] - other[key] for own, other in zip(measured, reference, strict=True)]
-        return statistics.fmean(own[key] for own in measured), *interval(differences)
+def _diverged(runs: list[dict]) -> int:
+    return sum(not math.isfinite(run["loss"]) for run in runs)
 
-    share = statistics.fmean(
-        own["wire_bytes"] / other["wire_bytes"] for own, other in zip(measured, reference, strict=True)
-    )
+
+def _row(name: str, case: str, measured: list[dict], reference: list[dict]) -> str:
+    """A run that diverges has nothing to average: means are those of the other pairs, and divergences are counted."""
+    pairs = [pair for pair in zip(measured, reference, strict=True) if _diverged(list(pair)) == 0]
+    diverged = f"  {_diverged(measured)}, {_diverged(reference)} of {len(measured)}"
+    if not pairs:
+        return f"{name:<16}{case:<10}  no pair in which no run diverged{diverged}"
+
+    def column(key: str) -> tuple[float, float, float]:
+        differences = [own[key] - other[key] for own, other in pairs]
+        return statistics.fmean(own[key] for own, _ in pairs), *interval(differences)
+
+    share = statistics.fmean(own["wire_bytes"] / other["wire_bytes"] for own, other in pairs)
     accuracy, accuracy_difference, accuracy_half = column("accuracy")
     loss, loss_difference, loss_half = column("loss")
     return (
         f"{name:<16}{case:<10}{share:>7.3f}  {accuracy:>7.2f} %  {accuracy_difference:>+7.2f} ± {accuracy_half:<6.2f}  "
-        f"{loss:>7.4f}  {loss_difference:>+8.4f} ± {loss_half:<6.4f}"
+        f"{loss:>7.4f}  {loss_difference:>+8.4f} ± {loss_half:<6.4f}{diverged}"
     )

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from lab.codec_grid import GridRun, codec_names, train
+from lab.codec_grid import GridRun, _row, codec_names, train
 from lab.codec_sums import CodecSums
 from lab.intervals import interval
 
@@ -97,6 +97,15 @@ def test_the_interval_is_students():
     assert mean == 2.5
     assert half == pytest.approx(3.182 * 1.2909944 / 2, rel=1e-5)
     assert interval([1.0])[1] == math.inf
+
+
+def test_runs_that_diverge_are_counted_and_in_no_mean():
+    good = {"accuracy": 80.0, "loss": 0.5, "wire_bytes": 100.0}
+    bad = {"accuracy": 0.0, "loss": math.inf, "wire_bytes": 100.0}
+    row = _row("int8", "fresh", [good, {**good, "accuracy": 82.0}, bad, good], [good, good, good, bad])
+    assert "81.00 %" in row and "+1.00" in row and "inf" not in row and "nan" not in row, row
+    assert row.endswith("  1, 1 of 4"), row
+    assert "no pair" in _row("int8", "fresh", [bad], [good])
 
 
 def test_a_run_repeats_exactly():
