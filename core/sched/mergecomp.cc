@@ -1,6 +1,7 @@
 // MergeComp (Wang et al., 2021): merges neighbours into few groups, so that a codec's fixed costs are paid seldom, and cuts the
 // groups so that their encoding, sending and decoding hides behind backward. It begins as fifo does with fused buckets, groups
 // once it has a profile, and groups anew when the profile has moved. Setup::merge_groups says how it searches.
+#include <algorithm>
 #include <charconv>
 
 #include "core/model/grouping.h"
@@ -33,12 +34,25 @@ Result<Search> parse(const std::string& text) {
   return Search{even ? Search::Kind::kEven : Search::Kind::kAlgorithm2, groups};
 }
 
+// What a mean byte of the buckets takes: not all may be encoded, and halves are widened. An encoding is measured as a time a byte; what
+// it costs to begin one is not known, and is little beside the latency of the transfer.
+model::GroupCosts costs_of(const Setup& setup) {
+  double all = 0, encoded = 0;
+  for (const auto& bucket : setup.buckets) {
+    const auto coded = model::coded_share(bucket);
+    all += static_cast<double>(bucket.bytes);
+    encoded += coded.share * coded.widening * static_cast<double>(bucket.bytes);
+  }
+  const double share = encoded / std::max(1.0, all);
+  return {{0, share * setup.codec_cost.encode_us_per_byte}, {}, {0, share * setup.codec_cost.decode_us_per_byte}};
+}
+
 class MergeComp final : public MeasuredRuns {
  public:
   MergeComp(const Setup& setup, Search search)
       : MeasuredRuns(setup, runs_of_bytes(setup.buckets, kFirstBytes, kBytesBefore)),
         search_(search),
-        costs_{{0, setup.codec_cost.encode_us_per_byte}, {}, {0, setup.codec_cost.decode_us_per_byte}} {}
+        costs_(costs_of(setup)) {}
 
  private:
   [[nodiscard]] RunStarts choose(const model::Profile& profile) const override {
@@ -54,7 +68,7 @@ class MergeComp final : public MeasuredRuns {
   }
 
   const Search search_;
-  const model::GroupCosts costs_;  // the fixed costs of a group are in the links' latencies
+  const model::GroupCosts costs_;  // but those of the links, which the profile tells
 };
 
 }  // namespace

@@ -183,12 +183,18 @@ TEST(MergeComp, GroupsAsItIsTold) {
 TEST(MergeComp, ASlowCodecIsWorthMoreGroups) {
   ASSERT_EQ(starts_of("exact", 1), (std::vector<model::BucketIndex>{0}));
   auto setup = setup_of("exact");
+  for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
   setup.codec_cost = {.name = "slow", .encode_us_per_byte = 1, .decode_us_per_byte = 0.01};  // 4 ms a bucket
   const auto scheduler = make_scheduler(setup).value();
   scheduler->profile_measured(profile_of(1), 0, 0);
   const auto fusion = scheduler->take_fusion();
   ASSERT_TRUE(fusion);
   EXPECT_GT(fusion->starts.size(), 1U) << "a group is sent while the next one is encoded";
+  for (auto& bucket : setup.buckets) bucket.coded_bytes = 0;
+  const auto other = make_scheduler(setup).value();
+  other->profile_measured(profile_of(1), 0, 0);
+  const auto merged = other->take_fusion();
+  EXPECT_EQ(merged ? merged->starts.size() : 1U, 1U) << "of small tensors nothing is encoded";
 }
 
 TEST(MergeComp, RefusesWhatIsNoWayToGroup) {
