@@ -2,6 +2,7 @@
 #include "daemon/channel/coded_piece.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "core/compress/low_rank_codec.h"
@@ -100,7 +101,11 @@ class LowRankPiece : public CodedPiece {
     const Factor gradient = work().of(coding_.ranges[index]);
     with_residuals(index, [&](std::span<float> sent, std::span<float> residuals) {
       compress::reconstruct(matrix(index).shape, p, q, sent);
-      for (std::size_t i = 0; i < residuals.size(); ++i) residuals[i] += sent[i] - gradient[i];
+      float largest = 0;  // an element of the product is a sum of larger ones
+      for (std::size_t i = 0; i < sent.size(); ++i)
+        largest = std::max({largest, std::abs(sent[i]), std::abs(gradient[i])});
+      for (std::size_t i = 0; i < residuals.size(); ++i)
+        residuals[i] = taken_back(residuals[i], sent[i], gradient[i], largest);
     });
   }
   void refuse(std::size_t index) const { std::ranges::fill(work().of(coding_.ranges[index]), kNaN); }

@@ -46,7 +46,8 @@ std::span<float> Residuals::Use::values() const { return {owner_.values_.get() +
 void take_back(std::span<float> residuals, std::span<const float> sums, std::span<const float> sent,
                std::span<const float> brought) {
   for (std::size_t i = 0; i < residuals.size(); ++i)
-    if (!std::isfinite(sums[i]) && std::isfinite(sent[i])) residuals[i] += sent[i] - brought[i];
+    if (!std::isfinite(sums[i]) && std::isfinite(sent[i]))
+      residuals[i] = taken_back(residuals[i], sent[i], brought[i], std::max(std::abs(sent[i]), std::abs(brought[i])));
 }
 
 // By the bits of the exponents, which the compiler can look at many at a time.

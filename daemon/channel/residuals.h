@@ -12,9 +12,11 @@
 // the sent values and of the residuals stays right in any order. Thread-safe.
 #pragma once
 
+#include <cmath>
 #include <condition_variable>
 #include <cstddef>
 #include <cstdlib>
+#include <limits>
 #include <list>
 #include <memory>
 #include <mutex>
@@ -54,6 +56,15 @@ class Residuals {
   std::condition_variable freed_;
   std::list<link::Range> used_;
 };
+
+// What is left of `residual` when it takes back what this node sent, without the gradient that was brought. `largest`: of the numbers that
+// the encoding reckoned with. What may be their rounding alone is nothing: beside a gradient that exploded the older residual is lost anyway,
+// and its rounding would be a gradient by itself.
+inline float taken_back(float residual, float sent, float brought, float largest) {
+  constexpr float kRounding = 4 * std::numeric_limits<float>::epsilon();
+  const float kept = residual + (sent - brought);
+  return std::abs(kept) > kRounding * largest ? kept : 0.0F;
+}
 
 // A sum that is not finite is no update. So what this node sent of it goes back to the residuals, without the gradient that was
 // brought. `sums`: the result; `sent`: the encoding that this node sent, decoded. All have the same size. Elements that this node itself

@@ -351,6 +351,26 @@ TEST(CodedTransferSwitches, AnInfinityOfOneNodeLeavesTheOthersResidualsForTheNex
   EXPECT_EQ(nodes.residuals(0)[8], 0) << "that sum was applied";
 }
 
+// Its rounding would be larger than any gradient.
+TEST(CodedTransfer, AGradientThatExplodesBesideOneThatIsNoNumberLeavesNothing) {
+  for (const char* codec : {"int8", "int2", "efsignsgd", "topk/ratio=0.1"}) {
+    Nodes nodes(2, codec, 2 * kBlock, {{0, 2 * kBlock}});
+    for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+    nodes.run(0, 1);
+    const auto before = nodes.residuals(0);
+    for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), 5 + node);
+    for (float& value : nodes.values(0)) value *= 1e30F;
+    std::ranges::fill(nodes.values(1), std::numeric_limits<float>::quiet_NaN());
+    nodes.encode(1);
+    for (std::size_t node = 0; node < 2; ++node) nodes.coded(node).keep_own();
+    nodes.exchange(1);
+    ASSERT_TRUE(nodes.decode()) << codec;
+    ASSERT_TRUE(std::isnan(nodes.values(0)[0])) << codec;
+    for (const float residual : nodes.residuals(0)) EXPECT_EQ(residual, 0) << codec;
+    EXPECT_NE(before, nodes.residuals(0)) << codec;
+  }
+}
+
 TEST(CodedTransferSwitches, AGradientThatIsNotFiniteLeavesResidualsForTheNextOne) {
   Nodes nodes(2, "int8", 512, {{0, 512}});
   for (std::size_t node = 0; node < 2; ++node)
