@@ -127,6 +127,11 @@ bool is_low_rank(const std::shared_ptr<const compress::Codec>& codec) {
   return codec != nullptr && codec->traits().law == compress::Law::kLowRank;
 }
 
+// What it leaves out is late by many steps, and nobody knows whether a training bears updates that are late as well.
+bool is_sparse(const std::shared_ptr<const compress::Codec>& codec) {
+  return codec != nullptr && codec->traits().law == compress::Law::kSparse;
+}
+
 // Times decide where policies cut, and factors of a matrix serve no other rows than those that they were made of.
 void keep_low_rank_uncut(const JobSettings& settings, const std::vector<model::TensorSpec>& tensors,
                          std::vector<model::Bucket>& buckets) {
@@ -280,6 +285,8 @@ plan::PlanLimits GroupCoordinator::limits() const {
   limits.max_staleness_steps = static_cast<std::uint32_t>(options.integer("max_staleness_steps"));
   limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
   limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
+  // A user's own plan may be late, too.
+  if (!settings_.plan && is_sparse(settings_.codecs.back())) limits.max_staleness_steps = 0;
   limits.set_slots(declared_.front()->slots);
   return limits;
 }

@@ -118,8 +118,7 @@ TEST(GroupCoordinator, RefusesAFlushThatIsFarAheadOrOfNoGroup) {
 }
 
 // Steps take next to no time here, so updates have to be merged.
-TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
-  Group world("knapsack");
+std::optional<wire::PlanOrder> first_plan(Group& world) {
   world.agree();
   std::optional<wire::PlanOrder> plan;
   for (std::uint64_t step = 0; step < 10 && !plan; ++step) {
@@ -131,6 +130,12 @@ TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
     plan = world.group.take_plan();
     world.group.take_launches(world.links, now + 20);
   }
+  return plan;
+}
+
+TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
+  Group world("knapsack");
+  const auto plan = first_plan(world);
   ASSERT_TRUE(plan);
   EXPECT_EQ(plan->group, 3U);
   EXPECT_EQ(plan->epoch, 1U);
@@ -139,6 +144,16 @@ TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
   world.group.add_status(status);
   ASSERT_EQ(status["plans"].size(), 1U);
   EXPECT_EQ(status["plans"][0]["from_step"], plan->activation_step);
+}
+
+TEST(GroupCoordinator, PlansThatMayChooseASparseCodecMakeNoUpdateLate) {
+  for (const std::string codec : {"auto/max=int8", "auto/max=topk", "topk"}) {
+    Group world("knapsack\ncompression=" + codec);
+    const auto plan = first_plan(world);
+    ASSERT_TRUE(plan) << codec;
+    EXPECT_EQ(plan->plan.max_merged() > 1, codec == "auto/max=int8") << codec;
+    EXPECT_EQ(plan->plan.max_staleness() > 0, codec == "auto/max=int8") << codec;
+  }
 }
 
 TEST(GroupCoordinator, HalvesNeedLinksThatHaveThem) {
