@@ -88,6 +88,15 @@ def test_merged_and_late_updates_survive_it_too(plan):
     assert "goes on without link gloo:eth1" in result["logs"][1]
 
 
+# Not with the bits of an undisturbed one: of other parts other nodes own what the second encoding leaves out.
+def test_encoded_gradients_survive_it_with_the_same_bits_on_all_ranks():
+    result = run(torch=True, policy="bytescheduler", down=[[1, 1]], variables={"DEFT_COMPRESSION": "int8"})
+    assert len(weights(result)) == 1, "\n".join(result["logs"])
+    links = result["middle"][0]["jobs"][0]["links"]
+    assert 0 < sum(link["wire_bytes"] for link in links) < 0.5 * sum(link["bytes"] for link in links), links
+    assert all("goes on without link gloo:eth1" in log for log in result["logs"])
+
+
 @pytest.mark.skipif(not (BUILD / "bin/deft-mpi").exists(), reason="this build has no MPI links")
 def test_what_mpi_carried_goes_on_over_gloo():
     result = run(links="gloo:eth0,mpi:eth1", down=[[1, 1]])
