@@ -78,9 +78,11 @@ class Leader::Handler {
     reply(wire::Heartbeat{.reply = true, .sent_us = leader_.clock_.now_us(), .answered_us = heartbeat.sent_us});
   }
   void operator()(const wire::Failure& failure) {
+    const bool at_deadline = !failure.suspected && failure.error.kind == ErrorKind::kTimeout;
     // A node at its deadline knows less about who is missing.
-    if (leader_.gathering() && failure.error.kind == ErrorKind::kTimeout)
+    if (at_deadline && leader_.gathering())
       return leader_.fail_job(leader_.roster_.missing(leader_.settings_.timeout_us));
+    if (at_deadline && leader_.state_ == State::kConnecting) return;  // JOINED has crossed it
     if (!failure.suspected) return leader_.fail_job(failure.error);
     leader_.suspect(failure.error, false);
   }

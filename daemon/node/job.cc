@@ -144,8 +144,8 @@ bool Job::receive(const Peer& from, const wire::Received& received) {
     fail(message.error().in("a message from the leader at " + leader_name(members_) + " to " + context_.host));
     return true;
   }
-  if (members_.state() == JobState::kJoining && std::holds_alternative<wire::Joined>(*message))
-    line_.set_incarnation(received.header().incarnation);
+  // The first answer to JOIN tells it, so that the leader takes what this node says before all have come.
+  if (members_.state() == JobState::kJoining) line_.set_incarnation(received.header().incarnation);
   deliver(std::move(*message));
   return true;
 }

@@ -146,6 +146,17 @@ TEST(Leader, TellsANodeThatHasReachedItsDeadlineWhoIsMissing) {
     EXPECT_NE(world.failure_for(node).find("rank 1-2 of 4 is missing"), std::string::npos) << world.failure_for(node);
 }
 
+TEST(Leader, ANodeWhoseDeadlineCrossedTheLastNodesJoinEndsNothing) {
+  World world(2);
+  world.join("b", {1}, 2);
+  world.join("", {0}, 2);
+  ASSERT_FALSE(world.leader.gathering());
+  world.leader.receive("b", wire::Failure{{ErrorKind::kTimeout, "the leader did not answer", "", {}}, false});
+  EXPECT_EQ(world.failure_for("b"), "");
+  world.leader.receive("b", wire::Failure{{ErrorKind::kLost, "rank 1 died", "", {}}, false});
+  EXPECT_EQ(world.failure_for(""), "rank 1 died");
+}
+
 TEST(Leader, LinksHaveATimeoutToOpenHoweverLateTheLastNodeCame) {
   World world(2, settings(30'000));
   world.join("", {0}, 2);

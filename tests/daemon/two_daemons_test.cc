@@ -1,0 +1,66 @@
+// Two daemons of one job, which hear each other without a network: what a node says and what its leader does about it, from JOIN to the last
+// LEAVE. Time is the test's own.
+#include <gtest/gtest.h>
+
+#include <set>
+#include <string>
+#include <utility>
+
+#include "tests/daemon/fake_daemon.h"
+
+namespace deft::daemon {
+namespace {
+
+using Stage = FakeDaemon::Stage;
+constexpr TimeUs kSecond = 1'000'000;
+
+// Ranks 0 to 3. Those from 4 on, in a larger world, do not come.
+struct TwoDaemons : testing::Test {
+  void set_world(std::uint32_t world) {
+    for (FakeWorker* const worker : {&leads.first, &leads.second, &follows.first, &follows.second})
+      worker->attached.world = world;
+  }
+  // What one has sent, the other receives.
+  void exchange() {
+    while (!leads.control.sent.empty() || !follows.control.sent.empty()) {
+      for (const auto& [to, bytes] : std::exchange(follows.control.sent, {})) leads.deliver("follower", bytes);
+      for (const auto& [to, bytes] : std::exchange(leads.control.sent, {})) follows.deliver("leader", bytes);
+    }
+  }
+  void advance(TimeUs us) {
+    constexpr TimeUs kTurnUs = 50'000;
+    for (; us > 0; us -= kTurnUs) {
+      for (FakeDaemon* const daemon : {&leads, &follows}) daemon->advance(kTurnUs);
+      exchange();
+    }
+  }
+
+  FakeDaemon leads{true}, follows;
+};
+
+TEST_F(TwoDaemons, TheFirstDeadlineOfAllNodesEndsTheGathering) {
+  set_world(6);
+  follows.bring_to(Stage::kJoining);
+  advance(5 * kSecond);
+  leads.bring_to(Stage::kJoining);
+  advance(4 * kSecond - 50'000);
+  EXPECT_EQ(leads.state(), "joining");
+  EXPECT_EQ(follows.state(), "joining");
+  advance(50'000);
+  for (const FakeDaemon* const daemon : {&leads, &follows})
+    EXPECT_TRUE(says(daemon->end(), "rank 4-5 of 6 is missing"));
+}
+
+TEST_F(TwoDaemons, AWorkerThatDiesWhileOthersAreMissingEndsTheJobOnAllNodes) {
+  set_world(6);
+  for (FakeDaemon* const daemon : {&leads, &follows}) daemon->bring_to(Stage::kJoining);
+  advance(kSecond);
+  follows.ask(follows.second, [&](JobPort& job) {
+    job.worker_ended(follows.second, false, {ErrorKind::kLost, "rank 3 (pid 1003) died", "", {}});
+  });
+  exchange();
+  EXPECT_TRUE(says(leads.end(), "rank 3 (pid 1003) died"));
+}
+
+}  // namespace
+}  // namespace deft::daemon
