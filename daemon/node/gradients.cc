@@ -188,6 +188,7 @@ std::vector<Owed> Gradients::owed(TimeUs before_us) const {
     if (task.ready_us != 0 || task.first_us > before_us) continue;
     Owed owed = missing(key.second, key.first);
     owed.since_us = task.first_us;
+    owed.ordered = task.ordered_bytes > 0;
     out.push_back(std::move(owed));
   }
   return out;

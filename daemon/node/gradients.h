@@ -49,6 +49,7 @@ struct Owed {
   TimeUs since_us = 0;               // first worker handed in, or the launch came
   std::vector<std::size_t> workers;  // local indices that have not handed everything in
   std::uint32_t tensor = 0;          // the first tensor that the first of them owes
+  bool ordered = false;              // by the leader: other nodes wait, too
 };
 
 class Gradients {

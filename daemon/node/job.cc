@@ -255,7 +255,8 @@ void Job::tick() {
   if (failing_) return end(*failing_, false);  // the leader has not answered
   if (members_.all_left()) {
     if (all_left_us_ == 0) all_left_us_ = now_us;
-    if (may_end(members_, parts_->links.idle(), now_us - all_left_us_)) end({}, true);
+    if (may_end(members_, parts_->links.idle(), now_us - all_left_us_)) return end({}, true);
+    if (auto ok = parts_->watchdog.check_left(now_us); !ok) fail(ok.error());
     return;
   }
   if (line_.leader() == nullptr) watch_leader(now_us);

@@ -32,6 +32,16 @@ Result<void> StallWatchdog::check(TimeUs now_us) {
   return check_collectives(now_us);
 }
 
+Result<void> StallWatchdog::check_left(TimeUs now_us) {
+  for (const auto& [id, group] : groups_.groups()) {
+    if (!group.agreed) continue;
+    for (const Owed& owed : group.gradients->owed(now_us - grace_us()))
+      if (owed.ordered)
+        if (auto ok = judge(*group.gradients, owed, now_us); !ok) return ok;
+  }
+  return {};
+}
+
 Result<void> StallWatchdog::check_declarations(TimeUs now_us) {
   for (const auto& [id, group] : groups_.groups()) {
     if (group.agreed) {

@@ -4,6 +4,7 @@
 // stall_timeout it ends the job. What can never come, because its rank has left, ends the job after a short grace.
 //
 //   if (auto ok = watchdog.check(now_us); !ok) fail_job(ok.error());     // with every heartbeat
+//   if (auto ok = watchdog.check_left(now_us); !ok) ...                  // instead, once all workers of the node have left
 //   watchdog.answer(waiting, now_us);                                    // on the leader's node: another node waits
 //   watchdog.note(stalled, now_us);                                      // the leader told all nodes of a stall
 //
@@ -35,6 +36,8 @@ class StallWatchdog {
 
   // An error ends the job: it names the rank that owes, and what.
   Result<void> check(TimeUs now_us);
+  // All workers here have left: an error if one of them owes gradients that the leader has ordered, because other nodes wait for them.
+  Result<void> check_left(TimeUs now_us);
   // Another node waits for a launch. Reports the local workers that owe its gradients; errors as above.
   Result<void> answer(const wire::Waiting& waiting, TimeUs now_us);
   void note(const wire::Stalled& stalled, TimeUs now_us);

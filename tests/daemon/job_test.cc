@@ -288,6 +288,19 @@ TEST(Job, EndsCleanlyWhenAllItsWorkersHaveLeft) {
   EXPECT_TRUE(daemon.end().empty());
 }
 
+TEST(Job, NamesItsRankThatEndedWhileOthersWaitForAGradient) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kAgreed);
+  for (FakeWorker* const worker : {&daemon.first, &daemon.second})
+    daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
+  daemon.tell(wire::LaunchOrder{0, {samples::launch(0, 0, 0)}});
+  daemon.advance(2 * kSecond);
+  EXPECT_EQ(daemon.state(), "ended");
+  const auto told = daemon.sent<wire::Failure>();
+  ASSERT_EQ(told.size(), 1u);
+  EXPECT_TRUE(says(told[0].error.message(), "rank 2 (pid 1002) has ended without handing in 'fc.weight' of step 0"));
+}
+
 TEST(Job, KeepsItsLinksForAHeartbeatIfOthersMayStillReceiveTheLastResults) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kAgreed);

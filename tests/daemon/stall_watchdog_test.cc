@@ -78,6 +78,26 @@ TEST_F(Watchdog, AWorkerThatLeftWhileItOwesEndsTheJobAfterTheGrace) {
             "rank 1 (pid 1001) has ended without handing in 't0' of step 0, for which others wait");
 }
 
+TEST_F(Watchdog, WorkersThatHaveAllLeftOweWhatTheLeaderOrdered) {
+  agree();
+  leave(first), leave(second);
+  wire::Launch launch;
+  launch.bytes = 256;
+  ASSERT_TRUE(groups.order(launch, 0, kBegin));
+  EXPECT_TRUE(watchdog.check_left(kBegin + kGrace - 1));
+  const auto owed = watchdog.check_left(kBegin + kGrace);
+  ASSERT_FALSE(owed);
+  EXPECT_EQ(owed.error().what, "rank 0 (pid 1000) has ended without handing in 't0' of step 0, for which others wait");
+}
+
+TEST_F(Watchdog, WorkersThatHaveAllLeftOweNothingThatNobodyWaitsFor) {
+  agree();
+  hand_in(0, 0);
+  ask(0);
+  leave(first), leave(second);
+  EXPECT_TRUE(watchdog.check_left(kBegin + kTooLate));
+}
+
 TEST_F(Watchdog, AsksTheLeaderForWhatIsReadyAndNotOrdered) {
   agree();
   for (const std::size_t worker : {0, 1}) hand_in(worker, 1);
