@@ -89,14 +89,9 @@ class Leader::Handler {
   void operator()(const wire::Leave& leave) {
     Roster& roster = leader_.roster_;
     roster.leave(leave);
-    std::vector<Peer> stay;
-    for (std::size_t node = 0; node < roster.nodes().size(); ++node) {
-      if (!roster.nodes()[node].gone())
-        stay.push_back(roster.nodes()[node].peer);
-      else if (leader_.detector_)
-        leader_.detector_->ended(node);
-    }
-    leader_.host_.send(stay, leave);
+    for (std::size_t node = 0; leader_.detector_ && node < roster.nodes().size(); ++node)
+      if (roster.nodes()[node].gone()) leader_.detector_->ended(node);
+    leader_.to_all(leave);  // a node whose workers have left keeps its links until all have
   }
   void operator()(const wire::Stalled& stalled) { leader_.to_all(stalled); }
   // Another node waits for a launch: the own node says which of its workers owes the gradients.

@@ -79,12 +79,10 @@ void welcome_from(Reactor& reactor, const std::weak_ptr<Job>& weak, const std::s
   });
 }
 
-// All workers here left `since_us` ago. Another node may still receive the last results, and the end of this node's links would fail all
-// that it has in flight, from others too.
-bool may_end(const Membership& members, bool links_are_idle, TimeUs since_us) {
-  const JobSettings& settings = members.settings();
-  const bool nobody_receives = members.left().size() == members.identity().world || since_us >= settings.heartbeat_us();
-  return (links_are_idle && nobody_receives) || since_us > settings.silence_us();
+// All workers here left `since_us` ago. Until those of other nodes have, too, they may still receive the last results, and the end of this
+// node's links would fail all that these nodes have in flight, from others too.
+bool may_end(const Membership& members, TimeUs since_us) {
+  return members.left().size() == members.identity().world || since_us > members.settings().silence_us();
 }
 
 }  // namespace
@@ -175,6 +173,7 @@ void Job::deliver(wire::ToNode message) {
   joining_.heard();
   if (detector_) detector_->heard(0, context_.reactor.now_us());
   std::visit(messages_, std::move(message));
+  if (members_.all_left() && may_end(members_, 0)) end({}, true);
 }
 
 void Job::joined(wire::Joined message) {
@@ -255,7 +254,7 @@ void Job::tick() {
   if (failing_) return end(*failing_, false);  // the leader has not answered
   if (members_.all_left()) {
     if (all_left_us_ == 0) all_left_us_ = now_us;
-    if (may_end(members_, parts_->links.idle(), now_us - all_left_us_)) return end({}, true);
+    if (may_end(members_, now_us - all_left_us_)) return end({}, true);
     if (auto ok = parts_->watchdog.check_left(now_us); !ok) fail(ok.error());
     return;
   }

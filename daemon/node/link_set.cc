@@ -129,11 +129,6 @@ bool LinkSet::finished() {
   return std::ranges::all_of(queues_, [](LinkQueue& link) { return !link.driver || link.driver->finished(); });
 }
 
-bool LinkSet::idle() const {
-  return std::ranges::all_of(queues_,
-                             [](const LinkQueue& link) { return link.waiting.empty() && link.running.empty(); });
-}
-
 // The leader chooses among the same links: see LinkFailover there.
 bool LinkSet::can_lose(std::size_t index) const {
   const auto runs_here = [](const LinkQueue& link) { return link.driver && link.driver->runs_in_daemon(); };

@@ -71,7 +71,6 @@ class LinkSet {
 
   void abort(const std::string& reason);  // nothing is reported afterwards
   [[nodiscard]] bool finished();          // after abort: no link uses memory any more
-  [[nodiscard]] bool idle() const;        // nothing waits, nothing runs
   // Whether the job can go on without this link: another one that the daemons run is left.
   [[nodiscard]] bool can_lose(std::size_t link) const;
 

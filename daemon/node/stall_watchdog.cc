@@ -128,7 +128,7 @@ Result<void> StallWatchdog::judge(const Gradients& gradients, const Owed& owed, 
 }
 
 Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
-  // If all workers of the leader's node have ended, its daemon has put the job away and starts nothing more.
+  // If all workers of the leader's node have ended, nobody there asks for it any more, and it never starts.
   const auto& leaders = view_->nodes()[0].ranks;
   const auto unstarted = collectives_.unstarted(now_us - grace_us());
   if (unstarted && std::ranges::all_of(leaders, [&](auto rank) { return members_.has_left(rank); }))

@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <limits>
 
 namespace deft::daemon {
@@ -346,6 +347,18 @@ TEST(Leader, PlansForTheSlowestNode) {
   EXPECT_NE(alike.leader.status()["plans"][0]["cycle"], "0@1");
   EXPECT_EQ(status["nodes"][0]["step_us"], 1000);
   EXPECT_EQ(status["nodes"][1]["step_us"], 3e6);
+}
+
+TEST(Leader, TellsAlsoNodesWhoseWorkersHaveLeftWhoLeaves) {
+  Running world;
+  for (const std::uint32_t rank : {1U, 0U}) {
+    const Peer from = rank == 1 ? "b" : "";
+    world.sent.clear();
+    world.leader.receive(from, wire::Leave{{rank}});
+    for (const Peer& node : {Peer(""), Peer("b")})
+      EXPECT_EQ(std::ranges::count(world.sent, node, &std::pair<Peer, wire::ToNode>::first), 1) << rank;
+    EXPECT_EQ(world.all<wire::Leave>().size(), 2u);
+  }
 }
 
 TEST(Leader, NamesTheNodeThatFellSilent) {

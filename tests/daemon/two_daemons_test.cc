@@ -62,5 +62,32 @@ TEST_F(TwoDaemons, AWorkerThatDiesWhileOthersAreMissingEndsTheJobOnAllNodes) {
   EXPECT_TRUE(says(leads.end(), "rank 3 (pid 1003) died"));
 }
 
+struct TwoRunningDaemons : TwoDaemons {
+  TwoRunningDaemons() {
+    for (FakeDaemon* const daemon : {&leads, &follows}) daemon->bring_to(Stage::kJoining);
+    exchange();  // JOIN, and JOINED
+    for (FakeDaemon* const daemon : {&leads, &follows}) daemon->open_links();
+    exchange();  // LINKS_OPEN, and BEGIN
+    for (const FakeDaemon* const daemon : {&leads, &follows}) EXPECT_EQ(daemon->state(), "running") << daemon->end();
+  }
+};
+
+void leave(FakeDaemon& daemon) {
+  for (FakeWorker* const worker : {&daemon.first, &daemon.second})
+    daemon.ask(*worker, [&](JobPort& job) { job.worker_ended(*worker, true, {}); });
+}
+
+TEST_F(TwoRunningDaemons, KeepTheirLinksUntilTheWorkersOfBothHaveLeft) {
+  leave(follows);
+  advance(3 * kSecond);
+  EXPECT_EQ(follows.state(), "running") << "the other node may still receive the last results";
+  leave(leads);
+  exchange();
+  for (const FakeDaemon* const daemon : {&leads, &follows}) {
+    EXPECT_EQ(daemon->state(), "ended") << "at once";
+    EXPECT_EQ(daemon->jobs.history().by_reason()["well"], 1);
+  }
+}
+
 }  // namespace
 }  // namespace deft::daemon
