@@ -186,7 +186,7 @@ Result<void> Config::assign(std::string_view name, std::string_view text, Config
   auto& value = values_[std::string(name)];
   if (source < value.source) return {};
   text = trimmed(text);
-  if (text.empty()) text = spec->default_value;  // DEFT_POLICY=$POLICY of a shell in which POLICY is not set
+  if (text.empty()) text = spec->default_value;
   double number = 0;
   if (!text.empty()) {
     const auto checked = checked_value(*spec, text, std::string(where));
@@ -258,7 +258,9 @@ Result<std::vector<Assignment>> parse_variables(std::span<const std::string> env
     const std::string name = lower(std::string_view(variable).substr(kPrefix.size()));
     if (std::ranges::find(kLauncherVariables, variable) != kLauncherVariables.end()) continue;
     if (!find_option(name)) return no_such_option(name, variable, as_variable);
-    out.push_back({name, equals == std::string::npos ? std::string() : entry.substr(equals + 1), variable});
+    const std::string text = equals == std::string::npos ? std::string() : entry.substr(equals + 1);
+    if (trimmed(text).empty()) continue;  // DEFT_POLICY=$POLICY of a shell in which POLICY is not set
+    out.push_back({name, text, variable});
   }
   return out;
 }

@@ -79,8 +79,8 @@ class Config {
 
   // `arguments` are flags without the program's name (`--timeout=3s`, `--timeout 3s`, `--flag_file=PATH`); `environment`
   // holds NAME=value strings. Everything is checked. An unknown flag, file key or DEFT_* variable is an error (kInvalid) that
-  // suggests a known name; a value out of range is one, too. An empty value is the default. The launcher's variables of
-  // placement.h are no options and are left alone.
+  // suggests a known name; a value out of range is one, too. An empty value of a flag or of the file is the default, and an empty
+  // variable is as one that is not set. The launcher's variables of placement.h are no options and are left alone.
   static Result<Config> load(std::span<const std::string> arguments, std::span<const std::string> environment,
                              Audience audience);
 

@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cstdio>
 #include <fstream>
 #include <set>
@@ -61,6 +63,23 @@ TEST(Config, AnEmptyValueIsTheDefault) {
     EXPECT_EQ(config->text(option.name), option.default_value) << option.name;
     EXPECT_EQ(config->number(option.name), plain.number(option.name)) << option.name;
   }
+}
+
+TEST(Config, AnEmptyVariableIsNotSet) {
+  Words variables;
+  for (const OptionSpec& option : option_table()) {
+    std::string name(option.name);
+    std::ranges::transform(name, name.begin(), [](unsigned char c) { return std::toupper(c); });
+    variables.push_back("DEFT_" + name + (variables.size() % 2 == 0 ? "=" : "= "));
+  }
+  EXPECT_EQ(Config::load({}, variables, Audience::kDaemon)->effective(), "all defaults");
+  const File file("policy = fifo\nsecret_file = /etc/deft/key\n");
+  const auto config = Config::load(Words{file.flag()}, variables, Audience::kDaemon);
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->text("policy"), "fifo") << "a worker that sends its empty variable would win over the file";
+  EXPECT_EQ(config->text("secret_file"), "/etc/deft/key");
+  EXPECT_EQ(config->source("timeout"), ConfigSource::kDefault);
+  expect_words(refusal({}, {"DEFT_POLICI="}), {"DEFT_POLICI", "did you mean DEFT_POLICY?"});
 }
 
 TEST(Config, TheFileMayBeNamedByAVariable) {
