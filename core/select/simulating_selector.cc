@@ -48,7 +48,8 @@ class SizeDescent {
   SizeDescent(const PolicyQuestion& question, bool has_priority_channels, const PolicyForecast& start,
               const Stopped& is_stopped)
       : question_(question), has_priority_channels_(has_priority_channels), is_stopped_(is_stopped), best_(start) {
-    best_.choice.sizes = LaunchSizes{question.setup.partition_bytes, question.setup.credit_bytes};
+    if (!best_.choice.sizes)  // the job has tuned ones otherwise
+      best_.choice.sizes = LaunchSizes{question.setup.partition_bytes, question.setup.credit_bytes};
     seen_.push_back(*best_.choice.sizes);
   }
 

@@ -119,6 +119,21 @@ TEST(Forecasts, HaveTheBestSizesIfTheQuestionAsksForThem) {
   EXPECT_DOUBLE_EQ(forecast(question, tuned->front().choice, false)->step_us, tuned->front().step_us);
 }
 
+TEST(Forecasts, TuneTheSizesOnFromThoseThatTheJobHas) {
+  auto question = question_of(between_sizes());
+  question.tunes_sizes = true;
+  // They are better than the job's own, and as the profile is now, smaller parts are better still.
+  const PolicyChoice in_force{"usbyte", 0, sched::LaunchSizes{256 << 10, 4 << 20}};
+  question.candidates.push_back(in_force);
+  const auto selector = make_selector(When::kAtOnce);
+  selector->ask(question);
+  const auto answer = selector->take();
+  ASSERT_TRUE(answer);
+  const double in_force_us = forecast(question, in_force, false)->step_us;
+  EXPECT_LT(in_force_us, forecast(question, {"usbyte", 0}, false)->step_us);
+  EXPECT_LT(answer->front().step_us, 0.99 * in_force_us);
+}
+
 TEST(Forecasts, HaveNoOtherSizesIfTheyWinNothing) {
   auto question = question_of(hidden_anyway());
   question.tunes_sizes = true;
