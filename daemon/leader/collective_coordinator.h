@@ -38,7 +38,7 @@ class CollectiveCoordinator {
 
   // As LateNodes::watch() does.
   [[nodiscard]] std::vector<LateNodes::Owed> watch(TimeUs now_us,
-                                                   const std::function<bool(std::size_t node)>& is_gone) const {
+                                                   const std::function<bool(std::size_t node)>& is_gone) {
     return late_.watch(now_us, is_gone);
   }
 

@@ -1,5 +1,8 @@
 #include "daemon/leader/late_nodes.h"
 
+#include <algorithm>
+#include <utility>
+
 namespace deft::daemon {
 
 void LateNodes::came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us) {
@@ -8,16 +11,17 @@ void LateNodes::came(const std::string& name, std::size_t node, std::size_t node
   it->second.came[node] = true;
 }
 
-std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us,
-                                              const std::function<bool(std::size_t node)>& is_gone) const {
+std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone) {
+  const TimeUs before_us = std::exchange(watched_us_, now_us);
   std::vector<Owed> owed;
   for (const auto& [name, wait] : waits_) {
     const TimeUs age = now_us - wait.since_us;
-    const bool due = age / timing_.warning_us != (age - timing_.heartbeat_us) / timing_.warning_us;
+    const TimeUs age_before = std::max<TimeUs>(before_us - wait.since_us, 0);
+    const bool due = age / timing_.warning_us != age_before / timing_.warning_us;
     for (std::size_t node = 0; node < wait.came.size(); ++node) {
       if (wait.came[node]) continue;
       const Owed one{node, duty_, name, age, is_gone(node) && age > timing_.gone_us, age > timing_.stall_timeout_us};
-      if (one.gone || one.too_long || (age >= timing_.warning_us && due)) owed.push_back(one);
+      if (one.gone || one.too_long || due) owed.push_back(one);
       if (one.gone || one.too_long) return owed;
     }
   }

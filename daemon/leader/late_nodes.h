@@ -23,7 +23,6 @@ namespace deft::daemon {
 class LateNodes {
  public:
   struct Timing {
-    TimeUs heartbeat_us = 0;      // between two calls of watch
     TimeUs warning_us = 0;        // a node that is late for this long is reported, and again after as long
     TimeUs stall_timeout_us = 0;  // the job ends when a node is late for longer
     TimeUs gone_us = 0;           // or for this long, if the node has ended
@@ -44,7 +43,7 @@ class LateNodes {
   void came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us);
   void done(const std::string& name) { waits_.erase(name); }
   // What nodes owe for long enough to be told, the first that fails the job at the end.
-  [[nodiscard]] std::vector<Owed> watch(TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone) const;
+  [[nodiscard]] std::vector<Owed> watch(TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone);
 
  private:
   struct Wait {
@@ -55,10 +54,11 @@ class LateNodes {
   const Timing timing_;
   const std::string_view duty_;
   std::map<std::string, Wait> waits_;  // by name
+  TimeUs watched_us_ = 0;              // when watch() looked last
 };
 
 inline LateNodes::Timing lateness_of(const JobSettings& settings) {
-  return {settings.heartbeat_us(), settings.stall_warning_us(), settings.stall_timeout_us, settings.timeout_us / 4};
+  return {settings.stall_warning_us(), settings.stall_timeout_us, settings.timeout_us / 4};
 }
 
 }  // namespace deft::daemon

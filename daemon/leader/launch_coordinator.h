@@ -67,7 +67,7 @@ class LaunchCoordinator final : public SchedulerPort {
 
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed
   // Nodes that have not declared a group which others have.
-  [[nodiscard]] const LateNodes& undeclared() const { return undeclared_; }
+  [[nodiscard]] LateNodes& undeclared() { return undeclared_; }
   // Adds "plans", "merging", "policies", "preserver", "step_times", "settings" and "outstanding" (launches) to `json`.
   void add_status(nlohmann::json& json) const;
 

@@ -6,7 +6,7 @@
 namespace deft::daemon {
 namespace {
 
-constexpr LateNodes::Timing kTiming{.heartbeat_us = 10, .warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
+constexpr LateNodes::Timing kTiming{.warning_us = 100, .stall_timeout_us = 1000, .gone_us = 50};
 
 wire::CollectiveReady ask(std::uint32_t rank, std::uint64_t count, ipc::Collective kind = ipc::Collective::kAllReduce,
                           std::uint64_t capacity = 0, std::uint32_t root = 0) {
@@ -87,7 +87,7 @@ TEST(CollectiveCoordinator, ReportsWhoOwesARequestOnceAnInterval) {
   CollectiveCoordinator collectives(2, 2, kTiming);
   collectives.ask(0, ask(0, 5), 0);
   std::vector<TimeUs> told;
-  for (TimeUs now = 0; now <= 400; now += kTiming.heartbeat_us)
+  for (TimeUs now = 0; now <= 400; now += 10)
     for (const auto& owed : collectives.watch(now, nobody)) {
       EXPECT_EQ(owed.node, 1U);
       EXPECT_FALSE(owed.too_long || owed.gone);
@@ -95,6 +95,15 @@ TEST(CollectiveCoordinator, ReportsWhoOwesARequestOnceAnInterval) {
     }
   EXPECT_EQ(told, (std::vector<TimeUs>{100, 200, 300, 400}));
   EXPECT_TRUE(collectives.watch(1001, nobody).back().too_long);
+}
+
+TEST(CollectiveCoordinator, ReportsWhoOwesARequestAlsoIfItLooksLate) {
+  CollectiveCoordinator collectives(2, 2, kTiming);
+  collectives.ask(0, ask(0, 5), 0);
+  std::vector<TimeUs> told;
+  for (const TimeUs now : {0, 95, 130, 185, 190, 420, 430})
+    for (const auto& owed : collectives.watch(now, nobody)) told.push_back(owed.age_us);
+  EXPECT_EQ(told, (std::vector<TimeUs>{130, 420}));
 }
 
 TEST(CollectiveCoordinator, WhatNeedsANodeThatEndedFailsSoon) {
