@@ -11,8 +11,8 @@
 namespace deft::client {
 namespace {
 
-// The daemon has a timeout to gather the workers and to open the links, and knows who is missing. It may have to ask the leader. So its
-// error comes before ours, as long as it lives.
+// The daemon has a timeout to gather the workers and another one to open the links, and knows who is missing. It may have to ask the
+// leader. So its error comes before ours, as long as it lives.
 constexpr TimeUs patience_us(TimeUs timeout_us) {
   return 2 * timeout_us + std::clamp<TimeUs>(timeout_us / 2, 500'000, 5'000'000);
 }
