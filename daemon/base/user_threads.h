@@ -3,7 +3,8 @@
 //   const UserThread counted(uid);      // while a thread works for this user
 //   threads_by_user();                  // {{1000, 3}}
 //
-// Threads that gloo, ZeroMQ and the like start by themselves are not counted. Any thread.
+// To count a thread takes no memory, so it cannot fail on a thread where nobody takes an exception. Threads that gloo, ZeroMQ and the like
+// start by themselves are not counted. Any thread.
 #pragma once
 
 #include <sys/types.h>
@@ -15,13 +16,17 @@ namespace deft::daemon {
 
 class UserThread {
  public:
-  explicit UserThread(uid_t user);
+  explicit UserThread(uid_t user) noexcept;
   ~UserThread();
   UserThread(const UserThread&) = delete;
   UserThread& operator=(const UserThread&) = delete;
 
  private:
+  friend std::map<uid_t, std::size_t> threads_by_user();
+
   const uid_t user_;
+  UserThread* next_ = nullptr;  // of the list of all
+  UserThread* previous_ = nullptr;
 };
 
 std::map<uid_t, std::size_t> threads_by_user();  // of users who have any

@@ -5,7 +5,11 @@
 
 #include <atomic>
 #include <future>
+#include <iterator>
 #include <new>
+#include <optional>
+#include <type_traits>
+#include <utility>
 #include <vector>
 
 #include "daemon/base/reactor.h"
@@ -75,6 +79,27 @@ TEST(BlockingWork, ItsEndWaitsForNoWorkThatBlocks) {
   EXPECT_LT(std::chrono::steady_clock::now() - began, kLong);
   release.set_value();
   EXPECT_EQ(*after, 0);
+}
+
+// Where memory is short, too: nobody takes an exception on a thread of blocking work.
+static_assert(std::is_nothrow_constructible_v<UserThread, uid_t>);
+
+TEST(UserThreads, AreCountedInWhateverOrderTheyEnd) {
+  static constexpr uid_t kOne = 201, kTwo = 202;
+  std::optional<UserThread> threads[4];
+  for (std::size_t i = 0; i < std::size(threads); ++i) threads[i].emplace(i == 3 ? kTwo : kOne);
+  const auto counts = [] {
+    auto all = threads_by_user();
+    return std::pair(all[kOne], all[kTwo]);
+  };
+  EXPECT_EQ(counts(), std::pair(std::size_t{3}, std::size_t{1}));
+  threads[1].reset();  // between others
+  EXPECT_EQ(counts(), std::pair(std::size_t{2}, std::size_t{1}));
+  threads[3].reset();  // the newest
+  threads[0].reset();  // the oldest
+  EXPECT_EQ(counts(), std::pair(std::size_t{1}, std::size_t{0}));
+  threads[0].emplace(kTwo);
+  EXPECT_EQ(counts(), std::pair(std::size_t{1}, std::size_t{1}));
 }
 
 struct Failed final : CallbackOwner {
