@@ -10,6 +10,7 @@
 #include <cerrno>
 #include <cstring>
 #include <list>
+#include <map>
 #include <optional>
 #include <string>
 
@@ -27,6 +28,7 @@ constexpr TimeUs kStrangerUs = 2'000'000;  // so long a connection may take to p
 constexpr int kBacklog = 4096;             // strangers come while the members still meet, and then nobody is taken
 constexpr int kCallersATurn = 64;          // after so many new callers the earlier ones are heard
 constexpr unsigned kCalls = 20;            // a member that strangers besiege may hang up
+constexpr TimeUs kAgainUs = 100'000;       // after so long a member is called again that could not be reached
 
 struct Greeting {
   std::uint64_t magic = 0;
@@ -39,6 +41,9 @@ struct Counters {
   std::atomic<std::uint64_t> wrong{0}, late{0}, crowded_out{0};
 };
 Counters strangers;
+
+// There may be a way a moment later, while a NIC or a switch starts.
+bool may_pass(int error) { return error == EHOSTUNREACH || error == ENETUNREACH || error == ETIMEDOUT; }
 
 std::string error_text() { return std::strerror(errno); }
 
@@ -94,6 +99,8 @@ class Meeting {
   Result<void> agree_on_keys(std::string_view topic);
   Result<void> call(std::uint32_t peer);
   Result<void> call_again(const Newcomer& refused);
+  Result<void> call_later(std::uint32_t peer, int error);
+  Result<void> make_due_calls();
   Result<void> turn();
   Result<void> meet_all();
   Result<PeerConnections> encrypt();
@@ -116,6 +123,11 @@ class Meeting {
   std::vector<ConnectionKeys> keys_;  // by member
   std::list<Newcomer> newcomers_;
   unsigned calls_ = 0;  // that were repeated
+  struct Unreached {
+    int error = 0;                 // of the last call
+    std::optional<TimeUs> due_us;  // of the next one; none: it is under way
+  };
+  std::map<std::uint32_t, Unreached> unreached_;  // members
   std::vector<Descriptor> sockets_;
 };
 
@@ -175,17 +187,31 @@ Result<void> Meeting::call(std::uint32_t peer) {
   const Address& address = invitations_[peer].address;
   Descriptor made(socket(address.family(), SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!made.valid()) return fail(ErrorKind::kExhausted, "cannot make a socket: " + error_text());
-  if (connect(made.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS)
-    return unreachable(peer, error_text());
+  if (connect(made.get(), address.get(), address.bytes) != 0 && errno != EINPROGRESS) return call_later(peer, errno);
   newcomers_.push_back({.socket = std::move(made), .called = peer, .since_us = MonotonicClock::now()});
   return {};
 }
 
 Result<void> Meeting::call_again(const Newcomer& refused) {
   const int error = refused.error != 0 ? refused.error : error_of(refused.socket);
-  if (error != 0 && error != ECONNRESET) return unreachable(*refused.called, std::strerror(error));
+  if (error != 0 && error != ECONNRESET) return call_later(*refused.called, error);
   if (++calls_ > kCalls) return unreachable(*refused.called, "it hangs up");
   return call(*refused.called);
+}
+
+Result<void> Meeting::call_later(std::uint32_t peer, int error) {
+  if (!may_pass(error)) return unreachable(peer, std::strerror(error));
+  unreached_[peer] = {error, MonotonicClock::now() + kAgainUs};
+  return {};
+}
+
+Result<void> Meeting::make_due_calls() {
+  for (auto& [peer, unreached] : unreached_) {
+    if (!unreached.due_us || *unreached.due_us > MonotonicClock::now()) continue;
+    unreached.due_us.reset();
+    if (auto ok = call(peer); !ok) return ok;
+  }
+  return {};
 }
 
 Result<void> Meeting::take_callers() {
@@ -243,6 +269,7 @@ Meeting::Outcome Meeting::step(Newcomer& newcomer) {
 
 Result<void> Meeting::turn() {
   if (auto ok = take_callers(); !ok) return ok;
+  if (auto ok = make_due_calls(); !ok) return ok;
   for (auto it = newcomers_.begin(); it != newcomers_.end();) {
     const Outcome outcome = step(*it);
     const bool late = !it->called && MonotonicClock::now() - it->since_us > kStrangerUs;
@@ -265,8 +292,12 @@ Result<void> Meeting::turn() {
 
 std::string Meeting::missing() const {
   std::string names;
-  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer)
-    if (peer != group_.node && !sockets_[peer].valid()) names += (names.empty() ? "" : ", ") + name_of(peer);
+  for (std::uint32_t peer = 0; peer < group_.nodes; ++peer) {
+    if (peer == group_.node || sockets_[peer].valid()) continue;
+    names += (names.empty() ? "" : ", ") + name_of(peer);
+    if (const auto it = unreached_.find(peer); it != unreached_.end())
+      names += std::string(" (") + std::strerror(it->second.error) + ")";
+  }
   return names;
 }
 

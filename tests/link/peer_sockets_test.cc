@@ -3,13 +3,20 @@
 #include "core/base/descriptor.h"
 
 #include <gtest/gtest.h>
+#include <net/if.h>
+#include <sched.h>
+#include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
+#include <cstdlib>
 #include <cstring>
+#include <iostream>
+#include <memory>
 #include <optional>
 #include <thread>
 
@@ -194,6 +201,69 @@ TEST_F(PeerSockets, WhoDoesNotKnowTheCallersSecretIsNotTakenForAMember) {
   ASSERT_FALSE(sockets);
   EXPECT_EQ(sockets.error().kind, ErrorKind::kLost);
   EXPECT_NE(sockets.error().what.find("node 0"), std::string::npos) << sockets.error().message();
+}
+
+// To connect with a group of receivers is refused at once, as where no way leads there.
+TEST_F(PeerSockets, TheDeadlineNamesTheReasonWhyAMemberCannotBeReached) {
+  group.nodes = 2;
+  group.connect_deadline_us = MonotonicClock::now();
+  Bytes invitation(kSecretBytes);
+  for (const char c : to_text("224.0.0.1", 9)) invitation.push_back(static_cast<std::byte>(c));
+  ASSERT_OK(group.store->set(meeting_key(group, "test", 0), invitation));
+  const auto sockets = connect_peers(kLoopback, member(1), "test");
+  ASSERT_FALSE(sockets);
+  EXPECT_EQ(sockets.error().kind, ErrorKind::kTimeout) << sockets.error().message();
+  EXPECT_NE(sockets.error().what.find("node 0 (Network is unreachable)"), std::string::npos) << sockets.error().what;
+}
+
+void set_loopback(bool up) {
+  const Descriptor any(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  ifreq request{};
+  std::strcpy(request.ifr_name, "lo");
+  request.ifr_flags = static_cast<short>(up ? IFF_UP | IFF_RUNNING | IFF_LOOPBACK : 0);
+  if (ioctl(any.get(), SIOCSIFFLAGS, &request) != 0) std::abort();
+}
+
+// The loopback is down from the moment in which a member reads where the others are until it has called them and waits.
+struct StoreOfALateNetwork final : Store {
+  explicit StoreOfALateNetwork(std::shared_ptr<Store> shared) : all(std::move(shared)) {}
+  Result<void> set(const std::string& key, std::span<const std::byte> value) override { return all->set(key, value); }
+  Result<std::vector<Bytes>> get(std::span<const std::string> keys, TimeUs deadline_us) override {
+    auto values = all->get(keys, deadline_us);
+    set_loopback(false);
+    return values;
+  }
+  [[nodiscard]] bool ended() const override {
+    set_loopback(true);
+    return false;
+  }
+  std::shared_ptr<Store> all;
+};
+
+constexpr int kForbidden = 77;
+
+// In a network of its own, which ends with the process.
+int meet_in_a_late_network() {
+  if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return kForbidden;
+  set_loopback(true);
+  LinkGroup first = make_group(2, std::make_shared<MemoryStore>()), second = first;
+  second.node = 1;
+  second.store = std::make_shared<StoreOfALateNetwork>(first.store);
+  Result<PeerConnections> answers;
+  std::thread waiting([&] { answers = connect_peers(kLoopback, first, "test"); });
+  const auto calls = connect_peers(kLoopback, second, "test");
+  waiting.join();
+  if (!calls) std::cerr << calls.error().message() << "\n";
+  return calls && answers ? 0 : 1;
+}
+
+TEST(PeerSocketsOfAJob, AMemberIsCalledAgainUntilThereIsAWayToIt) {
+  const pid_t child = fork();
+  if (child == 0) _exit(meet_in_a_late_network());
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  if (WIFEXITED(status) && WEXITSTATUS(status) == kForbidden) GTEST_SKIP() << "the system forbids user namespaces";
+  EXPECT_EQ(status, 0);
 }
 
 struct EndedStore final : Store {
