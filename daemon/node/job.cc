@@ -185,10 +185,9 @@ void Job::joined(wire::Joined message) {
   members_.advance(JobState::kConnecting);
   tick_timer_ = context_.reactor.after(members_.settings().heartbeat_us(), [this] { tick(); });
   SchedulerPort* const scheduler = line_.leader() != nullptr ? line_.leader()->scheduler() : nullptr;
-  parts_ = std::make_unique<JobParts>(
-      JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this, context_.host, context_.links,
-                             context_.state_folder, context_.reactor.now_us() + members_.settings().timeout_us},
-      *view);
+  parts_ = std::make_unique<JobParts>(JobParts::Surroundings{context_.reactor, members_, line_, scheduler, *this,
+                                                             context_.host, context_.links, context_.state_folder},
+                                      *view);
   parts_->links.open();
 }
 

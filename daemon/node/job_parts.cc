@@ -18,7 +18,7 @@ JobParts::JobParts(const Surroundings& around, std::shared_ptr<const View> now)
       collectives(around.members, around.leader, view),
       measurements(around.members, around.leader, around.scheduler),
       links(around.members, view, groups, collectives,
-            around.links.drivers({around.reactor, around.members, view, store, around.open_by_us}), *this),
+            around.links.drivers({around.reactor, around.members, view, store}), *this),
       recovery(links, around.leader, around.members.identity().name, around.host),
       watchdog(around.members, view, groups, collectives, around.leader),
       recorder(around.members, view, {around.host, around.state_folder}) {}

@@ -32,7 +32,6 @@ class JobParts final : public LinkEvents {
     std::string host;
     const LinkMaker& links;
     std::string state_folder = {};  // see job_recorder.h
-    TimeUs open_by_us = 0;          // on the reactor's clock: the deadline of the links
   };
 
   JobParts(const Surroundings& around, std::shared_ptr<const View> view);

@@ -28,14 +28,12 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   if (request.spec.backend == "local") return [] { return Result<std::unique_ptr<link::Link>>(); };
   const Membership& members = around.members;
   const View& view = *around.view;
-  const TimeUs left_us = around.open_by_us - around.reactor.now_us();
   link::LinkGroup group;
   group.node = view.node();
   group.nodes = view.node_count();
   group.prefix = prefix_of(members.identity().name, view, request.link, request.epoch);
   group.store = around.store;
-  group.connect_deadline_us =
-      MonotonicClock::now() + time_to_open_us(request.epoch, members.settings().timeout_us, left_us);
+  group.connect_deadline_us = MonotonicClock::now() + time_to_open_us(request.epoch, members.settings().timeout_us);
   group.silence_us = members.settings().silence_us();
   group.key_file = key_file;
   group.encrypts = members.settings().encrypts();
@@ -112,8 +110,8 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
   return choice;
 }
 
-TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us, TimeUs left_us) {
-  return epoch > 0 ? timeout_us / 3 : std::max<TimeUs>(left_us, 0) / 4 * 3;
+TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us) {
+  return epoch > 0 ? timeout_us / 3 : timeout_us / 4 * 3;
 }
 
 MakeDrivers driver_factory(const std::string& key_file) {

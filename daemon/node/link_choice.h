@@ -30,7 +30,6 @@ struct LinkSurroundings {  // of the links of a job on this node
   const Membership& members;
   std::shared_ptr<const View> view;
   std::shared_ptr<link::Store> store;
-  TimeUs open_by_us = 0;  // on the reactor's clock: the deadline of the first opening
 };
 
 // The real drivers of the links. Links that the daemon runs have threads of their own and meet through the store. `key_file`: of the key
@@ -38,9 +37,9 @@ struct LinkSurroundings {  // of the links of a job on this node
 using MakeDrivers = std::function<LinkSet::MakeDriver(LinkSurroundings around)>;
 MakeDrivers driver_factory(const std::string& key_file);
 
-// How long a link may take to open. At the start of a job that is a part of the time that is left until the deadline; the rest is for
-// finding out who is to blame. A replacement (`epoch` above 0) may take a third of the timeout.
-TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us, TimeUs left_us);
+// How long a link may take to open. At the start of a job links have a timeout: a quarter of it is for finding out who is to blame. A
+// replacement (`epoch` above 0) may take a third of the timeout.
+TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us);
 
 struct LinkMaker {
   std::function<LinkChoice(const Membership& members, const std::string& host)> choose;

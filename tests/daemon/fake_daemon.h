@@ -173,8 +173,7 @@ class FakeDaemon {
               if (!no_links) choice.specs = {{"gloo", "eth0", "10.0.0.2"}, {"gloo", "eth1", "10.0.1.2"}};
               return choice;
             },
-            [this](const LinkSurroundings& around) {
-              drivers.open_by_us = around.open_by_us;
+            [this](const LinkSurroundings&) {
               return
                   [this](DriverRequest request) { return std::make_unique<FakeDriver>(drivers, std::move(request)); };
             }};

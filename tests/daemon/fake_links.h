@@ -21,7 +21,6 @@ struct FakeDrivers {
   std::vector<FakeDriver*> drivers;  // the newest of each link
   bool in_daemon = true;
   bool ends_at_once = true;
-  TimeUs open_by_us = 0;  // the deadline that the links were given
 };
 
 struct FakeDriver final : LinkDriver {
