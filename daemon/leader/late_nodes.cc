@@ -5,9 +5,10 @@
 
 namespace deft::daemon {
 
-void LateNodes::came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us) {
+void LateNodes::came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us,
+                     std::optional<std::uint32_t> group) {
   const auto [it, added] = waits_.try_emplace(name);
-  if (added) it->second = {std::vector<bool>(nodes), now_us};
+  if (added) it->second = {std::vector<bool>(nodes), now_us, group};
   it->second.came[node] = true;
 }
 
@@ -20,7 +21,8 @@ std::vector<LateNodes::Owed> LateNodes::watch(TimeUs now_us, const std::function
     const bool due = age / timing_.warning_us != age_before / timing_.warning_us;
     for (std::size_t node = 0; node < wait.came.size(); ++node) {
       if (wait.came[node]) continue;
-      const Owed one{node, duty_, name, age, is_gone(node) && age > timing_.gone_us, age > timing_.stall_timeout_us};
+      const Owed one{
+          node, duty_, name, wait.group, age, is_gone(node) && age > timing_.gone_us, age > timing_.stall_timeout_us};
       if (one.gone || one.too_long || due) owed.push_back(one);
       if (one.gone || one.too_long) return owed;
     }

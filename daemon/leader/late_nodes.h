@@ -9,8 +9,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <functional>
 #include <map>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -32,6 +34,7 @@ class LateNodes {
     std::size_t node = 0;
     std::string_view duty;  // "asked for": what the node has not done with `name`
     std::string name;
+    std::optional<std::uint32_t> group = {};  // of a declaration
     TimeUs age_us = 0;
     bool gone = false;      // the node has ended: the job fails
     bool too_long = false;  // longer than stall_timeout_us: the job fails
@@ -40,7 +43,9 @@ class LateNodes {
   // `duty`: a literal.
   LateNodes(const Timing& timing, std::string_view duty) : timing_(timing), duty_(duty) {}
 
-  void came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us);
+  // `group`: of a declaration.
+  void came(const std::string& name, std::size_t node, std::size_t nodes, TimeUs now_us,
+            std::optional<std::uint32_t> group = {});
   void done(const std::string& name) { waits_.erase(name); }
   // What nodes owe for long enough to be told, the first that fails the job at the end.
   [[nodiscard]] std::vector<Owed> watch(TimeUs now_us, const std::function<bool(std::size_t node)>& is_gone);
@@ -49,6 +54,7 @@ class LateNodes {
   struct Wait {
     std::vector<bool> came;  // by node
     TimeUs since_us = 0;
+    std::optional<std::uint32_t> group;
   };
 
   const Timing timing_;

@@ -8,7 +8,7 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
       groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_,
                           size_.nodes, offload_);
   const std::string name = declare.name + " (group " + std::to_string(declare.group) + ")";  // names may repeat
-  if (!it->second.agreed()) undeclared_.came(name, node, size_.nodes, clock_.now_us());
+  if (!it->second.agreed()) undeclared_.came(name, node, size_.nodes, clock_.now_us(), declare.group);
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);
   if (!agreed) return tl::unexpected(agreed.error());
   if (!*agreed) return {};

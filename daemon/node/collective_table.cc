@@ -178,6 +178,11 @@ std::vector<CollectiveTable::OwedCollective> CollectiveTable::owed(TimeUs before
   return out;
 }
 
+bool CollectiveTable::has_asked(std::size_t worker, const std::string& name) const {
+  const auto it = collectives_.find(name);
+  return it != collectives_.end() && it->second.requests[worker].has_value();
+}
+
 std::optional<std::string> CollectiveTable::unstarted(TimeUs before_us) const {
   for (const auto& [name, collective] : collectives_)
     if (collective.complete() && !collective.started && collective.since_us <= before_us) return name;

@@ -53,6 +53,7 @@ class CollectiveTable final : public LaunchSource {
 
   // Collectives that were first asked for before `before_us` and that local workers owe.
   [[nodiscard]] std::vector<OwedCollective> owed(TimeUs before_us) const;
+  [[nodiscard]] bool has_asked(std::size_t worker, const std::string& name) const;
   // A collective that all local workers asked for before `before_us`, and that the leader has not started.
   [[nodiscard]] std::optional<std::string> unstarted(TimeUs before_us) const;
   // What messages of the leader are checked against.

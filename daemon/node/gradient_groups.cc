@@ -85,6 +85,11 @@ Result<void> GradientGroups::declare(std::size_t worker, Declaration declaration
   return {};
 }
 
+bool GradientGroups::has_declared(std::size_t worker, std::uint32_t group) const {
+  const auto it = groups_.find(group);
+  return it != groups_.end() && it->second.declared[worker].has_value();
+}
+
 Result<const GradientGroups::GroupState*> GradientGroups::agree(const wire::DeclareAgreed& agreed) {
   const auto it = groups_.find(agreed.group);
   if (it == groups_.end() || !it->second.gradients || it->second.agreed) return nullptr;

@@ -48,6 +48,7 @@ class GradientGroups final : public LaunchSource {
       : members_(members), leader_(leader), scheduler_(scheduler), links_(links), fail_(std::move(fail)) {}
 
   Result<void> declare(std::size_t worker, Declaration declaration);
+  [[nodiscard]] bool has_declared(std::size_t worker, std::uint32_t group) const;
   // Gives the group; null: it is not declared here, or agreed already.
   Result<const GroupState*> agree(const wire::DeclareAgreed& agreed);
   Result<bool> ready(std::size_t worker, const shm::ReadyRecord& handed, TimeUs now_us);

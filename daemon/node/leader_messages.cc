@@ -5,6 +5,22 @@
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
+namespace {
+
+Result<void> launch(JobParts& parts, const wire::LaunchOrder& order) {
+  const TimeUs now_us = parts.clock.now_us();
+  std::uint64_t number = order.first;
+  for (const auto& launch : order.launches) {
+    if (auto ok = parts.links.take_number(number); !ok) return ok;
+    auto task = parts.groups.order(launch, number, now_us);
+    if (!task) return tl::unexpected(task.error());
+    parts.recorder.ordered(launch, number++, now_us);
+    parts.links.push(launch.link, std::move(*task));
+  }
+  return {};
+}
+
+}  // namespace
 
 void LeaderMessages::fail_unless(const Result<void>& ok) {
   if (ok) return;
@@ -24,22 +40,9 @@ void LeaderMessages::operator()(const wire::DeclareAgreed& message) {
 
 void LeaderMessages::operator()(const wire::LaunchOrder& message) {
   if (!runs()) return;
-  const auto ok = launch(message);
+  const auto ok = launch(*parts_, message);
   if (!ok) return fail_unless(ok);
   parts_->links.pump();
-}
-
-Result<void> LeaderMessages::launch(const wire::LaunchOrder& order) {
-  const TimeUs now_us = parts_->clock.now_us();
-  std::uint64_t number = order.first;
-  for (const auto& launch : order.launches) {
-    if (auto ok = parts_->links.take_number(number); !ok) return ok;
-    auto task = parts_->groups.order(launch, number, now_us);
-    if (!task) return tl::unexpected(task.error());
-    parts_->recorder.ordered(launch, number++, now_us);
-    parts_->links.push(launch.link, std::move(*task));
-  }
-  return {};
 }
 
 void LeaderMessages::operator()(const wire::PlanOrder& message) {
@@ -96,6 +99,10 @@ void LeaderMessages::operator()(const wire::TraceOrder& message) {
 
 void LeaderMessages::operator()(const wire::Waiting& message) {
   if (runs()) fail_unless(parts_->watchdog.answer(message, parts_->clock.now_us()));
+}
+
+void LeaderMessages::operator()(const wire::Late& message) {
+  if (runs()) fail_unless(parts_->watchdog.answer(message));
 }
 
 std::size_t JobFacts::first_position() const { return parts_ ? parts_->view->first_position() : 0; }

@@ -41,11 +41,11 @@ class LeaderMessages {
   void operator()(const wire::Stalled& message);
   void operator()(const wire::Waiting& message);
   void operator()(const wire::TraceOrder& message);
+  void operator()(const wire::Late& message);
 
  private:
   [[nodiscard]] bool runs() const { return parts_ && members_.state() == JobState::kRunning; }
   void fail_unless(const Result<void>& ok);
-  Result<void> launch(const wire::LaunchOrder& order);
 
   Membership& members_;
   const std::unique_ptr<JobParts>& parts_;

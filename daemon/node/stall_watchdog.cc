@@ -17,6 +17,17 @@ constexpr const char* kRaiseTimeout = "raise DEFT_STALL_TIMEOUT if this is expec
 
 std::string key_of(const wire::Stalled& stalled) { return std::to_string(stalled.rank) + stalled.tensor; }
 
+std::string gradients_of(std::uint32_t group) { return "the gradients of group " + std::to_string(group); }
+
+std::string in_words(const wire::Stalled& stalled) {
+  switch (stalled.duty) {
+    case wire::Duty::kDeclaration: return "declared " + stalled.tensor;
+    case wire::Duty::kCollective: return "asked for '" + stalled.tensor + "'";
+    case wire::Duty::kGradients: break;
+  }
+  return "handed in '" + stalled.tensor + "' of step " + std::to_string(stalled.step);
+}
+
 std::string seconds(TimeUs us) { return std::to_string(us / 1'000'000) + " s"; }
 
 }  // namespace
@@ -76,9 +87,8 @@ Result<void> StallWatchdog::check_local_declarations(std::uint32_t id, const Gra
                       ", which others did",
                   kRaiseTimeout);
     if (age_us >= members_.settings().stall_warning_us())
-      report(
-          {worker.rank, "the gradients of group " + std::to_string(id), 0, static_cast<std::uint64_t>(age_us / 1000)},
-          now_us);
+      report({worker.rank, gradients_of(id), 0, static_cast<std::uint64_t>(age_us / 1000), wire::Duty::kDeclaration},
+             now_us);
   }
   return {};
 }
@@ -146,7 +156,7 @@ Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
         return fail(ErrorKind::kTimeout, who + " has not asked for '" + owed.name + "' for " + seconds(age_us),
                     kRaiseTimeout);
       if (age_us >= members_.settings().stall_warning_us())
-        report({worker.rank, owed.name, 0, static_cast<std::uint64_t>(age_us / 1000)}, now_us);
+        report({worker.rank, owed.name, 0, static_cast<std::uint64_t>(age_us / 1000), wire::Duty::kCollective}, now_us);
     }
   }
   return {};
@@ -170,6 +180,22 @@ Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) 
   return judge(gradients, owed, now_us);
 }
 
+Result<void> StallWatchdog::answer(const wire::Late& late) {
+  const bool declares = late.collective.empty();
+  const auto& workers = members_.workers();
+  for (std::size_t i = 0; i < workers.size(); ++i)  // check() knows of those that some have left behind
+    if (declares ? groups_.has_declared(i, late.group) : collectives_.has_asked(i, late.collective)) return {};
+  const std::string what = declares ? gradients_of(late.group) : late.collective;
+  for (const Membership::Worker& worker : workers) {
+    if (worker.left)
+      return fail(ErrorKind::kLost, "rank " + std::to_string(worker.rank) + " has ended, and '" + what + "' needs it",
+                  declares ? kSameModel : kSameCollectives);
+    leader_.send(wire::Stalled{worker.rank, what, 0, late.age_ms,
+                               declares ? wire::Duty::kDeclaration : wire::Duty::kCollective});
+  }
+  return {};
+}
+
 void StallWatchdog::report(wire::Stalled stalled, TimeUs now_us) {
   const auto [it, added] = stalls_.try_emplace(key_of(stalled));
   if (!added && now_us - it->second.reported_us < members_.settings().stall_warning_us()) return;
@@ -178,9 +204,8 @@ void StallWatchdog::report(wire::Stalled stalled, TimeUs now_us) {
 }
 
 void StallWatchdog::note(const wire::Stalled& stalled, TimeUs now_us) {
-  LOG(WARNING) << about(members_.identity().name).rank(stalled.rank) << "stalled: rank " << stalled.rank
-               << " has not handed in '" << stalled.tensor << "' of step " << stalled.step << "; others have waited "
-               << stalled.age_ms << " ms";
+  LOG(WARNING) << about(members_.identity().name).rank(stalled.rank) << "stalled: rank " << stalled.rank << " has not "
+               << in_words(stalled) << "; others have waited " << stalled.age_ms << " ms";
   stalls_[key_of(stalled)] = {stalled, true, now_us};
 }
 

@@ -40,6 +40,8 @@ class StallWatchdog {
   Result<void> check_left(TimeUs now_us);
   // Another node waits for a launch. Reports the local workers that owe its gradients; errors as above.
   Result<void> answer(const wire::Waiting& waiting, TimeUs now_us);
+  // Other nodes wait for a declaration or a collective. Likewise, if no local worker has come to it: check() does not know of it.
+  Result<void> answer(const wire::Late& late);
   void note(const wire::Stalled& stalled, TimeUs now_us);
   [[nodiscard]] nlohmann::json status() const;  // stalls of the last moments
 

@@ -106,9 +106,9 @@ Heartbeat read(const proto::Heartbeat& from) {
 }
 
 Stalled read(const proto::Stalled& from, const Field& at, Checks& checks) {
-  constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;
   return {from.rank(), checks.text(from.tensor(), {&at, "tensor"}, kMaxLongNameBytes), from.step(),
-          checks.at_most(from.age_ms(), kMostMs, {&at, "age_ms"})};
+          checks.at_most(from.age_ms(), kMostMs, {&at, "age_ms"}),
+          read_enum(from.duty(), Duty::kGradients, Duty::kCollective, {&at, "duty"}, checks)};
 }
 
 std::vector<std::byte> bytes_of(const std::string& text) {

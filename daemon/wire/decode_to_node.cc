@@ -311,6 +311,16 @@ Result<ToNode> read_trace_order(const proto::TraceOrder& from) {
   return checked<ToNode>(std::move(to), checks);
 }
 
+Result<ToNode> read_late(const proto::Late& from) {
+  Checks checks;
+  const Field at{nullptr, "late"};
+  Late to;
+  to.collective = checks.text(from.collective(), {&at, "collective"}, kMaxLongNameBytes);
+  to.group = checks.below(from.group(), kMaxGroups, {&at, "group"}, "groups at most");
+  to.age_ms = checks.at_most(from.age_ms(), kMostMs, {&at, "age_ms"});
+  return checked<ToNode>(std::move(to), checks);
+}
+
 }  // namespace
 
 Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
@@ -334,6 +344,7 @@ Result<ToNode> decode(const proto::ToNode& message, const NodeFacts& facts) {
     case Kind::kStalled: return reader.stalled(message.stalled());
     case Kind::kWaiting: return reader.waiting(message.waiting());
     case Kind::kTraceOrder: return read_trace_order(message.trace_order());
+    case Kind::kLate: return read_late(message.late());
     case Kind::MESSAGE_NOT_SET: break;
   }
   return fail(ErrorKind::kViolation, "to_node: it holds no message of this version");

@@ -21,6 +21,7 @@ std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std:
                                       const Field& at, Checks& checks);
 Heartbeat read(const proto::Heartbeat& from);
 // The caller checks the rank.
+inline constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;
 Stalled read(const proto::Stalled& from, const Field& at, Checks& checks);
 std::vector<std::byte> bytes_of(const std::string& text);
 

@@ -251,6 +251,13 @@ void put(const Stalled& from, To& out) {
   out.mutable_stalled()->set_tensor(from.tensor);
   out.mutable_stalled()->set_step(from.step);
   out.mutable_stalled()->set_age_ms(from.age_ms);
+  out.mutable_stalled()->set_duty(static_cast<std::uint32_t>(from.duty));
+}
+
+void put(const Late& from, proto::ToNode& out) {
+  out.mutable_late()->set_collective(from.collective);
+  out.mutable_late()->set_group(from.group);
+  out.mutable_late()->set_age_ms(from.age_ms);
 }
 
 template <typename To>

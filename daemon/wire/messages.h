@@ -23,6 +23,7 @@
 #include "core/model/buckets.h"
 #include "core/model/plan.h"
 #include "core/model/tensors.h"
+#include "daemon/wire/stalls.h"
 #include "daemon/wire/trace_order.h"
 
 namespace deft::daemon {
@@ -50,19 +51,6 @@ struct Failure {
 
 struct Leave {  // these ranks ended cleanly
   std::vector<std::uint32_t> ranks = {};
-};
-
-struct Stalled {  // a worker that lives but owes a tensor or a collective
-  std::uint32_t rank = 0;
-  std::string tensor = {};
-  std::uint64_t step = 0;
-  std::uint64_t age_ms = 0;
-};
-
-struct Waiting {  // this bucket is ready on the sender, and the leader has not ordered it for long
-  std::uint32_t group = 0;
-  model::BucketIndex bucket = 0;
-  std::uint64_t generation = 0;
 };
 
 // --- From a node to the leader ---
@@ -238,7 +226,7 @@ using ToLeader =
                  LinkFailed, LinkStopped, NodeProgress, Heartbeat, Failure, Leave, Stalled, Waiting>;
 using ToNode =
     std::variant<Joined, Begin, DeclareAgreed, LaunchOrder, PlanOrder, CollectiveStart, CollectiveFailed, StoreValue,
-                 LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting, TraceOrder>;
+                 LinkStop, LinkReplaced, JobProgress, Heartbeat, Failure, Leave, Stalled, Waiting, TraceOrder, Late>;
 
 // For std::visit: one handler for each kind of message, so that a forgotten one does not compile.
 template <class... Handlers>

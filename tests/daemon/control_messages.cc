@@ -100,6 +100,7 @@ std::vector<wire::ToNode> messages_to_node(std::uint64_t next_number, std::uint3
       wire::Waiting{0, 1, 4},
       wire::TraceOrder{ipc::TraceAction::kStart, "/tmp/traces", 20},
       wire::TraceOrder{ipc::TraceAction::kDump, ""},
+      wire::Late{"sum", 1, 1500},
   };
 }
 

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <set>
+
 #include "daemon/leader/leader.h"
 #include "tests/daemon/fake_node.h"
 
@@ -198,6 +200,36 @@ TEST_F(Watchdog, ACollectiveThatAllWorkersOfTheLeadersNodeLeftBehindEndsTheJobAf
   members.mark_left(one);
   EXPECT_EQ(error_at(kBegin + kGrace - 1), "");
   EXPECT_EQ(error_at(kBegin + kGrace), "rank 0 has ended, and 'loss' needs it");
+}
+
+std::set<std::uint32_t> ranks_of(const std::vector<wire::Stalled>& told) {
+  std::set<std::uint32_t> ranks;
+  for (const auto& one : told) ranks.insert(one.rank);
+  return ranks;
+}
+
+TEST_F(Watchdog, ALeaderThatFindsThisNodeLateHearsOfAllWorkersIfNoneHasCome) {
+  ASSERT_TRUE(watchdog.answer(wire::Late{"loss", 0, 1200}));
+  EXPECT_EQ(ranks_of(leader.all<wire::Stalled>()), (std::set<std::uint32_t>{0, 1}));
+  EXPECT_EQ(leader.all<wire::Stalled>()[0].age_ms, 1200u);
+  EXPECT_EQ(leader.all<wire::Stalled>()[0].duty, wire::Duty::kCollective);
+  leader.sent.clear();
+  ASSERT_TRUE(watchdog.answer(wire::Late{"", 0, 1200}));
+  EXPECT_EQ(ranks_of(leader.all<wire::Stalled>()), (std::set<std::uint32_t>{0, 1}));
+  EXPECT_EQ(leader.all<wire::Stalled>()[0].duty, wire::Duty::kDeclaration);
+  leader.sent.clear();
+  leave(first);
+  const auto gone = watchdog.answer(wire::Late{"", 0, 1200});
+  ASSERT_FALSE(gone);
+  EXPECT_EQ(gone.error().what, "rank 0 has ended, and 'the gradients of group 0' needs it");
+}
+
+TEST_F(Watchdog, ALeaderThatFindsThisNodeLateHearsNothingNewIfSomeHaveCome) {
+  ask(0);
+  ASSERT_TRUE(groups.declare(1, declaration({64})));
+  for (const wire::Late& late : {wire::Late{"loss", 0, 1200}, wire::Late{"", 0, 1200}})
+    ASSERT_TRUE(watchdog.answer(late));
+  EXPECT_TRUE(leader.all<wire::Stalled>().empty()) << "check() reports the others";
 }
 
 TEST_F(Watchdog, TheStatusShowsStallsOfTheLastMoments) {

@@ -89,5 +89,41 @@ TEST_F(TwoRunningDaemons, KeepTheirLinksUntilTheWorkersOfBothHaveLeft) {
   }
 }
 
+// Asks for a collective and declares a group.
+void begin_step(FakeDaemon& daemon, FakeWorker& worker) {
+  CollectiveRequest barrier;
+  barrier.name = "epoch";
+  barrier.call.collective = ipc::Collective::kBarrier;
+  const auto declared = std::get<wire::Declare>(samples::messages_to_leader().at(2));
+  daemon.ask(worker, [&](JobPort& job) {
+    job.request(worker, barrier);
+    job.declare(worker, {declared.group, declared.name, declared.tensors, declared.slots, declared.op, 2});
+  });
+}
+
+using Stalls = std::set<std::pair<std::uint32_t, std::string>>;  // ranks, and what they owe
+
+Stalls stalls_of(const FakeDaemon& daemon) {
+  Stalls stalls;
+  const auto status = daemon.jobs.status();
+  for (const auto& one : status.at(0)["stalls"])
+    stalls.emplace(one["rank"].get<std::uint32_t>(), one["owes"].get<std::string>());
+  return stalls;
+}
+
+TEST_F(TwoRunningDaemons, NameTheWorkerOfTheOtherNodeThatOwesWhatItsNeighbourDid) {
+  begin_step(leads, leads.first), begin_step(leads, leads.second), begin_step(follows, follows.first);
+  advance(4 * kSecond);  // a third of the timeout, and a heartbeat
+  for (const FakeDaemon* const daemon : {&leads, &follows})
+    EXPECT_EQ(stalls_of(*daemon), (Stalls{{3, "epoch"}, {3, "the gradients of group 0"}}));
+}
+
+TEST_F(TwoRunningDaemons, NameAllWorkersOfANodeThatDidNothing) {
+  begin_step(follows, follows.first), begin_step(follows, follows.second);
+  advance(4 * kSecond);
+  const Stalls all{{0, "epoch"}, {0, "the gradients of group 0"}, {1, "epoch"}, {1, "the gradients of group 0"}};
+  for (const FakeDaemon* const daemon : {&leads, &follows}) EXPECT_EQ(stalls_of(*daemon), all);
+}
+
 }  // namespace
 }  // namespace deft::daemon
