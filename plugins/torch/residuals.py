@@ -27,13 +27,13 @@ class Residuals:
         if session.nodes == 1:  # gradients are encoded between nodes only
             return []
         own = {gradient.codec for gradient in buffer.gradients}
-        return sorted((own | ({_codec_of_job(session)} if "" in own else set())) - NOTHING)
+        return sorted((own | ({_codec_of_job()} if "" in own else set())) - NOTHING)
 
 
-def _codec_of_job(session):
+def _codec_of_job():
     """The daemon knows: its configuration may name a codec, and a policy may have one of its own."""
     try:
         jobs = daemon_status()["jobs"]
     except DeftError:  # a daemon that is gone says so at the next step
         jobs = []
-    return {job["name"]: job["compression"] for job in jobs}.get(session.job, deft.option("compression"))
+    return {job["name"]: job["compression"] for job in jobs}.get(deft.option("job"), deft.option("compression"))

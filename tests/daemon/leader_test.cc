@@ -303,7 +303,7 @@ TEST(Leader, JudgesItsPlanByWhatAllNodesTold) {
     world.tell("b", step, 3 + fall);
   }
   world.tell("b", 1, 3, 9);  // of no group
-  world.tell("b", 17, std::numeric_limits<double>::quiet_NaN());
+  world.leader.receive("b", wire::GradientStatistics{.group = 0, .step = 17, .ranks = 99});
   world.train(10);
   ASSERT_EQ(world.all<wire::PlanOrder>().size(), 2u);
   const auto status = world.leader.status();

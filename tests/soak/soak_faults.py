@@ -176,7 +176,7 @@ class DaemonStopped(Fault):
         self.ended_at = time.monotonic()
 
     def stopped(self) -> set[int]:
-        """Workers whose daemon goes on about when they give it up. It does not count the time in which it stood still."""
+        """Workers whose daemon goes on about when they give it up. It does not count the time of its standstill."""
         given_up = self.ended_at - self.began_at > self.field.timeout_s + 1
         return set() if given_up else set(self.ranks_of(self.draw.node))
 

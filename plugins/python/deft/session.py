@@ -302,7 +302,6 @@ class Session:
 
     def __init__(self, handle: c_void_p):
         self._handle = handle
-        self.job = _native.option("job")
         self._kept: list[object] = []  # device memory that links work on
         self._names = _NamesInFlight()
         self._optimizers = itertools.count()

@@ -27,8 +27,8 @@ _timeline: "Path | None" = None  # the file that stop_timeline() writes
 
 
 def trace(folder: "str | os.PathLike[str]" = "deft-traces", steps: int = 20) -> None:
-    """Traces the next `steps` steps, or with 0 all to the end of the job. Each daemon writes a file into `folder`, which is relative to
-    the working directory of rank 0.
+    """Traces the next `steps` steps, or with 0 all to the end of the job. Each daemon writes a file into `folder`,
+    which is relative to the working directory of rank 0.
 
     DeftError if a trace is being written already, or if rank 0's daemon cannot write there."""
     if steps < 0:
