@@ -338,6 +338,8 @@ TEST_F(WorkerRequestsTest, StatisticsAndFailuresOfLinksAreChecked) {
   ASSERT_TRUE(declare(0, 1));
   EXPECT_TRUE(ask(statistics, ipc::MessageKind::kStatistics));
   statistics.loss = std::numeric_limits<double>::quiet_NaN();
+  EXPECT_TRUE(ask(statistics, ipc::MessageKind::kStatistics)) << "a training can come to that";
+  statistics.learning_rate = std::numeric_limits<double>::quiet_NaN();
   EXPECT_TRUE(is_violation(ask(statistics, ipc::MessageKind::kStatistics)));
   ipc::ErrorMessage message;
   message.error_kind = 12345;
