@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "core/base/policy_traits.h"
+#include "core/compress/compression_option.h"
 #include "core/compress/registry.h"
 #include "core/replay/replay.h"
 #include "core/replay/traced_codec.h"
@@ -26,7 +27,7 @@ constexpr const char* kUsage =
     "  --links NAME=2x[,...]    links that are so many times as fast; all=2x: all links\n"
     "  --nodes N                so many nodes\n"
     "  --compute 1.5x           workers that compute so many times as fast\n"
-    "  --compression CODEC      gradients encoded so; none: not encoded\n"
+    "  --compression CODEC      gradients encoded so; none: not encoded; auto[/max=CODEC]: plans choose\n"
     "  --no-straggler           every node as fast as the fastest\n"
     "  --batch 2x               batches that are so many times as large\n"
     "  --accumulate N           the batch in so many micro-batches, whose gradients are added up\n"
@@ -37,6 +38,7 @@ struct ReplayOptions {
   std::string folder;
   replay::WhatIf what_if;
   std::string codec;    // of all gradients; empty: as traced
+  std::string plans;    // what the option compression lets plans choose; empty: as traced
   std::string profile;  // a file; empty: it is not written
   bool json = false;
 };
@@ -75,10 +77,18 @@ void name_all_links(const model::Profile& profile, std::map<std::string, double>
 }
 
 Result<void> parse_codec(const std::string& text, ReplayOptions& options) {
-  options.codec = text;
-  if (text == "none") return {};
-  const auto codec = compress::make_codec(text);
-  return codec ? Result<void>{} : tl::unexpected(codec.error());
+  const auto ladder = compress::ladder_of(text);
+  (ladder ? options.plans : options.codec) = text;
+  for (const std::string& name : ladder.value_or(std::vector{text}))
+    if (const auto codec = compress::make_codec(name); !codec && name != "none") return tl::unexpected(codec.error());
+  return {};
+}
+
+// Lets plans choose among other codecs than those of the job's options.
+void plan_codecs(const std::string& compression, replay::MeasuredJob& measured) {
+  measured.options["compression"] = compression;
+  measured.plan_codecs.clear();
+  replay::price_plan_codecs(measured);
 }
 
 Result<void> parse_value(const std::string& flag, const std::string& value, ReplayOptions& options) {
@@ -199,6 +209,7 @@ Result<int> run_replay(Arguments arguments) {
   auto job = read_traced_job("deft replay", options->folder);
   if (!job) return tl::unexpected(job.error());
   replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
+  if (!options->plans.empty()) plan_codecs(options->plans, job->measured);
   const replay::MeasuredJob& measured = job->measured;
   name_all_links(measured.profile, options->what_if.link_speed);
   if (!options->codec.empty()) {

@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "core/replay/traced_codec.h"
+
 namespace deft::tools {
 namespace {
 
@@ -26,6 +28,7 @@ Result<TracedJob> read_traced_job(const std::string& command, const std::string&
   if (!measured) return tl::unexpected(measured.error());  // it names the trace's problems
   name_problems(command, trace->problems);
   name_problems(command, measured->problems);
+  replay::price_plan_codecs(*measured);
   return TracedJob{*std::move(trace), *std::move(measured)};
 }
 

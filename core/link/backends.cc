@@ -54,6 +54,10 @@ constexpr std::array kBackends = {
             .encryption = Encryption::kPeerSockets},
 };
 
+static_assert(std::ranges::all_of(kBackends, [](const Backend& backend) {
+  return backend.runs_in_worker == model::runs_in_workers(backend.name);
+}));
+
 std::string names(bool built_only) {
   std::string text;
   for (const Backend& backend : kBackends) {

@@ -11,4 +11,7 @@ constexpr std::string_view backend_of(std::string_view link) { return link.subst
 // Whether parameter servers add the gradients that the nodes send over it.
 constexpr bool has_servers(std::string_view link) { return backend_of(link) == "ps"; }
 
+// Whether the workers run it in their own processes.
+constexpr bool runs_in_workers(std::string_view link) { return backend_of(link) == "nccl" || backend_of(link) == "tcp"; }
+
 }  // namespace deft::model

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "core/base/policy_traits.h"
+#include "core/compress/compression_option.h"
 #include "core/partition/rebucket.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/quantiles.h"
@@ -208,7 +209,19 @@ CodedBytes coded_bytes_of(const NodeLaunch& launch, const std::vector<TraceGroup
   return bytes;
 }
 
-// What the launches of each codec took on the wire and on the link's thread.
+// The name of a codec of the trace. Older versions left it to the options.
+std::string codec_name(const trace::TraceHeader& header, std::size_t codec) {
+  if (codec < header.codecs.size()) return header.codecs[codec];
+  const auto config = config_of(header.options);
+  const std::string compression = config ? compress::compression_of(*config) : "none";
+  const auto ladder = compress::ladder_of(compression);
+  if (ladder && codec <= ladder->size()) return (*ladder)[codec - 1];
+  if (!ladder && codec == 1 && compression != "none") return compression;
+  return "codec " + std::to_string(codec);
+}
+
+// What the launches of each codec took on the wire and on the link's thread. A codec that plans did not choose costs nothing and saves
+// nothing.
 std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   struct Sum {
     double exact_bytes = 0, coded_bytes = 0, wire_bytes = 0, encode_us = 0, decode_us = 0;
@@ -228,11 +241,11 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   for (const auto& [codec, sum] : sums) {
     if (sum.coded_bytes <= 0) continue;
     codecs.resize(std::max<std::size_t>(codecs.size(), codec + std::size_t{1}));
-    codecs[codec] = {.name = "codec " + std::to_string(codec),
-                     .wire_share = std::clamp((sum.wire_bytes - sum.exact_bytes) / sum.coded_bytes, 1e-6, 1.0),
+    codecs[codec] = {.wire_share = std::clamp((sum.wire_bytes - sum.exact_bytes) / sum.coded_bytes, 1e-6, 1.0),
                      .encode_us_per_byte = sum.encode_us / sum.coded_bytes,
                      .decode_us_per_byte = sum.decode_us / sum.coded_bytes};
   }
+  for (std::size_t i = 1; i < codecs.size(); ++i) codecs[i].name = codec_name(leader.header, i);
   return codecs;
 }
 
@@ -373,7 +386,7 @@ std::string policy_of(const std::map<std::string, std::string>& options) {
 Result<Config> config_of(const std::map<std::string, std::string>& options) {
   std::vector<std::string> flags;
   for (const auto& [name, value] : options)
-    if (name != "plan" && !value.empty()) flags.push_back("--" + name + "=" + value);
+    if (!value.empty()) flags.push_back("--" + name + "=" + value);
   auto config = Config::load(flags, {}, Audience::kAll);
   if (!config) return tl::unexpected(config.error().in("the options in the trace"));
   return config;

@@ -52,6 +52,8 @@ struct MeasuredJob {
   BusiestHost busiest_host = {};
   double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
+  // Among which plans choose, if the options leave that to them; the first is exact. Empty: those of the trace (price_plan_codecs()).
+  std::vector<model::CodecCost> plan_codecs = {};
   // The buckets of policies that cut in another way than the traced one (OwnBucketing); empty: no policy has other buckets.
   std::vector<model::ProfileBucket> other_buckets = {};
   std::vector<std::string> problems;  // what could not be measured

@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "core/base/policy_traits.h"
+#include "core/compress/compression_option.h"
 #include "core/model/link_names.h"
 #include "core/replay/traced_codec.h"
 #include "core/sched/scheduler.h"
@@ -82,7 +84,42 @@ void encode(const model::CodecCost& codec, double in_compute, model::Profile& pr
   }
 }
 
-model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
+// How the job's options encode its gradients under a policy.
+struct Coding {
+  bool is_planned = false;   // plans choose among codecs
+  bool was_planned = false;  // in the traced job
+};
+
+Result<Coding> coding_of(const MeasuredJob& measured, const std::string& policy) {
+  const auto compression_under = [&](const std::string& name) -> Result<std::string> {
+    auto options = measured.options;
+    options["policy"] = name;
+    const auto config = config_of(options);
+    if (!config) return tl::unexpected(config.error());
+    return compress::compression_of(*config);
+  };
+  const auto traced = compression_under(policy_of(measured.options)), now = compression_under(policy);
+  if (!traced) return tl::unexpected(traced.error());
+  if (!now) return tl::unexpected(now.error());
+  const Coding coding{compress::ladder_of(*now).has_value(), compress::ladder_of(*traced).has_value()};
+  if (coding.is_planned && !find_policy(policy)->delays_updates)
+    return fail(ErrorKind::kInvalid,
+                "compression " + *now + " lets plans choose codecs, and the policy " + policy + " makes no plans",
+                "ask what if all gradients had one codec: --compression none");
+  return coding;
+}
+
+// The codecs among which a launch's may be. In-process links carry none that plans choose.
+std::vector<model::CodecCost> codecs_of(const MeasuredJob& measured, const Coding& coding) {
+  if (!coding.is_planned) return coding.was_planned ? model::exact_only() : measured.profile.codecs;
+  const bool carry_codes = std::ranges::none_of(measured.profile.links, [](const model::ProfileLink& link) {
+    return model::runs_in_workers(link.name);
+  });
+  if (!carry_codes) return model::exact_only();
+  return measured.plan_codecs.empty() ? measured.profile.codecs : measured.plan_codecs;
+}
+
+model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, const Coding& coding) {
   const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
   for (auto& link : profile.links) {
@@ -98,7 +135,10 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if) {
     bucket.forward_us /= what_if.compute_speed;
     bucket.backward_us /= what_if.compute_speed;
   }
-  if (what_if.codec) encode(*what_if.codec, measured.codec_in_compute, profile);
+  if (what_if.codec)
+    encode(*what_if.codec, measured.codec_in_compute, profile);
+  else
+    profile.codecs = codecs_of(measured, coding);
   return profile;
 }
 
@@ -114,7 +154,7 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
 
 // The job's options, as a scheduler needs them.
 Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if, const model::Profile& profile,
-                              const std::string& policy) {
+                              const std::string& policy, const Coding& coding) {
   const auto config = config_of(measured.options);
   if (!config) return tl::unexpected(config.error());
   auto setup = sim::setup_for(profile, policy);
@@ -122,8 +162,7 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   setup.credit_bytes = config->bytes("credit_bytes");
   setup.merge_groups = config->text("merge_groups");
   setup.codecs = profile.codecs;
-  // Plans choose among the codecs; any other job has one.
-  if (what_if.codec || !config->text("compression").starts_with("auto"))
+  if (what_if.codec || !coding.is_planned)
     setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1), setup.codec_cost = profile.codecs.back();
   if (profile.codecs.size() > 1) setup.no_halves = "gradients are encoded, which halves cannot do";
   setup.selector = select::make_selector(select::When::kAtOnce);
@@ -148,7 +187,9 @@ std::vector<double> simulated_steps_us(const model::Timeline& timeline, std::uin
 
 // Daydream's way (Zhu et al., ATC 2020, section 5), to compare with: all links together are one channel, which sends the buckets in the
 // order of backward. Each takes its size over the bandwidth. The next step begins when all are sent and the slowest node has computed.
-double coarse_step_us(const model::Profile& profile, const std::vector<sim::NodeSpeed>& nodes) {
+// `codec`: of all gradients.
+double coarse_step_us(const model::Profile& profile, model::CodecIndex codec,
+                      const std::vector<sim::NodeSpeed>& nodes) {
   const double slowdown = std::ranges::max(nodes, {}, &sim::NodeSpeed::slowdown).slowdown;
   double ready_us = slowdown * profile.forward_us();
   double sent_us = 0;
@@ -156,7 +197,7 @@ double coarse_step_us(const model::Profile& profile, const std::vector<sim::Node
     const auto& bucket = profile.buckets[model::produced(profile, i)];
     double bytes_per_us = 0;
     for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
-      bytes_per_us += *profile.links[link].bytes_per_us / profile.codecs.back().bytes_share(bucket.coded_share(), link);
+      bytes_per_us += *profile.links[link].bytes_per_us / profile.codecs[codec].bytes_share(bucket.coded_share(), link);
     ready_us += slowdown * bucket.backward_us;
     if (bytes_per_us > 0) sent_us = std::max(sent_us, ready_us) + static_cast<double>(bucket.bytes) / bytes_per_us;
   }
@@ -178,8 +219,10 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
   if (auto ok = check(traced_job, what_if); !ok) return tl::unexpected(ok.error());
   const std::string policy = what_if.policy.empty() ? policy_of(traced_job.options) : what_if.policy;
   const MeasuredJob measured = cut_by(traced_job, policy);
-  const model::Profile profile = profile_of(measured, what_if);
-  const auto setup = setup_of(measured, what_if, profile, policy);
+  const auto coding = what_if.codec ? Coding{} : coding_of(measured, policy);
+  if (!coding) return tl::unexpected(coding.error());
+  const model::Profile profile = profile_of(measured, what_if, *coding);
+  const auto setup = setup_of(measured, what_if, profile, policy, *coding);
   if (!setup) return tl::unexpected(setup.error());
   auto scheduler = sched::make_scheduler(*setup);
   if (!scheduler) return tl::unexpected(scheduler.error());
@@ -199,7 +242,7 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
                     .step_us_p90 = at_share(steps_us, 0.9),
                     .step_us_mean = mean_of(steps_us),
                     .compute_us = outcome->compute_us,
-                    .coarse_step_us = coarse_step_us(profile, nodes),
+                    .coarse_step_us = coarse_step_us(profile, setup->codec, nodes),
                     .measured_step_us_p50 = at_share(sorted, 0.5),
                     .measured_step_us_mean = mean_of(sorted),
                     .updates_per_step = outcome->updates_per_step};

@@ -4,6 +4,8 @@
 #include <vector>
 
 #include "core/base/clock.h"
+#include "core/base/policy_traits.h"
+#include "core/compress/compression_option.h"
 #include "core/compress/codec_costs.h"
 #include "core/compress/registry.h"
 #include "core/reduce/reduce.h"
@@ -42,11 +44,12 @@ std::vector<std::string> link_names(const MeasuredJob& measured) {
   return names;
 }
 
-// The codec that encoded the traced gradients; empty: none did, or plans chose among several.
-std::string traced_codec(const MeasuredJob& measured) {
-  const auto option = measured.options.find("compression");
-  if (option == measured.options.end() || measured.profile.codecs.size() != 2) return {};
-  return option->second;
+// What the trace tells of a codec; null: it encoded none of the traced gradients.
+const model::CodecCost* traced_cost(const MeasuredJob& measured, const std::string& name) {
+  const auto& codecs = measured.profile.codecs;
+  const auto at = std::ranges::find(codecs, name, &model::CodecCost::name);
+  const bool was_used = at != codecs.end() && (at->wire_share < 1 || at->thread_us_per_byte() > 0);
+  return was_used ? &*at : nullptr;
 }
 
 model::CodecCost cost_here(const compress::Codec& codec, const MeasuredJob& measured, std::size_t nodes) {
@@ -56,9 +59,10 @@ model::CodecCost cost_here(const compress::Codec& codec, const MeasuredJob& meas
 // How many times as long the traced daemon takes as this process; at least 1.
 double slowness(const MeasuredJob& measured) {
   double times = 1;
-  if (const auto traced = compress::make_codec(traced_codec(measured)); traced) {
-    const double here_us = cost_here(**traced, measured, measured.nodes.size()).thread_us_per_byte();
-    if (here_us > 0) times = measured.profile.codecs.back().thread_us_per_byte() / here_us;
+  const model::CodecCost* const traced = traced_cost(measured, measured.profile.codecs.back().name);
+  if (const auto codec = compress::make_codec(measured.profile.codecs.back().name); traced != nullptr && codec) {
+    const double here_us = cost_here(**codec, measured, measured.nodes.size()).thread_us_per_byte();
+    if (here_us > 0) times = traced->thread_us_per_byte() / here_us;
   } else if (measured.local_sums.us_per_byte > 0) {
     times = measured.local_sums.us_per_byte / sum_us_per_byte(measured.local_sums);
   }
@@ -77,11 +81,12 @@ Result<model::CodecCost> codec_cost(const std::string& name, const MeasuredJob& 
   const auto codec = compress::make_codec(name);
   if (!codec) return tl::unexpected(codec.error());
   model::CodecCost cost = cost_here(**codec, measured, nodes);
-  if (name == traced_codec(measured) && nodes == measured.nodes.size()) {
-    cost.encode_us_per_byte = measured.profile.codecs.back().encode_us_per_byte;
-    cost.decode_us_per_byte = measured.profile.codecs.back().decode_us_per_byte;
-    cost.wire_share = measured.profile.codecs.back().wire_share;
-    cost.link_shares.clear();  // the links' measured rates are those of its bytes
+  if (const auto* const traced = traced_cost(measured, name); traced != nullptr && nodes == measured.nodes.size()) {
+    cost.encode_us_per_byte = traced->encode_us_per_byte;
+    cost.decode_us_per_byte = traced->decode_us_per_byte;
+    cost.wire_share = traced->wire_share;
+    // The measured rates of links whose gradients had one codec are those of its bytes.
+    if (measured.profile.codecs.size() == 2) cost.link_shares.clear();
   } else {
     const double times = slowness(measured);
     cost.encode_us_per_byte *= times;
@@ -89,6 +94,20 @@ Result<model::CodecCost> codec_cost(const std::string& name, const MeasuredJob& 
   }
   cost.name = name;
   return cost;
+}
+
+void price_plan_codecs(MeasuredJob& measured) {
+  auto options = measured.options;
+  const auto plans = [](const PolicyTraits& traits) { return traits.delays_updates && !traits.simulator_only; };
+  const PolicyTraits* const traced = find_policy(policy_of(options));
+  if (traced == nullptr || !plans(*traced)) options["policy"] = std::ranges::find_if(kPolicyTraits, plans)->name;
+  const auto config = config_of(options);
+  const auto ladder = config ? compress::ladder_of(compress::compression_of(*config)) : std::nullopt;
+  if (!ladder) return;
+  measured.plan_codecs = model::exact_only();
+  for (const std::string& name : *ladder)
+    if (auto cost = codec_cost(name, measured, measured.nodes.size()); cost)
+      measured.plan_codecs.push_back(*std::move(cost));
 }
 
 }  // namespace deft::replay

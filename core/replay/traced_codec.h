@@ -1,6 +1,7 @@
 // What a codec would cost a traced job: `deft replay --compression`, `deft optimize --compression`.
 //
 //   charge_codecs(measured, cores);                             // once
+//   price_plan_codecs(measured);                                // once: for policies whose plans choose among several
 //   const auto cost = codec_cost("int8", measured, nodes);      // for WhatIf::codec
 //
 // The job's own codec costs what the trace says. Another one costs what it takes here, in a process that has a core for itself, times
@@ -23,5 +24,8 @@ void charge_codecs(MeasuredJob& measured, std::size_t cores);
 
 // `name` may be "none". kInvalid for an unknown codec.
 Result<model::CodecCost> codec_cost(const std::string& name, const MeasuredJob& measured, std::size_t nodes);
+
+// Prices the codecs among which plans choose, of this job or of the job as it would be under a policy that makes plans.
+void price_plan_codecs(MeasuredJob& measured);
 
 }  // namespace deft::replay

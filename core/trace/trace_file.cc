@@ -45,7 +45,8 @@ json to_json(const TraceHeader& h) {
   return {{"job", h.job},     {"incarnation", h.incarnation},
           {"node", h.node},   {"nodes", h.nodes},
           {"host", h.host},   {"ranks", h.ranks},
-          {"links", h.links}, {"options", h.options}};
+          {"links", h.links}, {"options", h.options},
+          {"codecs", h.codecs}};
 }
 
 json to_json(const TraceGroup& g) {
@@ -94,6 +95,8 @@ TraceHeader header_in(const json& from) {
   const json& options = from.at("options");
   if (!options.is_object() || options.size() > kMostOptions) refuse("options that are none, or too many");
   for (const auto& [name, value] : options.items()) header.options[name] = name_in(value);
+  if (const auto codecs = from.find("codecs"); codecs != from.end())
+    for (const auto& codec : list_in(*codecs, model::kMaxCodecs)) header.codecs.push_back(name_in(codec));
   return header;
 }
 

@@ -42,6 +42,7 @@ struct TraceHeader {
   std::vector<std::string> links = {};
   std::map<std::string, std::string> options =
       {};  // on which all nodes agree: policy, compression, partition_bytes, ...
+  std::vector<std::string> codecs = {};  // of the job, by OrderTrace::codec. Files of older versions do not tell
   bool operator==(const TraceHeader&) const = default;
 };
 

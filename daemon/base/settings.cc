@@ -1,11 +1,11 @@
 #include "daemon/base/settings.h"
 
 #include <algorithm>
-#include <array>
 #include <sstream>
 #include <vector>
 
 #include "core/base/policy_traits.h"
+#include "core/compress/compression_option.h"
 #include "core/model/link_costs.h"
 
 namespace deft::daemon {
@@ -48,48 +48,30 @@ struct CodecChoice {
   bool is_planned = false;
 };
 
-// The codecs that a plan may choose: the dense codecs down to `most`, the most bits first. If `most` is no dense codec, it is the only one.
-Result<CodecChoice> ladder(std::string_view most) {
+Result<CodecChoice> ladder(const std::vector<std::string>& names) {
   CodecChoice choice{.codecs = {nullptr}, .is_planned = true};
-  if (most == "none") return choice;
-  auto last = usable_codec(most);
-  if (!last) return tl::unexpected(last.error());
-  if ((*last)->traits().law == compress::Law::kLowRank)
-    return fail(ErrorKind::kInvalid,
-                "option compression: plans cannot choose " + std::string(most) +
-                    ", whose bytes depend on the shapes of matrices",
-                "let plans choose up to int4, auto/max=int4, or name " + std::string(most) + " alone");
-  constexpr std::array<std::string_view, 4> kRungs = {"bf16", "int8", "int4", "int2"};
-  const bool is_rung = std::ranges::find(kRungs, most) != kRungs.end();
-  for (const std::string_view name : kRungs) {
-    if (name == most || !is_rung) break;
+  for (const std::string& name : names) {
     auto codec = usable_codec(name);
     if (!codec) return tl::unexpected(codec.error());
+    if ((*codec)->traits().law == compress::Law::kLowRank)
+      return fail(ErrorKind::kInvalid,
+                  "option compression: plans cannot choose " + name + ", whose bytes depend on the shapes of matrices",
+                  "let plans choose up to int4, auto/max=int4, or name " + name + " alone");
     choice.codecs.push_back(*std::move(codec));
   }
-  choice.codecs.push_back(*std::move(last));
   return choice;
-}
-
-// Only a policy that may approximate does so unasked.
-std::string compression_of(const Config& config) {
-  const std::string& text = config.text("compression");
-  if (!text.empty()) return text;
-  const bool plans = find_policy(config.text("policy"))->delays_updates && config.text("plan").empty();
-  return plans ? "auto/max=int8" : "none";
 }
 
 // none, a codec's name, auto or auto/max=NAME.
 Result<CodecChoice> codec_setting(const Config& config, const std::string& text) {
-  constexpr std::string_view kAuto = "auto", kMost = "auto/max=";
   const bool plans = find_policy(config.text("policy"))->delays_updates;
-  if (text == kAuto || text.starts_with(kMost)) {
+  if (const auto names = compress::ladder_of(text)) {
     if (!plans)
       return fail(ErrorKind::kInvalid,
                   "option compression: " + text + " lets plans choose codecs, and the policy " + config.text("policy") +
                       " makes no plans",
                   "name a codec, for instance int8, or set DEFT_POLICY=knapsack");
-    return ladder(text == kAuto ? "int8" : std::string_view(text).substr(kMost.size()));
+    return ladder(*names);
   }
   if (text == "none") return CodecChoice{};
   auto codec = usable_codec(text);
@@ -134,7 +116,7 @@ Result<JobSettings> job_settings(const Config& daemon, const std::string& worker
   if (!config) return tl::unexpected(config.error().in("the job's settings"));
   auto plan = plan_setting(*config);
   if (!plan) return tl::unexpected(plan.error());
-  std::string compression = compression_of(*config);
+  std::string compression = compress::compression_of(*config);
   auto codecs = codec_setting(*config, compression);
   if (!codecs) return tl::unexpected(codecs.error());
   JobSettings settings{.options = *config,

@@ -6,6 +6,7 @@
 #include <charconv>
 #include <utility>
 
+#include "core/compress/registry.h"
 #include "core/shm/memory_records.h"
 #include "daemon/base/log_lines.h"
 
@@ -53,6 +54,8 @@ trace::TraceHeader JobRecorder::header() const {
   header.options["compression"] = members_.settings().options.text("compression");  // empty: each policy's own
   for (const auto& [name, value] : changed_options_) header.options[name] = value;
   for (const auto& link : view_->links()) header.links.push_back(link.name());
+  for (const auto& codec : members_.settings().codecs)
+    header.codecs.push_back(codec == nullptr ? "none" : compress::text_of(*codec));
   return header;
 }
 

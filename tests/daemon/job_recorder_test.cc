@@ -123,6 +123,13 @@ TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
   EXPECT_EQ(options.at("partition_bytes"), "65536");
 }
 
+TEST_F(Recording, AFileNamesTheCodecsOfTheJob) {
+  make("policy=knapsack");
+  ASSERT_TRUE(recorder_->begin());
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
+  EXPECT_EQ(written().header.codecs, (std::vector<std::string>{"none", "bf16", "int8"}));
+}
+
 std::map<std::string, trace::NodeTrace> dumps_in(const fs::path& folder) {
   std::map<std::string, trace::NodeTrace> dumps;
   for (const auto& entry : fs::recursive_directory_iterator(folder / "traces"))

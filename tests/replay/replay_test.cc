@@ -218,6 +218,57 @@ TEST(Replay, OfAJobWithACodecTellsWhatTheCodecDoes) {
   EXPECT_LT(bf16->step_us_p50, 0.8 * plain_us);
 }
 
+// A job of the policy knapsack whose plans choose codecs, and chose only the second one of two.
+TEST(Replay, OfAJobWhosePlansChooseCodecsHasThemByName) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 40, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) {
+    node.trace.header.options["policy"] = "knapsack";
+    for (auto& record : node.trace.records) {
+      if (record.kind() != trace::TraceKind::kOrder) continue;
+      auto order = record.as<trace::OrderTrace>();
+      order.codec = 2;
+      record = {record.begin_us(), record.end_us(), order};
+    }
+  }
+  const auto names = [&] {
+    const auto measured = measure(job);
+    EXPECT_TRUE(measured) << measured.error().message();
+    std::vector<std::string> names;
+    if (measured)
+      for (const auto& codec : measured->profile.codecs) names.push_back(codec.name);
+    return names;
+  };
+  EXPECT_EQ(names(), (std::vector<std::string>{"none", "bf16", "int8"})) << "by the options, in older traces";
+  for (auto& node : job.nodes) node.trace.header.codecs = {"none", "fp16", "int4"};
+  EXPECT_EQ(names(), (std::vector<std::string>{"none", "fp16", "int4"}));
+}
+
+// Plans that may neither merge nor delay, so that a step shows what they encode.
+MeasuredJob synchronous_knapsack(double us_per_byte, const model::CodecCost& codec) {
+  auto measured = measure(traced_simulation(profile(us_per_byte), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  EXPECT_TRUE(measured);
+  measured->options["max_merged_steps"] = "1";
+  measured->options["max_staleness_steps"] = "0";
+  measured->plan_codecs = {model::CodecCost{}, codec};
+  return *std::move(measured);
+}
+
+TEST(Replay, PlansChooseAmongTheirCodecs) {
+  const double kept_us =
+      replay(synchronous_knapsack(0.03, {.name = "none too", .wire_share = 1}), {.policy = "knapsack"})->step_us_p50;
+  const model::CodecCost slow{.name = "slow", .wire_share = 0.9, .encode_us_per_byte = 10};
+  EXPECT_NEAR(replay(synchronous_knapsack(0.03, slow), {.policy = "knapsack"})->step_us_p50, kept_us, 0.01 * kept_us);
+  auto fast = synchronous_knapsack(0.03, {.name = "int8", .wire_share = 0.25});
+  EXPECT_LT(replay(fast, {.policy = "knapsack"})->step_us_p50, 0.6 * kept_us) << "without a word of the user";
+  EXPECT_NEAR(replay(fast, {.policy = "fifo"})->step_us_p50, replay(fast, {})->step_us_p50, 1);
+  fast.options["compression"] = "none";
+  EXPECT_NEAR(replay(fast, {.policy = "knapsack"})->step_us_p50, kept_us, 0.01 * kept_us);
+  fast.options["compression"] = "auto";
+  EXPECT_THAT(replay(fast, {.policy = "fifo"}).error().message(), HasSubstr("makes no plans"));
+  for (auto& link : fast.profile.links) link.name.replace(0, 4, "nccl");
+  EXPECT_NEAR(replay(fast, {.policy = "knapsack"})->step_us_p50, kept_us, 0.01 * kept_us) << "NCCL carries no codes";
+}
+
 TEST(Replay, MoreNodesTakeMoreOfEachLink) {
   const auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);

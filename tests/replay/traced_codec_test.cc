@@ -46,9 +46,8 @@ TEST(TracedCodec, ParameterServersAnswerWithMoreThanAnAllReduceTakes) {
 
 TEST(TracedCodec, TheJobsOwnCodecCostsWhatTheTraceSays) {
   auto measured = measured_on("gloo:eth0");
-  measured.options["compression"] = "int8";
   measured.profile.codecs.push_back(
-      {.name = "codec 1", .wire_share = 0.3, .encode_us_per_byte = 0.5, .decode_us_per_byte = 0.25});
+      {.name = "int8", .wire_share = 0.3, .encode_us_per_byte = 0.5, .decode_us_per_byte = 0.25});
   const auto own = cost_of("int8", measured);
   EXPECT_DOUBLE_EQ(own.encode_us_per_byte, 0.5);
   EXPECT_DOUBLE_EQ(own.decode_us_per_byte, 0.25);

@@ -30,7 +30,8 @@ TraceHeader header() {
           .host = "b",
           .ranks = {2, 3},
           .links = {"gloo:eth0"},
-          .options = {{"policy", "fifo"}, {"plan", ""}}};
+          .options = {{"policy", "fifo"}, {"plan", ""}},
+          .codecs = {"none", "int8"}};
 }
 
 TraceGroup group() {
