@@ -76,6 +76,7 @@ void InProcessDriver::finish(const std::deque<Run>::iterator& run) {
   last_done_us_ = reactor_.now_us();
   done.busy_us = last_done_us_ - began_us;
   done.link_us = done.busy_us;
+  done.spans.push_back({trace::TransferStage::kLink, began_us, last_done_us_});
   runs_.erase(run);
   on_done_(std::move(done));
 }

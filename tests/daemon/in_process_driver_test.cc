@@ -105,6 +105,11 @@ TEST_F(InProcessDriverTest, ALaunchBehindAnotherBeginsWhenThatEnds) {
   EXPECT_TRUE(done_[1].overlapped);
   EXPECT_EQ(done_[0].link_us, 5100);
   EXPECT_EQ(done_[1].link_us, 30) << "no time is counted twice";
+  for (const TransferDone& done : done_) {
+    ASSERT_EQ(done.spans.size(), 1u) << "a trace has what the link took";
+    EXPECT_EQ(done.spans[0].stage, trace::TransferStage::kLink);
+    EXPECT_EQ(done.spans[0].end_us - done.spans[0].begin_us, *done.link_us);
+  }
 }
 
 TEST_F(InProcessDriverTest, WhatHasNothingToSendIsDoneWithoutAnAnswer) {

@@ -125,6 +125,14 @@ def test_a_trace_is_replayed(tmp_path):
     assert unknown.returncode == 2 and "eth7" in unknown.stderr and "gloo:lo" in unknown.stderr
 
 
+def test_a_job_whose_workers_run_the_links_is_explained(tmp_path):
+    with Cluster(2, links="tcp:lo") as cluster:
+        trace(tmp_path, cluster, DEFT_POLICY="fifo")
+    explained = deft("explain", str(tmp_path))
+    assert explained.returncode == 0, explained.stderr
+    assert "where a step's time goes" in explained.stdout and not explained.stderr
+
+
 def test_a_trace_tells_what_a_codec_may_encode(tmp_path):
     with Cluster(2) as cluster:
         trace(tmp_path, cluster, MIXED, DEFT_POLICY="fifo", DEFT_COMPRESSION="int8")
