@@ -40,6 +40,7 @@ struct ProfileBucket {
       comm_us;  // the time of the whole bucket on the reference link; empty: the links' models give it
   std::optional<std::uint64_t> coded_bytes = {};  // that a codec may encode; empty: all
   std::uint64_t element_bytes = 4;                // of gradients that a codec may encode: 2 for float16 and bfloat16
+  bool joined = false;                            // as model::Bucket's; the JSON form does not tell
 
   [[nodiscard]] CodedShare coded_share() const {
     return model::coded_share(coded_bytes.value_or(bytes), bytes, element_bytes == 2);

@@ -19,6 +19,7 @@ constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
 constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
+constexpr double kFewer = 0.005;                     // of the updates: what does not count
 constexpr std::size_t kFinalists = 3;                // that are replayed as a whole
 
 using Field = std::uint64_t Settings::*;
@@ -34,14 +35,32 @@ constexpr std::array kLadders = {Ladder{&Settings::bucket_bytes, 64 * kKb, 65'53
 // The job as it is to run: buckets may be cut anew afterwards, unless they are kept.
 replay::MeasuredJob job_within(const replay::MeasuredJob& measured, const SearchLimits& limits) {
   replay::MeasuredJob job = measured;
-  const auto* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
-  job.profile = replay::with_memory(measured.profile, measured.rest_us, memory, limits.memory);
   if (limits.keeps_buckets) job.other_buckets.clear();
-  if (job.other_buckets.empty()) return job;
-  model::Profile other = measured.profile;
-  other.buckets = measured.other_buckets;
-  job.other_buckets = replay::with_memory(other, measured.rest_us, memory, limits.memory).buckets;
   return job;
+}
+
+Result<replay::Prediction> predicted(const replay::MeasuredJob& measured, const Settings& settings,
+                                     const SearchLimits& limits, bool briefly) {
+  const std::string bucketing =
+      settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
+  auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);
+  if (!changed) return tl::unexpected(changed.error());
+  changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
+  changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
+  replay::WhatIf what_if{.policy = settings.policy, .memory = limits.memory, .briefly = briefly};
+  if (!settings.compression.empty()) {
+    const auto codec = std::ranges::find(limits.codecs, settings.compression, &model::CodecCost::name);
+    if (codec == limits.codecs.end())
+      return fail(ErrorKind::kInvalid, "no codec is called '" + settings.compression + "'");
+    what_if.codec = *codec;
+  }
+  return replay::replay(*changed, what_if);
+}
+
+// Plans need many steps to come into force.
+bool delays_updates(const std::string& policy) {
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits != nullptr && traits->delays_updates;
 }
 
 Result<Settings> traced_settings(const replay::MeasuredJob& measured) {
@@ -66,8 +85,10 @@ struct Candidate {
 // Replays each setting once.
 class Replays {
  public:
-  Replays(const replay::MeasuredJob& measured, const SearchLimits& limits, const std::function<double()>& time_left)
-      : measured_(measured), limits_(limits), time_left_(time_left) {}
+  // `updates`: of the traced job, a step. Settings with which plans make fewer are none.
+  Replays(const replay::MeasuredJob& measured, const SearchLimits& limits, double updates,
+          const std::function<double()>& time_left)
+      : measured_(measured), limits_(limits), updates_(updates), time_left_(time_left) {}
 
   // Settings that were replayed as a whole already.
   void know(const Settings& settings, double us) { known_[settings] = us; }
@@ -88,20 +109,25 @@ class Replays {
     std::ranges::partial_sort(finalists, end, {}, [](const Candidate& c) { return std::tie(c.us, c.settings); });
     finalists.erase(end, finalists.end());
     for (Candidate& finalist : finalists) finalist.us = replayed(finalist.settings, false);
-    return std::ranges::min(finalists, {}, &Candidate::us);
+    std::erase_if(finalists, [](const Candidate& candidate) { return candidate.us <= 0; });
+    return finalists.empty() ? first : std::ranges::min(finalists, {}, &Candidate::us);
   }
   [[nodiscard]] std::size_t count() const { return count_; }
 
  private:
   double replayed(const Settings& settings, bool briefly) {
     ++count_;
-    const double us = replayed_us(measured_, settings, limits_.codecs, briefly);
+    const bool is_exact = !delays_updates(settings.policy);
+    const auto prediction = predicted(measured_, settings, limits_, briefly && is_exact);
+    const bool counts = prediction && (is_exact || prediction->updates_per_step >= updates_ * (1 - kFewer));
+    const double us = counts ? prediction->step_us_p50 : 0;
     if (limits_.tried) limits_.tried(settings, us);
     return us;
   }
 
   const replay::MeasuredJob& measured_;
   const SearchLimits& limits_;
+  const double updates_;
   const std::function<double()>& time_left_;
   double kept_ = 0;
   std::map<Settings, double> known_;
@@ -223,19 +249,7 @@ std::vector<std::string> exact_policies() {
 
 double replayed_us(const replay::MeasuredJob& measured, const Settings& settings,
                    const std::vector<model::CodecCost>& codecs, bool briefly) {
-  const std::string bucketing =
-      settings.bucket_bytes > 0 ? "uniform:" + std::to_string(settings.bucket_bytes) : "profile";
-  auto changed = replay::with_buckets(replay::cut_by(measured, settings.policy), bucketing);
-  if (!changed) return 0;
-  changed->options["partition_bytes"] = std::to_string(settings.partition_bytes);
-  changed->options["credit_bytes"] = std::to_string(settings.credit_bytes);
-  replay::WhatIf what_if{.policy = settings.policy, .briefly = briefly};
-  if (!settings.compression.empty()) {
-    const auto codec = std::ranges::find(codecs, settings.compression, &model::CodecCost::name);
-    if (codec == codecs.end()) return 0;
-    what_if.codec = *codec;
-  }
-  const auto prediction = replay::replay(*changed, what_if);
+  const auto prediction = predicted(measured, settings, {.policies = {}, .codecs = codecs}, briefly);
   return prediction ? prediction->step_us_p50 : 0;
 }
 
@@ -246,10 +260,11 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
   const double now_us = replayed_us(measured, *traced), measured_us = replay::median(measured.steps_us);
   if (now_us <= 0) return tl::unexpected(why_not_replayed(measured));
   const replay::MeasuredJob job = job_within(measured, limits);
-  const double traced_us = limits.memory.is_as_traced() ? now_us : replayed_us(job, *traced);
-  Found found{.traced = *traced, .settings = *traced, .traced_us = traced_us, .step_us = traced_us};
+  const auto now = predicted(job, *traced, limits, false);
+  if (!now) return tl::unexpected(now.error());
+  Found found{.traced = *traced, .settings = *traced, .traced_us = now->step_us_p50, .step_us = now->step_us_p50};
   if (measured_us > 0) found.error = std::abs(now_us / measured_us - 1);
-  Replays replays(job, limits, time_left);
+  Replays replays(job, limits, now->updates_per_step, time_left);
   replays.know(*traced, found.traced_us);
   double phases_left = static_cast<double>(limits.codecs.size());  // which share the time
   const double phases = phases_left + 1;

@@ -9,12 +9,14 @@
 #include "core/base/config.h"
 #include "core/replay/causes.h"
 #include "core/replay/launches.h"
+#include "core/replay/replay.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
 namespace {
 
 constexpr double kOtherSize = 1.5;  // sizes that differ by less are the same
+constexpr double kFewer = 0.005;    // of the updates: what does not count
 constexpr double kLate = 0.15;      // of backward: its last part, in which gradients come late
 constexpr std::array kSizes = {std::uint64_t{64} << 10, std::uint64_t{256} << 10, std::uint64_t{1} << 20,
                                std::uint64_t{4} << 20, std::uint64_t{16} << 20};
@@ -37,6 +39,12 @@ std::optional<MeasuredJob> with_size(const MeasuredJob& measured, std::uint64_t 
   auto changed = steady(measured, "uniform:" + std::to_string(bytes));
   if (changed) changed->options["partition_bytes"] = std::to_string(bytes);
   return changed;
+}
+
+std::optional<Prediction> replayed(const std::optional<MeasuredJob>& job) {
+  if (!job) return std::nullopt;
+  auto prediction = replay(*job, {});
+  return prediction ? std::optional(*std::move(prediction)) : std::nullopt;
 }
 
 // The mean of what the leader's gradients travelled in.
@@ -138,13 +146,15 @@ MeasuredJob as_if_first(const MeasuredJob& measured, const Tensor& tensor) {
 std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const double now = mean_part_bytes(evidence.job);
   const auto as_traced = steady(evidence.measured, "profile");
-  const double step_us = as_traced ? replayed_us(*as_traced) : 0;
+  const auto before = replayed(as_traced);
+  if (!before) return {};
   std::optional<std::pair<double, std::uint64_t>> best;
   for (const auto size : kSizes) {
     if (size / 2 > bytes_of(evidence.measured.profile)) break;
-    const auto changed = with_size(evidence.measured, size);
-    const double us = changed ? replayed_us(*changed) : 0;
-    if (us > 0 && (!best || us < best->first)) best = {us, size};
+    const auto after = replayed(with_size(evidence.measured, size));
+    // Plans for other buckets may be faster by fewer updates, which is no gain.
+    if (!after || after->updates_per_step < before->updates_per_step * (1 - kFewer)) continue;
+    if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
   }
   if (!best || now <= 0) return {};
   const auto size = static_cast<double>(best->second);
@@ -155,7 +165,7 @@ std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   const std::string bytes = std::to_string(best->second);
   Cause cause{.cause = small ? "small-parts" : "large-parts", .where = "", .what = what};
   cause.options = {{"bucketing", "uniform:" + bytes}, {"partition_bytes", bytes}};
-  return {with_gain(std::move(cause), step_us, best->first)};
+  return {with_gain(std::move(cause), before->step_us_p50, best->first)};
 }
 
 std::vector<Cause> large_credit(const Evidence& evidence) {

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <random>
 #include <utility>
 
@@ -10,8 +9,8 @@
 #include "core/compress/compression_option.h"
 #include "core/partition/rebucket.h"
 #include "core/replay/links_traffic.h"
+#include "core/replay/measured_buckets.h"
 #include "core/replay/quantiles.h"
-#include "core/replay/recut.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
@@ -19,54 +18,12 @@ namespace {
 
 using trace::TraceGroup;
 
-constexpr double kLeastUs = 0.001;
 constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was busy
 constexpr double kMostJitter = 0.5;
 constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
 constexpr double kLeastStep = 0.1;        // of the usual one
 constexpr std::size_t kMostReasons = 6;   // that an error names
 constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
-
-// Buckets in forward order, which is the reverse of the arena's.
-std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
-                                             double rest_us) {
-  const std::size_t count = group.buckets.size();
-  std::vector<std::size_t> order(count);  // in which backward makes them
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::vector<std::vector<double>> backward_us(count);
-  for (const WorkerStep& step : steps) {
-    std::ranges::stable_sort(order, {}, [&](std::size_t b) { return step.ready_us[b]; });
-    TimeUs before_us = step.backward_began_us;
-    for (const auto b : order) {
-      backward_us[b].push_back(static_cast<double>(std::max<TimeUs>(0, step.ready_us[b] - before_us)));
-      before_us = std::max(before_us, step.ready_us[b]);
-    }
-  }
-  std::vector<double> forward_us;
-  for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us);
-  std::vector<model::ProfileBucket> buckets(count);
-  double backward_sum_us = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    const std::size_t b = count - 1 - i;
-    buckets[i].name = "b" + std::to_string(b);
-    buckets[i].bytes = group.buckets[b].bytes;
-    if (const auto& elements = group.buckets[b].elements)
-      buckets[i].coded_bytes = elements->coded_bytes,
-      buckets[i].element_bytes = model::is_half(elements->dtype) ? 2 : 4;
-    backward_sum_us += buckets[i].backward_us = std::max(kLeastUs, median(backward_us[b]));
-  }
-  for (auto& bucket : buckets)
-    bucket.forward_us = std::max(kLeastUs, median(forward_us)) * bucket.backward_us / backward_sum_us;
-  buckets.front().forward_us += rest_us;
-  return buckets;
-}
-
-// The rest of a step, behind its last gradient.
-double rest_of(const std::vector<WorkerStep>& steps) {
-  std::vector<double> rest_us;
-  for (const WorkerStep& step : steps) rest_us.push_back(step.rest_us);
-  return std::max(0.0, median(rest_us));
-}
 
 // When the transfer of each of the leader's launches could begin: when the last node had brought its gradients. No node has a sum
 // before that, so a begin behind the leader's end is an error of the clocks. On a busy machine they may be off by more than a transfer.
@@ -320,17 +277,13 @@ void vary_steps_as_a_whole(MeasuredJob& changed) {
   }
 }
 
-std::vector<model::ProfileBucket> other_buckets_of(const trace::NodeTrace& leader, const TraceGroup& group,
-                                                   double rest_us) {
+std::vector<model::ProfileBucket> other_buckets_of(const trace::NodeTrace& leader, const TensorTimes& times) {
   const auto& options = leader.header.options;
   const auto config = config_of(options);
-  if (!config || !config->text("bucketing").empty() || group.tensors.empty()) return {};
+  if (!config || !config->text("bucketing").empty()) return {};
   const bool by_tensor = own_bucketing(policy_of(options)) == OwnBucketing::kByTensor;
   const std::string other = by_tensor ? "uniform:" + std::to_string(config->bytes("bucket_bytes")) : "tensor";
-  const TraceGroup cut = recut(group, other, config->bytes("partition_bytes"));
-  const auto steps = steps_of(leader, cut, 0);
-  if (steps.size() < kLeastSteps) return {};
-  return buckets_of(steps, cut, rest_us);
+  return buckets_cut_by(times, other, config->bytes("partition_bytes"));
 }
 
 // Appends to the error the faults of the traces, which may be its cause.
@@ -358,7 +311,8 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.profile.source = "trace";
   measured.rest_us = rest_of(steps);
   measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
-  measured.other_buckets = other_buckets_of(leader->trace, *group, measured.rest_us);
+  measured.tensors = std::make_shared<const TensorTimes>(tensor_times(leader->trace, *group, measured.rest_us));
+  measured.other_buckets = other_buckets_of(leader->trace, *measured.tensors);
   measured.profile.links = links_of(job, problems);
   measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
@@ -393,10 +347,15 @@ Result<Config> config_of(const std::map<std::string, std::string>& options) {
 }
 
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing) {
-  auto profile = partition::rebucket(measured.profile, bucketing);
-  if (!profile) return tl::unexpected(profile.error());
   MeasuredJob changed = measured;
-  changed.profile = *std::move(profile);
+  changed.profile.buckets.clear();
+  if (measured.tensors && bucketing.starts_with("uniform"))
+    changed.profile.buckets = buckets_cut_by(*measured.tensors, bucketing, 0);  // uniform buckets need no size of parts
+  if (changed.profile.buckets.empty()) {
+    auto profile = partition::rebucket(measured.profile, bucketing);
+    if (!profile) return tl::unexpected(profile.error());
+    changed.profile = *std::move(profile);
+  }
   changed.other_buckets.clear();
   vary_steps_as_a_whole(changed);
   return changed;

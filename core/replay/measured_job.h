@@ -16,6 +16,7 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,6 +25,7 @@
 #include "core/base/status.h"
 #include "core/replay/job_trace.h"
 #include "core/replay/launches.h"
+#include "core/replay/measured_buckets.h"
 #include "core/replay/step_memory.h"
 #include "core/sim/simulation.h"
 
@@ -56,6 +58,7 @@ struct MeasuredJob {
   std::vector<model::CodecCost> plan_codecs = {};
   // The buckets of policies that cut in another way than the traced one (OwnBucketing); empty: no policy has other buckets.
   std::vector<model::ProfileBucket> other_buckets = {};
+  std::shared_ptr<const TensorTimes> tensors = {};  // as traced; null: not known, so buckets are cut by their bytes
   std::vector<std::string> problems;  // what could not be measured
 };
 
@@ -64,7 +67,8 @@ struct MeasuredJob {
 inline constexpr std::size_t kLeastSteps = 4;
 Result<MeasuredJob> measure(const JobTrace& job);
 
-// The same job with other buckets (core/partition/rebucket.h). Its steps vary as a whole, and alike whatever the buckets. If each
+// The same job with other buckets: uniform ones by what the trace tells of tensors (measured_buckets.h), and else by the shares of bytes
+// (core/partition/rebucket.h). Its steps vary as a whole, and alike whatever the buckets. If each
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 

@@ -43,13 +43,13 @@ TraceGroup::Bucket traced(const model::Bucket& bucket, const TraceGroup& group,
 
 }  // namespace
 
-TraceGroup recut(const TraceGroup& group, std::string_view bucketing, std::uint64_t partition_bytes) {
+std::optional<TraceGroup> recut(const TraceGroup& group, std::string_view bucketing, std::uint64_t partition_bytes) {
   const auto specs = specs_of(group);
   const auto layout = model::lay_out(specs, 1);
-  if (!layout) return group;
+  if (!layout) return std::nullopt;
   const auto buckets = partition::cut_buckets(
       specs, *layout, {.bucketing = bucketing, .policy = {}, .partition_bytes = partition_bytes});
-  if (!buckets || buckets->empty()) return group;
+  if (!buckets || buckets->empty()) return std::nullopt;
   TraceGroup cut = group;
   cut.buckets.clear();
   for (const model::Bucket& bucket : *buckets) cut.buckets.push_back(traced(bucket, group, specs, *layout));

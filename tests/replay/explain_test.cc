@@ -6,7 +6,10 @@
 
 #include <functional>
 #include <random>
+#include <utility>
 
+#include "core/replay/causes.h"
+#include "core/replay/replay.h"
 #include "tests/replay/traced_simulation.h"
 
 namespace deft::replay {
@@ -272,10 +275,69 @@ TEST(Explain, PartsThatAreTooSmallAreNamed) {
   EXPECT_THAT(explanation.causes.front().what, HasSubstr("parts of 24 KB"));
 }
 
+// Each tensor of the job is a bucket of so many smaller ones, which backward makes one after the other.
+void cut_tensors(JobTrace& job, std::uint32_t pieces) {
+  for (auto& node : job.nodes) {
+    auto& group = node.trace.groups.front();
+    const auto whole = std::exchange(group.tensors, {});
+    for (std::uint32_t b = 0; b < whole.size(); ++b) {
+      group.buckets[b].tensors.clear();
+      for (std::uint32_t i = 0; i < pieces; ++i) {
+        group.buckets[b].tensors.push_back(static_cast<std::uint32_t>(group.tensors.size()));
+        group.tensors.push_back(
+            {whole[b].name + "." + std::to_string(i), whole[b].bytes / pieces, whole[b].forward_position});
+      }
+    }
+    std::vector<trace::TraceRecord> records;
+    TimeUs before_us = 0;
+    for (const auto& record : node.trace.records) {
+      const TimeUs at_us = record.begin_us();
+      if (record.kind() == trace::TraceKind::kGradient) {
+        auto gradient = record.as<trace::GradientTrace>();
+        gradient.first_tensor *= pieces;
+        for (std::uint32_t i = 1; i <= pieces; ++i, ++gradient.first_tensor)
+          records.emplace_back(before_us + (at_us - before_us) * i / pieces, before_us + (at_us - before_us) * i / pieces,
+                               gradient);
+      } else {
+        records.push_back(record);
+      }
+      if (record.kind() == trace::TraceKind::kGradient || record.kind() == trace::TraceKind::kStage) before_us = at_us;
+    }
+    node.trace.records = std::move(records);
+    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
+  }
+}
+
 TEST(Explain, PartsThatAreTooLargeAreNamed) {
+  auto job = traced_simulation(even_profile(2, 8'000'000, 0.005), "fifo", {.steps = 30, .nodes = {{}, {}}});
+  cut_tensors(job, 20);
+  const auto explanation = explained(job);
+  EXPECT_EQ(explanation.causes.front().cause, "large-parts") << explanation.causes.front().what;
+}
+
+// A large tensor is handed over at once, and forward waits for all of it. So smaller parts of it win nothing.
+TEST(Explain, PartsOfATensorAreNotReadyBeforeIt) {
   const auto explanation =
       explained(traced_simulation(even_profile(2, 8'000'000, 0.005), "fifo", {.steps = 30, .nodes = {{}, {}}}));
-  EXPECT_EQ(explanation.causes.front().cause, "large-parts") << explanation.causes.front().what;
+  for (const auto& cause : explanation.causes) EXPECT_NE(cause.cause, "large-parts") << cause.what;
+}
+
+// Buckets of another size may let plans update less often, which makes steps shorter and is no gain.
+TEST(Explain, FewerUpdatesAreNoGain) {
+  for (const std::uint64_t bytes : {std::uint64_t{100'000}, std::uint64_t{2'000'000}}) {
+    auto job =
+        traced_simulation(even_profile(8'000'000 / bytes, bytes, 0.03), "fifo", {.steps = 30, .nodes = {{}, {}}});
+    for (auto& node : job.nodes) node.trace.header.options = {{"policy", "knapsack"}, {"compression", "none"}};
+    const auto measured = measure(job);
+    ASSERT_TRUE(measured);
+    const auto now = replay(*measured, {});
+    const Evidence evidence{job, *measured, now->step_us_p50};
+    for (const auto& cause : wrong_sizes(evidence)) {
+      if (cause.gain_us <= 0) continue;
+      const auto then = with_buckets(*measured, cause.options.at("bucketing"));
+      EXPECT_GE(replay(*then, {})->updates_per_step, 0.99 * now->updates_per_step) << cause.what;
+    }
+  }
 }
 
 TEST(Explain, AGradientThatComesLastAndCannotHideIsNamed) {

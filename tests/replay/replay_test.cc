@@ -84,7 +84,7 @@ TEST(Replay, HasACoarsePredictionBySizeOverBandwidth) {
 // Ten tensors of 100 KB and one of 8 MB, which fifo sends in buckets of 2 MB, and bytescheduler tensor by tensor.
 JobTrace traced_in_uniform_buckets(const model::Profile& by_tensor) {
   auto job = traced_simulation(by_tensor, "fifo", {.steps = 20, .nodes = {{}, {}}});
-  for (auto& node : job.nodes) node.trace.groups[0] = recut(node.trace.groups[0], "uniform:2097152", 1 << 20);
+  for (auto& node : job.nodes) node.trace.groups[0] = *recut(node.trace.groups[0], "uniform:2097152", 1 << 20);
   return job;
 }
 
@@ -114,6 +114,24 @@ TEST(Replay, KeepsTheBucketsThatAnOptionFixes) {
   const auto measured = measure(job);
   ASSERT_TRUE(measured);
   EXPECT_EQ(cut_by(*measured, "bytescheduler").profile.buckets.size(), measured->profile.buckets.size());
+}
+
+TEST(Replay, PiecesOfATensorAreReadyTogetherAndForwardWaitsForAll) {
+  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto cut = with_buckets(*measured, "uniform:65536");
+  ASSERT_TRUE(cut);
+  const auto& buckets = cut->profile.buckets;
+  EXPECT_GT(buckets.size(), 80U);
+  double whole_us = 0;
+  std::size_t with_time = 0;
+  for (std::size_t i = 0; i + 1 < buckets.size(); ++i) {
+    whole_us += buckets[i].backward_us;
+    with_time += buckets[i].backward_us > 100 ? 1 : 0;
+    if (buckets[i].forward_us < 100) EXPECT_TRUE(buckets[i].joined) << "the piece that has the time is the tensor's first";
+  }
+  EXPECT_LE(with_time, 12U) << "no more than tensors";
+  EXPECT_NEAR(whole_us, 11 * 3000, 3100);
 }
 
 TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {

@@ -163,7 +163,7 @@ TEST(TracedCodec, OtherBucketsHaveTheSameTensors) {
     coded[dtype] += i % 2 * bytes;
   }
   for (const char* bucketing : {"uniform:70000", "tensor", "ddp"}) {
-    const auto cut = recut(group, bucketing, 1 << 20);
+    const auto cut = *recut(group, bucketing, 1 << 20);
     auto left = coded;
     for (const auto& bucket : cut.buckets) {
       ASSERT_TRUE(bucket.elements) << bucketing;
@@ -173,7 +173,7 @@ TEST(TracedCodec, OtherBucketsHaveTheSameTensors) {
     for (const auto& [dtype, bytes] : left) EXPECT_EQ(bytes, 0U) << bucketing;
   }
   group.tensors.back().elements.reset();
-  for (const auto& bucket : recut(group, "tensor", 1 << 20).buckets) EXPECT_FALSE(bucket.elements);
+  for (const auto& bucket : recut(group, "tensor", 1 << 20)->buckets) EXPECT_FALSE(bucket.elements);
 }
 
 // The trace has bytes on the wire and times of whole launches; the codec's own are those of what it encodes.

@@ -1,0 +1,104 @@
+#include "core/replay/measured_buckets.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+#include "core/partition/rebucket.h"
+#include "core/replay/measured_job.h"
+#include "core/replay/quantiles.h"
+#include "core/replay/recut.h"
+
+namespace deft::replay {
+namespace {
+
+using trace::TraceGroup;
+
+constexpr double kLeastUs = 0.001;
+constexpr std::size_t kMostSteps = 64;  // from which the times of other buckets are taken
+
+bool share_a_tensor(const TraceGroup::Bucket& one, const TraceGroup::Bucket& next) {
+  return !one.tensors.empty() && std::ranges::find(next.tensors, one.tensors.back()) != next.tensors.end();
+}
+
+// Whether `bucketing` cuts the gradients into no more buckets than a profile may have.
+bool is_coarse_enough(const TraceGroup& group, std::string_view bucketing) {
+  if (!bucketing.starts_with("uniform")) return true;
+  const auto bytes = partition::uniform_bytes(bucketing);
+  if (!bytes) return false;
+  std::uint64_t total = 0;
+  for (const TraceGroup::Bucket& bucket : group.buckets) total += bucket.bytes;
+  return total / *bytes <= model::kMaxProfileBuckets;
+}
+
+}  // namespace
+
+std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
+                                             double rest_us) {
+  const std::size_t count = group.buckets.size();
+  std::vector<std::size_t> order(count);  // in which backward makes them
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::vector<std::vector<double>> backward_us(count);
+  for (const WorkerStep& step : steps) {
+    std::ranges::stable_sort(order, {}, [&](std::size_t b) { return step.ready_us[b]; });
+    TimeUs before_us = step.backward_began_us;
+    for (const auto b : order) {
+      backward_us[b].push_back(static_cast<double>(std::max<TimeUs>(0, step.ready_us[b] - before_us)));
+      before_us = std::max(before_us, step.ready_us[b]);
+    }
+  }
+  std::vector<double> forward_us;
+  for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us);
+  std::vector<model::ProfileBucket> buckets(count);
+  double backward_sum_us = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    const std::size_t b = count - 1 - i;
+    buckets[i].name = "b" + std::to_string(b);
+    buckets[i].bytes = group.buckets[b].bytes;
+    buckets[i].joined = b > 0 && share_a_tensor(group.buckets[b - 1], group.buckets[b]);
+    if (const auto& elements = group.buckets[b].elements)
+      buckets[i].coded_bytes = elements->coded_bytes,
+      buckets[i].element_bytes = model::is_half(elements->dtype) ? 2 : 4;
+    backward_sum_us += buckets[i].backward_us = std::max(kLeastUs, median(backward_us[b]));
+  }
+  for (auto& bucket : buckets)
+    bucket.forward_us = std::max(kLeastUs, median(forward_us)) * bucket.backward_us / backward_sum_us;
+  buckets.front().forward_us += rest_us;
+  return buckets;
+}
+
+double rest_of(const std::vector<WorkerStep>& steps) {
+  std::vector<double> rest_us;
+  for (const WorkerStep& step : steps) rest_us.push_back(step.rest_us);
+  return std::max(0.0, median(rest_us));
+}
+
+TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group, double rest_us) {
+  TraceGroup by_tensor = group;
+  by_tensor.buckets.clear();
+  for (std::uint32_t tensor = 0; tensor < group.tensors.size(); ++tensor)
+    by_tensor.buckets.push_back({.bytes = group.tensors[tensor].bytes, .tensors = {tensor}});
+  TensorTimes times{group, {}, rest_us};
+  const auto steps = steps_of(leader, by_tensor, 0);
+  const std::size_t every = std::max<std::size_t>(1, steps.size() / kMostSteps);
+  for (std::size_t i = 0; i < steps.size(); i += every) times.steps.push_back(steps[i]);
+  return times;
+}
+
+std::vector<model::ProfileBucket> buckets_cut_by(const TensorTimes& times, std::string_view bucketing,
+                                                 std::uint64_t partition_bytes) {
+  if (times.group.tensors.empty() || times.steps.size() < kLeastSteps || !is_coarse_enough(times.group, bucketing))
+    return {};
+  const auto cut = recut(times.group, bucketing, partition_bytes);
+  if (!cut) return {};
+  std::vector<WorkerStep> steps = times.steps;
+  for (WorkerStep& step : steps) {
+    const std::vector<TimeUs> by_tensor = std::exchange(step.ready_us, std::vector<TimeUs>(cut->buckets.size()));
+    for (std::size_t b = 0; b < cut->buckets.size(); ++b)
+      for (const auto tensor : cut->buckets[b].tensors)
+        step.ready_us[b] = std::max(step.ready_us[b], by_tensor[tensor]);
+  }
+  return buckets_of(steps, *cut, times.rest_us);
+}
+
+}  // namespace deft::replay
