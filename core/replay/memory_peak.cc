@@ -153,6 +153,14 @@ std::vector<MemoryUse> Reckoning::uses() {
   return uses;
 }
 
+// The bucket that holds this byte of the arena, which begins with the last bucket of forward. Null: there is none.
+model::ProfileBucket* bucket_with(std::uint64_t byte, std::vector<model::ProfileBucket>& buckets) {
+  std::uint64_t end = 0;
+  for (auto bucket = buckets.rbegin(); bucket != buckets.rend(); ++bucket)
+    if (byte < (end += bucket->bytes)) return &*bucket;
+  return nullptr;
+}
+
 }  // namespace
 
 double MemoryUse::total() const { return std::accumulate(bytes.begin(), bytes.end(), 0.0); }
@@ -175,10 +183,10 @@ model::Profile with_memory(model::Profile profile, double rest_us, const StepMem
   buckets.front().forward_us -= rest_us;
   if (memory != nullptr)
     for (const LayerRange& range : what_if.recomputed) {
-      const std::size_t bucket = memory->layers[range.last].bucket;
-      if (bucket >= buckets.size()) continue;
+      model::ProfileBucket* const bucket = bucket_with(memory->layers[range.last].first_byte, buckets);
+      if (bucket == nullptr) continue;
       for (std::size_t layer = range.first; layer <= range.last; ++layer)
-        buckets[buckets.size() - 1 - bucket].backward_us += memory->layers[layer].forward_us;
+        bucket->backward_us += memory->layers[layer].forward_us;
     }
   double pass_us = 0;
   for (auto& bucket : buckets)

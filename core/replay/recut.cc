@@ -56,4 +56,19 @@ std::optional<TraceGroup> recut(const TraceGroup& group, std::string_view bucket
   return cut;
 }
 
+std::vector<std::uint64_t> arena_offsets(const TraceGroup& group) {
+  const auto layout = model::lay_out(specs_of(group), 1);
+  if (!layout) return {};
+  std::vector<std::uint64_t> offsets;
+  for (const auto& place : layout->tensors) {
+    std::uint64_t before = 0, begin = 0;  // the regions before that of the tensor, without the gaps between them
+    for (const auto& region : layout->regions)
+      if (region.offset <= place.offset) begin = region.offset;
+    for (const auto& region : layout->regions)
+      if (region.offset < begin) before += region.bytes;
+    offsets.push_back(before + place.offset - begin);
+  }
+  return offsets;
+}
+
 }  // namespace deft::replay

@@ -5,7 +5,7 @@
 #include <optional>
 #include <utility>
 
-#include "core/replay/launches.h"
+#include "core/replay/recut.h"
 
 namespace deft::replay {
 namespace {
@@ -60,14 +60,15 @@ class MemoryReader {
     std::vector<std::uint64_t> left_bytes(group->tensors.size() + 1);  // [tensor]: of it and those behind it
     for (std::size_t i = group->tensors.size(); i-- > 0;)
       left_bytes[i] = left_bytes[i + 1] + std::min(group->tensors[i].bytes, kMostBytes);
-    const auto buckets = buckets_by_tensor(*group);
+    const auto offsets = arena_offsets(*group);
+    if (offsets.size() != group->tensors.size()) return false;
     for (const auto& layer : layers) {
       if (layer.layer != memory.layers.size() || layer.tensor >= group->tensors.size() ||
-          layer.group != layers.front().group || buckets[layer.tensor].empty())
+          layer.group != layers.front().group)
         return false;
       memory.layers.push_back({.name = module_of(group->tensors[layer.tensor].name),
                                .forward_us = static_cast<double>(layer.forward_ns) / 1000,
-                               .bucket = buckets[layer.tensor].front(),
+                               .first_byte = offsets[layer.tensor],
                                .left_bytes = left_bytes[layer.tensor]});
     }
     memory.gradient_bytes = left_bytes.front();

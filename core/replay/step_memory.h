@@ -18,7 +18,7 @@ struct StepMemory {
   struct Layer {
     std::string name;  // of the module that owns its parameters
     double forward_us = 0;
-    std::size_t bucket = 0;        // of its first tensor, in the order of the arena
+    std::uint64_t first_byte = 0;  // of its first tensor, in the arena, whatever the buckets are
     std::uint64_t left_bytes = 0;  // of the gradients that backward has not produced when it comes to this layer
   };
   std::uint32_t node = 0;

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "core/partition/rebucket.h"
 #include "core/replay/replay.h"
 #include "tests/replay/traced_simulation.h"
 
@@ -30,7 +31,7 @@ MemoryTrace amount(MemoryPart part, std::uint32_t begin, std::uint32_t end, std:
 // Three layers: forward is 1 to 3, the loss 4, backward 5 to 7, the update 8.
 StepMemory three_layers() {
   StepMemory memory{.samples = 8, .gradient_bytes = 90};
-  memory.layers = {{"in", 100, 2, 30}, {"blocks.0", 200, 1, 60}, {"blocks.1", 300, 0, 90}};
+  memory.layers = {{"in", 100, 800'000, 30}, {"blocks.0", 200, 400'000, 60}, {"blocks.1", 300, 0, 90}};
   memory.amounts = {
       amount(MemoryPart::kWeights, 0, 9, 100, 0),        amount(MemoryPart::kOptimizer, 0, 9, 110, 0),
       amount(MemoryPart::kArena, 0, 9, 90, 0),           amount(MemoryPart::kInputs, 0, 9, 5, 5, 0),
@@ -135,6 +136,16 @@ TEST(MemoryTimes, RepeatedForwardsComeBeforeTheirGradients) {
   EXPECT_DOUBLE_EQ(profile.compute_us(), 9500);
 }
 
+TEST(MemoryTimes, RepeatedForwardsComeBeforeTheirGradientsWhateverTheBucketsAre) {
+  const auto memory = three_layers();
+  const auto finer = partition::rebucket(profile_of_three(), "uniform:200704");
+  ASSERT_TRUE(finer);
+  ASSERT_EQ(finer->buckets.size(), 6U);
+  const auto profile = with_memory(*finer, 0, &memory, {.recomputed = {{0, 0}}});
+  for (std::size_t i = 0; i < 6; ++i)
+    EXPECT_NEAR(profile.buckets[i].backward_us - finer->buckets[i].backward_us, i == 2 ? 100 : 0, 1e-9) << i;
+}
+
 // What a worker tells, as records of its node's trace.
 void tell(trace::NodeTrace& node, std::uint32_t worker, const StepMemory& memory) {
   const TimeUs at_us = node.records.back().begin_us();
@@ -171,7 +182,8 @@ TEST(StepMemory, IsReadFromTheTraceOfEachWorker) {
   EXPECT_EQ(second.gradient_bytes, 1'200'000U);
   ASSERT_EQ(second.layers.size(), 3U);
   EXPECT_EQ(second.layers[0].left_bytes, 400'000U) << "backward produces its tensor last";
-  EXPECT_EQ(second.layers[2].bucket, 0U);
+  EXPECT_EQ(second.layers[2].first_byte, 0U);
+  EXPECT_NEAR(static_cast<double>(second.layers[1].first_byte), 400'000, 1024) << "tensors are aligned";
   EXPECT_DOUBLE_EQ(second.layers[1].forward_us, 2);
   EXPECT_EQ(memory_peak(second, {}).use.total(), 412);
 }
