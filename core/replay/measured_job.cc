@@ -206,6 +206,13 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   return codecs;
 }
 
+// As the policy `auto` decides it (core/sched/policy_chooser.h).
+bool overlap_forward(const std::vector<WorkerStep>& steps) {
+  double in_forward_us = 0, all_us = 0;
+  for (const WorkerStep& step : steps) in_forward_us += step.waited_in_forward_us, all_us += step.waited_us;
+  return all_us - in_forward_us <= in_forward_us;
+}
+
 LocalSums local_sums_of(const trace::NodeTrace& leader) {
   LocalSums sums{.workers = leader.header.ranks.size()};
   double bytes = 0, us = 0, parts = 0;
@@ -309,6 +316,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.options = leader->trace.header.options;
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
+  measured.overlaps_forward = overlap_forward(steps);
   measured.rest_us = rest_of(steps);
   measured.profile.buckets = buckets_of(steps, *group, measured.rest_us);
   measured.tensors = std::make_shared<const TensorTimes>(tensor_times(leader->trace, *group, measured.rest_us));

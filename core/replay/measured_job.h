@@ -48,6 +48,7 @@ struct MeasuredJob {
   std::vector<sim::NodeSpeed> nodes;  // of the traced nodes; the leader is the first
   std::vector<double> spreads;        // of their steps' compute: the relative standard deviation
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
+  bool overlaps_forward = true;       // workers wait for updates in the course of forward, and not before it
   double rest_us = 0;                 // of its first bucket's forward: the optimizer, the next batch
   std::vector<StepMemory> memories;   // of the workers that have told
   LocalSums local_sums = {};

@@ -173,6 +173,16 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   return setup;
 }
 
+// Whether forward overlaps with communication: as in the traced job. If only one of the two policies is made for that, the overlap is on
+// under that one, as it is unless an option says otherwise.
+bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
+  const PolicyTraits* const traced = find_policy(policy_of(measured.options));
+  const PolicyTraits* const now = find_policy(policy);
+  if (traced == nullptr || now == nullptr || traced->overlaps_forward == now->overlaps_forward)
+    return measured.overlaps_forward;
+  return now->overlaps_forward;
+}
+
 // The steps of the leader after the warm-up, from forward to forward.
 std::vector<double> simulated_steps_us(const model::Timeline& timeline, std::uint64_t warmup) {
   std::vector<double> begins_us, steps_us;
@@ -229,6 +239,7 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
   const Steps& steps = what_if.briefly ? kFewSteps : kSteps;
   const auto nodes = nodes_of(measured, what_if);
   sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .nodes = nodes, .record = true};
+  options.overlaps_forward = overlaps_forward(measured, policy);
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
     if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
   const auto outcome = sim::simulate(**scheduler, profile, options);

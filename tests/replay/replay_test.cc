@@ -195,6 +195,22 @@ TEST(Replay, FindsAStragglerAndWhatItCosts) {
   EXPECT_NEAR(with->step_us_p50 / without->step_us_p50, 1.4, 0.06);
 }
 
+// A worker that clips gradients, or whose framework cannot wait in forward, waits for all updates before it.
+TEST(Replay, ForwardOverlapsOnlyIfItDidInTheTrace) {
+  const auto truth = profile(0.01);
+  const sim::Options before{.steps = 40, .nodes = {{}, {}}, .overlaps_forward = false};
+  const auto measured = measure(traced_simulation(truth, "bytescheduler", before));
+  const auto overlapped = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured && overlapped);
+  EXPECT_FALSE(measured->overlaps_forward);
+  EXPECT_TRUE(overlapped->overlaps_forward);
+  const auto now = replay(*measured, {}), other = replay(*overlapped, {});
+  ASSERT_TRUE(now && other);
+  EXPECT_NEAR(now->step_us_p50 / now->measured_step_us_p50, 1, 0.05);
+  EXPECT_LT(other->step_us_p50, 0.95 * now->step_us_p50);
+  EXPECT_NEAR(replay(*measured, {.policy = "p3"})->step_us_p50 / now->step_us_p50, 1, 0.1);
+}
+
 TEST(Replay, OfHalvesOfAllReducesGivesTheStepTime) {
   const auto truth = profile(0.01);
   const auto measured = measure(traced_simulation(truth, "dear", {.steps = 40, .nodes = {{}, {}}}));
