@@ -25,6 +25,7 @@ constexpr double kSameSpeed = 0.4;     // the update grows by less than this sha
 struct NodeStep {
   double compute_us = 0;
   double update_us = 0;  // of that, behind the last gradient: it does not depend on the batch
+  bool has_update = false;  // plans may have merged the step with a later one
 };
 using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step
 
@@ -35,7 +36,7 @@ NodeSteps steps_of_node(const AlignedNode& node) {
   for (std::uint32_t worker = 0; group != nullptr && worker < node.trace.header.ranks.size(); ++worker)
     for (const auto& step : steps_of(node.trace, *group, worker))
       if (NodeStep& slowest = steps[step.number]; step.compute_us() > slowest.compute_us)
-        slowest = {step.compute_us(), std::max(0.0, step.rest_us)};
+        slowest = {step.compute_us(), std::max(0.0, step.rest_us), step.complete()};
   return steps;
 }
 
@@ -107,7 +108,10 @@ bool has_larger_batch(const std::vector<NodeSteps>& nodes, std::size_t node, dou
   std::vector<double> updates_us, computes_us;
   for (const auto& steps : nodes) {
     std::vector<double> update_us, compute_us;
-    for (const auto& [number, step] : steps) update_us.push_back(step.update_us), compute_us.push_back(step.compute_us);
+    for (const auto& [number, step] : steps) {
+      compute_us.push_back(step.compute_us);
+      if (step.has_update) update_us.push_back(step.update_us);
+    }
     updates_us.push_back(median(update_us)), computes_us.push_back(median(compute_us));
   }
   const double usual_us = median_of_others(updates_us, node);

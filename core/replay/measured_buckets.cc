@@ -1,6 +1,7 @@
 #include "core/replay/measured_buckets.h"
 
 #include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <utility>
 
@@ -31,11 +32,14 @@ bool is_coarse_enough(const TraceGroup& group, std::string_view bucketing) {
   return total / *bytes <= model::kMaxProfileBuckets;
 }
 
-}  // namespace
+std::vector<WorkerStep> complete_of(const std::vector<WorkerStep>& steps) {
+  std::vector<WorkerStep> complete;
+  std::ranges::copy_if(steps, std::back_inserter(complete), &WorkerStep::complete);
+  return complete;
+}
 
-std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
-                                             double rest_us) {
-  const std::size_t count = group.buckets.size();
+// What backward takes for each bucket, from the one before it on.
+std::vector<double> backward_of_complete(const std::vector<WorkerStep>& steps, std::size_t count) {
   std::vector<std::size_t> order(count);  // in which backward makes them
   std::iota(order.begin(), order.end(), std::size_t{0});
   std::vector<std::vector<double>> backward_us(count);
@@ -47,6 +51,43 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
       before_us = std::max(before_us, step.ready_us[b]);
     }
   }
+  std::vector<double> medians_us;
+  for (auto& times_us : backward_us) medians_us.push_back(median(std::move(times_us)));
+  return medians_us;
+}
+
+// How long after the begin of backward each bucket is ready, in the steps in which it was handed in.
+std::vector<double> ready_by_bucket(const std::vector<WorkerStep>& steps, std::size_t count) {
+  std::vector<double> medians_us;
+  for (std::size_t b = 0; b < count; ++b) {
+    std::vector<double> ready_us;
+    for (const WorkerStep& step : steps)
+      if (step.ready_us[b] > 0) ready_us.push_back(static_cast<double>(step.ready_us[b] - step.backward_began_us));
+    medians_us.push_back(median(std::move(ready_us)));
+  }
+  return medians_us;
+}
+
+// The same as backward_of_complete(), from steps in which some buckets were not handed in.
+std::vector<double> backward_by_bucket(const std::vector<WorkerStep>& steps, std::size_t count) {
+  const auto ready_us = ready_by_bucket(steps, count);
+  std::vector<std::size_t> order(count);
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::ranges::stable_sort(order, {}, [&](std::size_t b) { return ready_us[b]; });
+  std::vector<double> backward_us(count);
+  double before_us = 0;
+  for (const auto b : order) backward_us[b] = ready_us[b] - std::exchange(before_us, ready_us[b]);
+  return backward_us;
+}
+
+}  // namespace
+
+std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const TraceGroup& group,
+                                             double rest_us) {
+  const std::size_t count = group.buckets.size();
+  const std::vector<WorkerStep> complete = complete_of(steps);
+  const auto backward_us =
+      complete.size() >= kLeastSteps ? backward_of_complete(complete, count) : backward_by_bucket(steps, count);
   std::vector<double> forward_us;
   for (const WorkerStep& step : steps) forward_us.push_back(step.forward_us);
   std::vector<model::ProfileBucket> buckets(count);
@@ -59,7 +100,7 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
     if (const auto& elements = group.buckets[b].elements)
       buckets[i].coded_bytes = elements->coded_bytes,
       buckets[i].element_bytes = model::is_half(elements->dtype) ? 2 : 4;
-    backward_sum_us += buckets[i].backward_us = std::max(kLeastUs, median(backward_us[b]));
+    backward_sum_us += buckets[i].backward_us = std::max(kLeastUs, backward_us[b]);
   }
   for (auto& bucket : buckets)
     bucket.forward_us = std::max(kLeastUs, median(forward_us)) * bucket.backward_us / backward_sum_us;
@@ -68,8 +109,16 @@ std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& step
 }
 
 double rest_of(const std::vector<WorkerStep>& steps) {
+  if (steps.empty()) return 0;
+  std::vector<WorkerStep> counted = complete_of(steps);
+  if (counted.size() < kLeastSteps) {
+    const auto ends_us = ready_by_bucket(steps, steps.front().ready_us.size());
+    const auto last = std::ranges::max_element(ends_us) - ends_us.begin();
+    counted = steps;
+    std::erase_if(counted, [&](const WorkerStep& step) { return step.ready_us[static_cast<std::size_t>(last)] == 0; });
+  }
   std::vector<double> rest_us;
-  for (const WorkerStep& step : steps) rest_us.push_back(step.rest_us);
+  for (const WorkerStep& step : counted) rest_us.push_back(step.rest_us);
   return std::max(0.0, median(rest_us));
 }
 
@@ -79,7 +128,8 @@ TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group
   for (std::uint32_t tensor = 0; tensor < group.tensors.size(); ++tensor)
     by_tensor.buckets.push_back({.bytes = group.tensors[tensor].bytes, .tensors = {tensor}});
   TensorTimes times{group, {}, rest_us};
-  const auto steps = steps_of(leader, by_tensor, 0);
+  auto steps = steps_of(leader, by_tensor, 0);
+  if (auto complete = complete_of(steps); complete.size() >= kLeastSteps) steps = std::move(complete);
   const std::size_t every = std::max<std::size_t>(1, steps.size() / kMostSteps);
   for (std::size_t i = 0; i < steps.size(); i += every) times.steps.push_back(steps[i]);
   return times;

@@ -19,11 +19,11 @@
 namespace deft::replay {
 
 // In forward order, which is the reverse of the arena's. `rest_us`: of a step, behind its last gradient; it counts before the first
-// bucket's forward.
+// bucket's forward. If too few steps are complete, each bucket has the times of those steps in which it was handed in.
 std::vector<model::ProfileBucket> buckets_of(const std::vector<WorkerStep>& steps, const trace::TraceGroup& group,
                                              double rest_us);
 
-// The rest of a step.
+// The rest of a step, behind the bucket that comes last.
 double rest_of(const std::vector<WorkerStep>& steps);
 
 // When each tensor was handed in.

@@ -206,6 +206,12 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   return codecs;
 }
 
+bool all_handed_in(const std::vector<WorkerStep>& steps) {
+  for (std::size_t b = 0; b < steps.front().ready_us.size(); ++b)
+    if (std::ranges::none_of(steps, [&](const WorkerStep& step) { return step.ready_us[b] > 0; })) return false;
+  return true;
+}
+
 // As the policy `auto` decides it (core/sched/policy_chooser.h).
 bool overlap_forward(const std::vector<WorkerStep>& steps) {
   double in_forward_us = 0, all_us = 0;
@@ -312,6 +318,8 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
                 "the trace has " + std::to_string(steps.size()) +
                     " whole steps after the first ones, and replay needs " + std::to_string(kLeastSteps),
                 "trace more steps");
+  if (!all_handed_in(steps))
+    return fail(ErrorKind::kInvalid, "some gradients were handed in in none of the traced steps", "trace more steps");
   MeasuredJob measured;
   measured.options = leader->trace.header.options;
   measured.profile.model = leader->trace.header.job;

@@ -64,7 +64,7 @@ void StepReader::stage_began(TimeUs at_us, const trace::StageTrace& stage) {
     open_->whole_us = static_cast<double>(at_us - forward_began_us_);
     open_->waited_us += waited_us;
     open_->ended_us = at_us;
-    if (open_->complete() && open_->compute_us() > 0) steps_.push_back(std::move(*open_));
+    if (open_->compute_us() > 0) steps_.push_back(std::move(*open_));
   }
   open_.emplace().ready_us.resize(group_.buckets.size());
   open_->number = stage.step;

@@ -3,7 +3,8 @@
 //   const trace::TraceGroup* group = largest_group(node.trace);      // null: there are no gradients
 //   for (const WorkerStep& step : steps_of(node.trace, *group, 0)) ... step.compute_us()
 //
-// The first steps of a trace are left out: they may allocate memory, and are no usual steps.
+// The first steps of a trace are left out: they may allocate memory, and are no usual steps. If plans merge steps, a bucket is handed in
+// only in the last step that its generation merges, so not every step is complete.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +19,7 @@ namespace deft::replay {
 struct WorkerStep {
   std::uint64_t number = 0;
   double forward_us = 0;  // without waiting
-  double rest_us = 0;     // after the last gradient, without waiting
+  double rest_us = 0;     // after the last gradient, or from backward on if there is none, without waiting
   double whole_us = 0;    // from forward to forward, waiting included
   double waited_us = 0;   // in forward, and from backward on
   double waited_in_forward_us = 0;

@@ -4,6 +4,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <functional>
+
 #include "core/replay/job_timeline.h"
 #include "core/replay/recut.h"
 #include "tests/replay/traced_simulation.h"
@@ -369,6 +371,38 @@ TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
   const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
   ASSERT_FALSE(measured);
   EXPECT_THAT(measured.error().message(), HasSubstr("trace more steps"));
+}
+
+// Plans that merge steps hand a bucket in only in the last step of its generation.
+void keep_gradients(JobTrace& job, const std::function<bool(const trace::GradientTrace&)>& keeps) {
+  for (auto& node : job.nodes)
+    std::erase_if(node.trace.records, [&](const trace::TraceRecord& record) {
+      return record.kind() == trace::TraceKind::kGradient && !keeps(record.as<trace::GradientTrace>());
+    });
+}
+
+TEST(MeasuredJob, StepsWhoseGradientsAreMergedIntoLaterOnesCount) {
+  const auto truth = profile();
+  auto job = traced_simulation(truth, "fifo", {.steps = 42, .nodes = {{}, {}}});
+  const auto plain = measure(job);
+  ASSERT_TRUE(plain);
+  auto merged = job;
+  keep_gradients(merged, [](const trace::GradientTrace& gradient) { return gradient.last_step % 3 == 0; });
+  auto cycles = job;
+  keep_gradients(cycles,
+                 [](const trace::GradientTrace& gradient) { return gradient.last_step % 2 == gradient.first_tensor % 2; });
+  for (const auto& each : {merged, cycles}) {
+    const auto measured = measure(each);
+    ASSERT_TRUE(measured) << measured.error().message();
+    EXPECT_EQ(measured->steps_us, plain->steps_us);
+    EXPECT_NEAR(measured->rest_us, plain->rest_us, 2);
+    for (std::size_t i = 0; i < truth.buckets.size(); ++i)
+      EXPECT_NEAR(measured->profile.buckets[i].backward_us, plain->profile.buckets[i].backward_us, 3) << i;
+  }
+  keep_gradients(job, [](const trace::GradientTrace& gradient) { return gradient.first_tensor != 5; });
+  const auto never = measure(job);
+  ASSERT_FALSE(never);
+  EXPECT_THAT(never.error().message(), HasSubstr("in none of the traced steps"));
 }
 
 // The reader gives what it could read: any part of the records may be missing.
