@@ -119,7 +119,7 @@ Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, 
   std::vector<model::CodecCost> costs;
   if (!options.running && measured.profile.codecs.size() > 1) costs.push_back({.name = "none"});
   for (const std::string& name : options.codecs) {
-    auto cost = replay::codec_cost(name, measured, measured.nodes.size());
+    auto cost = replay::codec_cost(name, measured, measured.node_count);
     if (!cost) return tl::unexpected(cost.error());
     costs.push_back(*std::move(cost));
   }
@@ -130,7 +130,7 @@ Result<std::vector<model::CodecCost>> codecs_of(const OptimizeOptions& options, 
 void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& found) {
   constexpr const char* kSuggested = "int8";
   if (measured.profile.codecs.size() > 1) return;
-  const auto cost = replay::codec_cost(kSuggested, measured, measured.nodes.size());
+  const auto cost = replay::codec_cost(kSuggested, measured, measured.node_count);
   if (!cost) return;
   optimize::Settings settings = found.settings;
   settings.compression = kSuggested;

@@ -213,7 +213,7 @@ Result<int> run_replay(Arguments arguments) {
   const replay::MeasuredJob& measured = job->measured;
   name_all_links(measured.profile, options->what_if.link_speed);
   if (!options->codec.empty()) {
-    auto cost = replay::codec_cost(options->codec, measured, options->what_if.nodes.value_or(measured.nodes.size()));
+    auto cost = replay::codec_cost(options->codec, measured, options->what_if.nodes.value_or(measured.node_count));
     if (!cost) return tl::unexpected(cost.error());
     options->what_if.codec = *std::move(cost);
   }

@@ -54,7 +54,7 @@ Axes axes_of(const replay::MeasuredJob& measured) {
   axes.policies.push_back(replay::policy_of(measured.options));
   for (const auto& traits : kPolicyTraits)
     if (!traits.simulator_only && traits.name != axes.policies.front()) axes.policies.emplace_back(traits.name);
-  const auto nodes = static_cast<std::uint32_t>(measured.nodes.size());
+  const std::uint32_t nodes = measured.node_count;
   for (const auto times : kNodeTimes)
     if (nodes > 1 || times == 1) axes.nodes.push_back(nodes * times);  // the links of one node are not known
   return axes;
@@ -62,7 +62,7 @@ Axes axes_of(const replay::MeasuredJob& measured) {
 
 double replayed_us(const replay::MeasuredJob& measured, const Axes& axes, const Point& point) {
   replay::WhatIf what_if{.policy = axes.policies[point.policy], .compute_speed = kComputeSpeeds[point.compute]};
-  if (measured.nodes.size() > 1) what_if.nodes = axes.nodes[point.nodes];
+  if (measured.node_count > 1) what_if.nodes = axes.nodes[point.nodes];
   for (const auto& link : measured.profile.links) what_if.link_speed[link.name] = kLinkSpeeds[point.links];
   const auto prediction = replay::replay(measured, what_if);
   return prediction ? prediction->step_us_p50 : 0;

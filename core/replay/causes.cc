@@ -109,7 +109,7 @@ std::vector<Cause> slow_parameter_servers(const Evidence& evidence) {
 
 std::vector<Cause> few_servers(const Evidence& evidence) {
   std::vector<Cause> causes;
-  const std::size_t nodes = evidence.job.nodes.size();
+  const std::size_t nodes = evidence.job.node_count();
   for (std::size_t i = 0; i < evidence.measured.profile.links.size(); ++i) {
     const std::string& name = evidence.measured.profile.links[i].name;
     if (!model::has_servers(name)) continue;

@@ -8,6 +8,8 @@
 // folder (the job with the most nodes counts, of several the newest incarnation), a node whose clock cannot be aligned.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -26,6 +28,12 @@ struct JobTrace {
   std::vector<AlignedNode> nodes;  // ascending
   std::vector<std::string> problems;
 
+  // Of the job, whether or not their traces are here.
+  [[nodiscard]] std::uint32_t node_count() const {
+    std::uint32_t count = 1;
+    for (const AlignedNode& node : nodes) count = std::max(count, node.trace.header.nodes);
+    return count;
+  }
   [[nodiscard]] const AlignedNode* leader() const {
     return !nodes.empty() && nodes.front().trace.header.node == 0 ? &nodes.front() : nullptr;
   }

@@ -53,7 +53,7 @@ std::map<std::uint16_t, double> message_bytes(const JobTrace& job) {
     bytes += static_cast<double>(launch.wire_bytes), transfers += 1;
   }
   std::map<std::uint16_t, double> means;
-  for (const auto& [link, sum] : sums) means[link] = sum.first / sum.second / static_cast<double>(job.nodes.size());
+  for (const auto& [link, sum] : sums) means[link] = sum.first / sum.second / static_cast<double>(job.node_count());
   return means;
 }
 
@@ -85,7 +85,8 @@ double share_of(const std::map<std::uint32_t, double>& rates, std::uint32_t node
 }
 
 std::optional<SlowNic> slower_direction(const std::map<Pair, double>& rates, std::uint16_t link) {
-  if (rates.size() != 2) return std::nullopt;
+  const bool both = rates.size() == 2 && rates.contains({0, 1}) && rates.contains({1, 0});
+  if (!both) return std::nullopt;
   const auto slow = std::ranges::min_element(rates, {}, [](const auto& entry) { return entry.second; });
   const auto fast = std::ranges::max_element(rates, {}, [](const auto& entry) { return entry.second; });
   return SlowNic{
@@ -144,7 +145,7 @@ std::vector<SlowNic> slow_nics(const JobTrace& job) {
   for (std::uint16_t link = 0; link < links; ++link) {
     if (messages.contains(link) && messages.at(link) < kLeastMessage) continue;
     const auto rates = rates_of(job, link);
-    if (job.nodes.size() < 3) {
+    if (job.node_count() < 3) {
       if (const auto slow = slower_direction(rates, link); slow && slow->share < kSlow) found.push_back(*slow);
       continue;
     }

@@ -69,7 +69,7 @@ std::vector<BusyPeriod> busy_periods(std::vector<NodeLaunch> launches, const std
 // the mean of a transfer's. A connection is busy until the last acknowledgement. So each message costs a round trip that is latency
 // and no throughput, which counts if messages are small.
 double network_us_per_byte(const JobTrace& job, std::uint16_t link, double part_bytes) {
-  const auto nodes = static_cast<double>(job.nodes.size());
+  const auto nodes = static_cast<double>(job.node_count());
   double slowest = 0;
   for (const auto& node : job.nodes) {
     const LinkTraffic traffic = traffic_of(node.trace, link);
@@ -334,6 +334,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
   measured.memories = step_memories(job, problems);
+  measured.node_count = job.node_count();
   measured.local_sums = local_sums_of(leader->trace);
   measured.busiest_host = busiest_host_of(job);
   const double compute_us = measured.profile.compute_us();

@@ -46,6 +46,7 @@ struct BusiestHost {
 struct MeasuredJob {
   model::Profile profile;
   std::vector<sim::NodeSpeed> nodes;  // of the traced nodes; the leader is the first
+  std::uint32_t node_count = 1;       // of the job, traced or not
   std::vector<double> spreads;        // of their steps' compute: the relative standard deviation
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
   bool overlaps_forward = true;       // workers wait for updates in the course of forward, and not before it

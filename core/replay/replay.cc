@@ -62,7 +62,7 @@ Result<void> check(const MeasuredJob& measured, const WhatIf& what_if) {
   if (what_if.nodes && (*what_if.nodes < 1 || *what_if.nodes > kMostNodes))
     return fail(ErrorKind::kInvalid, "nodes is " + std::to_string(*what_if.nodes),
                 "give 1 to " + std::to_string(kMostNodes));
-  if (what_if.nodes && measured.nodes.size() < 2 && *what_if.nodes > 1)
+  if (what_if.nodes && measured.node_count < 2 && *what_if.nodes > 1)
     return fail(ErrorKind::kInvalid, "the traced job ran on one node, so its links are not known",
                 "trace a job on two nodes");
   if (!(what_if.compute_speed > 0 && what_if.compute_speed <= 1e6))
@@ -123,9 +123,9 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
   const StepMemory* const memory = measured.memories.empty() ? nullptr : measured.memories.data();
   model::Profile profile = with_memory(measured.profile, measured.rest_us, memory, what_if.memory);
   for (auto& link : profile.links) {
-    const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.nodes.size();
+    const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.node_count;
     const double share =
-        has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.nodes.size())
+        has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.node_count)
                         : 1;
     const auto speed = what_if.link_speed.find(link.name);
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;

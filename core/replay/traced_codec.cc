@@ -61,7 +61,7 @@ double slowness(const MeasuredJob& measured) {
   double times = 1;
   const model::CodecCost* const traced = traced_cost(measured, measured.profile.codecs.back().name);
   if (const auto codec = compress::make_codec(measured.profile.codecs.back().name); traced != nullptr && codec) {
-    const double here_us = cost_here(**codec, measured, measured.nodes.size()).thread_us_per_byte();
+    const double here_us = cost_here(**codec, measured, measured.node_count).thread_us_per_byte();
     if (here_us > 0) times = traced->thread_us_per_byte() / here_us;
   } else if (measured.local_sums.us_per_byte > 0) {
     times = measured.local_sums.us_per_byte / sum_us_per_byte(measured.local_sums);
@@ -81,7 +81,7 @@ Result<model::CodecCost> codec_cost(const std::string& name, const MeasuredJob& 
   const auto codec = compress::make_codec(name);
   if (!codec) return tl::unexpected(codec.error());
   model::CodecCost cost = cost_here(**codec, measured, nodes);
-  if (const auto* const traced = traced_cost(measured, name); traced != nullptr && nodes == measured.nodes.size()) {
+  if (const auto* const traced = traced_cost(measured, name); traced != nullptr && nodes == measured.node_count) {
     cost.encode_us_per_byte = traced->encode_us_per_byte;
     cost.decode_us_per_byte = traced->decode_us_per_byte;
     cost.wire_share = traced->wire_share;
@@ -106,7 +106,7 @@ void price_plan_codecs(MeasuredJob& measured) {
   if (!ladder) return;
   measured.plan_codecs = model::exact_only();
   for (const std::string& name : *ladder)
-    if (auto cost = codec_cost(name, measured, measured.nodes.size()); cost)
+    if (auto cost = codec_cost(name, measured, measured.node_count); cost)
       measured.plan_codecs.push_back(*std::move(cost));
 }
 

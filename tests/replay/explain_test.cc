@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "core/replay/causes.h"
+#include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 #include "tests/replay/traced_simulation.h"
 
@@ -256,6 +257,25 @@ TEST(Explain, ANicThatIsSlowInOneDirectionIsNamedWithIt) {
   auto two = traced_simulation(even_profile(12, 400'000, 0.02), "fifo", {.steps = 40, .nodes = {{}, {}}});
   add_traffic(two, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50 : 100; });
   EXPECT_THAT(explained(two).causes.front().what, HasSubstr("eth0 from node1 to node0 carries 50 %"));
+}
+
+// `deft status --explain` without shared folders: what node 0 sent to two others is not both directions of a connection.
+TEST(Explain, OneFileOfThreeNodesTellsNoDirection) {
+  auto job = traced_simulation(even_profile(12, 400'000, 0.02), "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
+  add_traffic(job, [](std::uint32_t, std::uint32_t to) { return to == 2 ? kRate : 4 * kRate; });
+  job.nodes.resize(1);
+  for (const auto& slow : slow_nics(job)) {
+    EXPECT_TRUE(slow.certain);
+    EXPECT_EQ(slow.node, 2U);
+    EXPECT_TRUE(slow.receives && !slow.sends);
+  }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  EXPECT_EQ(measured->node_count, 3U);
+  EXPECT_GT(replay(*measured, {.nodes = 6})->step_us_p50, 1.1 * replay(*measured, {.nodes = 3})->step_us_p50);
+  EXPECT_NEAR(replay(*measured, {.nodes = 3})->step_us_p50, replay(*measured, {})->step_us_p50, 1) << "a ring of three";
+  job.nodes.front().trace.header.nodes = 2;  // and what else it counts is of no node
+  EXPECT_THAT(slow_nics(job), testing::IsEmpty());
 }
 
 TEST(Explain, ASlowNicThatComputeHidesIsNoCause) {
