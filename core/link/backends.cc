@@ -55,7 +55,8 @@ constexpr std::array kBackends = {
 };
 
 static_assert(std::ranges::all_of(kBackends, [](const Backend& backend) {
-  return backend.runs_in_worker == model::runs_in_workers(backend.name);
+  return backend.runs_in_worker == model::runs_in_workers(backend.name) &&
+         (backend.composes && !backend.runs_in_worker) == model::has_halves(backend.name);
 }));
 
 std::string names(bool built_only) {

@@ -219,6 +219,14 @@ bool overlap_forward(const std::vector<WorkerStep>& steps) {
   return all_us - in_forward_us <= in_forward_us;
 }
 
+// Whether launches without a codec of the job brought fewer bytes to their link than they have.
+bool has_own_codecs(const trace::NodeTrace& leader) {
+  return std::ranges::any_of(launches_of(leader), [](const NodeLaunch& launch) {
+    return launch.order && launch.order->codec == 0 && !launch.spans.empty() && launch.wire_bytes < launch.bytes &&
+           launch.order->part == static_cast<std::uint8_t>(model::LaunchPart::kWhole);
+  });
+}
+
 LocalSums local_sums_of(const trace::NodeTrace& leader) {
   LocalSums sums{.workers = leader.header.ranks.size()};
   double bytes = 0, us = 0, parts = 0;
@@ -334,6 +342,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
   measured.memories = step_memories(job, problems);
+  measured.has_own_codecs = has_own_codecs(leader->trace);
   measured.node_count = job.node_count();
   measured.local_sums = local_sums_of(leader->trace);
   measured.busiest_host = busiest_host_of(job);

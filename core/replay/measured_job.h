@@ -49,6 +49,7 @@ struct MeasuredJob {
   std::uint32_t node_count = 1;       // of the job, traced or not
   std::vector<double> spreads;        // of their steps' compute: the relative standard deviation
   std::vector<double> steps_us;       // of the leader, forward to forward, in order
+  bool has_own_codecs = false;        // of tensors; DEFT_COMPRESSION did not choose them
   bool overlaps_forward = true;       // workers wait for updates in the course of forward, and not before it
   double rest_us = 0;                 // of its first bucket's forward: the optimizer, the next batch
   std::vector<StepMemory> memories;   // of the workers that have told

@@ -152,6 +152,15 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
   return nodes;
 }
 
+// As the leader says it; empty: launches can be halves of an all-reduce.
+std::string why_no_halves(const MeasuredJob& measured, const model::Profile& profile) {
+  if (profile.codecs.size() > 1) return "gradients are encoded, which halves cannot do";
+  if (measured.has_own_codecs) return "tensors have codecs of their own, which halves cannot do";
+  for (const model::ProfileLink& link : profile.links)
+    if (!model::has_halves(link.name)) return "link " + link.name + " has none";
+  return "";
+}
+
 // The job's options, as a scheduler needs them.
 Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if, const model::Profile& profile,
                               const std::string& policy, const Coding& coding) {
@@ -164,7 +173,7 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   setup.codecs = profile.codecs;
   if (what_if.codec || !coding.is_planned)
     setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1), setup.codec_cost = profile.codecs.back();
-  if (profile.codecs.size() > 1) setup.no_halves = "gradients are encoded, which halves cannot do";
+  setup.no_halves = why_no_halves(measured, profile);
   setup.selector = select::make_selector(select::When::kAtOnce);
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));

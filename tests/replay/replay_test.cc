@@ -213,6 +213,31 @@ TEST(Replay, ForwardOverlapsOnlyIfItDidInTheTrace) {
   EXPECT_NEAR(replay(*measured, {.policy = "p3"})->step_us_p50 / now->step_us_p50, 1, 0.1);
 }
 
+// The daemon refuses dear on such jobs, so nothing may recommend it.
+TEST(Replay, OfJobsWithoutHalvesKnowsNoDear) {
+  const auto why = [](const JobTrace& job) {
+    const auto measured = measure(job);
+    EXPECT_TRUE(measured) << measured.error().message();
+    const auto dear = replay(*measured, {.policy = "dear"});
+    return dear ? std::string() : dear.error().message();
+  };
+  auto truth = profile();
+  auto job = traced_simulation(truth, "fifo", {.steps = 20, .nodes = {{}, {}}});
+  EXPECT_EQ(why(job), "");
+  for (auto& node : job.nodes)
+    for (auto& record : node.trace.records)
+      if (record.kind() == trace::TraceKind::kTransfer) {
+        auto transfer = record.as<trace::TransferTrace>();
+        transfer.wire_bytes /= 2;
+        record = {record.begin_us(), record.end_us(), transfer};
+      }
+  EXPECT_THAT(why(job), HasSubstr("codecs of their own"));
+  for (const char* name : {"ps:a:1", "nccl", "tcp:eth0"}) {
+    truth.links.front().name = name;
+    EXPECT_THAT(why(traced_simulation(truth, "fifo", {.steps = 20, .nodes = {{}, {}}})), HasSubstr(name));
+  }
+}
+
 TEST(Replay, OfHalvesOfAllReducesGivesTheStepTime) {
   const auto truth = profile(0.01);
   const auto measured = measure(traced_simulation(truth, "dear", {.steps = 40, .nodes = {{}, {}}}));
