@@ -163,12 +163,30 @@ bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, cons
          what_if.compute_speed == 1 && !what_if.codec && what_if.memory.is_as_traced();
 }
 
-void print(const std::vector<replay::Prediction>& predictions, const replay::MeasuredJob& measured,
-           const replay::WhatIf& what_if) {
+// What replay says of each policy, or why the job cannot have it.
+struct Predictions {
+  std::vector<replay::Prediction> made;
+  std::vector<std::pair<std::string, Error>> cannot;  // by policy
+};
+
+Predictions predict(const replay::MeasuredJob& measured, replay::WhatIf what_if) {
+  Predictions predictions;
+  for (const auto& policy : policies_of(what_if)) {
+    what_if.policy = policy;
+    auto prediction = replay::replay(measured, what_if);
+    if (prediction)
+      predictions.made.push_back(*std::move(prediction));
+    else
+      predictions.cannot.emplace_back(policy, prediction.error());
+  }
+  return predictions;
+}
+
+void print(const Predictions& predictions, const replay::MeasuredJob& measured, const replay::WhatIf& what_if) {
   const auto traced = measured.options.find("policy");
   std::printf("%-16s %10s %10s %10s %10s %10s %9s\n", "policy", "step p50", "p10", "p90", "coarse", "compute",
               "updates");
-  for (const auto& p : predictions) {
+  for (const auto& p : predictions.made) {
     std::printf("%-16s %7.1f ms %7.1f ms %7.1f ms %7.1f ms %7.1f ms %9.2f", p.policy.c_str(), p.step_us_p50 / 1000,
                 p.step_us_p10 / 1000, p.step_us_p90 / 1000, p.coarse_step_us / 1000, p.compute_us / 1000,
                 p.updates_per_step);
@@ -177,12 +195,14 @@ void print(const std::vector<replay::Prediction>& predictions, const replay::Mea
                   100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
     std::printf("\n");
   }
+  for (const auto& [policy, why] : predictions.cannot)
+    std::printf("%-16s cannot: %s\n", policy.c_str(), why.what.c_str());
   print_memory(measured, what_if.memory);
 }
 
-void print_json(const std::vector<replay::Prediction>& predictions, const nlohmann::json& memory) {
+void print_json(const Predictions& predictions, const nlohmann::json& memory) {
   nlohmann::json list = nlohmann::json::array();
-  for (const auto& p : predictions)
+  for (const auto& p : predictions.made)
     list.push_back({{"policy", p.policy},
                     {"step_us_p10", p.step_us_p10},
                     {"step_us_p50", p.step_us_p50},
@@ -194,6 +214,7 @@ void print_json(const std::vector<replay::Prediction>& predictions, const nlohma
                     {"measured_step_us_p50", p.measured_step_us_p50},
                     {"measured_step_us_mean", p.measured_step_us_mean},
                     {"memory", memory}});
+  for (const auto& [policy, why] : predictions.cannot) list.push_back({{"policy", policy}, {"cannot", why.message()}});
   std::printf("%s\n", list.dump(2).c_str());
 }
 
@@ -222,14 +243,8 @@ Result<int> run_replay(Arguments arguments) {
     out << model::to_json(measured.profile) << '\n';
     if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options->profile);
   }
-  std::vector<replay::Prediction> predictions;
-  for (const auto& policy : policies_of(options->what_if)) {
-    replay::WhatIf what_if = options->what_if;
-    what_if.policy = policy;
-    auto prediction = replay::replay(measured, what_if);
-    if (!prediction) return tl::unexpected(prediction.error());
-    predictions.push_back(std::move(*prediction));
-  }
+  const Predictions predictions = predict(measured, options->what_if);
+  if (predictions.made.empty()) return tl::unexpected(predictions.cannot.front().second);
   if (options->json)
     print_json(predictions, memory_json(measured, options->what_if.memory));
   else

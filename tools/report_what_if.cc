@@ -2,6 +2,7 @@
 #include <array>
 #include <atomic>
 #include <cmath>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
@@ -60,12 +61,13 @@ Axes axes_of(const replay::MeasuredJob& measured) {
   return axes;
 }
 
-double replayed_us(const replay::MeasuredJob& measured, const Axes& axes, const Point& point) {
+Result<double> replayed_us(const replay::MeasuredJob& measured, const Axes& axes, const Point& point) {
   replay::WhatIf what_if{.policy = axes.policies[point.policy], .compute_speed = kComputeSpeeds[point.compute]};
   if (measured.node_count > 1) what_if.nodes = axes.nodes[point.nodes];
   for (const auto& link : measured.profile.links) what_if.link_speed[link.name] = kLinkSpeeds[point.links];
   const auto prediction = replay::replay(measured, what_if);
-  return prediction ? prediction->step_us_p50 : 0;
+  if (!prediction) return tl::unexpected(prediction.error());
+  return prediction->step_us_p50;
 }
 
 }  // namespace
@@ -74,12 +76,19 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
   const Axes axes = axes_of(measured);
   const std::vector<Point> points = axes.points();
   std::vector<double> steps_us(points.size(), 0);
+  std::mutex mutex;
+  std::map<std::string, std::string> cannot;  // by policy: why the job cannot have it
   std::atomic<std::size_t> next = 0;
   const TimeUs until_us = MonotonicClock::now() + budget_us;
   const auto work = [&] {
     for (std::size_t i = next++; i < points.size(); i = next++) {
       if (i > 0 && MonotonicClock::now() > until_us) return;
-      steps_us[axes.at(points[i])] = replayed_us(measured, axes, points[i]);
+      if (const auto us = replayed_us(measured, axes, points[i]); us) {
+        steps_us[axes.at(points[i])] = *us;
+      } else {
+        const std::lock_guard lock(mutex);
+        cannot.emplace(axes.policies[points[i].policy], us.error().what);
+      }
     }
   };
   {
@@ -92,7 +101,8 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
           {"nodes", axes.nodes},
           {"compute", kComputeSpeeds},
           {"links", kLinkSpeeds},
-          {"us", values}};
+          {"us", values},
+          {"cannot", cannot}};
 }
 
 }  // namespace deft::tools

@@ -142,6 +142,9 @@ def test_a_trace_tells_what_a_codec_may_encode(tmp_path):
     for element_bytes, coded in MIXED_BYTES.items():
         buckets = [bucket for bucket in profile["buckets"] if bucket.get("element_bytes", 4) == element_bytes]
         assert sum(bucket["coded_bytes"] for bucket in buckets) == coded
+    of_all = deft("replay", str(tmp_path), "--policy", "all")
+    assert of_all.returncode == 0, of_all.stderr
+    assert re.search(r"^dear +cannot: .*halves", of_all.stdout, re.M) and re.search(r"^p3 +\d", of_all.stdout, re.M)
     # Bytes of encodings over bytes of their gradients as float32. Gradients that travel as they are do not count.
     assert profile["codecs"][1]["wire_share"] == pytest.approx(INT8_SHARE, rel=1e-3)
 

@@ -419,7 +419,8 @@ function showWhatIf(data) {
   const traced = grid.us[compute.indexOf(1) * links.length + links.indexOf(1)];
   const update = () => {
     const step = us(at.policy);
-    element("prediction").textContent = step === null ? "Not replayed: a longer --budget replays it."
+    const cannot = grid.cannot[policies[at.policy]];
+    element("prediction").textContent = step === null ? (cannot ? `Cannot be: ${cannot}.` : "Not replayed: a longer --budget replays it.")
       : `${msText(step)} a step` + (traced ? `, ${(traced / step).toFixed(2)}x as fast as now` : "");
     table("policies", [
       { name: "policy", key: (row) => row.name, text: (row) => row.name + (row.index === 0 ? " (traced)" : "") },
