@@ -206,6 +206,14 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   return codecs;
 }
 
+// A newer version may have more options.
+void name_unknown_options(const std::map<std::string, std::string>& options, std::vector<std::string>& problems) {
+  for (const auto& [name, value] : options)
+    if (std::ranges::none_of(option_table(),
+                             [&](const OptionSpec& spec) { return spec.scope == Scope::kAgreed && spec.name == name; }))
+      problems.push_back("the option " + name + " of the traced job is unknown here, and does not count");
+}
+
 bool all_handed_in(const std::vector<WorkerStep>& steps) {
   for (std::size_t b = 0; b < steps.front().ready_us.size(); ++b)
     if (std::ranges::none_of(steps, [&](const WorkerStep& step) { return step.ready_us[b] > 0; })) return false;
@@ -330,6 +338,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
     return fail(ErrorKind::kInvalid, "some gradients were handed in in none of the traced steps", "trace more steps");
   MeasuredJob measured;
   measured.options = leader->trace.header.options;
+  name_unknown_options(measured.options, problems);
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
   measured.overlaps_forward = overlap_forward(steps);
@@ -365,8 +374,11 @@ std::string policy_of(const std::map<std::string, std::string>& options) {
 
 Result<Config> config_of(const std::map<std::string, std::string>& options) {
   std::vector<std::string> flags;
-  for (const auto& [name, value] : options)
-    if (!value.empty()) flags.push_back("--" + name + "=" + value);
+  for (const OptionSpec& spec : option_table()) {
+    const auto given = options.find(std::string(spec.name));
+    if (spec.scope == Scope::kAgreed && given != options.end() && !given->second.empty())
+      flags.push_back("--" + given->first + "=" + given->second);
+  }
   auto config = Config::load(flags, {}, Audience::kAll);
   if (!config) return tl::unexpected(config.error().in("the options in the trace"));
   return config;

@@ -76,7 +76,8 @@ Result<MeasuredJob> measure(const JobTrace& job);
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 
 // The policy of a traced job; `fifo` if the trace does not name it.
-// config_of: all its options. kInvalid if this version does not know one.
+// config_of: those of its options on which nodes agree. A trace may come from anywhere, so no other option of it counts; flag_file would
+// read a file. kInvalid for a value that cannot be.
 std::string policy_of(const std::map<std::string, std::string>& options);
 Result<Config> config_of(const std::map<std::string, std::string>& options);
 

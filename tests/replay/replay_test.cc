@@ -392,6 +392,24 @@ TEST(Replay, WhatCannotBeIsRefusedByName) {
   EXPECT_FALSE(replay(*measured, {.compute_speed = 0}));
 }
 
+TEST(MeasuredJob, OnlyOptionsOnWhichNodesAgreeAreTakenFromATrace) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  auto& options = job.nodes.front().trace.header.options;
+  options["partition_bytes"] = "65536";
+  options["flag_file"] = "/proc/self/status";  // whose lines would be in an error
+  options["of_a_newer_version"] = "on";
+  const auto config = config_of(options);
+  ASSERT_TRUE(config) << config.error().message();
+  EXPECT_EQ(config->bytes("partition_bytes"), 65536U);
+  EXPECT_EQ(config->text("flag_file"), "");
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  EXPECT_THAT(measured->problems, testing::Contains(HasSubstr("of_a_newer_version")));
+  EXPECT_TRUE(replay(*measured, {}));
+  options["partition_bytes"] = "many";
+  EXPECT_THAT(config_of(options).error().message(), HasSubstr("partition_bytes"));
+}
+
 TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
   const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
   ASSERT_FALSE(measured);
