@@ -129,7 +129,8 @@ std::map<std::uint32_t, BucketTimes> bucket_times(const replay::JobTrace& trace,
   std::map<std::uint64_t, std::uint32_t> bucket_of;  // by launch
   for (const auto& step : steps)
     for (std::uint32_t b = 0; b < step.ready_us.size(); ++b)
-      if (step.ready_us[b] > 0) times[b].ready_us.push_back(static_cast<double>(step.ready_us[b] - step.backward_began_us));
+      if (step.ready_us[b] > 0)
+        times[b].ready_us.push_back(static_cast<double>(step.ready_us[b] - step.backward_began_us));
   for (const auto& launch : replay::launches_of(trace.leader()->trace)) {
     if (!launch.order || launch.order->group != group.group || launch.spans.empty()) continue;
     BucketTimes& bucket = times[launch.order->bucket];

@@ -97,12 +97,8 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
   }
   json values = json::array();
   for (const double us : steps_us) values.push_back(us > 0 ? json(std::round(us)) : json());
-  return {{"policies", axes.policies},
-          {"nodes", axes.nodes},
-          {"compute", kComputeSpeeds},
-          {"links", kLinkSpeeds},
-          {"us", values},
-          {"cannot", cannot}};
+  return {{"policies", axes.policies}, {"nodes", axes.nodes}, {"compute", kComputeSpeeds},
+          {"links", kLinkSpeeds},      {"us", values},        {"cannot", cannot}};
 }
 
 }  // namespace deft::tools

@@ -12,7 +12,9 @@ constexpr std::string_view backend_of(std::string_view link) { return link.subst
 constexpr bool has_servers(std::string_view link) { return backend_of(link) == "ps"; }
 
 // Whether the workers run it in their own processes.
-constexpr bool runs_in_workers(std::string_view link) { return backend_of(link) == "nccl" || backend_of(link) == "tcp"; }
+constexpr bool runs_in_workers(std::string_view link) {
+  return backend_of(link) == "nccl" || backend_of(link) == "tcp";
+}
 
 // Whether the daemons can run one half of its all-reduces without the other (dear).
 constexpr bool has_halves(std::string_view link) { return !has_servers(link) && !runs_in_workers(link); }

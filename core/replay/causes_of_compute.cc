@@ -24,7 +24,7 @@ constexpr double kSameSpeed = 0.4;     // the update grows by less than this sha
 
 struct NodeStep {
   double compute_us = 0;
-  double update_us = 0;  // of that, behind the last gradient: it does not depend on the batch
+  double update_us = 0;     // of that, behind the last gradient: it does not depend on the batch
   bool has_update = false;  // plans may have merged the step with a later one
 };
 using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step

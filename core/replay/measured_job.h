@@ -62,7 +62,7 @@ struct MeasuredJob {
   // The buckets of policies that cut in another way than the traced one (OwnBucketing); empty: no policy has other buckets.
   std::vector<model::ProfileBucket> other_buckets = {};
   std::shared_ptr<const TensorTimes> tensors = {};  // as traced; null: not known, so buckets are cut by their bytes
-  std::vector<std::string> problems;  // what could not be measured
+  std::vector<std::string> problems;                // what could not be measured
 };
 
 // kInvalid unless the leader's trace has kLeastSteps whole steps, and every bucket was handed in in one of them. The error names what is missing, and

@@ -16,7 +16,8 @@
 namespace deft::replay {
 
 // `bucketing`: of core/partition/bucketing.h. Empty if that is unknown, or if the tensors cannot be.
-std::optional<trace::TraceGroup> recut(const trace::TraceGroup& group, std::string_view bucketing, std::uint64_t partition_bytes);
+std::optional<trace::TraceGroup> recut(const trace::TraceGroup& group, std::string_view bucketing,
+                                       std::uint64_t partition_bytes);
 
 // Where each tensor begins in the arena, in which the buckets follow each other. Empty if the tensors cannot be.
 std::vector<std::uint64_t> arena_offsets(const trace::TraceGroup& group);

@@ -112,9 +112,8 @@ Result<Coding> coding_of(const MeasuredJob& measured, const std::string& policy)
 // The codecs among which a launch's may be. In-process links carry none that plans choose.
 std::vector<model::CodecCost> codecs_of(const MeasuredJob& measured, const Coding& coding) {
   if (!coding.is_planned) return coding.was_planned ? model::exact_only() : measured.profile.codecs;
-  const bool carry_codes = std::ranges::none_of(measured.profile.links, [](const model::ProfileLink& link) {
-    return model::runs_in_workers(link.name);
-  });
+  const bool carry_codes = std::ranges::none_of(
+      measured.profile.links, [](const model::ProfileLink& link) { return model::runs_in_workers(link.name); });
   if (!carry_codes) return model::exact_only();
   return measured.plan_codecs.empty() ? measured.profile.codecs : measured.plan_codecs;
 }
@@ -125,8 +124,7 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
   for (auto& link : profile.links) {
     const bool has_other_nodes = what_if.nodes && *what_if.nodes != measured.node_count;
     const double share =
-        has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.node_count)
-                        : 1;
+        has_other_nodes ? busiest_share(link.name, *what_if.nodes) / busiest_share(link.name, measured.node_count) : 1;
     const auto speed = what_if.link_speed.find(link.name);
     const double faster = speed == what_if.link_speed.end() ? 1 : speed->second;
     link.bytes_per_us = *link.bytes_per_us * faster / std::max(share, 1e-6);

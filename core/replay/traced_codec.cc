@@ -5,8 +5,8 @@
 
 #include "core/base/clock.h"
 #include "core/base/policy_traits.h"
-#include "core/compress/compression_option.h"
 #include "core/compress/codec_costs.h"
+#include "core/compress/compression_option.h"
 #include "core/compress/registry.h"
 #include "core/reduce/reduce.h"
 

@@ -282,9 +282,8 @@ sched::Setup setup_for(const model::Profile& profile, std::string_view policy) {
   for (std::uint32_t i = 0; i < count; ++i) {
     const auto& bucket = profile.buckets[count - 1 - i];
     const auto dtype = bucket.element_bytes == 2 ? model::DType::kFloat16 : model::DType::kInt8;
-    setup.buckets.push_back(
-        {bucket.name, offset, bucket.bytes, dtype, count - 1 - i, i, 1, bucket.coded_bytes.value_or(bucket.bytes),
-         bucket.joined});
+    setup.buckets.push_back({bucket.name, offset, bucket.bytes, dtype, count - 1 - i, i, 1,
+                             bucket.coded_bytes.value_or(bucket.bytes), bucket.joined});
     offset += bucket.bytes;
   }
   for (std::size_t link = 0; link < profile.links.size(); ++link) setup.links.push_back(profile.link_model(link));

@@ -42,10 +42,10 @@ struct FrameHead {
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 json to_json(const TraceHeader& h) {
-  return {{"job", h.job},     {"incarnation", h.incarnation},
-          {"node", h.node},   {"nodes", h.nodes},
-          {"host", h.host},   {"ranks", h.ranks},
-          {"links", h.links}, {"options", h.options},
+  return {{"job", h.job},      {"incarnation", h.incarnation},
+          {"node", h.node},    {"nodes", h.nodes},
+          {"host", h.host},    {"ranks", h.ranks},
+          {"links", h.links},  {"options", h.options},
           {"codecs", h.codecs}};
 }
 

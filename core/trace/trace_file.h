@@ -41,7 +41,7 @@ struct TraceHeader {
   std::vector<std::uint32_t> ranks = {};  // of the node's workers
   std::vector<std::string> links = {};
   std::map<std::string, std::string> options =
-      {};  // on which all nodes agree: policy, compression, partition_bytes, ...
+      {};                                // on which all nodes agree: policy, compression, partition_bytes, ...
   std::vector<std::string> codecs = {};  // of the job, by OrderTrace::codec. Files of older versions do not tell
   bool operator==(const TraceHeader&) const = default;
 };

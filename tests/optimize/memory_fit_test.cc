@@ -27,7 +27,8 @@ StepMemory blocks(std::uint64_t weights, std::uint32_t samples) {
   memory.amounts.push_back({.part = part(MemoryPart::kWeights), .end = after, .bytes = weights});
   for (std::uint32_t layer = 0; layer < kLayers; ++layer) {
     const std::string name = "blocks." + std::to_string(layer / 2) + (layer % 2 == 0 ? ".up" : ".down");
-    memory.layers.push_back({name, 500, (kLayers - 1 - layer) * std::uint64_t{1'000'000}, weights * (layer + 1) / kLayers});
+    memory.layers.push_back(
+        {name, 500, (kLayers - 1 - layer) * std::uint64_t{1'000'000}, weights * (layer + 1) / kLayers});
     const std::uint32_t backward = 2 * kLayers + 1 - layer;
     const bool last = layer % 2 == 1;  // of its block
     memory.amounts.push_back({.part = part(MemoryPart::kActivations),

@@ -316,8 +316,8 @@ void cut_tensors(JobTrace& job, std::uint32_t pieces) {
         auto gradient = record.as<trace::GradientTrace>();
         gradient.first_tensor *= pieces;
         for (std::uint32_t i = 1; i <= pieces; ++i, ++gradient.first_tensor)
-          records.emplace_back(before_us + (at_us - before_us) * i / pieces, before_us + (at_us - before_us) * i / pieces,
-                               gradient);
+          records.emplace_back(before_us + (at_us - before_us) * i / pieces,
+                               before_us + (at_us - before_us) * i / pieces, gradient);
       } else {
         records.push_back(record);
       }

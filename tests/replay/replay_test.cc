@@ -130,7 +130,8 @@ TEST(Replay, PiecesOfATensorAreReadyTogetherAndForwardWaitsForAll) {
   for (std::size_t i = 0; i + 1 < buckets.size(); ++i) {
     whole_us += buckets[i].backward_us;
     with_time += buckets[i].backward_us > 100 ? 1 : 0;
-    if (buckets[i].forward_us < 100) EXPECT_TRUE(buckets[i].joined) << "the piece that has the time is the tensor's first";
+    if (buckets[i].forward_us < 100)
+      EXPECT_TRUE(buckets[i].joined) << "the piece that has the time is the tensor's first";
   }
   EXPECT_LE(with_time, 12U) << "no more than tensors";
   EXPECT_NEAR(whole_us, 11 * 3000, 3100);
@@ -432,8 +433,8 @@ TEST(MeasuredJob, StepsWhoseGradientsAreMergedIntoLaterOnesCount) {
   auto merged = job;
   keep_gradients(merged, [](const trace::GradientTrace& gradient) { return gradient.last_step % 3 == 0; });
   auto cycles = job;
-  keep_gradients(cycles,
-                 [](const trace::GradientTrace& gradient) { return gradient.last_step % 2 == gradient.first_tensor % 2; });
+  keep_gradients(
+      cycles, [](const trace::GradientTrace& gradient) { return gradient.last_step % 2 == gradient.first_tensor % 2; });
   for (const auto& each : {merged, cycles}) {
     const auto measured = measure(each);
     ASSERT_TRUE(measured) << measured.error().message();
