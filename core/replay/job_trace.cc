@@ -1,9 +1,9 @@
 #include "core/replay/job_trace.h"
 
 #include <algorithm>
+#include <compare>
 #include <filesystem>
 #include <map>
-#include <tuple>
 #include <utility>
 
 namespace deft::replay {
@@ -13,13 +13,25 @@ using Key = std::pair<std::string, std::uint64_t>;  // a job, and its incarnatio
 
 Key key_of(const trace::NodeTrace& trace) { return {trace.header.job, trace.header.incarnation}; }
 
-// The job with the most nodes; of several the newest incarnation.
-Key most_complete(const std::vector<trace::NodeTrace>& traces) {
-  std::map<Key, std::size_t> counts;
-  for (const auto& trace : traces) ++counts[key_of(trace)];
-  return std::ranges::max_element(counts, {},
-                                  [](const auto& entry) { return std::make_tuple(entry.second, entry.first.second); })
-      ->first;
+// The run that counts: one with the leader's file before one without; then the newest one by the leader's clock of day, or by any file's if
+// the leader's is missing; of those as old, as all files of older versions are, the one with most nodes. An incarnation is random.
+Key newest_run(const std::vector<trace::NodeTrace>& traces) {
+  struct Run {
+    bool has_leader = false;
+    std::uint64_t begun_s = 0;
+    std::size_t nodes = 0;
+    auto operator<=>(const Run&) const = default;
+  };
+  std::map<Key, Run> runs;
+  for (const auto& trace : traces) {
+    Run& run = runs[key_of(trace)];
+    const bool is_leader = trace.header.node == 0;
+    if (is_leader || !run.has_leader)
+      run.begun_s = is_leader ? trace.header.begun_s : std::max(run.begun_s, trace.header.begun_s);
+    run.has_leader = run.has_leader || is_leader;
+    ++run.nodes;
+  }
+  return std::ranges::max_element(runs, {}, [](const auto& entry) { return entry.second; })->first;
 }
 
 std::vector<ClockSample> samples_of(const trace::NodeTrace& trace) {
@@ -47,7 +59,7 @@ Result<AlignedNode> aligned(trace::NodeTrace trace) {
 
 Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names) {
   if (traces.empty()) return fail(ErrorKind::kInvalid, "there is no trace");
-  const Key key = most_complete(traces);
+  const Key key = newest_run(traces);
   JobTrace job;
   std::map<std::uint32_t, AlignedNode> nodes;
   std::uint32_t expected = 0;

@@ -42,11 +42,11 @@ struct FrameHead {
 std::span<const std::byte> bytes_of(const std::string& text) { return std::as_bytes(std::span(text)); }
 
 json to_json(const TraceHeader& h) {
-  return {{"job", h.job},      {"incarnation", h.incarnation},
-          {"node", h.node},    {"nodes", h.nodes},
-          {"host", h.host},    {"ranks", h.ranks},
-          {"links", h.links},  {"options", h.options},
-          {"codecs", h.codecs}};
+  return {{"job", h.job},         {"incarnation", h.incarnation},
+          {"node", h.node},       {"nodes", h.nodes},
+          {"host", h.host},       {"begun_s", h.begun_s},
+          {"ranks", h.ranks},     {"links", h.links},
+          {"options", h.options}, {"codecs", h.codecs}};
 }
 
 json to_json(const TraceGroup& g) {
@@ -95,6 +95,8 @@ TraceHeader header_in(const json& from) {
   const json& options = from.at("options");
   if (!options.is_object() || options.size() > kMostOptions) refuse("options that are none, or too many");
   for (const auto& [name, value] : options.items()) header.options[name] = name_in(value);
+  if (const auto begun_s = from.find("begun_s"); begun_s != from.end())
+    header.begun_s = number_in<std::uint64_t>(*begun_s);
   if (const auto codecs = from.find("codecs"); codecs != from.end())
     for (const auto& codec : list_in(*codecs, model::kMaxCodecs)) header.codecs.push_back(name_in(codec));
   return header;

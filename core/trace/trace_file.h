@@ -38,6 +38,8 @@ struct TraceHeader {
   std::uint32_t node = 0;
   std::uint32_t nodes = 1;
   std::string host;
+  // The clock of day on that host when the file was begun, to tell runs of a job apart; 0: an older version wrote the file.
+  std::uint64_t begun_s = 0;
   std::vector<std::uint32_t> ranks = {};  // of the node's workers
   std::vector<std::string> links = {};
   std::map<std::string, std::string> options =

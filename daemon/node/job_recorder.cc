@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <charconv>
+#include <ctime>
 #include <utility>
 
 #include "core/compress/registry.h"
@@ -49,6 +50,7 @@ trace::TraceHeader JobRecorder::header() const {
                             .node = view_->node(),
                             .nodes = view_->node_count(),
                             .host = place_.host,
+                            .begun_s = static_cast<std::uint64_t>(std::max<std::time_t>(0, std::time(nullptr))),
                             .ranks = members_.ranks()};
   header.options = members_.settings().agreed();
   header.options["compression"] = members_.settings().options.text("compression");  // empty: each policy's own

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+
 namespace deft::replay {
 namespace {
 
@@ -41,12 +43,28 @@ TEST(JobTrace, PutsAllNodesOnTheLeadersClock) {
               static_cast<double>(job->leader()->trace.records.front().begin_us()), 1);
 }
 
-TEST(JobTrace, TheNewestRunCountsAndOthersAreNamed) {
-  auto job = join_nodes({node(0, 4), node(1, 4), node(0, 9), node(1, 9), node(0, 11)}, {"p", "q", "r", "s", "t"});
+NodeTrace node_of_day(std::uint64_t begun_s, std::uint32_t number, std::uint64_t incarnation) {
+  NodeTrace trace = node(number, incarnation);
+  trace.header.begun_s = begun_s;
+  return trace;
+}
+
+// An incarnation is random, so it tells nothing of age, and an older run may have had more nodes.
+TEST(JobTrace, TheNewestRunWithItsLeaderCountsAndOthersAreNamed) {
+  auto job =
+      join_nodes({node_of_day(100, 0, 9), node_of_day(100, 1, 9), node_of_day(200, 0, 4), node_of_day(300, 1, 11)},
+                 {"p", "q", "r", "s"});
   ASSERT_TRUE(job);
-  EXPECT_EQ(job->nodes[0].trace.header.incarnation, 9U);
-  EXPECT_THAT(job->problems, Contains(HasSubstr("p is of another run")));
-  EXPECT_THAT(job->problems, Contains(HasSubstr("t is of another run")));
+  ASSERT_EQ(job->nodes.size(), 1U);
+  EXPECT_EQ(job->nodes[0].trace.header.incarnation, 4U);
+  for (const char* name : {"p", "q", "s"})
+    EXPECT_THAT(job->problems, Contains(HasSubstr(std::string(name) + " is of another run")));
+}
+
+TEST(JobTrace, OfFilesThatDoNotTellTheirDayTheRunWithMostNodesCounts) {
+  auto job = join_nodes({node(0, 4), node(1, 4), node(0, 11)}, {"p", "q", "r"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes[0].trace.header.incarnation, 4U);
 }
 
 TEST(JobTrace, WhatIsMissingOrTwiceIsNamed) {

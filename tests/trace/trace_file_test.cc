@@ -28,6 +28,7 @@ TraceHeader header() {
           .node = 1,
           .nodes = 2,
           .host = "b",
+          .begun_s = 1'790'000'000,
           .ranks = {2, 3},
           .links = {"gloo:eth0"},
           .options = {{"policy", "fifo"}, {"plan", ""}},
