@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -127,14 +128,17 @@ std::map<std::uint32_t, BucketTimes> bucket_times(const replay::JobTrace& trace,
                                                   const std::vector<replay::PathPiece>& path) {
   std::map<std::uint32_t, BucketTimes> times;
   std::map<std::uint64_t, std::uint32_t> bucket_of;  // by launch
+  std::set<std::uint64_t> kept;                      // the warm-up and the unfinished last step do not count
+  for (const auto& step : steps) kept.insert(step.number);
   for (const auto& step : steps)
     for (std::uint32_t b = 0; b < step.ready_us.size(); ++b)
       if (step.ready_us[b] > 0)
         times[b].ready_us.push_back(static_cast<double>(step.ready_us[b] - step.backward_began_us));
   for (const auto& launch : replay::launches_of(trace.leader()->trace)) {
     if (!launch.order || launch.order->group != group.group || launch.spans.empty()) continue;
-    BucketTimes& bucket = times[launch.order->bucket];
     bucket_of[launch.number] = launch.order->bucket;
+    if (!launch.last_step || !kept.contains(*launch.last_step)) continue;
+    BucketTimes& bucket = times[launch.order->bucket];
     bucket.parts += 1;
     bucket.wire_bytes += static_cast<double>(launch.wire_bytes);
     bucket.link_us += launch.stage_us(trace::TransferStage::kLink);

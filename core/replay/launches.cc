@@ -15,13 +15,18 @@ class ReadyTimes {
  public:
   explicit ReadyTimes(const trace::NodeTrace& trace);
 
-  [[nodiscard]] std::optional<TimeUs> of(const trace::OrderTrace& order) const {
-    const auto at = ready_us_.find({order.group, order.generation, order.bucket});
-    return at == ready_us_.end() ? std::nullopt : std::optional(at->second);
+  struct Ready {
+    TimeUs us = 0;
+    std::uint64_t last_step = 0;
+  };
+  // Null: before the trace began.
+  [[nodiscard]] const Ready* of(const trace::OrderTrace& order) const {
+    const auto at = ready_.find({order.group, order.generation, order.bucket});
+    return at == ready_.end() ? nullptr : &at->second;
   }
 
  private:
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, TimeUs> ready_us_;
+  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, Ready> ready_;
 };
 
 ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
@@ -36,8 +41,8 @@ ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
         std::min<std::size_t>(group->second.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
     for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
       for (const auto bucket : group->second[tensor]) {
-        TimeUs& ready_us = ready_us_[{gradient.group, gradient.generation, bucket}];
-        ready_us = std::max(ready_us, record.begin_us());
+        Ready& ready = ready_[{gradient.group, gradient.generation, bucket}];
+        ready = {std::max(ready.us, record.begin_us()), gradient.last_step};
       }
   }
 }
@@ -63,7 +68,7 @@ std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace) {
       launch.bytes = launch.wire_bytes = order.bytes();
       launch.order = order;
       launch.ordered_us = record.begin_us();
-      launch.ready_us = ready.of(order);
+      if (const auto* const known = ready.of(order)) launch.ready_us = known->us, launch.last_step = known->last_step;
     } else if (record.kind() == TraceKind::kTransfer) {
       const auto transfer = record.as<trace::TransferTrace>();
       NodeLaunch& launch = launches[transfer.number];

@@ -26,7 +26,8 @@ struct NodeLaunch {
   std::optional<trace::OrderTrace> order = {};  // empty: a collective, or it was ordered before the trace began
   TimeUs ordered_us = 0;                        // if there is an order
   std::optional<TimeUs> ready_us = {};  // the local workers' last gradient of its bucket; empty: before the trace began
-  std::vector<Span> spans = {};         // in order of time; empty: it had not ended when the trace did
+  std::optional<std::uint64_t> last_step = {};  // that its generation merges; empty as ready_us is
+  std::vector<Span> spans = {};                 // in order of time; empty: it had not ended when the trace did
 
   // The time of one stage; 0 if it had none.
   [[nodiscard]] double stage_us(trace::TransferStage stage) const {

@@ -58,6 +58,9 @@ def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
     assert sorted(tensor["tensor"] for tensor in data["tensors"]) == ["t0", "t1", "t2", "t3"]
     assert 0 <= sum(bucket["bytes"] for bucket in data["buckets"]) - 4 * 400_000 < 4096  # the arena is aligned
     assert sum(share["us"] for share in data["shares"]) > 0
+    for bucket in data["buckets"]:  # of a step: launches of other steps do not count
+        assert bucket["parts"] in (1, 2), "1.6 MB in parts of 1 MB"
+        assert bucket["wire_bytes"] == bucket["bytes"]
     slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
     assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
 
