@@ -1,7 +1,6 @@
 #include "tools/report_data.h"
 
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <set>
 #include <string>
@@ -22,13 +21,6 @@ using replay::TimeShares;
 
 constexpr std::size_t kMostSlices = 400'000;  // of a page: a browser draws so many without a stutter
 constexpr std::size_t kNamesShown = 5;        // tensors of a bucket
-
-TimeUs origin_of(const replay::JobTrace& trace) {
-  TimeUs origin_us = std::numeric_limits<TimeUs>::max();
-  for (const auto& node : trace.nodes)
-    if (!node.trace.records.empty()) origin_us = std::min(origin_us, node.trace.records.front().begin_us());
-  return origin_us;
-}
 
 json shares_of(const TimeShares& shares) {
   json list = json::array();
@@ -81,6 +73,8 @@ json timeline_of(const replay::JobTrace& trace) {
                       {"d", json::array()},
                       {"n", json::array()},
                       {"l", json::array()}});
+  json nodes = json::array();
+  for (const auto& node : timeline.nodes) nodes.push_back({node.number, node.name});
   std::map<std::pair<std::string, std::string>, std::size_t> known;
   for (const auto* slice : shown_slices(timeline, all)) {
     const auto [at, is_new] = known.try_emplace({slice->category, slice->name}, known.size());
@@ -91,7 +85,7 @@ json timeline_of(const replay::JobTrace& trace) {
     track["n"].push_back(at->second);
     track["l"].push_back(launch_of(*slice));
   }
-  return {{"tracks", tracks}, {"names", names}, {"all", all}, {"nodes", timeline.nodes}};
+  return {{"tracks", tracks}, {"names", names}, {"all", all}, {"nodes", nodes}};
 }
 
 // The steps of each node's first worker.
@@ -238,7 +232,7 @@ json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
 json report_data(const TracedJob& job, const replay::Explanation& explanation) {
   const replay::JobTrace& trace = job.trace;
   const auto& header = trace.leader()->trace.header;
-  const TimeUs origin_us = origin_of(trace);
+  const TimeUs origin_us = replay::beginning_of(trace);
   std::vector<replay::PathPiece> path;
   replay::time_shares(trace, &path);
   json problems = trace.problems;

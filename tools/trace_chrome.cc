@@ -41,8 +41,8 @@ json event_of(const replay::TrackSlice& slice, const replay::Track& track) {
 
 void write_chrome(std::ostream& out, const replay::JobTimeline& timeline) {
   ChromeWriter writer(out);
-  for (std::size_t i = 0; i < timeline.nodes.size(); ++i)
-    writer.add({{"ph", "M"}, {"pid", i}, {"name", "process_name"}, {"args", {{"name", timeline.nodes[i]}}}});
+  for (const auto& node : timeline.nodes)
+    writer.add({{"ph", "M"}, {"pid", node.number}, {"name", "process_name"}, {"args", {{"name", node.name}}}});
   for (std::size_t i = 0; i < timeline.tracks.size(); ++i)
     writer.add({{"ph", "M"},
                 {"pid", timeline.tracks[i].node},

@@ -107,7 +107,7 @@ void PerfettoWriter::slices(const std::vector<replay::TrackSlice>& slices) {
 
 void write_perfetto(std::ostream& out, const replay::JobTimeline& timeline) {
   PerfettoWriter writer(out);
-  for (std::uint32_t i = 0; i < timeline.nodes.size(); ++i) writer.node(i, timeline.nodes[i]);
+  for (const auto& node : timeline.nodes) writer.node(node.number, node.name);
   for (std::uint32_t i = 0; i < timeline.tracks.size(); ++i) writer.track(i, timeline.tracks[i]);
   writer.slices(timeline.slices);
 }

@@ -185,13 +185,20 @@ void NodeTimeline::add() {
 
 }  // namespace
 
+TimeUs beginning_of(const JobTrace& job) {
+  TimeUs begin_us = std::numeric_limits<TimeUs>::max();
+  for (const auto& node : job.nodes)
+    for (const auto& record : node.trace.records)
+      if (record.kind() != TraceKind::kClock) begin_us = std::min(begin_us, record.begin_us());
+  return begin_us == std::numeric_limits<TimeUs>::max() ? 0 : begin_us;
+}
+
 JobTimeline make_timeline(const JobTrace& job) {
   JobTimeline timeline;
-  TimeUs origin_us = std::numeric_limits<TimeUs>::max();
-  for (const auto& node : job.nodes)
-    if (!node.trace.records.empty()) origin_us = std::min(origin_us, node.trace.records.front().begin_us());
+  const TimeUs origin_us = beginning_of(job);
   for (const auto& node : job.nodes) {
-    timeline.nodes.push_back("node " + std::to_string(node.trace.header.node) + ": " + node.trace.header.host);
+    const auto& header = node.trace.header;
+    timeline.nodes.push_back({header.node, "node " + std::to_string(header.node) + ": " + header.host});
     NodeTimeline(node, origin_us, timeline).add();
   }
   std::ranges::stable_sort(timeline.slices, {}, [](const TrackSlice& slice) {

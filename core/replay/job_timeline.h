@@ -17,6 +17,11 @@
 
 namespace deft::replay {
 
+struct TimelineNode {
+  std::uint32_t number = 0;
+  std::string name;  // "node 0: hosta"
+};
+
 struct Track {
   std::uint32_t node = 0;
   std::string name;
@@ -33,11 +38,14 @@ struct TrackSlice {
 };
 
 struct JobTimeline {
-  std::vector<std::string> nodes;  // "node 0: hosta"
+  std::vector<TimelineNode> nodes;  // whose traces are here
   std::vector<Track> tracks;
   std::vector<TrackSlice> slices;  // by track, then by begin; a slice comes before those that it contains
 };
 
 JobTimeline make_timeline(const JobTrace& job);
+
+// When the trace began, on the leader's clock. Answers of the clock may be much older: a file has those from before its beginning.
+TimeUs beginning_of(const JobTrace& job);
 
 }  // namespace deft::replay

@@ -469,6 +469,27 @@ RC_GTEST_PROP(MeasuredJob, WhateverIsMissingIsAnErrorOrAValidProfile, ()) {
   if (prediction) RC_ASSERT(prediction->step_us_p50 > 0);
 }
 
+TEST(JobTimeline, NodesKeepTheirNumbersIfAFileIsMissing) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 8, .nodes = {{}, {}, {}}});
+  job.nodes.erase(job.nodes.begin());
+  const auto timeline = make_timeline(job);
+  ASSERT_EQ(timeline.nodes.size(), 2U);
+  for (std::uint32_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(timeline.nodes[i].number, i + 1);
+    EXPECT_THAT(timeline.nodes[i].name, HasSubstr("node " + std::to_string(i + 1)));
+  }
+  for (const auto& track : timeline.tracks) EXPECT_GE(track.node, 1U);
+}
+
+TEST(JobTimeline, BeginsWithTheFirstEventAndNotWithAnAnswerOfTheClock) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 8, .nodes = {{}, {}}});
+  const TimeUs begin_us = job.nodes[0].trace.records.front().begin_us();
+  auto& records = job.nodes[1].trace.records;
+  records.insert(records.begin(), {begin_us - 500'000, begin_us - 499'000, trace::ClockTrace{begin_us - 499'500}});
+  EXPECT_EQ(beginning_of(job), begin_us);
+  EXPECT_EQ(std::ranges::min(make_timeline(job).slices, {}, &TrackSlice::begin_us).begin_us, 0);
+}
+
 // Viewers need slices of a track to nest.
 RC_GTEST_PROP(JobTimeline, SlicesOfATrackNestOrFollowEachOther, ()) {
   const auto policy = *rc::gen::element<std::string>("fifo", "bytescheduler", "p3");

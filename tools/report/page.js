@@ -70,7 +70,7 @@ class Timeline {
     // Of a node first its workers, then its links, then what waits for them.
     const place = (track) => (track.name.startsWith("waits") ? 2 : track.name.startsWith("rank") || track.name.startsWith("worker") ? 0 : 1);
     const tracks = [...data.timeline.tracks].sort((one, two) => one.node - two.node || place(one) - place(two));
-    const titles = new Map([...new Set(tracks.map((track) => track.node))].map((number, i) => [number, data.timeline.nodes[i]]));
+    const titles = new Map(data.timeline.nodes);
     for (const track of tracks) {
       if (track.b.length === 0) continue;
       const title = track.node === node ? "" : titles.get(track.node);
