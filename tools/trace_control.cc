@@ -1,5 +1,6 @@
 #include "tools/trace_control.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -68,6 +69,44 @@ void await_dump(const std::string& path, fs::file_time_type since) {
   std::fprintf(stderr, "deft trace: %s is not there yet: see the log of the daemon\n", path.c_str());
 }
 
+// The file of another node in this folder that is still that of an earlier dump; empty: there is none.
+std::string stale_dump(const fs::path& folder, fs::file_time_type since) {
+  std::error_code hidden;
+  for (const auto& entry : fs::directory_iterator(folder, hidden)) {
+    const auto written = entry.path().extension() == ".trace" ? entry.last_write_time(hidden) : since;
+    if (!hidden && written < since) return entry.path().string();
+  }
+  return {};
+}
+
+std::size_t dumps_in(const fs::path& folder) {
+  std::error_code hidden;
+  return static_cast<std::size_t>(std::ranges::count_if(
+      fs::directory_iterator(folder, hidden), [](const auto& entry) { return entry.path().extension() == ".trace"; }));
+}
+
+// Other nodes write into the same folder if they share a disk. One that has not written before comes soon or not at all.
+void await_other_dumps(const std::string& path, fs::file_time_type since) {
+  constexpr TimeUs kForNewOnesUs = 1'000'000, kForOldOnesUs = 10'000'000;
+  constexpr auto kPause = std::chrono::milliseconds(20);
+  const auto own = trace::glance_at_trace(path);
+  if (!own) return;  // this user cannot see it
+  const fs::path folder = fs::path(path).parent_path();
+  const TimeUs begin_us = MonotonicClock::now();
+  while (true) {
+    const TimeUs waited_us = MonotonicClock::now() - begin_us;
+    const std::string stale = stale_dump(folder, since);
+    const bool may_come = dumps_in(folder) < own->header.nodes && waited_us < kForNewOnesUs;
+    if (stale.empty() && !may_come) return;
+    if (waited_us >= kForOldOnesUs) {
+      std::fprintf(stderr, "deft trace: %s is of an earlier dump: look into the log of its node's daemon\n",
+                   stale.c_str());
+      return;
+    }
+    std::this_thread::sleep_for(kPause);
+  }
+}
+
 // The daemons finish their files in the background. Those that this user cannot see are not waited for.
 Result<void> await_files(const std::string& path) {
   constexpr TimeUs kPatienceUs = 30'000'000;
@@ -85,8 +124,11 @@ Result<void> await_files(const std::string& path) {
   }
 }
 
+// File systems round.
+fs::file_time_type just_now() { return fs::file_time_type::clock::now() - std::chrono::milliseconds(20); }
+
 Result<std::string> ask(const Config& config, const Request& request) {
-  const auto now = fs::file_time_type::clock::now() - std::chrono::milliseconds(20);  // file systems round
+  const auto now = just_now();
   ipc::TraceRequest message;
   message.action = request.action;
   message.steps = request.steps;
@@ -114,7 +156,10 @@ Result<int> control_trace(Arguments arguments) {
 }
 
 Result<std::string> dump_trace(const Config& config, const std::string& job) {
-  return ask(config, {.action = ipc::TraceAction::kDump, .job = job, .folder = ""});
+  const auto since = just_now();
+  auto path = ask(config, {.action = ipc::TraceAction::kDump, .job = job, .folder = ""});
+  if (path) await_other_dumps(*path, since);
+  return path;
 }
 
 }  // namespace deft::tools

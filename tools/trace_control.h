@@ -10,7 +10,8 @@ namespace deft::tools {
 // `arguments`: the action, and what belongs to it.
 Result<int> control_trace(Arguments arguments);
 
-// Makes all nodes of a running job write their newest events. Gives the path of this node's file once it is complete. `job`: empty if
+// Makes all nodes of a running job write their newest events. Gives the path of this node's file once it is complete, and those of other
+// nodes beside it are no older. A file that stays older is named. `job`: empty if
 // the daemon has one job.
 Result<std::string> dump_trace(const Config& config, const std::string& job);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <compare>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <utility>
 
@@ -55,6 +56,38 @@ Result<AlignedNode> aligned(trace::NodeTrace trace) {
   return node;
 }
 
+// When a node's events began and ended; answers of the clock may be older.
+struct Interval {
+  TimeUs begin_us = std::numeric_limits<TimeUs>::max(), end_us = 0;
+
+  [[nodiscard]] bool overlaps(const Interval& other) const {
+    return begin_us <= other.end_us && other.begin_us <= end_us;
+  }
+  [[nodiscard]] bool is_empty() const { return begin_us > end_us; }
+};
+
+Interval interval_of(const trace::NodeTrace& trace) {
+  Interval interval;
+  for (const auto& record : trace.records)
+    if (record.kind() != trace::TraceKind::kClock)
+      interval = {std::min(interval.begin_us, record.begin_us()), std::max(interval.end_us, record.end_us())};
+  return interval;
+}
+
+// Dumps of a node may be older than the leader's: it could not write a newer one.
+void leave_out_other_times(std::map<std::uint32_t, AlignedNode>& nodes, std::vector<std::string>& problems) {
+  const auto leader = nodes.find(0);
+  if (leader == nodes.end()) return;
+  const Interval of_leader = interval_of(leader->second.trace);
+  std::erase_if(nodes, [&](const auto& node) {
+    const Interval own = interval_of(node.second.trace);
+    if (own.is_empty() || of_leader.is_empty() || own.overlaps(of_leader)) return false;
+    problems.push_back("node " + std::to_string(node.first) +
+                       " is left out: its events are of another time than the leader's");
+    return true;
+  });
+}
+
 }  // namespace
 
 Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vector<std::string>& names) {
@@ -79,6 +112,7 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
     else if (!nodes.emplace(number, std::move(*node)).second)
       job.problems.push_back(names[i] + " is left out: node " + std::to_string(number) + " has two files");
   }
+  leave_out_other_times(nodes, job.problems);
   if (nodes.size() < expected)
     job.problems.push_back("of " + std::to_string(expected) + " nodes there are " + std::to_string(nodes.size()));
   if (nodes.empty()) return fail(ErrorKind::kInvalid, "no node's trace can be used", job.problems.front());

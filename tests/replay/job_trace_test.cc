@@ -74,6 +74,16 @@ TEST(JobTrace, WhatIsMissingOrTwiceIsNamed) {
   EXPECT_THAT(job->problems, Contains(HasSubstr("of 3 nodes there are 2")));
 }
 
+// `deft explain --live` reads what daemons dump, and one of them may not have written since the last time.
+TEST(JobTrace, ANodeWhoseEventsAreOfAnotherTimeIsLeftOut) {
+  auto newer = node(0);
+  for (auto& record : newer.records) record = record.at(record.begin_us() + 5'000'000, record.end_us() + 5'000'000);
+  const auto job = join_nodes({newer, node(1)}, {"a", "b"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes.size(), 1U);
+  EXPECT_THAT(job->problems, Contains(HasSubstr("node 1 is left out: its events are of another time")));
+}
+
 TEST(JobTrace, ANodeWithoutClockSamplesIsLeftOut) {
   auto blind = node(1);
   std::erase_if(blind.records, [](const TraceRecord& r) { return r.kind() == trace::TraceKind::kClock; });
