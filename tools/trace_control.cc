@@ -1,6 +1,5 @@
 #include "tools/trace_control.h"
 
-#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <filesystem>
@@ -81,8 +80,10 @@ std::string stale_dump(const fs::path& folder, fs::file_time_type since) {
 
 std::size_t dumps_in(const fs::path& folder) {
   std::error_code hidden;
-  return static_cast<std::size_t>(std::ranges::count_if(
-      fs::directory_iterator(folder, hidden), [](const auto& entry) { return entry.path().extension() == ".trace"; }));
+  std::size_t count = 0;
+  for (const auto& entry : fs::directory_iterator(folder, hidden))
+    count += entry.path().extension() == ".trace" ? 1 : 0;
+  return count;
 }
 
 // Other nodes write into the same folder if they share a disk. One that has not written before comes soon or not at all.

@@ -79,7 +79,7 @@ Result<void> JobRecorder::begin() {
   if (const std::string text = options.text("trace_steps"); !text.empty()) {
     const auto steps = parse_step_range(text);
     if (!steps) return tl::unexpected(steps.error());
-    steps_ = *steps;
+    wanted_ = *steps;
     const auto folder = trace::TraceFolder::open(options.text("trace"));
     return folder ? Result<void>{} : tl::unexpected(folder.error());
   }
@@ -173,18 +173,23 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
   const bool is_forward = worker == 0 && began.stage == 1;
   if (is_forward) newest_step_ = began.step;
   if (steps_ && is_forward && began.step > steps_->last && !writing_.path.empty()) static_cast<void>(stop());
-  if (steps_ && is_forward && streams_.empty() && began.step >= steps_->first && began.step <= steps_->last) {
-    if (auto ok = open_stream(members_.settings().options.text("trace")); !ok) {
-      LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << ok.error().message();
-      steps_.reset();
-    }
-  }
+  if (is_forward && wanted_ && began.step >= wanted_->first && writing_.path.empty()) open_wanted(began.step);
   recorder_->add({now_us, now_us,
                   trace::StageTrace{.worker = static_cast<std::uint32_t>(worker),
                                     .stage = began.stage,
                                     .step = began.step,
                                     .waited_us = began.waited_us}});
   tell_of_trace(worker);
+}
+
+// A trace that a user has started goes on first, so the option's may have fewer steps, or none.
+void JobRecorder::open_wanted(std::uint64_t step) {
+  const StepRange wanted = *std::exchange(wanted_, std::nullopt);
+  if (step > wanted.last) return;
+  if (auto ok = open_stream(members_.settings().options.text("trace")); ok)
+    steps_ = wanted;
+  else
+    LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << ok.error().message();
 }
 
 // Once for each trace.

@@ -389,6 +389,17 @@ TEST_F(Recording, ATraceOfSomeStepsEndsByItself) {
   EXPECT_EQ(steps, (std::set<std::uint64_t>{8, 9}));
 }
 
+TEST_F(Recording, ATraceThatAUserStartsBeforeDoesNotForgetTheWantedSteps) {
+  make("trace=" + folder_.string() + "\ntrace_steps=4-6");
+  ASSERT_TRUE(recorder_->begin());
+  step(0);
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, (folder_ / "own").string(), 2}));
+  for (std::uint64_t number = 1; number < 9; ++number) step(number);
+  std::set<std::uint64_t> steps;
+  for (const auto& record : written().records) steps.insert(record.as<trace::StageTrace>().step);
+  EXPECT_EQ(steps, (std::set<std::uint64_t>{4, 5, 6}));
+}
+
 TEST_F(Recording, ADaemonOfAnotherUserWritesNothingForAJob) {
   make("trace=" + folder_.string(), ::geteuid() + 1);
   const auto ok = recorder_->begin();
