@@ -124,12 +124,14 @@ TimeUs ClockMap::to_leader(TimeUs node_us) const {
 
 Result<ClockMap> align(std::span<const ClockSample> all) {
   std::vector<ClockSample> samples = quickest(all);
+  const std::size_t usable = samples.size();
   while (!samples.empty()) {
     const ClockSample best = *std::ranges::min_element(samples, {}, round_trip);
     ClockMap map;
     map.origin_us = best.asked_us + round_trip(best) / 2;
     map.offset_us = best.leader_us - map.origin_us;
     map.samples = samples.size();
+    map.contradicting = usable - samples.size();
     const auto bounds = bounds_of(samples, map.origin_us, map.offset_us);
     Line line(bounds);
     const auto middle = line.maximise(0, 1);

@@ -34,11 +34,12 @@ struct ClockMap {
   double drift = 0;          // microseconds of offset a microsecond
   double error_us = 0;
   std::size_t samples = 0;
+  std::size_t contradicting = 0;  // samples that were left out
 
   [[nodiscard]] TimeUs to_leader(TimeUs node_us) const;
 };
 
-// kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out; `samples` counts the others.
+// kInvalid without a sample. Samples that contradict all others (a clock that jumped) are left out and counted.
 Result<ClockMap> align(std::span<const ClockSample> samples);
 
 }  // namespace deft::replay

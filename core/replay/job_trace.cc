@@ -107,6 +107,10 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
     const std::uint32_t number = traces[i].header.node;
     expected = std::max(expected, traces[i].header.nodes);
     auto node = aligned(std::move(traces[i]));
+    if (node && node->clock.contradicting > 0)
+      job.problems.push_back(
+          names[i] + ": " + std::to_string(node->clock.contradicting) +
+          " answers of the leader's clock contradict the others, and do not count: a clock may have jumped");
     if (!node)
       job.problems.push_back(names[i] + " is left out: " + node.error().message());
     else if (!nodes.emplace(number, std::move(*node)).second)

@@ -185,7 +185,8 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
   };
   std::map<model::CodecIndex, Sum> sums;
   for (const NodeLaunch& launch : launches_of(leader)) {
-    if (!launch.order || launch.order->codec == 0 || launch.spans.empty()) continue;
+    if (!launch.order || launch.spans.empty()) continue;
+    if (launch.order->codec == 0 || launch.order->codec == model::kWithResiduals) continue;
     Sum& sum = sums[launch.order->codec];
     const CodedBytes bytes = coded_bytes_of(launch, leader.groups);
     sum.exact_bytes += bytes.exact;

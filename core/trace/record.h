@@ -65,7 +65,7 @@ struct OrderTrace {
   std::uint64_t offset = 0;
   std::uint32_t bytes_low = 0;
   std::uint16_t bytes_high = 0;
-  std::uint8_t codec = 0;  // of the job's list; 0: exact
+  std::uint8_t codec = 0;  // of the job's list; 0: exact; model::kWithResiduals: exact, and residuals go along
   std::uint8_t part = 0;   // model::LaunchPart
   std::uint32_t bucket = 0;
   std::uint16_t group = 0;

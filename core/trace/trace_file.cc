@@ -144,7 +144,8 @@ bool is_plausible(const TraceRecord& record) {
     }
     case TraceKind::kOrder: {
       const auto order = record.as<OrderTrace>();
-      return order.part <= static_cast<std::uint8_t>(model::LaunchPart::kAllGather) && order.codec < model::kMaxCodecs;
+      const bool is_codec = order.codec < model::kMaxCodecs || order.codec == model::kWithResiduals;
+      return order.part <= static_cast<std::uint8_t>(model::LaunchPart::kAllGather) && is_codec;
     }
     case TraceKind::kTransfer: {
       const auto stage = record.as<TransferTrace>().stage;

@@ -120,6 +120,7 @@ std::string trace_file_name(const std::string& job, std::uint32_t node) {
 
 RingDump::RingDump(Content content, const std::string& state_folder, std::string reason)
     : content_(std::move(content)),
+      held_(content_.recorder->held()),
       until_(content_.recorder->now().next),
       state_folder_(state_folder),
       reason_(std::move(reason)),
@@ -158,11 +159,11 @@ Result<void> RingDump::write() {
   if (!writer) return tl::unexpected(writer.error());
   for (const auto& group : content_.groups)
     if (auto ok = (*writer)->group(group); !ok) return ok;
-  trace::Recorder::Cursor oldest;
+  trace::Recorder::Cursor cursor = held_;
   std::vector<trace::TraceRecord> records;
-  content_.recorder->read(oldest, records, until_);
+  content_.recorder->read(cursor, records, until_);
   if (auto ok = (*writer)->records(records); !ok) return ok;
-  if (auto ok = (*writer)->finish(0); !ok) return ok;
+  if (auto ok = (*writer)->finish(cursor.lost); !ok) return ok;
   if (auto ok = folder->let_all_read(part); !ok) return ok;
   return folder->rename(part, name);
 }

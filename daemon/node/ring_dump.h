@@ -49,7 +49,8 @@ class RingDump {
   Result<void> write();
 
   const Content content_;
-  const std::uint64_t until_;  // records before it are written
+  const trace::Recorder::Cursor held_;  // from here ...
+  const std::uint64_t until_;           // ... to here records are written
   const std::string state_folder_;
   const std::string reason_;
   const std::string folder_;  // of this job's dumps

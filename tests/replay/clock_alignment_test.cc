@@ -98,6 +98,7 @@ TEST(ClockAlignment, ImpossibleSamplesAndAClockThatJumpedAreLeftOut) {
   ASSERT_TRUE(map);
   EXPECT_LT(worst_error_us(*map, clock, 40), 25);
   EXPECT_EQ(map->samples, 40U);
+  EXPECT_EQ(map->contradicting, 1U);
 }
 
 // Whatever the delays, the line obeys the bounds of all samples if any line does.

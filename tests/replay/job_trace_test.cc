@@ -74,6 +74,16 @@ TEST(JobTrace, WhatIsMissingOrTwiceIsNamed) {
   EXPECT_THAT(job->problems, Contains(HasSubstr("of 3 nodes there are 2")));
 }
 
+TEST(JobTrace, AnswersOfTheClockThatContradictTheOthersAreNamed) {
+  auto jumped = node(1);
+  const TimeUs at_us = jumped.records.back().begin_us();
+  jumped.records.emplace_back(at_us, at_us + 5000, ClockTrace{at_us + 900'000'000});
+  const auto job = join_nodes({node(0), jumped}, {"a", "b"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes.size(), 2U);
+  EXPECT_THAT(job->problems, Contains(HasSubstr("b: 1 answers of the leader's clock contradict")));
+}
+
 // `deft explain --live` reads what daemons dump, and one of them may not have written since the last time.
 TEST(JobTrace, ANodeWhoseEventsAreOfAnotherTimeIsLeftOut) {
   auto newer = node(0);

@@ -305,6 +305,20 @@ TEST(Replay, OfAJobWhosePlansChooseCodecsHasThemByName) {
   EXPECT_EQ(names(), (std::vector<std::string>{"none", "fp16", "int4"}));
 }
 
+// flush(residuals=True) lets a generation travel as it is, whatever the job's codec.
+TEST(Replay, LaunchesThatTakeResidualsAlongHaveNoCodec) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  for (auto& record : job.nodes[0].trace.records) {
+    if (record.kind() != trace::TraceKind::kOrder) continue;
+    auto order = record.as<trace::OrderTrace>();
+    if (order.generation == 9) order.codec = model::kWithResiduals;
+    record = {record.begin_us(), record.end_us(), order};
+  }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  EXPECT_EQ(measured->profile.codecs.size(), 1U);
+}
+
 // Plans that may neither merge nor delay, so that a step shows what they encode.
 MeasuredJob synchronous_knapsack(double us_per_byte, const model::CodecCost& codec) {
   auto measured = measure(traced_simulation(profile(us_per_byte), "fifo", {.steps = 40, .nodes = {{}, {}}}));

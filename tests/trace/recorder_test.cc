@@ -52,6 +52,23 @@ TEST(Recorder, CountsWhatWasOverwritten) {
   EXPECT_EQ(read.back().as<TransferTrace>().number, 99U);
 }
 
+// A dump tells what was overwritten while it was written. What had been overwritten long before is not lost.
+TEST(Recorder, ACursorOfWhatIsHeldCountsOnlyWhatIsOverwrittenLater) {
+  Recorder recorder(16);
+  EXPECT_EQ(recorder.held().next, 0U);
+  for (std::uint64_t i = 0; i < 100; ++i) recorder.add(numbered(i));
+  auto cursor = recorder.held(), late = cursor;
+  std::vector<TraceRecord> read;
+  recorder.read(cursor, read);
+  EXPECT_EQ(cursor.lost, 0U);
+  EXPECT_EQ(read.size(), 15U);
+  for (std::uint64_t i = 100; i < 105; ++i) recorder.add(numbered(i));
+  read.clear();
+  recorder.read(late, read, 100);
+  EXPECT_EQ(late.lost, 5U);
+  EXPECT_EQ(read.size(), 10U);
+}
+
 TEST(Recorder, ACursorOfNowSeesOnlyWhatComes) {
   Recorder recorder(16);
   recorder.add(numbered(0));

@@ -12,6 +12,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/model/codec_cost.h"
 #include "core/trace/trace_stream.h"
 
 namespace deft::trace {
@@ -166,12 +167,14 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
       TraceRecord(1, 1, MemoryTrace{.part = 0}),
       TraceRecord(1, 1, MemoryTrace{.part = 8}),
       TraceRecord(1, 1, MemoryTrace{.part = 7}),
+      TraceRecord(1, 1, OrderTrace{.codec = model::kMaxCodecs}),
+      TraceRecord(1, 1, OrderTrace{.codec = model::kWithResiduals}),
   };
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 2U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("7 records are impossible")));
+  EXPECT_EQ(trace->records.size(), 3U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("8 records are impossible")));
 }
 
 TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {
