@@ -215,6 +215,14 @@ void name_unknown_options(const std::map<std::string, std::string>& options, std
       problems.push_back("the option " + name + " of the traced job is unknown here, and does not count");
 }
 
+// The header of a trace has the settings with which it began, and that of a dump those with which it ended.
+void name_changed_settings(const trace::NodeTrace& leader, std::vector<std::string>& problems) {
+  const auto changes = std::ranges::count(leader.records, trace::TraceKind::kSettings, &trace::TraceRecord::kind);
+  if (changes > 0)
+    problems.push_back("the job's settings were changed meanwhile (deft set or deft tune, " + std::to_string(changes) +
+                       " times): steps before and after that are taken together");
+}
+
 bool all_handed_in(const std::vector<WorkerStep>& steps) {
   for (std::size_t b = 0; b < steps.front().ready_us.size(); ++b)
     if (std::ranges::none_of(steps, [&](const WorkerStep& step) { return step.ready_us[b] > 0; })) return false;
@@ -340,6 +348,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   MeasuredJob measured;
   measured.options = leader->trace.header.options;
   name_unknown_options(measured.options, problems);
+  name_changed_settings(leader->trace, problems);
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
   measured.overlaps_forward = overlap_forward(steps);

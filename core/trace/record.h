@@ -34,8 +34,9 @@ enum class TraceKind : std::uint16_t {
   kLayer = 7,
   kMemory = 8,
   kMemoryStep = 9,
+  kSettings = 10,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kMemoryStep;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kSettings;
 
 // A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage.
 struct StageTrace {
@@ -167,6 +168,12 @@ struct MemoryStepTrace {
   std::uint32_t amounts = 0;  // records of memory before this one
   std::uint32_t samples = 0;  // of the batch; 0: not known
   std::uint64_t step = 0;
+};
+
+// The user has set other options of the running job (deft set, deft tune). The leader's node records it.
+struct SettingsTrace {
+  static constexpr TraceKind kKind = TraceKind::kSettings;
+  std::uint32_t options = 0;  // how many
 };
 
 class TraceRecord {

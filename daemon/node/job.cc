@@ -216,7 +216,7 @@ Result<void> Job::change_settings(const sched::SettingsChange& change) {
     return deft::fail(ErrorKind::kInvalid, "this node does not lead job '" + members_.identity().name + "'",
                       "run deft set on the node of rank 0, at " + leader_name(members_));
   if (auto ok = line_.leader()->change_settings(change); !ok) return ok;
-  if (parts_) parts_->recorder.settings_changed(change.options());
+  if (parts_) parts_->recorder.settings_changed(change.options(), context_.reactor.now_us());
   return {};
 }
 

@@ -61,7 +61,8 @@ trace::TraceHeader JobRecorder::header() const {
   return header;
 }
 
-void JobRecorder::settings_changed(std::map<std::string, std::string> options) {
+void JobRecorder::settings_changed(std::map<std::string, std::string> options, TimeUs now_us) {
+  recorder_->add({now_us, now_us, trace::SettingsTrace{static_cast<std::uint32_t>(options.size())}});
   options.merge(changed_options_);  // the new values win
   changed_options_ = std::move(options);
 }

@@ -64,8 +64,9 @@ class JobRecorder {
   // The path of the file that is or was written. kInvalid or kUnavailable: it cannot be.
   Result<std::string> obey(const wire::TraceOrder& order);
   void stalled(TimeUs now_us);
-  // The user has set these options while the job runs. Files that begin later say so.
-  void settings_changed(std::map<std::string, std::string> options);
+  // The user has set these options while the job runs. Files that begin later have them, and the file that is written
+  // has a record of it.
+  void settings_changed(std::map<std::string, std::string> options, TimeUs now_us);
 
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);

@@ -114,10 +114,14 @@ TEST_F(Recording, WritesTheWantedStepsOnly) {
 TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
   make("policy=fifo\npartition_bytes=64KB");
   ASSERT_TRUE(recorder_->begin());
-  recorder_->settings_changed({{"policy", "p3"}, {"credit_bytes", "4096"}});
-  recorder_->settings_changed({{"policy", "bytescheduler"}});
+  recorder_->settings_changed({{"policy", "p3"}, {"credit_bytes", "4096"}}, 1000);
+  recorder_->settings_changed({{"policy", "bytescheduler"}}, 1100);
   ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
-  const auto options = written().header.options;
+  recorder_->settings_changed({{"policy", "usbyte"}}, 1200);
+  const auto trace = written();
+  ASSERT_EQ(trace.records.size(), 1U) << "of what changed while the file was written";
+  EXPECT_EQ(trace.records.front().kind(), TraceKind::kSettings);
+  const auto& options = trace.header.options;
   EXPECT_EQ(options.at("policy"), "bytescheduler");
   EXPECT_EQ(options.at("credit_bytes"), "4096");
   EXPECT_EQ(options.at("partition_bytes"), "65536");

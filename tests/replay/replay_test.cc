@@ -425,6 +425,15 @@ TEST(MeasuredJob, OnlyOptionsOnWhichNodesAgreeAreTakenFromATrace) {
   EXPECT_THAT(config_of(options).error().message(), HasSubstr("partition_bytes"));
 }
 
+TEST(MeasuredJob, SettingsThatChangedMeanwhileAreNamed) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  EXPECT_THAT(measure(job)->problems, testing::IsEmpty());
+  auto& records = job.nodes[0].trace.records;
+  const TimeUs at_us = records.back().begin_us();
+  records.emplace_back(at_us, at_us, trace::SettingsTrace{2});
+  EXPECT_THAT(measure(job)->problems, testing::Contains(HasSubstr("settings were changed meanwhile")));
+}
+
 TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
   const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
   ASSERT_FALSE(measured);
