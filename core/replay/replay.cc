@@ -150,6 +150,13 @@ std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& 
   return nodes;
 }
 
+bool has_priority_channel(const model::ProfileLink& link) { return model::backend_of(link.name) == "gloo"; }
+
+// As the leader decides it for `auto`.
+bool has_priority_channels(const model::Profile& profile) {
+  return std::ranges::all_of(profile.links, has_priority_channel);
+}
+
 // As the leader says it; empty: launches can be halves of an all-reduce.
 std::string why_no_halves(const MeasuredJob& measured, const model::Profile& profile) {
   if (profile.codecs.size() > 1) return "gradients are encoded, which halves cannot do";
@@ -172,7 +179,7 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   if (what_if.codec || !coding.is_planned)
     setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1), setup.codec_cost = profile.codecs.back();
   setup.no_halves = why_no_halves(measured, profile);
-  setup.selector = select::make_selector(select::When::kAtOnce);
+  setup.selector = select::make_selector(select::When::kAtOnce, has_priority_channels(profile));
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   setup.limits.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
@@ -248,7 +255,7 @@ Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) 
   sim::Options options{.steps = steps.all, .warmup_steps = steps.warmup, .nodes = nodes, .record = true};
   options.overlaps_forward = overlaps_forward(measured, policy);
   for (model::LinkIndex link = 0; link < profile.links.size(); ++link)
-    if (profile.links[link].name.starts_with("gloo")) options.priority_links.push_back(link);
+    if (has_priority_channel(profile.links[link])) options.priority_links.push_back(link);
   const auto outcome = sim::simulate(**scheduler, profile, options);
   if (!outcome) return tl::unexpected(outcome.error());
   const auto steps_us = simulated_steps_us(outcome->timeline, steps.warmup);

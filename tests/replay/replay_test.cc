@@ -345,6 +345,22 @@ TEST(Replay, PlansChooseAmongTheirCodecs) {
   EXPECT_NEAR(replay(fast, {.policy = "knapsack"})->step_us_p50, kept_us, 0.01 * kept_us) << "NCCL carries no codes";
 }
 
+// Small launches overtake others on gloo's links, which changes what `auto` chooses among; the leader's selector knows that, too.
+TEST(Replay, AutoComparesPoliciesWithThePriorityChannelsOfTheLinks) {
+  model::Profile truth = profile(0.02);
+  truth.links.resize(1);
+  for (std::size_t i = 0; i < truth.buckets.size(); i += 2) truth.buckets[i].bytes = 8'000;
+  auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  double best_us = 1e12;
+  for (const char* policy : {"fifo", "bytescheduler", "p3", "prophet", "usbyte", "mgwfbp"})
+    if (const auto prediction = replay(*measured, {.policy = policy}))
+      best_us = std::min(best_us, prediction->step_us_p50);
+  const auto chosen = replay(*measured, {.policy = "auto"});
+  ASSERT_TRUE(chosen) << chosen.error().message();
+  EXPECT_LT(chosen->step_us_p50, 1.03 * best_us);
+}
+
 TEST(Replay, MoreNodesTakeMoreOfEachLink) {
   const auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
