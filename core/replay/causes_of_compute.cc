@@ -33,7 +33,8 @@ using NodeSteps = std::map<std::uint64_t, NodeStep>;  // by step
 NodeSteps steps_of_node(const AlignedNode& node) {
   NodeSteps steps;
   const auto* const group = largest_group(node.trace);
-  for (std::uint32_t worker = 0; group != nullptr && worker < node.trace.header.ranks.size(); ++worker)
+  if (group == nullptr) return steps;
+  for (const std::uint32_t worker : recorded_workers(node.trace))
     for (const auto& step : steps_of(node.trace, *group, worker))
       if (NodeStep& slowest = steps[step.number]; step.compute_us() > slowest.compute_us)
         slowest = {step.compute_us(), std::max(0.0, step.rest_us), step.complete()};

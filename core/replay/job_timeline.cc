@@ -9,6 +9,7 @@
 
 #include "core/model/events.h"
 #include "core/replay/launches.h"
+#include "core/replay/worker_steps.h"
 
 namespace deft::replay {
 namespace {
@@ -177,7 +178,7 @@ void NodeTimeline::add_launches() {
 }
 
 void NodeTimeline::add() {
-  for (std::uint32_t worker = 0; worker < trace_.header.ranks.size(); ++worker) static_cast<void>(worker_track(worker));
+  for (const std::uint32_t worker : recorded_workers(trace_)) static_cast<void>(worker_track(worker));
   add_stages();
   add_gradients();
   add_launches();

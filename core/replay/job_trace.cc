@@ -137,7 +137,7 @@ Result<JobTrace> read_job(const std::string& folder) {
   std::vector<trace::NodeTrace> traces;
   std::vector<std::string> names, problems;
   for (const auto& path : paths) {
-    auto trace = trace::read_trace(path);
+    auto trace = trace::read_trace(path, kMostJobRecords / paths.size());
     if (!trace) {
       problems.push_back(trace.error().message());
       continue;

@@ -39,6 +39,9 @@ struct JobTrace {
   }
 };
 
+// All files of a folder together have at most so many records in memory (1 GB), each the same share.
+inline constexpr std::size_t kMostJobRecords = 16U << 20U;
+
 // kInvalid if the folder has no usable trace.
 Result<JobTrace> read_job(const std::string& folder);
 // The same, of traces that are read already; `names` has the file of each.

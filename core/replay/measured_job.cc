@@ -274,7 +274,7 @@ NodePace pace_of(const AlignedNode& node, double profile_us) {
   NodePace slowest{.slowdown = 0, .spread = 0};
   const TraceGroup* const group = largest_group(node.trace);
   if (group == nullptr) return {};
-  for (std::uint32_t worker = 0; worker < node.trace.header.ranks.size(); ++worker) {
+  for (const std::uint32_t worker : recorded_workers(node.trace)) {
     std::vector<double> compute_us;
     for (const WorkerStep& step : steps_of(node.trace, *group, worker)) compute_us.push_back(step.compute_us());
     if (compute_us.empty()) continue;

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/replay/recut.h"
+#include "core/replay/worker_steps.h"
 
 namespace deft::replay {
 namespace {
@@ -109,7 +110,7 @@ std::vector<StepMemory> step_memories(const JobTrace& job, std::vector<std::stri
   std::vector<StepMemory> memories;
   for (const auto& node : job.nodes) {
     const auto& ranks = node.trace.header.ranks;
-    for (std::uint32_t worker = 0; worker < ranks.size(); ++worker) {
+    for (const std::uint32_t worker : recorded_workers(node.trace)) {
       MemoryReader reader(node.trace, worker);
       auto memory = reader.found();
       if (reader.torn() && !memory)

@@ -164,7 +164,8 @@ double fastest_compute_us(const JobTrace& job) {
   std::vector<double> fastest;
   for (const auto& node : job.nodes) {
     const auto* const group = largest_group(node.trace);
-    for (std::uint32_t worker = 0; group != nullptr && worker < node.trace.header.ranks.size(); ++worker) {
+    if (group == nullptr) continue;
+    for (const std::uint32_t worker : recorded_workers(node.trace)) {
       std::vector<double> compute_us;
       for (const auto& step : steps_of(node.trace, *group, worker)) compute_us.push_back(step.compute_us());
       if (!compute_us.empty()) fastest.push_back(median(compute_us));

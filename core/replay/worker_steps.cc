@@ -91,6 +91,23 @@ const TraceGroup* largest_group(const trace::NodeTrace& trace) {
   return largest == trace.groups.end() || bytes(*largest) == 0 ? nullptr : &*largest;
 }
 
+std::vector<std::uint32_t> recorded_workers(const trace::NodeTrace& trace) {
+  std::vector<bool> has_records(std::min(trace.header.ranks.size(), kMostWorkers));
+  const auto add = [&](std::uint32_t worker) {
+    if (worker < has_records.size()) has_records[worker] = true;
+  };
+  for (const auto& record : trace.records) {
+    if (record.kind() == TraceKind::kStage) add(record.as<trace::StageTrace>().worker);
+    if (record.kind() == TraceKind::kGradient) add(record.as<trace::GradientTrace>().worker);
+    if (record.kind() == TraceKind::kLayer) add(record.as<trace::LayerTrace>().worker);
+    if (record.kind() == TraceKind::kMemoryStep) add(record.as<trace::MemoryStepTrace>().worker);
+  }
+  std::vector<std::uint32_t> workers;
+  for (std::uint32_t worker = 0; worker < has_records.size(); ++worker)
+    if (has_records[worker]) workers.push_back(worker);
+  return workers;
+}
+
 std::vector<WorkerStep> steps_of(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker) {
   return StepReader(trace, group, worker).steps();
 }

@@ -36,6 +36,11 @@ struct WorkerStep {
 // The group that holds most of the bytes: the others are small models beside it. Null: the trace has no gradients.
 const trace::TraceGroup* largest_group(const trace::NodeTrace& trace);
 
+// The numbers on the node of its workers of which the trace has records, ascending. A header may name a million ranks: at most
+// kMostWorkers of them count.
+inline constexpr std::size_t kMostWorkers = 1024;
+std::vector<std::uint32_t> recorded_workers(const trace::NodeTrace& trace);
+
 // `worker`: its number on the node.
 std::vector<WorkerStep> steps_of(const trace::NodeTrace& trace, const trace::TraceGroup& group, std::uint32_t worker);
 

@@ -11,6 +11,7 @@
 #include <cstring>
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 #include "core/base/text.h"
 #include "core/model/codec_cost.h"
@@ -22,9 +23,8 @@ namespace {
 using nlohmann::json;
 
 constexpr std::string_view kMagic = "DEFTTRC1";
-constexpr int kLevel = 1;                        // of zstd: a trace is written while a job runs
-constexpr std::size_t kMaxFrame = 16U << 20;     // of one frame, decompressed
-constexpr std::size_t kMaxRecords = 64U << 20U;  // of one file
+constexpr int kLevel = 1;                     // of zstd: a trace is written while a job runs
+constexpr std::size_t kMaxFrame = 16U << 20;  // of one frame, decompressed
 constexpr std::size_t kMostProblems = 8;
 constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256,
                       kMostOptions = 256;
@@ -165,7 +165,7 @@ bool is_plausible(const TraceRecord& record) {
 
 class Parser {
  public:
-  explicit Parser(std::span<const std::byte> content) : rest_(content) {}
+  Parser(std::span<const std::byte> content, std::size_t most) : rest_(content), most_(most) {}
 
   Result<NodeTrace> parse();
 
@@ -179,8 +179,10 @@ class Parser {
   void take_records(std::span<const std::byte> content);
 
   std::span<const std::byte> rest_;
+  const std::size_t most_;  // records
   NodeTrace trace_;
   bool has_header_ = false;
+  bool is_full_ = false;
 };
 
 std::optional<FrameHead> Parser::next(std::vector<std::byte>& content) {
@@ -201,8 +203,11 @@ std::optional<FrameHead> Parser::next(std::vector<std::byte>& content) {
 
 void Parser::take_records(std::span<const std::byte> content) {
   if (content.size() % sizeof(TraceRecord) != 0) return problem("a frame ends within a record");
-  const std::size_t count = content.size() / sizeof(TraceRecord);
-  if (trace_.records.size() + count > kMaxRecords) return problem("there are too many records");
+  const std::size_t found = content.size() / sizeof(TraceRecord), room = most_ - trace_.records.size();
+  const std::size_t count = std::min(found, room);
+  if (found > room && !std::exchange(is_full_, true))
+    problem("there are more than " + std::to_string(most_) +
+            " records, and the rest is left out: trace fewer steps (DEFT_TRACE_STEPS)");
   std::size_t wrong = 0;
   for (std::size_t i = 0; i < count; ++i) {
     TraceRecord record;
@@ -339,14 +344,16 @@ Result<void> TraceWriter::finish(std::uint64_t lost) {
   return {};
 }
 
-Result<NodeTrace> parse_trace(std::span<const std::byte> content) { return Parser(content).parse(); }
+Result<NodeTrace> parse_trace(std::span<const std::byte> content, std::size_t most) {
+  return Parser(content, most).parse();
+}
 
-Result<NodeTrace> read_trace(const std::string& path) {
+Result<NodeTrace> read_trace(const std::string& path, std::size_t most) {
   const auto file = OpenFile::open(path);
   if (!file) return tl::unexpected(file.error());
   std::vector<std::byte> content(file->bytes);
   if (!file->read(0, content)) return unreadable(path);
-  auto trace = parse_trace(content);
+  auto trace = parse_trace(content, most);
   if (!trace) return tl::unexpected(trace.error().in(path));
   return trace;
 }

@@ -112,9 +112,12 @@ class TraceWriter {
   std::uint64_t left_out_ = 0;  // records beyond kMaxTraceBytes
 };
 
-Result<NodeTrace> read_trace(const std::string& path);
+inline constexpr std::size_t kMaxRecords = 64U << 20U;  // of a file: 4 GB
+
+// Records beyond the first `most` are left out, and `problems` says so.
+Result<NodeTrace> read_trace(const std::string& path, std::size_t most = kMaxRecords);
 // The same, of a file's content.
-Result<NodeTrace> parse_trace(std::span<const std::byte> content);
+Result<NodeTrace> parse_trace(std::span<const std::byte> content, std::size_t most = kMaxRecords);
 
 // What can be told of a trace without reading its records.
 struct TraceGlance {

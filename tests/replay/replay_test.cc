@@ -441,6 +441,18 @@ TEST(MeasuredJob, OnlyOptionsOnWhichNodesAgreeAreTakenFromATrace) {
   EXPECT_THAT(config_of(options).error().message(), HasSubstr("partition_bytes"));
 }
 
+TEST(MeasuredJob, RanksWithoutRecordsCostNothing) {
+  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  for (auto& node : job.nodes) node.trace.header.ranks.resize(1 << 20);
+  EXPECT_EQ(recorded_workers(job.nodes[0].trace), std::vector<std::uint32_t>{0});
+  EXPECT_TRUE(measure(job));
+  EXPECT_LT(make_timeline(job).tracks.size(), 100U);
+  auto& records = job.nodes[0].trace.records;
+  records.emplace_back(1, 1, trace::StageTrace{.worker = 77, .stage = 1});
+  records.emplace_back(1, 1, trace::StageTrace{.worker = 1 << 19, .stage = 1});
+  EXPECT_EQ(recorded_workers(job.nodes[0].trace), (std::vector<std::uint32_t>{0, 77}));
+}
+
 TEST(MeasuredJob, SettingsThatChangedMeanwhileAreNamed) {
   auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
   EXPECT_THAT(measure(job)->problems, testing::IsEmpty());

@@ -177,6 +177,20 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
   EXPECT_THAT(trace->problems, Contains(HasSubstr("8 records are impossible")));
 }
 
+TEST_F(TraceFile, RecordsBeyondTheWantedOnesAreLeftOutWithAWord) {
+  const auto content = write(100);
+  for (const std::size_t most : {100U, 99U, 1U, 0U}) {
+    const auto trace = parse_trace(content, most);
+    ASSERT_TRUE(trace);
+    EXPECT_EQ(trace->records.size(), most);
+    EXPECT_TRUE(trace->complete);
+    if (most == 100)
+      EXPECT_THAT(trace->problems, IsEmpty());
+    else
+      EXPECT_THAT(trace->problems, Contains(HasSubstr("trace fewer steps")));
+  }
+}
+
 TEST_F(TraceFile, WhatIsNoTraceIsRefusedByName) {
   std::ofstream(path("x.trace")) << "hello";
   auto trace = read_trace(path("x.trace"));
