@@ -4,6 +4,7 @@ import json
 import os
 import re
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,15 @@ def started_steps(cluster: Cluster) -> int:
     return max((group["step"] for group in groups), default=0)
 
 
+def decoded(path: Path) -> str:
+    """A Perfetto trace as text, by the compiler of its messages."""
+    command = ["protoc", f"-I{ROOT / 'proto'}", "--decode=deft.perfetto.Trace", "perfetto.proto"]
+    with path.open("rb") as file:
+        done = subprocess.run(command, stdin=file, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
 def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
     """By launch: node, begin and end of its transfer."""
     found: dict[int, list[tuple[int, int, int]]] = {}
@@ -97,7 +107,8 @@ def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
     merged = deft("trace", "merge", str(tmp_path), "--chrome")
     assert merged.returncode == 0, merged.stderr
     error_us = int(re.search(r"node 1 .* aligned within (\d+) us", merged.stdout)[1])
-    assert error_us < 60_000_000, "of a month"
+    # How close it really comes is clock_alignment_test's: on a busy machine each answer may be late.
+    assert error_us < 5_000_000, "of a month"
     by_launch = launches(json.loads((tmp_path / "merged.json").read_text()))
     assert len(by_launch) >= STEPS
     # No node has a sum before the other one has brought its gradients.
@@ -106,7 +117,23 @@ def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
 
     binary = deft("trace", "merge", str(tmp_path))
     assert binary.returncode == 0, binary.stderr
-    assert (tmp_path / "merged.perfetto-trace").stat().st_size > 10_000
+    packets = decoded(tmp_path / "merged.perfetto-trace")
+    slices = int(re.search(r"(\d+) slices", binary.stdout)[1])
+    types = Counter(re.findall(r"type: TYPE_(\w+)", packets))
+    assert types["SLICE_BEGIN"] == types["SLICE_END"] and types["SLICE_BEGIN"] + types["INSTANT"] == slices
+    assert re.findall(r'process_name: "(node \d)', packets) == ["node 0", "node 1"]
+    on_both = Counter(re.findall(r"flow_ids: (\d+)", packets))
+    assert len(on_both) == len(by_launch) and set(on_both.values()) == {2}, "the arrows of a launch"
+
+
+def test_a_node_keeps_its_name_if_the_file_of_another_is_missing(tmp_path):
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster)
+    (tmp_path / "default-node0.trace").unlink()
+    assert deft("trace", "merge", str(tmp_path), "--chrome").returncode == 0
+    events = json.loads((tmp_path / "merged.json").read_text())
+    assert {event["pid"] for event in events} == {1}
+    assert [event["args"]["name"][:6] for event in events if event["name"] == "process_name"] == ["node 1"]
 
 
 def test_a_trace_is_replayed(tmp_path):
