@@ -1,8 +1,11 @@
 #include "core/replay/worker_steps.h"
 
+#include <algorithm>
+#include <iterator>
 #include <numeric>
 #include <optional>
 
+#include "core/base/policy_traits.h"
 #include "core/model/events.h"
 #include "core/replay/launches.h"
 
@@ -13,6 +16,7 @@ using trace::TraceGroup;
 using trace::TraceKind;
 
 constexpr std::size_t kWarmupSteps = 2;
+constexpr double kLeastWaits = 0.001;  // of all time: a worker that tells of less has told of nothing
 
 // The whole steps of one worker, without the first ones.
 class StepReader {
@@ -79,6 +83,38 @@ void StepReader::handed_in(TimeUs at_us, const trace::GradientTrace& gradient) {
     for (const auto bucket : buckets_of_[tensor]) open_->ready_us[bucket] = at_us;
 }
 
+std::vector<TimeUs> ends_of_transfers(const trace::NodeTrace& trace) {
+  std::vector<TimeUs> ends_us;
+  for (const auto& record : trace.records)
+    if (record.kind() == TraceKind::kTransfer) ends_us.push_back(record.end_us());
+  std::ranges::sort(ends_us);
+  return ends_us;
+}
+
+// Only then a step's gradients must have travelled before the next forward.
+bool is_exact_job(const trace::NodeTrace& trace) {
+  const auto given = trace.header.options.find("policy");
+  const PolicyTraits* const traits = given == trace.header.options.end() ? nullptr : find_policy(given->second);
+  return traits == nullptr || is_exact(*traits);
+}
+
+// See WorkerStep.
+void add_untold_waits(const trace::NodeTrace& trace, std::vector<WorkerStep>& steps) {
+  if (!is_exact_job(trace)) return;
+  double waited_us = 0, all_us = 0;
+  for (const WorkerStep& step : steps) waited_us += step.waited_us, all_us += step.whole_us;
+  if (waited_us > kLeastWaits * all_us) return;
+  const auto ends_us = ends_of_transfers(trace);
+  for (WorkerStep& step : steps) {
+    const TimeUs last_us = std::ranges::max(step.ready_us);
+    const auto after = std::ranges::upper_bound(ends_us, step.ended_us);
+    if (last_us == 0 || after == ends_us.begin()) continue;
+    const auto waits_us = static_cast<double>(std::max<TimeUs>(0, *std::prev(after) - last_us));
+    step.waited_us += waits_us;
+    step.rest_us -= waits_us;
+  }
+}
+
 }  // namespace
 
 // The group that holds most of the bytes: the others are small models beside it.
@@ -109,7 +145,9 @@ std::vector<std::uint32_t> recorded_workers(const trace::NodeTrace& trace) {
 }
 
 std::vector<WorkerStep> steps_of(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker) {
-  return StepReader(trace, group, worker).steps();
+  auto steps = StepReader(trace, group, worker).steps();
+  add_untold_waits(trace, steps);
+  return steps;
 }
 
 }  // namespace deft::replay

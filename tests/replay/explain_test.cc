@@ -378,6 +378,28 @@ TEST(Explain, ACreditThatIsTooLargeIsNamed) {
   EXPECT_THAT(explanation.causes.front().what, HasSubstr("waits for bucket"));
 }
 
+// DDP waits outside Deft.
+TEST(Explain, AWorkerThatTellsOfNoWaitWaitsForTheLastTransfer) {
+  const auto truth = even_profile(12, 400'000, 0.02);
+  auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}, .overlaps_forward = false});
+  const auto told = explained(job);
+  for (auto& node : job.nodes)
+    for (auto& record : node.trace.records)
+      if (record.kind() == trace::TraceKind::kStage) {
+        auto stage = record.as<trace::StageTrace>();
+        stage.waited_us = 0;
+        record = {record.begin_us(), record.end_us(), stage};
+      }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured);
+  EXPECT_NEAR(measured->profile.compute_us(), 60'000, 600);
+  EXPECT_FALSE(measured->overlaps_forward);
+  const auto untold = explained(job);
+  EXPECT_NEAR(untold.shares.compute_us, told.shares.compute_us, 0.02 * told.measured_step_us);
+  EXPECT_NEAR(untold.shares.communication_us, told.shares.communication_us, 0.02 * told.measured_step_us);
+  EXPECT_GT(untold.shares.communication_us, 0.3 * told.measured_step_us);
+}
+
 TEST(Explain, TheSharesAddUpToTheStep) {
   for (const char* policy : {"fifo", "bytescheduler", "p3"})
     for (const double us_per_byte : {0.001, 0.01, 0.03}) {
