@@ -21,6 +21,7 @@ using trace::TraceGroup;
 constexpr double kLeastNetwork = 0.1;  // of the time in which a connection was busy
 constexpr double kMostJitter = 0.5;
 constexpr std::size_t kVariedSteps = 61;  // that differ, over and over
+constexpr double kMostDrawn = 100'000;    // nodes
 constexpr double kLeastStep = 0.1;        // of the usual one
 constexpr std::size_t kMostReasons = 6;   // that an error names
 constexpr double kAlike = 0.01;           // of the determinant: below it a fit of two numbers is one of noise
@@ -293,15 +294,6 @@ double jitter_factor(const model::Profile& profile) {
   return sum / std::sqrt(squares);
 }
 
-// What successive steps take of the usual one.
-std::vector<double> varied_steps(double spread, std::uint64_t seed) {
-  std::mt19937_64 random(seed);
-  std::normal_distribution<double> normal(1, spread);
-  std::vector<double> factors(kVariedSteps);
-  for (double& factor : factors) factor = std::max(kLeastStep, normal(random));
-  return factors;
-}
-
 OwnBucketing own_bucketing(std::string_view policy) {
   const PolicyTraits* const traits = find_policy(policy);
   return traits == nullptr ? OwnBucketing::kUniform : traits->bucketing;
@@ -376,6 +368,18 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
 }
 
 }  // namespace
+
+std::vector<double> varied_steps(double spread, std::uint64_t seed, double nodes) {
+  std::mt19937_64 random(seed);
+  std::normal_distribution<double> normal(1, spread);
+  std::vector<double> factors(kVariedSteps);
+  const auto drawn = static_cast<std::size_t>(std::clamp(nodes, 1.0, kMostDrawn));
+  for (double& factor : factors) {
+    factor = kLeastStep;
+    for (std::size_t i = 0; i < drawn; ++i) factor = std::max(factor, normal(random));
+  }
+  return factors;
+}
 
 std::string policy_of(const std::map<std::string, std::string>& options) {
   const auto given = options.find("policy");

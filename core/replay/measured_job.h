@@ -75,6 +75,9 @@ Result<MeasuredJob> measure(const JobTrace& job);
 // bucket varied by itself, many small ones would seem to make a job steadier. kInvalid for an unknown bucketing.
 Result<MeasuredJob> with_buckets(const MeasuredJob& measured, std::string_view bucketing);
 
+// What successive steps take of the usual one, of the slowest of `nodes` alike nodes whose steps vary by `spread`.
+std::vector<double> varied_steps(double spread, std::uint64_t seed, double nodes = 1);
+
 // The policy of a traced job; `fifo` if the trace does not name it.
 // config_of: those of its options on which nodes agree. A trace may come from anywhere, so no other option of it counts; flag_file would
 // read a file. kInvalid for a value that cannot be.

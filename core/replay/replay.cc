@@ -21,6 +21,7 @@ struct Steps {
 constexpr Steps kSteps = {160, 60};  // a plan is in force after some dozen steps
 constexpr Steps kFewSteps = {28, 4};
 constexpr std::uint32_t kMostNodes = 100'000;
+constexpr std::size_t kMostSimulated = 64;  // nodes, each by itself
 constexpr std::uint32_t kMostPasses = 1'000'000;
 
 // What the busiest NIC of a link carries in a direction, over the bytes that `nodes` nodes reduce. In an all-reduce each node sends and
@@ -140,10 +141,23 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
   return profile;
 }
 
+// Nodes beyond the traced ones are like those in turn. If there are many, all that are like one are simulated as their slowest, step by
+// step: all nodes together would take hours.
 std::vector<sim::NodeSpeed> nodes_of(const MeasuredJob& measured, const WhatIf& what_if) {
+  const std::size_t traced = measured.nodes.size(), count = what_if.nodes ? *what_if.nodes : traced;
   std::vector<sim::NodeSpeed> nodes;
-  const std::size_t count = what_if.nodes ? *what_if.nodes : measured.nodes.size();
-  for (std::size_t i = 0; i < count; ++i) nodes.push_back(measured.nodes[i % measured.nodes.size()]);
+  for (std::size_t i = 0; i < std::min(count, std::max(traced, kMostSimulated)); ++i)
+    nodes.push_back(measured.nodes[i % traced]);
+  if (count > nodes.size()) {
+    nodes.resize(traced);
+    for (std::size_t i = 0; i < traced; ++i) {
+      const std::size_t alike = count / traced + (i < count % traced ? 1 : 0) - 1;
+      const double spread = i < measured.spreads.size() ? measured.spreads[i] : 0;
+      nodes.push_back(measured.nodes[i]);
+      if (alike > 0 && spread > 0)
+        nodes.back().jitter = 0, nodes.back().factors = varied_steps(spread, traced + i, static_cast<double>(alike));
+    }
+  }
   if (what_if.straggler) return nodes;
   const double fastest = std::ranges::min(nodes, {}, &sim::NodeSpeed::slowdown).slowdown;
   for (auto& node : nodes) node.slowdown = fastest;

@@ -370,6 +370,22 @@ TEST(Replay, MoreNodesTakeMoreOfEachLink) {
   EXPECT_LT(many->step_us_p50, 2.1 * two->step_us_p50);
 }
 
+TEST(Replay, ThousandsOfNodesThatVaryAreAsSlowAsTheSlowestOfThem) {
+  auto measured = measure(traced_simulation(profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  ASSERT_TRUE(measured);
+  const auto step_us = [&](std::uint32_t nodes) {
+    const auto prediction = replay(*measured, {.nodes = nodes});
+    EXPECT_TRUE(prediction) << prediction.error().message();
+    return prediction ? prediction->step_us_p50 : 0;
+  };
+  const double steady_us = step_us(10'000);
+  measured->spreads = {0.05, 0.05};
+  for (auto& node : measured->nodes) node.jitter = 0.05;
+  EXPECT_NEAR(step_us(10'000) / steady_us, 1 + 0.05 * 3.85, 0.03) << "the expected maximum of so many normal values";
+  EXPECT_GT(step_us(100), steady_us);
+  EXPECT_LT(step_us(100), step_us(10'000));
+}
+
 // Each server carries the gradients of all nodes, so more nodes without more servers take proportionally longer.
 TEST(Replay, MoreNodesShareTheSameParameterServers) {
   auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
