@@ -35,9 +35,10 @@ constexpr const char* kUsage =
     "is "
     "faster;\n"
     "the script must do that, and the settings are looked for with it.\n"
-    "--verify runs COMMAND, which starts the job, as it is and with the settings found, and compares. If it is not "
-    "faster, no file\n"
-    "is written.\n";
+    "--verify runs COMMAND, which starts the job, twice as it is and twice with the settings found. If it is not "
+    "faster "
+    "by more\n"
+    "than runs differ, no file is written.\n";
 
 struct OptimizeOptions {
   std::string folder;
@@ -172,7 +173,11 @@ void print_json(const optimize::Found& found, double seconds, const std::optiona
       {"error", found.error},
       {"replays", found.replays},
       {"seconds", seconds}};
-  if (verified) json["verified"] = {{"before_us", verified->before_us}, {"after_us", verified->after_us}};
+  if (verified)
+    json["verified"] = {{"before_us", verified->before_us},
+                        {"after_us", verified->after_us},
+                        {"noise_us", verified->noise_us},
+                        {"is_faster", verified->is_faster()}};
   if (!memory.is_null()) json["memory"] = memory;
   std::printf("%s\n", json.dump(2).c_str());
 }
@@ -230,7 +235,7 @@ Result<int> run_optimize(Arguments arguments) {
     if (!both) return tl::unexpected(both.error());
     verified = *both;
   }
-  const bool slower = verified && verified->after_us >= verified->before_us;
+  const bool slower = verified && !verified->is_faster();
   if ((found->worth_it() || changes_script) && !slower)
     if (auto ok = write_flags(options->output, *found, changes_script ? advice : std::vector<std::string>()); !ok)
       return tl::unexpected(ok.error());
@@ -243,8 +248,9 @@ Result<int> run_optimize(Arguments arguments) {
   if (!options->json && !options->running && options->codecs.empty() && !changes_script)
     suggest_codec(job->measured, *found);
   if (verified && !options->json)
-    std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%)%s\n", verified->after_us / 1000,
-                verified->before_us / 1000, 100 * (verified->after_us / verified->before_us - 1),
+    std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%), each twice, within %.1f ms%s\n",
+                verified->after_us / 1000, verified->before_us / 1000,
+                100 * (verified->after_us / verified->before_us - 1), verified->noise_us / 1000,
                 slower ? ", so nothing was written: keep the settings" : "");
   return slower ? kExitFailed : kExitOk;
 }

@@ -17,7 +17,7 @@ own = {"DEFT_POLICY": "fifo", "DEFT_BUCKETING": None, "DEFT_PARTITION_BYTES": No
 group = session.declare("g", [deft.Tensor("t", deft.FLOAT32, (1000,), 0)])
 for step in range(9):
     session.stage(deft.FORWARD, step)
-    time.sleep(0.001 if all(os.environ.get(name) == value for name, value in own.items()) else 0.6)
+    time.sleep(0.001 if all(os.environ.get(name) == value for name, value in own.items()) else 0.3)
     session.stage(deft.BACKWARD, step)
     group.ready(0, 1, step)
     group.wait(0, 1, step)
@@ -58,7 +58,8 @@ def test_settings_that_are_found_are_tried_on_the_job_itself(tmp_path):
     # How much the small buckets cost, and whether replay errs by less, depends on what else the machine does.
     verified = result.get("verified")
     assert result["worth_it"] == (verified is not None), result
-    faster = verified is not None and verified["after_us"] < verified["before_us"]
+    faster = verified is not None and verified["after_us"] + verified["noise_us"] < verified["before_us"]
+    assert verified is None or verified["is_faster"] == faster
     assert found.returncode == (0 if faster or not verified else 1), found.stderr
     assert (job.traces / "optimized.flags").exists() == faster
     if verified:
@@ -73,7 +74,7 @@ def test_settings_that_are_slower_on_the_job_itself_are_not_written(tmp_path):
     refused = job.verify("4s")
     result = json_of(refused)
     assert result["worth_it"] and result["options"], result
-    assert result["verified"]["after_us"] > 600_000 and result["verified"]["after_us"] > result["verified"]["before_us"]
+    assert result["verified"]["after_us"] > 300_000 and result["verified"]["after_us"] > result["verified"]["before_us"]
     assert refused.returncode == 1 and not (job.traces / "optimized.flags").exists(), refused.stderr
 
 
