@@ -6,6 +6,7 @@
 #include "tools/command.h"
 #include "tools/daemon_request.h"
 #include "tools/explanation_words.h"
+#include "tools/report_page.h"
 #include "tools/trace_control.h"
 #include "tools/traced_job.h"
 
@@ -13,14 +14,15 @@ namespace deft::tools {
 namespace {
 
 constexpr const char* kUsage =
-    "usage: deft explain DIR [--json]\n"
-    "       deft explain --live [JOB] [--json] [--socket PATH]\n"
+    "usage: deft explain DIR [--json] [--html FILE]\n"
+    "       deft explain --live [JOB] [--json] [--html FILE] [--socket PATH]\n"
     "\n"
     "Says why the job whose traces (DEFT_TRACE=DIR, or deft trace dump) are in DIR is as slow as it is: first what "
     "wins most if\n"
     "it is mended, by replay, and then where the time of a step goes on the critical path over all nodes.\n"
     "--live takes the newest events of a running job, on the node of rank 0. Other nodes count if they write to the "
-    "same folder.\n";
+    "same folder.\n"
+    "--html also writes the page of deft report, without its replays of what if.\n";
 
 void print_causes(const replay::Explanation& explanation) {
   for (const auto& cause : explanation.causes) {
@@ -73,12 +75,15 @@ Result<int> run_explain(Arguments given) {
   }
   const bool json = take_flag(arguments, "--json");
   const bool live = take_flag(arguments, "--live");
+  const auto html = take_value(arguments, "--html");
   const auto folder = live ? dumped_folder(arguments) : given_folder(arguments);
   if (!folder) return tl::unexpected(folder.error());
   const auto job = read_traced_job("deft explain", *folder);
   if (!job) return tl::unexpected(job.error());
   const auto explanation = replay::explain(job->trace, job->measured);
   if (!explanation) return tl::unexpected(explanation.error());
+  if (html)
+    if (auto ok = write_report(*job, *explanation, *folder, 0, *html); !ok) return tl::unexpected(ok.error());
   if (json) {
     std::printf("%s\n", causes_json(*explanation).dump(2).c_str());
     return kExitOk;

@@ -2,7 +2,7 @@
 #include <cstdio>
 #include <fstream>
 #include <nlohmann/json.hpp>
-#include <optional>
+#include <utility>
 
 #include "core/base/quantities.h"
 #include "tools/command.h"
@@ -56,18 +56,42 @@ Result<ReportOptions> parse(Arguments arguments) {
   return options;
 }
 
-Result<nlohmann::json> data_of(const std::string& folder, std::optional<TimeUs> budget_us) {
-  const auto job = read_traced_job("deft report", folder);
+struct Explained {
+  TracedJob job;
+  replay::Explanation explanation;
+};
+
+Result<Explained> explained(const std::string& folder) {
+  auto job = read_traced_job("deft report", folder);
   if (!job) return tl::unexpected(job.error());
-  const auto explanation = replay::explain(job->trace, job->measured);
+  auto explanation = replay::explain(job->trace, job->measured);
   if (!explanation) return tl::unexpected(explanation.error());
-  nlohmann::json data = report_data(*job, *explanation);
+  return Explained{*std::move(job), *std::move(explanation)};
+}
+
+// The job with which the page compares.
+Result<nlohmann::json> other_of(const std::string& folder) {
+  const auto other = explained(folder);
+  if (!other) return tl::unexpected(other.error());
+  nlohmann::json data = report_data(other->job, other->explanation);
   data["folder"] = folder;
-  if (budget_us) data["what_if"] = what_if_grid(job->measured, *budget_us);
+  for (const char* const large : {"timeline", "path", "traffic", "tensors"}) data.erase(large);
   return data;
 }
 
 }  // namespace
+
+Result<void> write_report(const TracedJob& job, const replay::Explanation& explanation, const std::string& folder,
+                          TimeUs budget_us, const std::string& file, const nlohmann::json& other) {
+  nlohmann::json data = report_data(job, explanation);
+  data["folder"] = folder;
+  data["what_if"] = what_if_grid(job.measured, budget_us);
+  if (!other.is_null()) data["other"] = other;
+  std::ofstream out(file);
+  out << report_page(data);
+  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + file);
+  return {};
+}
 
 Result<int> run_report(Arguments arguments) {
   if (!arguments.empty() && (arguments.front() == "--help" || arguments.front() == "-h")) {
@@ -76,17 +100,17 @@ Result<int> run_report(Arguments arguments) {
   }
   const auto options = parse(arguments);
   if (!options) return tl::unexpected(options.error());
-  auto data = data_of(options->folder, options->budget_us);
-  if (!data) return tl::unexpected(data.error());
+  const auto job = explained(options->folder);
+  if (!job) return tl::unexpected(job.error());
+  nlohmann::json other;
   if (!options->other.empty()) {
-    auto other = data_of(options->other, std::nullopt);
-    if (!other) return tl::unexpected(other.error());
-    for (const char* const large : {"timeline", "path", "traffic", "tensors"}) other->erase(large);
-    (*data)["other"] = *std::move(other);
+    auto data = other_of(options->other);
+    if (!data) return tl::unexpected(data.error());
+    other = *std::move(data);
   }
-  std::ofstream out(options->output);
-  out << report_page(*data);
-  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + options->output);
+  if (auto ok = write_report(job->job, job->explanation, options->folder, options->budget_us, options->output, other);
+      !ok)
+    return tl::unexpected(ok.error());
   std::printf("%s\n", options->output.c_str());
   return kExitOk;
 }

@@ -65,6 +65,18 @@ def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
     assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
 
 
+def test_explain_writes_the_same_page_without_replays(traces, tmp_path):
+    page = tmp_path / "why.html"
+    explained = deft("explain", str(traces / "fifo"), "--html", str(page))
+    assert explained.returncode == 0 and "where a step's time goes" in explained.stdout, explained.stderr
+    data = data_of(page.read_text())
+    assert data["causes"][0]["what"] in explained.stdout
+    steps_us = data["what_if"]["us"]
+    assert sum(us is not None for us in steps_us) <= 8, "no more than the first of each thread"
+    unwritten = deft("explain", str(traces / "fifo"), "--html", str(tmp_path / "no" / "why.html"))
+    assert unwritten.returncode == 2 and "why.html" in unwritten.stderr
+
+
 def test_what_if_is_what_replay_says(traces):
     grid = data_of(report(str(traces / "fifo"), "--budget", "10m"))["what_if"]
     assert grid["policies"][0] == "fifo" and grid["nodes"][0] == 2

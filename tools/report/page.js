@@ -420,7 +420,7 @@ function showWhatIf(data) {
   const update = () => {
     const step = us(at.policy);
     const cannot = grid.cannot[policies[at.policy]];
-    element("prediction").textContent = step === null ? (cannot ? `Cannot be: ${cannot}.` : "Not replayed: a longer --budget replays it.")
+    element("prediction").textContent = step === null ? (cannot ? `Cannot be: ${cannot}.` : "Not replayed: deft report replays it with a longer --budget.")
       : `${msText(step)} a step` + (traced ? `, ${(traced / step).toFixed(2)}x as fast as now` : "");
     table("policies", [
       { name: "policy", key: (row) => row.name, text: (row) => row.name + (row.index === 0 ? " (traced)" : "") },
