@@ -111,7 +111,7 @@ Result<Coding> coding_of(const MeasuredJob& measured, const std::string& policy)
 }
 
 // The codecs among which a launch's may be. In-process links carry none that plans choose.
-std::vector<model::CodecCost> codecs_of(const MeasuredJob& measured, const Coding& coding) {
+std::vector<model::CodecCost> usable_codecs(const MeasuredJob& measured, const Coding& coding) {
   if (!coding.is_planned) return coding.was_planned ? model::exact_only() : measured.profile.codecs;
   const bool carry_codes = std::ranges::none_of(
       measured.profile.links, [](const model::ProfileLink& link) { return model::runs_in_workers(link.name); });
@@ -137,7 +137,7 @@ model::Profile profile_of(const MeasuredJob& measured, const WhatIf& what_if, co
   if (what_if.codec)
     encode(*what_if.codec, measured.codec_in_compute, profile);
   else
-    profile.codecs = codecs_of(measured, coding);
+    profile.codecs = usable_codecs(measured, coding);
   return profile;
 }
 
