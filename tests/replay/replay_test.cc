@@ -2,11 +2,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <rapidcheck/gtest.h>
 
-#include <functional>
-
-#include "core/replay/job_timeline.h"
 #include "core/replay/recut.h"
 #include "tests/replay/traced_simulation.h"
 
@@ -14,20 +10,6 @@ namespace deft::replay {
 namespace {
 
 using testing::HasSubstr;
-
-// A dozen buckets whose communication takes about as long as compute, on two links.
-model::Profile profile(double us_per_byte = 0.01) {
-  model::Profile profile;
-  for (int i = 0; i < 12; ++i)
-    profile.buckets.push_back(
-        {"b" + std::to_string(11 - i), 400'000U + 50'000U * static_cast<unsigned>(i % 5), 1500, 3000, std::nullopt});
-  for (const double relative : {1.0, 1.5})
-    profile.links.push_back({.name = "gloo:eth" + std::to_string(profile.links.size()),
-                             .latency_us = 150,
-                             .relative_time = std::nullopt,
-                             .bytes_per_us = 1 / (us_per_byte * 2 * relative)});
-  return profile;
-}
 
 double simulated_us(const model::Profile& profile, const std::string& policy,
                     std::vector<sim::NodeSpeed> nodes = {{}, {}}) {
@@ -42,7 +24,7 @@ TEST(Replay, OfASimulatedJobGivesItsStepTime) {
   std::vector<double> errors;
   for (const char* policy : {"fifo", "bytescheduler", "p3", "usbyte"})
     for (const double us_per_byte : {0.002, 0.005, 0.01, 0.03}) {
-      const auto truth = profile(us_per_byte);
+      const auto truth = busy_profile(us_per_byte);
       const auto measured = measure(traced_simulation(truth, policy, {.steps = 40, .nodes = {{}, {}}}));
       ASSERT_TRUE(measured) << measured.error().message();
       const auto now = replay(*measured, {});
@@ -58,7 +40,7 @@ TEST(Replay, OfASimulatedJobGivesItsStepTime) {
 TEST(Replay, AsManyNodesAsTracedChangeNothing) {
   for (const std::size_t count : {1, 2}) {
     const auto measured =
-        measure(traced_simulation(profile(), "fifo", {.steps = 40, .nodes = std::vector<sim::NodeSpeed>(count)}));
+        measure(traced_simulation(busy_profile(), "fifo", {.steps = 40, .nodes = std::vector<sim::NodeSpeed>(count)}));
     ASSERT_TRUE(measured) << measured.error().message();
     const auto same = replay(*measured, {.nodes = count}), plain = replay(*measured, {});
     ASSERT_TRUE(same) << same.error().message();
@@ -68,7 +50,7 @@ TEST(Replay, AsManyNodesAsTracedChangeNothing) {
 
 // On a link that is much slower than compute, everything is sent behind the first bucket's backward; on a fast one, nothing waits.
 TEST(Replay, HasACoarsePredictionBySizeOverBandwidth) {
-  auto truth = profile();
+  auto truth = busy_profile();
   truth.links.resize(1);
   const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
@@ -91,7 +73,7 @@ JobTrace traced_in_uniform_buckets(const model::Profile& by_tensor) {
 }
 
 TEST(Replay, CutsTheTensorsAsAnotherPolicyWould) {
-  model::Profile truth = profile(0.005);
+  model::Profile truth = busy_profile(0.005);
   truth.buckets.clear();
   for (int i = 0; i < 10; ++i) truth.buckets.push_back({"t" + std::to_string(i), 102'400, 1000, 2000, std::nullopt});
   truth.buckets.push_back({"large", 8'388'608, 1000, 3000, std::nullopt});
@@ -111,7 +93,7 @@ TEST(Replay, CutsTheTensorsAsAnotherPolicyWould) {
 }
 
 TEST(Replay, KeepsTheBucketsThatAnOptionFixes) {
-  auto job = traced_in_uniform_buckets(profile());
+  auto job = traced_in_uniform_buckets(busy_profile());
   job.nodes[0].trace.header.options["bucketing"] = "uniform:2097152";
   const auto measured = measure(job);
   ASSERT_TRUE(measured);
@@ -119,7 +101,7 @@ TEST(Replay, KeepsTheBucketsThatAnOptionFixes) {
 }
 
 TEST(Replay, PiecesOfATensorAreReadyTogetherAndForwardWaitsForAll) {
-  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
+  const auto measured = measure(traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   const auto cut = with_buckets(*measured, "uniform:65536");
   ASSERT_TRUE(cut);
@@ -138,7 +120,7 @@ TEST(Replay, PiecesOfATensorAreReadyTogetherAndForwardWaitsForAll) {
 }
 
 TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
-  const auto truth = profile(0.015);
+  const auto truth = busy_profile(0.015);
   const auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   const auto other = replay(*measured, {.policy = "bytescheduler"});
@@ -153,7 +135,7 @@ TEST(Replay, TellsWhatAnotherPolicyOrLinkWouldDo) {
 
 // On a busy machine the leader's clock may have answered late: what another node did seems to come behind the sums.
 TEST(Replay, MeasuresTheLinksAlsoIfANodesClockIsOffByMoreThanATransfer) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  auto job = traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
   const auto right = measure(job);
   for (auto& record : job.nodes[1].trace.records)
     record = record.at(record.begin_us() + 10'000'000, record.end_us() + 10'000'000);
@@ -167,7 +149,7 @@ TEST(Replay, MeasuresTheLinksAlsoIfANodesClockIsOffByMoreThanATransfer) {
 }
 
 TEST(Replay, OfWhatCannotBeMeasuredSaysWhatIsWrongWithTheTraces) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  auto job = traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
   job.problems = {"a.trace: the file ends within a frame", "of 3 nodes there are 2"};
   ASSERT_TRUE(measure(job));
   auto cut = job;
@@ -188,7 +170,7 @@ TEST(Replay, OfWhatCannotBeMeasuredSaysWhatIsWrongWithTheTraces) {
 }
 
 TEST(Replay, FindsAStragglerAndWhatItCosts) {
-  const auto truth = profile(0.002);
+  const auto truth = busy_profile(0.002);
   const auto measured = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {1.4, 0}}}));
   ASSERT_TRUE(measured);
   ASSERT_EQ(measured->nodes.size(), 2U);
@@ -200,7 +182,7 @@ TEST(Replay, FindsAStragglerAndWhatItCosts) {
 
 // A worker that clips gradients, or whose framework cannot wait in forward, waits for all updates before it.
 TEST(Replay, ForwardOverlapsOnlyIfItDidInTheTrace) {
-  const auto truth = profile(0.01);
+  const auto truth = busy_profile(0.01);
   const sim::Options before{.steps = 40, .nodes = {{}, {}}, .overlaps_forward = false};
   const auto measured = measure(traced_simulation(truth, "bytescheduler", before));
   const auto overlapped = measure(traced_simulation(truth, "bytescheduler", {.steps = 40, .nodes = {{}, {}}}));
@@ -222,7 +204,7 @@ TEST(Replay, OfJobsWithoutHalvesKnowsNoDear) {
     const auto dear = replay(*measured, {.policy = "dear"});
     return dear ? std::string() : dear.error().message();
   };
-  auto truth = profile();
+  auto truth = busy_profile();
   auto job = traced_simulation(truth, "fifo", {.steps = 20, .nodes = {{}, {}}});
   EXPECT_EQ(why(job), "");
   for (auto& node : job.nodes)
@@ -240,7 +222,7 @@ TEST(Replay, OfJobsWithoutHalvesKnowsNoDear) {
 }
 
 TEST(Replay, OfHalvesOfAllReducesGivesTheStepTime) {
-  const auto truth = profile(0.01);
+  const auto truth = busy_profile(0.01);
   const auto measured = measure(traced_simulation(truth, "dear", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured) << measured.error().message();
   const auto now = replay(*measured, {});
@@ -250,7 +232,7 @@ TEST(Replay, OfHalvesOfAllReducesGivesTheStepTime) {
 
 // Encoded gradients: the trace's launches have a codec and take a quarter of the bytes on the wire.
 TEST(Replay, OfAJobWithACodecTellsWhatTheCodecDoes) {
-  auto truth = profile(0.03);
+  auto truth = busy_profile(0.03);
   const double plain_us = simulated_us(truth, "fifo");
   for (auto& link : truth.links) *link.bytes_per_us *= 4;
   auto job = traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}});
@@ -282,7 +264,7 @@ TEST(Replay, OfAJobWithACodecTellsWhatTheCodecDoes) {
 
 // A job of the policy knapsack whose plans choose codecs, and chose only the second one of two.
 TEST(Replay, OfAJobWhosePlansChooseCodecsHasThemByName) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 40, .nodes = {{}, {}}});
+  auto job = traced_simulation(busy_profile(), "fifo", {.steps = 40, .nodes = {{}, {}}});
   for (auto& node : job.nodes) {
     node.trace.header.options["policy"] = "knapsack";
     for (auto& record : node.trace.records) {
@@ -307,7 +289,7 @@ TEST(Replay, OfAJobWhosePlansChooseCodecsHasThemByName) {
 
 // flush(residuals=True) lets a generation travel as it is, whatever the job's codec.
 TEST(Replay, LaunchesThatTakeResidualsAlongHaveNoCodec) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
+  auto job = traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
   for (auto& record : job.nodes[0].trace.records) {
     if (record.kind() != trace::TraceKind::kOrder) continue;
     auto order = record.as<trace::OrderTrace>();
@@ -321,7 +303,7 @@ TEST(Replay, LaunchesThatTakeResidualsAlongHaveNoCodec) {
 
 // Plans that may neither merge nor delay, so that a step shows what they encode.
 MeasuredJob synchronous_knapsack(double us_per_byte, const model::CodecCost& codec) {
-  auto measured = measure(traced_simulation(profile(us_per_byte), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  auto measured = measure(traced_simulation(busy_profile(us_per_byte), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   EXPECT_TRUE(measured);
   measured->options["max_merged_steps"] = "1";
   measured->options["max_staleness_steps"] = "0";
@@ -347,7 +329,7 @@ TEST(Replay, PlansChooseAmongTheirCodecs) {
 
 // Small launches overtake others on gloo's links, which changes what `auto` chooses among; the leader's selector knows that, too.
 TEST(Replay, AutoComparesPoliciesWithThePriorityChannelsOfTheLinks) {
-  model::Profile truth = profile(0.02);
+  model::Profile truth = busy_profile(0.02);
   truth.links.resize(1);
   for (std::size_t i = 0; i < truth.buckets.size(); i += 2) truth.buckets[i].bytes = 8'000;
   auto measured = measure(traced_simulation(truth, "fifo", {.steps = 40, .nodes = {{}, {}}}));
@@ -362,7 +344,7 @@ TEST(Replay, AutoComparesPoliciesWithThePriorityChannelsOfTheLinks) {
 }
 
 TEST(Replay, MoreNodesTakeMoreOfEachLink) {
-  const auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  const auto measured = measure(traced_simulation(busy_profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   const auto two = replay(*measured, {}), many = replay(*measured, {.nodes = 64});
   ASSERT_TRUE(two && many);
@@ -371,7 +353,7 @@ TEST(Replay, MoreNodesTakeMoreOfEachLink) {
 }
 
 TEST(Replay, ThousandsOfNodesThatVaryAreAsSlowAsTheSlowestOfThem) {
-  auto measured = measure(traced_simulation(profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  auto measured = measure(traced_simulation(busy_profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   const auto step_us = [&](std::uint32_t nodes) {
     const auto prediction = replay(*measured, {.nodes = nodes});
@@ -388,7 +370,7 @@ TEST(Replay, ThousandsOfNodesThatVaryAreAsSlowAsTheSlowestOfThem) {
 
 // Each server carries the gradients of all nodes, so more nodes without more servers take proportionally longer.
 TEST(Replay, MoreNodesShareTheSameParameterServers) {
-  auto measured = measure(traced_simulation(profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  auto measured = measure(traced_simulation(busy_profile(0.03), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   const auto longer = [&](const std::string& servers) {
     for (std::size_t link = 0; link < measured->profile.links.size(); ++link)
@@ -403,7 +385,7 @@ TEST(Replay, MoreNodesShareTheSameParameterServers) {
 }
 
 TEST(Replay, WithOtherBucketsStepsVaryAsMuch) {
-  auto measured = measure(traced_simulation(profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
+  auto measured = measure(traced_simulation(busy_profile(0.0005), "fifo", {.steps = 40, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   measured->spreads = {0.1, 0.1};
   for (auto& link : measured->profile.links) link.latency_us = 1;  // compute alone counts
@@ -422,7 +404,7 @@ TEST(Replay, WithOtherBucketsStepsVaryAsMuch) {
 
 TEST(Replay, BrieflyGivesNearlyTheSame) {
   for (const char* policy : {"fifo", "bytescheduler", "p3", "usbyte", "mgwfbp"}) {
-    const auto measured = measure(traced_simulation(profile(), policy, {.steps = 40, .nodes = {{}, {1.1, 0.01}}}));
+    const auto measured = measure(traced_simulation(busy_profile(), policy, {.steps = 40, .nodes = {{}, {1.1, 0.01}}}));
     ASSERT_TRUE(measured);
     const auto whole = replay(*measured, {}), brief = replay(*measured, {.briefly = true});
     ASSERT_TRUE(whole && brief);
@@ -431,148 +413,12 @@ TEST(Replay, BrieflyGivesNearlyTheSame) {
 }
 
 TEST(Replay, WhatCannotBeIsRefusedByName) {
-  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
+  const auto measured = measure(traced_simulation(busy_profile(), "fifo", {.steps = 20, .nodes = {{}, {}}}));
   ASSERT_TRUE(measured);
   EXPECT_THAT(replay(*measured, {.link_speed = {{"eth9", 2}}}).error().message(), HasSubstr("eth9"));
   EXPECT_THAT(replay(*measured, {.policy = "magic"}).error().message(), HasSubstr("magic"));
   EXPECT_FALSE(replay(*measured, {.nodes = 0}));
   EXPECT_FALSE(replay(*measured, {.compute_speed = 0}));
-}
-
-TEST(MeasuredJob, OnlyOptionsOnWhichNodesAgreeAreTakenFromATrace) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
-  auto& options = job.nodes.front().trace.header.options;
-  options["partition_bytes"] = "65536";
-  options["flag_file"] = "/proc/self/status";  // whose lines would be in an error
-  options["of_a_newer_version"] = "on";
-  const auto config = config_of(options);
-  ASSERT_TRUE(config) << config.error().message();
-  EXPECT_EQ(config->bytes("partition_bytes"), 65536U);
-  EXPECT_EQ(config->text("flag_file"), "");
-  const auto measured = measure(job);
-  ASSERT_TRUE(measured) << measured.error().message();
-  EXPECT_THAT(measured->problems, testing::Contains(HasSubstr("of_a_newer_version")));
-  EXPECT_TRUE(replay(*measured, {}));
-  options["partition_bytes"] = "many";
-  EXPECT_THAT(config_of(options).error().message(), HasSubstr("partition_bytes"));
-}
-
-TEST(MeasuredJob, RanksWithoutRecordsCostNothing) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
-  for (auto& node : job.nodes) node.trace.header.ranks.resize(1 << 20);
-  EXPECT_EQ(recorded_workers(job.nodes[0].trace), std::vector<std::uint32_t>{0});
-  EXPECT_TRUE(measure(job));
-  EXPECT_LT(make_timeline(job).tracks.size(), 100U);
-  auto& records = job.nodes[0].trace.records;
-  records.emplace_back(1, 1, trace::StageTrace{.worker = 77, .stage = 1});
-  records.emplace_back(1, 1, trace::StageTrace{.worker = 1 << 19, .stage = 1});
-  EXPECT_EQ(recorded_workers(job.nodes[0].trace), (std::vector<std::uint32_t>{0, 77}));
-}
-
-TEST(MeasuredJob, SettingsThatChangedMeanwhileAreNamed) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 20, .nodes = {{}, {}}});
-  EXPECT_THAT(measure(job)->problems, testing::IsEmpty());
-  auto& records = job.nodes[0].trace.records;
-  const TimeUs at_us = records.back().begin_us();
-  records.emplace_back(at_us, at_us, trace::SettingsTrace{2});
-  EXPECT_THAT(measure(job)->problems, testing::Contains(HasSubstr("settings were changed meanwhile")));
-}
-
-TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
-  const auto measured = measure(traced_simulation(profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
-  ASSERT_FALSE(measured);
-  EXPECT_THAT(measured.error().message(), HasSubstr("trace more steps"));
-}
-
-// Plans that merge steps hand a bucket in only in the last step of its generation.
-void keep_gradients(JobTrace& job, const std::function<bool(const trace::GradientTrace&)>& keeps) {
-  for (auto& node : job.nodes)
-    std::erase_if(node.trace.records, [&](const trace::TraceRecord& record) {
-      return record.kind() == trace::TraceKind::kGradient && !keeps(record.as<trace::GradientTrace>());
-    });
-}
-
-TEST(MeasuredJob, StepsWhoseGradientsAreMergedIntoLaterOnesCount) {
-  const auto truth = profile();
-  auto job = traced_simulation(truth, "fifo", {.steps = 42, .nodes = {{}, {}}});
-  const auto plain = measure(job);
-  ASSERT_TRUE(plain);
-  auto merged = job;
-  keep_gradients(merged, [](const trace::GradientTrace& gradient) { return gradient.last_step % 3 == 0; });
-  auto cycles = job;
-  keep_gradients(
-      cycles, [](const trace::GradientTrace& gradient) { return gradient.last_step % 2 == gradient.first_tensor % 2; });
-  for (const auto& each : {merged, cycles}) {
-    const auto measured = measure(each);
-    ASSERT_TRUE(measured) << measured.error().message();
-    EXPECT_EQ(measured->steps_us, plain->steps_us);
-    EXPECT_NEAR(measured->rest_us, plain->rest_us, 2);
-    for (std::size_t i = 0; i < truth.buckets.size(); ++i)
-      EXPECT_NEAR(measured->profile.buckets[i].backward_us, plain->profile.buckets[i].backward_us, 3) << i;
-  }
-  keep_gradients(job, [](const trace::GradientTrace& gradient) { return gradient.first_tensor != 5; });
-  const auto never = measure(job);
-  ASSERT_FALSE(never);
-  EXPECT_THAT(never.error().message(), HasSubstr("in none of the traced steps"));
-}
-
-// The reader gives what it could read: any part of the records may be missing.
-RC_GTEST_PROP(MeasuredJob, WhateverIsMissingIsAnErrorOrAValidProfile, ()) {
-  auto job = traced_simulation(profile(), "bytescheduler", {.steps = 12, .nodes = {{}, {}}});
-  for (auto& node : job.nodes) {
-    const auto keep = *rc::gen::inRange(1, 100);
-    const auto seed = *rc::gen::arbitrary<std::uint32_t>();
-    std::uint32_t state = seed | 1U;
-    std::erase_if(node.trace.records, [&](const trace::TraceRecord&) {
-      state = state * 1664525U + 1013904223U;
-      return static_cast<int>((state >> 16U) % 100U) >= keep;
-    });
-  }
-  static_cast<void>(make_timeline(job));
-  const auto measured = measure(job);
-  if (!measured) return;
-  RC_ASSERT(model::check_profile(measured->profile).has_value());
-  const auto prediction = replay(*measured, {});
-  if (prediction) RC_ASSERT(prediction->step_us_p50 > 0);
-}
-
-TEST(JobTimeline, NodesKeepTheirNumbersIfAFileIsMissing) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 8, .nodes = {{}, {}, {}}});
-  job.nodes.erase(job.nodes.begin());
-  const auto timeline = make_timeline(job);
-  ASSERT_EQ(timeline.nodes.size(), 2U);
-  for (std::uint32_t i = 0; i < 2; ++i) {
-    EXPECT_EQ(timeline.nodes[i].number, i + 1);
-    EXPECT_THAT(timeline.nodes[i].name, HasSubstr("node " + std::to_string(i + 1)));
-  }
-  for (const auto& track : timeline.tracks) EXPECT_GE(track.node, 1U);
-}
-
-TEST(JobTimeline, BeginsWithTheFirstEventAndNotWithAnAnswerOfTheClock) {
-  auto job = traced_simulation(profile(), "fifo", {.steps = 8, .nodes = {{}, {}}});
-  const TimeUs begin_us = job.nodes[0].trace.records.front().begin_us();
-  auto& records = job.nodes[1].trace.records;
-  records.insert(records.begin(), {begin_us - 500'000, begin_us - 499'000, trace::ClockTrace{begin_us - 499'500}});
-  EXPECT_EQ(beginning_of(job), begin_us);
-  EXPECT_EQ(std::ranges::min(make_timeline(job).slices, {}, &TrackSlice::begin_us).begin_us, 0);
-}
-
-// Viewers need slices of a track to nest.
-RC_GTEST_PROP(JobTimeline, SlicesOfATrackNestOrFollowEachOther, ()) {
-  const auto policy = *rc::gen::element<std::string>("fifo", "bytescheduler", "p3");
-  const auto job =
-      traced_simulation(profile(*rc::gen::inRange(1, 60) * 0.001), policy, {.steps = 8, .nodes = {{}, {}}});
-  const auto timeline = make_timeline(job);
-  RC_ASSERT(!timeline.slices.empty());
-  std::vector<TrackSlice> open;
-  for (const auto& slice : timeline.slices) {
-    RC_ASSERT(slice.track < timeline.tracks.size());
-    RC_ASSERT(slice.begin_us >= 0 && slice.end_us >= slice.begin_us);
-    while (!open.empty() && (open.back().track != slice.track || open.back().end_us <= slice.begin_us)) open.pop_back();
-    const bool nests = open.empty() || slice.end_us <= open.back().end_us;  // RC_ASSERT would evaluate both sides
-    RC_ASSERT(nests);
-    open.push_back(slice);
-  }
 }
 
 }  // namespace

@@ -15,6 +15,20 @@
 
 namespace deft::replay {
 
+// A dozen buckets whose communication takes about as long as compute, on two links.
+inline model::Profile busy_profile(double us_per_byte = 0.01) {
+  model::Profile profile;
+  for (int i = 0; i < 12; ++i)
+    profile.buckets.push_back(
+        {"b" + std::to_string(11 - i), 400'000U + 50'000U * static_cast<unsigned>(i % 5), 1500, 3000, std::nullopt});
+  for (const double relative : {1.0, 1.5})
+    profile.links.push_back({.name = "gloo:eth" + std::to_string(profile.links.size()),
+                             .latency_us = 150,
+                             .relative_time = std::nullopt,
+                             .bytes_per_us = 1 / (us_per_byte * 2 * relative)});
+  return profile;
+}
+
 // What the leader of a simulated job would have recorded; the other nodes are slower by their slowdown and record their stages
 // alone. Times are whole microseconds.
 // `credit_bytes`: 0 is the usual one.
