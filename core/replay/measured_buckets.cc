@@ -22,6 +22,12 @@ bool share_a_tensor(const TraceGroup::Bucket& one, const TraceGroup::Bucket& nex
   return !one.tensors.empty() && std::ranges::find(next.tensors, one.tensors.back()) != next.tensors.end();
 }
 
+// What codecs may encode is known of tensors as well as of buckets.
+bool tells_all(const TraceGroup& group) {
+  const auto tells = [](const auto& one) { return one.elements.has_value(); };
+  return std::ranges::none_of(group.buckets, tells) || std::ranges::all_of(group.tensors, tells);
+}
+
 // Whether `bucketing` cuts the gradients into no more buckets than a profile may have.
 bool is_coarse_enough(const TraceGroup& group, std::string_view bucketing) {
   if (!bucketing.starts_with("uniform")) return true;
@@ -137,7 +143,8 @@ TensorTimes tensor_times(const trace::NodeTrace& leader, const TraceGroup& group
 
 std::vector<model::ProfileBucket> buckets_cut_by(const TensorTimes& times, std::string_view bucketing,
                                                  std::uint64_t partition_bytes) {
-  if (times.group.tensors.empty() || times.steps.size() < kLeastSteps || !is_coarse_enough(times.group, bucketing))
+  if (times.group.tensors.empty() || !tells_all(times.group) || times.steps.size() < kLeastSteps ||
+      !is_coarse_enough(times.group, bucketing))
     return {};
   const auto cut = recut(times.group, bucketing, partition_bytes);
   if (!cut) return {};

@@ -295,39 +295,6 @@ TEST(Explain, PartsThatAreTooSmallAreNamed) {
   EXPECT_THAT(explanation.causes.front().what, HasSubstr("parts of 24 KB"));
 }
 
-// Each tensor of the job is a bucket of so many smaller ones, which backward makes one after the other.
-void cut_tensors(JobTrace& job, std::uint32_t pieces) {
-  for (auto& node : job.nodes) {
-    auto& group = node.trace.groups.front();
-    const auto whole = std::exchange(group.tensors, {});
-    for (std::uint32_t b = 0; b < whole.size(); ++b) {
-      group.buckets[b].tensors.clear();
-      for (std::uint32_t i = 0; i < pieces; ++i) {
-        group.buckets[b].tensors.push_back(static_cast<std::uint32_t>(group.tensors.size()));
-        group.tensors.push_back(
-            {whole[b].name + "." + std::to_string(i), whole[b].bytes / pieces, whole[b].forward_position});
-      }
-    }
-    std::vector<trace::TraceRecord> records;
-    TimeUs before_us = 0;
-    for (const auto& record : node.trace.records) {
-      const TimeUs at_us = record.begin_us();
-      if (record.kind() == trace::TraceKind::kGradient) {
-        auto gradient = record.as<trace::GradientTrace>();
-        gradient.first_tensor *= pieces;
-        for (std::uint32_t i = 1; i <= pieces; ++i, ++gradient.first_tensor)
-          records.emplace_back(before_us + (at_us - before_us) * i / pieces,
-                               before_us + (at_us - before_us) * i / pieces, gradient);
-      } else {
-        records.push_back(record);
-      }
-      if (record.kind() == trace::TraceKind::kGradient || record.kind() == trace::TraceKind::kStage) before_us = at_us;
-    }
-    node.trace.records = std::move(records);
-    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
-  }
-}
-
 TEST(Explain, PartsThatAreTooLargeAreNamed) {
   auto job = traced_simulation(even_profile(2, 8'000'000, 0.005), "fifo", {.steps = 30, .nodes = {{}, {}}});
   cut_tensors(job, 20);

@@ -173,7 +173,8 @@ TEST(TracedCodec, OtherBucketsHaveTheSameTensors) {
     for (const auto& [dtype, bytes] : left) EXPECT_EQ(bytes, 0U) << bucketing;
   }
   group.tensors.back().elements.reset();
-  for (const auto& bucket : recut(group, "tensor", 1 << 20)->buckets) EXPECT_FALSE(bucket.elements);
+  const auto untold = *recut(group, "tensor", 1 << 20);
+  for (const auto& bucket : untold.buckets) EXPECT_FALSE(bucket.elements);
 }
 
 // The trace has bytes on the wire and times of whole launches; the codec's own are those of what it encodes.

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/replay/job_trace.h"
@@ -90,8 +91,12 @@ inline JobTrace traced_simulation(const model::Profile& profile, const std::stri
       const SimulatedStage& stage = stages[i];
       const bool forward = stage.stage == model::Stage::kForward;
       const double late_us = forward || i == 0 ? 0 : stages[i - 1].compute_us * (slower - 1);
-      if (i > 0) waited_us = std::max(0.0, stage.begin_us + late_us - began_us - stages[i - 1].compute_us * slower);
-      began_us = stage.begin_us + late_us;
+      // Forward begins at once if it waits for its updates itself, and else behind all of them.
+      const double computed_us = i > 0 ? began_us + stages[i - 1].compute_us * slower : 0;
+      const bool at_once = forward && options.overlaps_forward && i > 0;
+      const double begins_us = at_once ? std::min(computed_us, stage.begin_us) : stage.begin_us + late_us;
+      if (i > 0) waited_us = std::max(0.0, begins_us - computed_us);
+      began_us = begins_us;
       records.emplace_back(us(began_us), us(began_us),
                            StageTrace{.worker = 0,
                                       .stage = forward ? 1U : 2U,
@@ -133,6 +138,39 @@ inline JobTrace traced_simulation(const model::Profile& profile, const std::stri
   }
   for (auto& node : job.nodes) std::ranges::stable_sort(node.trace.records, {}, &TraceRecord::begin_us);
   return job;
+}
+
+// Each tensor of the job is a bucket of so many smaller ones, which backward makes one after the other.
+inline void cut_tensors(JobTrace& job, std::uint32_t pieces) {
+  for (auto& node : job.nodes) {
+    auto& group = node.trace.groups.front();
+    const auto whole = std::exchange(group.tensors, {});
+    for (std::uint32_t b = 0; b < whole.size(); ++b) {
+      group.buckets[b].tensors.clear();
+      for (std::uint32_t i = 0; i < pieces; ++i) {
+        group.buckets[b].tensors.push_back(static_cast<std::uint32_t>(group.tensors.size()));
+        group.tensors.push_back(
+            {whole[b].name + "." + std::to_string(i), whole[b].bytes / pieces, whole[b].forward_position});
+      }
+    }
+    std::vector<trace::TraceRecord> records;
+    TimeUs before_us = 0;
+    for (const auto& record : node.trace.records) {
+      const TimeUs at_us = record.begin_us();
+      if (record.kind() == trace::TraceKind::kGradient) {
+        auto gradient = record.as<trace::GradientTrace>();
+        gradient.first_tensor *= pieces;
+        for (std::uint32_t i = 1; i <= pieces; ++i, ++gradient.first_tensor)
+          records.emplace_back(before_us + (at_us - before_us) * i / pieces,
+                               before_us + (at_us - before_us) * i / pieces, gradient);
+      } else {
+        records.push_back(record);
+      }
+      if (record.kind() == trace::TraceKind::kGradient || record.kind() == trace::TraceKind::kStage) before_us = at_us;
+    }
+    node.trace.records = std::move(records);
+    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
+  }
 }
 
 }  // namespace deft::replay
