@@ -79,7 +79,8 @@ TEST(Explain, ALeaderThatIsTheStragglerIsNamedToo) {
 }
 
 TEST(Explain, AStragglerThatBeginsLaterIsNamedWithItsFirstStep) {
-  auto job = traced_simulation(even_profile(12, 400'000, 0.03), "fifo", {.steps = 60, .nodes = {{}, {}, {}}});
+  auto job = traced_simulation(even_profile(12, 400'000, 0.03), "fifo",
+                               {.steps = 60, .nodes = {{}, {}, {}}, .overlaps_forward = false});
   // From step 30 on node 2 waits for less and computes for so much longer: the links take longer than that anyway.
   for (auto& record : job.nodes[2].trace.records) {
     if (record.kind() != trace::TraceKind::kStage) continue;
@@ -118,7 +119,7 @@ std::vector<Cause> slow_workers_of(const JobTrace& job) {
 
 TEST(Explain, ALargerBatchIsToldFromASlowProcessorByTheUpdate) {
   const auto profile = even_profile(12, 400'000, 0.03);
-  const sim::Options options{.steps = 40, .nodes = {{}, {1.4, 0}, {}}};
+  const sim::Options options{.steps = 40, .nodes = {{}, {1.4, 0}, {}}, .overlaps_forward = false};
   auto larger = traced_simulation(profile, "fifo", options), slower = larger;
   add_updates(larger, [](std::uint32_t, std::uint64_t) { return 6000; });
   add_updates(slower, [](std::uint32_t node, std::uint64_t) { return node == 1 ? 8400 : 6000; });
@@ -131,7 +132,8 @@ TEST(Explain, ALargerBatchIsToldFromASlowProcessorByTheUpdate) {
 }
 
 TEST(Explain, ANodeWhoseStepsVaryIsTheNoisyNeighbourAndAllOfThemAreUnevenBatches) {
-  const auto quiet = traced_simulation(even_profile(12, 400'000, 0.016), "fifo", {.steps = 60, .nodes = {{}, {}, {}}});
+  const auto quiet = traced_simulation(even_profile(12, 400'000, 0.016), "fifo",
+                                       {.steps = 60, .nodes = {{}, {}, {}}, .overlaps_forward = false});
   const auto unsteady = [&](const auto& is_long) {
     auto job = quiet;
     add_updates(job, [&](std::uint32_t node, std::uint64_t step) { return is_long(node, step) ? 30'000 : 0; });
