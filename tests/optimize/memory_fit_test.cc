@@ -167,7 +167,7 @@ TEST(MemoryFit, TheSearchGoesOnFromThere) {
   const auto all = [] { return 1.0; };
   const auto found = search(measured, {.policies = {"fifo"}, .memory = fit->chosen().what_if}, all);
   ASSERT_TRUE(found) << found.error().message();
-  EXPECT_DOUBLE_EQ(found->traced_us, fit->chosen().step_us);
+  EXPECT_NEAR(found->traced_us, fit->chosen().step_us, 1) << "steps vary as a whole in a search";
   EXPECT_GT(found->traced_us, fit->traced.step_us);
   EXPECT_LE(found->step_us, found->traced_us);
 }
