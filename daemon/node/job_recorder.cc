@@ -80,7 +80,7 @@ Result<void> JobRecorder::begin() {
   if (const std::string text = options.text("trace_steps"); !text.empty()) {
     const auto steps = parse_step_range(text);
     if (!steps) return tl::unexpected(steps.error());
-    wanted_ = *steps;
+    steps_.wanted = *steps;
     const auto folder = trace::TraceFolder::open(options.text("trace"));
     return folder ? Result<void>{} : tl::unexpected(folder.error());
   }
@@ -106,7 +106,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = !writing_.path.empty() && !steps_;
+  const bool all_written = !writing_.path.empty() && !steps_.written;
   static_cast<void>(stop());
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
@@ -136,9 +136,9 @@ Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
   if (streams_.size() >= kMostStreams)
     return fail(ErrorKind::kUnavailable, "the files of earlier traces are not complete yet",
                 "wait: the disk may be full or slow");
-  steps_.reset();
+  steps_.written.reset();
   if (auto ok = open_stream(order.folder); !ok) return tl::unexpected(ok.error());
-  if (order.steps > 0) steps_ = StepRange{newest_step_ + 1, newest_step_ + order.steps};
+  if (order.steps > 0) steps_.written = StepRange{newest_step_ + 1, newest_step_ + order.steps};
   return writing_.path;
 }
 
@@ -173,24 +173,22 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
   if (is_forward) newest_step_ = began.step;
-  if (steps_ && is_forward && began.step > steps_->last && !writing_.path.empty()) static_cast<void>(stop());
-  if (is_forward && wanted_ && began.step >= wanted_->first && writing_.path.empty()) open_wanted(began.step);
+  if (steps_.written && is_forward && began.step > steps_.written->last && !writing_.path.empty())
+    static_cast<void>(stop());
+  // A trace that a user has started goes on first, so the option's may have fewer steps, or none.
+  if (is_forward && steps_.wanted && began.step >= steps_.wanted->first && writing_.path.empty()) {
+    const StepRange wanted = *std::exchange(steps_.wanted, std::nullopt);
+    const auto opened =
+        began.step > wanted.last ? Result<void>{} : open_stream(members_.settings().options.text("trace"));
+    if (!opened) LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << opened.error().message();
+    if (!writing_.path.empty()) steps_.written = wanted;
+  }
   recorder_->add({now_us, now_us,
                   trace::StageTrace{.worker = static_cast<std::uint32_t>(worker),
                                     .stage = began.stage,
                                     .step = began.step,
                                     .waited_us = began.waited_us}});
   tell_of_trace(worker);
-}
-
-// A trace that a user has started goes on first, so the option's may have fewer steps, or none.
-void JobRecorder::open_wanted(std::uint64_t step) {
-  const StepRange wanted = *std::exchange(wanted_, std::nullopt);
-  if (step > wanted.last) return;
-  if (auto ok = open_stream(members_.settings().options.text("trace")); ok)
-    steps_ = wanted;
-  else
-    LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << ok.error().message();
 }
 
 // Once for each trace.

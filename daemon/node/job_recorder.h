@@ -87,7 +87,6 @@ class JobRecorder {
   [[nodiscard]] trace::TraceHeader header() const;
   [[nodiscard]] Result<void> check_owner() const;
   Result<void> open_stream(const std::string& path_of_folder);
-  void open_wanted(std::uint64_t step);
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
   Result<std::string> dump(const std::string& reason);
@@ -99,9 +98,12 @@ class JobRecorder {
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
   std::map<std::string, std::string> changed_options_;  // that the user has set while the job runs
   std::vector<trace::TraceGroup> groups_;
-  std::uint64_t newest_step_ = 0;                             // whose forward the first local worker has begun
-  std::optional<StepRange> wanted_;                           // the option's, until a file of them is begun
-  std::optional<StepRange> steps_;                            // that the newest file has; empty: all
+  std::uint64_t newest_step_ = 0;  // whose forward the first local worker has begun
+  struct Steps {
+    std::optional<StepRange> wanted = {};   // the option's, until a file of them is begun
+    std::optional<StepRange> written = {};  // that the newest file has; empty: all
+  };
+  Steps steps_;
   std::vector<std::unique_ptr<trace::TraceStream>> streams_;  // the newest last; the others finish their files
   Writing writing_;
   std::unique_ptr<RingDump> dump_;  // the newest
