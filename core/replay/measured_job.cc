@@ -210,10 +210,12 @@ std::vector<model::CodecCost> codecs_of(const trace::NodeTrace& leader) {
 
 // A newer version may have more options.
 void name_unknown_options(const std::map<std::string, std::string>& options, std::vector<std::string>& problems) {
-  for (const auto& [name, value] : options)
-    if (std::ranges::none_of(option_table(),
-                             [&](const OptionSpec& spec) { return spec.scope == Scope::kAgreed && spec.name == name; }))
+  for (const auto& option : options) {
+    const std::string& name = option.first;
+    const auto is_it = [&name](const OptionSpec& spec) { return spec.scope == Scope::kAgreed && spec.name == name; };
+    if (std::ranges::none_of(option_table(), is_it))
       problems.push_back("the option " + name + " of the traced job is unknown here, and does not count");
+  }
 }
 
 // The header of a trace has the settings with which it began, and that of a dump those with which it ended.
