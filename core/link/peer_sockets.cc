@@ -47,6 +47,12 @@ bool may_pass(int error) { return error == EHOSTUNREACH || error == ENETUNREACH 
 
 std::string error_text() { return std::strerror(errno); }
 
+// accept4() wants a free descriptor before it looks for a caller.
+bool has_caller(const Descriptor& listener) {
+  pollfd waiting{listener.get(), POLLIN, 0};
+  return poll(&waiting, 1, 0) > 0;
+}
+
 struct Invitation {
   Secret secret{};
   Address address;
@@ -217,10 +223,12 @@ Result<void> Meeting::make_due_calls() {
 Result<void> Meeting::take_callers() {
   for (int i = 0; i < kCallersATurn; ++i) {
     Descriptor made(accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!made.valid() && (errno == EMFILE || errno == ENFILE))  // the caller stays, and poll would never wait
-      return fail(ErrorKind::kExhausted, "cannot take a connection: " + error_text(),
-                  "allow more descriptors: ulimit -n, LimitNOFILE of the unit");
-    if (!made.valid()) return {};
+    if (!made.valid()) {
+      const int error = errno;
+      if ((error != EMFILE && error != ENFILE) || !has_caller(listener_)) return {};
+      return fail(ErrorKind::kExhausted, std::string("cannot take a connection: ") + std::strerror(error),
+                  "allow more descriptors: ulimit -n, LimitNOFILE of the unit");  // poll would never wait again
+    }
     const auto is_caller = [](const Newcomer& newcomer) { return !newcomer.called; };
     if (static_cast<std::size_t>(std::ranges::count_if(newcomers_, is_caller)) >= kStrangers) {
       newcomers_.erase(std::ranges::find_if(newcomers_, is_caller));

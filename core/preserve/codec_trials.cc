@@ -44,7 +44,9 @@ TrialResult CodecTrials::Trial::look() {
   const double before = level_of(exact.first(half)).mean;
   now = level_of(exact.last(half));
   now.deviation = std::max(now.deviation, rise.from.deviation);
-  const double half_way = (rise.from.mean + top()) / 2;
+  // There is no way back from infinity: the loss has to be where it was.
+  const double half_way =
+      std::isfinite(rise.to) ? (rise.from.mean + top()) / 2 : rise.from.mean + kErrors * rise.from.deviation;
   if (++looks == kLooks) return now.mean < half_way ? TrialResult::kHelped : TrialResult::kDidNotHelp;
   const double error = kErrors * now.deviation / std::sqrt(static_cast<double>(half));
   if (now.mean + error < half_way) return TrialResult::kHelped;
@@ -86,7 +88,7 @@ void CodecTrials::take(std::uint64_t step, double loss) {
 }
 
 bool CodecTrials::proves_it() const {
-  return trial_->result == TrialResult::kHelped && !trial_->rise.may_be_natural &&
+  return trial_->result == TrialResult::kHelped && trial_->rise.speaks_against_the_codec() &&
          (suspects_ >> trial_->codec & 1U) != 0;
 }
 
@@ -101,6 +103,8 @@ std::string CodecTrials::describe_result() const {
   if (proves_it())
     return "exact gradients helped again: " + figures + ", so " + codec + " stays away for the rest of the job";
   const std::string until = std::to_string(trial.step + kWaits * first_look_steps());
+  if (!std::isfinite(trial.rise.to))
+    return "the loss is back: " + figures + ", so " + codec + " may come back from step " + until + " on";
   if (!trial.rise.may_be_natural)
     return "exact gradients helped: " + figures + ", so " + codec + " stays away until step " + until +
            ", and for good if they help once more";
@@ -115,7 +119,7 @@ LossLevel CodecTrials::end() {
   trial_.reset();
   const bool helped = trial.result == TrialResult::kHelped;
   if (helped) most_ = std::min(most_, trial.codec - 1);
-  if (helped && !trial.rise.may_be_natural) suspects_ |= std::uint32_t{1} << trial.codec;
+  if (helped && trial.rise.speaks_against_the_codec()) suspects_ |= std::uint32_t{1} << trial.codec;
   if (for_good) most_for_good_ = std::min(most_for_good_, trial.codec - 1);
   if (helped && !for_good) return_step_ = trial.step + kWaits * first_look_steps();
   if (!for_good) ++ended_;

@@ -14,11 +14,14 @@
 // Each further trial lasts twice as long. So a loss that recovers slowly is seen to recover in a later trial, and if a loss
 // rises on for reasons of its own, ever fewer rises are the codec's.
 //
+// A loss that is not finite takes the codec back at once. It proves nothing, because a single batch may be to blame.
+//
 // Where a loss often recovers by itself, because the training had only begun or its learning rate rose, nothing is proved.
 //
 // Pure; not thread-safe.
 #pragma once
 
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -41,6 +44,9 @@ struct Rise {
   LossLevel from;
   double to = 0;                // the mean of the newest samples; infinite: the loss is not finite any more
   bool may_be_natural = false;  // the training had only begun, or its learning rate rose
+
+  // A single batch may make the loss infinite, and a loss scaler skips its step.
+  [[nodiscard]] bool speaks_against_the_codec() const { return !may_be_natural && std::isfinite(to); }
 };
 
 // "the loss rose from 0.5 to 0.7".

@@ -235,9 +235,8 @@ Result<void> Channel::keep_for_replay(InFlight& entry) {
     if (kept.bytes > 0) std::memcpy(own.data(), kept.data.get(), kept.bytes);
     return {};
   }
-  kept.data = std::make_unique_for_overwrite<std::byte[]>(own.size());
-  kept.bytes = own.size();
-  if (kept.bytes > 0) std::memcpy(kept.data.get(), own.data(), own.size());
+  std::byte* const copy = kept.make_room(own.size());
+  if (!own.empty()) std::memcpy(copy, own.data(), own.size());
   kept.filled = true;
   return {};
 }

@@ -101,9 +101,7 @@ std::size_t CodedTransfer::wire_bytes() const {
 }
 
 void CodedTransfer::keep(ReplayBuffer& kept) {
-  kept.bytes = wire_bytes();
-  kept.data = std::make_unique_for_overwrite<std::byte[]>(kept.bytes);
-  std::byte* at = kept.data.get();
+  std::byte* at = kept.make_room(wire_bytes());
   for (const auto& piece : pieces_) {
     const std::span<const std::byte> own = piece->brought();
     piece->sent({at, own.size()});

@@ -66,7 +66,11 @@ struct LinkQueue {
   bool open = false;
   LinkCounters counters;
   LinkOutage outage;
-  std::uint64_t untold_bytes = 0;  // finished since the leader was told
+  std::uint64_t untold_bytes = 0;                    // finished since the leader was told
+  std::vector<std::shared_ptr<ReplayBuffer>> spare;  // nobody uses them, and the next launches do without new memory
+
+  // For a launch that may have to be replayed.
+  [[nodiscard]] std::shared_ptr<ReplayBuffer> replay_buffer();
 
   // All launches before these numbers are finished here, or given to the link; `next` is that of the next launch of all.
   [[nodiscard]] std::uint64_t finished_below(std::uint64_t next) const;
@@ -75,7 +79,7 @@ struct LinkQueue {
   }
 
   void finished(SubCommTask launch, std::size_t transferred);
-  void release(std::uint64_t below) { kept.erase(kept.begin(), kept.lower_bound(below)); }
+  void release(std::uint64_t below);
   // An error if one of them cannot be replayed.
   Result<void> replay(std::uint64_t from);
 };

@@ -23,13 +23,29 @@ namespace deft::daemon {
 // A copy of what this node brings to a transfer. If the link is lost, another link replays the transfer from it. The
 // channel's thread fills it; the reactor reads it when that thread has ended or the transfer is done.
 struct ReplayBuffer {
-  // all-reduce and reduce-scatter: the sum over the local workers; its all-gather: the share of this node; broadcast: the root's data; all-gather: this node's block
+  // Memory for so many bytes, which stays what it is as long as it is large enough: launches take the buffers of earlier ones.
+  std::byte* make_room(std::size_t count);
+  // Before another launch takes it.
+  void clear() { bytes = 0, filled = is_decoded = has_second = false; }
+
+  // all-reduce and reduce-scatter: the sum over the local workers; its all-gather: the share of this node; broadcast: the root's
+  // data; all-gather: this node's block
   std::unique_ptr<std::byte[]> data;
+  std::size_t capacity = 0;
   std::size_t bytes = 0;
   bool filled = false;
   bool is_decoded = false;  // an encoded transfer's result is in the arena, and its residuals are booked
   bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
+
+inline std::byte* ReplayBuffer::make_room(std::size_t count) {
+  if (count > capacity) {
+    data = std::make_unique_for_overwrite<std::byte[]>(count);
+    capacity = count;
+  }
+  bytes = count;
+  return data.get();
+}
 
 // A collective over the buffers of this node's workers and over the other nodes.
 struct Transfer {

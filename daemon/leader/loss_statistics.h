@@ -44,7 +44,7 @@ class LossStatistics {
   [[nodiscard]] double loss() const { return sample_.loss; }         // likewise
   [[nodiscard]] std::uint64_t samples() const { return trend_.samples(); }
 
-  // One sample that is not finite is enough: no loss comes back from there unless the training takes older weights.
+  // One sample that is not finite is enough: a loss seldom comes back from there.
   [[nodiscard]] bool has_risen() const { return !is_finite() || watch_.risen(sample_.target); }
   [[nodiscard]] bool is_finite() const { return std::isfinite(sample_.loss); }
   [[nodiscard]] const preserve::LossWatch& watch() const { return watch_; }

@@ -70,7 +70,7 @@ void LinkSet::pump(std::size_t index) {
     const std::uint64_t number = link.waiting.front().number;
     const auto [started, _] = link.running.emplace(number, std::move(link.waiting.front()));
     link.waiting.pop_front();
-    if (losable && !started->second.replay_buffer) started->second.replay_buffer = std::make_shared<ReplayBuffer>();
+    if (losable && !started->second.replay_buffer) started->second.replay_buffer = link.replay_buffer();
     link.driver->start(started->second);
   }
 }

@@ -137,7 +137,11 @@ Result<std::string> JobTable::trace(uid_t user, const std::string& name, const w
 
 void JobTable::fail_all(const Error& error) {
   const Jobs jobs = jobs_;
-  for (const auto& job : jobs) run_for(job->port(), "the end of the daemon", [&] { job->fail(error); });
+  for (const auto& job : jobs)
+    run_for(job->port(), "the end of the daemon", [&] {
+      // If its workers here have left, other nodes may go on without this one.
+      job->members().all_left() ? job->end({}, true) : job->fail(error);
+    });
 }
 
 void JobTable::on_ended(const Job& job, const Error* cause) {

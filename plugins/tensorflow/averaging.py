@@ -4,11 +4,13 @@ The gradients of the same variables keep one declared group for the whole sessio
 a tape is made. A graph may be older than the session: it finds the groups of the session in which it runs.
 """
 
+import contextlib
 import functools
 import itertools
 import weakref
 
 import numpy as np
+from deft._native import DeftError
 from deft.adasum import check_ranks
 from deft.arrays import Gather
 from deft.codec import choose_compression
@@ -54,15 +56,20 @@ class _Groups:
         """What make(number) gave at the first time for the variables that these weak references are to."""
         key = (kind, *map(id, references))  # a variable has one such reference, which is kept here
         if key not in self._known:
-            self._retire_unused()
-            self._known[key] = (references, make(self.number()))
+            found = make(self.number())
+            self._known[key] = (references, found)
+            for reference in references:
+                variable = reference()
+                if variable is not None:
+                    weakref.finalize(variable, _retire, weakref.ref(found)).atexit = False
         return self._known[key][1]
 
-    def _retire_unused(self):
-        """Those whose variables are gone. Their arenas stay, as join() may still ask for their rounds."""
-        for references, found in self._known.values():
-            if any(reference() is None for reference in references):
-                found.retire()
+
+def _retire(reference):
+    """A variable is gone, so no step uses its group. The arena stays, as join() may still ask for its rounds."""
+    found = reference()
+    if found is not None:
+        found.retire()
 
 
 # By session. Gathers are numbered on their own.
@@ -262,14 +269,21 @@ class SparseGathers:
         """Its variables are gone: nothing is under way."""
 
     def start(self, *arrays):
-        self._under_way = []  # of a step that ended by an error: their names are free
+        with contextlib.suppress(DeftError):
+            self.finish()  # what Ctrl-C has left of an earlier step: the others wait for it
         self._under_way = [Gather(array, f"{self._name}.{i}", self._process_set) for i, array in enumerate(arrays)]
         return _TOKEN
 
     def finish(self):
         begins = [gather.begin_data for gather in self._under_way]
         ends = [gather.finish for gather in self._under_way]
-        return finish_all(begins + ends)[len(begins) :]
+        try:
+            results = finish_all(begins + ends)[len(begins) :]
+        except Exception:
+            self._under_way = []  # all of them have ended
+            raise
+        self._under_way = []
+        return results
 
 
 def unique_names(variables):

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from deft.adasum import check_ranks
 from deft.reduce_op import Adasum, Max
+from deft.session import finish_all
 
 import torch
 
@@ -54,6 +55,7 @@ class AdasumSteps:
         self.ownership.check_gradients()
         before = [param.detach().clone() for _, param in self._named]
         result = update()
+        self.ownership.check_gradients()  # of a closure
         handles = [
             start_allreduce(
                 param.detach() - was,
@@ -67,9 +69,10 @@ class AdasumSteps:
             )
             for (param_name, param), was in zip(self._named, before, strict=True)
         ]
+        changes = finish_all(handle.wait for handle in handles)
         with torch.no_grad():
-            for (_, param), was, handle in zip(self._named, before, handles, strict=True):
-                param.copy_(was + handle.wait())
+            for (_, param), was, change in zip(self._named, before, changes, strict=True):
+                param.copy_(was + change)
         return result
 
     def settle(self):

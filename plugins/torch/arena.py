@@ -28,6 +28,7 @@ class Arena:
         """`specs`: (name, dtype, shape, forward position, codec) of each tensor, in production order. `device`: their
         GPU."""
         self.count = len(specs)
+        self.nodes = session.nodes
         self.staging = self._handover = self._memory = None
         self.group, self.views, self.ready = (), [[] for _ in range(slots)], None
         if not specs:  # all gradients are sparse: nothing travels through the arena

@@ -84,9 +84,13 @@ class DeferredUpdates:
             self._optimizer_of = before
 
     def remove(self):
+        """What is still deferred is dropped: its job has ended."""
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
+        for batch in self._batches:
+            batch.pending = False
+        self._left = 0
 
     # ---- when
 

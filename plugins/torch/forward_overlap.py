@@ -108,9 +108,9 @@ class StageReports:
         self._hooks = []
         self._roots = []
 
-    @property
-    def forward_told(self):
-        return self._told == self._buffer.schedule.step
+    def owes_forward(self):
+        """Whether this optimizer reports, and has not told this step's forward."""
+        return self._told != self._buffer.schedule.step and self._session.reporters.reports(self)
 
     def backward_begins(self):
         if self._session.reporters.reports(self):
@@ -132,7 +132,7 @@ class StageReports:
 
     def watch(self, tracker):
         """Once the model is known, its forward reports the stage."""
-        if not self._hooks and tracker.done and self._session.reporters.reports(self):
+        if not self._hooks and tracker.done:
             self._roots = tracker.roots
             self._hooks = [
                 module.register_forward_pre_hook(_StageHook(self), with_kwargs=True) for module in tracker.roots
@@ -154,7 +154,7 @@ class _StageHook:
 
     def __call__(self, _module, arguments, named):
         reports = self._reports_of()
-        if reports is not None and not reports.forward_told and torch.is_grad_enabled():
+        if reports is not None and reports.owes_forward() and torch.is_grad_enabled():
             self._tell(reports, (arguments, named))
 
     @staticmethod

@@ -73,13 +73,14 @@ class Ownership:
         """add_param_group(group), by `add`, the user's class's own."""
         params = group["params"]
         params = [params] if isinstance(params, torch.Tensor) else list(params)
-        if any(isinstance(param, torch.Tensor) and param.requires_grad for param in params):
+        tensors = [param[1] if isinstance(param, tuple) else param for param in params]  # they may come with names
+        if any(isinstance(param, torch.Tensor) and param.requires_grad for param in tensors):
             raise ValueError(
                 "parameters cannot be added to a DistributedOptimizer; add all groups before "
                 "deft.torch.DistributedOptimizer, with requires_grad set"
             )
         add({**group, "params": params})
-        self.add_unhooked(params)
+        self.add_unhooked(tensors)
 
     def check_in_use(self):
         if self.retired_by is not None:

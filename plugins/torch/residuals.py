@@ -1,5 +1,7 @@
 """What encodings have left out of an optimizer's gradients so far. The daemons keep it; no checkpoint does."""
 
+import os
+
 import deft
 from deft._native import DeftError, daemon_status
 
@@ -10,6 +12,7 @@ class Residuals:
     def __init__(self, buffer):
         self._buffer = buffer
         self._sent_in = None  # the step whose gradients took all of it along
+        self._of_job = None  # the codec of the job, once the daemon has told it
 
     def send(self):
         """The next step's gradients take it along."""
@@ -23,17 +26,20 @@ class Residuals:
         buffer = self._buffer
         if buffer.arena is None or (self._sent_in is not None and buffer.schedule.step == self._sent_in + 1):
             return []
-        session = buffer.process_set.session()
-        if session.nodes == 1:  # gradients are encoded between nodes only
+        if buffer.arena.nodes == 1:  # gradients are encoded between nodes only
             return []
         own = {gradient.codec for gradient in buffer.gradients}
-        return sorted((own | ({_codec_of_job()} if "" in own else set())) - NOTHING)
+        return sorted((own | ({self._codec_of_job()} if "" in own else set())) - NOTHING)
 
-
-def _codec_of_job():
-    """The daemon knows: its configuration may name a codec, and a policy may have one of its own."""
-    try:
-        jobs = daemon_status()["jobs"]
-    except DeftError:  # a daemon that is gone says so at the next step
-        jobs = []
-    return {job["name"]: job["compression"] for job in jobs}.get(deft.option("job"), deft.option("compression"))
+    def _codec_of_job(self):
+        """The daemon knows: its configuration may name a codec, and a policy may have one of its own."""
+        if self._of_job is None:
+            try:
+                jobs = daemon_status()["jobs"]
+            except DeftError:  # a daemon that is gone says so at the next step
+                jobs = []
+            own = [job for job in jobs if (job["name"], job["uid"]) == (deft.option("job"), os.getuid())]
+            if not own:
+                return deft.option("compression")
+            self._of_job = own[0]["compression"]
+        return self._of_job

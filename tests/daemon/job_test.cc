@@ -406,6 +406,16 @@ TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
   EXPECT_TRUE(daemon.empty);
 }
 
+TEST(JobTable, FailAllEndsAJobWhoseWorkersHaveLeftAndFailsNobody) {
+  FakeDaemon daemon;
+  daemon.bring_to(Stage::kBusy);
+  leave(daemon);
+  daemon.jobs.fail_all({ErrorKind::kLost, "the daemon on host1 was stopped", "", {}});
+  daemon.turn();
+  EXPECT_FALSE(daemon.jobs.running());
+  EXPECT_TRUE(daemon.sent<wire::Failure>().empty()) << "the other nodes need not end";
+}
+
 // --- Users ---
 
 TEST(JobTable, JobsOfTwoUsersMayHaveOneName) {

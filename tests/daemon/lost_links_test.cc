@@ -147,7 +147,7 @@ class Node {
     while (!queue.waiting.empty()) {
       SubCommTask launch = std::move(queue.waiting.front());
       queue.waiting.pop_front();
-      if (!launch.replay_buffer) launch.replay_buffer = std::make_shared<ReplayBuffer>();
+      if (!launch.replay_buffer) launch.replay_buffer = queue.replay_buffer();
       const std::uint64_t number = launch.number;
       queue.driver->start(queue.running.emplace(number, std::move(launch)).first->second);
     }
@@ -283,6 +283,30 @@ RC_GTEST_PROP(LostLinks, EveryNodeGetsEveryResultOnceWithTheSameBits, ()) {
     RC_ASSERT(node->queue.kept.empty());
     node->queue.driver.reset();
   }
+}
+
+TEST(LostLinks, ALaterLaunchTakesABufferThatNobodyUses) {
+  LinkQueue queue;
+  const auto finish = [&](std::uint64_t number, std::shared_ptr<ReplayBuffer> buffer) {
+    SubCommTask launch;
+    launch.number = number;
+    launch.replay_buffer = buffer;
+    launch.replay.emplace().replay_buffer = std::move(buffer);
+    queue.finished(std::move(launch), 1);
+  };
+  auto first = queue.replay_buffer();
+  std::byte* const memory = first->make_room(1000);
+  first->filled = true;
+  finish(1, first);
+  queue.release(2);
+  EXPECT_NE(queue.replay_buffer(), first) << "somebody still uses it";
+
+  finish(2, std::move(first));
+  queue.release(3);
+  const auto again = queue.replay_buffer();
+  EXPECT_FALSE(again->filled);
+  EXPECT_EQ(again->make_room(900), memory);
+  EXPECT_EQ(again->bytes, 900u);
 }
 
 TEST(LostLinks, WhatWasNotKeptIsNotRunAgain) {

@@ -154,7 +154,9 @@ class Gather:
         self.rows = []  # of each rank
 
     def begin_data(self):
-        """Waits for the sizes of all ranks."""
+        """Waits for the sizes of all ranks. A second time does nothing."""
+        if self.rows:
+            return
         rows = np.empty(self._session.size, np.int64)
         self._sizes.finish(rows.ctypes.data)
         self.rows = rows.tolist()

@@ -21,6 +21,8 @@ from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
 from deft.session import finish_all
 
+_BEGUN, _SENT = 1, 2  # a gradient of the round: Ctrl-C may come in between
+
 
 class GradientSpec(NamedTuple):
     """A gradient."""
@@ -75,12 +77,16 @@ class GradientGroup:
         self._mark(index)
         factor = gradient.dtype.type(self._scaling.before)
         np.multiply(gradient, factor, out=self.views[index], casting="unsafe")
-        self._group.ready(self._last - index, 1, self._step)
+        self._send(index)
 
     def ready(self, index):
         """views[index] holds this rank's gradient, and nobody writes it before it is summed."""
         self._mark(index)
+        self._send(index)
+
+    def _send(self, index):
         self._group.ready(self._last - index, 1, self._step)
+        self._handed[index] = _SENT
 
     def when_summed(self, index, callback):
         """After ready(index): has `callback` called, as Group.when_reduced() says, when views[index] holds the sum."""
@@ -112,8 +118,9 @@ class GradientGroup:
         """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""
         if any(self._handed):
             for index, handed in enumerate(bytes(self._handed)):
-                if not handed:
-                    self._hand_over_zeros(index)
+                if handed != _SENT:
+                    self.views[index][...] = 0
+                    self._send(index)
             self.collect()
 
     join_begins = finish_round  # as deft.joining.ZeroGradients says
@@ -136,7 +143,7 @@ class GradientGroup:
                     f"{self._specs[index].name}: its gradient of step {self._step} was handed over before, and the "
                     "averages of that step were not used: did an earlier step end by an error?"
                 )
-            self._handed[index] = 1
+            self._handed[index] = _BEGUN
         if first:
             self._session.joining.round_begins(self.name, self._step)
         if first and self._session.reporters.reports(self):
