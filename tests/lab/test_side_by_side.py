@@ -33,14 +33,21 @@ def test_a_program_that_became_slower_is_told(side_by_side, tmp_path, monkeypatc
     rows = json.loads(out.read_text())
     assert [(row["case"], row["old"]) for row in rows] == [("plan/20", 10.0), ("plan/200", 20.0)]
     assert [row["ratio"] for row in rows] == pytest.approx([time / 10, time / 10])
-    assert f"median of its rows {time / 10:.3f}" in capsys.readouterr().out
+    assert f"judged: plan_bench{'':<30} {time / 10:.3f}" in capsys.readouterr().out
 
 
 def test_a_ratio_is_the_median_of_the_rounds_and_not_of_the_times(side_by_side):
     pairs = side_by_side.Pairs()
     for old, new in ((10.0, 11.0), (100.0, 110.0), (1.0, 50.0)):  # the machine's speed changes from round to round
         pairs.add("plan_bench", {"plan": old}, {"plan": new})
-    assert pairs.of_programs() == {"plan_bench": pytest.approx(1.1)}
+    assert pairs.judged() == {"plan_bench": pytest.approx(1.1)}
+
+
+def test_a_scheme_whose_step_became_slower_is_told_whatever_the_cpu_times_are(side_by_side):
+    pairs = side_by_side.Pairs()
+    pairs.add("step", {"fifo": 1.0, "p3": 1.0}, {"fifo": 1.5, "p3": 1.0})
+    pairs.add("CPU", {"fifo": 30.0, "p3": 30.0, "compute": 8.0}, {"fifo": 30.0, "p3": 30.0, "compute": 8.0})
+    assert pairs.judged() == {"step fifo": 1.5, "step p3": 1.0, "CPU": 1.0}
 
 
 def test_a_tree_that_is_not_built_is_told(side_by_side, tmp_path):

@@ -37,9 +37,11 @@ def test_a_daemon_that_others_cannot_reach_is_named(monkeypatch, listens):
     )
 
 
-def test_durations_are_read_as_the_daemon_reads_them():
+def test_durations_are_read_as_the_daemon_reads_them(monkeypatch):
     texts = {"30s": 30, "500ms": 0.5, "2m": 120, "1.5h": 5400, "7": 7, "10 us": 1e-5, "1e1s": 10}
-    assert {text: process_sets._seconds(text) for text in texts} == pytest.approx(texts)
+    for text, seconds in texts.items():
+        monkeypatch.setattr(process_sets, "option", lambda _, text=text: text)
+        assert process_sets.timeout_seconds() == pytest.approx(seconds)
 
 
 def test_long_lists_of_ranks_are_shortened():
