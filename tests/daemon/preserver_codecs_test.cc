@@ -195,7 +195,9 @@ TEST(PlanPreserver, ALossThatIsNoNumberTakesTheCodecBackAtOnce) {
   EXPECT_EQ(steps_until_reason(job, exact, 300, fail), 300);
   EXPECT_EQ(steps_until_reason(job, exact, 300, [&] { job.train(2); }), 65);
   EXPECT_EQ(job.preserver.choose(make_coded, {}).value().plan.codec_of(0), 1);
-  EXPECT_NE(text_of(job).find("exact gradients helped"), std::string::npos) << text_of(job);
+  // One batch may have done it, so nothing is proved.
+  EXPECT_NE(text_of(job).find("the loss is back"), std::string::npos) << text_of(job);
+  EXPECT_NE(text_of(job).find("may come back"), std::string::npos) << text_of(job);
 }
 
 TEST(PlanPreserver, ACodecUnderWhichTheLossFallsStays) {
