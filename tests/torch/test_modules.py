@@ -475,6 +475,7 @@ def leave_and_come_back():
     hvd.shutdown()
     hvd.shutdown()
     assert not hvd.is_initialized()
+    assert optimizer.state_dict()["param_groups"], "a checkpoint may be made after the job"
     assert all(bool(torch.isfinite(p.grad).all()) for p in model.parameters())
     with pytest.raises(ValueError, match="init"):
         hvd.rank()
