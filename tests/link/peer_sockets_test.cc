@@ -129,19 +129,21 @@ TEST_F(PeerSockets, WithoutDescriptorsTheOpeningFailsAtOnceAndSaysWhy) {
   group.connect_deadline_us = seconds_from_now(600);
   ASSERT_OK(group.store->set(meeting_key(group, "test", 1), with_text(Secret{}, to_text("127.0.0.1", 9))));
   Result<PeerConnections> sockets;
-  std::thread waiting([&] { sockets = connect_peers(kLoopback, member(0), "test"); });
+  rlimit before{};
+  getrlimit(RLIMIT_NOFILE, &before);
+  std::thread waiting([&] {
+    sockets = connect_peers(kLoopback, member(0), "test");
+    setrlimit(RLIMIT_NOFILE, &before);  // UBSan wants descriptors when the thread ends
+  });
   const Bytes invitation = published(group, "test", 0);
   const auto address = from_text(std::span(invitation).subspan(kSecretBytes));
   ASSERT_TRUE(address);
   const Descriptor caller(socket(address->family(), SOCK_STREAM | SOCK_CLOEXEC, 0));
-  rlimit before{};
-  getrlimit(RLIMIT_NOFILE, &before);
   const auto next = static_cast<rlim_t>(Descriptor(dup(caller.get())).get());
   const rlimit none_is_left{next, before.rlim_max};
   setrlimit(RLIMIT_NOFILE, &none_is_left);
   EXPECT_EQ(connect(caller.get(), address->get(), address->bytes), 0);
   waiting.join();
-  setrlimit(RLIMIT_NOFILE, &before);
   ASSERT_FALSE(sockets);
   EXPECT_EQ(sockets.error().kind, ErrorKind::kExhausted);
   EXPECT_NE(sockets.error().what.find("Too many open files"), std::string::npos) << sockets.error().message();
