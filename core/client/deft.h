@@ -162,8 +162,8 @@ DEFT_API int deft_stage(deft_session* session, int stage, uint64_t step, deft_er
 
 /* Statistics of a step, by which plans that merge or delay updates are judged (the option preserver). They are optional, and may
  * be reported for a few steps only, but all ranks must report the same steps, each step once and in order. NaN, infinities and
- * negative values are DEFT_EINVALID, but the loss may be any of these: where it is not finite, it has risen. If plans should be judged by the loss alone, set norms and
- * learning rate to 0: the model of training that needs them is that of SGD. */
+ * negative values are DEFT_EINVALID, but the loss may be any of these: a loss that is not finite has risen. If plans should be
+ * judged by the loss alone, set norms and learning rate to 0: the model of training that needs them is that of SGD. */
 typedef struct {
   uint64_t step;        /* the step of the gradients */
   double local_norm;    /* squared, of this worker's own gradient */

@@ -57,8 +57,6 @@ struct LinkModel {
   double bytes_per_us = 1;
 };
 
-// A bucket is cut into parts of about equal size, at cache lines:
-//   for (std::uint64_t at = 0, part = even_part_bytes(bytes, 1 << 20); at < bytes; at += part) ...
 // A whole number of elements of every type, and of blocks of every codec (core/compress): 256 float32.
 inline constexpr std::uint64_t kPartAlignBytes = 1024;
 

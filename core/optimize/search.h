@@ -6,8 +6,8 @@
 // Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
 // the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings.
-// If the traced policy delays updates, settings count only with which it makes as many.
-// All this is done by replays of few steps (dPRO's partial replay), but for plans, which come into force later; at the end whole replays decide among the best.
+// If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
+// steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
 // itself is the error of the promise.
 #pragma once

@@ -65,8 +65,8 @@ struct MeasuredJob {
   std::vector<std::string> problems;                // what could not be measured
 };
 
-// kInvalid unless the leader's trace has kLeastSteps whole steps, and every bucket was handed in in one of them. The error names what is missing, and
-// the faults of the traces.
+// kInvalid unless the leader's trace has kLeastSteps whole steps, and every bucket was handed in in one of them. The error names what is
+// missing, and the faults of the traces.
 inline constexpr std::size_t kLeastSteps = 4;
 Result<MeasuredJob> measure(const JobTrace& job);
 

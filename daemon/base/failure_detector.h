@@ -64,7 +64,7 @@ class FailureDetector {
   [[nodiscard]] TimeUs silent_us(std::size_t peer, TimeUs now_us) const { return now_us - peers_[peer].heard_us; }
 
  private:
-  // All peers but `lost` and `self` that have not ended, and there are some.
+  // No peer but `lost` and `self` is heard. False if there is no other one, or if all others have ended.
   [[nodiscard]] bool others_are_silent(std::size_t lost, std::optional<std::size_t> self, TimeUs now_us) const;
   // It has not been heard since the suspicion, for as long as an answer may take.
   [[nodiscard]] bool owes_an_answer(std::size_t peer, TimeUs now_us) const;

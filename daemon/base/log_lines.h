@@ -9,8 +9,8 @@
 //   {"time": "2026-11-25T10:00:00.000123Z", "level": "info", "job": "resnet", "message": "...", "source": "job.cc:120", "thread": 30}
 //
 // A control character in a message (names that users and peers chose may have some) is written as \n or \x1b, so nobody can forge a line
-// or command a terminal. In JSON
-// bytes that are no UTF-8 are replaced. "job", "rank" and "link" are there if the line says what it is about, whatever its text is.
+// or command a terminal. In JSON bytes that are no UTF-8 are replaced. "job", "rank" and "link" are there if the line says what it is
+// about, whatever its text is.
 #pragma once
 
 #include <cstdint>

@@ -20,8 +20,8 @@ std::vector<LinkAddress> read_links(const google::protobuf::RepeatedPtrField<pro
 std::vector<std::uint32_t> read_ranks(const google::protobuf::RepeatedField<std::uint32_t>& from, std::uint32_t world,
                                       const Field& at, Checks& checks);
 Heartbeat read(const proto::Heartbeat& from);
-// The caller checks the rank.
 inline constexpr std::uint64_t kMostMs = std::uint64_t{1} << 50;
+// The caller checks the rank.
 Stalled read(const proto::Stalled& from, const Field& at, Checks& checks);
 std::vector<std::byte> bytes_of(const std::string& text);
 
