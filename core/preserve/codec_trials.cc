@@ -44,7 +44,7 @@ TrialResult CodecTrials::Trial::look() {
   const double before = level_of(exact.first(half)).mean;
   now = level_of(exact.last(half));
   now.deviation = std::max(now.deviation, rise.from.deviation);
-  // There is no way back from infinity: the loss has to be where it was.
+  // Half of the way back from infinity is no number. So a loss that was not finite has to come back to its level.
   const double half_way =
       std::isfinite(rise.to) ? (rise.from.mean + top()) / 2 : rise.from.mean + kErrors * rise.from.deviation;
   if (++looks == kLooks) return now.mean < half_way ? TrialResult::kHelped : TrialResult::kDidNotHelp;

@@ -34,7 +34,7 @@ class Recorder {
   void add(const TraceRecord& record);
   // Up to `until`, which is a cursor's `next`.
   void read(Cursor& cursor, std::vector<TraceRecord>& out, std::uint64_t until = ~std::uint64_t{0}) const;
-  // A cursor that sees what the ring holds now. Its `lost` counts only what is overwritten from now on.
+  // A cursor at the oldest record that the ring holds now. Its `lost` counts records that are overwritten from now on.
   [[nodiscard]] Cursor held() const {
     const std::uint64_t end = next_.load(std::memory_order_acquire);
     return {end < size() ? 0 : end - size() + 1, 0};

@@ -34,7 +34,7 @@ void make_room_for_descriptors() {
 
 void keep_large_buffers_off_the_heap() {
   constexpr int kLargeBytes = 256 << 10;
-  mallopt(M_MMAP_THRESHOLD, kLargeBytes);  // a threshold that is set stays where it is
+  mallopt(M_MMAP_THRESHOLD, kLargeBytes);  // glibc never changes a threshold that a program has set
 }
 
 void ask_for_short_slices() {

@@ -14,7 +14,7 @@ std::map<std::string, std::string> JobSettings::agreed() const {
   std::map<std::string, std::string> values;
   for (const auto& spec : option_table())
     if (spec.scope == Scope::kAgreed) values[std::string(spec.name)] = options.canonical(spec);
-  // One spelling of what is equal.
+  // Equal values have one spelling.
   if (plan) values["plan"] = model::to_text(*plan);
   values["compression"] =
       (chooses_codecs ? "auto/max=" : "") + (codecs.back() ? compress::text_of(*codecs.back()) : std::string("none"));

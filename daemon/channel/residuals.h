@@ -57,9 +57,9 @@ class Residuals {
   std::list<link::Range> used_;
 };
 
-// What is left of `residual` when it takes back what this node sent, without the gradient that was brought. `largest`: of the numbers that
-// the encoding reckoned with. What may be their rounding alone is nothing: beside a gradient that exploded the older residual is lost anyway,
-// and its rounding would be a gradient by itself.
+// The residual before this transfer: `residual` with `sent`, the encoding that this node sent, and without `brought`, this node's gradient.
+// `largest` is the largest number that the encoding computed with. A result that may be the rounding of that number alone becomes 0: beside
+// a gradient that exploded the older residual is lost anyway, and the rounding would act as a gradient.
 inline float taken_back(float residual, float sent, float brought, float largest) {
   constexpr float kRounding = 4 * std::numeric_limits<float>::epsilon();
   const float kept = residual + (sent - brought);

@@ -132,7 +132,7 @@ bool is_sparse(const std::shared_ptr<const compress::Codec>& codec) {
   return codec != nullptr && codec->traits().law == compress::Law::kSparse;
 }
 
-// Times decide where policies cut, and factors of a matrix serve no other rows than those that they were made of.
+// Policies cut buckets by measured times. The factors of a low-rank codec serve only the rows from which they were made.
 void keep_low_rank_uncut(const JobSettings& settings, const std::vector<model::TensorSpec>& tensors,
                          std::vector<model::Bucket>& buckets) {
   const bool is_of_job = is_low_rank(settings.codecs.back());

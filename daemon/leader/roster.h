@@ -68,7 +68,7 @@ class Roster {
   const std::uint32_t world_;
   std::vector<Node> nodes_;
   std::vector<Peer> peers_;
-  std::optional<Error> refused_;  // a daemon that is none of the nodes
+  std::optional<Error> refused_;  // why the first daemon that is no node of this job was refused
   RateLimit refusals_logged_;
 };
 

@@ -153,7 +153,7 @@ void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Er
   if (line_.is_leader(from)) return end(error, false);
   Leader* const leader = line_.leader();
   if (leader == nullptr || !leader->gathering() || header.incarnation != 0) return;
-  // Without a key anybody may say this. Then the job goes on, and its deadline names what was said.
+  // Without a key any stranger may send this. Then the job goes on, and the error at its deadline names what was sent.
   if (context_.config.text("secret_file").empty()) return static_cast<void>(leader->refuse(from, error));
   fail(error);
 }
