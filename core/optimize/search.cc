@@ -19,7 +19,6 @@ constexpr double kLeastClimb = 0.001;  // a change that wins less is none
 constexpr std::uint64_t kKb = 1024;
 constexpr std::uint64_t kFirstBuckets = 2048 * kKb;  // where the ladder of bucket sizes is entered
 constexpr std::size_t kMostBuckets = 1000;           // of a trace that are a start for other policies
-constexpr double kFewer = 0.005;                     // of the updates: what does not count
 constexpr std::size_t kFinalists = 3;                // that are replayed as a whole
 
 using Field = std::uint64_t Settings::*;
@@ -119,7 +118,7 @@ class Replays {
     ++count_;
     const bool is_exact = !delays_updates(settings.policy);
     const auto prediction = predicted(measured_, settings, limits_, briefly && is_exact);
-    const bool counts = prediction && (is_exact || prediction->updates_per_step >= updates_ * (1 - kFewer));
+    const bool counts = prediction && (is_exact || !replay::makes_fewer_updates(*prediction, updates_));
     const double us = counts ? prediction->step_us_p50 : 0;
     if (limits_.tried) limits_.tried(settings, us);
     return us;

@@ -16,7 +16,6 @@ namespace deft::replay {
 namespace {
 
 constexpr double kOtherSize = 1.5;  // sizes that differ by less are the same
-constexpr double kFewer = 0.005;    // of the updates: what does not count
 constexpr double kLate = 0.15;      // of backward: its last part, in which gradients come late
 constexpr std::array kSizes = {std::uint64_t{64} << 10, std::uint64_t{256} << 10, std::uint64_t{1} << 20,
                                std::uint64_t{4} << 20, std::uint64_t{16} << 20};
@@ -152,8 +151,7 @@ std::vector<Cause> wrong_sizes(const Evidence& evidence) {
   for (const auto size : kSizes) {
     if (size / 2 > bytes_of(evidence.measured.profile)) break;
     const auto after = replayed(with_size(evidence.measured, size));
-    // Plans for other buckets may be faster by fewer updates, which is no gain.
-    if (!after || after->updates_per_step < before->updates_per_step * (1 - kFewer)) continue;
+    if (!after || makes_fewer_updates(*after, before->updates_per_step)) continue;
     if (!best || after->step_us_p50 < best->first) best = {after->step_us_p50, size};
   }
   if (!best || now <= 0) return {};

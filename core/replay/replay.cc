@@ -253,6 +253,11 @@ double mean_of(const std::vector<double>& values) {
 
 }  // namespace
 
+bool makes_fewer_updates(const Prediction& prediction, double updates) {
+  constexpr double kNoise = 0.005;
+  return prediction.updates_per_step < updates * (1 - kNoise);
+}
+
 Result<Prediction> replay(const MeasuredJob& traced_job, const WhatIf& what_if) {
   if (auto ok = check(traced_job, what_if); !ok) return tl::unexpected(ok.error());
   const std::string policy = what_if.policy.empty() ? policy_of(traced_job.options) : what_if.policy;

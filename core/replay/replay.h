@@ -42,6 +42,9 @@ struct Prediction {
   double updates_per_step = 0;
 };
 
+// Whether it makes fewer updates a step than `updates`, by more than noise. Then shorter steps are no gain.
+[[nodiscard]] bool makes_fewer_updates(const Prediction& prediction, double updates);
+
 // kInvalid for an unknown link or policy, or an impossible number; the error names it.
 Result<Prediction> replay(const MeasuredJob& measured, const WhatIf& what_if);
 

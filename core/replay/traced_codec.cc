@@ -13,13 +13,13 @@
 namespace deft::replay {
 namespace {
 
-constexpr std::size_t kSummedBytes = std::size_t{64} << 20;       // of all workers: more than a core's cache holds
-constexpr std::size_t kLeastPartBytes = 4096, kMostWorkers = 64;  // whatever a trace says
-constexpr int kRounds = 3;                                        // the quickest counts
+constexpr std::size_t kSummedBytes = std::size_t{64} << 20;      // of all workers: more than a core's cache holds
+constexpr std::size_t kLeastPartBytes = 4096, kMostSummed = 64;  // whatever a trace says
+constexpr int kRounds = 3;                                       // the quickest counts
 
 // The same sums here: the time for a byte of each worker.
 double sum_us_per_byte(const LocalSums& sums) {
-  const std::size_t workers = std::min(sums.workers, kMostWorkers), most = kSummedBytes / workers;
+  const std::size_t workers = std::min(sums.workers, kMostSummed), most = kSummedBytes / workers;
   const double bytes = std::clamp(sums.part_bytes, static_cast<double>(kLeastPartBytes), static_cast<double>(most));
   const std::size_t part = static_cast<std::size_t>(bytes) / sizeof(float) * sizeof(float), parts = most / part;
   std::vector<std::vector<std::byte>> gradients(workers, std::vector<std::byte>(parts * part));
@@ -44,7 +44,7 @@ std::vector<std::string> link_names(const MeasuredJob& measured) {
   return names;
 }
 
-// What the trace tells of a codec; null: it encoded none of the traced gradients.
+// The cost of a codec in the trace. Null if it encoded none of the traced gradients.
 const model::CodecCost* traced_cost(const MeasuredJob& measured, const std::string& name) {
   const auto& codecs = measured.profile.codecs;
   const auto at = std::ranges::find(codecs, name, &model::CodecCost::name);

@@ -55,12 +55,12 @@ std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
 
 // How much of `rest` goes to `link` at once; leaves no sliver.
 std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, const Task& task) const {
-  if (buckets_[task.bucket].uncut) return rest;
+  const model::Bucket& bucket = buckets_[task.bucket];
+  if (bucket.uncut) return rest;
   const std::uint64_t on_wire = std::min(part_bytes(link), bytes_until_urgent(link));
   const double most = static_cast<double>(on_wire) / codecs_.wire_share(task.bucket, task.codec, link);
   if (most >= static_cast<double>(rest)) return rest;
   const auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
-  const model::Bucket& bucket = buckets_[task.bucket];
   return rest <= part + part / 4 ? rest : model::aligned_part(bucket.offset + bucket.bytes - rest, rest, part);
 }
 

@@ -34,11 +34,15 @@ std::optional<FailureDetector::Finding> FailureDetector::check(TimeUs now_us, st
         ended = {Cause::kEnded, peer, silent, suspicion_->error, suspicion_->of_link};
       continue;
     }
-    const bool hears_nobody = others_are_silent(peer, self, now_us);
     if (peer != self && silent > limits_.silence_us)
-      return Finding{Cause::kSilent, peer, silent, {}, false, hears_nobody};
+      return Finding{Cause::kSilent, peer, silent, {}, false, others_are_silent(peer, self, now_us)};
     if (owes_an_answer(peer, now_us))
-      return Finding{Cause::kUnanswered, peer, silent, suspicion_->error, suspicion_->of_link, hears_nobody};
+      return Finding{Cause::kUnanswered,
+                     peer,
+                     silent,
+                     suspicion_->error,
+                     suspicion_->of_link,
+                     others_are_silent(peer, self, now_us)};
   }
   if (ended) return ended;
   if (suspicion_ && age_us >= limits_.give_up_us)

@@ -40,7 +40,7 @@ class FailureDetector {
     TimeUs silent_us = 0;
     Error suspicion;       // empty for kSilent
     bool of_link = false;  // of the suspicion
-    // The other peers are silent, too, and there are some: this process may be the one that is cut off.
+    // All other peers are silent, too, and there is at least one. Then this process may be the one that is cut off.
     bool hears_nobody = false;
   };
 

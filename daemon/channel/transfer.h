@@ -23,8 +23,15 @@ namespace deft::daemon {
 // A copy of what this node brings to a transfer. If the link is lost, another link replays the transfer from it. The
 // channel's thread fills it; the reactor reads it when that thread has ended or the transfer is done.
 struct ReplayBuffer {
-  // Memory for so many bytes, which stays what it is as long as it is large enough: launches take the buffers of earlier ones.
-  std::byte* make_room(std::size_t count);
+  // Memory for `count` bytes. A buffer that an earlier launch has used takes new memory only if it is too small.
+  std::byte* make_room(std::size_t count) {
+    if (count > capacity) {
+      data = std::make_unique_for_overwrite<std::byte[]>(count);
+      capacity = count;
+    }
+    bytes = count;
+    return data.get();
+  }
   // Before another launch takes it.
   void clear() { bytes = 0, filled = is_decoded = has_second = false; }
 
@@ -37,15 +44,6 @@ struct ReplayBuffer {
   bool is_decoded = false;  // an encoded transfer's result is in the arena, and its residuals are booked
   bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
-
-inline std::byte* ReplayBuffer::make_room(std::size_t count) {
-  if (count > capacity) {
-    data = std::make_unique_for_overwrite<std::byte[]>(count);
-    capacity = count;
-  }
-  bytes = count;
-  return data.get();
-}
 
 // A collective over the buffers of this node's workers and over the other nodes.
 struct Transfer {

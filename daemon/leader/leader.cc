@@ -258,7 +258,6 @@ void Leader::watch_late_nodes(TimeUs now_us) {
   std::ranges::move(launches_->undeclared().watch(now_us, is_gone), std::back_inserter(all_owed));
   for (const auto& owed : all_owed) {
     const std::string who = roster_.describe(owed.node);
-    const auto age_ms = static_cast<std::uint64_t>(owed.age_us / 1000);
     if (owed.gone)
       return fail_job({ErrorKind::kLost,
                        who + " has ended, and '" + owed.name + "' needs it",
@@ -271,6 +270,7 @@ void Leader::watch_late_nodes(TimeUs now_us) {
                        "raise DEFT_STALL_TIMEOUT if this is expected",
                        {}});
     // The node knows which of its workers owe it.
+    const auto age_ms = static_cast<std::uint64_t>(owed.age_us / 1000);
     host_.send({&roster_.nodes()[owed.node].peer, 1},
                wire::Late{owed.group ? "" : owed.name, owed.group.value_or(0), age_ms});
   }

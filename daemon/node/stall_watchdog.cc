@@ -28,6 +28,11 @@ std::string in_words(const wire::Stalled& stalled) {
   return "handed in '" + stalled.tensor + "' of step " + std::to_string(stalled.step);
 }
 
+// This rank will not come to `what` any more.
+Result<void> has_ended(std::uint32_t rank, const std::string& what, const char* fix) {
+  return fail(ErrorKind::kLost, "rank " + std::to_string(rank) + " has ended, and " + what + " needs it", fix);
+}
+
 std::string seconds(TimeUs us) { return std::to_string(us / 1'000'000) + " s"; }
 
 }  // namespace
@@ -61,10 +66,7 @@ Result<void> StallWatchdog::check_declarations(TimeUs now_us) {
     }
     if (auto ok = check_local_declarations(id, group, now_us); !ok) return ok;
     for (const auto rank : members_.left())
-      if (!view_->is_local(rank))
-        return fail(ErrorKind::kLost,
-                    "rank " + std::to_string(rank) + " has ended, and group " + std::to_string(id) + " needs it",
-                    kSameModel);
+      if (!view_->is_local(rank)) return has_ended(rank, "group " + std::to_string(id), kSameModel);
   }
   return {};
 }
@@ -142,16 +144,13 @@ Result<void> StallWatchdog::check_collectives(TimeUs now_us) {
   const auto& leaders = view_->nodes()[0].ranks;
   const auto unstarted = collectives_.unstarted(now_us - grace_us());
   if (unstarted && std::ranges::all_of(leaders, [&](auto rank) { return members_.has_left(rank); }))
-    return fail(ErrorKind::kLost,
-                "rank " + std::to_string(leaders.front()) + " has ended, and '" + *unstarted + "' needs it",
-                kSameCollectives);
+    return has_ended(leaders.front(), "'" + *unstarted + "'", kSameCollectives);
   for (const auto& owed : collectives_.owed(now_us - grace_us())) {
     const TimeUs age_us = now_us - owed.since_us;
     for (const std::size_t index : owed.workers) {
       const Membership::Worker& worker = members_.workers()[index];
       const std::string who = "rank " + std::to_string(worker.rank);
-      if (worker.left)
-        return fail(ErrorKind::kLost, who + " has ended, and '" + owed.name + "' needs it", kSameCollectives);
+      if (worker.left) return has_ended(worker.rank, "'" + owed.name + "'", kSameCollectives);
       if (age_us > members_.settings().stall_timeout_us)
         return fail(ErrorKind::kTimeout, who + " has not asked for '" + owed.name + "' for " + seconds(age_us),
                     kRaiseTimeout);
@@ -183,13 +182,11 @@ Result<void> StallWatchdog::answer(const wire::Waiting& waiting, TimeUs now_us) 
 Result<void> StallWatchdog::answer(const wire::Late& late) {
   const bool declares = late.collective.empty();
   const auto& workers = members_.workers();
-  for (std::size_t i = 0; i < workers.size(); ++i)  // check() knows of those that some have left behind
+  for (std::size_t i = 0; i < workers.size(); ++i)  // if one worker has come, check() finds those that have not
     if (declares ? groups_.has_declared(i, late.group) : collectives_.has_asked(i, late.collective)) return {};
   const std::string what = declares ? gradients_of(late.group) : late.collective;
   for (const Membership::Worker& worker : workers) {
-    if (worker.left)
-      return fail(ErrorKind::kLost, "rank " + std::to_string(worker.rank) + " has ended, and '" + what + "' needs it",
-                  declares ? kSameModel : kSameCollectives);
+    if (worker.left) return has_ended(worker.rank, "'" + what + "'", declares ? kSameModel : kSameCollectives);
     leader_.send(wire::Stalled{worker.rank, what, 0, late.age_ms,
                                declares ? wire::Duty::kDeclaration : wire::Duty::kCollective});
   }

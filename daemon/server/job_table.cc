@@ -140,7 +140,10 @@ void JobTable::fail_all(const Error& error) {
   for (const auto& job : jobs)
     run_for(job->port(), "the end of the daemon", [&] {
       // If its workers here have left, other nodes may go on without this one.
-      job->members().all_left() ? job->end({}, true) : job->fail(error);
+      if (job->members().all_left())
+        job->end({}, true);
+      else
+        job->fail(error);
     });
 }
 

@@ -12,6 +12,7 @@ import threading
 
 import numpy as np
 from deft import DeftError
+from deft._native import ELOST
 from deft.gradient_group import GradientGroup, GradientSpec
 from deft.process_sets import global_process_set
 from deft.reduce_op import Scaling
@@ -19,8 +20,6 @@ from deft.world import depend
 
 from . import engine, join_watch
 from .importing import mxnet as mx
-
-_ECONNECTION = 4
 
 
 class Exchange:
@@ -114,7 +113,7 @@ class Exchange:
             except mx.base.MXNetError as error:
                 lost = error
         if lost is not None:
-            raise DeftError(_ECONNECTION, f"sums of the last step are lost: {lost}") from lost
+            raise DeftError(ELOST, f"sums of the last step are lost: {lost}") from lost
 
     def flush(self):
         """No update is ever held back."""

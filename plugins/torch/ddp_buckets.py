@@ -13,7 +13,6 @@ DDP's default of 25 MiB a bucket leaves little to schedule. DefaultBucketSize ch
 """
 
 import contextlib
-import sys
 import weakref
 
 import deft
@@ -26,11 +25,12 @@ from torch.nn.parallel import distributed as torch_ddp
 from torch.utils.weak import WeakIdKeyDictionary
 
 from .arena import Arena
+from .frames import frames_of
 from .gradient_buffer import is_nested
+from .hooks import current_task
 
 _BACKWARD = torch.autograd.backward.__code__
 _UNKNOWN = object()  # a backward that began elsewhere
-_current_task = torch._C._current_graph_task_id
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
 
 _LARGE_BYTES = 4 << 20  # a smaller bucket takes little time to send
@@ -184,21 +184,17 @@ def hint_at_large_bucket(bytes_of_buckets):
 
 
 def in_backward():
-    return _current_task() >= 0
+    return current_task() >= 0
 
 
 def running_backward():
     """What is another object for each backward, and one for those that are nested in it; None outside of backward."""
     if not in_backward():
         return None
-    outermost, frame = None, sys._getframe()
-    while frame is not None:
-        if frame.f_code is _BACKWARD:
-            outermost = frame
-        frame = frame.f_back
-    if outermost is None:
+    backwards = list(frames_of(_BACKWARD))
+    if not backwards:
         return _UNKNOWN
-    begins = outermost.f_locals["tensors"][0]
+    begins = backwards[-1].f_locals["tensors"][0]  # of the outermost
     # Nothing may keep the frame, and with it the graph: so this is a weak reference to the loss.
     return weakref.ref(begins) if isinstance(begins, torch.Tensor) else _UNKNOWN
 

@@ -9,8 +9,6 @@ The first backward only watches: it finds the order in which gradients appear an
 findings are declared for all ranks. From then on each hook hands its gradient over at once.
 """
 
-import sys
-
 from deft.gradient_round import HANDED, GradientRound, Phase
 from deft.production_order import ProductionOrder
 
@@ -19,6 +17,7 @@ import torch
 from . import hooks
 from .arena import Arena
 from .device import device_of
+from .frames import runs
 from .gradient import GradientVersions
 
 _queue_callback = torch.autograd.Variable._execution_engine.queue_callback
@@ -192,9 +191,4 @@ class GradientBuffer:
 
 def is_nested():
     """Whether this runs inside the Python backward of an autograd function: then another backward is under way."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _PYTHON_BACKWARD:
-            return True
-        frame = frame.f_back
-    return False
+    return runs(_PYTHON_BACKWARD)

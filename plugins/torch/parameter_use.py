@@ -7,7 +7,6 @@ module that comes first. A parameter that no module was seen to use belongs to n
 user of all its parameters.
 """
 
-import sys
 import threading
 
 import torch
@@ -15,9 +14,10 @@ from torch.nn.modules.module import register_module_forward_hook, register_modul
 from torch.overrides import TorchFunctionMode, _get_current_function_mode, _pop_mode, _push_mode
 
 from .compiling import is_compiled, untraced
+from .frames import runs
 from .hooks import current_task
 
-_CALL = torch.nn.Module._call_impl.__code__
+_CALL = torch.nn.Module._call_impl.__code__  # the forward of any module
 
 # What autograd.Function.apply calls; scripts keep `apply` of their functions as names of their own.
 _FunctionBase = torch.autograd.function._SingleLevelFunction
@@ -75,7 +75,7 @@ class ParameterUseTracker:
         Hooks of a forward that Ctrl-C has ended did not run: torch calls them after an Exception alone. The next call
         outside of a backward ends that watch. At the end of a backward autograd brings back the modes of its begin."""
         self._stopping = True
-        if self._stack and self._thread == threading.get_ident() and current_task() < 0 and not _in_forward():
+        if self._stack and self._thread == threading.get_ident() and current_task() < 0 and not runs(_CALL):
             self._end_mode()
             self._stack.clear()
         if not self._stack:
@@ -142,16 +142,6 @@ class ParameterUseTracker:
         elif isinstance(value, (list, tuple)):
             for item in value:
                 self._use(item)
-
-
-def _in_forward():
-    """Whether this thread runs the forward of a module."""
-    frame = sys._getframe(1)
-    while frame is not None:
-        if frame.f_code is _CALL:
-            return True
-        frame = frame.f_back
-    return False
 
 
 _watchers = []  # (thread, what notes uses) of the watches that go on: several optimizers may watch at once

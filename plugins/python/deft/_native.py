@@ -93,7 +93,8 @@ class World(ctypes.Structure):
     _fields_ = [(name, c_int) for name in ("rank", "size", "local_rank", "local_size", "node", "nodes")]
 
 
-EINVALID = 1  # DEFT_EINVALID of deft.h
+# DEFT_E* of deft.h
+EINVALID, EMISMATCH, ETIMEOUT, ELOST, EUNAVAILABLE = 1, 2, 3, 4, 7
 
 
 class DeftError(RuntimeError):

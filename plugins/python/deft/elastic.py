@@ -17,11 +17,10 @@ import time
 from collections.abc import Callable
 
 from deft import world
-from deft._native import DeftError
+from deft._native import ELOST, ETIMEOUT, EUNAVAILABLE, DeftError
 from deft.process_sets import timeout_seconds
 
-_ETIMEOUT, _ELOST, _EUNAVAILABLE = 3, 4, 7
-_LOST = (_ETIMEOUT, _ELOST, _EUNAVAILABLE)
+_LOST = (ETIMEOUT, ELOST, EUNAVAILABLE)
 _MOST_TRIES = 5
 _PAUSE_S = 0.1
 

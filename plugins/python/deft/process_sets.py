@@ -19,10 +19,9 @@ import time
 from collections.abc import Iterable, Sequence
 
 from deft import world
-from deft._native import DeftError, daemon_status, option
+from deft._native import EMISMATCH, ETIMEOUT, EUNAVAILABLE, DeftError, daemon_status, option
 from deft.session import Session
 
-_EMISMATCH, _ETIMEOUT, _EUNAVAILABLE = 2, 3, 7
 _UNITS_S = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _next_number = 1  # of a set
 _added: "list[ProcessSet]" = []
@@ -196,7 +195,7 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
     missing = [rank for rank, answer in enumerate(answers) if answer is None]
     if missing:
         raise DeftError(
-            _ETIMEOUT,
+            ETIMEOUT,
             f"{call}({said['shown']}): rank {_shown(missing).strip('[]')} did not call it within {timeout_s:g} s; all "
             "ranks of the job call it, also those outside the set, and in the same order",
         )
@@ -204,12 +203,12 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
     for rank, other in enumerate(found):
         if other["hash"] != found[0]["hash"]:
             raise DeftError(
-                _EMISMATCH,
+                EMISMATCH,
                 f"{call}: the process set is {found[0]['shown']} on rank 0 and {other['shown']} on rank {rank}; all "
                 "ranks give the same sets, in the same order",
             )
     if found[ranks[0]]["problem"]:
-        raise DeftError(_EUNAVAILABLE, f"{call}({said['shown']}): {found[ranks[0]]['problem']}")
+        raise DeftError(EUNAVAILABLE, f"{call}({said['shown']}): {found[ranks[0]]['problem']}")
     return found[ranks[0]]["leader"]
 
 
@@ -220,7 +219,7 @@ def _meet_to_add(whole: Session, ranks: list[int]) -> tuple[int, str]:
     try:
         leader = _meet(whole, f"process_set.{number}.add", "add_process_set", ranks, *_leader_of(whole, ranks))
     except DeftError as error:
-        if error.kind != _ETIMEOUT:  # all ranks have met: the next call is about another set
+        if error.kind != ETIMEOUT:  # all ranks have met: the next call is about another set
             _next_number += 1
         raise
     _next_number += 1
