@@ -10,8 +10,18 @@ namespace {
 constexpr std::chrono::milliseconds kAskAgain{10};
 constexpr TimeUs kAnswerUs = 2'000'000;  // rank 0 answers at once while it lives, whatever is asked
 constexpr std::int64_t kMaxMessageBytes = 16 << 20;
+constexpr std::size_t kMostBytes = 256U << 20;  // of all values; the ranks of a probe set some kilobytes each
 constexpr char kStopEndpoint[] = "inproc://stop";
 constexpr std::string_view kPresent = "present";
+
+// The frames of one message; none if none has come.
+std::vector<zmq::message_t> receive_all(zmq::socket_t& socket, zmq::recv_flags flags) {
+  std::vector<zmq::message_t> frames(1);
+  if (!socket.recv(frames[0], flags)) return {};
+  while (frames.back().more())
+    if (!socket.recv(frames.emplace_back(), zmq::recv_flags::none)) break;
+  return frames;
+}
 
 }  // namespace
 
@@ -65,14 +75,11 @@ void ProbeStore::serve() {
 
 // A question is: who asks, its number, a word, a key, a value. The answer: the number, whether there is a value, the value.
 bool ProbeStore::answer_one() {
-  std::vector<zmq::message_t> frames(1);
-  if (!server_.recv(frames[0], zmq::recv_flags::dontwait)) return false;
-  while (server_.get(zmq::sockopt::rcvmore)) {
-    if (!server_.recv(frames.emplace_back(), zmq::recv_flags::none)) return true;
-  }
+  auto frames = receive_all(server_, zmq::recv_flags::dontwait);
+  if (frames.empty()) return false;
   if (frames.size() != 5) return true;
   const std::string key = frames[3].to_string();
-  if (frames[2].to_string() == "set") values_[key] = frames[4].to_string();
+  if (frames[2].to_string() == "set") keep(key, frames[4].to_string());
   const auto found = values_.find(key);
   const bool here = found != values_.end();
   server_.send(frames[0], zmq::send_flags::sndmore);
@@ -80,6 +87,18 @@ bool ProbeStore::answer_one() {
   server_.send(here ? zmq::buffer(kPresent) : zmq::const_buffer(), zmq::send_flags::sndmore);
   server_.send(here ? zmq::buffer(found->second) : zmq::const_buffer(), zmq::send_flags::none);
   return true;
+}
+
+// A stranger who fills the store ends no more than the probe: what does not fit is not kept, and who set it is told.
+void ProbeStore::keep(const std::string& key, std::string value) {
+  const auto old = values_.find(key);
+  const std::size_t freed = old == values_.end() ? 0 : key.size() + old->second.size();
+  const std::size_t bytes = bytes_ - freed + key.size() + value.size();
+  if (old != values_.end()) values_.erase(old);
+  bytes_ -= freed;
+  if (bytes > kMostBytes) return;
+  bytes_ = bytes;
+  values_.emplace(key, std::move(value));
 }
 
 void ProbeStore::connect() {
@@ -101,23 +120,28 @@ Result<zmq::message_t> ProbeStore::ask(const std::string& word, const std::strin
   while (true) {
     const TimeUs left = deadline_us - MonotonicClock::now();
     client_.set(zmq::sockopt::rcvtimeo, static_cast<int>(std::clamp<TimeUs>(left / 1000, 1, 3'600'000)));
-    zmq::message_t answered, here, found;
-    if (!client_.recv(answered)) {
+    auto frames = receive_all(client_, zmq::recv_flags::none);
+    if (frames.empty()) {
       return fail(ErrorKind::kTimeout, "rank 0 does not answer at " + address_,
                   "start it too; DEFT_LEADER must be the same on all nodes, and this port must be open (--port N)");
     }
-    if (!client_.recv(here) || !client_.recv(found)) return fail(ErrorKind::kViolation, "half an answer");
-    if (answered.to_string() != number) continue;  // to a question that was given up
-    if (here.empty()) return fail(ErrorKind::kUnavailable, "there is no " + key);
-    return found;
+    if (frames.size() != 3) {
+      return fail(ErrorKind::kViolation, "what answers at " + address_ + " is no rank 0 of deft probe",
+                  "give all processes another port: --port N");
+    }
+    if (frames[0].to_string() != number) continue;  // to a question that was given up
+    if (frames[1].empty()) return fail(ErrorKind::kUnavailable, "there is no " + key);
+    return std::move(frames[2]);
   }
 }
 
 Result<void> ProbeStore::set(const std::string& key, std::span<const std::byte> value) {
   const std::lock_guard lock(mutex_);
   const auto answer = ask("set", key, value, MonotonicClock::now() + patience_us_);
-  if (!answer) return tl::unexpected(answer.error());
-  return {};
+  if (answer) return {};
+  if (answer.error().kind != ErrorKind::kUnavailable) return tl::unexpected(answer.error());
+  return fail(ErrorKind::kExhausted, "the store of rank 0 at " + address_ + " is full: a stranger writes into it",
+              "give all processes another port: --port N");
 }
 
 Result<std::vector<std::vector<std::byte>>> ProbeStore::get(std::span<const std::string> keys, TimeUs deadline_us) {

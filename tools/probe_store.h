@@ -35,6 +35,7 @@ class ProbeStore final : public link::Store {
   Result<void> listen();
   void serve();
   bool answer_one();
+  void keep(const std::string& key, std::string value);
   Result<zmq::message_t> ask(const std::string& word, const std::string& key, std::span<const std::byte> value,
                              TimeUs deadline_us);
   void connect();
@@ -50,6 +51,7 @@ class ProbeStore final : public link::Store {
   zmq::socket_t stop_;  // the destructor sends on it, and the thread ends
   zmq::socket_t stop_ear_;
   std::map<std::string, std::string> values_;
+  std::size_t bytes_ = 0;  // of keys and values
   std::thread thread_;
 };
 

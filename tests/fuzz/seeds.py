@@ -93,6 +93,16 @@ def of_peers() -> dict[str, bytes]:
     }
 
 
+def of_probe() -> dict[str, bytes]:
+    """A key of one byte is set and read; a word that the store does not know; messages of one and of eight frames."""
+    key = [1, 107]
+    return {
+        "sound": bytes([0, 49, *key, 2, 65, 66, 1, 50, *key, 0, 5, 51, 1, 120, 0]),
+        "another-word": bytes([2, 49, *key, 2, 65, 66]),
+        "frames": bytes([3, 3, 1, 2, 3, 3 + 56, 1, 0, 1, 1, 1, 2, 1, 3, 0, 0, 0, 0]),
+    }
+
+
 def of_records() -> dict[str, bytes]:
     return {"sound": bytes([99, 49]), "changed": bytes([99, 49, 10, 0, 0, 1]), "cut": bytes([99, 49, 10, 0, 1, 0])}
 
@@ -100,6 +110,7 @@ def of_records() -> dict[str, bytes]:
 FUZZERS = {
     "fuzz/messages": of_messages,
     "fuzz_session/fuzz_session": of_session,
+    "fuzz_probe/fuzz_probe": of_probe,
     "fuzz_ps/fuzz_ps": of_ps,
     "fuzz_ps/fuzz_server": of_server,
     "fuzz_ps/fuzz_ps_link": of_ps_link,

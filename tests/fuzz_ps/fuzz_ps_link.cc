@@ -24,6 +24,7 @@
 #include "core/link/rendezvous.h"
 #include "core/link/signals.h"
 #include "tests/fuzz/bytes.h"
+#include "tests/fuzz/die.h"
 #include "tests/fuzz/reached.h"
 #include "tests/link/stores.h"
 
@@ -31,17 +32,13 @@ namespace {
 
 using namespace deft::link::ps_backend;  // NOLINT(google-build-using-namespace): the protocol
 using deft::fuzz::Bytes;
+using deft::fuzz::die;
 using deft::link::WorkRequest;
 
 constexpr int kPauseMs = 10;  // without a message, until the next act
 constexpr std::size_t kMostActs = 64;
 constexpr deft::TimeUs kOpenUs = 60'000'000;  // never reached: the server says that the link has failed
 constexpr auto kKinds = static_cast<std::size_t>(Kind::kTaken);  // they count from 1
-
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "fuzz_ps_link: %s\n", why.c_str());
-  std::abort();
-}
 
 deft::fuzz::Reached& kinds_sent() {
   static deft::fuzz::Reached kinds("messages of a parameter server to a link", kKinds);

@@ -23,23 +23,20 @@
 #include "core/link/signals.h"
 #include "core/model/dtype.h"
 #include "tests/fuzz/bytes.h"
+#include "tests/fuzz/die.h"
 #include "tests/fuzz/reached.h"
 
 namespace {
 
 using namespace deft::link::ps_backend;  // NOLINT(google-build-using-namespace): the server
 using deft::fuzz::Bytes;
+using deft::fuzz::die;
 
 constexpr int kAnswerMs = 20'000;
 constexpr int kLingerMs = 1'000;  // so that the last messages of a connection reach the server
 constexpr std::size_t kMostActs = 64;
 constexpr std::size_t kFloats = 16;
 constexpr auto kKinds = static_cast<std::size_t>(Kind::kTaken);  // they count from 1
-
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "fuzz_server: %s\n", why.c_str());
-  std::abort();
-}
 
 deft::fuzz::Reached& kinds_sent() {
   static deft::fuzz::Reached kinds("messages of a link to a parameter server", kKinds);

@@ -11,18 +11,15 @@
 
 #include "core/ipc/wire.h"
 #include "daemon/server/server.h"
+#include "tests/fuzz/die.h"
 #include "tests/fuzz_session/hostile_worker.h"
 
 namespace {
 
 using namespace deft;
+using deft::fuzz::die;
 
 constexpr TimeUs kAnswerUs = 10'000'000;
-
-[[noreturn]] void die(const std::string& why) {
-  std::fprintf(stderr, "fuzz_session: %s\n", why.c_str());
-  std::abort();
-}
 
 class Daemon {
  public:
