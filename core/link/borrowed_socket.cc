@@ -1,4 +1,4 @@
-#include "core/link/gloo/mesh_sockets.h"
+#include "core/link/borrowed_socket.h"
 
 #include <linux/tcp.h>
 #include <netinet/in.h>
@@ -7,7 +7,7 @@
 #include <cstring>
 #include <optional>
 
-namespace deft::link::gloo_backend {
+namespace deft::link {
 namespace {
 
 bool same_end(const sockaddr_storage& a, const sockaddr_storage& b) {
@@ -34,14 +34,14 @@ std::optional<sockaddr_storage> end_of(int fd, NameOf name_of) {
 
 }  // namespace
 
-PeerSocket peer_socket(std::uint32_t peer, int fd) {
-  PeerSocket socket{.peer = peer, .fd = fd};
+BorrowedSocket borrow_socket(std::uint32_t peer, int fd) {
+  BorrowedSocket socket{.peer = peer, .fd = fd};
   if (const auto own = end_of(fd, getsockname)) socket.own = *own;
   if (const auto other = end_of(fd, getpeername)) socket.other = *other;
   return socket;
 }
 
-void add_traffic(const PeerSocket& socket, PeerTraffic& sum) {
+void add_kernel_traffic(const BorrowedSocket& socket, PeerTraffic& sum) {
   const auto own = end_of(socket.fd, getsockname), other = end_of(socket.fd, getpeername);
   if (!own || !other || !same_end(*own, socket.own) || !same_end(*other, socket.other)) return;
   tcp_info info{};
@@ -54,4 +54,4 @@ void add_traffic(const PeerSocket& socket, PeerTraffic& sum) {
   if (sum.rtt_us == 0 || info.tcpi_min_rtt < sum.rtt_us) sum.rtt_us = info.tcpi_min_rtt;
 }
 
-}  // namespace deft::link::gloo_backend
+}  // namespace deft::link

@@ -1,4 +1,10 @@
-// A connection of a mesh, and its traffic.
+// A TCP connection that a library (gloo, ZeroMQ) owns, and what the kernel has counted on it.
+//
+//   const BorrowedSocket socket = borrow_socket(peer, fd);      // while it is connected
+//   add_kernel_traffic(socket, sums[peer]);                     // at any time later
+//
+// The library may close the connection at any time, and the number may then belong to another one. So its ends are compared
+// again before the kernel is asked.
 #pragma once
 
 #include <sys/socket.h>
@@ -7,18 +13,18 @@
 
 #include "core/link/traffic.h"
 
-namespace deft::link::gloo_backend {
+namespace deft::link {
 
-// gloo owns the connection and may close it at any time, so its ends are compared again before it is asked.
-struct PeerSocket {
+struct BorrowedSocket {
   std::uint32_t peer = 0;
   int fd = -1;
   sockaddr_storage own{}, other{};
 };
 
-PeerSocket peer_socket(std::uint32_t peer, int fd);  // `fd` is connected
+BorrowedSocket borrow_socket(std::uint32_t peer, int fd);
 
-// Adds the traffic of the connection. A closed one adds nothing.
-void add_traffic(const PeerSocket& socket, PeerTraffic& sum);
+// Adds the acknowledged bytes, the time in which some were not acknowledged, and the packets sent again, and takes the
+// least round trip. A closed connection adds nothing.
+void add_kernel_traffic(const BorrowedSocket& socket, PeerTraffic& sum);
 
-}  // namespace deft::link::gloo_backend
+}  // namespace deft::link

@@ -19,10 +19,10 @@ namespace deft::link {
 
 struct PeerTraffic {
   std::uint32_t peer = 0;        // node; or a server's place in the link's list
-  bool is_server = false;        // then resent and rtt_us are not known
+  bool is_server = false;
   std::uint64_t sent_bytes = 0;  // that it has acknowledged; a server: for which it has given results
   TimeUs busy_us = 0;            // of all connections to it together
-  std::uint32_t resent = 0;      // packets
+  std::uint32_t resent = 0;      // packets that this node's kernel sent again
   std::uint32_t rtt_us = 0;      // the least round trip
 };
 

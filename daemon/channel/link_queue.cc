@@ -4,13 +4,20 @@
 
 namespace deft::daemon {
 
+nlohmann::json ConnectionCounters::json() const {
+  nlohmann::json json{{"resent_packets", resent_packets}, {"least_rtt_us", least_rtt_us}};
+  if (sent_bytes > 0) json.update({{"sent_bytes", sent_bytes}, {"unacknowledged_us", unacknowledged_us}});
+  return json;
+}
+
 void LinkCounters::add(const std::vector<link::PeerTraffic>& traffic) {
-  if (traffic.empty() || traffic.front().is_server) return;  // a link has either nodes or servers as peers
+  if (traffic.empty()) return;
   if (!connections) connections.emplace();
   connections->least_rtt_us = std::ranges::min(traffic, {}, &link::PeerTraffic::rtt_us).rtt_us;
   for (const link::PeerTraffic& peer : traffic) {
-    connections->sent_bytes += peer.sent_bytes;
     connections->resent_packets += peer.resent;
+    if (peer.is_server) continue;  // its bytes and time are those of its results
+    connections->sent_bytes += peer.sent_bytes;
     connections->unacknowledged_us += peer.busy_us;
   }
 }

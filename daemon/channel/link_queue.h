@@ -16,6 +16,7 @@
 #include <deque>
 #include <map>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
 #include <string>
@@ -27,11 +28,13 @@
 
 namespace deft::daemon {
 
-// The kernel's counts of a link's connections. Only links whose sockets the daemon owns (gloo) have them.
+// The kernel's counts of a link's connections. Links whose sockets are in the daemon (gloo, ps) have them.
 struct ConnectionCounters {
-  std::uint64_t sent_bytes = 0;  // that peers have acknowledged
+  [[nodiscard]] nlohmann::json json() const;
+
+  std::uint64_t sent_bytes = 0;  // that nodes have acknowledged; of ps not known
   std::uint64_t resent_packets = 0;
-  TimeUs unacknowledged_us = 0;    // in which a connection had data under way: of all connections together
+  TimeUs unacknowledged_us = 0;    // in which a connection to a node had data under way: of all together
   std::uint32_t least_rtt_us = 0;  // to the nearest peer, in the newest measurement
 };
 

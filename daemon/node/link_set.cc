@@ -156,11 +156,7 @@ nlohmann::json LinkSet::status() const {
                     {"kept", link.kept.size()},
                     {"run_again", link.counters.replayed_parts},
                     {"is_lost", !link.outage.reason.empty()}});
-    if (const auto& connections = link.counters.connections)
-      json.back()["connections"] = {{"sent_bytes", connections->sent_bytes},
-                                    {"resent_packets", connections->resent_packets},
-                                    {"unacknowledged_us", connections->unacknowledged_us},
-                                    {"least_rtt_us", connections->least_rtt_us}};
+    if (const auto& connections = link.counters.connections) json.back()["connections"] = connections->json();
     if (const CodecLoss& loss = link.counters.codec_loss; loss.given > 0)
       json.back()["codec_error"] = loss.left_out / loss.given;
     if (link.outage.reason.empty()) continue;

@@ -216,6 +216,17 @@ TEST_F(Links, WhatTheKernelCountsOfConnectionsIsAddedUp) {
   EXPECT_EQ(connections["least_rtt_us"], 40);
 }
 
+TEST_F(Links, TheKernelCountsPacketsToServersAndTheLinkTheirResults) {
+  open();
+  order(0, 0);
+  links.pump();
+  TransferDone done;
+  done.traffic = {{.peer = 0, .is_server = true, .sent_bytes = 1000, .busy_us = 50, .resent = 2, .rtt_us = 90},
+                  {.peer = 1, .is_server = true, .sent_bytes = 10, .busy_us = 5, .resent = 1, .rtt_us = 40}};
+  drivers.drivers[0]->report(done);
+  EXPECT_EQ(links.status()[0]["connections"], (nlohmann::json{{"resent_packets", 3}, {"least_rtt_us", 40}}));
+}
+
 TEST_F(Links, TheErrorOfCodecsIsThatOfTheNewestEncodings) {
   open();
   for (std::uint64_t number = 0; number < 40; ++number) order(0, number);

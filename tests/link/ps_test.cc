@@ -211,6 +211,7 @@ TEST(ParameterServer, TheLinkCountsWhatEachServerHasAnsweredAndHowLongItOwedThat
       EXPECT_EQ(server.peer, &server - traffic.data());
       EXPECT_EQ(server.sent_bytes, kSums * kBytes / 2);
       EXPECT_GT(server.busy_us, 0);
+      EXPECT_GT(server.rtt_us, 0U) << "by the kernel";
     }
     EXPECT_EQ(counters->traffic()[0].busy_us, traffic[0].busy_us) << "nothing is owed";
   });

@@ -69,7 +69,7 @@ Result<void> Mesh::take(const std::string& address) {
     for (std::uint32_t peer = 0; peer < nodes_; ++peer) {
       if (peer == node_) continue;
       const int wire = connections_.wire(peer);
-      sockets_.push_back(peer_socket(peer, wire));
+      sockets_.push_back(borrow_socket(peer, wire));
       context_->adopt(static_cast<int>(peer), connections_.sockets[peer].release(), wire);
     }
   } catch (const std::exception& e) {
@@ -79,11 +79,11 @@ Result<void> Mesh::take(const std::string& address) {
 }
 
 void Mesh::add_traffic(std::vector<PeerTraffic>& sums) const {
-  for (const PeerSocket& socket : sockets_) gloo_backend::add_traffic(socket, sums[socket.peer]);
+  for (const BorrowedSocket& socket : sockets_) add_kernel_traffic(socket, sums[socket.peer]);
 }
 
 void Mesh::go_first() {
-  for (const PeerSocket& socket : sockets_) put_first(socket.fd);
+  for (const BorrowedSocket& socket : sockets_) put_first(socket.fd);
 }
 
 gloo::transport::Pair& Mesh::pair(std::uint32_t peer) { return *context_->getPair(static_cast<int>(peer)); }

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "core/base/status.h"
-#include "core/link/gloo/mesh_sockets.h"
+#include "core/link/borrowed_socket.h"
 #include "core/link/link.h"
 #include "core/link/peer_sockets.h"
 
@@ -79,7 +79,7 @@ class Mesh {
   std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<GuardedContext> context_;
   PeerConnections connections_;      // without their sockets, which the pairs own
-  std::vector<PeerSocket> sockets_;  // the pairs' TCP sockets, also if the pairs work on local ones
+  std::vector<BorrowedSocket> sockets_;  // the pairs' TCP sockets, also if the pairs work on local ones
 };
 
 }  // namespace deft::link::gloo_backend

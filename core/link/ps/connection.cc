@@ -7,7 +7,6 @@ namespace deft::link::ps_backend {
 namespace {
 
 constexpr std::int64_t kMaxMessageBytes = kMaxAnswerBytes + 1024;  // encrypted, an answer is a little longer
-constexpr unsigned kHangUps = 5;
 constexpr int kReconnectMs = 50;
 constexpr int kReconnectMaxMs = 500;
 
@@ -20,8 +19,7 @@ ServerConnection::ServerConnection(zmq::context_t& context, const CurveKey& key,
     : address_(std::move(address)),
       has_key_(!key.empty()),
       dealer_(context, zmq::socket_type::dealer),
-      monitor_(context, zmq::socket_type::pair) {
-  const std::string endpoint = "inproc://server-" + std::to_string(index);
+      watch_(context, dealer_, "server-" + std::to_string(index)) {
   const int silence_ms = static_cast<int>(std::max<TimeUs>(silence_us / 1000, 100));
   dealer_.set(zmq::sockopt::linger, 0);
   dealer_.set(zmq::sockopt::sndhwm, 0);
@@ -32,10 +30,6 @@ ServerConnection::ServerConnection(zmq::context_t& context, const CurveKey& key,
   dealer_.set(zmq::sockopt::heartbeat_ivl, std::max(silence_ms / 4, 25));
   dealer_.set(zmq::sockopt::heartbeat_timeout, silence_ms);
   key.guard_caller(dealer_);
-  constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL |
-                          ZMQ_EVENT_HANDSHAKE_FAILED_PROTOCOL | ZMQ_EVENT_HANDSHAKE_FAILED_AUTH;
-  if (zmq_socket_monitor(dealer_.handle(), endpoint.c_str(), kEvents) != 0) throw zmq::error_t();
-  monitor_.connect(endpoint);
   dealer_.connect("tcp://" + address_);
 }
 
@@ -114,23 +108,8 @@ std::vector<std::uint32_t> ServerConnection::absent() const {
   return nodes;
 }
 
-// An event is two frames: its number and value, and the address.
-bool ServerConnection::take_events() {
-  bool disconnected = false;
-  zmq::message_t frame;
-  while (monitor_.recv(frame, zmq::recv_flags::dontwait)) {
-    std::uint16_t event = 0;
-    if (monitor_.get(zmq::sockopt::rcvmore) == 0 || frame.size() < sizeof event) continue;
-    std::memcpy(&event, frame.data(), sizeof event);
-    disconnected |= event == ZMQ_EVENT_DISCONNECTED;
-    if (event != ZMQ_EVENT_DISCONNECTED) on_failed_handshake(event == ZMQ_EVENT_HANDSHAKE_FAILED_NO_DETAIL);
-  }
-  return disconnected;
-}
-
-// A server that hangs up may be starting; after some times it is the key.
-void ServerConnection::on_failed_handshake(bool hung_up) {
-  if (ended_ || (hung_up && ++hung_up_ < kHangUps)) return;
+void ServerConnection::refused() {
+  if (ended_) return;
   ended_ = Error{ErrorKind::kMismatch,
                  "the parameter server " + address_ +
                      (has_key_ ? " has another key than this daemon, or none"
@@ -141,8 +120,9 @@ void ServerConnection::on_failed_handshake(bool hung_up) {
 
 // The server's last messages are taken first: receive() must have been called after the event.
 void ServerConnection::check_alive() {
-  const bool disconnected = take_events();
-  if (!disconnected || !answered_ || ended_) return;
+  const ConnectionWatch::News news = watch_.take_news();
+  if (news.refused) refused();
+  if (!news.lost || !answered_ || ended_) return;
   ended_ =
       Error{ErrorKind::kLost, "the parameter server " + address_ + " was lost", "see its log, and start it again", {}};
 }

@@ -12,6 +12,7 @@
 #include "core/base/clock.h"
 #include "core/base/status.h"
 #include "core/link/curve/curve_key.h"
+#include "core/link/ps/connection_watch.h"
 #include "core/link/ps/wire.h"
 
 namespace deft::link::ps_backend {
@@ -44,20 +45,20 @@ class ServerConnection {
   void check_alive();                                                         // ended() is set when the server is gone
 
   [[nodiscard]] zmq::pollitem_t messages() { return {dealer_.handle(), 0, ZMQ_POLLIN, 0}; }
-  [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
+  [[nodiscard]] zmq::pollitem_t events() { return watch_.events(); }
   [[nodiscard]] std::size_t unanswered() const { return unanswered_; }
+  // What the kernel has counted: the packets sent again and the least round trip of `traffic`.
+  void count_packets(PeerTraffic& traffic) const { watch_.count_packets(traffic); }
 
  private:
-  bool take_events();  // true: the connection has ended
-  void on_failed_handshake(bool hung_up);
+  void refused();
   void on_notice(const PsHeader& header, const zmq::message_t& payload);
 
   const std::string address_;
   const bool has_key_;
   zmq::socket_t dealer_;
-  zmq::socket_t monitor_;
+  ConnectionWatch watch_;
   bool answered_ = false;
-  unsigned hung_up_ = 0;  // times, in the handshake
   bool welcome_ = false;
   std::size_t unanswered_ = 0;
   std::uint64_t taken_ = 0;  // results

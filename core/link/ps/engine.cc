@@ -324,11 +324,13 @@ std::vector<PeerTraffic> Engine::traffic() {
   {
     const std::lock_guard lock(in_use_);
     const TimeUs now_us = MonotonicClock::now();
-    for (const Route& route : routes_)
+    for (const Route& route : routes_) {
       all.push_back({.peer = route.server,
                      .is_server = true,
                      .sent_bytes = route.load.bytes(),
                      .busy_us = route.load.owed_us(now_us)});
+      route.connection->count_packets(all.back());
+    }
   }
   close_if_aborted();
   return all;

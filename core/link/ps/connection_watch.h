@@ -1,0 +1,33 @@
+// Watches the TCP connection below a socket of ZeroMQ: whether it was refused or lost, and what the kernel has counted on it.
+#pragma once
+
+#include <string>
+#include <zmq.hpp>
+
+#include "core/link/borrowed_socket.h"
+
+namespace deft::link::ps_backend {
+
+class ConnectionWatch {
+ public:
+  // `name` is unique in the context. Construct it before the socket connects. Throws zmq::error_t.
+  ConnectionWatch(zmq::context_t& context, zmq::socket_t& socket, const std::string& name);
+
+  struct News {
+    bool refused = false;  // the other end has another key, or has hung up in several handshakes
+    bool lost = false;
+  };
+  News take_news();  // since the last call
+
+  // The packets sent again and the least round trip of the connection.
+  void count_packets(PeerTraffic& traffic) const;
+
+  [[nodiscard]] zmq::pollitem_t events() { return {monitor_.handle(), 0, ZMQ_POLLIN, 0}; }
+
+ private:
+  zmq::socket_t monitor_;
+  BorrowedSocket connection_;  // the newest
+  unsigned hung_up_ = 0;       // times, in the handshake
+};
+
+}  // namespace deft::link::ps_backend
