@@ -159,7 +159,7 @@ Result<PeerIdentity> MessageSocket::peer() const {
   socklen_t bytes = sizeof credentials;
   if (getsockopt(socket_.get(), SOL_SOCKET, SO_PEERCRED, &credentials, &bytes) != 0)
     return failed(ErrorKind::kInternal, "the kernel does not say who is at the other end", errno);
-  return PeerIdentity{credentials.pid, credentials.uid, credentials.gid};
+  return PeerIdentity{credentials.pid, credentials.uid};
 }
 
 }  // namespace deft::ipc

@@ -35,7 +35,6 @@ struct Packet {
 struct PeerIdentity {
   pid_t pid = 0;
   uid_t uid = 0;
-  gid_t gid = 0;
 };
 
 // One end of a connection. It owns the socket.

@@ -84,13 +84,13 @@ def test_a_killed_worker_is_named_to_all_others(daemons, nodes, workers):
 
 
 def test_a_killed_daemon_is_told_to_all(daemons):
-    running = daemons(2, timeout="5s")
+    running = daemons(2, timeout="20s")  # in which all four workers have come
     processes = running.start_workers("last_one_dies", 4)
     started(processes)
     running.processes[1].send_signal(signal.SIGKILL)
     named = ["node 1", "node 1", "the daemon on this node is gone"]
     for worker, name in zip(processes, named, strict=False):
-        output, _ = worker.communicate(timeout=30)  # it would wait for ever without the deadline
+        output, _ = worker.communicate(timeout=60)  # it would wait for ever without the deadline
         assert worker.returncode == 0, output
         assert name in output, output
     processes[3].kill()

@@ -77,7 +77,7 @@ def test_a_stopped_worker_is_waited_for(daemons):  # noqa: F811
 
 
 def test_a_killed_daemon_is_told_to_all(daemons):  # noqa: F811
-    running = daemons(2, links=ALONE, timeout="5s")
+    running = daemons(2, links=ALONE, timeout="20s")  # in which all four workers have come
     processes = running.start_workers("trains_until_it_fails", 4)
     started(processes)
     running.processes[1].send_signal(signal.SIGKILL)

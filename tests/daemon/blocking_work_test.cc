@@ -22,13 +22,12 @@ constexpr std::chrono::seconds kLong{60};
 
 TEST(BlockingWork, RunsEverythingAndCallsBackAfterIt) {
   BlockingWork work;
-  std::atomic<int> ran{0};
+  std::atomic<int> ran{0}, after{0};
   std::promise<void> all;
   for (int i = 0; i < 500; ++i)
     work.run(
         static_cast<uid_t>(i % 7), [&] { ++ran; },
         [&] {
-          static std::atomic<int> after{0};
           if (++after == 500) all.set_value();
         });
   ASSERT_EQ(all.get_future().wait_for(kLong), std::future_status::ready);

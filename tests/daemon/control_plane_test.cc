@@ -1,9 +1,7 @@
 // The connections between daemons, within this process.
 #include "daemon/wire/control_plane.h"
 
-#include <arpa/inet.h>
 #include <gtest/gtest.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -11,23 +9,13 @@
 #include <string>
 #include <vector>
 
+#include "tests/daemon/ports.h"
 #include "tests/link/socket_priorities.h"
 
 namespace deft::daemon {
 namespace {
 
-// A TCP port that nothing listens on.
-int free_port() {
-  const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-  sockaddr_in address{};
-  address.sin_family = AF_INET;
-  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-  socklen_t size = sizeof address;
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&address), size), 0);
-  EXPECT_EQ(getsockname(fd, reinterpret_cast<sockaddr*>(&address), &size), 0);
-  close(fd);
-  return ntohs(address.sin_port);
-}
+using testing::free_port;
 
 TEST(ControlPlane, ALeaderWithAnAddressOfIPv6IsAnErrorThatSaysSo) {
   Reactor reactor;

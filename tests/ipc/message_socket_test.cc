@@ -26,7 +26,7 @@ std::string text_of(const Packet& packet) {
   return {reinterpret_cast<const char*>(packet.bytes.data()), packet.bytes.size()};
 }
 
-class ChannelTest : public ::testing::Test {
+class MessageSocketTest : public ::testing::Test {
  protected:
   void SetUp() override {
     int ends[2];
@@ -39,14 +39,14 @@ class ChannelTest : public ::testing::Test {
   MessageSocket a_, b_;
 };
 
-TEST_F(ChannelTest, PacketsKeepTheirBoundsAndOrder) {
+TEST_F(MessageSocketTest, PacketsKeepTheirBoundsAndOrder) {
   ASSERT_TRUE(a_.send(bytes_of("one")));
   ASSERT_TRUE(a_.send(bytes_of("two")));
   EXPECT_EQ(text_of(*receive()), "one");
   EXPECT_EQ(text_of(*receive()), "two");
 }
 
-TEST_F(ChannelTest, WhetherTheOtherSideHasReadAllIsSeen) {
+TEST_F(MessageSocketTest, WhetherTheOtherSideHasReadAllIsSeen) {
   EXPECT_FALSE(a_.has_unread());
   ASSERT_TRUE(a_.send(bytes_of("one")));
   ASSERT_TRUE(a_.send(bytes_of("two")));
@@ -57,7 +57,7 @@ TEST_F(ChannelTest, WhetherTheOtherSideHasReadAllIsSeen) {
   EXPECT_FALSE(a_.has_unread());
 }
 
-TEST_F(ChannelTest, DescriptorsTravelAndAreClosedOnExec) {
+TEST_F(MessageSocketTest, DescriptorsTravelAndAreClosedOnExec) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);  // not closed on exec here
   const Descriptor reading(ends[0]), writing(ends[1]);
@@ -73,7 +73,7 @@ TEST_F(ChannelTest, DescriptorsTravelAndAreClosedOnExec) {
   EXPECT_EQ(c, '!');
 }
 
-TEST_F(ChannelTest, NothingToReceiveIsATimeout) {
+TEST_F(MessageSocketTest, NothingToReceiveIsATimeout) {
   auto packet = b_.receive(MonotonicClock::now() + 1000);
   ASSERT_FALSE(packet);
   EXPECT_EQ(packet.error().kind, ErrorKind::kTimeout);
@@ -82,7 +82,7 @@ TEST_F(ChannelTest, NothingToReceiveIsATimeout) {
   EXPECT_FALSE(none->has_value());
 }
 
-TEST_F(ChannelTest, TheEndIsAnEmptyPacketAfterAllOthers) {
+TEST_F(MessageSocketTest, TheEndIsAnEmptyPacketAfterAllOthers) {
   ASSERT_TRUE(a_.send(bytes_of("last words")));
   a_.close();
   EXPECT_EQ(text_of(*receive()), "last words");
@@ -91,7 +91,7 @@ TEST_F(ChannelTest, TheEndIsAnEmptyPacketAfterAllOthers) {
 }
 
 // A daemon that refuses somebody who is still talking: its reason must arrive all the same.
-TEST_F(ChannelTest, LastWordsArriveFromAPeerThatDidNotReadOurs) {
+TEST_F(MessageSocketTest, LastWordsArriveFromAPeerThatDidNotReadOurs) {
   ASSERT_TRUE(b_.send(bytes_of("never read")));
   ASSERT_TRUE(a_.send(bytes_of("last words")));
   a_.close();
@@ -99,14 +99,14 @@ TEST_F(ChannelTest, LastWordsArriveFromAPeerThatDidNotReadOurs) {
   EXPECT_TRUE(receive()->bytes.empty());
 }
 
-TEST_F(ChannelTest, SendingToADeadPeerIsAnErrorNotASignal) {
+TEST_F(MessageSocketTest, SendingToADeadPeerIsAnErrorNotASignal) {
   b_.close();
   auto sent = a_.send(bytes_of("x"));
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().kind, ErrorKind::kLost);
 }
 
-TEST_F(ChannelTest, AFullQueueIsAnErrorWhereTheSocketDoesNotBlock) {
+TEST_F(MessageSocketTest, AFullQueueIsAnErrorWhereTheSocketDoesNotBlock) {
   ASSERT_EQ(fcntl(a_.descriptor(), F_SETFL, O_NONBLOCK), 0);
   const std::vector<std::byte> large(kMaxMessageBytes);
   Result<void> sent;
@@ -115,13 +115,13 @@ TEST_F(ChannelTest, AFullQueueIsAnErrorWhereTheSocketDoesNotBlock) {
   EXPECT_EQ(sent.error().kind, ErrorKind::kExhausted);
 }
 
-TEST_F(ChannelTest, TooLongAMessageIsNotSent) {
+TEST_F(MessageSocketTest, TooLongAMessageIsNotSent) {
   auto sent = a_.send(std::vector<std::byte>(kMaxMessageBytes + 1));
   ASSERT_FALSE(sent);
   EXPECT_EQ(sent.error().kind, ErrorKind::kInvalid);
 }
 
-TEST_F(ChannelTest, MaliciousLongMessageIsAViolation) {
+TEST_F(MessageSocketTest, MaliciousLongMessageIsAViolation) {
   const std::vector<char> large(kMaxMessageBytes + 1);
   ASSERT_GT(::send(a_.descriptor(), large.data(), large.size(), 0), 0);
   auto packet = receive();
@@ -129,7 +129,7 @@ TEST_F(ChannelTest, MaliciousLongMessageIsAViolation) {
   EXPECT_EQ(packet.error().kind, ErrorKind::kViolation);
 }
 
-TEST_F(ChannelTest, AnEndThatRefusesDescriptorsTakesAndClosesNone) {
+TEST_F(MessageSocketTest, AnEndThatRefusesDescriptorsTakesAndClosesNone) {
   b_.refuse_descriptors();
   int ends[2];
   ASSERT_EQ(pipe2(ends, O_CLOEXEC | O_NONBLOCK), 0);
@@ -150,7 +150,7 @@ TEST_F(ChannelTest, AnEndThatRefusesDescriptorsTakesAndClosesNone) {
   EXPECT_EQ(read(reading.get(), &c, 1), 0);
 }
 
-TEST_F(ChannelTest, MaliciousFloodOfDescriptorsIsRefusedAndClosed) {
+TEST_F(MessageSocketTest, MaliciousFloodOfDescriptorsIsRefusedAndClosed) {
   constexpr int kMany = 64;
   std::array<int, kMany> all;
   all.fill(a_.descriptor());
@@ -176,7 +176,7 @@ TEST_F(ChannelTest, MaliciousFloodOfDescriptorsIsRefusedAndClosed) {
   EXPECT_EQ(next_before, next_after) << "descriptors were left open";
 }
 
-TEST_F(ChannelTest, DescriptorsLostToALimitAreAnErrorThatSaysSo) {
+TEST_F(MessageSocketTest, DescriptorsLostToALimitAreAnErrorThatSaysSo) {
   const std::array<int, 1> one{a_.descriptor()};
   ASSERT_TRUE(a_.send(bytes_of("x"), one));
   rlimit before{};
@@ -189,7 +189,7 @@ TEST_F(ChannelTest, DescriptorsLostToALimitAreAnErrorThatSaysSo) {
   EXPECT_EQ(packet.error().kind, ErrorKind::kExhausted);
 }
 
-TEST_F(ChannelTest, ThePeerIsWhomTheKernelSays) {
+TEST_F(MessageSocketTest, ThePeerIsWhomTheKernelSays) {
   auto peer = a_.peer();
   ASSERT_TRUE(peer);
   EXPECT_EQ(peer->pid, getpid());

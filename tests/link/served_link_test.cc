@@ -24,7 +24,7 @@ struct Told {
   std::string payload;
 };
 
-class ChannelTest : public ::testing::Test {
+class ServedLinkTest : public ::testing::Test {
  protected:
   void begin(std::uint32_t nodes) {
     channel = std::make_unique<ServedLink>(nodes,
@@ -73,7 +73,7 @@ class ChannelTest : public ::testing::Test {
   std::vector<Told> told;
 };
 
-TEST_F(ChannelTest, WelcomesAllWhenTheLastOneComes) {
+TEST_F(ServedLinkTest, WelcomesAllWhenTheLastOneComes) {
   std::vector<std::pair<std::uint32_t, Kind>> said;
   ServedLink meeting(
       2, [&](std::uint32_t node, const PsHeader& header, zmq::message_t&) { said.emplace_back(node, header.kind); });
@@ -85,7 +85,7 @@ TEST_F(ChannelTest, WelcomesAllWhenTheLastOneComes) {
   EXPECT_THAT(meeting.join(0, 3).error().message(), HasSubstr("one of 3, the others of 2"));
 }
 
-TEST_F(ChannelTest, AnswersWhenTheLastNodeHasPushedWhateverTheOrder) {
+TEST_F(ServedLinkTest, AnswersWhenTheLastNodeHasPushedWhateverTheOrder) {
   begin(3);
   push(2, 0, 0, 4);
   push(0, 0, 0, 1);
@@ -95,7 +95,7 @@ TEST_F(ChannelTest, AnswersWhenTheLastNodeHasPushedWhateverTheOrder) {
 }
 
 // 1e8 + 1 + -1e8 is 0 in the order of the nodes, and 1 if node 2 is added before node 1.
-TEST_F(ChannelTest, SumsInTheOrderOfTheNodesWhoeverIsFirst) {
+TEST_F(ServedLinkTest, SumsInTheOrderOfTheNodesWhoeverIsFirst) {
   for (const auto& order : {std::vector{0, 1, 2}, {2, 1, 0}, {1, 2, 0}, {2, 0, 1}}) {
     begin(3);
     const float values[] = {1e8F, 1.F, -1e8F};
@@ -105,7 +105,7 @@ TEST_F(ChannelTest, SumsInTheOrderOfTheNodesWhoeverIsFirst) {
   }
 }
 
-TEST_F(ChannelTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
+TEST_F(ServedLinkTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
   begin(2);
   for (std::uint64_t round = 0; round < 3; ++round) {
     for (std::uint32_t segment = 0; segment < 2; ++segment)
@@ -120,7 +120,7 @@ TEST_F(ChannelTest, AFastNodeMayBeAheadAndEveryRoundKeepsItsOwnSum) {
 }
 
 // Node 0 takes nothing for a while, node 1 takes everything at once.
-TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
+TEST_F(ServedLinkTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
   begin(2);
   const auto push_urgent = [&](std::uint32_t node, std::uint64_t round, std::uint32_t priority, std::uint64_t taken) {
     PsHeader header = shape(round, 0, 4);
@@ -149,7 +149,7 @@ TEST_F(ChannelTest, OfTheResultsThatWaitForALinkTheMostUrgentOneLeavesFirst) {
   EXPECT_THAT(results(), ElementsAre(to(0, next), to(0, next + 2)));
 }
 
-TEST_F(ChannelTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
+TEST_F(ServedLinkTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
   begin(2);
   for (std::uint64_t round = 0; round < kAnswersAhead + 2; ++round) {
     push(0, round, 0, 1);
@@ -162,13 +162,13 @@ TEST_F(ChannelTest, WhatWasFinishedBeforeANodeLeftStillArrives) {
   EXPECT_EQ(told[2].header.kind, Kind::kFailed);
 }
 
-TEST_F(ChannelTest, ALinkThatTakesWhatItWasNotGivenIsNamed) {
+TEST_F(ServedLinkTest, ALinkThatTakesWhatItWasNotGivenIsNamed) {
   begin(2);
   channel->taken(1, 1);
   EXPECT_THAT(failure(), HasSubstr("node 1 took results that the parameter server did not give"));
 }
 
-TEST_F(ChannelTest, RoundsComeInAnyOrderButNotFromLongAgo) {
+TEST_F(ServedLinkTest, RoundsComeInAnyOrderButNotFromLongAgo) {
   begin(2);
   push(0, 9, 0, 1);
   push(0, 7, 0, 1);
@@ -183,7 +183,7 @@ TEST_F(ChannelTest, RoundsComeInAnyOrderButNotFromLongAgo) {
   EXPECT_THAT(failure(), HasSubstr("of a round long past"));
 }
 
-TEST_F(ChannelTest, ALatePushOfAFinishedRoundIsRefused) {
+TEST_F(ServedLinkTest, ALatePushOfAFinishedRoundIsRefused) {
   begin(2);
   push(0, 5, 0, 1);
   push(1, 5, 0, 1);
@@ -192,7 +192,7 @@ TEST_F(ChannelTest, ALatePushOfAFinishedRoundIsRefused) {
   EXPECT_THAT(failure(), HasSubstr("node 1 pushed a second time"));
 }
 
-TEST_F(ChannelTest, AnOwnersBytesGoToAllOthersOnceAllAreReady) {
+TEST_F(ServedLinkTest, AnOwnersBytesGoToAllOthersOnceAllAreReady) {
   begin(3);
   PsHeader header = shape(0, 0, 4);
   header.owner = 1;
@@ -207,7 +207,7 @@ TEST_F(ChannelTest, AnOwnersBytesGoToAllOthersOnceAllAreReady) {
   EXPECT_EQ(value_of(told[2]), 42);
 }
 
-TEST_F(ChannelTest, WhoLeavesFailsTheOthersOnceAndByName) {
+TEST_F(ServedLinkTest, WhoLeavesFailsTheOthersOnceAndByName) {
   begin(3);
   push(0, 0, 0, 1);
   channel->leave(1);
@@ -220,7 +220,7 @@ TEST_F(ChannelTest, WhoLeavesFailsTheOthersOnceAndByName) {
   EXPECT_TRUE(channel->empty());
 }
 
-TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
+TEST_F(ServedLinkTest, PushesThatCannotBeAreRefusedAndNamed) {
   const auto refusal = [&](const PsHeader& header, std::size_t payload) {
     begin(2);
     channel->push(1, header, zmq::message_t(payload));
@@ -238,7 +238,7 @@ TEST_F(ChannelTest, PushesThatCannotBeAreRefusedAndNamed) {
   EXPECT_THAT(refusal(header, 4), HasSubstr("of an unknown type or operation"));
 }
 
-class EncodedPushTest : public ChannelTest {
+class EncodedPushTest : public ServedLinkTest {
  protected:
   static std::vector<std::byte> recipe(const std::string& codec, std::uint32_t blocks = 1) {
     return compress::SumRecipe{.codec = codec, .job = 1, .generation = 2, .runs = {{256, blocks}}}.bytes();
@@ -376,7 +376,7 @@ TEST_F(EncodedPushTest, AnyBytesAreTakenOrRefused) {
   }
 }
 
-TEST_F(ChannelTest, ANodeThatRunsAwayIsStopped) {
+TEST_F(ServedLinkTest, ANodeThatRunsAwayIsStopped) {
   begin(2);
   for (std::uint64_t round = 0; round < 8 * kWindow; ++round) push(0, round, 0, 1);
   EXPECT_EQ(failure(), "");
@@ -384,7 +384,7 @@ TEST_F(ChannelTest, ANodeThatRunsAwayIsStopped) {
   EXPECT_THAT(failure(), HasSubstr("too far ahead of the others"));
 }
 
-TEST_F(ChannelTest, NodesThatTakeNoResultsAreStopped) {
+TEST_F(ServedLinkTest, NodesThatTakeNoResultsAreStopped) {
   begin(2);
   std::uint64_t round = 0;
   for (; failure().empty() && round < 1000; ++round)

@@ -1,4 +1,4 @@
-"""Where a process set's leader is reached, and how durations of options are read; without daemons."""
+"""Where a process set's leader is reached; without daemons."""
 
 import types
 
@@ -35,13 +35,6 @@ def test_a_daemon_that_others_cannot_reach_is_named(monkeypatch, listens):
         f"no rank of the set is on node 0, and the deftd of rank 2 listens on {listens}, where other nodes cannot "
         "reach it: start it with --listen=ADDRESS:PORT"
     )
-
-
-def test_durations_are_read_as_the_daemon_reads_them(monkeypatch):
-    texts = {"30s": 30, "500ms": 0.5, "2m": 120, "1.5h": 5400, "7": 7, "10 us": 1e-5, "1e1s": 10}
-    for text, seconds in texts.items():
-        monkeypatch.setattr(process_sets, "option", lambda _, text=text: text)
-        assert process_sets.timeout_seconds() == pytest.approx(seconds)
 
 
 def test_long_lists_of_ranks_are_shortened():

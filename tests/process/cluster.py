@@ -10,6 +10,7 @@ DEFT_TEST_BUILD names another build folder than build/. If that build has a sani
 sanitizer's library: a Python that is built without it has to load it before libdeft.
 """
 
+import contextlib
 import json
 import os
 import select
@@ -32,6 +33,7 @@ MARGIN_S = 10.0
 # other tests have PATIENT.
 TIMEOUT_S = 5.0
 PATIENT = "60s"
+SANITIZED_END_S = 60
 
 IMPORTS = """
 import ctypes, os, sys, time
@@ -81,8 +83,7 @@ class Cluster:
         for process in [*self.workers, *self.daemons]:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
-                process.kill()
-            process.wait()
+                end(process)
         reports = [log for log in map(self.log, range(len(self.daemons))) if "Sanitizer" in log]
         self.folder.cleanup()
         assert not reports, "\n".join(reports)
@@ -203,6 +204,16 @@ class Cluster:
         )
         assert result.returncode == 0, result.stderr + self.log(node)
         return json.loads(result.stdout)
+
+
+def end(process: subprocess.Popen) -> None:
+    """A daemon with a sanitizer reports what it has leaked when it ends in good order."""
+    if "DEFT_TEST_PRELOAD" in os.environ:
+        process.terminate()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(SANITIZED_END_S)
+    process.kill()
+    process.wait()
 
 
 def await_arrivals(arrivals: int, workers: list[subprocess.Popen]) -> None:

@@ -239,7 +239,7 @@ def test_a_stall_beyond_its_own_limit_ends_the_job_and_names_the_worker(victim):
 
 @pytest.mark.parametrize("short", [0, 1])
 def test_a_rank_that_ends_early_is_named(short):
-    with Cluster(2, timeout="16s") as cluster:
+    with Cluster(2) as cluster:
         workers = [cluster.start_one(TRAIN, rank, STEPS="20" if rank == short else "30") for rank in (0, 1)]
         text = wait_for_line(workers[1 - short], "ERROR")
         assert f"rank {short}" in text and "has ended" in text

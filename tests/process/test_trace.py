@@ -99,7 +99,7 @@ def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
 
 
 def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
-    if subprocess.run([*IN_ANOTHER_MONTH, "true"], capture_output=True, check=False).returncode != 0:
+    if not Path("/proc/self/ns/time").exists():
         pytest.skip("this kernel has no time namespaces")
     with ClusterOfTwoMonths(2) as cluster:
         trace(tmp_path, cluster)

@@ -46,6 +46,19 @@ def test_a_mutation_is_killed_only_by_a_test_that_passes_without_it(mutate, tmp_
     assert (tmp_path / "thing.py").read_text() == SOURCE
 
 
+@pytest.mark.parametrize(("hangs_after", "verdict"), [(10**9, "survived"), (0, "killed")])
+def test_a_test_hangs_if_it_takes_much_longer_than_without_the_mutation(
+    mutate, monkeypatch, tmp_path, hangs_after, verdict
+):
+    """A slow machine does not make slow tests into a verdict."""
+    copy = copy_of(mutate, tmp_path, SOURCE, "assert larger(2, 2) == 2")
+    monkeypatch.setattr(mutate, "LEAST_SECONDS", 0.01)
+    monkeypatch.setattr(mutate, "HANGS_AFTER", hangs_after)
+    mutation = mutate.Mutation("thing.py", "a > b", "a < b", "the smaller one", pytest="test_thing.py")
+    [result] = mutate.run(copy, [mutation])
+    assert result["verdict"] == verdict
+
+
 def test_a_text_that_is_not_there_once_is_told(mutate, tmp_path):
     copy = copy_of(mutate, tmp_path, SOURCE, "assert larger(1, 2) == 2")
     mutation = mutate.Mutation("thing.py", "a < b", "a > b", "nothing", pytest="test_thing.py")

@@ -6,12 +6,7 @@ from dataclasses import dataclass, replace
 
 KB, MB = 1 << 10, 1 << 20
 SIZES = ("partition_bytes", "credit_bytes")
-USES_SIZES = (
-    "bytescheduler",
-    "usbyte",
-    "prophet",
-    "p3",
-)  # policies for which one of the sizes matters on a single link
+USES_SIZES = ("bytescheduler", "prophet", "usbyte")  # has_sizes in core/base/policy_traits.h
 
 
 @dataclass(frozen=True)

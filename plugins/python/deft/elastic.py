@@ -18,7 +18,7 @@ from collections.abc import Callable
 
 from deft import world
 from deft._native import ELOST, ETIMEOUT, EUNAVAILABLE, DeftError
-from deft.process_sets import timeout_seconds
+from deft.durations import timeout_seconds
 
 _LOST = (ETIMEOUT, ELOST, EUNAVAILABLE)
 _MOST_TRIES = 5

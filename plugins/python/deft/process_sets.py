@@ -13,16 +13,15 @@ key-value store of the whole job first, which tells a rank that does not come, o
 import hashlib
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Iterable, Sequence
 
 from deft import world
 from deft._native import EMISMATCH, ETIMEOUT, EUNAVAILABLE, DeftError, daemon_status, option
+from deft.durations import timeout_seconds
 from deft.session import Session
 
-_UNITS_S = {"": 1.0, "us": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "min": 60.0, "h": 3600.0}
 _next_number = 1  # of a set
 _added: "list[ProcessSet]" = []
 _SHOWN = 300  # characters of a list of ranks in a message
@@ -267,12 +266,6 @@ def _own_address(host: str) -> str:
 
 def _is_loopback(host: str) -> bool:
     return host == "localhost" or host.startswith("127.") or host == "[::1]"
-
-
-def timeout_seconds() -> float:
-    """The option `timeout`, which is a duration such as 30s or 500ms."""
-    number, unit = re.fullmatch(r"([0-9.eE+-]+)\s*([a-z]*)", option("timeout").strip()).groups()
-    return float(number) * _UNITS_S[unit]
 
 
 def _shown(ranks: Sequence[int]) -> str:
