@@ -6,23 +6,37 @@
 namespace deft::compress {
 namespace {
 
-// Whole numbers from -kMost to kMost and a scale: the largest magnitude is kMost. kBits of each: byte i of the codes holds
+// A scale in two bytes: the upper half of a float. Rounded up, so that no value is larger than the largest code.
+struct ShortScale {
+  static constexpr std::size_t kBytes = sizeof(std::uint16_t);
+
+  // At least `scale`; less only if the largest code would not be a float.
+  static float of(float scale, int most) {
+    const std::uint32_t limit = bits_of(float_of(kLargestBits) / static_cast<float>(most));
+    const std::uint32_t up = bits_of(usable_scale(scale)) + 0xFFFFU;
+    return float_of((up < limit ? up : limit) & 0xFFFF0000U);
+  }
+  static void write(std::byte* out, std::uint32_t bits) { store(out, static_cast<std::uint16_t>(bits >> 16)); }
+  static std::uint32_t read(const std::byte* in) { return static_cast<std::uint32_t>(load<std::uint16_t>(in)) << 16; }
+};
+
+// Whole numbers from -kMost to kMost and a scale: the largest magnitude is about kMost. kBits of each: byte i of the codes holds
 // the values i, i + 256 * kBits / 8, ... from its low bits up, which needs no shuffle.
 template <int kBits, int kMost>
 struct IntegerFormat {
   static constexpr std::size_t kValueBytes = 0;
   static constexpr std::size_t kCodes = kBlock * kBits / 8;
-  static constexpr std::size_t bytes(std::uint32_t /*level*/) { return sizeof(float) + kCodes; }
+  static constexpr std::size_t bytes(std::uint32_t /*level*/) { return ShortScale::kBytes + kCodes; }
 
   static bool encode(const BlockKey& /*key*/, const float* __restrict values, std::size_t /*count*/,
                      std::byte* __restrict out) {
     const std::uint32_t most = largest_bits(values);
-    if (most >= kInfinity) return mark_nan(out, bytes(0));
-    const float largest = float_of(most < kLargestBits ? most : kLargestBits);
-    const float scale = usable_scale(largest / kMost);
-    const float inverse = scale > 0 ? kMost / largest : 0.0F;
-    store(out, scale);
-    std::byte* __restrict codes = out + sizeof scale;
+    if (most >= kInfinity) return mark_nan(out);
+    const float step = float_of(most < kLargestBits ? most : kLargestBits) / kMost;
+    const float scale = ShortScale::of(step, kMost);
+    const float inverse = scale > 0 ? 1.0F / (scale > step ? scale : step) : 0.0F;
+    ShortScale::write(out, bits_of(scale));
+    std::byte* __restrict codes = out + ShortScale::kBytes;
     for (std::size_t i = 0; i < kCodes; ++i) {
       std::uint32_t code = static_cast<std::uint32_t>(nearest(values[i] * inverse));
       if constexpr (kBits == 4) {
@@ -34,13 +48,19 @@ struct IntegerFormat {
     return true;
   }
 
+  static bool mark_nan(std::byte* out) {
+    std::memset(out, 0, bytes(0));
+    ShortScale::write(out, kNaN);
+    return false;
+  }
+
   template <bool kAdd>
   static bool decode(const BlockKey& /*key*/, const std::byte* __restrict in, float* __restrict out) {
-    const auto bits = load<std::uint32_t>(in);
+    const std::uint32_t bits = ShortScale::read(in);
     if (!is_scale(bits, kMost)) return false;
     if (bits == kNaN) return fill_nan(out), true;
     const float scale = float_of(bits);
-    const auto* __restrict codes = reinterpret_cast<const std::int8_t*>(in + sizeof scale);
+    const auto* __restrict codes = reinterpret_cast<const std::int8_t*>(in + ShortScale::kBytes);
     for (std::size_t i = 0; i < kCodes; ++i) {
       if constexpr (kBits == 8) {
         put<kAdd>(out[i], static_cast<float>(codes[i]) * scale);

@@ -118,8 +118,8 @@ struct Row {
 constexpr std::array kRows = {
     Row{"bf16", make_contractive<BlockFormat::kBFloat16, 1, 2>},
     Row{"fp16", make_contractive<BlockFormat::kFloat16, 1, 2>},
-    Row{"int8", make_contractive<BlockFormat::kInt8, kBlock, 4 + 256>},
-    Row{"int4", make_contractive<BlockFormat::kInt4, kBlock, 4 + 128>},
+    Row{"int8", make_contractive<BlockFormat::kInt8, kBlock, 2 + 256>},
+    Row{"int4", make_contractive<BlockFormat::kInt4, kBlock, 2 + 128>},
     Row{"int2", make_contractive<BlockFormat::kInt2, kBlock, 4 + 64>},
     Row{"efsignsgd", make_contractive<BlockFormat::kSign, kBlock, 4 + 32>},
     Row{"onebit", make_contractive<BlockFormat::kOneBit, kBlock, 8 + 32>},
@@ -130,7 +130,7 @@ constexpr std::array kRows = {
     Row{"randk", make_randk},
     Row{"lowrank", make_low_rank},
     Row{"terngrad", make_unbiased<BlockFormat::kTernGrad, 4 + 64>},
-    Row{"qsgd", make_unbiased<BlockFormat::kQsgd, 4 + 256>},
+    Row{"qsgd", make_unbiased<BlockFormat::kQsgd, 2 + 256>},
 };
 
 constexpr auto kNames = [] {

@@ -76,19 +76,18 @@ struct QsgdFormat {
   static bool encode(const BlockKey& key, const float* __restrict values, std::size_t /*count*/,
                      std::byte* __restrict out) {
     const std::uint32_t most = largest_bits(values);
-    if (most >= kInfinity) return mark_nan(out, bytes(0));
+    if (most >= kInfinity) return Codes::mark_nan(out);
     const auto levels = static_cast<float>(key.level);
     const float largest = usable_scale(float_of(most));
     const float inverse = largest > 0 ? 1 / largest : 0.0F;
     const float squares = lane_sum([&](std::size_t i) { return (values[i] * inverse) * (values[i] * inverse); });
-    const float limit = float_of(kLargestBits) / 127;
     const float step = largest / levels * std::sqrt(squares);
-    const float scale = step < limit ? usable_scale(step) : limit;
-    store(out, scale);
+    const float scale = ShortScale::of(step, 127);
+    ShortScale::write(out, bits_of(scale));
     const float steps = scale > 0 ? 1 / scale : 0.0F;
-    const BlockRandom random(key, bits_of(scale));
+    const BlockRandom random(key, bits_of(step));  // of the exact step: nodes with nearly the same one draw apart
     const auto highest = static_cast<std::int32_t>(key.level);
-    std::byte* __restrict codes = out + sizeof scale;
+    std::byte* __restrict codes = out + ShortScale::kBytes;
     for (std::size_t i = 0; i < kBlock; ++i) {
       const auto drawn = static_cast<std::int32_t>(magnitude_of(values[i]) * steps + random.share(i));
       const std::int32_t code = drawn < highest ? drawn : highest;

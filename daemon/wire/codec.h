@@ -31,7 +31,7 @@
 
 namespace deft::daemon::wire {
 
-inline constexpr std::uint32_t kControlVersion = 4;
+inline constexpr std::uint32_t kControlVersion = 5;
 
 // Limits of the content of messages. decode() refuses more. Texts for people (an error's what, fix and where) are cut instead.
 inline constexpr std::uint32_t kMaxWorld = 1 << 20;     // ranks of a job

@@ -128,19 +128,19 @@ std::string refusal(const std::vector<std::byte>& recipe, std::size_t code_bytes
 
 TEST(EncodedSum, RefusesRecipesThatCannotBe) {
   const SumRecipe good{.codec = "int8", .job = 1, .generation = 2, .runs = {{256, 2}, {1024, 1}}};
-  EXPECT_EQ(refusal(good.bytes(), 780), "");
-  EXPECT_THAT(refusal(good.bytes(), 520), HasSubstr("does not fit 520 bytes of int8"));
-  EXPECT_THAT(refusal({}, 780), HasSubstr("too short"));
+  EXPECT_EQ(refusal(good.bytes(), 774), "");
+  EXPECT_THAT(refusal(good.bytes(), 516), HasSubstr("does not fit 516 bytes of int8"));
+  EXPECT_THAT(refusal({}, 774), HasSubstr("too short"));
   auto bytes = good.bytes();
   bytes.pop_back();
-  EXPECT_THAT(refusal(bytes, 780), HasSubstr("another size"));
+  EXPECT_THAT(refusal(bytes, 774), HasSubstr("another size"));
   bytes = good.bytes();
   std::fill_n(bytes.begin() + 16, 8, std::byte{0xFF});  // the numbers of runs and of the codec's bytes
-  EXPECT_THAT(refusal(bytes, 780), HasSubstr("another size"));
+  EXPECT_THAT(refusal(bytes, 774), HasSubstr("another size"));
   const auto with = [&](const auto& change) {
     SumRecipe recipe = good;
     change(recipe);
-    return refusal(recipe.bytes(), 780);
+    return refusal(recipe.bytes(), 774);
   };
   EXPECT_THAT(with([](SumRecipe& r) { r.codec = "int9"; }), HasSubstr("no codec is called 'int9'"));
   EXPECT_THAT(with([](SumRecipe& r) { r.codec = "topk"; }), HasSubstr("not added by blocks"));
@@ -160,13 +160,13 @@ TEST(EncodedSum, ASpoiledRecipeIsRefusedOrFitsTheCodes) {
     std::vector<std::byte> bytes = good.bytes();
     for (std::size_t changes = *rc::gen::inRange<std::size_t>(1, 6); changes > 0; --changes)
       bytes[*rc::gen::inRange<std::size_t>(0, bytes.size())] = static_cast<std::byte>(*rc::gen::inRange(0, 256));
-    const auto sum = EncodedSum::read(bytes, 780);
+    const auto sum = EncodedSum::read(bytes, 774);
     if (!sum) return;
-    const Bytes code(780);
+    const Bytes code(774);
     const std::vector<std::span<const std::byte>> codes(2, code);
-    Bytes out(780);
+    Bytes out(774);
     std::size_t garbage = 0;
-    RC_ASSERT(sum->values() * sum->codec().traits().block_bytes == 780 * sum->codec().traits().block_elements);
+    RC_ASSERT(sum->values() * sum->codec().traits().block_bytes == 774 * sum->codec().traits().block_elements);
     static_cast<void>(sum->combine(codes, out, garbage));
   }));
 }

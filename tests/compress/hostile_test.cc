@@ -11,7 +11,15 @@ namespace {
 
 constexpr Slice kSlice{.job = 1, .generation = 2, .first = 0};
 
-void put_bits(Bytes& code, std::size_t at, std::uint32_t bits) { std::memcpy(code.data() + at, &bits, sizeof bits); }
+// Scales of these codecs are the upper halves of floats.
+bool has_short_scales(std::string_view codec) { return codec == "int8" || codec == "int4" || codec == "qsgd"; }
+
+// Writes the float of these bits where a block of the codec has its scale.
+void put_scale(const Codec& codec, Bytes& code, std::size_t block, std::uint32_t bits) {
+  std::byte* const at = code.data() + block * codec.traits().block_bytes;
+  const auto upper = static_cast<std::uint16_t>(bits >> 16);
+  has_short_scales(codec.traits().name) ? std::memcpy(at, &upper, sizeof upper) : std::memcpy(at, &bits, sizeof bits);
+}
 
 // All that decodes, over the same bytes.
 void decode_all_ways(const Codec& codec, const Bytes& bytes, std::size_t count) {
@@ -66,8 +74,9 @@ TEST(HostileCode, ScalesThatNoEncoderWritesAreRefused) {
     for (const std::size_t block : {0U, 1U})
       for (const std::uint32_t scale :
            {0x7F800000U, 0xFF800000U, 0x80000000U, 0xBF800000U, 0x7FC00001U, 0xFFC00000U, 0x7F7FFFFFU}) {
+        if (scale == 0x7FC00001U && has_short_scales(name)) continue;  // its upper half is what NaN is sent as
         Bytes bad = good;
-        put_bits(bad, block * codec->traits().block_bytes, scale);
+        put_scale(*codec, bad, block, scale);
         Floats out(300);
         EXPECT_FALSE(codec->decode(kSlice, bad, out).has_value()) << name << " " << std::hex << scale;
       }
@@ -79,7 +88,7 @@ TEST(HostileCode, TheErrorNamesTheCulprit) {
     const CodecPointer codec = codec_of(name);
     for (const std::size_t culprit : {0U, 1U, 3U}) {
       std::vector<Bytes> codes(4, encoded(*codec, kSlice, normal_values(600, 3)));
-      put_bits(codes[culprit], codec->traits().block_bytes, 0x7F800000U);
+      put_scale(*codec, codes[culprit], 1, 0x7F800000U);
       const std::vector<std::span<const std::byte>> inputs(codes.begin(), codes.end());
       Bytes out(codes[0].size());
       std::size_t garbage = 99;

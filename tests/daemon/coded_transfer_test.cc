@@ -244,7 +244,7 @@ TEST(CodedTransfer, GarbageFromANodeIsAnErrorThatNamesIt) {
   for (std::size_t node = 0; node < 3; ++node) fill(nodes.values(node), node);
   nodes.encode(0);
   nodes.take_requests();
-  const float scale = -1.0F;  // no scale is negative
+  const std::uint16_t scale = 0xBF80;  // of -1: no scale is negative
   std::memcpy(nodes.code_of(2, 0), &scale, sizeof scale);
   nodes.exchange(1);
   const auto failed = nodes.coded(0).decode(true);

@@ -285,7 +285,7 @@ TEST_F(EncodedPushTest, AllGetTheCodeOfTheSumAndTheKeeperGetsWhatTheOthersPushed
 }
 
 TEST_F(EncodedPushTest, TheKeeperGetsTheSumWhereThatIsLess) {
-  begin(6);  // five codes of 260 bytes are more than 1024
+  begin(6);  // five codes of 258 bytes are more than 1024
   for (std::uint32_t node = 0; node < 6; ++node) push_code(node, "int8", 1, 0);
   ASSERT_EQ(told.size(), 6U);
   ASSERT_EQ(told[0].payload.size(), 1024U);
@@ -309,13 +309,13 @@ TEST_F(EncodedPushTest, VotesHaveNoKeeper) {
 TEST_F(EncodedPushTest, GarbageIsRefusedAndItsNodeNamed) {
   begin(2);
   push_code(0, "int8", 1, 0);
-  push_bytes(1, std::vector(260, std::byte{0xFD}), recipe("int8"), 0);
+  push_bytes(1, std::vector(258, std::byte{0xFD}), recipe("int8"), 0);
   EXPECT_THAT(failure(), HasSubstr("node 1 pushed what int8 cannot decode"));
   for (const auto& [how, bytes, words] : std::vector<std::tuple<std::vector<std::byte>, std::size_t, std::string>>{
-           {recipe("int9"), 260, "int9"},
-           {recipe("topk"), 260, "topk"},
-           {recipe("int8", 2), 260, "does not fit 260 bytes"},
-           {std::vector<std::byte>(7), 260, "too short"},
+           {recipe("int9"), 258, "int9"},
+           {recipe("topk"), 258, "topk"},
+           {recipe("int8", 2), 258, "does not fit 258 bytes"},
+           {std::vector<std::byte>(7), 258, "too short"},
            {recipe("int2", 1800), 1800 * 68, "too many values"}}) {
     begin(2);
     push_bytes(1, std::vector<std::byte>(bytes), how, 0);
@@ -327,9 +327,9 @@ TEST_F(EncodedPushTest, GarbageIsRefusedAndItsNodeNamed) {
 TEST_F(EncodedPushTest, FieldsThatCannotBeAreRefused) {
   const auto refusal = [&](const auto& change) {
     begin(2);
-    PsHeader header = encoded_shape(260, 0, recipe("int8").size());
+    PsHeader header = encoded_shape(258, 0, recipe("int8").size());
     change(header);
-    channel->push(1, header, zmq::message_t(260), recipe("int8"));
+    channel->push(1, header, zmq::message_t(258), recipe("int8"));
     return failure();
   };
   EXPECT_THAT(refusal([](PsHeader& h) { h.keeper = 2; }), HasSubstr("for a node to keep"));
@@ -345,18 +345,18 @@ TEST_F(EncodedPushTest, FieldsThatCannotBeAreRefused) {
 
 TEST_F(EncodedPushTest, NodesThatEncodeDifferentlyAreBothNamed) {
   begin(2);
-  push_bytes(0, code("int8", 1), recipe("int8"), 0);
-  push_bytes(1, code("int8", 1), recipe("qsgd"), 0);
-  EXPECT_THAT(failure(), HasSubstr("node 0 pushed 260 bytes of 260, encoded by int8"));
-  EXPECT_THAT(failure(), HasSubstr("where node 1 pushed 260 bytes of 260, encoded by qsgd"));
+  push_bytes(0, code("int2", 1), recipe("int2"), 0);
+  push_bytes(1, code("int2", 1), recipe("terngrad"), 0);
+  EXPECT_THAT(failure(), HasSubstr("node 0 pushed 68 bytes of 68, encoded by int2"));
+  EXPECT_THAT(failure(), HasSubstr("where node 1 pushed 68 bytes of 68, encoded by terngrad"));
   begin(2);
   push_code(0, "int8", 1, 0);
   push_code(1, "int8", 1, 1);
   EXPECT_THAT(failure(), HasSubstr("whose rest node 1 keeps"));
   begin(2);
   push_code(0, "int8", 1, 0);
-  channel->push(1, shape(0, 0, 260), zmq::message_t(260));
-  EXPECT_THAT(failure(), HasSubstr("node 1 pushed 260 bytes of 260 of float32"));
+  channel->push(1, shape(0, 0, 258), zmq::message_t(258));
+  EXPECT_THAT(failure(), HasSubstr("node 1 pushed 258 bytes of 258 of float32"));
 }
 
 // The keeper named by a frame, its recipe and its codes are any bytes: a link fails or answers, and nothing else happens.

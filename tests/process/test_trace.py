@@ -44,7 +44,7 @@ for step in range(int(os.environ["STEPS"])):
 session.close()
 """
 MIXED_BYTES = {4: 307_200, 2: 153_600}  # by the bytes of an element: what may be encoded
-INT8_SHARE = 260 / 1024  # of a block
+INT8_SHARE = 258 / 1024  # of a block
 
 
 def deft(*arguments: str) -> subprocess.CompletedProcess:

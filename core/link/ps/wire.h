@@ -44,7 +44,7 @@
 namespace deft::link::ps_backend {
 
 inline constexpr std::uint32_t kMagic = 0x53504644;  // "DFPS"
-inline constexpr std::uint16_t kVersion = 4;
+inline constexpr std::uint16_t kVersion = 5;
 inline constexpr std::uint32_t kNoOwner = 0xFFFFFFFF;
 inline constexpr std::uint32_t kMaxNodes = 4096;
 inline constexpr std::size_t kMaxSegmentBytes = 128 << 10;
