@@ -132,19 +132,39 @@ bool is_sparse(const std::shared_ptr<const compress::Codec>& codec) {
   return codec != nullptr && codec->traits().law == compress::Law::kSparse;
 }
 
+// Calls `take` with each codec that a tensor of the bucket has of its own.
+template <typename Take>
+void for_own_codecs(const std::vector<model::TensorSpec>& tensors, const model::Bucket& bucket, const Take& take) {
+  for (std::size_t i = bucket.first_tensor, left = bucket.tensor_count; left > 0; ++i) {
+    if (tensors[i].dtype != bucket.dtype) continue;
+    --left;
+    if (model::has_own_codec(tensors[i])) take(tensors[i].codec);
+  }
+}
+
 // Policies cut buckets by measured times. The factors of a low-rank codec serve only the rows from which they were made.
 void keep_low_rank_uncut(const JobSettings& settings, const std::vector<model::TensorSpec>& tensors,
                          std::vector<model::Bucket>& buckets) {
   const bool is_of_job = is_low_rank(settings.codecs.back());
   for (model::Bucket& bucket : buckets) {
     bucket.uncut = is_of_job && bucket.coded_bytes > 0;
-    for (std::size_t i = bucket.first_tensor, left = bucket.tensor_count; left > 0; ++i) {
-      if (tensors[i].dtype != bucket.dtype) continue;
-      --left;
-      if (model::has_own_codec(tensors[i]))
-        bucket.uncut |= is_low_rank(gradient_codec(tensors[i].codec).value_or(nullptr));
-    }
+    for_own_codecs(tensors, bucket, [&](const std::string& codec) {
+      bucket.uncut |= is_low_rank(gradient_codec(codec).value_or(nullptr));
+    });
   }
+}
+
+// [bucket]: whether its launches tell how fast a link is. Gradients with codecs of their own, which no plan has chosen, take less of a
+// link than others. If nothing else is large, they tell.
+std::vector<bool> telling_buckets(const std::vector<model::TensorSpec>& tensors,
+                                  const std::vector<model::Bucket>& buckets) {
+  std::vector<bool> telling(buckets.size(), true);
+  bool any_large = false;
+  for (std::size_t b = 0; b < buckets.size(); ++b) {
+    for_own_codecs(tensors, buckets[b], [&](const std::string& /*codec*/) { telling[b] = false; });
+    any_large |= telling[b] && !model::is_small(buckets[b].bytes);
+  }
+  return any_large ? telling : std::vector<bool>(buckets.size(), true);
 }
 
 std::vector<std::string> names_of(const LinkFailover& links) {
@@ -244,6 +264,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   keep_low_rank_uncut(settings_, first.tensors, setup.buckets);
   if (first.op == model::ReduceOp::kSum) choose_codecs(id_.job, declared_.size(), settings_, links, setup);
   codecs_.list = setup.codecs;
+  codecs_.telling = telling_buckets(first.tensors, setup.buckets);
   setup.guard = preserver_ = make_preserver(setup.limits);
   if (settings_.chooses_codecs)
     for (const auto& bucket : setup.buckets) codecs_.coded_shares.push_back(model::coded_share(bucket));
@@ -275,7 +296,8 @@ bool GroupCoordinator::GroupCodecs::takes_residuals(const model::UpdateSchedule&
 }
 
 std::optional<std::uint64_t> GroupCoordinator::measured_bytes(const sched::Launch& launch) const {
-  if (codecs_.takes_residuals(schedules_[launch.bucket], launch)) return std::nullopt;
+  if (codecs_.takes_residuals(schedules_[launch.bucket], launch) || !codecs_.telling[launch.bucket])
+    return std::nullopt;
   return codecs_.link_bytes(launch);
 }
 

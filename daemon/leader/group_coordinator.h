@@ -88,6 +88,7 @@ class GroupCoordinator {
   struct GroupCodecs {
     std::vector<model::CodecCost> list;           // of the job
     std::vector<model::CodedShare> coded_shares;  // of the buckets; empty: no plan chooses codecs
+    std::vector<bool> telling;                    // [bucket]: its launches tell how fast a link is
     std::set<std::uint64_t>
         exact_steps;  // whose gradients take residuals along, because rank 0 asked for it: the newest ones
 
