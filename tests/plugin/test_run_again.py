@@ -56,23 +56,63 @@ def test_other_errors_are_raised(rejoined, error):
     assert raised.value is error and rejoined == [] and book.log == ["sync"]
 
 
-@pytest.mark.parametrize(("commits_each", "jobs"), [(0, 5), (1, 12)])
-def test_jobs_that_bring_nothing_come_to_an_end(rejoined, commits_each, jobs):
+@pytest.mark.parametrize(
+    ("committing", "jobs"),
+    [((), 5), ((1,), 6), ((1, 4), 9), (range(1, 13), 12)],
+)
+def test_jobs_that_bring_nothing_come_to_an_end(rejoined, committing, jobs):
+    """`committing`: the jobs in which there is a commit. After five in turn without one the error is raised."""
     book, begun = Book(), []
 
     def train(state):
         begun.append(1)
-        state.commits += commits_each
+        state.commits += len(begun) in committing
         if len(begun) == 12:
             return
         raise DeftError(LOST, "the link is lost")
 
-    if commits_each:
+    if jobs == 12:
         elastic.run_again(train, own_error)(book)
     else:
         with pytest.raises(DeftError, match="the link is lost"):
             elastic.run_again(train, own_error)(book)
     assert len(begun) == jobs
+
+
+def object_state(received=None, **objects):
+    """A state of rank 0, or of a rank that receives `received`."""
+    return elastic.ObjectState(lambda own: own if received is None else received, lambda: 0, **objects)
+
+
+def test_the_first_call_begins_with_what_the_script_has_set():
+    state = object_state(epoch=0)
+    state.epoch = 7
+    state.sync()
+    assert state.epoch == 7
+    state.epoch = 8
+    state.restore()
+    assert state.epoch == 7
+    other = object_state(received={"epoch": 7}, epoch=0)
+    other.epoch = 3
+    other.sync()
+    assert other.epoch == 7
+
+
+def test_what_was_changed_in_place_goes_back_to_the_last_commit():
+    state = object_state(losses=[], seen={})
+    state.sync()
+    state.losses.append(1)
+    state.seen["a"] = [1]
+    state.commit()
+    for _ in range(2):
+        state.losses.append(2)
+        state.seen["a"].append(2)
+        state.restore()
+        assert (state.losses, state.seen) == ([1], {"a": [1]})
+    state.sync()
+    state.losses.append(2)
+    state.restore()
+    assert state.losses == [1]
 
 
 class World:

@@ -12,6 +12,7 @@ A daemon that is started again, or a link that is lost, ends a job by an error o
 to their last commit, meet in a new job with the same ranks and options, and call train(state) again.
 """
 
+import copy
 import functools
 import time
 from collections.abc import Callable
@@ -69,7 +70,7 @@ class State:
 
 
 class ObjectState(State):
-    """Python objects, as attributes of the state."""
+    """Python objects, as attributes of the state. They are copied, so what a script changes in place goes back, too."""
 
     def __init__(self, bcast_object: Callable, get_rank: Callable[[], int], **objects):
         super().__init__(bcast_object, get_rank)
@@ -77,18 +78,20 @@ class ObjectState(State):
         self._set_attributes()
 
     def save(self) -> None:
-        self._saved_state = {name: getattr(self, name) for name in self._saved_state}
+        attributes = {name: getattr(self, name) for name in self._saved_state}
+        self._saved_state = copy.deepcopy(attributes)
 
     def restore(self) -> None:
         self._set_attributes()
 
     def sync(self) -> None:
         if self._saved_state:
+            ObjectState.save(self)  # a script may have set them before its first call
             self._saved_state = self._bcast_object(self._saved_state)
             self._set_attributes()
 
     def _set_attributes(self) -> None:
-        for name, value in self._saved_state.items():
+        for name, value in copy.deepcopy(self._saved_state).items():
             setattr(self, name, value)
 
 
@@ -110,7 +113,7 @@ def run_again(function: Callable, cause_of: Callable[[BaseException], DeftError 
                 cause = cause_of(error)
                 if cause is None or cause.kind not in _LOST:
                     raise
-                tries = 1 if state.commits > commits else tries + 1
+                tries = 0 if state.commits > commits else tries + 1
                 if tries == _MOST_TRIES:
                     raise
                 world.log.warning("the training begins again from its last commit: %s", cause)
