@@ -2,6 +2,11 @@
 
 The gradients of the same variables keep one declared group for the whole session, however often a graph is traced and
 a tape is made. A graph may be older than the session: it finds the groups of the session in which it runs.
+
+The life of a group: it gets its number when a tape or an apply() is traced, or runs eagerly. In a later session a graph
+that is not traced again gives the number when its first ordered call runs. Both orders are those of the program, so
+ranks number alike (host.py). The group is declared when its first round begins. It goes with its session, because
+join() may ask for its rounds when its variables are gone.
 """
 
 import contextlib
@@ -92,7 +97,7 @@ class _OfVariables:
         self._references = [weakref.ref(variable) for variable in variables]  # a graph does not keep its variables
         self._kind, self._make = kind, make
         self._session, self._found = lambda: None, None
-        self.now()  # all ranks number what they make in the order of tracing
+        self.now()
 
     def now(self):
         """Of the session that is open."""

@@ -1,11 +1,12 @@
 """Python functions on numpy arrays, called eagerly or from a graph.
 
-In a graph the call is a stateful operation: the calls of a tf.function run in the order of the program, on every rank
-alike, so no rank waits in one call for a rank that waits in another. A call that waits for no rank need not be ordered.
-libdeft's functions wait without Python's lock.
+In a graph the calls run in the order of the program, on every rank alike, so no rank waits in one call for a rank that
+waits in another. Each of them uses one variable: TensorFlow orders what uses it, also in nested functions, branches and
+loops. A call that waits for no rank need not be ordered. libdeft's functions wait without Python's lock.
 """
 
 import functools
+import threading
 
 from deft import DeftError
 
@@ -25,6 +26,8 @@ _ERRORS = {  # by DEFT_E* of deft.h
 _IN_GRAPH = {1: ValueError, 2: ValueError, 5: MemoryError}
 
 
+_order = []  # the variable that all ordered calls use, as soon as there is a graph
+_order_lock = threading.Lock()
 _told = None  # the last error of Deft
 
 
@@ -66,6 +69,30 @@ def _graph_errors(function):
     return wrapped
 
 
+def _order_variable():
+    with _order_lock:
+        if not _order:
+            with tf.init_scope(), tf.device("CPU:0"):
+                _order.append(tf.Variable(0, trainable=False, dtype=tf.int32, name="deft_order"))
+        return _order[0]
+
+
+def _in_order(call):
+    """What call() gives, tensors of a stateful operation that comes behind all earlier ones and before all later ones.
+
+    By itself TensorFlow orders stateful operations within a function. A nested function that uses a variable of its own
+    is ordered by that variable alone.
+    """
+    if not tf.compat.v1.executing_eagerly_outside_functions():
+        return call()
+    order = _order_variable().handle
+    with tf.control_dependencies([tf.raw_ops.ReadVariableOp(resource=order, dtype=tf.int32)]):
+        results = call()
+    with tf.control_dependencies(results):
+        tf.raw_ops.AssignAddVariableOp(resource=order, value=0)  # a write, for which the next read waits
+    return results
+
+
 @tf.autograph.experimental.do_not_convert
 def on_host(function, tensors, dtypes, shapes, ordered=True):
     """`function` of the tensors' values, as arrays; it gives a list of arrays of these dtypes.
@@ -82,7 +109,11 @@ def on_host(function, tensors, dtypes, shapes, ordered=True):
             "XLA cannot compile calls of Python, by which tensors leave the graph: say jit_compile=False in compile() "
             "of the model, or in tf.function"
         )
-    results = tf.numpy_function(_graph_errors(function), tensors, list(dtypes), stateful=ordered)
+    arguments = (_graph_errors(function), tensors, list(dtypes))
+    if ordered:
+        results = _in_order(functools.partial(tf.numpy_function, *arguments, stateful=True))
+    else:
+        results = tf.numpy_function(*arguments, stateful=False)
     for result, shape in zip(results, shapes):
         result.set_shape(shape)
     return list(results)
