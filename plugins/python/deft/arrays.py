@@ -50,6 +50,12 @@ def _scale(array, factor):
     return array * array.dtype.type(factor)
 
 
+def write_scaled(array, factor, out):
+    """out = array * factor, of floating-point numbers, with the bits of _scale(). Their types may differ."""
+    dtype = np.dtype(np.float32) if array.dtype.name in _HALVES else array.dtype
+    np.multiply(array, dtype.type(factor), out=out, dtype=dtype, casting="unsafe")
+
+
 def _movable(array):
     """`array`, whose bytes mean the same in every process. Strings do not: numpy holds pointers to them."""
     array = np.asarray(array)

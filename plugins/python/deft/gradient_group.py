@@ -10,16 +10,19 @@ a group together; LateGroup waits with it until all are here.
 """
 
 import ctypes
+import logging
 import threading
 from typing import NamedTuple
 
 import numpy as np
 
 import deft
-from deft.arrays import reducible, start_allreduce
+from deft.arrays import reducible, start_allreduce, write_scaled
 from deft.process_sets import global_process_set
 from deft.reduce_op import Sum
 from deft.session import finish_all
+
+log = logging.getLogger("deft")
 
 _BEGUN, _SENT = 1, 2  # a gradient of the round: Ctrl-C may come in between
 
@@ -75,8 +78,7 @@ class GradientGroup:
     def hand_over(self, index, gradient):
         self._group.check_open()  # a graph may be older than the session: then the views lie in memory that is gone
         self._mark(index)
-        factor = gradient.dtype.type(self._scaling.before)
-        np.multiply(gradient, factor, out=self.views[index], casting="unsafe")
+        write_scaled(gradient, self._scaling.before, self.views[index])
         self._send(index)
 
     def ready(self, index):
@@ -117,6 +119,11 @@ class GradientGroup:
     def finish_round(self):
         """Finishes a round that an error or Ctrl-C has left half-done: with zeros, and nobody gets the averages."""
         if any(self._handed):
+            log.warning(
+                "rank %d did not apply the averages of step %d of %s, because an error ended that step; other ranks "
+                "did, so replicas differ: broadcast the variables before the training goes on",
+                *(self._session.rank, self._step, self.name),
+            )
             for index, handed in enumerate(bytes(self._handed)):
                 if handed != _SENT:
                     self.views[index][...] = 0
@@ -139,10 +146,8 @@ class GradientGroup:
         with self._lock:
             first = not any(self._handed)
             if self._handed[index]:
-                raise RuntimeError(
-                    f"{self._specs[index].name}: its gradient of step {self._step} was handed over before, and the "
-                    "averages of that step were not used: did an earlier step end by an error?"
-                )
+                name = self._specs[index].name
+                raise RuntimeError(f"{name}: its gradient of step {self._step} was handed over a second time")
             self._handed[index] = _BEGUN
         if first:
             self._session.joining.round_begins(self.name, self._step)
@@ -152,7 +157,7 @@ class GradientGroup:
     def _averaged(self, view, spec):
         average = view.astype(spec.dtype)
         if self._scaling.after != 1:
-            average *= average.dtype.type(self._scaling.after)
+            write_scaled(average, self._scaling.after, average)
         return average
 
 

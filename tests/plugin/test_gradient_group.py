@@ -1,0 +1,83 @@
+"""GradientGroup: factors, and what it says of a round that an error has ended. No daemon is there."""
+
+import ctypes
+import types
+
+import numpy as np
+import pytest
+from deft.gradient_group import GradientGroup, GradientSpec
+from deft.reduce_op import Scaling
+
+FACTOR = 1 / 3  # no float16
+
+
+class Memory:
+    """A declared group that sums nothing."""
+
+    def __init__(self, tensors):
+        self._arrays = [(ctypes.c_char * (2 * int(np.prod(tensor.shape))))() for tensor in tensors]
+        self.ready_places = []
+
+    def bytes(self, place):
+        return len(self._arrays[place])
+
+    def data(self, place):
+        return ctypes.addressof(self._arrays[place])
+
+    def check_open(self):
+        pass
+
+    def ready(self, place, _count, _step):
+        self.ready_places.append(place)
+
+    def wait(self, _first, count, _step):
+        assert sorted(self.ready_places) == list(range(count))
+        self.ready_places.clear()
+
+
+class AloneSet:
+    """A process set of this rank, and its session."""
+
+    rank = 0
+    joining = types.SimpleNamespace(round_begins=lambda _name, _step: None)
+    reporters = types.SimpleNamespace(add=lambda _who: None, reports=lambda _who: False)
+
+    def session(self):
+        return self
+
+    def declare(self, _name, tensors):
+        return Memory(tensors)
+
+
+def halves_group(scaling=Scaling(), count=1):  # noqa: B008
+    half = np.dtype(np.float16)
+    return GradientGroup(
+        "halves", [GradientSpec(f"g{i}", half, (2000,), half) for i in range(count)], scaling, AloneSet()
+    )
+
+
+@pytest.mark.parametrize("scaling", [Scaling(before=FACTOR), Scaling(after=FACTOR)])
+def test_factors_of_halves_are_not_rounded_to_halves(scaling):
+    gradient = np.linspace(0.1, 60.0, 2000).astype(np.float16)
+    exact = (gradient.astype(np.float32) * np.float32(FACTOR)).astype(np.float16)
+    assert (exact != gradient * np.float16(FACTOR)).any()
+    group = halves_group(scaling)
+    group.hand_over(0, gradient)
+    (average,) = group.collect()
+    assert average.dtype == np.float16
+    np.testing.assert_array_equal(average, exact)
+
+
+def test_a_round_that_an_error_has_ended_is_told(caplog):
+    group, ones = halves_group(count=2), np.ones(2000, np.float16)
+    group.finish_round()
+    assert not caplog.records
+    group.hand_over(1, ones)
+    group.finish_round()
+    assert "rank 0 did not apply the averages of step 0 of halves" in caplog.text
+    caplog.clear()
+    for index in (1, 0):
+        group.hand_over(index, ones)
+    group.collect()
+    group.finish_round()
+    assert group.rounds() == 2 and not caplog.records
