@@ -72,6 +72,29 @@ def saves_and_loads(model, folder):
         hvd.DistributedOptimizer(loaded.optimizer)
 
 
+def loads_what_adds_up(path):
+    """load_model with the options of the training makes the updates that the training made."""
+    import deft.tensorflow.keras as hvd
+
+    model = small_model()
+    model.compile(
+        hvd.DistributedOptimizer(keras.optimizers.SGD(0.05), backward_passes_per_step=2), "mse", jit_compile=False
+    )
+    fit(model, *data(own_share), 4)
+    path = f"{path}.rank{hvd.rank()}.keras"
+    model.save(path)
+    with pytest.raises(ValueError, match=r"accumulation_steps=2.*give load_model backward_passes_per_step=2"):
+        hvd.load_model(path)
+    loaded = hvd.load_model(path, backward_passes_per_step=2)
+    mean = hvd.load_model(path, average_aggregated_gradients=True)
+    before = weights_of(model)
+    for one in (model, loaded, mean):
+        fit(one, *data(own_share), 4)
+        assert_same_everywhere(weights_of(one))
+    assert_close(weights_of(loaded), weights_of(model), 1e-6)
+    assert share_off(weights_of(mean), weights_of(model), before) > 0.2
+
+
 class OwnOptimizer(keras.optimizers.SGD):
     """Of a script, and not registered with Keras."""
 
@@ -249,6 +272,7 @@ def fits_encoded_without_delays():
 def everything(folder):
     model = fits_as_one_process()
     saves_and_loads(model, folder)
+    loads_what_adds_up(f"{folder}/adds")
     values_and_own_optimizers(f"{folder}/own.keras")
     rates()
     scaled_losses()

@@ -69,16 +69,36 @@ def PartialDistributedOptimizer(
     return optimizer
 
 
-def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, legacy_opts=False):
+def load_model(
+    filepath,
+    custom_optimizers=None,
+    custom_objects=None,
+    compression=Compression.none,
+    legacy_opts=False,
+    **options,
+):
     """keras.models.load_model, with the optimizer of the model made distributed.
 
-    `custom_optimizers`: classes of optimizers that the file names.
+    `custom_optimizers`: classes of optimizers that the file names. `options` are those of DistributedOptimizer. The
+    file does not hold them, so give those that the training had.
     """
     if legacy_opts:
         raise ValueError("legacy_opts is not offered: Keras 3 has no legacy optimizers")
     known = {optimizer.__name__: optimizer for optimizer in custom_optimizers or ()}
     model = keras.models.load_model(filepath, custom_objects={**known, **(custom_objects or {})})
     if getattr(model, "optimizer", None) is not None:
-        DistributedOptimizer(model.optimizer, compression=compression)
+        _require_meaning(model.optimizer, options)
+        DistributedOptimizer(model.optimizer, compression=compression, **options)
         model.jit_compile = False
     return model
+
+
+def _require_meaning(optimizer, options):
+    """A file has the same number for passes whose gradients are added up and for those whose mean is taken."""
+    passes = getattr(optimizer, "gradient_accumulation_steps", None)
+    if passes and not options.keys() & {"backward_passes_per_step", "average_aggregated_gradients"}:
+        raise ValueError(
+            f"the file has an optimizer with gradient_accumulation_steps={passes}, and does not say whether the passes "
+            f"are added up: give load_model backward_passes_per_step={passes} if the optimizer was a "
+            f"DistributedOptimizer with that option, and average_aggregated_gradients=True if it took the mean"
+        )
