@@ -27,7 +27,7 @@ from deft.world import depend
 
 import tensorflow as tf
 
-from .collectives import grouped_allreduce
+from .collectives import grouped_allreduce, shape_of_rows
 from .host import on_host
 
 _TOKEN = [np.int32(0)]  # the result of a call for which the next call waits
@@ -243,11 +243,11 @@ class Averager:
     def _finish_sparse(self, slices, gathers, tokens):
         pairs = [(one.values, one.indices) for one in slices]
         dtypes = [tensor.dtype for pair in pairs for tensor in pair]
-        shapes = [[None, *tensor.shape[1:]] for pair in pairs for tensor in pair]
+        shapes = [shape_of_rows(tensor) for pair in pairs for tensor in pair]
         arrays = on_host(lambda *_: gathers.now().finish(), tokens, dtypes, shapes)
         factor = 1.0 if self._op is Sum else 1.0 / self._process_set.size()
         return [
-            tf.IndexedSlices(values * tf.cast(factor, values.dtype), indices, one.dense_shape)
+            tf.IndexedSlices(_scaled_rows(values, factor), indices, one.dense_shape)
             for values, indices, one in zip(arrays[::2], arrays[1::2], slices)
         ]
 
@@ -260,6 +260,12 @@ def _begun(group, *_token):
 def _handed_over(group, index, gradient, *_token):
     group.now().hand_over(index, gradient)
     return _TOKEN
+
+
+def _scaled_rows(values, factor):
+    """The factor of 16-bit values is not rounded to 16 bits."""
+    wide = tf.float32 if values.dtype.size == 2 else values.dtype
+    return tf.cast(tf.cast(values, wide) * tf.cast(factor, wide), values.dtype)
 
 
 class SparseGathers:

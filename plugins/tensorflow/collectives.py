@@ -125,8 +125,7 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_ALL):
 
     @tf.custom_gradient
     def gathered(given):
-        shape = [None, *given.shape[1:]] if given.shape.rank is not None else None
-        result, rows = on_host(now, [given], [given.dtype, tf.int64], [shape, [size]])
+        result, rows = on_host(now, [given], [given.dtype, tf.int64], [shape_of_rows(given), [size]])
 
         def gradient(upstream):
             total = _own_gradient(upstream, name, process_set)
@@ -136,6 +135,11 @@ def allgather(tensor, name=None, ignore_name_scope=False, process_set=_ALL):
         return result, gradient
 
     return gathered(tensor)
+
+
+def shape_of_rows(tensor):
+    """What is known of the shape of rows of several such tensors; None: nothing."""
+    return None if tensor.shape.rank is None else [None, *tensor.shape[1:]]
 
 
 def grouped_allgather(tensors, name=None, ignore_name_scope=False, process_set=_ALL):

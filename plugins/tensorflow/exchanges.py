@@ -9,7 +9,7 @@ from deft.reduce_op import Average, Sum
 
 import tensorflow as tf
 
-from .collectives import allgather, allreduce, group_names
+from .collectives import allgather, allreduce, group_names, shape_of_rows
 from .compression import Compression
 from .host import on_host
 
@@ -37,12 +37,11 @@ def _exchange(tensor, splits, name, process_set):
             back = None if name is None else name + ".gradient"
             return _exchange(upstream, counts, back, process_set)[0], None
 
-        shape = [None, *given.shape[1:]]
         received, counts = on_host(
             lambda array, numbers: exchange_rows(array, numbers, name, process_set),
             [given, shares],
             [given.dtype, tf.int64],
-            [shape, [process_set.size()]],
+            [shape_of_rows(given), [process_set.size()]],
         )
         return (received, counts), gradient
 

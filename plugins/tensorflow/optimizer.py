@@ -54,6 +54,8 @@ def DistributedOptimizer(
     if op is Adasum:
         raise ValueError("an optimizer of Keras takes no op=Adasum, as in Horovod; DistributedGradientTape does")
     averager = Averager(compression, sparse_as_dense, op, gradient_predivide_factor, process_set, scale_local_gradients)
+    if backward_passes_per_step < 1:
+        raise ValueError(f"backward_passes_per_step is {backward_passes_per_step}; it is 1 or more")
     if backward_passes_per_step > 1:
         _accumulate(optimizer, backward_passes_per_step)
     factor = 1 if average_aggregated_gradients else backward_passes_per_step

@@ -79,6 +79,9 @@ def local_variables(layers):
     layers = [layers] if isinstance(layers, keras.layers.Layer) else list(layers)
     if not all(isinstance(layer, keras.layers.Layer) for layer in layers):
         raise ValueError("local_layers must be layers of Keras")
+    for layer in layers:
+        if not layer.built:
+            raise ValueError(f"local layer '{layer.name}' has no variables yet: build the model first")
     return [variable for layer in layers for variable in layer.trainable_weights]
 
 
@@ -94,7 +97,7 @@ class _DistributedTape:
         flat_sources, flat = tf.nest.flatten(sources), tf.nest.flatten(gradients)
         named = [i for i, source in enumerate(flat_sources) if hasattr(source, "assign")]
         averages = self._deft.average([flat[i] for i in named], [flat_sources[i] for i in named])
-        results = [None if g is None else g for g in flat]
+        results = list(flat)
         for i, average in zip(named, averages):
             results[i] = average
         for i in sorted(set(range(len(flat))) - set(named)):  # of tensors that the tape watched

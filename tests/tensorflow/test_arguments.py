@@ -8,8 +8,11 @@ import sys
 import deft.tensorflow as hvd
 import deft.tensorflow.keras as hvd_keras
 import keras
+import numpy as np
 import pytest
+import tensorflow as tf
 from deft import horovod
+from deft.tensorflow.averaging import _scaled_rows
 from launching import PACKAGE
 
 _REDUCE = "average device_dense device_sparse compression op prescale_factor postscale_factor"
@@ -81,6 +84,27 @@ def test_an_old_version_is_an_error_that_says_what_to_install(tmp_path, versions
     said = subprocess.run(words, env=environment, capture_output=True, text=True).stderr
     assert f"ImportError: deft.tensorflow needs TensorFlow 2.16 or newer and Keras 3; this is {named}. " in said, said
     assert "pip install 'tensorflow>=2.16' 'keras>=3'" in said
+
+
+def test_options_that_would_train_something_else_are_refused():
+    for passes in (0, -1):
+        with pytest.raises(ValueError, match=f"backward_passes_per_step is {passes}"):
+            hvd.DistributedOptimizer(keras.optimizers.SGD(), backward_passes_per_step=passes)
+    layer = keras.layers.Dense(1, name="own")
+    with pytest.raises(ValueError, match="local layer 'own' has no variables yet"):
+        hvd_keras.PartialDistributedOptimizer(keras.optimizers.SGD(), local_layers=layer)
+    with pytest.raises(ValueError, match="local layer 'own' has no variables yet"):
+        hvd.PartialDistributedGradientTape(tf.GradientTape(), local_layers=[layer])
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
+def test_factors_of_rows_are_not_rounded_to_16_bits(dtype):
+    values = tf.cast(tf.linspace(0.1, 60.0, 2000), dtype)
+    exact = tf.cast(tf.cast(values, tf.float32) * np.float32(1 / 3), dtype)
+    found = _scaled_rows(values, 1 / 3)
+    assert found.dtype == values.dtype
+    np.testing.assert_array_equal(tf.cast(found, tf.float32), tf.cast(exact, tf.float32))
+    assert tf.reduce_any(exact != values * tf.cast(1 / 3, dtype))
 
 
 def test_what_is_no_keras_on_tensorflow_is_refused(monkeypatch):

@@ -71,6 +71,8 @@ def exchanges():
     for run in in_both_modes(lambda x: hvd.reducescatter(x, op=hvd.Sum)):
         np.testing.assert_allclose(run(x)[:, 0], [[11, 22], [33, 44]][rank])
         assert run(x[:3]).shape == ([2, 1] if rank == 0 else [1, 1])
+    unknown = tf.function(hvd.alltoall, input_signature=[tf.TensorSpec(None, tf.float32)])  # a tensor of any rank
+    np.testing.assert_allclose(unknown(x)[:, 0], [[1, 2, 10, 20], [3, 4, 30, 40]][rank])
     weights = tf.constant([[1.0], [2.0]]) * (1 + rank)
     for call, expected in (
         (lambda x: hvd.alltoall(x)[:2] * weights + hvd.alltoall(x)[2:] * weights, [1, 2, 2, 4]),
