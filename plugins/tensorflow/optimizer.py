@@ -116,9 +116,14 @@ class AveragedApply:
 
 
 def _in_branch():
+    """Whether a branch of the function that is traced is left for apply().
+
+    A branch around that function is the user's: model.fit has one around each of several steps of an execution.
+    """
     graph = None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
     while graph is not None:
-        if "CondBranch" in type(graph).__name__:
+        kind = type(graph).__name__
+        if "CondBranch" in kind:
             return True
-        graph = getattr(graph, "outer_graph", None)
+        graph = graph.outer_graph if "While" in kind else None  # else it is a function of its own
     return False

@@ -175,6 +175,7 @@ def scaled_losses():
 
     with pytest.raises(ValueError, match="Wrap a LossScaleOptimizer from outside"):
         apply_inside_a_scaler(model, hvd)
+    apply_in_a_branch_of_the_script(model, hvd)
 
 
 def apply_inside_a_scaler(model, hvd):
@@ -182,6 +183,16 @@ def apply_inside_a_scaler(model, hvd):
     wrong.build(model.trainable_variables)
     gradients = [tf.ones(v.shape) for v in model.trainable_variables]
     tf.function(lambda: wrong.apply(gradients, model.trainable_variables))()
+
+
+def apply_in_a_branch_of_the_script(model, hvd):
+    """All ranks enter the branch, and the function inside it."""
+    optimizer, variables = hvd.DistributedOptimizer(keras.optimizers.SGD(1.0)), model.trainable_variables
+    optimizer.build(variables)
+    before, gradients = weights_of(model), [tf.fill(v.shape, 1.0 + hvd.rank()) for v in variables]
+    step = tf.function(lambda: optimizer.apply(gradients, variables) or 0)
+    tf.function(lambda go: tf.cond(go, step, lambda: 0))(tf.constant(True))
+    assert_close(weights_of(model), [weight - 1.5 for weight in before])
 
 
 def fits_in_mixed_precision():
@@ -196,17 +207,28 @@ def fits_in_mixed_precision():
     assert_same_everywhere(weights_of(model))
 
 
-def weights_after_fit(model, optimizer, arrays, rows):
+def weights_after_fit(model, optimizer, arrays, rows, **options):
     """Without Deft if `optimizer` is no distributed one."""
     import deft.tensorflow.keras as hvd
 
-    model.compile(optimizer, "mse", jit_compile=False)
+    model.compile(optimizer, "mse", jit_compile=False, **options)
     distributed = "apply" in vars(optimizer)
     fit(model, *arrays, rows, [hvd.callbacks.BroadcastGlobalVariablesCallback(0)] if distributed else [])
     weights = weights_of(model)
     if distributed:
         assert_same_everywhere(weights)
     return weights
+
+
+def fits_several_steps_an_execution():
+    """Keras then calls each step in a loop and in a branch. 3 steps: the last execution has fewer batches."""
+    import deft.tensorflow.keras as hvd
+
+    expected = weights_after_fit(small_model(), keras.optimizers.SGD(0.05), data(), 8)
+    for steps in (2, 3):
+        optimizer = hvd.DistributedOptimizer(keras.optimizers.SGD(0.05))
+        options = {"steps_per_execution": steps}
+        assert_close(weights_after_fit(small_model(), optimizer, data(own_share), 4, **options), expected)
 
 
 def fits_with_options():
@@ -282,6 +304,7 @@ def everything(folder):
 
 def fits_in_other_ways():
     fits_with_options()
+    fits_several_steps_an_execution()
     fits_with_sparse_gradients()
     fits_encoded_without_delays()
     return True
