@@ -38,12 +38,11 @@ class KeyedGradients:
         """out = the sum of all ranks' gradients, scaled by `scaling`; all ranks push the same keys."""
         if gradient.stype != "default":
             raise mx.base.MXNetError(f"the gradient {key} is {gradient.stype}; deft.mxnet sums dense gradients only")
-        if self._process_set.session() is not self._session:
-            self._begin_session(self._process_set.session())
+        number = self.number()
         if self._exchange is None and self._joined != self._session.joining.round:
             self._begin_first_step()
         if self._exchange is None and key in self._first_step:
-            if all_are_here(f"mxnet.{self._number}", self._process_set):
+            if all_are_here(f"mxnet.{number}", self._process_set):
                 self._make_exchange()
             self._first_step = {}
         if key in self._places and self._exchange is not None:
@@ -52,13 +51,17 @@ class KeyedGradients:
         if self._exchange is None:
             chosen = choose_compression(self._compression, str(key), gradient)
             self._first_step[key] = (describe(str(key), gradient, chosen), priority)
-        name = f"mxnet.{self._number}.{key}"
+        name = f"mxnet.{number}.{key}"
         factors = self._scaling.before, self._scaling.after
         allreduce_into(gradient, out, name, Sum, *factors, priority, self._process_set)
 
-    def _begin_session(self, session):
-        self._session, self._number, self._exchange = session, session.number_optimizer(), None
-        self._begin_first_step()
+    def number(self):
+        """Its number in the session that is open, the same on all ranks."""
+        session = self._process_set.session()
+        if session is not self._session:
+            self._session, self._number, self._exchange = session, session.number_optimizer(), None
+            self._begin_first_step()
+        return self._number
 
     def _begin_first_step(self):
         """Also when all have joined: the next step is the first one of a rank that had none before."""

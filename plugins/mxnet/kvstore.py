@@ -32,8 +32,8 @@ class Deft(KVStoreBase):
         """Writes rank 0's value to all of `out`, on every rank."""
         for one_key, its_value, outs in self._triples(key, value, out):
             received = its_value.copy()
-            if size() > 1:
-                broadcast_(received, 0, f"kvstore.{one_key}", priority)
+            if size() > 1:  # keys are numbers, which other stores have, too
+                broadcast_(received, 0, f"kvstore.{self._gradients.number()}.{one_key}", priority)
             for one in outs:
                 received.copyto(one)
 
