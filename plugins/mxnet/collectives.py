@@ -67,11 +67,12 @@ def _in_engine(tensor, out, staged, collective, priority):
         array[...] = collective.reduce(gathered)
         done()
 
-    _scaled(tensor, view, collective.scales[0])
-    engine.push(begin, writes=[view], priority=priority, name="deft_collective")
-    if gathered is not None:
-        engine.push(reduce, writes=[view], priority=priority, name="deft_reduce")
-    _scaled(view, out, collective.scales[1])
+    with mx.autograd.pause():  # a gradient of these copies alone would be a wrong one of the collective
+        _scaled(tensor, view, collective.scales[0])
+        engine.push(begin, writes=[view], priority=priority, name="deft_collective")
+        if gathered is not None:
+            engine.push(reduce, writes=[view], priority=priority, name="deft_reduce")
+        _scaled(view, out, collective.scales[1])
 
 
 def _scaled(source, target, factor):

@@ -89,6 +89,27 @@ def deferred_values_come_from_the_root():
     net.initialize(mx.init.Constant(1.0 + hvd.rank()))
     hvd.broadcast_parameters(net.collect_params(), root_rank=1, prefix="deferred.")
     assert net(mx.nd.ones((1, 3))).asnumpy().tolist() == [[6.0, 6.0]]
+    if hvd.rank() == 0:  # moving a parameter is no collective
+        net.collect_params().reset_ctx(mx.cpu(1))
+        assert net.weight.data(mx.cpu(1)).asnumpy().tolist() == [[2.0] * 3] * 2
+
+
+def no_gradients_flow():
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    for call in (
+        lambda x: hvd.allreduce(x, op=hvd.Sum, postscale_factor=0.5),
+        lambda x: hvd.allreduce(x, op=hvd.Product),
+        lambda x: hvd.broadcast(x, 0),
+        lambda x: hvd.reducescatter(x, op=hvd.Sum),
+    ):
+        x = mx.nd.array([1.0, 2.0])
+        x.attach_grad()
+        with mx.autograd.record():
+            loss = (2 * call(x)).sum() + (3 * x).sum()
+        loss.backward()
+        assert x.grad.asnumpy().tolist() == [3.0, 3.0]
 
 
 def refusals():
@@ -144,6 +165,7 @@ def everything():
     rows()
     parameters()
     deferred_values_come_from_the_root()
+    no_gradients_flow()
     refusals()
     return True
 

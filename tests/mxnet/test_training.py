@@ -217,15 +217,20 @@ def optimizers_stay_themselves():
 
 
 def accumulate():
-    """Gradients of two passes; with the trainer, allreduce_grads() and update() apart."""
+    """Gradients of two passes; with the trainer and the store, allreduce_grads() and update() apart."""
     import deft.mxnet as hvd
+    import mxnet as mx
 
     results = {}
     for way in ("", *WAYS):
         net = small_net()
         params = net.collect_params()
         params.setattr("grad_req", "add")
-        trainer = hvd.DistributedTrainer(params, "sgd", dict(SGD)) if way == "trainer" else None
+        trainer, ranks = None, 1
+        if way == "trainer":
+            trainer = hvd.DistributedTrainer(params, "sgd", dict(SGD))
+        elif way == "kvstore":
+            trainer, ranks = mx.gluon.Trainer(params, "sgd", dict(SGD), kvstore="deft"), hvd.size()
         step = None if trainer else make_step(way, net)
         for x, y in batches(4):
             x, y = own_share(x, y) if way else (x, y)
@@ -234,7 +239,7 @@ def accumulate():
                 backward(net, x[half], y[half])
             if trainer:
                 trainer.allreduce_grads()
-                trainer.update(len(x))
+                trainer.update(len(x) * ranks)
             else:
                 step(len(x))
         results[way] = weights_of(net)
