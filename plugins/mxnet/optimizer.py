@@ -4,21 +4,31 @@ For the Module interface, and for loops that call an Updater. Gluon has Distribu
 """
 
 from deft.compression import Compression
-from deft.process_sets import global_process_set
+from deft.process_sets import global_process_set, process_set_of
 from deft.reduce_op import Scaling
+from deft.world import is_in_job
 
 from .importing import mxnet as mx
 from .keyed import KeyedGradients
 
-_OWN = ("plain", "_gradients", "_process_set")
+_OWN = ("plain", "_gradients", "_process_set", "_options")
 
 
-def _itself(optimizer):
-    return optimizer
+def _loaded(plain, options, ranks):
+    """What a pickle of a DistributedOptimizer becomes: one like it, and outside of a job the plain optimizer.
+
+    `ranks`: of its process set; None: all."""
+    if not is_in_job():
+        return plain
+    process_set = global_process_set if ranks is None else process_set_of(ranks)
+    return DistributedOptimizer(plain, process_set=process_set, **options)
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Wraps `optimizer`, all of whose attributes it has. A pickle of it is one of the plain optimizer.
+    """Wraps `optimizer`, all of whose attributes it has.
+
+    A pickle of it, as save_states() of gluon's Trainer writes it, becomes a DistributedOptimizer with the same options
+    in a process that is in a job, and the plain optimizer in others.
 
     gradient_predivide_factor: how much of the division comes before the sum. num_groups: for Horovod's sake.
     process_set: the ranks that train together. Other ranks keep their own gradients.
@@ -36,6 +46,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     ):
         self.plain = optimizer
         self._process_set = process_set
+        self._options = {"gradient_predivide_factor": gradient_predivide_factor, "compression": compression}
         if process_set.included():
             scaling = Scaling(1.0 / gradient_predivide_factor, gradient_predivide_factor / process_set.size())
             self._gradients = KeyedGradients(scaling, compression, process_set)
@@ -50,7 +61,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
             setattr(self.plain, name, value)
 
     def __reduce__(self):
-        return _itself, (self.plain,)
+        ranks = None if self._process_set is global_process_set else self._process_set.ranks
+        return _loaded, (self.plain, self._options, ranks)
 
     def update(self, index, weight, grad, state):
         self._average(index, grad)

@@ -44,8 +44,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._forward_order = list(params.values()) if hasattr(params, "values") else list(params)
         super().__init__(params, optimizer, optimizer_params=optimizer_params, kvstore=None)
         self._sum_trained()
-        if deft.policy_traits().overlaps_forward and self._optimizer.aggregate_num > 1:
-            self._optimizer.aggregate_num = 1  # an update of several parameters would wait for all their sums
+        self._update_singly()
         self._process_set = process_set
         self._sums = process_set.included() and process_set.size() > 1
         if self._sums:
@@ -53,6 +52,15 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._before = 1.0 / gradient_predivide_factor
         self._compression = compression
         self._exchange = self._session = self._number = None
+
+    def _update_singly(self):
+        """An update of several parameters would wait for all their sums."""
+        if deft.policy_traits().overlaps_forward and self._optimizer.aggregate_num > 1:
+            self._optimizer.aggregate_num = 1
+
+    def load_states(self, fname):
+        super().load_states(fname)
+        self._update_singly()  # the file may come from another policy
 
     def _sum_trained(self):
         """From now on the gradients of these parameters are summed: of those that have one at this moment."""

@@ -1,5 +1,7 @@
 """Process sets, Product and Adasum; join()."""
 
+import pickle
+
 import numpy as np
 import pytest
 from mxnet_jobs import WAYS, backward, make_step, small_net, weights_of
@@ -95,7 +97,12 @@ def everything():
     training(both, "optimizer")
     training(hvd.global_process_set, "trainer")
     last = hvd.allreduce(mx.nd.ones(1), op=hvd.Sum, process_set=both) if both.included() else mx.nd.full(1, 2.0)
+    optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd"), process_set=both)
+    written = pickle.dumps(optimizer)
+    assert pickle.loads(written)._process_set is both
     assert hvd.remove_process_set(both)
+    with pytest.raises(ValueError, match=r"no process set with the ranks \[0, 2\] is in use"):
+        pickle.loads(written)
     assert last.asscalar() == 2.0
     hvd.shutdown()
     last = hvd.ProcessSet([1, 2])

@@ -56,10 +56,60 @@ def two_stores():
         assert [param.data().asnumpy().tolist() for param in params] == [[0.0] * 3, [1.0] * 3]
 
 
+def states_in_files(folder):
+    """A training that loads its own file goes on as before, and still averages."""
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    for way in WAYS:
+        path = f"{folder}/{way}.{hvd.rank()}"
+        results = []
+        for load in (False, True):
+            net = small_net()
+            params, ranks = net.collect_params(), 1
+            if way == "trainer":
+                trainer = hvd.DistributedTrainer(params, "sgd", dict(SGD))
+            elif way == "kvstore":
+                trainer, ranks = mx.gluon.Trainer(params, "sgd", dict(SGD), kvstore="deft"), hvd.size()
+            else:
+                optimizer = hvd.DistributedOptimizer(mx.optimizer.create("sgd", **SGD), gradient_predivide_factor=2.0)
+                trainer = mx.gluon.Trainer(params, optimizer, kvstore=None)
+            for number, (x, y) in enumerate(batches(4)):
+                if number == 2 and load:
+                    trainer.save_states(path)
+                    trainer.load_states(path)
+                x, y = own_share(x, y)
+                backward(net, x, y)
+                trainer.step(len(x) * ranks)
+            results.append(weights_of(net))
+            assert_same_everywhere(results[-1])
+        assert_close(results[1], results[0], 1e-6)
+
+
+def a_file_of_another_policy(path):
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    net = small_net()
+    plain = mx.optimizer.create("sgd", **SGD)
+    assert plain.aggregate_num > 1
+    mx.gluon.Trainer(net.collect_params(), plain, kvstore=None).save_states(path)
+    trainer = hvd.DistributedTrainer(net.collect_params(), "sgd", dict(SGD))
+    assert trainer.optimizer.aggregate_num == 1
+    trainer.load_states(path)
+    assert trainer.optimizer.aggregate_num == 1, "one update would wait for the sums of several parameters"
+    return True
+
+
 def everything(folder):
     two_stores()
+    states_in_files(folder)
     return True
 
 
 def test_two_trainers_states_and_unused_parameters(start, tmp_path):
     assert all(start(policy="fifo").run(everything, str(tmp_path)))
+
+
+def test_one_update_a_parameter_after_loading(start, tmp_path):
+    assert all(start(1, policy="bytescheduler").run(a_file_of_another_policy, str(tmp_path / "states"), workers=1))

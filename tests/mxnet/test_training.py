@@ -208,7 +208,9 @@ def optimizers_stay_themselves():
     wrapped.rescale_grad = 0.25
     assert isinstance(wrapped, mx.optimizer.Optimizer)
     assert (plain.learning_rate, wrapped.learning_rate, plain.rescale_grad) == (0.5, 0.5, 0.25)
-    assert type(pickle.loads(pickle.dumps(wrapped))) is type(plain)
+    again = pickle.loads(pickle.dumps(hvd.DistributedOptimizer(plain, compression=hvd.Compression.int8)))
+    assert type(again) is hvd.DistributedOptimizer and type(again.plain) is type(plain) and again.learning_rate == 0.5
+    assert again._options["compression"] == hvd.Compression.int8
     net = small_net()
     with pytest.warns(UserWarning, match="plain optimizer"):
         trainer = hvd.DistributedTrainer(net.collect_params(), wrapped)

@@ -116,6 +116,15 @@ def find_process_set(process_set_id: int) -> ProcessSet | None:
     return next((one for one in (global_process_set, *_added) if one.process_set_id == process_set_id), None)
 
 
+def process_set_of(ranks: Iterable[int]) -> ProcessSet:
+    """The set in use that has these ranks."""
+    wanted = sorted(ranks)
+    found = next((one for one in _added if one.ranks == wanted), None)
+    if found is None:
+        raise ValueError(f"no process set with the ranks {_shown(wanted)} is in use: call add_process_set() first")
+    return found
+
+
 def init(comm: None = None, process_sets: Sequence[ProcessSet] | str | None = None, **options) -> None:
     """world.init(), and then add_process_set() for each of `process_sets` that is not in use yet.
 
