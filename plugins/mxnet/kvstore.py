@@ -106,5 +106,22 @@ def _let_make_by_name(module):
     module._create_kvstore = created
 
 
+def _refuse_stale(method):
+    """A store sees gradients and not whether backward has written them: the sum of an earlier step is summed again."""
+
+    @functools.wraps(method)
+    def checked(trainer, batch_size, ignore_stale_grad=False):
+        if ignore_stale_grad:
+            if not trainer._kv_initialized:
+                trainer._init_kvstore()
+            if isinstance(trainer._kvstore, Deft) and size() > 1:
+                raise ValueError("the store `deft` takes no ignore_stale_grad=True: use deft.mxnet.DistributedTrainer")
+        return method(trainer, batch_size, ignore_stale_grad)
+
+    return checked
+
+
 for _module in (mx.model, mx.gluon.trainer, mx.module.module):
     _let_make_by_name(_module)
+for _name in ("step", "update"):
+    setattr(mx.gluon.Trainer, _name, _refuse_stale(getattr(mx.gluon.Trainer, _name)))

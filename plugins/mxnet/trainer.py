@@ -3,6 +3,8 @@
 import warnings
 
 import deft
+import numpy as np
+from deft.arrays import start_allreduce
 from deft.codec import choose_compression
 from deft.compression import Compression
 from deft.gradient_group import all_are_here
@@ -52,6 +54,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._before = 1.0 / gradient_predivide_factor
         self._compression = compression
         self._exchange = self._session = self._number = None
+        self._some_are_stale = False  # the step may have parameters that backward has not reached on this rank
 
     def _update_singly(self):
         """An update of several parameters would wait for all their sums."""
@@ -61,6 +64,22 @@ class DistributedTrainer(mx.gluon.Trainer):
     def load_states(self, fname):
         super().load_states(fname)
         self._update_singly()  # the file may come from another policy
+
+    def step(self, batch_size, ignore_stale_grad=False):
+        """As gluon's. All ranks give ignore_stale_grad alike: then a parameter that backward has reached on some ranks
+        is updated on all. The ranks tell each other, so the step waits."""
+        self._some_are_stale = ignore_stale_grad
+        try:
+            super().step(batch_size, ignore_stale_grad)
+        finally:
+            self._some_are_stale = False
+
+    def update(self, batch_size, ignore_stale_grad=False):
+        if ignore_stale_grad and self._sums:
+            raise ValueError(
+                "allreduce_grads() has summed all gradients: ignore_stale_grad=True goes with step() alone"
+            )
+        super().update(batch_size, ignore_stale_grad)
 
     def _sum_trained(self):
         """From now on the gradients of these parameters are summed: of those that have one at this moment."""
@@ -86,11 +105,31 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._sum_trained()
         else:
             self._refuse_unfrozen()
-        gradients = [_gradient(param) for param in self._summed]
+        gradients = list(map(_gradient, self._summed, self._settle_stale()))
         if self._exchange is None and all_are_here(f"mxnet.{self._number}", self._process_set):
             self._exchange = self._make_exchange(gradients)
         for position in reversed(range(len(gradients))):  # backward writes the last ones first
             self._sum(position, gradients[position])
+
+    def _settle_stale(self):
+        """Of each parameter whether its sum is to be kept.
+
+        What backward has not reached on this rank, but on another one, gets zeros for a gradient, and is updated here,
+        too: the array had the sum of an earlier step.
+        """
+        trained = [param.grad_req != "null" for param in self._summed]
+        if not self._some_are_stale:
+            return trained
+        fresh = [there and param.list_data()[0]._fresh_grad for there, param in zip(trained, self._summed)]
+        flags = np.array(fresh, np.int32)
+        reached = start_allreduce(
+            flags, f"mxnet.{self._number}/reached", Sum, 1.0, 1.0, flags.dtype, self._process_set
+        )()
+        for param, here, anywhere in zip(self._summed, fresh, reached):
+            if param.grad_req != "null" and anywhere and not here:
+                param.list_grad()[0][:] = 0
+                param.list_data()[0]._fresh_grad = True
+        return [there and anywhere > 0 for there, anywhere in zip(trained, reached)]
 
     def _refuse_unfrozen(self):
         for param in self._frozen:
@@ -120,8 +159,8 @@ class DistributedTrainer(mx.gluon.Trainer):
         return [f"{i}.{param.name.rsplit('_', 1)[-1]}" for i, param in enumerate(self._summed)]
 
 
-def _gradient(param):
-    """A parameter that is frozen since the first step counts as zero."""
-    if param.grad_req != "null":
+def _gradient(param, is_kept):
+    """What is summed in place. Zeros if nobody wants the sum: of what is frozen since the first step, or not used."""
+    if is_kept:
         return param.list_grad()[0]
     return mx.nd.zeros(param.shape, ctx=param.list_ctx()[0], dtype=param.dtype)

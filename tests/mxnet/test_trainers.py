@@ -101,9 +101,58 @@ def a_file_of_another_policy(path):
     return True
 
 
+def parameters_that_a_step_does_not_use():
+    """Of two branches each step uses one: the ranks the same one, different ones, and the same again. A parameter is
+    updated if a rank has used it, as in one process on the whole batch; otherwise momentum and gradient rest."""
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    used = [(0, 0), (0, 1), (1, 1), (1, 1), (0, 0)]  # branch of rank 0, of rank 1
+    results = {}
+    for way in ("", "trainer"):
+        branches = [small_net(seed=seed) for seed in (3, 4)]
+        params = [param for net in branches for param in net.collect_params().values()]
+        if way:
+            trainer = hvd.DistributedTrainer(params, "sgd", dict(SGD))
+        else:
+            trainer = mx.gluon.Trainer(params, "sgd", dict(SGD), kvstore=None)
+        for (x, y), of_ranks in zip(batches(len(used)), used):
+            mine = [hvd.rank()] if way else [0, 1]
+            with mx.autograd.record():
+                losses = [
+                    mx.nd.square(branches[of_ranks[rank]](mx.nd.array(x[rank::2])) - mx.nd.array(y[rank::2])).sum()
+                    for rank in mine
+                ]
+                loss = sum(losses[1:], losses[0])
+            loss.backward()
+            used_now = {param for branch in of_ranks for param in branches[branch].collect_params().values()}
+            resting = [param for param in params if param not in used_now]
+            before = [param.grad().asnumpy() for param in resting]
+            trainer.step(4 if way else 8, ignore_stale_grad=True)
+            for param, was in zip(resting, before):
+                np.testing.assert_array_equal(param.grad().asnumpy(), was)
+        results[way] = [param.data().asnumpy() for param in params]
+    assert_same_everywhere(results["trainer"])
+    assert_close(results["trainer"], results[""])
+
+
+def unused_parameters_that_are_refused():
+    import deft.mxnet as hvd
+    import mxnet as mx
+
+    net = small_net()
+    trainer = mx.gluon.Trainer(net.collect_params(), "sgd", kvstore="deft")
+    with pytest.raises(ValueError, match="the store `deft` takes no ignore_stale_grad"):
+        trainer.step(1, ignore_stale_grad=True)
+    with pytest.raises(ValueError, match="goes with step"):
+        hvd.DistributedTrainer(net.collect_params(), "sgd").update(1, ignore_stale_grad=True)
+
+
 def everything(folder):
     two_stores()
     states_in_files(folder)
+    parameters_that_a_step_does_not_use()
+    unused_parameters_that_are_refused()
     return True
 
 
