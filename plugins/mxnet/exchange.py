@@ -36,13 +36,15 @@ class Exchange:
         self._scaling = scaling
         self._views = [engine.view_of(view) for view in self._group.views]
         self._averaged = mx.nd.zeros((1,))  # is written when all sums of a step are there
-        self._pushed = set()
-        self._round = 0
+        self._pushed = set()  # of the step that is being pushed
+        self._rounds_pushed = 0
         self._lock = threading.Lock()
         self._lost_round = -1  # the newest round with an error
         depend(self, self._session)
 
-    def push(self, index, gradient, out, priority=0):
+    def push(self, index, gradient, out, priority=0, loss_scale=1.0):
+        """loss_scale: what gradients of this step, and no other one, were multiplied by. What codecs leave out is added
+        to later gradients, so they travel without it; float16, which holds no small values, keeps it."""
         if index in self._pushed:
             missing = [name for place, name in enumerate(self._names) if place not in self._pushed]
             raise mx.base.MXNetError(
@@ -50,14 +52,15 @@ class Exchange:
                 "step: each step must bring the same gradients"
             )
         view = self._views[index]
-        write(gradient, view, self._scaling.before)
-        start = functools.partial(self._hand_over, index, self._round)
+        scaling = self._scaling if view.dtype == np.float16 else self._scaling.unscaled(loss_scale)
+        write(gradient, view, scaling.before)
+        start = functools.partial(self._hand_over, index, self._rounds_pushed)
         engine.push(start, [self._averaged], [view], priority, "deft_allreduce")
-        write(view, out, self._scaling.after)
+        write(view, out, scaling.after)
         self._pushed.add(index)
         if len(self._pushed) == len(self._views):
             self._pushed.clear()
-            self._round += 1
+            self._rounds_pushed += 1
             engine.push(self._end_step, self._views, [self._averaged], name="deft_step")
 
     def _hand_over(self, index, number, done):

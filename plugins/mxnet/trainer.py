@@ -143,10 +143,14 @@ class DistributedTrainer(mx.gluon.Trainer):
     def _sum(self, position, gradient):
         """gradient = the sum of all ranks' gradients."""
         if self._exchange is not None:
-            self._exchange.push(position, gradient, gradient, -position)
+            self._exchange.push(position, gradient, gradient, -position, self._loss_scale())
         else:  # some ranks have joined, so not all can declare their gradients
             name = f"mxnet.{self._number}.{position}"
             allreduce_into(gradient, gradient, name, Sum, self._before, 1.0, -position, self._process_set)
+
+    def _loss_scale(self):
+        """By which mx.contrib.amp has multiplied the loss, and so the gradients."""
+        return getattr(self, "_amp_original_scale", self._scale) / self._scale
 
     def _make_exchange(self, gradients):
         params, number = self._summed, self._number

@@ -137,15 +137,19 @@ class Averager:
         """The gradient of this variable is not averaged."""
         self._local[id(variable)] = variable
 
-    def average(self, gradients, variables):
-        """The averages, with None where a gradient is None; the variables are in the order of their use."""
+    def average(self, gradients, variables, loss_scale=None):
+        """The averages, with None where a gradient is None; the variables are in the order of their use.
+
+        loss_scale: a tensor by which the loss, and so the gradients, were multiplied. The next step may have another
+        one, and what codecs leave out is added to that step's gradients. So what codecs may encode travels without it.
+        """
         if not self._process_set.included() or self._process_set.size() == 1:
             return gradients
         if self._op is Adasum:
             check_ranks(self._process_set.size(), repr(self._process_set))
         results = list(gradients)
         shared = [i for i, variable in enumerate(variables) if id(variable) not in self._local]
-        averages = self._average_shared([gradients[i] for i in shared], [variables[i] for i in shared])
+        averages = self._average_shared([gradients[i] for i in shared], [variables[i] for i in shared], loss_scale)
         for i, average in zip(shared, averages):
             results[i] = average
         for i in set(range(len(variables))).difference(shared):
@@ -161,7 +165,7 @@ class Averager:
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size
 
-    def _average_shared(self, gradients, variables):
+    def _average_shared(self, gradients, variables, loss_scale):
         results = list(gradients)
         if self._sparse_as_dense:
             results = [tf.convert_to_tensor(g) if isinstance(g, tf.IndexedSlices) else g for g in results]
@@ -171,7 +175,8 @@ class Averager:
         dense = [i for i, g in enumerate(results) if g is not None and i not in sparse]
         gathers, tokens = self._start_sparse([results[i] for i in sparse], [variables[i] for i in sparse])
         if dense:
-            averages = self._average_dense([results[i] for i in dense], [variables[i] for i in dense], tokens)
+            given, of = [results[i] for i in dense], [variables[i] for i in dense]
+            averages = self._average_dense(given, of, tokens, loss_scale)
             for i, average in zip(dense, averages):
                 results[i] = average
         if sparse:
@@ -201,11 +206,12 @@ class Averager:
         wire = compressor.wire_dtype(own) if compressor else own
         return GradientSpec(name, own, tuple(variable.shape), wire, codec)
 
-    def _group_of(self, variables):
-        """The group of these variables in each session."""
-        names = unique_names(variables)
+    def _specs(self, variables):
         dtypes = [tf.as_dtype(variable.dtype) for variable in variables]
-        specs = [self._spec(*each) for each in zip(names, dtypes, variables)]
+        return [self._spec(*each) for each in zip(unique_names(variables), dtypes, variables)]
+
+    def _group_of(self, variables, specs):
+        """The group of these variables in each session."""
         # By what was chosen: a loop may make the function that chooses anew in each step.
         kind = (tuple((str(spec.wire), spec.codec) for spec in specs), self._scaling())
         process_set = self._process_set
@@ -215,21 +221,24 @@ class Averager:
 
         return _OfVariables(_groups, process_set, variables, kind, make)
 
-    def _average_dense(self, gradients, variables, tokens):
+    def _average_dense(self, gradients, variables, tokens, loss_scale):
         """Each gradient is handed over as soon as backward has it, in any order: only the first call is in order."""
-        group = self._group_of(variables)
+        specs = self._specs(variables)
+        scales = [None if spec.wire == np.float16 else loss_scale for spec in specs]  # float16 needs the scale
+        group = self._group_of(variables, specs)
         begun = on_host(functools.partial(_begun, group), tokens, [tf.int32], [()])
         handed = []
         for index in reversed(range(len(gradients))):
             hand_over = functools.partial(_handed_over, group, index)
-            gradient = tf.cast(gradients[index], variables[index].dtype)
+            gradient = _without_scale(tf.cast(gradients[index], variables[index].dtype), scales[index])
             handed += on_host(hand_over, [gradient, *begun], [tf.int32], [()], ordered=False)
-        return on_host(
+        averages = on_host(
             lambda *_: group.now().collect(),
             handed,
             [tf.as_dtype(variable.dtype) for variable in variables],
             [variable.shape for variable in variables],
         )
+        return [_with_scale(*pair) for pair in zip(averages, scales)]
 
     def _start_sparse(self, slices, variables):
         """Tells all ranks how many rows each has; the rows follow in _finish_sparse."""
@@ -250,6 +259,14 @@ class Averager:
             tf.IndexedSlices(_scaled_rows(values, factor), indices, one.dense_shape)
             for values, indices, one in zip(arrays[::2], arrays[1::2], slices)
         ]
+
+
+def _without_scale(gradient, scale):
+    return gradient if scale is None else gradient / tf.cast(scale, gradient.dtype)
+
+
+def _with_scale(average, scale):
+    return average if scale is None else average * tf.cast(scale, average.dtype)
 
 
 def _begun(group, *_token):

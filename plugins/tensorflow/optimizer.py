@@ -111,8 +111,16 @@ class AveragedApply:
             )
         optimizer = self._optimizer
         variables = list(optimizer._trainable_variables if trainable_variables is None else trainable_variables)
-        averages = [_times(average, self._factor) for average in self._averager.average(list(grads), variables)]
+        averages = self._averager.average(list(grads), variables, _loss_scale(optimizer))
+        averages = [_times(average, self._factor) for average in averages]
         return type(optimizer).apply(optimizer, averages, trainable_variables)
+
+
+def _loss_scale(optimizer):
+    """What this optimizer's scale_loss() multiplies a loss by, if that changes from step to step; else None."""
+    if not isinstance(optimizer, keras.optimizers.LossScaleOptimizer):
+        return None
+    return tf.convert_to_tensor(optimizer.dynamic_scale if optimizer.built else optimizer.initial_scale, tf.float32)
 
 
 def _in_branch():

@@ -148,6 +148,31 @@ def unused_parameters_that_are_refused():
         hvd.DistributedTrainer(net.collect_params(), "sgd").update(1, ignore_stale_grad=True)
 
 
+def loss_scales_and_what_a_codec_leaves_out():
+    """topk sends a quarter of the values. What it leaves out of a step comes later, when the scale is another."""
+    import deft.mxnet as hvd
+    import mxnet as mx
+    from mxnet.contrib import amp
+
+    amp.init()
+    values = [np.random.default_rng(rank).standard_normal((96, 96)).astype(np.float32) for rank in range(2)]
+    param = mx.gluon.Parameter("large", shape=(96, 96))
+    param.initialize(mx.init.Zero())
+    trainer = hvd.DistributedTrainer([param], "sgd", {"learning_rate": 1.0})
+    amp.init_trainer(trainer)
+    for step in range(12):
+        with mx.autograd.record():
+            loss = (param.data() * mx.nd.array(values[hvd.rank()] * (step == 0))).sum()
+            with amp.scale_loss(loss, trainer) as scaled:
+                mx.autograd.backward(scaled)
+        trainer.step(1)
+        if step == 0:
+            assert np.abs(-param.data().asnumpy() - sum(values) / 2).max() > 0.1, "topk is not in force"
+            trainer._amp_loss_scaler._next_loss_scale /= 4
+    np.testing.assert_allclose(-param.data().asnumpy(), sum(values) / 2, atol=1e-5)
+    return True
+
+
 def everything(folder):
     two_stores()
     states_in_files(folder)
@@ -162,3 +187,7 @@ def test_two_trainers_states_and_unused_parameters(start, tmp_path):
 
 def test_one_update_a_parameter_after_loading(start, tmp_path):
     assert all(start(1, policy="bytescheduler").run(a_file_of_another_policy, str(tmp_path / "states"), workers=1))
+
+
+def test_loss_scales_and_what_a_codec_leaves_out(start):
+    assert all(start(policy="fifo", compression="topk/ratio=0.25").run(loss_scales_and_what_a_codec_leaves_out))

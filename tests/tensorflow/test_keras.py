@@ -1,6 +1,7 @@
 """model.fit, Keras's optimizers and their files, callbacks, and loss scaling."""
 
 import copy
+import functools
 
 import keras
 import numpy as np
@@ -231,6 +232,37 @@ def fits_several_steps_an_execution():
         assert_close(weights_after_fit(small_model(), optimizer, data(own_share), 4, **options), expected)
 
 
+def loss_scales_and_what_a_codec_leaves_out():
+    """topk sends a quarter of the values. What it leaves out of a step comes later, when the scale is another."""
+    import deft.tensorflow.keras as hvd
+
+    hvd.shutdown()
+    hvd.init(job="scales", policy="fifo", compression="topk/ratio=0.25")
+    shape = (96, 96)
+    own, average = large_values(hvd.rank(), shape), (large_values(0, shape) + large_values(1, shape)) / 2
+    for compiled in (False, True):
+        variable = keras.Variable(np.zeros(shape, np.float32))
+        scaler = keras.optimizers.LossScaleOptimizer(keras.optimizers.SGD(1.0), initial_scale=8.0)
+        optimizer = hvd.DistributedOptimizer(scaler)
+        optimizer.build([variable])
+        step = functools.partial(apply_scaled, optimizer, variable)
+        run = tf.function(step) if compiled else step
+        run(tf.constant(own))
+        assert np.abs(-np.array(variable) - average).max() > 0.1, "topk is not in force"
+        scaler.dynamic_scale.assign(2.0)
+        for _ in range(11):
+            run(tf.zeros(shape))
+        np.testing.assert_allclose(-np.array(variable), average, atol=1e-5)
+
+
+def apply_scaled(optimizer, variable, gradient):
+    optimizer.apply([optimizer.scale_loss(gradient)], [variable])
+
+
+def large_values(rank, shape):
+    return np.random.default_rng(100 + rank).standard_normal(shape).astype(np.float32)
+
+
 def fits_with_options():
     """Passes that accumulate, gradients as halves, and both factors."""
     import deft.tensorflow.keras as hvd
@@ -307,6 +339,7 @@ def fits_in_other_ways():
     fits_several_steps_an_execution()
     fits_with_sparse_gradients()
     fits_encoded_without_delays()
+    loss_scales_and_what_a_codec_leaves_out()
     return True
 
 
