@@ -4,6 +4,7 @@ import contextlib
 import os
 import re
 import shutil
+import signal
 import socket as socket_module
 import subprocess
 import sys
@@ -173,12 +174,12 @@ session.close()
 
 @contextlib.contextmanager
 def shared_daemon(folder: Path):
-    """The socket of a daemon that serves all jobs of a node."""
+    """A daemon that serves all jobs of a node: its socket and its process."""
     words = [BUILD / "bin/deftd", f"--socket={folder}/deftd.sock", f"--listen=127.0.0.1:{free_port('127.0.0.1')}"]
     with subprocess.Popen([*words, "--ready-fd=1"], stdout=-1, stderr=-1, env=environment(), text=True) as daemon:
         try:
             assert daemon.stdout.readline() == "ready\n"
-            yield f"{folder}/deftd.sock"
+            yield f"{folder}/deftd.sock", daemon
         finally:
             daemon.terminate()
             daemon.communicate(timeout=60)
@@ -192,7 +193,7 @@ def slurm_script(name: str, **variables: str) -> subprocess.CompletedProcess:
 
 
 def test_slurm_sends_no_jobs_to_a_node_whose_daemon_takes_none(tmp_path):
-    with shared_daemon(tmp_path) as socket:
+    with shared_daemon(tmp_path) as (socket, _):
         assert slurm_script("prolog", DEFT_SOCKET=socket).returncode == 0
         assert run([BUILD / "bin/deft", "drain", f"--socket={socket}"], environment()).returncode == 0
         drains = slurm_script("prolog", DEFT_SOCKET=socket)
@@ -230,7 +231,7 @@ def test_slurm_leaves_nothing_of_a_job_behind(tmp_path):
     for name in ("deft-77-0", "deft-77-1", "deft-770-0"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "key").touch()
-    with shared_daemon(tmp_path) as socket:
+    with shared_daemon(tmp_path) as (socket, _):
         where = {"TMPDIR": str(tmp_path), "DEFT_SOCKET": socket}
         words = [sys.executable, "-c", STAYS]
         worker = subprocess.Popen(
@@ -244,6 +245,16 @@ def test_slurm_leaves_nothing_of_a_job_behind(tmp_path):
         ended = slurm_script("epilog", **where, EPILOG_SECONDS="60")
         assert ended.returncode == 0, ended.stderr
     assert [path.name for path in tmp_path.glob("deft-*")] == ["deft-770-0"]
+
+
+def test_slurm_drains_a_node_whose_daemon_hangs_after_a_job(tmp_path):
+    with shared_daemon(tmp_path) as (socket, daemon):
+        daemon.send_signal(signal.SIGSTOP)
+        hangs = slurm_script("epilog", TMPDIR=str(tmp_path), DEFT_SOCKET=socket, DEFT_TIMEOUT="1s")
+        daemon.kill()
+    assert hangs.returncode == 1 and hangs.stderr.splitlines()[-1].startswith("slurm-epilog: deftd does not answer")
+    assert "Traceback" not in hangs.stderr
+    assert slurm_script("epilog", TMPDIR=str(tmp_path), DEFT_SOCKET=socket).returncode == 0  # it has ended
 
 
 class Pods:
@@ -261,7 +272,7 @@ class Pods:
         self.key.chmod(0o400)
         (folder / "train.py").write_text(WORKER)
 
-    def start(self, pod: int, port: int, code: int, **more: str) -> subprocess.Popen:
+    def start(self, pod: int, port: int, code: int, within: tuple[str, ...] = (), **more: str) -> subprocess.Popen:
         ours = {
             "PATH": f"{BUILD / 'bin'}:{os.environ['PATH']}",
             "TRAIN": f"{sys.executable} {self.folder}/train.py {code}",
@@ -273,7 +284,7 @@ class Pods:
             "DEFT_LINKS": "gloo:lo",
         }
         env = environment(**{**self.variables, **ours, **more})
-        return subprocess.Popen(["bash", "-uc", self.script], env=env, stdout=-1, stderr=-1, text=True)
+        return subprocess.Popen([*within, "bash", "-uc", self.script], env=env, stdout=-1, stderr=-1, text=True)
 
 
 @pytest.mark.parametrize("code", [0, 7])
@@ -284,6 +295,34 @@ def test_the_pods_of_kubernetes_train_and_end_with_the_workers_status(tmp_path, 
     assert [pod.returncode for pod in running] == [code, 0], ended
     found = sorted(line for out, _ in ended for line in workers_of(out))
     assert found == ["worker 0 4 0 0", "worker 1 4 1 0", "worker 2 4 0 1", "worker 3 4 1 1"]
+
+
+SAVES = r"""
+import deft, os, signal, sys
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(os.write(1, b"saved\n") and 0))
+with deft.open() as session:
+    session.barrier("all have come")
+    os.write(1, b"up\n")
+    while True:
+        signal.pause()
+"""
+
+
+def test_workers_in_a_pod_that_is_deleted_may_save(tmp_path):
+    within = ("unshare", "-Urpf", "--mount-proc", "--kill-child")
+    if subprocess.run([*within, "true"], stderr=subprocess.DEVNULL).returncode != 0:
+        pytest.skip("needs namespaces: the first process of one hears only what it has asked for")
+    (tmp_path / "saves.py").write_text(SAVES)
+    variables = {"TRAIN": f"{sys.executable} {tmp_path}/saves.py", "DEFT_WORLD_SIZE": "2"}
+    with Pods(tmp_path).start(0, free_port("127.0.0.1"), 0, within, **variables) as pod:
+        try:
+            assert [pod.stdout.readline() for _ in range(2)] == ["up\n"] * 2
+            [first] = Path(f"/proc/{pod.pid}/task/{pod.pid}/children").read_text().split()
+            os.kill(int(first), signal.SIGTERM)
+            out, errors = pod.communicate(timeout=120)
+        finally:
+            pod.kill()
+    assert (out, pod.returncode) == ("saved\n" * 2, 0), errors
 
 
 def schema_faults(text: str, release: str) -> list[str]:
