@@ -9,8 +9,11 @@ namespace {
 std::string options_as_json() {
   auto out = nlohmann::json::array();
   for (const auto& spec : option_table())
-    out.push_back(
-        {{"name", spec.name}, {"default", spec.default_value}, {"choices", spec.choices}, {"help", spec.help}});
+    out.push_back({{"name", spec.name},
+                   {"default", spec.default_value},
+                   {"choices", spec.choices},
+                   {"daemons_only", spec.audience == Audience::kDaemon},
+                   {"help", spec.help}});
   return out.dump(2) + "\n";
 }
 

@@ -1,11 +1,14 @@
 """The agent's own promises that a whole run cannot show at will."""
 
+import os
 import signal
 import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from ports import free_port
@@ -13,7 +16,7 @@ from ports import free_port
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))
 
-from deft_launcher import agent, arguments, hosts, launch  # noqa: E402
+from deft_launcher import agent, arguments, hosts, launch, wire  # noqa: E402
 
 PLAN = {
     "environment": {},
@@ -76,22 +79,28 @@ def test_a_daemon_that_does_not_answer_is_an_error_and_no_second_one_is_started(
     assert made.daemon is None and events == []
 
 
+@contextmanager
+def running_daemon(path, listen, *more):
+    words = [arguments.program("deftd"), f"--socket={path}", f"--listen={listen}", "--links=gloo:lo", "--ready-fd=1"]
+    with subprocess.Popen([*words, *more], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
+        try:
+            assert daemon.stdout.readline() == "ready\n"
+            yield daemon
+        finally:
+            daemon.kill()
+
+
 def test_a_daemon_that_answers_late_is_used(quiet_agent, tmp_path_factory, monkeypatch):
     made, events = quiet_agent
     path = tmp_path_factory.mktemp("slow") / "deftd.sock"
     listen = f"127.0.0.1:{free_port()}"
-    words = [arguments.program("deftd"), f"--socket={path}", f"--listen={listen}", "--links=gloo:lo", "--ready-fd=1"]
     monkeypatch.setenv("DEFT_TIMEOUT", "1s")  # what `deft status` would wait by itself
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
-        try:
-            assert daemon.stdout.readline() == "ready\n"
-            daemon.send_signal(signal.SIGSTOP)
-            later = threading.Timer(2, daemon.send_signal, [signal.SIGCONT])
-            later.start()
-            made.prepare(PLAN | {"private": False, "options": PLAN["options"] | {"socket": str(path)}})
-            later.join()
-        finally:
-            daemon.kill()
+    with running_daemon(path, listen) as daemon:
+        daemon.send_signal(signal.SIGSTOP)
+        later = threading.Timer(2, daemon.send_signal, [signal.SIGCONT])
+        later.start()
+        made.prepare(PLAN | {"private": False, "options": PLAN["options"] | {"socket": str(path)}})
+        later.join()
     assert events == [("ready", {"listen": listen, "private": False, "meeting_port": made.meeting.getsockname()[1]})]
 
 
@@ -198,6 +207,91 @@ def test_a_node_finds_the_address_at_which_others_reach_it(resolves_only_b, peer
     assert agent.reachable_address(plan) == address
 
 
+def test_a_daemon_that_listens_everywhere_is_named_by_an_address(resolves_only_b, quiet_agent, tmp_path_factory):
+    made, events = quiet_agent
+    path, port = tmp_path_factory.mktemp("open") / "deftd.sock", free_port()
+    plan = {"private": False, "address": "", "peers": ["b"], "options": PLAN["options"] | {"socket": str(path)}}
+    with running_daemon(path, f"0.0.0.0:{port}", "--insecure=on"):
+        made.prepare(PLAN | plan)
+    assert [fields["listen"] for _, fields in events] == [f"10.0.0.1:{port}"]
+
+
 def test_names_that_do_not_resolve_are_told(resolves_only_b):
     with pytest.raises(RuntimeError, match=r"\(alias: Name or service not known\): name the hosts by IPv4 addresses"):
         agent.reachable_address({"address": "", "peers": ["alias"], "over_ssh": False})
+
+
+def test_the_own_names_are_looked_up_once(monkeypatch):
+    asked = []
+    monkeypatch.setattr(hosts.socket, "getfqdn", lambda: asked.append(1) or "own.example")
+    hosts.own_names.cache_clear()
+    plans = plans_of(",".join(f"n{i}" for i in range(64)))
+    hosts.own_names.cache_clear()
+    assert len(plans) == 64 and len(asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("key", "shared", "says"),
+    [
+        ("key", ("node 0 (a)",), "a deftd runs on node 0 (a), and none that takes jobs on node 1 (b): "),
+        ("key", ("node 0 (a)", "node 1 (b)"), ""),
+        ("key", (), ""),
+        ("", ("node 0 (a)",), ""),  # the user has named one key for all, or wants none
+    ],
+)
+def test_daemons_of_which_some_have_the_runs_key_are_not_brought_together(key, shared, says):
+    run = arguments.Run(["true"], hosts.spread_over_hosts(None, {"a": 1, "b": 1}))
+    launcher = launch.Launcher(run)
+    launcher.key = key
+    names = [f"node {node.index} ({node.host})" for node in run.nodes]
+    launcher.remotes = [
+        SimpleNamespace(node=node, name=name, listen="10.0.0.1:1", is_shared=name in shared)
+        for node, name in zip(run.nodes, names, strict=True)
+    ]
+    obstacle = launcher.why_daemons_cannot_meet()
+    assert obstacle.startswith(says) and bool(obstacle) == bool(says)
+
+
+# --- what programs write
+
+
+@pytest.fixture
+def text():
+    reader, writer = os.pipe()
+    lines = wire.TextLines(reader)
+
+    def lines_of(*pieces):
+        found = []
+        for piece in pieces:
+            os.write(writer, piece)
+            found += lines.read()
+        return found
+
+    yield lines_of
+    os.close(reader)
+    os.close(writer)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "lines"),
+    [
+        ((b"a\nb", b"c\n"), [b"a", b"bc"]),
+        ((b"a\r\n\nb\r\n",), [b"a", b"", b"b"]),
+        ((b"a\r", b"\nb\n"), [b"a", b"b"]),
+        ((b"\r10%", b"\r20%", b"\r30%\n"), [b"10%", b"20%", b"30%"]),
+        ((b"50%\r",), [b"50%"]),
+    ],
+)
+def test_lines_end_by_a_feed_a_return_or_both(text, pieces, lines):
+    assert text(*pieces) == lines
+
+
+def test_text_without_an_end_of_line_is_given_out_in_pieces(text):
+    given = text(*[b"x" * 40_000] * 100)
+    assert 0 <= 4_000_000 - sum(map(len, given)) <= wire.TextLines.LONGEST
+    assert max(map(len, given)) <= 2 * wire.TextLines.LONGEST
+
+
+def test_a_stream_that_never_ends_is_read_in_turns():
+    with open("/dev/zero", "rb") as endless:
+        assert 0 < sum(map(len, wire.TextLines(endless.fileno()).read())) <= wire.PIECES * wire.PIECE_BYTES

@@ -4,9 +4,12 @@ import os
 import re
 import shutil
 import signal
+import socket
+import struct
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -53,13 +56,28 @@ def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
     )
 
 
-def start(*words: str, program: Path = BIN / "deftrun") -> subprocess.Popen:
+def start(*words: str, program: Path = BIN / "deftrun", **options) -> subprocess.Popen:
     return subprocess.Popen(
         [sys.executable, program, *words],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        **options,
     )
+
+
+@contextmanager
+def shared_daemon(path: Path):
+    """A deftd that runs before deftrun does, and its place."""
+    place = f"127.0.0.1:{free_port()}"
+    words = [BIN / "deftd", f"--socket={path}", f"--listen={place}", "--links=gloo:lo", "--ready-fd=1"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
+        try:
+            assert daemon.stdout.readline() == "ready\n"
+            yield place
+            assert daemon.poll() is None
+        finally:
+            daemon.kill()
 
 
 def gone(pid: int) -> bool:
@@ -126,6 +144,24 @@ def test_much_output_arrives_whole():
         assert [line for line in lines if line.startswith(f"[{rank}]")] == [f"[{rank}] {i}" for i in range(1, 20001)]
 
 
+def test_a_line_that_ends_by_a_return_is_shown_at_once(tmp_path):
+    seen = tmp_path / "seen"
+    script = f"printf '50%%\\r'; until [ -e {seen} ]; do sleep 0.05; done; printf '100%%\\n'"
+    run = start("-np", "1", "sh", "-c", script)
+    assert run.stdout.readline() == "[0] 50%\n"
+    seen.touch()
+    assert run.communicate(timeout=240)[0] == "[0] 100%\n"
+
+
+def test_output_without_an_end_of_line_keeps_nobody_from_ending_the_run():
+    run = start("-np", "1", "--grace", "600", "sh", "-c", "trap 'exit 0' INT; cat /dev/zero")
+    assert run.stdout.read(4) == "[0] "
+    os.set_blocking(run.stdout.fileno(), True)
+    run.send_signal(signal.SIGINT)
+    run.communicate(timeout=240)
+    assert run.returncode == 130
+
+
 def test_options_and_variables_reach_the_workers():
     script = "echo $DEFT_POLICY $DEFT_LINKS $DEFT_BUCKET_BYTES $COLOUR"
     words = ["--policy", "bytescheduler", "--network-interfaces", "lo", "--bucket-bytes=1MB", "-x", "COLOUR=red"]
@@ -137,6 +173,12 @@ def test_jobs_have_names_of_their_own():
     names = {deftrun("-np", "1", "sh", "-c", "echo $DEFT_JOB").stdout for _ in range(2)}
     assert len(names) == 2
     assert deftrun("-np", "1", "--job", "mine", "sh", "-c", "echo $DEFT_JOB").stdout == "[0] mine\n"
+
+
+def test_runs_of_one_step_of_slurm_have_names_of_their_own(monkeypatch):
+    monkeypatch.setenv("DEFT_JOB", "slurm-77.4294967291")
+    names = [deftrun("-np", "1", "sh", "-c", "echo $DEFT_JOB").stdout.split()[1] for _ in range(2)]
+    assert all(name.startswith("slurm-77.4294967291.run-") for name in names) and names[0] != names[1]
 
 
 def test_a_script_of_torch_distributed_runs_as_under_torchrun(tmp_path):
@@ -164,24 +206,37 @@ def test_the_workers_reach_their_daemon():
 
 def test_a_running_daemon_is_used_unless_it_drains(tmp_path):
     path = tmp_path / "shared.sock"
-    port = free_port()
-    words = [BIN / "deftd", f"--socket={path}", f"--listen=127.0.0.1:{port}", "--links=gloo:lo", "--ready-fd=1"]
-    daemon = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     run = ["-np", "1", "--socket", str(path), "sh", "-c", SHOW]
-    try:
-        assert daemon.stdout.readline() == "ready\n"
+    with shared_daemon(path) as place:
         result = deftrun(*run)
-        assert result.returncode == 0, result.stderr
-        assert rows(result)[0]["s"] == str(path)
-        assert rows(result)[0]["l"] == f"127.0.0.1:{port}"
+        assert (result.returncode, result.stderr) == (0, "")
+        assert (rows(result)[0]["s"], rows(result)[0]["l"]) == (str(path), place)
         subprocess.run([BIN / "deft", "drain", f"--socket={path}"], check=True, capture_output=True)
         result = deftrun(*run)
         assert result.returncode == 0, result.stderr
-        assert rows(result)[0]["s"] != str(path) and rows(result)[0]["l"] != f"127.0.0.1:{port}"
-        assert daemon.poll() is None
-    finally:
-        daemon.terminate()
-        daemon.wait()
+        assert rows(result)[0]["s"] != str(path) and rows(result)[0]["l"] != place
+
+
+def test_options_that_a_running_daemon_does_not_take_are_named(tmp_path):
+    path = tmp_path / "shared.sock"
+    words = ["-np", "1", "--memory-limit", "1GB", "--policy", "fifo", "--metrics=127.0.0.1:0", "--socket", str(path)]
+    with shared_daemon(path):
+        result = deftrun(*words, "true")
+    assert result.returncode == 0
+    assert result.stderr.splitlines() == [
+        "deftrun: node 0 (localhost): a deftd runs there, and has its own settings: --memory-limit, --metrics changes "
+        "nothing"
+    ]
+
+
+def test_the_flag_file_counts_as_much_as_a_variable(tmp_path):
+    file = tmp_path / "flags"
+    file.write_text("# what deft optimize found\nlinks = gloo:auto  # all NICs\njob = mine\njob-token = secret\n")
+    run = ["sh", "-c", "echo links=$DEFT_LINKS job=$DEFT_JOB token=$DEFT_JOB_TOKEN"]
+    result = deftrun("-np", "1", "--flag-file", str(file), *run)
+    assert result.stdout == "[0] links= job= token=\n", result.stderr
+    result = deftrun("-np", "1", "--flag-file", str(file), "--links", "gloo:lo", *run)
+    assert result.stdout == "[0] links=gloo:lo job= token=\n", result.stderr
 
 
 # --- failures
@@ -267,6 +322,31 @@ def test_an_ending_signal_is_passed_on_and_nothing_else_within_the_grace(number)
     assert run.returncode == 128 + number
     assert sorted(out.splitlines()) == ["[0] saved", "[0] told", "[1] saved", "[1] told"]
     assert errors.rstrip().endswith(f"deftrun: ended by {signal.Signals(number).name}")
+
+
+def test_a_run_that_nohup_started_outlives_its_terminal(tmp_path):
+    told = tmp_path / "told"
+    script = f"echo up; until [ -e {told} ]; do sleep 0.05; done; echo on"
+    run = start("-np", "1", "sh", "-c", script, preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN))
+    assert run.stdout.readline() == "[0] up\n"
+    run.send_signal(signal.SIGHUP)
+    told.touch()
+    out, errors = run.communicate(timeout=240)
+    assert (run.returncode, out) == (0, "[0] on\n"), errors
+
+
+def test_an_interrupt_while_a_running_daemon_is_asked_leaves_nothing(tmp_path):
+    path = tmp_path / "mute.sock"
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as mute:
+        mute.bind(str(path))
+        mute.listen()
+        run = start("-np", "1", "--start-timeout", "3600", "--socket", str(path), "true")
+        with mute.accept()[0] as asker:
+            pid, _, _ = struct.unpack("3i", asker.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12))
+            run.send_signal(signal.SIGINT)
+            run.communicate(timeout=240)
+            assert run.returncode == 130
+            assert wait_until(lambda: gone(pid), seconds=10)
 
 
 def interrupt_until_it_ends(run: subprocess.Popen) -> None:
@@ -396,6 +476,28 @@ def test_daemons_on_other_hosts_have_a_key_unless_insecure_is_on(fake_ssh, monke
     script = 'if [ -s "${DEFT_SOCKET%/*}/key" ]; then echo guarded; else echo open; fi'
     result = deftrun("-H", "127.0.0.2:1,127.0.0.3:1", "sh", "-c", script)
     assert sorted(result.stdout.splitlines()) == [f"[{rank}] {said}" for rank in range(2)], result.stderr
+
+
+def test_a_key_that_the_flag_file_names_is_the_one(fake_ssh, tmp_path):
+    key = tmp_path / "key"
+    key.write_text(subprocess.run([BIN / "deft", "keygen"], check=True, capture_output=True, text=True).stdout)
+    key.chmod(0o600)
+    file = tmp_path / "flags"
+    file.write_text(f"secret_file = {key}\n")
+    script = "[ ! -e ${DEFT_SOCKET%/*}/key ]"  # this run's own
+    result = deftrun("-H", "127.0.0.2:1,127.0.0.3:1", "--flag-file", str(file), "sh", "-c", script)
+    assert result.returncode == 0, result.stderr
+
+
+def test_one_other_host_needs_no_daemon_that_others_reach(fake_ssh, tmp_path, monkeypatch):
+    monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "shared.sock"))
+    with shared_daemon(tmp_path / "shared.sock") as place:
+        result = deftrun("-H", "127.0.0.2:2", "sh", "-c", SHOW)
+        assert result.returncode == 0, result.stderr
+        assert [r["l"] for r in rows(result)] == [place] * 2
+        result = deftrun("-H", "127.0.0.2:1,localhost:1", "sh", "-c", SHOW)
+        assert result.returncode == 1
+        assert f"the deftd of node 0 (127.0.0.2) listens on {place}, where other hosts cannot" in last_block(result)
 
 
 def test_a_host_that_is_missing_is_named(fake_ssh):

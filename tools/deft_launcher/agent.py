@@ -12,20 +12,20 @@ import selectors
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from deft_launcher import arguments, wire
-from deft_launcher.child import IGNORED_BY_AGENT, Child
+from deft_launcher.child import IGNORED_BY_AGENT, Child, ask
 
 PORT_TRIES = 5
 DAEMON_GRACE = 5.0  # in which a daemon ends with the last job; then it is told a second time, and ends all
 WRITING_GRACE = 20.0  # in which it finishes the files of traces then: the disk may be busy
 WATCH_SECONDS = 0.05
 ANSWER_SHARE = 0.75  # of the time to start, in which a daemon that listens must answer
+EVERYWHERE = ("0.0.0.0", "*")  # no address that others could name
 NO_ANSWER = 3  # the exit status of `deft status` then
 
 
@@ -71,6 +71,12 @@ def reachable_address(plan: dict) -> str:
     )
 
 
+def reachable_place(listen: str, plan: dict) -> str:
+    """Where other nodes reach a daemon that listens there."""
+    host, _, port = listen.rpartition(":")
+    return f"{reachable_address(plan)}:{port}" if host in EVERYWHERE else listen
+
+
 def for_torch(meeting: str, rank: int, world: int, local: int, local_size: int) -> dict[str, str]:
     """What torchrun sets, so that a script of torch.distributed runs as it is."""
     host, _, port = meeting.rpartition(":")
@@ -96,6 +102,7 @@ def add_package(environment: dict[str, str]) -> None:
 class Agent:
     def __init__(self) -> None:
         self.input = wire.Lines(0)
+        self.orders: list[bytes] = []  # heard, and not done yet
         self.selector = selectors.DefaultSelector()
         self.selector.register(self.input, selectors.EVENT_READ, None)
         self.workers: list[Child] = []
@@ -133,13 +140,13 @@ class Agent:
             return None
         patience = f"{ANSWER_SHARE * self.plan['start_timeout']:g}s"
         words = [arguments.program("deft"), "status", "--json", "--wait", patience]
-        asked = subprocess.run(words, env=self.environment(), capture_output=True, text=True)
-        if asked.returncode == NO_ANSWER:
+        code, output, complaint = ask(words, self.environment(), self.input, self.hear)
+        if code == NO_ANSWER:
             raise RuntimeError(
-                f"a deftd runs here and has not answered for {patience}: {asked.stderr.strip()}. It is busy or hangs: "
+                f"a deftd runs here and has not answered for {patience}: {complaint.strip()}. It is busy or hangs: "
                 "try again, restart it, or name a socket where none listens (--socket), and this run gets its own"
             )
-        status = json.loads(asked.stdout) if asked.returncode == 0 else None
+        status = json.loads(output) if code == 0 else None
         return status if status and status["takes_jobs"] else None  # one that drains would refuse this job
 
     def prepare(self, plan: dict) -> None:
@@ -148,9 +155,11 @@ class Agent:
         if folder and Path(folder).is_dir():
             os.chdir(folder)
         status = self.running_daemon()
+        if self.going:
+            return
         if status is not None:
             self.socket = status["socket"]
-            self.tell_ready(status["listen"], private=False)
+            self.tell_ready(reachable_place(status["listen"], plan), private=False)
             return
         self.folder = Path(tempfile.mkdtemp(prefix="deftrun-"))
         self.tell("folder", folder=str(self.folder))
@@ -197,6 +206,7 @@ class Agent:
     def becomes_usable(self, ready: int) -> bool:
         """Waits for the word that it is; no longer than it lives, and the launcher wants it."""
         deadline = time.monotonic() + self.plan["start_timeout"]
+        self.hear()
         with selectors.DefaultSelector() as waiting:
             for source in (ready, self.input, *self.daemon.outputs):
                 waiting.register(source, selectors.EVENT_READ)
@@ -284,12 +294,14 @@ class Agent:
         elif action == "kill":
             self.going = self.at_once = True
 
-    def hear(self) -> None:
-        """Does what the launcher says. The end of its words is the end of the run."""
-        for line in self.input.read():
-            self.handle(wire.decode(line))
+    def hear(self) -> bool:
+        """Does what the launcher says. The end of its words is the end of the run. True: the run ends."""
+        self.orders += self.input.read()
+        while self.orders:
+            self.handle(wire.decode(self.orders.pop(0)))  # may take long, and hear more meanwhile
         if self.input.closed:
             self.going = True
+        return self.going
 
     def run(self) -> None:
         while not self.going:

@@ -27,6 +27,7 @@ class Run:
     command: list[str]
     nodes: list[Node]
     options: dict[str, str] = field(default_factory=dict)  # of Deft, by name
+    of_daemons: set[str] = field(default_factory=set)  # names of the options that only daemons read
     forwarded: dict[str, str] = field(default_factory=dict)  # variables for other hosts
     start_timeout: float = 60
     grace: float = 5
@@ -130,6 +131,23 @@ def deft_options(given: argparse.Namespace) -> dict[str, str]:
     return found
 
 
+def read_flag_file(path: str) -> dict[str, str]:
+    """What the file says. Daemons and workers check it (core/base/config.cc), so a wrong line says nothing here."""
+    try:
+        lines = Path(path).read_text(errors="replace").splitlines() if path else []
+    except OSError:
+        return {}
+    pairs = [line.split("#")[0].partition("=") for line in lines]
+    return {name.strip().replace("-", "_"): value.strip() for name, equals, value in pairs if equals and value.strip()}
+
+
+def given_options(flags: dict[str, str]) -> dict[str, str]:
+    """What flags, variables and the flag file say, by name. A flag wins over a variable, a variable over the file."""
+    variables = {name[5:].lower(): value for name, value in os.environ.items() if name.startswith("DEFT_") and value}
+    given = {**variables, **flags}
+    return {**read_flag_file(given.get("flag_file", "")), **given}
+
+
 def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]]:
     """Variables that -x sets for all, and those that other hosts get from this environment besides."""
     explicit: dict[str, str] = {}
@@ -144,7 +162,8 @@ def forwarded(given: argparse.Namespace) -> tuple[dict[str, str], dict[str, str]
 
 def parse(words: list[str]) -> Run | None:
     """What to run; None when only a question was answered."""
-    parser = make_parser([o["name"] for o in listed_options("--json")], listed_options("--retired"))
+    known = listed_options("--json")
+    parser = make_parser([option["name"] for option in known], listed_options("--retired"))
     given = parser.parse_args(words)
     if given.version:
         print(subprocess.run([program("deft"), "--version"], capture_output=True, text=True).stdout.strip())
@@ -153,7 +172,8 @@ def parse(words: list[str]) -> Run | None:
     if not command:
         raise UsageError("no command to run is given")
     explicit, inherited = forwarded(given)
-    run = Run(command, place(given), deft_options(given), {**inherited, **explicit})
+    of_daemons = {option["name"] for option in known if option["daemons_only"]}
+    run = Run(command, place(given), deft_options(given), of_daemons, {**inherited, **explicit})
     run.start_timeout, run.grace, run.verbose = given.start_timeout, given.grace, given.verbose
     os.environ.update(explicit)
     return run

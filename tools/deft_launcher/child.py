@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import selectors
 import signal
 import subprocess
+from collections.abc import Callable
 
 from deft_launcher import wire
 
@@ -38,7 +40,7 @@ class Child:
             preexec_fn=begin_child,  # noqa: PLW1509 - an agent has one thread
             pass_fds=pass_fds,
         )
-        self.outputs = [wire.Lines(self.process.stdout.fileno()), wire.Lines(self.process.stderr.fileno())]
+        self.outputs = [wire.TextLines(self.process.stdout.fileno()), wire.TextLines(self.process.stderr.fileno())]
         self.reported = False
 
     def send(self, number: int) -> None:
@@ -54,3 +56,44 @@ class Child:
         if self.rank is None or output is self.outputs[1]:
             self.tail = (self.tail + lines)[-TAIL_LINES:]
         return lines
+
+
+def ask(
+    words: list[str], environment: dict[str, str], orders: wire.Lines, hear: Callable[[], bool]
+) -> tuple[int, bytes, str]:
+    """Status, output and complaints of a program. It is killed when `hear` finds that `orders` end the run."""
+    with (
+        subprocess.Popen(
+            words,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            preexec_fn=begin_child,  # noqa: PLW1509 - an agent has one thread
+        ) as asked,
+        selectors.DefaultSelector() as waiting,
+    ):
+        said = {asked.stdout: b"", asked.stderr: b""}
+        for source in (orders, *said):
+            waiting.register(source, selectors.EVENT_READ)
+        try:
+            ends = hear()
+            while len(waiting.get_map()) > 1 and not ends:
+                ends = read_what_came(waiting, said, orders, hear)
+        finally:
+            if len(waiting.get_map()) > 1:
+                asked.kill()
+    return asked.returncode, said[asked.stdout], said[asked.stderr].decode(errors="replace")
+
+
+def read_what_came(waiting: selectors.BaseSelector, said: dict, orders: wire.Lines, hear: Callable[[], bool]) -> bool:
+    """True: the run ends."""
+    for key, _ in waiting.select():
+        if key.fileobj is orders:
+            if hear():
+                return True
+            continue
+        piece = os.read(key.fd, wire.PIECE_BYTES)
+        said[key.fileobj] += piece
+        if not piece:
+            waiting.unregister(key.fileobj)
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 import socket
 from dataclasses import dataclass
@@ -27,8 +28,13 @@ class Node:
         return bool(self.address) or is_local(self.host)
 
 
+@functools.cache  # a name server may be asked, and all pairs of nodes are compared
+def own_names() -> frozenset[str]:
+    return frozenset({socket.gethostname(), socket.getfqdn()})
+
+
 def is_local(host: str) -> bool:
-    return host in LOCAL_NAMES or host in {socket.gethostname(), socket.getfqdn()}
+    return host in LOCAL_NAMES or host in own_names()
 
 
 def on_other_machines(node: Node, nodes: list[Node]) -> list[Node]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import selectors
 import shlex
@@ -21,6 +22,7 @@ SETTLE_SECONDS = 0.2  # failures that follow from the first one may be seen befo
 LEAVE_SECONDS = 8  # what an agent needs beyond the grace to go
 WRITING_SECONDS = 20  # and its daemon may need more to finish traces
 KILL_SECONDS = 5  # what an agent needs to kill all that it started
+SLURM_STEP = re.compile(r"slurm-\d+\.\d+")  # deploy/slurm-task-prolog names so what may start several runs
 PASSED_ON = (signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -57,6 +59,11 @@ class Remote:
     @property
     def name(self) -> str:
         return f"node {self.node.index} ({self.node.address or self.node.host})"
+
+    @property
+    def is_shared(self) -> bool:
+        """It uses a daemon that ran before. Known once that daemon listens."""
+        return not self.folder
 
     def send(self, action: str, **fields) -> None:
         try:
@@ -108,13 +115,15 @@ class Launcher:
         return ["ssh", *options, node.host, f"exec {shlex.quote(deftrun)} --agent"]
 
     def options(self) -> dict[str, str]:
-        options = dict(self.run_.options)
-        if "job" not in options and not os.environ.get("DEFT_JOB"):
-            options["job"] = f"run-{os.getpid()}-{secrets.token_hex(4)}"
-        if "job_token" not in options and not os.environ.get("DEFT_JOB_TOKEN"):
+        options, given = dict(self.run_.options), arguments.given_options(self.run_.options)
+        own_name = f"run-{os.getpid()}-{secrets.token_hex(4)}"
+        if "job" not in given:
+            options["job"] = own_name
+        elif "job" not in options and SLURM_STEP.fullmatch(given["job"]):
+            options["job"] = f"{given['job']}.{own_name}"
+        if "job_token" not in given:
             options["job_token"] = secrets.token_hex(16)
-        all_here = all(node.local for node in self.run_.nodes)
-        if all_here and "links" not in options and not os.environ.get("DEFT_LINKS"):
+        if "links" not in given and all(node.local for node in self.run_.nodes):
             options["links"] = "gloo:lo"
         return options
 
@@ -141,9 +150,9 @@ class Launcher:
 
     def make_key(self, options: dict[str, str]) -> str:
         """The key of this run's daemons, if they listen where other machines reach them and the user gave none."""
-        given = {**os.environ, **{f"DEFT_{name.upper()}": value for name, value in options.items()}}
-        unguarded = given.get("DEFT_INSECURE") == "on"
-        if all(node.local for node in self.run_.nodes) or given.get("DEFT_SECRET_FILE") or unguarded:
+        given = arguments.given_options(options)
+        unguarded = given.get("insecure") == "on"
+        if all(node.local for node in self.run_.nodes) or given.get("secret_file") or unguarded:
             return ""
         made = subprocess.run([arguments.program("deft"), "keygen"], capture_output=True, text=True)
         if made.returncode != 0:
@@ -173,18 +182,30 @@ class Launcher:
             self.turn(0.2)
 
     def start_workers(self) -> None:
-        leader = self.remotes[0].listen
-        here_only = leader.startswith(("127.", "[::1]", "localhost"))
-        if here_only and not all(remote.node.local for remote in self.remotes) and self.is_shared(self.remotes[0]):
-            what = f"the deftd of {self.remotes[0].name} listens on {leader}, where other hosts cannot reach it"
-            self.failures.append(Failure(0, what + ": restart it with --listen=ADDRESS:PORT", 1, []))
+        if obstacle := self.why_daemons_cannot_meet():
+            self.failures.append(Failure(0, obstacle, 1, []))
             return
         for remote in self.remotes:
-            remote.send("start", leader=leader, meeting=self.remotes[0].meeting)
+            remote.send("start", leader=self.remotes[0].listen, meeting=self.remotes[0].meeting)
 
-    @staticmethod
-    def is_shared(remote: Remote) -> bool:
-        return not remote.folder
+    def why_daemons_cannot_meet(self) -> str:
+        """Empty: they can, as far as the launcher knows."""
+        first = self.remotes[0]
+        here_only = first.listen.startswith(("127.", "localhost"))
+        if first.is_shared and here_only and hosts.on_other_machines(first.node, self.run_.nodes):
+            return (
+                f"the deftd of {first.name} listens on {first.listen}, where other hosts cannot reach it: restart it "
+                "with --listen=ADDRESS:PORT"
+            )
+        shared = [remote.name for remote in self.remotes if remote.is_shared]
+        own = [remote.name for remote in self.remotes if not remote.is_shared]
+        if self.key and shared and own:
+            return (
+                f"a deftd runs on {', '.join(shared)}, and none that takes jobs on {', '.join(own)}: daemons of one "
+                "run need one key, and this run's own deftd would have another. Start deftd on all hosts, name its "
+                "key (--secret-file), or name a socket where none listens (--socket)"
+            )
+        return ""
 
     # --- what happens
 
@@ -220,6 +241,7 @@ class Launcher:
         elif kind == "ready":
             remote.listen = event["listen"]
             remote.meeting = f"{remote.listen.rpartition(':')[0]}:{event['meeting_port']}"
+            self.say_what_is_not_used(remote)
             if self.run_.verbose:
                 whose = "its own" if event["private"] else "the running"
                 ranks = f"ranks {remote.node.first_rank} to {remote.node.first_rank + remote.node.workers - 1}"
@@ -233,6 +255,13 @@ class Launcher:
                 self.failures.append(Failure(weight, what, wire.shell_status(status), event["tail"]))
         elif kind == "failed":
             self.failures.append(Failure(2, f"{remote.name}: {event['what']}", 1, event["tail"]))
+
+    def say_what_is_not_used(self, remote: Remote) -> None:
+        unused = sorted(self.run_.options.keys() & self.run_.of_daemons)
+        if remote.is_shared and unused:
+            flags = ", ".join("--" + name.replace("_", "-") for name in unused)
+            what = f"deftrun: {remote.name}: a deftd runs there, and has its own settings: {flags} changes nothing"
+            self.show(sys.stderr, what)
 
     def on_gone(self, remote: Remote) -> None:
         """An agent that ends before its workers have: ssh failed, the host is lost, or someone killed it."""
@@ -272,6 +301,8 @@ class Launcher:
         signal.set_wakeup_fd(writer)
         self.selector.register(reader, selectors.EVENT_READ, None)
         for number in (*wire.ENDING, *PASSED_ON):
+            if number == signal.SIGHUP and signal.getsignal(number) == signal.SIG_IGN:
+                continue  # started by nohup: the run outlives its terminal
             signal.signal(number, lambda got, _: self.signals.append(got))
         try:
             self.start_agents()

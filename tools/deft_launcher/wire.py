@@ -14,13 +14,18 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 
 ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # these signals end a run; workers get them, too
 
 
+PIECE_BYTES = 1 << 16
+PIECES = 16  # of one call: more than what a pipe holds when its last writer has gone
+
+
 class Lines:
-    """Cuts what a descriptor gives into lines; never blocks."""
+    """Cuts what a descriptor gives into lines; never blocks, however much there is."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
@@ -34,17 +39,46 @@ class Lines:
     def read(self) -> list[bytes]:
         """All whole lines that have come; at the end also the last one without an end of line."""
         lines: list[bytes] = []
-        while not self.closed:
+        for _ in range(PIECES):
+            if self.closed:
+                break
             try:
-                piece = os.read(self.descriptor, 1 << 16)
+                piece = os.read(self.descriptor, PIECE_BYTES)
             except BlockingIOError:
                 break
             except OSError:
                 piece = b""
-            *whole, self._rest = (self._rest + piece).split(b"\n")
-            lines += whole
+            lines += self._cut(piece)
             self.closed = not piece
         if self.closed and self._rest:
+            lines.append(self._rest)
+            self._rest = b""
+        return lines
+
+    def _cut(self, piece: bytes) -> list[bytes]:
+        *whole, self._rest = (self._rest + piece).split(b"\n")
+        return whole
+
+
+class TextLines(Lines):
+    """What programs write for people. A progress bar ends its line by a carriage return, and some text never ends."""
+
+    LONGEST = 1 << 16
+
+    def __init__(self, descriptor: int) -> None:
+        super().__init__(descriptor)
+        self._returned = False  # the newest line ended by a return, whose line feed may follow
+
+    def _cut(self, piece: bytes) -> list[bytes]:
+        text = self._rest + (piece.removeprefix(b"\n") if self._returned else piece)
+        self._returned = piece.endswith(b"\r")
+        lines, at = [], 0
+        for end in re.finditer(rb"\r?\n|\r", text):
+            line, at = text[at : end.start()], end.end()
+            if line or end[0] != b"\r":  # a bar begins with a return, too
+                lines.append(line)
+        self._rest = text[at:]
+        if len(self._rest) > self.LONGEST:
             lines.append(self._rest)
             self._rest = b""
         return lines
