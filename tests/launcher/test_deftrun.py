@@ -8,102 +8,21 @@ import socket
 import struct
 import subprocess
 import sys
-import time
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
-from ports import free_port
-
-ROOT = Path(__file__).resolve().parents[2]
-BIN = ROOT / "build/bin"
-SHOW = 'echo "r=$DEFT_RANK w=$DEFT_WORLD_SIZE lr=$DEFT_LOCAL_RANK ls=$DEFT_LOCAL_SIZE s=$DEFT_SOCKET l=$DEFT_LEADER"'
-
-
-@pytest.fixture(autouse=True)
-def own_temp(tmp_path, monkeypatch):
-    """Every run has a temporary folder of its own, which must be empty afterwards."""
-    folder = tmp_path / "t"
-    folder.mkdir()
-    monkeypatch.setenv("TMPDIR", str(folder))
-    for name in list(os.environ):
-        if name.startswith("DEFT_"):
-            monkeypatch.delenv(name)
-    monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "none.sock"))  # no daemon of this machine is used by chance
-    yield folder
-    assert list(folder.iterdir()) == []
-    assert processes_naming(str(folder)) == []
-
-
-def processes_naming(text: str) -> list[str]:
-    """Command lines of live processes that name `text`, and of those in whose environment it stands."""
-    found = []
-    for entry in Path("/proc").iterdir():
-        if not entry.name.isdigit() or int(entry.name) == os.getpid():
-            continue
-        try:
-            words = (entry / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if text.encode() in words:
-            found.append(words.replace(b"\0", b" ").decode())
-    return found
-
-
-def deftrun(*words: str, **options) -> subprocess.CompletedProcess:
-    return subprocess.run(
-        [sys.executable, BIN / "deftrun", *words], capture_output=True, text=True, timeout=240, **options
-    )
-
-
-def start(*words: str, program: Path = BIN / "deftrun", **options) -> subprocess.Popen:
-    return subprocess.Popen(
-        [sys.executable, program, *words],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **options,
-    )
-
-
-@contextmanager
-def shared_daemon(path: Path):
-    """A deftd that runs before deftrun does, and its place."""
-    place = f"127.0.0.1:{free_port()}"
-    words = [BIN / "deftd", f"--socket={path}", f"--listen={place}", "--links=gloo:lo", "--ready-fd=1"]
-    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as daemon:
-        try:
-            assert daemon.stdout.readline() == "ready\n"
-            yield place
-            assert daemon.poll() is None
-        finally:
-            daemon.kill()
-
-
-def gone(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] == "Z"
-    except OSError:
-        return True
-
-
-def wait_until(condition, seconds: float = 60) -> bool:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        if time.monotonic() > deadline:
-            return False
-        time.sleep(0.02)
-    return True
-
-
-def rows(result: subprocess.CompletedProcess) -> list[dict[str, str]]:
-    found = [dict(item.split("=", 1) for item in line.split()[1:]) for line in result.stdout.splitlines()]
-    return sorted(found, key=lambda row: int(row["r"]))
-
-
-def last_block(result: subprocess.CompletedProcess) -> str:
-    return result.stderr[result.stderr.rindex("deftrun: ") :]
-
+from launched import (
+    BIN,
+    SHOW,
+    deftrun,
+    gone,
+    last_block,
+    own_temp,  # noqa: F401  (each run has a temporary folder of its own)
+    processes_naming,
+    rows,
+    shared_daemon,
+    start,
+    wait_until,
+)
 
 # --- placement
 
@@ -413,7 +332,7 @@ def test_a_user_signal_is_passed_on_and_ends_nothing():
     assert (run.returncode, out) == (0, "[0] got it\n"), errors
 
 
-def test_a_killed_launcher_leaves_nothing(own_temp):
+def test_a_killed_launcher_leaves_nothing(own_temp):  # noqa: F811
     run = start("-np", "2", "--nodes", "2", "sh", "-c", "echo $$; exec sleep 600")
     workers = [int(run.stdout.readline().split()[1]) for _ in range(2)]
     run.kill()
@@ -429,99 +348,6 @@ def test_a_killed_agent_is_a_lost_node():
     _, errors = run.communicate(timeout=240)
     assert run.returncode == 1
     assert "deftrun: node 1 (127.0.0.2) is lost" in errors
-
-
-# --- other hosts
-
-
-@pytest.fixture
-def fake_ssh(tmp_path, monkeypatch):
-    """An `ssh` that runs the command here; hosts named `missing` do not resolve."""
-    folder = tmp_path / "bin"
-    folder.mkdir()
-    script = folder / "ssh"
-    script.write_text(
-        "#!/bin/sh\n"
-        f'echo "$@" >>{tmp_path}/ssh.log\n'
-        'while [ "${1#-}" != "$1" ]; do shift 2; done\n'
-        "host=$1; shift\n"
-        '[ "$host" = missing ] && { echo "ssh: Could not resolve hostname missing" >&2; exit 255; }\n'
-        'unset COLOUR; exec sh -c "$*"\n'
-    )
-    script.chmod(0o755)
-    monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
-    return tmp_path / "ssh.log"
-
-
-def test_workers_start_on_other_hosts(fake_ssh, monkeypatch):
-    monkeypatch.setenv("COLOUR", "green")
-    script = SHOW + "\necho colour=$COLOUR >&2"
-    result = deftrun("-np", "3", "-H", "127.0.0.2:2,127.0.0.3:2", "-x", "COLOUR", "sh", "-c", script)
-    assert result.returncode == 0, result.stderr
-    assert [(r["r"], r["lr"], r["ls"]) for r in rows(result)] == [("0", "0", "2"), ("1", "1", "2"), ("2", "0", "1")]
-    assert sorted(result.stderr.splitlines()) == [f"[{i}] colour=green" for i in range(3)]
-    assert "BatchMode=yes" in fake_ssh.read_text()
-
-
-def test_the_leader_may_be_on_another_host_than_the_launcher(fake_ssh, monkeypatch):
-    monkeypatch.setenv("SSH_CONNECTION", "127.0.0.1 40000 127.0.0.2 22")  # as sshd says it there
-    result = deftrun("-H", "127.0.0.2:1,localhost:1", "sh", "-c", SHOW)
-    assert result.returncode == 0, result.stderr
-    assert [r["l"].rpartition(":")[0] for r in rows(result)] == ["127.0.0.2"] * 2
-
-
-@pytest.mark.parametrize(("insecure", "said"), [("off", "guarded"), ("on", "open")])
-def test_daemons_on_other_hosts_have_a_key_unless_insecure_is_on(fake_ssh, monkeypatch, insecure, said):
-    monkeypatch.setenv("DEFT_INSECURE", insecure)
-    script = 'if [ -s "${DEFT_SOCKET%/*}/key" ]; then echo guarded; else echo open; fi'
-    result = deftrun("-H", "127.0.0.2:1,127.0.0.3:1", "sh", "-c", script)
-    assert sorted(result.stdout.splitlines()) == [f"[{rank}] {said}" for rank in range(2)], result.stderr
-
-
-def test_a_key_that_the_flag_file_names_is_the_one(fake_ssh, tmp_path):
-    key = tmp_path / "key"
-    key.write_text(subprocess.run([BIN / "deft", "keygen"], check=True, capture_output=True, text=True).stdout)
-    key.chmod(0o600)
-    file = tmp_path / "flags"
-    file.write_text(f"secret_file = {key}\n")
-    script = "[ ! -e ${DEFT_SOCKET%/*}/key ]"  # this run's own
-    result = deftrun("-H", "127.0.0.2:1,127.0.0.3:1", "--flag-file", str(file), "sh", "-c", script)
-    assert result.returncode == 0, result.stderr
-
-
-def test_one_other_host_needs_no_daemon_that_others_reach(fake_ssh, tmp_path, monkeypatch):
-    monkeypatch.setenv("DEFT_SOCKET", str(tmp_path / "shared.sock"))
-    with shared_daemon(tmp_path / "shared.sock") as place:
-        result = deftrun("-H", "127.0.0.2:2", "sh", "-c", SHOW)
-        assert result.returncode == 0, result.stderr
-        assert [r["l"] for r in rows(result)] == [place] * 2
-        result = deftrun("-H", "127.0.0.2:1,localhost:1", "sh", "-c", SHOW)
-        assert result.returncode == 1
-        assert f"the deftd of node 0 (127.0.0.2) listens on {place}, where other hosts cannot" in last_block(result)
-
-
-def test_a_host_that_is_missing_is_named(fake_ssh):
-    result = deftrun("-np", "2", "-H", "localhost:1,missing:1", "sleep", "600")
-    assert result.returncode == 1
-    assert "node 1 (missing) is lost" in last_block(result)
-    assert result.stderr.rstrip().endswith("ssh: Could not resolve hostname missing")
-
-
-def test_a_hostfile_is_read(fake_ssh, tmp_path):
-    file = tmp_path / "hosts"
-    file.write_text("# two machines\n127.0.0.2 slots=1\n127.0.0.3:1  # the other\n")
-    result = deftrun("--hostfile", str(file), "sh", "-c", SHOW)
-    assert [(r["r"], r["w"]) for r in rows(result)] == [("0", "2"), ("1", "2")], result.stderr
-
-
-def test_hosts_that_do_not_answer_are_named_at_the_deadline(tmp_path, monkeypatch):
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin/ssh").write_text("#!/bin/sh\nexec sleep 600\n")
-    (tmp_path / "bin/ssh").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    result = deftrun("-H", "silent1:1,silent2:1", "--start-timeout", "1", "--grace", "0", "true")
-    assert result.returncode == 1
-    assert "not ready within 1 s (--start-timeout): node 0 (silent1), node 1 (silent2)" in last_block(result)
 
 
 # --- wrong usage
