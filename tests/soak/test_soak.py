@@ -1,6 +1,8 @@
 """Short forms of scripts/soak: some faults with a fixed seed, crowds, and a training that is not quite so long.
 
-A pause may be longer here than on a quiet machine, because other tests run at the same time.
+A pause may be longer here than on a quiet machine, because other tests run at the same time. The bounds are four times
+what a machine showed that had ten busy processes for each core. An arena that the event loop allocates by itself takes
+longer than they allow.
 """
 
 import os
@@ -19,7 +21,8 @@ SEED = 1
 LANES = 2
 TIMEOUT_S = 10  # with less, a daemon that gets no processor for a while counts as lost
 LONGEST_FAULT_S = 1.5
-PAUSE_MS = 5000
+PAUSE_MS = 400
+PAUSE_OF_JOBS_MS = 1500  # their links are opened at once
 
 
 def test_after_faults_at_random_instants_every_worker_goes_on_or_is_told_and_nothing_is_left(emulated):  # noqa: F811
@@ -42,7 +45,7 @@ def test_many_jobs_of_several_users_at_once():
     if os.getuid() != 0:
         pytest.skip("needs root, to become another user")
     figures = jobs_of_users(users=4, jobs=8)
-    assert figures["pause_ms"] < PAUSE_MS, figures
+    assert figures["pause_ms"] < PAUSE_OF_JOBS_MS, figures
 
 
 def test_hundreds_of_ranks_join():
@@ -56,7 +59,7 @@ def test_hundreds_of_nodes_join():
 
 
 def test_large_arenas_are_attached_while_the_daemon_answers():
-    figures = large_arenas(count=4, size=256 << 20)
+    figures = large_arenas(count=2, size=1 << 30)
     assert figures["pause_ms"] < PAUSE_MS and figures["slowest_answer_ms"] < PAUSE_MS, figures
 
 
