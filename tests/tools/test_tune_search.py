@@ -3,7 +3,9 @@
 import json
 import math
 import random
+import signal
 import statistics
+import subprocess
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -238,8 +240,12 @@ def test_tuning_leaves_the_best_in_force_and_says_what_it_tried(tmp_path, capsys
     assert deft.sets[-1] != START and hills.true_us(deft.sets[-1]) < 1.05 * hills.true_us(BEST)
     lines = path.read_text().splitlines()
     assert lines[0].startswith("# deft tune: ") and "trials by descent" in lines[0]
-    assert lines[1:] == [f"{name} = {value}" for name, value in deft.sets[-1].options().items()]
-    assert f"written to {path}: train with DEFT_FLAG_FILE={path}" in said
+    options = deft.sets[-1].options()
+    assert lines[3:] == [f"{name} = {value}" for name, value in options.items()]
+    listed = "DEFT_POLICY, DEFT_PARTITION_BYTES, DEFT_CREDIT_BYTES"
+    assert lines[1] == f"# A variable wins over this file: unset {listed}." and lines[2].startswith("# ")
+    assert "train with " + " ".join(f"DEFT_{name.upper()}={value}" for name, value in options.items()) in said
+    assert f"DEFT_FLAG_FILE={path}, and {listed} not set, since a variable wins over it" in said
     assert "the best so far" in said and " ms +- " in said
 
 
@@ -347,12 +353,70 @@ def test_a_missing_optimiser_is_told_with_the_command_that_installs_it(monkeypat
         (["--job", "mine", "true"], "give the command that starts the job, or --job JOB"),
         (["/no/such/program"], "cannot run /no/such/program: No such file"),
         (["true"], "the command ended with 0 before its job trained"),
-        (["--patience", "0", "sleep", "9"], "run `deft tune --job JOB` on the node of rank 0"),
+        (["--patience", "0", "true"], "run `deft tune --job JOB` on the node of rank 0"),
+        (["-o", "/no/such/folder/f", "/no/such/program"], "cannot write /no/such/folder/f: No such file"),
+        (["--deft", "false", "--trace", "/tmp", "/no/such/program"], "--trace: "),
     ],
 )
 def test_wrong_usage_is_told(words, says, capsys):
     assert command.main(words) in (1, 2)
     assert says in capsys.readouterr().err
+
+
+# Ends well only if nobody ends it before its input does.
+TRAINING = [sys.executable, "-c", "import sys; sys.stdin.read(); print('trained')"]
+
+
+def tuned_while_it_trains(monkeypatch, error, *words):
+    """The status of `deft tune TRAINING`, whose tuning ends with `error` while the training still runs."""
+    made = []
+    start = subprocess.Popen
+
+    def popen(*words, **options):
+        made.append(start(*words, stdin=subprocess.PIPE, **options))
+        return made[0]
+
+    def wait_for_the_end():  # what the user's training does when the tuning is over
+        made[0].stdin.close()
+        return start.wait(made[0])
+
+    def fails(*_):
+        made[0].wait = wait_for_the_end
+        raise error
+
+    monkeypatch.setattr(command.subprocess, "Popen", popen)
+    monkeypatch.setattr(command.job, "job_of", fails)
+    status = command.main([*words, *TRAINING])
+    return status, made[0].returncode
+
+
+@pytest.mark.parametrize(
+    ("error", "says", "status"),
+    [
+        (job.TuneError("job 'mine' has not come to its next steps", 1), "has not come to its next steps", 1),
+        (job.TuneError("no rank 0 of a job of Deft trains on this machine"), "no rank 0", 1),
+        (job.TuneError("updates of knapsack come late", 2), "updates of knapsack come late", 2),
+        (ZeroDivisionError("a bug"), "ZeroDivisionError: a bug", 1),
+    ],
+)
+def test_the_training_goes_on_when_the_tuning_fails(error, says, status, monkeypatch, tmp_path, capfd):
+    ended = tuned_while_it_trains(monkeypatch, error, "-o", str(tmp_path / "f"))
+    said = capfd.readouterr()
+    assert ended == (status, 0) and "trained" in said.out
+    assert says in said.err and "the command goes on" in said.err
+
+
+def test_the_training_ends_when_the_user_stops_the_tuning(monkeypatch, tmp_path):
+    ended = tuned_while_it_trains(monkeypatch, KeyboardInterrupt(), "-o", str(tmp_path / "f"))
+    assert ended == (130, -signal.SIGTERM)
+
+
+def test_the_check_of_the_output_changes_no_file(tmp_path):
+    old, new = tmp_path / "old", tmp_path / "new"
+    old.write_text("policy = p3\n")
+    command.check_output(str(old))
+    command.check_output(str(new))
+    assert old.read_text() == "policy = p3\n" and not new.exists()
 
 
 def test_the_first_worker_is_found_among_the_processes_of_the_command(tmp_path):

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
 import functools
 import json
 import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -185,10 +185,19 @@ def header(outcome: TuneResult, method: str) -> str:
     )
 
 
+def variables(options: dict[str, str]) -> dict[str, str]:
+    return {f"DEFT_{name.upper()}": value for name, value in options.items()}
+
+
 def write_flags(path: str, outcome: TuneResult, method: str) -> None:
-    lines = [f"{name} = {value}\n" for name, value in outcome.search.best.options().items()]
+    options = outcome.search.best.options()
+    comments = (
+        f"# A variable wins over this file: unset {', '.join(variables(options))}.\n"
+        "# If the job has a flag file already, add these lines to that one.\n"
+    )
+    lines = [f"{name} = {value}\n" for name, value in options.items()]
     try:
-        Path(path).write_text(header(outcome, method) + "".join(lines))
+        Path(path).write_text(header(outcome, method) + comments + "".join(lines))
     except OSError as error:
         raise TuneError(f"cannot write {path}: {error.strerror}") from None
 
@@ -221,9 +230,12 @@ def as_json(outcome: TuneResult, is_faster: bool) -> str:
 def verdict(outcome: TuneResult, is_faster: bool, path: str) -> str:
     final = outcome.final
     if is_faster:
+        found = variables(outcome.search.best.options())
+        names = ", ".join(found)
         return (
             f"{final.other} a step instead of {final.best}: {final.gain:.1%} less, +- {final.noise:.1%}\n"
-            f"written to {path}: train with DEFT_FLAG_FILE={path}"
+            f"train with {' '.join(f'{name}={value}' for name, value in found.items())}\n"
+            f"or with the file {path}: DEFT_FLAG_FILE={path}, and {names} not set, since a variable wins over it"
         )
     if outcome.ended and final is None:
         best = [trial.settings for trial in outcome.trials if trial.is_new_best]
@@ -268,6 +280,47 @@ def tune_running(given: argparse.Namespace) -> int:
     return 0
 
 
+def check_output(path: str) -> None:
+    """Hours of trials must not end with a file that cannot be written."""
+    was_there = Path(path).exists()
+    try:
+        with Path(path).open("a"):
+            pass
+    except OSError as error:
+        raise TuneError(f"cannot write {path}: {error.strerror}", 2) from None
+    if not was_there:
+        Path(path).unlink()
+
+
+def check_trace(given: argparse.Namespace) -> None:
+    if not given.trace:
+        return
+    replayed = subprocess.run(
+        [given.deft, "replay", given.trace, "--json"], capture_output=True, text=True, check=False
+    )
+    if replayed.returncode != 0:
+        raise TuneError(f"--trace: {replayed.stderr.strip().removeprefix('deft replay: ')}", replayed.returncode)
+
+
+def status_of_tuning(command: subprocess.Popen, given: argparse.Namespace) -> int:
+    """Tunes the job that the command has started. Whatever goes wrong with that, the training must not end for it."""
+    try:
+        tune(job.job_of(command, given.deft, given.socket, given.patience), given)
+    except JobEnded:
+        return 0  # it was too short for anything; its own output says what became of it
+    except TuneError as error:
+        print(f"deft tune: {error}", file=sys.stderr, flush=True)
+        status = error.status
+    except Exception:
+        traceback.print_exc()
+        status = 1
+    else:
+        return 0
+    if command.poll() is None:
+        print("deft tune: the tuning has ended, and the command goes on", file=sys.stderr, flush=True)
+    return status
+
+
 def tune_command(given: argparse.Namespace) -> int:
     """The command's own output goes where it would go without us, but for --json, whose output is the object alone."""
     try:
@@ -275,12 +328,11 @@ def tune_command(given: argparse.Namespace) -> int:
     except OSError as error:
         raise TuneError(f"cannot run {given.command[0]}: {error.strerror}", 2) from None
     try:
-        with contextlib.suppress(JobEnded):  # it was too short for anything; its own output says what became of it
-            tune(job.job_of(command, given.deft, given.socket, given.patience), given)
-        status = command.wait()
-        return status if status >= 0 else 128 - status  # as shells have it
+        tuned = status_of_tuning(command, given)
+        ended = command.wait()
+        return max(tuned, ended if ended >= 0 else 128 - ended)  # as shells have it
     finally:
-        if command.poll() is None:
+        if command.poll() is None:  # the user wants to stop
             command.send_signal(signal.SIGTERM)
             command.wait()
 
@@ -292,6 +344,8 @@ def main(words: list[str]) -> int:
         if bool(given.job) == bool(given.command):
             raise TuneError("give the command that starts the job, or --job JOB (see deft tune --help)", 2)
         check_method(given.method)
+        check_output(given.output)
+        check_trace(given)
         return tune_running(given) if given.job else tune_command(given)
     except TuneError as error:
         print(f"deft tune: {error}", file=sys.stderr)

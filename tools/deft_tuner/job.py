@@ -193,6 +193,6 @@ def job_of(command: subprocess.Popen, program: str, socket: str, patience_s: flo
                 return RunningJob(name, deft, patience_s)
         time.sleep(0.2)
     raise TuneError(
-        f"no rank 0 of a job of Deft trains on this machine within {patience_s:g} s: start the job, and run "
-        "`deft tune --job JOB` on the node of rank 0"
+        f"no rank 0 of a job of Deft trains on this machine within {patience_s:g} s: give it more time (--patience), "
+        "or run `deft tune --job JOB` on the node of rank 0 when it trains"
     )
