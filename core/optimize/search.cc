@@ -237,7 +237,15 @@ std::map<std::string, std::string> Settings::options(const Settings& traced) con
   return options;
 }
 
-bool Found::worth_it() const { return step_us > 0 && step_us < traced_us * (1 - std::max(kLeastGain, error)); }
+double Found::least_promise() const {
+  const bool only_sizes = settings.policy == traced.policy && settings.bucket_bytes == traced.bucket_bytes &&
+                          settings.compression == traced.compression;
+  return only_sizes ? std::max(kLeastPromiseOfSizes, error) : std::max(kLeastPromise, error + kFurtherError);
+}
+
+bool Found::worth_it() const { return step_us > 0 && step_us < traced_us * (1 - least_promise()); }
+
+bool Found::worth_trying() const { return step_us > 0 && step_us < traced_us * (1 - std::max(kLeastGain, error)); }
 
 std::vector<std::string> exact_policies() {
   std::vector<std::string> policies;
@@ -256,6 +264,10 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
                      const std::function<double()>& time_left) {
   const auto traced = traced_settings(measured);
   if (!traced) return tl::unexpected(traced.error());
+  if (limits.keeps_buckets && delays_updates(traced->policy))
+    return fail(ErrorKind::kInvalid,
+                "the job's policy is " + traced->policy + ", so it takes no settings while it runs",
+                "look for settings of a new start: leave out --running");
   const double now_us = replayed_us(measured, *traced), measured_us = replay::median(measured.steps_us);
   if (now_us <= 0) return tl::unexpected(why_not_replayed(measured));
   const replay::MeasuredJob job = job_within(measured, limits);
@@ -272,11 +284,14 @@ Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& li
   if (candidates.size() > limits.climbed) candidates.resize(limits.climbed);
   Candidate best = best_of(replays, candidates, job, limits, {*traced, found.traced_us}, 0);
   candidates.push_back(best);
+  const Candidate exact = best;
   for (const model::CodecCost& codec : limits.codecs) {
     replays.leave(--phases_left / phases);
     best = best_of(replays, encoded(replays, candidates, codec.name), job, limits, best, kLeastGain);
   }
   if (best.settings != *traced) best = replays.best_as_a_whole(best);
+  if (best.settings.compression != exact.settings.compression)
+    if (const Candidate whole = replays.best_as_a_whole(exact); best.us > whole.us * (1 - kLeastGain)) best = whole;
   if (best.us < found.traced_us) found.settings = best.settings, found.step_us = best.us;
   found.replays = replays.count();
   return found;

@@ -5,7 +5,8 @@
 //
 // Each policy is first replayed with the traced sizes and with a coarse grid of others. From the best of all these the search climbs:
 // it changes one size or two at a time, up and down a ladder of powers of two, as long as steps get shorter. Then it climbs again from
-// the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings.
+// the same places with each codec that may be chosen. Codecs round gradients, so one must win kLeastGain beside all exact settings,
+// also by whole replays.
 // If the traced policy delays updates, settings count only if it makes as many updates with them. All this is done by replays of few
 // steps (dPRO's partial replay), but plans come into force later and need whole ones. At the end whole replays decide among the best.
 // Replay is deterministic, so the same trace gives the same settings, unless time runs out. What replay gets wrong of the traced job
@@ -37,6 +38,9 @@ struct Settings {
 };
 
 inline constexpr double kLeastGain = 0.02;  // of a step: less is not worth another setting
+// What replay must promise, as long as nobody has tried it. It errs more with another policy, bucketing or codec than with the traced
+// ones, and promises too much of most of them (docs/tracing.md).
+inline constexpr double kLeastPromiseOfSizes = 0.03, kLeastPromise = 0.06, kFurtherError = 0.04;
 
 // What makes the search quicker, each to be switched off: bench/optimize compares.
 struct Speedups {
@@ -64,15 +68,19 @@ struct Found {
   double error = 0;  // of the replay of the traced job: a share
   std::size_t replays = 0;
 
-  // Whether the gain is above what replay errs by.
+  // Whether the gain is above what replay may err by.
   [[nodiscard]] bool worth_it() const;
+  // Whether it is above what replay errs by with the traced job. Then a run of the job with these settings can tell.
+  [[nodiscard]] bool worth_trying() const;
+  // The gain, as a share of the traced step, that worth_it() asks for.
+  [[nodiscard]] double least_promise() const;
 };
 
 // All policies whose updates are those of plain data-parallel training, but `auto`, which chooses among them itself.
 std::vector<std::string> exact_policies();
 
 // `time_left`: the share of the time that is left, from 1 to 0. The search without codecs and that with each of them get equal shares.
-// kInvalid if the traced job cannot be replayed.
+// kInvalid if the traced job cannot be replayed, or cannot change while it runs although limits.keeps_buckets.
 Result<Found> search(const replay::MeasuredJob& measured, const SearchLimits& limits,
                      const std::function<double()>& time_left);
 

@@ -167,6 +167,50 @@ TEST(Search, LeavesTimeForEachCodec) {
   EXPECT_EQ(found->settings.compression, "half");
 }
 
+// Of a job whose steps vary, few steps flatter a codec: by them, both of these would win more than 2 %.
+TEST(Search, ACodecMustWinByWholeReplays) {
+  auto measured = measured_job(12, "fifo");
+  measured.spreads = {0.2, 0.2};
+  const model::CodecCost least{.name = "least", .wire_share = 0.96}, less{.name = "less", .wire_share = 0.975};
+  const auto with_least = search(measured, {.policies = {"fifo"}, .codecs = {least}}, all);
+  const auto with_less = search(measured, {.policies = {"fifo"}, .codecs = {less}}, all);
+  ASSERT_TRUE(with_least && with_less);
+  EXPECT_EQ(with_least->settings.compression, "least");
+  EXPECT_EQ(with_less->settings.compression, "");
+}
+
+TEST(Search, OfAnotherPolicyMoreMustBePromisedThanOfSizes) {
+  Found found{.traced = {"fifo", 0, 1 << 20, 4 << 20}, .settings = {"p3", 0, 1 << 20, 4 << 20}, .traced_us = 100'000};
+  const auto wins = [&found](double percent) {
+    found.step_us = 100'000 - 1000 * percent;
+    return found.worth_it();
+  };
+  found.error = 0.001;
+  EXPECT_FALSE(wins(3));
+  EXPECT_TRUE(found.worth_trying());
+  EXPECT_FALSE(wins(5.9));
+  EXPECT_TRUE(wins(6.1));
+  found.error = 0.05;
+  EXPECT_FALSE(wins(8.9)) << "that of another policy comes on top";
+  EXPECT_TRUE(wins(9.1));
+  found.settings = {"fifo", 0, 1 << 18, 4 << 20};
+  EXPECT_FALSE(wins(4.9));
+  EXPECT_FALSE(found.worth_trying());
+  EXPECT_TRUE(wins(5.1));
+  found.error = 0.001;
+  EXPECT_FALSE(wins(2.9));
+  EXPECT_TRUE(wins(3.1));
+}
+
+TEST(Search, AJobThatTakesNoSettingsWhileItRunsIsNamed) {
+  const auto measured = measured_job(12, "knapsack");
+  const auto running = search(measured, {.policies = exact_policies(), .keeps_buckets = true}, all);
+  ASSERT_FALSE(running);
+  EXPECT_EQ(running.error().kind, ErrorKind::kInvalid);
+  EXPECT_THAT(running.error().message(), testing::HasSubstr("policy is knapsack"));
+  EXPECT_TRUE(search(measured, {.policies = exact_policies()}, [] { return 0.0; }));
+}
+
 TEST(Search, TellsOnlyTheOptionsThatChange) {
   const Settings traced{"fifo", 0, 1 << 20, 4 << 20};
   Settings other = traced;
