@@ -1,7 +1,6 @@
 // deft optimize DIR: settings with which the traced job would be faster.
 #include <algorithm>
 #include <cstdio>
-#include <fstream>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <thread>
@@ -13,6 +12,7 @@
 #include "core/optimize/search.h"
 #include "core/replay/traced_codec.h"
 #include "tools/command.h"
+#include "tools/flag_file.h"
 #include "tools/optimize_memory.h"
 #include "tools/traced_job.h"
 #include "tools/verify.h"
@@ -38,7 +38,7 @@ constexpr const char* kUsage =
     "--verify runs COMMAND, which starts the job, twice as it is and twice with the settings found. If it is not "
     "faster "
     "by more\n"
-    "than runs differ, no file is written.\n";
+    "than runs differ, no file is written. Less is tried than is promised without: replay may err by that.\n";
 
 struct OptimizeOptions {
   std::string folder;
@@ -79,6 +79,8 @@ Result<void> parse_value(const std::string& flag, const std::string& value, Opti
   return {};
 }
 
+std::string default_output(const OptimizeOptions& options) { return options.folder + "/optimized.flags"; }
+
 Result<OptimizeOptions> parse(Arguments arguments) {
   OptimizeOptions options;
   for (std::size_t i = 0; i < arguments.size(); ++i) {
@@ -111,7 +113,7 @@ Result<OptimizeOptions> parse(Arguments arguments) {
   if (options.memory > 0 && !options.command.empty())
     return fail(ErrorKind::kInvalid, "--verify runs the script as it is, and --memory may ask to change it",
                 "leave out one of them");
-  if (options.output.empty()) options.output = options.folder + "/optimized.flags";
+  if (options.output.empty()) options.output = default_output(options);
   return options;
 }
 
@@ -141,39 +143,59 @@ void suggest_codec(const replay::MeasuredJob& measured, const optimize::Found& f
               kSuggested, us / 1000, kSuggested);
 }
 
-// `advice`: what the script must do beside.
-Result<void> write_flags(const std::string& path, const optimize::Found& found,
-                         const std::vector<std::string>& advice) {
-  std::ofstream out(path);
-  for (const auto& line : advice) out << "# " << line << '\n';
-  char promise[160];
-  std::snprintf(promise, sizeof promise,
-                "# deft optimize: %.1f ms a step instead of %.1f ms, by replay, which errs by %.1f %%\n",
-                found.step_us / 1000, found.traced_us / 1000, 100 * found.error);
-  if (found.worth_it()) {
-    out << promise;
-    for (const auto& [name, value] : found.settings.options(found.traced)) out << name << " = " << value << '\n';
+struct Outcome {
+  optimize::Found found;
+  double seconds = 0;
+  std::vector<std::string> advice;   // what the script must do to need less memory
+  bool changes_script = false;       // the advice is more than that nothing is to be done
+  std::optional<Verified> verified;  // if a command was given, and there was something to try
+  bool is_taken = false;             // the settings found: by what was promised, or verified
+
+  [[nodiscard]] bool is_written() const { return is_taken || changes_script; }
+  [[nodiscard]] OptionValues options() const {
+    return is_taken ? found.settings.options(found.traced) : OptionValues();
   }
-  if (!out.flush()) return fail(ErrorKind::kInvalid, "cannot write " + path);
+};
+
+Result<void> write_flags(const std::string& path, const Outcome& outcome) {
+  std::vector<std::string> comments = outcome.changes_script ? outcome.advice : std::vector<std::string>();
+  const OptionValues options = outcome.options();
+  if (!options.empty()) {
+    char promise[160];
+    std::snprintf(promise, sizeof promise,
+                  "deft optimize: %.1f ms a step instead of %.1f ms, by replay, which errs by %.1f %%",
+                  outcome.found.step_us / 1000, outcome.found.traced_us / 1000, 100 * outcome.found.error);
+    comments.emplace_back(promise);
+    comments.push_back("A variable wins over this file: unset " + variables_in_words(options) + ".");
+    comments.emplace_back("If the job has a flag file already, add these lines to that one.");
+  }
+  return write_flag_file(path, comments, options);
+}
+
+// What an earlier search has left is no advice for this job.
+Result<void> leave_file(const OptimizeOptions& options, const Outcome& outcome,
+                        const OptionValues& options_of_the_job) {
+  if (outcome.is_written()) return write_flags(options.output, outcome);
+  if (options.output == default_output(options) && remove_old_flag_file(options.output, options_of_the_job))
+    std::fprintf(stderr, "deft optimize: removed %s, which an earlier search had written\n", options.output.c_str());
   return {};
 }
 
-void print_json(const optimize::Found& found, double seconds, const std::optional<Verified>& verified,
-                const nlohmann::json& memory) {
-  nlohmann::json json = {
-      {"worth_it", found.worth_it()},
-      {"settings",
-       {{"policy", found.settings.policy},
-        {"partition_bytes", found.settings.partition_bytes},
-        {"credit_bytes", found.settings.credit_bytes},
-        {"compression", found.settings.compression}}},
-      {"options", found.worth_it() ? found.settings.options(found.traced) : std::map<std::string, std::string>()},
-      {"step_us", found.step_us},
-      {"traced_step_us", found.traced_us},
-      {"error", found.error},
-      {"replays", found.replays},
-      {"seconds", seconds}};
-  if (verified)
+void print_json(const Outcome& outcome, const nlohmann::json& memory) {
+  const optimize::Found& found = outcome.found;
+  nlohmann::json json = {{"worth_it", outcome.is_taken || outcome.verified},
+                         {"settings",
+                          {{"policy", found.settings.policy},
+                           {"partition_bytes", found.settings.partition_bytes},
+                           {"credit_bytes", found.settings.credit_bytes},
+                           {"compression", found.settings.compression}}},
+                         {"options", outcome.verified ? found.settings.options(found.traced) : outcome.options()},
+                         {"step_us", found.step_us},
+                         {"traced_step_us", found.traced_us},
+                         {"error", found.error},
+                         {"replays", found.replays},
+                         {"seconds", outcome.seconds}};
+  if (const auto& verified = outcome.verified)
     json["verified"] = {{"before_us", verified->before_us},
                         {"after_us", verified->after_us},
                         {"noise_us", verified->noise_us},
@@ -182,18 +204,71 @@ void print_json(const optimize::Found& found, double seconds, const std::optiona
   std::printf("%s\n", json.dump(2).c_str());
 }
 
-void print(const optimize::Found& found, double seconds, const std::string& path) {
-  if (found.worth_it()) {
+// Both ways to train with the settings lead to the same. The first is what --verify does.
+void print_how_to_train(const OptionValues& options, const std::string& path) {
+  std::printf("train with %s\nor with the file %s: DEFT_FLAG_FILE=%s, and %s not set, since a variable wins over it\n",
+              as_variables(options).c_str(), path.c_str(), path.c_str(), variables_in_words(options).c_str());
+}
+
+void print(const Outcome& outcome, const std::string& path) {
+  const optimize::Found& found = outcome.found;
+  const double gain = 100 * (1 - found.step_us / found.traced_us);
+  const OptionValues options = found.settings.options(found.traced);
+  if (outcome.is_taken || outcome.verified) {
     std::printf("%.1f ms a step instead of %.1f ms (%.0f %%) by replay, which errs by %.1f %%:\n", found.step_us / 1000,
-                found.traced_us / 1000, 100 * (found.step_us / found.traced_us - 1), 100 * found.error);
-    for (const auto& [name, value] : found.settings.options(found.traced))
-      std::printf("  %s = %s\n", name.c_str(), value.c_str());
-    if (!path.empty()) std::printf("written to %s: train with DEFT_FLAG_FILE=%s\n", path.c_str(), path.c_str());
+                found.traced_us / 1000, -gain, 100 * found.error);
+    for (const auto& [name, value] : options) std::printf("  %s = %s\n", name.c_str(), value.c_str());
+    if (outcome.is_taken) print_how_to_train(options, path);
+  } else if (found.worth_trying()) {
+    std::printf(
+        "%s would win %.1f %% by replay, too little to be sure of it (%.1f %%): keep the settings, or let --verify "
+        "try them\n",
+        as_variables(options).c_str(), gain, 100 * found.least_promise());
   } else {
     std::printf("no settings are faster than the traced ones by more than replay errs (%.1f %%): keep them\n",
                 100 * found.error);
   }
-  std::printf("%zu settings were replayed in %.1f s\n", found.replays, seconds);
+  std::printf("%zu settings were replayed in %.1f s\n", found.replays, outcome.seconds);
+}
+
+void print_verified(const Verified& verified) {
+  std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%), each twice, within %.1f ms%s\n",
+              verified.after_us / 1000, verified.before_us / 1000, 100 * (verified.after_us / verified.before_us - 1),
+              verified.noise_us / 1000, verified.is_faster() ? "" : ", so nothing was written: keep the settings");
+}
+
+Result<optimize::Found> search(const OptimizeOptions& options, const replay::MeasuredJob& measured,
+                               const replay::MemoryWhatIf& memory, TimeUs began_us) {
+  auto codecs = codecs_of(options, measured);
+  if (!codecs) return tl::unexpected(codecs.error());
+  const optimize::SearchLimits limits{
+      .policies = options.policy.empty() ? optimize::exact_policies() : std::vector{options.policy},
+      .keeps_buckets = options.running,
+      .codecs = *std::move(codecs),
+      .memory = memory};
+  return optimize::search(measured, limits, [&] {
+    return 1 - static_cast<double>(MonotonicClock::now() - began_us) / static_cast<double>(options.budget_us);
+  });
+}
+
+Result<Outcome> outcome_of(const OptimizeOptions& options, const replay::MeasuredJob& measured,
+                           const std::optional<optimize::MemoryFit>& fit) {
+  Outcome outcome;
+  outcome.changes_script = fit && fit->is_needed();
+  if (fit) outcome.advice = memory_advice(*fit, measured);
+  const TimeUs began_us = MonotonicClock::now();
+  auto found =
+      search(options, measured, outcome.changes_script ? fit->chosen().what_if : replay::MemoryWhatIf{}, began_us);
+  if (!found) return tl::unexpected(found.error());
+  outcome.found = *std::move(found);
+  outcome.seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
+  outcome.is_taken = outcome.found.worth_it();
+  if (options.command.empty() || !outcome.found.worth_trying()) return outcome;
+  const auto both = run_both(options.command, outcome.found.settings.options(outcome.found.traced));
+  if (!both) return tl::unexpected(both.error());
+  outcome.verified = *both;
+  outcome.is_taken = both->is_faster();
+  return outcome;
 }
 
 }  // namespace
@@ -207,52 +282,28 @@ Result<int> run_optimize(Arguments arguments) {
   if (!options) return tl::unexpected(options.error());
   auto job = read_traced_job("deft optimize", options->folder);
   if (!job) return tl::unexpected(job.error());
-  replay::charge_codecs(job->measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
+  if (auto ok = check_flag_file(options->output); !ok) return tl::unexpected(ok.error());
+  replay::MeasuredJob& measured = job->measured;
+  replay::charge_codecs(measured, std::thread::hardware_concurrency());  // nodes are taken to be like this one
   std::optional<optimize::MemoryFit> fit;
   if (options->memory > 0) {
-    auto fits = optimize::fit_memory(job->measured, options->memory);
+    auto fits = optimize::fit_memory(measured, options->memory);
     if (!fits) return tl::unexpected(fits.error());
     fit = *std::move(fits);
   }
-  const bool changes_script = fit && fit->is_needed();
-  const auto advice = fit ? memory_advice(*fit, job->measured) : std::vector<std::string>();
-  auto codecs = codecs_of(*options, job->measured);
-  if (!codecs) return tl::unexpected(codecs.error());
-  const TimeUs began_us = MonotonicClock::now();
-  const optimize::SearchLimits limits{
-      .policies = options->policy.empty() ? optimize::exact_policies() : std::vector{options->policy},
-      .keeps_buckets = options->running,
-      .codecs = *std::move(codecs),
-      .memory = changes_script ? fit->chosen().what_if : replay::MemoryWhatIf{}};
-  const auto found = optimize::search(job->measured, limits, [&] {
-    return 1 - static_cast<double>(MonotonicClock::now() - began_us) / static_cast<double>(options->budget_us);
-  });
-  if (!found) return tl::unexpected(found.error());
-  const double seconds = static_cast<double>(MonotonicClock::now() - began_us) / 1e6;
-  std::optional<Verified> verified;
-  if (found->worth_it() && !options->command.empty()) {
-    const auto both = run_both(options->command, found->settings.options(found->traced));
-    if (!both) return tl::unexpected(both.error());
-    verified = *both;
-  }
-  const bool slower = verified && !verified->is_faster();
-  if ((found->worth_it() || changes_script) && !slower)
-    if (auto ok = write_flags(options->output, *found, changes_script ? advice : std::vector<std::string>()); !ok)
-      return tl::unexpected(ok.error());
+  const auto outcome = outcome_of(*options, measured, fit);
+  if (!outcome) return tl::unexpected(outcome.error());
+  if (auto ok = leave_file(*options, *outcome, measured.options); !ok) return tl::unexpected(ok.error());
+  const bool is_refuted = outcome->verified && !outcome->is_taken;
   if (options->json) {
-    print_json(*found, seconds, verified, fit ? memory_fit_json(*fit, job->measured) : nlohmann::json());
-  } else {
-    for (const auto& line : advice) std::printf("%s\n", line.c_str());
-    print(*found, seconds, slower ? "" : options->output);
+    print_json(*outcome, fit ? memory_fit_json(*fit, measured) : nlohmann::json());
+    return is_refuted ? kExitFailed : kExitOk;
   }
-  if (!options->json && !options->running && options->codecs.empty() && !changes_script)
-    suggest_codec(job->measured, *found);
-  if (verified && !options->json)
-    std::printf("verified: %.1f ms a step instead of %.1f ms (%+.0f %%), each twice, within %.1f ms%s\n",
-                verified->after_us / 1000, verified->before_us / 1000,
-                100 * (verified->after_us / verified->before_us - 1), verified->noise_us / 1000,
-                slower ? ", so nothing was written: keep the settings" : "");
-  return slower ? kExitFailed : kExitOk;
+  for (const auto& line : outcome->advice) std::printf("%s\n", line.c_str());
+  print(*outcome, options->output);
+  if (!options->running && options->codecs.empty() && !outcome->changes_script) suggest_codec(measured, outcome->found);
+  if (outcome->verified) print_verified(*outcome->verified);
+  return is_refuted ? kExitFailed : kExitOk;
 }
 
 }  // namespace deft::tools

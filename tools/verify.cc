@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <cerrno>
 #include <cmath>
 #include <cstdlib>
@@ -15,18 +14,13 @@
 #include <system_error>
 
 #include "core/replay/quantiles.h"
+#include "tools/flag_file.h"
 #include "tools/traced_job.h"
 
 namespace deft::tools {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string variable_of(const std::string& option) {
-  std::string name = "DEFT_" + option;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return name;
-}
 
 // This process's environment with some variables changed.
 std::vector<std::string> environment_with(const std::map<std::string, std::string>& changed) {

@@ -4,6 +4,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from cluster import BUILD, PROLOGUE, ROOT, clean_environment, json_of
 from test_trace import TRAIN, deft
 
@@ -76,6 +77,55 @@ def test_settings_that_are_slower_on_the_job_itself_are_not_written(tmp_path):
     assert result["worth_it"] and result["options"], result
     assert result["verified"]["after_us"] > 300_000 and result["verified"]["after_us"] > result["verified"]["before_us"]
     assert refused.returncode == 1 and not (job.traces / "optimized.flags").exists(), refused.stderr
+
+
+@pytest.fixture
+def simulated(tmp_path):
+    (tmp_path / "simulated-node0.trace").write_bytes(SIMULATED.read_bytes()[1:])
+    return tmp_path
+
+
+def test_what_is_written_and_printed_leads_to_the_settings_that_were_found(simulated):
+    found = deft("optimize", str(simulated), "--budget", "9s")
+    flags = simulated / "optimized.flags"
+    lines = flags.read_text().splitlines()
+    options = dict(line.split(" = ") for line in lines if not line.startswith("#"))
+    assert {"bucketing", "policy"} <= options.keys()
+    variables = [f"DEFT_{name.upper()}" for name in options]
+    assert "train with " + " ".join(f"DEFT_{n.upper()}={v}" for n, v in options.items()) in found.stdout
+    listed = ", ".join(variables[:-1]) + f" and {variables[-1]}"
+    assert f"DEFT_FLAG_FILE={flags}, and {listed} not set" in found.stdout
+    assert f"# A variable wins over this file: unset {listed}." in lines
+    assert "# If the job has a flag file already, add these lines to that one." in lines
+
+
+def test_a_gain_within_what_replay_may_err_by_is_told_and_not_written(simulated):
+    found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "dear")
+    assert "DEFT_POLICY=dear would win 2.8 % by replay, too little to be sure of it (6.0 %)" in found.stdout
+    assert "--verify" in found.stdout and not (simulated / "optimized.flags").exists()
+
+
+def test_what_another_job_got_does_not_stay_in_the_folder(simulated):
+    flags = simulated / "optimized.flags"
+
+    def optimize(*words: str) -> str:
+        found = deft("optimize", str(simulated), "--budget", "9s", "--policy", "fifo", *words)
+        assert found.returncode == 0 and "keep them" in found.stdout
+        return found.stderr
+
+    flags.write_text("# deft optimize: for another job\nbucketing = uniform:4096\n")
+    assert f"removed {flags}" in optimize() and not flags.exists()
+    flags.write_text("# deft optimize: with this the job was traced\npolicy = fifo\n")
+    assert "removed" not in optimize() and flags.exists()
+    own = simulated / "own"
+    own.write_text("bucketing = uniform:4096\n")
+    assert "removed" not in optimize("-o", str(own)) and own.exists()
+
+
+def test_a_file_that_cannot_be_written_is_told_before_the_search(simulated):
+    found = deft("optimize", str(simulated), "-o", str(simulated / "nowhere/f"))
+    assert found.returncode == 2 and found.stdout == ""
+    assert f"cannot write {simulated}/nowhere/f: No such file or directory" in found.stderr
 
 
 def test_verify_says_what_is_missing(tmp_path):
