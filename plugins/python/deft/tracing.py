@@ -64,8 +64,10 @@ def stop_timeline() -> None:
     if option("trace"):
         log.info("stop_timeline(): DEFT_TRACE traces the job to its end; then `deft trace merge` makes a timeline")
         return
-    call(lib.deft_trace_stop, session.handle())
-    _write_timeline(_traces_of(path), path)
+    try:
+        call(lib.deft_trace_stop, session.handle())
+    finally:  # a trace that has ended otherwise is on the disk all the same
+        _write_timeline(_traces_of(path), path)
 
 
 def _traces_of(timeline: Path) -> Path:
