@@ -1,4 +1,7 @@
+#include <algorithm>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <vector>
 
 #include "tools/trace_output.h"
 
@@ -37,6 +40,34 @@ json event_of(const replay::TrackSlice& slice, const replay::Track& track) {
           {"args", std::move(arguments)}};
 }
 
+// The slices that an arrow joins, by its number: in the order of their begin.
+std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> slices_by_flow(const replay::JobTimeline& timeline) {
+  std::map<std::uint64_t, std::vector<const replay::TrackSlice*>> flows;
+  for (const auto& slice : timeline.slices)
+    if (slice.flow != 0) flows[slice.flow].push_back(&slice);
+  for (auto& [flow, slices] : flows) std::ranges::stable_sort(slices, {}, &replay::TrackSlice::begin_us);
+  return flows;
+}
+
+// An arrow has a start, steps, and a finish. Each is bound to the slice of its track that holds its time.
+void add_arrows(const replay::JobTimeline& timeline, ChromeWriter& writer) {
+  for (const auto& [flow, slices] : slices_by_flow(timeline)) {
+    if (slices.size() < 2) continue;
+    for (const auto* const slice : slices) {
+      const bool is_first = slice == slices.front(), is_last = slice == slices.back();
+      json event = {{"ph", is_first ? "s" : is_last ? "f" : "t"},
+                    {"id", flow},
+                    {"pid", timeline.tracks[slice->track].node},
+                    {"tid", slice->track},
+                    {"ts", slice->begin_us},
+                    {"name", "launch"},
+                    {"cat", slice->category}};
+      if (is_last) event["bp"] = "e";  // a finish would else be bound to the slice that comes next
+      writer.add(event);
+    }
+  }
+}
+
 }  // namespace
 
 void write_chrome(std::ostream& out, const replay::JobTimeline& timeline) {
@@ -50,6 +81,7 @@ void write_chrome(std::ostream& out, const replay::JobTimeline& timeline) {
                 {"name", "thread_name"},
                 {"args", {{"name", timeline.tracks[i].name}}}});
   for (const auto& slice : timeline.slices) writer.add(event_of(slice, timeline.tracks[slice.track]));
+  add_arrows(timeline, writer);
 }
 
 }  // namespace deft::tools

@@ -10,7 +10,7 @@
 
 namespace deft::tools {
 
-// TrackEvent protobuf. A node is a process. The slices of one launch are joined by flow arrows over all nodes.
+// A node is a process. Arrows join the slices of one launch over all nodes. TrackEvent protobuf, and the trace event format.
 void write_perfetto(std::ostream& out, const replay::JobTimeline& timeline);
 void write_chrome(std::ostream& out, const replay::JobTimeline& timeline);
 

@@ -92,10 +92,23 @@ def launches(slices: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
     """By launch: node, begin and end of its transfer."""
     found: dict[int, list[tuple[int, int, int]]] = {}
     for entry in slices:
-        if entry.get("cat") == "transfer":
+        if entry.get("cat") == "transfer" and entry["ph"] == "X":
             times = (entry["pid"], entry["ts"], entry["ts"] + entry["dur"])
             found.setdefault(entry["args"]["launch"], []).append(times)
     return found
+
+
+def arrows(events: list[dict]) -> dict[int, list[tuple[int, int, int]]]:
+    """By number: node, begin and end of the transfer that each end of the arrow is in."""
+    transfers = {(e["pid"], e["tid"], e["ts"]): e for e in events if e.get("cat") == "transfer" and e["ph"] == "X"}
+    found: dict[int, list[dict]] = {}
+    for event in events:
+        if event["ph"] in "stf":
+            found.setdefault(event["id"], []).append(event)
+    assert all("".join(e["ph"] for e in ends) == "sf" and ends[1]["bp"] == "e" for ends in found.values())
+    assert all(start["ts"] <= finish["ts"] for start, finish in found.values())
+    joined = {number: [transfers[e["pid"], e["tid"], e["ts"]] for e in ends] for number, ends in found.items()}
+    return {number: sorted((e["pid"], e["ts"], e["ts"] + e["dur"]) for e in ends) for number, ends in joined.items()}
 
 
 def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
@@ -109,8 +122,10 @@ def test_nodes_whose_clocks_are_a_month_apart_are_put_on_one_clock(tmp_path):
     error_us = int(re.search(r"node 1 .* aligned within (\d+) us", merged.stdout)[1])
     # How close it really comes is clock_alignment_test's: on a busy machine each answer may be late.
     assert error_us < 5_000_000, "of a month"
-    by_launch = launches(json.loads((tmp_path / "merged.json").read_text()))
+    events = json.loads((tmp_path / "merged.json").read_text())
+    by_launch = launches(events)
     assert len(by_launch) >= STEPS
+    assert arrows(events) == {launch + 1: sorted(times) for launch, times in by_launch.items()}
     # No node has a sum before the other one has brought its gradients.
     for (_, begin, end), (_, other_begin, other_end) in by_launch.values():
         assert begin <= other_end + error_us and other_begin <= end + error_us
