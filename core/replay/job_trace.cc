@@ -7,6 +7,8 @@
 #include <map>
 #include <utility>
 
+#include "core/model/job_names.h"
+
 namespace deft::replay {
 namespace {
 
@@ -14,7 +16,14 @@ using Key = std::pair<std::string, std::uint64_t>;  // a job, and its incarnatio
 
 Key key_of(const trace::NodeTrace& trace) { return {trace.header.job, trace.header.incarnation}; }
 
-// The run that counts: one with the leader's file before one without; then the newest one by the leader's clock of day, or by any file's if
+// Process sets write into the folder of the job that they belong to. Without its files they count as jobs of their own.
+bool is_set_of_another(const trace::NodeTrace& trace, const std::vector<trace::NodeTrace>& traces) {
+  const std::string job = model::job_of_set(trace.header.job);
+  return !job.empty() &&
+         std::ranges::any_of(traces, [&](const trace::NodeTrace& other) { return other.header.job == job; });
+}
+
+// The run that counts is none of a process set, if its job is here. Then: one with the leader's file before one without; then the newest one by the leader's clock of day, or by any file's if
 // the leader's is missing; of those as old, as all files of older versions are, the one with most nodes. An incarnation is random.
 Key newest_run(const std::vector<trace::NodeTrace>& traces) {
   struct Run {
@@ -25,6 +34,7 @@ Key newest_run(const std::vector<trace::NodeTrace>& traces) {
   };
   std::map<Key, Run> runs;
   for (const auto& trace : traces) {
+    if (is_set_of_another(trace, traces)) continue;
     Run& run = runs[key_of(trace)];
     const bool is_leader = trace.header.node == 0;
     if (is_leader || !run.has_leader)
@@ -33,6 +43,12 @@ Key newest_run(const std::vector<trace::NodeTrace>& traces) {
     ++run.nodes;
   }
   return std::ranges::max_element(runs, {}, [](const auto& entry) { return entry.second; })->first;
+}
+
+std::string why_left_out(const trace::TraceHeader& header, const std::string& counted) {
+  if (header.job == counted) return " is of another run of the job, and is left out";
+  return " is of the job '" + header.job + "', and is left out beside '" + counted +
+         "': give a folder with its files alone to look at it";
 }
 
 std::vector<ClockSample> samples_of(const trace::NodeTrace& trace) {
@@ -98,7 +114,7 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
   std::uint32_t expected = 0;
   for (std::size_t i = 0; i < traces.size(); ++i) {
     if (key_of(traces[i]) != key) {
-      job.problems.push_back(names[i] + " is of another run of a job, and is left out");
+      job.problems.push_back(names[i] + why_left_out(traces[i].header, key.first));
       continue;
     }
     for (const auto& problem : traces[i].problems) job.problems.push_back(names[i] + ": " + problem);

@@ -5,7 +5,7 @@
 //   for (const std::string& problem : job->problems) warn(problem);
 //
 // The reader uses all that it can, and names the rest in `problems`: a damaged or missing file, files of another job in the same
-// folder (the newest run whose leader is there counts), a node whose clock cannot be aligned.
+// folder (the newest run whose leader is there counts, and a process set's only if its job's is not there), a node whose clock cannot be aligned.
 #pragma once
 
 #include <algorithm>

@@ -3,24 +3,14 @@
 #include <glog/logging.h>
 
 #include <algorithm>
-#include <string_view>
 
+#include "core/model/job_names.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
 namespace {
 
 constexpr TimeUs kPutAwayUs = 20'000;
-
-// The job that `name`, as JOB.set1, is a process set of (plugins/python/deft/process_sets.py); empty: it is none.
-std::string job_of_set(std::string_view name) {
-  constexpr std::string_view kSet = ".set";
-  const std::size_t at = name.rfind(kSet);
-  if (at == std::string_view::npos) return {};
-  const std::string_view number = name.substr(at + kSet.size());
-  const bool is_number = !number.empty() && number.find_first_not_of("0123456789") == std::string_view::npos;
-  return is_number ? std::string(name.substr(0, at)) : std::string();
-}
 
 }  // namespace
 
@@ -43,7 +33,7 @@ std::shared_ptr<Job> JobTable::find(const std::string& name, uid_t user) const {
 }
 
 bool JobTable::has(const std::string& name, uid_t user) const {
-  return find(name, user) != nullptr || find(job_of_set(name), user) != nullptr;
+  return find(name, user) != nullptr || find(model::job_of_set(name), user) != nullptr;
 }
 
 // A job that has ended counts until its threads have.

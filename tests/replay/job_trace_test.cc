@@ -61,6 +61,35 @@ TEST(JobTrace, TheNewestRunWithItsLeaderCountsAndOthersAreNamed) {
     EXPECT_THAT(job->problems, Contains(HasSubstr(std::string(name) + " is of another run")));
 }
 
+NodeTrace of_job(const std::string& name, NodeTrace trace) {
+  trace.header.job = name;
+  return trace;
+}
+
+// It is opened by the job, so it begins later, and writes into the same folder.
+TEST(JobTrace, AProcessSetGivesWayToItsJobAndIsNamed) {
+  const auto set = of_job("j.set1", node_of_day(12, 0, 8));
+  const auto job = join_nodes({node_of_day(10, 0, 5), set, node_of_day(10, 1, 5)}, {"p", "q", "r"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes.size(), 2U);
+  EXPECT_EQ(job->nodes[0].trace.header.job, "j");
+  EXPECT_THAT(job->problems, testing::ElementsAre(testing::AllOf(HasSubstr("q is of the job 'j.set1'"),
+                                                                 HasSubstr("beside 'j'"), HasSubstr("files alone"))));
+  const auto alone = join_nodes({set}, {"q"});
+  ASSERT_TRUE(alone);
+  EXPECT_EQ(alone->nodes[0].trace.header.job, "j.set1");
+}
+
+TEST(JobTrace, OfSeveralJobsTheNewestCountsAndTheOthersAreNamed) {
+  const auto job = join_nodes({of_job("a", node_of_day(10, 0, 5)), of_job("b", node_of_day(12, 0, 4)),
+                               of_job("a.settled", node_of_day(11, 0, 9))},
+                              {"p", "q", "r"});
+  ASSERT_TRUE(job);
+  EXPECT_EQ(job->nodes[0].trace.header.job, "b");
+  EXPECT_THAT(job->problems, Contains(HasSubstr("p is of the job 'a', and is left out beside 'b'")));
+  EXPECT_THAT(job->problems, Contains(HasSubstr("r is of the job 'a.settled'")));
+}
+
 TEST(JobTrace, OfFilesThatDoNotTellTheirDayTheRunWithMostNodesCounts) {
   auto job = join_nodes({node(0, 4), node(1, 4), node(0, 11)}, {"p", "q", "r"});
   ASSERT_TRUE(job);
