@@ -27,6 +27,12 @@ trace::TraceGroup::Bucket traced_bucket(const BucketMap& map, model::BucketIndex
   return {bucket.bytes, bucket.forward_position, map.tensors_of(number), elements};
 }
 
+Result<void> check_owner(const JobIdentity& job) {
+  if (::geteuid() == job.uid) return {};
+  return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
+              "let deftrun start a daemon of your own: DEFT_SOCKET=/tmp/my-deftd.sock");
+}
+
 }  // namespace
 
 Result<StepRange> parse_step_range(const std::string& text) {
@@ -67,16 +73,10 @@ void JobRecorder::settings_changed(std::map<std::string, std::string> options, T
   changed_options_ = std::move(options);
 }
 
-Result<void> JobRecorder::check_owner() const {
-  if (::geteuid() == members_.identity().uid) return {};
-  return fail(ErrorKind::kUnavailable, "a trace is wanted, and this node's daemon belongs to another user",
-              "let deftrun start a daemon of your own: DEFT_SOCKET=/tmp/my-deftd.sock");
-}
-
 Result<void> JobRecorder::begin() {
   const Config& options = members_.settings().options;
   if (options.text("trace").empty()) return {};
-  if (auto ok = check_owner(); !ok) return ok;
+  if (auto ok = check_owner(members_.identity()); !ok) return ok;
   if (const std::string text = options.text("trace_steps"); !text.empty()) {
     const auto steps = parse_step_range(text);
     if (!steps) return tl::unexpected(steps.error());
@@ -131,7 +131,7 @@ Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
   if (!writing_.path.empty())
     return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
-  if (auto ok = check_owner(); !ok) return tl::unexpected(ok.error());
+  if (auto ok = check_owner(members_.identity()); !ok) return tl::unexpected(ok.error());
   std::erase_if(streams_, [](const auto& stream) { return stream->ended(); });
   if (streams_.size() >= kMostStreams)
     return fail(ErrorKind::kUnavailable, "the files of earlier traces are not complete yet",
@@ -169,12 +169,21 @@ void JobRecorder::declared(std::uint32_t id, const std::string& name, const Grad
   groups_.push_back(std::move(group));
 }
 
-// The first local worker's forward decides which steps are written.
+// The first local worker's forward decides which steps are written. The forward behind the last of them belongs to the trace, too: it tells
+// when that step has ended.
 void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us) {
   const bool is_forward = worker == 0 && began.stage == 1;
+  const trace::TraceRecord record(now_us, now_us,
+                                  trace::StageTrace{.worker = static_cast<std::uint32_t>(worker),
+                                                    .stage = began.stage,
+                                                    .step = began.step,
+                                                    .waited_us = began.waited_us});
   if (is_forward) newest_step_ = began.step;
-  if (steps_.written && is_forward && began.step > steps_.written->last && !writing_.path.empty())
+  const bool closes = steps_.written && is_forward && began.step > steps_.written->last && !writing_.path.empty();
+  if (closes) {
+    recorder_->add(record);
     static_cast<void>(stop());
+  }
   // A trace that a user has started goes on first, so the option's may have fewer steps, or none.
   if (is_forward && steps_.wanted && began.step >= steps_.wanted->first && writing_.path.empty()) {
     const StepRange wanted = *std::exchange(steps_.wanted, std::nullopt);
@@ -183,11 +192,7 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     if (!opened) LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << opened.error().message();
     if (!writing_.path.empty()) steps_.written = wanted;
   }
-  recorder_->add({now_us, now_us,
-                  trace::StageTrace{.worker = static_cast<std::uint32_t>(worker),
-                                    .stage = began.stage,
-                                    .step = began.step,
-                                    .waited_us = began.waited_us}});
+  if (!closes || !writing_.path.empty()) recorder_->add(record);
   tell_of_trace(worker);
 }
 

@@ -85,7 +85,6 @@ class JobRecorder {
   };
 
   [[nodiscard]] trace::TraceHeader header() const;
-  [[nodiscard]] Result<void> check_owner() const;
   Result<void> open_stream(const std::string& path_of_folder);
   Result<std::string> start(const wire::TraceOrder& order);
   Result<std::string> stop();
