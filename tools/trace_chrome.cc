@@ -55,7 +55,9 @@ void add_arrows(const replay::JobTimeline& timeline, ChromeWriter& writer) {
     if (slices.size() < 2) continue;
     for (const auto* const slice : slices) {
       const bool is_first = slice == slices.front(), is_last = slice == slices.back();
-      json event = {{"ph", is_first ? "s" : is_last ? "f" : "t"},
+      json event = {{"ph", is_first  ? "s"
+                           : is_last ? "f"
+                                     : "t"},
                     {"id", flow},
                     {"pid", timeline.tracks[slice->track].node},
                     {"tid", slice->track},
