@@ -158,9 +158,10 @@ std::vector<std::string> policies_of(const replay::WhatIf& what_if) {
   return policies;
 }
 
-bool is_as_traced(const replay::WhatIf& what_if, const std::string& policy, const std::string& traced) {
-  return policy == traced && what_if.link_speed.empty() && !what_if.nodes && what_if.straggler &&
-         what_if.compute_speed == 1 && !what_if.codec && what_if.memory.is_as_traced();
+bool is_as_traced(const ReplayOptions& options, const std::string& policy, const std::string& traced) {
+  const replay::WhatIf& what_if = options.what_if;
+  return policy == traced && options.plans.empty() && what_if.link_speed.empty() && !what_if.nodes &&
+         what_if.straggler && what_if.compute_speed == 1 && !what_if.codec && what_if.memory.is_as_traced();
 }
 
 // What replay says of each policy, or why the job cannot have it.
@@ -182,7 +183,7 @@ Predictions predict(const replay::MeasuredJob& measured, replay::WhatIf what_if)
   return predictions;
 }
 
-void print(const Predictions& predictions, const replay::MeasuredJob& measured, const replay::WhatIf& what_if) {
+void print(const Predictions& predictions, const replay::MeasuredJob& measured, const ReplayOptions& options) {
   const auto traced = measured.options.find("policy");
   std::printf("%-16s %10s %10s %10s %10s %10s %9s\n", "policy", "step p50", "p10", "p90", "coarse", "compute",
               "updates");
@@ -190,14 +191,14 @@ void print(const Predictions& predictions, const replay::MeasuredJob& measured, 
     std::printf("%-16s %7.1f ms %7.1f ms %7.1f ms %7.1f ms %7.1f ms %9.2f", p.policy.c_str(), p.step_us_p50 / 1000,
                 p.step_us_p10 / 1000, p.step_us_p90 / 1000, p.coarse_step_us / 1000, p.compute_us / 1000,
                 p.updates_per_step);
-    if (traced != measured.options.end() && is_as_traced(what_if, p.policy, traced->second))
+    if (traced != measured.options.end() && is_as_traced(options, p.policy, traced->second))
       std::printf("   traced: %.1f ms, %+.1f %%", p.measured_step_us_p50 / 1000,
                   100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
     std::printf("\n");
   }
   for (const auto& [policy, why] : predictions.cannot)
     std::printf("%-16s cannot: %s\n", policy.c_str(), why.what.c_str());
-  print_memory(measured, what_if.memory);
+  print_memory(measured, options.what_if.memory);
 }
 
 void print_json(const Predictions& predictions, const nlohmann::json& memory) {
@@ -248,7 +249,7 @@ Result<int> run_replay(Arguments arguments) {
   if (options->json)
     print_json(predictions, memory_json(measured, options->what_if.memory));
   else
-    print(predictions, measured, options->what_if);
+    print(predictions, measured, *options);
   return kExitOk;
 }
 

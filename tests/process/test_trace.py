@@ -196,6 +196,16 @@ def test_only_the_wanted_steps_are_written(tmp_path):
         trace(tmp_path, cluster, DEFT_TRACE_STEPS="5-7")
     merged = deft("trace", "merge", str(tmp_path), "--chrome")
     assert merged.returncode == 0, merged.stderr
+def test_other_codecs_for_plans_are_not_the_traced_job(tmp_path):
+    synchronous = {"DEFT_MAX_MERGED_STEPS": "1", "DEFT_MAX_STALENESS_STEPS": "0"}
+    with Cluster(2) as cluster:
+        trace(tmp_path, cluster, DEFT_POLICY="knapsack", **synchronous)
+    for what_if, is_traced in (([], True), (["--compression", "auto/max=bf16"], False)):
+        replayed = deft("replay", str(tmp_path), *what_if)
+        assert replayed.returncode == 0, replayed.stderr
+        assert ("traced:" in replayed.stdout) == is_traced, replayed.stdout
+
+
     slices = json.loads((tmp_path / "merged.json").read_text())
     assert {entry["args"]["step"] for entry in slices if entry.get("cat") == "compute"} == {5, 6, 7}
 
