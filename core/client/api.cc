@@ -228,6 +228,7 @@ int deft_stage(deft_session* session, int stage, uint64_t step, deft_error* erro
       return report(Error{ErrorKind::kInvalid, "unknown stage " + std::to_string(stage), "", ""}, error);
     deft::shm::StageRecord record;
     record.stage = static_cast<std::uint32_t>(stage);
+    record.tells_waits = session->session->has_waited() ? 1 : 0;
     record.step = step;
     record.waited_us = static_cast<std::uint64_t>(session->session->take_waited_us());
     if (auto ok = session->session->connection().submit(record); !ok) return report(ok, error);

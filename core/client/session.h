@@ -48,10 +48,13 @@ class Session final : private ArrivalReceiver {
 
   // Calls Connection::wait(), and counts its time as waiting for updates.
   Result<void> wait_for_update(const std::function<bool()>& done, TimeUs deadline_us) {
+    has_waited_.store(true, std::memory_order_relaxed);
     return connection_.wait(done, &waited_us_, deadline_us);
   }
   // The time that this worker has waited for updates since the last call. It is taken once a stage.
   TimeUs take_waited_us() { return waited_us_.exchange(0, std::memory_order_relaxed); }
+  // Whether it has ever waited for updates here. Some plugins leave the waiting to their framework.
+  [[nodiscard]] bool has_waited() const { return has_waited_.load(std::memory_order_relaxed); }
   // How many traces of the job have begun.
   [[nodiscard]] std::uint64_t traces() const { return traces_.load(std::memory_order_relaxed); }
 
@@ -69,6 +72,7 @@ class Session final : private ArrivalReceiver {
   RequestTable requests_;
   StartQueues starts_;
   std::atomic<TimeUs> waited_us_{0};
+  std::atomic<bool> has_waited_{false};
   std::atomic<std::uint64_t> traces_{0};
 };
 

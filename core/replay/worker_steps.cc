@@ -99,8 +99,8 @@ bool is_exact_job(const trace::NodeTrace& trace) {
 }
 
 // See WorkerStep.
-void add_untold_waits(const trace::NodeTrace& trace, std::vector<WorkerStep>& steps) {
-  if (!is_exact_job(trace)) return;
+void add_untold_waits(const trace::NodeTrace& trace, std::uint32_t worker, std::vector<WorkerStep>& steps) {
+  if (!is_exact_job(trace) || tells_waits(trace, worker)) return;
   double waited_us = 0, all_us = 0;
   for (const WorkerStep& step : steps) waited_us += step.waited_us, all_us += step.whole_us;
   if (waited_us > kLeastWaits * all_us) return;
@@ -114,6 +114,14 @@ void add_untold_waits(const trace::NodeTrace& trace, std::vector<WorkerStep>& st
     step.rest_us -= waits_us;
   }
 }
+bool tells_waits(const trace::NodeTrace& trace, std::uint32_t worker) {
+  return std::ranges::any_of(trace.records, [worker](const trace::TraceRecord& record) {
+    if (record.kind() != TraceKind::kStage) return false;
+    const auto stage = record.as<trace::StageTrace>();
+    return stage.worker == worker && stage.tells_waits != 0;
+  });
+}
+
 
 }  // namespace
 
@@ -146,7 +154,7 @@ std::vector<std::uint32_t> recorded_workers(const trace::NodeTrace& trace) {
 
 std::vector<WorkerStep> steps_of(const trace::NodeTrace& trace, const TraceGroup& group, std::uint32_t worker) {
   auto steps = StepReader(trace, group, worker).steps();
-  add_untold_waits(trace, steps);
+  add_untold_waits(trace, worker, steps);
   return steps;
 }
 

@@ -16,8 +16,8 @@
 namespace deft::replay {
 
 // Times are microseconds of the leader's clock. Some plugins, as DDP's, wait outside Deft, and tell of no wait. If a worker of a trace
-// has waited for nothing, and its updates are not delayed, it counts as waiting from a step's last gradient to the end of the last
-// transfer before the next forward.
+// tells none, and its updates are not delayed, it counts as waiting from a step's last gradient to the end of the last transfer before
+// the next forward. Older versions do not say whether a worker tells its waits: then it tells none if it has waited for nothing.
 struct WorkerStep {
   std::uint64_t number = 0;
   double forward_us = 0;  // without waiting

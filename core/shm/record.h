@@ -59,8 +59,8 @@ struct ReadyRecord {
 // STAGE: the worker began a stage of a step.
 struct StageRecord {
   static constexpr RecordKind kKind = RecordKind::kStage;
-  std::uint32_t stage = 0;  // 1: forward, 2: backward
-  std::uint32_t unused = 0;
+  std::uint32_t stage = 0;        // 1: forward, 2: backward
+  std::uint32_t tells_waits = 0;  // 1: the worker has waited by deft_wait, so it waits nowhere else
   std::uint64_t step = 0;
   std::uint64_t waited_us = 0;  // how long the worker has waited for updates since its last stage
 };

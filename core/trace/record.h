@@ -38,7 +38,8 @@ enum class TraceKind : std::uint16_t {
 };
 inline constexpr TraceKind kLastTraceKind = TraceKind::kSettings;
 
-// A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage.
+// A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage. `tells_waits`: 1 if this is all
+// of its waiting; 0 if it has never waited through Deft, or if an older version wrote the record.
 struct StageTrace {
   static constexpr TraceKind kKind = TraceKind::kStage;
   std::uint32_t worker = 0;  // its number on this node
@@ -48,6 +49,7 @@ struct StageTrace {
 };
 
 // A worker handed in the gradients of `tensors` tensors, whose generation ends with `last_step`.
+  std::uint32_t tells_waits = 0;
 struct GradientTrace {
   static constexpr TraceKind kKind = TraceKind::kGradient;
   std::uint32_t worker = 0;

@@ -177,7 +177,8 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
                                   trace::StageTrace{.worker = static_cast<std::uint32_t>(worker),
                                                     .stage = began.stage,
                                                     .step = began.step,
-                                                    .waited_us = began.waited_us});
+                                                    .waited_us = began.waited_us,
+                                                    .tells_waits = began.tells_waits});
   if (is_forward) newest_step_ = began.step;
   const bool closes = steps_.written && is_forward && began.step > steps_.written->last && !writing_.path.empty();
   if (closes) {

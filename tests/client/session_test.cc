@@ -238,6 +238,25 @@ TEST(Session, AFullRingWaitsForTheDaemon) {
   deft_close(session);
 }
 
+// Replay must tell a worker that hides its communication from one whose framework waits for it elsewhere.
+TEST(Session, StagesSayWhetherTheWorkerWaitsHere) {
+  ScriptedDaemon daemon([&](Worker& worker) {
+    worker.welcome();
+    worker.grant_arena(arena_bytes(kTensors));
+    EXPECT_EQ(worker.pop_as<shm::StageRecord>().tells_waits, 0U);
+    worker.finish(worker.pop_as<shm::ReadyRecord>().first_tensor, 1, 0);
+    EXPECT_EQ(worker.pop_as<shm::StageRecord>().tells_waits, 1U);
+    worker.receive();
+  });
+  deft_session* session = daemon.open();
+  deft_group* group = declare(session, kTensors);
+  EXPECT_EQ(deft_stage(session, DEFT_BACKWARD, 0, nullptr), DEFT_OK);
+  EXPECT_EQ(deft_ready(group, 0, 1, 0, 0, nullptr), DEFT_OK);
+  EXPECT_EQ(deft_wait(group, 0, 1, 0, nullptr), DEFT_OK);
+  EXPECT_EQ(deft_stage(session, DEFT_FORWARD, 1, nullptr), DEFT_OK);
+  deft_close(session);
+}
+
 // Waiters share one look at the ring: whoever looks wakes the right ones, and hands the look on when it leaves.
 TEST(Session, ManyWaitersMissNothing) {
   constexpr std::uint64_t kSteps = 200;
