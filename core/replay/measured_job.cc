@@ -226,6 +226,14 @@ void name_changed_settings(const trace::NodeTrace& leader, std::vector<std::stri
                        " times): steps before and after that are taken together");
 }
 
+void name_stages_of_host(const std::vector<WorkerStep>& steps, std::vector<std::string>& problems) {
+  const auto count = std::ranges::count_if(steps, &WorkerStep::is_of_host);
+  if (count > 0)
+    problems.push_back("gradients of " + std::to_string(count) +
+                       " steps came after the next forward had begun: the stages are those of the host, which runs "
+                       "ahead of its GPU, so forward and backward are not told apart well");
+}
+
 bool all_handed_in(const std::vector<WorkerStep>& steps) {
   for (std::size_t b = 0; b < steps.front().ready_us.size(); ++b)
     if (std::ranges::none_of(steps, [&](const WorkerStep& step) { return step.ready_us[b] > 0; })) return false;
@@ -343,6 +351,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.options = leader->trace.header.options;
   name_unknown_options(measured.options, problems);
   name_changed_settings(leader->trace, problems);
+  name_stages_of_host(steps, problems);
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
   measured.overlaps_forward = overlap_forward(steps);

@@ -4,6 +4,7 @@
 #include <iterator>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/base/policy_traits.h"
 #include "core/model/events.h"
@@ -31,10 +32,12 @@ class StepReader {
  private:
   void stage_began(TimeUs at_us, const trace::StageTrace& stage);
   void handed_in(TimeUs at_us, const trace::GradientTrace& gradient);
+  void take_ended();
 
   const TraceGroup& group_;
   std::vector<std::vector<std::uint32_t>> buckets_of_;  // [tensor]
   std::vector<WorkerStep> steps_;
+  std::optional<WorkerStep> ended_;  // the step before open_, of which gradients may still come
   std::optional<WorkerStep> open_;
   TimeUs forward_began_us_ = 0;
 };
@@ -50,6 +53,7 @@ StepReader::StepReader(const trace::NodeTrace& trace, const TraceGroup& group, s
       if (gradient.worker == worker && gradient.group == group.group) handed_in(record.begin_us(), gradient);
     }
   }
+  take_ended();
 }
 
 void StepReader::stage_began(TimeUs at_us, const trace::StageTrace& stage) {
@@ -62,25 +66,37 @@ void StepReader::stage_began(TimeUs at_us, const trace::StageTrace& stage) {
     open_->waited_in_forward_us = waited_us;
     return;
   }
+  take_ended();
   if (open_ && open_->backward_began_us > 0) {
-    const TimeUs last_us = std::max(open_->backward_began_us, std::ranges::max(open_->ready_us));
-    open_->rest_us = static_cast<double>(at_us - last_us) - waited_us;
     open_->whole_us = static_cast<double>(at_us - forward_began_us_);
     open_->waited_us += waited_us;
     open_->ended_us = at_us;
-    if (open_->compute_us() > 0) steps_.push_back(std::move(*open_));
+    ended_ = std::move(open_);
   }
   open_.emplace().ready_us.resize(group_.buckets.size());
   open_->number = stage.step;
   forward_began_us_ = at_us;
 }
 
+void StepReader::take_ended() {
+  auto step = std::exchange(ended_, std::nullopt);
+  if (!step || step->compute_us() <= 0) return;
+  const TimeUs last_us = std::max(step->backward_began_us, std::ranges::max(step->ready_us));
+  step->rest_us = static_cast<double>(step->ended_us - last_us) - (step->waited_us - step->waited_in_forward_us);
+  if (step->is_of_host) step->rest_us = std::max(0.0, step->rest_us);
+  steps_.push_back(*std::move(step));
+}
+
+// A GPU's gradients may come when the host has begun the next forward.
 void StepReader::handed_in(TimeUs at_us, const trace::GradientTrace& gradient) {
-  if (!open_) return;
+  const bool is_late = ended_ && gradient.last_step == ended_->number;
+  std::optional<WorkerStep>& step = is_late ? ended_ : open_;
+  if (!step) return;
+  if (is_late) step->is_of_host = true;
   const std::size_t end =
       std::min<std::size_t>(buckets_of_.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
   for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
-    for (const auto bucket : buckets_of_[tensor]) open_->ready_us[bucket] = at_us;
+    for (const auto bucket : buckets_of_[tensor]) step->ready_us[bucket] = at_us;
 }
 
 std::vector<TimeUs> ends_of_transfers(const trace::NodeTrace& trace) {
@@ -96,6 +112,14 @@ bool is_exact_job(const trace::NodeTrace& trace) {
   const auto given = trace.header.options.find("policy");
   const PolicyTraits* const traits = given == trace.header.options.end() ? nullptr : find_policy(given->second);
   return traits == nullptr || is_exact(*traits);
+}
+
+bool tells_waits(const trace::NodeTrace& trace, std::uint32_t worker) {
+  return std::ranges::any_of(trace.records, [worker](const trace::TraceRecord& record) {
+    if (record.kind() != TraceKind::kStage) return false;
+    const auto stage = record.as<trace::StageTrace>();
+    return stage.worker == worker && stage.tells_waits != 0;
+  });
 }
 
 // See WorkerStep.
@@ -114,14 +138,6 @@ void add_untold_waits(const trace::NodeTrace& trace, std::uint32_t worker, std::
     step.rest_us -= waits_us;
   }
 }
-bool tells_waits(const trace::NodeTrace& trace, std::uint32_t worker) {
-  return std::ranges::any_of(trace.records, [worker](const trace::TraceRecord& record) {
-    if (record.kind() != TraceKind::kStage) return false;
-    const auto stage = record.as<trace::StageTrace>();
-    return stage.worker == worker && stage.tells_waits != 0;
-  });
-}
-
 
 }  // namespace
 

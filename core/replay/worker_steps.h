@@ -26,7 +26,9 @@ struct WorkerStep {
   double waited_us = 0;   // in forward, and from backward on
   double waited_in_forward_us = 0;
   TimeUs backward_began_us = 0;
-  TimeUs ended_us = 0;           // the next forward began
+  TimeUs ended_us = 0;  // the next forward began
+  // Gradients came behind that: the host tells when it enqueues stages, and its GPU was behind.
+  bool is_of_host = false;
   std::vector<TimeUs> ready_us;  // [bucket]; 0: not handed in
 
   [[nodiscard]] double compute_us() const { return whole_us - waited_us; }

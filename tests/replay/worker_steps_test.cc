@@ -1,10 +1,43 @@
-// Steps of workers that tell their waits, or none.
+// Steps of workers whose gradients come late, and of those that tell their waits or none.
 #include "core/replay/worker_steps.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
+
+#include "core/replay/measured_job.h"
+#include "tests/replay/traced_simulation.h"
 
 namespace deft::replay {
 namespace {
+
+using testing::HasSubstr;
+
+// READY comes when the GPU's event has passed. The host has then begun the next forward, or even its backward.
+TEST(WorkerSteps, GradientsThatComeBehindTheNextForwardBelongToTheirOwnStep) {
+  const auto truth = busy_profile();
+  auto job = traced_simulation(truth, "fifo", {.steps = 20, .nodes = {{}, {}}});
+  const auto on_time = measure(job);
+  ASSERT_TRUE(on_time) << on_time.error().message();
+  for (auto& node : job.nodes) {
+    for (auto& record : node.trace.records)
+      if (record.kind() == trace::TraceKind::kGradient)
+        record = record.at(record.begin_us() + 34'000, record.end_us() + 34'000);
+    std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
+  }
+  for (const WorkerStep& step : steps_of(job.nodes[0].trace, job.nodes[0].trace.groups[0], 0)) {
+    EXPECT_TRUE(step.is_of_host);
+    EXPECT_TRUE(step.complete());
+    EXPECT_GT(std::ranges::min(step.ready_us), step.ended_us);
+    EXPECT_GE(step.rest_us, 0);
+  }
+  const auto measured = measure(job);
+  ASSERT_TRUE(measured) << measured.error().message();
+  const auto& buckets = measured->profile.buckets;
+  for (std::size_t i = 0; i + 1 < buckets.size(); ++i) EXPECT_NEAR(buckets[i].backward_us, 3000, 2) << i;
+  EXPECT_NEAR(buckets.back().backward_us, 37'000, 2) << "the host was so far ahead";
+  EXPECT_THAT(measured->problems, testing::ElementsAre(HasSubstr("the stages are those of the host")));
+  EXPECT_THAT(on_time->problems, testing::IsEmpty());
+}
 
 // Steps of 30 ms: 5 of forward, 5 of backward, 15 of communication, and 5 in which the script loads data. All of the communication
 // hides behind what the worker does, but for 50 us.
