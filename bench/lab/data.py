@@ -57,13 +57,18 @@ def load(part: str, folder: str | None = None) -> tuple[np.ndarray, np.ndarray]:
 class Shards:
     """The same order of samples for every scheme; each rank takes its slice of every global batch."""
 
-    def __init__(self, samples: int, batch: int, rank: int, world: int, seed: int = 1):
+    def __init__(self, samples: int, batch: int, rank: int, world: int, seed: int):
         self.steps_per_epoch = samples // (batch * world)
         if self.steps_per_epoch == 0:
             raise ValueError(f"{world} workers x batch {batch} is more than the {samples} samples there are")
         self._samples, self._batch, self._rank, self._world, self._seed = samples, batch, rank, world, seed
         self._epoch = -1
         self._order = np.empty(0, np.int64)
+
+    @classmethod
+    def of(cls, setting: dict, samples: int) -> Shards:
+        """Of the worker that has this setting (lab/trainers.py)."""
+        return cls(samples, setting["batch"], setting["rank"], setting["world"], setting["seed"])
 
     def indices(self, step: int) -> np.ndarray:
         epoch, position = divmod(step, self.steps_per_epoch)

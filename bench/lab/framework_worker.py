@@ -35,7 +35,7 @@ class Worker:
     def __init__(self, setting: dict, say: Callable[[dict], None]):
         self._setting, self._say = setting, say
         self._images, self._labels = data.load("train", setting["data"])
-        self._shards = data.Shards(len(self._labels), setting["batch"], setting["rank"], setting["world"])
+        self._shards = data.Shards.of(setting, len(self._labels))
         self._step = 0
         framework = setting["framework"]
         module = importlib.import_module(f"lab.{framework}_trainer")

@@ -69,7 +69,7 @@ class Trainer:
             self._dataset = Blank(self._dataset.samples)
         self.updates = Updates(self.model)
         self.optimizer = make_optimizer(description.optimizer, self.model, setting["learning_rate"])
-        self._shards = data.Shards(self._dataset.samples, setting["batch"], setting["rank"], setting["world"])
+        self._shards = data.Shards.of(setting, self._dataset.samples)
         self.gradient_bytes = sum(p.numel() * p.element_size() for p in self.model.parameters())
         self._passes = setting["passes"]
         self._step = 0

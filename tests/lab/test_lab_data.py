@@ -31,7 +31,7 @@ def test_the_real_data_has_ten_even_classes(fashion_mnist):
 
 @pytest.mark.parametrize("world", [1, 2, 3])
 def test_ranks_share_each_epoch_without_overlap(world):
-    shards = [data.Shards(100, 8, rank, world) for rank in range(world)]
+    shards = [data.Shards(100, 8, rank, world, 1) for rank in range(world)]
     steps = shards[0].steps_per_epoch
     epochs = []
     for epoch in range(2):
@@ -42,9 +42,52 @@ def test_ranks_share_each_epoch_without_overlap(world):
 
 
 def test_the_order_of_samples_is_the_same_in_every_run():
-    assert (data.Shards(100, 8, 1, 2).indices(9) == data.Shards(100, 8, 1, 2).indices(9)).all()
+    assert (data.Shards(100, 8, 1, 2, 1).indices(9) == data.Shards(100, 8, 1, 2, 1).indices(9)).all()
+
+
+def test_a_seed_chooses_the_samples_of_pytorchs_workers(monkeypatch):
+    pytest.importorskip("torch")
+    from lab import trainers
+
+    class Samples:
+        samples = 60000
+
+        def batch(self, index):
+            return index, index
+
+    monkeypatch.setattr(trainers, "open_dataset", lambda *_: Samples())
+
+    def first_samples(seed):
+        setting = {"kind": "compute", "model": "mlp", "data": None, "batch": 32, "rank": 1, "world": 2, "seed": seed}
+        setting |= {"layers": None, "learning_rate": 0.1, "passes": 1}
+        return trainers.Trainer(setting, lambda _: None).next_batch()[0].tolist()
+
+    once, again, other = (first_samples(seed) for seed in (1, 1, 2))
+    assert once == again == data.Shards(60000, 32, 1, 2, 1).indices(0).tolist()
+    assert once != other
+
+
+def test_a_seed_chooses_the_samples_of_other_frameworks_workers(monkeypatch):
+    from lab import framework_worker
+
+    class Trainer:
+        def __init__(self, _setting):
+            pass
+
+        def train_step(self, _images, labels):
+            return labels.tolist()
+
+    monkeypatch.setattr(data, "load", lambda *_: (np.zeros((1000, 28, 28), np.uint8), np.arange(1000)))
+    monkeypatch.setattr(framework_worker.importlib, "import_module", lambda _: type("", (), {"MXNetTrainer": Trainer}))
+
+    def first_samples(seed):
+        setting = {"framework": "mxnet", "data": None, "batch": 32, "rank": 1, "world": 2, "seed": seed}
+        return framework_worker.Worker(setting, lambda _: None)._train_step()
+
+    once, again, other = (first_samples(seed) for seed in (1, 1, 2))
+    assert once == again and once != other
 
 
 def test_a_batch_larger_than_the_data_is_refused():
     with pytest.raises(ValueError, match="more than"):
-        data.Shards(100, 64, 0, 2)
+        data.Shards(100, 64, 0, 2, 1)
