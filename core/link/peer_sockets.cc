@@ -27,8 +27,8 @@ constexpr std::size_t kStrangers = 256;    // connections that have not proved t
 constexpr TimeUs kStrangerUs = 2'000'000;  // so long a connection may take to prove itself
 constexpr int kBacklog = 4096;             // strangers come while the members still meet, and then nobody is taken
 constexpr int kCallersATurn = 64;          // after so many new callers the earlier ones are heard
-constexpr unsigned kCalls = 20;            // a member that strangers besiege may hang up
-constexpr TimeUs kAgainUs = 100'000;       // after so long a member is called again that could not be reached
+constexpr unsigned kHangUps = 20;          // of one member: strangers may besiege it, for seconds
+constexpr TimeUs kAgainUs = 100'000;       // after so long a member is called again
 
 struct Greeting {
   std::uint64_t magic = 0;
@@ -45,7 +45,17 @@ Counters strangers;
 // There may be a way a moment later, while a NIC or a switch starts.
 bool may_pass(int error) { return error == EHOSTUNREACH || error == ENETUNREACH || error == ETIMEDOUT; }
 
+// A member that strangers crowd out of its own port, or whose answer was lost, may do so. EPIPE: before it heard the greeting.
+bool is_hang_up(int error) { return error == ECONNRESET || error == EPIPE; }
+
 std::string error_text() { return std::strerror(errno); }
+
+// Closed by the other side, or broken, with nothing left to read.
+bool has_ended(const Descriptor& socket) {
+  char byte = 0;
+  const ssize_t got = recv(socket.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  return got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR);
+}
 
 // accept4() wants a free descriptor before it looks for a caller.
 bool has_caller(const Descriptor& listener) {
@@ -114,6 +124,7 @@ class Meeting {
   Outcome step(Newcomer& newcomer);
   bool say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to);
   Outcome hear(Newcomer& newcomer) const;
+  [[nodiscard]] bool may_come(std::uint64_t member) const;
   [[nodiscard]] std::string missing() const;  // members, as text; empty: all are connected
   [[nodiscard]] std::string name_of(std::uint32_t peer) const { return group_.member + " " + std::to_string(peer); }
   [[nodiscard]] tl::unexpected<Error> unreachable(std::uint32_t peer, const std::string& why) const {
@@ -128,10 +139,10 @@ class Meeting {
   std::optional<KeyPair> own_keys_;   // none: nothing is encrypted
   std::vector<ConnectionKeys> keys_;  // by member
   std::list<Newcomer> newcomers_;
-  unsigned calls_ = 0;  // that were repeated
   struct Unreached {
     int error = 0;                 // of the last call
     std::optional<TimeUs> due_us;  // of the next one; none: it is under way
+    unsigned hang_ups = 0;
   };
   std::map<std::uint32_t, Unreached> unreached_;  // members
   std::vector<Descriptor> sockets_;
@@ -200,14 +211,15 @@ Result<void> Meeting::call(std::uint32_t peer) {
 
 Result<void> Meeting::call_again(const Newcomer& refused) {
   const int error = refused.error != 0 ? refused.error : error_of(refused.socket);
-  if (error != 0 && error != ECONNRESET) return call_later(*refused.called, error);
-  if (++calls_ > kCalls) return unreachable(*refused.called, "it hangs up");
-  return call(*refused.called);
+  return call_later(*refused.called, error != 0 ? error : ECONNRESET);
 }
 
 Result<void> Meeting::call_later(std::uint32_t peer, int error) {
-  if (!may_pass(error)) return unreachable(peer, std::strerror(error));
-  unreached_[peer] = {error, MonotonicClock::now() + kAgainUs};
+  Unreached& unreached = unreached_[peer];
+  if (!is_hang_up(error) && !may_pass(error)) return unreachable(peer, std::strerror(error));
+  if (is_hang_up(error) && ++unreached.hang_ups > kHangUps) return unreachable(peer, "it hangs up");
+  unreached.error = error;
+  unreached.due_us = MonotonicClock::now() + kAgainUs;
   return {};
 }
 
@@ -246,18 +258,24 @@ bool Meeting::say(Newcomer& newcomer, std::uint64_t magic, std::uint32_t to) {
   return newcomer.said;
 }
 
+// A member that is here comes again only if its connection broke, for instance before it heard the answer.
+bool Meeting::may_come(std::uint64_t member) const {
+  if (member <= group_.node || member >= group_.nodes) return false;
+  return !sockets_[member].valid() || has_ended(sockets_[member]);
+}
+
 Meeting::Outcome Meeting::hear(Newcomer& newcomer) const {
   while (newcomer.have < sizeof(Greeting)) {
     auto* const at = reinterpret_cast<char*>(&newcomer.heard) + newcomer.have;
     const ssize_t got = recv(newcomer.socket.get(), at, sizeof(Greeting) - newcomer.have, 0);
     if (got < 0 && (errno == EAGAIN || errno == EINTR)) return Outcome::kWait;
+    if (got < 0) newcomer.error = errno;  // the socket does not tell it twice
     if (got <= 0) return Outcome::kRefused;
     newcomer.have += static_cast<std::size_t>(got);
   }
   const Greeting& heard = newcomer.heard;
   const bool expected = newcomer.called ? heard.magic == kAnswer && heard.member == *newcomer.called
-                                        : heard.magic == kCall && heard.member > group_.node &&
-                                              heard.member < group_.nodes && !sockets_[heard.member].valid();
+                                        : heard.magic == kCall && may_come(heard.member);
   if (!expected) return Outcome::kRefused;
   return same(heard.secret, own_keys_ ? keys_[heard.member].hears : secret_) ? Outcome::kProved : Outcome::kRefused;
 }

@@ -6,7 +6,8 @@
 // it has just made. A member connects to those before it. It says the secret of the member that it wants, and the other side answers
 // with the secret of the member that calls. So whoever cannot read the store of the job gets no further: a port scan, a health check,
 // another user's program. What strangers send is read up to the length of a greeting, and never passed on. A connection that says
-// nothing holds nobody up. The port is closed when all members are connected.
+// nothing holds nobody up. A member calls again for some seconds if the other side hangs up: strangers may crowd a member out, and a
+// connection may break before the answer is heard. The port is closed when all members are connected.
 //
 // This proves who is at the other end. What travels afterwards is encrypted if the group says so (LinkGroup::encrypts). Then each member
 // also publishes a public key, made for this set of connections, and what two members say in their greetings is not the secrets, but

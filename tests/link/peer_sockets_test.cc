@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sys/ioctl.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -29,7 +30,7 @@ namespace deft::link::testing {
 namespace {
 
 constexpr std::size_t kSecretBytes = 16;
-constexpr std::uint64_t kCall = 0x314c4c4143544645;
+constexpr std::uint64_t kCall = 0x314c4c4143544645, kAnswer = 0x31525753414f4544;
 const LinkSpec kLoopback{"tcp", "lo", "127.0.0.1"};
 
 Bytes published(const LinkGroup& group, std::string_view topic, std::uint32_t member) {
@@ -176,6 +177,62 @@ TEST_F(PeerSockets, AReplayedGreetingAndHalfOfOneAreHungUp) {
   EXPECT_TRUE(sockets->sockets[1].valid() && sockets->sockets[2].valid());
   EXPECT_EQ(stranger_counts().wrong, before.wrong + 1);
   EXPECT_EQ(stranger_counts().late, before.late + 1);
+}
+
+// The test plays members 1 and 2. To member 1 it is as if the answer had not come: it cannot know that member 0 has taken it in.
+TEST_F(PeerSockets, AMemberWhoseConnectionBreaksBeforeItHearsTheAnswerComesAgain) {
+  Result<PeerConnections> sockets;
+  std::thread waiting([&] { sockets = connect_peers(kLoopback, member(0), "test"); });
+  for (const std::uint32_t member : {1U, 2U})
+    ASSERT_OK(group.store->set(meeting_key(group, "test", member), with_text(Secret{}, to_text("127.0.0.1", 9))));
+  const Bytes invitation = published(group, "test", 0);
+  const auto secret = std::span(invitation).first(kSecretBytes);
+  char answer[32];
+  {
+    const Descriptor broken = knock(invitation);
+    say(broken, greeting(kCall, 1, secret));
+    ASSERT_EQ(recv(broken.get(), answer, sizeof answer, MSG_WAITALL), 32);
+    const linger reset{1, 0};
+    setsockopt(broken.get(), SOL_SOCKET, SO_LINGER, &reset, sizeof reset);
+  }
+  const Descriptor again = knock(invitation);
+  say(again, greeting(kCall, 1, secret));
+  EXPECT_EQ(recv(again.get(), answer, sizeof answer, MSG_WAITALL), 32);
+  const Descriptor second = knock(invitation);
+  say(second, greeting(kCall, 2, secret));
+  waiting.join();
+  ASSERT_TRUE(sockets) << sockets.error().message();
+  say(again, Bytes(1, std::byte{7}));
+  pollfd readable{sockets->sockets[1].get(), POLLIN, 0};
+  ASSERT_EQ(poll(&readable, 1, 20'000), 1);
+  EXPECT_EQ(recv(sockets->sockets[1].get(), answer, 1, 0), 1);
+}
+
+// The test plays member 0, which strangers crowd out of its own port for a while.
+TEST_F(PeerSockets, AMemberThatHangsUpForAWhileIsCalledUntilItAnswers) {
+  group.nodes = 2;
+  const Descriptor listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const auto address = make_address("127.0.0.1", 0);
+  ASSERT_EQ(bind(listener.get(), address->get(), address->bytes), 0);
+  ASSERT_EQ(listen(listener.get(), 64), 0);
+  const std::string at = to_text("127.0.0.1", *port_of(listener.get()));
+  ASSERT_OK(group.store->set(meeting_key(group, "test", 0), with_text(Secret{}, at)));
+  Result<PeerConnections> sockets;
+  std::thread calling([&] {
+    sockets = connect_peers(kLoopback, member(1), "test");
+    shutdown(listener.get(), SHUT_RDWR);
+  });
+  const Bytes caller = published(group, "test", 1);
+  const TimeUs besieged_until_us = MonotonicClock::now() + 300'000;
+  Descriptor taken;
+  do {
+    taken.reset();
+    taken = Descriptor(accept4(listener.get(), nullptr, nullptr, SOCK_CLOEXEC));
+  } while (taken.valid() && MonotonicClock::now() < besieged_until_us);
+  if (taken.valid()) say(taken, greeting(kAnswer, 0, std::span(caller).first(kSecretBytes)));
+  calling.join();
+  ASSERT_TRUE(sockets) << sockets.error().message();
+  EXPECT_TRUE(sockets->sockets[0].valid());
 }
 
 TEST_F(PeerSockets, WhoDoesNotKnowTheCallersSecretIsNotTakenForAMember) {
