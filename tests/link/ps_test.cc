@@ -2,13 +2,16 @@
 #include <gmock/gmock.h>
 #include <signal.h>
 
+#include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <array>
 #include <filesystem>
 #include <fstream>
+#include <iostream>
 #include <thread>
 #include <zmq.hpp>
 
@@ -63,6 +66,39 @@ TEST(ParameterServer, OneThatIsNotThereIsNamedByTheDeadlineOnAllNodes) {
     EXPECT_THAT(link.error().message(), HasSubstr("the parameter server 127.0.0.1:1 does not answer"));
   });
   EXPECT_LT(MonotonicClock::now(), group.connect_deadline_us + kPromptly);
+}
+
+constexpr int kOtherError = 1, kOpened = 2;
+
+// Opens a link of node 0 while `free` descriptors are left. Node 1 and the server never come.
+int opened_with(rlim_t free) {
+  LinkGroup group = make_group(2, std::make_shared<MemoryStore>());
+  if (!group.store->set(meeting_key(group, "ps", 1), with_text(Secret{}, "127.0.0.1:1"))) return kOtherError;
+  group.connect_deadline_us = MonotonicClock::now();
+  const auto next = static_cast<rlim_t>(Descriptor(dup(STDERR_FILENO)).get());
+  const rlimit few{next + free, next + free};
+  setrlimit(RLIMIT_NOFILE, &few);
+  const auto link = open_link(through("127.0.0.1:1"), group);
+  if (link || link.error().kind == ErrorKind::kTimeout) return kOpened;
+  if (link.error().kind == ErrorKind::kExhausted && link.error().fix.find("ulimit -n") != std::string::npos) return 0;
+  std::cerr << link.error().message() << "\n";
+  return kOtherError;
+}
+
+TEST(ParameterServer, ALinkWithoutDescriptorsSaysSoAndNotThatTheAddressesAreWrong) {
+  constexpr rlim_t kEnough = 64;
+  rlim_t free = 0;
+  for (; free < kEnough; ++free) {
+    const pid_t child = fork();
+    if (child == 0) _exit(opened_with(free));
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFEXITED(status)) << "with " << free << " descriptors: signal " << WTERMSIG(status);
+    if (WEXITSTATUS(status) == kOpened) break;
+    EXPECT_EQ(WEXITSTATUS(status), 0) << "with " << free << " descriptors";
+  }
+  EXPECT_GT(free, 0);
+  EXPECT_LT(free, kEnough);
 }
 
 TEST(ParameterServer, NodesThatNameOtherServersAreTold) {

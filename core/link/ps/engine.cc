@@ -10,6 +10,7 @@
 #include <future>
 #include <thread>
 
+#include "core/link/ps/opening_error.h"
 #include "core/link/ps/segment_answer.h"
 #include "core/link/rendezvous.h"
 #include "core/link/servers.h"
@@ -65,6 +66,19 @@ Result<void> try_threads() {
   all_began.set_value();
   for (auto& thread : threads) thread.join();
   return result;
+}
+
+// Nor does ZeroMQ live on if it gets no descriptor for some of what it makes. So as many are tried as a link takes.
+Result<void> try_descriptors(std::size_t servers) {
+  const std::size_t count = 8 + 6 * servers;  // of the context; of a server's sockets and connection
+  std::vector<Descriptor> tried;
+  tried.reserve(count);
+  while (tried.size() < count) {
+    tried.emplace_back(eventfd(0, EFD_CLOEXEC));
+    if (!tried.back().valid())
+      return tl::unexpected(opening_error(zmq::error_t(), "cannot connect to the parameter servers", ""));
+  }
+  return {};
 }
 
 PsHeader header_of_pushes(const WorkRequest& request) {
@@ -127,6 +141,7 @@ Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGro
   const auto key = CurveKey::read(group.key_file);
   if (!key) return tl::unexpected(key.error());
   if (auto ok = try_threads(); !ok) return ok;
+  if (auto ok = try_descriptors(servers.size()); !ok) return ok;
   try {
     context_ = std::make_unique<zmq::context_t>(1);
     PsHeader header;
@@ -141,8 +156,8 @@ Result<void> Engine::open(const std::vector<std::string>& servers, const LinkGro
       routes_.push_back(std::move(route));
     }
   } catch (const zmq::error_t& error) {
-    return fail(ErrorKind::kInvalid, std::string("cannot connect to the parameter servers: ") + error.what(),
-                "correct the addresses in DEFT_LINKS");
+    return tl::unexpected(
+        opening_error(error, "cannot connect to the parameter servers", "correct the addresses in DEFT_LINKS"));
   }
   return {};
 }

@@ -8,6 +8,7 @@
 
 #include "core/base/text.h"
 #include "core/link/address.h"
+#include "core/link/ps/opening_error.h"
 #include "core/link/secret.h"
 
 namespace deft::link::ps_backend {
@@ -68,11 +69,11 @@ Result<void> ParameterServer::listen() {
     address_ = router_.get(zmq::sockopt::last_endpoint).substr(std::string_view("tcp://").size());
     return {};
   } catch (const zmq::error_t& error) {
-    const bool taken = error.num() == EADDRINUSE;
-    return fail(taken ? ErrorKind::kExhausted : ErrorKind::kInvalid,
-                "a parameter server cannot listen on " + options_.listen + ": " + error.what(),
-                taken ? "another program holds this port: stop it, or choose another DEFT_LISTEN"
-                      : "DEFT_LISTEN is host:port with an address of this machine");
+    const std::string what = "a parameter server cannot listen on " + options_.listen;
+    if (error.num() == EADDRINUSE)
+      return fail(ErrorKind::kExhausted, what + ": " + error.what(),
+                  "another program holds this port: stop it, or choose another DEFT_LISTEN");
+    return tl::unexpected(opening_error(error, what, "DEFT_LISTEN is host:port with an address of this machine"));
   }
 }
 
