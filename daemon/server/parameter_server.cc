@@ -98,6 +98,7 @@ Result<void> serve_parameters(const Config& config, int signals_fd, const std::f
   LOG(INFO) << "deftd " << kVersion << " is a parameter server, ready on " << serving->address()
             << "; settings: " << config.effective();
   LOG_IF(INFO, metrics != nullptr) << "metrics are on http://" << metrics->address() << "/metrics";
+  if (metrics != nullptr) metrics->tell(*serving);  // whoever looks as soon as it is ready sees that it lives
   usable();
   serving->run(signals_fd);
   return {};

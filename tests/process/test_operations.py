@@ -7,6 +7,7 @@ import re
 import signal
 import subprocess
 import time
+import urllib.request
 from pathlib import Path
 
 import pytest
@@ -250,6 +251,22 @@ def test_a_parameter_server_does_not_end_by_a_hangup():
     server.send_signal(signal.SIGHUP)
     server.send_signal(signal.SIGTERM)
     assert server.wait(timeout=60) == 0
+
+
+def test_a_parameter_server_is_healthy_as_soon_as_it_is_ready():
+    words = [BUILD / "bin/deftd", "server", "--listen=127.0.0.1:0", "--metrics=127.0.0.1:0", "--ready-fd=1"]
+    server = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=clean_environment())
+    try:
+        assert server.stdout.readline() == "ready\n"
+        said = next(line for line in server.stderr if "metrics are on" in line)
+        at = re.search(r"http://[^/]+", said)[0]
+        with urllib.request.urlopen(f"{at}/healthz", timeout=60) as answer:  # a status of 503 is an exception
+            assert answer.read() == b"ok\n"
+        with urllib.request.urlopen(f"{at}/metrics", timeout=60) as answer:
+            assert b"\ndeft_up 1\n" in answer.read()
+    finally:
+        server.terminate()
+        server.communicate(timeout=60)
 
 
 def test_the_unit_is_sandboxed():
