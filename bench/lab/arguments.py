@@ -55,7 +55,7 @@ def _add_network(group: argparse._ArgumentGroup) -> None:
         "--links",
         metavar="L",
         help="Deft's links, as gloo:eth0,mpi:eth1 (default: gloo on every NIC); ps:eth0 has a server on each node; "
-        "@K keeps those on the first K NICs",
+        "@K keeps those on the first K NICs, where there has to be one",
     )
     add("--loopback", action="store_true", help="no emulated nodes: everything over loopback, not shaped")
 
@@ -155,7 +155,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
     add("--json", metavar="FILE", help="write the results as JSON")
     add("--plot", metavar="FILE", help="write the results as a plot (.png or .svg)")
-    add("--logs", metavar="DIR", help="keep what workers and daemons print")
+    add("--logs", metavar="DIR", help="keep what workers, daemons and parameter servers print")
     add(
         "--lab-shell",
         nargs=argparse.REMAINDER,
@@ -192,8 +192,10 @@ def check(arguments: argparse.Namespace) -> list[Scheme]:
         if not os.access(Path(name).resolve().parent, os.W_OK):
             raise ValueError(f"cannot write {name}: its folder does not exist or is read-only")
     _check_events(arguments)
-    catalogue.find_data(arguments.model, arguments.data)
+    if arguments.lab_shell is None:
+        catalogue.find_data(arguments.model, arguments.data)
     schemes = parse_list(arguments.schemes or _SCHEMES[arguments.framework != "torch"], arguments.nics)
+    _check_nics(arguments, schemes)
     check_framework(schemes, arguments.framework)
     check_workers(schemes, arguments.workers, arguments.accelerator)
     _check_measurements(arguments, schemes)
@@ -223,6 +225,32 @@ def check_links(arguments: argparse.Namespace) -> None:
         if link.partition(":")[2] not in nics:
             raise ValueError(f"--links {arguments.links}: '{link}' must name a NIC: gloo:eth0, with {', '.join(nics)}")
     arguments.links = tuple(given)
+
+
+def _check_nics(arguments: argparse.Namespace, schemes: list[Scheme]) -> None:
+    """Refuses schemes whose NICs have no link, or no rate."""
+    linked = {int(link.partition(":eth")[2]) for link in arguments.links}
+    unshaped = arguments.rate == "none" or (arguments.rate is None and arguments.nodes == 1)
+    given = rates.parse(arguments.rate, arguments.nics) if arguments.rate else None
+    for scheme in schemes:
+        if linked and scheme.is_deft and min(linked) >= scheme.nics and "links" not in dict(scheme.options):
+            raise ValueError(f"scheme '{scheme.text}': none of --links {','.join(arguments.links)} is on its NICs")
+        if scheme.speed != 1 and unshaped:
+            raise ValueError(f"scheme '{scheme.text}': NICs that are not shaped have no rate to multiply")
+        if given:
+            rates.scaled(given, scheme.speed)
+    if arguments.loopback:
+        check_loopback(arguments, schemes)
+
+
+def check_loopback(arguments: argparse.Namespace, schemes: list[Scheme]) -> None:
+    """Refuses what needs emulated nodes."""
+    if arguments.nic_event:
+        raise ValueError("--nic-event needs emulated nodes: loopback is not shaped")
+    if arguments.links:
+        raise ValueError("--links needs emulated nodes: loopback has one NIC, lo, and a link of gloo")
+    if faster := [scheme.text for scheme in schemes if scheme.speed != 1]:
+        raise ValueError(f"scheme '{faster[0]}' needs emulated nodes: loopback is not shaped")
 
 
 def _check_events(arguments: argparse.Namespace) -> None:
@@ -271,6 +299,11 @@ def _check_forecasts(arguments: argparse.Namespace, schemes: list[Scheme]) -> No
         if arguments.nodes < 2:
             raise ValueError(f"--{option} needs at least two nodes: one sends nothing")
     if arguments.predict:
+        given = [name for name in ("epochs", "accuracy", "time_to_accuracy") if getattr(arguments, name)]
+        given += ["schedule"] if arguments.schedule != "constant" else []
+        if given:
+            raise ValueError("--predict trains more steps in each round, which no epoch and no schedule counts: "
+                             f"leave out --{given[0].replace('_', '-')}")  # fmt: skip
         predictions.check(schemes)
     if arguments.verify:
         if any(scheme.speed != 1 for scheme in schemes):

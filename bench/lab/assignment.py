@@ -35,9 +35,10 @@ class Training:
     framework: str = "torch"
 
     def links_on(self, interfaces: list[str]) -> list[str]:
-        """Deft's links on these NICs; gloo if there are no NICs, as on loopback."""
-        chosen = [link for link in self.links if link.partition(":")[2] in interfaces]
-        return chosen or [f"gloo:{name}" for name in interfaces]
+        """Deft's links on these NICs."""
+        if not self.links:
+            return [f"gloo:{name}" for name in interfaces]
+        return [link for link in self.links if link.partition(":")[2] in interfaces]
 
 
 class Assignment:
@@ -47,6 +48,7 @@ class Assignment:
         self._lab, self._scheme, self._training = lab, scheme, training
         self._number, self._logs = number, logs
         self._role = role or scheme.role
+        self.scheme = scheme.text
         self.world = lab.nodes * training.workers
 
     def log(self, name: str) -> Path:

@@ -9,7 +9,6 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -122,6 +121,8 @@ class Comparison:
         elif arguments.nodes > 1:
             self._shaping.coverage = arguments.coverage or 1.0
             self._shaping.rates = self._rates_for_coverage()
+        for scheme in self._schemes:
+            self._limits(scheme)  # a rate that tc does not know is an error now, and not in a round
         if self._shaping.rates:
             self._lab.shape(self._shaping.rates)
             if arguments.nodes > 1:
@@ -155,7 +156,9 @@ class Comparison:
             self._outcomes[scheme] = Outcome(scheme)
 
     def _attempt(self, scheme: Scheme, action):
-        """Runs `action`; a scheme that fails is dropped, the others go on."""
+        """Runs `action`; a scheme that fails is dropped, the others go on. Nothing is asked of one that was dropped."""
+        if scheme not in self._jobs:
+            return None
         try:
             return action()
         except JobFailed as failure:
@@ -213,8 +216,8 @@ class Comparison:
     def _look_closer(self, scheme: Scheme, job: Job) -> None:
         """Measures between rounds, outside of any step's time."""
         arguments, outcome = self._arguments, self._outcomes[scheme]
-        if arguments.predict and scheme.is_deft:
-            self._progress.tick(f"{scheme.label}: tracing")
+        if arguments.predict:
+            self._progress.tick(f"{scheme.label}: {'tracing' if scheme.is_deft else 'as many steps as are traced'}")
             folder = self._logs / "traces" / scheme.text.replace("/", "_") / str(len(outcome.traces))
             if self._attempt(scheme, lambda: predictions.trace(job, folder)):
                 outcome.traces.append(folder)
@@ -270,6 +273,8 @@ class Comparison:
         verification = Verification(self._lab, self._training, self._arguments.accelerator, self._progress, self._logs)
         limits = {outcome.scheme: self._limits(outcome.scheme) for outcome in self._outcomes.values()}
         try:
+            if not any(scheme.kind == "compute" for scheme in self._outcomes):
+                raise forecast.CannotForecast("compute has failed, in whose steps the layers are measured")
             verification.forecast(self._outcomes, self._jobs, medians(self._layers), limits)
         except (JobFailed, forecast.CannotForecast) as failure:
             self.failures.append(f"--verify: {failure}")
@@ -309,8 +314,7 @@ class Comparison:
 
 def lab_shell(lab: Nodes, argv: list[str]) -> int:
     """Runs a command with the script `on` in its PATH: `on NODE COMMAND...`."""
-    folder = lab.folder(0).parent / "bin"
-    folder.mkdir(exist_ok=True)
+    folder = lab.common_folder("bin")
     cases = "\n".join(f'  {node}) exec {" ".join(lab.prefix(node))} "$@" ;;' for node in range(lab.nodes))
     script = folder / "on"
     script.write_text(
@@ -335,20 +339,16 @@ def describe(arguments: argparse.Namespace, lab: Nodes) -> str:
 
 
 def run(arguments: argparse.Namespace, schemes: list[Scheme], lab: Nodes) -> int:
-    if arguments.nic_event and not lab.emulated:
-        print("bench/compare: --nic-event needs emulated nodes: loopback is not shaped", file=sys.stderr)
-        return 2
     progress = Progress()
     progress.event(describe(arguments, lab))
-    with tempfile.TemporaryDirectory(prefix="deft-lab-") as folder:
-        logs = Path(arguments.logs or folder)
-        logs.mkdir(parents=True, exist_ok=True)
-        comparison = Comparison(arguments, schemes, lab, progress, logs)
-        try:
-            results = comparison.run()
-        except JobFailed as failure:
-            print(f"bench/compare: {failure}", file=sys.stderr)
-            return 1
+    logs = Path(arguments.logs) if arguments.logs else lab.common_folder("logs")
+    logs.mkdir(parents=True, exist_ok=True)
+    comparison = Comparison(arguments, schemes, lab, progress, logs)
+    try:
+        results = comparison.run()
+    except JobFailed as failure:
+        print(f"bench/compare: {failure}", file=sys.stderr)
+        return 1
     if results.outcomes:
         print(report.table(results), flush=True)
     if arguments.json:

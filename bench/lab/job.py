@@ -8,30 +8,24 @@ import json
 import os
 import selectors
 import subprocess
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab import servers
 from lab.assignment import Assignment, Training
 from lab.frameworks import VARIABLES
-from lab.governor import cpu_seconds
 from lab.netns import ForkedProcess, Nodes
 from lab.schemes import Scheme
+from lab.services import START_DEADLINE_S, JobFailed, Services, end
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-START_DEADLINE_S = 120
 SILENCE_DEADLINE_S = 180  # no step of any kind takes this long
+STEPS_AFTER_TRACE = 3  # for all nodes to reach its end
 
 
 def interpreter(framework: str) -> Path:
     """Python with TensorFlow or MXNet."""
     return REPOSITORY / f".venv-{framework}/bin/python"
-
-
-class JobFailed(RuntimeError):
-    """A scheme could not be run; the text ends with what its processes printed last."""
 
 
 @dataclass
@@ -70,62 +64,24 @@ class Job:
         """`role`: what the workers do if they do not train as the scheme says."""
         self.scheme, self._lab, self._training = scheme, lab, training
         self._assignment = Assignment(lab, scheme, training, number, logs, role)
-        self._daemons: list[subprocess.Popen] = []
-        self._servers: list[subprocess.Popen] = []
+        self._services = Services(lab, self._assignment)
         self._workers: list[ForkedProcess] = []
         self._buffers: dict[int, bytes] = {}
         self.world = self._assignment.world
         self.gradient_bytes = 0
-        self.links = self._assignment.links().split(",")  # Deft's
 
     # Starting and ending
 
     def start(self) -> None:
         """Starts everything; returns when all workers are ready to train."""
         if self.scheme.is_deft:
-            self._servers = [s for link in self.links for s in servers.start(self._lab, self._training.build, link)]
-            self._start_daemons()
+            self._services.start_deft(self._training.build)
         if self.scheme.kind == "own":
-            self._start_helpers()
+            self._services.start_helpers(self._training.framework, interpreter(self._training.framework))
         for rank in range(self.world):
             self._start_worker(rank)
         answers = self._answers(START_DEADLINE_S)
         self.gradient_bytes = answers[0]["ready"]
-
-    def _start_daemons(self) -> None:
-        daemon = self._training.build / "bin" / "deftd"
-        if not daemon.exists():
-            raise JobFailed(f"{daemon} is not built: run cmake -G Ninja -B build && ninja -C build")
-        for node in range(self._lab.nodes):
-            argv = [
-                str(daemon),
-                "--socket",
-                self._assignment.socket(node),
-                "--listen",
-                self._assignment.control(node),
-                "--links",
-                self._assignment.links(),
-                "--insecure=on",  # the emulated network is closed
-            ]
-            with open(self._assignment.log(f"daemon{node}"), "wb") as log:
-                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                environment = {**os.environ, **self._assignment.option_environment()}
-                environment["STATE_DIRECTORY"] = str(self._lab.folder(node) / "state")  # of traces of failed jobs
-                self._daemons.append(self._lab.start(node, argv, env=environment, **streams))
-        deadline = time.monotonic() + START_DEADLINE_S
-        while not all(os.path.exists(self._assignment.socket(node)) for node in range(self._lab.nodes)):
-            dead = next((node for node, process in enumerate(self._daemons) if process.poll() is not None), None)
-            if dead is not None or time.monotonic() > deadline:
-                raise self._failure("the daemon did not start", f"daemon{dead or 0}")
-            time.sleep(0.01)
-
-    def _start_helpers(self) -> None:
-        """What a framework's own distribution needs besides the workers. It counts as a daemon."""
-        for number, (node, variables) in enumerate(self._assignment.own_place().helpers(self._training.framework)):
-            argv = [str(interpreter(self._training.framework)), "-c", f"import {self._training.framework}"]
-            with open(self._assignment.log(f"helper{number}"), "wb") as log:
-                streams = {"stdin": subprocess.DEVNULL, "stdout": log, "stderr": log}
-                self._daemons.append(self._lab.start(node, argv, env={**os.environ, **variables}, **streams))
 
     def _start_worker(self, rank: int) -> None:
         if self._training.framework != "torch":
@@ -149,7 +105,7 @@ class Job:
             self._workers.append(self._lab.start(node, argv, env=environment, **streams))
 
     def stop(self) -> None:
-        """Ends the workers in peace, then the daemons; what does not end is killed."""
+        """Ends the workers in peace, then the services; what does not end is killed."""
         for worker in self._workers:
             if worker.poll() is None:
                 try:
@@ -157,36 +113,23 @@ class Job:
                     worker.stdin.close()
                 except BrokenPipeError:
                     pass
-        self._end(self._workers, patience_s=5)
-        for daemon in self._daemons + self._servers:
-            if daemon.poll() is None:
-                daemon.terminate()
-        self._end(self._daemons + self._servers, patience_s=5)
-
-    @staticmethod
-    def _end(processes: list[subprocess.Popen], patience_s: float) -> None:
-        deadline = time.monotonic() + patience_s
-        for process in processes:
-            try:
-                process.wait(max(0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        end(self._workers)
+        self._services.stop()
 
     def processes(self, node: int) -> list[int]:
-        """The ids of this node's worker and daemon processes."""
+        """The ids of all processes of this node."""
         each = self._training.workers
         workers = self._workers[node * each : (node + 1) * each]
-        return [process.pid for process in [*workers, *self._daemons[node : node + 1]]]
+        return [*(worker.pid for worker in workers), *self._services.on(node)]
 
     # Training
 
     def run(self, warmup: int, steps: int, on_step: Callable[[int], None] = lambda _: None) -> Block:
         """Trains `warmup` steps and `steps` timed ones; both are raised to whole updates."""
         warmup, steps = (self.scheme.whole_updates(count) for count in (warmup, steps))
-        before = self._daemon_cpu_ms()
+        before = self._services.cpu_ms()
         answers = self._ask({"run": {"warmup": warmup, "steps": steps}}, on_step)
-        daemon = (self._daemon_cpu_ms() - before) / (steps + warmup) / self._lab.nodes
+        daemon = (self._services.cpu_ms() - before) / (steps + warmup) / self._lab.nodes
         worker = sum(answer["cpu_ms"] for answer in answers) / steps / self._lab.nodes
         losses = [sum(step) / self.world for step in zip(*(answer["losses"] for answer in answers), strict=True)]
         step_ms = [value for answer in answers for value in answer["step_ms"]]
@@ -212,28 +155,29 @@ class Job:
 
     def bucket_bytes(self) -> list[int]:
         """The buckets into which Deft has cut the gradients, in the order of the arena."""
-        command = [self._training.build / "bin" / "deft", "status", "--json", "--socket", self._assignment.socket(0)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
-        if done.returncode:
-            raise JobFailed(f"{self.scheme.text}: deft status: {done.stderr.strip()}")
-        groups = [group for job in json.loads(done.stdout)["jobs"] for group in job["groups"]]
+        said = self._deft("status", "--json")
+        groups = [group for job in json.loads(said)["jobs"] for group in job["groups"]]
         return max(groups, key=lambda group: group["bytes"])["bucket_bytes"]
 
     def trace(self, folder: Path, steps: int) -> None:
         """Trains a few steps more than the `steps` that all nodes trace into `folder`."""
-        command = [self._training.build / "bin" / "deft", "trace", "start", folder, "--steps", str(steps)]
-        command += ["--socket", self._assignment.socket(0)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        self._deft("trace", "start", str(folder), "--steps", str(steps))
+        self.run(0, steps + STEPS_AFTER_TRACE)
+
+    def _deft(self, *words: str) -> str:
+        """What this command of `deft` prints."""
+        command = [self._training.build / "bin" / "deft", *words, "--socket", self._assignment.socket(0)]
+        what = f"{self.scheme.text}: deft {words[0]}"
+        try:
+            done = subprocess.run(command, capture_output=True, text=True, timeout=START_DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            raise JobFailed(f"{what}: no answer within {START_DEADLINE_S} s") from None
         if done.returncode:
-            raise JobFailed(f"{self.scheme.text}: deft trace start: {done.stderr.strip()}")
-        self.run(0, steps + 3)
+            raise JobFailed(f"{what}: {done.stderr.strip()}")
+        return done.stdout
 
     def hashes(self) -> list[str]:
         return [answer["sha256"] for answer in self._ask({"hash": True})]
-
-    def _daemon_cpu_ms(self) -> float:
-        daemons = self._daemons + self._servers
-        return sum(1e3 * cpu_seconds(daemon.pid) for daemon in daemons if daemon.poll() is None)
 
     def _ask(self, command: dict, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
         for rank, worker in enumerate(self._workers):
@@ -241,7 +185,7 @@ class Job:
                 worker.stdin.write(json.dumps(command).encode() + b"\n")
                 worker.stdin.flush()
             except BrokenPipeError:
-                raise self._failure(f"worker {rank} has ended", f"worker{rank}") from None
+                raise self._services.failure(f"worker {rank} has ended", f"worker{rank}") from None
         return self._answers(SILENCE_DEADLINE_S, on_step)
 
     def _answers(self, patience_s: float, on_step: Callable[[int], None] = lambda _: None) -> list[dict]:
@@ -254,7 +198,8 @@ class Job:
                 ready = selector.select(patience_s)
                 if not ready:
                     silent = answers.index(None)
-                    raise self._failure(f"worker {silent} has been silent for {patience_s} s", f"worker{silent}")
+                    what = f"worker {silent} has been silent for {patience_s} s"
+                    raise self._services.failure(what, f"worker{silent}")
                 for key, _ in ready:
                     for message in self._read(key.data):
                         if "step" in message:
@@ -266,11 +211,6 @@ class Job:
     def _read(self, rank: int) -> list[dict]:
         received = os.read(self._workers[rank].stdout.fileno(), 1 << 16)
         if not received:
-            raise self._failure(f"worker {rank} has ended", f"worker{rank}")
+            raise self._services.failure(f"worker {rank} has ended", f"worker{rank}")
         *lines, self._buffers[rank] = (self._buffers.get(rank, b"") + received).split(b"\n")
         return [json.loads(line) for line in lines]
-
-    def _failure(self, what: str, name: str) -> JobFailed:
-        time.sleep(0.2)  # lets the others say what they know
-        text = self._assignment.log(name).read_text(errors="replace").strip().splitlines()[-12:]
-        return JobFailed(f"{self.scheme.text}: {what}. Its last lines:\n" + "\n".join(f"    {line}" for line in text))

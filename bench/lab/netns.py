@@ -53,6 +53,10 @@ class Unavailable(RuntimeError):
     """This system gives no emulated nodes; the text says why."""
 
 
+class CommandFailed(RuntimeError):
+    """ip or tc failed; the text has the command and what it said."""
+
+
 def _environment() -> dict[str, str]:
     """The environment with the folders where ip and tc are, which an ordinary user's PATH lacks."""
     return {**os.environ, "PATH": os.environ.get("PATH", "/usr/bin:/bin") + ":/usr/sbin:/sbin"}
@@ -146,7 +150,10 @@ class Nodes:
         self.cores = core_shares(nodes, cores)
         self.cores_shared = nodes > len(cores)
         self._processes: list[subprocess.Popen | ForkedProcess] = []
-        self._folder = Path(tempfile.mkdtemp(prefix="deft-lab-"))
+        self._folder = self._make_folder()
+
+    def _make_folder(self) -> Path:
+        return Path(tempfile.mkdtemp(prefix="deft-lab-"))
 
     def __enter__(self):
         return self
@@ -157,6 +164,12 @@ class Nodes:
     def folder(self, node: int) -> Path:
         """The folder of the node's sockets and logs; gone when the lab closes."""
         path = self._folder / f"node{node}"
+        path.mkdir(exist_ok=True)
+        return path
+
+    def common_folder(self, name: str) -> Path:
+        """A folder of no node; gone when the lab closes."""
+        path = self._folder / name
         path.mkdir(exist_ok=True)
         return path
 
@@ -201,6 +214,7 @@ class Nodes:
 
     def _become(self, node: int, environment: dict[str, str], log: Path) -> None:
         _die_with_parent()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         null = os.open(os.devnull, os.O_RDONLY)
         os.dup2(null, 0)
@@ -230,7 +244,18 @@ class Nodes:
 
 
 class Loopback(Nodes):
-    """The fallback: nodes that are nothing but their own cores and a loopback address."""
+    """The fallback: nodes that are nothing but their own cores and a loopback address.
+
+    No namespace ends with this process, so on SIGTERM it leaves in order.
+    """
+
+    def __enter__(self):
+        self._handler = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        return super().__enter__()
+
+    def __exit__(self, *what):
+        super().__exit__(*what)
+        signal.signal(signal.SIGTERM, self._handler)
 
     def address(self, node: int, nic: int = 0) -> str:
         return f"127.0.0.{node + 1}"
@@ -251,18 +276,28 @@ class Lab(Nodes):
     emulated = True
 
     def __init__(self, nodes: int, nics: int, cores: list[int] | None = None):
-        _run("mount", "-t", "tmpfs", "tmpfs", "/run")
-        Path("/run/netns").mkdir()
         super().__init__(nodes, nics, cores)
-        shutil.rmtree(self._folder)
-        self._folder = Path("/run")
         self._limits: dict[tuple[int, int], str | None] = {}  # of node and NIC; a NIC that is not here has no limit
         self._down: set[tuple[int, int]] = set()
+        try:
+            self._make_networks()
+        except CommandFailed as failure:
+            raise Unavailable(str(failure)) from failure
+
+    def _make_folder(self) -> Path:
+        try:
+            _run("mount", "-t", "tmpfs", "tmpfs", "/run")
+        except CommandFailed as failure:
+            raise Unavailable(str(failure)) from failure
+        Path("/run/netns").mkdir()
+        return Path("/run")
+
+    def _make_networks(self) -> None:
         _run("ip", "link", "set", "lo", "up")
-        for nic in range(nics):
+        for nic in range(self.nics):
             _run("ip", "link", "add", f"br{nic}", "type", "bridge")
             _run("ip", "link", "set", f"br{nic}", "addrgenmode", "none", "up")
-        for node in range(nodes):
+        for node in range(self.nodes):
             self._add_node(node)
 
     def _add_node(self, node: int) -> None:
@@ -290,7 +325,7 @@ class Lab(Nodes):
         change = ["ip", "-n", f"node{node}", "route", "change", *network, "proto", "kernel", "congctl"]
         try:
             _run(*change, "cubic")
-        except Unavailable:  # an algorithm that the machine does not have; reno is in every kernel
+        except CommandFailed:  # an algorithm that the machine does not have; reno is in every kernel
             _run(*change, "reno")
 
     @staticmethod
@@ -356,7 +391,7 @@ class Lab(Nodes):
 def _run(*argv: str) -> None:
     done = subprocess.run(argv, env=_environment(), capture_output=True, text=True)
     if done.returncode:
-        raise Unavailable(f"{' '.join(argv)}: {done.stderr.strip()}")
+        raise CommandFailed(f"{' '.join(argv)}: {done.stderr.strip()}")
 
 
 def _limit(where: list[str], device: str, rate: str | None) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import re
+import statistics
 import subprocess
 import tempfile
 from dataclasses import dataclass, field
@@ -31,7 +32,8 @@ class Failed(RuntimeError):
 @dataclass
 class LinkTimes:
     links: list[str]  # as they were asked for: gloo:eth0
-    us: dict[tuple[str, str, int], float] = field(default_factory=dict)  # by mode, link and elements
+    us: dict[tuple[str, str, int], float] = field(default_factory=dict)  # by mode, link and elements: the median
+    rounds: dict[tuple[str, str, int], list[float]] = field(default_factory=dict)  # likewise: of each round
     fits: dict[tuple[str, str], dict] = field(default_factory=dict)  # by mode and link: latency_us, bytes_per_us
 
     @property
@@ -80,7 +82,10 @@ def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int)
     """One set of links, with servers of its own if it has any; they end with it."""
     measured = LinkTimes(links.split(","))
     given = {link: servers.resolved(lab, link, _SERVER_PORT) for link in measured.links}
-    started = [server for link in given.values() for server in servers.start(lab, build, link)]
+    commands = [each for link in given.values() for each in enumerate(servers.commands(build, link))]
+    log = lab.common_folder("logs") / "servers.log"
+    with log.open("wb") as file:
+        started = [lab.start(node, command, stdout=file, stderr=file) for node, command in commands]
     try:
         with tempfile.TemporaryDirectory(dir=lab.folder(0)) as folder:
             words = [str(lab.nodes), folder, ",".join(given.values()), str(rounds), *map(str, elements)]
@@ -95,6 +100,7 @@ def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int)
             server.terminate()
             server.wait()
     if any(node.returncode for node in nodes):
+        said += log.read_text(errors="replace").splitlines()[-3:]
         raise Failed(f"{links}: " + " | ".join(filter(None, said)).strip())
     names = {resolved: link for link, resolved in given.items()}
     for line in map(json.loads, said[0].splitlines()):
@@ -103,6 +109,7 @@ def measure(lab: Lab, build: Path, links: str, elements: list[int], rounds: int)
             measured.fits[key] = line["fit"]
         else:
             measured.us[(*key, line["elements"])] = line["us"]
+            measured.rounds[(*key, line["elements"])] = line["rounds_us"]
     return measured
 
 
@@ -143,11 +150,23 @@ def _joint(measured: LinkTimes, nodes: int, shaped: list[str] | None) -> list[st
     if len(measured.links) < 2 or not shaped:
         return []
     largest = measured.elements[-1]
-    carried = sum(1 / measured.us["together", link, largest] for link in measured.links)
+    carried = sum(_carried(measured, links, largest) for links in _by_nic(measured.links))
     share = carried * bound_us(largest, nodes, shaped[nic(measured.links[0])])
     best = max(1 / measured.us["alone", link, largest] for link in measured.links)
     return [f"{','.join(measured.links)} together carry {share:.2f} of one NIC's line rate, "
             f"{carried / best:.2f} of the faster link alone"]  # fmt: skip
+
+
+def _by_nic(links: list[str]) -> list[list[str]]:
+    numbers = sorted({nic(link) for link in links})
+    return [[link for link in links if nic(link) == number] for number in numbers]
+
+
+def _carried(measured: LinkTimes, links: list[str], elements: int) -> float:
+    """All-reduces a microsecond of links on one NIC. It is shared until the last one ends: the others have left it the
+    NIC alone for the rest."""
+    rounds = zip(*(measured.rounds["together", link, elements] for link in links), strict=True)
+    return len(links) / statistics.median(map(max, rounds))
 
 
 def plans(found: list[LinkTimes], build: Path, coverage: float) -> str:

@@ -12,8 +12,9 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from lab.job import Job
+from lab.job import STEPS_AFTER_TRACE, Job
 from lab.schemes import Scheme
+from lab.traces import without_old_traces
 
 TRACED_STEPS = 16
 
@@ -58,9 +59,14 @@ class Traced:
 
 
 def trace(job: Job, folder: Path) -> bool:
-    """Traces the job's next steps. The files are complete when its daemons have ended."""
-    folder.mkdir(parents=True)
-    job.trace(folder, TRACED_STEPS)
+    """Traces the job's next steps, if it is one of Deft. The files are complete when its daemons have ended.
+
+    Any other job takes as many steps, so that the losses of all stay those of the same steps.
+    """
+    if not job.scheme.is_deft:
+        job.run(0, TRACED_STEPS + STEPS_AFTER_TRACE)
+        return False
+    job.trace(without_old_traces(folder), TRACED_STEPS)
     return True
 
 

@@ -10,15 +10,22 @@ from pathlib import Path
 from lab.netns import PAYLOAD_SHARE, Nodes
 
 _UNITS = {"bit": 1.0, "kbit": 1e3, "mbit": 1e6, "gbit": 1e9, "tbit": 1e12}
+LEAST_BITS_PER_SECOND = 8  # tc counts in bytes
 _PROBE = str(Path(__file__).with_name("probe.py"))
 
 
 def bits_per_second(rate: str) -> float:
     """tc's notation, 200mbit, as a number; ValueError says which forms there are."""
     match = re.fullmatch(r"(\d+(?:\.\d+)?)([kmgt]?bit)", rate.strip().lower())
-    if not match or float(match[1]) <= 0:
+    if not match or float(match[1]) == 0:
         raise ValueError(f"'{rate}' is no rate: write it as tc does, for instance 200mbit or 1.5gbit")
-    return float(match[1]) * _UNITS[match[2]]
+    return _not_too_slow(float(match[1]) * _UNITS[match[2]])
+
+
+def _not_too_slow(bits: float) -> float:
+    if bits < LEAST_BITS_PER_SECOND:
+        raise ValueError(f"{bits:g} bit/s are too slow: tc has rates of {LEAST_BITS_PER_SECOND}bit and more")
+    return bits
 
 
 def parse(text: str, nics: int) -> list[str] | None:
@@ -41,12 +48,18 @@ def for_coverage(coverage: float, compute_s: float, gradient_bytes: int, nodes: 
     """
     payload_bits = 8 * gradient_bytes * 2 * (nodes - 1) / nodes
     wire = payload_bits / (coverage * compute_s) / PAYLOAD_SHARE / nics
-    return [f"{wire / 1e3:.0f}kbit"] * nics
+    return [_written(wire)] * nics
 
 
 def scaled(rates: list[str], speed: float) -> list[str]:
     """So many times as fast."""
-    return rates if speed == 1 else [f"{speed * bits_per_second(rate) / 1e3:.0f}kbit" for rate in rates]
+    return rates if speed == 1 else [_written(speed * bits_per_second(rate)) for rate in rates]
+
+
+def _written(bits: float) -> str:
+    """As tc writes it; ValueError if tc cannot."""
+    _not_too_slow(bits)
+    return f"{bits:.0f}bit" if bits < 100e3 else f"{bits / 1e3:.0f}kbit"
 
 
 def achieved(lab: Nodes, rates: list[str], seconds: float = 0.6) -> list[float]:

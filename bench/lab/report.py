@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -23,6 +24,11 @@ def percentile(values: list[float], share: float) -> float:
     low = int(position)
     high = min(low + 1, len(ordered) - 1)
     return ordered[low] + (ordered[high] - ordered[low]) * (position - low)
+
+
+def _in_json(loss: float) -> float | None:
+    """Null if training has diverged: JSON has neither NaN nor infinity."""
+    return round(loss, 6) if math.isfinite(loss) else None
 
 
 @dataclass
@@ -157,7 +163,7 @@ class Results:
             f"speedup_vs_{self.baseline}": round(ddp / outcome.step_ms(), 4) if ddp else None,
             "updates_per_step": round(outcome.updates_per_step, 4),
             "cpu_ms_per_step": round(outcome.worker_cpu_ms + outcome.daemon_cpu_ms, 2),
-            "loss": None if self.accelerator else round(outcome.loss, 6),
+            "loss": None if self.accelerator else _in_json(outcome.loss),
             "accuracy": outcome.accuracy,
             "params_sha256": outcome.hashes,
             "rounds": [[[round(ms, 1) for ms in rank] for rank in block.ranks_ms()] for block in outcome.blocks],
@@ -166,12 +172,12 @@ class Results:
 
     def _more(self, outcome: Outcome) -> dict:
         """Fields that are there if they were asked for."""
-        more: dict = {} if outcome.test_loss is None else {"test_loss": round(outcome.test_loss, 6)}
+        more: dict = {} if outcome.test_loss is None else {"test_loss": _in_json(outcome.test_loss)}
         if self.wanted_accuracy is not None:
             seconds = outcome.seconds_to(self.wanted_accuracy)
             more["time_to_accuracy_s"] = None if seconds is None else round(seconds, 2)
             more["scores"] = [
-                {"seconds": round(at, 2), "accuracy": score.accuracy, "test_loss": round(score.loss, 6)}
+                {"seconds": round(at, 2), "accuracy": score.accuracy, "test_loss": _in_json(score.loss)}
                 for at, score in outcome.scores
             ]
         own = [said for said in self.predictions if said.of == outcome.scheme.text]
@@ -186,7 +192,7 @@ class Results:
 
     def write_json(self, path: str) -> None:
         with open(path, "w") as file:
-            file.write("[\n" + ",\n".join(map(json.dumps, self.records())) + "\n]\n")
+            file.write("[\n" + ",\n".join(json.dumps(record, allow_nan=False) for record in self.records()) + "\n]\n")
 
 
 _HEADER = (

@@ -88,7 +88,7 @@ def _named(text: str, name: str, nics: int) -> Scheme:
     many = re.fullmatch(r"(ddp)-nosync-(\d+)|([a-z][a-z0-9_-]*)-accumulate-(\d+)", name)
     if many:
         kind, passes = many[1] or many[3], int(many[2] or many[4])
-        if kind == "compute" or (kind == "ddp" and not many[1]):
+        if kind in NOT_DEFT and not many[1]:
             raise ValueError(f"scheme '{text}': for DDP it is ddp-nosync-K, for a policy of Deft NAME-accumulate-K")
         if passes < 1:
             raise ValueError(f"scheme '{text}': K steps are added up, and K is 1 or more")

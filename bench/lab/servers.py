@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
 from lab.netns import Nodes
@@ -16,12 +15,10 @@ def resolved(lab: Nodes, link: str, port: int) -> str:
     return "ps:" + "+".join(f"{lab.address(node, int(interface[3:]))}:{port}" for node in range(lab.nodes))
 
 
-def start(lab: Nodes, build: Path, link: str) -> list[subprocess.Popen]:
-    """The servers of a resolved link, in the order of the nodes."""
+def commands(build: Path, link: str) -> list[list[str]]:
+    """What starts the servers of a resolved link, in the order of the nodes."""
     if not link.startswith("ps:"):
         return []
     program = str(build / "bin/deftd")
-    commands = [
-        [program, "server", f"--listen={address}", "--insecure=on"] for address in link.removeprefix("ps:").split("+")
-    ]
-    return [lab.start(node, command, stderr=subprocess.DEVNULL) for node, command in enumerate(commands)]
+    addresses = link.removeprefix("ps:").split("+")
+    return [[program, "server", f"--listen={address}", "--insecure=on"] for address in addresses]

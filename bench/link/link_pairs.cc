@@ -2,9 +2,11 @@
 //
 //   link_pairs NODE NODES FOLDER LINKS ROUNDS ELEMENTS...
 //
-// Node 0 prints one JSON object a line: {"links": "alone" or "together", "link": .., "elements": .., "us": ..}, the median
-// of the rounds, and for each link and mode {"links": .., "link": .., "fit": {"latency_us": .., "bytes_per_us": ..}}.
+// Node 0 prints one JSON object a line: {"links": "alone" or "together", "link": .., "elements": .., "us": ..,
+// "rounds_us": [..]}, the median and each round, and for each link and mode
+// {"links": .., "link": .., "fit": {"latency_us": .., "bytes_per_us": ..}}.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstdlib>
 #include <iostream>
@@ -36,6 +38,12 @@ double median(std::vector<double> values) {
   return *middle;
 }
 
+std::string as_json(const std::vector<double>& us) {
+  std::string text;
+  for (const double one : us) text += (text.empty() ? "[" : ", ") + std::to_string(std::llround(one));
+  return text + "]";
+}
+
 // The links of this node, each with memory of its own, as in training.
 class Node {
  public:
@@ -52,8 +60,8 @@ class Node {
     }
   }
 
-  // Once for each round: all nodes begin together, and every link of `which` does one all-reduce.
-  std::vector<double> time(const std::vector<std::size_t>& which, std::size_t elements, int rounds) {
+  // Microseconds by link and round. All nodes begin a round together, and every link of `which` does one all-reduce.
+  std::vector<std::vector<double>> time(const std::vector<std::size_t>& which, std::size_t elements, int rounds) {
     std::vector<std::vector<double>> times(which.size());
     for (int round = 0; round <= rounds; ++round) {
       float together = 0;
@@ -68,22 +76,21 @@ class Node {
       }
       for (std::thread& thread : running) thread.join();
     }
-    std::vector<double> medians;
-    for (const auto& of_link : times) medians.push_back(median(of_link));
-    return medians;
+    return times;
   }
 
   void measure(const char* mode, const std::vector<std::size_t>& which, const std::vector<std::size_t>& sizes,
                int rounds) {
     std::map<std::size_t, std::vector<model::LinkSample>> samples;
     for (const std::size_t elements : sizes) {
-      const std::vector<double> us = time(which, elements, rounds);
+      const auto times = time(which, elements, rounds);
       for (std::size_t i = 0; i < which.size(); ++i) {
-        samples[which[i]].push_back({elements * sizeof(float), us[i]});
+        const double us = median(times[i]);
+        samples[which[i]].push_back({elements * sizeof(float), us});
         if (node_ != 0) continue;
-        std::printf(R"({"links": "%s", "link": "%s", "elements": %zu, "us": %.0f})"
+        std::printf(R"({"links": "%s", "link": "%s", "elements": %zu, "us": %.0f, "rounds_us": %s})"
                     "\n",
-                    mode, names_[which[i]].c_str(), elements, us[i]);
+                    mode, names_[which[i]].c_str(), elements, us, as_json(times[i]).c_str());
       }
     }
     for (const auto& [link, of_link] : samples) print_fit(mode, link, of_link);

@@ -105,6 +105,48 @@ def test_nothing_is_left_when_the_lab_is_killed(number):
         lab.kill()
 
 
+@pytest.mark.parametrize(
+    ("number", "more"), [(signal.SIGTERM, ()), (signal.SIGKILL, ()), (signal.SIGTERM, ("--loopback",))]
+)
+def test_no_file_is_left_when_a_comparison_is_killed(tmp_path, number, more):
+    mark = f"LAB_TEST_MARK={os.getpid()}.{number}.{len(more)}"
+    environment = {**os.environ, **dict([mark.split("=")]), "TMPDIR": str(tmp_path)}
+    command = [sys.executable, COMPARE, "--model", "mlp", "--schemes", "compute", "--steps", "1000000", *more]
+    comparison = subprocess.Popen(command, stderr=subprocess.PIPE, env=environment, cwd=ROOT, text=True)
+    try:
+        assert any(line.startswith("starting compute") for line in comparison.stderr)
+        comparison.send_signal(number)
+        comparison.wait(60)
+        deadline = time.monotonic() + 60
+        while processes_with(mark) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert list(tmp_path.glob("deft-*")) == []
+    finally:
+        comparison.kill()
+        comparison.stderr.close()
+
+
+WRONG_RATE = """
+import sys
+sys.path.insert(0, "bench")
+from lab import netns
+if not netns.inside():
+    sys.exit(netns.enter([sys.executable, *sys.argv]))
+with netns.Lab(nodes=2, nics=1) as lab:
+    try:
+        lab.shape(["4bit"])
+    except netns.CommandFailed as failure:
+        print(failure)
+"""
+
+
+def test_a_rate_that_tc_refuses_does_not_mean_that_there_are_no_nodes(tmp_path):
+    script = tmp_path / "rate.py"
+    script.write_text(WRONG_RATE)
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, cwd=ROOT, timeout=60)
+    assert done.stdout.startswith("tc qdisc replace"), done.stderr
+
+
 def test_the_machine_keeps_no_namespace_and_no_interface():
     def networks():
         names = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True).stdout

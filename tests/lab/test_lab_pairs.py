@@ -1,4 +1,5 @@
 import json
+import statistics
 import subprocess
 import sys
 
@@ -38,7 +39,21 @@ def test_what_links_carry_together_is_added_up():
     for mode, share in (("alone", 1.0), ("together", 0.5)):
         for link in found.links:
             found.us[mode, link, 1 << 20] = bound / share
+            found.rounds[mode, link, 1 << 20] = [bound / share]
     text = pairs.table([found], 2, ["100mbit", "100mbit"])
+    assert "together carry 1.00 of one NIC's line rate, 1.00 of the faster link alone" in text
+
+
+def test_a_nic_that_links_share_unevenly_carries_no_more_than_its_line_rate():
+    found = pairs.LinkTimes(["gloo:eth0", "mpi:eth0"])
+    bound = pairs.bound_us(1 << 20, 2, "100mbit")
+    # The first link gets three fifths until it ends, and in the last round it is the other one that does.
+    rounds = {"gloo:eth0": [bound / 0.6, bound / 0.6, 2 * bound], "mpi:eth0": [2 * bound, 2 * bound, bound / 0.6]}
+    for link in found.links:
+        found.us["alone", link, 1 << 20] = bound
+        found.us["together", link, 1 << 20] = statistics.median(rounds[link])
+        found.rounds["together", link, 1 << 20] = rounds[link]
+    text = pairs.table([found], 2, ["100mbit"])
     assert "together carry 1.00 of one NIC's line rate, 1.00 of the faster link alone" in text
 
 

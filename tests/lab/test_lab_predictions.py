@@ -1,5 +1,5 @@
 import pytest
-from lab.predictions import check, what_if_options
+from lab.predictions import check, trace, what_if_options
 from lab.schemes import parse, parse_list
 
 
@@ -23,3 +23,30 @@ def test_schemes_that_replay_cannot_make_of_the_first_are_refused():
                     "fifo,fifo:bucket_bytes=5MB", "fifo,knapsack"):  # fmt: skip
         with pytest.raises(ValueError, match="--predict"):
             check(parse_list(schemes, 2))
+
+
+class Traced:
+    """A job whose daemons write a file into the folder."""
+
+    def __init__(self, scheme: str):
+        self.scheme, self.steps = parse(scheme, 2), []
+
+    def run(self, warmup, steps):
+        self.steps.append(warmup + steps)
+
+    def trace(self, folder, steps):
+        (folder / f"{len(list(folder.iterdir()))}.trace").touch()
+        self.run(0, steps + 3)
+
+
+def test_a_folder_that_is_used_again_keeps_no_old_traces(tmp_path):
+    folder = tmp_path / "traces/fifo/0"
+    for _ in range(2):
+        assert trace(Traced("fifo"), folder)
+        assert [file.name for file in folder.iterdir()] == ["0.trace"]
+
+
+def test_what_is_not_traced_takes_as_many_steps(tmp_path):
+    jobs = [Traced(scheme) for scheme in ("fifo", "ddp", "compute")]
+    assert [trace(job, tmp_path / job.scheme.text) for job in jobs] == [True, False, False]
+    assert jobs[0].steps == jobs[1].steps == jobs[2].steps == [19]

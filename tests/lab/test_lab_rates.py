@@ -21,6 +21,17 @@ def test_a_rate_that_cannot_be_is_refused(text, message):
         rates.parse(text, 2)
 
 
+def test_a_rate_that_tc_does_not_know_is_refused():
+    for rate in ("4bit", "7.9bit", "0.007kbit"):
+        with pytest.raises(ValueError, match="tc has rates of 8bit and more"):
+            rates.bits_per_second(rate)
+    with pytest.raises(ValueError, match="8bit and more"):
+        rates.scaled(["200mbit"], 1e-8)
+    with pytest.raises(ValueError, match="8bit and more"):
+        rates.for_coverage(1e6, 10.0, 1000, 2, 2)
+    assert rates.scaled(["1kbit"], 0.25) == ["250bit"]  # and not 0kbit
+
+
 @pytest.mark.parametrize(("nodes", "nics", "coverage"), [(2, 2, 1.0), (4, 1, 0.5), (3, 3, 2.0)])
 def test_coverage_is_the_time_of_a_ring_over_all_nics(nodes, nics, coverage):
     compute_s, gradient_bytes = 0.35, 17_534_248

@@ -140,6 +140,22 @@ def test_predictions_stand_below_the_table_and_in_the_record(results):
     ]
 
 
+def test_training_that_diverged_has_a_loss_of_null(results, tmp_path):
+    diverged = results.outcomes[1]
+    diverged.blocks[-1].losses = [float("nan")]
+    diverged.test_loss = float("inf")
+    results.wanted_accuracy = 0.6
+    diverged.scores = [(10.0, Score(0.1, float("nan")))]
+    results.write_json(str(tmp_path / "out.json"))
+
+    def refuse(word):
+        raise AssertionError(f"{word} is no JSON")
+
+    record = json.loads((tmp_path / "out.json").read_text(), parse_constant=refuse)[1]
+    assert record["loss"] is None and record["test_loss"] is None and record["scores"][0]["test_loss"] is None
+    assert "nan" in table(results)
+
+
 @pytest.mark.parametrize("name", ["plot.png", "plot.svg"])
 def test_the_plot_is_written(results, tmp_path, name):
     write_plot(results, str(tmp_path / name), "title")

@@ -89,6 +89,7 @@ def test_a_policy_that_the_table_of_options_lacks_is_named():
         ("ddp-nosync-0", "1 or more"),
         ("ddp-accumulate-2", "ddp-nosync-K"),
         ("compute-accumulate-2", "NAME-accumulate-K"),
+        ("fsdp2-accumulate-2", "NAME-accumulate-K"),
         ("ddp-int8", "ddp-fp16"),
         ("compute-ddp", "fifo-ddp"),
         ("fsdp2:5", ":5"),
