@@ -10,13 +10,15 @@
 #include <algorithm>
 #include <barrier>
 #include <chrono>
-#include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <filesystem>
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <stdexcept>
 #include <string>
+#include <system_error>
 #include <thread>
 #include <vector>
 
@@ -32,10 +34,22 @@ using Pass = std::function<void()>;
 using Prepare = std::function<Pass(int node)>;  // on the node's own thread
 
 void require(int code, const deft_error& error) {
-  if (code == 0) return;
-  std::fprintf(stderr, "daemon_bench: %s\n", error.message);
-  std::_Exit(1);
+  if (code != 0) throw std::runtime_error(error.message);
 }
+
+// Of sockets and logs; it ends with this object.
+struct Folder {
+  Folder() {
+    if (mkdtemp(path.data()) == nullptr) throw std::runtime_error("no folder in /tmp");
+  }
+  ~Folder() {
+    std::error_code ignored;
+    std::filesystem::remove_all(path, ignored);
+  }
+  Folder(const Folder&) = delete;
+  Folder& operator=(const Folder&) = delete;
+  std::string path = "/tmp/deft-bench-XXXXXX";
+};
 
 double median(std::vector<double> values) {
   const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
@@ -54,7 +68,7 @@ double timed_ms(const Pass& pass) {
   return std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - began).count();
 }
 
-// Both nodes begin each pass together.
+// Both nodes begin each pass together. Throws what went wrong first.
 Times in_turn(const Prepare& ours, const Prepare& gloo, int passes) {
   constexpr int kWarmUp = 2;
   const auto count = static_cast<std::size_t>(passes);
@@ -77,11 +91,26 @@ Times in_turn(const Prepare& ours, const Prepare& gloo, int passes) {
     }
     together.arrive_and_wait();
   };
+  std::exception_ptr first_failure;
+  const auto run_and_keep_failure = [&](int node) {
+    try {
+      run(node);
+    } catch (...) {
+      const std::lock_guard lock(mutex);
+      if (!first_failure) first_failure = std::current_exception();
+      together.arrive_and_drop();  // what the other node waits for fails now, too
+    }
+  };
   std::vector<std::thread> nodes;
-  for (int node = 0; node < kNodes; ++node) nodes.emplace_back(run, node);
+  for (int node = 0; node < kNodes; ++node) nodes.emplace_back(run_and_keep_failure, node);
   for (auto& node : nodes) node.join();
+  if (first_failure) std::rethrow_exception(first_failure);
   return times;
 }
+
+struct Closing {
+  void operator()(deft_session* session) const { deft_close(session); }
+};
 
 struct Worker {  // one rank's session and its group of one tensor
   Worker(const PrivateDaemon& own, const PrivateDaemon& leader, int rank, std::uint64_t count) {
@@ -95,33 +124,33 @@ struct Worker {  // one rank's session and its group of one tensor
     for (const auto& option : options) words.push_back(option.c_str());
     words.push_back(nullptr);
     deft_error error{};
-    require(deft_open(words.data(), &session, &error), error);
+    deft_session* opened = nullptr;
+    require(deft_open(words.data(), &opened, &error), error);
+    session.reset(opened);
     const deft_tensor tensor{"w", DEFT_FLOAT32, 1, &count, 0};
-    require(deft_declare(session, "bench", &tensor, 1, 1, DEFT_SUM, &group, &error), error);
+    require(deft_declare(session.get(), "bench", &tensor, 1, 1, DEFT_SUM, &group, &error), error);
     auto* const data = static_cast<float*>(deft_tensor_data(group, 0, 0));
     std::fill(data, data + count, 0.0F);
   }
-  ~Worker() { deft_close(session); }
   void pass() {
     deft_error error{};
     require(deft_ready(group, 0, 1, step, 0, &error), error);
     require(deft_wait(group, 0, 1, step++, &error), error);
   }
-  deft_session* session = nullptr;
+  std::unique_ptr<deft_session, Closing> session;
   deft_group* group = nullptr;
   std::uint64_t step = 0;
 };
 
-void through_daemon(benchmark::State& state) {
+void measure(benchmark::State& state) {
   const std::size_t count = (static_cast<std::size_t>(state.range(0)) << 20) / sizeof(float);
   const int passes = state.range(0) >= 64 ? 5 : 20;
-  char folder[] = "/tmp/deft-bench-XXXXXX";
-  if (mkdtemp(folder) == nullptr) return state.SkipWithError("no folder in /tmp");
+  const Folder folder;
   Times times;
   double cpu = 0;
   for (auto _ : state) {
     const int port = 20000 + static_cast<int>(getpid()) % 10000;
-    const PrivateDaemon first(folder, 0, port), second(folder, 1, port);
+    const PrivateDaemon first(folder.path, 0, port), second(folder.path, 1, port);
     const auto connect = link::connect_bare_gloo();
     times = in_turn(
         [&](int node) {
@@ -139,13 +168,20 @@ void through_daemon(benchmark::State& state) {
     cpu = (first.cpu_ms() + second.cpu_ms()) / kNodes / (passes + 2);
     state.SetIterationTime(*std::min_element(times.ours.begin(), times.ours.end()) / 1e3);
   }
-  std::filesystem::remove_all(folder);
   std::vector<double> ratios;
   for (std::size_t i = 0; i < times.ours.size(); ++i) ratios.push_back(times.gloo[i] / times.ours[i]);
   state.counters["median_ms"] = median(times.ours);
   state.counters["gloo_ms"] = median(times.gloo);
   state.counters["ratio"] = median(ratios);
   state.counters["cpu"] = cpu;
+}
+
+void through_daemon(benchmark::State& state) {
+  try {
+    measure(state);
+  } catch (const std::exception& error) {
+    state.SkipWithError(error.what());
+  }
 }
 BENCHMARK(through_daemon)
     ->ArgName("MB")
