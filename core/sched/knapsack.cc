@@ -168,7 +168,8 @@ class Knapsack final : public Scheduler {
   }
 
   [[nodiscard]] bool wants_profile(std::uint64_t step) const override {
-    return !maker_.is_pinned() && (maker_.is_busy() || (step >= begins_ && watch_.is_due(step)));
+    if (maker_.is_pinned()) return plan_.compute_us <= 0;  // so that parts get their length
+    return maker_.is_busy() || (step >= begins_ && watch_.is_due(step));
   }
   void profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) override;
 
@@ -237,6 +238,7 @@ void Knapsack::add(model::BucketIndex bucket, const model::UpdateWindow& complet
 
 void Knapsack::profile_measured(const model::Profile& profile, std::uint64_t step, TimeUs) {
   forecast_.learn(profile);
+  if (maker_.is_pinned()) return queue_.pace(plan_.compute_us = profile.compute_us());
   if (step >= begins_ && watch_.is_due(step)) look_for_reason(profile, step);
   if (auto answer = maker_.take()) follow(*std::move(answer), step);
 }

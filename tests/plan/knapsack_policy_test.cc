@@ -120,6 +120,22 @@ TEST(PinnedPlan, decidesWhateverIsMeasured) {
   EXPECT_EQ(outcome->max_staleness_steps, 2U);
 }
 
+TEST(PinnedPlan, sendsPartsThatAreShortBesideAStep) {
+  model::Profile profile;
+  profile.buckets = {{"b0", 50'000'000, 30'000, 70'000, {}}};
+  profile.links = {{"link", 10, {}, 1000}};
+  auto setup = sim::setup_for(profile, "knapsack");
+  setup.pinned = model::parse_cycles("0@1").value();
+  const auto scheduler = papers::make_scheduler(setup).value();
+  ASSERT_TRUE(scheduler->wants_profile(0));
+  scheduler->profile_measured(profile, 0, 0);
+  EXPECT_FALSE(scheduler->wants_profile(1)) << "it makes no other plan";
+  scheduler->bucket_ready(0, 0, 0);
+  const auto launches = scheduler->take_launches(0);
+  ASSERT_FALSE(launches.empty());
+  EXPECT_LE(launches[0].bytes, 1'000'000U) << "a hundredth of a step";
+}
+
 TEST(PinnedPlan, staysWithinTheLimits) {
   const auto refused = [](const char* cycle, const plan::PlanLimits& limits) {
     const auto outcome = run_pinned(cycle, limits);
