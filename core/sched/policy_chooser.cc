@@ -25,6 +25,8 @@ std::string in_ms(double us) {
 
 }  // namespace
 
+void PolicyStopwatch::begin_anew() { restart(step_ + 1); }
+
 void PolicyStopwatch::restart(std::uint64_t step) {
   steps_us_ = {};
   counts_from_ = step + kSettle;
@@ -162,8 +164,14 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
                         stopwatch_.overlaps_forward(), tunes_sizes});
 }
 
+// Forecasts and measurements are of another network. The policy in force stays until there are new ones.
 void PolicyChooser::link_lost(model::LinkIndex link) {
   watch_.link_lost(link);
+  asked_.reset();
+  forecasts_.clear();
+  refused_.clear();
+  trial_.reset();
+  stopwatch_.begin_anew();
   rests_until_ = 0;
   rest_steps_ = kRestSteps;
 }

@@ -34,6 +34,8 @@ class PolicyStopwatch {
   static constexpr std::uint64_t kSettle = 2;  // the first steps of a policy, which do not count
 
   void stage_began(Stage stage, std::uint64_t step, TimeUs now_us, TimeUs waited_us);
+  // The steps of before the newest one say nothing any more, because the network is another one.
+  void begin_anew();
   // A policy is in force from `step` on.
   void restart(std::uint64_t step);
   [[nodiscard]] std::size_t steps() const { return steps_us_.count(); }

@@ -423,6 +423,23 @@ TEST_F(Chooser, OtherSizesMakeItLookAgain) {
   EXPECT_EQ(selector->last->setup.credit_bytes, 32u << 10);
 }
 
+// The trial would compare steps on one link with steps on two.
+TEST_F(Chooser, LooksAgainAtOnceWhereALinkIsLostInTheCourseOfATrial) {
+  while (changes.empty()) play(1);
+  ASSERT_EQ(in_force, urgent);
+  play(3);
+  ASSERT_FALSE(chooser->wants_profile(step)) << "the trial goes on";
+  chooser->link_lost(1);
+  EXPECT_TRUE(chooser->wants_profile(step));
+  takes_us = {{"fifo", 18000}, {"bytescheduler", 10000}, {"p3", 9000}};
+  selector->told = {{other, 9500}, {urgent, 10500}, {first, 18000}};
+  play(60);
+  EXPECT_EQ(selector->asked, 2);
+  EXPECT_EQ(in_force, other);
+  EXPECT_EQ(*changes.back().before_us, 10000) << "of the steps since then";
+  for (const auto& change : changes) EXPECT_THAT(change.reason, testing::Not(testing::HasSubstr("was no better")));
+}
+
 TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
   chooser->pin(other);
   play(60);
