@@ -159,7 +159,8 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   auto compared = candidates();
   if (std::ranges::find(compared, choice_) == compared.end()) compared.push_back(choice_);  // it may have tuned sizes
   // Sizes that the user has set stay.
-  const bool tunes_sizes = LaunchSizes{setup_.partition_bytes, setup_.credit_bytes} == LaunchSizes{};
+  const bool tunes_sizes =
+      !setup_.has_user_sizes && LaunchSizes{setup_.partition_bytes, setup_.credit_bytes} == LaunchSizes{};
   setup_.selector->ask({watch_.remaining(profile), std::move(asked_for), std::move(compared),
                         stopwatch_.overlaps_forward(), tunes_sizes});
 }
@@ -185,6 +186,7 @@ void PolicyChooser::pin(const std::optional<PolicyChoice>& choice) {
 void PolicyChooser::sizes_changed(const LaunchSizes& sizes) {
   setup_.partition_bytes = sizes.partition_bytes;
   setup_.credit_bytes = sizes.credit_bytes;
+  setup_.has_user_sizes = true;
   choice_.sizes.reset();
   if (change_) change_->choice.sizes.reset();
   forget();

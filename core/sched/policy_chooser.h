@@ -73,7 +73,7 @@ class PolicyChooser {
 
   // The user's choice, which stays. Nothing: Deft chooses again.
   void pin(const std::optional<PolicyChoice>& choice);
-  // Other sizes are in force. Earlier simulations and measurements do not count any more.
+  // The user's sizes are in force, and stay. Earlier simulations and measurements do not count any more.
   void sizes_changed(const LaunchSizes& sizes);
   // The policy in force stays until pin() is called.
   void keep() { pinned_ = true; }

@@ -98,6 +98,7 @@ struct Setup {
   std::vector<model::LinkModel> links;
   std::uint64_t partition_bytes = 1 << 20;  // the largest launch of the policies that cut equal parts
   std::uint64_t credit_bytes = 4 << 20;     // bytescheduler: the most bytes in flight on each link
+  bool has_user_sizes = false;              // the user has set one of these two, so `auto` keeps them
   std::string no_halves;                    // why launches cannot be halves of an all-reduce; empty: they can
   std::uint64_t fused_bytes = 0;            // fifo: neighbours go as one launch, up to so many bytes
   bool reports_updates = true;              // false: take_updates gives none, because workers date updates themselves

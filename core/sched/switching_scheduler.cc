@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <utility>
 
 #include "core/base/policy_traits.h"
 #include "core/sched/link_board.h"
@@ -86,8 +87,9 @@ SwitchingScheduler::Era& SwitchingScheduler::era_of(std::uint64_t step) {
 void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   if (step < reached_) return;
   reached_ = step + 1;
-  const bool is_resized = sizes_ != eras_.back().sizes;
-  if (is_resized) chooser_.sizes_changed(sizes_);
+  const bool is_named = std::exchange(has_new_sizes_, false);
+  const bool is_resized = sizes_ != eras_.back().sizes || (is_named && eras_.back().choice.sizes);
+  if (is_resized || is_named) chooser_.sizes_changed(sizes_);
   auto change = chooser_.take_change();
   if (!change && !is_resized) return;
   if (!change) {
@@ -197,6 +199,7 @@ Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
   }
   if (auto possible = make_policy(choice.value_or(in_force), sizes); !possible) return tl::unexpected(possible.error());
   sizes_ = sizes;
+  has_new_sizes_ |= change.partition_bytes || change.credit_bytes;
   if (change.policy) chooser_.pin(choice);
   return {};
 }

@@ -79,12 +79,13 @@ Result<CodecChoice> codec_setting(const Config& config, const std::string& text)
   return CodecChoice{{nullptr, *std::move(codec)}, false};
 }
 
-// The options of a job as flags: the daemon's values, then the workers', which win.
+// The options of a job that someone has set as flags: the daemon's values, then the workers', which win.
 Result<std::vector<std::string>> flags_of(const Config& daemon, const std::string& worker_settings) {
   const auto table = option_table();
   std::vector<std::string> flags;
   for (const auto& spec : table)
-    if (spec.scope != Scope::kProcess) flags.push_back("--" + std::string(spec.name) + "=" + daemon.text(spec.name));
+    if (spec.scope != Scope::kProcess && daemon.source(spec.name) != ConfigSource::kDefault)
+      flags.push_back("--" + std::string(spec.name) + "=" + daemon.text(spec.name));
   std::istringstream lines(worker_settings);
   for (std::string line; std::getline(lines, line);) {
     if (line.empty()) continue;

@@ -254,6 +254,8 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   for (std::uint32_t link = 0; link < links.size(); ++link) setup.links.push_back(links.cost(link));
   setup.partition_bytes = partition_bytes;
   setup.credit_bytes = options.bytes("credit_bytes");
+  const auto is_given = [&](const char* name) { return options.source(name) != ConfigSource::kDefault; };
+  setup.has_user_sizes = is_given("partition_bytes") || is_given("credit_bytes");
   setup.merge_groups = options.text("merge_groups");
   setup.limits = limits();
   setup.pinned = settings_.plan;

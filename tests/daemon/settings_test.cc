@@ -19,6 +19,14 @@ TEST(JobSettings, TheWorkersWinOverTheDaemons) {
   EXPECT_EQ(settings->timeout_us, 7'000'000);
 }
 
+TEST(JobSettings, KnowWhatNobodyHasSet) {
+  const auto settings = job_settings(daemon_config(), "partition_bytes=1MB\n");
+  ASSERT_TRUE(settings) << settings.error().message();
+  EXPECT_EQ(settings->options.source("partition_bytes"), ConfigSource::kFlag) << "though it is the default";
+  EXPECT_EQ(settings->options.source("bucket_bytes"), ConfigSource::kFlag) << "by the daemon";
+  EXPECT_EQ(settings->options.source("credit_bytes"), ConfigSource::kDefault);
+}
+
 TEST(JobSettings, AnUnknownPolicyIsNamedWithASuggestion) {
   EXPECT_EQ(job_settings(daemon_config(), "policy=\n").value().policy, daemon_config().text("policy")) << "the default";
   const auto settings = job_settings(daemon_config(), "policy=bytesheduler\n");

@@ -267,7 +267,9 @@ TEST(Switching, TheCreditBoundsWhatIsInFlight) {
 }
 
 // `auto` has sizes of its own until the user sets some.
-TEST(Switching, TheUsersSizesReplaceThoseThatAutoHasChosen) {
+class UsersSizes : public testing::TestWithParam<std::uint64_t> {};
+
+TEST_P(UsersSizes, ReplaceThoseThatAutoHasChosen) {
   auto setup = setup_of({1 << 20}, 1);
   setup.partition_bytes = LaunchSizes{}.partition_bytes;
   setup.credit_bytes = LaunchSizes{}.credit_bytes;
@@ -299,15 +301,17 @@ TEST(Switching, TheUsersSizesReplaceThoseThatAutoHasChosen) {
   ASSERT_TRUE(chosen);
   EXPECT_EQ(chosen->sizes, (LaunchSizes{128 << 10, 128 << 10}));
   EXPECT_EQ(to_text(chosen->choice), "bytescheduler (parts 128 KB, credit 128 KB)");
-  ASSERT_TRUE(made->change_settings({.partition_bytes = 256 << 10}));
-  EXPECT_EQ(first_bytes(1), 256u << 10);
+  ASSERT_TRUE(made->change_settings({.partition_bytes = GetParam()}));
+  EXPECT_EQ(first_bytes(1), GetParam());
   const auto set = made->take_policy_change();
   ASSERT_TRUE(set);
-  EXPECT_EQ(set->sizes, (LaunchSizes{256 << 10, LaunchSizes{}.credit_bytes}));
+  EXPECT_EQ(set->sizes, (LaunchSizes{GetParam(), LaunchSizes{}.credit_bytes}));
   EXPECT_EQ(to_text(set->choice), "bytescheduler");
   made->profile_measured(profile, 2, 0);
   EXPECT_FALSE(selector->last->tunes_sizes) << "the user's sizes stay";
 }
+
+INSTANTIATE_TEST_SUITE_P(OthersAndTheDefaults, UsersSizes, testing::Values(256 << 10, LaunchSizes{}.partition_bytes));
 
 TEST(Switching, WithoutStagesTheFirstReadyBucketOfAStepIsTheBorder) {
   const auto made = make_switching(setup_of({4096, 4096}, 1)).value();
@@ -449,6 +453,19 @@ TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
   play(60);
   EXPECT_EQ(selector->asked, 1);
   EXPECT_EQ(in_force, urgent);
+}
+
+TEST_F(Chooser, SizesThatTheUserHasSetStayAlsoWhereTheyAreTheDefaults) {
+  for (const bool has_user_sizes : {false, true}) {
+    sched::Setup setup;
+    setup.buckets = setup_of({4096, 4096}, 2).buckets;
+    setup.links = setup_of({}, 2).links;
+    setup.selector = selector;
+    setup.has_user_sizes = has_user_sizes;
+    chooser.emplace(setup, first);
+    chooser->profile_measured(profile, 0);
+    EXPECT_EQ(selector->last->tunes_sizes, !has_user_sizes);
+  }
 }
 
 TEST_F(Chooser, SeesThatWorkersWaitBeforeForward) {
