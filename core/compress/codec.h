@@ -53,6 +53,7 @@ struct Traits {
   bool uses_feedback = false;   // call encode_with_feedback
   bool fixed_size = true;       // the encoding is an array of blocks
   bool takes_momentum = false;  // call encode_with_momentum; the optimizer must not add a momentum of its own
+  bool delays_values = false;   // most values wait in residuals for many generations
   std::size_t block_elements = 256;  // divides 256
   std::size_t block_bytes = 0;       // 0 if not fixed_size
 };

@@ -75,7 +75,7 @@ Made make_randk(std::string_view name, Parameters& given, const CodecKernels& ke
   Traits traits;
   traits.name = name;
   traits.unbiased = unbiased;
-  traits.contractive = traits.uses_feedback = !unbiased;
+  traits.contractive = traits.uses_feedback = traits.delays_values = !unbiased;
   traits.block_bytes = settings.level * sizeof(float);
   return finish(given, std::move(traits), settings, kernels);
 }
@@ -90,6 +90,7 @@ Made make_sparse(std::string_view name, Parameters& given, const CodecKernels& k
   }
   Traits traits = contractive(name, 1, 0);
   traits.law = Law::kSparse;
+  traits.delays_values = true;
   traits.fixed_size = false;
   traits.takes_momentum = is_dgc;
   if (auto ok = given.finish(name); !ok) return tl::unexpected(ok.error());

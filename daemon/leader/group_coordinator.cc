@@ -127,9 +127,9 @@ bool is_low_rank(const std::shared_ptr<const compress::Codec>& codec) {
   return codec != nullptr && codec->traits().law == compress::Law::kLowRank;
 }
 
-// What it leaves out is late by many steps, and nobody knows whether a training bears updates that are late as well.
-bool is_sparse(const std::shared_ptr<const compress::Codec>& codec) {
-  return codec != nullptr && codec->traits().law == compress::Law::kSparse;
+// Nobody knows whether a training bears updates that are late as well.
+bool delays_values(const std::shared_ptr<const compress::Codec>& codec) {
+  return codec != nullptr && codec->traits().delays_values;
 }
 
 // Calls `take` with each codec that a tensor of the bucket has of its own.
@@ -310,7 +310,7 @@ plan::PlanLimits GroupCoordinator::limits() const {
   limits.max_merged_steps = static_cast<std::uint32_t>(options.integer("max_merged_steps"));
   limits.stale_share = static_cast<double>(options.integer("max_stale_percent")) / 100;
   // A user's own plan may be late, too.
-  if (!settings_.plan && is_sparse(settings_.codecs.back())) limits.max_staleness_steps = 0;
+  if (!settings_.plan && delays_values(settings_.codecs.back())) limits.max_staleness_steps = 0;
   limits.set_slots(declared_.front()->slots);
   return limits;
 }

@@ -147,7 +147,7 @@ TEST(GroupCoordinator, APlanIsNumberedAndShownAndItsLaunchesCarryItsDates) {
 }
 
 TEST(GroupCoordinator, PlansThatMayChooseASparseCodecMakeNoUpdateLate) {
-  for (const std::string codec : {"auto/max=int8", "auto/max=topk", "topk"}) {
+  for (const std::string codec : {"auto/max=int8", "auto/max=topk", "topk", "randk", "auto/max=randk"}) {
     Group world("knapsack\ncompression=" + codec);
     const auto plan = first_plan(world);
     ASSERT_TRUE(plan) << codec;
