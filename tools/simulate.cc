@@ -62,6 +62,7 @@ Result<PolicyRun> run_policy(const SimulateOptions& options, const model::Profil
   setup.merge_groups = options.merge_groups;
   setup.limits = options.limits;
   setup.limits.set_slots(options.slots);
+  setup.small_overtake = priority->size() == profile->links.size();
   setup.selector = select::make_selector(select::When::kAtOnce, !options.priority_channel.empty());
   const auto begin = std::chrono::steady_clock::now();
   const auto scheduler = papers::make_scheduler(setup);

@@ -70,7 +70,7 @@ const std::vector<Flag>& flags() {
       {"--policy", "NAME|all", "the policy to run (default: all)", text(&O::policy)},
       {"--links", "a,b", "only these links of the profile", names(&O::links)},
       {"--priority-channel", "a,b",
-       "links on which parts of up to 16 KiB pass what is on its way, as on gloo's in training",
+       "links on which parts of up to 16 KiB on the wire pass what is on its way, as on gloo's in training",
        names(&O::priority_channel)},
       {"--link-costs", "FILE", "the links that deft probe --output has measured, instead of the profile's",
        text(&O::link_costs)},

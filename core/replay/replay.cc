@@ -193,7 +193,8 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   if (what_if.codec || !coding.is_planned)
     setup.codec = static_cast<model::CodecIndex>(profile.codecs.size() - 1), setup.codec_cost = profile.codecs.back();
   setup.no_halves = why_no_halves(measured, profile);
-  setup.selector = select::make_selector(select::When::kAtOnce, has_priority_channels(profile));
+  setup.small_overtake = has_priority_channels(profile);
+  setup.selector = select::make_selector(select::When::kAtOnce, setup.small_overtake);
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   setup.limits.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <limits>
-#include <tuple>
+#include <utility>
 
 #include "core/model/buckets.h"
 
@@ -27,21 +27,17 @@ DueQueue::DueQueue(const Setup& setup, const LaunchCodecs& codecs)
       board_(setup.links, {std::numeric_limits<std::uint64_t>::max()}),
       small_bytes_(setup.links.size()) {}
 
-bool DueQueue::is_before(const Waiting& a, const Waiting& b) {
-  return std::tie(a.task.due_step, a.task.priority) < std::tie(b.task.due_step, b.task.priority);
-}
-
 void DueQueue::add(const Task& task) {
   const Waiting waiting{task, buckets_.at(task.bucket).bytes};
-  auto& queue = model::is_small(waiting.bytes) ? small_ : waiting_;
-  queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting, is_before), waiting);
+  auto& queue = codecs_.is_small(task.bucket, task.codec, waiting.bytes) ? small_ : waiting_;
+  queue.insert(std::upper_bound(queue.begin(), queue.end(), waiting), waiting);
 }
 
 void DueQueue::update_due_steps(const std::vector<model::UpdateSchedule>& schedules) {
   for (auto* const queue : {&waiting_, &small_}) {
     for (Waiting& waiting : *queue)
       waiting.task.due_step = schedules[waiting.task.bucket].at(waiting.task.generation).apply_step;
-    std::stable_sort(queue->begin(), queue->end(), is_before);
+    std::stable_sort(queue->begin(), queue->end());
   }
 }
 
@@ -134,7 +130,9 @@ void DueQueue::launch(Waiting& waiting, model::LinkIndex link, std::uint64_t byt
   if (is_small(launches.back())) small_bytes_[link] += codecs_.on_wire(launches.back()).bytes;
 }
 
-bool DueQueue::is_small(const Launch& launch) const { return model::is_small(buckets_[launch.bucket].bytes); }
+bool DueQueue::is_small(const Launch& launch) const {
+  return codecs_.is_small(launch.bucket, launch.codec, buckets_[launch.bucket].bytes);
+}
 
 void DueQueue::finish(const Launch& launch, TimeUs now_us) {
   board_.finish(codecs_.on_wire(launch), now_us);
@@ -143,15 +141,16 @@ void DueQueue::finish(const Launch& launch, TimeUs now_us) {
 
 // Small parts go to the link on which they would end first if all larger ones stood still.
 void DueQueue::take_small(TimeUs now_us, std::vector<Launch>& launches) {
-  const auto through_us = [&](model::LinkIndex link, std::uint64_t bytes) {
-    return board_.is_lost(link) ? std::numeric_limits<double>::infinity()
-                                : board_.cost_us(link, small_bytes_[link] + bytes);
+  const auto through_us = [&](model::LinkIndex link, const Waiting& waiting) {
+    if (board_.is_lost(link)) return std::numeric_limits<double>::infinity();
+    const auto bytes = codecs_.wire_bytes(waiting.task.bucket, waiting.task.codec, link, waiting.bytes);
+    return board_.cost_us(link, small_bytes_[link] + bytes);
   };
   for (; !small_.empty(); small_.pop_front()) {
     Waiting& first = small_.front();
     model::LinkIndex best = 0;
     for (model::LinkIndex link = 1; link < board_.count(); ++link)
-      if (through_us(link, first.bytes) < through_us(best, first.bytes)) best = link;
+      if (through_us(link, first) < through_us(best, first)) best = link;
     if (board_.is_lost(best) || small_bytes_[best] >= kSmallWindowBytes) return;
     launch(first, best, first.bytes, now_us, launches);
   }

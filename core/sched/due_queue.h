@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <tuple>
 #include <vector>
 
 #include "core/base/clock.h"
@@ -64,8 +65,11 @@ class DueQueue {
     Task task;
     std::uint64_t bytes;
     std::uint64_t sent = 0;
+
+    bool operator<(const Waiting& other) const {
+      return std::tie(task.due_step, task.priority) < std::tie(other.task.due_step, other.task.priority);
+    }
   };
-  static bool is_before(const Waiting& a, const Waiting& b);
   [[nodiscard]] bool is_small(const Launch& launch) const;
   void take_small(TimeUs now_us, std::vector<Launch>& launches);
   void launch(Waiting& waiting, model::LinkIndex link, std::uint64_t bytes, TimeUs now_us,

@@ -225,7 +225,8 @@ void Knapsack::backward_began(std::uint64_t step, TimeUs now_us) {
   most_urgent_.reset();
   for (model::BucketIndex b = 0; b < buckets_.size(); ++b) {
     const auto next = ledger_.next(b);
-    if (next.last_step != step || next.apply_step != step + 1 || model::is_small(buckets_[b].bytes)) continue;
+    if (next.last_step != step || next.apply_step != step + 1) continue;
+    if (codecs_.is_small(b, codecs_.of(b, next.first_step), buckets_[b].bytes)) continue;
     if (!most_urgent_ || buckets_[b].forward_position < buckets_[*most_urgent_].forward_position) most_urgent_ = b;
   }
 }

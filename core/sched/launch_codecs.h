@@ -19,7 +19,11 @@ namespace deft::sched {
 
 class LaunchCodecs {
  public:
-  explicit LaunchCodecs(const Setup& setup) : fixed_(setup.codec), codecs_(setup.codecs) {
+  explicit LaunchCodecs(const Setup& setup)
+      : fixed_(setup.codec),
+        codecs_(setup.codecs),
+        fixed_cost_(setup.codec_cost),
+        links_(setup.small_overtake ? setup.links.size() : 0) {
     for (const auto& bucket : setup.buckets) coded_shares_.push_back(model::coded_share(bucket));
   }
 
@@ -41,6 +45,15 @@ class LaunchCodecs {
                                          std::uint64_t bytes) const {
     return static_cast<std::uint64_t>(wire_share(bucket, codec, link) * static_cast<double>(bytes));
   }
+  // Whether every link carries `bytes` of a bucket beside larger transfers: by what it gets, which may be encoded. Links without a
+  // channel for that have nothing to gain, so there the bytes of gradients decide.
+  [[nodiscard]] bool is_small(model::BucketIndex bucket, model::CodecIndex codec, std::uint64_t bytes) const {
+    if (links_ == 0) return model::is_small(bytes);
+    const model::CodecCost& cost = codec < codecs_.size() ? codecs_[codec] : fixed_cost_;
+    for (model::LinkIndex link = 0; link < links_; ++link)
+      if (!model::is_small(cost.wire_bytes(coded_shares_.at(bucket), bytes, link))) return false;
+    return true;
+  }
   // The same launch with its bytes on the wire.
   [[nodiscard]] Launch on_wire(const Launch& launch) const {
     Launch booked = launch;
@@ -59,6 +72,8 @@ class LaunchCodecs {
 
   const model::CodecIndex fixed_;
   const std::vector<model::CodecCost> codecs_;
+  const model::CodecCost fixed_cost_;            // of the job's codec, which the board does not book
+  const std::size_t links_;                      // that small transfers pass on; 0: not on all
   std::vector<model::CodedShare> coded_shares_;  // [bucket]
   std::deque<Plan> plans_;                       // the oldest first
 };

@@ -101,6 +101,7 @@ struct Setup {
   bool has_user_sizes = false;              // the user has set one of these two, so `auto` keeps them
   std::string no_halves;                    // why launches cannot be halves of an all-reduce; empty: they can
   std::uint64_t fused_bytes = 0;            // fifo: neighbours go as one launch, up to so many bytes
+  bool small_overtake = false;              // on every link small transfers pass the others (core/link/link.h)
   bool reports_updates = true;              // false: take_updates gives none, because workers date updates themselves
   std::string merge_groups = "2";           // mergecomp: the most groups of its search, `exact`, or even:GROUPS
   std::vector<model::CodecCost> codecs = model::exact_only();  // of the job; the first is exact

@@ -1,6 +1,7 @@
 #include "core/sim/link_channels.h"
 
 #include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "core/model/buckets.h"
@@ -38,8 +39,8 @@ LinkChannels::LinkChannels(const model::Profile& profile, double contention,
 
 std::uint32_t LinkChannels::channel_of(const sched::Launch& launch) const {
   const std::uint32_t priority = links() + launch.link;
-  const bool is_small = model::is_small(launch.bytes) && launch.part != sched::LaunchPart::kAllGather;
-  return channels_[priority].exists && is_small ? priority : launch.link;
+  if (!channels_[priority].exists || launch.part == sched::LaunchPart::kAllGather) return launch.link;
+  return model::is_small(static_cast<std::uint64_t>(std::llround(wire_bytes(launch)))) ? priority : launch.link;
 }
 
 void LinkChannels::schedule(std::uint32_t channel, double now_us) {
@@ -60,6 +61,15 @@ void LinkChannels::change_active(int change, double now_us) {
   active_ += change;
   if (contention_ == 0) return;
   for (std::uint32_t channel = 0; channel < channels_.size(); ++channel) retime(channel, now_us, before);
+}
+
+double LinkChannels::wire_bytes(const sched::Launch& launch) const {
+  double bytes = 0;
+  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
+    const auto share = profile_.buckets[piece.bucket].coded_share();
+    bytes += profile_.codecs[launch.codec].bytes_share(share, launch.link) * static_cast<double>(piece.bytes);
+  });
+  return bytes;
 }
 
 double LinkChannels::bytes_us(const sched::Launch& launch) const {
@@ -100,12 +110,7 @@ std::optional<sched::Launch> LinkChannels::finish(const QueuedEvent& event) {
   channel.queue.pop_front();
   channel.busy = false;
   sent_bytes_ += sched::link_bytes(launch);
-  const double part = launch.part == sched::LaunchPart::kWhole ? 1 : 0.5;
-  for_each_piece(profile_, launch, [&](const model::BucketPiece& piece, double) {
-    wire_bytes_ +=
-        part * profile_.codecs[launch.codec].bytes_share(profile_.buckets[piece.bucket].coded_share(), launch.link) *
-        static_cast<double>(piece.bytes);
-  });
+  wire_bytes_ += (launch.part == sched::LaunchPart::kWhole ? 1 : 0.5) * wire_bytes(launch);
   if (!is_priority(event.of)) change_active(-1, event.at_us);
   return launch;
 }

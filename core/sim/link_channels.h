@@ -69,7 +69,8 @@ class LinkChannels {
   void schedule(std::uint32_t channel, double now_us);
   void start_ready(std::uint32_t channel, double now_us, const MayStart& may_start);
   void begin(std::uint32_t channel, double now_us);
-  [[nodiscard]] double bytes_us(const sched::Launch& launch) const;  // its time without the latency
+  [[nodiscard]] double wire_bytes(const sched::Launch& launch) const;  // if it is a whole all-reduce
+  [[nodiscard]] double bytes_us(const sched::Launch& launch) const;    // its time without the latency
 
   // The channels of all links come first, then the priority channels.
   [[nodiscard]] std::uint32_t links() const { return static_cast<std::uint32_t>(channels_.size() / 2); }

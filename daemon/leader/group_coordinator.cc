@@ -259,6 +259,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   setup.merge_groups = options.text("merge_groups");
   setup.limits = limits();
   setup.pinned = settings_.plan;
+  setup.small_overtake = are_all("gloo", links);
   setup.reports_updates = false;  // workers date them by their own schedule
   if (offload_) setup.plan_runner = std::make_shared<OffloadedPlans>(offload_);
   setup.no_halves = why_no_halves(settings_, first.tensors, links);

@@ -200,6 +200,25 @@ TEST(DueQueue, whatIsSmallAndEncodedTakesNoRoomEither) {
   links.finish_all();
 }
 
+// A link sees the encoding alone.
+TEST(DueQueue, whatIsSmallOnTheWireWaitsForNoRoomEither) {
+  for (const bool small_overtake : {true, false}) {
+    auto setup = setup_of({1'000'000, 64 << 10}, {kRate});
+    for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
+    setup.codecs = {{}, {.name = "int4", .wire_share = 0.129}};
+    setup.small_overtake = small_overtake;
+    Links links(setup);
+    links.queue.add({0, 0, 1, 0});
+    links.take();
+    const std::size_t before = links.sent.size();
+    links.queue.add({1, 0, 5, 1, 1});
+    links.take();
+    EXPECT_EQ(links.sent.size(), before + (small_overtake ? 1 : 0));
+    links.finish_all();
+    EXPECT_EQ((links.covered[{1, 0}]), 64U << 10);
+  }
+}
+
 TEST(DueQueue, smallOnesGoByTheirDatesWhereThereAreMany) {
   Links links(setup_of(std::vector<std::uint64_t>(40, 16384), {kRate}));
   for (std::uint32_t b = 0; b < 40; ++b) links.queue.add({b, 0, 1, 39 - b});
