@@ -3,14 +3,9 @@
 #include <algorithm>
 
 #include "core/model/buckets.h"
+#include "core/model/part_time.h"
 
 namespace deft::plan {
-namespace {
-
-constexpr double kFixedShare = 6;  // a part lasts at least this many times its link's latency
-
-}  // namespace
-
 std::size_t LinkTime::idle() const {
   return static_cast<std::size_t>(std::min_element(free_us_.begin(), free_us_.end()) - free_us_.begin());
 }
@@ -29,14 +24,14 @@ std::size_t LinkTime::best(std::size_t idle, const Sending& sending) const {
 }
 
 double LinkTime::least_us(std::size_t link, model::BucketIndex bucket) const {
-  const auto& cost = problem_.cost(link, bucket);
-  return std::max(kFixedShare * cost.fixed_us, cost.us(model::kPartAlignBytes));
+  const double least_us = model::least_part_us(problem_.link_model(link), problem_.compute_us());
+  return std::max(least_us, problem_.cost(link, bucket).us(model::kPartAlignBytes));
 }
 
 // How much goes to `link` at once.
 std::uint64_t LinkTime::piece(std::size_t link, const Sending& sending, double most_us) const {
   const auto& cost = problem_.cost(link, sending.bucket);
-  const double us = std::min(std::max(part_us_, kFixedShare * cost.fixed_us), most_us) - cost.fixed_us;
+  const double us = std::min(std::max(part_us_, least_us(link, sending.bucket)), most_us) - cost.fixed_us;
   const double whole_us = cost.us_per_byte * static_cast<double>(sending.rest);
   if (whole_us <= us * 1.25 && cost.fixed_us + whole_us <= most_us) return sending.rest;  // leave no sliver
   const auto units = static_cast<std::uint64_t>(us / cost.us_per_byte / model::kPartAlignBytes);

@@ -10,6 +10,7 @@ Problem::Problem(const model::Profile& profile, const std::vector<model::CodecIn
   const std::size_t count = profile.buckets.size();
   buckets_.resize(count);
   costs_.assign(profile.links.size(), std::vector<model::PartCost>(count));
+  for (std::size_t link = 0; link < profile.links.size(); ++link) links_.push_back(profile.link_model(link));
   forward_us_ = profile.forward_us();
   double forward_end = 0;
   for (std::size_t i = 0; i < count; ++i) {
@@ -38,6 +39,7 @@ Problem Problem::scaled(double compute, double communication) const {
   out.forward_us_ *= compute;
   for (auto& link : out.costs_)
     for (auto& cost : link) cost = {cost.fixed_us * communication, cost.us_per_byte * communication};
+  for (auto& link : out.links_) link.latency_us *= communication, link.bytes_per_us /= communication;
   return out;
 }
 

@@ -5,16 +5,11 @@
 #include <utility>
 
 #include "core/model/buckets.h"
+#include "core/model/part_time.h"
 
 namespace deft::sched {
 namespace {
 
-constexpr double kUnpacedPartUs = 10'000;
-constexpr double kPartShare = 0.01;    // of a step's compute that a part may keep a link
-constexpr double kLongestShare = 0.1;  // the same if the latency is long
-constexpr double kLatencyRatio = 40;   // a part lasts so many times its link's latency, if that is not too long
-constexpr double kLeastRatio = 6;      // and never less than so many times
-constexpr std::uint64_t kLeastPartBytes = 64 << 10;
 constexpr std::uint64_t kSmallWindowBytes = 4 * model::kSmallBytes;  // on their way at once on a link
 // Parts that one call considers: past a fast link's backlog to the parts that a slow link should take.
 constexpr int kLookAhead = 64;
@@ -42,11 +37,7 @@ void DueQueue::update_due_steps(const std::vector<model::UpdateSchedule>& schedu
 }
 
 std::uint64_t DueQueue::part_bytes(model::LinkIndex link) const {
-  const double latency_us = board_.cost_us(link, 0);
-  double us = kUnpacedPartUs;
-  if (compute_us_ > 0)
-    us = std::max(kPartShare * compute_us_, std::min(kLatencyRatio * latency_us, kLongestShare * compute_us_));
-  return std::max(least_bytes(link), static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
+  return static_cast<std::uint64_t>(model::part_us(board_.link_model(link), compute_us_) * board_.bytes_per_us(link));
 }
 
 // How much of `rest` goes to `link` at once; leaves no sliver.
@@ -56,14 +47,35 @@ std::uint64_t DueQueue::piece(model::LinkIndex link, std::uint64_t rest, const T
   const std::uint64_t on_wire = std::min(part_bytes(link), bytes_until_urgent(link));
   const double most = static_cast<double>(on_wire) / codecs_.wire_share(task.bucket, task.codec, link);
   if (most >= static_cast<double>(rest)) return rest;
-  const auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
+  auto part = std::max(static_cast<std::uint64_t>(most), model::kPartAlignBytes);
+  // Nothing waits that could fill what one link idles while the others send the last part.
+  if (waiting_.size() == 1) part = std::min(part, share_of_last(link, rest, task));
   return rest <= part + part / 4 ? rest : model::aligned_part(bucket.offset + bucket.bytes - rest, rest, part);
+}
+
+// What `link` carries of the last bytes that wait if all links end together; not less than a part may be.
+std::uint64_t DueQueue::share_of_last(model::LinkIndex link, std::uint64_t rest, const Task& task) const {
+  const auto begin_us = [this](model::LinkIndex l) { return free_at_us_[l] + board_.cost_us(l, 0); };
+  const auto rate = [&](model::LinkIndex l) {
+    return board_.bytes_per_us(l) / codecs_.wire_share(task.bucket, task.codec, l);
+  };
+  // Each round leaves out the links that are busy beyond the end. Lost ones always are.
+  double before_us = 0, end_us = std::numeric_limits<double>::infinity();
+  do {
+    double sum = static_cast<double>(rest), rates = 0;
+    for (model::LinkIndex l = 0; l < board_.count(); ++l)
+      if (begin_us(l) < end_us) sum += begin_us(l) * rate(l), rates += rate(l);
+    before_us = std::exchange(end_us, sum / rates);
+  } while (end_us < before_us);
+  const double share = std::max(0.0, end_us - begin_us(link)) * rate(link);
+  const double least = static_cast<double>(least_bytes(link)) / codecs_.wire_share(task.bucket, task.codec, link);
+  return static_cast<std::uint64_t>(std::max(share, least));
 }
 
 // As little as a part may be.
 std::uint64_t DueQueue::least_bytes(model::LinkIndex link) const {
-  const double us = kLeastRatio * board_.cost_us(link, 0);
-  return std::max(kLeastPartBytes, static_cast<std::uint64_t>(us * board_.bytes_per_us(link)));
+  return static_cast<std::uint64_t>(model::least_part_us(board_.link_model(link), compute_us_) *
+                                    board_.bytes_per_us(link));
 }
 
 // What keeps `link` a latency longer than until the urgent is expected, so that its order travels meanwhile.

@@ -11,7 +11,8 @@
 // bucket that is due first; of several it takes the bucket that forward needs first. So no link is idle while a bucket is
 // ready, and stale buckets fill the gaps. Parts end when an urgent bucket is expected. If the forecast is wrong, the urgent
 // bucket waits for two parts at most. A part goes to the link that is free first, unless the whole rest would finish earlier
-// on another link. Small buckets do not wait for room: links carry them on their priority channel (core/model/buckets.h).
+// on another link. The last parts that wait are cut so that all links end together. Small buckets do not wait for room: links carry
+// them on their priority channel (core/model/buckets.h).
 //
 // A task may be encoded. Links know wire bytes alone, so the queue books those; launches say which gradients they carry.
 //
@@ -78,6 +79,7 @@ class DueQueue {
   [[nodiscard]] std::uint64_t part_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t least_bytes(model::LinkIndex link) const;
   [[nodiscard]] std::uint64_t piece(model::LinkIndex link, std::uint64_t rest, const Task& task) const;
+  [[nodiscard]] std::uint64_t share_of_last(model::LinkIndex link, std::uint64_t rest, const Task& task) const;
   [[nodiscard]] std::uint64_t bytes_until_urgent(model::LinkIndex link) const;
   [[nodiscard]] bool has_room(model::LinkIndex link, TimeUs now_us) const;
   [[nodiscard]] bool any_room(TimeUs now_us) const;

@@ -31,6 +31,7 @@ class LinkBoard {
     const model::LinkModel& model = links_[link].model;
     return model.latency_us + static_cast<double>(bytes) / model.bytes_per_us;
   }
+  [[nodiscard]] const model::LinkModel& link_model(model::LinkIndex link) const { return links_[link].model; }
   [[nodiscard]] double bytes_per_us(model::LinkIndex link) const { return links_[link].model.bytes_per_us; }
   // The time when everything in flight on `link` will be done.
   [[nodiscard]] double free_at_us(model::LinkIndex link, TimeUs now_us) const;

@@ -170,6 +170,31 @@ TEST(DueQueue, noLinkIdlesWhereTheUrgentComesLaterThanExpected) {
   EXPECT_NEAR(static_cast<double>(links.now_us), busy_us, 1);
 }
 
+// 64 KiB would keep this link for 6 % of a step.
+TEST(DueQueue, partsAreShortOnASlowLinkTooWhereTheUrgentIsDue) {
+  constexpr double kSlow = 4.4, kLongStepUs = 247'000;
+  auto setup = setup_of({4'000'000, 147'712}, {kSlow, kSlow}, 120);
+  for (auto& bucket : setup.buckets) bucket.coded_bytes = bucket.bytes;
+  setup.codecs = {{}, {.name = "int4", .wire_share = 0.129}};
+  Links links(setup);
+  links.queue.pace(kLongStepUs);
+  links.queue.expect_urgent(0);
+  links.queue.add({0, 0, 5, 0, 1});
+  links.take();
+  ASSERT_EQ(links.sent.size(), 4U) << "one runs on each link, the next waits behind it";
+  for (const Launch& launch : links.sent)
+    EXPECT_LE(0.129 * static_cast<double>(launch.bytes) / kSlow, 0.02 * kLongStepUs);
+}
+
+TEST(DueQueue, allLinksEndTogetherWhereNothingElseWaits) {
+  Links links(setup_of({300'000}, {kRate, kRate}));  // three parts would keep one link twice as long as the other
+  links.queue.add({0, 0, 1, 0});
+  links.take();
+  links.finish_all();
+  EXPECT_EQ((links.covered[{0, 0}]), 300'000U);
+  EXPECT_LE(links.now_us, 1.15 * 150'000 / kRate);
+}
+
 TEST(DueQueue, whatIsSmallWaitsForNoRoom) {
   Links links(setup_of({1'000'000, 1000, 16384}, {kRate, kRate / 4}));
   links.queue.add({0, 0, 1, 0});
