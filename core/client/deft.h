@@ -209,7 +209,7 @@ DEFT_API int deft_poll_for(deft_operation* operation, uint64_t timeout_us, deft_
 DEFT_API int deft_finish(deft_operation* operation, void* output, deft_error* error);
 
 /* The job's key-value store, through which workers tell each other small values: a collective would cost more. A worker may set and ask for
- * some 65,000 keys in a session. A key that exists gets the new value. Keys have up to 1024 bytes, values up to 4096.
+ * some 65,000 keys at once. A key that exists gets the new value; nothing as value takes it away. Keys: up to 1024 bytes, values: 4096.
  *
  * deft_store_ask gives the number of a question, and deft_store_answer its answer as soon as the key exists: 1: `value` has it, and
  * the question is over; 0: not within timeout_us; below 0: -DEFT_E*. */

@@ -11,7 +11,7 @@
 //                                            (once all workers of the job have come and all links are open), or ERROR
 //   TEXT                                  ->    while it waits for WELCOME: whether the daemon reads it shows whether the daemon hangs
 //                                         <- LINK for each link that the worker runs itself, right behind WELCOME
-//   STORE_SET, STORE_GET                  ->    the job's key-value store, for the rendezvous of these links
+//   STORE_SET, STORE_GET                  ->    the job's key-value store, for the rendezvous of these links; no value: the key goes
 //                                         <- STORE_VALUE, when the key exists
 //   ERROR                                 ->    such a link failed, and so does the job
 //   DECLARE, DECLARE_TENSOR...            ->

@@ -3,6 +3,10 @@
 namespace deft::daemon {
 
 Result<void> StoreTable::set(wire::StoreSet message) {
+  if (message.value.empty()) {
+    erase(message.key);
+    return {};
+  }
   const auto [it, added] = values_.try_emplace(std::move(message.key));
   bytes_ += added ? it->first.size() : 0;
   bytes_ -= it->second.size();
@@ -16,13 +20,24 @@ Result<void> StoreTable::set(wire::StoreSet message) {
   waits_ -= waiting.mapped().size();
   for (const auto& request : waiting.mapped()) {
     ++requests_visited_;
-    if (--request->missing == 0) answer(*request);
+    if (--request->missing > 0) continue;
+    if (auto ok = serve(request); !ok) return ok;  // a key that was there may have been taken away
   }
   return {};
 }
 
+void StoreTable::erase(const std::string& key) {
+  const auto it = values_.find(key);
+  if (it == values_.end()) return;
+  bytes_ -= it->first.size() + it->second.size();
+  values_.erase(it);
+}
+
 Result<void> StoreTable::get(const Peer& from, wire::StoreGet message) {
-  const auto request = std::make_shared<Request>(Request{from, std::move(message), 0});
+  return serve(std::make_shared<Request>(Request{from, std::move(message), 0}));
+}
+
+Result<void> StoreTable::serve(const std::shared_ptr<Request>& request) {
   for (const auto& key : request->get.keys) {
     if (values_.contains(key)) continue;
     if (++waits_ > limits_.waits)

@@ -2,7 +2,7 @@
 //
 //   StoreTable store([&](const Peer& to, wire::StoreValue value) { send(to, value); });
 //   store.get(peer, {.request = 1, .keys = {"a", "b"}});   // answered once both keys exist
-//   store.set({"a", bytes});
+//   store.set({"a", bytes});                              // an empty value takes the key away
 //
 // Cost of a set: the requests that wait for that key. Errors: kExhausted, if the job stores or waits for too much.
 // Not thread-safe.
@@ -32,7 +32,8 @@ class StoreTable {
   explicit StoreTable(Reply reply) : StoreTable(std::move(reply), Limits()) {}
   StoreTable(Reply reply, const Limits& limits) : reply_(std::move(reply)), limits_(limits) {}
 
-  Result<void> set(wire::StoreSet message);  // a key that exists gets the new value
+  // A key that exists gets the new value. An empty value takes the key away, as if it had never been set.
+  Result<void> set(wire::StoreSet message);
   Result<void> get(const Peer& from, wire::StoreGet message);
 
   // How many requests all sets have looked at so far: their cost, beside one look-up of a key each.
@@ -44,6 +45,9 @@ class StoreTable {
     wire::StoreGet get;
     std::size_t missing = 0;  // keys
   };
+  // Answers it, or lets it wait for the keys that are missing.
+  Result<void> serve(const std::shared_ptr<Request>& request);
+  void erase(const std::string& key);
   void answer(const Request& request);
 
   Reply reply_;

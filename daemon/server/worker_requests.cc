@@ -187,7 +187,9 @@ Result<void> WorkerRequests::on_statistics(const ipc::Packet& packet) {
 
 Result<void> WorkerRequests::check_store_item(const std::string& key, bool known) const {
   if (!known && store_keys_.size() + questions_ >= kMaxStoreItems)
-    return fail(ErrorKind::kExhausted, "more than " + std::to_string(kMaxStoreItems) + " items of the job's store");
+    return fail(ErrorKind::kExhausted, "more than " + std::to_string(kMaxStoreItems) + " items of the job's store",
+                "while a rank has joined, each reduction of another one is an item: let the ranks' numbers of steps "
+                "differ by less");
   return check_name(key, ipc::kMaxNameBytes, "a key of the job's store");
 }
 
@@ -195,11 +197,15 @@ Result<void> WorkerRequests::on_store_set(const ipc::Packet& packet) {
   auto message = ipc::decode<ipc::StoreItem>(packet.bytes, ipc::MessageKind::kStoreSet, 1);
   if (!message) return tl::unexpected(message.error());
   const auto known = store_keys_.find(message->texts[0]);
-  if (auto ok = check_store_item(message->texts[0], known != store_keys_.end()); !ok) return ok;
+  const bool goes = message->tail.empty();
+  if (auto ok = check_store_item(message->texts[0], goes || known != store_keys_.end()); !ok) return ok;
   // A key that is set again and again, for years, costs as much as its longest value.
   const std::size_t bytes = message->texts[0].size() + message->tail.size();
   const std::size_t had = known == store_keys_.end() ? 0 : known->second;
-  if (bytes > had) {
+  if (goes && had > 0) {
+    account_.give_back(Quota::kStoreBytes, had);
+    store_keys_.erase(known);
+  } else if (!goes && bytes > had) {
     if (auto ok = account_.take(Quota::kStoreBytes, bytes - had); !ok) return ok;
     store_keys_[message->texts[0]] = bytes;
   }

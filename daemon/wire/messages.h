@@ -107,7 +107,7 @@ struct StepTime {  // of the slowest worker of a node, waiting left out
 
 struct StoreSet {
   std::string key = {};
-  std::vector<std::byte> value = {};
+  std::vector<std::byte> value = {};  // empty: the key goes
 };
 
 struct StoreGet {

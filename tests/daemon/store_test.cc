@@ -105,14 +105,14 @@ TEST(StoreTable, AnswersEachRequestOnceWhenTheLastOfItsKeysIsThere) {
 
 TEST(StoreTable, RefusesMoreThanItMayHold) {
   Answers keys;
-  for (const auto* const key : {"a", "b", "c"}) EXPECT_TRUE(keys.table.set({key, {}}));
+  for (const auto* const key : {"a", "b", "c"}) EXPECT_TRUE(keys.table.set({key, bytes_of("1")}));
   EXPECT_TRUE(keys.table.set({"c", bytes_of("again")}));
-  EXPECT_EQ(keys.table.set({"d", {}}).error().kind, ErrorKind::kExhausted);
+  EXPECT_EQ(keys.table.set({"d", bytes_of("1")}).error().kind, ErrorKind::kExhausted);
   Answers bytes;
   EXPECT_TRUE(bytes.table.set({"a", std::vector<std::byte>(99)}));
   EXPECT_TRUE(bytes.table.set({"a", std::vector<std::byte>(9)}));
   EXPECT_TRUE(bytes.table.set({"b", std::vector<std::byte>(89)}));
-  EXPECT_EQ(bytes.table.set({"c", {}}).error().kind, ErrorKind::kExhausted);
+  EXPECT_EQ(bytes.table.set({"c", bytes_of("1")}).error().kind, ErrorKind::kExhausted);
   Answers waits;
   EXPECT_TRUE(waits.table.get("b", {.request = 1, .keys = {"x", "y", "z"}}));
   EXPECT_EQ(waits.table.get("c", {.request = 1, .keys = {"x"}}).error().kind, ErrorKind::kExhausted);
@@ -121,8 +121,30 @@ TEST(StoreTable, RefusesMoreThanItMayHold) {
 TEST(StoreTable, WhatWasAnsweredIsNotWaitedForAnyMore) {
   Answers answers;
   ASSERT_TRUE(answers.table.get("b", {.request = 1, .keys = {"x", "y"}}));
-  for (const auto* const key : {"x", "y"}) ASSERT_TRUE(answers.table.set({key, {}}));
+  for (const auto* const key : {"x", "y"}) ASSERT_TRUE(answers.table.set({key, bytes_of("1")}));
   EXPECT_TRUE(answers.table.get("b", {.request = 2, .keys = {"z", "v"}})) << "two of three waits are over";
+}
+
+TEST(StoreTable, KeysThatAreTakenAwayLeaveTheirPlaceToOthers) {
+  Answers answers;
+  for (int round = 0; round < 100; ++round)
+    for (const auto* const value : {"1", ""})
+      for (const auto* const key : {"a", "b", "c"})
+        ASSERT_TRUE(answers.table.set({key + std::to_string(round), bytes_of(value)})) << round;
+  ASSERT_TRUE(answers.table.set({"never set", {}}));
+  EXPECT_TRUE(answers.table.set({"d", std::vector<std::byte>(99)})) << "their bytes are free, too";
+}
+
+TEST(StoreTable, AKeyThatIsTakenAwayIsWaitedForAgain) {
+  Answers answers;
+  ASSERT_TRUE(answers.table.set({"x", bytes_of("1")}));
+  ASSERT_TRUE(answers.table.get("b", {.request = 7, .keys = {"x", "y"}}));
+  ASSERT_TRUE(answers.table.set({"x", {}}));
+  ASSERT_TRUE(answers.table.set({"y", bytes_of("2")}));
+  EXPECT_TRUE(answers.given.empty());
+  ASSERT_TRUE(answers.table.set({"x", bytes_of("3")}));
+  ASSERT_EQ(answers.given.size(), 1U);
+  EXPECT_EQ(answers.given[0].second.values, (std::vector{bytes_of("3"), bytes_of("2")}));
 }
 
 // Many workers that each wait for many others: a set must not look at all that wait.
@@ -132,11 +154,11 @@ TEST(StoreTable, ASetCostsOnlyTheRequestsThatWaitForItsKey) {
   StoreTable table([&](const Peer&, const wire::StoreValue&) { ++answered; });
   for (std::size_t i = 0; i < kRanks * kRanks; ++i)
     ASSERT_TRUE(table.get("b", {.request = i, .keys = {std::to_string(i), std::to_string(i / kRanks)}}));
-  for (std::size_t i = 0; i < kRanks; ++i) ASSERT_TRUE(table.set({std::to_string(i), {}}));
+  for (std::size_t i = 0; i < kRanks; ++i) ASSERT_TRUE(table.set({std::to_string(i), bytes_of("1")}));
   // The 100 first requests wait for a key of their own, and 100 requests each for the key of their hundred.
   EXPECT_EQ(table.requests_visited(), kRanks + kRanks * kRanks);
   EXPECT_EQ(answered, kRanks);
-  ASSERT_TRUE(table.set({"nobody waits for it", {}}));
+  ASSERT_TRUE(table.set({"nobody waits for it", bytes_of("1")}));
   EXPECT_EQ(table.requests_visited(), kRanks + kRanks * kRanks);
 }
 

@@ -6,6 +6,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <array>
 #include <limits>
 #include <optional>
 
@@ -58,6 +59,12 @@ class WorkerRequestsTest : public ::testing::Test {
     ipc::Packet packet;
     packet.bytes = ipc::encode(message, kind, texts);
     return requests_->handle(packet, kind);
+  }
+  Result<void> set(std::string_view key, std::string_view value) {
+    ipc::Packet packet;
+    packet.bytes = ipc::encode(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, std::array{key},
+                               std::as_bytes(std::span(value.data(), value.size())));
+    return requests_->handle(packet, ipc::MessageKind::kStoreSet);
   }
   Result<void> declare(std::uint32_t group, std::uint32_t tensors, std::string_view name = "sgd") {
     ipc::Declare message;
@@ -313,23 +320,38 @@ TEST_F(WorkerRequestsTest, MemoryThatIsBeingMadeOutlivesTheDaemonsBudget) {
 
 TEST_F(WorkerRequestsTest, TheStoreTakesSoManyItemsOfAWorkerAndNoMore) {
   const std::string key(ipc::kMaxNameBytes, 'k');
-  EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key}));
+  EXPECT_TRUE(set(key, "1"));
   EXPECT_EQ(job_->set, std::vector<std::string>{key});
-  EXPECT_FALSE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key + "k"}));
+  EXPECT_FALSE(set(key + "k", "1"));
   EXPECT_FALSE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"\xff"}));
   Result<void> result;
   int taken = 0;
   for (; result && taken < 70'000; ++taken) result = ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"key"});
   EXPECT_EQ(result.error().kind, ErrorKind::kExhausted);
+  EXPECT_NE(result.error().fix.find("has joined"), std::string::npos) << result.error().fix;
   EXPECT_EQ(job_->got.size() + job_->set.size(), 65536u);
-  EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {key})) << "it has that key already";
+  EXPECT_TRUE(set(key, "2")) << "it has that key already";
+  EXPECT_FALSE(set("another", "1"));
   requests_->store_answered();
   EXPECT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreGet, {"key"})) << "one question was answered";
 }
 
 TEST_F(WorkerRequestsTest, AKeyOfTheStoreMayBeSetForEver) {
-  for (int time = 0; time < 70'000; ++time)
-    ASSERT_TRUE(ask(ipc::StoreItem{}, ipc::MessageKind::kStoreSet, {"newest step"})) << time;
+  for (int time = 0; time < 70'000; ++time) ASSERT_TRUE(set("newest step", "7")) << time;
+}
+
+// As join() does, each epoch of a training.
+TEST_F(WorkerRequestsTest, KeysOfTheStoreThatAreTakenAwayCostNothingAnyMore) {
+  ASSERT_TRUE(set("kept", "1"));
+  const auto before = quotas_->status()[0]["store"];
+  for (int round = 0; round < 100; ++round)
+    for (const std::string_view value : {"1", ""})
+      for (int number = 0; number < 700; ++number)
+        ASSERT_TRUE(set(std::to_string(round) + "." + std::to_string(number), value)) << round << " " << number;
+  EXPECT_EQ(job_->set.size(), 140'001u) << "the leader hears of all";
+  EXPECT_EQ(quotas_->status()[0]["store"], before);
+  ASSERT_TRUE(set("never set", ""));
+  EXPECT_EQ(quotas_->status()[0]["store"], before);
 }
 
 TEST_F(WorkerRequestsTest, StatisticsAndFailuresOfLinksAreChecked) {

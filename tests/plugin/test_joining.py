@@ -48,3 +48,31 @@ def test_announcements_of_several_threads_have_numbers_without_gaps():
     announced = {said["call"][1] for _, said in store.written if "call" in said}
     assert announced == {f"{thread}.{number}" for thread in range(THREADS) for number in range(CALLS)}
     assert joining.begun == 2 * THREADS * CALLS
+
+
+class Kept(Store):
+    """A store of which the values count that are there."""
+
+    def __init__(self):
+        self.values, self.keys = {}, set()
+
+    def set(self, key, value):
+        self.keys.add(key)
+        self.values[key] = value
+        if not value:
+            del self.values[key]
+
+
+def test_a_round_leaves_nothing_in_the_store():
+    store = Kept()
+    joining = Joining(store)
+    for _ in range(3):
+        for number in range(CALLS):
+            joining.started(Call(1, f"call.{number}", 1, 1, 1, ""))
+            joining.look()
+            joining.round_begins("optimizer", number)
+        joining.announce_end()
+        assert len(store.values) >= 2 * CALLS
+        joining.next_round()
+        assert store.values == {}
+    assert joining.round == 3 and joining.key_of(0, 0) not in store.keys

@@ -37,6 +37,42 @@ def test_a_daemon_that_others_cannot_reach_is_named(monkeypatch, listens):
     )
 
 
+class Store:
+    """A session of rank 0 of two, whose other rank comes to some meetings alone."""
+
+    rank, size = 0, 2
+
+    def __init__(self):
+        self.values, self.comes = {}, True
+
+    def set(self, key, value):
+        self.values[key] = value
+        if not value:
+            del self.values[key]
+
+    def ask(self, key):
+        there = self.comes or key.endswith(".0")
+        said = self.values.get(key[:-1] + "0") if there else None
+        return types.SimpleNamespace(answer=lambda _: said)
+
+
+def test_what_a_rank_wrote_for_a_meeting_goes_when_all_have_come_to_a_later_one(monkeypatch):
+    monkeypatch.setattr(process_sets, "timeout_seconds", lambda: 0.001)
+    monkeypatch.setattr(process_sets, "_met", "")
+    store = Store()
+    for number in range(3):
+        process_sets._meet(store, f"add.{number}", "add_process_set", [0, 1])
+        assert list(store.values) == [f"add.{number}.0"]
+    store.comes = False
+    for _ in range(2):
+        with pytest.raises(process_sets.DeftError, match="rank 1 did not call it"):
+            process_sets._meet(store, "add.3", "add_process_set", [0, 1])
+        assert list(store.values) == ["add.2.0", "add.3.0"], "the other rank may still read the earlier one"
+    store.comes = True
+    process_sets._meet(store, "add.3", "add_process_set", [0, 1])
+    assert list(store.values) == ["add.3.0"]
+
+
 def test_long_lists_of_ranks_are_shortened():
     assert process_sets._shown([0, 2]) == "[0, 2]"
     text = process_sets._shown(range(1000))

@@ -133,8 +133,11 @@ class Joining:
         return f"{self._key()}.{rank}.{number}"
 
     def next_round(self) -> None:
-        """All ranks have joined."""
+        """All ranks have joined, and follow nobody any more: what this rank has written goes, as the store is small."""
         with self.lock:
+            for number in range(self._announced):
+                self._session.set(self.key_of(self._session.rank, number), b"")
+            self._session.set(self._key(), b"")
             self.round += 1
             self._begin_round()
 

@@ -24,6 +24,7 @@ from deft.session import Session
 
 _next_number = 1  # of a set
 _added: "list[ProcessSet]" = []
+_met = ""  # what this rank wrote to the store when all had come the last time
 _SHOWN = 300  # characters of a list of ranks in a message
 
 
@@ -182,10 +183,10 @@ def _end(process_set: ProcessSet) -> None:
 
 @world.before_shutdown
 def _end_all() -> None:
-    global _next_number
+    global _next_number, _met
     while _added:
         _end(_added[-1])
-    _next_number = 1
+    _next_number, _met = 1, ""
 
 
 # ---- how the ranks meet
@@ -207,6 +208,7 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
             f"{call}({said['shown']}): rank {_shown(missing).strip('[]')} did not call it within {timeout_s:g} s; all "
             "ranks of the job call it, also those outside the set, and in the same order",
         )
+    _forget_earlier(whole, f"{key}.{whole.rank}")
     found = [json.loads(answer) for answer in answers if answer is not None]
     for rank, other in enumerate(found):
         if other["hash"] != found[0]["hash"]:
@@ -218,6 +220,14 @@ def _meet(whole: Session, key: str, call: str, ranks: list[int], leader: str = "
     if found[ranks[0]]["problem"]:
         raise DeftError(EUNAVAILABLE, f"{call}({said['shown']}): {found[ranks[0]]['problem']}")
     return found[ranks[0]]["leader"]
+
+
+def _forget_earlier(whole: Session, own: str) -> None:
+    """All ranks have come to this meeting, so none reads any more what they wrote for an earlier one."""
+    global _met
+    if _met not in ("", own):
+        whole.set(_met, b"")
+    _met = own
 
 
 def _meet_to_add(whole: Session, ranks: list[int]) -> tuple[int, str]:

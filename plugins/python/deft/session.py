@@ -395,7 +395,9 @@ class Session:
         return lib.deft_traces(self.handle())
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes to the job's key-value store, for small values: a collective would cost more. Up to 4096 bytes."""
+        """Writes to the job's key-value store, for small values: a collective would cost more. Up to 4096 bytes.
+
+        b"" takes the key away, for when no rank reads it any more."""
         call(lib.deft_store_set, self.handle(), key.encode(), value, len(value))
 
     def ask(self, key: str) -> Question:
