@@ -41,23 +41,17 @@ void LinkQueue::finished(SubCommTask launch, std::size_t transferred) {
   kept.insert_or_assign(number, std::move(launch));
 }
 
-std::shared_ptr<ReplayBuffer> LinkQueue::replay_buffer() {
-  if (spare.empty()) return std::make_shared<ReplayBuffer>();
-  auto buffer = std::move(spare.back());
-  spare.pop_back();
-  buffer->clear();
-  return buffer;
-}
-
 void LinkQueue::release(std::uint64_t below) {
-  constexpr std::size_t kMostSpare = 64;
+  std::size_t used_bytes = 0;
+  for (const auto& [number, launch] : kept) used_bytes += launch.replay_buffer->capacity;
   const auto end = kept.lower_bound(below);
   for (auto it = kept.begin(); it != end; it = kept.erase(it)) {
     auto buffer = std::move(it->second.replay_buffer);
     if (it->second.replay) it->second.replay->replay_buffer.reset();
     // The link's thread may still hold a transfer that it has reported.
-    if (buffer.use_count() == 1 && spare.size() < kMostSpare) spare.push_back(std::move(buffer));
+    if (buffer.use_count() == 1) spare.give(std::move(buffer));
   }
+  spare.trim(used_bytes);
 }
 
 Result<void> LinkQueue::replay(std::uint64_t from) {

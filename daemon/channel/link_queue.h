@@ -25,6 +25,7 @@
 #include "core/link/traffic.h"
 #include "daemon/base/duration_histogram.h"
 #include "daemon/channel/link_driver.h"
+#include "daemon/channel/spare_buffers.h"
 
 namespace deft::daemon {
 
@@ -69,11 +70,8 @@ struct LinkQueue {
   bool open = false;
   LinkCounters counters;
   LinkOutage outage;
-  std::uint64_t untold_bytes = 0;                    // finished since the leader was told
-  std::vector<std::shared_ptr<ReplayBuffer>> spare;  // nobody uses them, and the next launches do without new memory
-
-  // For a launch that may have to be replayed.
-  [[nodiscard]] std::shared_ptr<ReplayBuffer> replay_buffer();
+  std::uint64_t untold_bytes = 0;  // finished since the leader was told
+  SpareBuffers spare;
 
   // All launches before these numbers are finished here, or given to the link; `next` is that of the next launch of all.
   [[nodiscard]] std::uint64_t finished_below(std::uint64_t next) const;

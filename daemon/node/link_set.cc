@@ -70,7 +70,8 @@ void LinkSet::pump(std::size_t index) {
     const std::uint64_t number = link.waiting.front().number;
     const auto [started, _] = link.running.emplace(number, std::move(link.waiting.front()));
     link.waiting.pop_front();
-    if (losable && !started->second.replay_buffer) started->second.replay_buffer = link.replay_buffer();
+    if (losable && !started->second.replay_buffer)
+      started->second.replay_buffer = link.spare.take(started->second.bytes);
     link.driver->start(started->second);
   }
 }
@@ -154,6 +155,7 @@ nlohmann::json LinkSet::status() const {
                     {"waiting", link.waiting.size()},
                     {"running", link.running.size()},
                     {"kept", link.kept.size()},
+                    {"spare_bytes", link.spare.bytes()},
                     {"run_again", link.counters.replayed_parts},
                     {"is_lost", !link.outage.reason.empty()}});
     if (const auto& connections = link.counters.connections) json.back()["connections"] = connections->json();

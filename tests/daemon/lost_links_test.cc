@@ -147,7 +147,7 @@ class Node {
     while (!queue.waiting.empty()) {
       SubCommTask launch = std::move(queue.waiting.front());
       queue.waiting.pop_front();
-      if (!launch.replay_buffer) launch.replay_buffer = queue.replay_buffer();
+      if (!launch.replay_buffer) launch.replay_buffer = queue.spare.take(0);
       const std::uint64_t number = launch.number;
       queue.driver->start(queue.running.emplace(number, std::move(launch)).first->second);
     }
@@ -285,28 +285,88 @@ RC_GTEST_PROP(LostLinks, EveryNodeGetsEveryResultOnceWithTheSameBits, ()) {
   }
 }
 
+void finish(LinkQueue& queue, std::uint64_t number, std::shared_ptr<ReplayBuffer> buffer) {
+  SubCommTask launch;
+  launch.number = number;
+  launch.replay_buffer = buffer;
+  launch.replay.emplace().replay_buffer = std::move(buffer);
+  queue.finished(std::move(launch), 1);
+}
+
+// Launch `number` takes a buffer, fills it, and is finished here.
+void run(LinkQueue& queue, std::uint64_t number, std::size_t bytes) {
+  auto buffer = queue.spare.take(bytes);
+  buffer->make_room(bytes);
+  finish(queue, number, std::move(buffer));
+}
+
+std::size_t kept_bytes(const LinkQueue& queue) {
+  std::size_t bytes = 0;
+  for (const auto& [number, launch] : queue.kept) bytes += launch.replay_buffer->capacity;
+  return bytes;
+}
+
 TEST(LostLinks, ALaterLaunchTakesABufferThatNobodyUses) {
   LinkQueue queue;
-  const auto finish = [&](std::uint64_t number, std::shared_ptr<ReplayBuffer> buffer) {
-    SubCommTask launch;
-    launch.number = number;
-    launch.replay_buffer = buffer;
-    launch.replay.emplace().replay_buffer = std::move(buffer);
-    queue.finished(std::move(launch), 1);
-  };
-  auto first = queue.replay_buffer();
+  auto first = queue.spare.take(1000);
   std::byte* const memory = first->make_room(1000);
   first->filled = true;
-  finish(1, first);
+  finish(queue, 1, first);
   queue.release(2);
-  EXPECT_NE(queue.replay_buffer(), first) << "somebody still uses it";
+  EXPECT_NE(queue.spare.take(1000), first) << "somebody still uses it";
 
-  finish(2, std::move(first));
+  finish(queue, 2, std::move(first));
   queue.release(3);
-  const auto again = queue.replay_buffer();
+  const auto again = queue.spare.take(900);
   EXPECT_FALSE(again->filled);
   EXPECT_EQ(again->make_room(900), memory);
   EXPECT_EQ(again->bytes, 900u);
+}
+
+// With a large launch among small ones each buffer meets a large one in the end.
+TEST(LostLinks, ALargeLaunchAmongSmallOnesDoesNotMakeEachBufferLarge) {
+  constexpr std::uint64_t kUnderWay = 8;
+  LinkQueue queue;
+  for (std::uint64_t number = 0; number < 400; ++number) {
+    if (number >= kUnderWay) queue.release(number + 1 - kUnderWay);
+    run(queue, number, number % 10 == number / 10 % 10 ? 1'000'000 : 1000);
+    ASSERT_LT(queue.spare.bytes() + kept_bytes(queue), 4'000'000u) << number;
+  }
+}
+
+TEST(LostLinks, TheMemoryOfOneHugeLaunchIsGivenBackSoon) {
+  constexpr std::size_t kHuge = 10 * SpareBuffers::kAlwaysBytes;
+  LinkQueue queue;
+  run(queue, 0, kHuge);
+  for (std::uint64_t number = 1; number < 100; ++number) {
+    run(queue, number, 1000);
+    queue.release(number);
+    if (number < 2) continue;
+    ASSERT_LT(queue.spare.bytes() + kept_bytes(queue), SpareBuffers::kAlwaysBytes) << number;
+  }
+  run(queue, 100, kHuge);
+  for (int report = 0; report < 2; ++report) queue.release(101);
+  EXPECT_LT(queue.spare.bytes(), SpareBuffers::kAlwaysBytes) << "also if the link carries nothing any more";
+}
+
+TEST(LostLinks, WhatEachStepNeedsStaysBetweenSteps) {
+  constexpr std::size_t kBytes = SpareBuffers::kAlwaysBytes;
+  LinkQueue queue;
+  std::uint64_t number = 0;
+  for (int step = 0; step < 3; ++step) {
+    for (int launch = 0; launch < 4; ++launch) run(queue, number++, kBytes);
+    queue.release(number);
+    EXPECT_EQ(queue.spare.bytes(), 4 * kBytes);
+  }
+}
+
+TEST(LostLinks, ManySmallBuffersDoNotDriveOutLargerOnes) {
+  LinkQueue queue;
+  run(queue, 0, 1'000'000);
+  for (std::uint64_t number = 1; number < 100; ++number) run(queue, number, 1 + number % 2);
+  queue.release(100);
+  EXPECT_GE(queue.spare.bytes(), 1'000'000u);
+  EXPECT_EQ(queue.spare.take(900'000)->capacity, 1'000'000u);
 }
 
 TEST(LostLinks, WhatWasNotKeptIsNotRunAgain) {
