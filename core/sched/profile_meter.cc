@@ -41,6 +41,9 @@ class ProfileMeter final : public Scheduler {
   std::optional<PlanSwitch> take_switch() override { return inner_->take_switch(); }
   std::optional<BucketFusion> take_fusion() override { return inner_->take_fusion(); }
   Result<void> change_settings(const SettingsChange& change) override { return inner_->change_settings(change); }
+  [[nodiscard]] Result<void> check_change(const SettingsChange& change) const override {
+    return inner_->check_change(change);
+  }
   std::optional<PolicyChange> take_policy_change() override { return inner_->take_policy_change(); }
 
  private:

@@ -33,7 +33,7 @@ Result<std::unique_ptr<Scheduler>> make(PolicyId policy, const Setup& setup) {
 
 }  // namespace
 
-Result<void> Scheduler::change_settings(const SettingsChange& change) {
+Result<void> Scheduler::check_change(const SettingsChange& change) const {
   std::string wanted;
   for (const auto& [name, value] : change.options()) wanted += (wanted.empty() ? "" : ", ") + name + " = " + value;
   return fail(ErrorKind::kInvalid, "this job cannot change while it runs, because its updates may be delayed",

@@ -79,10 +79,6 @@ Result<std::unique_ptr<Scheduler>> SwitchingScheduler::make_policy(const PolicyC
   return made;
 }
 
-SwitchingScheduler::Era& SwitchingScheduler::era_of(std::uint64_t step) {
-  return *std::ranges::find_if(eras_.rbegin(), eras_.rend(), [&](const Era& era) { return era.begins <= step; });
-}
-
 // The first event of a step's backward is the border between policies.
 void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   if (step < reached_) return;
@@ -132,7 +128,9 @@ void SwitchingScheduler::stage_began(Stage stage, std::uint64_t step, TimeUs now
 
 void SwitchingScheduler::bucket_ready(model::BucketIndex bucket, std::uint64_t step, TimeUs now_us) {
   backward_of(step, now_us);
-  era_of(step).scheduler->bucket_ready(bucket, step, now_us);
+  const auto era =
+      std::ranges::find_if(eras_.rbegin(), eras_.rend(), [&](const Era& one) { return one.begins <= step; });
+  era->scheduler->bucket_ready(bucket, step, now_us);
 }
 
 std::vector<Launch> SwitchingScheduler::take_launches(TimeUs now_us) {
@@ -187,20 +185,24 @@ void SwitchingScheduler::profile_measured(const model::Profile& profile, std::ui
   if (chooser_.wants_profile(step)) chooser_.profile_measured(profile, step);
 }
 
-Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
-  const LaunchSizes sizes = change.sizes_after(sizes_);
-  PolicyChoice in_force = eras_.back().choice;
-  in_force.sizes.reset();  // the user's count from now on
-  std::optional<PolicyChoice> choice = in_force;
+Result<void> SwitchingScheduler::check_change(const SettingsChange& change) const {
+  PolicyChoice choice = eras_.back().choice;
   if (change.policy) {
     const auto traits = exact_policy(*change.policy);
     if (!traits) return tl::unexpected(traits.error());
-    choice = choice_of(**traits);
+    choice = choice_of(**traits).value_or(choice);
   }
-  if (auto possible = make_policy(choice.value_or(in_force), sizes); !possible) return tl::unexpected(possible.error());
-  sizes_ = sizes;
+  choice.sizes.reset();  // the user's count from now on
+  if (auto possible = make_policy(choice, change.sizes_after(sizes_)); !possible)
+    return tl::unexpected(possible.error());
+  return {};
+}
+
+Result<void> SwitchingScheduler::change_settings(const SettingsChange& change) {
+  if (auto ok = check_change(change); !ok) return ok;
+  sizes_ = change.sizes_after(sizes_);
   has_new_sizes_ |= change.partition_bytes || change.credit_bytes;
-  if (change.policy) chooser_.pin(choice);
+  if (change.policy) chooser_.pin(choice_of(*find_policy(*change.policy)));
   return {};
 }
 

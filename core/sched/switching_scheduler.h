@@ -43,6 +43,7 @@ class SwitchingScheduler final : public Scheduler {
   std::optional<BucketFusion> take_fusion() override { return current().take_fusion(); }
   // kInvalid for a policy that delays updates, or that only the simulator runs, and for sizes that no policy can have.
   Result<void> change_settings(const SettingsChange& change) override;
+  [[nodiscard]] Result<void> check_change(const SettingsChange& change) const override;
   std::optional<PolicyChange> take_policy_change() override;
 
  private:
@@ -62,7 +63,6 @@ class SwitchingScheduler final : public Scheduler {
 
   explicit SwitchingScheduler(const Setup& setup, const PolicyChoice& start);
   [[nodiscard]] Scheduler& current() const { return *eras_.back().scheduler; }
-  [[nodiscard]] Era& era_of(std::uint64_t step);
   Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice, const LaunchSizes& own_sizes) const;
   void backward_of(std::uint64_t step, TimeUs now_us);
   void begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);

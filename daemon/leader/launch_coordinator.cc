@@ -1,5 +1,9 @@
 #include "daemon/leader/launch_coordinator.h"
 
+#include <glog/logging.h>
+
+#include "daemon/base/log_lines.h"
+
 namespace deft::daemon {
 
 Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
@@ -14,7 +18,11 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
   if (!*agreed) return {};
   undeclared_.done(name);
   to_all_(std::move(**agreed));
-  return changed_.options().empty() ? Result<void>() : it->second.scheduler().change_settings(changed_);
+  if (changed_.options().empty()) return {};
+  if (auto ok = it->second.scheduler().change_settings(changed_); !ok)
+    LOG(WARNING) << about(size_.job) << "group " << name
+                 << " keeps the settings that the job began with: " << ok.error().message();
+  return {};
 }
 
 void LaunchCoordinator::bucket_ready(std::uint32_t id, model::BucketIndex bucket, std::uint64_t generation) {
@@ -84,15 +92,18 @@ void LaunchCoordinator::link_lost(model::LinkIndex link) {
   }
 }
 
-// The groups of a job are alike, so all accept whatever the first one accepts.
+// One group may refuse what others accept, because its tensors have codecs of their own. So all are asked first.
 Result<void> LaunchCoordinator::change_settings(const sched::SettingsChange& change) {
   bool any = false;
   for (auto& [id, group] : groups_) {
     if (!group.agreed()) continue;
-    if (auto ok = group.scheduler().change_settings(change); !ok) return ok;
+    if (auto ok = group.scheduler().check_change(change); !ok) return ok;
     any = true;
   }
   if (!any) return fail(ErrorKind::kUnavailable, "the job has declared no gradients yet", "try it again");
+  for (auto& [id, group] : groups_)
+    if (group.agreed())
+      if (auto ok = group.scheduler().change_settings(change); !ok) return ok;
   changed_ = change.after(changed_);
   return {};
 }

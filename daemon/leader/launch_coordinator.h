@@ -62,7 +62,8 @@ class LaunchCoordinator final : public SchedulerPort {
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);
   void link_lost(model::LinkIndex link);  // nothing more is sent there
-  // Changes the settings of all groups, also of groups that are declared later. After an error nothing has changed.
+  // Changes the settings of all groups. After an error nothing has changed. A group that is declared later gets them, too, unless it
+  // cannot have them: then it keeps the job's own.
   Result<void> change_settings(const sched::SettingsChange& change);
 
   [[nodiscard]] std::size_t buckets(std::uint32_t group) const;  // 0: the group is not agreed

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <set>
 
 namespace deft::daemon {
 namespace {
@@ -14,10 +15,17 @@ struct Launches {
     for (std::uint32_t group = 0; group < groups; ++group) declare(group);
     sent.clear();
   }
-  void declare(std::uint32_t group) {
+  void declare(std::uint32_t group, const std::string& codec = "") {
+    model::TensorSpec tensor{"fc.weight", model::DType::kFloat32, {1 << 20}};
+    tensor.codec = codec;
     for (const std::size_t node : {0, 1})
-      EXPECT_TRUE(launches.declare(node, {group, "sgd", {{"fc.weight", model::DType::kFloat32, {1 << 20}}}, 4},
+      EXPECT_TRUE(launches.declare(node, {group, "sgd", {tensor}, 4},
                                    [](std::size_t of) { return "rank " + std::to_string(of); }));
+  }
+  [[nodiscard]] std::string policy() const {
+    nlohmann::json status;
+    launches.add_status(status);
+    return status["settings"]["policy"];
   }
   template <typename Message>
   [[nodiscard]] std::vector<Message> all() const {
@@ -136,6 +144,40 @@ TEST(LaunchCoordinator, SettingsChangeFromTheNextStepOnAlsoForGroupsThatComeLate
   EXPECT_EQ(status["settings"], settings);
   EXPECT_EQ(status["policies"].size(), 2u);
   EXPECT_EQ(status["policies"][0]["partition_bytes"], 2 << 20);
+}
+
+std::set<model::LaunchPart> parts_of(const std::vector<wire::Launch>& launched) {
+  std::set<model::LaunchPart> parts;
+  for (const auto& launch : launched) parts.insert(launch.part);
+  return parts;
+}
+
+// The launches of dear are halves of an all-reduce, and such a group cannot have them.
+TEST(LaunchCoordinator, ASettingThatOneGroupCannotHaveChangesNoGroup) {
+  Launches job;
+  job.declare(1, "int8");
+  job.sent.clear();
+  job.launches.start();
+  const auto changed = job.launches.change_settings({.policy = "dear"});
+  ASSERT_FALSE(changed);
+  EXPECT_NE(changed.error().what.find("codecs of their own"), std::string::npos) << changed.error().what;
+  job.launches.bucket_ready(0, 0, 0);
+  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kWhole});
+  EXPECT_EQ(job.policy(), "fifo");
+}
+
+TEST(LaunchCoordinator, AGroupThatComesLaterAndCannotHaveTheNewSettingsKeepsTheJobsOwn) {
+  Launches job;
+  ASSERT_TRUE(job.launches.change_settings({.policy = "dear"}));
+  job.declare(1, "int8");
+  job.launches.start();
+  job.sent.clear();
+  job.launches.bucket_ready(1, 0, 0);
+  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kWhole});
+  job.sent.clear();
+  job.launches.bucket_ready(0, 0, 0);
+  EXPECT_EQ(parts_of(job.launched()), std::set{model::LaunchPart::kReduceScatter});
+  EXPECT_EQ(job.policy(), "dear");
 }
 
 TEST(LaunchCoordinator, TheStatusHasTheTimesOfTheNewestStepsWithoutGaps) {
