@@ -94,21 +94,24 @@ void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   }
   change->step = step;
   change->sizes = change->choice.sizes.value_or(sizes_);
-  if (is_resized || change->choice != eras_.back().choice) begin_era(change->choice, step, now_us);
+  const bool is_other = is_resized || change->choice != eras_.back().choice;
+  if (is_other && !begin_era(change->choice, step, now_us)) return;
   changes_.push_back(*std::move(change));
 }
 
-void SwitchingScheduler::begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us) {
+bool SwitchingScheduler::begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us) {
   auto policy = make_policy(choice, sizes_);
   if (!policy) {
     sizes_ = eras_.back().sizes;
-    return chooser_.in_force(eras_.back().choice, step);
+    chooser_.in_force(eras_.back().choice, step);
+    return false;
   }
   if (profile_ && (*policy)->wants_profile(step)) (*policy)->profile_measured(*profile_, step, now_us);
   eras_.push_back(
       {.number = eras_begun_++, .begins = step, .choice = choice, .sizes = sizes_, .scheduler = *std::move(policy)});
   chooser_.in_force(choice, step);
   drop_finished_eras();
+  return true;
 }
 
 // An era has ended when all bytes of its steps are reduced.

@@ -65,7 +65,8 @@ class SwitchingScheduler final : public Scheduler {
   [[nodiscard]] Scheduler& current() const { return *eras_.back().scheduler; }
   Result<std::unique_ptr<Scheduler>> make_policy(const PolicyChoice& choice, const LaunchSizes& own_sizes) const;
   void backward_of(std::uint64_t step, TimeUs now_us);
-  void begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
+  // False: the policy cannot be made, and the one in force stays.
+  bool begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
   void drop_finished_eras();
 
   Setup setup_;                 // with the links as they are measured

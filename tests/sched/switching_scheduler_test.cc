@@ -198,6 +198,24 @@ TEST(Switching, RefusesWhatARunningJobCannotBecome) {
               testing::HasSubstr("its updates may be delayed"));
 }
 
+TEST(Switching, APolicyThatCannotBeMadeIsNotToldToBeInForce) {
+  auto setup = setup_of({1 << 20}, 1);
+  setup.no_halves = "this job has none";
+  const auto selector = std::make_shared<ToldSelector>();
+  selector->told = {{{"dear", 0}, 100}, {PolicyChooser::first_choice(), 900}};
+  setup.selector = selector;
+  const auto made = make_switching(setup).value();
+  model::Profile profile;
+  profile.buckets = {{"b0", 1 << 20, 1000, 2000, {}}};
+  profile.links = {{"l", 10, {}, 1e6}};
+  made->profile_measured(profile, 0, 0);
+  EXPECT_EQ(selector->asked, 1);
+  made->stage_began(Stage::kBackward, 0, 0, 0);
+  EXPECT_FALSE(made->take_policy_change());
+  made->bucket_ready(0, 0, 0);
+  EXPECT_EQ(made->take_launches(0).front().part, LaunchPart::kWhole);
+}
+
 TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   const auto made = make_switching(setup_of({4096}, 1)).value();
   made->stage_began(Stage::kForward, 0, 0, 0);
