@@ -2,15 +2,21 @@
 
 namespace deft::daemon {
 
-bool FailureDetector::suspect(const Error& error, TimeUs now_us, bool of_link) {
-  if (suspicion_ && (of_link || !suspicion_->of_link)) return false;
-  suspicion_ = {error, now_us, of_link};
+bool FailureDetector::suspect(const Error& error, TimeUs now_us, Broken broken) {
+  if (suspicion_ && (broken == Broken::kReplacedLink || !suspicion_->of_link())) return false;
+  suspicion_ = {error, now_us, broken};
   return true;
 }
 
 bool FailureDetector::owes_an_answer(std::size_t peer, TimeUs now_us) const {
   return suspicion_ && now_us - suspicion_->since_us >= limits_.answer_us &&
          peers_[peer].heard_us < suspicion_->since_us;
+}
+
+bool FailureDetector::is_missed(std::size_t peer, TimeUs now_us) const {
+  if (!suspicion_ || now_us - suspicion_->since_us < limits_.ended_us) return false;
+  return suspicion_->broken == Broken::kWorkersLink || owes_an_answer(peer, now_us) ||
+         silent_us(peer, now_us) > limits_.silence_us;
 }
 
 // What cuts off all peers at once silences them some heartbeats apart, so half of the limit is silence here.
@@ -30,8 +36,7 @@ std::optional<FailureDetector::Finding> FailureDetector::check(TimeUs now_us, st
   for (std::size_t peer = 0; peer < peers_.size(); ++peer) {
     const TimeUs silent = silent_us(peer, now_us);
     if (peers_[peer].ended) {
-      if (suspicion_ && age_us >= limits_.ended_us)
-        ended = {Cause::kEnded, peer, silent, suspicion_->error, suspicion_->of_link};
+      if (is_missed(peer, now_us)) ended = {Cause::kEnded, peer, silent, suspicion_->error, suspicion_->of_link()};
       continue;
     }
     if (peer != self && silent > limits_.silence_us)
@@ -41,12 +46,12 @@ std::optional<FailureDetector::Finding> FailureDetector::check(TimeUs now_us, st
                      peer,
                      silent,
                      suspicion_->error,
-                     suspicion_->of_link,
+                     suspicion_->of_link(),
                      others_are_silent(peer, self, now_us)};
   }
   if (ended) return ended;
   if (suspicion_ && age_us >= limits_.give_up_us)
-    return Finding{Cause::kSuspicion, 0, 0, suspicion_->error, suspicion_->of_link};
+    return Finding{Cause::kSuspicion, 0, 0, suspicion_->error, suspicion_->of_link()};
   return std::nullopt;
 }
 

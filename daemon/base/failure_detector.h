@@ -23,15 +23,22 @@ class FailureDetector {
   struct Limits {
     TimeUs silence_us = 0;  // without a message for longer than this, a peer is lost
     TimeUs answer_us = 0;   // this long after a suspicion, a peer that has not been heard since is lost
-    TimeUs ended_us = 0;    // this long after it, a peer that has ended cleanly is the cause
+    TimeUs ended_us = 0;    // this long after it, a peer whose workers have ended is the cause, if it does not answer
     TimeUs give_up_us = 0;  // this long after it, with all peers heard: the suspicion itself is the cause
   };
 
   enum class Cause {
     kSilent,      // `peer` was not heard for `silent_us`
     kUnanswered,  // `peer` was not heard since the suspicion
-    kEnded,       // `peer` has ended, while others still need it
-    kSuspicion,   // no peer is to blame
+    kEnded,  // `peer` is needed, and its workers have ended: it has not been heard, or it is the workers that are needed
+    kSuspicion,  // no peer is to blame
+  };
+
+  // The thing that broke.
+  enum class Broken {
+    kAny,
+    kReplacedLink,  // others stand in for it, so the suspicion is of no use if all peers answer
+    kWorkersLink,   // it needs the processes of all workers, also of those that have ended
   };
 
   struct Finding {
@@ -39,7 +46,7 @@ class FailureDetector {
     std::size_t peer = 0;  // undefined for kSuspicion
     TimeUs silent_us = 0;
     Error suspicion;       // empty for kSilent
-    bool of_link = false;  // of the suspicion
+    bool of_link = false;  // of the suspicion: kReplacedLink
     // All other peers are silent, too, and there is at least one. Then this process may be the one that is cut off.
     bool hears_nobody = false;
   };
@@ -47,12 +54,11 @@ class FailureDetector {
   FailureDetector(Limits limits, std::size_t peers, TimeUs now_us) : limits_(limits), peers_(peers, Peer{now_us}) {}
 
   void heard(std::size_t peer, TimeUs now_us) { peers_[peer].heard_us = now_us; }
-  // Has ended cleanly: its silence is no failure, but a suspicion finds it.
+  // All its workers have ended cleanly. Its daemon lives on until others need it no more: its silence is no failure.
   void ended(std::size_t peer) { peers_[peer].ended = true; }
 
-  // Something broke. `of_link`: a link that others stand in for, so that it is forgotten if all peers answer. False: another
-  // suspicion is being looked into already.
-  bool suspect(const Error& error, TimeUs now_us, bool of_link = false);
+  // False: another suspicion is being looked into already.
+  bool suspect(const Error& error, TimeUs now_us, Broken broken = Broken::kAny);
   void forget_suspicion() { suspicion_.reset(); }
   [[nodiscard]] std::optional<Error> suspected() const {
     return suspicion_ ? std::optional(suspicion_->error) : std::nullopt;
@@ -68,6 +74,8 @@ class FailureDetector {
   [[nodiscard]] bool others_are_silent(std::size_t lost, std::optional<std::size_t> self, TimeUs now_us) const;
   // It has not been heard since the suspicion, for as long as an answer may take.
   [[nodiscard]] bool owes_an_answer(std::size_t peer, TimeUs now_us) const;
+  // Its workers have ended, and that is why something broke.
+  [[nodiscard]] bool is_missed(std::size_t peer, TimeUs now_us) const;
 
   struct Peer {
     TimeUs heard_us = 0;
@@ -76,7 +84,8 @@ class FailureDetector {
   struct Suspicion {
     Error error;
     TimeUs since_us = 0;
-    bool of_link = false;
+    Broken broken = Broken::kAny;
+    [[nodiscard]] bool of_link() const { return broken == Broken::kReplacedLink; }
   };
 
   const Limits limits_;

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/link/backends.h"
 #include "core/model/link_costs.h"
 #include "daemon/base/log_lines.h"
 
@@ -18,6 +19,13 @@ Error late_start(const Roster& roster, const std::optional<FailureDetector>& det
   if (!detector) return roster.missing(timeout_us);
   if (const auto suspected = detector->suspected()) return *suspected;
   return roster.without_links(timeout_us);
+}
+
+// A node does not say which link it suspects.
+bool has_workers_links(const std::optional<LinkFailover>& links) {
+  for (std::uint32_t link = 0; links && link < links->size(); ++link)
+    if (link::runs_in_worker(links->cost(link).name)) return true;
+  return false;
 }
 
 }  // namespace
@@ -84,7 +92,8 @@ class Leader::Handler {
       return leader_.fail_job(leader_.roster_.missing(leader_.settings_.timeout_us));
     if (at_deadline && leader_.state_ == State::kConnecting) return;  // JOINED has crossed it
     if (!failure.suspected) return leader_.fail_job(failure.error);
-    leader_.suspect(failure.error, false);
+    using Broken = FailureDetector::Broken;
+    leader_.suspect(failure.error, has_workers_links(leader_.links_) ? Broken::kWorkersLink : Broken::kAny);
   }
   void operator()(const wire::Leave& leave) {
     Roster& roster = leader_.roster_;
@@ -198,21 +207,20 @@ void Leader::begin_connecting() {
 
 void Leader::lose_link(const wire::LinkFailed& failed) {
   if (!links_) return;
-  const bool replaceable = state_ == State::kRunning && !roster_.any_gone();
-  const auto lost = links_->lose(failed, replaceable, clock_.now_us());
-  if (!lost) return suspect(lost.error(), false);
+  const auto lost = links_->lose(failed, state_ == State::kRunning, clock_.now_us());
+  if (!lost) return suspect(lost.error(), FailureDetector::Broken::kAny);
   if (!*lost) return;
   LOG(WARNING) << about(id_.job).link(links_->cost(failed.link).name) << "link " << links_->cost(failed.link).name
                << " is lost: " << failed.cause.message() << "; the job goes on over " << links_->cost((*lost)->by).name;
   to_all((*lost)->stop);
-  suspect(failed.cause, true);  // it may have failed because a node was lost
+  suspect(failed.cause, FailureDetector::Broken::kReplacedLink);  // it may have failed because a node was lost
   if ((*lost)->first && launches_) launches_->link_lost(failed.link);
 }
 
 // All that live answer a heartbeat.
-void Leader::suspect(const Error& error, bool of_link) {
+void Leader::suspect(const Error& error, FailureDetector::Broken broken) {
   if (!detector_) return fail_job(error);
-  if (detector_->suspect(error, clock_.now_us(), of_link)) to_all(wire::Heartbeat{});
+  if (detector_->suspect(error, clock_.now_us(), broken)) to_all(wire::Heartbeat{});
 }
 
 std::optional<TimeUs> Leader::tick() {
@@ -232,9 +240,8 @@ void Leader::watch_nodes(TimeUs now_us) {
   const auto found = detector_->check(now_us, own);
   if (!found) return;
   using Cause = FailureDetector::Cause;
-  // All that have not ended answer, and others stand in for the link. A node that has ended while it is needed ends the last link, too.
-  const bool none_is_lost = found->cause == Cause::kSuspicion || found->cause == Cause::kEnded;
-  if (none_is_lost && found->of_link) return detector_->forget_suspicion();
+  // All answer, also the daemons whose workers have ended, and others stand in for the link.
+  if (found->cause == Cause::kSuspicion && found->of_link) return detector_->forget_suspicion();
   if (found->cause == Cause::kSuspicion) return fail_job(found->suspicion);
   Error error{ErrorKind::kLost, roster_.describe(found->peer),
               "look at that node, its daemon's log, and the network between the nodes", found->suspicion.what};
@@ -277,7 +284,7 @@ void Leader::watch_late_nodes(TimeUs now_us) {
 }
 
 void Leader::watch_links(TimeUs now_us) {
-  const auto stalls = links_->watch(!roster_.any_gone(), now_us);
+  const auto stalls = links_->watch(now_us);
   if (!stalls) return fail_job(stalls.error());
   for (const auto& stall : *stalls) lose_link(stall);
 }

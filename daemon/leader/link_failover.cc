@@ -45,8 +45,8 @@ bool LinkFailover::measure(std::uint32_t link, std::uint64_t bytes, TimeUs us, b
 }
 
 // The fastest link that is not lost and has not stood in for this one before.
-std::optional<std::uint32_t> LinkFailover::substitute_for(std::uint32_t lost, bool replaceable) const {
-  if (!replaceable || nodes_ < 2 || link::runs_in_worker(cost(lost).name)) return std::nullopt;
+std::optional<std::uint32_t> LinkFailover::substitute_for(std::uint32_t lost) const {
+  if (nodes_ < 2 || link::runs_in_worker(cost(lost).name)) return std::nullopt;
   std::optional<std::uint32_t> best;
   for (std::uint32_t link = 0; link < links_.size(); ++link) {
     if (link == lost || !links_[link].lost.empty() || links_[lost].replacers.contains(link)) continue;
@@ -61,7 +61,7 @@ Result<std::optional<LinkFailover::Loss>> LinkFailover::lose(const wire::LinkFai
   if (failed.link >= links_.size()) return std::nullopt;
   Link& link = links_[failed.link];
   if (link.epoch != failed.epoch || link.stopping) return std::nullopt;
-  const auto by = substitute_for(failed.link, replaceable);
+  const auto by = replaceable ? substitute_for(failed.link) : std::nullopt;
   if (!by) return tl::unexpected(failed.cause);
   const bool first = link.lost.empty();
   link.lost = failed.cause.message();
@@ -106,20 +106,19 @@ std::optional<wire::JobProgress> LinkFailover::progress(std::size_t node, const 
 }
 
 // How long launches that all nodes have started may take to end.
-TimeUs LinkFailover::patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started,
-                                 bool replaceable) const {
+TimeUs LinkFailover::patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const {
   const auto& ordered = links_[link].ordered;
   double bytes = 0;
   for (auto it = ordered.lower_bound(finished); it != ordered.end() && it->first < started; ++it)
     bytes += static_cast<double>(it->second);
   const double us_per_byte = std::max(kSlowestUsPerByte, kSlower / cost(link).bytes_per_us);
-  const TimeUs least = substitute_for(link, replaceable) ? timing_.timeout_us / 4 : timing_.timeout_us * 3 / 4;
+  const TimeUs least = substitute_for(link) ? timing_.timeout_us / 4 : timing_.timeout_us * 3 / 4;
   return std::max(least, static_cast<TimeUs>(bytes * us_per_byte));
 }
 
 // A link stalls if the oldest launch that some node has not finished has been given to it on all nodes, and stays the oldest,
 // while all daemons live.
-std::optional<TimeUs> LinkFailover::stalled_us(std::uint32_t index, bool replaceable, TimeUs now_us) {
+std::optional<TimeUs> LinkFailover::stalled_us(std::uint32_t index, TimeUs now_us) {
   Link& link = links_[index];
   std::uint64_t finished = ~std::uint64_t{0}, started = finished;
   TimeUs heard_us = now_us;
@@ -133,10 +132,10 @@ std::optional<TimeUs> LinkFailover::stalled_us(std::uint32_t index, bool replace
   link.oldest = finished;
   if (!stands) link.moved_us = now_us;
   const TimeUs age = now_us - link.moved_us;
-  return age > patience_us(index, finished, started, replaceable) ? std::optional(age) : std::nullopt;
+  return age > patience_us(index, finished, started) ? std::optional(age) : std::nullopt;
 }
 
-Result<std::vector<wire::LinkFailed>> LinkFailover::watch(bool replaceable, TimeUs now_us) {
+Result<std::vector<wire::LinkFailed>> LinkFailover::watch(TimeUs now_us) {
   std::vector<wire::LinkFailed> stalls;
   for (std::uint32_t index = 0; index < links_.size(); ++index) {
     const Link& link = links_[index];
@@ -145,7 +144,7 @@ Result<std::vector<wire::LinkFailed>> LinkFailover::watch(bool replaceable, Time
       if (now_us - link.since_us > timing_.timeout_us / 2) return tl::unexpected(link.cause);
       continue;
     }
-    if (const auto age = stalled_us(index, replaceable, now_us))
+    if (const auto age = stalled_us(index, now_us))
       stalls.push_back({index,
                         link.epoch,
                         {ErrorKind::kTimeout,

@@ -6,7 +6,7 @@
 //   if (auto lost = links.lose(failed, replaceable, now_us)) ...   // LINK_STOP to all, then:
 //   if (auto replaced = links.stopped(node, message)) ...          // LINK_REPLACED to all
 //   if (auto news = links.progress(node, message, now_us)) ...     // JOB_PROGRESS to all
-//   auto stalls = links.watch(replaceable, now_us);                // with every heartbeat
+//   auto stalls = links.watch(now_us);                             // with every heartbeat of a running job
 //
 // The nodes' part is in daemon/node. If no link is left that could stand in, the job fails as it does with one link.
 // No I/O, no clock. Not thread-safe.
@@ -58,14 +58,14 @@ class LinkFailover {
   bool measure(std::uint32_t link, std::uint64_t bytes, TimeUs us, bool overlapped);
 
   // A link failed. Nothing if this is old news. Error: no other link can stand in; `replaceable` says whether one may, which needs
-  // a running job with all its nodes.
+  // a running job.
   Result<std::optional<Loss>> lose(const wire::LinkFailed& failed, bool replaceable, TimeUs now_us);
   // A node has stopped a lost link. Gives the replacement once all have.
   std::optional<wire::LinkReplaced> stopped(std::size_t node, const wire::LinkStopped& stopped);
   // How far a node is. Gives how far all are, if that is news.
   std::optional<wire::JobProgress> progress(std::size_t node, const wire::NodeProgress& progress, TimeUs now_us);
   // Links that stall, as failures. Error: a node did not stop a lost link in time; the job ends.
-  Result<std::vector<wire::LinkFailed>> watch(bool replaceable, TimeUs now_us);
+  Result<std::vector<wire::LinkFailed>> watch(TimeUs now_us);
 
  private:
   struct Reached {  // by a node, on a link
@@ -92,10 +92,9 @@ class LinkFailover {
     TimeUs moved_us = 0;                                // when `oldest` was last seen to change, or a node to owe it
   };
 
-  [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost, bool replaceable) const;
-  [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started,
-                                   bool replaceable) const;
-  [[nodiscard]] std::optional<TimeUs> stalled_us(std::uint32_t link, bool replaceable, TimeUs now_us);
+  [[nodiscard]] std::optional<std::uint32_t> substitute_for(std::uint32_t lost) const;
+  [[nodiscard]] TimeUs patience_us(std::uint32_t link, std::uint64_t finished, std::uint64_t started) const;
+  [[nodiscard]] std::optional<TimeUs> stalled_us(std::uint32_t link, TimeUs now_us);
 
   const std::size_t nodes_;
   const Timing timing_;

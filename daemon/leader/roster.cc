@@ -141,8 +141,6 @@ std::optional<std::size_t> Roster::index_of(const Peer& peer) const {
   return static_cast<std::size_t>(it - nodes_.begin());
 }
 
-bool Roster::any_gone() const { return std::ranges::any_of(nodes_, &Node::gone); }
-
 bool Roster::open_links(std::size_t node) {
   nodes_[node].links_open = true;
   return std::ranges::all_of(nodes_, &Node::links_open);

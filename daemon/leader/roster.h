@@ -55,7 +55,6 @@ class Roster {
   [[nodiscard]] std::uint32_t world() const { return world_; }
   [[nodiscard]] std::uint32_t first_rank(std::size_t node) const { return nodes_[node].join.ranks.front(); }
   [[nodiscard]] std::string describe(std::size_t node) const;  // "node 1: host (rank 2-3)"
-  [[nodiscard]] bool any_gone() const;
 
   bool open_links(std::size_t node);                // true: now all nodes have theirs open
   void leave(const wire::Leave& leave);             // ranks of any node

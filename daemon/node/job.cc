@@ -3,6 +3,7 @@
 #include <glog/logging.h>
 #include <glog/raw_logging.h>
 
+#include <algorithm>
 #include <exception>
 
 #include "daemon/base/log_lines.h"
@@ -239,9 +240,9 @@ void Job::fail(const Error& error) {
   if (!failing_) failing_ = error;  // a leader of this node answers with what ends all nodes, this one, too
 }
 
-void Job::suspect(const Error& error) {
+void Job::suspect(const Error& error, FailureDetector::Broken broken) {
   if (members_.state() == JobState::kEnded) return;
-  if (detector_ && !detector_->suspect(error, context_.reactor.now_us())) return;
+  if (detector_ && !detector_->suspect(error, context_.reactor.now_us(), broken)) return;
   LOG(WARNING) << about(members_.identity().name) << error.message() << "; finding out who is lost";
   line_.send(wire::Failure{error.in("on " + context_.host), true});
 }
@@ -265,7 +266,8 @@ void Job::tick() {
 
 void Job::watch_leader(TimeUs now_us) {
   line_.send(wire::Heartbeat{.sent_us = now_us});
-  if (members_.has_left(0)) detector_->ended(0);
+  const auto has_left = [this](std::uint32_t rank) { return members_.has_left(rank); };
+  if (std::ranges::all_of(parts_->view->nodes()[0].ranks, has_left)) detector_->ended(0);
   const auto finding = detector_->check(now_us);
   if (!finding) return;
   switch (finding->cause) {

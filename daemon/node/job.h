@@ -82,7 +82,7 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   Result<std::string> trace(const wire::TraceOrder& order);
 
   void fail(const Error& error) override;
-  void suspect(const Error& error) override;
+  void suspect(const Error& error, FailureDetector::Broken broken) override;
   void end(const Error& error, bool clean) override;
   void joined(wire::Joined message) override;
   void begin() override;

@@ -33,7 +33,7 @@ void JobParts::links_open() {
 }
 
 void JobParts::link_failed(std::size_t link, const Error& error) {
-  if (!recovery.failed(link, error)) around_.control.suspect(error);
+  if (!recovery.failed(link, error)) around_.control.suspect(error, FailureDetector::Broken::kAny);
 }
 
 void JobParts::progress_due() {

@@ -66,7 +66,8 @@ void WorkerEvents::take_statistics(WorkerPort& worker, const ipc::Statistics& st
 void WorkerEvents::link_failed(WorkerPort& worker, const Error& error) {
   if_running(worker, [&](std::size_t /*index*/) {
     const Error told = error.in(worker.describe() + " on " + host_);
-    if (error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout) return control_.suspect(told);
+    if (error.kind == ErrorKind::kLost || error.kind == ErrorKind::kTimeout)
+      return control_.suspect(told, FailureDetector::Broken::kWorkersLink);
     control_.fail(told);
   });
 }

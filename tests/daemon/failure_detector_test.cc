@@ -6,6 +6,7 @@
 namespace deft::daemon {
 namespace {
 
+using Broken = FailureDetector::Broken;
 using Cause = FailureDetector::Cause;
 
 constexpr FailureDetector::Limits kLimits{.silence_us = 500, .answer_us = 100, .ended_us = 50, .give_up_us = 200};
@@ -90,11 +91,11 @@ TEST(FailureDetector, BlamesNobodyIfAllAnswer) {
   EXPECT_EQ(finding->suspicion.what, kBroken.what);
 }
 
-TEST(FailureDetector, BlamesASuspicionOnAPeerThatEnded) {
+TEST(FailureDetector, BlamesALinkOfTheWorkersOnAPeerWhoseWorkersHaveEnded) {
   FailureDetector detector(kLimits, 2, 0);
   detector.ended(1);
-  detector.suspect(kBroken, 100);
-  detector.heard(0, 120);
+  detector.suspect(kBroken, 100, Broken::kWorkersLink);
+  for (const std::size_t peer : {0, 1}) detector.heard(peer, 120);
   EXPECT_FALSE(detector.check(149));
   const auto finding = detector.check(150);
   ASSERT_TRUE(finding);
@@ -102,12 +103,42 @@ TEST(FailureDetector, BlamesASuspicionOnAPeerThatEnded) {
   EXPECT_EQ(finding->peer, 1u);
 }
 
+// Its daemon keeps its links for the others.
+TEST(FailureDetector, DoesNotBlameAPeerWhoseWorkersHaveEndedWhileItsDaemonAnswers) {
+  FailureDetector detector(kLimits, 2, 0);
+  detector.ended(1);
+  for (const std::size_t peer : {0, 1}) detector.heard(peer, 90);
+  detector.suspect(kBroken, 100);
+  for (const std::size_t peer : {0, 1}) detector.heard(peer, 120);
+  EXPECT_FALSE(detector.check(299));
+  EXPECT_EQ(detector.check(300)->cause, Cause::kSuspicion);
+}
+
+TEST(FailureDetector, BlamesASuspicionOnAPeerWhoseDaemonHasEndedWithItsWorkers) {
+  FailureDetector detector(kLimits, 2, 0);
+  detector.ended(1);
+  for (const std::size_t peer : {0, 1}) detector.heard(peer, 90);
+  detector.suspect(kBroken, 100);
+  detector.heard(0, 120);
+  EXPECT_FALSE(detector.check(199)) << "peer 1 still has time to answer";
+  EXPECT_EQ(detector.check(200)->cause, Cause::kEnded);
+
+  FailureDetector later(kLimits, 2, 0);
+  later.ended(1);
+  later.heard(0, 1000);
+  EXPECT_FALSE(later.check(1000));
+  later.suspect(kBroken, 1000);
+  EXPECT_FALSE(later.check(1049));
+  ASSERT_TRUE(later.check(1050)) << "it has been silent for longer than a peer may be";
+  EXPECT_EQ(later.check(1050)->cause, Cause::kEnded);
+}
+
 TEST(FailureDetector, LooksIntoOneSuspicionAtATimeAndAJobsBeforeALinks) {
   FailureDetector detector(kLimits, 1, 0);
-  EXPECT_TRUE(detector.suspect(kBroken, 100, true));
-  EXPECT_FALSE(detector.suspect(kBroken, 110, true));
-  EXPECT_TRUE(detector.suspect({ErrorKind::kLost, "worse", "", {}}, 120, false));
-  EXPECT_FALSE(detector.suspect(kBroken, 130, true));
+  EXPECT_TRUE(detector.suspect(kBroken, 100, Broken::kReplacedLink));
+  EXPECT_FALSE(detector.suspect(kBroken, 110, Broken::kReplacedLink));
+  EXPECT_TRUE(detector.suspect({ErrorKind::kLost, "worse", "", {}}, 120));
+  EXPECT_FALSE(detector.suspect(kBroken, 130, Broken::kReplacedLink));
   detector.heard(0, 140);
   const auto finding = detector.check(320);
   ASSERT_TRUE(finding);

@@ -37,7 +37,7 @@ struct FakeScheduler final : SchedulerPort {
 
 struct FakeControl final : JobControl {
   void fail(const Error& error) override { failures.push_back(error); }
-  void suspect(const Error& error) override { suspicions.push_back(error); }
+  void suspect(const Error& error, FailureDetector::Broken) override { suspicions.push_back(error); }
   void end(const Error& error, bool /*clean*/) override { ends.push_back(error); }
   void joined(wire::Joined message) override { views.push_back(std::move(message)); }
   void begin() override { ++begun; }

@@ -262,6 +262,52 @@ TEST(Job, RankZeroThatHasEndedIsTheCauseOfASuspicion) {
   EXPECT_TRUE(says(daemon.end(), "rank 0 has ended, while others still need it"));
 }
 
+// Nobody waits for anything.
+void run_idle(FakeDaemon& daemon) {
+  daemon.bring_to(Stage::kConnecting);
+  daemon.open_links();
+  daemon.tell(wire::Begin{});
+}
+
+// So that no other link can stand in.
+void break_link(FakeDaemon& daemon) {
+  daemon.drivers.drivers[1]->opened(fail(ErrorKind::kInternal, "the wire was cut"));
+  daemon.turn();
+}
+
+// The workers of node 0 have left, and its daemon keeps its links for the others. So another node may be lost, which the leader finds out.
+TEST(Job, ALeaderThatAnswersIsNotBlamedForALinkAfterItsWorkersHaveLeft) {
+  FakeDaemon daemon;
+  run_idle(daemon);
+  daemon.tell(wire::Leave{{0, 1}});
+  break_link(daemon);
+  ASSERT_EQ(daemon.sent<wire::Failure>().size(), 1u);
+  advance_with_heartbeats(daemon, 2 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << daemon.end();
+  advance_with_heartbeats(daemon, 5 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "the wire was cut"));
+  EXPECT_FALSE(says(daemon.end(), "rank 0 has ended"));
+}
+
+TEST(Job, ALeaderThatHasEndedWithItsWorkersIsTheCauseOfASuspicion) {
+  FakeDaemon daemon;
+  run_idle(daemon);
+  daemon.tell(wire::Leave{{0, 1}});
+  daemon.advance(20 * kSecond);
+  EXPECT_EQ(daemon.state(), "running") << "its silence is no failure";
+  break_link(daemon);
+  daemon.advance(kSecond);
+  EXPECT_TRUE(says(daemon.end(), "rank 0 has ended, while others still need it"));
+}
+
+TEST(Job, ALeaderThatFallsSilentIsLostIfOtherWorkersOfItsNodeHaveNotLeft) {
+  FakeDaemon daemon;
+  run_idle(daemon);
+  daemon.tell(wire::Leave{{0}});
+  daemon.advance(6 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "node 0: host0, the leader, was lost"));
+}
+
 TEST(Job, AWorkerThatDiesEndsTheJobEverywhere) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kBusy);

@@ -57,6 +57,14 @@ struct World : LeaderHost {
     }
   }
 
+  // Only these nodes live, and nothing is under way.
+  void live_for(TimeUs us, const std::vector<Peer>& nodes) {
+    for (const TimeUs until = clock.now_us() + us; clock.now_us() < until; clock.advance(20'000)) {
+      for (const Peer& from : nodes) leader.receive(from, wire::Heartbeat{.reply = true});
+      leader.tick();
+    }
+  }
+
   template <typename Message>
   std::vector<Message> all() const {
     std::vector<Message> found;
@@ -112,6 +120,47 @@ TEST(LeaderLinks, ANodeThatEndsSoonAfterALinkWasLostIsNoFailure) {
   world.leader.receive("b", wire::Leave{{1}});  // the training is over there; rank 0 writes its checkpoint
   world.live_for(kTimeoutUs, 0, 0);
   EXPECT_EQ(world.failure(), "");
+}
+
+TEST(LeaderLinks, ANodeWhoseWorkersHaveLeftTakesPartInTheReplacement) {
+  World world({"gloo:eth0", "gloo:eth1"});
+  world.leader.receive("b", wire::Leave{{1}});  // its daemon keeps its links until all have left
+  world.fails("", 1);
+  EXPECT_EQ(world.stops().size(), 2u);
+  for (const Peer& from : kNodes) world.stopped(from, 1, 0);
+  world.leader_epoch[1] = 1;
+  EXPECT_EQ(world.replaced().size(), 2u);
+  world.live_for(kTimeoutUs, 5, 5);
+  EXPECT_EQ(world.failure(), "");
+}
+
+TEST(LeaderLinks, ANodeWhoseDaemonHasEndedWithItsWorkersIsTheCause) {
+  for (const std::vector<std::string>& links : {std::vector<std::string>{"gloo:eth0"}, {"gloo:eth0", "gloo:eth1"}}) {
+    World world(links);
+    world.leader.receive("b", wire::Leave{{1}});
+    world.clock.advance(1000);
+    world.fails("", 0);
+    world.live_for(kTimeoutUs / 2, {""});
+    EXPECT_NE(world.failure().find("(rank 1) has ended, while others still need it"), std::string::npos)
+        << world.failure();
+  }
+}
+
+TEST(LeaderLinks, ANodeWhoseWorkersHaveLeftIsNotBlamedForALinkWhileItsDaemonAnswers) {
+  World world({"gloo:eth0"});
+  world.leader.receive("b", wire::Leave{{1}});
+  world.fails("", 0);
+  world.live_for(kTimeoutUs / 2, kNodes);
+  EXPECT_EQ(world.failure(), "the cable was cut");
+}
+
+TEST(LeaderLinks, WorkersThatHaveLeftAreTheCauseIfALinkOfTheWorkersBreaks) {
+  World world({"nccl"});
+  world.leader.receive("b", wire::Leave{{1}});
+  world.leader.receive("", wire::Failure{{ErrorKind::kLost, "the ring is broken", "", {}}, true});
+  world.live_for(kTimeoutUs / 2, kNodes);
+  EXPECT_NE(world.failure().find("(rank 1) has ended, while others still need it"), std::string::npos)
+      << world.failure();
 }
 
 TEST(LeaderLinks, NothingMoreIsLaunchedOnALostLink) {

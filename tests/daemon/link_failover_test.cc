@@ -74,7 +74,7 @@ struct Reports {
     for (const TimeUs until = now + us; now < until; now += kTiming.heartbeat_us) {
       failover.progress(0, at({{0, 9, 9}, first}), now);
       failover.progress(1, at({{0, 9, 9}, second}), now);
-      const auto stalls = failover.watch(true, now);
+      const auto stalls = failover.watch(now);
       if (!stalls || !stalls->empty()) return stalls.value_or(std::vector<wire::LinkFailed>());
     }
     return {};
@@ -116,8 +116,7 @@ TEST(LinkFailover, ANodeThatDoesNotReportIsNoStallOfTheLink) {
   for (; reports.now < 2 * kTiming.timeout_us; reports.now += kTiming.heartbeat_us) {
     reports.failover.progress(0, at({{0, 9, 9}, {0, 5, 7}}), reports.now);
     if (reports.now < 4 * kTiming.heartbeat_us) continue;
-    EXPECT_TRUE(reports.failover.watch(true, reports.now)->empty())
-        << "the node is silent, and that is found elsewhere";
+    EXPECT_TRUE(reports.failover.watch(reports.now)->empty()) << "the node is silent, and that is found elsewhere";
   }
 }
 
@@ -125,8 +124,8 @@ TEST(LinkFailover, ANodeThatDoesNotStopTheLinkIsTheEnd) {
   LinkFailover failover(links({"gloo:eth0", "gloo:eth1"}), 2, kTiming);
   ASSERT_TRUE(failover.lose({1, 0, kCut}, true, 0));
   failover.stopped(0, {1, 0, 0});
-  EXPECT_TRUE(failover.watch(true, kTiming.timeout_us / 2));
-  EXPECT_EQ(failover.watch(true, kTiming.timeout_us / 2 + 1).error().what, kCut.what);
+  EXPECT_TRUE(failover.watch(kTiming.timeout_us / 2));
+  EXPECT_EQ(failover.watch(kTiming.timeout_us / 2 + 1).error().what, kCut.what);
 }
 
 TEST(LinkFailover, WhatAllHaveFinishedIsToldOnce) {

@@ -71,9 +71,9 @@ TEST(Roster, ANodeIsGoneWhenAllItsRanksHaveLeft) {
   ASSERT_TRUE(roster.join("", join({0, 1})));
   ASSERT_TRUE(roster.join("b", join({2, 3})));
   roster.leave({{2}});
-  EXPECT_FALSE(roster.any_gone());
+  EXPECT_FALSE(roster.nodes()[1].gone());
   roster.leave({{2}});
-  EXPECT_FALSE(roster.any_gone()) << "one rank that leaves twice is one rank";
+  EXPECT_FALSE(roster.nodes()[1].gone()) << "one rank that leaves twice is one rank";
   roster.leave({{3}});
   EXPECT_TRUE(roster.nodes()[1].gone());
   EXPECT_FALSE(roster.nodes()[0].gone());
