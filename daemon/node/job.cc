@@ -90,6 +90,7 @@ bool may_end(const Membership& members, TimeUs since_us) {
 
 Job::Job(JobContext& context, const WorkerPort& first, JobSettings settings)
     : context_(context),
+      config_(context.config),
       members_(members_of(first, std::move(settings))),
       line_(context.reactor, context.control, members_.identity().name,
             [this](wire::ToNode message) { deliver(std::move(message)); }),
@@ -101,7 +102,7 @@ Job::~Job() { context_.reactor.cancel(tick_timer_); }
 
 Result<void> Job::attach(WorkerPort& worker) {
   joining_.begin();
-  auto wishes = job_settings(context_.config, worker.hello().settings);
+  auto wishes = job_settings(config_, worker.hello().settings);
   if (!wishes) return tl::unexpected(wishes.error());
   if (auto ok = members_.admit(worker, *wishes); !ok) return ok;
   if (auto ok = members_.attach(worker); !ok) {
@@ -155,7 +156,7 @@ void Job::peer_mismatched(const Peer& from, const wire::Header& header, const Er
   Leader* const leader = line_.leader();
   if (leader == nullptr || !leader->gathering() || header.incarnation != 0) return;
   // Without a key any stranger may send this. Then the job goes on, and the error at its deadline names what was sent.
-  if (context_.config.text("secret_file").empty()) return static_cast<void>(leader->refuse(from, error));
+  if (config_.text("secret_file").empty()) return static_cast<void>(leader->refuse(from, error));
   fail(error);
 }
 
@@ -204,12 +205,11 @@ void Job::begin() {
   LOG(INFO) << about(members_.identity().name) << "runs: " << view.world() << " workers on " << view.node_count()
             << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
             << links;
-  welcome_from(
-      context_.reactor, weak_from_this(),
-      std::make_shared<const JobStart>(JobStart{view.node(), view.node_count(), view.node_of_rank(),
-                                                members_.settings().timeout_us, context_.config.seconds_us("spin"),
-                                                members_.settings().heartbeat_us(), links_of_workers(members_, view)}),
-      0);
+  welcome_from(context_.reactor, weak_from_this(),
+               std::make_shared<const JobStart>(JobStart{
+                   view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
+                   config_.seconds_us("spin"), members_.settings().heartbeat_us(), links_of_workers(members_, view)}),
+               0);
 }
 
 Result<void> Job::change_settings(const sched::SettingsChange& change) {

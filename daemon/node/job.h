@@ -99,6 +99,7 @@ class Job final : public JobControl, public std::enable_shared_from_this<Job> {
   void watch_leader(TimeUs now_us);
 
   JobContext& context_;
+  const Config config_;  // of the daemon when the job began: it may change
   Membership members_;
   LeaderLine line_;
   JoinPhase joining_;

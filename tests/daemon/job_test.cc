@@ -1,10 +1,9 @@
-// A job from its first worker to its end, without a network, a process or a thread: LeaderLine and Job, and the list of jobs that a daemon
-// keeps. Time is the test's own. (For the way into a job see join_phase_test.cc.)
+// A job from its first worker to its end, without a network, a process or a thread: LeaderLine and Job. Time is the
+// test's own. (For the way into a job see join_phase_test.cc, for the list of jobs job_table_test.cc.)
 #include "daemon/node/job.h"
 
 #include <gtest/gtest.h>
 
-#include <list>
 #include <new>
 
 #include "tests/daemon/fake_daemon.h"
@@ -380,132 +379,6 @@ TEST(Job, ATimerThatThrowsFailsTheJobThatMadeIt) {
   daemon.ask(daemon.first, [&](JobPort&) { daemon.reactor.after(kSecond, [] { throw std::bad_alloc(); }); });
   daemon.advance(kSecond);
   EXPECT_TRUE(says(daemon.end(), "the daemon is out of memory, at a timer"));
-}
-
-// --- JobTable ---
-
-TEST(JobTable, AWorkerWithABadSettingMakesNoJob) {
-  FakeDaemon daemon;
-  daemon.first.attached.settings = "policy=fastest\n";
-  EXPECT_FALSE(daemon.attach(daemon.first));
-  EXPECT_TRUE(daemon.jobs.empty());
-}
-
-TEST(JobTable, WorkersThatContradictEachOtherEndTheirJobForAll) {
-  FakeDaemon daemon;
-  ASSERT_TRUE(daemon.attach(daemon.first));
-  daemon.second.attached.rank = 2;
-  const auto refused = daemon.attach(daemon.second);
-  ASSERT_FALSE(refused);
-  EXPECT_TRUE(says(refused.error().what, "two workers have rank 2"));
-  EXPECT_TRUE(says(daemon.end(), "two workers have rank 2"));
-}
-
-TEST(JobTable, ANameCanBeUsedAgainWhenItsJobIsEnding) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kRunning);
-  FakeWorker next(0, 1, 0, 1);
-  EXPECT_FALSE(daemon.attach(next)) << "it runs";
-  daemon.ask(daemon.first, [&](JobPort& job) { job.worker_ended(daemon.first, true, {}); });
-  ASSERT_TRUE(daemon.attach(next)) << "a worker has left: the next run begins";
-  EXPECT_EQ(daemon.jobs.status().size(), 2u);
-}
-
-TEST(JobTable, OnlyTheOwnerAndRootChangeSettingsAndOnlyWhereTheJobIsLed) {
-  FakeDaemon daemon;
-  const uid_t owner = daemon.first.identity.uid;
-  const auto refusal = [&](uid_t user, const std::string& job) {
-    return daemon.jobs.change_settings(user, job, {.policy = "p3"}).error().message();
-  };
-  daemon.bring_to(Stage::kRunning);
-  const std::string name = daemon.first.attached.job;
-  EXPECT_TRUE(says(refusal(owner, "another"), "no job 'another'"));
-  EXPECT_TRUE(says(refusal(owner + 1, name), "belongs to the user with the id " + std::to_string(owner)));
-  for (const uid_t user : {owner, uid_t{0}})
-    EXPECT_TRUE(says(refusal(user, name), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
-}
-
-TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
-  FakeDaemon daemon;
-  const uid_t owner = daemon.first.identity.uid;
-  const auto refusal = [&](uid_t user, const std::string& job) {
-    return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
-  };
-  EXPECT_TRUE(says(refusal(owner, ""), "0 jobs run on this daemon"));
-  daemon.bring_to(Stage::kRunning);
-  const std::string name = daemon.first.attached.job;
-  EXPECT_TRUE(says(refusal(owner, "another"), "no job 'another'"));
-  EXPECT_TRUE(says(refusal(owner + 1, name), "belongs to the user with the id " + std::to_string(owner)));
-  for (const uid_t user : {owner, uid_t{0}})
-    for (const auto& job : {name, std::string()})  // empty: the only one
-      EXPECT_TRUE(says(refusal(user, job), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
-}
-
-TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kBusy);
-  daemon.jobs.fail_all({ErrorKind::kLost, "the daemon on host1 was stopped", "", {}});
-  daemon.turn();
-  EXPECT_TRUE(says(daemon.end(), "the daemon on host1 was stopped"));
-  EXPECT_FALSE(daemon.jobs.running());
-  daemon.advance(kSecond);
-  EXPECT_TRUE(daemon.empty);
-}
-
-TEST(JobTable, FailAllEndsAJobWhoseWorkersHaveLeftAndFailsNobody) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kBusy);
-  leave(daemon);
-  daemon.jobs.fail_all({ErrorKind::kLost, "the daemon on host1 was stopped", "", {}});
-  daemon.turn();
-  EXPECT_FALSE(daemon.jobs.running());
-  EXPECT_TRUE(daemon.sent<wire::Failure>().empty()) << "the other nodes need not end";
-}
-
-// --- Users ---
-
-TEST(JobTable, JobsOfTwoUsersMayHaveOneName) {
-  FakeDaemon daemon;
-  ASSERT_TRUE(daemon.attach(daemon.first));
-  FakeWorker other(0, 1);
-  other.identity.uid = 8;
-  other.attached.leader = "10.0.0.9:29610";
-  ASSERT_TRUE(daemon.attach(other));
-  EXPECT_EQ(daemon.jobs.status().size(), 2u);
-  for (const uid_t user : {7, 8}) {
-    ASSERT_EQ(daemon.jobs.status(user).size(), 1u) << "of user " << user;
-    EXPECT_EQ(daemon.jobs.status(user)[0]["uid"], user);
-  }
-  EXPECT_TRUE(daemon.jobs.status(9).empty());
-}
-
-TEST(JobTable, AProcessSetBelongsToTheJobThatIsNamedBeforeIt) {
-  FakeDaemon daemon;
-  daemon.bring_to(Stage::kRunning);
-  const uid_t owner = daemon.first.peer().uid;
-  for (const char* theirs : {"job", "job.set1", "job.set20"}) EXPECT_TRUE(daemon.jobs.has(theirs, owner)) << theirs;
-  for (const char* other : {"another", "another.set1", "job.set", "job.set1a", "job.settle1", "job1", ".set1"})
-    EXPECT_FALSE(daemon.jobs.has(other, owner)) << other;
-  EXPECT_FALSE(daemon.jobs.has("job.set1", owner + 1));
-}
-
-TEST(JobTable, AUserHasSoManyJobsAndNoMore) {
-  FakeDaemon daemon;
-  std::list<FakeWorker> workers;
-  Result<void> attached;
-  for (int i = 0; i < 300 && attached; ++i) {
-    FakeWorker& worker = workers.emplace_back(0, 2);
-    worker.attached.job = "job-" + std::to_string(i);
-    attached = daemon.attach(worker);
-  }
-  ASSERT_FALSE(attached);
-  EXPECT_EQ(workers.size(), 257u);
-  EXPECT_EQ(attached.error().kind, ErrorKind::kExhausted);
-  EXPECT_NE(attached.error().message().find("user 7 has 256 jobs"), std::string::npos) << attached.error().message();
-  EXPECT_NE(attached.error().fix.find("jobs in the option user_limits"), std::string::npos);
-  FakeWorker other(0, 2);
-  other.identity.uid = 8;
-  EXPECT_TRUE(daemon.attach(other)) << "another user has room";
 }
 
 // --- ControlInbox ---
