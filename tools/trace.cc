@@ -26,7 +26,7 @@ constexpr const char* kUsage =
     "dump writes the newest events into the state folder of each daemon, and says where that is here.\n"
     "start writes all events to DIR, as DEFT_TRACE=DIR does, for N steps or until stop.\n"
     "stop returns when the files that this node can see are complete.\n"
-    "JOB may be left out if the daemon has one job.\n";
+    "JOB may be left out if the daemon has one job of yours.\n";
 
 struct MergeOptions {
   std::string folder;

@@ -12,7 +12,7 @@ Result<int> control_trace(Arguments arguments);
 
 // Makes all nodes of a running job write their newest events. Gives the path of this node's file once it is complete, and those of other
 // nodes beside it are no older. A file that stays older is named. `job`: empty if
-// the daemon has one job.
+// the user has one job on the daemon.
 Result<std::string> dump_trace(const Config& config, const std::string& job);
 
 }  // namespace deft::tools

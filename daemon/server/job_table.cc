@@ -3,6 +3,8 @@
 #include <glog/logging.h>
 
 #include <algorithm>
+#include <iterator>
+#include <vector>
 
 #include "core/model/job_names.h"
 #include "daemon/base/log_lines.h"
@@ -11,6 +13,29 @@ namespace deft::daemon {
 namespace {
 
 constexpr TimeUs kPutAwayUs = 20'000;
+
+bool goes_on(const Job& job) { return job.members().state() != JobState::kEnded && job.members().left().empty(); }
+
+bool may_command(uid_t user, const Job& job) { return user == 0 || user == job.members().identity().uid; }
+
+// The job that a command without a name is for. Process sets are parts of a job.
+Result<std::shared_ptr<Job>> only_job_of(uid_t user, const std::list<std::shared_ptr<Job>>& jobs) {
+  const auto is_here = [&](const std::string& name, uid_t owner) {
+    return std::ranges::any_of(jobs, [&](const auto& job) {
+      return job->members().identity().name == name && job->members().identity().uid == owner;
+    });
+  };
+  std::vector<std::shared_ptr<Job>> theirs;
+  std::ranges::copy_if(jobs, std::back_inserter(theirs), [&](const auto& job) {
+    const JobIdentity& id = job->members().identity();
+    return goes_on(*job) && may_command(user, *job) && !is_here(model::job_of_set(id.name), id.uid);
+  });
+  if (theirs.size() == 1) return theirs.front();
+  const std::string whose = user == 0 ? "" : " of yours";
+  if (theirs.empty()) return fail(ErrorKind::kInvalid, "no job" + whose + " runs on this daemon");
+  return fail(ErrorKind::kInvalid, std::to_string(theirs.size()) + " jobs" + whose + " run on this daemon",
+              "name one: deft status lists the jobs");
+}
 
 }  // namespace
 
@@ -25,9 +50,8 @@ JobTable::~JobTable() { context_.reactor.cancel(timer_); }
 // The job of this name of which no worker has left; null: none. Users may give their jobs equal names.
 std::shared_ptr<Job> JobTable::find(const std::string& name, uid_t user) const {
   const auto it = std::ranges::find_if(jobs_, [&](const auto& job) {
-    const Membership& members = job->members();
-    return members.identity().name == name && members.identity().uid == user && members.state() != JobState::kEnded &&
-           members.left().empty();
+    const JobIdentity& id = job->members().identity();
+    return id.name == name && id.uid == user && goes_on(*job);
   });
   return it == jobs_.end() ? nullptr : *it;
 }
@@ -98,10 +122,15 @@ void JobTable::peer_stuck(const Peer& peer) {
 Result<std::shared_ptr<Job>> JobTable::find_for(uid_t user, const std::string& name) const {
   auto job = find(name, user);
   for (auto it = jobs_.begin(); !job && it != jobs_.end(); ++it) job = find(name, (*it)->members().identity().uid);
+  const bool ends = !job && std::ranges::any_of(jobs_, [&](const auto& one) {
+    return one->members().identity().name == name && may_command(user, *one);
+  });
+  if (ends)
+    return fail(ErrorKind::kInvalid, "no job '" + name + "' runs on this daemon any more: workers have left it");
   if (!job) return fail(ErrorKind::kInvalid, "no job '" + name + "' runs on this daemon", "deft status lists the jobs");
-  const uid_t owner = job->members().identity().uid;
-  if (user != 0 && user != owner)
-    return fail(ErrorKind::kInvalid, "job '" + name + "' belongs to the user with the id " + std::to_string(owner),
+  if (!may_command(user, *job))
+    return fail(ErrorKind::kInvalid,
+                "job '" + name + "' belongs to the user with the id " + std::to_string(job->members().identity().uid),
                 "run this command as this user, or as root");
   return job;
 }
@@ -115,10 +144,7 @@ Result<void> JobTable::change_settings(uid_t user, const std::string& name, cons
 }
 
 Result<std::string> JobTable::trace(uid_t user, const std::string& name, const wire::TraceOrder& order) {
-  if (name.empty() && jobs_.size() != 1)
-    return fail(ErrorKind::kInvalid, std::to_string(jobs_.size()) + " jobs run on this daemon",
-                "name one: deft status lists the jobs");
-  const auto job = find_for(user, name.empty() ? jobs_.front()->members().identity().name : name);
+  const auto job = name.empty() ? only_job_of(user, jobs_) : find_for(user, name);
   if (!job) return tl::unexpected(job.error());
   Result<std::string> path = fail(ErrorKind::kInternal, "the job could not be traced");  // if it throws
   run_for((*job)->port(), "deft trace", [&] { path = (*job)->trace(order); });

@@ -70,7 +70,7 @@ TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
   const auto refusal = [&](uid_t user, const std::string& job) {
     return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
   };
-  EXPECT_TRUE(says(refusal(owner, ""), "0 jobs run on this daemon"));
+  EXPECT_TRUE(says(refusal(owner, ""), "no job of yours runs on this daemon"));
   daemon.bring_to(Stage::kRunning);
   const std::string name = daemon.first.attached.job;
   EXPECT_TRUE(says(refusal(owner, "another"), "no job 'another'"));
@@ -78,6 +78,27 @@ TEST(JobTable, OnlyTheOwnerAndRootTraceAJobAndOnlyWhereItIsLed) {
   for (const uid_t user : {owner, uid_t{0}})
     for (const auto& job : {name, std::string()})  // empty: the only one
       EXPECT_TRUE(says(refusal(user, job), std::string("on the node of rank 0, at ") + FakeDaemon::kLeader));
+}
+
+TEST(JobTable, WithoutANameTheUsersOnlyJobIsTraced) {
+  FakeDaemon daemon;
+  const auto refusal = [&](uid_t user, const std::string& job) {
+    return daemon.jobs.trace(user, job, {ipc::TraceAction::kDump, ""}).error().message();
+  };
+  daemon.bring_to(Stage::kRunning);
+  const std::string not_led = "this node does not lead job 'job'", not_running = "job 'theirs' does not run";
+  FakeWorker other(0, 2), set(0, 2);
+  other.identity.uid = 8;
+  other.attached.job = "theirs";
+  set.attached.job = "job.set1";
+  for (FakeWorker* const worker : {&other, &set}) ASSERT_TRUE(daemon.attach(*worker));
+  EXPECT_TRUE(says(refusal(7, ""), not_led)) << "a process set is a part of its job";
+  EXPECT_TRUE(says(refusal(8, ""), not_running));
+  EXPECT_TRUE(says(refusal(9, ""), "no job of yours runs on this daemon"));
+  EXPECT_TRUE(says(refusal(0, ""), "2 jobs run on this daemon"));
+  daemon.ask(daemon.first, [&](JobPort& job) { job.worker_ended(daemon.first, true, {}); });
+  EXPECT_TRUE(says(refusal(0, ""), not_running)) << "a job that ends does not count";
+  EXPECT_TRUE(says(refusal(7, "job"), "no job 'job' runs on this daemon any more: workers have left it"));
 }
 
 TEST(JobTable, FailAllEndsEveryJobWithTheReason) {
