@@ -15,7 +15,7 @@ constexpr const char* kSameCollectives = "all ranks must run the same collective
 constexpr const char* kSameModel = "all ranks must train the same model";
 constexpr const char* kRaiseTimeout = "raise DEFT_STALL_TIMEOUT if this is expected";
 
-std::string key_of(const wire::Stalled& stalled) { return std::to_string(stalled.rank) + stalled.tensor; }
+std::pair<std::uint32_t, std::string> key_of(const wire::Stalled& stalled) { return {stalled.rank, stalled.tensor}; }
 
 std::string gradients_of(std::uint32_t group) { return "the gradients of group " + std::to_string(group); }
 

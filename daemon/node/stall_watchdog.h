@@ -16,6 +16,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -66,8 +67,8 @@ class StallWatchdog {
   const GradientGroups& groups_;
   const CollectiveTable& collectives_;
   LeaderPort& leader_;
-  std::map<std::string, Stall> stalls_;  // by rank and name
-  struct Asked {                         // by another node, for a bucket that is not ordered
+  std::map<std::pair<std::uint32_t, std::string>, Stall> stalls_;  // by rank and name
+  struct Asked {                                                   // by another node, for a bucket that is not ordered
     std::uint64_t generation = 0;
     TimeUs since_us = 0;
   };

@@ -232,6 +232,12 @@ TEST_F(Watchdog, ALeaderThatFindsThisNodeLateHearsNothingNewIfSomeHaveCome) {
   EXPECT_TRUE(leader.all<wire::Stalled>().empty()) << "check() reports the others";
 }
 
+TEST_F(Watchdog, NamesThatAreNumbersAreNoPartOfTheRank) {
+  watchdog.note({1, "12", 0, 1200, wire::Duty::kCollective}, kBegin);
+  watchdog.note({11, "2", 0, 1200, wire::Duty::kCollective}, kBegin);
+  EXPECT_EQ(watchdog.status().size(), 2u);
+}
+
 TEST_F(Watchdog, TheStatusShowsStallsOfTheLastMoments) {
   watchdog.note({3, "t9", 4, 1200}, kBegin);
   const auto status = watchdog.status();
