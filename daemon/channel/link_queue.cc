@@ -30,7 +30,7 @@ void LinkCounters::add(const CodecLoss& loss) {
 }
 
 std::uint64_t LinkQueue::finished_below(std::uint64_t next) const {
-  const std::uint64_t waits = started_below(next);
+  const std::uint64_t waits = waits_from(next);
   return running.empty() ? waits : std::min(waits, running.begin()->first);
 }
 

@@ -277,6 +277,22 @@ TEST_F(Links, TheLeaderIsToldWhenMuchIsFinished) {
   EXPECT_EQ(links.queues()[0].untold_bytes, 0u);
 }
 
+TEST_F(Links, WhatAReplacementGotBeforeItIsOpenHasNotStarted) {
+  run_three();
+  recovery.stop({0, 0, {ErrorKind::kLost, "cut", "", {}}});
+  EXPECT_FALSE(recovery.poll());
+  ASSERT_TRUE(recovery.replace({0, 1, 1, 0}));
+  ASSERT_EQ(drivers.drivers[0]->started, (std::vector<std::uint64_t>{0, 2}));
+  recovery.tell_progress();
+  drivers.drivers[0]->opened();
+  recovery.tell_progress();
+  const auto told = leader.all<wire::NodeProgress>();
+  ASSERT_EQ(told.size(), 2u);
+  EXPECT_EQ(told[0].links[0].finished_below, 0u);
+  EXPECT_EQ(told[0].links[0].started_below, 0u);
+  EXPECT_EQ(told[1].links[0].started_below, 3u);
+}
+
 TEST_F(Links, TheOnlyOneThatDaemonsRunCannotBeLost) {
   open();
   EXPECT_TRUE(links.can_lose(0));
