@@ -94,7 +94,7 @@ constexpr std::array kOptions = {
     OptionSpec{"memory_limit", kBytes, "0", "", 0, kNoLimit, kDaemon, kProcess,
                "Shared memory that the daemon gives to all workers together. 0: half of the machine's memory."},
     OptionSpec{"user_limits", kUserLimits, "sessions=4096,jobs=256,descriptors=0,operations=262144,names=1GB,store=1GB,memory=0", "", 0, 0, kDaemon, kProcess,
-               "What one user may have on the daemon at once; a limit that is not named keeps its default. sessions: connections. descriptors: of the daemon; 0: nine tenths of what it may open. operations: collectives under way. names: memory for names and shapes of declared tensors. store: memory in the stores of jobs. memory: shared memory; 0: as much as memory_limit."},
+               "What one user may have on the daemon at once; a limit that is not named keeps its default. sessions: connections. descriptors: of the daemon, those of its links about; 0: nine tenths of what it may open. operations: collectives under way. names: memory for names and shapes of declared tensors. store: memory in the stores of jobs. memory: shared memory; 0: as much as memory_limit."},
     OptionSpec{"spin", kSeconds, "0", "", 0, 1, kAll, kProcess,
                "How long to spin before sleeping while waiting for the other side. 0 if cores are scarce."},
     OptionSpec{"trace", kString, "", "", 0, 0, kAll, kJob,

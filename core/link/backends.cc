@@ -16,13 +16,16 @@ constexpr std::array kBackends = {
             .summary = "host memory, any NIC with an IP address",
             .composes = true,
             .adds_encoded = true,
-            .encryption = Encryption::kPeerSockets},
+            .encryption = Encryption::kPeerSockets,
+            // Two meshes, and an encrypted socket is three. Their event loops and wake-ups.
+            .descriptors = {.of_link = 8, .for_each_peer = 2, .for_each_encrypted = 6}},
     Backend{.name = "ps",
             .place = Place::kServers,
             .built = true,
             .summary = "parameter servers: deftd server",
             .adds_encoded = true,
-            .encryption = Encryption::kDaemonKey},
+            .encryption = Encryption::kDaemonKey,
+            .descriptors = {.of_link = 8, .for_each_peer = 3, .for_each_encrypted = 3}},
 #ifdef DEFT_MPI_MISSING
     Backend{.name = "mpi",
             .place = Place::kNicOrNone,
@@ -36,7 +39,8 @@ constexpr std::array kBackends = {
             .built = true,
             .summary = "host memory, Open MPI and what it knows: TCP, InfiniBand, ...",
             .composes = true,
-            .adds_encoded = true},
+            .adds_encoded = true,
+            .descriptors = {.of_link = 8}},  // connections are those of deft-mpi
 #endif
     Backend{.name = "nccl",
             .place = Place::kNicsTogether,

@@ -25,6 +25,13 @@ enum class Encryption : std::uint8_t {
   kDaemonKey,    // by the key that daemons and servers share (secret_file)
 };
 
+// How many descriptors a link takes of the daemon, about.
+struct DescriptorNeeds {
+  std::uint32_t of_link = 0;
+  std::uint32_t for_each_peer = 0;       // another node, or a server
+  std::uint32_t for_each_encrypted = 0;  // instead of that, if what travels is encrypted
+};
+
 struct Backend {
   std::string_view name;
   Place place;
@@ -36,6 +43,7 @@ struct Backend {
   bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers
   bool takes_device_memory = false;  // reduces a GPU's memory in place
   Encryption encryption = Encryption::kNone;
+  DescriptorNeeds descriptors = {};  // links in workers take none
 };
 
 std::span<const Backend> backends();

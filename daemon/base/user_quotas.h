@@ -27,7 +27,7 @@ namespace deft::daemon {
 
 enum class Quota : std::uint8_t {
   kSessions,     // connections of clients
-  kDescriptors,  // sockets, shared memory, doorbells
+  kDescriptors,  // sockets, shared memory, doorbells; of links that the daemon runs: about
   kOperations,   // collectives under way
   kNameBytes,    // of tensors that were declared
   kStoreBytes,   // put into the stores of jobs

@@ -40,6 +40,29 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
+// Of a link that the daemon runs, about.
+std::uint64_t descriptors_of(const DriverRequest& request, const LinkSurroundings& around) {
+  const link::Backend* const backend = link::find_backend(request.spec.backend);
+  if (backend == nullptr) return 0;  // local
+  const link::DescriptorNeeds& needs = backend->descriptors;
+  const auto& servers = request.spec.interface;
+  const std::uint64_t peers = backend->place == link::Place::kServers
+                                  ? 1 + static_cast<std::uint64_t>(std::ranges::count(servers, '+'))
+                                  : around.view->node_count() - 1;
+  return needs.of_link +
+         peers * (around.members.settings().encrypts() ? needs.for_each_encrypted : needs.for_each_peer);
+}
+
+// The user pays until this has gone. An error if he cannot.
+Result<std::shared_ptr<QuotaAccount>> charge(const DriverRequest& request, const LinkSurroundings& around,
+                                             const std::shared_ptr<UserQuotas>& quotas) {
+  if (quotas == nullptr) return std::shared_ptr<QuotaAccount>();
+  auto account = std::make_shared<QuotaAccount>(quotas, around.members.identity().uid);
+  if (auto ok = account->take(Quota::kDescriptors, descriptors_of(request, around)); !ok)
+    return tl::unexpected(ok.error());
+  return account;
+}
+
 // Encodings of blocks are added by the owner of a block or by a server, and only daemons encode.
 std::optional<Error> cannot_carry(const compress::Codec& codec, const std::vector<link::LinkSpec>& specs) {
   for (const link::LinkSpec& spec : specs) {
@@ -114,9 +137,9 @@ TimeUs time_to_open_us(std::uint32_t epoch, TimeUs timeout_us) {
   return epoch > 0 ? timeout_us / 3 : timeout_us / 4 * 3;
 }
 
-MakeDrivers driver_factory(const std::string& key_file) {
-  return [key_file](LinkSurroundings surroundings) -> LinkSet::MakeDriver {
-    return [around = std::move(surroundings), key_file](DriverRequest request) -> std::unique_ptr<LinkDriver> {
+MakeDrivers driver_factory(const std::string& key_file, std::shared_ptr<UserQuotas> quotas) {
+  return [key_file, quotas = std::move(quotas)](LinkSurroundings surroundings) -> LinkSet::MakeDriver {
+    return [around = std::move(surroundings), key_file, quotas](DriverRequest request) -> std::unique_ptr<LinkDriver> {
       const Membership& members = around.members;
       if (link::runs_in_worker(request.spec.backend)) {
         const auto tell = [&members](std::size_t worker, const shm::Record& record) {
@@ -128,7 +151,9 @@ MakeDrivers driver_factory(const std::string& key_file) {
       }
       // The driver keeps what opens its link until its thread has ended.
       auto open = [counted = std::make_shared<const UserThread>(members.identity().uid),
-                   opened = opener(request, around, key_file)] { return opened(); };
+                   paid = charge(request, around, quotas), opened = opener(request, around, key_file)] {
+        return paid ? opened() : tl::unexpected(paid.error());
+      };
       return std::make_unique<DaemonDriver>(around.reactor, request.spec.name(), around.view->node(), std::move(open),
                                             std::move(request.transfer_of), std::move(request.on_open),
                                             std::move(request.on_done));
@@ -136,11 +161,11 @@ MakeDrivers driver_factory(const std::string& key_file) {
   };
 }
 
-LinkMaker link_maker(const std::string& key_file) {
+LinkMaker link_maker(const std::string& key_file, std::shared_ptr<UserQuotas> quotas) {
   return {[has_key = !key_file.empty()](const Membership& members, const std::string& host) {
             return choose_links(members, host, has_key);
           },
-          driver_factory(key_file)};
+          driver_factory(key_file, std::move(quotas))};
 }
 
 JobLinks links_of_workers(const Membership& members, const View& view) {

@@ -10,6 +10,7 @@
 
 #include "core/link/link.h"
 #include "daemon/base/reactor.h"
+#include "daemon/base/user_quotas.h"
 #include "daemon/node/link_set.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/view.h"
@@ -33,9 +34,9 @@ struct LinkSurroundings {  // of the links of a job on this node
 };
 
 // The real drivers of the links. Links that the daemon runs have threads of their own and meet through the store. `key_file`: of the key
-// that daemons and parameter servers share.
+// that daemons and parameter servers share. `quotas`: the job's user pays for the links' descriptors; null: nobody does.
 using MakeDrivers = std::function<LinkSet::MakeDriver(LinkSurroundings around)>;
-MakeDrivers driver_factory(const std::string& key_file);
+MakeDrivers driver_factory(const std::string& key_file, std::shared_ptr<UserQuotas> quotas);
 
 // How long a link may take to open. At the start of a job links have a timeout: a quarter of it is for finding out who is to blame. A
 // replacement (`epoch` above 0) may take a third of the timeout.
@@ -45,7 +46,7 @@ struct LinkMaker {
   std::function<LinkChoice(const Membership& members, const std::string& host)> choose;
   MakeDrivers drivers;
 };
-LinkMaker link_maker(const std::string& key_file);
+LinkMaker link_maker(const std::string& key_file, std::shared_ptr<UserQuotas> quotas = nullptr);
 
 // The links as a worker hears of them: the links that it runs itself, and how many links the daemons run.
 JobLinks links_of_workers(const Membership& members, const View& view);

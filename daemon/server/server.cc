@@ -58,9 +58,10 @@ nlohmann::json link_strangers() {
   return {{"wrong", counts.wrong}, {"late", counts.late}, {"crowded_out", counts.crowded_out}};
 }
 
-JobContext context_of_jobs(Reactor& reactor, ControlPort& control, const Config& config) {
+JobContext context_of_jobs(Reactor& reactor, ControlPort& control, const Config& config,
+                           std::shared_ptr<UserQuotas> quotas) {
   JobContext context{.reactor = reactor, .control = control, .config = config, .host = host_name()};
-  context.links = link_maker(config.text("secret_file"));
+  context.links = link_maker(config.text("secret_file"), std::move(quotas));
   context.state_folder = state_folder();
   return context;
 }
@@ -91,7 +92,8 @@ Server::Server(Reactor& reactor, const Config& config, ipc::Listener listener, s
       control_(std::move(control)),
       acceptor_(reactor, std::move(listener), [this](ipc::MessageSocket socket) { take_client(std::move(socket)); }),
       this_{random_number(), reactor.now_us()},
-      jobs_(context_of_jobs(reactor, *control_, config), random_number() | 1, [this] { stop_if_done(); }),
+      jobs_(context_of_jobs(reactor, *control_, config, users_.quotas), random_number() | 1,
+            [this] { stop_if_done(); }),
       inbox_(*control_, jobs_, reactor.clock()) {}
 
 void Server::take_client(ipc::MessageSocket socket) {
