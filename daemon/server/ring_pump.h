@@ -53,6 +53,7 @@ class RingPump {
   [[nodiscard]] std::array<int, 3> descriptors() const;
 
   void complete(const shm::Record& record);                               // wakes the worker if it sleeps
+  void take_rest();                                                       // that the worker has written so far: it goes
   void stop();                                                            // no event comes any more
   [[nodiscard]] std::size_t waiting() const { return overflow_.size(); }  // completions beyond the ring
 

@@ -75,7 +75,10 @@ Result<void> WorkerSession::dispatch(const ipc::Packet& packet) {
     case ipc::MessageKind::kStatus: return send_status();
     case ipc::MessageKind::kChangeSettings:
     case ipc::MessageKind::kTrace: return on_command(packet);
-    case ipc::MessageKind::kGoodbye: end({}, true); return {};
+    case ipc::MessageKind::kGoodbye:
+      if (rings_) rings_->take_rest();  // others may need its last gradients
+      end({}, true);
+      return {};
     case ipc::MessageKind::kText:
       if (attached_) return {};  // a worker looks whether the daemon reads
       break;

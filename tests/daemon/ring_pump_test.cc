@@ -131,6 +131,16 @@ TEST_F(RingPumpTest, ACorruptCompletionRingIsAViolation) {
   EXPECT_EQ(errors_[0].what, "its completion ring is corrupt");
 }
 
+TEST_F(RingPumpTest, TheRestOfAWorkerThatGoesIsTakenAtOnce) {
+  const std::uint64_t most = rings_->submission_records().size();
+  for (std::uint64_t step = 0; step < most; ++step) submit(step);
+  pump_->take_rest();
+  ASSERT_EQ(records_.size(), most);
+  EXPECT_EQ(records_.back().as<shm::StageRecord>().step, most - 1);
+  pump_->take_rest();
+  EXPECT_EQ(records_.size(), most);
+}
+
 TEST_F(RingPumpTest, NothingComesAfterStop) {
   submit(0);
   pump_->stop();

@@ -15,10 +15,10 @@ namespace {
 
 constexpr std::uint64_t kArenaBytes = std::uint64_t{16} << 20;
 
-struct EndOfJob final : JobPort {  // hears only of the worker's end
+struct EndOfJob final : JobPort {  // hears of the worker's end, and of records
   void declare(WorkerPort&, Declaration) override {}
   void request(WorkerPort&, CollectiveRequest) override {}
-  void record(WorkerPort&, const shm::Record&) override {}
+  void record(WorkerPort&, const shm::Record&) override { records_before_the_end += ended ? 0 : 1; }
   void take_statistics(WorkerPort&, const ipc::Statistics&) override {}
   void link_failed(WorkerPort&, const Error&) override {}
   void store_set(const std::string&, std::span<const std::byte>) override {}
@@ -26,6 +26,7 @@ struct EndOfJob final : JobPort {  // hears only of the worker's end
   void worker_ended(WorkerPort&, bool, const Error& reason) override { ended = reason; }
   void callback_failed(const Error&) override {}
   std::optional<Error> ended;
+  unsigned records_before_the_end = 0;
 };
 
 // Keeps one session, as the server does.
@@ -93,6 +94,32 @@ TEST_F(WorkerSessionTest, TheMemoryOfADeadWorkerIsGivenBackInTheTurnAfterItsDeat
     return !users.empty() && users[0]["memory"] != 0;
   };
   turn_until([&] { return !is_charged(); });
+}
+
+// A rank may hand in its last gradient and end, while others still need it.
+TEST_F(WorkerSessionTest, WhatAWorkerHandedInBeforeItsGoodbyeReachesTheJob) {
+  bool made = false;
+  keeper_.session->make_rings([&](const Result<void>& rings) { made = rings.has_value(); });
+  turn_until([&] { return made; });
+  JobStart start;
+  start.nodes = 1;
+  start.node_of_rank = {0};
+  start.heartbeat_us = 1'000'000;
+  ASSERT_TRUE(keeper_.session->welcome(start));
+  auto welcome = worker_.receive(MonotonicClock::now() + 60'000'000);
+  ASSERT_TRUE(welcome);
+  auto memory = shm::Segment::map(std::move(welcome->descriptors.at(0)), shm::kControlSegmentBytes).value();
+  const auto rings = shm::ControlSegment::open(memory).value();
+  shm::Producer submissions(rings.submission(), rings.submission_records());
+  reactor_.add_poller([&, done = false](bool) mutable {  // after the pump's own look, and before the socket is read
+    if (!std::exchange(done, true)) {
+      submissions.push(shm::StageRecord{.stage = 1, .step = 3});
+      EXPECT_TRUE(worker_.send(ipc::encode(ipc::Text{}, ipc::MessageKind::kGoodbye)));
+    }
+    return false;
+  });
+  turn_until([&] { return keeper_.job->ended.has_value(); });
+  EXPECT_EQ(keeper_.job->records_before_the_end, 1u);
 }
 
 }  // namespace
