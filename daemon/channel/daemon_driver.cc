@@ -18,7 +18,7 @@ struct DaemonDriver::Shared {
   std::mutex mutex;
   std::condition_variable condition;
   std::deque<Transfer> queue;
-  std::atomic<bool> aborted{false};  // written under the mutex
+  std::atomic<bool> aborted{false};  // set by the reactor at once, and under the mutex before the thread is woken
   std::atomic<bool> finished{false};
   std::string reason;
   link::Link* link = nullptr;  // while it may be aborted
@@ -54,6 +54,7 @@ DaemonDriver::~DaemonDriver() {
 }
 
 void DaemonDriver::push(Transfer transfer) {
+  if (shared_->aborted) return;  // the mutex may be held by the abort, which may take a while
   {
     const std::lock_guard lock(shared_->mutex);
     shared_->queue.push_back(std::move(transfer));
