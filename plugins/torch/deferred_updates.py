@@ -150,7 +150,8 @@ class DeferredUpdates:
     def apply(self, batch):
         if not batch.pending:
             return
-        self._receive(self._due, batch.gradients, batch.runs)
+        with torch.inference_mode(False):  # p.grad may be made here
+            self._receive(self._due, batch.gradients, batch.runs)
         self._call_step([{**self._groups[number], "params": params} for number, params in batch.by_group.items()])
         for gradient in batch.gradients:
             gradient.param.grad = None

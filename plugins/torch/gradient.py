@@ -13,9 +13,9 @@ from .dtypes import GRADIENT_DTYPES
 class Gradient:
     """One parameter that takes part, and its place in the arena.
 
-    If the arena has the gradient's own dtype and memory, `p.grad` becomes the view of the arena: one pass over the
-    data in all. Otherwise (float16 on the wire, a parameter on another device) `p.grad` stays where it is and is copied
-    back.
+    If the arena has the gradient's own dtype, memory and layout, `p.grad` becomes the view of the arena: one pass over
+    the data in all. Otherwise (float16 on the wire, a parameter on another device, or one in channels_last) `p.grad`
+    stays where it is and is copied back.
     """
 
     def __init__(self, param, name, position, compression, sparse_as_dense=False, only_sparse=False):
@@ -23,6 +23,9 @@ class Gradient:
             raise ValueError(
                 f"parameter {name} is {param.dtype}; gradients can be float32, float64, float16 or bfloat16"
             )
+        given = getattr(param, "grad_dtype", None)  # versions of torch before 2.9 have none
+        if given not in (None, param.dtype):
+            raise ValueError(f"parameter {name} is {param.dtype} and has grad_dtype {given}; the two must be equal")
         self.param = param
         self.name = name
         self.position = position  # in forward order
@@ -49,7 +52,8 @@ class Gradient:
         """Has the place `place` in an arena: `views`, one a slot."""
         self.place, self.views, self.staging = place, views, staging
         fits = self.wire_dtype == self.param.dtype and self.view.device == self.param.device
-        self.direct = fits and not self.only_sparse
+        # Fused optimizers walk parameter and gradient side by side in memory, and places in the arena are contiguous.
+        self.direct = fits and not self.only_sparse and self.param.is_contiguous()
 
     def put(self, scale, expose=True):
         """Moves p.grad, scaled, into the arena; no gradient counts as zero, and stays None if `expose` is false."""
