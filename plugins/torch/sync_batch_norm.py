@@ -59,8 +59,10 @@ class _Normalize(torch.autograd.Function):
         scale = (variance + eps).rsqrt()
         normal = (wide - mean.to(wide.dtype).view(shape)) * scale.to(wide.dtype).view(shape)
         ctx.save_for_backward(normal, weight, scale)
-        ctx.axes, ctx.shape, ctx.count, ctx.dtype = axes, shape, count, input.dtype
-        output = normal if weight is None else normal * weight.view(shape) + bias.view(shape)
+        ctx.axes, ctx.shape, ctx.count, ctx.dtype, ctx.has_bias = axes, shape, count, input.dtype, bias is not None
+        output = normal if weight is None else normal * weight.view(shape)
+        if bias is not None:
+            output = output + bias.view(shape)
         ctx.mark_non_differentiable(mean, variance)
         return output.to(input.dtype), mean, variance, count
 
@@ -75,7 +77,8 @@ class _Normalize(torch.autograd.Function):
         of_input = (gradient - mean - normal * along) * factor.view(ctx.shape)
         if weight is None:
             return of_input.to(ctx.dtype), None, None, None
-        return of_input.to(ctx.dtype), of_weight.to(weight.dtype), of_bias.to(weight.dtype), None
+        of_bias = of_bias.to(weight.dtype) if ctx.has_bias else None
+        return of_input.to(ctx.dtype), of_weight.to(weight.dtype), of_bias, None
 
 
 def _moments(values, channels, axes):

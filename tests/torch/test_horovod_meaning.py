@@ -169,6 +169,7 @@ def sync_batch_norm():
     ]
     kinds += [
         (hvd.SyncBatchNorm(3, momentum=None), torch.nn.BatchNorm2d(3, momentum=None), (3, 4, 2)),
+        (hvd.SyncBatchNorm(3, bias=False), torch.nn.BatchNorm2d(3, bias=False), (3, 4, 2)),
         (hvd.SyncBatchNorm(3, affine=False), torch.nn.BatchNorm2d(3, affine=False), (3, 4, 2)),
         (
             hvd.SyncBatchNorm(3, track_running_stats=False),
