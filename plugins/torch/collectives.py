@@ -23,6 +23,7 @@ import torch
 
 from .compression import Compression
 from .dtypes import HALVES, TO_DEFT, as_bytes, in_memory, reducible
+from .two_rounds import TwoRounds
 
 
 class Handle:
@@ -224,47 +225,34 @@ def grouped_allreduce_(
     return grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
 
 
-class _Gather:
-    """An allgather in two rounds: how much each rank gives, then the data."""
-
-    def __init__(self, tensor, name, process_set):
-        self.session = process_set.session()
-        self.tensor = in_memory(tensor if tensor.dim() else tensor.reshape(1))
-        self.device = tensor.device
-        self.name = wire_name("allgather", name, self.session)
-        self.mine = torch.tensor([len(self.tensor)])
-        terms = f"rows of {self.tensor.dtype}, shape {list(self.tensor.shape[1:])}"
-        ones = [1] * self.session.size
-        self.sizes = self.session.allgather(self.name, self.mine.data_ptr(), ones, deft.INT64, terms)
-        self.data = None
-        self.rows = None
-
-    def poll(self):
-        if self.data is None:
-            if not self.sizes.poll():
-                return False
-            self._begin_data()
-        return self.data.poll()
-
-    def finish(self):
-        if self.data is None:
-            self._begin_data()
-        result = self.tensor.new_empty((sum(self.rows), *self.tensor.shape[1:]))
-        self.data.finish(result.data_ptr())
-        return result.to(self.device)
-
-    def _begin_data(self):
-        rows = torch.empty(self.session.size, dtype=torch.int64)
-        self.sizes.finish(rows.data_ptr())
-        self.rows = rows.tolist()
-        row_bytes = math.prod(self.tensor.shape[1:]) * self.tensor.element_size()
-        counts = [rows * row_bytes for rows in self.rows]
-        self.data = self.session.allgather(self.name + ".data", self.tensor.data_ptr(), counts, deft.UINT8)
-
-
 def allgather_async(tensor, name=None, process_set=_ALL):
-    gather = _Gather(tensor, name, process_set)
-    return Handle(gather.poll, gather.finish)
+    session, device = process_set.session(), tensor.device
+    wire = in_memory(tensor if tensor.dim() else tensor.reshape(1))
+    name = wire_name("allgather", name, session)
+    terms = f"rows of {wire.dtype}, shape {list(wire.shape[1:])}"
+    mine = torch.tensor([len(wire)])
+    sizes = session.allgather(name, mine.data_ptr(), [1] * session.size, deft.INT64, terms)
+
+    def begin(sizes):
+        rows = torch.empty(session.size, dtype=torch.int64)
+        sizes.finish(rows.data_ptr(), keep_name=True)
+        return gather_rows(session, f"{name}.data", wire, rows.tolist(), device)
+
+    both = TwoRounds(session, sizes, begin)
+    return Handle(both.poll, both.finish)
+
+
+def gather_rows(session, name, tensor, rows, device):
+    """Begins to gather what lies in memory, when each rank's number of rows is known."""
+    row_bytes = math.prod(tensor.shape[1:]) * tensor.element_size()
+    data = session.allgather(name, tensor.data_ptr(), [count * row_bytes for count in rows], deft.UINT8)
+
+    def finish():
+        result = tensor.new_empty((sum(rows), *tensor.shape[1:]))
+        data.finish(result.data_ptr())
+        return result.to(device)
+
+    return Handle(data.poll, finish)
 
 
 def _start_broadcast(tensor, output, root_rank, name, process_set):

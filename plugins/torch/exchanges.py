@@ -21,57 +21,15 @@ from .collectives import (
     Handle,
     allgather_async,
     as_group,
+    gather_rows,
     group_names,
     grouped_allreduce_plain,
     start_allreduce,
 )
 from .dtypes import in_memory
+from .two_rounds import TwoRounds
 
 _ALL = global_process_set
-
-
-class _AllToAll:
-    """Two rounds: how many rows each rank sends to each, then the rows."""
-
-    def __init__(self, tensor, splits, name, process_set):
-        session = process_set.session()
-        self._name = wire_name("alltoall", name, session)
-        self._process_set, self._rank, self._size = process_set, session.rank, session.size
-        self._tensor, self._device = in_memory(tensor), tensor.device
-        self._problem, mine = _check_splits(self._tensor, splits, session.size)
-        self._mine = torch.tensor(mine)
-        # A rank with wrong splits differs in its terms from ranks with right ones, so all get the same error.
-        terms = self._problem or f"{self._tensor.dtype}, rows of shape {list(self._tensor.shape[1:])}"
-        sizes = [session.size] * session.size
-        self._splits = session.allgather(self._name, self._mine.data_ptr(), sizes, deft.INT64, terms)
-        self._rows = None
-
-    def poll(self):
-        if self._rows is None:
-            if not self._splits.poll():
-                return False
-            self._begin_rows()
-        return self._rows.poll()
-
-    def finish(self):
-        if self._rows is None:
-            self._begin_rows()
-        rows = self._rows.wait()
-        sent = self._table.sum(1).tolist()
-        pieces = []
-        for other, block in enumerate(rows.split(sent)):
-            first = int(self._table[other, : self._rank].sum())
-            pieces.append(block[first : first + int(self._table[other, self._rank])])
-        received = torch.cat(pieces).to(self._device)
-        return received, self._table[:, self._rank].to(torch.int32)
-
-    def _begin_rows(self):
-        table = torch.empty(self._size, self._size, dtype=torch.int64)
-        self._splits.finish(table.data_ptr())
-        if self._problem:
-            raise ValueError(f"{self._name}: {self._problem}")
-        self._table = table
-        self._rows = allgather_async(self._tensor, f"{self._name}.rows", self._process_set)
 
 
 def _check_splits(tensor, splits, size):
@@ -94,8 +52,31 @@ def _check_splits(tensor, splits, size):
 
 
 def _start_alltoall(tensor, splits, name, process_set):
-    exchange = _AllToAll(tensor, splits, name, process_set)
-    return Handle(exchange.poll, exchange.finish)
+    """The ranks tell each other how many rows each sends to each, and then gather the rows."""
+    session, wire, device = process_set.session(), in_memory(tensor), tensor.device
+    name = wire_name("alltoall", name, session)
+    problem, mine = _check_splits(wire, splits, session.size)
+    mine, table = torch.tensor(mine), torch.empty(session.size, session.size, dtype=torch.int64)
+    # A rank with wrong splits differs in its terms from ranks with right ones, so all get the same error.
+    terms = problem or f"{wire.dtype}, rows of shape {list(wire.shape[1:])}"
+    counts = [session.size] * session.size
+    all_splits = session.allgather(name, mine.data_ptr(), counts, deft.INT64, terms)
+
+    def begin(all_splits):
+        all_splits.finish(table.data_ptr(), keep_name=True)
+        if problem:
+            raise ValueError(f"{name}: {problem}")
+        return gather_rows(session, f"{name}.rows", wire, table.sum(1).tolist(), device)
+
+    both = TwoRounds(session, all_splits, begin)
+    return Handle(both.poll, lambda: _received(both.finish(), table, session.rank))
+
+
+def _received(rows, table, rank):
+    """(what was sent to this rank, how many rows by each); `table`: what each sends to each."""
+    firsts, counts = table[:, :rank].sum(1).tolist(), table[:, rank].tolist()
+    blocks = zip(rows.split(table.sum(1).tolist()), firsts, counts)
+    return torch.cat([block[first : first + count] for block, first, count in blocks]), table[:, rank].to(torch.int32)
 
 
 def alltoall_async(tensor, splits=None, name=None, process_set=_ALL):

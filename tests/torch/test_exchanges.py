@@ -152,3 +152,55 @@ def test_mistakes_are_the_same_error_on_all_ranks(start):
     assert first == second
     for name, text in TEXTS.items():
         assert text in first[name]
+
+
+def wait_late():
+    """One rank waits for an exchange before it does something else with the others, and the other rank after that."""
+    rank = hvd.rank()
+    sparse = torch.sparse_coo_tensor([[rank]], [1.0], (2,))
+    starts = [
+        lambda: hvd.allgather_async(torch.full((rank + 1,), rank), name="mine"),
+        lambda: hvd.alltoall_async(torch.full((2,), rank)),
+        lambda: hvd.sparse_allreduce_async(sparse, op=hvd.Sum),
+    ]
+    results = []
+    for start_one in starts:
+        handle = start_one()
+        if rank == 0:
+            results.append(hvd.synchronize(handle))
+        hvd.barrier()
+        if rank == 1:
+            results.append(hvd.synchronize(handle))
+    handles = [start_one() for start_one in starts]
+    for handle in handles if rank == 0 else reversed(handles):
+        hvd.synchronize(handle)
+    assert results[0].tolist() == [0, 1, 1] and results[1].tolist() == [0, 1]
+    assert results[2].to_dense().tolist() == [1, 1]
+    return True
+
+
+def test_an_exchange_ends_for_a_rank_though_another_waits_for_it_later(start):
+    assert start(2).run(wait_late, stall_timeout="20s") == [True] * 2
+
+
+def keep_names():
+    """A name is taken until somebody has waited for the result, though it may have come."""
+    handles = [hvd.allgather_async(torch.ones(2), name="n"), hvd.alltoall_async(torch.ones(2), name="n")]
+    while not all(map(hvd.poll, handles)):
+        pass
+    for begin in (hvd.allgather_async, hvd.alltoall_async):
+        with pytest.raises(ValueError, match="a collective of this name is under way"):
+            begin(torch.ones(2), name="n")
+    for handle in handles:
+        hvd.synchronize(handle)
+    assert hvd.allgather(torch.ones(2), name="n").shape == (4,)
+    del handles[:]
+    dropped = hvd.allgather_async(torch.ones(2), name="n")
+    while not hvd.poll(dropped):
+        pass
+    del dropped
+    return hvd.allgather(torch.ones(2), name="n").tolist()
+
+
+def test_a_name_is_taken_until_its_result_is_taken(start):
+    assert start(2).run(keep_names) == [[1.0] * 4] * 2

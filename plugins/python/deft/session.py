@@ -1,7 +1,6 @@
 """Sessions, groups of gradients and collectives. Addresses are plain integers; frameworks wrap them as they like."""
 
 import atexit
-import contextlib
 import ctypes
 import hashlib
 import itertools
@@ -13,8 +12,9 @@ from ctypes import byref, c_char_p, c_size_t, c_uint32, c_uint64, c_void_p, crea
 from typing import NamedTuple, Self
 
 from deft import _native
-from deft._native import EINVALID, DeftError, InvalidCallError, call, call_back, lib, wait
+from deft._native import EINVALID, DeftError, call, call_back, lib, wait
 from deft.joining import Call, Joining
+from deft.names_in_flight import NamesInFlight
 from deft.stage_reporters import StageReporters
 from deft.step_memory import StepMemory
 
@@ -200,17 +200,23 @@ class Operation:
         """Has `callback` called when finish() would return; finish() is still to be called, also by the callback."""
         call_back(lib.deft_when_done, self._open(), callback=callback)
 
-    def finish(self, address: int | None = None) -> None:
+    def finish(self, address: int | None = None, keep_name: bool = False) -> None:
         """Waits and writes the result to `address` (None: drop it). If a signal's handler raises, finish() may be
-        called again."""
+        called again.
+
+        keep_name: no other collective of this process may have the name before release_name()."""
         handle = self._open()
         try:
             wait(lib.deft_poll_for, handle, between=self._session.joining.look)
         except DeftError:
             pass  # deft_finish reports it, too
         self._handle = None
-        self._session._names.forget(self._name, self)
+        self._session._names.ended(self._name, self, keep_name)
         call(lib.deft_finish, handle, address)
+
+    def release_name(self) -> None:
+        """After finish(keep_name=True)."""
+        self._session._names.forget(self._name, self)
 
 
 class Question:
@@ -239,50 +245,6 @@ class Question:
         return found == 1
 
 
-class _NamesInFlight:
-    """The names of collectives for whose end nobody has waited yet.
-
-    What counts is that this process has seen the end, and not whether it has come: so all ranks decide alike.
-    """
-
-    def __init__(self):
-        self._running: dict[str, tuple[weakref.ref, c_void_p]] = {}
-        self.on_end: Callable[[str], None] = lambda name: None
-
-    def check(self, name: str) -> None:
-        """InvalidCallError if a collective of this name is under way."""
-        if name not in self._running:
-            return
-        operation, handle = self._running[name]
-        if operation() is None and _has_ended(handle):  # nobody can wait for it any more
-            del self._running[name]
-            with contextlib.suppress(DeftError):  # its own error: nobody has asked for that
-                call(lib.deft_finish, handle, None)
-            self.on_end(name)
-            return
-        raise InvalidCallError(
-            f"operation '{name}': a collective of this name is under way; wait for it first, or give the new one "
-            "another name"
-        )
-
-    def add(self, name: str, operation: Operation) -> None:
-        self._running[name] = weakref.ref(operation), operation._handle
-
-    def forget(self, name: str, operation: Operation) -> None:
-        if name in self._running and self._running[name][0]() is operation:
-            del self._running[name]
-            self.on_end(name)
-
-    def all_ended(self) -> bool:
-        """Whether the result of each, or its error, has come."""
-        return all(_has_ended(handle) for _, handle in list(self._running.values()))
-
-
-def _has_ended(handle: c_void_p) -> bool:
-    """Whether the result of a collective, or its error, has come."""
-    return lib.deft_poll(handle, byref(_native.Error())) != 0
-
-
 def finish_all(finishes: Iterable[Callable[[], object]]) -> list:
     """Calls functions that each wait for a collective and give its result. The first error is raised when all have
     ended: what nobody waited for would hold its name."""
@@ -303,7 +265,7 @@ class Session:
     def __init__(self, handle: c_void_p):
         self._handle = handle
         self._kept: list[object] = []  # device memory that links work on
-        self._names = _NamesInFlight()
+        self._names = NamesInFlight()
         self._optimizers = itertools.count()
         self.joining = Joining(self)
         self._names.on_end = self.joining.ended
