@@ -58,7 +58,8 @@ class BucketGroup:
 
     def send(self, place, tensor, when_reduced):
         """Hands over `tensor`, contiguous, or None for zeros. when_reduced(view, error) runs on a thread of libdeft."""
-        if self._handed == 0 and self._session.reporters.reports(self):
+        self._arena.group.check_open()  # DDP's reducer may outlive the session, and the views lie in its memory
+        if self._handed == 0 and self._session.reporters.step_begins(self):
             self._session.stage(BACKWARD, self._step)
         step, view, self._handed = self._step, self._arena.views[0][place], self._handed + 1
         if self._handed == self._arena.count:

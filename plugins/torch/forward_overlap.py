@@ -113,7 +113,7 @@ class StageReports:
         return self._told != self._buffer.schedule.step and self._session.reporters.reports(self)
 
     def backward_begins(self):
-        if self._session.reporters.reports(self):
+        if self._session.reporters.step_begins(self):
             self._session.stage(deft.BACKWARD, self._buffer.schedule.step)
 
     def forward_begins(self, inputs):

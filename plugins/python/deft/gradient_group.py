@@ -151,7 +151,7 @@ class GradientGroup:
             self._handed[index] = _BEGUN
         if first:
             self._session.joining.round_begins(self.name, self._step)
-        if first and self._session.reporters.reports(self):
+        if first and self._session.reporters.step_begins(self):
             self._session.stage(deft.BACKWARD, self._step)
 
     def _averaged(self, view, spec):
