@@ -3,6 +3,7 @@
 import deft.torch as hvd
 import pytest
 import torch
+from deft import world
 
 
 def rows_sent(source, target):
@@ -200,6 +201,19 @@ def keep_names():
         pass
     del dropped
     return hvd.allgather(torch.ones(2), name="n").tolist()
+
+
+def drop_handles():
+    """What nobody can wait for is freed when it has ended, and with it the memory of its result."""
+    for _ in range(200):
+        hvd.allreduce_async(torch.ones(3))
+        hvd.allgather_async(torch.ones(3))
+        hvd.allreduce(torch.ones(3))
+    return len(world.session()._names._running)
+
+
+def test_handles_that_nobody_waits_for_are_freed(start):
+    assert max(start(2).run(drop_handles)) < 100
 
 
 def test_a_name_is_taken_until_its_result_is_taken(start):

@@ -13,6 +13,8 @@ from deft._native import DeftError, InvalidCallError, call, lib
 if TYPE_CHECKING:
     from deft.session import Operation
 
+_FEW = 64
+
 
 class NamesInFlight:
     """Of one session. Any thread may call the methods.
@@ -23,6 +25,7 @@ class NamesInFlight:
     def __init__(self):
         # Operation and its handle; None: it is finished, and keeps its name.
         self._running: dict[str, tuple[weakref.ref, c_void_p | None]] = {}
+        self._full = _FEW  # names, at which those that are over are freed: they hold memory
         self._lock = threading.RLock()  # a handle that is asked is not finished meanwhile: it would be freed
         self.on_end: Callable[[str], None] = lambda name: None
 
@@ -31,13 +34,8 @@ class NamesInFlight:
         with self._lock:
             if name not in self._running:
                 return
-            operation, handle = self._running[name]
-            if operation() is None and _has_ended(handle):  # nobody can wait for it any more
-                del self._running[name]
-                if handle is not None:
-                    with contextlib.suppress(DeftError):  # its own error: nobody has asked for that
-                        call(lib.deft_finish, handle, None)
-                self.on_end(name)
+            if self._is_over(name):
+                self._free(name)
                 return
         raise InvalidCallError(
             f"operation '{name}': a collective of this name is under way; wait for it first, or give the new one "
@@ -46,6 +44,10 @@ class NamesInFlight:
 
     def add(self, name: str, operation: "Operation") -> None:
         with self._lock:
+            if len(self._running) >= self._full:
+                for other in [other for other in self._running if self._is_over(other)]:
+                    self._free(other)
+                self._full = max(_FEW, 2 * len(self._running))
             self._running[name] = weakref.ref(operation), operation._handle
 
     def ended(self, name: str, operation: "Operation", keep_name: bool) -> None:
@@ -67,6 +69,18 @@ class NamesInFlight:
         """Whether the result of each, or its error, has come."""
         with self._lock:
             return all(_has_ended(handle) for _, handle in self._running.values())
+
+    def _is_over(self, name: str) -> bool:
+        """Whether it has ended, and nobody can wait for it any more."""
+        operation, handle = self._running[name]
+        return operation() is None and _has_ended(handle)
+
+    def _free(self, name: str) -> None:
+        _, handle = self._running.pop(name)
+        if handle is not None:
+            with contextlib.suppress(DeftError):  # its own error: nobody has asked for that
+                call(lib.deft_finish, handle, None)
+        self.on_end(name)
 
     def _is(self, name: str, operation: "Operation") -> bool:
         return name in self._running and self._running[name][0]() is operation
