@@ -10,10 +10,12 @@ wait for that lock. So those methods are called here, without the lock.
 """
 
 import datetime
+import itertools
 import os
 import socket
 import sys
 import time
+import weakref
 
 from deft import DeftError, world
 from deft.reduce_op import Average, Max, Min, Sum
@@ -21,6 +23,7 @@ from deft.reduce_op import Average, Max, Min, Sum
 import torch
 import torch.distributed as dist
 
+from .c10d_futures import next_name
 from .c10d_work import DeftWork, as_backend_error, reduce_at_once
 from .ddp_buckets import BucketSequences, DefaultBucketSize, in_backward
 from .dtypes import GRADIENT_DTYPES, TO_DEFT
@@ -29,13 +32,19 @@ NAME = "deft"
 _OPS = {dist.ReduceOp.SUM: Sum, dist.ReduceOp.AVG: Average, dist.ReduceOp.MIN: Min, dist.ReduceOp.MAX: Max}
 _DDP = torch.nn.parallel.distributed.__file__
 _ENGINE = (torch.autograd.graph.__file__, torch.autograd.__file__)  # the latter in old versions of torch
-_LAUNCHERS = ("DEFT_RANK", "LOCAL_RANK", "OMPI_COMM_WORLD_RANK", "SLURM_PROCID")
+_LAUNCHERS = (  # of torchrun, mpirun and srun: rank and size, and what a launcher sets beside them
+    ("RANK", "WORLD_SIZE", "LOCAL_RANK"),
+    ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    ("SLURM_PROCID", "SLURM_STEP_NUM_TASKS"),
+    ("SLURM_PROCID", "SLURM_NTASKS"),
+)
 _WARN_AFTER_S = 10.0  # a rank that has not made a subgroup by then is named in the log
 _MOMENT = datetime.timedelta(milliseconds=200)
 _JOINED = "_match_all_reduce_for_bwd_pass"  # DDP: a rank without samples takes part in the others' backward
 
 
-_kept = []  # gloo's process groups: freeing one joins its threads, which may be waiting for Python's lock
+_gloos = []  # (weak reference to a group, its process group of gloo): freed by _let_go()
+_round = 0  # how often the store of the default group has been used for one
 
 
 class DeftProcessGroup(dist.ProcessGroup):
@@ -43,24 +52,34 @@ class DeftProcessGroup(dist.ProcessGroup):
 
     def __init__(self, options, _backend_options=None):
         super().__init__(options.group_rank, options.group_size)
-        self._store = options.store
+        self._store = _store_without_the_past(options)
         self._label = options.group_id
         self._timeout_s = options.timeout.total_seconds()
         self._owns_session = False
         self._bucket_size = None
+        self._numbers = itertools.count(1)
+        self._buckets = BucketSequences()
+        try:
+            self._begin(options)
+        except BaseException:
+            self._leave()
+            raise
+
+    def _begin(self, options):
         if not options.global_ranks_in_group:
-            self._owns_session = _join_job(options)
+            self._owns_session = _open_session(options, self._store)
+            _check_ranks(options)
             self._bucket_size = DefaultBucketSize()
         else:
-            _await_members(options)
+            _await_members(options, self._store)
         self._whole = options.group_size == world.size() and options.group_rank == world.rank()
-        self._count = 0
-        self._buckets = BucketSequences()
-        gloo = dist.ProcessGroupGloo(options.store, options.group_rank, options.group_size, options.timeout)
+        self._gloo = dist.ProcessGroupGloo(self._store, options.group_rank, options.group_size, options.timeout)
         self._set_default_backend(dist.ProcessGroup.BackendType.GLOO)
-        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, gloo)
-        self._gloo = gloo
-        _kept.append(gloo)
+        self._register_backend(torch.device("cpu"), dist.ProcessGroup.BackendType.GLOO, self._gloo)
+        if self._whole:
+            world.session().joining.hindered_by.add(self)
+        _let_go()
+        _gloos.append((weakref.ref(self), self._gloo))
 
     def getBackendName(self):
         return NAME
@@ -114,6 +133,11 @@ class DeftProcessGroup(dist.ProcessGroup):
 
     def shutdown(self):
         super().shutdown()
+        if world.is_in_job():
+            world.session().joining.hindered_by.discard(self)
+        self._leave()
+
+    def _leave(self):
         if self._bucket_size is not None:
             self._bucket_size.restore()
             self._bucket_size = None
@@ -126,16 +150,15 @@ class DeftProcessGroup(dist.ProcessGroup):
             place = self._buckets.place(tensor) if _by_ddp(caller, tensor) else None
             if place is not None:
                 return self._schedule(work, tensor, *place)
-        self._count += 1
-        return reduce_at_once(work, f"c10d.{self._label}.{self._count}", tensor, op)
+        return reduce_at_once(work, next_name(f"c10d.{self._label}", self._numbers), tensor, op)
 
     def _schedule(self, work, tensor, group, place):
-        def reduced(view, error):
-            if error is None:
-                tensor.detach().copy_(view.view(tensor.shape))
-            work.end(error)
-
-        group.send(place, tensor.detach(), reduced)
+        work.calls_back = False  # DDP's reducer has asked for it, and waits
+        group.send(
+            place,
+            tensor.detach(),
+            lambda view, error: work.end_after(error, lambda: tensor.detach().copy_(view.view(tensor.shape))),
+        )
 
 
 def _each(function, outputs, inputs, *options, **named):
@@ -171,7 +194,6 @@ def _reducible(tensor, op):
         tensor.device.type == "cpu"
         and tensor.dtype in TO_DEFT
         and tensor.layout is torch.strided
-        and tensor.numel() > 0
         and tensor.is_contiguous()
         and (op is not Average or tensor.dtype.is_floating_point)
     )
@@ -192,25 +214,46 @@ def _by_ddp(caller, tensor):
     return tensor.dim() == 1 and (file == _DDP or (file in _ENGINE and in_backward()))
 
 
-def _join_job(options):
-    """Opens the session, or checks the open one. Whether it was opened here."""
-    opened = not world.is_initialized()
+def _let_go():
+    """Frees gloo's connections and threads of groups that are gone.
+
+    It cannot be done when a group goes. The last one to hold it may be DDP's reducer, which holds Python's lock, and
+    one of the threads may wait for that lock. If Python holds gloo alone, torch frees it without the lock.
+    """
+    _gloos[:] = [(group, gloo) for group, gloo in _gloos if group() is not None]
+
+
+def _store_without_the_past(options):
+    """The store without the keys of earlier groups: it may live on when they are destroyed, and torch then gives their
+    names again."""
+    global _round
+    if not options.global_ranks_in_group:
+        _round = options.store.add(f"deft/rounds/{options.group_rank}", 1)  # the same on all ranks
+    return dist.PrefixStore(f"deft/{_round}", options.store)
+
+
+def _open_session(options, store):
+    """Opens the session, if none is open. Whether it was opened here."""
+    if world.is_initialized():
+        return False
     try:
-        if opened:
-            world.init(**_placement(options), **_stall_timeout(options))
+        world.init(**_placement(options, store), **_stall_timeout(options))
     except DeftError as error:
         raise as_backend_error(error) from error
+    return True
+
+
+def _check_ranks(options):
     if (world.rank(), world.size()) != (options.group_rank, options.group_size):
         raise dist.DistBackendError(
             f"init_process_group has rank {options.group_rank} of {options.group_size}, and Deft's job has rank "
             f"{world.rank()} of {world.size()}: start both by one launcher, or give equal numbers"
         )
-    return opened
 
 
-def _await_members(options):
+def _await_members(options, store):
     """Waits until all ranks of a subgroup are here: gloo would not say who is missing. Ctrl-C works meanwhile."""
-    ranks, store, seconds = options.global_ranks_in_group, options.store, options.timeout.total_seconds()
+    ranks, seconds = options.global_ranks_in_group, options.timeout.total_seconds()
     begins, warned = time.monotonic(), False
     store.set(_key_of(ranks[options.group_rank]), "1")
     missing = _missing(store, ranks)
@@ -249,13 +292,19 @@ def _stall_timeout(options):
     return {"stall_timeout": f"{min(max(seconds, 0.1), 864000.0)}s"}
 
 
-def _placement(options):
-    """Deft's options for the ranks that init_process_group was given, if no launcher's variables tell them."""
-    if any(name in os.environ for name in _LAUNCHERS):
+def _placement(options, store):
+    """Deft's options for the ranks that init_process_group was given, unless launchers' variables say the same.
+
+    Variables may be those of something else: of the shell of a Slurm job, for one. All ranks decide alike."""
+    if "DEFT_RANK" in os.environ:
         return {}
     names = [f"deft/host/{rank}" for rank in range(options.group_size)]
-    options.store.set(names[options.group_rank], socket.gethostname())
-    hosts = [options.store.get(name) for name in names]
+    mine = names[options.group_rank]
+    store.set(mine, f"{'launched' if _is_launched_so(options) else 'given'} {socket.gethostname()}")
+    told = [store.get(name).decode().split(" ", 1) for name in names]
+    if all(source == "launched" for source, _ in told):
+        return {}
+    hosts = [host for _, host in told]
     here = [rank for rank, host in enumerate(hosts) if host == hosts[options.group_rank]]
     return {
         "rank": options.group_rank,
@@ -263,3 +312,11 @@ def _placement(options):
         "local_rank": here.index(options.group_rank),
         "local_size": len(here),
     }
+
+
+def _is_launched_so(options):
+    """Whether the launcher's variables that Deft would take say the given rank and size."""
+    for names in _LAUNCHERS:
+        if all(os.environ.get(name) for name in names):
+            return [os.environ[name] for name in names[:2]] == [str(options.group_rank), str(options.group_size)]
+    return False

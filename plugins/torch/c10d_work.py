@@ -1,19 +1,20 @@
 """A collective of torch.distributed that Deft runs: what dist.all_reduce(..., async_op=True) gives.
 
 work = DeftWork([tensor])
-operation.when_done(lambda error: work.end(error))
+operation.when_done(lambda _error: work.end_after(None, lambda: operation.finish(address)))
 work.wait()                      # DistBackendError with Deft's text if it failed
 work.get_future().wait()         # [tensor]
 """
 
 import threading
 
-from deft import DeftError, world
+from deft import world
 from deft.reduce_op import Average
 
 import torch
 import torch.distributed as dist
 
+from .c10d_futures import Origin, threads
 from .dtypes import HALVES, TO_DEFT
 
 
@@ -25,6 +26,7 @@ class DeftWork(dist.Work):
     def __init__(self, tensors, what="the operation", limit_s=None):
         super().__init__()
         self._what, self._limit_s = what, limit_s
+        self.calls_back = True  # a script may have callbacks on the future
         self._error = None
         self._ended = threading.Event()
         self._source = torch.futures.Future()
@@ -37,7 +39,19 @@ class DeftWork(dist.Work):
         if error is not None:
             self._error = as_backend_error(error)
         self._ended.set()
-        self._source.set_result(None)
+        if self.calls_back:
+            threads.run(self._set_result)
+        else:
+            self._set_result()
+
+    def end_after(self, error, finish):
+        """Calls finish(), unless `error` came, and ends: nobody would hear of an exception on a thread of libdeft."""
+        if error is None:
+            try:
+                finish()
+            except Exception as failure:
+                error = failure
+        self.end(error)
 
     def wait(self, timeout=None):
         seconds = timeout.total_seconds() if timeout else self._limit_s
@@ -65,6 +79,9 @@ class DeftWork(dist.Work):
     def synchronize(self):
         self.wait()
 
+    def _set_result(self):
+        self._source.set_result(None)
+
     def _outcome(self, _source):
         if self._error is not None:
             raise self._error
@@ -73,24 +90,24 @@ class DeftWork(dist.Work):
 
 def reduce_at_once(work, name, tensor, op):
     """Reduces a contiguous tensor in place, without waiting; `work` ends when the result is there."""
-    memory = tensor.detach()
+    Origin(name).follow(work.get_future())
+    if tensor.numel() == 0:
+        return work.end()
+    memory, size = tensor.detach(), world.size()
     halves = op is Average and memory.dtype in HALVES  # their sum may be too large
     if halves:
-        memory.div_(world.size())
+        memory.div_(size)
     terms = f"{op.name}, shape {list(memory.shape)}"  # a sum on one rank and an average on another would add up
     dtype = TO_DEFT[memory.dtype]
     operation = world.session().allreduce(name, memory.data_ptr(), memory.numel(), dtype, op.wire, terms)
 
-    def done(error):
-        try:
-            operation.finish(memory.data_ptr())
-            if op is Average and not halves:
-                memory.div_(world.size())
-        except DeftError as failure:
-            error = failure
-        work.end(error)
+    def finish():
+        operation.finish(memory.data_ptr())
+        if op is Average and not halves:
+            with torch.inference_mode(memory.is_inference()):  # which is off on this thread
+                memory.div_(size)
 
-    operation.when_done(done)
+    return operation.when_done(lambda _error: work.end_after(None, finish))  # finish() raises the same error
 
 
 def as_backend_error(error):

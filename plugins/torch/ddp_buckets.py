@@ -72,10 +72,12 @@ class BucketGroup:
         last = self._handed == 0
 
         def reduced(error):
-            if last and error is None and self._session.reporters.reports(self):
-                with contextlib.suppress(DeftError):  # the job has failed since, but this bucket is here
-                    self._session.stage(FORWARD, step + 1)
-            when_reduced(view, error)
+            try:
+                if last and error is None and self._session.reporters.reports(self):
+                    with contextlib.suppress(DeftError):  # the job has failed since, but this bucket is here
+                        self._session.stage(FORWARD, step + 1)
+            finally:
+                when_reduced(view, error)
 
         self._arena.group.when_reduced(place, 1, step, reduced)
 

@@ -14,12 +14,14 @@ from deft import DeftError
 from deft.reduce_op import Sum
 from deft.world import is_initialized, session, size
 
+import torch.distributed as dist
 from torch.utils.weak import WeakTensorKeyDictionary
 
+from .c10d_futures import Origin
 from .c10d_work import DeftWork, reduce_at_once
 from .ddp_buckets import BucketGroup, say_no_late_updates
 
-_numbers = itertools.count()  # of sums at once
+_numbers = itertools.count()  # of calls
 _states = WeakTensorKeyDictionary()  # parameter -> the state of its model
 _first_pass = None  # the state of the model whose first backward is under way
 
@@ -27,15 +29,17 @@ _first_pass = None  # the state of the model whose first backward is under way
 def ddp_hook(state, bucket):
     """Averages a bucket over all ranks of Deft's job. `state` is None, or a DdpState for this model alone.
 
-    The models of a script can share None if each has its first backward by itself.
+    It is for models whose DistributedDataParallel has all ranks, too: a hook does not see the process group. DdpState
+    checks it. The models of a script can share None if each has its first backward by itself.
     """
     if not is_initialized():
         raise RuntimeError("ddp_hook needs Deft: call deft.torch.init() or init_process_group('deft') before")
     state = state or _state_of(bucket)
     bucket.buffer().div_(size())
-    work = DeftWork(bucket.buffer())
+    work, name = DeftWork(bucket.buffer()), f"ddp_hook.{next(_numbers)}"
+    Origin(name).follow(work.get_future())
     try:
-        state.start(work, bucket)
+        state.start(work, bucket, name)
     except DeftError as error:
         work.end(error)
     return work.get_future()
@@ -63,22 +67,29 @@ def _state_of(bucket):
 class DdpState:
     """The hook's knowledge of one model."""
 
-    def __init__(self):
+    def __init__(self, process_group=None):
+        """`process_group`: that of the model's DistributedDataParallel; it must have all ranks of Deft's job."""
+        if process_group is not None and dist.get_world_size(process_group) != size():
+            raise ValueError(
+                f"ddp_hook averages over all {size()} ranks of Deft's job, and the process group has "
+                f"{dist.get_world_size(process_group)}: use it with DistributedDataParallel over all ranks"
+            )
         self._shown = []  # (dtype, shape) of parameters, in the order of the first backward
         self._places = WeakTensorKeyDictionary()  # parameter -> place in that order
         self._first = True  # the first backward is not over
         self._group = None
         self._session = None
 
-    def start(self, work, bucket):
-        """Begins to sum a bucket, whose future `work` ends."""
+    def start(self, work, bucket, name):
+        """Begins to sum a bucket, whose future `work` ends. `name`: of this call, the same on all ranks."""
+        session().joining.hindered_by.add(self)
         if not self._first:
             return self._schedule(work, bucket)
         for parameter in bucket.parameters():
             self._places[parameter] = len(self._shown)
             self._shown.append((parameter.dtype, tuple(parameter.shape)))
         self._first = not bucket.is_last()
-        return reduce_at_once(work, f"ddp_hook.{next(_numbers)}", bucket.buffer(), Sum)
+        return reduce_at_once(work, name, bucket.buffer(), Sum)
 
     def _schedule(self, work, bucket):
         if self._session is not session():
@@ -104,7 +115,10 @@ class _Parts:
 
         def reduced(view, error):
             if error is None:
-                gradient.copy_(view)
+                try:
+                    gradient.copy_(view)
+                except Exception as failure:  # of which nobody would hear on a thread of libdeft
+                    error = failure
             with self._lock:
                 self._left = 0 if error is not None else self._left - 1
                 last, self._work = (self._work, None) if self._left == 0 else (None, self._work)

@@ -9,7 +9,9 @@ import gc
 import deft.torch as hvd
 import pytest
 import torch
-from launching import WorkerFailed
+import torch.distributed as dist
+from c10d_groups import close_group, open_group
+from launching import WorkerFailed, free_port
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int32, torch.int64)
 
@@ -156,3 +158,18 @@ def test_what_join_cannot_do(start):
     with pytest.raises(WorkerFailed) as failure:
         start(1).run(dies_while_others_have_joined)
     assert "DeftError" in failure.value.errors[0] and "rank 1" in failure.value.errors[0]
+
+
+def join_beside_a_process_group(port):
+    """torch.distributed does not see that a rank has joined, so no rank may. Without the group all can."""
+    open_group(port)
+    dist.all_reduce(torch.ones(2))
+    with pytest.raises(ValueError, match=r"join\(\) does not work beside"):
+        hvd.join()
+    close_group()
+    return hvd.join()
+
+
+def test_a_process_group_over_deft_hinders_join(start):
+    first, second = start(2).run(join_beside_a_process_group, free_port())
+    assert first == second

@@ -17,6 +17,7 @@ import ctypes
 import json
 import threading
 import time
+import weakref
 from collections.abc import Iterable
 from typing import NamedTuple, Protocol
 
@@ -63,6 +64,7 @@ class Joining:
         self._session = session
         self.lock = threading.RLock()
         self.round = 0  # how often all ranks have joined
+        self.hindered_by: weakref.WeakSet = weakref.WeakSet()  # what waits for other ranks without look()
         self._begin_round()
 
     def _begin_round(self) -> None:
@@ -158,6 +160,11 @@ def join(session, gradients: Iterable[ZeroGradients]) -> int:
     """Gives zeros to the reductions of the others until all ranks have joined; gives the rank that joined last."""
     if session.size == 1:
         return 0
+    if session.joining.hindered_by:
+        raise ValueError(
+            "join() does not work beside DistributedDataParallel over Deft, nor beside a process group of the backend "
+            "'deft': ranks that wait there do not see that another has joined"
+        )
     joining, of_name = session.joining, {one.name: one for one in gradients}
     for one in of_name.values():
         one.join_begins()
