@@ -43,6 +43,7 @@ struct GuardedPlan {
 struct ReplanReason {
   std::string reason = {};  // empty: there is no reason
   bool immediate = false;   // true: further checks need not confirm the reason
+  bool is_loss = false;     // a link is lost
 };
 
 class ConvergenceGuard {

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "core/model/policy_reason.h"
 #include "core/sched/settings_change.h"
 
 namespace deft::sched {
@@ -40,6 +41,7 @@ struct PolicyChange {
   PolicyChoice choice;
   LaunchSizes sizes = {};
   std::string reason;
+  model::PolicyReason why = model::PolicyReason::kBegan;
   std::vector<PolicyForecast> forecasts = {};  // the best first; empty: nothing was simulated
   std::optional<double> before_us = {};        // the measured time of a step under the policy before this one
   std::optional<double> after_us = {};         // and under the policy that was tried

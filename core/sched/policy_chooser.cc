@@ -94,19 +94,23 @@ void PolicyChooser::look_for_better(std::uint64_t step) {
   if (next == nullptr) return settle(step);
   const auto before_us = stopwatch_.usual_us();
   if (!before_us && step > 0) return;  // not measured yet; before the first step there is nothing to measure
-  const std::string reason = (refused_.empty() ? asked_.value_or("") + ": " : std::string()) +
+  const bool is_first = refused_.empty() && asked_;
+  const auto why = is_first && asked_->is_loss ? model::PolicyReason::kLinkLost : model::PolicyReason::kForecast;
+  const std::string reason = (refused_.empty() ? (asked_ ? asked_->reason : "") + ": " : std::string()) +
                              "the simulator expects " + in_ms(next->step_us) + " a step, and " +
                              in_ms(forecast_us(choice_)) + " with " + to_text(choice_);
   asked_.reset();
   if (before_us) trial_ = Trial{choice_, *before_us};
-  decide(next->choice, reason);
+  decide(next->choice, why, reason);
   change_->before_us = before_us;
   if (!before_us) forecasts_.clear();  // nothing can be compared
 }
 
 // There is nothing more to try for these forecasts.
 void PolicyChooser::settle(std::uint64_t step) {
-  if (asked_) decide(choice_, *asked_ + ": the simulator expects no other policy to be more than 1 percent better");
+  if (asked_)
+    decide(choice_, model::PolicyReason::kKept,
+           asked_->reason + ": the simulator expects no other policy to be more than 1 percent better");
   if (!refused_.empty()) {
     rests_until_ = step + rest_steps_;
     rest_steps_ *= 2;
@@ -122,21 +126,21 @@ void PolicyChooser::end_trial() {
   const std::string reason =
       "a step takes " + in_ms(after_us) + ", and took " + in_ms(before_us) + " with " + to_text(trial_->before);
   if (better) {
-    decide(choice_, "confirmed: " + reason);
+    decide(choice_, model::PolicyReason::kConfirmed, "confirmed: " + reason);
     forecasts_.clear();
     rest_steps_ = kRestSteps;
   } else {
     refused_.push_back(choice_);
-    decide(trial_->before, to_text(choice_) + " was no better: " + reason);
+    decide(trial_->before, model::PolicyReason::kNoBetter, to_text(choice_) + " was no better: " + reason);
   }
   change_->before_us = before_us;
   change_->after_us = after_us;
   trial_.reset();
 }
 
-void PolicyChooser::decide(const PolicyChoice& choice, std::string reason) {
+void PolicyChooser::decide(const PolicyChoice& choice, model::PolicyReason why, std::string reason) {
   choice_ = choice;
-  change_ = PolicyChange{.choice = choice, .reason = std::move(reason), .forecasts = forecasts_};
+  change_ = PolicyChange{.choice = choice, .reason = std::move(reason), .why = why, .forecasts = forecasts_};
 }
 
 void PolicyChooser::in_force(const PolicyChoice& choice, std::uint64_t step) {
@@ -153,7 +157,7 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   const auto reason = watch_.look(profile, step);
   if (!reason) return;
   watch_.decided(profile);
-  asked_ = reason->reason;
+  asked_ = *reason;
   Setup asked_for = setup_;
   asked_for.selector = nullptr;  // a selector that keeps the question must not keep itself
   auto compared = candidates();
@@ -162,7 +166,7 @@ void PolicyChooser::profile_measured(const model::Profile& profile, std::uint64_
   const bool tunes_sizes =
       !setup_.has_user_sizes && LaunchSizes{setup_.partition_bytes, setup_.credit_bytes} == LaunchSizes{};
   setup_.selector->ask({watch_.remaining(profile), std::move(asked_for), std::move(compared),
-                        stopwatch_.overlaps_forward(), tunes_sizes});
+                        setup_.overlaps_forward.value_or(stopwatch_.overlaps_forward()), tunes_sizes});
 }
 
 // Forecasts and measurements are of another network. The policy in force stays until there are new ones.
@@ -180,7 +184,7 @@ void PolicyChooser::link_lost(model::LinkIndex link) {
 void PolicyChooser::pin(const std::optional<PolicyChoice>& choice) {
   pinned_ = choice.has_value();
   forget();
-  if (choice) decide(*choice, "the user set it");
+  if (choice) decide(*choice, model::PolicyReason::kUser, "the user set it");
 }
 
 void PolicyChooser::sizes_changed(const LaunchSizes& sizes) {

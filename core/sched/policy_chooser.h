@@ -92,7 +92,7 @@ class PolicyChooser {
   void look_for_better(std::uint64_t step);
   void end_trial();
   void settle(std::uint64_t step);
-  void decide(const PolicyChoice& choice, std::string reason);
+  void decide(const PolicyChoice& choice, model::PolicyReason why, std::string reason);
   [[nodiscard]] const PolicyForecast* next_candidate() const;
   [[nodiscard]] double forecast_us(const PolicyChoice& choice) const;
 
@@ -101,9 +101,9 @@ class PolicyChooser {
   ProfileWatch watch_;
   PolicyChoice choice_;  // in force, or decided
   bool pinned_ = false;
-  std::optional<std::string> asked_;       // why the selector was asked
-  std::vector<PolicyForecast> forecasts_;  // the newest, until there is nothing more to try
-  std::vector<PolicyChoice> refused_;      // tried for these forecasts, and no better
+  std::optional<plan::ReplanReason> asked_;  // why the selector was asked
+  std::vector<PolicyForecast> forecasts_;    // the newest, until there is nothing more to try
+  std::vector<PolicyChoice> refused_;        // tried for these forecasts, and no better
   std::optional<Trial> trial_;
   std::optional<PolicyChange> change_;
   std::uint64_t rests_until_ = 0, rest_steps_ = kRestSteps;

@@ -58,13 +58,13 @@ std::optional<plan::ReplanReason> ProfileWatch::look(const model::Profile& profi
 
 plan::ReplanReason ProfileWatch::reason(const model::Profile& profile,
                                         const std::function<plan::ReplanReason()>& own) const {
-  if (lost_ != lost_then_) return {describe_loss(lost_), true};
-  if (!decided_for_) return {"the first profile", true};
+  if (lost_ != lost_then_) return {describe_loss(lost_), true, true};
+  if (!decided_for_) return {"the first profile", true, false};
   plan::ReplanReason others = own ? own() : plan::ReplanReason{};
   if (others.immediate) return others;
   std::string text = describe_move(profile, *decided_for_, lost_);
   if (text.empty() && latencies_) text = describe_latency(profile, *decided_for_, lost_);
-  return text.empty() ? others : plan::ReplanReason{std::move(text), false};
+  return text.empty() ? others : plan::ReplanReason{std::move(text), false, false};
 }
 
 void ProfileWatch::decided(const model::Profile& profile) {

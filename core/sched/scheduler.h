@@ -112,6 +112,7 @@ struct Setup {
   std::shared_ptr<plan::ConvergenceGuard> guard;  // knapsack: decides which plans are followed; nullptr: all are
   std::shared_ptr<plan::PlanRunner> plan_runner;  // knapsack: makes plans meanwhile; nullptr: they are made at once
   std::shared_ptr<PolicySelector> selector;       // auto: compares policies; nullptr: it stays as it begins
+  std::optional<bool> overlaps_forward = {};      // auto: forward overlaps with communication; empty: it measures that
 };
 
 class Scheduler {

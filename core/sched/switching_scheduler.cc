@@ -89,7 +89,8 @@ void SwitchingScheduler::backward_of(std::uint64_t step, TimeUs now_us) {
   auto change = chooser_.take_change();
   if (!change && !is_resized) return;
   if (!change) {
-    change = PolicyChange{.choice = eras_.back().choice, .reason = "the user set " + to_text(sizes_)};
+    change = PolicyChange{
+        .choice = eras_.back().choice, .reason = "the user set " + to_text(sizes_), .why = model::PolicyReason::kUser};
     change->choice.sizes.reset();
   }
   change->step = step;

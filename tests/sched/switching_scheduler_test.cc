@@ -227,6 +227,7 @@ TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
   EXPECT_EQ(change->step, 0u);
   EXPECT_EQ(change->choice.policy, "p3");
   EXPECT_EQ(change->reason, "the user set it");
+  EXPECT_EQ(change->why, model::PolicyReason::kUser);
   made->bucket_ready(0, 0, 20);
   EXPECT_EQ(made->take_launches(20).front().priority, 0u);
 }
@@ -256,6 +257,7 @@ TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {
   EXPECT_EQ(change->choice.policy, "bytescheduler");
   EXPECT_EQ(change->sizes, (LaunchSizes{128 << 10, 64 << 10}));
   EXPECT_EQ(change->reason, "the user set partition_bytes 131072 and credit_bytes 65536");
+  EXPECT_EQ(change->why, model::PolicyReason::kUser);
   bytes_of_next(1, 1);
   ASSERT_TRUE(made->change_settings({.partition_bytes = 128 << 10}));
   bytes_of_next(0, 2);
@@ -397,6 +399,11 @@ TEST_F(Chooser, GoesBackFromWhatIsNoBetterAndTriesTheNextBest) {
   std::vector<PolicyChoice> choices;
   for (const auto& change : changes) choices.push_back(change.choice);
   EXPECT_EQ(choices, (std::vector{urgent, first, other, other}));
+  std::vector<model::PolicyReason> reasons;
+  for (const auto& change : changes) reasons.push_back(change.why);
+  using model::PolicyReason;
+  EXPECT_EQ(reasons, (std::vector{PolicyReason::kForecast, PolicyReason::kNoBetter, PolicyReason::kForecast,
+                                  PolicyReason::kConfirmed}));
   EXPECT_THAT(changes[1].reason, testing::HasSubstr("bytescheduler was no better"));
 }
 
@@ -420,6 +427,7 @@ TEST_F(Chooser, LooksAgainWhenTheNetworkHasMovedAndStaysIfItWasRight) {
   play(60);
   EXPECT_EQ(selector->asked, 2);
   EXPECT_EQ(changes.back().choice, urgent);
+  EXPECT_EQ(changes.back().why, model::PolicyReason::kKept);
   EXPECT_THAT(changes.back().reason, testing::HasSubstr("throughput"));
 }
 

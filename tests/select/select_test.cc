@@ -229,7 +229,8 @@ TEST(Auto, ChoosesAnewWhenALinkIsLost) {
   ASSERT_TRUE(sim::simulate(*scheduler, profile, options));
   const auto changes = changes_of(*scheduler);
   EXPECT_TRUE(std::ranges::any_of(changes, [](const auto& change) {
-    return change.step >= 60 && change.reason.find("the loss of link 0") != std::string::npos;
+    return change.step >= 60 && change.why == model::PolicyReason::kLinkLost &&
+           change.reason.find("the loss of link 0") != std::string::npos;
   }));
 }
 
