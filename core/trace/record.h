@@ -35,8 +35,11 @@ enum class TraceKind : std::uint16_t {
   kMemory = 8,
   kMemoryStep = 9,
   kSettings = 10,
+  kPolicy = 11,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kSettings;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kPolicy;
+// Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
+constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 
 // A worker began a stage of a step. `waited_us`: how long it has waited for updates since its last stage. `tells_waits`: 1 if this is all
 // of its waiting; 0 if it has never waited through Deft, or if an older version wrote the record.
@@ -176,6 +179,21 @@ struct MemoryStepTrace {
 struct SettingsTrace {
   static constexpr TraceKind kKind = TraceKind::kSettings;
   std::uint32_t options = 0;  // how many
+};
+
+// Which policy is in force for a group of gradients from the backward of `step` on. The leader's node records it when it changes, and again
+// when a file begins, so the step may be older than the record.
+struct PolicyTrace {
+  static constexpr TraceKind kKind = TraceKind::kPolicy;
+  std::uint64_t step = 0;
+  std::uint64_t partition_bytes = 0;
+  std::uint64_t credit_bytes = 0;
+  std::uint32_t fused_bytes = 0;  // sched::PolicyChoice has it
+  std::uint32_t before_us = 0;    // a step took so long before; 0: not measured
+  std::uint32_t after_us = 0;     // and so long under the policy that was tried
+  std::uint16_t group = 0;
+  std::uint8_t policy = 0;  // PolicyId
+  std::uint8_t reason = 0;  // model::PolicyReason
 };
 
 class TraceRecord {

@@ -13,9 +13,11 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/model/codec_cost.h"
 #include "core/model/events.h"
+#include "core/model/policy_reason.h"
 
 namespace deft::trace {
 namespace {
@@ -154,6 +156,12 @@ bool is_plausible(const TraceRecord& record) {
     case TraceKind::kMemory: {
       const auto part = record.as<MemoryTrace>().part;
       return part > 0 && part <= static_cast<std::uint16_t>(kLastMemoryPart);
+    }
+    case TraceKind::kPolicy: {
+      const auto policy = record.as<PolicyTrace>();
+      const bool is_known = std::ranges::find(kPolicyTraits, static_cast<PolicyId>(policy.policy), &PolicyTraits::id) !=
+                            kPolicyTraits.end();
+      return is_known && policy.reason > 0 && policy.reason <= static_cast<std::uint8_t>(model::kLastPolicyReason);
     }
     case TraceKind::kClock: {
       const auto leader_us = record.as<ClockTrace>().leader_us;

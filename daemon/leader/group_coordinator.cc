@@ -372,7 +372,6 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
               << " transfers from step " << fusion->step << " on, because of " << fusion->reason << ": "
               << shown_.merging["groups"].get<std::string>();
   }
-  note_policies();
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
   model::follow(schedules_, change->step, model::cycles_of(change->plan));
@@ -387,8 +386,9 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
 }
 
-void GroupCoordinator::note_policies() {
-  while (const auto change = scheduler_->take_policy_change()) {
+std::vector<sched::PolicyChange> GroupCoordinator::take_policy_changes() {
+  std::vector<sched::PolicyChange> changes;
+  while (auto change = scheduler_->take_policy_change()) {
     nlohmann::json simulated = nlohmann::json::array();
     for (const auto& forecast : change->forecasts)
       simulated.push_back({{"policy", to_text(forecast.choice)}, {"step_us", std::llround(forecast.step_us)}});
@@ -404,7 +404,9 @@ void GroupCoordinator::note_policies() {
     if (shown_.policies.size() > kShown) shown_.policies.erase(shown_.policies.begin());
     LOG(INFO) << about(id_.job) << "policy " << to_text(change->choice) << " from step " << change->step
               << " on, because " << change->reason << ": " << shown_.policies.back().dump();
+    changes.push_back(*std::move(change));
   }
+  return changes;
 }
 
 std::optional<wire::LaunchOrder> GroupCoordinator::take_launches(LinkFailover& links, TimeUs now_us) {

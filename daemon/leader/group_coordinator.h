@@ -3,6 +3,7 @@
 //   GroupCoordinator group({job, id, world}, settings, nodes);
 //   auto agreed = group.declare(node, declare, links, name_of);      // once all nodes have: DECLARE_AGREED to all
 //   group.bucket_ready(bucket, generation, now_us);                  // events of the leader's own node ...
+//   for (auto& change : group.take_policy_changes()) ...             // for people, and traces
 //   if (auto plan = group.take_plan()) ...                           // ... then PLAN_ORDER to all, before
 //   if (auto order = group.take_launches(links, now_us)) ...         // LAUNCH_ORDER to all
 //   if (const auto* launch = group.outstanding(number)) group.finished(number, now_us);
@@ -65,6 +66,8 @@ class GroupCoordinator {
   [[nodiscard]] std::optional<std::uint64_t> measured_bytes(const sched::Launch& launch) const;
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
 
+  // What was decided about the policy since the last call. It stands in the log and the status already.
+  std::vector<sched::PolicyChange> take_policy_changes();
   // The decisions of the scheduler since the last call; a plan must reach the nodes before the launches.
   std::optional<wire::PlanOrder> take_plan();
   std::optional<wire::LaunchOrder> take_launches(LinkFailover& links, TimeUs now_us);
@@ -78,7 +81,6 @@ class GroupCoordinator {
   Result<wire::DeclareAgreed> agree(const LinkFailover& links);
   [[nodiscard]] plan::PlanLimits limits() const;
   [[nodiscard]] std::shared_ptr<PlanPreserver> make_preserver(const plan::PlanLimits& limits) const;
-  void note_policies();
 
   const Identity id_;
   const JobSettings& settings_;

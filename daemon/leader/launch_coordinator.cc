@@ -2,9 +2,27 @@
 
 #include <glog/logging.h>
 
+#include "core/base/policy_traits.h"
+#include "core/sched/policy_chooser.h"
 #include "daemon/base/log_lines.h"
 
 namespace deft::daemon {
+namespace {
+
+constexpr std::size_t kMostUntold = 64;  // policies that nobody takes
+
+// Policies that delay updates follow plans, and stay.
+std::optional<sched::PolicyChange> first_policy(const JobSettings& settings) {
+  const PolicyTraits& traits = *find_policy(settings.policy);
+  if (!is_exact(traits)) return std::nullopt;
+  const bool is_chosen = traits.id == PolicyId::kAuto;
+  return sched::PolicyChange{
+      .choice = is_chosen ? sched::PolicyChooser::first_choice() : sched::PolicyChoice{.policy = settings.policy},
+      .sizes = {settings.options.bytes("partition_bytes"), settings.options.bytes("credit_bytes")},
+      .reason = "the job begins with it"};
+}
+
+}  // namespace
 
 Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
                                         const GroupCoordinator::NameOfNode& name_of) {
@@ -17,6 +35,7 @@ Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
   if (!agreed) return tl::unexpected(agreed.error());
   if (!*agreed) return {};
   undeclared_.done(name);
+  if (auto first = first_policy(settings_)) policies_.push_back({it->first, *std::move(first)});
   to_all_(std::move(**agreed));
   if (changed_.options().empty()) return {};
   if (auto ok = it->second.scheduler().change_settings(changed_); !ok)
@@ -29,7 +48,7 @@ void LaunchCoordinator::bucket_ready(std::uint32_t id, model::BucketIndex bucket
   if (!running_) return;
   GroupCoordinator& group = groups_.at(id);
   group.bucket_ready(bucket, generation, clock_.now_us());
-  pump(group);
+  pump(id, group);
 }
 
 void LaunchCoordinator::stage_began(sched::Stage stage, std::uint64_t step, TimeUs waited_us) {
@@ -37,7 +56,7 @@ void LaunchCoordinator::stage_began(sched::Stage stage, std::uint64_t step, Time
   for (auto& [id, group] : groups_) {
     if (!group.agreed()) continue;
     group.scheduler().stage_began(stage, step, clock_.now_us(), waited_us);
-    pump(group);
+    pump(id, group);
   }
 }
 
@@ -45,7 +64,7 @@ Result<void> LaunchCoordinator::flushed(std::uint32_t id, std::uint64_t step) {
   if (!running_) return {};
   GroupCoordinator& group = groups_.at(id);
   if (auto ok = group.flushed(step, clock_.now_us()); !ok) return ok;
-  pump(group);
+  pump(id, group);
   return {};
 }
 
@@ -64,12 +83,14 @@ void LaunchCoordinator::launch_finished(std::uint64_t number, std::optional<Time
       for (auto& [other_id, other] : groups_)
         if (other.agreed()) other.scheduler().link_measured(link, links_.cost(link));
     group.finished(number, clock_.now_us());
-    return pump(group);
+    return pump(id, group);
   }
 }
 
 // A plan goes before the launches that depend on it.
-void LaunchCoordinator::pump(GroupCoordinator& group) {
+void LaunchCoordinator::pump(std::uint32_t id, GroupCoordinator& group) {
+  for (auto& change : group.take_policy_changes())
+    if (policies_.size() < kMostUntold) policies_.push_back({id, std::move(change)});
   if (auto plan = group.take_plan()) to_all_(std::move(*plan));
   if (auto order = group.take_launches(links_, clock_.now_us())) to_all_(std::move(*order));
 }
@@ -88,7 +109,7 @@ void LaunchCoordinator::link_lost(model::LinkIndex link) {
   for (auto& [id, group] : groups_) {
     if (!group.agreed()) continue;
     group.scheduler().link_lost(link);
-    pump(group);
+    pump(id, group);
   }
 }
 

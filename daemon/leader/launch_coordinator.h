@@ -15,6 +15,8 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/sched/settings_change.h"
@@ -58,6 +60,7 @@ class LaunchCoordinator final : public SchedulerPort {
   Result<void> flushed(std::uint32_t group, std::uint64_t step) override;
   Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) override;
   void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) override;
+  std::vector<GroupPolicy> take_policies() override { return std::exchange(policies_, {}); }
 
   void take_statistics(std::size_t node, const wire::GradientStatistics& statistics);
   void slowest_step_measured(double us);
@@ -73,7 +76,7 @@ class LaunchCoordinator final : public SchedulerPort {
   void add_status(nlohmann::json& json) const;
 
  private:
-  void pump(GroupCoordinator& group);
+  void pump(std::uint32_t id, GroupCoordinator& group);
 
   const JobSize size_;
   const JobSettings& settings_;
@@ -83,7 +86,8 @@ class LaunchCoordinator final : public SchedulerPort {
   const Offload offload_;
   LateNodes undeclared_;
   std::map<std::uint32_t, GroupCoordinator> groups_;
-  sched::SettingsChange changed_;  // the settings that the user has changed
+  sched::SettingsChange changed_;      // the settings that the user has changed
+  std::vector<GroupPolicy> policies_;  // that were not taken yet
   bool running_ = false;
 };
 

@@ -2,12 +2,13 @@
 //
 // A node and its leader exchange only messages (daemon/wire/messages.h), with one exception: this interface. A job's
 // schedulers follow the events of one node, the leader's own, and a message for each bucket would cost that node a turn of
-// the reactor before every launch. So these four are calls within one process. Only the node of rank 0 has a SchedulerPort;
+// the reactor before every launch. So these are calls within one process. Only the node of rank 0 has a SchedulerPort;
 // the other nodes hold none. LaunchCoordinator implements it. Reactor thread.
 #pragma once
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "core/base/clock.h"
 #include "core/base/status.h"
@@ -15,6 +16,12 @@
 #include "core/sched/scheduler.h"
 
 namespace deft::daemon {
+
+// The policy of a group of gradients, from a step on.
+struct GroupPolicy {
+  std::uint32_t group = 0;
+  sched::PolicyChange change;
+};
 
 class SchedulerPort {
  public:
@@ -30,6 +37,8 @@ class SchedulerPort {
   virtual Result<void> residuals_asked_for(std::uint32_t group, std::uint64_t step) = 0;
   // This node has finished a launch. `link_us` and `overlapped` as TransferDone has them.
   virtual void launch_finished(std::uint64_t number, std::optional<TimeUs> link_us, bool overlapped) = 0;
+  // With which policies groups begin, and what was decided about them since the last call. Each is given once, for traces.
+  virtual std::vector<GroupPolicy> take_policies() = 0;
 };
 
 }  // namespace deft::daemon

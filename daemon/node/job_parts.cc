@@ -40,6 +40,11 @@ void JobParts::progress_due() {
   if (view->node_count() > 1) recovery.tell_progress();
 }
 
+void JobParts::record_policies() {
+  if (around_.scheduler == nullptr) return;
+  for (const GroupPolicy& policy : around_.scheduler->take_policies()) recorder.policy_changed(policy, clock.now_us());
+}
+
 void JobParts::await_stopped_links() {
   if (look_again_ != 0 || around_.members.state() != JobState::kRunning || !recovery.poll()) return;
   look_again_ = around_.reactor.after(kLookAgainUs, [this] {

@@ -5,8 +5,10 @@
 
 #include <charconv>
 #include <ctime>
+#include <limits>
 #include <utility>
 
+#include "core/base/policy_traits.h"
 #include "core/compress/registry.h"
 #include "core/shm/memory_records.h"
 #include "daemon/base/log_lines.h"
@@ -25,6 +27,22 @@ trace::TraceGroup::Bucket traced_bucket(const BucketMap& map, model::BucketIndex
     if (model::is_encodable(map.specs()[tensor], min_bytes))
       elements.coded_bytes += model::bytes_in(bucket, map.layout().tensors[tensor]);
   return {bucket.bytes, bucket.forward_position, map.tensors_of(number), elements};
+}
+
+trace::PolicyTrace traced_policy(const GroupPolicy& policy) {
+  const auto fitting = [](double value) {
+    return static_cast<std::uint32_t>(std::clamp(value, 0.0, double{std::numeric_limits<std::uint32_t>::max()}));
+  };
+  const sched::PolicyChange& change = policy.change;
+  return {.step = change.step,
+          .partition_bytes = change.sizes.partition_bytes,
+          .credit_bytes = change.sizes.credit_bytes,
+          .fused_bytes = fitting(static_cast<double>(change.choice.fused_bytes)),
+          .before_us = fitting(change.before_us.value_or(0)),
+          .after_us = fitting(change.after_us.value_or(0)),
+          .group = static_cast<std::uint16_t>(policy.group),
+          .policy = static_cast<std::uint8_t>(find_policy(change.choice.policy)->id),
+          .reason = static_cast<std::uint8_t>(change.why)};
 }
 
 Result<void> check_owner(const JobIdentity& job) {
@@ -60,7 +78,7 @@ trace::TraceHeader JobRecorder::header() const {
                             .ranks = members_.ranks()};
   header.options = members_.settings().agreed();
   header.options["compression"] = members_.settings().options.text("compression");  // empty: each policy's own
-  for (const auto& [name, value] : changed_options_) header.options[name] = value;
+  for (const auto& [name, value] : changed_.options) header.options[name] = value;
   for (const auto& link : view_->links()) header.links.push_back(link.name());
   for (const auto& codec : members_.settings().codecs)
     header.codecs.push_back(codec == nullptr ? "none" : compress::text_of(*codec));
@@ -69,8 +87,14 @@ trace::TraceHeader JobRecorder::header() const {
 
 void JobRecorder::settings_changed(std::map<std::string, std::string> options, TimeUs now_us) {
   recorder_->add({now_us, now_us, trace::SettingsTrace{static_cast<std::uint32_t>(options.size())}});
-  options.merge(changed_options_);  // the new values win
-  changed_options_ = std::move(options);
+  options.merge(changed_.options);  // the new values win
+  changed_.options = std::move(options);
+}
+
+void JobRecorder::policy_changed(const GroupPolicy& policy, TimeUs now_us) {
+  const trace::TraceRecord record(now_us, now_us, traced_policy(policy));
+  recorder_->add(record);
+  changed_.policies[policy.group] = record;
 }
 
 Result<void> JobRecorder::begin() {
@@ -99,6 +123,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   };
   streams_.push_back(std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain));
   for (const auto& group : groups_) streams_.back()->add(group);
+  for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   writing_.path = path;
   writing_.told.clear();
   LOG(INFO) << about(members_.identity().name) << "writes a trace to " << path;
@@ -151,6 +176,7 @@ Result<std::string> JobRecorder::stop() {
 Result<std::string> JobRecorder::dump(const std::string& reason) {
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");
   if (dump_ && !dump_->ended()) return dump_->path();
+  for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   dump_ = std::make_unique<RingDump>(RingDump::Content{recorder_, header(), groups_, members_.identity().uid},
                                      place_.state_folder, reason);
   return dump_->path();

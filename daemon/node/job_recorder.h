@@ -27,6 +27,7 @@
 #include "core/trace/recorder.h"
 #include "core/trace/trace_stream.h"
 #include "daemon/channel/transfer.h"
+#include "daemon/leader/scheduler_port.h"
 #include "daemon/node/gradients.h"
 #include "daemon/node/membership.h"
 #include "daemon/node/ring_dump.h"
@@ -68,6 +69,9 @@ class JobRecorder {
   // has a record of it.
   void settings_changed(std::map<std::string, std::string> options, TimeUs now_us);
 
+  // Files that begin later have the newest policy of each group, too.
+  void policy_changed(const GroupPolicy& policy, TimeUs now_us);
+
   void declared(std::uint32_t group, const std::string& name, const Gradients& gradients);
   void stage_began(std::size_t worker, const shm::StageRecord& began, TimeUs now_us);
   void gradients_ready(std::size_t worker, const shm::ReadyRecord& ready, TimeUs now_us);
@@ -95,7 +99,11 @@ class JobRecorder {
   const std::shared_ptr<const View> view_;
   const Place place_;
   const std::shared_ptr<trace::Recorder> recorder_ = std::make_shared<trace::Recorder>();
-  std::map<std::string, std::string> changed_options_;  // that the user has set while the job runs
+  struct Changed {                                              // while the job runs
+    std::map<std::string, std::string> options = {};            // by the user
+    std::map<std::uint32_t, trace::TraceRecord> policies = {};  // by group: the newest
+  };
+  Changed changed_;
   std::vector<trace::TraceGroup> groups_;
   std::uint64_t newest_step_ = 0;  // whose forward the first local worker has begun
   struct Steps {

@@ -45,6 +45,7 @@ Result<void> WorkerEvents::take(std::size_t worker, const shm::Record& record) {
     case shm::RecordKind::kStage: {
       const TimeUs now_us = parts_->clock.now_us();
       parts_->measurements.stage_began(worker, record.as<shm::StageRecord>(), now_us);
+      parts_->record_policies();
       parts_->recorder.stage_began(worker, record.as<shm::StageRecord>(), now_us);
       return {};
     }

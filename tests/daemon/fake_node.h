@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "daemon/leader/scheduler_port.h"
@@ -26,12 +27,14 @@ struct FakeScheduler final : SchedulerPort {
     if (refuses) return fail(ErrorKind::kViolation, "far ahead");
     return {};
   }
+  std::vector<GroupPolicy> take_policies() override { return std::exchange(policies, {}); }
   void launch_finished(std::uint64_t number, std::optional<TimeUs> /*link_us*/, bool /*overlapped*/) override {
     finished.push_back(number);
   }
 
   std::vector<std::vector<std::uint64_t>> ready, stages, flushes;
   std::vector<std::uint64_t> finished;
+  std::vector<GroupPolicy> policies;
   bool refuses = false;
 };
 

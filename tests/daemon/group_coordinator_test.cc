@@ -235,7 +235,8 @@ TEST(GroupCoordinator, ThePolicyOfARunningJobIsShownWithItsReason) {
   EXPECT_FALSE(world.group.scheduler().change_settings({.policy = "knapsack"}));
   ASSERT_TRUE(world.group.scheduler().change_settings({.policy = "p3"}));
   world.group.scheduler().stage_began(sched::Stage::kBackward, 4, 100, 0);
-  EXPECT_FALSE(world.group.take_plan());
+  EXPECT_EQ(world.group.take_policy_changes().size(), 1U);
+  EXPECT_TRUE(world.group.take_policy_changes().empty()) << "each is given once";
   nlohmann::json status;
   world.group.add_status(status);
   ASSERT_EQ(status["policies"].size(), 1U);

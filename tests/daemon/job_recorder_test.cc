@@ -13,8 +13,8 @@
 #include <tuple>
 
 #include "core/shm/memory_records.h"
-#include "tests/daemon/fake_node.h"
 #include "tests/daemon/fake_worker.h"
+#include "tests/daemon/recording.h"
 
 namespace deft::daemon {
 namespace {
@@ -22,38 +22,6 @@ namespace {
 namespace fs = std::filesystem;
 using testing::HasSubstr;
 using trace::TraceKind;
-
-class Recording : public testing::Test {
- protected:
-  void TearDown() override { fs::remove_all(folder_); }
-
-  // A job of `uid` that wants this.
-  void make(const std::string& wishes, uid_t uid = ::geteuid()) {
-    auto settings = job_settings(Config(), wishes);
-    ASSERT_TRUE(settings) << settings.error().message();
-    recorder_.reset();
-    members_ = std::make_unique<Membership>(JobIdentity{"my/job", uid, 4, 2, "", ""}, *settings);
-    recorder_ = std::make_unique<JobRecorder>(*members_, node_.view, JobRecorder::Place{"hosta", folder_.string()});
-  }
-  void step(std::uint64_t number) {
-    const auto at_us = static_cast<TimeUs>(number) * 1000 + 1000;
-    for (const std::size_t worker : {0U, 1U}) {
-      recorder_->stage_began(worker, {.stage = 1, .step = number}, at_us);
-      recorder_->stage_began(worker, {.stage = 2, .step = number}, at_us + 300);
-    }
-  }
-  trace::NodeTrace written() {
-    recorder_.reset();  // finishes the file
-    auto trace = trace::read_trace((folder_ / "my_job-node0.trace").string());
-    EXPECT_TRUE(trace) << trace.error().message();
-    return trace ? *std::move(trace) : trace::NodeTrace{};
-  }
-
-  const fs::path folder_ = fs::temp_directory_path() / ("deft-recording-" + std::to_string(::getpid()));
-  FakeNode node_;
-  std::unique_ptr<Membership> members_;
-  std::unique_ptr<JobRecorder> recorder_;
-};
 
 TEST_F(Recording, WritesNothingUnlessAsked) {
   make("");
@@ -123,7 +91,6 @@ TEST_F(Recording, WritesTheWantedStepsOnly) {
   expect_steps(written().records, 3, 4);
 }
 
-// The files of the state folder, by name.
 TEST_F(Recording, AFileSaysWhatTheUserHasSetMeanwhile) {
   make("policy=fifo\npartition_bytes=64KB");
   ASSERT_TRUE(recorder_->begin());
@@ -145,14 +112,6 @@ TEST_F(Recording, AFileNamesTheCodecsOfTheJob) {
   ASSERT_TRUE(recorder_->begin());
   ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, folder_.string()}));
   EXPECT_EQ(written().header.codecs, (std::vector<std::string>{"none", "bf16", "int8"}));
-}
-
-std::map<std::string, trace::NodeTrace> dumps_in(const fs::path& folder) {
-  std::map<std::string, trace::NodeTrace> dumps;
-  for (const auto& entry : fs::recursive_directory_iterator(folder / "traces"))
-    if (entry.path().extension() == ".trace")
-      dumps[entry.path().filename().string()] = *trace::read_trace(entry.path().string());
-  return dumps;
 }
 
 TEST_F(Recording, AJobThatFailsLeavesItsNewestEvents) {

@@ -180,6 +180,27 @@ TEST(LaunchCoordinator, AGroupThatComesLaterAndCannotHaveTheNewSettingsKeepsTheJ
   EXPECT_EQ(job.policy(), "dear");
 }
 
+TEST(LaunchCoordinator, TellsWithWhichPoliciesGroupsBeginAndWhatBecomesOfThem) {
+  Launches job(2);
+  auto begun = job.launches.take_policies();
+  ASSERT_EQ(begun.size(), 2U);
+  for (const std::uint32_t group : {0, 1}) {
+    EXPECT_EQ(begun[group].group, group);
+    EXPECT_EQ(begun[group].change.choice, sched::PolicyChoice{"fifo"});
+    EXPECT_EQ(begun[group].change.sizes.partition_bytes, 256U << 10U);
+    EXPECT_EQ(begun[group].change.why, model::PolicyReason::kBegan);
+  }
+  job.launches.start();
+  ASSERT_TRUE(job.launches.change_settings({.policy = "p3"}));
+  EXPECT_TRUE(job.launches.take_policies().empty()) << "from the next step on";
+  job.launches.bucket_ready(1, 0, 0);
+  const auto set = job.launches.take_policies();
+  ASSERT_EQ(set.size(), 1U);
+  EXPECT_EQ(set[0].group, 1U);
+  EXPECT_EQ(set[0].change.choice.policy, "p3");
+  EXPECT_EQ(set[0].change.why, model::PolicyReason::kUser);
+}
+
 TEST(LaunchCoordinator, TheStatusHasTheTimesOfTheNewestStepsWithoutGaps) {
   Launches job;
   job.launches.start();

@@ -12,7 +12,9 @@
 #include <filesystem>
 #include <fstream>
 
+#include "core/base/policy_traits.h"
 #include "core/model/codec_cost.h"
+#include "core/model/policy_reason.h"
 #include "core/trace/trace_stream.h"
 
 namespace deft::trace {
@@ -154,6 +156,11 @@ RC_GTEST_FIXTURE_PROP(TraceFile, DamageIsAlwaysNoticed, ()) {
   for (const auto& record : trace->records) RC_ASSERT(record.end_us() >= record.begin_us());
 }
 
+struct NewerTrace {
+  static constexpr auto kKind = static_cast<TraceKind>(static_cast<std::uint16_t>(kLastTraceKind) + 1);
+  std::uint64_t unknown = 1;
+};
+
 TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
   auto writer = TraceWriter::create(folder(), "a.trace", header());
   ASSERT_TRUE(writer);
@@ -164,17 +171,36 @@ TEST_F(TraceFile, ImpossibleRecordsAreLeftOutAndCounted) {
       TraceRecord(1, 1, StageTrace{.worker = 0, .stage = 9}),
       TraceRecord(),
       TraceRecord(1, 1, TransferTrace{.stage = 77}),
+      TraceRecord(1, 1, NewerTrace{}),
       TraceRecord(1, 1, MemoryTrace{.part = 0}),
       TraceRecord(1, 1, MemoryTrace{.part = 8}),
       TraceRecord(1, 1, MemoryTrace{.part = 7}),
+      TraceRecord(1, 1, PolicyTrace{.policy = static_cast<std::uint8_t>(PolicyId::kAuto) + 1, .reason = 1}),
+      TraceRecord(1, 1, PolicyTrace{.reason = 0}),
+      TraceRecord(1, 1, PolicyTrace{.reason = static_cast<std::uint8_t>(model::kLastPolicyReason) + 1}),
+      TraceRecord(1, 1, PolicyTrace{.policy = static_cast<std::uint8_t>(PolicyId::kAuto), .reason = 1}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kMaxCodecs}),
       TraceRecord(1, 1, OrderTrace{.codec = model::kWithResiduals}),
   };
   ASSERT_TRUE((*writer)->records(records) && (*writer)->finish(0));
   const auto trace = read_trace(path());
   ASSERT_TRUE(trace);
-  EXPECT_EQ(trace->records.size(), 3U);
-  EXPECT_THAT(trace->problems, Contains(HasSubstr("8 records are impossible")));
+  EXPECT_EQ(trace->records.size(), 4U);
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("12 records are impossible, or of a newer version")));
+}
+
+// Files have these numbers, so they never change, whatever is added.
+TEST_F(TraceFile, PoliciesAndReasonsKeepTheirNumbers) {
+  constexpr PolicyId kPolicies[] = {PolicyId::kFifo,     PolicyId::kMgwfbp,        PolicyId::kMergeComp,
+                                    PolicyId::kP3,       PolicyId::kByteScheduler, PolicyId::kProphet,
+                                    PolicyId::kUsByte,   PolicyId::kDear,          PolicyId::kKnapsackPaper,
+                                    PolicyId::kKnapsack, PolicyId::kAuto};
+  for (std::size_t i = 0; i < std::size(kPolicies); ++i) EXPECT_EQ(static_cast<std::size_t>(kPolicies[i]), i);
+  using model::PolicyReason;
+  constexpr PolicyReason kReasons[] = {PolicyReason::kBegan,    PolicyReason::kForecast, PolicyReason::kConfirmed,
+                                       PolicyReason::kNoBetter, PolicyReason::kKept,     PolicyReason::kUser,
+                                       PolicyReason::kLinkLost};
+  for (std::size_t i = 0; i < std::size(kReasons); ++i) EXPECT_EQ(static_cast<std::size_t>(kReasons[i]), i + 1);
 }
 
 TEST_F(TraceFile, RecordsBeyondTheWantedOnesAreLeftOutWithAWord) {
