@@ -47,6 +47,12 @@ void print_shares(const replay::Explanation& explanation) {
               100 * (explanation.replayed_step_us / explanation.measured_step_us - 1));
 }
 
+void print_decisions(const replay::MeasuredJob& measured) {
+  if (measured.decisions.empty()) return;
+  std::printf("policies in the traced steps\n");
+  for (const auto& decision : measured.decisions) std::printf("  %s\n", decision.c_str());
+}
+
 Result<std::string> given_folder(const std::vector<std::string>& arguments) {
   if (arguments.size() != 1 || arguments.front().starts_with("-"))
     return fail(ErrorKind::kInvalid, "give the folder of the traces, and no more", "see deft explain --help");
@@ -90,6 +96,7 @@ Result<int> run_explain(Arguments given) {
   }
   print_causes(*explanation);
   print_shares(*explanation);
+  print_decisions(job->measured);
   return kExitOk;
 }
 

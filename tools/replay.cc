@@ -194,6 +194,8 @@ void print(const Predictions& predictions, const replay::MeasuredJob& measured, 
     if (traced != measured.options.end() && is_as_traced(options, p.policy, traced->second))
       std::printf("   traced: %.1f ms, %+.1f %%", p.measured_step_us_p50 / 1000,
                   100 * (p.step_us_p50 / p.measured_step_us_p50 - 1));
+    if (measured.in_force && p.policy == replay::policy_of(measured.options))
+      std::printf("   (%s)", sched::to_text(*measured.in_force).c_str());
     std::printf("\n");
   }
   for (const auto& [policy, why] : predictions.cannot)

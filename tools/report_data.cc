@@ -46,7 +46,8 @@ std::vector<const replay::TrackSlice*> shown_slices(const replay::JobTimeline& t
   for (const auto& slice : timeline.slices)
     if (all || slice.category != "gradient") shown.push_back(&slice);
   if (shown.size() <= kMostSlices) return shown;
-  std::erase_if(shown, [](const replay::TrackSlice* slice) { return slice->category == "stage"; });
+  std::erase_if(
+      shown, [](const replay::TrackSlice* slice) { return slice->category == "stage" || slice->category == "policy"; });
   if (shown.size() <= kMostSlices) return shown;
   std::vector<TimeUs> begins;
   for (const auto* slice : shown) begins.push_back(slice->begin_us);

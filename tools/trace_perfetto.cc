@@ -9,6 +9,11 @@
 namespace deft::tools {
 namespace {
 
+// Something that has no length in itself. Others may just have been short.
+bool is_mark(const replay::TrackSlice& slice) {
+  return slice.begin_us == slice.end_us && (slice.category == "gradient" || slice.category == "policy");
+}
+
 constexpr std::uint32_t kSequence = 1;      // all packets are of one writer
 constexpr std::uint32_t kStateCleared = 1;  // SEQ_INCREMENTAL_STATE_CLEARED, on the first packet
 constexpr std::uint64_t kNodeUuids = 1, kTrackUuids = 1 << 20;
@@ -68,7 +73,7 @@ void PerfettoWriter::track(std::uint32_t index, const replay::Track& track) {
 
 void PerfettoWriter::begin(const replay::TrackSlice& slice) {
   using Event = perfetto::TrackEvent;
-  const bool at_once = slice.begin_us == slice.end_us && slice.category == "gradient";
+  const bool at_once = is_mark(slice);
   Event& begun = event(slice.track, slice.begin_us, at_once ? Event::TYPE_INSTANT : Event::TYPE_SLICE_BEGIN);
   begun.set_name(slice.name);
   begun.add_categories(slice.category);
@@ -98,7 +103,7 @@ void PerfettoWriter::slices(const std::vector<replay::TrackSlice>& slices) {
   for (const auto& slice : slices) {
     close_until(slice);
     begin(slice);
-    if (slice.end_us > slice.begin_us || slice.category != "gradient") open.push_back({slice.track, slice.end_us});
+    if (!is_mark(slice)) open.push_back({slice.track, slice.end_us});
   }
   close_until(std::nullopt);
 }

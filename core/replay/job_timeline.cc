@@ -9,6 +9,7 @@
 
 #include "core/model/events.h"
 #include "core/replay/launches.h"
+#include "core/replay/policies_in_force.h"
 #include "core/replay/worker_steps.h"
 
 namespace deft::replay {
@@ -66,6 +67,7 @@ class NodeTimeline {
     slice.end_us = end_us - origin_us_;
     timeline_.slices.push_back(std::move(slice));
   }
+  void add_policies();
   void add_stages();
   void add_gradients();
   void add_launches();
@@ -106,6 +108,21 @@ std::string NodeTimeline::tensor_names(std::uint32_t id, const std::vector<std::
     text += (i > 0 ? ", " : "") + (named ? known->tensors[tensors[i]].name : "tensor " + std::to_string(tensors[i]));
   }
   return text;
+}
+
+// What was decided before the trace began is marked at its beginning.
+void NodeTimeline::add_policies() {
+  std::optional<std::uint32_t> track;
+  for (const auto& group : trace_.groups)
+    for (const PolicyInForce& policy : policies_in_force(trace_, group)) {
+      if (!track) {
+        track = static_cast<std::uint32_t>(timeline_.tracks.size());
+        timeline_.tracks.push_back({trace_.header.node, "policy"});
+      }
+      const TimeUs at_us = std::max(origin_us_, policy.recorded_us);
+      add(*track, at_us, at_us,
+          {.name = to_text(policy), .category = "policy", .numbers = {{"group", group.group}, {"step", policy.step}}});
+    }
 }
 
 // A stage lasts until the worker's next one. What the worker has waited is told with the next one.
@@ -179,6 +196,7 @@ void NodeTimeline::add_launches() {
 
 void NodeTimeline::add() {
   for (const std::uint32_t worker : recorded_workers(trace_)) static_cast<void>(worker_track(worker));
+  add_policies();
   add_stages();
   add_gradients();
   add_launches();
@@ -190,7 +208,7 @@ TimeUs beginning_of(const JobTrace& job) {
   TimeUs begin_us = std::numeric_limits<TimeUs>::max();
   for (const auto& node : job.nodes)
     for (const auto& record : node.trace.records)
-      if (record.kind() != TraceKind::kClock) begin_us = std::min(begin_us, record.begin_us());
+      if (!trace::may_be_older(record.kind())) begin_us = std::min(begin_us, record.begin_us());
   return begin_us == std::numeric_limits<TimeUs>::max() ? 0 : begin_us;
 }
 

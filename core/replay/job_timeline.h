@@ -4,7 +4,8 @@
 //   for (const TrackSlice& slice : timeline.slices) ... timeline.tracks[slice.track] ...
 //
 // Each node has a track for each worker (its stages, and the gradients that it hands in), tracks for buckets that wait for a link,
-// and tracks for each link. Slices of one track nest or follow each other. So things that go on at once have a track each. The
+// and tracks for each link. The leader's node has one for policies, with a mark where one comes into force.
+// Slices of one track nest or follow each other. So things that go on at once have a track each. The
 // slices of one launch have the same flow on all nodes.
 #pragma once
 
@@ -32,7 +33,7 @@ struct TrackSlice {
   TimeUs begin_us = 0;  // since the beginning of the trace
   TimeUs end_us = 0;    // begin_us: it happened at once
   std::string name;
-  std::string category;                                        // "compute", "gradient", "wait", "transfer", "stage"
+  std::string category;  // "compute", "gradient", "wait", "transfer", "stage", "policy"
   std::vector<std::pair<std::string, std::uint64_t>> numbers;  // what else is known
   std::uint64_t flow = 0;                                      // 0: none
 };

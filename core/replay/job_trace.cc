@@ -72,7 +72,7 @@ Result<AlignedNode> aligned(trace::NodeTrace trace) {
   return node;
 }
 
-// When a node's events began and ended; answers of the clock may be older.
+// When a node's events began and ended.
 struct Interval {
   TimeUs begin_us = std::numeric_limits<TimeUs>::max(), end_us = 0;
 
@@ -85,7 +85,7 @@ struct Interval {
 Interval interval_of(const trace::NodeTrace& trace) {
   Interval interval;
   for (const auto& record : trace.records)
-    if (record.kind() != trace::TraceKind::kClock)
+    if (!trace::may_be_older(record.kind()))
       interval = {std::min(interval.begin_us, record.begin_us()), std::max(interval.end_us, record.end_us())};
   return interval;
 }

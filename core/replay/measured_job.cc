@@ -218,12 +218,18 @@ void name_unknown_options(const std::map<std::string, std::string>& options, std
   }
 }
 
-// The header of a trace has the settings with which it began, and that of a dump those with which it ended.
+// The header of a trace has the settings with which it began, and that of a dump those with which it ended. Older versions do not record
+// which policy was in force when.
 void name_changed_settings(const trace::NodeTrace& leader, std::vector<std::string>& problems) {
   const auto changes = std::ranges::count(leader.records, trace::TraceKind::kSettings, &trace::TraceRecord::kind);
   if (changes > 0)
     problems.push_back("the job's settings were changed meanwhile (deft set or deft tune, " + std::to_string(changes) +
                        " times): steps before and after that are taken together");
+}
+
+OwnBucketing own_bucketing(std::string_view policy) {
+  const PolicyTraits* const traits = find_policy(policy);
+  return traits == nullptr ? OwnBucketing::kUniform : traits->bucketing;
 }
 
 void name_stages_of_host(const std::vector<WorkerStep>& steps, std::vector<std::string>& problems) {
@@ -232,6 +238,42 @@ void name_stages_of_host(const std::vector<WorkerStep>& steps, std::vector<std::
     problems.push_back("gradients of " + std::to_string(count) +
                        " steps came after the next forward had begun: the stages are those of the host, which runs "
                        "ahead of its GPU, so forward and backward are not told apart well");
+}
+
+// `job` runs with what was in force in most of the steps.
+void take_policy(const PolicyInForce& most, bool is_chosen, MeasuredJob& job) {
+  const auto config = config_of(job.options);
+  const bool has_own_sizes =
+      config && sched::LaunchSizes{config->bytes("partition_bytes"), config->bytes("credit_bytes")} == most.sizes;
+  if (is_chosen) {
+    job.options["policy"] = "auto";
+    job.in_force = most.choice;
+    if (!has_own_sizes) job.in_force->sizes = most.sizes;
+    return;
+  }
+  const std::string before = policy_of(job.options);
+  if (own_bucketing(before) != own_bucketing(most.choice.policy)) job.other_buckets.clear();  // they were cut before
+  job.options["policy"] = most.choice.policy;
+  if (has_own_sizes) return;
+  job.options["partition_bytes"] = std::to_string(most.sizes.partition_bytes);
+  job.options["credit_bytes"] = std::to_string(most.sizes.credit_bytes);
+}
+
+void measure_policy(const trace::NodeTrace& leader, const TraceGroup& group, const std::vector<WorkerStep>& steps,
+                    MeasuredJob& job, std::vector<std::string>& problems) {
+  const auto policies = policies_in_force(leader, group);
+  const PolicyInForce* const most = in_force_in_most(policies, steps);
+  if (most == nullptr) return name_changed_settings(leader, problems);
+  const bool is_chosen = policy_of(job.options) == "auto" || std::ranges::any_of(policies, &PolicyInForce::is_own);
+  take_policy(*most, is_chosen, job);
+  job.decisions = decisions(policies, steps);
+  job.steps_us.clear();
+  for (const WorkerStep& step : steps)
+    if (const auto* const policy = in_force_at(policies, step.number); policy != nullptr && policy->is_same(*most))
+      job.steps_us.push_back(step.whole_us);
+  if (job.steps_us.size() < steps.size())
+    problems.push_back("the policy changed in the traced steps: replay has " + to_text(*most) + ", as " +
+                       std::to_string(job.steps_us.size()) + " of " + std::to_string(steps.size()) + " steps had");
 }
 
 bool all_handed_in(const std::vector<WorkerStep>& steps) {
@@ -304,11 +346,6 @@ double jitter_factor(const model::Profile& profile) {
   return sum / std::sqrt(squares);
 }
 
-OwnBucketing own_bucketing(std::string_view policy) {
-  const PolicyTraits* const traits = find_policy(policy);
-  return traits == nullptr ? OwnBucketing::kUniform : traits->bucketing;
-}
-
 void vary_steps_as_a_whole(MeasuredJob& changed) {
   for (std::size_t node = 0; node < changed.nodes.size(); ++node) {
     changed.nodes[node].jitter = 0;
@@ -350,7 +387,6 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   MeasuredJob measured;
   measured.options = leader->trace.header.options;
   name_unknown_options(measured.options, problems);
-  name_changed_settings(leader->trace, problems);
   name_stages_of_host(steps, problems);
   measured.profile.model = leader->trace.header.job;
   measured.profile.source = "trace";
@@ -363,6 +399,7 @@ Result<MeasuredJob> measured_from(const JobTrace& job, std::vector<std::string>&
   measured.profile.codecs = codecs_of(leader->trace);
   if (auto ok = model::check_profile(measured.profile); !ok) return tl::unexpected(ok.error().in("the traced job"));
   for (const WorkerStep& step : steps) measured.steps_us.push_back(step.whole_us);
+  measure_policy(leader->trace, *group, steps, measured, problems);
   measured.memories = step_memories(job, problems);
   measured.has_own_codecs = has_own_codecs(leader->trace);
   measured.node_count = job.node_count();

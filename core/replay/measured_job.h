@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -26,6 +27,7 @@
 #include "core/replay/job_trace.h"
 #include "core/replay/launches.h"
 #include "core/replay/measured_buckets.h"
+#include "core/replay/policies_in_force.h"
 #include "core/replay/step_memory.h"
 #include "core/sim/simulation.h"
 
@@ -55,6 +57,10 @@ struct MeasuredJob {
   std::vector<StepMemory> memories;   // of the workers that have told
   LocalSums local_sums = {};
   BusiestHost busiest_host = {};
+  // What the policy `auto` had in force in most of the traced steps. Empty: the trace does not tell, or the job had another policy. Sizes
+  // that are those of the options are empty. If the policy changed, steps_us has only the steps of that in most of them.
+  std::optional<sched::PolicyChoice> in_force = {};
+  std::vector<std::string> decisions = {};  // about the policy, for people (policies_in_force.h)
   double codec_in_compute = 0;  // so much of another codec's time makes compute longer (who knows the machine sets it)
   std::map<std::string, std::string> options;
   // Among which plans choose, if the options leave that to them; the first is exact. Empty: those of the trace (price_plan_codecs()).

@@ -180,6 +180,25 @@ std::string why_no_halves(const MeasuredJob& measured, const model::Profile& pro
   return "";
 }
 
+// Whether forward overlaps with communication: as in the traced job. If only one of the two policies is made for that, the overlap is on
+// under that one, as it is unless an option says otherwise.
+bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
+  const PolicyTraits* const traced = find_policy(policy_of(measured.options));
+  const PolicyTraits* const now = find_policy(policy);
+  if (traced == nullptr || now == nullptr || traced->overlaps_forward == now->overlaps_forward)
+    return measured.overlaps_forward;
+  return now->overlaps_forward;
+}
+
+// The traced policy `auto` is replayed as what it had in force: it may have tried others, or gone back to it.
+void take_in_force(const sched::PolicyChoice& choice, sched::Setup& setup) {
+  setup.policy = choice.policy;
+  setup.fused_bytes = choice.fused_bytes;
+  if (!choice.sizes) return;
+  setup.partition_bytes = choice.sizes->partition_bytes;
+  setup.credit_bytes = choice.sizes->credit_bytes;
+}
+
 // The job's options, as a scheduler needs them.
 Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if, const model::Profile& profile,
                               const std::string& policy, const Coding& coding) {
@@ -195,21 +214,14 @@ Result<sched::Setup> setup_of(const MeasuredJob& measured, const WhatIf& what_if
   setup.no_halves = why_no_halves(measured, profile);
   setup.small_overtake = has_priority_channels(profile);
   setup.selector = select::make_selector(select::When::kAtOnce, setup.small_overtake);
+  setup.overlaps_forward = overlaps_forward(measured, policy);
+  if (policy == "auto" && policy_of(measured.options) == policy && measured.in_force)
+    take_in_force(*measured.in_force, setup);
   setup.limits = plan::training_limits();
   setup.limits.max_staleness_steps = static_cast<std::uint32_t>(config->integer("max_staleness_steps"));
   setup.limits.max_merged_steps = static_cast<std::uint32_t>(config->integer("max_merged_steps"));
   setup.limits.stale_share = static_cast<double>(config->integer("max_stale_percent")) / 100;
   return setup;
-}
-
-// Whether forward overlaps with communication: as in the traced job. If only one of the two policies is made for that, the overlap is on
-// under that one, as it is unless an option says otherwise.
-bool overlaps_forward(const MeasuredJob& measured, const std::string& policy) {
-  const PolicyTraits* const traced = find_policy(policy_of(measured.options));
-  const PolicyTraits* const now = find_policy(policy);
-  if (traced == nullptr || now == nullptr || traced->overlaps_forward == now->overlaps_forward)
-    return measured.overlaps_forward;
-  return now->overlaps_forward;
 }
 
 // The steps of the leader after the warm-up, from forward to forward.

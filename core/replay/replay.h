@@ -20,7 +20,7 @@ namespace deft::replay {
 
 // The differences to the traced job.
 struct WhatIf {
-  std::string policy = {};                        // empty: the traced one
+  std::string policy = {};  // empty: the traced one. A traced `auto` has what it had in force, if that is known
   std::map<std::string, double> link_speed = {};  // by link: so many times the traced throughput
   std::optional<std::uint32_t> nodes =
       {};                    // so many nodes; those beyond the traced ones are like the traced ones in turn

@@ -162,6 +162,11 @@ def test_a_trace_is_replayed(tmp_path):
         assert 0 < entry["step_us_p10"] <= entry["step_us_p50"] <= entry["step_us_p90"]
         assert entry["measured_step_us_p50"] > 10_000, "ten milliseconds of each step are sleep"
         assert entry["compute_us"] > 10_000
+    explained = deft("explain", str(tmp_path))
+    assert re.search(r"policies in the traced steps\n  fifo \(25 MB\), with which the job began", explained.stdout)
+    merged = deft("trace", "merge", str(tmp_path), "--chrome")
+    marks = [event for event in json.loads((tmp_path / "merged.json").read_text()) if event.get("cat") == "policy"]
+    assert merged.returncode == 0 and marks[0]["name"] == "fifo (25 MB)" and {mark["pid"] for mark in marks} == {0}
     assert deft("simulate", str(tmp_path / "profile.json"), "--policy", "fifo").returncode == 0
     unknown = deft("replay", str(tmp_path), "--links", "eth7=2x")
     assert unknown.returncode == 2 and "eth7" in unknown.stderr and "gloo:lo" in unknown.stderr
@@ -191,11 +196,6 @@ def test_a_trace_tells_what_a_codec_may_encode(tmp_path):
     assert profile["codecs"][1]["wire_share"] == pytest.approx(INT8_SHARE, rel=1e-3)
 
 
-def test_only_the_wanted_steps_are_written(tmp_path):
-    with Cluster(1) as cluster:
-        trace(tmp_path, cluster, DEFT_TRACE_STEPS="5-7")
-    merged = deft("trace", "merge", str(tmp_path), "--chrome")
-    assert merged.returncode == 0, merged.stderr
 def test_other_codecs_for_plans_are_not_the_traced_job(tmp_path):
     synchronous = {"DEFT_MAX_MERGED_STEPS": "1", "DEFT_MAX_STALENESS_STEPS": "0"}
     with Cluster(2) as cluster:
@@ -206,6 +206,11 @@ def test_other_codecs_for_plans_are_not_the_traced_job(tmp_path):
         assert ("traced:" in replayed.stdout) == is_traced, replayed.stdout
 
 
+def test_only_the_wanted_steps_are_written(tmp_path):
+    with Cluster(1) as cluster:
+        trace(tmp_path, cluster, DEFT_TRACE_STEPS="5-7")
+    merged = deft("trace", "merge", str(tmp_path), "--chrome")
+    assert merged.returncode == 0, merged.stderr
     slices = json.loads((tmp_path / "merged.json").read_text())
     assert {entry["args"]["step"] for entry in slices if entry.get("cat") == "compute"} == {5, 6, 7}
 

@@ -50,6 +50,8 @@ trace::NodeTrace seed_trace(const std::string& policy, std::optional<trace::Trac
   trace.records.emplace_back(
       at_us, at_us + 100'000,
       trace::TrafficTrace{.sent_bytes = 3'000'000, .busy_us = 60'000, .peer = 1, .rtt_us = 90, .link = 0});
+  trace.records.emplace_back(
+      at_us, at_us, trace::PolicyTrace{.step = 2, .partition_bytes = 1 << 20, .credit_bytes = 1 << 20, .reason = 2});
   tell_memory(trace.records, at_us);
   return trace;
 }
@@ -85,6 +87,7 @@ TEST(FuzzCorpus, HasSeedsThatAreExplained) {
     const auto measured = measure(*job);
     ASSERT_TRUE(measured) << name << ": " << measured.error().message();
     EXPECT_TRUE(explain(*job, *measured)) << name;
+    EXPECT_EQ(measured->decisions.size(), 1U) << name;
     EXPECT_EQ(measured->profile.buckets.front().coded_bytes.has_value(), name != "bytescheduler") << name;
     ASSERT_EQ(measured->memories.size(), 2U) << name;
     EXPECT_EQ(memory_peak(measured->memories.front(), {}).use.total(), 1'206'600) << name;
