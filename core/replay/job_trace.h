@@ -5,7 +5,8 @@
 //   for (const std::string& problem : job->problems) warn(problem);
 //
 // The reader uses all that it can, and names the rest in `problems`: a damaged or missing file, files of another job in the same
-// folder (the newest run whose leader is there counts, and a process set's only if its job's is not there), a node whose clock cannot be aligned.
+// folder, a node whose clock cannot be aligned. The newest run whose leader is there counts, and one of a process set only if its job is
+// not there.
 #pragma once
 
 #include <algorithm>

@@ -49,10 +49,10 @@ struct StageTrace {
   std::uint32_t stage = 0;   // model::Stage
   std::uint64_t step = 0;
   std::uint64_t waited_us = 0;
+  std::uint32_t tells_waits = 0;
 };
 
 // A worker handed in the gradients of `tensors` tensors, whose generation ends with `last_step`.
-  std::uint32_t tells_waits = 0;
 struct GradientTrace {
   static constexpr TraceKind kKind = TraceKind::kGradient;
   std::uint32_t worker = 0;

@@ -40,7 +40,7 @@ TEST(WorkerSteps, GradientsThatComeBehindTheNextForwardBelongToTheirOwnStep) {
 }
 
 // Steps of 30 ms: 5 of forward, 5 of backward, 15 of communication, and 5 in which the script loads data. All of the communication
-// hides behind what the worker does, but for 50 us.
+// hides behind what the worker does, but for 20 us.
 trace::NodeTrace hidden_communication(bool tells_waits) {
   trace::NodeTrace trace;
   trace.header = {.job = "j", .host = "h", .ranks = {0}, .links = {"gloo:eth0"}, .options = {{"policy", "fifo"}}};
@@ -50,7 +50,7 @@ trace::NodeTrace hidden_communication(bool tells_waits) {
     const auto add = [&](TimeUs begin_us, TimeUs end_us, const auto& payload) {
       trace.records.emplace_back(at_us + begin_us, at_us + end_us, payload);
     };
-    trace::StageTrace stage{.stage = 1, .step = step, .waited_us = 50, .tells_waits = tells_waits ? 1U : 0U};
+    trace::StageTrace stage{.stage = 1, .step = step, .waited_us = 20, .tells_waits = tells_waits ? 1U : 0U};
     add(0, 0, stage);
     stage.stage = 2, stage.waited_us = 0;
     add(5000, 5000, stage);
@@ -69,11 +69,11 @@ TEST(WorkerSteps, AWorkerThatTellsItsWaitsHasNoOthers) {
   const auto steps = steps_of(told, told.groups[0], 0);
   ASSERT_EQ(steps.size(), 5U);
   for (const WorkerStep& step : steps) {
-    EXPECT_EQ(step.waited_us, 50);
-    EXPECT_EQ(step.rest_us, 20'000 - 50);
+    EXPECT_EQ(step.waited_us, 20);
+    EXPECT_EQ(step.rest_us, 20'000 - 20);
   }
   for (const WorkerStep& step : steps_of(untold, untold.groups[0], 0))
-    EXPECT_EQ(step.waited_us, 50 + 15'000) << "it may wait outside Deft";
+    EXPECT_EQ(step.waited_us, 20 + 15'000) << "it may wait outside Deft";
 }
 
 }  // namespace
