@@ -5,13 +5,9 @@ import threading
 import weakref
 from collections.abc import Callable
 from ctypes import byref, c_void_p
-from typing import TYPE_CHECKING
 
 from deft import _native
 from deft._native import DeftError, InvalidCallError, call, lib
-
-if TYPE_CHECKING:
-    from deft.session import Operation
 
 _FEW = 64
 
@@ -42,15 +38,15 @@ class NamesInFlight:
             "another name"
         )
 
-    def add(self, name: str, operation: "Operation") -> None:
+    def add(self, name: str, operation: object, handle: c_void_p) -> None:
         with self._lock:
             if len(self._running) >= self._full:
                 for other in [other for other in self._running if self._is_over(other)]:
                     self._free(other)
                 self._full = max(_FEW, 2 * len(self._running))
-            self._running[name] = weakref.ref(operation), operation._handle
+            self._running[name] = weakref.ref(operation), handle
 
-    def ended(self, name: str, operation: "Operation", keep_name: bool) -> None:
+    def ended(self, name: str, operation: object, keep_name: bool) -> None:
         """The operation is about to be finished."""
         with self._lock:
             if keep_name and self._is(name, operation):
@@ -59,7 +55,7 @@ class NamesInFlight:
             else:
                 self.forget(name, operation)
 
-    def forget(self, name: str, operation: "Operation") -> None:
+    def forget(self, name: str, operation: object) -> None:
         with self._lock:
             if self._is(name, operation):
                 del self._running[name]
@@ -82,7 +78,7 @@ class NamesInFlight:
                 call(lib.deft_finish, handle, None)
         self.on_end(name)
 
-    def _is(self, name: str, operation: "Operation") -> bool:
+    def _is(self, name: str, operation: object) -> bool:
         return name in self._running and self._running[name][0]() is operation
 
 

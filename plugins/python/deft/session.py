@@ -409,7 +409,7 @@ class Session:
         handle = c_void_p()
         call(lib.deft_start, self.handle(), byref(spec), byref(handle))
         operation = Operation(self, handle, name)
-        self._names.add(name, operation)
+        self._names.add(name, operation, handle)
         count = counts[0] if counts else 0
         self.joining.started(Call(collective, name, count, dtype, op, terms))
         return operation
