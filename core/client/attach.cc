@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 #include <utility>
 
 #include "core/client/daemon_pulse.h"
@@ -25,12 +27,21 @@ std::string who(const Placement& placement) {
          ")";
 }
 
+// The daemon has another working directory.
+std::string absolute(const std::string& folder) {
+  std::error_code error;
+  const auto path = folder.empty() ? std::filesystem::path() : std::filesystem::absolute(folder, error);
+  return error ? folder : path.string();
+}
+
 // What this worker was told about the job, for the daemon to follow.
 std::string job_settings(const Config& config) {
   std::string lines;
-  for (const auto& spec : option_table())
-    if (spec.scope != Scope::kProcess && config.source(spec.name) != ConfigSource::kDefault)
-      lines += std::string(spec.name) + "=" + config.text(spec.name) + "\n";
+  for (const auto& spec : option_table()) {
+    if (spec.scope == Scope::kProcess || config.source(spec.name) == ConfigSource::kDefault) continue;
+    const std::string text = config.text(spec.name);
+    lines += std::string(spec.name) + "=" + (spec.name == "trace" ? absolute(text) : text) + "\n";
+  }
   return lines;
 }
 

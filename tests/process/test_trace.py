@@ -206,6 +206,13 @@ def test_other_codecs_for_plans_are_not_the_traced_job(tmp_path):
         assert ("traced:" in replayed.stdout) == is_traced, replayed.stdout
 
 
+def test_a_relative_folder_is_that_of_the_worker(tmp_path, monkeypatch):
+    with Cluster(1) as cluster:  # its daemon has another working directory
+        monkeypatch.chdir(tmp_path)
+        cluster.finish(cluster.start(TRAIN, STEPS="2", DEFT_TRACE="traces"))
+    assert Path("traces/default-node0.trace").exists()
+
+
 def test_only_the_wanted_steps_are_written(tmp_path):
     with Cluster(1) as cluster:
         trace(tmp_path, cluster, DEFT_TRACE_STEPS="5-7")
