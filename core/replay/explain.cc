@@ -2,27 +2,51 @@
 
 #include <algorithm>
 #include <array>
-#include <cstdio>
 #include <iterator>
+#include <string>
 #include <utility>
 
+#include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
 namespace deft::replay {
 namespace {
 
+// Links of which nobody counts what each node has sent: a slow NIC there would not have been found.
+std::string silent_links(const JobTrace& job) {
+  std::string silent;
+  const auto& names = job.nodes.front().trace.header.links;
+  for (std::uint16_t link = 0; link < names.size(); ++link) {
+    const bool counts =
+        std::ranges::any_of(job.nodes, [&](const AlignedNode& node) { return traffic_of(node.trace, link).bytes > 0; });
+    if (!counts) silent += (silent.empty() ? "" : ", ") + names[link];
+  }
+  return silent;
+}
+
+// As far as single NICs are known.
+std::string whose_communication(const JobTrace& job) {
+  if (const std::string silent = silent_links(job); !silent.empty())
+    return ". " + silent + " tells nothing of single NICs, so a slow one would not be seen";
+  if (job.node_count() > job.nodes.size())
+    return ", alike on the " + std::to_string(job.nodes.size()) + " of " + std::to_string(job.node_count()) +
+           " nodes whose traces are here";
+  if (job.node_count() == 2)
+    return ", alike in both directions. With two nodes, a NIC that is slow in both is not seen";
+  return ", on all nodes alike";
+}
+
 // What a job whose parts are all in order could still win.
-Cause none(const TimeShares& shares) {
+Cause none(const TimeShares& shares, const JobTrace& job) {
   const double step_us = std::max(1.0, shares.step_us());
-  char text[160];
-  if (shares.communication_us > kLeastGain * step_us)
-    std::snprintf(text, sizeof text,
-                  "nothing stands out: %.0f %% of a step is communication that compute cannot hide, on all nodes alike",
-                  100 * shares.communication_us / step_us);
-  else
-    std::snprintf(text, sizeof text, "nothing stands out: %.0f %% of a step is compute",
-                  100 * shares.compute_us / step_us);
-  return {.cause = "none", .where = "", .what = text};
+  if (shares.communication_us <= kLeastGain * step_us)
+    return {.cause = "none",
+            .where = "",
+            .what = "nothing stands out: " + percent(shares.compute_us / step_us) + " of a step is compute"};
+  return {.cause = "none",
+          .where = "",
+          .what = "nothing stands out: " + percent(shares.communication_us / step_us) +
+                  " of a step is communication that compute cannot hide" + whose_communication(job)};
 }
 
 }  // namespace
@@ -44,7 +68,7 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
   add(costly_stages(evidence, explanation.shares), kLeastGain);
   for (auto find : {wrong_sizes, large_credit, late_gradients}) add(find(evidence), kLeastReplayedGain);
   std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);
-  if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares));
+  if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job));
   return explanation;
 }
 

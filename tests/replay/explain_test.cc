@@ -280,6 +280,26 @@ TEST(Explain, OneFileOfThreeNodesTellsNoDirection) {
   EXPECT_THAT(slow_nics(job), testing::IsEmpty());
 }
 
+TEST(Explain, NothingStandsOutOnlyAmongWhatTheTracesTell) {
+  const auto what = [](std::size_t nodes, const std::string& link, bool counts, std::size_t files) {
+    auto profile = even_profile(12, 400'000, 0.02);
+    profile.links.front().name = link;
+    auto job = traced_simulation(profile, "fifo", {.steps = 40, .nodes = std::vector<sim::NodeSpeed>(nodes)});
+    if (counts) add_traffic(job, [nodes](std::uint32_t, std::uint32_t) { return nodes == 2 ? 50.0 : kRate; });
+    job.nodes.resize(files);
+    const auto cause = explained(job).causes.front();
+    EXPECT_EQ(cause.cause, "none");
+    return cause.what;
+  };
+  EXPECT_THAT(what(3, "gloo:eth0", true, 3), testing::EndsWith("cannot hide, on all nodes alike"));
+  EXPECT_THAT(what(3, "gloo:eth0", true, 2), testing::EndsWith("alike on the 2 of 3 nodes whose traces are here"));
+  EXPECT_THAT(what(2, "gloo:eth0", true, 2), testing::EndsWith("a NIC that is slow in both is not seen"));
+  for (const char* link : {"ps:a:1+b:1+c:1", "mpi:eth0", "nccl"})
+    EXPECT_THAT(
+        what(3, link, false, 3),
+        testing::EndsWith(std::string(link) + " tells nothing of single NICs, so a slow one would not be seen"));
+}
+
 TEST(Explain, ASlowNicThatComputeHidesIsNoCause) {
   auto job = traced_simulation(even_profile(12, 400'000, 0.0005), "fifo", {.steps = 40, .nodes = {{}, {}, {}}});
   add_traffic(job, [](std::uint32_t from, std::uint32_t) { return from == 1 ? 50.0 : 100.0; });
