@@ -32,6 +32,41 @@ std::string_view stage_name(std::uint16_t stage) {
   return "unknown";
 }
 
+// When each of some tracks is free. The nodes of a tree over the tracks have the earliest of these times, so that a hundred thousand
+// transfers at once do not take hours.
+class FreeTimes {
+ public:
+  [[nodiscard]] std::size_t size() const { return size_; }
+  // The first track that is free at this time; size() if there is none.
+  [[nodiscard]] std::size_t first(TimeUs at_us) const {
+    if (size_ == 0 || tree_[1] > at_us) return size_;
+    std::size_t node = 1;
+    while (node < leaves()) node = 2 * node + (tree_[2 * node] <= at_us ? 0 : 1);
+    return node - leaves();
+  }
+  void set(std::size_t track, TimeUs free_us) {
+    std::size_t node = leaves() + track;
+    tree_[node] = free_us;
+    while ((node /= 2) > 0) tree_[node] = std::min(tree_[2 * node], tree_[2 * node + 1]);
+  }
+  void add(TimeUs free_us) {
+    if (size_ == leaves()) grow();
+    set(size_++, free_us);
+  }
+
+ private:
+  static constexpr TimeUs kNever = std::numeric_limits<TimeUs>::max();
+  [[nodiscard]] std::size_t leaves() const { return tree_.size() / 2; }
+  void grow() {
+    const std::vector<TimeUs> times(tree_.begin() + static_cast<std::ptrdiff_t>(leaves()), tree_.end());
+    tree_.assign(std::max<std::size_t>(2, 2 * tree_.size()), kNever);
+    for (std::size_t track = 0; track < times.size(); ++track) set(track, times[track]);
+  }
+
+  std::vector<TimeUs> tree_;  // the root is 1, the children of i are 2i and 2i + 1, and the second half are the tracks
+  std::size_t size_ = 0;
+};
+
 // Gives things that overlap tracks of their own: each takes the first track that is free when it begins.
 class TrackPool {
  public:
@@ -39,18 +74,19 @@ class TrackPool {
       : timeline_(timeline), node_(node), name_(std::move(name)) {}
 
   std::uint32_t take(TimeUs begin_us, TimeUs end_us) {
-    for (auto& [track, free_us] : tracks_)
-      if (free_us <= begin_us) return free_us = end_us, track;
+    const std::size_t track = free_.first(begin_us);
+    if (track < free_.size()) return free_.set(track, end_us), tracks_[track];
     timeline_.tracks.push_back({node_, name_ + (tracks_.empty() ? "" : " #" + std::to_string(tracks_.size() + 1))});
-    tracks_.emplace_back(static_cast<std::uint32_t>(timeline_.tracks.size() - 1), end_us);
-    return tracks_.back().first;
+    free_.add(end_us);
+    return tracks_.emplace_back(static_cast<std::uint32_t>(timeline_.tracks.size() - 1));
   }
 
  private:
   JobTimeline& timeline_;
   const std::uint32_t node_;
   const std::string name_;
-  std::vector<std::pair<std::uint32_t, TimeUs>> tracks_;  // track, and when it is free
+  std::vector<std::uint32_t> tracks_;
+  FreeTimes free_;  // of them
 };
 
 class NodeTimeline {

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "core/model/job_names.h"
+#include "core/replay/trace_limits.h"
 
 namespace deft::replay {
 namespace {
@@ -120,6 +121,8 @@ Result<JobTrace> join_nodes(std::vector<trace::NodeTrace> traces, const std::vec
     for (const auto& problem : traces[i].problems) job.problems.push_back(names[i] + ": " + problem);
     if (traces[i].lost > 0)
       job.problems.push_back(names[i] + ": " + std::to_string(traces[i].lost) + " records were not written");
+    if (const std::string problem = limit_work(traces[i], kMostEntries / traces.size()); !problem.empty())
+      job.problems.push_back(names[i] + ": " + problem);
     const std::uint32_t number = traces[i].header.node;
     expected = std::max(expected, traces[i].header.nodes);
     auto node = aligned(std::move(traces[i]));

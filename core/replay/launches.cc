@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <map>
-#include <tuple>
+#include <unordered_map>
 #include <utility>
 
 namespace deft::replay {
@@ -10,41 +10,53 @@ namespace {
 
 using trace::TraceKind;
 
-// When the gradients of each bucket and generation were complete on this node.
+// When the gradients of each bucket and generation that the leader has ordered were complete on this node.
 class ReadyTimes {
  public:
   explicit ReadyTimes(const trace::NodeTrace& trace);
 
   struct Ready {
-    TimeUs us = 0;
+    TimeUs us = 0;  // 0: before the trace began
     std::uint64_t last_step = 0;
   };
-  // Null: before the trace began.
-  [[nodiscard]] const Ready* of(const trace::OrderTrace& order) const {
-    const auto at = ready_.find({order.group, order.generation, order.bucket});
-    return at == ready_.end() ? nullptr : &at->second;
+  [[nodiscard]] const Ready& of(const trace::OrderTrace& order) const {
+    return ready_.at({order.group, order.generation}).at(order.bucket);
   }
 
  private:
-  std::map<std::tuple<std::uint32_t, std::uint64_t, std::uint32_t>, Ready> ready_;
+  void handed_in(TimeUs at_us, const trace::GradientTrace& gradient,
+                 const std::vector<std::vector<std::uint32_t>>& buckets_of);
+
+  // By group and generation, and then by bucket. Orders bound their number: a gradient may stand for any number of buckets.
+  std::map<std::pair<std::uint32_t, std::uint64_t>, std::unordered_map<std::uint32_t, Ready>> ready_;
 };
 
 ReadyTimes::ReadyTimes(const trace::NodeTrace& trace) {
   std::map<std::uint32_t, std::vector<std::vector<std::uint32_t>>> buckets_of;  // [group][tensor]
   for (const auto& group : trace.groups) buckets_of[group.group] = buckets_by_tensor(group);
   for (const auto& record : trace.records) {
+    if (record.kind() != TraceKind::kOrder) continue;
+    const auto order = record.as<trace::OrderTrace>();
+    ready_[{order.group, order.generation}].try_emplace(order.bucket);
+  }
+  for (const auto& record : trace.records) {
     if (record.kind() != TraceKind::kGradient) continue;
     const auto gradient = record.as<trace::GradientTrace>();
-    const auto group = buckets_of.find(gradient.group);
-    if (group == buckets_of.end()) continue;
-    const std::size_t end =
-        std::min<std::size_t>(group->second.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
-    for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
-      for (const auto bucket : group->second[tensor]) {
-        Ready& ready = ready_[{gradient.group, gradient.generation, bucket}];
-        ready = {std::max(ready.us, record.begin_us()), gradient.last_step};
-      }
+    if (const auto group = buckets_of.find(gradient.group); group != buckets_of.end())
+      handed_in(record.begin_us(), gradient, group->second);
   }
+}
+
+void ReadyTimes::handed_in(TimeUs at_us, const trace::GradientTrace& gradient,
+                           const std::vector<std::vector<std::uint32_t>>& buckets_of) {
+  const auto ordered = ready_.find({gradient.group, gradient.generation});
+  if (ordered == ready_.end()) return;
+  const std::size_t end =
+      std::min<std::size_t>(buckets_of.size(), std::size_t{gradient.first_tensor} + gradient.tensors);
+  for (std::size_t tensor = gradient.first_tensor; tensor < end; ++tensor)
+    for (const auto bucket : buckets_of[tensor])
+      if (const auto ready = ordered->second.find(bucket); ready != ordered->second.end())
+        ready->second = {std::max(ready->second.us, at_us), gradient.last_step};
 }
 
 }  // namespace
@@ -68,7 +80,8 @@ std::vector<NodeLaunch> launches_of(const trace::NodeTrace& trace) {
       launch.bytes = launch.wire_bytes = order.bytes();
       launch.order = order;
       launch.ordered_us = record.begin_us();
-      if (const auto* const known = ready.of(order)) launch.ready_us = known->us, launch.last_step = known->last_step;
+      if (const auto& known = ready.of(order); known.us > 0)
+        launch.ready_us = known.us, launch.last_step = known.last_step;
     } else if (record.kind() == TraceKind::kTransfer) {
       const auto transfer = record.as<trace::TransferTrace>();
       NodeLaunch& launch = launches[transfer.number];

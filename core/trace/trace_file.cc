@@ -31,6 +31,8 @@ constexpr std::size_t kMostProblems = 8;
 constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256,
                       kMostOptions = 256;
 constexpr std::size_t kLongestName = 4096;
+// Of the groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
+constexpr std::size_t kMostGroupBytes = 64U << 20, kMostText = 128U << 20;
 constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
 
 enum Type : std::uint32_t { kHeader = 1, kGroup = 2, kRecords = 3, kEnd = 4 };
@@ -132,7 +134,18 @@ TraceGroup group_in(const json& from) {
     bucket.elements = elements_in(b, bucket.bytes);
     group.buckets.push_back(std::move(bucket));
   }
+  // Tensors lie one behind the other, and so do buckets: a boundary of either makes one pair more.
+  std::size_t pairs = 0;
+  for (const auto& bucket : group.buckets) pairs += bucket.tensors.size();
+  if (pairs > 2 * (group.tensors.size() + group.buckets.size())) refuse("buckets that overlap");
   return group;
+}
+
+std::size_t bytes_in_memory(const TraceGroup& group) {
+  std::size_t bytes = sizeof(group) + group.name.size();
+  for (const auto& tensor : group.tensors) bytes += sizeof(tensor) + tensor.name.size();
+  for (const auto& bucket : group.buckets) bytes += sizeof(bucket) + bucket.tensors.size() * sizeof(std::uint32_t);
+  return bytes;
 }
 
 bool is_plausible(const TraceRecord& record) {
@@ -184,11 +197,13 @@ class Parser {
   // Nothing: the file ends here, well or not.
   std::optional<FrameHead> next(std::vector<std::byte>& content);
   void take(std::uint32_t type, std::span<const std::byte> content);
+  void take_group(TraceGroup group);
   void take_records(std::span<const std::byte> content);
 
   std::span<const std::byte> rest_;
   const std::size_t most_;  // records
   NodeTrace trace_;
+  std::size_t group_bytes_ = 0, text_bytes_ = 0;  // so far
   bool has_header_ = false;
   bool is_full_ = false;
 };
@@ -228,16 +243,25 @@ void Parser::take_records(std::span<const std::byte> content) {
   if (wrong > 0) problem(std::to_string(wrong) + " records are impossible, or of a newer version");
 }
 
+void Parser::take_group(TraceGroup group) {
+  if (std::ranges::find(trace_.groups, group.group, &TraceGroup::group) != trace_.groups.end())
+    refuse("a group that was there before");
+  group_bytes_ += bytes_in_memory(group);
+  if (trace_.groups.size() == kMostGroups || group_bytes_ > kMostGroupBytes) refuse("too many groups");
+  trace_.groups.push_back(std::move(group));
+}
+
 void Parser::take(std::uint32_t type, std::span<const std::byte> content) {
   if (type == kRecords) return take_records(content);
+  text_bytes_ += content.size();
+  if (text_bytes_ > kMostText) return rest_ = {}, problem("the file ends here: its text is too long");
   const auto* const text = reinterpret_cast<const char*>(content.data());
   try {
     const json value = json::parse(text, text + content.size());
     if (type == kHeader) {
       trace_.header = header_in(value), has_header_ = true;
     } else if (type == kGroup) {
-      if (trace_.groups.size() == kMostGroups) refuse("too many groups");
-      trace_.groups.push_back(group_in(value));
+      take_group(group_in(value));
     } else if (type == kEnd) {
       trace_.lost = number_in<std::uint64_t>(value.at("lost")), trace_.complete = true;
     } else {

@@ -5,6 +5,8 @@
 
 #include <string>
 
+#include "core/replay/launches.h"
+
 namespace deft::replay {
 namespace {
 
@@ -130,6 +132,30 @@ TEST(JobTrace, ANodeWithoutClockSamplesIsLeftOut) {
   ASSERT_TRUE(job);
   EXPECT_EQ(job->nodes.size(), 1U);
   EXPECT_THAT(job->problems, Contains(HasSubstr("b is left out")));
+}
+
+// Three thousand records that stand for 200,000 pairs of a tensor and a bucket each, and then steps of 100,000 buckets each.
+TEST(JobTrace, RecordsThatStandForMoreThanAComputerCanDoAreLeftOut) {
+  trace::TraceGroup group{.group = 0, .name = "g"};
+  for (std::uint32_t i = 0; i < 100'000; ++i) {
+    group.tensors.push_back({"t", 4, i});
+    group.buckets.push_back({4, i, {i}});
+  }
+  auto gradients = node(0, 5, 1), steps = node(0, 5, 1);
+  gradients.groups = steps.groups = {group};
+  const TimeUs at_us = gradients.records.back().begin_us();
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    gradients.records.emplace_back(at_us, at_us, trace::GradientTrace{.tensors = 0xffff'ffff, .generation = i});
+    steps.records.emplace_back(at_us, at_us, StageTrace{.worker = 0, .stage = 1, .step = 5 + i});
+  }
+  for (auto* const hostile : {&gradients, &steps}) {
+    const auto job = join_nodes({std::move(*hostile)}, {"a"});
+    ASSERT_TRUE(job);
+    EXPECT_THAT(job->problems, Contains(HasSubstr("too many steps of too many buckets")));
+    EXPECT_LT(job->nodes[0].trace.records.size(), 1500U);
+    EXPECT_GT(job->nodes[0].trace.records.size(), 500U);
+    EXPECT_THAT(launches_of(job->nodes[0].trace), IsEmpty());
+  }
 }
 
 TEST(JobTrace, AFolderWithoutTracesIsAnErrorThatSaysWhatToDo) {

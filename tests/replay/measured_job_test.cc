@@ -55,6 +55,30 @@ TEST(MeasuredJob, SettingsThatChangedMeanwhileAreNamed) {
   EXPECT_THAT(measure(job)->problems, testing::Contains(HasSubstr("settings were changed meanwhile")));
 }
 
+// Whatever overlaps: each transfer has the first track of its link that is free.
+TEST(MeasuredJob, TransfersThatOverlapHaveTracksOfTheirOwn) {
+  JobTrace job;
+  job.nodes.emplace_back().trace.header = {.job = "j", .host = "h", .links = {"gloo:eth0"}};
+  auto& records = job.nodes.front().trace.records;
+  std::vector<TimeUs> free_us;
+  std::vector<std::string> expected;
+  for (std::uint64_t i = 0; i < 3000; ++i) {
+    const auto begin_us = static_cast<TimeUs>(1000 + 7 * i);
+    const TimeUs end_us = begin_us + 1 + static_cast<TimeUs>(i * 7919 % 1301 * (i % 3));
+    records.emplace_back(begin_us, end_us, trace::TransferTrace{.number = i, .stage = 3});
+    const auto at = std::ranges::find_if(free_us, [&](TimeUs us) { return us <= begin_us; }) - free_us.begin();
+    if (at == std::ssize(free_us)) free_us.push_back(0);
+    free_us[static_cast<std::size_t>(at)] = end_us;
+    expected.push_back(at == 0 ? "gloo:eth0" : "gloo:eth0 #" + std::to_string(at + 1));
+  }
+  ASSERT_GT(free_us.size(), 50U);
+  const auto timeline = make_timeline(job);
+  for (const auto& slice : timeline.slices) {
+    if (slice.category != "transfer") continue;
+    EXPECT_EQ(timeline.tracks[slice.track].name, expected[slice.flow - 1]);
+  }
+}
+
 TEST(MeasuredJob, AShortTraceSaysWhatIsMissing) {
   const auto measured = measure(traced_simulation(busy_profile(), "fifo", {.steps = 4, .nodes = {{}, {}}}));
   ASSERT_FALSE(measured);

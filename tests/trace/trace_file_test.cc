@@ -89,6 +89,35 @@ TEST_F(TraceFile, KeepsEverything) {
   EXPECT_THAT(trace->problems, IsEmpty());
 }
 
+TEST_F(TraceFile, GroupsThatWouldTakeAllMemoryAreRefused) {
+  auto overlapping = group();
+  overlapping.buckets.assign(40, overlapping.buckets.front());
+  for (auto& bucket : overlapping.buckets) bucket.tensors.assign(100'000, 0);
+  TraceGroup large{.group = 0, .name = "large", .buckets = {}};
+  for (int i = 0; i < 3600; ++i) large.tensors.push_back({std::string(4000, 'n'), 4, 0});
+  auto writer = TraceWriter::create(folder(), "a.trace", header());
+  ASSERT_TRUE(writer && (*writer)->group(overlapping));
+  for (; large.group < 12; ++large.group) ASSERT_TRUE((*writer)->group(large));
+  ASSERT_TRUE((*writer)->finish(0));
+  EXPECT_LT(fs::file_size(path()), 1U << 20U);
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace);
+  EXPECT_EQ(trace->groups.size(), 4U) << "of 14 MB each";
+  for (const char* problem : {"buckets that overlap", "too many groups", "its text is too long"})
+    EXPECT_THAT(trace->problems, Contains(HasSubstr(problem)));
+}
+
+TEST_F(TraceFile, AGroupCountsOnce) {
+  auto writer = TraceWriter::create(folder(), "a.trace", header());
+  auto other = group();
+  other.name = "other";
+  ASSERT_TRUE(writer && (*writer)->group(group()) && (*writer)->group(other) && (*writer)->finish(0));
+  const auto trace = read_trace(path());
+  ASSERT_TRUE(trace);
+  EXPECT_THAT(trace->groups, testing::ElementsAre(group()));
+  EXPECT_THAT(trace->problems, Contains(HasSubstr("a group that was there before")));
+}
+
 // As older versions wrote them.
 TEST_F(TraceFile, TensorsAndBucketsNeedNotTellTheirElements) {
   auto older = group();
