@@ -61,7 +61,7 @@ constexpr std::array kFamilies = {
     Family{"deft_jobs", kGauge, kDaemon, "/jobs", 1, "Jobs that have not ended."},
     Family{"deft_jobs_closing", kGauge, kDaemon, "/jobs_closing", 1, "Jobs that have ended, and of which a thread of a link or of a trace has not. It hangs if this stays."},
     Family{"deft_jobs_ended_total", kCounter, kReason, "/jobs_ended", 1, "Jobs that have ended, by the kind of their cause."},
-    Family{"deft_ended_job_age_seconds", kGauge, kEndedJob, "/ended_s_ago", 1, "Since one of the 20 newest jobs ended. number: of all that ended here. cause: the error of its workers; empty if it ended well."},
+    Family{"deft_ended_job_age_seconds", kGauge, kEndedJob, "/ended_s_ago", 1, "Since a job failed, if it is one of the 20 newest that have ended. number: of all that ended here. cause: the error of its workers."},
     Family{"deft_sessions_lost_total", kCounter, kReason, "/sessions_lost", 1, "Workers that were lost or dropped, by reason. violation: it broke the protocol."},
     Family{"deft_accept_failures_total", kCounter, kDaemon, "/accept_failures", 1, "Times that no client could be taken, for want of descriptors."},
     Family{"deft_callbacks_failed_total", kCounter, kDaemon, "/callbacks_failed", 1, "Callbacks that threw: each failed one session or job."},
@@ -270,6 +270,15 @@ void visit_list(const Json& status, const char* place,
   }
 }
 
+// A job whose workers are leaving and its user's next one may have one name; series must differ, so the newest counts.
+std::vector<const Json*> jobs_of_different_names(const Json& status) {
+  std::map<std::pair<std::string, std::string>, const Json*> newest;
+  for (const auto& job : list_at(status, "/jobs")) newest[{text_at(job, "name"), text_at(job, "uid")}] = &job;
+  std::vector<const Json*> jobs;
+  for (const auto& [name, job] : newest) jobs.push_back(job);
+  return jobs;
+}
+
 void visit_objects(const Json& status, const Family& family, const Visit& visit) {
   switch (family.subject) {
     case kDaemon: return visit(status, {});
@@ -280,10 +289,13 @@ void visit_objects(const Json& status, const Family& family, const Visit& visit)
     case kEndedJob:
       return visit_list(
           status, "/ended_jobs",
-          {{"job", "name"}, {"user", "uid"}, {"number", "number"}, {"reason", "reason"}, {"cause", "cause"}}, visit);
+          {{"job", "name"}, {"user", "uid"}, {"number", "number"}, {"reason", "reason"}, {"cause", "cause"}},
+          [&](const Json& job, const Labels& labels) {
+            if (text_at(job, "reason") != "well") visit(job, labels);  // each is a series of its own
+          });
     default: break;
   }
-  for (const auto& job : list_at(status, "/jobs")) visit_job(job, family.subject, visit);
+  for (const Json* const job : jobs_of_different_names(status)) visit_job(*job, family.subject, visit);
 }
 
 }  // namespace

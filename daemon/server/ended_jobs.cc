@@ -1,5 +1,8 @@
 #include "daemon/server/ended_jobs.h"
 
+#include <algorithm>
+#include <map>
+
 #include "core/base/text.h"
 
 namespace deft::daemon {
@@ -21,7 +24,17 @@ void EndedJobs::add(const JobIdentity& job, const Error* cause, TimeUs now_us) {
                       .reason = cause == nullptr ? "well" : std::string(to_string(cause->kind)),
                       .cause = cause == nullptr ? "" : readable(cause->message(), kMaxCauseBytes),
                       .at_us = now_us});
-  if (newest_.size() > kShown) newest_.pop_back();
+  if (newest_.size() > kShown) forget_one();
+}
+
+// The oldest of the user who has most: nobody pushes out what another one may ask for.
+void EndedJobs::forget_one() {
+  std::map<uid_t, std::size_t> have;
+  for (const Ended& job : newest_) ++have[job.uid];
+  const auto most = std::ranges::max_element(have, {}, [](const auto& user) { return user.second; });
+  const auto oldest =
+      std::find_if(newest_.rbegin(), newest_.rend(), [uid = most->first](const Ended& job) { return job.uid == uid; });
+  newest_.erase(std::next(oldest).base());
 }
 
 nlohmann::json EndedJobs::newest(TimeUs now_us, std::optional<uid_t> user) const {

@@ -1,4 +1,5 @@
-// Remembers which jobs of this daemon have ended, and why: the newest by name, all of them as counts.
+// Remembers which jobs of this daemon have ended, and why: the newest by name, all of them as counts. Of the user who has most of them
+// the oldest is forgotten.
 //
 //   history.add(job.members().identity(), cause, now_us);   // cause: null if all workers left
 //   json["ended_jobs"] = history.newest(now_us);
@@ -49,6 +50,8 @@ class EndedJobs {
     std::string cause;
     TimeUs at_us = 0;
   };
+  void forget_one();
+
   std::deque<Ended> newest_;
   CountsByReason failed_{};
   std::uint64_t count_ = 0, well_ = 0;

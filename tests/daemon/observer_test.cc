@@ -270,6 +270,18 @@ TEST(MetricsText, UsersEndedJobsAndConnectionsHaveTheirLabels) {
   EXPECT_THAT(text, Not(HasSubstr("link=\"tcp:lo\"} 0")));
 }
 
+TEST(MetricsText, OfTwoJobsOfOneNameAndUserTheNewerOneHasTheSeries) {
+  const auto job = [](int uid, int world) { return nlohmann::json{{"name", "j"}, {"uid", uid}, {"world", world}}; };
+  const std::string text = metrics_text({{"jobs", {job(5, 2), job(6, 3), job(5, 4)}}});
+  EXPECT_THAT(text, AllOf(HasSubstr("deft_job_world{job=\"j\",user=\"5\"} 4\n"),
+                          HasSubstr("deft_job_world{job=\"j\",user=\"6\"} 3\n"), Not(HasSubstr("user=\"5\"} 2\n"))));
+}
+
+TEST(MetricsText, AJobThatEndedWellHasNoSeriesOfItsOwn) {
+  const nlohmann::json well{{"name", "j"}, {"uid", 5}, {"number", 9}, {"reason", "well"}, {"ended_s_ago", 3}};
+  EXPECT_THAT(metrics_text({{"ended_jobs", {well}}}), Not(HasSubstr("deft_ended_job_age_seconds{")));
+}
+
 TEST(StatusPage, NamesThatAUserChoseAreNoMarkup) {
   const nlohmann::json status{{"jobs", {{{"name", "<script>alert('1')</script>"}, {"state", "running"}}}}};
   EXPECT_THAT(status_page(status), AllOf(HasSubstr("&lt;script&gt;alert(&#39;1&#39;)"), Not(HasSubstr("<script"))));
@@ -297,6 +309,17 @@ TEST(EndedJobs, TheNewestAreKeptWithTheirCauseAndAllAreCounted) {
   EXPECT_EQ(newest[1]["reason"], "well");
   EXPECT_EQ(jobs.by_reason()["lost"], 11);
   EXPECT_EQ(jobs.by_reason()["well"], 10);
+}
+
+TEST(EndedJobs, NobodyPushesOutThoseOfAnother) {
+  EndedJobs jobs;
+  const auto end = [&](uid_t user) { jobs.add({.name = "job", .uid = user, .leader = "", .token = ""}, nullptr, 0); };
+  end(6);
+  for (std::size_t i = 0; i < 3 * EndedJobs::kShown; ++i) end(5);
+  end(7);
+  EXPECT_EQ(jobs.newest(0).size(), EndedJobs::kShown);
+  for (const uid_t user : {6, 7}) EXPECT_EQ(jobs.newest(0, user).size(), 1u) << user;
+  EXPECT_EQ(jobs.newest(0, 5)[0]["number"], 3 * EndedJobs::kShown + 1) << "the oldest of user 5 have gone";
 }
 
 TEST(LoopMeter, KnowsTheLongestCallbackOfLateAndOfAll) {
