@@ -102,6 +102,7 @@ int connect_error(const std::string& address) {
   std::string host = address.substr(0, colon);
   if (host.starts_with('[')) host = host.substr(1, host.size() - 2);
   addrinfo hints{};
+  hints.ai_family = AF_INET;  // as daemons and servers ask
   hints.ai_socktype = SOCK_STREAM;
   addrinfo* found = nullptr;
   if (getaddrinfo(host.c_str(), address.c_str() + colon + 1, &hints, &found) != 0) return EADDRNOTAVAIL;

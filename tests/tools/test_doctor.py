@@ -114,6 +114,21 @@ def test_a_firewall_on_the_way_to_rank_0s_node_is_told_from_a_daemon_that_is_not
     assert found["health"] == "fail" and "DEFT_LEADER" in found["fix"]
 
 
+def test_a_name_that_has_an_address_of_ipv6_too_is_looked_for_where_daemons_listen(tmp_path):
+    (tmp_path / "hosts").write_text("::1 box\n10.1.0.1 box\n")
+    script = f"nic eth0 10.1.0.1/24; mount --bind {tmp_path}/hosts /etc/hosts\n{LISTENS}"
+    found = doctor(script, links="ps:box:29610", DEFT_LEADER="box:29610")
+    assert found["leader"]["health"] == "ok", found["leader"]
+    assert "no parameter server answers" not in str(found)
+
+
+def test_a_limit_on_locked_memory_is_named_to_whoever_has_one():
+    as_nobody = f"ulimit -l 8192\nexec unshare -U {DEFT} doctor --json"  # root of no user namespace
+    found = doctor(as_nobody)["memlock"]
+    assert (found["health"], found["found"]) == ("warn", "locked memory: 8 MB"), found
+    assert "ulimit -l unlimited" in found["fix"]
+
+
 @pytest.mark.parametrize(
     ("free", "defrag", "health", "says"),
     [
