@@ -35,6 +35,16 @@ def package(tmp_path_factory):
     return Path(made.stdout.splitlines()[-1])
 
 
+def test_a_library_that_no_package_has_is_told(package, tmp_path):
+    failing = tmp_path / "dpkg-shlibdeps"
+    failing.write_text("#!/bin/sh\necho 'no dependency information found for libx.so' >&2\nexit 2\n")
+    failing.chmod(0o755)
+    path = os.environ | {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    made = run(ROOT / "scripts/package", "--build", BUILD, "--out", tmp_path / "out", env=path, cwd=ROOT)
+    assert made.returncode != 0 and "no dependency information found for libx.so" in made.stderr
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.fixture(scope="module")
 def unpacked(package, tmp_path_factory):
     folder = tmp_path_factory.mktemp("unpacked")
