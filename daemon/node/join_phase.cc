@@ -100,9 +100,17 @@ void JoinPhase::on_deadline() {
 
 Error JoinPhase::nobody_answered() const {
   const std::string& leader = members_.identity().leader;
+  const std::string silent = "the leader at " + (leader.empty() ? "(unset)" : leader) + " did not answer within " +
+                             std::to_string(members_.settings().timeout_us / 1'000'000) + " s";
+  if (line_.is_locked_out())
+    return {ErrorKind::kTimeout,
+            silent + ", because it ends connections before a message can pass",
+            "it has another key (secret_file) than this daemon, or only one of the two has one: give all daemons of a "
+            "run the same; or no "
+            "deftd listens there",
+            {}};
   return {ErrorKind::kTimeout,
-          "the leader at " + (leader.empty() ? "(unset)" : leader) + " did not answer within " +
-              std::to_string(members_.settings().timeout_us / 1'000'000) + " s",
+          silent,
           "DEFT_LEADER must name the daemon on rank 0's node, its DEFT_LISTEN must be reachable from here, and rank 0 "
           "must have been started",
           {}};

@@ -83,7 +83,7 @@ Result<std::unique_ptr<ControlPlane>> ControlPlane::open(Reactor& reactor, const
 
 ControlPlane::~ControlPlane() {
   if (poller_ != 0) reactor_.remove_poller(poller_);
-  for (auto& [peer, socket] : dealers_) reactor_.unwatch(socket.get(zmq::sockopt::fd));
+  for (auto& [peer, dealer] : dealers_) reactor_.unwatch(dealer.socket.get(zmq::sockopt::fd));
   reactor_.unwatch(router_.get(zmq::sockopt::fd));
   if (guard_.watch.socket()) reactor_.unwatch(guard_.watch.socket().get(zmq::sockopt::fd));
   if (guard_.gate.is_open()) reactor_.unwatch(guard_.gate.socket().get(zmq::sockopt::fd));
@@ -142,14 +142,16 @@ Result<Peer> ControlPlane::connect(const std::string& address, uid_t user) {
                 "DEFT_LEADER is host:port with an IPv4 address, or with a name that has one");
   const Peer peer = "to " + address + " #" + std::to_string(next_dealer_++);
   try {
-    zmq::socket_t socket(context_, zmq::socket_type::dealer);
+    Dealer dealer{zmq::socket_t(context_, zmq::socket_type::dealer), {}};
+    zmq::socket_t& socket = dealer.socket;
     set_up(socket);
     guard_.key.guard_caller(socket);
     socket.set(zmq::sockopt::reconnect_ivl, 50);
     socket.set(zmq::sockopt::reconnect_ivl_max, 1000);
+    dealer.watch.open(context_, socket, "inproc://deft-leader-" + std::to_string(next_dealer_));
     if (place->is_number) socket.connect(std::string(kInternet) + address);
     watch(socket);
-    dealers_.emplace(peer, std::move(socket));
+    dealers_.emplace(peer, std::move(dealer));
   } catch (const zmq::error_t& error) {
     return fail(ErrorKind::kInvalid, "cannot connect to the leader at '" + address + "': " + error.what(),
                 "DEFT_LEADER is host:port");
@@ -168,7 +170,7 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
         if (alive.expired()) return;
         const auto dealer = dealers_.find(peer);
         if (dealer == dealers_.end()) return;
-        if (!found->empty()) return dealer->second.connect(std::string(kInternet) + *found + ":" + port);
+        if (!found->empty()) return dealer->second.socket.connect(std::string(kInternet) + *found + ":" + port);
         if (const auto left_out = lines_.unknown_names.admit(reactor_.now_us()))
           LOG(WARNING) << "the name '" << host << "' of a leader has no IPv4 address (yet)"
                        << RateLimit::describe(*left_out);
@@ -181,7 +183,7 @@ void ControlPlane::resolve(const Peer& peer, uid_t user, const std::string& host
 void ControlPlane::disconnect(const Peer& peer) {
   const auto it = dealers_.find(peer);
   if (it == dealers_.end()) return;
-  reactor_.unwatch(it->second.get(zmq::sockopt::fd));
+  reactor_.unwatch(it->second.socket.get(zmq::sockopt::fd));
   dealers_.erase(it);
 }
 
@@ -189,7 +191,7 @@ void ControlPlane::send(const Peer& peer, const std::string& message) {
   try {
     const auto dealer = dealers_.find(peer);
     if (dealer != dealers_.end()) {
-      if (!dealer->second.send(zmq::buffer(message), zmq::send_flags::dontwait)) tell_stuck(peer);
+      if (!dealer->second.socket.send(zmq::buffer(message), zmq::send_flags::dontwait)) tell_stuck(peer);
       return;
     }
     if (router_.send(zmq::buffer(peer), zmq::send_flags::sndmore | zmq::send_flags::dontwait))
@@ -216,10 +218,16 @@ bool ControlPlane::drain() {
   const auto handshakes = guard_.watch.turn();
   refused_.handshakes += handshakes.failed;
   any |= handshakes.failed + handshakes.ended > 0;
+  if (handshakes.failed > 0)
+    if (const auto left_out = refused_.lines.admit(reactor_.now_us()))
+      LOG(WARNING) << "a connection to the control port ended before a message could pass: it is of a daemon that has "
+                      "another key "
+                      "(secret_file) than this one, or of which only one has a key; or of no daemon"
+                   << RateLimit::describe(*left_out);
   any |= drain_router();
   // Handlers may connect or disconnect while this runs.
   std::vector<Peer> peers;
-  for (const auto& [peer, socket] : dealers_) peers.push_back(peer);
+  for (const auto& [peer, dealer] : dealers_) peers.push_back(peer);
   for (const auto& peer : peers)
     if (const auto it = dealers_.find(peer); it != dealers_.end()) any |= drain_dealer(peer, it->second);
   return any;
@@ -246,15 +254,28 @@ bool ControlPlane::drain_router() {
   return received > 0;
 }
 
-bool ControlPlane::drain_dealer(const Peer& peer, zmq::socket_t& socket) {
+bool ControlPlane::is_locked_out(const Peer& peer) const {
+  const auto dealer = dealers_.find(peer);
+  return dealer != dealers_.end() && dealer->second.locked_out;
+}
+
+void ControlPlane::watch_handshakes(Dealer& dealer) {
+  if (!dealer.watch.socket()) return;
+  const auto handshakes = dealer.watch.turn();
+  if (handshakes.failed + handshakes.done > 0) dealer.locked_out = handshakes.done == 0;
+}
+
+bool ControlPlane::drain_dealer(const Peer& peer, Dealer& dealer) {
+  watch_handshakes(dealer);
   int received = 0;
   std::size_t bytes = 0;
   const Peer name = peer;  // NOLINT(performance-unnecessary-copy-initialization): a message may end who owns it
   zmq::message_t payload;
   while (received < kMessagesARound && bytes < kBytesARound && dealers_.count(name) != 0 &&
-         socket.recv(payload, zmq::recv_flags::dontwait)) {
+         dealer.socket.recv(payload, zmq::recv_flags::dontwait)) {
     ++received;
     bytes += payload.size();
+    if (dealer.watch.socket()) dealer.watch.close(dealer.socket);
     deliver(name, payload);
   }
   return received > 0;

@@ -37,6 +37,9 @@ class ControlPort {
   virtual void disconnect(const Peer& peer) = 0;
   // Never blocks. What cannot be delivered is dropped.
   virtual void send(const Peer& peer, const std::string& message) = 0;
+  // The daemon that connect() was told of ended the newest connection before a message could pass: it has another key, or only one of
+  // the two has one. Or it is none.
+  [[nodiscard]] virtual bool is_locked_out(const Peer& /*peer*/) const { return false; }
 };
 
 class ControlPlane final : public ControlPort {
@@ -52,6 +55,7 @@ class ControlPlane final : public ControlPort {
   Result<Peer> connect(const std::string& address, uid_t user) override;
   void disconnect(const Peer& peer) override;
   void send(const Peer& peer, const std::string& message) override;
+  [[nodiscard]] bool is_locked_out(const Peer& peer) const override;
 
   std::function<void(const Peer& from, std::span<const std::byte> message)> on_message;
 
@@ -73,14 +77,20 @@ class ControlPlane final : public ControlPort {
   void tell_stuck(const Peer& peer);
   bool drain();  // all sockets; true: something was received
   bool drain_router();
-  bool drain_dealer(const Peer& peer, zmq::socket_t& socket);
+  struct Dealer {
+    zmq::socket_t socket;
+    link::HandshakeWatch watch;  // open until the first message comes
+    bool locked_out = false;
+  };
+  bool drain_dealer(const Peer& peer, Dealer& dealer);
+  static void watch_handshakes(Dealer& dealer);
   void deliver(const Peer& from, const zmq::message_t& message);
   bool drain_gate();
 
   Reactor& reactor_;
   zmq::context_t context_{1};
   zmq::socket_t router_;
-  std::map<Peer, zmq::socket_t> dealers_;
+  std::map<Peer, Dealer> dealers_;
   struct Guard {
     link::CurveKey key;    // empty: unguarded
     link::CurveGate gate;  // open only with a key

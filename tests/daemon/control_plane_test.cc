@@ -5,8 +5,12 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <array>
+#include <cstdio>
+#include <fstream>
 #include <functional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "tests/daemon/ports.h"
@@ -81,6 +85,44 @@ TEST(ControlPlane, ALeaderIsFoundByItsNameWithoutTheLoopWaitingForTheResolver) {
   for (const char* wrong : {"nonsense", ":1", "host:", "host:0", "host:70000", "host:1x"})
     EXPECT_FALSE((*follower)->connect(wrong, getuid())) << wrong;
   (*follower)->disconnect(*peer);
+}
+
+// A file with a key of its own; empty: none.
+std::string key_file(const std::string& name) {
+  if (name.empty()) return {};
+  std::array<char, 41> open{}, secret{};
+  EXPECT_EQ(zmq_curve_keypair(open.data(), secret.data()), 0);
+  const std::string path = testing::TempDir() + "/" + name + std::to_string(getpid());
+  std::ofstream(path) << secret.data() << "\n";
+  return path;
+}
+
+TEST(ControlPlane, ADaemonKnowsThatAnotherKeyKeepsItOut) {
+  const std::string one = key_file("one"), other = key_file("other");
+  for (const auto& [leads, follows] : {std::pair{one, other}, {one, std::string()}, {std::string(), one}, {one, one}}) {
+    Reactor reactor;
+    const std::string address = "127.0.0.1:" + std::to_string(free_port());
+    auto leader = ControlPlane::open(reactor, {.listen = address, .secret_file = leads});
+    auto follower =
+        ControlPlane::open(reactor, {.listen = "127.0.0.1:" + std::to_string(free_port()), .secret_file = follows});
+    ASSERT_TRUE(leader && follower);
+    bool heard = false;
+    (*leader)->on_message = [&](const Peer&, std::span<const std::byte>) { heard = true; };
+    const auto peer = (*follower)->connect(address, getuid());
+    ASSERT_TRUE(peer);
+    (*follower)->send(*peer, "hello");
+    const TimeUs until_us = reactor.now_us() + 60'000'000;
+    std::function<void()> look = [&] {
+      const bool known = heard || ((*follower)->is_locked_out(*peer) && (*leader)->failed_handshakes() > 0);
+      if (known || reactor.now_us() > until_us) return reactor.stop();
+      reactor.after(1'000, look);
+    };
+    look();
+    reactor.run();
+    EXPECT_EQ(heard, leads == follows);
+    EXPECT_EQ((*follower)->is_locked_out(*peer), leads != follows) << leads << " " << follows;
+  }
+  for (const auto& path : {one, other}) std::remove(path.c_str());
 }
 
 TEST(ControlPlane, LogsFewOfTheMessagesThatReachNobody) {

@@ -33,8 +33,9 @@ struct FakeControlPort final : ControlPort {
   }
   void disconnect(const Peer& peer) override { disconnected.push_back(peer); }
   void send(const Peer& peer, const std::string& message) override { sent.emplace_back(peer, message); }
-
+  [[nodiscard]] bool is_locked_out(const Peer& /*peer*/) const override { return locked_out; }
   std::optional<Error> refuses;
+  bool locked_out = false;
   std::vector<std::string> connected;
   std::vector<Peer> disconnected;
   std::vector<std::pair<Peer, std::string>> sent;

@@ -44,6 +44,14 @@ TEST(JoinPhase, TheDeadlineNamesALeaderThatNeverAnswered) {
   EXPECT_TRUE(says(daemon.end(), "the leader at 10.0.0.1:29610 did not answer within 9 s"));
 }
 
+TEST(JoinPhase, TheDeadlineTellsThatTheLeaderMayHaveAnotherKey) {
+  FakeDaemon daemon;
+  daemon.control.locked_out = true;
+  daemon.bring_to(Stage::kJoining);
+  daemon.advance(9 * kSecond);
+  EXPECT_TRUE(says(daemon.end(), "did not answer within 9 s, because it ends connections before a message can pass"));
+}
+
 TEST(JoinPhase, ALeaderThatLivesMaySayFirstWhoIsMissing) {
   FakeDaemon daemon;
   daemon.bring_to(Stage::kJoining);

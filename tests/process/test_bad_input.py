@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from cluster import BUILD, TIMEOUT_S, Cluster, clean_environment, wait_for_line
+from cluster import BUILD, TIMEOUT_S, Cluster, clean_environment, wait_for_line, wait_until
 
 DEADLINE = f"{TIMEOUT_S:g}s"  # of jobs whose error comes only then
 ATTACH = "session.close()\n"
@@ -284,7 +284,9 @@ def test_daemons_with_one_secret_talk_and_others_are_kept_out(tmp_path):
         cluster.daemons[1].wait()
         cluster.daemons[1] = cluster.start_daemon(1, secret_file=other)
         texts = errors(cluster.start(ATTACH))
-        assert "rank 1 of 2 is missing" in texts[0] and "did not answer" in texts[1]
+        assert "rank 1 of 2 is missing" in texts[0]
+        assert "did not answer" in texts[1] and "another key (secret_file) than this daemon" in texts[1]
+        wait_until(lambda: "it is of a daemon that has another key" in cluster.log(0), what="the leader's word")
 
 
 def test_a_secret_that_is_no_key(tmp_path):

@@ -12,9 +12,9 @@ constexpr int kFramesATurn = 4096;
 
 }  // namespace
 
-void HandshakeWatch::open(zmq::context_t& context, zmq::socket_t& listener, const std::string& name) {
-  if (zmq_socket_monitor(listener.handle(), name.c_str(), ZMQ_EVENT_DISCONNECTED | kFailures) != 0)
-    throw zmq::error_t();
+void HandshakeWatch::open(zmq::context_t& context, zmq::socket_t& watched, const std::string& name) {
+  constexpr int kEvents = ZMQ_EVENT_DISCONNECTED | ZMQ_EVENT_HANDSHAKE_SUCCEEDED | kFailures;
+  if (zmq_socket_monitor(watched.handle(), name.c_str(), kEvents) != 0) throw zmq::error_t();
   socket_ = zmq::socket_t(context, zmq::socket_type::pair);
   socket_.connect(name);
 }
@@ -28,6 +28,7 @@ HandshakeWatch::Turn HandshakeWatch::turn() {
     if (socket_.get(zmq::sockopt::rcvmore) == 0 || frame.size() < sizeof event) continue;
     std::memcpy(&event, frame.data(), sizeof event);
     if ((event & kFailures) != 0) ++turn.failed;
+    if (event == ZMQ_EVENT_HANDSHAKE_SUCCEEDED) ++turn.done;
     if (event == ZMQ_EVENT_DISCONNECTED) ++turn.ended;
   }
   return turn;

@@ -1,4 +1,4 @@
-// Hears how connections to a ZeroMQ socket that listens begin and end: ZeroMQ drops who does not get through its greeting, or does not
+// Hears how connections of a ZeroMQ socket, which listens or calls, begin and end: ZeroMQ drops who does not get through its greeting, or does not
 // hold the key, and tells it here alone.
 //
 //   HandshakeWatch watch;
@@ -16,12 +16,15 @@ namespace deft::link {
 class HandshakeWatch {
  public:
   // Throws zmq::error_t. `name` is an inproc address that no other socket of the context has.
-  void open(zmq::context_t& context, zmq::socket_t& listener, const std::string& name);
+  void open(zmq::context_t& context, zmq::socket_t& watched, const std::string& name);
+  // `watched` goes on without being watched; or, without it, has been closed.
+  void close(zmq::socket_t& watched) { zmq_socket_monitor(watched.handle(), nullptr, 0), socket_.close(); }
   void close() { socket_.close(); }
   [[nodiscard]] zmq::socket_t& socket() { return socket_; }
 
   struct Turn {
     unsigned failed = 0;  // connections that were dropped before a message could pass
+    unsigned done = 0;    // connections by which messages can pass
     unsigned ended = 0;   // connections
   };
   Turn turn();
