@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <string>
 #include <utility>
 #include <vector>
@@ -109,6 +110,8 @@ int serve(LiveConfig& live, int ready_fd) {
   tell_usable(ready_fd);
   feed_watchdog(reactor);
   reactor.run();
+  // Files of traces may take a while. systemd gives less time than deftrun (daemon/server/operator_signals.cc).
+  end_at_the_latest(std::getenv("NOTIFY_SOCKET") != nullptr ? 9 : 20);
   return 0;
 }
 

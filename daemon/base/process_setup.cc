@@ -3,12 +3,14 @@
 #include <fcntl.h>
 #include <malloc.h>
 #include <sched.h>
+#include <signal.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstdint>
+#include <string_view>
 
 namespace deft::daemon {
 namespace {
@@ -45,6 +47,15 @@ void ask_for_short_slices() {
   attributes.size = sizeof attributes;
   attributes.runtime_ns = kSliceNs;
   syscall(SYS_sched_setattr, 0, &attributes, 0);
+}
+
+void end_at_the_latest(unsigned seconds) {
+  signal(SIGALRM, [](int) {
+    constexpr std::string_view kWhy = "deftd: a thread of a job hangs, and the daemon ends without it\n";
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, kWhy.data(), kWhy.size());
+    _exit(1);
+  });
+  alarm(seconds);
 }
 
 }  // namespace deft::daemon

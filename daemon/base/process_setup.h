@@ -27,4 +27,7 @@ void keep_large_buffers_off_the_heap();
 // some milliseconds: more than the network takes.
 void ask_for_short_slices();
 
+// The process ends by then, with status 1, if it has not ended by itself: whoever waits for a thread that hangs waits for ever.
+void end_at_the_latest(unsigned seconds);
+
 }  // namespace deft::daemon

@@ -152,7 +152,7 @@ void Server::end_all() {
 void Server::shut_down() {
   if (std::exchange(intake_, Intake::kShuttingDown) == Intake::kShuttingDown) return end_all();
   LOG(INFO) << "shutting down" << (jobs_.running() ? " when the running jobs have ended" : "");
-  if (jobs_.running()) reactor_.after(stop_timeout_us(), [this] { end_all(); });
+  if (!jobs_.empty()) reactor_.after(stop_timeout_us(), [this] { end_all(); });  // also for a thread that hangs
   stop_if_done();
 }
 

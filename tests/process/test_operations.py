@@ -1,6 +1,7 @@
 """What an operator does with a daemon that serves jobs: drain, stop, reload, check a configuration."""
 
 import contextlib
+import ctypes
 import json
 import os
 import re
@@ -158,6 +159,37 @@ def test_jobs_that_do_not_end_after_a_stop_are_told():
         assert cluster.daemons[0].wait(60) == 0
         assert 8 <= time.monotonic() - begin < 40
         assert "was stopped" in worker.stdout.readline()
+
+
+PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
+
+
+def stop_thread(pid: int, name: str) -> int:
+    """Stops one thread of a process for good, as one that hangs in the kernel is stopped."""
+    tasks = Path(f"/proc/{pid}/task").iterdir()
+    [thread] = [int(task.name) for task in tasks if (task / "comm").read_text().startswith(name)]
+    ptrace = ctypes.CDLL(None, use_errno=True).ptrace
+    if ptrace(PTRACE_SEIZE, thread, 0, 0) != 0:
+        pytest.skip("this process may not trace another one")
+    assert ptrace(PTRACE_INTERRUPT, thread, 0, 0) == 0
+    assert os.waitpid(thread, WALL)[0] == thread
+    return thread
+
+
+def test_a_thread_that_hangs_does_not_keep_a_daemon_that_is_stopped(monkeypatch):
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nowhere/notify")  # as systemd does, which waits less long
+    with Cluster(2, timeout="2s") as cluster:
+        workers = cluster.start(WAIT, END="/nowhere/end")
+        for worker in workers:
+            wait_for_line(worker, "here")
+        thread = stop_thread(cluster.daemons[0].pid, "link gloo")
+        for worker in workers:
+            worker.kill()
+        wait_until(lambda: cluster.status()["jobs_closing"] == 1, what="the end of the job, whose thread hangs")
+        cluster.daemons[0].send_signal(signal.SIGTERM)
+        os.waitpid(thread, WALL)  # of its end, without which this process would keep it
+        assert cluster.daemons[0].wait(60) == 1
+        assert "a thread of a job hangs, and the daemon ends without it" in cluster.log(0)
 
 
 def start_with(cluster: Cluster, text: str) -> Path:
