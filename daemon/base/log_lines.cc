@@ -1,17 +1,25 @@
 #include "daemon/base/log_lines.h"
 
 #include <glog/logging.h>
+#include <limits.h>
+#include <poll.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <ctime>
+#include <map>
+#include <mutex>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <utility>
 
+#include "core/base/clock.h"
 #include "core/base/text.h"
+#include "daemon/base/rate_limit.h"
 
 namespace deft::daemon {
 namespace {
@@ -38,6 +46,47 @@ const char* level_name(google::LogSeverity severity) {
 // Of the line that this thread makes, until the sink takes it.
 thread_local std::optional<LogSubject> t_subject;
 
+// Which lines about a user's jobs are written. Thread-safe.
+class UserLines {
+ public:
+  // As RateLimit::admit.
+  std::optional<std::uint64_t> admit(uid_t user, bool grave) {
+    constexpr TimeUs kMinuteUs = 60'000'000;
+    const std::lock_guard lock(mutex_);
+    return lines_.try_emplace({user, grave}, kLinesOfUser, kMinuteUs).first->second.admit(MonotonicClock::now());
+  }
+
+ private:
+  std::mutex mutex_;
+  std::map<std::pair<uid_t, bool>, RateLimit> lines_;
+};
+
+// Writes lines to standard error as far as it takes them at once. Thread-safe.
+class LineWriter {
+ public:
+  void write(std::string line) {
+    const std::lock_guard lock(mutex_);
+    if (lost_ > 0 && put(std::to_string(lost_) + " lines are missing here: nobody has read this log\n")) lost_ = 0;
+    if (lost_ > 0 || !put(line)) ++lost_;
+  }
+
+ private:
+  // A pipe or a socket that is ready takes PIPE_BUF bytes without waiting. So a longer line goes in pieces.
+  static bool put(std::string_view text) {
+    while (!text.empty()) {
+      pollfd ready{STDERR_FILENO, POLLOUT, 0};
+      if (poll(&ready, 1, 0) != 1) return false;
+      const ssize_t written = ::write(STDERR_FILENO, text.data(), std::min<std::size_t>(text.size(), PIPE_BUF));
+      if (written < 0) return errno != EAGAIN;  // it is closed: nobody misses a line
+      text.remove_prefix(static_cast<std::size_t>(written));
+    }
+    return true;
+  }
+
+  std::mutex mutex_;
+  std::uint64_t lost_ = 0;
+};
+
 // Standard error, a whole line in one write: lines of several threads do not mix.
 class LineSink final : public google::LogSink {
  public:
@@ -45,20 +94,25 @@ class LineSink final : public google::LogSink {
 
   void send(google::LogSeverity severity, const char* /*path*/, const char* file, int line,
             const google::LogMessageTime& when, const char* message, std::size_t length) override {
-    const std::string_view text(message, length);
-    std::string out = as_json_ ? json(severity, file, line, when, text)
-                               : escape_controls(ToString(severity, file, line, when, message, length));
-    out += '\n';
-    [[maybe_unused]] const auto written = write(STDERR_FILENO, out.data(), out.size());
+    std::string text(message, length);
+    // One that was left behind by a line below the log's level does not begin this line.
+    auto subject = std::exchange(t_subject, std::nullopt);
+    if (subject && !text.starts_with(subject->prefix())) subject.reset();
+    if (subject && subject->user()) {
+      const auto left_out = users_.admit(*subject->user(), severity > google::GLOG_INFO);
+      if (!left_out) return;
+      text += RateLimit::describe(*left_out);
+    }
+    std::string out = as_json_ ? json(severity, file, line, when, text, subject)
+                               : escape_controls(ToString(severity, file, line, when, text.data(), text.size()));
+    writer_.write(out + '\n');
   }
 
  private:
   static std::string json(google::LogSeverity severity, const char* file, int line, const google::LogMessageTime& when,
-                          std::string_view message) {
+                          std::string_view message, const std::optional<LogSubject>& subject) {
     nlohmann::ordered_json object{{"time", utc(when)}, {"level", level_name(severity)}};
-    // One that was left behind by a line below the log's level does not begin this line.
-    const auto subject = std::exchange(t_subject, std::nullopt);
-    if (subject && message.starts_with(subject->prefix())) {
+    if (subject) {
       object["job"] = subject->job();
       if (subject->rank()) object["rank"] = *subject->rank();
       if (!subject->link().empty()) object["link"] = subject->link();
@@ -71,6 +125,8 @@ class LineSink final : public google::LogSink {
   }
 
   const bool as_json_;
+  UserLines users_;
+  LineWriter writer_;
 };
 
 }  // namespace

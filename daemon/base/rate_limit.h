@@ -18,15 +18,18 @@ namespace deft::daemon {
 class RateLimit {
  public:
   static constexpr unsigned kASecond = 10;
+  static constexpr TimeUs kSecondUs = 1'000'000;
+
+  explicit RateLimit(unsigned most = kASecond, TimeUs within_us = kSecondUs)
+      : most_(most), within_us_(within_us), began_us_(-within_us) {}
 
   // A value: this one may pass, and so many were held back since the last that passed.
   std::optional<std::uint64_t> admit(TimeUs now_us) {
-    constexpr TimeUs kSecondUs = 1'000'000;
-    if (now_us - began_us_ >= kSecondUs) {
+    if (now_us - began_us_ >= within_us_) {
       began_us_ = now_us;
       passed_ = 0;
     }
-    if (passed_ >= kASecond) {
+    if (passed_ >= most_) {
       ++held_back_;
       return std::nullopt;
     }
@@ -40,7 +43,8 @@ class RateLimit {
   }
 
  private:
-  TimeUs began_us_ = -1'000'000;
+  unsigned most_;
+  TimeUs within_us_, began_us_;
   unsigned passed_ = 0;
   std::uint64_t held_back_ = 0;
 };

@@ -279,7 +279,7 @@ Result<wire::DeclareAgreed> GroupCoordinator::agree(const LinkFailover& links) {
   schedules_.resize(agreement.buckets.size());
   for (std::uint32_t link = 0; link < links.size(); ++link)
     if (!links.lost(link).empty()) scheduler_->link_lost(link);
-  LOG(INFO) << about(id_.job) << "group '" << first.name << "': " << first.tensors.size() << " tensors, "
+  LOG(INFO) << about(id_.job).of(id_.user) << "group '" << first.name << "': " << first.tensors.size() << " tensors, "
             << layout->slot_bytes << " bytes, " << agreement.buckets.size() << " buckets, policy " << settings_.policy;
   return agreement;
 }
@@ -368,9 +368,9 @@ void GroupCoordinator::take_statistics(std::size_t node, const wire::GradientSta
 std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
   if (const auto fusion = scheduler_->take_fusion()) {
     shown_.merging = merging_of(*fusion, id_.group, schedules_.size());
-    LOG(INFO) << about(id_.job) << "merged " << schedules_.size() << " buckets into " << fusion->starts.size()
-              << " transfers from step " << fusion->step << " on, because of " << fusion->reason << ": "
-              << shown_.merging["groups"].get<std::string>();
+    LOG(INFO) << about(id_.job).of(id_.user) << "merged " << schedules_.size() << " buckets into "
+              << fusion->starts.size() << " transfers from step " << fusion->step << " on, because of "
+              << fusion->reason << ": " << shown_.merging["groups"].get<std::string>();
   }
   const auto change = scheduler_->take_switch();
   if (!change) return std::nullopt;
@@ -381,7 +381,7 @@ std::optional<wire::PlanOrder> GroupCoordinator::take_plan() {
     shown_.plans.back()["judgement"]["statistics"] = preserver_->statistics();
   }
   if (shown_.plans.size() > kShown) shown_.plans.erase(shown_.plans.begin());
-  LOG(INFO) << about(id_.job) << "plan " << epoch_ << " from step " << change->step << " on, because of "
+  LOG(INFO) << about(id_.job).of(id_.user) << "plan " << epoch_ << " from step " << change->step << " on, because of "
             << change->reason << ": " << shown_.plans.back().dump();
   return wire::PlanOrder{id_.group, epoch_, change->step, change->plan, change->reason};
 }
@@ -402,7 +402,7 @@ std::vector<sched::PolicyChange> GroupCoordinator::take_policy_changes() {
     if (change->before_us) shown_.policies.back()["before_us"] = std::llround(*change->before_us);
     if (change->after_us) shown_.policies.back()["after_us"] = std::llround(*change->after_us);
     if (shown_.policies.size() > kShown) shown_.policies.erase(shown_.policies.begin());
-    LOG(INFO) << about(id_.job) << "policy " << to_text(change->choice) << " from step " << change->step
+    LOG(INFO) << about(id_.job).of(id_.user) << "policy " << to_text(change->choice) << " from step " << change->step
               << " on, because " << change->reason << ": " << shown_.policies.back().dump();
     changes.push_back(*std::move(change));
   }

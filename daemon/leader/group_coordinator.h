@@ -40,6 +40,7 @@ class GroupCoordinator {
     std::string job;  // for the log
     std::uint32_t group = 0;
     std::uint32_t world = 1;
+    uid_t user = 0;  // for the log
   };
 
   // `settings` outlives the group. `offload` is for plans; without it they are made at once.

@@ -27,8 +27,8 @@ std::optional<sched::PolicyChange> first_policy(const JobSettings& settings) {
 Result<void> LaunchCoordinator::declare(std::size_t node, wire::Declare declare,
                                         const GroupCoordinator::NameOfNode& name_of) {
   const auto [it, added] =
-      groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world}, settings_,
-                          size_.nodes, offload_);
+      groups_.try_emplace(declare.group, GroupCoordinator::Identity{size_.job, declare.group, size_.world, size_.user},
+                          settings_, size_.nodes, offload_);
   const std::string name = declare.name + " (group " + std::to_string(declare.group) + ")";  // names may repeat
   if (!it->second.agreed()) undeclared_.came(name, node, size_.nodes, clock_.now_us(), declare.group);
   auto agreed = it->second.declare(node, std::move(declare), links_, name_of);

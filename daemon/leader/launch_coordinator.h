@@ -37,6 +37,7 @@ class LaunchCoordinator final : public SchedulerPort {
     std::string job;  // for the log
     std::uint32_t world = 1;
     std::size_t nodes = 1;
+    uid_t user = 0;  // for the log
   };
 
   // All references outlive this object. `to_all` must not call it back. `offload` is for plans; without it they are made at once.

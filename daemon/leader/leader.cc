@@ -198,7 +198,7 @@ void Leader::begin_connecting() {
   const TimeUs timeout = settings_.timeout_us;
   links_.emplace(guesses, nodes.size(), LinkFailover::Timing{timeout, settings_.heartbeat_us()});
   launches_.emplace(
-      LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size()}, settings_, clock_, *links_,
+      LaunchCoordinator::JobSize{id_.job, id_.world, nodes.size(), id_.owner.user}, settings_, clock_, *links_,
       [this](const wire::ToNode& message) { to_all(message); }, host_.offload_for(id_.owner));
   collectives_.emplace(nodes.size(), id_.world, lateness_of(settings_));
   detector_.emplace(FailureDetector::Limits{settings_.silence_us(), timeout / 4, timeout / 4, timeout / 4},
@@ -291,7 +291,7 @@ void Leader::watch_links(TimeUs now_us) {
 
 void Leader::fail_job(const Error& error) {
   if (state_ == State::kFailed) return;
-  LOG(ERROR) << about(id_.job) << "the job failed: " << error.message();
+  LOG(ERROR) << about(id_.job).of(id_.owner.user) << "the job failed: " << error.message();
   const wire::ToNode message = wire::Failure{error, false};
   to_all(message);
   if (!roster_.index_of(kOwnNode)) host_.send({&kOwnNode, 1}, message);  // it has not joined yet

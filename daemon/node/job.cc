@@ -202,9 +202,9 @@ void Job::begin() {
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
-  LOG(INFO) << about(members_.identity().name) << "runs: " << view.world() << " workers on " << view.node_count()
-            << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
-            << links;
+  LOG(INFO) << about(members_.identity().name).of(members_.identity().uid) << "runs: " << view.world() << " workers on "
+            << view.node_count() << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy
+            << ", links " << links;
   welcome_from(context_.reactor, weak_from_this(),
                std::make_shared<const JobStart>(JobStart{
                    view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
@@ -243,7 +243,8 @@ void Job::fail(const Error& error) {
 void Job::suspect(const Error& error, FailureDetector::Broken broken) {
   if (members_.state() == JobState::kEnded) return;
   if (detector_ && !detector_->suspect(error, context_.reactor.now_us(), broken)) return;
-  LOG(WARNING) << about(members_.identity().name) << error.message() << "; finding out who is lost";
+  LOG(WARNING) << about(members_.identity().name).of(members_.identity().uid) << error.message()
+               << "; finding out who is lost";
   line_.send(wire::Failure{error.in("on " + context_.host), true});
 }
 
@@ -292,11 +293,11 @@ void Job::watch_leader(TimeUs now_us) {
 void Job::end(const Error& cause, bool clean) {
   if (!members_.advance(JobState::kEnded)) return;
   const Error error = clean ? cause : name_standstill(cause, context_, members_.settings().timeout_us);
-  const std::string& name = members_.identity().name;
+  const LogSubject job = about(members_.identity().name).of(members_.identity().uid);
   if (clean) {
-    LOG(INFO) << about(name) << "ended";
+    LOG(INFO) << job << "ended";
   } else {
-    LOG(ERROR) << about(name) << "failed: " << error.message();
+    LOG(ERROR) << job << "failed: " << error.message();
   }
   context_.reactor.cancel(tick_timer_);
   joining_.finished();

@@ -118,15 +118,15 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   const std::string path = path_of_folder + "/" + name;
   auto writer = trace::TraceWriter::create(*folder, name, header());
   if (!writer) return tl::unexpected(writer.error());
-  const auto complain = [job = members_.identity().name](const Error& error) {
-    LOG(ERROR) << about(job) << "the trace ends here: " << error.message();
+  const auto complain = [job = about(members_.identity().name).of(members_.identity().uid)](const Error& error) {
+    LOG(ERROR) << job << "the trace ends here: " << error.message();
   };
   streams_.push_back(std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain));
   for (const auto& group : groups_) streams_.back()->add(group);
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   writing_.path = path;
   writing_.told.clear();
-  LOG(INFO) << about(members_.identity().name) << "writes a trace to " << path;
+  LOG(INFO) << about(members_.identity().name).of(members_.identity().uid) << "writes a trace to " << path;
   return {};
 }
 
@@ -216,7 +216,9 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     const StepRange wanted = *std::exchange(steps_.wanted, std::nullopt);
     const auto opened =
         began.step > wanted.last ? Result<void>{} : open_stream(members_.settings().options.text("trace"));
-    if (!opened) LOG(ERROR) << about(members_.identity().name) << "there is no trace: " << opened.error().message();
+    if (!opened)
+      LOG(ERROR) << about(members_.identity().name).of(members_.identity().uid)
+                 << "there is no trace: " << opened.error().message();
     if (!writing_.path.empty()) steps_.written = wanted;
   }
   if (!closes || !writing_.path.empty()) recorder_->add(record);

@@ -129,7 +129,7 @@ RingDump::RingDump(Content content, const std::string& state_folder, std::string
       thread_([this] { run(); }) {}
 
 void RingDump::run() {
-  const LogSubject job = about(content_.header.job);
+  const LogSubject job = about(content_.header.job).of(content_.user);
   try {
     if (const auto written = write(); written)
       LOG(INFO) << job << reason_ << ": the newest events are in " << path_;

@@ -77,8 +77,8 @@ Result<std::shared_ptr<Job>> JobTable::job_for(const WorkerPort& worker) {
   if (auto ok = check_room(worker.peer().uid); !ok) return tl::unexpected(ok.error());
   auto settings = job_settings(context_.config, attachment.settings);
   if (!settings) return tl::unexpected(settings.error());
-  LOG(INFO) << about(attachment.job).rank(attachment.rank) << worker.describe() << " begins a job of "
-            << attachment.world << " workers, " << attachment.local_size << " here";
+  LOG(INFO) << about(attachment.job).rank(attachment.rank).of(worker.peer().uid) << worker.describe()
+            << " begins a job of " << attachment.world << " workers, " << attachment.local_size << " here";
   jobs_.push_back(std::make_shared<Job>(context_, worker, std::move(*settings)));
   return jobs_.back();
 }

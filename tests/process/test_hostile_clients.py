@@ -9,7 +9,7 @@ import sys
 import time
 
 import pytest
-from cluster import BUILD, clean_environment, wait_until
+from cluster import BUILD, Cluster, clean_environment, wait_until
 from hostile import ERROR, STATUS, STORE_SET, TEXT, WELCOME, Client, busy_daemon, goes_on, memory_kib
 
 
@@ -143,6 +143,19 @@ def test_a_flood_of_clients_fills_no_log_and_stops_nobody(busy):
     lines = busy.log(0).count("\n") - lines_before
     assert lines < 20 * seconds, f"{lines} lines in {seconds:.1f} s for {refused} clients"
     assert "lines like this were left out" in busy.log(0)
+
+
+def test_jobs_that_begin_and_end_in_a_loop_fill_no_log():
+    jobs = 300
+    with Cluster(1) as cluster:
+        for number in range(jobs):
+            with Client(cluster.socket(0)) as client:
+                client.hello(job=b"loop%d" % number)
+                assert client.receive()[0] == WELCOME
+        wait_until(lambda: cluster.status()["jobs_served"] == jobs, what="the end of all jobs")
+        assert sum(cluster.status()["jobs_ended"].values()) == jobs
+        lines = cluster.log(0).count("\n")
+        assert 200 < lines < 3 * jobs, f"{lines} lines for {jobs} jobs, of which each has some five to tell"
 
 
 def test_an_error_that_forges_lines_and_commands_a_terminal_is_shown_as_text(busy):
