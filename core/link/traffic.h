@@ -18,7 +18,7 @@
 namespace deft::link {
 
 struct PeerTraffic {
-  std::uint32_t peer = 0;        // node; or a server's place in the link's list
+  std::uint32_t peer = 0;  // node; or a server's place in the link's list
   bool is_server = false;
   std::uint64_t sent_bytes = 0;  // that it has acknowledged; a server: for which it has given results
   TimeUs busy_us = 0;            // of all connections to it together

@@ -1,4 +1,4 @@
-// A change of policy between steps loses, doubles and delays nothing, whenever it comes. The chooser is told its forecasts here.
+// A change of policy between steps loses, doubles and delays nothing, whenever it comes.
 #include "core/sched/switching_scheduler.h"
 
 #include <gmock/gmock.h>
@@ -12,41 +12,12 @@
 
 #include "core/base/policy_traits.h"
 #include "core/sched/profile_meter.h"
+#include "tests/sched/told_selector.h"
 
 namespace deft::sched {
 namespace {
 
 using model::BucketIndex;
-
-class ToldSelector final : public PolicySelector {
- public:
-  void ask(PolicyQuestion question) override {
-    ++asked;
-    last = std::move(question);
-    answer = told;
-  }
-  std::optional<std::vector<PolicyForecast>> take() override { return std::exchange(answer, std::nullopt); }
-
-  std::vector<PolicyForecast> told;
-  std::optional<std::vector<PolicyForecast>> answer;
-  std::optional<PolicyQuestion> last;
-  int asked = 0;
-};
-
-Setup setup_of(std::vector<std::uint64_t> sizes, std::size_t links) {
-  Setup setup;
-  setup.policy = "auto";
-  std::uint64_t offset = 0;
-  const auto count = static_cast<std::uint32_t>(sizes.size());
-  for (std::uint32_t i = 0; i < count; ++i) {
-    setup.buckets.push_back({"b", offset, sizes[i], model::DType::kFloat32, count - 1 - i, i, 1});
-    offset += sizes[i];
-  }
-  for (std::size_t link = 0; link < links; ++link) setup.links.push_back({"l", 10, 100});
-  setup.partition_bytes = 8192;
-  setup.credit_bytes = 16384;
-  return setup;
-}
 
 std::string any_exact_policy() {
   std::vector<std::string> names;
@@ -152,7 +123,7 @@ class Play {
 RC_GTEST_PROP(Switching, SendsEveryByteOnceWheneverThePolicyChanges, ()) {
   const auto sizes = *rc::gen::nonEmpty(rc::gen::container<std::vector<std::uint64_t>>(
       rc::gen::map(rc::gen::inRange<std::uint64_t>(1, 20'000), [](std::uint64_t n) { return 4 * n; })));
-  auto setup = setup_of(sizes, *rc::gen::inRange<std::size_t>(1, 4));
+  auto setup = auto_setup(sizes, *rc::gen::inRange<std::size_t>(1, 4));
   setup.policy = any_exact_policy();
   Play play(setup);
   const std::uint64_t steps = 12;
@@ -165,7 +136,7 @@ RC_GTEST_PROP(Switching, SendsEveryByteOnceWheneverThePolicyChanges, ()) {
 }
 
 RC_GTEST_PROP(Switching, SendsEveryByteOnceWhileItChoosesByItself, ()) {
-  auto setup = setup_of({4096, 65536, 4, 20'000}, 2);
+  auto setup = auto_setup({4096, 65536, 4, 20'000}, 2);
   const auto selector = std::make_shared<ToldSelector>();
   double us = 100;
   for (const auto& choice : PolicyChooser::candidates())
@@ -182,7 +153,7 @@ RC_GTEST_PROP(Switching, SendsEveryByteOnceWhileItChoosesByItself, ()) {
 }
 
 TEST(Switching, RefusesWhatARunningJobCannotBecome) {
-  const auto made = make_switching(setup_of({4096}, 1)).value();
+  const auto made = make_switching(auto_setup({4096}, 1)).value();
   EXPECT_THAT(made->change_settings({.policy = "knapsack"}).error().message(),
               testing::AllOf(testing::HasSubstr("delays updates"), testing::HasSubstr("DEFT_POLICY=knapsack")));
   EXPECT_THAT(made->change_settings({.policy = "knapsack-paper"}).error().message(),
@@ -192,14 +163,14 @@ TEST(Switching, RefusesWhatARunningJobCannotBecome) {
               testing::HasSubstr("partition_bytes is 3"));
   made->bucket_ready(0, 0, 0);
   EXPECT_FALSE(made->take_policy_change()) << "a refusal changes nothing";
-  auto setup = setup_of({4096}, 1);
+  auto setup = auto_setup({4096}, 1);
   setup.policy = "knapsack";
   EXPECT_THAT(make_scheduler(setup).value()->change_settings({.policy = "fifo"}).error().message(),
               testing::HasSubstr("its updates may be delayed"));
 }
 
 TEST(Switching, APolicyThatCannotBeMadeIsNotToldToBeInForce) {
-  auto setup = setup_of({1 << 20}, 1);
+  auto setup = auto_setup({1 << 20}, 1);
   setup.no_halves = "this job has none";
   const auto selector = std::make_shared<ToldSelector>();
   selector->told = {{{"dear", 0}, 100}, {PolicyChooser::first_choice(), 900}};
@@ -217,7 +188,7 @@ TEST(Switching, APolicyThatCannotBeMadeIsNotToldToBeInForce) {
 }
 
 TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
-  const auto made = make_switching(setup_of({4096}, 1)).value();
+  const auto made = make_switching(auto_setup({4096}, 1)).value();
   made->stage_began(Stage::kForward, 0, 0, 0);
   ASSERT_TRUE(made->change_settings({.policy = "p3"}));
   EXPECT_FALSE(made->take_policy_change()) << "not before backward";
@@ -233,7 +204,7 @@ TEST(Switching, TellsWhichPolicyIsInForceFromWhichStepOn) {
 }
 
 TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {
-  auto setup = setup_of({256 << 10, 256 << 10}, 1);
+  auto setup = auto_setup({256 << 10, 256 << 10}, 1);
   setup.policy = "bytescheduler";
   setup.partition_bytes = 64 << 10;
   setup.credit_bytes = 64 << 10;
@@ -265,7 +236,7 @@ TEST(Switching, SizesChangeAtABorderOfStepsAndTheOldOnesGoOnUntilThen) {
 }
 
 TEST(Switching, TheCreditBoundsWhatIsInFlight) {
-  auto setup = setup_of({1 << 20}, 1);
+  auto setup = auto_setup({1 << 20}, 1);
   setup.policy = "bytescheduler";
   setup.partition_bytes = 64 << 10;
   setup.credit_bytes = 128 << 10;
@@ -290,7 +261,7 @@ TEST(Switching, TheCreditBoundsWhatIsInFlight) {
 class UsersSizes : public testing::TestWithParam<std::uint64_t> {};
 
 TEST_P(UsersSizes, ReplaceThoseThatAutoHasChosen) {
-  auto setup = setup_of({1 << 20}, 1);
+  auto setup = auto_setup({1 << 20}, 1);
   setup.partition_bytes = LaunchSizes{}.partition_bytes;
   setup.credit_bytes = LaunchSizes{}.credit_bytes;
   setup.links.front() = {"l", 10, 1e6};
@@ -334,171 +305,13 @@ TEST_P(UsersSizes, ReplaceThoseThatAutoHasChosen) {
 INSTANTIATE_TEST_SUITE_P(OthersAndTheDefaults, UsersSizes, testing::Values(256 << 10, LaunchSizes{}.partition_bytes));
 
 TEST(Switching, WithoutStagesTheFirstReadyBucketOfAStepIsTheBorder) {
-  const auto made = make_switching(setup_of({4096, 4096}, 1)).value();
+  const auto made = make_switching(auto_setup({4096, 4096}, 1)).value();
   made->bucket_ready(0, 0, 0);
   ASSERT_TRUE(made->change_settings({.policy = "bytescheduler"}));
   made->bucket_ready(1, 0, 0);
   EXPECT_FALSE(made->take_policy_change());
   made->bucket_ready(0, 1, 0);
   EXPECT_EQ(made->take_policy_change()->step, 1u);
-}
-
-// A chooser that is told how long steps take under each policy.
-class Chooser : public testing::Test {
- protected:
-  Chooser() {
-    sched::Setup setup = setup_of({4096, 4096}, 2);
-    setup.selector = selector;
-    selector->told = {{urgent, 5000}, {other, 6000}, {first, 9000}};
-    chooser.emplace(setup, first);
-    profile.buckets = {{"b1", 4096, 1000, 2000, {}}, {"b0", 4096, 1000, 2000, {}}};
-    profile.links = {{"l0", 10, {}, 100}, {"l1", 10, {}, 100}};
-  }
-
-  // Plays `count` steps, in which a step of the policy in force takes as long as `takes_us` says.
-  void play(std::uint64_t count) {
-    for (const std::uint64_t end = step + count; step < end; ++step) {
-      if (step >= 8 && chooser->wants_profile(step)) chooser->profile_measured(profile, step);
-      chooser->stage_began(Stage::kForward, step, now, waits_before_forward ? 700 : 0);
-      chooser->stage_began(Stage::kBackward, step, now + 100, waits_before_forward ? 0 : 500);
-      if (auto change = chooser->take_change()) {
-        if (change->choice != in_force) chooser->in_force(in_force = change->choice, step);
-        changes.push_back(*std::move(change));
-      }
-      now += takes_us[in_force.policy];
-    }
-  }
-
-  const PolicyChoice first = PolicyChooser::first_choice(), urgent{"bytescheduler", 0}, other{"p3", 0};
-  std::shared_ptr<ToldSelector> selector = std::make_shared<ToldSelector>();
-  std::optional<PolicyChooser> chooser;
-  model::Profile profile;
-  std::map<std::string, TimeUs> takes_us = {{"fifo", 9000}, {"bytescheduler", 5000}, {"p3", 6000}};
-  PolicyChoice in_force = first;
-  std::vector<PolicyChange> changes;
-  std::uint64_t step = 0;
-  TimeUs now = 0;
-  bool waits_before_forward = false;
-};
-
-TEST_F(Chooser, KeepsWhatIsBetterThanBefore) {
-  play(100);
-  ASSERT_EQ(changes.size(), 2u);
-  EXPECT_EQ(changes[0].choice, urgent);
-  EXPECT_EQ(*changes[0].before_us, 9000);
-  EXPECT_EQ(changes[0].forecasts.size(), 3u);
-  EXPECT_EQ(changes[1].choice, urgent);
-  EXPECT_EQ(*changes[1].after_us, 5000);
-  EXPECT_EQ(selector->asked, 1);
-  EXPECT_TRUE(selector->last->overlaps_forward);
-}
-
-TEST_F(Chooser, GoesBackFromWhatIsNoBetterAndTriesTheNextBest) {
-  takes_us = {{"fifo", 9000}, {"bytescheduler", 8950}, {"p3", 6000}};
-  play(100);
-  std::vector<PolicyChoice> choices;
-  for (const auto& change : changes) choices.push_back(change.choice);
-  EXPECT_EQ(choices, (std::vector{urgent, first, other, other}));
-  std::vector<model::PolicyReason> reasons;
-  for (const auto& change : changes) reasons.push_back(change.why);
-  using model::PolicyReason;
-  EXPECT_EQ(reasons, (std::vector{PolicyReason::kForecast, PolicyReason::kNoBetter, PolicyReason::kForecast,
-                                  PolicyReason::kConfirmed}));
-  EXPECT_THAT(changes[1].reason, testing::HasSubstr("bytescheduler was no better"));
-}
-
-TEST_F(Chooser, RestsWhenNothingWasBetterAndEachTimeLonger) {
-  takes_us = {{"fifo", 9000}, {"bytescheduler", 9500}, {"p3", 9100}};
-  play(70);
-  EXPECT_EQ(in_force, first);
-  EXPECT_EQ(changes.size(), 4u);
-  profile.links[0].bytes_per_us = 50;  // worth another look, but not at once
-  const std::uint64_t settled = changes.back().step;
-  while (selector->asked < 2 && step < 500) play(1);
-  EXPECT_GE(step, settled + PolicyChooser::kRestSteps);
-  EXPECT_LT(step, 200u);
-}
-
-TEST_F(Chooser, LooksAgainWhenTheNetworkHasMovedAndStaysIfItWasRight) {
-  play(100);
-  play(60);
-  EXPECT_EQ(selector->asked, 1) << "nothing has moved";
-  profile.links[0].bytes_per_us = 50;
-  play(60);
-  EXPECT_EQ(selector->asked, 2);
-  EXPECT_EQ(changes.back().choice, urgent);
-  EXPECT_EQ(changes.back().why, model::PolicyReason::kKept);
-  EXPECT_THAT(changes.back().reason, testing::HasSubstr("throughput"));
-}
-
-TEST_F(Chooser, ComparesWithTheTunedChoiceThatIsInForce) {
-  PolicyChoice tuned = urgent;
-  tuned.sizes = LaunchSizes{256 << 10, 1 << 20};
-  selector->told = {{tuned, 5000}, {first, 9000}};
-  play(100);
-  ASSERT_EQ(in_force, tuned);
-  profile.links[0].bytes_per_us = 50;
-  play(60);
-  ASSERT_EQ(selector->asked, 2);
-  EXPECT_EQ(std::ranges::count(selector->last->candidates, tuned), 1);
-}
-
-TEST_F(Chooser, OtherSizesMakeItLookAgain) {
-  play(100);
-  EXPECT_EQ(selector->asked, 1);
-  chooser->sizes_changed({8 << 10, 32 << 10});
-  play(60);
-  EXPECT_EQ(selector->asked, 2);
-  EXPECT_EQ(selector->last->setup.partition_bytes, 8u << 10);
-  EXPECT_EQ(selector->last->setup.credit_bytes, 32u << 10);
-}
-
-// The trial would compare steps on one link with steps on two.
-TEST_F(Chooser, LooksAgainAtOnceWhereALinkIsLostInTheCourseOfATrial) {
-  while (changes.empty()) play(1);
-  ASSERT_EQ(in_force, urgent);
-  play(3);
-  ASSERT_FALSE(chooser->wants_profile(step)) << "the trial goes on";
-  chooser->link_lost(1);
-  EXPECT_TRUE(chooser->wants_profile(step));
-  takes_us = {{"fifo", 18000}, {"bytescheduler", 10000}, {"p3", 9000}};
-  selector->told = {{other, 9500}, {urgent, 10500}, {first, 18000}};
-  play(60);
-  EXPECT_EQ(selector->asked, 2);
-  EXPECT_EQ(in_force, other);
-  EXPECT_EQ(*changes.back().before_us, 10000) << "of the steps since then";
-  for (const auto& change : changes) EXPECT_THAT(change.reason, testing::Not(testing::HasSubstr("was no better")));
-}
-
-TEST_F(Chooser, TheUsersChoiceStaysUntilTheUserGivesItBack) {
-  chooser->pin(other);
-  play(60);
-  EXPECT_EQ(in_force, other);
-  EXPECT_EQ(selector->asked, 0);
-  chooser->pin({});
-  play(60);
-  EXPECT_EQ(selector->asked, 1);
-  EXPECT_EQ(in_force, urgent);
-}
-
-TEST_F(Chooser, SizesThatTheUserHasSetStayAlsoWhereTheyAreTheDefaults) {
-  for (const bool has_user_sizes : {false, true}) {
-    sched::Setup setup;
-    setup.buckets = setup_of({4096, 4096}, 2).buckets;
-    setup.links = setup_of({}, 2).links;
-    setup.selector = selector;
-    setup.has_user_sizes = has_user_sizes;
-    chooser.emplace(setup, first);
-    chooser->profile_measured(profile, 0);
-    EXPECT_EQ(selector->last->tunes_sizes, !has_user_sizes);
-  }
-}
-
-TEST_F(Chooser, SeesThatWorkersWaitBeforeForward) {
-  waits_before_forward = true;
-  play(20);
-  ASSERT_TRUE(selector->last);
-  EXPECT_FALSE(selector->last->overlaps_forward);
 }
 
 }  // namespace

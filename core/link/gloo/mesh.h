@@ -78,7 +78,7 @@ class Mesh {
   const std::uint32_t nodes_;
   std::shared_ptr<gloo::transport::tcp::Device> device_;
   std::shared_ptr<GuardedContext> context_;
-  PeerConnections connections_;      // without their sockets, which the pairs own
+  PeerConnections connections_;          // without their sockets, which the pairs own
   std::vector<BorrowedSocket> sockets_;  // the pairs' TCP sockets, also if the pairs work on local ones
 };
 
