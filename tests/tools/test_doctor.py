@@ -115,8 +115,9 @@ def test_a_firewall_on_the_way_to_rank_0s_node_is_told_from_a_daemon_that_is_not
 
 
 def test_a_name_that_has_an_address_of_ipv6_too_is_looked_for_where_daemons_listen(tmp_path):
-    (tmp_path / "hosts").write_text("::1 box\n10.1.0.1 box\n")
-    script = f"nic eth0 10.1.0.1/24; mount --bind {tmp_path}/hosts /etc/hosts\n{LISTENS}"
+    (tmp_path / "hosts").write_text("fd00::9 box\n10.1.0.1 box\n")
+    route = "ip -6 addr add fd00::1/64 dev eth0 nodad"  # so the address of IPv6 comes first
+    script = f"nic eth0 10.1.0.1/24; {route}; mount --bind {tmp_path}/hosts /etc/hosts\n{LISTENS}"
     found = doctor(script, links="ps:box:29610", DEFT_LEADER="box:29610")
     assert found["leader"]["health"] == "ok", found["leader"]
     assert "no parameter server answers" not in str(found)
