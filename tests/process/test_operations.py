@@ -167,7 +167,8 @@ PTRACE_SEIZE, PTRACE_INTERRUPT, WALL = 0x4206, 0x4207, 0x40000000
 def stop_thread(pid: int, name: str) -> int:
     """Stops one thread of a process for good, as one that hangs in the kernel is stopped."""
     tasks = Path(f"/proc/{pid}/task").iterdir()
-    [thread] = [int(task.name) for task in tasks if (task / "comm").read_text().startswith(name)]
+    # The oldest one: those that it starts inherit its name.
+    thread = min(int(task.name) for task in tasks if (task / "comm").read_text().startswith(name))
     ptrace = ctypes.CDLL(None, use_errno=True).ptrace
     if ptrace(PTRACE_SEIZE, thread, 0, 0) != 0:
         pytest.skip("this process may not trace another one")

@@ -17,7 +17,7 @@ class HandshakeWatch {
  public:
   // Throws zmq::error_t. `name` is an inproc address that no other socket of the context has.
   void open(zmq::context_t& context, zmq::socket_t& watched, const std::string& name);
-  // `watched` goes on without being watched; or, without it, has been closed.
+  // Watches no longer. `watched` goes on; without it, it has been closed.
   void close(zmq::socket_t& watched) { zmq_socket_monitor(watched.handle(), nullptr, 0), socket_.close(); }
   void close() { socket_.close(); }
   [[nodiscard]] zmq::socket_t& socket() { return socket_; }
