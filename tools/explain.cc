@@ -1,6 +1,7 @@
 // deft explain DIR: why the traced job is as slow as it is.
 #include <cstdio>
 #include <filesystem>
+#include <utility>
 
 #include "core/replay/explain.h"
 #include "tools/command.h"
@@ -71,6 +72,13 @@ Result<std::string> dumped_folder(const std::vector<std::string>& arguments) {
   return std::filesystem::path(*path).parent_path().string();
 }
 
+// A busy job fills the ring in less than the steps that replay needs.
+tl::unexpected<Error> unexplained(Error error, bool live) {
+  if (live)
+    error.fix = "the newest 65,536 events may be too few: deft trace start DIR --steps 20, then deft explain DIR";
+  return tl::unexpected(std::move(error));
+}
+
 }  // namespace
 
 Result<int> run_explain(Arguments given) {
@@ -85,7 +93,7 @@ Result<int> run_explain(Arguments given) {
   const auto folder = live ? dumped_folder(arguments) : given_folder(arguments);
   if (!folder) return tl::unexpected(folder.error());
   const auto job = read_traced_job("deft explain", *folder);
-  if (!job) return tl::unexpected(job.error());
+  if (!job) return unexplained(job.error(), live);
   const auto explanation = replay::explain(job->trace, job->measured);
   if (!explanation) return tl::unexpected(explanation.error());
   if (html)

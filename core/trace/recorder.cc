@@ -21,6 +21,14 @@ void Recorder::add(const TraceRecord& record) {
   Word* const at = place(index);
   for (std::size_t i = 0; i < words.size(); ++i) at[i].store(words[i], std::memory_order_release);
   next_.store(index + 1, std::memory_order_release);
+  if (record.kind() == TraceKind::kClock) clocks_.newest[clocks_.count++ % clocks_.newest.size()] = record;
+}
+
+std::vector<TraceRecord> Recorder::clocks() const {
+  const std::size_t size = clocks_.newest.size(), held = std::min(clocks_.count, size);
+  std::vector<TraceRecord> records;
+  for (std::size_t i = clocks_.count - held; i < clocks_.count; ++i) records.push_back(clocks_.newest[i % size]);
+  return records;
 }
 
 void Recorder::read(Cursor& cursor, std::vector<TraceRecord>& out, std::uint64_t until) const {

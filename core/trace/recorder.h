@@ -8,6 +8,7 @@
 //   cursor.lost                                                  // records that were overwritten before they were read
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -41,6 +42,9 @@ class Recorder {
   }
   // A cursor that sees only what is added from now on.
   [[nodiscard]] Cursor now() const { return {next_.load(std::memory_order_acquire), 0}; }
+  // The newest answers of the leader's clock, the oldest first, also if the ring has lost them: a busy job fills the ring between two
+  // answers, and without one a trace cannot be aligned. The thread that adds records.
+  [[nodiscard]] std::vector<TraceRecord> clocks() const;
 
  private:
   // Words are atomic, so that a reader may copy a record while it is overwritten. It notices that afterwards.
@@ -57,6 +61,11 @@ class Recorder {
   const std::uint64_t mask_;
   const std::unique_ptr<Word[], Freed> words_;
   std::atomic<std::uint64_t> next_{0};  // all records before it are written
+  struct Clocks {
+    std::array<TraceRecord, 64> newest = {};  // the next one's place is the oldest one's
+    std::size_t count = 0;                    // of all times
+  };
+  Clocks clocks_;
 };
 
 }  // namespace deft::trace

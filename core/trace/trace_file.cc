@@ -315,7 +315,7 @@ struct OpenFile {
 }  // namespace
 
 Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const TraceFolder& folder, const std::string& name,
-                                                         const TraceHeader& header) {
+                                                         const TraceHeader& header, std::uint64_t most_bytes) {
   const std::string path = folder.path() + "/" + name;
   const auto refuse = [&] {
     return fail(ErrorKind::kInvalid, "cannot write " + path + ": " + std::strerror(errno),
@@ -326,7 +326,7 @@ Result<std::unique_ptr<TraceWriter>> TraceWriter::create(const TraceFolder& fold
   std::FILE* const file = ::fdopen(descriptor->get(), "wb");
   if (file == nullptr) return refuse();
   [[maybe_unused]] const int owned = descriptor->release();  // by the file
-  std::unique_ptr<TraceWriter> writer(new TraceWriter(path, file));
+  std::unique_ptr<TraceWriter> writer(new TraceWriter(path, file, most_bytes));
   if (std::fwrite(kMagic.data(), 1, kMagic.size(), file) != kMagic.size()) return refuse();
   if (auto ok = writer->text_frame(kHeader, to_json(header).dump()); !ok) return tl::unexpected(ok.error());
   return writer;
@@ -359,7 +359,7 @@ Result<void> TraceWriter::group(const TraceGroup& group) { return text_frame(kGr
 
 Result<void> TraceWriter::records(std::span<const TraceRecord> records) {
   while (!records.empty()) {
-    if (written_ >= kMaxTraceBytes) {
+    if (written_ >= most_bytes_) {
       left_out_ += records.size();
       return {};
     }

@@ -91,25 +91,30 @@ class TraceWriter {
  public:
   // Replaces a file of that name, but follows no link. kInvalid if it cannot be made.
   static Result<std::unique_ptr<TraceWriter>> create(const TraceFolder& folder, const std::string& name,
-                                                     const TraceHeader& header);
+                                                     const TraceHeader& header,
+                                                     std::uint64_t most_bytes = kMaxTraceBytes);
 
   Result<void> group(const TraceGroup& group);
   Result<void> records(std::span<const TraceRecord> records);
   // Nothing can be written afterwards. `lost`: records that were not written. Their number grows if the file had no room.
   Result<void> finish(std::uint64_t lost);
+  // Records for which the file had no room.
+  [[nodiscard]] std::uint64_t left_out() const { return left_out_; }
 
  private:
   struct Closed {
     void operator()(std::FILE* file) const { std::fclose(file); }
   };
-  TraceWriter(std::string path, std::FILE* file) : path_(std::move(path)), file_(file) {}
+  TraceWriter(std::string path, std::FILE* file, std::uint64_t most_bytes)
+      : path_(std::move(path)), file_(file), most_bytes_(most_bytes) {}
   Result<void> frame(std::uint32_t type, std::span<const std::byte> content);
   Result<void> text_frame(std::uint32_t type, const std::string& text);
 
   std::string path_;
   std::unique_ptr<std::FILE, Closed> file_;
+  const std::uint64_t most_bytes_;
   std::uint64_t written_ = 0;
-  std::uint64_t left_out_ = 0;  // records beyond kMaxTraceBytes
+  std::uint64_t left_out_ = 0;  // records beyond most_bytes_
 };
 
 inline constexpr std::size_t kMaxRecords = 64U << 20U;  // of a file: 4 GB

@@ -24,6 +24,7 @@ TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_p
     : recorder_(std::move(recorder)),
       writer_(std::move(writer)),
       on_error_(std::move(on_error)),
+      earlier_clocks_(recorder_->clocks()),
       cursor_(recorder_->now()),
       thread_([this] { run(); }) {}
 
@@ -54,16 +55,8 @@ Result<void> TraceStream::write(const std::vector<TraceGroup>& groups, std::uint
   return writer_->records(records_);
 }
 
-// The leader's clock answers once a heartbeat, so a short trace may have no answer. Those from before its beginning go with it.
-Result<void> TraceStream::write_earlier_clocks() {
-  Recorder::Cursor oldest;
-  recorder_->read(oldest, records_, cursor_.next);
-  std::erase_if(records_, [](const TraceRecord& record) { return record.kind() != TraceKind::kClock; });
-  return writer_->records(records_);
-}
-
 void TraceStream::run() {
-  Result<void> ok = guarded([this] { return write_earlier_clocks(); });
+  Result<void> ok = guarded([this] { return writer_->records(earlier_clocks_); });
   std::unique_lock lock(mutex_);
   for (bool ending = false; ok && !ending;) {
     changed_.wait_for(lock, kPeriod, [this] { return ending_; });
@@ -72,10 +65,11 @@ void TraceStream::run() {
     const auto groups = std::exchange(groups_, {});
     lock.unlock();
     ok = guarded([&] { return write(groups, until); });
+    if (!ok || cursor_.lost > 0 || writer_->left_out() > 0) is_whole_ = false;
     if (ok && ending) ok = writer_->finish(cursor_.lost);
     lock.lock();
   }
-  if (!ok) on_error_(ok.error());
+  if (!ok) is_whole_ = false, on_error_(ok.error());
   ended_ = true;
 }
 

@@ -1,6 +1,6 @@
 // Writes a recorder's records into a file while they come, on a thread of its own.
 //
-//   TraceStream stream(recorder, *std::move(writer), [](const Error& error) { ... });   // from now on
+//   TraceStream stream(recorder, *std::move(writer), [](const Error& error) { ... });   // from now on; the thread that adds records
 //   stream.add(group);                    // a group of gradients; from any thread
 //   stream.end();                         // what comes later is not written; the thread finishes the file ...
 //   if (stream.ended()) ...               // ... until then; the destructor waits for it
@@ -34,15 +34,18 @@ class TraceStream {
   void add(TraceGroup group);
   void end();
   [[nodiscard]] bool ended() const { return ended_; }
+  // False once something could not be written: the disk was too slow or full, or the file has grown too long.
+  [[nodiscard]] bool is_whole() const { return is_whole_; }
 
  private:
   void run();
-  Result<void> write_earlier_clocks();
   Result<void> write(const std::vector<TraceGroup>& groups, std::uint64_t until);
 
   const std::shared_ptr<const Recorder> recorder_;
   const std::unique_ptr<TraceWriter> writer_;
   const OnError on_error_;
+  const std::vector<TraceRecord>
+      earlier_clocks_;  // the leader's clock answers once a heartbeat, and a trace may be shorter
   Recorder::Cursor cursor_;
   std::vector<TraceRecord> records_;  // only to keep its memory
   std::mutex mutex_;
@@ -50,7 +53,7 @@ class TraceStream {
   std::vector<TraceGroup> groups_;  // not written yet
   bool ending_ = false;
   std::uint64_t last_ = ~std::uint64_t{0};  // records before it belong to the trace
-  std::atomic<bool> ended_{false};
+  std::atomic<bool> ended_{false}, is_whole_{true};
   std::thread thread_;
 };
 

@@ -116,7 +116,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   if (!folder) return tl::unexpected(folder.error());
   const std::string name = trace_file_name(members_.identity().name, view_->node());
   const std::string path = path_of_folder + "/" + name;
-  auto writer = trace::TraceWriter::create(*folder, name, header());
+  auto writer = trace::TraceWriter::create(*folder, name, header(), place_.most_bytes);
   if (!writer) return tl::unexpected(writer.error());
   const auto complain = [job = about(members_.identity().name).of(members_.identity().uid)](const Error& error) {
     LOG(ERROR) << job << "the trace ends here: " << error.message();
@@ -131,7 +131,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
 }
 
 void JobRecorder::end(bool clean) {
-  const bool all_written = !writing_.path.empty() && !steps_.written;
+  const bool all_written = !writing_.path.empty() && !steps_.written && streams_.back()->is_whole();
   static_cast<void>(stop());
   if (clean || all_written || recorder_->now().next == 0) return;
   static_cast<void>(dump("the job failed"));  // without a state folder there is nothing to do
@@ -153,6 +153,7 @@ Result<std::string> JobRecorder::obey(const wire::TraceOrder& order) {
 }
 
 Result<std::string> JobRecorder::start(const wire::TraceOrder& order) {
+  if (!writing_.path.empty() && streams_.back()->ended()) writing_.path.clear();  // an error ended it
   if (!writing_.path.empty())
     return fail(ErrorKind::kInvalid, "the job writes a trace to " + writing_.path + " already", "stop it first");
   if (place_.state_folder.empty()) return fail(ErrorKind::kUnavailable, "this daemon keeps no files");

@@ -48,7 +48,8 @@ class JobRecorder {
  public:
   struct Place {
     std::string host;
-    std::string state_folder = {};  // empty: nothing is written that the job's options do not name
+    std::string state_folder = {};                     // empty: nothing is written that the job's options do not name
+    std::uint64_t most_bytes = trace::kMaxTraceBytes;  // of a file
   };
 
   // `members` outlives this object.

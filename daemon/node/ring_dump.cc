@@ -9,6 +9,7 @@
 #include <cstdio>
 #include <filesystem>
 #include <map>
+#include <set>
 
 #include "daemon/base/log_lines.h"
 
@@ -112,6 +113,16 @@ Result<void> make_room(const trace::TraceFolder& traces, const trace::TraceFolde
                                          " traces kept within a minute");
 }
 
+// Of the answers of the leader's clock those that are not among the records.
+std::vector<trace::TraceRecord> without(const std::vector<trace::TraceRecord>& records,
+                                        std::vector<trace::TraceRecord> clocks) {
+  std::set<TimeUs> known;
+  for (const auto& record : records)
+    if (record.kind() == trace::TraceKind::kClock) known.insert(record.begin_us());
+  std::erase_if(clocks, [&known](const auto& clock) { return known.contains(clock.begin_us()); });
+  return clocks;
+}
+
 }  // namespace
 
 std::string trace_file_name(const std::string& job, std::uint32_t node) {
@@ -122,6 +133,7 @@ RingDump::RingDump(Content content, const std::string& state_folder, std::string
     : content_(std::move(content)),
       held_(content_.recorder->held()),
       until_(content_.recorder->now().next),
+      clocks_(content_.recorder->clocks()),
       state_folder_(state_folder),
       reason_(std::move(reason)),
       folder_(state_folder + "/traces/" + folder_name(content_.header)),
@@ -162,6 +174,7 @@ Result<void> RingDump::write() {
   trace::Recorder::Cursor cursor = held_;
   std::vector<trace::TraceRecord> records;
   content_.recorder->read(cursor, records, until_);
+  if (auto ok = (*writer)->records(without(records, clocks_)); !ok) return ok;
   if (auto ok = (*writer)->records(records); !ok) return ok;
   if (auto ok = (*writer)->finish(cursor.lost); !ok) return ok;
   if (auto ok = folder->let_all_read(part); !ok) return ok;

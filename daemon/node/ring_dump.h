@@ -6,7 +6,7 @@
 //
 // The folder of a job is the same on all nodes, so that nodes that share a disk write into one folder. Its name holds the
 // incarnation, a random number that other users do not know. The folders of each user's 16 newest jobs are kept, and of all users together
-// 48, from whom has most; a user gets no more than 16 within a minute. Any thread.
+// 48, from whom has most; a user gets no more than 16 within a minute.
 #pragma once
 
 #include <sys/types.h>
@@ -35,7 +35,7 @@ class RingDump {
     uid_t user = 0;  // whose job it is
   };
 
-  // Writes the events that the recorder holds now. `reason` goes into the log.
+  // Writes the events that the recorder holds now. `reason` goes into the log. The thread that adds records.
   RingDump(Content content, const std::string& state_folder, std::string reason);
   ~RingDump() { thread_.join(); }
   RingDump(const RingDump&) = delete;
@@ -51,6 +51,7 @@ class RingDump {
   const Content content_;
   const trace::Recorder::Cursor held_;  // from here ...
   const std::uint64_t until_;           // ... to here records are written
+  const std::vector<trace::TraceRecord> clocks_;
   const std::string state_folder_;
   const std::string reason_;
   const std::string folder_;  // of this job's dumps

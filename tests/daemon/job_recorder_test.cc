@@ -2,6 +2,8 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -138,6 +140,77 @@ TEST_F(Recording, AJobThatEndsWellOrHasWrittenAllLeavesNone) {
   recorder_->end(false);
   recorder_.reset();
   EXPECT_FALSE(fs::exists(folder_ / "traces"));
+}
+
+// No file can grow meanwhile: the disk is full.
+class FullDisk {
+ public:
+  FullDisk() : old_(::signal(SIGXFSZ, SIG_IGN)) {
+    ::getrlimit(RLIMIT_FSIZE, &before_);
+    struct ::rlimit none = before_;
+    none.rlim_cur = 1;
+    ::setrlimit(RLIMIT_FSIZE, &none);
+  }
+  ~FullDisk() {
+    ::setrlimit(RLIMIT_FSIZE, &before_);
+    ::signal(SIGXFSZ, old_);
+  }
+  FullDisk(const FullDisk&) = delete;
+  FullDisk& operator=(const FullDisk&) = delete;
+
+ private:
+  struct ::rlimit before_ {};
+  void (*const old_)(int);
+};
+
+TEST_F(Recording, AJobThatFailsAfterItsFileBrokeOffLeavesItsNewestEvents) {
+  make("trace=" + (folder_ / "wanted").string());
+  fs::create_directories(folder_);
+  ASSERT_TRUE(recorder_->begin());
+  {
+    const FullDisk full;
+    step(1);
+    while (!recorder_->finished()) std::this_thread::yield();
+  }
+  recorder_->end(false);
+  recorder_.reset();
+  const auto dumps = dumps_in(folder_);
+  ASSERT_EQ(dumps.size(), 1U);
+  EXPECT_EQ(dumps.begin()->second.records.size(), 4U);
+}
+
+TEST_F(Recording, AFileThatBrokeOffDoesNotHinderAnother) {
+  make("");
+  fs::create_directories(folder_);
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kStart, (folder_ / "first").string()}));
+  {
+    const FullDisk full;
+    step(1);
+    while (!recorder_->finished()) std::this_thread::yield();
+  }
+  const auto again = recorder_->obey({ipc::TraceAction::kStart, folder_.string()});
+  ASSERT_TRUE(again) << again.error().message();
+  step(2);
+  EXPECT_EQ(written().records.size(), 4U);
+}
+
+// A job of many small parts fills the ring between two answers.
+TEST_F(Recording, ADumpHasAnswersOfTheClockThatTheRingHasLost) {
+  make("");
+  ASSERT_TRUE(recorder_->begin());
+  for (TimeUs at_us = 1000; at_us < 101'000; at_us += 1000)
+    recorder_->clock_answered(at_us, at_us + 777'000, at_us + 200);
+  for (std::uint64_t number = 200; number < 200 + trace::Recorder::kRecords / 3; ++number) step(number);
+  recorder_->clock_answered(99'999'000, 100'777'000, 99'999'200);
+  ASSERT_TRUE(recorder_->obey({ipc::TraceAction::kDump, ""}));
+  recorder_.reset();
+  const auto dump = dumps_in(folder_).begin()->second;
+  std::vector<TimeUs> asked_us;
+  for (const auto& record : dump.records)
+    if (record.kind() == TraceKind::kClock) asked_us.push_back(record.begin_us());
+  ASSERT_EQ(asked_us.size(), 64U) << "the newest ones, each once";
+  EXPECT_EQ(asked_us.front(), 38'000);
+  EXPECT_EQ(asked_us.back(), 99'999'000);
 }
 
 TEST_F(Recording, AStallIsWrittenNowAndThen) {

@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <thread>
 
 #include "core/base/policy_traits.h"
 #include "core/model/codec_cost.h"
@@ -283,6 +284,26 @@ TEST_F(TraceFile, AFullDiskIsAnErrorThatNamesTheFile) {
   EXPECT_EQ(ok.error().kind, ErrorKind::kExhausted);
   EXPECT_THAT(ok.error().message(), HasSubstr(path()));
   EXPECT_FALSE((*writer)->finish(0));
+}
+
+TEST_F(TraceFile, AStreamWhoseFileIsFullIsNotWhole) {
+  auto recorder = std::make_shared<Recorder>(1024);
+  const auto made = [&](std::uint64_t most_bytes) {
+    auto writer = TraceWriter::create(folder(), "a.trace", header(), most_bytes);
+    EXPECT_TRUE(writer);
+    return std::make_unique<TraceStream>(recorder, std::move(*writer),
+                                         [](const Error& error) { FAIL() << error.message(); });
+  };
+  auto stream = made(kMaxTraceBytes);
+  recorder->add(stage(1, 1));
+  stream->end();
+  while (!stream->ended()) std::this_thread::yield();
+  EXPECT_TRUE(stream->is_whole());
+  stream = made(1);
+  recorder->add(stage(2, 2));
+  while (stream->is_whole()) std::this_thread::yield();
+  stream.reset();
+  EXPECT_EQ(read_trace(path())->lost, 1U);
 }
 
 TEST_F(TraceFile, AStreamWritesWhatIsRecordedWhileItLives) {
