@@ -10,6 +10,7 @@ give it another number on another rank. torch has no way to see who called a cal
 wrapped: it behaves as before, and a future that follows one of Deft's has the same origin.
 """
 
+import atexit
 import contextlib
 import itertools
 import os
@@ -20,6 +21,7 @@ import torch
 from torch.utils.weak import WeakIdKeyDictionary
 
 _MOST_FREE = 2  # threads that stay without work
+_LAST_S = 1.0  # for callbacks under way when the process ends; one may wait for ever
 
 _origins = WeakIdKeyDictionary()  # future -> its origin; an origin keeps no future alive
 _running = threading.local()  # .origin: of the callback that runs on this thread
@@ -89,17 +91,29 @@ class CallbackThreads:
         self._forget_threads()
 
     def run(self, call):
-        with self._lock:
+        with self._changed:
+            if self._closed:
+                return
             if not self._started:
                 self._start()
+            self._left += 1
         self._calls.put(call)
+
+    def close(self, seconds):
+        """The process ends: waits for calls under way, and drops further ones.
+
+        Python ends its threads where they take its lock. Inside torch's C++ that would end the process by a signal."""
+        with self._changed:
+            self._closed = True
+            self._changed.wait_for(lambda: self._left == 0, seconds)
 
     def _forget_threads(self):
         """A forked child has none of its parent's threads."""
-        self._lock = threading.Lock()
+        self._changed = threading.Condition()
         self._calls = queue.SimpleQueue()
-        self._started = False
+        self._started = self._closed = False
         self._free = 0  # threads that wait for a call
+        self._left = 0  # calls that have not returned
 
     def _start(self):
         with contextlib.suppress(RuntimeError):  # no more threads: then calls wait for those that run
@@ -110,13 +124,15 @@ class CallbackThreads:
     def _serve(self):
         while True:
             call = self._calls.get()
-            with self._lock:
+            with self._changed:
                 self._free -= 1
                 if self._free == 0:
                     self._start()
             call()
             del call  # it keeps a tensor alive
-            with self._lock:
+            with self._changed:
+                self._left -= 1
+                self._changed.notify_all()
                 if self._free >= _MOST_FREE:
                     return
                 self._free += 1
@@ -124,3 +140,4 @@ class CallbackThreads:
 
 threads = CallbackThreads()
 os.register_at_fork(after_in_child=threads._forget_threads)
+atexit.register(threads.close, _LAST_S)

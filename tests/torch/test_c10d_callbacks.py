@@ -6,12 +6,14 @@ import os
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import deft.torch as hvd
 import pytest
 import torch
 import torch.distributed as dist
 from c10d_groups import close_group, open_group
+from deft.torch import c10d_backend
 from deft.torch.c10d_futures import CallbackThreads, Origin, next_name
 from deft.torch.c10d_work import DeftWork
 from launching import PACKAGE, free_port, without_deft
@@ -30,6 +32,31 @@ def test_a_call_that_waits_for_the_next_one_does_not_stop_it():
     threads.run(ended[-1].set)
     threads.run(all_over.set)
     assert ended[0].wait(60) and all_over.wait(60)
+
+
+def test_the_end_of_the_process_waits_for_calls_under_way():
+    threads, (began, closes, may_end), order = CallbackThreads(), [threading.Event() for _ in range(3)], []
+
+    def call():
+        began.set()
+        may_end.wait(60)
+        order.append("called")
+
+    def close():
+        closes.set()
+        threads.close(60)
+        order.append("closed")
+
+    threads.run(call)
+    closing = threading.Thread(target=close)
+    assert began.wait(60)
+    closing.start()
+    assert closes.wait(60)
+    may_end.set()
+    closing.join(60)
+    assert order == ["called", "closed"]
+    threads.run(lambda: order.append("late"))
+    assert threads._calls.empty()
 
 
 def test_what_ends_a_reduction_may_fail():
@@ -57,6 +84,21 @@ def test_reductions_of_callbacks_are_named_after_the_one_that_calls_back():
         mine.append(next_name("main", numbers))
         names.append(sorted(mine))
     assert names == [["first.1", "first.2", "first.3", "main.7"]] * 2
+
+
+def test_a_default_group_does_not_see_the_keys_of_an_earlier_one():
+    kept = dist.HashStore()
+
+    def store_of(rank):
+        options = SimpleNamespace(store=kept, group_rank=rank, global_ranks_in_group=[])
+        return c10d_backend._store_without_the_past(options)
+
+    store_of(0).set("address", "old")
+    store_of(1)
+    first, second = store_of(0), store_of(1)
+    assert not second.check(["address"])
+    first.set("address", "new")
+    assert second.get("address") == b"new"
 
 
 # ---- in a job

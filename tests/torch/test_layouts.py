@@ -12,9 +12,7 @@ MADE_BY = {
     "sgd": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, fused=True),
     "adamw": lambda parameters: torch.optim.AdamW(parameters, lr=0.01, fused=True),
     # It changes p.grad in place.
-    "nesterov": lambda parameters: torch.optim.SGD(
-        parameters, lr=0.1, momentum=0.9, weight_decay=0.01, nesterov=True, foreach=True
-    ),
+    "nesterov": lambda parameters: torch.optim.SGD(parameters, lr=0.1, momentum=0.9, nesterov=True, foreach=True),
 }
 
 
