@@ -24,7 +24,7 @@ TraceStream::TraceStream(std::shared_ptr<const Recorder> recorder, std::unique_p
     : recorder_(std::move(recorder)),
       writer_(std::move(writer)),
       on_error_(std::move(on_error)),
-      earlier_clocks_(recorder_->clocks()),
+      records_(recorder_->clocks()),
       cursor_(recorder_->now()),
       thread_([this] { run(); }) {}
 
@@ -56,7 +56,7 @@ Result<void> TraceStream::write(const std::vector<TraceGroup>& groups, std::uint
 }
 
 void TraceStream::run() {
-  Result<void> ok = guarded([this] { return writer_->records(earlier_clocks_); });
+  Result<void> ok = guarded([this] { return writer_->records(records_); });
   std::unique_lock lock(mutex_);
   for (bool ending = false; ok && !ending;) {
     changed_.wait_for(lock, kPeriod, [this] { return ending_; });

@@ -44,10 +44,9 @@ class TraceStream {
   const std::shared_ptr<const Recorder> recorder_;
   const std::unique_ptr<TraceWriter> writer_;
   const OnError on_error_;
-  const std::vector<TraceRecord>
-      earlier_clocks_;  // the leader's clock answers once a heartbeat, and a trace may be shorter
+  // To be written next. At first the newest answers of the leader's clock: one comes a heartbeat, and a trace may be shorter.
+  std::vector<TraceRecord> records_;
   Recorder::Cursor cursor_;
-  std::vector<TraceRecord> records_;  // only to keep its memory
   std::mutex mutex_;
   std::condition_variable changed_;
   std::vector<TraceGroup> groups_;  // not written yet
