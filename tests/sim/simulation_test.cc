@@ -91,20 +91,6 @@ TEST(Simulation, TheExpressWayIsForWhatIsSmallAndOnlyOnItsLinks) {
   EXPECT_EQ(run(two, "fifo", {.priority_links = {1}}, whole).step_us, run(two, "fifo", {}, whole).step_us);
 }
 
-// A link sees the encoding alone.
-TEST(Simulation, TheExpressWayIsForWhatIsSmallOnTheWire) {
-  auto profile = small({{64 << 10, 5, 10}, {1'000'000, 50, 10}});
-  profile.codecs.push_back({.name = "eighth", .wire_share = 0.125});
-  const auto step_us = [&](const Options& options) {
-    auto setup = setup_for(profile, "bytescheduler");
-    setup.partition_bytes = setup.credit_bytes = 1 << 20;
-    setup.codec = 1;
-    return simulate(**sched::make_scheduler(setup), profile, options).value().step_us;
-  };
-  EXPECT_DOUBLE_EQ(step_us({}), 125'000 + 10 + 8192 + 5 + 50);
-  EXPECT_DOUBLE_EQ(step_us({.priority_links = {0}}), 10 + 125'000 + 8192 + 50);
-}
-
 TEST(Simulation, AllNodesWaitForTheSlowest) {
   const auto profile = small({{64, 10, 20}, {64, 10, 20}}, {1000});
   const double alone_us = run(profile, "fifo").step_us;
