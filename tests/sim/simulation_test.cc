@@ -91,6 +91,21 @@ TEST(Simulation, TheExpressWayIsForWhatIsSmallAndOnlyOnItsLinks) {
   EXPECT_EQ(run(two, "fifo", {.priority_links = {1}}, whole).step_us, run(two, "fifo", {}, whole).step_us);
 }
 
+// A link sees the encoding alone. The 64 KiB of the layer that forward needs first come behind a megabyte.
+TEST(Simulation, TheExpressWayIsForWhatIsSmallOnTheWire) {
+  auto profile = small({{64 << 10, 5, 10}, {1'000'000, 50, 10}});
+  profile.codecs.push_back({.name = "eighth", .wire_share = 0.125});
+  const auto step_us = [&](model::CodecIndex codec, std::vector<model::LinkIndex> priority_links) {
+    auto setup = setup_for(profile, "fifo");
+    setup.codec = codec;
+    return simulate(**sched::make_scheduler(setup), profile, {.priority_links = std::move(priority_links)})
+        .value()
+        .step_us;
+  };
+  EXPECT_LT(step_us(1, {0}), step_us(1, {}));
+  EXPECT_EQ(step_us(0, {0}), step_us(0, {}));
+}
+
 TEST(Simulation, AllNodesWaitForTheSlowest) {
   const auto profile = small({{64, 10, 20}, {64, 10, 20}}, {1000});
   const double alone_us = run(profile, "fifo").step_us;
