@@ -19,8 +19,6 @@
 namespace deft::daemon {
 namespace {
 
-using testing::free_port;
-
 TEST(ControlPlane, ALeaderWithAnAddressOfIPv6IsAnErrorThatSaysSo) {
   Reactor reactor;
   const auto plane =

@@ -8,7 +8,7 @@
 
 #include "core/base/descriptor.h"
 
-namespace deft::daemon::testing {
+namespace deft::daemon {
 
 // A port on which nobody listens. It is below the kernel's range (ip_local_port_range): the kernel may give a port of that
 // range to a connection of any process before the test listens. No two calls of a process give the same.
@@ -26,4 +26,4 @@ inline int free_port() {
   }
 }
 
-}  // namespace deft::daemon::testing
+}  // namespace deft::daemon
