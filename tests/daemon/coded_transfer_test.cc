@@ -200,7 +200,7 @@ TEST(CodedTransfer, SendsAQuarterOfTheBytesWithInt8) {
   Nodes nodes(2, "int8", kElements, matrices());
   nodes.encode(0);
   const std::size_t exact = (kBlock + 48) * sizeof(float);
-  EXPECT_EQ(nodes.coded(0).wire_bytes(), 17 * (kBlock + 4) + exact);
+  EXPECT_EQ(nodes.coded(0).wire_bytes(), 17 * (kBlock + 2) + exact);
 }
 
 TEST(CodedTransfer, TellsWhatEncodingsLeaveOutOfWhatTheyAreGiven) {

@@ -124,7 +124,7 @@ TEST(HalfTransfer, AFiniteSumStaysFiniteAndItsRestComesLater) {
 TEST(HalfTransfer, WhatIsNotEncodedTravelsAsHalves) {
   Nodes nodes(2, "int8", 6 * kBlock, {{0, 4 * kBlock}}, kBFloat16);
   nodes.encode(0);
-  EXPECT_EQ(nodes.coded(0).wire_bytes(), 4 * (kBlock + 4) + 2 * kBlock * 2);
+  EXPECT_EQ(nodes.coded(0).wire_bytes(), 4 * (kBlock + 2) + 2 * kBlock * 2);
   nodes.go_exact(true);
   nodes.encode(1);
   EXPECT_EQ(nodes.coded(0).wire_bytes(), 6 * kBlock * 2);
