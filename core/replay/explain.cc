@@ -16,9 +16,10 @@ namespace {
 std::string silent_links(const JobTrace& job) {
   std::string silent;
   const auto& names = job.nodes.front().trace.header.links;
-  for (std::uint16_t link = 0; link < names.size(); ++link) {
-    const bool counts =
-        std::ranges::any_of(job.nodes, [&](const AlignedNode& node) { return traffic_of(node.trace, link).bytes > 0; });
+  for (std::size_t link = 0; link < names.size(); ++link) {
+    const auto number = static_cast<std::uint16_t>(link);
+    const bool counts = std::ranges::any_of(
+        job.nodes, [&](const AlignedNode& node) { return traffic_of(node.trace, number).bytes > 0; });
     if (!counts) silent += (silent.empty() ? "" : ", ") + names[link];
   }
   return silent;

@@ -64,7 +64,7 @@ class UserLines {
 // Writes lines to standard error as far as it takes them at once. Thread-safe.
 class LineWriter {
  public:
-  void write(std::string line) {
+  void write(std::string_view line) {
     const std::lock_guard lock(mutex_);
     if (lost_ > 0 && put(std::to_string(lost_) + " lines are missing here: nobody has read this log\n")) lost_ = 0;
     if (lost_ > 0 || !put(line)) ++lost_;

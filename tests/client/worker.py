@@ -365,6 +365,7 @@ def store(session):
     assert late[0].answer() == bytes(4096), "an answer stays"
     session.barrier()
     session.set("late.0", b"")
+    assert session.ask("late.0").answer(0.05) is None, "an empty value takes the key out"
     assert session.ask(f"late.{session.size - 1}").answer(20) == bytes([session.size - 1]) * 4096
     for wrong in (("set", "k", bytes(4097)), ("set", "k" * 2000, b""), ("ask", "k" * 2000)):
         try:
@@ -372,7 +373,7 @@ def store(session):
             raise AssertionError(wrong[0])
         except deft.DeftError as error:
             assert "store" in str(error), error
-    assert session.ask("late.0").answer(20) is not None, "the session goes on"
+    assert session.ask(f"late.{session.size - 1}").answer(20) is not None, "the session goes on"
     assert "listen" in deft._native.daemon_status()
 
 
