@@ -46,7 +46,7 @@ def test_a_mutation_is_killed_only_by_a_test_that_passes_without_it(mutate, tmp_
     assert (tmp_path / "thing.py").read_text() == SOURCE
 
 
-@pytest.mark.parametrize(("hangs_after", "verdict"), [(10**9, "survived"), (0, "killed")])
+@pytest.mark.parametrize(("hangs_after", "verdict"), [(10**4, "survived"), (0, "killed")])
 def test_a_test_hangs_if_it_takes_much_longer_than_without_the_mutation(
     mutate, monkeypatch, tmp_path, hangs_after, verdict
 ):
