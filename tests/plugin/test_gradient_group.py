@@ -40,9 +40,7 @@ class AloneSet:
 
     rank = 0
     joining = types.SimpleNamespace(round_begins=lambda _name, _step: None)
-    reporters = types.SimpleNamespace(
-        add=lambda _who: None, reports=lambda _who: False, step_begins=lambda _who: False
-    )
+    reporters = types.SimpleNamespace(add=lambda _who: None, reports=lambda _who: False, step_begins=lambda _who: False)
 
     def session(self):
         return self
