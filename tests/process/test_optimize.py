@@ -90,7 +90,7 @@ def test_what_is_written_and_printed_leads_to_the_settings_that_were_found(simul
     flags = simulated / "optimized.flags"
     lines = flags.read_text().splitlines()
     options = dict(line.split(" = ") for line in lines if not line.startswith("#"))
-    assert {"bucketing", "policy"} <= options.keys()
+    assert len(options) > 1 and "policy" in options
     variables = [f"DEFT_{name.upper()}" for name in options]
     assert "train with " + " ".join(f"DEFT_{n.upper()}={v}" for n, v in options.items()) in found.stdout
     listed = ", ".join(variables[:-1]) + f" and {variables[-1]}"
@@ -115,7 +115,7 @@ def test_what_another_job_got_does_not_stay_in_the_folder(simulated):
 
     flags.write_text("# deft optimize: for another job\nbucketing = uniform:4096\n")
     assert f"removed {flags}" in optimize() and not flags.exists()
-    flags.write_text("# deft optimize: with this the job was traced\npolicy = fifo\n")
+    flags.write_text("# deft optimize: with this the job was traced\npolicy = auto\n")
     assert "removed" not in optimize() and flags.exists()
     own = simulated / "own"
     own.write_text("bucketing = uniform:4096\n")
