@@ -3,11 +3,14 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <cctype>
 #include <cerrno>
 #include <cstring>
 #include <fstream>
+#include <string_view>
 #include <system_error>
+
+#include "core/base/config.h"
+#include "core/base/text.h"
 
 namespace deft::tools {
 namespace {
@@ -17,34 +20,24 @@ tl::unexpected<Error> not_written(const std::string& path) {
               "give a file in a folder in which you may write (-o FILE)");
 }
 
-std::string without_spaces(std::string text) {
-  std::erase_if(text, [](unsigned char c) { return std::isspace(c) != 0; });
-  return text;
-}
-
 // No file says nothing, and so does one that cannot be read.
 OptionValues options_in(const std::string& path) {
   OptionValues options;
   std::ifstream in(path);
   for (std::string line; std::getline(in, line);) {
-    const std::string text = without_spaces(line.substr(0, line.find('#')));
+    const auto text = std::string_view(line).substr(0, line.find('#'));
     const auto equals = text.find('=');
-    if (equals != std::string::npos) options[text.substr(0, equals)] = text.substr(equals + 1);
+    if (equals == std::string_view::npos) continue;
+    options[std::string(trimmed(text.substr(0, equals)))] = trimmed(text.substr(equals + 1));
   }
   return options;
 }
 
 }  // namespace
 
-std::string variable_of(const std::string& option) {
-  std::string name = "DEFT_" + option;
-  std::ranges::transform(name, name.begin(), [](unsigned char c) { return static_cast<char>(std::toupper(c)); });
-  return name;
-}
-
 std::string as_variables(const OptionValues& options) {
   std::string text;
-  for (const auto& [name, value] : options) text += (text.empty() ? "" : " ") + variable_of(name) + "=" + value;
+  for (const auto& [name, value] : options) text += (text.empty() ? "" : " ") + as_variable(name) + "=" + value;
   return text;
 }
 
@@ -52,7 +45,7 @@ std::string variables_in_words(const OptionValues& options) {
   std::string text;
   for (auto at = options.begin(); at != options.end(); ++at) {
     const bool is_last = std::next(at) == options.end();
-    text += (text.empty() ? "" : is_last ? " and " : ", ") + variable_of(at->first);
+    text += (text.empty() ? "" : is_last ? " and " : ", ") + as_variable(at->first);
   }
   return text;
 }

@@ -15,9 +15,6 @@ namespace deft::tools {
 
 using OptionValues = std::map<std::string, std::string>;  // by the option's name
 
-// DEFT_BUCKETING of bucketing.
-std::string variable_of(const std::string& option);
-
 // "DEFT_BUCKETING=ddp DEFT_POLICY=p3", for a shell.
 std::string as_variables(const OptionValues& options);
 // "DEFT_BUCKETING and DEFT_POLICY". `options` is not empty.

@@ -83,7 +83,7 @@ Result<Verified> run_both(const std::vector<std::string>& command, const std::ma
   std::string name = (fs::temp_directory_path() / "deft-verify-XXXXXX").string();
   if (mkdtemp(name.data()) == nullptr) return fail(ErrorKind::kUnavailable, "cannot make a folder for the traces");
   std::map<std::string, std::string> variables;
-  for (const auto& [option, value] : options) variables[variable_of(option)] = value;
+  for (const auto& [option, value] : options) variables[as_variable(option)] = value;
   constexpr std::array kIsChanged = {false, true, true, false};
   std::array<double, kIsChanged.size()> steps_us{};
   std::optional<Error> error;

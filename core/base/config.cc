@@ -110,8 +110,6 @@ tl::unexpected<Error> no_such_option(std::string_view name, std::string_view sho
 }
 
 std::string as_flag(std::string_view name) { return "--" + replaced(name, '_', '-'); }
-std::string as_variable(std::string_view name) { return std::string(kPrefix) + upper(name); }
-
 bool has_range(const OptionSpec& spec, std::string_view text) {
   if (text == spec.default_value) return false;  // a default may be a number with a meaning of its own
   switch (spec.type) {
@@ -180,6 +178,8 @@ bool reads(const OptionSpec& spec, Audience audience) {
 }
 
 }  // namespace
+
+std::string as_variable(std::string_view option) { return std::string(kPrefix) + upper(option); }
 
 Result<void> Config::assign(std::string_view name, std::string_view text, ConfigSource source, std::string_view where) {
   const OptionSpec* spec = find_option(name);

@@ -73,6 +73,9 @@ std::span<const OptionSpec> user_limit_table();
 // Where a value came from.
 enum class ConfigSource : std::uint8_t { kDefault, kFile, kVariable, kFlag };
 
+// DEFT_BUCKET_BYTES of bucket_bytes.
+std::string as_variable(std::string_view option);
+
 class Config {
  public:
   Config();  // each option has its default
