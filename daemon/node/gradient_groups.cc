@@ -155,8 +155,8 @@ Result<void> GradientGroups::follow(const wire::PlanOrder& order) {
                                            " slots of the arena, of " + std::to_string(slots));
   const auto records = plan_records(order, *gradients);
   if (!records) return tl::unexpected(records.error());
-  LOG(INFO) << about(members_.identity().name).of(members_.identity().uid) << "follows plan " << order.epoch
-            << " of group " << order.group << " from step " << order.activation_step << " on";
+  LOG(INFO) << about(members_.identity()) << "follows plan " << order.epoch << " of group " << order.group
+            << " from step " << order.activation_step << " on";
   for (const auto& record : *records) members_.complete_all(record);
   return {};
 }

@@ -202,9 +202,9 @@ void Job::begin() {
   const View& view = *parts_->view;
   std::string links;
   for (const auto& link : view.links()) links += (links.empty() ? "" : " ") + link.name();
-  LOG(INFO) << about(members_.identity().name).of(members_.identity().uid) << "runs: " << view.world() << " workers on "
-            << view.node_count() << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy
-            << ", links " << links;
+  LOG(INFO) << about(members_.identity()) << "runs: " << view.world() << " workers on " << view.node_count()
+            << " nodes, this is node " << view.node() << ", policy " << members_.settings().policy << ", links "
+            << links;
   welcome_from(context_.reactor, weak_from_this(),
                std::make_shared<const JobStart>(JobStart{
                    view.node(), view.node_count(), view.node_of_rank(), members_.settings().timeout_us,
@@ -243,8 +243,7 @@ void Job::fail(const Error& error) {
 void Job::suspect(const Error& error, FailureDetector::Broken broken) {
   if (members_.state() == JobState::kEnded) return;
   if (detector_ && !detector_->suspect(error, context_.reactor.now_us(), broken)) return;
-  LOG(WARNING) << about(members_.identity().name).of(members_.identity().uid) << error.message()
-               << "; finding out who is lost";
+  LOG(WARNING) << about(members_.identity()) << error.message() << "; finding out who is lost";
   line_.send(wire::Failure{error.in("on " + context_.host), true});
 }
 
@@ -293,7 +292,7 @@ void Job::watch_leader(TimeUs now_us) {
 void Job::end(const Error& cause, bool clean) {
   if (!members_.advance(JobState::kEnded)) return;
   const Error error = clean ? cause : name_standstill(cause, context_, members_.settings().timeout_us);
-  const LogSubject job = about(members_.identity().name).of(members_.identity().uid);
+  const LogSubject job = about(members_.identity());
   if (clean) {
     LOG(INFO) << job << "ended";
   } else {

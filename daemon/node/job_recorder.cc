@@ -118,7 +118,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   const std::string path = path_of_folder + "/" + name;
   auto writer = trace::TraceWriter::create(*folder, name, header(), place_.most_bytes);
   if (!writer) return tl::unexpected(writer.error());
-  const auto complain = [job = about(members_.identity().name).of(members_.identity().uid)](const Error& error) {
+  const auto complain = [job = about(members_.identity())](const Error& error) {
     LOG(ERROR) << job << "the trace ends here: " << error.message();
   };
   streams_.push_back(std::make_unique<trace::TraceStream>(recorder_, std::move(*writer), complain));
@@ -126,7 +126,7 @@ Result<void> JobRecorder::open_stream(const std::string& path_of_folder) {
   for (const auto& [group, policy] : changed_.policies) recorder_->add(policy);
   writing_.path = path;
   writing_.told.clear();
-  LOG(INFO) << about(members_.identity().name).of(members_.identity().uid) << "writes a trace to " << path;
+  LOG(INFO) << about(members_.identity()) << "writes a trace to " << path;
   return {};
 }
 
@@ -217,9 +217,7 @@ void JobRecorder::stage_began(std::size_t worker, const shm::StageRecord& began,
     const StepRange wanted = *std::exchange(steps_.wanted, std::nullopt);
     const auto opened =
         began.step > wanted.last ? Result<void>{} : open_stream(members_.settings().options.text("trace"));
-    if (!opened)
-      LOG(ERROR) << about(members_.identity().name).of(members_.identity().uid)
-                 << "there is no trace: " << opened.error().message();
+    if (!opened) LOG(ERROR) << about(members_.identity()) << "there is no trace: " << opened.error().message();
     if (!writing_.path.empty()) steps_.written = wanted;
   }
   if (!closes || !writing_.path.empty()) recorder_->add(record);

@@ -94,8 +94,7 @@ void LeaderMessages::operator()(const wire::Stalled& message) {
 void LeaderMessages::operator()(const wire::TraceOrder& message) {
   if (!runs()) return;
   if (const auto done = parts_->recorder.obey(message); !done)
-    LOG(ERROR) << about(members_.identity().name).of(members_.identity().uid)
-               << "a trace that the leader wants: " << done.error().message();
+    LOG(ERROR) << about(members_.identity()) << "a trace that the leader wants: " << done.error().message();
 }
 
 void LeaderMessages::operator()(const wire::Waiting& message) {

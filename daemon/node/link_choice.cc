@@ -129,8 +129,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
     local = local || spec.backend == "local";
   }
   choice.refusal = refusal_of(members.settings(), choice.specs, has_key, is_one_machine);
-  LOG(INFO) << about(members.identity().name).of(members.identity().uid) << "DEFT_LINKS=" << wanted << " is "
-            << link::describe(choice.specs);
+  LOG(INFO) << about(members.identity()) << "DEFT_LINKS=" << wanted << " is " << link::describe(choice.specs);
   return choice;
 }
 

@@ -27,6 +27,7 @@
 
 #include "core/base/status.h"
 #include "core/shm/layout.h"
+#include "daemon/base/log_lines.h"
 #include "daemon/base/settings.h"
 #include "daemon/node/worker_port.h"
 
@@ -43,6 +44,9 @@ struct JobIdentity {  // a job's name and owner; all its workers say the same
   std::string leader;  // host:port; empty: unset
   std::string token;   // see wire::JobOwner
 };
+
+// For lines of the log that count as the user's.
+inline LogSubject about(const JobIdentity& job) { return about(job.name).of(job.uid); }
 
 class Membership {
  public:
