@@ -11,7 +11,7 @@
 
 namespace deft::model {
 
-// A hundredth of a step, so that what is unexpected and more urgent waits little; longer where such parts would cost too much.
+// A hundredth of a step, so that a more urgent part that nobody expected waits little. Longer if so short parts would cost too much.
 double part_us(const LinkModel& link, double compute_us);
 
 // A shorter part is not worth what it costs beside its bytes.

@@ -146,7 +146,7 @@ std::string NodeTimeline::tensor_names(std::uint32_t id, const std::vector<std::
   return text;
 }
 
-// What was decided before the trace began is marked at its beginning.
+// A policy that was chosen before the trace began is marked at its beginning.
 void NodeTimeline::add_policies() {
   std::optional<std::uint32_t> track;
   for (const auto& group : trace_.groups)

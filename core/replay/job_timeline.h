@@ -4,7 +4,7 @@
 //   for (const TrackSlice& slice : timeline.slices) ... timeline.tracks[slice.track] ...
 //
 // Each node has a track for each worker (its stages, and the gradients that it hands in), tracks for buckets that wait for a link,
-// and tracks for each link. The leader's node has one for policies, with a mark where one comes into force.
+// and tracks for each link. The leader's node has a track for policies, with a mark when a policy comes into force.
 // Slices of one track nest or follow each other. So things that go on at once have a track each. The
 // slices of one launch have the same flow on all nodes.
 #pragma once

@@ -24,8 +24,9 @@ bool is_set_of_another(const trace::NodeTrace& trace, const std::vector<trace::N
          std::ranges::any_of(traces, [&](const trace::NodeTrace& other) { return other.header.job == job; });
 }
 
-// The run that counts is none of a process set, if its job is here. Then: one with the leader's file before one without; then the newest one by the leader's clock of day, or by any file's if
-// the leader's is missing; of those as old, as all files of older versions are, the one with most nodes. An incarnation is random.
+// Which run counts. A run of a process set does not, if its job is here. A run with the leader's file comes before a run without it. Then
+// the newest run counts, by the leader's clock of day, or by that of any file if the leader's is missing. Of runs of one age, as all runs
+// of older versions are, the run with most nodes counts. An incarnation is random, so it tells nothing of age.
 Key newest_run(const std::vector<trace::NodeTrace>& traces) {
   struct Run {
     bool has_leader = false;

@@ -240,7 +240,7 @@ void name_stages_of_host(const std::vector<WorkerStep>& steps, std::vector<std::
                        "ahead of its GPU, so forward and backward are not told apart well");
 }
 
-// `job` runs with what was in force in most of the steps.
+// Gives `job` the policy and the sizes that were in force in most of its steps.
 void take_policy(const PolicyInForce& most, bool is_chosen, MeasuredJob& job) {
   const auto config = config_of(job.options);
   const bool has_own_sizes =

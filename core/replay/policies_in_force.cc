@@ -28,7 +28,7 @@ std::string comparison(const PolicyInForce& policy) {
   return ": a step took " + in_ms(policy.after_us) + ", and " + in_ms(policy.before_us) + " before";
 }
 
-// `before`: what was in force until then; null: nothing that is known.
+// `before`: the policy that was in force until then; null if it is not known.
 std::string describe_policy(const PolicyInForce& policy, const PolicyInForce* before) {
   const std::string name = to_text(policy), from = " from step " + std::to_string(policy.step) + " on";
   switch (policy.why) {

@@ -23,7 +23,7 @@ struct PolicyInForce {
   sched::LaunchSizes sizes;
   model::PolicyReason why = model::PolicyReason::kBegan;
   double before_us = 0,
-         after_us = 0;  // a step under the policy before, and under the one that was tried; 0: not measured
+         after_us = 0;  // of a step under the earlier policy, and under the policy that was tried; 0: not measured
 
   [[nodiscard]] bool is_same(const PolicyInForce& other) const {
     return choice == other.choice && sizes == other.sizes;
@@ -44,7 +44,7 @@ const PolicyInForce* in_force_in_most(const std::vector<PolicyInForce>& policies
 // "fifo (25 MB)".
 std::string to_text(const PolicyInForce& policy);
 
-// What was in force when the first of the steps began, and what was decided until the last one ended, in sentences without a full stop.
+// The policy in force when the first of the steps began, and each decision until the last step ended. Sentences without a full stop.
 std::vector<std::string> decisions(const std::vector<PolicyInForce>& policies, const std::vector<WorkerStep>& steps);
 
 }  // namespace deft::replay

@@ -69,10 +69,11 @@ class SwitchingScheduler final : public Scheduler {
   bool begin_era(const PolicyChoice& choice, std::uint64_t step, TimeUs now_us);
   void drop_finished_eras();
 
-  Setup setup_;                 // with the links as they are measured
-  std::vector<bool> lost_;      // [link]
-  LaunchSizes sizes_;           // that the user wants from the next step on
-  bool has_new_sizes_ = false;  // the user has named some since the newest step began, perhaps those that are in force
+  Setup setup_;             // with the links as they are measured
+  std::vector<bool> lost_;  // [link]
+  LaunchSizes sizes_;       // that the user wants from the next step on
+  bool has_new_sizes_ =
+      false;  // the user has named sizes since the newest step began; they may be equal to those in force
   PolicyChooser chooser_;
   std::deque<Era> eras_;  // the last one is in force
   std::uint64_t eras_begun_ = 0;
