@@ -48,6 +48,10 @@ bool StoreClient::ended() const {
   return is_cancelled_;
 }
 
+void StoreClient::set_now(const std::string& key, std::span<const std::byte> value) {
+  if (*alive_) send_(wire::StoreSet{key, {value.begin(), value.end()}});
+}
+
 void StoreClient::ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered) {
   wire::StoreGet message{.request = 0, .keys = {key}};
   {

@@ -32,7 +32,10 @@ class StoreClient final : public link::Store {
 
   [[nodiscard]] bool ended() const override;
 
-  // Asks for a key without waiting, for a worker: `answered` is called when the key exists. Reactor thread, both.
+  // The calls of workers, which come on the reactor thread. Both are sent at once and keep their place among all that a
+  // worker asks its daemon for: a key that it asks for after it was set, or after a barrier, is not older than that.
+  void set_now(const std::string& key, std::span<const std::byte> value);
+  // Does not wait: `answered` is called on the reactor thread when the key exists.
   void ask(const std::string& key, std::function<void(std::span<const std::byte>)> answered);
 
   void arrived(wire::StoreValue message);  // reactor thread

@@ -74,7 +74,7 @@ void WorkerEvents::link_failed(WorkerPort& worker, const Error& error) {
 }
 
 void WorkerEvents::store_set(const std::string& key, std::span<const std::byte> value) {
-  if (members_.state() == JobState::kRunning) static_cast<void>(parts_->store->set(key, value));
+  if (members_.state() == JobState::kRunning) parts_->store->set_now(key, value);
 }
 
 void WorkerEvents::store_get(WorkerPort& worker, std::uint32_t request, const std::string& key) {

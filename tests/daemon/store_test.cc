@@ -70,6 +70,17 @@ TEST(Store, ATimeoutNamesTheKeys) {
   EXPECT_NE(values.error().what.find("nobody"), std::string::npos);
 }
 
+TEST(Store, AWorkersQuestionAfterItsSetSeesWhatItSet) {
+  Reactor reactor;
+  std::vector<std::string> sent;
+  StoreClient client(reactor, [&sent](const wire::ToLeader& message) {
+    sent.emplace_back(std::holds_alternative<wire::StoreSet>(message) ? "set" : "get");
+  });
+  client.set_now("a", bytes_of("1"));
+  client.ask("a", [](std::span<const std::byte>) {});
+  EXPECT_EQ(sent, (std::vector<std::string>{"set", "get"}));
+}
+
 TEST(Store, CancellingEndsAWaitAtOnceWithItsReason) {
   Loop loop;
   loop.reactor.post([&] {
