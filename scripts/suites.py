@@ -1,6 +1,6 @@
 """Builds and runs Deft's test suites and counts their real results; scripts/test calls it after the set-up.
 
-scripts/test [--fuzz-seconds N] [--require FILE] [SUITE ...]
+scripts/test [--fuzz-seconds N] [--batches] [--require FILE] [SUITE ...]
 
   unit    the C++ tests (ctest, GoogleTest)          asan   the same under AddressSanitizer and UBSan
   python  plugin, process and command tests (pytest) tsan   the programs with threads under ThreadSanitizer
@@ -37,9 +37,10 @@ RESULTS = ROOT / "build/test-results"
 HEARTBEAT_SECONDS = 30
 CTEST_TIMEOUT_SECONDS = 300
 SUITE_TIMEOUT_SECONDS = 1800
+BUILD_TIMEOUT_SECONDS = 3600  # a build does not hang; beside tests and with cold caches it takes long
 FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
 FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
-PATIENT = ["nice", "-n", "15"]  # for what runs beside tests that keep time
+PATIENT = ("nice", "-n", "15")  # for what runs beside tests that keep time
 
 # The process tests of the sanitizer trees: sums of every policy, collectives, several jobs, peers that die or lie.
 POLICIES = ("fifo", "mgwfbp", "mergecomp", "p3", "bytescheduler", "prophet", "usbyte", "dear", "knapsack", "auto")
@@ -113,12 +114,13 @@ def run(name: str, words: list[str], environment: dict[str, str] | None = None, 
     return status, log
 
 
-def build(folder: str, *words: str) -> bool:
-    return run(f"{folder}-build", ["scripts/build", "--into", folder, *words])[0] == 0
+def build(folder: str, *words: str, wrapper: tuple[str, ...] = ()) -> bool:
+    command = [*wrapper, "scripts/build", "--into", folder, *words]
+    return run(f"{folder}-build", command, timeout=BUILD_TIMEOUT_SECONDS)[0] == 0
 
 
 def build_patiently(folder: str, *words: str) -> bool:
-    return run(f"{folder}-build", [*PATIENT, "scripts/build", "--into", folder, *words])[0] == 0
+    return build(folder, *words, wrapper=PATIENT)
 
 
 def run_ctest(suite: str, folder: str, environment: dict[str, str], wrapper: list[str], *words: str) -> Tally:
@@ -337,7 +339,8 @@ class Run:
     def all(self) -> Tally:
         waiting = [name for name in self.names if not SUITES[name].build]
         # The setting configures again: what scripts/setup has installed since the last time is found now.
-        if waiting and not build("build", "-DDEFT_BUILD_TESTS=ON"):
+        settings = ["-DDEFT_BUILD_TESTS=ON", *(["-DDEFT_UNITY=ON"] if self.arguments.batches else [])]
+        if waiting and not build("build", *settings):
             self.total.failed.append("the build")
             return self.total
         try:
@@ -370,6 +373,7 @@ def main() -> int:
         prog="scripts/test", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--fuzz-seconds", type=int, default=12, help="time of each fuzz target")
+    parser.add_argument("--batches", action="store_true", help="compile build/ faster, for a clone that nobody edits")
     parser.add_argument("--require", type=Path, metavar="FILE", help="parts that must be there, see scripts/parts.py")
     parser.add_argument("suites", nargs="*", metavar="SUITE", help=" ".join(SUITES))
     arguments = parser.parse_args()

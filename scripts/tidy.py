@@ -48,10 +48,10 @@ class Tidy:
         self.cache = root / ".cache/tidy"
         self.flags: dict[Path, tuple[str, ...]] = {}
         for entry in json.loads((build / "compile_commands.json").read_text()):
-            file = Path(entry["file"])
-            ours = file.is_relative_to(root) and self.name(file).split("/")[0] in FOLDERS
-            if ours and file.is_file():  # the build may be older than the tree
-                self.flags.setdefault(file, flags_of(entry))
+            for file in self.compiled(Path(entry["file"])):
+                ours = file.is_relative_to(root) and self.name(file).split("/")[0] in FOLDERS
+                if ours and file.is_file():  # the build may be older than the tree
+                    self.flags.setdefault(file, flags_of(entry))
         self.base = base or self.newest_passed() or self.some_commits_ago(20)
         self.deadline = time.monotonic() + seconds
         self.contents: dict[Path, bytes] = {}
@@ -63,6 +63,12 @@ class Tidy:
 
     def name(self, file: Path) -> str:
         return file.relative_to(self.root).as_posix()
+
+    def compiled(self, file: Path) -> list[Path]:
+        """The sources that the compiler takes as this file: several, if it is a batch (cmake/DeftModule.cmake)."""
+        if not re.search(r"_batch_\d+\.cc$", file.name) or not file.is_file():
+            return [file]
+        return [self.root / name for name in re.findall(r'#include "([^"]+)"', file.read_text())]
 
     # ---- which files, and in which order
 

@@ -9,7 +9,6 @@
 #include <limits>
 #include <random>
 #include <set>
-#include <thread>
 
 #include "core/compress/registry.h"
 #include "tests/daemon/coded_nodes.h"
@@ -275,25 +274,6 @@ TEST(CodedTransfer, AReplayOfAnotherTransferIsRefused) {
   ReplayBuffer kept;
   small.coded(0).keep(kept);
   EXPECT_FALSE(large.coded(0).restore(kept));
-}
-
-TEST(Residuals, ElementsHaveOneUserAtATime) {
-  Residuals residuals(1000);
-  std::vector<std::jthread> threads;
-  for (int thread = 0; thread < 4; ++thread)
-    threads.emplace_back([&residuals, thread] {
-      for (int i = 0; i < 500; ++i) {
-        const auto use = residuals.use(static_cast<std::size_t>((i * 7 + thread * 13) % 900), 100);
-        const std::vector<float> before(use.values().begin(), use.values().end());
-        std::this_thread::yield();  // another user would write now
-        for (std::size_t k = 0; k < before.size(); ++k) use.values()[k] = before[k] + 1;
-      }
-    });
-  threads.clear();
-  const auto use = residuals.use(0, 1000);
-  double sum = 0;
-  for (const float value : use.values()) sum += static_cast<double>(value);
-  EXPECT_EQ(sum, 4 * 500 * 100);
 }
 
 TEST(BufferPool, GivesAgainWhatCameBack) {

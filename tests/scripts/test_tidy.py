@@ -136,3 +136,12 @@ def test_what_came_since_the_newest_commit_that_passed_is_new(tidy, tree):
 
 def test_what_the_time_does_not_reach_is_named(tidy, tree):
     assert checked(tidy, tree, seconds=-1) == ([], [], list("abcde"))
+
+
+def test_sources_that_were_compiled_in_batches_are_checked_by_their_names(tidy, tree):
+    batch = tree / "build/core_batch_1.cc"
+    batch.write_text('#include "core/a.cc"\n#include "core/b.cc"\n')
+    database = [{"file": str(batch), "command": f"c++ -O2 -o a.o -c {batch}"}]
+    (tree / "build/compile_commands.json").write_text(json.dumps(database))
+    (tree / "core/b.cc").write_text("int bad;\n")
+    assert checked(tidy, tree) == (["a", "b"], ["core/b.cc:1:1: error: bad"], [])
