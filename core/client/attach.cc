@@ -39,7 +39,7 @@ std::string job_settings(const Config& config) {
   std::string lines;
   for (const auto& spec : option_table()) {
     if (spec.scope == Scope::kProcess || config.source(spec.name) == ConfigSource::kDefault) continue;
-    const std::string text = config.text(spec.name);
+    const std::string& text = config.text(spec.name);
     lines += std::string(spec.name) + "=" + (spec.name == "trace" ? absolute(text) : text) + "\n";
   }
   return lines;
