@@ -250,10 +250,17 @@ class Loopback(Nodes):
     """
 
     def __enter__(self):
-        self._handler = signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
+        self._handler = signal.signal(signal.SIGTERM, self._leave)
         return super().__enter__()
 
+    def _leave(self, *_):
+        # Python drops what is raised while it calls back, for instance when a module has been imported. So it comes again.
+        signal.signal(signal.SIGALRM, self._leave)
+        signal.alarm(2)
+        sys.exit(128 + signal.SIGTERM)
+
     def __exit__(self, *what):
+        signal.alarm(0)
         super().__exit__(*what)
         signal.signal(signal.SIGTERM, self._handler)
 

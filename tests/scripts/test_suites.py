@@ -1,5 +1,6 @@
 """scripts/test counts what really ran: a program that dies, hangs or writes nothing is a failure, never a silence."""
 
+import argparse
 import json
 import time
 from pathlib import Path
@@ -174,7 +175,7 @@ def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(
     }
     monkeypatch.setattr(suites, "SUITES", fakes)
     monkeypatch.setattr(suites, "build", lambda *_: order.append("build") or True)
-    total = suites.Run(list(fakes), None).all()
+    total = suites.Run(list(fakes), argparse.Namespace(batches=False)).all()
     assert order[0] == "build"
     assert order[-1] == "asan"
     assert sorted(order) == sorted(["build", "unit", "lint", "asan's build", "tsan's build", "asan"])
@@ -184,4 +185,4 @@ def test_suites_that_wait_run_beside_builds_and_a_build_that_fails_is_a_failure(
 
 def test_without_the_normal_build_nothing_runs(suites, monkeypatch):
     monkeypatch.setattr(suites, "build", lambda *_: False)
-    assert suites.Run(["unit", "asan"], None).all().failed == ["the build"]
+    assert suites.Run(["unit", "asan"], argparse.Namespace(batches=True)).all().failed == ["the build"]
