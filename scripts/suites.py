@@ -40,8 +40,8 @@ SUITE_TIMEOUT_SECONDS = 1800
 BUILD_TIMEOUT_SECONDS = 3600  # a build does not hang; beside tests and with cold caches it takes long
 FIRST_HALF = ("process", "client", "launcher", "tools")  # of the Python tests
 FRAMEWORKS = ("tensorflow", "mxnet")  # each has an environment of its own, .venv-NAME, for tests/NAME
-# For what runs beside tests that keep time. Linux gives each session an equal share of the processors, whatever nice says within
-# it, unless the session as a whole is nice.
+# For what runs beside tests that keep time. Linux gives each session an equal share of the processors, whatever nice
+# says within it, unless the session as a whole is nice.
 NICE_SESSION = '{ echo 19 >/proc/self/autogroup; } 2>/dev/null; exec nice -n 15 "$@"'
 PATIENT = ("sh", "-c", NICE_SESSION, "patiently")
 
