@@ -16,6 +16,7 @@ namespace deft::trace {
 namespace {
 
 constexpr int kMostLinks = 40;  // of one path, as in the kernel
+constexpr int kMostTries = 1000;  // to make a file that others make at the same time
 constexpr int kWalk = O_PATH | O_NOFOLLOW | O_CLOEXEC;
 constexpr const char* kFix = "give a folder in which you may write, on each node";
 
@@ -139,10 +140,14 @@ Result<void> TraceFolder::rename(const std::string& from, const std::string& to)
 }
 
 Result<Descriptor> TraceFolder::create(const std::string& name) const {
-  if (::unlinkat(folder_.get(), name.c_str(), 0) != 0 && errno != ENOENT) return refuse(path_, name + ": " + reason());
-  Descriptor file(::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
-  if (!file.valid()) return refuse(path_, name + ": " + reason());
-  return file;
+  for (int tries = 0;; ++tries) {
+    if (::unlinkat(folder_.get(), name.c_str(), 0) != 0 && errno != ENOENT)
+      return refuse(path_, name + ": " + reason());
+    Descriptor file(::openat(folder_.get(), name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+    if (file.valid()) return file;
+    // The daemon of another node that shares the disk has made it in between.
+    if (errno != EEXIST || tries == kMostTries) return refuse(path_, name + ": " + reason());
+  }
 }
 
 }  // namespace deft::trace

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <barrier>
 #include <filesystem>
 #include <fstream>
@@ -71,6 +72,20 @@ TEST_F(TraceFolders, DaemonsOfOneMachineMayMakeItAtOnce) {
         EXPECT_TRUE(TraceFolder::open(path, TraceFolder::Make::kAll));
       });
   }
+}
+
+TEST_F(TraceFolders, NodesThatShareADiskMayMakeAFileAtOnce) {
+  const auto folder = TraceFolder::open(root_.string());
+  ASSERT_TRUE(folder) << folder.error().message();
+  std::atomic<int> made = 0;
+  {
+    std::vector<std::jthread> nodes;
+    for (int node = 0; node < 4; ++node)
+      nodes.emplace_back([&folder, &made] {
+        for (int i = 0; i < 500; ++i) made += folder->create("mark") ? 1 : 0;
+      });
+  }
+  EXPECT_EQ(made, 2000);
 }
 
 TEST_F(TraceFolders, RelativePathsAndPartsThatGoUpAreWalked) {
