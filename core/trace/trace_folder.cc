@@ -15,7 +15,7 @@
 namespace deft::trace {
 namespace {
 
-constexpr int kMostLinks = 40;  // of one path, as in the kernel
+constexpr int kMostLinks = 40;    // of one path, as in the kernel
 constexpr int kMostTries = 1000;  // to make a file that others make at the same time
 constexpr int kWalk = O_PATH | O_NOFOLLOW | O_CLOEXEC;
 constexpr const char* kFix = "give a folder in which you may write, on each node";
