@@ -1,5 +1,6 @@
 // A leader that lies, against a real job: every field of every message to a node is spoiled, one at a time, and the message is given to
 // the job at each stage of its life. The job ends with an error that names the leader, or goes on; the daemon and other jobs live.
+#include <glog/logging.h>
 #include <gtest/gtest.h>
 
 #include <map>
@@ -21,6 +22,8 @@ struct Outcomes {
 
 class HostileLeader : public ::testing::Test {
  protected:
+  // Thousands of jobs would write a line each time they begin and end, which takes longer than they do.
+  void SetUp() override { FLAGS_minloglevel = google::GLOG_FATAL; }
   void start(Stage stage) {
     daemon_ = std::make_unique<FakeDaemon>();
     bystander_ = std::make_unique<FakeWorker>(2, 4, 0, 1);
