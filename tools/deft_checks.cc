@@ -94,7 +94,7 @@ Finding check_daemon(const Config& config) {
     return {Health::kWarn, "daemon", status.error().what,
             "deftrun starts private daemons by itself; for a shared one: systemctl start deftd"};
   if (!status) return {Health::kFail, "daemon", status.error().message(), "see its log: journalctl -u deftd"};
-  const std::string version = status->json.value("version", std::string("of unknown version"));
+  const std::string version = text_of(status->json, "version", "of unknown version");
   const std::string text = "deftd " + version + " at " + status->path;
   if (version != DEFT_VERSION)
     return {Health::kFail, "daemon", text + ", but this is deft " DEFT_VERSION,
