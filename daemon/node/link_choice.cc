@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "core/link/address.h"
 #include "core/link/backends.h"
 #include "daemon/base/log_lines.h"
 #include "daemon/base/user_threads.h"
@@ -11,12 +12,6 @@
 
 namespace deft::daemon {
 namespace {
-
-std::string host_of(const std::string& address) { return address.substr(0, address.rfind(':')); }
-
-bool is_loopback(const std::string& host) {
-  return host.starts_with("127.") || host == "localhost" || host == "[::1]" || host == "::1";
-}
 
 // Of a link's keys in the job's store.
 std::string prefix_of(const std::string& job, const View& view, std::uint32_t link, std::uint32_t epoch) {
@@ -118,7 +113,7 @@ LinkChoice choose_links(const Membership& members, const std::string& host, bool
     return backend.runs_in_worker && wanted.find(backend.name) != std::string::npos;
   });
   if (members.identity().world == 1 || (alone && !in_workers)) return {{{"local", "", ""}}, std::nullopt};
-  const bool is_one_machine = alone || is_loopback(host_of(members.identity().leader));
+  const bool is_one_machine = alone || link::is_loopback_address(members.identity().leader);
   auto specs = link::resolve_links(wanted, is_one_machine);
   if (!specs) return {{}, specs.error().in("links '" + wanted + "' on " + host)};
   LinkChoice choice;
