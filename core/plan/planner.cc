@@ -24,8 +24,8 @@ constexpr std::size_t kPatience = 10;  // ratios that fail one after the other b
 constexpr double kStride = 0.9;
 constexpr std::uint32_t kShortCycle = 6;  // steps: ratios so simple are never strode over
 constexpr std::uint32_t kPlainCycle = 3;  // steps: ratios so plain are tried with parts of every size
-// Of compute, the longest part: two that tell whether a ratio is worth more, two more, and two for synchronous plans,
-// where every part that is on its way when something more urgent becomes ready is waited for, and for plain cycles.
+// The longest part, as shares of compute. Two of them tell if a ratio is worth more tries. Two more are usual. The last two are for
+// plain cycles, and for synchronous plans, in which urgent buckets wait for every part that is on its way.
 constexpr std::array kPartShares = {0.04, 0.5, 0.15, 8.0, 0.015, 0.005};
 constexpr std::size_t kTelling = 2;
 constexpr std::size_t kUsual = 4;
@@ -171,7 +171,7 @@ Result<void> check(const PlanLimits& limits) {
   return {};
 }
 
-// Whether freshness is worth more than the last of the waiting, and lateness is allowed at all.
+// True if freshness is worth more than the last of the waiting, and lateness is allowed at all.
 bool prefers_fresh(const PlanLimits& limits) {
   return limits.max_staleness_steps > 0 &&
          (limits.fresh_tolerance > 0 || limits.least_stale_gain > 0 || limits.stale_share < 1);
@@ -266,11 +266,6 @@ Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& l
   auto table = find_timetable(profile, limits);
   if (!table) return tl::unexpected(table.error());
   return std::move(table->plan);
-}
-
-double update_rate_limit(const model::Profile& profile) {
-  const Problem problem(profile);
-  return std::min(1.0, problem.compute_us() / std::max(problem.generation_bound_us(), 1e-9));
 }
 
 }  // namespace deft::plan

@@ -35,9 +35,6 @@ Result<model::Plan> find_plan(const model::Profile& profile, const PlanLimits& l
 // The same plan, with the timetable that proves it.
 Result<Timetable> find_timetable(const model::Profile& profile, const PlanLimits& limits);
 
-// The most updates a step that the links can carry: min(1, compute / the time that a generation needs).
-double update_rate_limit(const model::Profile& profile);
-
 // The timetable of one fresh update in every step that waits least (planner.cc), or the first one found whose step takes at most
 // `enough_us`.
 std::optional<Timetable> fresh_timetable(const Problem& problem, const PlanLimits& limits, double enough_us = 0);

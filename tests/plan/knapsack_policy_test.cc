@@ -8,6 +8,7 @@
 #include "core/sched/profile_meter.h"
 #include "core/sim/simulation.h"
 #include "tests/plan/random_profile.h"
+#include "tests/plan/update_rate_limit.h"
 
 namespace deft::sched {
 namespace {
