@@ -52,14 +52,14 @@ Finding backends_finding() {
   return {Health::kOk, "backends", here, ""};
 }
 
-// Whether MPI links, if this build has them, find their library.
+// Checks if MPI links find their library. A build without them needs none.
 Finding mpi_finding() {
   const auto version = link::mpi_backend::library_version();
   if (!version) return {Health::kWarn, "MPI", version.error().what, version.error().fix};
   return {Health::kOk, "MPI", *version, ""};
 }
 
-// Whether NCCL links, if this build has them, can be used in this machine's workers.
+// Checks if workers of this machine can use NCCL links. A build without them needs no library.
 Finding nccl_finding() {
   const auto version = link::nccl_backend::usable();
   if (!version) return {Health::kWarn, "NCCL", version.error().what, version.error().fix};

@@ -35,8 +35,8 @@ double relative_error(const std::vector<float>& values, const std::vector<float>
   return error / square;
 }
 
-// Of a square matrix, of which every generation sends one factor or both. Larger matrices send a smaller share, and cut ones a larger
-// share.
+// The cost of a square matrix. Every generation sends one of its factors, or both. Larger matrices send a smaller share, and matrices
+// that are cut send a larger share.
 model::CodecCost measure_low_rank(const LowRankCodec& codec) {
   constexpr std::size_t kSide = 256;
   static_assert(kSide * kSide == kElements);

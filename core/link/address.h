@@ -29,7 +29,7 @@ Result<std::uint16_t> port_of(int socket);
 std::string to_text(const std::string& ip, std::uint16_t port);
 Result<Address> from_text(std::span<const std::byte> text);
 
-// Whether the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
+// True if the host of host:port is an IPv6 address, in brackets or not. Daemons and parameter servers talk over IPv4 only.
 bool is_ipv6(std::string_view host_and_port);
 
 // Whether the host of host:port is this machine itself: nobody on another machine can mean the same by it. A name that begins with 127.

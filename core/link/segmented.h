@@ -35,7 +35,7 @@ struct Segmented {
   // The owner's work on elements `range`: adds `inputs`, one for each node, and leaves the sum in their place. If the request
   // has an owner stage, that does it instead.
   void own(Range range, std::span<const std::byte* const> inputs) const;
-  // Whether owners send their results to all.
+  // True if owners send their results to all.
   [[nodiscard]] bool gathers() const { return request.kind == WorkRequest::Kind::kAllReduce && !whole; }
 
   [[nodiscard]] Range segment_of(std::uint32_t owner, std::uint64_t round) const {

@@ -13,7 +13,7 @@ namespace {
 struct Ends {
   double encoded_us = 0, sent_us = 0, decoded_us = 0;
 
-  // Whether these ends are as early as `other` in every stage, so that nothing behind them can be later.
+  // True if these ends are as early as `other` in every stage, so that nothing behind them can be later.
   [[nodiscard]] bool as_early_as(const Ends& other) const {
     return encoded_us <= other.encoded_us && sent_us <= other.sent_us && decoded_us <= other.decoded_us;
   }

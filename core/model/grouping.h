@@ -1,4 +1,4 @@
-// Which neighbouring buckets go together, so that a step's communication ends early (MergeComp, Wang et al., 2021).
+// Chooses which neighbouring buckets go together, so that a step's communication ends early (MergeComp, Wang et al., 2021).
 //
 //   const GroupingProblem problem = grouping_problem(profile, apart, costs);
 //   starts = exact_groups(problem);                     // the best partition

@@ -13,7 +13,7 @@ namespace {
 constexpr double kEffort = 40'000;  // buckets * timetables: bounds the search
 constexpr std::size_t kMostTries = 10, kLeastTries = 3;
 constexpr std::size_t kMostRefined = 64;  // buckets that are looked at one by one
-// Of the time that suffices, what links with room would take. A link that is always busy makes training wait when a time varies.
+// Links should be busy for these shares of the time that suffices. A link that is always busy makes training wait when a time varies.
 constexpr std::array kRoomyShares = {0.5, 0.65, 0.8};
 
 }  // namespace
@@ -31,7 +31,7 @@ CodecSearch::CodecSearch(const model::Profile& profile, const PlanLimits& limits
   for (const auto& bucket : profile.buckets) bytes_ += static_cast<double>(bucket.bytes);
 }
 
-// Of the profile's error an encoding leaves out so much: weighted by what may be encoded of all bytes.
+// The error that an encoding of this bucket adds: the codec's error, weighted by the bytes that may be encoded.
 double CodecSearch::error_of(model::BucketIndex bucket, model::CodecIndex codec) const {
   const auto& of = profile_.buckets[buckets_ - 1 - bucket];
   return static_cast<double>(of.bytes) * of.coded_share().share * profile_.codecs[codec].error;
@@ -160,7 +160,7 @@ void CodecSearch::make_room(Candidate& candidate) {
   }
 }
 
-// Of the largest budget that suffices.
+// The candidate of the largest budget that suffices.
 CodecSearch::Candidate CodecSearch::with_most_bits(Candidate fewest) {
   const auto tries =
       std::clamp(static_cast<std::size_t>(kEffort / 4 / static_cast<double>(buckets_)), kLeastTries, kMostTries);

@@ -110,7 +110,7 @@ std::vector<Bounds> bounds_of(std::span<const ClockSample> samples, TimeUs origi
   return bounds;
 }
 
-// Of samples that contradict each other the slowest goes first: it says least.
+// If samples contradict each other, the slowest one goes first, because it says least.
 void drop_slowest(std::vector<ClockSample>& samples) {
   samples.erase(std::ranges::max_element(samples, {}, round_trip));
 }

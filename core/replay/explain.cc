@@ -25,7 +25,7 @@ std::string silent_links(const JobTrace& job) {
   return silent;
 }
 
-// As far as single NICs are known.
+// Names the NICs as far as single NICs are known.
 std::string whose_communication(const JobTrace& job) {
   if (const std::string silent = silent_links(job); !silent.empty())
     return ". " + silent + " tells nothing of single NICs, so a slow one would not be seen";

@@ -150,8 +150,8 @@ inline constexpr MemoryPart kLastMemoryPart = MemoryPart::kTemporary;
 // what follows it; n + 1: the loss; n + 2 to 2n + 1: backward, of the last layer first; 2n + 2: the update; 2n + 3: after the step.
 //
 // Weights, optimizer state and arena are there all the time, from 0 to 2n + 3. A temporary has begin == end: it is the peak in that
-// position, less what was there all the while. Bytes of other parts were allocated in position `begin` and freed in `end`: they count
-// in the positions between, and the temporaries of these two positions count them, as long as they were there.
+// position, without the bytes that were there during the whole position. Bytes of other parts were allocated in position `begin` and
+// freed in `end`. They count in the positions between. The temporaries of these two positions count them as long as they were there.
 struct MemoryTrace {
   static constexpr TraceKind kKind = TraceKind::kMemory;
   static constexpr std::uint32_t kNoLayer = 0xffff'ffff;
@@ -181,8 +181,8 @@ struct SettingsTrace {
   std::uint32_t options = 0;  // how many
 };
 
-// Which policy is in force for a group of gradients from the backward of `step` on. The leader's node records it when it changes, and again
-// when a file begins, so the step may be older than the record.
+// The policy in force for a group of gradients, from the backward of `step` on. The leader's node records it when it changes, and again
+// when a file begins. So the step may be older than the record.
 struct PolicyTrace {
   static constexpr TraceKind kKind = TraceKind::kPolicy;
   std::uint64_t step = 0;

@@ -31,7 +31,7 @@ constexpr std::size_t kMostProblems = 8;
 constexpr std::size_t kMostGroups = 1024, kMostTensors = 200'000, kMostNodes = 1U << 20U, kMostLinks = 256,
                       kMostOptions = 256;
 constexpr std::size_t kLongestName = 4096;
-// Of the groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
+// Limits for all groups of a file together. JSON compresses a hundred times, so a small file could take all memory.
 constexpr std::size_t kMostGroupBytes = 64U << 20, kMostText = 128U << 20;
 constexpr std::int64_t kLongestUs = std::int64_t{1} << 53U;
 

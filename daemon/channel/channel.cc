@@ -29,7 +29,7 @@ std::vector<std::size_t> shares_of(const Transfer& transfer, std::uint32_t nodes
   return shares;
 }
 
-// Of data that travels as it is.
+// The request for data that travels as it is.
 link::WorkRequest plain_request(const Transfer& transfer, std::byte* data, std::uint32_t nodes) {
   if (transfer.part == model::LaunchPart::kReduceScatter)
     return link::WorkRequest::reduce_scatter(data, transfer.count, transfer.dtype, transfer.op);

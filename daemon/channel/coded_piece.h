@@ -1,4 +1,4 @@
-// What one request of an encoded transfer carries: encodings of one codec, or gradients that travel as they are.
+// The content of one request of an encoded transfer: encodings of one codec, or gradients that travel as they are.
 //
 //   auto piece = requantised_piece(work, coding, buffers);
 //   piece->encode();
@@ -57,8 +57,8 @@ struct CodedWork {
   // Gives the bytes of the encoding.
   [[nodiscard]] Result<std::size_t> encode(const compress::Codec& codec, const link::Range& range,
                                            std::span<std::byte> out) const;
-  // The residuals of `ranges` where the sum is not finite are again what they were before this node sent `sent`. Both have the elements
-  // of one range after the other. The values are still what this node brought.
+  // Restores the residuals of `ranges` where the sum is not finite: they become what they were before this node sent `sent`. `sums` and
+  // `sent` have the elements of one range after the other. The values are still what this node brought.
   void take_back_where_not_finite(const std::vector<link::Range>& ranges, std::span<const float> sums,
                                   std::span<const float> sent) const;
 };
@@ -84,7 +84,7 @@ class CodedPiece {
   // What this node brings.
   [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
   [[nodiscard]] virtual std::span<std::byte> brought_second() { return {}; }  // the end of brought()
-  // Whether decode() has to know what this node has sent, which the sum replaces.
+  // True if decode() has to know what this node has sent, which the sum replaces.
   [[nodiscard]] virtual bool needs_what_was_sent() const = 0;
   // A copy of what this node brings, which outlives the piece.
   void sent(std::span<const std::byte> copy) { sent_ = copy; }

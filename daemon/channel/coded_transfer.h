@@ -46,7 +46,7 @@
 
 namespace deft::daemon {
 
-// Whether the loss of this encoded transfer of a link is measured, which takes a pass over its data: the first one, and one of 16. They
+// True if the loss of this encoded transfer of a link is measured, which takes a pass over its data: the first one, and one of 16. They
 // keep no time, because steps have the same transfers in the same order.
 constexpr bool is_measured(std::uint64_t number) { return number == 0 || compress::mix64(number) % 16 == 0; }
 

@@ -1,4 +1,4 @@
-// What encodings left out of a group's gradients on this node. It is added to the next gradient of the same bytes (error
+// Keeps what encodings left out of a group's gradients on this node, and adds it to the next gradient of the same bytes (error
 // feedback), so that nothing is lost for good.
 //
 //   Residuals residuals(elements);                     // zero

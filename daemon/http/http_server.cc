@@ -27,7 +27,7 @@ using boost::system::error_code;
 constexpr auto kAcceptPause = std::chrono::milliseconds(100);  // after an error such as EMFILE
 constexpr int kNice = 10;                                      // training goes first
 
-// Whether a browser may have sent this: a page that makes its own name point here sends that name.
+// True if a browser may have sent this: a page that makes its own name point here sends that name.
 bool names_loopback(beast::string_view host) {
   std::string name(host);
   if (name.starts_with('[')) {

@@ -13,7 +13,7 @@
 namespace deft::daemon {
 namespace {
 
-// Of a link's keys in the job's store.
+// The prefix of a link's keys in the job's store.
 std::string prefix_of(const std::string& job, const View& view, std::uint32_t link, std::uint32_t epoch) {
   const std::string prefix = job + "/" + std::to_string(view.epoch()) + "/" + std::to_string(link);
   return epoch == 0 ? prefix : prefix + "/" + std::to_string(epoch);
@@ -35,7 +35,7 @@ DaemonDriver::Open opener(const DriverRequest& request, const LinkSurroundings& 
   return [spec = request.spec, group] { return link::open_link(spec, group); };
 }
 
-// Of a link that the daemon runs, about.
+// About as many descriptors as a link takes that the daemon runs.
 std::uint64_t descriptors_of(const DriverRequest& request, const LinkSurroundings& around) {
   const link::Backend* const backend = link::find_backend(request.spec.backend);
   if (backend == nullptr) return 0;  // local

@@ -126,7 +126,7 @@ class Nodes {
     return {use.values().begin(), use.values().end()};
   }
   std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
-  // Of each node, in an all-gather.
+  // The bytes of each node in an all-gather.
   [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
   [[nodiscard]] bool is_gathered() const { return nodes_[0].requests[0].kind == link::WorkRequest::Kind::kAllGather; }
   void take_requests() {

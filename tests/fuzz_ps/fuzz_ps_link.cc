@@ -114,7 +114,7 @@ class HostileServer {
     }
   }
 
-  // As long as the link expects it: nothing for a segment that it owns; its own codes and the other node's are equally long.
+  // The result is as long as the link expects: nothing for a segment that it owns. Its own codes and the other node's are equally long.
   void say_result(PsHeader header, unsigned changes) {
     header.kind = Kind::kResult;
     if (!pushes_.empty()) pushes_.pop_front();
@@ -160,7 +160,7 @@ deft::link::LinkGroup group_of(const deft::link::LinkSpec& spec) {
   return group;
 }
 
-// Of each kind of request one: a sum, codes whose rest this node keeps, blocks of both nodes, and a broadcast of the other node.
+// One request of each kind: a sum, codes whose rest this node keeps, blocks of both nodes, and a broadcast of the other node.
 struct Requests {
   std::vector<float> floats = std::vector<float>(64);
   std::vector<std::byte> codes = std::vector<std::byte>(256), blocks = std::vector<std::byte>(128),

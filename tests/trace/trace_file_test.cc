@@ -119,7 +119,7 @@ TEST_F(TraceFile, AGroupCountsOnce) {
   EXPECT_THAT(trace->problems, Contains(HasSubstr("a group that was there before")));
 }
 
-// As older versions wrote them.
+// A trace of an older version does not tell them.
 TEST_F(TraceFile, TensorsAndBucketsNeedNotTellTheirElements) {
   auto older = group();
   older.buckets.push_back({64, 1, {1}});

@@ -19,7 +19,7 @@ class GuardedPair final : public gloo::transport::tcp::Pair {
     stop_listening();
   }
 
-  // As gloo's handleConnected, which demands that the socket is one of TCP. Our sockets do not block and do not wait for more to send.
+  // Does what gloo's handleConnected does for sockets of TCP alone. Our sockets do not block, and do not wait for more to send.
   void adopt(int socket, int wire) {
     const std::lock_guard lock(m_);
     fd_ = socket;

@@ -235,7 +235,7 @@ void ServedLink::push(std::uint32_t node, const PsHeader& header, zmq::message_t
   slots_.erase(key);
 }
 
-// Of older rounds than these nothing more is taken.
+// Segments of older rounds than these are not taken any more.
 void ServedLink::note(Member& member, const Key& key) {
   member.last[key.first] = key.second;
   while (member.last.rbegin()->first - member.last.begin()->first >= kRoundsApart)
