@@ -4,9 +4,12 @@
 #include "core/replay/job_timeline.h"
 #include "core/replay/measured_job.h"
 #include "core/replay/memory_peak.h"
+#include "core/replay/step_sample.h"
 #include "tests/fuzz_trace/trace_input.h"
 
 namespace {
+
+constexpr std::size_t kMostSlices = 20;  // of a picture
 
 // What a step holds adds up to something, in whatever way it is to run.
 void reckon(const deft::replay::StepMemory& memory) {
@@ -30,9 +33,11 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   other.header.node = 1, other.header.nodes = 2;
   auto job = deft::replay::join_nodes({std::move(*trace), std::move(other)}, {"fuzz", "fuzz2"});
   if (!job) return 0;
-  const auto timeline = deft::replay::make_timeline(*job);
+  auto timeline = deft::replay::make_timeline(*job);
   for (const auto& slice : timeline.slices)
     if (slice.end_us < slice.begin_us || slice.track >= timeline.tracks.size()) std::abort();
+  deft::replay::sample_steps(timeline, deft::replay::step_spans(*job), kMostSlices);
+  if (timeline.slices.size() > kMostSlices) std::abort();
   std::vector<std::string> problems;
   for (const auto& memory : deft::replay::step_memories(*job, problems)) reckon(memory);
   const auto measured = deft::replay::measure(*job);
