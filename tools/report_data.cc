@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/job_timeline.h"
 #include "core/replay/launches.h"
 #include "core/replay/quantiles.h"
@@ -216,6 +217,24 @@ json traffic_of(const replay::JobTrace& trace, TimeUs origin_us) {
   return series;
 }
 
+constexpr std::size_t kMostThreads = 1000;  // of a page
+
+// How busy the threads of each node's daemon were.
+json threads_of(const replay::JobTrace& trace, double step_us) {
+  json list = json::array();
+  for (const auto& use : replay::thread_uses(trace)) {
+    if (list.size() == kMostThreads) break;
+    list.push_back({{"node", use.node},
+                    {"place", replay::place_of(use, trace)},
+                    {"work", model::work_of(use.thread)},
+                    {"number", use.number},
+                    {"step_ms", use.share * step_us / 1e3},
+                    {"busy", model::is_of_link(use.thread) ? json(use.busy) : json()},
+                    {"share", use.share}});
+  }
+  return list;
+}
+
 }  // namespace
 
 json report_data(const TracedJob& job, const replay::Explanation& explanation) {
@@ -233,6 +252,7 @@ json report_data(const TracedJob& job, const replay::Explanation& explanation) {
           {"links", header.links},
           {"problems", problems},
           {"causes", causes_json(explanation)},
+          {"notes", explanation.notes},
           {"shares", shares_of(explanation.shares)},
           {"measured_us", explanation.measured_step_us},
           {"replayed_us", explanation.replayed_step_us},
@@ -242,7 +262,8 @@ json report_data(const TracedJob& job, const replay::Explanation& explanation) {
           {"steps", steps_of(trace, origin_us)},
           {"buckets", buckets_of(trace, path)},
           {"tensors", tensors_of(trace)},
-          {"traffic", traffic_of(trace, origin_us)}};
+          {"traffic", traffic_of(trace, origin_us)},
+          {"threads", threads_of(trace, explanation.measured_step_us)}};
 }
 
 }  // namespace deft::tools

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "core/model/link_names.h"
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
@@ -129,11 +130,18 @@ std::vector<Cause> few_servers(const Evidence& evidence) {
 
 std::vector<Cause> costly_stages(const Evidence& evidence, const TimeShares& shares) {
   std::vector<Cause> causes;
-  const auto add = [&](const char* name, double us, const std::string& what) {
-    causes.push_back(with_gain({.cause = name, .where = "", .what = what}, evidence.step_us, evidence.step_us - us));
+  const auto add = [&](Cause cause, double us) {
+    causes.push_back(with_gain(std::move(cause), evidence.step_us, evidence.step_us - us));
   };
-  add("codec", shares.codec_us, "encoding and decoding the gradients cannot hide");
-  add("overhead", shares.daemon_us, "the daemons' own work (local sums, copies, wake-ups) cannot hide");
+  add({.cause = "codec", .where = "", .what = "encoding and decoding the gradients cannot hide"}, shares.codec_us);
+  Cause overhead{.cause = "overhead",
+                 .where = "",
+                 .what = "the daemons' own work (local sums, copies, wake-ups) cannot hide"};
+  if (const auto busy = busy_thread(evidence.job)) {
+    overhead.where = place_of(*busy, evidence.job);
+    overhead.what += ", and " + sentence_of(*busy, evidence.job);
+  }
+  add(std::move(overhead), shares.daemon_us);
   return causes;
 }
 

@@ -6,6 +6,7 @@
 #include <string>
 #include <utility>
 
+#include "core/replay/daemon_cpu.h"
 #include "core/replay/links_traffic.h"
 #include "core/replay/replay.h"
 
@@ -25,8 +26,9 @@ std::string silent_links(const JobTrace& job) {
   return silent;
 }
 
-// Names the NICs as far as single NICs are known.
+// Names threads and NICs as far as single ones are known.
 std::string whose_communication(const JobTrace& job) {
+  if (const auto busy = busy_thread(job)) return ", and " + sentence_of(*busy, job);
   if (const std::string silent = silent_links(job); !silent.empty())
     return ". " + silent + " tells nothing of single NICs, so a slow one would not be seen";
   if (job.node_count() > job.nodes.size())
@@ -70,6 +72,11 @@ Result<Explanation> explain(const JobTrace& job, const MeasuredJob& measured) {
   for (auto find : {wrong_sizes, large_credit, late_gradients}) add(find(evidence), kLeastReplayedGain);
   std::ranges::stable_sort(explanation.causes, std::greater<>(), &Cause::gain_us);
   if (explanation.causes.empty()) explanation.causes.push_back(none(explanation.shares, job));
+  if (const auto busy = busy_thread(job)) {
+    const std::string note = sentence_of(*busy, job);
+    const auto says = [&](const Cause& cause) { return cause.what.find(note) != std::string::npos; };
+    if (std::ranges::none_of(explanation.causes, says)) explanation.notes.push_back(note);
+  }
   return explanation;
 }
 

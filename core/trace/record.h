@@ -36,8 +36,9 @@ enum class TraceKind : std::uint16_t {
   kMemoryStep = 9,
   kSettings = 10,
   kPolicy = 11,
+  kCpu = 12,
 };
-inline constexpr TraceKind kLastTraceKind = TraceKind::kPolicy;
+inline constexpr TraceKind kLastTraceKind = TraceKind::kCpu;
 // Files have some records of such kinds from before their beginning, so that short ones tell of clocks and policies, too.
 constexpr bool may_be_older(TraceKind kind) { return kind == TraceKind::kClock || kind == TraceKind::kPolicy; }
 
@@ -194,6 +195,16 @@ struct PolicyTrace {
   std::uint16_t group = 0;
   std::uint8_t policy = 0;  // PolicyId
   std::uint8_t reason = 0;  // model::PolicyReason
+};
+
+// The processor time that a thread of this node's daemon has used between begin and end.
+struct CpuTrace {
+  static constexpr TraceKind kKind = TraceKind::kCpu;
+  std::uint64_t cpu_us = 0;
+  std::uint16_t thread = 0;  // model::DaemonThread
+  std::uint16_t link = 0;    // whose thread it is, if it is one of a link
+  std::uint16_t number = 0;  // of the link's threads that do the same
+  std::uint16_t unused = 0;
 };
 
 class TraceRecord {

@@ -16,6 +16,7 @@
 #include "core/base/policy_traits.h"
 #include "core/base/text.h"
 #include "core/model/codec_cost.h"
+#include "core/model/daemon_thread.h"
 #include "core/model/events.h"
 #include "core/model/policy_reason.h"
 
@@ -175,6 +176,10 @@ bool is_plausible(const TraceRecord& record) {
       const bool is_known = std::ranges::find(kPolicyTraits, static_cast<PolicyId>(policy.policy), &PolicyTraits::id) !=
                             kPolicyTraits.end();
       return is_known && policy.reason > 0 && policy.reason <= static_cast<std::uint8_t>(model::kLastPolicyReason);
+    }
+    case TraceKind::kCpu: {
+      const auto thread = record.as<CpuTrace>().thread;
+      return thread > 0 && thread <= static_cast<std::uint16_t>(model::kLastDaemonThread);
     }
     case TraceKind::kClock: {
       const auto leader_us = record.as<ClockTrace>().leader_us;

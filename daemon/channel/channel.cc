@@ -143,7 +143,10 @@ void Channel::report(const std::list<InFlight>::iterator& at) {
     free_us_ = now_us;
   }
   in_flight_.erase(at);
-  if (done.result) traffic_.measure(done);
+  if (done.result) {
+    traffic_.measure(done);
+    done.cpu = cpu_.measure(MonotonicClock::now());
+  }
   report_(std::move(done));
 }
 

@@ -13,6 +13,7 @@
 #include "core/ipc/messages.h"
 #include "core/link/traffic.h"
 #include "core/model/buckets.h"
+#include "core/model/daemon_thread.h"
 #include "core/model/dtype.h"
 #include "core/shm/segment.h"
 #include "core/trace/record.h"
@@ -74,6 +75,17 @@ struct StageSpan {
   TimeUs end_us = 0;
 };
 
+// Processor time that threads of the daemon have used between two moments.
+struct ThreadTime {
+  model::DaemonThread thread{};
+  std::uint16_t number = 0;
+  TimeUs cpu_us = 0;
+};
+struct CpuTimes {
+  TimeUs since_us = 0, until_us = 0;
+  std::vector<ThreadTime> threads = {};
+};
+
 struct TransferDone {
   std::uint64_t token = 0;
   Result<void> result;
@@ -87,6 +99,7 @@ struct TransferDone {
   // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
+  CpuTimes cpu = {};        // now and then: of the link's threads
   CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
 };
 

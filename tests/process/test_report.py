@@ -61,6 +61,9 @@ def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
     for bucket in data["buckets"]:  # of a step: launches of other steps do not count
         assert bucket["parts"] in (1, 2), "1.6 MB in parts of 1 MB"
         assert bucket["wire_bytes"] == bucket["bytes"]
+    works = {row["work"] for row in data["threads"]}
+    assert {"event loop", "all threads", "sums, encodes and copies", "receives", "collects results and sends segments"} <= works
+    assert {row["place"] for row in data["threads"]} == {"node0", "node0/lo", "node1", "node1/lo"}
     slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
     assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
 

@@ -39,6 +39,7 @@ function showWhy(data) {
     element("causes").append(item);
   }
   const sum = data.shares.reduce((all, share) => all + share.us, 0) || 1;
+  element("notes").textContent = data.notes.join(". ");
   data.shares.forEach((share, i) => {
     const box = made("div");
     box.style.cssText = `background:var(--share${i});flex:${share.us / sum}`;
@@ -154,6 +155,20 @@ function showBuckets(data) {
   showTensors();
 }
 
+function showThreads(data) {
+  const shareText = (share) => (share === null ? "" : percent(share));
+  element("threads-note").textContent = data.threads.length === 0 ? "The trace does not tell: an older version of Deft wrote it."
+    : "Of a link's threads: also the share of the time in which the link had transfers. A thread that is busy nearly all of it bounds its link.";
+  if (data.threads.length === 0) return;
+  table("thread-table", [
+    { name: "daemon", key: (row) => row.place, text: (row) => row.place },
+    { name: "thread", key: (row) => row.work, text: (row) => row.work + (row.number > 0 ? ` #${row.number + 1}` : "") },
+    numeric("CPU a step, ms", (row) => row.step_ms, ms),
+    numeric("of all time", (row) => row.share, shareText),
+    { ...numeric("of transfers' time", (row) => row.busy, shareText), bar: (row) => row.busy ?? 0 },
+  ], data.threads);
+}
+
 // ---- what if
 
 function showWhatIf(data) {
@@ -223,6 +238,7 @@ function show(data) {
   showSteps(data, timeline);
   showBuckets(data);
   showLinks(data);
+  showThreads(data);
   showWhatIf(data);
   showOther(data);
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () =>

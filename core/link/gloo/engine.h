@@ -14,10 +14,12 @@
 #include <mutex>
 #include <optional>
 #include <thread>
+#include <vector>
 
 #include "core/link/gloo/block_exchange.h"
 #include "core/link/gloo/mesh.h"
 #include "core/link/gloo/transport.h"
+#include "core/link/thread_clocks.h"
 #include "core/link/work_request.h"
 
 namespace deft::link::gloo_backend {
@@ -48,6 +50,8 @@ class Engine {
   void start(const WorkRequest& request);
   [[nodiscard]] std::optional<std::uint64_t> take_ended();  // the id of the oldest request, if it has ended
   void halt();
+  // Adds the clocks of both threads, if they run. `number`: of this engine among the link's. The same thread.
+  void add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number);
 
  private:
   struct InFlight {

@@ -85,6 +85,12 @@ void Mesh::add_traffic(std::vector<PeerTraffic>& sums) const {
   for (const BorrowedSocket& socket : sockets_) add_kernel_traffic(socket, sums[socket.peer]);
 }
 
+void Mesh::add_thread_clocks(std::vector<ThreadClock>& clocks, std::uint16_t number) const {
+  if (context_ != nullptr)
+    if (const auto clock = context_->loop_clock()) clocks.push_back({model::DaemonThread::kReceives, number, *clock});
+  if (connections_.encryption != nullptr) connections_.encryption->add_thread_clock(clocks, number);
+}
+
 void Mesh::go_first() {
   for (const BorrowedSocket& socket : sockets_) put_first(socket.fd);
 }
