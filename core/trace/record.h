@@ -113,7 +113,7 @@ struct ClockTrace {
   std::int64_t leader_us = 0;
 };
 
-// What this node has sent to a peer over a link between begin and end (core/link/traffic.h).
+// What this node has sent to a peer over a link between begin and end (core/link/traffic.h). The last two are 0 in older versions' records.
 struct TrafficTrace {
   static constexpr TraceKind kKind = TraceKind::kTraffic;
   std::uint64_t sent_bytes = 0;
@@ -123,6 +123,8 @@ struct TrafficTrace {
   std::uint32_t rtt_us = 0;   // the least round trip
   std::uint16_t link = 0;
   std::uint16_t is_server = 0;  // not 0: the peer is a parameter server
+  std::uint32_t pushed_kb = 0;  // to a server, of 1024 bytes: what the kernel has sent ...
+  std::uint32_t pushing_us = 0;  // ... in so long
 };
 
 // A call of a module with parameters, in the order of forward. Records of a worker's layers and memory come together, and

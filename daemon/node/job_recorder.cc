@@ -306,7 +306,9 @@ void JobRecorder::transferred(std::size_t link, const TransferDone& done, TimeUs
                                         .resent = peer.resent,
                                         .rtt_us = peer.rtt_us,
                                         .link = static_cast<std::uint16_t>(link),
-                                        .is_server = static_cast<std::uint16_t>(peer.is_server)}});
+                                        .is_server = static_cast<std::uint16_t>(peer.is_server),
+                                        .pushed_kb = static_cast<std::uint32_t>(peer.pushed_bytes / 1024),
+                                        .pushing_us = static_cast<std::uint32_t>(peer.pushing_us)}});
   record_cpu(*recorder_, done.cpu, link);
   record_cpu(*recorder_, cpu_.measure(now_us), 0);
 }

@@ -248,6 +248,8 @@ TEST(ParameterServer, TheLinkCountsWhatEachServerHasAnsweredAndHowLongItOwedThat
       EXPECT_EQ(server.sent_bytes, kSums * kBytes / 2);
       EXPECT_GT(server.busy_us, 0);
       EXPECT_GT(server.rtt_us, 0U) << "by the kernel";
+      EXPECT_GE(server.pushed_bytes, kSums * kBytes / 2) << "both nodes bring all of it, and the answer says that it came";
+      EXPECT_LT(server.pushed_bytes, kSums * kBytes);
     }
     EXPECT_EQ(counters->traffic()[0].busy_us, traffic[0].busy_us) << "nothing is owed";
   });

@@ -324,7 +324,7 @@ std::vector<PeerTraffic> Engine::traffic() {
                      .is_server = true,
                      .sent_bytes = route.load.bytes(),
                      .busy_us = route.load.owed_us(now_us)});
-      route.connection->count_packets(all.back());
+      route.connection->count_pushes(all.back());
     }
   }
   close_if_aborted();
