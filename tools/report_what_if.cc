@@ -77,7 +77,8 @@ json what_if_grid(const replay::MeasuredJob& measured, TimeUs budget_us) {
   const std::vector<Point> points = axes.points();
   std::vector<double> steps_us(points.size(), 0);
   std::mutex mutex;
-  std::map<std::string, std::map<std::string, std::string>> cannot;  // by policy and number of nodes: why that cannot be
+  std::map<std::string, std::map<std::string, std::string>>
+      cannot;  // by policy and number of nodes: why that cannot be
   std::atomic<std::size_t> next = 0;
   const TimeUs until_us = MonotonicClock::now() + budget_us;
   const auto work = [&] {

@@ -148,9 +148,8 @@ std::vector<Cause> costly_stages(const Evidence& evidence, const TimeShares& sha
     causes.push_back(with_gain(std::move(cause), evidence.step_us, evidence.step_us - us));
   };
   add({.cause = "codec", .where = "", .what = "encoding and decoding the gradients cannot hide"}, shares.codec_us);
-  Cause overhead{.cause = "overhead",
-                 .where = "",
-                 .what = "the daemons' own work (local sums, copies, wake-ups) cannot hide"};
+  Cause overhead{
+      .cause = "overhead", .where = "", .what = "the daemons' own work (local sums, copies, wake-ups) cannot hide"};
   if (const auto busy = busy_thread(evidence.job)) {
     overhead.where = place_of(*busy, evidence.job);
     overhead.what += ", and " + sentence_of(*busy, evidence.job);

@@ -15,7 +15,7 @@ namespace {
 constexpr double kSlow = 0.75;  // of the others' rate: a NIC with a higher rate may be slow by chance
 constexpr double kLeastShare = 0.001;
 constexpr double kLeastBytes = 1U << 18;  // that tell a rate ...
-constexpr double kSameMachine = 3;       // times the others' rate: this node runs the server itself
+constexpr double kSameMachine = 3;        // times the others' rate: this node runs the server itself
 constexpr double kLeastMessage = 16e3;    // ... if they travel in messages of so many: smaller ones tell the latency
 
 // take(traffic) for what `node` recorded of the link's connections: to servers, or to other nodes.

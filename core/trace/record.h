@@ -6,8 +6,8 @@
 // Times are microseconds of the node's monotonic clock (core/base/clock.h). Something that has no duration ends when it begins.
 // A node writes what it sees itself, so records of different nodes have different clocks: core/replay aligns them.
 //
-// Records come from this node's daemon, but a file of them may come from anywhere: core/trace/trace_file.h checks the kind,
-// the times and the enumerations when it reads them, and no other number. What workers told of memory, the daemon passes on unchecked.
+// A file of them may come from anywhere: core/trace/trace_file.h checks the kind, the times and the enumerations when it reads them, and no
+// other number. What workers told of memory, the daemon passes on unchecked.
 #pragma once
 
 #include <array>
@@ -122,9 +122,8 @@ struct TrafficTrace {
   std::uint32_t resent = 0;   // packets
   std::uint32_t rtt_us = 0;   // the least round trip
   std::uint16_t link = 0;
-  std::uint16_t is_server = 0;  // not 0: the peer is a parameter server
-  std::uint32_t pushed_kb = 0;  // to a server, of 1024 bytes: what the kernel has sent ...
-  std::uint32_t pushing_us = 0;  // ... in so long
+  std::uint16_t is_server = 0;                  // not 0: the peer is a parameter server
+  std::uint32_t pushed_kb = 0, pushing_us = 0;  // to a server, by the kernel: units of 1024 bytes, in so long
 };
 
 // A call of a module with parameters, in the order of forward. Records of a worker's layers and memory come together, and
@@ -178,7 +177,7 @@ struct MemoryStepTrace {
   std::uint64_t step = 0;
 };
 
-// The user has set other options of the running job (deft set, deft tune). The leader's node records it.
+// The user has set other options (deft set, deft tune). The leader's node records it.
 struct SettingsTrace {
   static constexpr TraceKind kKind = TraceKind::kSettings;
   std::uint32_t options = 0;  // how many
@@ -203,10 +202,9 @@ struct PolicyTrace {
 struct CpuTrace {
   static constexpr TraceKind kKind = TraceKind::kCpu;
   std::uint64_t cpu_us = 0;
-  std::uint16_t thread = 0;  // model::DaemonThread
-  std::uint16_t link = 0;    // whose thread it is, if it is one of a link
-  std::uint16_t number = 0;  // of the link's threads that do the same
-  std::uint16_t unused = 0;
+  std::uint16_t thread = 0;              // model::DaemonThread
+  std::uint16_t link = 0;                // whose thread it is, if it is one of a link
+  std::uint16_t number = 0, unused = 0;  // of the link's threads that do the same
 };
 
 class TraceRecord {

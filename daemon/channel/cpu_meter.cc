@@ -28,9 +28,8 @@ CpuTimes CpuMeter::measure(TimeUs now_us) {
   CpuTimes times{.since_us = std::exchange(last_us_, now_us), .until_us = now_us};
   auto now = used();
   for (const ThreadTime& thread : now) {
-    const auto before = std::ranges::find_if(last_, [&](const ThreadTime& other) {
-      return other.thread == thread.thread && other.number == thread.number;
-    });
+    const auto before = std::ranges::find_if(
+        last_, [&](const ThreadTime& other) { return other.thread == thread.thread && other.number == thread.number; });
     if (before != last_.end() && before->cpu_us <= thread.cpu_us)
       times.threads.push_back({thread.thread, thread.number, thread.cpu_us - before->cpu_us});
   }

@@ -99,7 +99,7 @@ struct TransferDone {
   // Now and then: the bytes that the link has carried in [traffic_since_us, now], by peer.
   std::vector<link::PeerTraffic> traffic = {};
   TimeUs traffic_since_us = 0;
-  CpuTimes cpu = {};        // now and then: of the link's threads
+  CpuTimes cpu = {};          // now and then: of the link's threads
   CodecLoss codec_loss = {};  // now and then: of codecs with error feedback
 };
 

@@ -62,7 +62,13 @@ def test_a_page_has_all_that_the_trace_tells_and_needs_no_network(traces):
         assert bucket["parts"] in (1, 2), "1.6 MB in parts of 1 MB"
         assert bucket["wire_bytes"] == bucket["bytes"]
     works = {row["work"] for row in data["threads"]}
-    assert {"event loop", "all threads", "sums, encodes and copies", "receives", "collects results and sends segments"} <= works
+    assert {
+        "event loop",
+        "all threads",
+        "sums, encodes and copies",
+        "receives",
+        "collects results and sends segments",
+    } <= works
     assert {row["place"] for row in data["threads"]} == {"node0", "node0/lo", "node1", "node1/lo"}
     slices = sum(len(track["b"]) for track in data["timeline"]["tracks"])
     assert slices == int(re.search(r"(\d+) slices", deft("trace", "merge", str(traces / "fifo")).stdout)[1])
@@ -126,8 +132,8 @@ def test_a_page_says_which_steps_of_a_long_trace_it_draws(traces, tmp_path):
     steps = [[data["steps"][0][column][at] for column in ("step", "begin", "ms")] for at in (5, 15)]
     drawn = [[step, begin, round(1000 * ms)] for step, begin, ms in steps]
     data["drawn"] = {"all": False, "cut": False, "steps": drawn, "of": STEPS - 3}
-    before, _, rest = text.partition('<script id="data" type="application/json">')
-    page.write_text(f'{before}<script id="data" type="application/json">{json.dumps(data)}{rest[rest.index("</script>"):]}')
+    before, mark, rest = text.partition('<script id="data" type="application/json">')
+    page.write_text(before + mark + json.dumps(data) + rest[rest.index("</script>") :])
     dom = drawn_by_browser(page)
     assert f"Of {STEPS - 3} steps 2 are drawn, each as a whole and on all nodes" in dom
     for bucket in range(len(data["buckets"])):

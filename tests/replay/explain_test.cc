@@ -223,11 +223,10 @@ void add_pushes(JobTrace& job, std::uint32_t servers, const Rate& rate) {
     const TimeUs end_us = node.trace.records.back().end_us();
     for (std::uint32_t server = 0; server < servers; ++server) {
       const double us = 1024.0 * kKb / rate(node.trace.header.node, server);
-      node.trace.records.emplace_back(end_us - 100'000, end_us,
-                                      trace::TrafficTrace{.peer = server,
-                                                          .is_server = 1,
-                                                          .pushed_kb = kKb,
-                                                          .pushing_us = static_cast<std::uint32_t>(us)});
+      node.trace.records.emplace_back(
+          end_us - 100'000, end_us,
+          trace::TrafficTrace{
+              .peer = server, .is_server = 1, .pushed_kb = kKb, .pushing_us = static_cast<std::uint32_t>(us)});
     }
     std::ranges::stable_sort(node.trace.records, {}, &trace::TraceRecord::begin_us);
   }
@@ -251,22 +250,18 @@ TEST(Explain, ANodeThatSendsSlowlyToTheParameterServersIsNamed) {
   EXPECT_EQ(first.what, "node1 sends to the parameter servers at 40 % of the other nodes' rate");
   auto mended = even_profile(12, 400'000, 0.02);
   *mended.links.front().bytes_per_us /= 0.4;
-  EXPECT_NEAR(explanation.replayed_step_us - first.gain_us, simulated_us(mended),
-              0.05 * explanation.replayed_step_us);
+  EXPECT_NEAR(explanation.replayed_step_us - first.gain_us, simulated_us(mended), 0.05 * explanation.replayed_step_us);
 }
 
 // A server on a node's own machine gets that node's gradients at any rate. A server that is slow is so for all nodes.
 TEST(Explain, WhatIsSlowAtOneParameterServerAloneIsNoNic) {
   const auto names_a_nic = [](const JobTrace& job) { return !slow_nics(job).empty(); };
-  EXPECT_FALSE(names_a_nic(job_with_servers(2, [](std::uint32_t node, std::uint32_t server) {
-    return node == server ? 5000.0 : 100.0;
-  })));
-  EXPECT_FALSE(names_a_nic(job_with_servers(2, [](std::uint32_t, std::uint32_t server) {
-    return server == 1 ? 30.0 : 100.0;
-  })));
-  EXPECT_FALSE(names_a_nic(job_with_servers(2, [](std::uint32_t node, std::uint32_t server) {
-    return node == 1 && server == 0 ? 30.0 : 100.0;
-  })));
+  EXPECT_FALSE(names_a_nic(
+      job_with_servers(2, [](std::uint32_t node, std::uint32_t server) { return node == server ? 5000.0 : 100.0; })));
+  EXPECT_FALSE(
+      names_a_nic(job_with_servers(2, [](std::uint32_t, std::uint32_t server) { return server == 1 ? 30.0 : 100.0; })));
+  EXPECT_FALSE(names_a_nic(job_with_servers(
+      2, [](std::uint32_t node, std::uint32_t server) { return node == 1 && server == 0 ? 30.0 : 100.0; })));
   const Rate slow = [](std::uint32_t node, std::uint32_t) { return node == 1 ? 30.0 : 100.0; };
   EXPECT_TRUE(names_a_nic(job_with_servers(2, slow)));
   EXPECT_FALSE(names_a_nic(job_with_servers(2, slow, 2))) << "the other node may run a server itself";

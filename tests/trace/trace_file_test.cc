@@ -236,8 +236,8 @@ TEST_F(TraceFile, PoliciesReasonsAndThreadsKeepTheirNumbers) {
                                        PolicyReason::kLinkLost};
   for (std::size_t i = 0; i < std::size(kReasons); ++i) EXPECT_EQ(static_cast<std::size_t>(kReasons[i]), i + 1);
   using model::DaemonThread;
-  constexpr DaemonThread kThreads[] = {DaemonThread::kReactor,  DaemonThread::kAll,      DaemonThread::kLink,
-                                       DaemonThread::kReceives, DaemonThread::kAdds,     DaemonThread::kCollects,
+  constexpr DaemonThread kThreads[] = {DaemonThread::kReactor,  DaemonThread::kAll,  DaemonThread::kLink,
+                                       DaemonThread::kReceives, DaemonThread::kAdds, DaemonThread::kCollects,
                                        DaemonThread::kEncrypts};
   for (std::size_t i = 0; i < std::size(kThreads); ++i) EXPECT_EQ(static_cast<std::size_t>(kThreads[i]), i + 1);
 }

@@ -90,7 +90,6 @@ function showLinks(data) {
   const names = data.traffic.map((one) => `node ${one.node} ${one.link}`);
   element("links-note").textContent = data.traffic.length === 0
     ? "The trace has no counters of links: gloo and ps links have them." : "What each node sends, and the least round trip of gloo links. Seconds since the beginning.";
-  if (data.traffic.length === 0) return;
   chart("rate-chart", joined(data.traffic.map((one) => ({ x: t(one), y: one.mbit }))), ["s", ...names], { ylabel: "Mbit/s" });
   chart("rtt-chart", joined(data.traffic.map((one) => ({ x: t(one), y: one.rtt_us }))), ["s", ...names], { ylabel: "round trip, us" });
 }
