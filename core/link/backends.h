@@ -40,7 +40,7 @@ struct Backend {
   bool runs_in_worker = false;  // in the training process instead of the daemon; its members are ranks, not nodes
   // Its all-reduces are composed of halves, with an owner's stage between them (Link::composes).
   bool composes = false;
-  bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers
+  bool adds_encoded = false;         // WorkRequest::encoded: in the owner's stage, or on servers; and kReduceByAll
   bool takes_device_memory = false;  // reduces a GPU's memory in place
   Encryption encryption = Encryption::kNone;
   DescriptorNeeds descriptors = {};  // links in workers take none

@@ -69,7 +69,7 @@ class Link {
 
   // True if an all-reduce is composed here of a reduce-scatter, the owner's stage and an all-gather. Otherwise the backend
   // reduces natively (on parameter servers, in NCCL), and refuses a request with an owner's stage, unless
-  // Backend::adds_encoded says that it takes it for encoded elements.
+  // Backend::adds_encoded says that it takes it for encoded elements and for kReduceByAll.
   [[nodiscard]] virtual bool composes() const { return true; }
 
   // Submits a request and waits for its completion. kInvalid if the link is not idle.

@@ -2,7 +2,7 @@
 // sends results. The other collects results and blocks, and sends the segments for which slots are free again. So neither
 // waits for work that the other one could do, and the caller can start a request while older ones are in flight.
 //
-// All-reduces and reduce-scatters are cut into segments (core/link/segmented.h). In an all-gather or broadcast, every node
+// Requests that reduce are cut into segments (core/link/segmented.h). In an all-gather or broadcast, every node
 // sends its block straight into the memory of all others (block_exchange.h).
 #pragma once
 
