@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <limits>
 #include <map>
 #include <optional>
 #include <tuple>
@@ -14,6 +15,7 @@
 namespace deft::plan {
 namespace {
 
+constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 constexpr double kWaitingAccepted = 1.03;    // of compute, where none within the tolerance is found
 constexpr double kRounding = 1e-6;           // of compute: not waiting but arithmetic
 constexpr std::uint32_t kLongestCycle = 64;  // steps: every rate has one within 2 % below it
@@ -109,6 +111,7 @@ int Search::attempt(UpdateRatio ratio, std::size_t share) {
   if (!result.runs) return 2;
   table->plan.step_us = result.step_us;
   table->plan.compute_us = problem_.compute_us();
+  table->part_us = part_us(share);
   const double step_share = result.step_us / (problem_.compute_us() * limits_.capacity);
   const int waiting = step_share <= 1 + kRounding + limits_.bubble_tolerance ? 0
                       : step_share <= kWaitingAccepted                       ? 1
@@ -203,7 +206,10 @@ class Preference {
     if (is_enough(found)) return found;
     if (limits_.max_staleness_steps > 0) {
       auto late = stale(found);
-      if (!found || (late && late->plan.step_us <= (1 - limits_.least_stale_gain) * found->plan.step_us)) return late;
+      const double most_us = found ? (1 - limits_.least_stale_gain) * found->plan.step_us : kUnlimited;
+      if (late && is_late(late->plan) && late->plan.step_us <= most_us)
+        return late_with_bits_back(*std::move(late), most_us);
+      if (late && !is_late(late->plan) && improves(*late, found)) found = std::move(late);
     }
     return is_coded ? with_bits_back(*codecs, *std::move(found)) : std::move(found);
   }
@@ -213,6 +219,7 @@ class Preference {
   [[nodiscard]] bool is_enough(const std::optional<Timetable>& table) const {
     return table && table->plan.step_us <= enough_us_;
   }
+  static bool is_late(const model::Plan& plan) { return plan.max_staleness() > 0 || plan.max_merged() > 1; }
   static bool improves(const Timetable& table, const std::optional<Timetable>& on) {
     return !on || table.plan.step_us < on->plan.step_us;
   }
@@ -223,6 +230,13 @@ class Preference {
     auto found = codecs.give_bits_back();
     const bool as_fast = found && found->plan.step_us <= (1 + 2e-9) * fewest.plan.step_us;
     return as_fast && found->plan.codec_error < fewest.plan.codec_error ? *std::move(found) : std::move(fewest);
+  }
+
+  // Freshness bought the links' time. What is left of it goes to bits, as far as they are worth anything.
+  Timetable late_with_bits_back(Timetable late, double most_us) const {
+    if (late.plan.codecs.empty()) return late;
+    CodecSearch search(profile_, limits_, std::move(late));
+    return search.give_late_bits_back(most_us);
   }
 
   // With as few bits as are allowed, if any are.

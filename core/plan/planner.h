@@ -13,7 +13,7 @@
 // So the planner prefers a plan with fresh updates in every step if it waits at most fresh_tolerance. If the profile has codecs, it
 // spends bits next: fresh updates with encodings, as few of them as suffice. Only if the fewest bits still wait, buckets become
 // stale: the largest ones first, and all of them if stale_share permits it. A stale plan that saves less than least_stale_gain of the
-// fresh plan's step is not worth its staleness.
+// fresh plan's step is not worth its staleness. Bits for which the links of a stale plan have time are not given up.
 //
 // All functions are pure and may be called from any thread.
 #pragma once
