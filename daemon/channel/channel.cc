@@ -215,9 +215,10 @@ Result<void> Channel::encode(InFlight& entry) {
   CodecLoss* const loss = is_measured(encoded_++) ? &entry.done.codec_loss : nullptr;
   entry.coded = std::make_unique<CodedTransfer>(transfer.codings, std::span(entry.data, entry.done.bytes),
                                                 NodeOfAll{node_, link_->nodes()}, buffers_, loss);
+  const bool is_replay = transfer.replay_buffer && transfer.replay_buffer->filled;
+  auto encoded = is_replay ? Result<void>{} : entry.coded->encode();
   entry.done.wire_bytes = entry.coded->wire_bytes();
-  if (transfer.replay_buffer && transfer.replay_buffer->filled) return {};
-  return entry.coded->encode();
+  return encoded;
 }
 
 // Copies what this node brings before the link destroys it. A filled buffer replaces it.

@@ -66,7 +66,7 @@ struct CodedWork {
 class CodedPiece {
  public:
   CodedPiece(CodedWork work, BufferPool& buffers, std::size_t bytes)
-      : work_(std::move(work)), pool_(buffers), bytes_(bytes), buffer_(buffers.take(bytes)) {}
+      : work_(std::move(work)), pool_(buffers), bytes_(bytes) {}
   virtual ~CodedPiece() {
     pool_.give_back(std::move(buffer_));
     pool_.give_back(std::move(own_copy_));
@@ -84,6 +84,8 @@ class CodedPiece {
   // What this node brings.
   [[nodiscard]] virtual std::span<std::byte> brought() { return memory(); }
   [[nodiscard]] virtual std::span<std::byte> brought_second() { return {}; }  // the end of brought()
+  // encode() has found that the arena is the message: the link works on it, and no residual was taken.
+  [[nodiscard]] virtual bool is_in_place() const { return false; }
   // True if decode() has to know what this node has sent, which the sum replaces.
   [[nodiscard]] virtual bool needs_what_was_sent() const = 0;
   // A copy of what this node brings, which outlives the piece.
@@ -97,7 +99,11 @@ class CodedPiece {
 
  protected:
   [[nodiscard]] const CodedWork& work() const { return work_; }
-  [[nodiscard]] std::span<std::byte> memory() { return std::span(buffer_).first(bytes_); }
+  // Taken with the first call.
+  [[nodiscard]] std::span<std::byte> memory() {
+    if (buffer_.size() < bytes_) buffer_ = pool_.take(bytes_);
+    return std::span(buffer_).first(bytes_);
+  }
   [[nodiscard]] std::span<const std::byte> what_was_sent() const { return sent_; }  // empty: nobody has kept it
 
  private:
@@ -122,7 +128,7 @@ std::unique_ptr<CodedPiece> requantised_piece(const CodedWork& work, const Codin
 std::unique_ptr<CodedPiece> sparse_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
 // Factors of matrices, summed as float32.
 std::unique_ptr<CodedPiece> low_rank_piece(const CodedWork& work, const Coding& coding, BufferPool& buffers);
-// What travels as it is, without and with residuals.
+// What travels as it is, without and with residuals, in the order of the arena.
 std::unique_ptr<CodedPiece> exact_piece(const CodedWork& work, BufferPool& buffers);
 
 }  // namespace deft::daemon

@@ -34,7 +34,7 @@ struct ReplayBuffer {
     return data.get();
   }
   // Before another launch takes it.
-  void clear() { bytes = 0, filled = is_decoded = has_second = false; }
+  void clear() { bytes = 0, filled = is_decoded = has_second = took_residuals = false; }
 
   // all-reduce and reduce-scatter: the sum over the local workers; its all-gather: the share of this node; broadcast: the root's
   // data; all-gather: this node's block
@@ -42,8 +42,9 @@ struct ReplayBuffer {
   std::size_t capacity = 0;
   std::size_t bytes = 0;
   bool filled = false;
-  bool is_decoded = false;  // an encoded transfer's result is in the arena, and its residuals are booked
-  bool has_second = false;  // of an encoded transfer: also the content of its second requests, see coded_transfer.h
+  bool is_decoded = false;      // an encoded transfer's result is in the arena, and its residuals are booked
+  bool took_residuals = false;  // of an encoded transfer: what is kept may have residuals in it
+  bool has_second = false;      // of an encoded transfer: also the content of its second requests, see coded_transfer.h
 };
 
 // A collective over the buffers of this node's workers and over the other nodes.

@@ -9,6 +9,7 @@
 #include <limits>
 #include <random>
 #include <set>
+#include <span>
 
 #include "core/compress/registry.h"
 #include "tests/daemon/coded_nodes.h"
@@ -376,6 +377,59 @@ TEST(CodedTransferSwitches, AnInfinityOfOneNodeLeavesTheOthersResidualsForTheNex
   EXPECT_FALSE(std::isfinite(nodes.values(0)[7]));
   EXPECT_NEAR(nodes.residuals(0)[7], before[7], 1e-6);
   EXPECT_EQ(nodes.residuals(0)[8], 0) << "that sum was applied";
+}
+
+bool is_in_place(Nodes& nodes, std::size_t node) {
+  return nodes.code_of(node, 0) == std::as_writable_bytes(std::span(nodes.values(node))).data();
+}
+
+// After one exact generation nothing is left to be taken along, and nothing is copied any more.
+TEST(CodedTransferSwitches, WithoutResidualsTheArenaIsTheMessage) {
+  Nodes nodes(2, "int8", kElements, matrices());
+  const auto run_exact = [&nodes](std::uint64_t generation) {
+    nodes.go_exact(true);
+    std::vector<float> sum(kElements, 0);
+    for (std::size_t node = 0; node < 2; ++node) {
+      fill(nodes.values(node), 10 * generation + node);
+      for (std::size_t i = 0; i < kElements; ++i) sum[i] += nodes.values(node)[i];
+    }
+    nodes.run(generation, 1);
+    return nodes.values(0) == sum;
+  };
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+  nodes.run(0, 1);
+  EXPECT_FALSE(run_exact(1)) << "residuals go along";
+  EXPECT_FALSE(is_in_place(nodes, 0));
+  EXPECT_TRUE(run_exact(2));
+  EXPECT_TRUE(is_in_place(nodes, 0) && is_in_place(nodes, 1));
+  for (const float residual : nodes.residuals(1)) ASSERT_EQ(residual, 0);  // looked at: they may hold something again
+  EXPECT_TRUE(run_exact(3)) << "each node decides by itself";
+  EXPECT_TRUE(is_in_place(nodes, 0) && !is_in_place(nodes, 1));
+  EXPECT_TRUE(run_exact(4));
+  EXPECT_TRUE(is_in_place(nodes, 0) && is_in_place(nodes, 1));
+}
+
+TEST(CodedTransferSwitches, AReplayOfWhatTheArenaBroughtGivesNothingBack) {
+  Nodes nodes(2, "int8", 512, {{0, 512}});
+  nodes.go_exact(true);
+  for (std::size_t node = 0; node < 2; ++node) fill(nodes.values(node), node);
+  nodes.values(1)[7] = std::numeric_limits<float>::infinity();
+  const float other = nodes.values(0)[8] + nodes.values(1)[8];
+  std::vector<ReplayBuffer> kept(2);
+  nodes.encode(0);
+  for (std::size_t node = 0; node < 2; ++node) nodes.coded(node).keep(kept[node]);
+  nodes.take_requests();
+  ASSERT_TRUE(is_in_place(nodes, 0));
+  for (std::size_t node = 0; node < 2; ++node) {  // the lost link leaves anything there
+    std::ranges::fill(nodes.values(node), 1000.0F);
+    nodes.make(node, 0);
+    ASSERT_TRUE(nodes.coded(node).restore(kept[node]));
+  }
+  nodes.exchange(1);
+  ASSERT_TRUE(nodes.decode());
+  EXPECT_FALSE(std::isfinite(nodes.values(0)[7]));
+  EXPECT_EQ(nodes.values(0)[8], other);
+  for (const float residual : nodes.residuals(0)) ASSERT_EQ(residual, 0);
 }
 
 // Its rounding would be larger than any gradient.
