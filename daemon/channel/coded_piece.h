@@ -70,6 +70,7 @@ class CodedPiece {
   virtual ~CodedPiece() {
     pool_.give_back(std::move(buffer_));
     pool_.give_back(std::move(own_copy_));
+    pool_.give_back(std::move(room_));
   }
   CodedPiece(const CodedPiece&) = delete;
   CodedPiece& operator=(const CodedPiece&) = delete;
@@ -104,13 +105,18 @@ class CodedPiece {
     if (buffer_.size() < bytes_) buffer_ = pool_.take(bytes_);
     return std::span(buffer_).first(bytes_);
   }
+  // More memory, with any content, until the next call.
+  [[nodiscard]] std::span<float> room(std::size_t floats) {
+    if (room_.size() < floats * sizeof(float)) room_ = pool_.take(floats * sizeof(float));
+    return {reinterpret_cast<float*>(room_.data()), floats};
+  }
   [[nodiscard]] std::span<const std::byte> what_was_sent() const { return sent_; }  // empty: nobody has kept it
 
  private:
   const CodedWork work_;
   BufferPool& pool_;
   const std::size_t bytes_;
-  std::vector<std::byte> buffer_, own_copy_;
+  std::vector<std::byte> buffer_, own_copy_, room_;
   std::span<const std::byte> sent_;
 };
 

@@ -100,7 +100,7 @@ class Requantised final : public BlockPiece {
     auto request = shape();
     const Range bytes = request.owned_by(work().place.node, work().place.nodes);
     owned_ = {bytes.first / block_bytes(), bytes.count / block_bytes()};
-    if (work().has_feedback(codec())) left_out_.assign(owned_.count * block_elements(), 0.0F);
+    if (work().has_feedback(codec())) left_out_ = room(owned_.count * block_elements());
     request.owner_stage = [this](const link::OwnedSegment& segment) { own(segment); };
     request.encoded = {.block_values = block_elements(),
                        .owner_keeps_rest = work().has_feedback(codec()),
@@ -177,7 +177,7 @@ class Requantised final : public BlockPiece {
     const std::size_t within = at - segment.first;
     std::span<float> left_out;
     if (is_owned && !left_out_.empty())
-      left_out = std::span(left_out_).subspan((at / block_bytes() - owned_.first) * block_elements(), run.count);
+      left_out = left_out_.subspan((at / block_bytes() - owned_.first) * block_elements(), run.count);
     const std::span<std::byte> out = segment.data.subspan(within, code_bytes(run));
     if (!segment.sum.empty()) {
       const std::span sum = segment.sum.subspan(within / block_bytes() * block_elements(), run.count);
@@ -212,7 +212,7 @@ class Requantised final : public BlockPiece {
   }
 
   Range owned_;  // blocks
-  std::vector<float> left_out_;
+  std::span<float> left_out_;  // of what is owned: combining writes all of it
   std::vector<std::span<const std::byte>> inputs_;
   std::optional<Error> garbage_;
 };
