@@ -211,7 +211,7 @@ class Requantised final : public BlockPiece {
     return node;
   }
 
-  Range owned_;  // blocks
+  Range owned_;                // blocks
   std::span<float> left_out_;  // of what is owned: combining writes all of it
   std::vector<std::span<const std::byte>> inputs_;
   std::optional<Error> garbage_;

@@ -128,10 +128,7 @@ class Nodes {
   std::byte* code_of(std::size_t node, std::size_t request) { return nodes_[node].requests[request].data; }
   // The bytes of each node in an all-gather.
   [[nodiscard]] std::size_t block_bytes() const { return nodes_[0].requests[0].block_bytes[0]; }
-  [[nodiscard]] bool is_gathered() const { return nodes_[0].requests[0].kind == link::WorkRequest::Kind::kAllGather; }
-  [[nodiscard]] bool is_added_by_all() const {
-    return nodes_[0].requests[0].kind == link::WorkRequest::Kind::kReduceByAll;
-  }
+  [[nodiscard]] link::WorkRequest::Kind kind() const { return nodes_[0].requests[0].kind; }
   void take_requests() {
     for (CodedNode& node : nodes_) node.requests = node.coded->requests();
   }

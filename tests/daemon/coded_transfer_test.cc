@@ -197,7 +197,7 @@ TEST(CodedTransfer, SparseEncodingsAreGatheredUntilFloat32IsLess) {
     Nodes nodes(size, "topk/ratio=0.3", 8 * kBlock, {{0, 8 * kBlock}});  // 0.6 of the bytes, with the places
     nodes.encode(0);
     nodes.take_requests();
-    EXPECT_EQ(nodes.is_gathered(), size <= 3) << size;
+    EXPECT_EQ(nodes.kind() == link::WorkRequest::Kind::kAllGather, size <= 3) << size;
     EXPECT_LE(nodes.coded(0).wire_bytes(), 8 * kBlock * sizeof(float));
   }
 }
@@ -222,7 +222,7 @@ TEST(CodedTransfer, ASumOfTwoNodesIsNotRoundedAgain) {
     }
     nodes.encode(4);
     nodes.take_requests();
-    EXPECT_TRUE(nodes.is_added_by_all()) << name;
+    EXPECT_TRUE(nodes.kind() == link::WorkRequest::Kind::kReduceByAll) << name;
     nodes.exchange(2);
     ASSERT_TRUE(nodes.decode());
     for (std::size_t node = 0; node < 2; ++node) {
@@ -237,7 +237,7 @@ TEST(CodedTransfer, OwnersCountVotesAndAddTheCodesOfManyNodes) {
     Nodes nodes(count, codec, 2 * kBlock, {{0, 2 * kBlock}});
     nodes.encode(0);
     nodes.take_requests();
-    EXPECT_FALSE(nodes.is_added_by_all()) << codec;
+    EXPECT_FALSE(nodes.kind() == link::WorkRequest::Kind::kReduceByAll) << codec;
   }
 }
 

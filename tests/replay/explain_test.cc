@@ -479,8 +479,7 @@ TEST(Explain, FewMissingRecordsAreNoObstacle) {
   int explained_jobs = 0;
   for (unsigned seed = 1; seed <= 20; ++seed) {
     const JobTrace job = with_losses(98, seed);
-    const auto measured = measure(job);
-    explained_jobs += measured && explain(job, *measured) ? 1 : 0;
+    if (const auto measured = measure(job)) explained_jobs += explain(job, *measured) ? 1 : 0;
   }
   EXPECT_GE(explained_jobs, 20);
 }

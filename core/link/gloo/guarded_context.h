@@ -40,7 +40,7 @@ class GuardedContext final : public gloo::transport::tcp::Context {
   void note_loop();
 
  private:
-  static constexpr clockid_t kUnknownClock = CLOCK_REALTIME;  // the clock of no thread
+  static constexpr clockid_t kUnknownClock = CLOCK_PROCESS_CPUTIME_ID;  // the clock of no thread
   std::atomic<clockid_t> loop_clock_{kUnknownClock};
 };
 
