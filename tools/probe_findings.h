@@ -1,4 +1,4 @@
-// Finds in the measurements of `deft probe` what hurts between nodes.
+// What hurts between nodes, by the measurements of `deft probe`.
 #pragma once
 
 #include <vector>

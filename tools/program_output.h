@@ -1,4 +1,4 @@
-// Runs another program, and gives what it prints.
+// What another program says.
 #pragma once
 
 #include <string>

@@ -7,7 +7,6 @@
 #include "core/papers/knapsack_solver.h"
 #include "core/plan/planner.h"
 #include "core/preserve/preserver.h"
-#include "tests/plan/update_rate_limit.h"
 
 namespace deft::plan {
 namespace {

@@ -1,4 +1,4 @@
-// Reads what the name of a job tells.
+// What the name of a job tells.
 #pragma once
 
 #include <string>

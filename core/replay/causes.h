@@ -1,4 +1,4 @@
-// Looks for what makes a traced job slow. Replay tells for each suspicion what mending it would win.
+// What makes a traced job slow: each suspicion, and what mending it would win, by replay.
 //
 //   const Evidence evidence{*job, *measured, now->step_us_p50};
 //   for (const Cause& cause : slow_workers(evidence)) ... cause.gain_us

@@ -8,6 +8,7 @@
 // Not thread-safe.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <string>
@@ -35,6 +36,9 @@ class StoreTable {
   Result<void> set(wire::StoreSet message);
   Result<void> get(const Peer& from, wire::StoreGet message);
 
+  // How many requests all sets have looked at so far: their cost, beside one look-up of a key each.
+  [[nodiscard]] std::uint64_t requests_visited() const { return requests_visited_; }
+
  private:
   struct Request {
     Peer from;
@@ -51,6 +55,7 @@ class StoreTable {
   std::unordered_map<std::string, std::vector<std::byte>> values_;
   std::unordered_map<std::string, std::vector<std::shared_ptr<Request>>> waiting_;  // by the missing key
   std::size_t bytes_ = 0, waits_ = 0;
+  std::uint64_t requests_visited_ = 0;
 };
 
 }  // namespace deft::daemon

@@ -1,4 +1,4 @@
-// True if this build has the NCCL link: nccl.h and the CUDA headers were there when it was made.
+// Whether this build has the NCCL link: whether nccl.h and the CUDA headers were there when it was made.
 #pragma once
 
 #include <string_view>
