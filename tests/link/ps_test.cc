@@ -86,6 +86,9 @@ int opened_with(rlim_t free) {
 }
 
 TEST(ParameterServer, ALinkWithoutDescriptorsSaysSoAndNotThatTheAddressesAreWrong) {
+#ifdef __SANITIZE_ADDRESS__
+  GTEST_SKIP() << "UBSan looks at memory through a pipe, which takes two descriptors";
+#endif
   constexpr rlim_t kEnough = 64;
   rlim_t free = 0;
   for (; free < kEnough; ++free) {
