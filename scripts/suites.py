@@ -89,14 +89,19 @@ def wait(name: str, process: subprocess.Popen, log: Path, timeout: float) -> int
                 return 124
 
 
-def run(name: str, words: list[str], environment: dict[str, str] | None = None, timeout: float = SUITE_TIMEOUT_SECONDS):
-    """Runs a command with its output in a log. Gives its status and the log."""
+def run(
+    name: str,
+    words: list[str],
+    environment: dict[str, str] | None = None,
+    timeout: float = SUITE_TIMEOUT_SECONDS,
+    patient: bool = False,
+):
+    """Runs a command with its output in a log. Gives its status and the log. `patient`: others' work goes first."""
     log = RESULTS / f"{name}.log"
-    shown = words[len(PATIENT) :] if tuple(words[: len(PATIENT)]) == PATIENT else words
-    print(f"    {name}: {' '.join(shown)}"[:150], flush=True)
+    print(f"    {name}: {' '.join(words)}"[:150], flush=True)
     with log.open("w") as out:
         process = subprocess.Popen(
-            words,
+            [*PATIENT, *words] if patient else words,
             cwd=ROOT,
             stdout=out,
             stderr=subprocess.STDOUT,
@@ -118,13 +123,9 @@ def run(name: str, words: list[str], environment: dict[str, str] | None = None, 
     return status, log
 
 
-def build(folder: str, *words: str, wrapper: tuple[str, ...] = ()) -> bool:
-    command = [*wrapper, "scripts/build", "--into", folder, *words]
-    return run(f"{folder}-build", command, timeout=BUILD_TIMEOUT_SECONDS)[0] == 0
-
-
-def build_patiently(folder: str, *words: str) -> bool:
-    return build(folder, *words, wrapper=PATIENT)
+def build(folder: str, *words: str, patient: bool = False) -> bool:
+    command = ["scripts/build", "--into", folder, *words]
+    return run(f"{folder}-build", command, timeout=BUILD_TIMEOUT_SECONDS, patient=patient)[0] == 0
 
 
 def run_ctest(suite: str, folder: str, environment: dict[str, str], wrapper: list[str], *words: str) -> Tally:
@@ -198,7 +199,7 @@ def python(_: argparse.Namespace) -> Tally:
 def lint(_: argparse.Namespace) -> Tally:
     results = RESULTS / "lint.xml"
     results.unlink(missing_ok=True)
-    status, log = run("lint", [*PATIENT, sys.executable, "scripts/lint", "--junit", str(results)])
+    status, log = run("lint", [sys.executable, "scripts/lint", "--junit", str(results)], patient=True)
     for line in log.read_text().splitlines():
         if line.startswith("tidy: "):
             print(f"    {line}")
@@ -207,7 +208,7 @@ def lint(_: argparse.Namespace) -> Tally:
 
 def build_sanitized(folder: str, kind: str, tests: str) -> bool:
     settings = [f"-DDEFT_SANITIZE={kind}", "-DDEFT_BUILD_BENCH=OFF", "-DDEFT_UNITY=ON"]
-    return build_patiently(folder, *settings, tests, "deftd", "python")
+    return build(folder, *settings, tests, "deftd", "python", patient=True)
 
 
 def runtime(name: str) -> str:
@@ -251,7 +252,7 @@ def build_fuzzers() -> bool:
     if not shutil.which("clang++-14"):
         return True  # the suite says that it skips
     settings = ["-DDEFT_FUZZ=ON", "-DCMAKE_CXX_COMPILER=clang++-14", "-DDEFT_UNITY=ON", "-DDEFT_BUILD_BENCH=OFF"]
-    return build_patiently("build-fuzz", *settings, "fuzz_targets")
+    return build("build-fuzz", *settings, "fuzz_targets", patient=True)
 
 
 def reached(log: str) -> list[str]:

@@ -254,7 +254,7 @@ class Loopback(Nodes):
         return super().__enter__()
 
     def _leave(self, *_):
-        # Python drops what is raised while it calls back, for instance when a module was imported. So it comes again.
+        # Python drops an exit that is raised in a callback, such as those of its importer. So an alarm raises it again.
         signal.signal(signal.SIGALRM, self._leave)
         signal.alarm(2)
         sys.exit(128 + signal.SIGTERM)

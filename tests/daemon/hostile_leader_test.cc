@@ -22,8 +22,9 @@ struct Outcomes {
 
 class HostileLeader : public ::testing::Test {
  protected:
-  // Thousands of jobs would write a line each time they begin and end, which takes longer than they do.
+  // Thousands of jobs begin and end, and nobody reads what they log.
   void SetUp() override { FLAGS_minloglevel = google::GLOG_FATAL; }
+
   void start(Stage stage) {
     daemon_ = std::make_unique<FakeDaemon>();
     bystander_ = std::make_unique<FakeWorker>(2, 4, 0, 1);

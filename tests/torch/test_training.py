@@ -95,7 +95,9 @@ def test_merged_gradients_give_the_bits_of_single_ones(start, links):
     cluster = start(2, policy="mgwfbp", partition_bytes="4KB", links=links)
     merged = cluster.run(train_with_a_large_last_layer, workers=4)
     log = (cluster.folder / "daemon0.log").read_text()
-    assert re.search(r"merged \d+ buckets into \d+ transfers from step \d+ on, because of ", log), log
+    # Where the machine is so busy that the first profile merges nothing, a later one does, and says what has changed.
+    why = r"(the first profile|link \d+'s throughput|a step's compute time|the forward time)"
+    assert re.search(rf"merged \d+ buckets into \d+ transfers from step \d+ on, because of {why}", log), log
     assert merged == cluster.run(train_with_a_large_last_layer, workers=4, policy="fifo")
 
 
